@@ -1,0 +1,127 @@
+"""Builds rmemcached: one extension module per .pyx file.
+
+Environment:
+    RMEMCACHED_DEBUG=1            debug build: -O0, -g, C assertions on
+    RMEMCACHED_EXTENSIONS=a,b     build only the named extension modules (development)
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).parent
+DEBUG = os.environ.get("RMEMCACHED_DEBUG", "0") not in ("", "0")
+ONLY = [name for name in os.environ.get("RMEMCACHED_EXTENSIONS", "").split(",") if name]
+
+# Source folder -> importable package.
+PACKAGES = {
+    "rmemcached": "rmemcached",
+    "rmemcached/store": "rmemcached.store",
+    "rmemcached/protocol": "rmemcached.protocol",
+    "rmemcached/verbs": "rmemcached.verbs",
+    "rmemcached/server": "rmemcached.server",
+    "client": "rmemcached.client",
+}
+
+# header -> Debian package that has it
+HEADERS = {
+    "Python.h": "python3-dev",
+    "infiniband/verbs.h": "libibverbs-dev",
+    "isa-l.h": "libisal-dev",
+}
+
+COMPILE_ARGS = ["-std=gnu11", "-Wall", "-Wno-unused-function", "-pthread"]
+COMPILE_ARGS += ["-O0", "-g"] if DEBUG else ["-O2", "-g1"]
+LINK_ARGS = ["-pthread"]
+MACROS = [] if DEBUG else [("NDEBUG", "1")]
+
+# Libraries that a module's C code is linked with.
+LIBRARIES = {"rmemcached.verbs": ["isal"]}
+
+DIRECTIVES = {
+    "language_level": "3",
+    "cdivision": True,
+    "boundscheck": False,
+    "wraparound": False,
+    "initializedcheck": False,
+    "binding": False,
+    "freethreading_compatible": True,
+}
+
+
+def compiler() -> list[str]:
+    """The C compiler's command words, as distutils will choose them."""
+    return (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
+
+
+def check_requirements() -> None:
+    """End the build with one line naming the package when the compiler or a header is missing."""
+    cc = compiler()
+    if shutil.which(cc[0]) is None:
+        sys.exit(f"rmemcached: no C compiler ({cc[0]}) found: apt-get install gcc libc6-dev")
+    include = sysconfig.get_paths()["include"]
+    for header, package in HEADERS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            probe = Path(folder) / "probe.c"
+            probe.write_text(f"#include <{header}>\n")
+            done = subprocess.run([*cc, "-I", include, "-fsyntax-only", str(probe)], capture_output=True, check=False)
+        if done.returncode:
+            sys.exit(f"rmemcached: the header <{header}> is missing: apt-get install {package}")
+
+
+def version() -> str:
+    """The version from rmemcached/__init__.py, without importing it."""
+    for line in (ROOT / "rmemcached" / "__init__.py").read_text().splitlines():
+        if line.startswith("__version__"):
+            return line.split('"')[1]
+    raise SystemExit("rmemcached: rmemcached/__init__.py has no __version__")
+
+
+def extensions() -> list[Extension]:
+    """One Extension per .pyx file under the package folders."""
+    found = []
+    for folder, package in PACKAGES.items():
+        for source in sorted((ROOT / folder).glob("*.pyx")):
+            name = f"{package}.{source.stem}"
+            if ONLY and name not in ONLY:
+                continue
+            found.append(
+                Extension(
+                    name,
+                    [str(source.relative_to(ROOT))],
+                    include_dirs=["rmemcached/include"],
+                    libraries=LIBRARIES.get(package, []),
+                    extra_compile_args=COMPILE_ARGS,
+                    extra_link_args=LINK_ARGS,
+                    define_macros=MACROS,
+                )
+            )
+    return found
+
+
+def build() -> None:
+    modules: list[Extension] = []
+    if {"build_ext", "bdist_wheel", "build", "install", "develop", "editable_wheel"} & set(sys.argv):
+        check_requirements()
+        from Cython.Build import cythonize
+
+        modules = cythonize(extensions(), compiler_directives=DIRECTIVES, build_dir="build/cython", annotate=False)
+    setup(
+        version=version(),
+        packages=list(PACKAGES.values()),
+        package_dir={package: folder for folder, package in PACKAGES.items()},
+        package_data={package: ["*.pxd", "*.pyi", "py.typed"] for package in PACKAGES.values()},
+        ext_modules=modules,
+        zip_safe=False,
+    )
+
+
+build()
