@@ -1,0 +1,37 @@
+"""Atomic operations on integers, as the compiler's ``__atomic`` builtins give them.
+
+Relaxed order unless the name says otherwise. Counters that one thread writes and others read use
+``relaxed_load``/``relaxed_store``; flags that publish other memory use ``load_acquire``/``store_release``.
+All are macros: they take a pointer to any integer or pointer type of up to eight bytes; the value type
+Cython sees is 64 bits wide and is narrowed by the assignment.
+"""
+
+from libc.stdint cimport uint64_t
+
+
+cdef extern from *:
+    """
+    #define rmc_relaxed_load(p)      __atomic_load_n((p), __ATOMIC_RELAXED)
+    #define rmc_relaxed_store(p, v)  __atomic_store_n((p), (v), __ATOMIC_RELAXED)
+    /* For counters with a single writer: no lock prefix, yet no torn read. */
+    #define rmc_counter_add(p, v)    __atomic_store_n((p), __atomic_load_n((p), __ATOMIC_RELAXED) + (v), __ATOMIC_RELAXED)
+    #define rmc_fetch_add(p, v)      __atomic_fetch_add((p), (v), __ATOMIC_ACQ_REL)
+    #define rmc_fetch_sub(p, v)      __atomic_fetch_sub((p), (v), __ATOMIC_ACQ_REL)
+    #define rmc_load_acquire(p)      __atomic_load_n((p), __ATOMIC_ACQUIRE)
+    #define rmc_store_release(p, v)  __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+    #if defined(__x86_64__)
+    #define rmc_cpu_relax() __builtin_ia32_pause()
+    #elif defined(__aarch64__)
+    #define rmc_cpu_relax() __asm__ __volatile__("yield")
+    #else
+    #define rmc_cpu_relax() ((void)0)
+    #endif
+    """
+    uint64_t relaxed_load "rmc_relaxed_load"(void *p) nogil
+    void relaxed_store "rmc_relaxed_store"(void *p, uint64_t value) nogil
+    void counter_add "rmc_counter_add"(void *p, uint64_t value) nogil
+    uint64_t fetch_add "rmc_fetch_add"(void *p, uint64_t value) nogil
+    uint64_t fetch_sub "rmc_fetch_sub"(void *p, uint64_t value) nogil
+    uint64_t load_acquire "rmc_load_acquire"(void *p) nogil
+    void store_release "rmc_store_release"(void *p, uint64_t value) nogil
+    void cpu_relax "rmc_cpu_relax"() nogil

@@ -1,0 +1,179 @@
+"""A connection as the protocol and the drive machine see it: bytes in, reply segments out, no socket.
+
+Everything here is owned by the worker thread that serves the connection; nothing is locked. The engine
+(`rmemcached/server`, `rmemcached/rdma_conn`) embeds `conn` as the first member of a structure of its own, supplies input
+in ``rcurr``/``rbytes``, calls ``drive_machine``, and sends what ``conn_gather`` returns.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from posix.uio cimport iovec
+
+from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, item, store
+
+ctypedef uint32_t rel_time_t
+
+cdef struct conn             # complete below
+cdef struct mc_resp
+
+cdef enum conn_states:       # memcached's names, where it has them
+    conn_new_cmd             # prepare for the next command
+    conn_waiting             # wants input
+    conn_read                # input has arrived
+    conn_parse_cmd           # try to parse a command out of the input
+    conn_nread               # an item's payload arrives with the input stream
+    conn_rdma_read           # an item's payload is being fetched from the address the client named
+    conn_swallow             # discards sbytes of input
+    conn_mwrite              # replies must leave before anything else is done
+    conn_closing             # replies leave, then the connection ends
+    conn_closed
+
+cdef enum conn_want:         # what drive_machine returns
+    WANT_INPUT               # more input: fill rbuf after rcurr + rbytes, call again
+    WANT_PAYLOAD             # rlbytes of the item, straight into conn_payload_iov; report with conn_payload_received
+    WANT_REMOTE_PAYLOAD      # rlbytes of the item from remote (an RDMA READ); then conn_payload_received or _failed
+    WANT_FLUSH               # too many replies are waiting; call again when they have left
+    WANT_YIELD               # reqs_per_event commands were done and more input is there; serve others, call again
+    WANT_CLOSE               # send what is queued, then close
+
+cdef enum:
+    WRITE_BUFFER_SIZE = 512  # room for a reply's formatted part: key 250 (base64: 336), flags, opaque, numbers
+    RESP_IOV = 3
+    MAX_TOKENS = 24
+    LINE_MAX_LENGTH = 2048   # a command line (other than a multiget) that is longer than this ends the connection
+
+cdef struct remote_buf:      # memory of the client that it named in a request (`@addr:rkey[:length]`)
+    uint64_t addr
+    uint32_t rkey
+    uint32_t length
+    bint set
+
+cdef struct slab_counters:   # per slab class
+    uint64_t set_cmds
+    uint64_t get_hits
+    uint64_t touch_hits
+    uint64_t delete_hits
+    uint64_t cas_hits
+    uint64_t cas_badval
+    uint64_t incr_hits
+    uint64_t decr_hits
+
+cdef struct thread_stats:
+    # Written by the owning worker with counter_add, read by any thread with relaxed_load. uint64_t only: the
+    # aggregation adds the structure up as an array.
+    uint64_t get_cmds
+    uint64_t get_misses
+    uint64_t get_expired
+    uint64_t get_flushed
+    uint64_t touch_cmds
+    uint64_t touch_misses
+    uint64_t delete_misses
+    uint64_t incr_misses
+    uint64_t decr_misses
+    uint64_t cas_misses
+    uint64_t meta_cmds
+    uint64_t flush_cmds
+    uint64_t bytes_read
+    uint64_t bytes_written
+    uint64_t conn_yields
+    uint64_t auth_cmds
+    uint64_t auth_errors
+    uint64_t idle_kicks
+    uint64_t response_obj_oom
+    uint64_t response_obj_count
+    uint64_t read_buf_oom
+    uint64_t store_too_large
+    uint64_t store_no_memory
+    slab_counters slab[MAX_NUMBER_OF_SLAB_CLASSES]
+
+# Output of a statistics function: appends "STAT name value\r\n" lines to a growing buffer.
+cdef struct stat_buf:
+    char *data               # malloc'd
+    size_t used
+    size_t size
+    bint failed              # out of memory: nothing more is appended
+
+# What commands need of the server, given as functions so that the protocol imports nothing above it. All may be called
+# from any worker. `arg` is hooks.arg.
+cdef struct conn_hooks:
+    void *arg
+    # stats [sub]: appends the lines, without END. Returns 0; -1: unknown sub (ERROR); 1: "RESET\r\n" is to be answered.
+    int (*stats)(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil
+    # "rdma ..." line: writes one reply line (with \r\n) into reply; NULL where there is no RDMA.
+    void (*exchange)(void *arg, conn *c, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
+    # -v and verbosity
+    void (*set_verbosity)(void *arg, int level) noexcept nogil
+
+# One worker thread, as its connections see it.
+cdef struct conn_thread:
+    store *store
+    const conn_hooks *hooks
+    unsigned int reqs_per_event
+    bint cas_enabled
+    bint flush_enabled
+    mc_resp *free_resps      # free list
+    unsigned int nfree_resps
+    thread_stats stats
+
+cdef struct mc_resp:         # one reply
+    mc_resp *next
+    item *item               # its data is sent; the reference is released when it has left. May be NULL
+    uint32_t tosend          # bytes of the reply that have not left yet
+    uint32_t sent            # bytes of it that have
+    uint32_t wbytes          # formatted bytes at the start of wbuf, sent before the item's data
+    uint32_t data_offset     # item data bytes [data_offset, data_offset + data_length) follow wbuf[:wbytes]
+    uint32_t data_length     # 0: no data
+    uint32_t tail_bytes      # constant bytes after the data
+    const char *tail
+    char *owned              # malloc'd text sent in place of wbuf (stats); freed when it has left. May be NULL
+    remote_buf sink          # sink.set: the data goes there by RDMA WRITE (no \r\n), only wbuf is sent in the stream
+    bint noreply             # nothing is sent
+    char wbuf[WRITE_BUFFER_SIZE]
+
+cdef struct conn:
+    conn_thread *thread
+    conn_states state
+    # input: [rcurr, rcurr + rbytes) is unparsed. The memory is the engine's. Across calls it keeps unparsed bytes.
+    char *rcurr
+    size_t rbytes
+    # the payload being received (conn_nread, conn_rdma_read)
+    item *item
+    size_t rlbytes           # bytes still missing, \r\n included (conn_nread) or not (conn_rdma_read)
+    size_t roffset           # bytes of the item's data already there
+    remote_buf remote
+    uint64_t cas             # cas argument of the pending store
+    short cmd                # store_op of the pending store
+    bint set_stale
+    bint mset_res            # the pending store is a meta set: its reply is prepared in mset_resp
+    size_t sbytes            # bytes to discard (conn_swallow)
+    bint noreply
+    bint remote_ok           # the engine can do RDMA READ and WRITE for this connection
+    uint32_t eager           # values up to this many bytes travel in the stream even when a sink is named
+    bint close_after_write
+    unsigned int reqs_left   # commands that may still be done in this call of drive_machine
+    unsigned int npending    # replies in the list
+    mc_resp *resp_head       # oldest reply not wholly sent
+    mc_resp *resp            # newest; being filled
+    rel_time_t last_cmd_time
+
+cdef void conn_init(conn *c, conn_thread *thread) noexcept nogil
+cdef void conn_release(conn *c) noexcept nogil
+cdef void conn_thread_release(conn_thread *t) noexcept nogil
+cdef void conn_set_state(conn *c, conn_states state) noexcept nogil
+cdef mc_resp *resp_start(conn *c) noexcept nogil
+cdef void resp_drop(conn *c) noexcept nogil
+cdef void out_string(conn *c, const char *text) noexcept nogil
+cdef void out_errstring(conn *c, const char *text) noexcept nogil
+
+# --- for the engine ---
+cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcept nogil
+cdef void conn_sent(conn *c, size_t n) noexcept nogil
+cdef mc_resp *conn_next_write(conn *c) noexcept nogil
+cdef item *conn_write_posted(conn *c) noexcept nogil
+cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil
+cdef void conn_payload_received(conn *c, size_t n) noexcept nogil
+cdef void conn_payload_failed(conn *c) noexcept nogil
+
+# --- statistics text ---
+cdef void stat_append(stat_buf *out, const char *name, uint64_t value) noexcept nogil
+cdef void stat_append_text(stat_buf *out, const char *name, const char *value) noexcept nogil

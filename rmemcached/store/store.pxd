@@ -1,0 +1,224 @@
+"""The item store: slabs, hash table, LRU. No networking, no Python objects.
+
+Memory layout, sizes and rules follow memcached 1.6 (items.c, slabs.c, assoc.c, thread.c). All functions are
+thread-safe unless their name begins with ``do_``: those want the caller to hold ``item_lock`` of the key's hash.
+
+An ``item *`` returned by this interface carries one reference that the caller gives back with ``item_remove``.
+A linked item is never written to again, except under its item lock and only with a reference count of two
+(the table's and the caller's): a reader that holds a reference reads stable bytes without a lock.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+from posix.uio cimport iovec
+
+ctypedef uint32_t rel_time_t   # seconds since two seconds before the store was made; 0 = never
+
+cdef enum:
+    KEY_MAX_LENGTH = 250
+    MAX_NUMBER_OF_SLAB_CLASSES = 64   # class ids are 1..63; 0 is the pool of unassigned pages
+    ITEM_UPDATE_INTERVAL = 60         # seconds between two LRU bumps of one item
+    SLAB_PAGE_SIZE = 1024 * 1024
+    ARENA_EXTENT = 64 * 1024 * 1024   # bytes of arena that become usable (and registrable) at a time
+    REALTIME_MAXDELTA = 60 * 60 * 24 * 30
+
+# item.it_flags, memcached's values
+cdef enum:
+    ITEM_LINKED = 1
+    ITEM_CAS = 2
+    ITEM_SLABBED = 4
+    ITEM_FETCHED = 8
+    ITEM_ACTIVE = 16
+    ITEM_CHUNKED = 32
+    ITEM_CHUNK = 64
+    ITEM_CFLAGS = 256
+    ITEM_TOKEN_SENT = 512
+    ITEM_STALE = 2048
+    ITEM_KEY_BINARY = 4096
+
+cdef struct item:
+    # next, prev: the LRU lock of the item's class. refcount: atomic. All else: the item lock once linked,
+    # the thread that allocated it before.
+    item *next
+    item *prev
+    item *h_next            # hash chain
+    rel_time_t time         # last access
+    rel_time_t exptime      # 0: never
+    int32_t nbytes          # data length including the trailing \r\n
+    uint16_t refcount
+    uint16_t it_flags
+    uint8_t slabs_clsid     # class id | LRU queue << 6
+    uint8_t nkey
+    # At offset 48: cas (8 bytes, if ITEM_CAS), key and a NUL, client flags (4 bytes, if ITEM_CFLAGS), then the data;
+    # for ITEM_CHUNKED items an item_chunk header instead of the data.
+
+cdef struct item_chunk:
+    # Owned as the head item is.
+    item_chunk *next
+    item_chunk *prev        # NULL in the first chunk after the head
+    item *head
+    int32_t size            # capacity of this chunk's data in bytes
+    int32_t used            # bytes of it that hold data
+    int32_t nbytes
+    uint16_t refcount
+    uint16_t it_flags       # ITEM_CHUNK
+    uint8_t slabs_clsid
+    uint8_t orig_clsid
+    # data at offset 48
+
+cdef inline uint64_t ITEM_get_cas(const item *it) noexcept nogil:
+    return (<const uint64_t *>(it + 1))[0] if it.it_flags & ITEM_CAS else 0
+
+cdef inline void ITEM_set_cas(item *it, uint64_t value) noexcept nogil:
+    if it.it_flags & ITEM_CAS:
+        (<uint64_t *>(it + 1))[0] = value
+
+cdef inline char *ITEM_key(item *it) noexcept nogil:
+    return <char *>(it + 1) + (8 if it.it_flags & ITEM_CAS else 0)
+
+cdef inline uint32_t ITEM_client_flags(item *it) noexcept nogil:
+    """The client's 32 bit flags."""
+    cdef uint32_t value = 0
+    if it.it_flags & ITEM_CFLAGS:
+        memcpy(&value, ITEM_key(it) + it.nkey + 1, sizeof(value))
+    return value
+
+cdef inline char *ITEM_data(item *it) noexcept nogil:
+    """First byte of the data of an item that is not chunked (else of its first item_chunk header)."""
+    return ITEM_key(it) + it.nkey + 1 + (4 if it.it_flags & ITEM_CFLAGS else 0)
+
+cdef inline size_t ITEM_ntotal(item *it) noexcept nogil:
+    """Bytes that the item counts as in statistics and `me`: header, cas, key, flags, data."""
+    return <size_t>(ITEM_data(it) - <char *>it) + <size_t>it.nbytes
+
+cdef inline unsigned int ITEM_clsid(const item *it) noexcept nogil:
+    return it.slabs_clsid & 63
+
+cdef enum store_item_type:
+    NOT_STORED = 0
+    STORED
+    EXISTS
+    NOT_FOUND
+    TOO_LARGE
+    NO_MEMORY
+
+cdef enum delta_result_type:
+    OK = 0
+    NON_NUMERIC
+    EOM
+    DELTA_ITEM_NOT_FOUND
+    DELTA_ITEM_CAS_MISMATCH
+
+cdef enum store_op:
+    NREAD_ADD = 1
+    NREAD_SET
+    NREAD_REPLACE
+    NREAD_APPEND
+    NREAD_PREPEND
+    NREAD_CAS
+    NREAD_APPENDVIV
+    NREAD_PREPENDVIV
+
+cdef enum:
+    INCR_MAX_STORAGE_LEN = 24
+
+ctypedef void (*extent_fn)(void *arg, void *addr, size_t length) noexcept nogil
+
+cdef struct store_config:
+    uint64_t maxbytes           # memory limit in bytes
+    uint64_t item_size_max      # bytes, header included
+    uint32_t slab_chunk_size_max  # largest chunk; larger items are chained
+    uint32_t chunk_size         # smallest data size the first class has room for (-n)
+    double factor               # growth between classes (-f)
+    bint use_cas
+    bint evict_to_free
+    unsigned int hashpower_init
+    unsigned int nthreads       # for the number of item locks
+    extent_fn extent_added      # called (under the slabs lock) before an extent of the arena is first used; may be NULL
+    void *extent_arg
+
+# Counters of the whole store. Read with store_get_stats.
+cdef struct store_stats:
+    uint64_t curr_items
+    uint64_t total_items
+    uint64_t curr_bytes
+    uint64_t evictions
+    uint64_t reclaimed
+    uint64_t expired_unfetched
+    uint64_t evicted_unfetched
+    uint64_t evicted_active
+    uint64_t lrutail_reflocked
+    uint64_t malloc_fails
+    uint64_t hash_bytes
+    unsigned int hash_power_level
+    bint hash_is_expanding
+
+# Counters and sizes of one slab class. Read with store_get_class_stats.
+cdef struct class_stats:
+    uint32_t chunk_size
+    uint32_t chunks_per_page
+    uint32_t total_pages
+    uint64_t total_chunks
+    uint64_t used_chunks
+    uint64_t free_chunks
+    uint64_t number             # items linked in the class
+    uint64_t mem_requested
+    uint64_t evicted
+    uint64_t evicted_nonzero
+    rel_time_t evicted_time
+    uint64_t outofmemory
+    uint64_t reclaimed
+    uint64_t expired_unfetched
+    uint64_t evicted_unfetched
+    uint64_t evicted_active
+    uint64_t lrutail_reflocked
+    uint64_t age                # seconds since the oldest item was used
+
+cdef struct store           # complete in store.pyx
+
+# --- life, time, limits ---
+cdef store *store_create(const store_config *config, const char **error) noexcept nogil
+cdef void store_destroy(store *s) noexcept nogil
+cdef const store_config *store_get_config(store *s) noexcept nogil
+cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil
+cdef void store_tick(store *s) noexcept nogil
+cdef rel_time_t store_time(store *s) noexcept nogil
+cdef int64_t store_process_started(store *s) noexcept nogil
+cdef rel_time_t realtime(store *s, int64_t exptime) noexcept nogil
+cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil
+cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noexcept nogil
+
+# --- items ---
+cdef uint32_t store_hash(const char *key, size_t nkey) noexcept nogil
+cdef void item_lock(store *s, uint32_t hv) noexcept nogil
+cdef void item_unlock(store *s, uint32_t hv) noexcept nogil
+cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime,
+                      size_t nbytes) noexcept nogil
+cdef item *item_get(store *s, const char *key, size_t nkey, bint do_update) noexcept nogil
+cdef item *item_get_locked(store *s, const char *key, size_t nkey, bint do_update, uint32_t *hv) noexcept nogil
+cdef item *item_touch(store *s, const char *key, size_t nkey, rel_time_t exptime) noexcept nogil
+cdef void item_remove(store *s, item *it) noexcept nogil
+cdef void do_item_remove(store *s, item *it) noexcept nogil
+cdef void item_unlink(store *s, item *it) noexcept nogil
+cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil
+cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil
+cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas_in, uint64_t *cas_out,
+                                bint set_stale, int *nbytes_out) noexcept nogil
+cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv, uint64_t cas_in, uint64_t *cas_out,
+                                   bint set_stale, int *nbytes_out) noexcept nogil
+cdef delta_result_type add_delta(store *s, const char *key, size_t nkey, bint incr, uint64_t delta, char *buf,
+                                 uint64_t *cas) noexcept nogil
+cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, uint64_t delta, char *buf,
+                                    uint64_t *cas) noexcept nogil
+cdef uint64_t get_cas_id(store *s) noexcept nogil
+
+# --- the bytes of an item ---
+cdef int item_iov(item *it, size_t offset, size_t length, iovec *iov, int max_iov) noexcept nogil
+
+# --- statistics ---
+cdef void store_get_stats(store *s, store_stats *out) noexcept nogil
+cdef void store_reset_stats(store *s) noexcept nogil
+cdef unsigned int store_largest_class(store *s) noexcept nogil
+cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) noexcept nogil
+cdef unsigned int store_class_of(store *s, size_t ntotal) noexcept nogil

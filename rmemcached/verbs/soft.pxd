@@ -1,0 +1,71 @@
+"""The software provider, and what its iWARP fabric needs beyond libibverbs: a TCP connection for each queue pair.
+
+libibverbs has no call that gives an RC queue pair its stream; with rdma_cm the kernel does it. Here the program does: it
+brings a queue pair to RTS as for any other device (INIT, RTR, RTS; attributes from its own exchange), and hands
+over a connected, non-blocking TCP socket. Work requests posted before the MPA start-up is over wait in the send queue.
+
+All functions return 0, or -1 with errno set, are thread-safe, and take ownership of `fd` only when they succeed.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint16_t, uint64_t
+
+from rmemcached.verbs.verbs cimport ibv_qp, verbs_provider
+
+cdef enum:
+    SOFT_IW_REQUEST_MAX = 20 + 512   # octets of the longest MPA request or reply frame
+
+cdef struct soft_iw_request:         # a parsed MPA Request frame (RFC 5044 7.1, RFC 6581)
+    uint8_t revision                 # 1 or 2
+    bint enhanced                    # S: ird and ord are the peer's
+    bint crc                         # C
+    bint peer_to_peer
+    uint16_t ird
+    uint16_t ord
+    const uint8_t *private_data      # of the ULP; points into the parsed buffer
+    size_t private_length
+    size_t consumed                  # octets of the frame
+
+cdef struct soft_iw_options:
+    bint crc                         # ask for (initiator), or insist on (responder), CRC32c
+    uint16_t ird
+    uint16_t ord
+    const void *private_data         # of the ULP; may be NULL
+    size_t private_length
+
+# Counters of one queue pair since it was made.
+cdef struct soft_qp_counters:
+    uint64_t tx_fpdus
+    uint64_t rx_fpdus
+    uint64_t tx_bytes                # on the TCP stream
+    uint64_t rx_bytes
+    uint64_t sends
+    uint64_t recvs
+    uint64_t reads                   # RDMA READs that this side asked for and that completed
+    uint64_t read_bytes
+    uint64_t writes
+    uint64_t write_bytes
+    uint64_t reads_served            # RDMA READs of the peer answered
+    uint64_t writes_served           # RDMA WRITE messages of the peer placed
+    uint64_t rx_staged_bytes         # payload octets that passed through the receive buffer (not straight to target)
+    uint64_t terminates_sent
+    uint64_t terminates_received
+
+cdef const verbs_provider *soft_provider() noexcept nogil
+
+# The queue pair's side sends the MPA request (initiator). Asynchronous: progress does the rest. A refusal, a time-out of 10 s
+# or a broken stream moves the queue pair to ERR and flushes it.
+cdef int soft_iw_connect(ibv_qp *qp, int fd, const soft_iw_options *options) noexcept nogil
+
+# The queue pair's side answers a request that was read from fd (responder): `received` octets, which start with the MPA
+# request frame. Octets behind the frame are a protocol error (EPROTO), as for siw.
+cdef int soft_iw_accept(ibv_qp *qp, int fd, const void *frame, size_t received,
+                        const soft_iw_options *options) noexcept nogil
+
+# Answers with R=1 (reject) on fd, best effort; fd stays the caller's.
+cdef int soft_iw_reject(int fd, const void *frame, size_t received) noexcept nogil
+
+# Parses a request frame. 1: whole, out is filled; 0: more octets are needed; -1: not an acceptable MPA request (errno EPROTO).
+cdef int soft_iw_parse_request(const void *buf, size_t received, soft_iw_request *out) noexcept nogil
+
+cdef int soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil
