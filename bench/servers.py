@@ -1,0 +1,187 @@
+"""Starts and stops memcached daemons on ephemeral loopback ports, for the benchmarks and the tests.
+
+A daemon counts as started when it accepts a connection. Everything started here is stopped by its process id.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+HOST = "127.0.0.1"
+START_TIMEOUT = 20.0  # seconds
+STOP_TIMEOUT = 10.0
+
+
+class StartError(RuntimeError):
+    """A daemon ended, or did not accept connections in time. The message holds what it wrote to stderr."""
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """A running daemon.
+
+    Attributes: host, port (both None-like for UNIX sockets: host is "" and port 0), path (of the UNIX socket or None),
+    process (subprocess.Popen), pid, started_after (seconds from exec to the first accepted connection).
+    """
+
+    def __init__(self, command: Sequence[str], port: int, path: str | None = None) -> None:
+        self.command = list(command)
+        self.host = HOST if path is None else ""
+        self.port = port
+        self.path = path
+        self.ended_by_us = False
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
+        environment = dict(os.environ)
+        parts = [str(ROOT), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(part for part in parts if part)
+        begin = time.perf_counter()
+        self.process = subprocess.Popen(
+            self.command, stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr, env=environment
+        )
+        try:
+            self._wait_until_accepting(begin + START_TIMEOUT)
+        except BaseException:
+            self.kill()
+            raise
+        self.started_after = time.perf_counter() - begin
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def address(self) -> tuple[str, int] | str:
+        """What a client's constructor takes."""
+        return (self.host, self.port) if self.path is None else self.path
+
+    def _wait_until_accepting(self, deadline: float) -> None:
+        while True:
+            try:
+                self.connect(timeout=1.0).close()
+            except OSError as error:
+                if self.process.poll() is not None:
+                    raise StartError(
+                        f"{self.command} ended with status {self.process.returncode}:\n{self.stderr()}"
+                    ) from error
+                if time.perf_counter() > deadline:
+                    raise StartError(f"{self.command} accepts no connection:\n{self.stderr()}") from error
+                time.sleep(0.001)
+            else:
+                return
+
+    def connect(self, timeout: float | None = 5.0) -> socket.socket:
+        """A plain socket connected to the daemon."""
+        if self.path is not None:
+            plain = socket.socket(socket.AF_UNIX)
+            plain.settimeout(timeout)
+            try:
+                plain.connect(self.path)
+            except OSError:
+                plain.close()
+                raise
+            return plain
+        return socket.create_connection((self.host, self.port), timeout)
+
+    def stderr(self) -> str:
+        """What the daemon wrote to stdout and stderr so far."""
+        if self._stderr.closed:
+            return self._last_stderr
+        position = self._stderr.tell()
+        self._stderr.seek(0)
+        text = self._stderr.read().decode(errors="replace")
+        self._stderr.seek(position)
+        return text
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self, how: int = signal.SIGTERM) -> int:
+        """Ends the daemon by a signal (again harmless) and returns its exit status, negative for a signal."""
+        self.ended_by_us = True
+        if self.alive():
+            self.process.send_signal(how)
+        try:
+            status = self.process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        if not self._stderr.closed:
+            self._last_stderr = self.stderr()
+            self._stderr.close()
+        return status
+
+    def kill(self) -> int:
+        """SIGKILL."""
+        return self.stop(signal.SIGKILL)
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all its threads so far: nanosecond counters of the scheduler, or clock ticks without them."""
+        total = 0
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            try:
+                total += int((task / "schedstat").read_text().split()[0])
+            except (OSError, ValueError):
+                total = 0
+                break
+        if total:
+            return total / 1e9
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self) -> int:
+        """Resident set size."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+def memcached_path() -> str | None:
+    """The installed memcached, or None."""
+    return shutil.which("memcached")
+
+
+def _start(command: Sequence[str], arguments: Sequence[str], path: str | None) -> Server:
+    if path is not None:
+        return Server([*command, "-s", path, *arguments], 0, path)
+    for attempt in range(5):
+        port = free_port()
+        try:
+            return Server([*command, "-p", str(port), "-U", "0", "-l", HOST, *arguments], port)
+        except StartError as error:
+            if attempt == 4 or "in use" not in str(error):
+                raise
+    raise AssertionError("unreachable")
+
+
+def start_rmemcached(*arguments: str, path: str | None = None) -> Server:
+    """Starts our daemon with the running interpreter; path: a UNIX socket in place of a port."""
+    return _start([sys.executable, "-m", "rmemcached"], arguments, path)
+
+
+def start_memcached(*arguments: str, path: str | None = None) -> Server:
+    """Starts the installed memcached; StartError without one."""
+    program = memcached_path()
+    if program is None:
+        raise StartError("memcached is not installed: apt-get install memcached")
+    user = ["-u", "root"] if os.geteuid() == 0 else []
+    return _start([program, *user], arguments, path)
