@@ -9,7 +9,14 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
+from rmemcached.atomics cimport counter_add
 from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, item, store
+
+cdef extern from *:
+    """
+    #define RMC_MEMCACHED_VERSION "1.6.45"
+    """
+    const char *MEMCACHED_VERSION "RMC_MEMCACHED_VERSION"   # the memcached whose behaviour is followed
 
 ctypedef uint32_t rel_time_t
 
@@ -37,9 +44,12 @@ cdef enum conn_want:         # what drive_machine returns
     WANT_CLOSE               # send what is queued, then close
 
 cdef enum:
-    WRITE_BUFFER_SIZE = 512  # room for a reply's formatted part: key 250 (base64: 336), flags, opaque, numbers
-    RESP_IOV = 3
-    MAX_TOKENS = 24
+    WRITE_BUFFER_SIZE = 512  # room for a reply's formatted part: key 250 (or in base64 252), flags, opaque, numbers
+    RESP_COPY_MAX = 256      # a value of up to this many bytes is copied behind its header, a longer one referenced
+    MAX_PENDING_RESPS = 256  # with as many replies waiting, or ...
+    MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... as many bytes of items and statistics, the machine asks for WANT_FLUSH
+    MAX_FREE_RESPS = 4096    # per thread
+    MSET_TOKENS_SIZE = 40    # an opaque of 1 + 32 bytes and the flags b, c, k, s
     LINE_MAX_LENGTH = 2048   # a command line (other than a multiget) that is longer than this ends the connection
 
 cdef struct remote_buf:      # memory of the client that it named in a request (`@addr:rkey[:length]`)
@@ -104,6 +114,13 @@ cdef struct conn_hooks:
     # -v and verbosity
     void (*set_verbosity)(void *arg, int level) noexcept nogil
 
+# conn.mget: a text get whose keys are not all done
+cdef enum mget_flags:
+    MGET_ACTIVE = 1
+    MGET_CAS = 2
+    MGET_TOUCH = 4
+    MGET_SKIP = 8            # the command has failed: the rest of its line is discarded
+
 # One worker thread, as its connections see it.
 cdef struct conn_thread:
     store *store
@@ -115,7 +132,8 @@ cdef struct conn_thread:
     unsigned int nfree_resps
     thread_stats stats
 
-cdef struct mc_resp:         # one reply
+# A stretch of output: one reply, a part of one, or several short ones. In the list, tosend is never 0.
+cdef struct mc_resp:
     mc_resp *next
     item *item               # its data is sent; the reference is released when it has left. May be NULL
     uint32_t tosend          # bytes of the reply that have not left yet
@@ -127,7 +145,6 @@ cdef struct mc_resp:         # one reply
     const char *tail
     char *owned              # malloc'd text sent in place of wbuf (stats); freed when it has left. May be NULL
     remote_buf sink          # sink.set: the data goes there by RDMA WRITE (no \r\n), only wbuf is sent in the stream
-    bint noreply             # nothing is sent
     char wbuf[WRITE_BUFFER_SIZE]
 
 cdef struct conn:
@@ -144,14 +161,19 @@ cdef struct conn:
     uint64_t cas             # cas argument of the pending store
     short cmd                # store_op of the pending store
     bint set_stale
-    bint mset_res            # the pending store is a meta set: its reply is prepared in mset_resp
+    bint mset_res            # the pending store is a meta set, whose reply is described in mset_tokens
+    uint8_t nmset_tokens     # bytes used of mset_tokens
+    char mset_tokens[MSET_TOKENS_SIZE]   # return flags in the client's order; the opaque with its length behind the O
     size_t sbytes            # bytes to discard (conn_swallow)
-    bint noreply
+    bint noreply             # of the command being done: nothing but a meta command's error is answered
+    uint8_t mget             # mget_flags
+    rel_time_t mget_exptime  # of a gat
     bint remote_ok           # the engine can do RDMA READ and WRITE for this connection
     uint32_t eager           # values up to this many bytes travel in the stream even when a sink is named
     bint close_after_write
     unsigned int reqs_left   # commands that may still be done in this call of drive_machine
-    unsigned int npending    # replies in the list
+    unsigned int npending    # mc_resps in the list
+    size_t pending_bytes     # bytes of items and owned text that they refer to
     mc_resp *resp_head       # oldest reply not wholly sent
     mc_resp *resp            # newest; being filled
     rel_time_t last_cmd_time
@@ -159,11 +181,61 @@ cdef struct conn:
 cdef void conn_init(conn *c, conn_thread *thread) noexcept nogil
 cdef void conn_release(conn *c) noexcept nogil
 cdef void conn_thread_release(conn_thread *t) noexcept nogil
-cdef void conn_set_state(conn *c, conn_states state) noexcept nogil
-cdef mc_resp *resp_start(conn *c) noexcept nogil
-cdef void resp_drop(conn *c) noexcept nogil
+cdef mc_resp *resp_allocate(conn *c) noexcept nogil
+cdef void resp_rollback(conn *c, mc_resp *last, uint32_t wbytes) noexcept nogil
+cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil
 cdef void out_string(conn *c, const char *text) noexcept nogil
 cdef void out_errstring(conn *c, const char *text) noexcept nogil
+
+cdef inline void conn_set_state(conn *c, conn_states state) noexcept nogil:
+    c.state = state
+
+cdef inline mc_resp *resp_start(conn *c) noexcept nogil:
+    """Appends an empty mc_resp, which the caller fills, to the output. NULL: out of memory; the state is conn_closing."""
+    cdef conn_thread *t = c.thread
+    cdef mc_resp *resp = t.free_resps
+    if resp != NULL:
+        t.free_resps = resp.next
+        t.nfree_resps -= 1
+    else:
+        resp = resp_allocate(c)
+        if resp == NULL:
+            return NULL
+    resp.next = NULL
+    resp.item = NULL
+    resp.tosend = 0
+    resp.sent = 0
+    resp.wbytes = 0
+    resp.data_length = 0
+    resp.tail_bytes = 0
+    resp.owned = NULL
+    resp.sink.set = False
+    if c.resp == NULL:
+        c.resp_head = resp
+    else:
+        c.resp.next = resp
+    c.resp = resp
+    c.npending += 1
+    counter_add(&t.stats.response_obj_count, 1)
+    return resp
+
+cdef inline mc_resp *resp_text(conn *c, size_t room) noexcept nogil:
+    """The mc_resp that text of up to `room` (at most WRITE_BUFFER_SIZE) bytes can be appended to, at wbuf + wbytes: the
+    newest if nothing but text is in it, else a new one. The caller then calls resp_add. NULL: as resp_start."""
+    cdef mc_resp *resp = c.resp
+    if (resp != NULL and resp.data_length == 0 and resp.tail_bytes == 0 and resp.owned == NULL and not resp.sink.set
+            and resp.wbytes + room <= WRITE_BUFFER_SIZE):
+        return resp
+    return resp_start(c)
+
+cdef inline void resp_add(mc_resp *resp, const char *end) noexcept nogil:
+    """Accounts for text that was written up to `end`."""
+    cdef uint32_t n = <uint32_t>(end - resp.wbuf) - resp.wbytes
+    resp.wbytes += n
+    resp.tosend += n
+
+cdef inline bint conn_output_full(conn *c) noexcept nogil:
+    return c.npending >= MAX_PENDING_RESPS or c.pending_bytes >= MAX_PENDING_BYTES
 
 # --- for the engine ---
 cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcept nogil
@@ -177,3 +249,4 @@ cdef void conn_payload_failed(conn *c) noexcept nogil
 # --- statistics text ---
 cdef void stat_append(stat_buf *out, const char *name, uint64_t value) noexcept nogil
 cdef void stat_append_text(stat_buf *out, const char *name, const char *value) noexcept nogil
+cdef void stat_append_raw(stat_buf *out, const char *text, size_t length) noexcept nogil

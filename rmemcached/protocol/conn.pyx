@@ -1,0 +1,308 @@
+"""Replies in order: filling them, handing their bytes to an engine, releasing what they held."""
+
+from libc.stdio cimport snprintf
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memset, strlen
+
+from rmemcached.store.store cimport ITEM_CHUNKED, ITEM_data, item_iov, item_remove, store_time
+
+from rmemcached.protocol.parse cimport U64_TEXT, itoa_u64
+
+# The version that `version` answers, -V prints and the statistics give.
+memcached_version = MEMCACHED_VERSION.decode()
+
+
+# ---- life ------------------------------------------------------------------------------------------------------------
+
+cdef void conn_init(conn *c, conn_thread *thread) noexcept nogil:
+    """Prepares a connection. remote_ok and eager are 0; the engine sets them when it can move payloads by itself."""
+    memset(c, 0, sizeof(conn))
+    c.thread = thread
+    c.state = conn_new_cmd
+    c.last_cmd_time = store_time(thread.store)
+
+
+cdef void conn_release(conn *c) noexcept nogil:
+    """Gives back all that the connection holds: the half-received item and the waiting replies. The engine has made sure
+    that nothing is being written into or read from them any more."""
+    if c.item != NULL:
+        item_remove(c.thread.store, c.item)
+        c.item = NULL
+    c.rlbytes = 0
+    while c.resp_head != NULL:
+        resp_finish(c, c.resp_head)
+    c.state = conn_closed
+
+
+cdef void conn_thread_release(conn_thread *t) noexcept nogil:
+    """Frees the thread's spare mc_resps. Its connections have been released."""
+    cdef mc_resp *resp
+    while t.free_resps != NULL:
+        resp = t.free_resps
+        t.free_resps = resp.next
+        free(resp)
+    t.nfree_resps = 0
+
+
+# ---- replies -----------------------------------------------------------------------------------------------------------
+
+cdef mc_resp *resp_allocate(conn *c) noexcept nogil:
+    cdef mc_resp *resp = <mc_resp *>malloc(sizeof(mc_resp))
+    if resp == NULL:
+        counter_add(&c.thread.stats.response_obj_oom, 1)
+        conn_set_state(c, conn_closing)
+    return resp
+
+
+cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil:
+    """Releases what the reply refers to and the reply; it is not in the list any more."""
+    cdef conn_thread *t = c.thread
+    c.pending_bytes -= resp.data_length
+    if resp.item != NULL:
+        item_remove(t.store, resp.item)
+    if resp.owned != NULL:
+        c.pending_bytes -= resp.wbytes
+        free(resp.owned)
+    c.npending -= 1
+    counter_add(&t.stats.response_obj_count, -1)
+    if t.nfree_resps < MAX_FREE_RESPS:
+        resp.next = t.free_resps
+        t.free_resps = resp
+        t.nfree_resps += 1
+    else:
+        free(resp)
+
+
+cdef void resp_finish(conn *c, mc_resp *resp) noexcept nogil:
+    """Removes the oldest reply."""
+    c.resp_head = resp.next
+    if c.resp == resp:
+        c.resp = NULL
+    resp_free(c, resp)
+
+
+cdef void resp_rollback(conn *c, mc_resp *last, uint32_t wbytes) noexcept nogil:
+    """Takes back output that has not been gathered: all replies newer than `last` (NULL: all), and text of `last`
+    beyond `wbytes`."""
+    cdef mc_resp *resp
+    cdef mc_resp *following
+    if last == NULL:
+        resp = c.resp_head
+        c.resp_head = NULL
+    else:
+        resp = last.next
+        last.next = NULL
+        last.tosend -= last.wbytes - wbytes
+        last.wbytes = wbytes
+    c.resp = last
+    while resp != NULL:
+        following = resp.next
+        resp_free(c, resp)
+        resp = following
+
+
+cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil:
+    """Answers with `text`, which ends with its \\r\\n and has at most WRITE_BUFFER_SIZE bytes, unless `noreply` was given."""
+    cdef mc_resp *resp
+    cdef char *p
+    conn_set_state(c, conn_new_cmd)
+    if c.noreply:
+        return
+    resp = resp_text(c, length)
+    if resp == NULL:
+        return
+    p = resp.wbuf + resp.wbytes
+    memcpy(p, text, length)
+    resp_add(resp, p + length)
+
+
+cdef void out_string(conn *c, const char *text) noexcept nogil:
+    """Answers with `text` (without \\r\\n), unless `noreply` was given. The state becomes conn_new_cmd."""
+    cdef size_t length
+    cdef mc_resp *resp
+    cdef char *p
+    conn_set_state(c, conn_new_cmd)
+    if c.noreply:
+        return
+    length = strlen(text)
+    if length > WRITE_BUFFER_SIZE - 2:
+        length = WRITE_BUFFER_SIZE - 2
+    resp = resp_text(c, length + 2)
+    if resp == NULL:
+        return
+    p = resp.wbuf + resp.wbytes
+    memcpy(p, text, length)
+    memcpy(p + length, b"\r\n", 2)
+    resp_add(resp, p + length + 2)
+
+
+cdef void out_errstring(conn *c, const char *text) noexcept nogil:
+    """out_string for errors that are answered in spite of a quiet flag."""
+    c.noreply = False
+    out_string(c, text)
+
+
+# ---- for the engine ------------------------------------------------------------------------------------------------------
+
+cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcept nogil:
+    """Describes waiting output from its beginning: at most max_iov extents of together at most max_bytes bytes. Returns the
+    number of extents. They stay valid until conn_sent accounts for them. Output behind a value that is to be written to
+    its sink first (conn_next_write) is not included."""
+    cdef mc_resp *resp = c.resp_head
+    cdef size_t offset, n
+    cdef int count = 0
+    cdef int i, extents
+    while resp != NULL and not resp.sink.set:
+        offset = resp.sent
+        if offset < resp.wbytes:
+            if count == max_iov or max_bytes == 0:
+                break
+            n = resp.wbytes - offset
+            if n > max_bytes:
+                n = max_bytes
+            iov[count].iov_base = (resp.owned if resp.owned != NULL else &resp.wbuf[0]) + offset
+            iov[count].iov_len = n
+            count += 1
+            max_bytes -= n
+            offset = 0
+        else:
+            offset -= resp.wbytes
+        if resp.data_length:
+            if offset < resp.data_length:
+                if count == max_iov or max_bytes == 0:
+                    break
+                n = resp.data_length - offset
+                if n > max_bytes:
+                    n = max_bytes
+                if resp.item.it_flags & ITEM_CHUNKED:
+                    extents = item_iov(resp.item, resp.data_offset + offset, n, iov + count, max_iov - count)
+                    for i in range(extents):
+                        max_bytes -= iov[count].iov_len
+                        n -= iov[count].iov_len
+                        count += 1
+                    if n:
+                        break
+                else:
+                    iov[count].iov_base = ITEM_data(resp.item) + resp.data_offset + offset
+                    iov[count].iov_len = n
+                    count += 1
+                    max_bytes -= n
+                offset = 0
+            else:
+                offset -= resp.data_length
+        if offset < resp.tail_bytes:
+            if count == max_iov or max_bytes == 0:
+                break
+            n = resp.tail_bytes - offset
+            if n > max_bytes:
+                n = max_bytes
+            iov[count].iov_base = <char *>resp.tail + offset
+            iov[count].iov_len = n
+            count += 1
+            max_bytes -= n
+        resp = resp.next
+    return count
+
+
+cdef void conn_sent(conn *c, size_t n) noexcept nogil:
+    """The first n bytes of what conn_gather described have left: releases the replies that are through."""
+    cdef mc_resp *resp
+    while n:
+        resp = c.resp_head
+        if n < resp.tosend:
+            resp.tosend -= <uint32_t>n
+            resp.sent += <uint32_t>n
+            return
+        n -= resp.tosend
+        resp_finish(c, resp)
+
+
+cdef mc_resp *conn_next_write(conn *c) noexcept nogil:
+    """The reply at the head of the output if its value must be written to its sink before its line may leave, else NULL.
+    item, data_offset, data_length and sink say what goes where; the write must be followed by conn_write_posted."""
+    if c.resp_head != NULL and c.resp_head.sink.set:
+        return c.resp_head
+    return NULL
+
+
+cdef item *conn_write_posted(conn *c) noexcept nogil:
+    """Marks the value that conn_next_write returned as written, so that its line can be gathered. The reference to the
+    item is the caller's now, who gives it back with item_remove when the write is complete."""
+    cdef mc_resp *resp = c.resp_head
+    cdef item *it = resp.item
+    resp.item = NULL
+    resp.sink.set = False
+    c.pending_bytes -= resp.data_length
+    resp.data_length = 0
+    return it
+
+
+cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil:
+    """Describes where the missing rlbytes of the payload go (WANT_PAYLOAD, WANT_REMOTE_PAYLOAD); the extents may end early
+    for want of entries. Returns their number."""
+    if c.item.it_flags & ITEM_CHUNKED:
+        return item_iov(c.item, c.roffset, c.rlbytes, iov, max_iov)
+    iov[0].iov_base = ITEM_data(c.item) + c.roffset
+    iov[0].iov_len = c.rlbytes
+    return 1
+
+
+cdef void conn_payload_received(conn *c, size_t n) noexcept nogil:
+    """n more bytes of the payload are in place. The machine goes on when rlbytes is 0."""
+    c.roffset += n
+    c.rlbytes -= n
+
+
+cdef void conn_payload_failed(conn *c) noexcept nogil:
+    """The payload will not arrive: drops the item; what the key had stays. The connection ends. Nothing writes into the
+    item any more."""
+    if c.item != NULL:
+        item_remove(c.thread.store, c.item)
+        c.item = NULL
+    c.rlbytes = 0
+    conn_set_state(c, conn_closing)
+
+
+# ---- statistics text -----------------------------------------------------------------------------------------------------
+
+cdef bint stat_room(stat_buf *out, size_t n) noexcept nogil:
+    """Makes room for n more bytes."""
+    cdef size_t size = out.size
+    cdef char *fresh
+    if out.failed:
+        return False
+    if out.used + n <= size:
+        return True
+    if size == 0:
+        size = 1024
+    while size < out.used + n:
+        size *= 2
+    fresh = <char *>realloc(out.data, size)
+    if fresh == NULL:
+        out.failed = True
+        return False
+    out.data = fresh
+    out.size = size
+    return True
+
+
+cdef void stat_append_text(stat_buf *out, const char *name, const char *value) noexcept nogil:
+    """Appends ``STAT name value``."""
+    cdef size_t n = strlen(name) + strlen(value) + 9
+    if stat_room(out, n):
+        snprintf(out.data + out.used, n, b"STAT %s %s\r\n", name, value)
+        out.used += n - 1
+
+
+cdef void stat_append(stat_buf *out, const char *name, uint64_t value) noexcept nogil:
+    """Appends ``STAT name value`` with a decimal number."""
+    cdef char text[U64_TEXT + 1]
+    itoa_u64(value, text)[0] = 0
+    stat_append_text(out, name, text)
+
+
+cdef void stat_append_raw(stat_buf *out, const char *text, size_t length) noexcept nogil:
+    """Appends text as it is."""
+    if stat_room(out, length):
+        memcpy(out.data + out.used, text, length)
+        out.used += length
