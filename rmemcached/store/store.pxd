@@ -13,7 +13,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from posix.uio cimport iovec
 
-ctypedef uint32_t rel_time_t   # seconds since two seconds before the store was made; 0 = never
+# Seconds since store_process_started(); 0 = never. The clock begins at ITEM_UPDATE_INTERVAL + 2, as memcached's does,
+# so that neither "now" nor "a bump interval ago" is ever 0: uptime is store_time() - ITEM_UPDATE_INTERVAL.
+ctypedef uint32_t rel_time_t
 
 cdef enum:
     KEY_MAX_LENGTH = 250
@@ -51,7 +53,7 @@ cdef struct item:
     uint8_t slabs_clsid     # class id | LRU queue << 6
     uint8_t nkey
     # At offset 48: cas (8 bytes, if ITEM_CAS), key and a NUL, client flags (4 bytes, if ITEM_CFLAGS), then the data;
-    # for ITEM_CHUNKED items an item_chunk header instead of the data.
+    # for ITEM_CHUNKED items an item_chunk header (ITEM_schunk) instead of the data, with no bytes of its own.
 
 cdef struct item_chunk:
     # Owned as the head item is.
@@ -64,7 +66,7 @@ cdef struct item_chunk:
     uint16_t refcount
     uint16_t it_flags       # ITEM_CHUNK
     uint8_t slabs_clsid
-    uint8_t orig_clsid
+    uint8_t orig_clsid      # in the head's own item_chunk: the class the head was taken from
     # data at offset 48
 
 cdef inline uint64_t ITEM_get_cas(const item *it) noexcept nogil:
@@ -87,6 +89,10 @@ cdef inline uint32_t ITEM_client_flags(item *it) noexcept nogil:
 cdef inline char *ITEM_data(item *it) noexcept nogil:
     """First byte of the data of an item that is not chunked (else of its first item_chunk header)."""
     return ITEM_key(it) + it.nkey + 1 + (4 if it.it_flags & ITEM_CFLAGS else 0)
+
+cdef inline item_chunk *ITEM_schunk(item *it) noexcept nogil:
+    """The item_chunk header inside the head of an ITEM_CHUNKED item, aligned to eight bytes."""
+    return <item_chunk *>(<char *>it + ((<size_t>(ITEM_data(it) - <char *>it) + 7) & ~<size_t>7))
 
 cdef inline size_t ITEM_ntotal(item *it) noexcept nogil:
     """Bytes that the item counts as in statistics and `me`: header, cas, key, flags, data."""
@@ -149,10 +155,16 @@ cdef struct store_stats:
     uint64_t evicted_unfetched
     uint64_t evicted_active
     uint64_t lrutail_reflocked
-    uint64_t malloc_fails
+    uint64_t malloc_fails       # no memory to grow the hash table
     uint64_t hash_bytes
     unsigned int hash_power_level
     bint hash_is_expanding
+    uint64_t get_expired        # items that a lookup found expired
+    uint64_t get_flushed        # ... found older than flush_all
+    uint64_t outofmemory        # allocations that failed
+    uint64_t direct_reclaims    # times an allocation had to pull an LRU tail
+    uint64_t total_malloced     # bytes of slab pages taken from the arena
+    rel_time_t oldest_live      # `stats settings` oldest
 
 # Counters and sizes of one slab class. Read with store_get_class_stats.
 cdef struct class_stats:
@@ -182,7 +194,10 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
 cdef void store_destroy(store *s) noexcept nogil
 cdef const store_config *store_get_config(store *s) noexcept nogil
 cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil
+# Call once a second: refreshes the clock from CLOCK_MONOTONIC, grows the hash table when it is crowded.
 cdef void store_tick(store *s) noexcept nogil
+# Moves the clock forward; for tests of expiry and LRU age (memcached: debugtime).
+cdef void store_advance(store *s, unsigned int seconds) noexcept nogil
 cdef rel_time_t store_time(store *s) noexcept nogil
 cdef int64_t store_process_started(store *s) noexcept nogil
 cdef rel_time_t realtime(store *s, int64_t exptime) noexcept nogil
@@ -214,6 +229,8 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
 cdef uint64_t get_cas_id(store *s) noexcept nogil
 
 # --- the bytes of an item ---
+# Describes data bytes [offset, offset + length) (clipped to the item's nbytes) and returns the number of entries filled.
+# When max_iov is too small they cover only the first of the bytes: go on at offset + the sum of their lengths.
 cdef int item_iov(item *it, size_t offset, size_t length, iovec *iov, int max_iov) noexcept nogil
 
 # --- statistics ---
@@ -222,3 +239,6 @@ cdef void store_reset_stats(store *s) noexcept nogil
 cdef unsigned int store_largest_class(store *s) noexcept nogil
 cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) noexcept nogil
 cdef unsigned int store_class_of(store *s, size_t ntotal) noexcept nogil
+# Checks every structure with all locks held; NULL, or what is wrong. at_rest: no reference is out, so that every used
+# chunk must belong to a linked item. Slow; for tests and debug builds.
+cdef const char *store_check(store *s, bint at_rest) noexcept nogil

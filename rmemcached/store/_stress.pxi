@@ -1,0 +1,393 @@
+# Threads that use the store at once and verify whatever they read.
+#
+# The kind of a key is its number modulo 4. 0, 1: a value of any length, all of whose bytes follow from the key and the
+# version in its first word. 2: blocks of 16 bytes that each verify themselves, so that they can be appended and
+# prepended. 3: a decimal number.
+
+from libc.stdio cimport snprintf
+from libc.stdlib cimport strtoull
+
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_t:
+        pass
+    int pthread_create(pthread_t *thread, const void *attr, void *(*fn)(void *) noexcept nogil, void *arg)
+    int pthread_join(pthread_t thread, void **ret)
+
+
+cdef enum:
+    HELD = 8            # references that a thread keeps over other commands
+    MAX_RUNS = 64       # runs of an item's data
+    NUMBER = 3          # the kind of key that holds a number
+    BLOCKS = 2
+
+cdef struct stress_result:
+    uint64_t gets
+    uint64_t hits
+    uint64_t stored
+    uint64_t not_stored
+    uint64_t no_memory
+    uint64_t joined
+    uint64_t deleted
+    uint64_t counted
+    uint64_t flushed
+
+cdef struct held_item:
+    item *it
+    uint64_t key
+    size_t length       # numbers: the text at the time
+    char text[32]
+
+cdef struct stress_thread:
+    store *s
+    uint64_t ops
+    uint64_t random
+    uint64_t keys
+    size_t max_value
+    bint clock
+    held_item held[HELD]
+    stress_result result
+    const char *error
+
+
+cdef inline uint64_t _mix(uint64_t x) noexcept nogil:
+    x = (x ^ x >> 30) * <uint64_t>0xbf58476d1ce4e5b9
+    x = (x ^ x >> 27) * <uint64_t>0x94d049bb133111eb
+    return x ^ x >> 31
+
+
+cdef inline uint64_t _random(stress_thread *t) noexcept nogil:
+    t.random += <uint64_t>0x9e3779b97f4a7c15
+    return _mix(t.random)
+
+
+cdef inline uint64_t _word(uint64_t key, uint64_t kind, uint64_t seed, size_t index) noexcept nogil:
+    """Word index of a value of the key; seed: its version, or for blocks the block's first word."""
+    if kind == BLOCKS:
+        return seed if index % 2 == 0 else _mix(seed ^ key)
+    return seed if index == 0 else _mix(seed + _mix(key) + index)
+
+
+cdef bint _fill(item *it, uint64_t key, uint64_t seed) noexcept nogil:
+    """Writes the value."""
+    cdef iovec runs[MAX_RUNS]
+    cdef int i, n
+    cdef size_t pos = 0
+    cdef size_t j
+    cdef uint64_t word = 0
+    cdef uint64_t kind = key % 4
+    n = st.item_iov(it, 0, it.nbytes - 2, runs, MAX_RUNS)
+    for i in range(n):
+        for j in range(runs[i].iov_len):
+            if pos % 8 == 0:
+                if kind == BLOCKS and pos % 16 == 0:
+                    seed = _mix(seed + 1)
+                word = _word(key, kind, seed, pos // 8)
+            (<unsigned char *>runs[i].iov_base)[j] = <unsigned char>(word >> 8 * (pos % 8))
+            pos += 1
+    return pos == <size_t>it.nbytes - 2
+
+
+cdef bint _verify(item *it, uint64_t key) noexcept nogil:
+    """Whether the data bytes are a value that some thread wrote for the key, whole."""
+    cdef iovec runs[MAX_RUNS]
+    cdef int i, n
+    cdef size_t pos = 0
+    cdef size_t j
+    cdef size_t length = it.nbytes - 2
+    cdef uint64_t word = 0
+    cdef uint64_t seed = 0
+    cdef uint64_t kind = key % 4
+    cdef unsigned char c
+    cdef char end[2]
+    n = st.item_iov(it, 0, it.nbytes, runs, MAX_RUNS)
+    for i in range(n):
+        for j in range(runs[i].iov_len):
+            c = (<unsigned char *>runs[i].iov_base)[j]
+            if pos >= length:
+                end[pos - length] = c
+            elif kind == NUMBER:
+                if not (c'0' <= c <= c'9' or c == c' '):
+                    return False
+            elif (kind == BLOCKS and pos % 16 < 8) or pos < 8:
+                if pos % 8 == 0:
+                    seed = 0
+                seed |= <uint64_t>c << 8 * (pos % 8)
+            else:
+                if pos % 8 == 0:
+                    word = _word(key, kind, seed, pos // 8)
+                if c != <unsigned char>(word >> 8 * (pos % 8)):
+                    return False
+            pos += 1
+    return pos == <size_t>it.nbytes and end[0] == c'\r' and end[1] == c'\n' and (kind != BLOCKS or length % 16 == 0)
+
+
+cdef bint _key_matches(item *it, const char *key, size_t nkey) noexcept nogil:
+    return it.nkey == nkey and memcmp(st.ITEM_key(it), key, nkey) == 0
+
+
+cdef void _release_held(stress_thread *t, held_item *h) noexcept nogil:
+    if h.it == NULL:
+        return
+    if not _verify(h.it, h.key):
+        t.error = b"an item changed while it was referenced"
+    if h.key % 4 == NUMBER and (<size_t>h.it.nbytes != h.length or memcmp(st.ITEM_data(h.it), h.text, h.length) != 0):
+        t.error = b"a number changed while it was referenced"
+    st.item_remove(t.s, h.it)
+    h.it = NULL
+
+
+cdef void _hold(stress_thread *t, item *it, uint64_t key) noexcept nogil:
+    """Keeps the reference in place of an older one."""
+    cdef held_item *h = &t.held[_random(t) % HELD]
+    _release_held(t, h)
+    h.it = it
+    h.key = key
+    if key % 4 == NUMBER:
+        h.length = it.nbytes
+        memcpy(h.text, st.ITEM_data(it), h.length)
+
+
+cdef size_t _value_length(stress_thread *t, uint64_t kind) noexcept nogil:
+    cdef uint64_t r = _random(t)
+    cdef size_t length
+    if kind == NUMBER:
+        return 1 + r % 20
+    if r % 100 < 85:
+        length = 8 + (r >> 8) % 600
+    elif r % 100 < 97:
+        length = 8 + (r >> 8) % 20000
+    else:
+        length = 8 + (r >> 8) % t.max_value
+    if length > t.max_value:
+        length = t.max_value
+    return length & ~<size_t>15 if kind == BLOCKS else length
+
+
+cdef void _one_store(stress_thread *t, const char *key, size_t nkey, uint64_t number, st.store_op op,
+                     uint64_t cas) noexcept nogil:
+    cdef uint64_t kind = number % 4
+    cdef size_t length = _value_length(t, kind)
+    cdef rel_time_t exptime = 0
+    cdef uint64_t cas_out = 0
+    cdef char text[32]
+    cdef item *it
+    cdef st.store_item_type result
+    if _random(t) % 8 == 0:
+        exptime = st.realtime(t.s, 1 + <int64_t>(_random(t) % 3))
+    if kind == NUMBER:
+        length = snprintf(text, sizeof(text), "%llu", <unsigned long long>(_random(t) >> _random(t) % 60))
+    it = st.item_alloc(t.s, key, nkey, <uint32_t>(_random(t) & 1), exptime, length + 2)
+    if it == NULL:
+        t.result.no_memory += 1
+        return
+    if kind == NUMBER:
+        memcpy(st.ITEM_data(it), text, length)
+    elif not _fill(it, number, _random(t)):
+        t.error = b"a new item's runs do not cover its data"
+    st.ITEM_set_cas(it, cas)
+    result = st.store_item(t.s, it, op, 0, &cas_out, False, NULL)
+    if result == st.STORED:
+        t.result.stored += 1
+        if op == st.NREAD_APPEND or op == st.NREAD_PREPEND:
+            t.result.joined += 1
+    else:
+        t.result.not_stored += 1
+    st.item_remove(t.s, it)
+
+
+cdef void _one_get(stress_thread *t, const char *key, size_t nkey, uint64_t number, bint hold) noexcept nogil:
+    cdef item *it = st.item_get(t.s, key, nkey, True)
+    t.result.gets += 1
+    if it == NULL:
+        return
+    t.result.hits += 1
+    if not _key_matches(it, key, nkey):
+        t.error = b"a get returned an item of another key"
+    elif not _verify(it, number):
+        t.error = b"a get returned a wrong value"
+    if hold:
+        _hold(t, it, number)
+    else:
+        st.item_remove(t.s, it)
+
+
+cdef void _one_command(stress_thread *t) noexcept nogil:
+    cdef uint64_t number = _random(t) % t.keys
+    cdef uint64_t dice = _random(t) % 1000
+    cdef uint64_t kind = number % 4
+    cdef uint64_t cas = 0
+    cdef char key[32]
+    cdef char buf[st.INCR_MAX_STORAGE_LEN]
+    cdef size_t nkey = snprintf(key, sizeof(key), "key-%llu", <unsigned long long>number)
+    cdef item *it
+    cdef st.delta_result_type delta
+    if dice < 450:
+        _one_get(t, key, nkey, number, dice % 8 == 0)
+    elif dice < 650:
+        _one_store(t, key, nkey, number, st.NREAD_SET, 0)
+    elif dice < 700:
+        _one_store(t, key, nkey, number, st.NREAD_ADD if dice & 1 else st.NREAD_REPLACE, 0)
+    elif dice < 850 and kind == BLOCKS:
+        _one_store(t, key, nkey, number, st.NREAD_APPEND if dice & 1 else st.NREAD_PREPEND, 0)
+    elif dice < 850 and kind == NUMBER:
+        delta = st.add_delta(t.s, key, nkey, dice & 1, _random(t) >> _random(t) % 64, buf, &cas)
+        if delta == st.NON_NUMERIC:
+            t.error = b"a number is none"
+        elif delta == st.OK:
+            t.result.counted += 1
+    elif dice < 850:
+        it = st.item_get(t.s, key, nkey, False)
+        if it != NULL:
+            cas = st.ITEM_get_cas(it)
+            st.item_remove(t.s, it)
+            _one_store(t, key, nkey, number, st.NREAD_CAS, cas)
+    elif dice < 900:
+        it = st.item_get(t.s, key, nkey, False)
+        if it != NULL:
+            st.item_unlink(t.s, it)
+            t.result.deleted += 1
+            if dice & 1:
+                _hold(t, it, number)
+            else:
+                st.item_remove(t.s, it)
+    elif dice < 930:
+        it = st.item_touch(t.s, key, nkey, st.realtime(t.s, 1 + <int64_t>(_random(t) % 3)))
+        if it != NULL:
+            st.item_remove(t.s, it)
+    elif dice < 960:
+        _release_held(t, &t.held[_random(t) % HELD])
+    elif dice == 999 and t.clock:
+        if _random(t) % 64 == 0:
+            st.store_flush_all(t.s, <int64_t>(_random(t) % 2))
+            t.result.flushed += 1
+        else:
+            st.store_advance(t.s, 1 + <unsigned int>(_random(t) % 40))
+
+
+cdef void *_stress_thread(void *arg) noexcept nogil:
+    cdef stress_thread *t = <stress_thread *>arg
+    cdef uint64_t i
+    cdef int j
+    for i in range(t.ops):
+        _one_command(t)
+        if t.error != NULL:
+            break
+    for j in range(HELD):
+        _release_held(t, &t.held[j])
+    return NULL
+
+
+cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, uint64_t keys, size_t max_value,
+                            bint clock, stress_result *result) noexcept nogil:
+    cdef stress_thread *t = <stress_thread *>calloc(threads, sizeof(stress_thread))
+    cdef pthread_t *ids = <pthread_t *>calloc(threads, sizeof(pthread_t))
+    cdef const char *error = NULL
+    cdef uint64_t *sum = <uint64_t *>result
+    cdef int i
+    cdef size_t j
+    memset(result, 0, sizeof(result[0]))
+    if t == NULL or ids == NULL:
+        error = b"out of memory"
+        threads = 0
+    for i in range(threads):
+        t[i].s = s
+        t[i].ops = ops
+        t[i].random = _mix(seed * 1000 + <uint64_t>i)
+        t[i].keys = keys
+        t[i].max_value = max_value
+        t[i].clock = clock and i == 0
+        if pthread_create(&ids[i], NULL, _stress_thread, &t[i]) != 0:
+            error = b"no thread"
+            threads = i
+            break
+    for i in range(threads):
+        pthread_join(ids[i], NULL)
+        if t[i].error != NULL:
+            error = t[i].error
+        for j in range(sizeof(stress_result) // sizeof(uint64_t)):
+            sum[j] += (<uint64_t *>&t[i].result)[j]
+    free(t)
+    free(ids)
+    return error
+
+
+# --- a number that must not lose an increment ---
+
+cdef struct race_thread:
+    store *s
+    uint64_t ops
+    const char *key
+    size_t nkey
+    bint use_cas
+    uint64_t retries
+    const char *error
+
+
+cdef bint _cas_increment(race_thread *t) noexcept nogil:
+    """One get and cas; False when another thread was faster."""
+    cdef char text[32]
+    cdef uint64_t cas
+    cdef size_t length
+    cdef st.store_item_type result
+    cdef item *it = st.item_get(t.s, t.key, t.nkey, True)
+    if it == NULL:
+        t.error = b"the number is missing"
+        return True
+    cas = st.ITEM_get_cas(it)
+    length = snprintf(text, sizeof(text), "%llu", strtoull(st.ITEM_data(it), NULL, 10) + 1)
+    st.item_remove(t.s, it)
+    it = st.item_alloc(t.s, t.key, t.nkey, 0, 0, length + 2)
+    if it == NULL:
+        t.error = b"no memory"
+        return True
+    memcpy(st.ITEM_data(it), text, length)
+    st.ITEM_set_cas(it, cas)
+    result = st.store_item(t.s, it, st.NREAD_CAS, 0, NULL, False, NULL)
+    st.item_remove(t.s, it)
+    return result == st.STORED
+
+
+cdef void *_race_thread(void *arg) noexcept nogil:
+    cdef race_thread *t = <race_thread *>arg
+    cdef char buf[st.INCR_MAX_STORAGE_LEN]
+    cdef uint64_t done = 0
+    while done < t.ops and t.error == NULL:
+        if not t.use_cas:
+            if st.add_delta(t.s, t.key, t.nkey, True, 1, buf, NULL) != st.OK:
+                t.error = b"incr failed"
+            done += 1
+        elif _cas_increment(t):
+            done += 1
+        else:
+            t.retries += 1
+    return NULL
+
+
+cdef const char *race_run(store *s, int threads, uint64_t ops, const char *key, size_t nkey, bint use_cas,
+                          uint64_t *retries) noexcept nogil:
+    cdef race_thread *t = <race_thread *>calloc(threads, sizeof(race_thread))
+    cdef pthread_t *ids = <pthread_t *>calloc(threads, sizeof(pthread_t))
+    cdef const char *error = NULL
+    cdef int i
+    if t == NULL or ids == NULL:
+        error = b"out of memory"
+        threads = 0
+    for i in range(threads):
+        t[i].s = s
+        t[i].ops = ops
+        t[i].key = key
+        t[i].nkey = nkey
+        t[i].use_cas = use_cas
+        if pthread_create(&ids[i], NULL, _race_thread, &t[i]) != 0:
+            error = b"no thread"
+            threads = i
+            break
+    for i in range(threads):
+        pthread_join(ids[i], NULL)
+        retries[0] += t[i].retries
+        if t[i].error != NULL:
+            error = t[i].error
+    free(t)
+    free(ids)
+    return error

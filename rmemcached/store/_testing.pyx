@@ -1,0 +1,366 @@
+"""The store for Python: what tests and experiments need of it. Not an interface for programs."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy, memset
+from posix.uio cimport iovec
+
+from rmemcached.store cimport store as st
+from rmemcached.store.store cimport item, rel_time_t, store, store_config
+
+include "_stress.pxi"
+
+OPS = {
+    "add": st.NREAD_ADD,
+    "set": st.NREAD_SET,
+    "replace": st.NREAD_REPLACE,
+    "append": st.NREAD_APPEND,
+    "prepend": st.NREAD_PREPEND,
+    "cas": st.NREAD_CAS,
+    "appendviv": st.NREAD_APPENDVIV,
+    "prependviv": st.NREAD_PREPENDVIV,
+}
+STORED = {
+    st.NOT_STORED: "NOT_STORED",
+    st.STORED: "STORED",
+    st.EXISTS: "EXISTS",
+    st.NOT_FOUND: "NOT_FOUND",
+    st.TOO_LARGE: "TOO_LARGE",
+    st.NO_MEMORY: "NO_MEMORY",
+}
+DELTA = {
+    st.OK: "OK",
+    st.NON_NUMERIC: "NON_NUMERIC",
+    st.EOM: "EOM",
+    st.DELTA_ITEM_NOT_FOUND: "NOT_FOUND",
+    st.DELTA_ITEM_CAS_MISMATCH: "CAS_MISMATCH",
+}
+
+
+cdef struct extent_log:
+    size_t count
+    void *addr[64]
+    size_t length[64]
+
+
+cdef void _log_extent(void *arg, void *addr, size_t length) noexcept nogil:
+    cdef extent_log *log = <extent_log *>arg
+    if log.count < 64:
+        log.addr[log.count] = addr
+        log.length[log.count] = length
+    log.count += 1
+
+
+cdef class Item:
+    """A reference to an item. It goes with release() or the object."""
+
+    cdef item *it
+    cdef Store owner
+
+    def __init__(self):
+        raise TypeError("items come from a Store")
+
+    @staticmethod
+    cdef Item new(Store owner, item *it):
+        cdef Item self = Item.__new__(Item)
+        self.it = it
+        self.owner = owner
+        return self
+
+    def __dealloc__(self):
+        self.release()
+
+    cpdef release(self):
+        if self.it != NULL and self.owner.s != NULL:
+            st.item_remove(self.owner.s, self.it)
+        self.it = NULL
+
+    def iov(self, size_t offset=0, length=None, int max_iov=4096):
+        """(offset in the arena, length) of each run of data bytes."""
+        cdef iovec *iov = <iovec *>malloc(max_iov * sizeof(iovec))
+        cdef int i, n
+        cdef char *base
+        cdef size_t arena_length
+        st.store_arena(self.owner.s, <void **>&base, &arena_length)
+        n = st.item_iov(self.it, offset, self.it.nbytes if length is None else length, iov, max_iov)
+        runs = [(<char *>iov[i].iov_base - base, iov[i].iov_len) for i in range(n)]
+        free(iov)
+        return runs
+
+    def data(self, size_t offset=0, length=None):
+        """Data bytes, the final CR LF included."""
+        cdef char *base
+        cdef size_t arena_length, start, n
+        st.store_arena(self.owner.s, <void **>&base, &arena_length)
+        parts = []
+        for start, n in self.iov(offset, length):
+            parts.append((base + start)[:n])
+        return b"".join(parts)
+
+    def write(self, bytes value):
+        """Writes the data bytes from the start, as a receiver of the payload does."""
+        cdef char *base
+        cdef size_t arena_length, start, n, done = 0
+        st.store_arena(self.owner.s, <void **>&base, &arena_length)
+        for start, n in self.iov(0, len(value)):
+            memcpy(base + start, <const char *>value + done, n)
+            done += n
+
+    def store(self, op="set", uint64_t cas=0, bint stale=False, uint64_t new_cas=0):
+        """(result, CAS value, data length after append and prepend) of storing this item."""
+        cdef uint64_t cas_out = 0
+        cdef int nbytes = 0
+        cdef st.store_item_type result
+        cdef st.store_op c_op = OPS[op]
+        st.ITEM_set_cas(self.it, cas)
+        with nogil:
+            result = st.store_item(self.owner.s, self.it, c_op, new_cas, &cas_out, stale, &nbytes)
+        return STORED[result], cas_out, nbytes
+
+    def unlink(self):
+        st.item_unlink(self.owner.s, self.it)
+
+    def set_flag(self, int flag):
+        self.it.it_flags |= flag
+
+    @property
+    def value(self):
+        return self.data(0, self.it.nbytes - 2)
+
+    @property
+    def key(self):
+        return st.ITEM_key(self.it)[:self.it.nkey]
+
+    @property
+    def flags(self):
+        return st.ITEM_client_flags(self.it)
+
+    @property
+    def cas(self):
+        return st.ITEM_get_cas(self.it)
+
+    @property
+    def refcount(self):
+        return self.it.refcount
+
+    @property
+    def it_flags(self):
+        return self.it.it_flags
+
+    @property
+    def clsid(self):
+        return st.ITEM_clsid(self.it)
+
+    @property
+    def ntotal(self):
+        return st.ITEM_ntotal(self.it)
+
+    @property
+    def nbytes(self):
+        return self.it.nbytes
+
+    @property
+    def exptime(self):
+        return self.it.exptime
+
+    @property
+    def time(self):
+        return self.it.time
+
+
+cdef class Store:
+    """A store of its own, with memcached's defaults. Keys and values are bytes; a context manager."""
+
+    cdef store *s
+    cdef extent_log extent_log
+
+    def __init__(self, uint64_t maxbytes=64 << 20, uint64_t item_size_max=1 << 20, uint32_t slab_chunk_size_max=1 << 19,
+                 uint32_t chunk_size=48, double factor=1.25, bint use_cas=True, bint evict_to_free=True,
+                 unsigned int hashpower_init=16, unsigned int nthreads=4):
+        cdef store_config config
+        cdef const char *error = NULL
+        memset(&config, 0, sizeof(config))
+        config.maxbytes = maxbytes
+        config.item_size_max = item_size_max
+        config.slab_chunk_size_max = slab_chunk_size_max
+        config.chunk_size = chunk_size
+        config.factor = factor
+        config.use_cas = use_cas
+        config.evict_to_free = evict_to_free
+        config.hashpower_init = hashpower_init
+        config.nthreads = nthreads
+        config.extent_added = _log_extent
+        config.extent_arg = &self.extent_log
+        self.s = st.store_create(&config, &error)
+        if self.s == NULL:
+            raise ValueError(error.decode())
+
+    def __dealloc__(self):
+        st.store_destroy(self.s)
+        self.s = NULL
+
+    def close(self):
+        st.store_destroy(self.s)
+        self.s = NULL
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    # --- items ---
+
+    def alloc(self, bytes key, size_t nbytes, uint32_t flags=0, rel_time_t exptime=0):
+        """A new item with nbytes of data, CR LF included, or None."""
+        cdef item *it = st.item_alloc(self.s, key, len(key), flags, exptime, nbytes)
+        return None if it == NULL else Item.new(self, it)
+
+    def store(self, op, bytes key, bytes value, uint32_t flags=0, int64_t exptime=0, uint64_t cas=0, bint stale=False,
+              uint64_t new_cas=0):
+        """(result, CAS value, data length); a failed allocation is told as TOO_LARGE or NO_MEMORY."""
+        cdef Item it = self.alloc(key, len(value) + 2, flags, st.realtime(self.s, exptime))
+        if it is None:
+            ok = st.item_size_ok(self.s, len(key), flags, len(value) + 2)
+            return ("NO_MEMORY" if ok else "TOO_LARGE"), 0, 0
+        it.write(value)
+        result = it.store(op, cas, stale, new_cas)
+        it.release()
+        return result
+
+    def set(self, bytes key, bytes value, uint32_t flags=0, int64_t exptime=0):
+        return self.store("set", key, value, flags, exptime)[0]
+
+    def item(self, bytes key, bint update=True):
+        """A reference to the item, or None."""
+        cdef item *it = st.item_get(self.s, key, len(key), update)
+        return None if it == NULL else Item.new(self, it)
+
+    def get(self, bytes key, bint update=True):
+        """The value, or None."""
+        cdef Item it = self.item(key, update)
+        if it is None:
+            return None
+        value = it.value
+        it.release()
+        return value
+
+    def touch(self, bytes key, int64_t exptime):
+        cdef item *it = st.item_touch(self.s, key, len(key), st.realtime(self.s, exptime))
+        return None if it == NULL else Item.new(self, it)
+
+    def delete(self, bytes key):
+        cdef Item it = self.item(key, False)
+        if it is None:
+            return False
+        it.unlink()
+        return True
+
+    def delta(self, bytes key, uint64_t delta, bint incr=True, uint64_t cas=0):
+        """(result, text, CAS value)."""
+        cdef char buf[st.INCR_MAX_STORAGE_LEN]
+        cdef st.delta_result_type result
+        buf[0] = 0
+        result = st.add_delta(self.s, key, len(key), incr, delta, buf, &cas)
+        return DELTA[result], <bytes>buf, cas
+
+    def size_ok(self, size_t nkey, uint32_t flags, size_t nbytes):
+        return st.item_size_ok(self.s, nkey, flags, nbytes)
+
+    # --- time ---
+
+    def tick(self):
+        st.store_tick(self.s)
+
+    def advance(self, unsigned int seconds):
+        st.store_advance(self.s, seconds)
+
+    def realtime(self, int64_t exptime):
+        return st.realtime(self.s, exptime)
+
+    def flush_all(self, int64_t exptime=0):
+        st.store_flush_all(self.s, exptime)
+
+    @property
+    def time(self):
+        return st.store_time(self.s)
+
+    @property
+    def process_started(self):
+        return st.store_process_started(self.s)
+
+    # --- what is inside ---
+
+    def stats(self):
+        cdef st.store_stats stats
+        st.store_get_stats(self.s, &stats)
+        return stats
+
+    def reset_stats(self):
+        st.store_reset_stats(self.s)
+
+    def class_stats(self, unsigned int clsid):
+        cdef st.class_stats stats
+        return stats if st.store_get_class_stats(self.s, clsid, &stats) else None
+
+    @property
+    def largest_class(self):
+        return st.store_largest_class(self.s)
+
+    def class_of(self, size_t ntotal):
+        return st.store_class_of(self.s, ntotal)
+
+    def arena(self):
+        """(address, length) of the reserved range."""
+        cdef void *base
+        cdef size_t length
+        st.store_arena(self.s, &base, &length)
+        return <size_t>base, length
+
+    def extents(self):
+        """(address, length) of each extent that was announced."""
+        cdef size_t i
+        return [(<size_t>self.extent_log.addr[i], self.extent_log.length[i]) for i in range(self.extent_log.count)]
+
+    def check(self, bint at_rest=True):
+        """Raises AssertionError when the store's structures are inconsistent."""
+        cdef const char *error
+        with nogil:
+            error = st.store_check(self.s, at_rest)
+        if error != NULL:
+            raise AssertionError(error.decode())
+
+    # --- many threads ---
+
+    def stress(self, int threads, uint64_t ops, uint64_t seed=1, uint64_t keys=1000, size_t max_value=100000,
+               bint clock=False):
+        """Random commands of all kinds in threads without the GIL, every value that is read being verified.
+
+        clock: one thread also moves the clock and flushes. Returns the numbers of each kind of event; raises
+        AssertionError with what a thread found wrong.
+        """
+        cdef stress_result result
+        cdef const char *error
+        with nogil:
+            error = stress_run(self.s, threads, ops, seed, keys, max_value, clock, &result)
+        if error != NULL:
+            raise AssertionError(error.decode())
+        return result
+
+    def race(self, int threads, uint64_t ops, bytes key, bint use_cas):
+        """Each thread adds 1 to the number at key ops times: by incr, or by get and cas. Returns the retries."""
+        cdef uint64_t retries = 0
+        cdef const char *error
+        cdef const char *c_key = key
+        cdef size_t nkey = len(key)
+        with nogil:
+            error = race_run(self.s, threads, ops, c_key, nkey, use_cas, &retries)
+        if error != NULL:
+            raise AssertionError(error.decode())
+        return retries
+
+
+def hash_of(bytes key):
+    """The hash value of a key."""
+    return st.store_hash(key, len(key))

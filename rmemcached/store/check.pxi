@@ -1,0 +1,137 @@
+# A whole-store consistency check.
+
+
+cdef const char *_check_hash(store *s, bint at_rest, uint64_t *items, uint64_t *nbytes, uint64_t *used) noexcept nogil:
+    """Every chain; adds up the items, their bytes and the chunks they use per class."""
+    cdef uint64_t bucket
+    cdef int pass_
+    cdef item **table
+    cdef uint64_t mask
+    cdef item *it
+    cdef item_chunk *ch
+    cdef size_t total
+    cdef uint32_t hv
+    for pass_ in range(2):
+        if pass_ == 1 and not s.expanding:
+            break
+        table = s.old_hashtable if pass_ else s.primary_hashtable
+        mask = s.old_hash_mask if pass_ else s.hash_mask
+        for bucket in range(mask + 1):
+            it = table[bucket]
+            while it != NULL:
+                hv = store_hash(ITEM_key(it), it.nkey)
+                if hv & mask != bucket or assoc_find(s, ITEM_key(it), it.nkey, hv) != it:
+                    return b"an item in the hash table is not found by its key"
+                if it.it_flags & ITEM_LINKED == 0 or it.it_flags & (ITEM_SLABBED | ITEM_CHUNK):
+                    return b"an item in the hash table has wrong flags"
+                if it.refcount == 0 or (at_rest and it.refcount != 1):
+                    return b"an item in the hash table has a wrong reference count"
+                items[0] += 1
+                nbytes[0] += ITEM_ntotal(it)
+                if it.it_flags & ITEM_CHUNKED:
+                    ch = ITEM_schunk(it)
+                    used[ch.orig_clsid] += 1
+                    total = 0
+                    ch = ch.next
+                    while ch != NULL:
+                        if ch.head != it or ch.it_flags != ITEM_CHUNK or ch.used > ch.size or ch.prev.next != ch:
+                            return b"a chunk of a chained item is inconsistent"
+                        total += ch.used
+                        used[ch.slabs_clsid] += 1
+                        ch = ch.next
+                    if total != <size_t>it.nbytes:
+                        return b"the chunks of a chained item do not add up to its length"
+                else:
+                    used[ITEM_clsid(it)] += 1
+                it = it.h_next
+    return NULL
+
+
+cdef const char *_check_lru(store *s, uint64_t *items, uint64_t *nbytes) noexcept nogil:
+    cdef int i
+    cdef lru_queue *q
+    cdef item *it
+    cdef item *newer
+    cdef uint64_t count, total
+    for i in range(NUMBER_OF_QUEUES):
+        q = &s.queues[i]
+        count = total = 0
+        newer = NULL
+        it = q.head
+        while it != NULL and count <= q.size:
+            if it.prev != newer or it.slabs_clsid != i or it.it_flags & ITEM_LINKED == 0:
+                return b"an item in an LRU list is inconsistent"
+            if assoc_find(s, ITEM_key(it), it.nkey, store_hash(ITEM_key(it), it.nkey)) != it:
+                return b"an item in an LRU list is not in the hash table"
+            count += 1
+            total += ITEM_ntotal(it)
+            newer = it
+            it = it.next
+        if q.tail != newer or count != q.size or total != q.bytes:
+            return b"an LRU list does not agree with its totals"
+        items[0] += count
+        nbytes[0] += total
+    return NULL
+
+
+cdef const char *_check_slabs(store *s, bint at_rest, const uint64_t *used) noexcept nogil:
+    cdef unsigned int clsid
+    cdef slab_class *p
+    cdef item *it
+    cdef uint64_t count, page
+    cdef size_t offset
+    cdef uint64_t pages[MAX_NUMBER_OF_SLAB_CLASSES]
+    memset(pages, 0, sizeof(pages))
+    for page in range(s.arena_used // SLAB_PAGE_SIZE):
+        pages[s.page_class[page] & 63] += 1
+    for clsid in range(1, s.power_largest + 1):
+        p = &s.classes[clsid]
+        if pages[clsid] != p.slabs:
+            return b"a slab class has pages that are not its own"
+        count = p.carve_left
+        it = p.slots
+        while it != NULL and count <= p.sl_curr:
+            offset = <size_t>(<char *>it - s.arena)
+            if offset >= s.arena_used or s.page_class[offset // SLAB_PAGE_SIZE] != clsid \
+                    or offset % SLAB_PAGE_SIZE % p.size != 0:
+                return b"a free chunk lies outside of its slab class"
+            if it.it_flags != ITEM_SLABBED:
+                return b"a free chunk has wrong flags"
+            count += 1
+            it = it.next
+        if count != p.sl_curr:
+            return b"a slab class does not agree with its free list"
+        count = <uint64_t>p.slabs * p.perslab - p.sl_curr
+        if used[clsid] > count or (at_rest and used[clsid] != count):
+            return b"the used chunks of a slab class do not agree with the items"
+    return NULL
+
+
+cdef const char *store_check(store *s, bint at_rest) noexcept nogil:
+    cdef const char *error
+    cdef uint64_t hash_items = 0
+    cdef uint64_t hash_nbytes = 0
+    cdef uint64_t lru_items = 0
+    cdef uint64_t lru_nbytes = 0
+    cdef uint64_t used[MAX_NUMBER_OF_SLAB_CLASSES]
+    cdef uint32_t lock
+    cdef int i
+    memset(used, 0, sizeof(used))
+    for lock in range(s.item_lock_mask + 1):
+        pthread_mutex_lock(&s.item_locks[lock].lock)
+    for i in range(NUMBER_OF_QUEUES):
+        pthread_mutex_lock(&s.queues[i].lock)
+    pthread_mutex_lock(&s.slabs_lock)
+    error = _check_hash(s, at_rest, &hash_items, &hash_nbytes, used)
+    if error == NULL:
+        error = _check_lru(s, &lru_items, &lru_nbytes)
+    if error == NULL and (hash_items != lru_items or hash_nbytes != lru_nbytes):
+        error = b"the hash table and the LRU lists do not hold the same items"
+    if error == NULL:
+        error = _check_slabs(s, at_rest, used)
+    pthread_mutex_unlock(&s.slabs_lock)
+    for i in range(NUMBER_OF_QUEUES):
+        pthread_mutex_unlock(&s.queues[i].lock)
+    for lock in range(s.item_lock_mask + 1):
+        pthread_mutex_unlock(&s.item_locks[lock].lock)
+    return error

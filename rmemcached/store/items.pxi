@@ -1,0 +1,505 @@
+# Items: allocation, linking, lookup, the store commands. memcached: items.c, and memcached.c for store and delta.
+
+
+# --- data bytes ---
+
+cdef struct data_cursor:
+    item_chunk *chunk   # NULL: the item is not chained
+    char *data
+    size_t left         # bytes from data on to the end of this run
+
+
+cdef inline void _cursor_set(data_cursor *c, item *it, size_t offset) noexcept nogil:
+    """Points c at data byte offset, which is at most nbytes."""
+    cdef item_chunk *ch
+    if it.it_flags & ITEM_CHUNKED:
+        ch = ITEM_schunk(it)
+        while offset >= <size_t>ch.used and ch.next != NULL:
+            offset -= ch.used
+            ch = ch.next
+        c.chunk = ch
+        c.data = <char *>(ch + 1) + offset
+        c.left = ch.used - offset
+    else:
+        c.chunk = NULL
+        c.data = ITEM_data(it) + offset
+        c.left = it.nbytes - offset
+
+
+cdef inline void _cursor_advance(data_cursor *c, size_t n) noexcept nogil:
+    """Moves on by n bytes of the present run."""
+    c.data += n
+    c.left -= n
+    if c.left == 0 and c.chunk != NULL and c.chunk.next != NULL:
+        c.chunk = c.chunk.next
+        c.data = <char *>(c.chunk + 1)
+        c.left = c.chunk.used
+
+
+cdef int item_iov(item *it, size_t offset, size_t length, iovec *iov, int max_iov) noexcept nogil:
+    cdef data_cursor c
+    cdef size_t n
+    cdef int count = 0
+    cdef size_t nbytes = it.nbytes
+    if offset >= nbytes:
+        return 0
+    if length > nbytes - offset:
+        length = nbytes - offset
+    _cursor_set(&c, it, offset)
+    while length > 0 and count < max_iov:
+        n = length if length < c.left else c.left
+        iov[count].iov_base = c.data
+        iov[count].iov_len = n
+        count += 1
+        length -= n
+        _cursor_advance(&c, n)
+    return count
+
+
+cdef void _data_write(item *it, size_t offset, const char *src, size_t length) noexcept nogil:
+    cdef data_cursor c
+    cdef size_t n
+    _cursor_set(&c, it, offset)
+    while length > 0:
+        n = length if length < c.left else c.left
+        memcpy(c.data, src, n)
+        src += n
+        length -= n
+        _cursor_advance(&c, n)
+
+
+cdef void _data_copy(item *dst, size_t offset, item *src, size_t length) noexcept nogil:
+    """Copies the first length data bytes of src to data byte offset of dst."""
+    cdef data_cursor c
+    cdef size_t n
+    _cursor_set(&c, src, 0)
+    while length > 0:
+        n = length if length < c.left else c.left
+        _data_write(dst, offset, c.data, n)
+        offset += n
+        length -= n
+        _cursor_advance(&c, n)
+
+
+# --- allocation ---
+
+cdef inline size_t _item_ntotal(store *s, size_t nkey, uint32_t flags, size_t nbytes) noexcept nogil:
+    return sizeof(item) + (8 if s.config.use_cas else 0) + nkey + 1 + (4 if flags != 0 else 0) + nbytes
+
+
+cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noexcept nogil:
+    """Whether an item of these sizes is within the item size limit."""
+    if nbytes < 2 or nbytes > s.config.item_size_max:
+        return False
+    return slabs_clsid(s, _item_ntotal(s, nkey, flags, nbytes)) != 0
+
+
+cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
+    """A chunk of the class: a free one, else of an expired item, else of a new page, else of an evicted item; or NULL."""
+    cdef item *it = slabs_alloc(s, clsid, False)
+    cdef int pulls = 0
+    if it != NULL:
+        return it
+    if slabs_can_grow(s, clsid):
+        lru_pull_tail(s, clsid, False)
+    it = slabs_alloc(s, clsid, True)
+    while it == NULL and pulls < ALLOC_TRIES:
+        pulls += 1
+        if lru_pull_tail(s, clsid, True) == 0:
+            if not s.config.evict_to_free or relaxed_load(&s.queues[clsid | COLD_LRU].size) == 0:
+                break
+            sched_yield()
+        it = slabs_alloc(s, clsid, True)
+    if pulls > 0:
+        pthread_mutex_lock(&s.queues[clsid | COLD_LRU].lock)
+        s.queues[clsid | COLD_LRU].stats.direct_reclaims += pulls
+        pthread_mutex_unlock(&s.queues[clsid | COLD_LRU].lock)
+    return it
+
+
+cdef item_chunk *_alloc_chunk(store *s, item_chunk *ch, size_t remain) noexcept nogil:
+    """Chains a chunk for up to remain bytes after ch, as large as they need; or NULL."""
+    cdef size_t largest = s.config.slab_chunk_size_max
+    cdef size_t size = remain + sizeof(item_chunk)
+    cdef unsigned int clsid
+    cdef item_chunk *chained
+    if size > largest:
+        size = largest
+    clsid = slabs_clsid(s, size)
+    chained = <item_chunk *>_alloc_pull(s, clsid)
+    if chained == NULL and clsid != s.power_largest:
+        # The small class may have nothing to evict while the largest has.
+        clsid = s.power_largest
+        chained = <item_chunk *>_alloc_pull(s, clsid)
+    if chained == NULL:
+        return NULL
+    chained.head = ch.head
+    chained.prev = ch
+    chained.next = NULL
+    chained.size = <int32_t>(size - sizeof(item_chunk))
+    chained.used = chained.size if <size_t>chained.size < remain else <int32_t>remain
+    chained.nbytes = 0
+    chained.slabs_clsid = clsid
+    chained.orig_clsid = clsid
+    chained.it_flags = ITEM_CHUNK
+    ch.next = chained
+    return chained
+
+
+cdef bint _alloc_chain(store *s, item *it) noexcept nogil:
+    """All chunks of a chained item; False (with those it got still chained) when memory ran out."""
+    cdef item_chunk *ch = ITEM_schunk(it)
+    cdef size_t remain = it.nbytes
+    while remain > 0:
+        ch = _alloc_chunk(s, ch, remain)
+        if ch == NULL:
+            return False
+        remain -= ch.used
+    return True
+
+
+cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime,
+                      size_t nbytes) noexcept nogil:
+    """A new item, not linked, for nbytes of data (value and \\r\\n, which is already written), or NULL.
+
+    NULL means that it is over the item size limit (item_size_ok) or that there is no memory. nkey is at most
+    KEY_MAX_LENGTH. A large item comes with all the chunks it needs. Older items may be evicted.
+    """
+    cdef size_t ntotal, htotal
+    cdef unsigned int clsid, head_clsid
+    cdef uint16_t it_flags = 0
+    cdef item *it
+    cdef item_chunk *ch
+    if not item_size_ok(s, nkey, flags, nbytes):
+        return NULL
+    ntotal = _item_ntotal(s, nkey, flags, nbytes)
+    clsid = head_clsid = slabs_clsid(s, ntotal)
+    if ntotal > s.config.slab_chunk_size_max:
+        # Linked into the LRU of the largest class, though its head is a small chunk of another.
+        htotal = ((ntotal - nbytes + 7) & ~<size_t>7) + sizeof(item_chunk)
+        head_clsid = slabs_clsid(s, htotal)
+        it_flags = ITEM_CHUNKED
+    it = _alloc_pull(s, head_clsid)
+    if it != NULL:
+        if s.config.use_cas:
+            it_flags |= ITEM_CAS
+        if flags != 0:
+            it_flags |= ITEM_CFLAGS
+        it.next = NULL
+        it.prev = NULL
+        it.h_next = NULL
+        it.time = 0
+        it.exptime = exptime
+        it.nbytes = <int32_t>nbytes
+        it.it_flags = it_flags
+        it.slabs_clsid = clsid | COLD_LRU
+        it.nkey = <uint8_t>nkey
+        ITEM_set_cas(it, 0)
+        memcpy(ITEM_key(it), key, nkey)
+        ITEM_key(it)[nkey] = 0
+        if flags != 0:
+            memcpy(ITEM_key(it) + nkey + 1, &flags, sizeof(flags))
+        if it_flags & ITEM_CHUNKED:
+            ch = ITEM_schunk(it)
+            memset(ch, 0, sizeof(item_chunk))
+            ch.head = it
+            ch.orig_clsid = head_clsid
+            if not _alloc_chain(s, it):
+                slabs_free(s, it)
+                it = NULL
+    if it == NULL:
+        pthread_mutex_lock(&s.queues[clsid | COLD_LRU].lock)
+        s.queues[clsid | COLD_LRU].stats.outofmemory += 1
+        pthread_mutex_unlock(&s.queues[clsid | COLD_LRU].lock)
+        return NULL
+    _data_write(it, nbytes - 2, b"\r\n", 2)
+    return it
+
+
+# --- references and links ---
+
+cdef uint64_t get_cas_id(store *s) noexcept nogil:
+    """The next CAS value."""
+    return fetch_add(&s.cas_id, 1) + 1
+
+
+cdef void do_item_remove(store *s, item *it) noexcept nogil:
+    """Gives a reference back; the last one frees the item. Needs no lock: whoever takes a reference finds the item
+    linked, with its item lock held, and a linked item has one more.
+    """
+    if fetch_sub(&it.refcount, 1) == 1:
+        slabs_free(s, it)
+
+
+cdef void item_remove(store *s, item *it) noexcept nogil:
+    """Gives a reference back; NULL is not allowed."""
+    do_item_remove(s, it)
+
+
+cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
+    """Makes the item findable. The table takes a reference of its own."""
+    cdef lru_queue *q = &s.queues[it.slabs_clsid]
+    cdef bint crowded
+    it.it_flags |= ITEM_LINKED
+    it.time = store_time(s)
+    ITEM_set_cas(it, cas)
+    fetch_add(&it.refcount, 1)
+    assoc_insert(s, it, hv)
+    pthread_mutex_lock(&q.lock)
+    do_item_link_q(s, q, it)
+    q.stats.total_items += 1
+    crowded = q.size & GROW_CHECK_MASK == 0
+    pthread_mutex_unlock(&q.lock)
+    if crowded:
+        assoc_check_load(s)
+
+
+cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil:
+    """Takes the item out of the table, if it is there. The caller's reference stays."""
+    cdef lru_queue *q
+    if it.it_flags & ITEM_LINKED:
+        q = &s.queues[it.slabs_clsid]
+        it.it_flags &= ~ITEM_LINKED
+        assoc_delete(s, it, hv)
+        pthread_mutex_lock(&q.lock)
+        do_item_unlink_q(s, q, it)
+        pthread_mutex_unlock(&q.lock)
+        do_item_remove(s, it)
+
+
+cdef void item_unlink(store *s, item *it) noexcept nogil:
+    """do_item_unlink under the item's lock."""
+    cdef uint32_t hv = store_hash(ITEM_key(it), it.nkey)
+    item_lock(s, hv)
+    do_item_unlink(s, it, hv)
+    item_unlock(s, hv)
+
+
+cdef void do_item_update(store *s, item *it) noexcept nogil:
+    """Moves a linked item to the head of its LRU, unless that was done in the last ITEM_UPDATE_INTERVAL seconds."""
+    cdef rel_time_t now = store_time(s)
+    cdef lru_queue *q
+    if it.time < now - ITEM_UPDATE_INTERVAL and it.it_flags & ITEM_LINKED:
+        q = &s.queues[it.slabs_clsid]
+        pthread_mutex_lock(&q.lock)
+        do_item_unlink_q(s, q, it)
+        it.time = now
+        do_item_link_q(s, q, it)
+        pthread_mutex_unlock(&q.lock)
+
+
+cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
+    """Notes that the item was fetched."""
+    if not it.it_flags & ITEM_FETCHED:
+        it.it_flags |= ITEM_FETCHED
+    do_item_update(s, it)
+
+
+# --- lookup ---
+
+cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil:
+    cdef item *it = assoc_find(s, key, nkey, hv)
+    if it == NULL:
+        return NULL
+    if item_is_flushed(s, it):
+        do_item_unlink(s, it, hv)
+        fetch_add(&s.get_flushed, 1)
+        return NULL
+    if it.exptime != 0 and it.exptime <= store_time(s):
+        do_item_unlink(s, it, hv)
+        fetch_add(&s.get_expired, 1)
+        return NULL
+    fetch_add(&it.refcount, 1)
+    if do_update:
+        do_item_bump(s, it, hv)
+    return it
+
+
+cdef item *item_get(store *s, const char *key, size_t nkey, bint do_update) noexcept nogil:
+    """The item of the key, with a reference, or NULL. An expired or flushed one is unlinked. do_update: it counts as used."""
+    cdef uint32_t hv = store_hash(key, nkey)
+    cdef item *it
+    item_lock(s, hv)
+    it = do_item_get(s, key, nkey, hv, do_update)
+    item_unlock(s, hv)
+    return it
+
+
+cdef item *item_get_locked(store *s, const char *key, size_t nkey, bint do_update, uint32_t *hv) noexcept nogil:
+    """item_get that leaves the item lock of ``*hv`` held, also when it returns NULL."""
+    hv[0] = store_hash(key, nkey)
+    item_lock(s, hv[0])
+    return do_item_get(s, key, nkey, hv[0], do_update)
+
+
+cdef item *item_touch(store *s, const char *key, size_t nkey, rel_time_t exptime) noexcept nogil:
+    """item_get that sets a new expiry time."""
+    cdef uint32_t hv
+    cdef item *it = item_get_locked(s, key, nkey, True, &hv)
+    if it != NULL:
+        it.exptime = exptime
+    item_unlock(s, hv)
+    return it
+
+
+# --- the store commands ---
+
+cdef item *_concatenate(store *s, item *old, item *it, store_op op) noexcept nogil:
+    """A new item with the key, flags and expiry of old, and the values of both; or NULL."""
+    cdef item *joined
+    cdef item *first = old
+    cdef item *second = it
+    if op == NREAD_PREPEND or op == NREAD_PREPENDVIV:
+        first = it
+        second = old
+    joined = item_alloc(s, ITEM_key(old), old.nkey, ITEM_client_flags(old), old.exptime,
+                        <size_t>first.nbytes - 2 + <size_t>second.nbytes)
+    if joined != NULL:
+        _data_copy(joined, 0, first, <size_t>first.nbytes - 2)
+        _data_copy(joined, <size_t>first.nbytes - 2, second, second.nbytes)
+    return joined
+
+
+cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv, uint64_t cas_in, uint64_t *cas_out,
+                                   bint set_stale, int *nbytes_out) noexcept nogil:
+    """Stores it as op says (memcached.c, do_store_item). The caller keeps its reference whatever the result.
+
+    The CAS value that the client compares with is in the item (ITEM_set_cas; 0: none). cas_in: the CAS value that the
+    stored item gets; 0: the next one. cas_out (may be NULL): its CAS value when STORED. set_stale: a compared value that
+    is older than the item's is stored and marked ITEM_STALE. nbytes_out (may be NULL): data length after append and
+    prepend, otherwise untouched. Append and prepend without memory for the result are NOT_STORED.
+    """
+    cdef item *old = do_item_get(s, ITEM_key(it), it.nkey, hv, False)
+    cdef item *joined = NULL
+    cdef uint64_t wanted = ITEM_get_cas(it)
+    cdef uint64_t present
+    cdef store_item_type result = NOT_STORED
+    cdef bint storing = False
+    if old == NULL:
+        if op == NREAD_CAS:
+            result = NOT_FOUND
+        else:
+            storing = op == NREAD_ADD or op == NREAD_SET or op == NREAD_APPENDVIV or op == NREAD_PREPENDVIV
+    elif op == NREAD_ADD:
+        # Not stored, yet it counts as a use.
+        do_item_update(s, old)
+    elif op == NREAD_CAS:
+        present = ITEM_get_cas(old)
+        if wanted != 0 and wanted == present:
+            storing = True
+        elif wanted != 0 and set_stale and wanted < present:
+            it.exptime = old.exptime
+            it.it_flags |= ITEM_STALE | (old.it_flags & ITEM_TOKEN_SENT)
+            storing = True
+        else:
+            result = EXISTS
+    elif op == NREAD_SET or op == NREAD_REPLACE:
+        storing = True
+    elif wanted != 0 and wanted != ITEM_get_cas(old):
+        result = EXISTS
+    else:
+        joined = _concatenate(s, old, it, op)
+        if joined != NULL:
+            it = joined
+            storing = True
+            if nbytes_out != NULL:
+                nbytes_out[0] = joined.nbytes
+
+    if storing:
+        if cas_in == 0 and s.config.use_cas:
+            cas_in = get_cas_id(s)
+        if old != NULL:
+            do_item_unlink(s, old, hv)
+        do_item_link(s, it, hv, cas_in)
+        result = STORED
+        if cas_out != NULL:
+            cas_out[0] = ITEM_get_cas(it)
+    if old != NULL:
+        do_item_remove(s, old)
+    if joined != NULL:
+        do_item_remove(s, joined)
+    return result
+
+
+cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas_in, uint64_t *cas_out,
+                                bint set_stale, int *nbytes_out) noexcept nogil:
+    """do_store_item under the item's lock."""
+    cdef uint32_t hv = store_hash(ITEM_key(it), it.nkey)
+    cdef store_item_type result
+    item_lock(s, hv)
+    result = do_store_item(s, it, op, hv, cas_in, cas_out, set_stale, nbytes_out)
+    item_unlock(s, hv)
+    return result
+
+
+cdef bint _parse_number(const char *text, uint64_t *value) noexcept nogil:
+    """A decimal number that white space ends, as memcached's safe_strtoull takes it: "-5" is none, "-0" is."""
+    cdef char *end
+    errno = 0
+    value[0] = strtoull(text, &end, 10)
+    if errno == ERANGE or end == text:
+        return False
+    if end[0] != c' ' and end[0] != c'\0' and not (c'\t' <= end[0] <= c'\r'):
+        return False
+    return not (<int64_t>value[0] < 0 and memchr(text, c'-', <size_t>(end - text)) != NULL)
+
+
+cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, uint64_t delta, char *buf,
+                                    uint64_t *cas) noexcept nogil:
+    """Adds to (incr) or takes from a decimal value. incr wraps at 64 bits, decr stops at 0.
+
+    it: a linked item of item_get_locked. buf: INCR_MAX_STORAGE_LEN bytes for the new value as text with a NUL.
+    cas (may be NULL): in, the CAS value to compare with (0: none); out, the new one. The value is written in place,
+    padded with spaces, when it fits and nobody else has a reference; otherwise a new item takes the place of it.
+    """
+    cdef uint64_t value
+    cdef uint64_t new_cas = 0
+    cdef size_t length
+    cdef item *fresh
+    # A chained item is too long for a number.
+    if it.nbytes <= 2 or it.it_flags & ITEM_CHUNKED:
+        return NON_NUMERIC
+    if cas != NULL and cas[0] != 0 and cas[0] != ITEM_get_cas(it):
+        return DELTA_ITEM_CAS_MISMATCH
+    if not _parse_number(ITEM_data(it), &value):
+        return NON_NUMERIC
+    if not it.it_flags & ITEM_LINKED:
+        return DELTA_ITEM_NOT_FOUND
+    if incr:
+        value += delta
+    else:
+        value = value - delta if delta < value else 0
+    length = <size_t>snprintf(buf, INCR_MAX_STORAGE_LEN, "%llu", <unsigned long long>value)
+    if length + 2 <= <size_t>it.nbytes and load_acquire(&it.refcount) == 2:
+        if s.config.use_cas:
+            new_cas = get_cas_id(s)
+        ITEM_set_cas(it, new_cas)
+        memcpy(ITEM_data(it), buf, length)
+        memset(ITEM_data(it) + length, c' ', <size_t>it.nbytes - length - 2)
+        do_item_update(s, it)
+    else:
+        fresh = item_alloc(s, ITEM_key(it), it.nkey, ITEM_client_flags(it), it.exptime, length + 2)
+        if fresh == NULL:
+            return EOM
+        if s.config.use_cas:
+            new_cas = get_cas_id(s)
+        _data_write(fresh, 0, buf, length)
+        do_item_unlink(s, it, hv)
+        do_item_link(s, fresh, hv, new_cas)
+        do_item_remove(s, fresh)
+    if cas != NULL:
+        cas[0] = new_cas
+    return OK
+
+
+cdef delta_result_type add_delta(store *s, const char *key, size_t nkey, bint incr, uint64_t delta, char *buf,
+                                 uint64_t *cas) noexcept nogil:
+    """do_add_delta on the item of the key; DELTA_ITEM_NOT_FOUND when there is none."""
+    cdef uint32_t hv
+    cdef delta_result_type result = DELTA_ITEM_NOT_FOUND
+    cdef item *it = item_get_locked(s, key, nkey, False, &hv)
+    if it != NULL:
+        result = do_add_delta(s, it, hv, incr, delta, buf, cas)
+        do_item_remove(s, it)
+    item_unlock(s, hv)
+    return result

@@ -1,0 +1,420 @@
+"""The item store (see store.pxd for what it promises). The parts: slabs, assoc, lru, items, check.
+
+Lock order: one item lock, then LRU locks, then the slabs lock. Against that order only trylock is used (eviction looks
+for a victim with an LRU lock held and tries its item lock). The hash table's growth takes all item locks, in index order.
+"""
+
+from libc.errno cimport ERANGE, errno
+from libc.stdlib cimport calloc, free, strtoull
+from libc.string cimport memchr, memcmp, memcpy, memset, strlen
+
+from rmemcached.atomics cimport fetch_add, fetch_sub, load_acquire, relaxed_load, relaxed_store, store_release
+
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_t:
+        pass
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t *mutex, const void *attr)
+    int pthread_mutex_destroy(pthread_mutex_t *mutex)
+    int pthread_mutex_lock(pthread_mutex_t *mutex)
+    int pthread_mutex_trylock(pthread_mutex_t *mutex)
+    int pthread_mutex_unlock(pthread_mutex_t *mutex)
+    int pthread_create(pthread_t *thread, const void *attr, void *(*fn)(void *) noexcept nogil, void *arg)
+    int pthread_join(pthread_t thread, void **ret)
+
+cdef extern from "<signal.h>" nogil:
+    ctypedef struct sigset_t:
+        pass
+    enum:
+        SIG_SETMASK
+    int sigfillset(sigset_t *signals)
+    int pthread_sigmask(int how, const sigset_t *signals, sigset_t *old)
+
+cdef extern from "<sys/mman.h>" nogil:
+    enum:
+        PROT_READ
+        PROT_WRITE
+        MAP_PRIVATE
+        MAP_ANONYMOUS
+        MAP_NORESERVE
+        MADV_HUGEPAGE
+    void *MAP_FAILED
+    void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
+    int munmap(void *addr, size_t length)
+    int madvise(void *addr, size_t length, int advice)
+
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
+cdef extern from "<time.h>" nogil:
+    enum:
+        CLOCK_MONOTONIC
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec *now)
+    long c_time "time"(long *out)
+
+cdef extern from "<stdio.h>" nogil:
+    int snprintf(char *buf, size_t size, const char *format, ...)
+
+cdef extern from *:
+    """
+    /* Folds the 128 bit product of two words into one: every input bit reaches most output bits. */
+    static inline unsigned long long rmc_mum(unsigned long long a, unsigned long long b)
+    {
+        unsigned __int128 product = (unsigned __int128)a * b;
+        return (unsigned long long)product ^ (unsigned long long)(product >> 64);
+    }
+    """
+    uint64_t mum "rmc_mum"(uint64_t a, uint64_t b) nogil
+
+
+cdef enum:
+    HUGE_PAGE = 2 * 1024 * 1024
+    NUMBER_OF_QUEUES = 256      # class id | queue << 6
+    COLD_LRU = 128              # the only queue of the flat LRU
+    PULL_TRIES = 5              # tail items that one pull looks at
+    PULL_REFLOCKED = 64         # items in use that one pull moves out of its way
+    ALLOC_TRIES = 10            # pulls that one allocation makes
+    HASHPOWER_DEFAULT = 16
+    HASHPOWER_MAX = 32
+    GROW_CHECK_MASK = 255       # a class looks at the hash table's load every 256 links
+
+cdef struct slab_class:         # the slabs lock
+    uint32_t size               # bytes of a chunk
+    uint32_t perslab            # chunks in a page
+    uint32_t slabs              # pages
+    uint32_t carve_left         # chunks of the newest page that were never used; their memory is untouched
+    char *carve                 # the first of them
+    item *slots                 # free chunks, linked by next
+    uint64_t sl_curr            # free chunks: slots and carve_left
+
+cdef struct lru_counters:       # what `stats reset` clears
+    uint64_t total_items        # links
+    uint64_t evicted
+    uint64_t evicted_nonzero
+    uint64_t reclaimed
+    uint64_t outofmemory
+    uint64_t expired_unfetched
+    uint64_t evicted_unfetched
+    uint64_t evicted_active
+    uint64_t lrutail_reflocked
+    uint64_t direct_reclaims
+    rel_time_t evicted_time
+
+cdef struct lru_queue:          # its lock
+    pthread_mutex_t lock
+    item *head
+    item *tail
+    uint64_t size               # items; read without the lock by assoc_check_load
+    uint64_t bytes              # sum of their ITEM_ntotal
+    lru_counters stats
+
+cdef struct item_stripe:
+    pthread_mutex_t lock
+
+cdef struct store:
+    # constant after store_create
+    store_config config
+    int64_t process_started     # Unix time
+    int64_t monotonic_start     # CLOCK_MONOTONIC seconds at process_started
+    unsigned int power_largest  # id of the class with the largest chunks
+    uint32_t class_size[MAX_NUMBER_OF_SLAB_CLASSES]
+    item_stripe *item_locks
+    uint32_t item_lock_mask
+    char *mapping               # what mmap gave
+    size_t mapping_length
+    char *arena                 # aligned to a huge page
+    size_t arena_length         # a multiple of ARENA_EXTENT
+    # the clock and flush_all: relaxed atomic
+    rel_time_t current_time
+    rel_time_t advance          # added by store_advance
+    rel_time_t oldest_live      # items not used since are dead once the clock has reached it; 0: none
+    uint64_t cas_id             # atomic
+    uint64_t get_expired        # atomic
+    uint64_t get_flushed        # atomic
+    # slabs: slabs_lock
+    pthread_mutex_t slabs_lock
+    slab_class classes[MAX_NUMBER_OF_SLAB_CLASSES]
+    size_t arena_used           # bytes of the arena that were given out as pages
+    uint8_t *page_class         # per page of the arena: the class it belongs to
+    # LRU
+    lru_queue queues[NUMBER_OF_QUEUES]
+    # hash table. A bucket: the item lock of its index. The pointers and masks change with all item locks held;
+    # expand_bucket is written by the growing thread with the item lock of that bucket held.
+    item **primary_hashtable
+    item **old_hashtable
+    uint64_t hash_mask
+    uint64_t old_hash_mask
+    unsigned int hashpower
+    unsigned int expanding      # buckets of the old table from expand_bucket on are still in it
+    uint64_t expand_bucket
+    # growing: grow_lock, except for the flags
+    pthread_mutex_t grow_lock
+    pthread_t grow_thread
+    bint grow_joinable
+    unsigned int growing        # atomic: the thread is at work
+    unsigned int stopping       # atomic: store_destroy wants it to end
+    uint64_t malloc_fails       # atomic
+
+
+include "slabs.pxi"
+include "assoc.pxi"
+include "lru.pxi"
+include "items.pxi"
+include "check.pxi"
+
+
+# --- life ---
+
+cdef unsigned int _item_lock_power(unsigned int nthreads) noexcept nogil:
+    """log2 of the number of item locks for so many worker threads; memcached's choice (thread.c)."""
+    if nthreads < 3:
+        return 10
+    if nthreads < 4:
+        return 11
+    if nthreads < 5:
+        return 12
+    if nthreads <= 10:
+        return 13
+    if nthreads <= 20:
+        return 14
+    return 15
+
+
+cdef const char *_config_error(const store_config *config) noexcept nogil:
+    if config.maxbytes == 0:
+        return b"the memory limit must be greater than zero"
+    if config.factor <= 1.0:
+        return b"the slab growth factor must be greater than 1"
+    if config.chunk_size == 0:
+        return b"the chunk size must be greater than zero"
+    if config.slab_chunk_size_max > SLAB_PAGE_SIZE or config.slab_chunk_size_max < sizeof(item) + config.chunk_size:
+        return b"the largest slab chunk must be at most a slab page and at least the smallest chunk"
+    if config.slab_chunk_size_max % 8 != 0:
+        return b"the largest slab chunk must be a multiple of 8 bytes"
+    if config.item_size_max < config.slab_chunk_size_max or config.item_size_max > <uint64_t>1 << 30:
+        return b"the item size limit must be between the largest slab chunk and 1 GB"
+    if config.hashpower_init > HASHPOWER_MAX:
+        return b"the initial hash power must be at most 32"
+    return NULL
+
+
+cdef store *store_create(const store_config *config, const char **error) noexcept nogil:
+    """A new, empty store, or NULL with a constant text in ``*error``. Starts no thread; touches little memory."""
+    cdef store *s
+    cdef unsigned int lock_power
+    cdef uint32_t lock
+    cdef int i
+    cdef timespec now
+    error[0] = _config_error(config)
+    if error[0] != NULL:
+        return NULL
+    s = <store *>calloc(1, sizeof(store))
+    if s == NULL:
+        error[0] = b"out of memory"
+        return NULL
+    s.config = config[0]
+    s.cas_id = 1
+    pthread_mutex_init(&s.slabs_lock, NULL)
+    pthread_mutex_init(&s.grow_lock, NULL)
+    for i in range(NUMBER_OF_QUEUES):
+        pthread_mutex_init(&s.queues[i].lock, NULL)
+
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    s.process_started = <int64_t>c_time(NULL) - ITEM_UPDATE_INTERVAL - 2
+    s.monotonic_start = <int64_t>now.tv_sec - ITEM_UPDATE_INTERVAL - 2
+
+    if s.config.hashpower_init == 0:
+        s.config.hashpower_init = HASHPOWER_DEFAULT
+    # A bucket must not need two item locks: fewer locks than buckets.
+    lock_power = _item_lock_power(config.nthreads)
+    if lock_power >= s.config.hashpower_init:
+        lock_power = s.config.hashpower_init - 1
+    s.item_lock_mask = (<uint32_t>1 << lock_power) - 1
+    s.item_locks = <item_stripe *>calloc(<size_t>s.item_lock_mask + 1, sizeof(item_stripe))
+    if s.item_locks == NULL or not assoc_init(s):
+        error[0] = b"out of memory for the hash table"
+        store_destroy(s)
+        return NULL
+    for lock in range(s.item_lock_mask + 1):
+        pthread_mutex_init(&s.item_locks[lock].lock, NULL)
+    if not slabs_init(s):
+        error[0] = b"cannot reserve address space for the memory limit"
+        store_destroy(s)
+        return NULL
+    store_tick(s)
+    return s
+
+
+cdef void store_destroy(store *s) noexcept nogil:
+    """Frees everything. No other thread may be in the store, and no item may be used afterwards."""
+    cdef uint32_t lock
+    cdef int i
+    if s == NULL:
+        return
+    store_release(&s.stopping, 1)
+    if s.grow_joinable:
+        pthread_join(s.grow_thread, NULL)
+    if s.mapping != NULL:
+        munmap(s.mapping, s.mapping_length)
+    free(s.page_class)
+    free(s.primary_hashtable)
+    free(s.old_hashtable)
+    if s.item_locks != NULL:
+        for lock in range(s.item_lock_mask + 1):
+            pthread_mutex_destroy(&s.item_locks[lock].lock)
+        free(s.item_locks)
+    for i in range(NUMBER_OF_QUEUES):
+        pthread_mutex_destroy(&s.queues[i].lock)
+    pthread_mutex_destroy(&s.grow_lock)
+    pthread_mutex_destroy(&s.slabs_lock)
+    free(s)
+
+
+cdef const store_config *store_get_config(store *s) noexcept nogil:
+    return &s.config
+
+
+cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil:
+    """The reserved range in which all items lie."""
+    base[0] = s.arena
+    length[0] = s.arena_length
+
+
+# --- time ---
+
+cdef void store_tick(store *s) noexcept nogil:
+    cdef timespec now
+    if clock_gettime(CLOCK_MONOTONIC, &now) == 0:
+        relaxed_store(&s.current_time,
+                      <rel_time_t>(<int64_t>now.tv_sec - s.monotonic_start) + <rel_time_t>relaxed_load(&s.advance))
+    assoc_check_load(s)
+
+
+cdef void store_advance(store *s, unsigned int seconds) noexcept nogil:
+    fetch_add(&s.advance, seconds)
+    store_tick(s)
+
+
+cdef rel_time_t store_time(store *s) noexcept nogil:
+    """The clock at the last store_tick."""
+    return <rel_time_t>relaxed_load(&s.current_time)
+
+
+cdef int64_t store_process_started(store *s) noexcept nogil:
+    """Unix time of rel_time_t 0."""
+    return s.process_started
+
+
+cdef rel_time_t realtime(store *s, int64_t exptime) noexcept nogil:
+    """A client's expiry time as a rel_time_t: 0 never, negative at once, up to 30 days relative, above a Unix time."""
+    cdef int64_t relative
+    if exptime == 0:
+        return 0
+    if exptime < 0:
+        return 1
+    if exptime <= REALTIME_MAXDELTA:
+        return <rel_time_t>(exptime + <int64_t>store_time(s))
+    if exptime <= s.process_started:
+        return 1
+    relative = exptime - s.process_started
+    return <rel_time_t>relative if relative < <int64_t>0xffffffff else <rel_time_t>0xffffffff
+
+
+# --- statistics ---
+
+cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
+    """Sums of all classes; each class is consistent in itself."""
+    cdef int i
+    cdef lru_queue *q
+    memset(out, 0, sizeof(store_stats))
+    for i in range(NUMBER_OF_QUEUES):
+        q = &s.queues[i]
+        pthread_mutex_lock(&q.lock)
+        out.curr_items += q.size
+        out.curr_bytes += q.bytes
+        out.total_items += q.stats.total_items
+        out.evictions += q.stats.evicted
+        out.reclaimed += q.stats.reclaimed
+        out.expired_unfetched += q.stats.expired_unfetched
+        out.evicted_unfetched += q.stats.evicted_unfetched
+        out.evicted_active += q.stats.evicted_active
+        out.lrutail_reflocked += q.stats.lrutail_reflocked
+        out.outofmemory += q.stats.outofmemory
+        out.direct_reclaims += q.stats.direct_reclaims
+        pthread_mutex_unlock(&q.lock)
+    pthread_mutex_lock(&s.slabs_lock)
+    out.total_malloced = s.arena_used
+    pthread_mutex_unlock(&s.slabs_lock)
+    out.malloc_fails = relaxed_load(&s.malloc_fails)
+    out.hash_power_level = <unsigned int>relaxed_load(&s.hashpower)
+    out.hash_is_expanding = relaxed_load(&s.expanding) != 0
+    out.hash_bytes = (<uint64_t>1 << out.hash_power_level) * sizeof(void *)
+    if out.hash_is_expanding:
+        out.hash_bytes += out.hash_bytes // 2
+    out.get_expired = relaxed_load(&s.get_expired)
+    out.get_flushed = relaxed_load(&s.get_flushed)
+    out.oldest_live = <rel_time_t>relaxed_load(&s.oldest_live)
+
+
+cdef void store_reset_stats(store *s) noexcept nogil:
+    """Clears the counters; sizes and current amounts stay."""
+    cdef int i
+    for i in range(NUMBER_OF_QUEUES):
+        pthread_mutex_lock(&s.queues[i].lock)
+        memset(&s.queues[i].stats, 0, sizeof(lru_counters))
+        pthread_mutex_unlock(&s.queues[i].lock)
+    relaxed_store(&s.malloc_fails, 0)
+    relaxed_store(&s.get_expired, 0)
+    relaxed_store(&s.get_flushed, 0)
+
+
+cdef unsigned int store_largest_class(store *s) noexcept nogil:
+    return s.power_largest
+
+
+cdef unsigned int store_class_of(store *s, size_t ntotal) noexcept nogil:
+    """The class of an item of so many bytes (ITEM_ntotal); 0: larger than the item size limit."""
+    return slabs_clsid(s, ntotal)
+
+
+cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) noexcept nogil:
+    """Fills in one class; False when there is no class of that id."""
+    cdef slab_class *p
+    cdef lru_queue *q
+    cdef unsigned int queue
+    memset(out, 0, sizeof(class_stats))
+    if clsid < 1 or clsid > s.power_largest:
+        return False
+    p = &s.classes[clsid]
+    pthread_mutex_lock(&s.slabs_lock)
+    out.chunk_size = p.size
+    out.chunks_per_page = p.perslab
+    out.total_pages = p.slabs
+    out.total_chunks = <uint64_t>p.slabs * p.perslab
+    out.free_chunks = p.sl_curr
+    pthread_mutex_unlock(&s.slabs_lock)
+    out.used_chunks = out.total_chunks - out.free_chunks
+    for queue in range(4):
+        q = &s.queues[clsid | queue << 6]
+        pthread_mutex_lock(&q.lock)
+        out.number += q.size
+        out.mem_requested += q.bytes
+        out.evicted += q.stats.evicted
+        out.evicted_nonzero += q.stats.evicted_nonzero
+        out.outofmemory += q.stats.outofmemory
+        out.reclaimed += q.stats.reclaimed
+        out.expired_unfetched += q.stats.expired_unfetched
+        out.evicted_unfetched += q.stats.evicted_unfetched
+        out.evicted_active += q.stats.evicted_active
+        out.lrutail_reflocked += q.stats.lrutail_reflocked
+        if q.stats.evicted_time > out.evicted_time:
+            out.evicted_time = q.stats.evicted_time
+        if queue << 6 == COLD_LRU and q.tail != NULL:
+            out.age = store_time(s) - q.tail.time
+        pthread_mutex_unlock(&q.lock)
+    return True
