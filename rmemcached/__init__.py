@@ -5,3 +5,6 @@ The daemon is started by the console script ``rmemcached`` (:mod:`rmemcached.cli
 """
 
 __version__ = "0.1.0"
+
+MEMCACHED_VERSION = "1.6.45"
+"""The memcached whose protocol, flags and statistics the daemon follows."""

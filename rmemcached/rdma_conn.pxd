@@ -1,0 +1,60 @@
+"""The per-connection RDMA resource: exchange, post, complete, tear down (docs/rdma-protocol.md).
+
+A `rdma_device` is shared by all workers; a `rdma_thread` and everything below it belongs to one worker and is used by that
+thread alone, except where noted. The layer knows no sockets but the stream it hands to the provider, and nothing of the server above
+it: the server gives it the drive machine and a function to call when a connection has failed.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint32_t, uint64_t
+
+from rmemcached.protocol.conn cimport conn, conn_thread, conn_want, stat_buf
+from rmemcached.verbs.verbs cimport verbs_provider
+
+cdef enum:
+    RDMA_PROTOCOL_VERSION = 1
+    RDMA_LINE_MAX = 1024     # bytes of an exchange line
+    RDMA_STREAMS = 64        # stream ids of one queue pair
+    RDMA_TOKEN_LENGTH = 16
+
+ctypedef conn_want (*drive_fn)(conn *c) noexcept nogil
+# Called as the last thing that is done with a connection whose queue pair failed; `line` (with \r\n) says why, or is NULL when the
+# peer went away. The function may call rdma_conn_destroy.
+ctypedef void (*rdma_failed_fn)(void *owner, const char *line) noexcept nogil
+
+cdef struct rdma_limits:
+    unsigned int credits     # receives posted per queue pair
+    unsigned int msgsize     # bytes of each
+    unsigned int eager       # values up to this many bytes travel in SENDs
+    unsigned int ird
+    unsigned int ord
+    unsigned int max_qps
+    bint crc
+
+cdef struct rdma_device      # complete in rdma_conn.pyx
+cdef struct rdma_thread
+cdef struct rdma_conn
+
+cdef rdma_device *rdma_device_open(const verbs_provider *provider, const rdma_limits *limits, drive_fn drive,
+                                   rdma_failed_fn failed, const char **error) noexcept nogil
+cdef void rdma_device_close(rdma_device *dev) noexcept nogil
+# Registers item memory (local write only). Any thread; extents come in rising order and are ARENA_EXTENT long or the arena's last.
+cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noexcept nogil
+
+cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker) noexcept nogil
+cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil
+cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil
+# Serves what has completed. True: streams gave way after reqs_per_event commands, call again soon.
+cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil
+
+# Answers an exchange line. Returns the new connection, or NULL with an error line in reply.
+cdef rdma_conn *rdma_exchange(rdma_thread *t, void *owner, bint has_one, const char *line, size_t length, char *reply,
+                              size_t reply_size) noexcept nogil
+cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil
+
+# `received` octets were read from fd, which begin like an MPA request. 0: more are needed; 1: fd now belongs to a queue
+# pair; -1: refused, the caller closes fd. Any thread.
+cdef int rdma_stream_request(rdma_device *dev, int fd, const char *data, size_t received) noexcept nogil
+
+# Appends the lines of `stats rdma`. Any thread.
+cdef void rdma_stats(rdma_device *dev, stat_buf *out) noexcept nogil

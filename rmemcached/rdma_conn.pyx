@@ -1,0 +1,1152 @@
+"""The per-connection RDMA resource (docs/rdma-protocol.md): exchange, post, complete, tear down.
+
+Each queue pair has a completion queue of its own on the worker's completion channel: an event names the connection that has
+something to do, and idle connections cost nothing. A connection owns one registered buffer, cut into receive and send messages;
+item memory is registered once for the whole device. Whatever could not be posted for want of credits, send buffers or send queue
+entries stays where it is (in the reply list of its stream) and is tried again at the next completion.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memmove, memset
+from posix.uio cimport iovec
+
+from rmemcached.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load
+from rmemcached.linux cimport (
+    EINTR, errno, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
+)
+from rmemcached.protocol.conn cimport (
+    WANT_CLOSE, WANT_FLUSH, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_gather, conn_init, conn_next_write,
+    conn_payload_failed, conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread, conn_want,
+    conn_write_posted, mc_resp, stat_append, stat_append_text, stat_buf,
+)
+from rmemcached.rdma_exchange cimport exchange_request, key_is, parse_exchange, to_hex
+from rmemcached.store.store cimport ARENA_EXTENT, item, item_iov, item_remove
+from rmemcached.verbs.soft cimport (
+    soft_iw_accept, soft_iw_options, soft_iw_parse_request, soft_iw_reject, soft_iw_request, soft_qp_counters,
+    soft_query_counters,
+)
+from rmemcached.verbs.verbs cimport (
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_MTU_4096, IBV_QP_ACCESS_FLAGS,
+    IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU,
+    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE,
+    IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_comp_channel,
+    ibv_context, ibv_cq, ibv_device, ibv_gid, ibv_mr, ibv_pd, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_qp,
+    ibv_qp_attr, ibv_qp_init_attr, ibv_recv_wr, ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_status,
+    verbs_provider,
+)
+
+cdef extern from "<endian.h>" nogil:
+    uint16_t be16toh(uint16_t value)
+    uint32_t be32toh(uint32_t value)
+    uint16_t htobe16(uint16_t value)
+    uint32_t htobe32(uint32_t value)
+
+cdef extern from "<fcntl.h>" nogil:
+    enum:
+        F_GETFL
+        F_SETFL
+        O_NONBLOCK
+    int fcntl(int fd, int cmd, ...)
+
+cdef extern from "<sys/random.h>" nogil:
+    ssize_t getrandom(void *buf, size_t n, unsigned int flags)
+
+cdef extern from "<stdlib.h>" nogil:
+    int posix_memalign(void **out, size_t alignment, size_t size)
+
+cdef enum:
+    MESSAGE_HEADER = 8
+    MSG_DATA = 0
+    MSG_CREDIT = 1
+    MSG_READY = 2
+    PRIVATE_DATA_LENGTH = 4 + RDMA_TOKEN_LENGTH
+    SEND_BUFFERS = 16
+    BULK_DEPTH = 48              # send queue entries for READs and WRITEs
+    SEND_DEPTH = SEND_BUFFERS + BULK_DEPTH
+    READ_EXTENTS = 16            # extents of one item fetched at a time
+    POLL_BATCH = 32
+    EVENTS_PER_TURN = 256
+    TOKEN_BUCKETS = 1024
+    MAX_EXTENTS = 4096           # 256 GiB of arena
+    INPUT_MAX = 256 * 1024       # unparsed bytes of a stream beyond which its receives are not given back
+    RECV_WR = 1 << 16            # in wr_id: a receive
+
+cdef enum wr_kind:
+    WR_SEND = 0
+    WR_READ
+    WR_WRITE
+
+# What a posted send work request is for; wr_id is its index.
+cdef struct rdma_wr:
+    wr_kind kind
+    uint32_t length
+    rdma_stream *stream          # WR_READ
+    item *item                   # WR_WRITE: the reference to drop; NULL on all but the last of an item
+
+cdef struct rdma_stream:
+    conn c                       # first: the machine's
+    rdma_conn *rc
+    char *inbuf                  # unparsed input, when it could not be used at once
+    size_t insize
+    size_t write_off             # bytes of the next reply's data whose WRITE has been posted
+    size_t read_bytes            # of the READs under way
+    unsigned int reads           # READs under way
+    unsigned int deferred        # receives not given back because inbuf is full
+    uint32_t id
+
+# Written by the owning worker with counter_add. uint64_t only: added up as an array.
+cdef struct rdma_counters:
+    uint64_t exchanges
+    uint64_t exchange_errors
+    uint64_t queue_pairs
+    uint64_t total_queue_pairs
+    uint64_t registrations
+    uint64_t qp_errors
+    uint64_t streams
+    uint64_t sends
+    uint64_t send_bytes
+    uint64_t recvs
+    uint64_t recv_bytes
+    uint64_t reads
+    uint64_t read_bytes
+    uint64_t read_errors
+    uint64_t writes
+    uint64_t write_bytes
+    uint64_t write_errors
+    uint64_t credit_waits
+    uint64_t wakeups
+
+cdef struct rdma_device:
+    # constant after rdma_device_open
+    const verbs_provider *provider
+    ibv_context *context
+    ibv_pd *pd
+    ibv_gid gid
+    rdma_limits limits
+    drive_fn drive
+    rdma_failed_fn failed
+    # written under lock, read without by workers: an entry never changes once an item can lie in its extent
+    char *arena
+    ibv_mr *extents[MAX_EXTENTS]
+    # under lock
+    pthread_mutex_t lock
+    rdma_conn *tokens[TOKEN_BUCKETS]     # every connection, by token
+    rdma_thread *threads
+    soft_qp_counters gone                # sums over destroyed queue pairs
+    uint64_t queue_pairs                 # atomic
+    uint64_t extent_registrations        # atomic
+    uint64_t refused_streams             # atomic
+
+cdef struct rdma_thread:
+    rdma_device *dev
+    conn_thread *worker
+    ibv_comp_channel *channel
+    rdma_conn *yielded                   # connections with streams that gave way
+    rdma_thread *next                    # dev.threads, under dev.lock
+    rdma_counters counters
+
+cdef struct rdma_conn:
+    rdma_thread *t
+    void *owner
+    ibv_cq *cq
+    ibv_qp *qp
+    ibv_mr *mr
+    char *buffer                         # credits receive messages, then SEND_BUFFERS send messages
+    rdma_conn *token_next                # under dev.lock
+    rdma_conn *yield_next
+    rdma_conn *yield_prev
+    rdma_stream *streams[RDMA_STREAMS]
+    uint64_t live                        # bit per stream id
+    uint64_t blocked                     # streams with replies that could not be posted
+    uint64_t runnable                    # streams that gave way
+    unsigned int send_msgsize            # bytes of the largest message the peer takes
+    unsigned int tx_credits              # SENDs that may be posted
+    unsigned int owed                    # receives posted anew and not yet announced
+    unsigned int free_sends              # entries of free_send
+    unsigned int free_bulk               # entries of free_wr
+    uint16_t free_send[SEND_BUFFERS]     # send message and wr index
+    uint16_t free_wr[BULK_DEPTH]
+    rdma_wr wrs[SEND_DEPTH]
+    bint attached                        # under dev.lock: has its stream
+    bint ready
+    bint failed
+    bint yielding                        # in t.yielded
+    const char *failure                  # which operation, for the error line; NULL: the peer went away
+    ibv_wc_status failure_status
+    uint8_t token[RDMA_TOKEN_LENGTH]
+
+
+# ---- the device ------------------------------------------------------------------------------------------------------
+
+cdef rdma_device *rdma_device_open(const verbs_provider *provider, const rdma_limits *limits, drive_fn drive,
+                                   rdma_failed_fn failed, const char **error) noexcept nogil:
+    cdef ibv_device **devices
+    cdef int count = 0
+    cdef rdma_device *dev = <rdma_device *>calloc(1, sizeof(rdma_device))
+    if dev == NULL:
+        error[0] = b"out of memory"
+        return NULL
+    dev.provider = provider
+    dev.limits = limits[0]
+    dev.drive = drive
+    dev.failed = failed
+    pthread_mutex_init(&dev.lock, NULL)
+    devices = provider.get_device_list(&count)
+    if devices != NULL and count > 0:
+        dev.context = provider.open_device(devices[0])
+    if devices != NULL:
+        provider.free_device_list(devices)
+    if dev.context == NULL:
+        error[0] = b"no RDMA device could be opened"
+        rdma_device_close(dev)
+        return NULL
+    dev.pd = provider.alloc_pd(dev.context)
+    if dev.pd == NULL or provider.query_gid(dev.context, 1, 0, &dev.gid) != 0:
+        error[0] = b"the RDMA device refused a protection domain or has no GID"
+        rdma_device_close(dev)
+        return NULL
+    return dev
+
+
+cdef void rdma_device_close(rdma_device *dev) noexcept nogil:
+    """Frees the device. All its threads and connections have been destroyed."""
+    cdef int i
+    for i in range(MAX_EXTENTS):
+        if dev.extents[i] != NULL:
+            dev.provider.dereg_mr(dev.extents[i])
+    if dev.pd != NULL:
+        dev.provider.dealloc_pd(dev.pd)
+    if dev.context != NULL:
+        dev.provider.close_device(dev.context)
+    pthread_mutex_destroy(&dev.lock)
+    free(dev)
+
+
+cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noexcept nogil:
+    cdef size_t index
+    cdef ibv_mr *mr
+    pthread_mutex_lock(&dev.lock)
+    if dev.arena == NULL:
+        dev.arena = <char *>addr
+    index = <size_t>(<char *>addr - dev.arena) // ARENA_EXTENT
+    mr = NULL
+    if index < MAX_EXTENTS:
+        mr = dev.provider.reg_mr(dev.pd, addr, length, IBV_ACCESS_LOCAL_WRITE)
+    if mr != NULL:
+        dev.extents[index] = mr
+        fetch_add(&dev.extent_registrations, 1)
+    pthread_mutex_unlock(&dev.lock)
+    return 0 if mr != NULL else -1
+
+
+cdef inline ibv_mr *extent_of(rdma_device *dev, void *addr) noexcept nogil:
+    cdef size_t index = <size_t>(<char *>addr - dev.arena) // ARENA_EXTENT
+    return dev.extents[index] if index < MAX_EXTENTS else NULL
+
+
+cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker) noexcept nogil:
+    cdef rdma_thread *t = <rdma_thread *>calloc(1, sizeof(rdma_thread))
+    if t == NULL:
+        return NULL
+    t.dev = dev
+    t.worker = worker
+    t.channel = dev.provider.create_comp_channel(dev.context)
+    if t.channel == NULL:
+        free(t)
+        return NULL
+    fcntl(t.channel.fd, F_SETFL, <int>(fcntl(t.channel.fd, F_GETFL) | O_NONBLOCK))
+    pthread_mutex_lock(&dev.lock)
+    t.next = dev.threads
+    dev.threads = t
+    pthread_mutex_unlock(&dev.lock)
+    return t
+
+
+cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil:
+    """Frees the thread's part. Its connections have been destroyed."""
+    cdef rdma_thread **link
+    pthread_mutex_lock(&t.dev.lock)
+    link = &t.dev.threads
+    while link[0] != t:
+        link = &link[0].next
+    link[0] = t.next
+    pthread_mutex_unlock(&t.dev.lock)
+    t.dev.provider.destroy_comp_channel(t.channel)
+    free(t)
+
+
+cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil:
+    return t.channel.fd
+
+
+# ---- streams ---------------------------------------------------------------------------------------------------------
+
+cdef rdma_stream *stream_open(rdma_conn *rc, uint32_t id) noexcept nogil:
+    cdef rdma_stream *st = <rdma_stream *>calloc(1, sizeof(rdma_stream))
+    if st == NULL:
+        return NULL
+    conn_init(&st.c, rc.t.worker)
+    st.c.remote_ok = True
+    st.c.eager = rc.t.dev.limits.eager
+    st.rc = rc
+    st.id = id
+    rc.streams[id] = st
+    rc.live |= <uint64_t>1 << id
+    counter_add(&rc.t.counters.streams, 1)
+    return st
+
+
+cdef void stream_close(rdma_stream *st) noexcept nogil:
+    cdef rdma_conn *rc = st.rc
+    cdef uint64_t bit = <uint64_t>1 << st.id
+    while st.deferred:
+        st.deferred -= 1
+        rc.owed += 1
+    rc.live &= ~bit
+    rc.blocked &= ~bit
+    rc.runnable &= ~bit
+    rc.streams[st.id] = NULL
+    conn_release(&st.c)
+    free(st.inbuf)
+    free(st)
+    counter_add(&rc.t.counters.streams, <uint64_t>-1)
+
+
+cdef bint stream_keep(rdma_stream *st, const char *more, size_t length) noexcept nogil:
+    """Puts `length` bytes behind the unparsed ones, in memory of the stream's own. False: out of memory."""
+    cdef conn *c = &st.c
+    cdef size_t total = c.rbytes + length
+    cdef size_t size
+    cdef char *fresh
+    if total == 0:
+        free(st.inbuf)
+        st.inbuf = NULL
+        st.insize = 0
+        return True
+    if st.inbuf != NULL and st.inbuf <= c.rcurr < st.inbuf + st.insize:
+        if c.rcurr + total > st.inbuf + st.insize:
+            memmove(st.inbuf, c.rcurr, c.rbytes)
+            c.rcurr = st.inbuf
+    if st.inbuf == NULL or not st.inbuf <= c.rcurr < st.inbuf + st.insize or c.rcurr + total > st.inbuf + st.insize:
+        size = 4096
+        while size < total:
+            size *= 2
+        fresh = <char *>malloc(size)
+        if fresh == NULL:
+            return False
+        memcpy(fresh, c.rcurr, c.rbytes)
+        free(st.inbuf)
+        st.inbuf = fresh
+        st.insize = size
+        c.rcurr = fresh
+    if length:
+        memcpy(c.rcurr + c.rbytes, more, length)
+        c.rbytes += length
+    return True
+
+
+# ---- posting ---------------------------------------------------------------------------------------------------------
+
+cdef void rc_fail(rdma_conn *rc, const char *operation, ibv_wc_status status) noexcept nogil:
+    """The queue pair is of no use any more. The first reason is kept: what follows it are only flushes."""
+    if not rc.failed:
+        rc.failed = True
+        rc.failure = operation
+        rc.failure_status = status
+        counter_add(&rc.t.counters.qp_errors, 1)
+
+
+cdef inline char *send_buffer(rdma_conn *rc, unsigned int index) noexcept nogil:
+    return rc.buffer + <size_t>(rc.t.dev.limits.credits) * rc.t.dev.limits.msgsize + <size_t>index * rc.send_msgsize
+
+
+cdef bint may_send(rdma_conn *rc) noexcept nogil:
+    """Whether a DATA message can be posted: a buffer, and a credit that is not the last or returns some."""
+    if rc.free_sends == 0:
+        return False
+    if rc.tx_credits >= 2 or (rc.tx_credits == 1 and rc.owed):
+        return True
+    counter_add(&rc.t.counters.credit_waits, 1)
+    return False
+
+
+cdef bint post_message(rdma_conn *rc, uint8_t kind, uint32_t stream, unsigned int index, size_t payload) noexcept nogil:
+    """Posts send buffer `index`, which has `payload` bytes behind the header's place."""
+    cdef char *buf = send_buffer(rc, index)
+    cdef uint16_t owed = htobe16(<uint16_t>rc.owed)
+    cdef uint32_t id = htobe32(stream)
+    cdef ibv_sge sge
+    cdef ibv_send_wr wr
+    cdef ibv_send_wr *bad
+    cdef rdma_wr *entry = &rc.wrs[index]
+    buf[0] = <char>kind
+    buf[1] = 0
+    memcpy(buf + 2, &owed, 2)
+    memcpy(buf + 4, &id, 4)
+    sge.addr = <uint64_t><uintptr_t>buf
+    sge.length = <uint32_t>(MESSAGE_HEADER + payload)
+    sge.lkey = rc.mr.lkey
+    memset(&wr, 0, sizeof(wr))
+    wr.wr_id = index
+    wr.sg_list = &sge
+    wr.num_sge = 1
+    wr.opcode = IBV_WR_SEND
+    wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED
+    entry.kind = WR_SEND
+    entry.length = sge.length
+    if ibv_post_send(rc.qp, &wr, &bad) != 0:
+        rc_fail(rc, NULL, IBV_WC_SUCCESS)
+        return False
+    rc.owed = 0
+    rc.tx_credits -= 1
+    counter_add(&rc.t.counters.sends, 1)
+    counter_add(&rc.t.counters.send_bytes, payload)
+    return True
+
+
+cdef void return_credits(rdma_conn *rc) noexcept nogil:
+    """Announces receives that no reply has carried, once half of them wait to be."""
+    if rc.owed * 2 >= rc.t.dev.limits.credits and rc.tx_credits and rc.free_sends and not rc.failed:
+        rc.free_sends -= 1
+        post_message(rc, MSG_CREDIT, 0, rc.free_send[rc.free_sends], 0)
+
+
+cdef bint post_bulk(rdma_conn *rc, wr_kind kind, iovec *iov, uint64_t remote, uint32_t rkey, rdma_stream *st,
+                    item *it) noexcept nogil:
+    """Posts one READ into, or WRITE out of, one extent of item memory. The caller has seen that an entry is free."""
+    cdef ibv_sge sge
+    cdef ibv_send_wr wr
+    cdef ibv_send_wr *bad
+    cdef ibv_mr *mr = extent_of(rc.t.dev, iov.iov_base)
+    cdef unsigned int index
+    if mr == NULL:
+        rc_fail(rc, NULL, IBV_WC_SUCCESS)
+        return False
+    rc.free_bulk -= 1
+    index = rc.free_wr[rc.free_bulk]
+    sge.addr = <uint64_t><uintptr_t>iov.iov_base
+    sge.length = <uint32_t>iov.iov_len
+    sge.lkey = mr.lkey
+    memset(&wr, 0, sizeof(wr))
+    wr.wr_id = index
+    wr.sg_list = &sge
+    wr.num_sge = 1
+    wr.opcode = IBV_WR_RDMA_READ if kind == WR_READ else IBV_WR_RDMA_WRITE
+    wr.send_flags = IBV_SEND_SIGNALED
+    wr.wr.rdma.remote_addr = remote
+    wr.wr.rdma.rkey = rkey
+    rc.wrs[index].kind = kind
+    rc.wrs[index].length = sge.length
+    rc.wrs[index].stream = st
+    rc.wrs[index].item = it
+    if ibv_post_send(rc.qp, &wr, &bad) != 0:
+        rc.wrs[index].item = NULL
+        rc.free_wr[rc.free_bulk] = <uint16_t>index
+        rc.free_bulk += 1
+        rc_fail(rc, NULL, IBV_WC_SUCCESS)
+        return False
+    return True
+
+
+cdef bint stream_read(rdma_stream *st) noexcept nogil:
+    """Posts READs for the payload that the machine waits for. False: no entry was free, to be tried again."""
+    cdef rdma_conn *rc = st.rc
+    cdef conn *c = &st.c
+    cdef iovec iov[READ_EXTENTS]
+    cdef int i, count
+    cdef uint64_t remote = c.remote.addr + c.roffset
+    if rc.free_bulk == 0:
+        return False
+    count = conn_payload_iov(c, iov, READ_EXTENTS)
+    if <unsigned int>count > rc.free_bulk:
+        count = <int>rc.free_bulk
+    for i in range(count):
+        if not post_bulk(rc, WR_READ, &iov[i], remote, c.remote.rkey, st, NULL):
+            return True
+        remote += iov[i].iov_len
+        st.reads += 1
+        st.read_bytes += iov[i].iov_len
+    return True
+
+
+cdef bint stream_write(rdma_stream *st, mc_resp *resp) noexcept nogil:
+    """Posts WRITEs of a reply's data into the memory the client named. False: the send queue is full, to be continued."""
+    cdef rdma_conn *rc = st.rc
+    cdef iovec iov
+    cdef item *it = resp.item
+    cdef bint last
+    while st.write_off < resp.data_length:
+        if rc.free_bulk == 0:
+            return False
+        item_iov(it, resp.data_offset + st.write_off, resp.data_length - st.write_off, &iov, 1)
+        last = st.write_off + iov.iov_len == resp.data_length
+        # The reference goes with the last WRITE: they complete in order.
+        if not post_bulk(rc, WR_WRITE, &iov, resp.sink.addr + st.write_off, resp.sink.rkey, st, it if last else NULL):
+            return False
+        st.write_off += iov.iov_len
+    st.write_off = 0
+    conn_write_posted(&st.c)
+    return True
+
+
+cdef bint stream_flush(rdma_stream *st) noexcept nogil:
+    """Posts the stream's replies. True: all have been; else the stream is marked blocked."""
+    cdef rdma_conn *rc = st.rc
+    cdef conn *c = &st.c
+    cdef iovec iov[32]
+    cdef mc_resp *resp
+    cdef char *buf
+    cdef size_t n
+    cdef int i, count
+    cdef unsigned int index
+    cdef uint64_t bit = <uint64_t>1 << st.id
+    while c.npending and not rc.failed:
+        resp = conn_next_write(c)
+        if resp != NULL:
+            if not stream_write(st, resp):
+                rc.blocked |= bit
+                return False
+            continue
+        count = conn_gather(c, iov, 32, rc.send_msgsize - MESSAGE_HEADER)
+        if count == 0:
+            conn_sent(c, 0)
+            if conn_next_write(c) == NULL:
+                break
+            continue
+        if not may_send(rc):
+            rc.blocked |= bit
+            return False
+        rc.free_sends -= 1
+        index = rc.free_send[rc.free_sends]
+        buf = send_buffer(rc, index) + MESSAGE_HEADER
+        n = 0
+        for i in range(count):
+            memcpy(buf + n, iov[i].iov_base, iov[i].iov_len)
+            n += iov[i].iov_len
+        if not post_message(rc, MSG_DATA, st.id, index, n):
+            return False
+        conn_sent(c, n)
+    rc.blocked &= ~bit
+    return not rc.failed
+
+
+cdef void rc_yield(rdma_conn *rc) noexcept nogil:
+    cdef rdma_thread *t = rc.t
+    if not rc.yielding:
+        rc.yielding = True
+        rc.yield_prev = NULL
+        rc.yield_next = t.yielded
+        if t.yielded != NULL:
+            t.yielded.yield_prev = rc
+        t.yielded = rc
+
+
+cdef void rc_unyield(rdma_conn *rc) noexcept nogil:
+    if rc.yielding:
+        rc.yielding = False
+        if rc.yield_prev != NULL:
+            rc.yield_prev.yield_next = rc.yield_next
+        else:
+            rc.t.yielded = rc.yield_next
+        if rc.yield_next != NULL:
+            rc.yield_next.yield_prev = rc.yield_prev
+
+
+cdef void stream_run(rdma_stream *st) noexcept nogil:
+    """Runs the machine over the stream's input as far as replies can leave and no payload is awaited."""
+    cdef rdma_conn *rc = st.rc
+    cdef uint64_t bit = <uint64_t>1 << st.id
+    cdef conn_want want
+    rc.runnable &= ~bit
+    while True:
+        if st.reads or not stream_flush(st):
+            return
+        want = rc.t.dev.drive(&st.c)
+        if want == WANT_REMOTE_PAYLOAD:
+            # Replies that came before it need not wait for the READ.
+            stream_flush(st)
+            if not stream_read(st):
+                rc.blocked |= bit
+            return
+        if not stream_flush(st):
+            return
+        if want == WANT_CLOSE:
+            stream_close(st)
+            return
+        if want == WANT_YIELD:
+            rc.runnable |= bit
+            rc_yield(rc)
+            return
+        if want != WANT_FLUSH:
+            return
+
+
+cdef bint stream_input(rdma_stream *st, const char *data, size_t length) noexcept nogil:
+    """Takes the payload of a DATA message. False: the stream is gone or out of memory (then the connection has failed)."""
+    cdef rdma_conn *rc = st.rc
+    cdef uint32_t id = st.id
+    cdef bint direct = st.c.rbytes == 0 and st.reads == 0 and not rc.blocked >> id & 1
+    if direct:
+        st.c.rcurr = <char *>data
+        st.c.rbytes = length
+        stream_run(st)
+        if rc.streams[id] != st:
+            return False
+        if stream_keep(st, NULL, 0):
+            return True
+    elif stream_keep(st, data, length):
+        if st.reads == 0 and not rc.blocked >> id & 1:
+            stream_run(st)
+            if rc.streams[id] != st:
+                return False
+        return True
+    rc_fail(rc, NULL, IBV_WC_SUCCESS)
+    return False
+
+
+cdef void resume_streams(rdma_conn *rc, uint64_t which) noexcept nogil:
+    """Lets streams go on that waited for room to post, or had given way."""
+    cdef rdma_stream *st
+    cdef uint32_t id = 0
+    while which and not rc.failed:
+        if which & 1:
+            st = rc.streams[id]
+            if st != NULL and st.reads == 0:
+                rc.blocked &= ~(<uint64_t>1 << id)
+                stream_run(st)
+                st = rc.streams[id]
+                if st != NULL and not stream_keep(st, NULL, 0):
+                    rc_fail(rc, NULL, IBV_WC_SUCCESS)
+        which >>= 1
+        id += 1
+
+
+# ---- completions -----------------------------------------------------------------------------------------------------
+
+cdef bint post_receive(rdma_conn *rc, unsigned int index) noexcept nogil:
+    cdef ibv_sge sge
+    cdef ibv_recv_wr wr
+    cdef ibv_recv_wr *bad
+    cdef uint32_t size = rc.t.dev.limits.msgsize
+    sge.addr = <uint64_t><uintptr_t>(rc.buffer + <size_t>index * size)
+    sge.length = size
+    sge.lkey = rc.mr.lkey
+    memset(&wr, 0, sizeof(wr))
+    wr.wr_id = RECV_WR | index
+    wr.sg_list = &sge
+    wr.num_sge = 1
+    return ibv_post_recv(rc.qp, &wr, &bad) == 0
+
+
+cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcept nogil:
+    """A SEND of the client has arrived in receive `index`."""
+    cdef const char *data = rc.buffer + <size_t>index * rc.t.dev.limits.msgsize
+    cdef uint16_t credits
+    cdef uint32_t id
+    cdef uint8_t kind
+    cdef rdma_stream *st
+    cdef bint keep = False
+    counter_add(&rc.t.counters.recvs, 1)
+    if length < MESSAGE_HEADER:
+        rc_fail(rc, b"a message shorter than its header", IBV_WC_SUCCESS)
+        return
+    counter_add(&rc.t.counters.recv_bytes, length - MESSAGE_HEADER)
+    kind = <uint8_t>data[0]
+    memcpy(&credits, data + 2, 2)
+    memcpy(&id, data + 4, 4)
+    rc.tx_credits += be16toh(credits)
+    id = be32toh(id)
+    if rc.tx_credits > 65535:
+        rc_fail(rc, b"more credits than any client has", IBV_WC_SUCCESS)
+        return
+    if not rc.ready:
+        if kind != MSG_READY:
+            rc_fail(rc, b"a first message that is not READY", IBV_WC_SUCCESS)
+            return
+        rc.ready = True
+        if not post_receive(rc, index):
+            rc_fail(rc, NULL, IBV_WC_SUCCESS)
+            return
+        rc.owed += 1
+        rc.free_sends -= 1
+        post_message(rc, MSG_READY, 0, rc.free_send[rc.free_sends], 0)
+        return
+    if kind == MSG_DATA:
+        if id >= RDMA_STREAMS:
+            rc_fail(rc, b"a stream id above 63", IBV_WC_SUCCESS)
+            return
+        st = rc.streams[id]
+        if st == NULL:
+            st = stream_open(rc, id)
+            if st == NULL:
+                rc_fail(rc, NULL, IBV_WC_SUCCESS)
+                return
+        if length > MESSAGE_HEADER and stream_input(st, data + MESSAGE_HEADER, length - MESSAGE_HEADER):
+            keep = st.c.rbytes > INPUT_MAX
+    elif kind != MSG_CREDIT:
+        rc_fail(rc, b"a message of unknown type", IBV_WC_SUCCESS)
+        return
+    if rc.failed:
+        return
+    if not post_receive(rc, index):
+        rc_fail(rc, NULL, IBV_WC_SUCCESS)
+        return
+    if keep:
+        rc.streams[id].deferred += 1
+    else:
+        rc.owed += 1
+
+
+cdef void take_read(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
+    """One READ of a payload has completed; the last of a batch lets the machine go on."""
+    cdef rdma_stream *st = entry.stream
+    cdef size_t n
+    counter_add(&rc.t.counters.reads, 1)
+    counter_add(&rc.t.counters.read_bytes, entry.length)
+    st.reads -= 1
+    if st.reads:
+        return
+    n = st.read_bytes
+    st.read_bytes = 0
+    conn_payload_received(&st.c, n)
+    if st.c.rlbytes:
+        if not stream_read(st):
+            rc.blocked |= <uint64_t>1 << st.id
+        return
+    resume_streams(rc, <uint64_t>1 << st.id)
+
+
+cdef void take_failure(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noexcept nogil:
+    """A work request failed or was flushed: accounts for it and gives up what it held."""
+    if entry.kind == WR_READ:
+        if status != IBV_WC_WR_FLUSH_ERR:
+            counter_add(&rc.t.counters.read_errors, 1)
+            rc_fail(rc, b"RDMA READ failed", status)
+    elif entry.kind == WR_WRITE:
+        if status != IBV_WC_WR_FLUSH_ERR:
+            counter_add(&rc.t.counters.write_errors, 1)
+            rc_fail(rc, b"RDMA WRITE failed", status)
+        if entry.item != NULL:
+            item_remove(rc.t.worker.store, entry.item)
+            entry.item = NULL
+    rc_fail(rc, NULL, status)
+
+
+cdef bint release_deferred(rdma_conn *rc) noexcept nogil:
+    """Gives receives back that streams with too much input had held."""
+    cdef uint64_t which = rc.live
+    cdef uint32_t id = 0
+    cdef rdma_stream *st
+    while which:
+        if which & 1:
+            st = rc.streams[id]
+            if st.deferred and st.c.rbytes <= INPUT_MAX:
+                rc.owed += st.deferred
+                st.deferred = 0
+        which >>= 1
+        id += 1
+    return True
+
+
+cdef void rc_serve(rdma_conn *rc) noexcept nogil:
+    """Takes all completions there are. May end with the connection destroyed by dev.failed."""
+    cdef ibv_wc wc[POLL_BATCH]
+    cdef rdma_wr *entry
+    cdef int i, n
+    cdef uint32_t index
+    cdef bint armed = False
+    while True:
+        n = ibv_poll_cq(rc.cq, POLL_BATCH, wc)
+        if n < 0:
+            rc_fail(rc, NULL, IBV_WC_SUCCESS)
+            break
+        if n == 0:
+            if armed or rc.failed:
+                break
+            ibv_req_notify_cq(rc.cq, 0)
+            armed = True
+            continue
+        for i in range(n):
+            index = <uint32_t>wc[i].wr_id
+            if index & RECV_WR:
+                if wc[i].status != IBV_WC_SUCCESS:
+                    # A receive that fails by itself is a message of the peer that did not fit.
+                    if wc[i].status == IBV_WC_WR_FLUSH_ERR:
+                        rc_fail(rc, NULL, wc[i].status)
+                    else:
+                        rc_fail(rc, b"receive failed", wc[i].status)
+                elif not rc.failed:
+                    take_message(rc, index & (RECV_WR - 1), wc[i].byte_len)
+                continue
+            entry = &rc.wrs[index]
+            if entry.kind == WR_SEND:
+                rc.free_send[rc.free_sends] = <uint16_t>index
+                rc.free_sends += 1
+            else:
+                rc.free_wr[rc.free_bulk] = <uint16_t>index
+                rc.free_bulk += 1
+            if wc[i].status != IBV_WC_SUCCESS:
+                take_failure(rc, entry, wc[i].status)
+            elif entry.kind == WR_READ:
+                if not rc.failed:
+                    take_read(rc, entry)
+            elif entry.kind == WR_WRITE:
+                counter_add(&rc.t.counters.writes, 1)
+                counter_add(&rc.t.counters.write_bytes, entry.length)
+                if entry.item != NULL:
+                    item_remove(rc.t.worker.store, entry.item)
+                    entry.item = NULL
+        if rc.blocked and not rc.failed:
+            retry_blocked(rc)
+        if not rc.failed:
+            release_deferred(rc)
+            return_credits(rc)
+    if rc.failed:
+        rc_report(rc)
+
+
+cdef void retry_blocked(rdma_conn *rc) noexcept nogil:
+    """Tries again what could not be posted: READs first, then replies."""
+    cdef uint64_t which = rc.blocked
+    cdef uint32_t id = 0
+    cdef rdma_stream *st
+    while which and not rc.failed:
+        if which & 1:
+            st = rc.streams[id]
+            if st.reads == 0 and st.c.remote.set and st.c.rlbytes:
+                stream_flush(st)
+                if stream_read(st):
+                    rc.blocked &= ~(<uint64_t>1 << id)
+            elif st.reads:
+                stream_flush(st)
+            else:
+                resume_streams(rc, <uint64_t>1 << id)
+        which >>= 1
+        id += 1
+
+
+cdef void rc_report(rdma_conn *rc) noexcept nogil:
+    """Tells the owner that the connection is lost; the last thing that is done with it."""
+    cdef char line[256]
+    cdef rdma_device *dev = rc.t.dev
+    cdef const char *status
+    if rc.failure == NULL:
+        dev.failed(rc.owner, NULL)
+        return
+    if rc.failure_status == IBV_WC_SUCCESS:
+        snprintf(line, sizeof(line), b"SERVER_ERROR rdma: %s\r\n", rc.failure)
+    else:
+        status = dev.provider.wc_status_str(rc.failure_status)
+        snprintf(line, sizeof(line), b"SERVER_ERROR rdma: %s: %s\r\n", rc.failure, status)
+    dev.failed(rc.owner, line)
+
+
+cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
+    cdef ibv_cq *cq
+    cdef void *context
+    cdef rdma_conn *rc
+    cdef rdma_conn *following
+    cdef uint64_t which
+    cdef int turns = EVENTS_PER_TURN
+    # Bounded, so that busy queue pairs do not starve the sockets of the same worker; the channel stays readable.
+    while turns and t.dev.provider.get_cq_event(t.channel, &cq, &context) == 0:
+        turns -= 1
+        counter_add(&t.counters.wakeups, 1)
+        t.dev.provider.ack_cq_events(cq, 1)
+        rc_serve(<rdma_conn *>context)
+    rc = t.yielded
+    t.yielded = NULL
+    while rc != NULL:
+        following = rc.yield_next
+        rc.yielding = False
+        which = rc.runnable
+        rc.runnable = 0
+        resume_streams(rc, which)
+        if rc.failed:
+            rc_report(rc)
+        else:
+            release_deferred(rc)
+            return_credits(rc)
+        rc = following
+    return t.yielded != NULL
+
+
+# ---- exchange --------------------------------------------------------------------------------------------------------
+
+cdef bint bring_up(rdma_conn *rc, const exchange_request *req) noexcept nogil:
+    """INIT, receives posted, RTR, RTS."""
+    cdef rdma_device *dev = rc.t.dev
+    cdef ibv_qp_attr attr
+    cdef unsigned int i
+    memset(&attr, 0, sizeof(attr))
+    attr.qp_state = IBV_QPS_INIT
+    attr.port_num = 1
+    attr.qp_access_flags = 0
+    if dev.provider.modify_qp(rc.qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) != 0:
+        return False
+    for i in range(dev.limits.credits):
+        if not post_receive(rc, i):
+            return False
+    memset(&attr, 0, sizeof(attr))
+    attr.qp_state = IBV_QPS_RTR
+    attr.path_mtu = IBV_MTU_4096
+    attr.dest_qp_num = <uint32_t>req.qpn
+    attr.rq_psn = <uint32_t>req.psn
+    attr.max_dest_rd_atomic = <uint8_t>min(dev.limits.ird, req.ord)
+    attr.min_rnr_timer = 12
+    attr.ah_attr.is_global = 1
+    attr.ah_attr.dlid = <uint16_t>req.lid
+    attr.ah_attr.port_num = 1
+    attr.ah_attr.grh.dgid = req.gid
+    attr.ah_attr.grh.hop_limit = 64
+    if dev.provider.modify_qp(rc.qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) != 0:
+        return False
+    memset(&attr, 0, sizeof(attr))
+    attr.qp_state = IBV_QPS_RTS
+    attr.timeout = 14
+    attr.retry_cnt = 7
+    attr.rnr_retry = 7
+    attr.sq_psn = rc.qp.qp_num & 0xffffff
+    attr.max_rd_atomic = <uint8_t>min(dev.limits.ord, req.ird)
+    return dev.provider.modify_qp(rc.qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                  IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0
+
+
+cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *req) noexcept nogil:
+    cdef rdma_device *dev = t.dev
+    cdef rdma_conn *rc = <rdma_conn *>calloc(1, sizeof(rdma_conn))
+    cdef ibv_qp_init_attr init
+    cdef size_t size
+    cdef void *buffer = NULL
+    cdef unsigned int i
+    if rc == NULL:
+        return NULL
+    rc.t = t
+    rc.owner = owner
+    rc.send_msgsize = <unsigned int>min(req.msgsize, dev.limits.msgsize)
+    rc.tx_credits = <unsigned int>req.credits
+    for i in range(SEND_BUFFERS):
+        rc.free_send[i] = <uint16_t>(SEND_BUFFERS - 1 - i)
+    rc.free_sends = SEND_BUFFERS
+    for i in range(BULK_DEPTH):
+        rc.free_wr[i] = <uint16_t>(SEND_DEPTH - 1 - i)
+    rc.free_bulk = BULK_DEPTH
+    size = <size_t>dev.limits.credits * dev.limits.msgsize + <size_t>SEND_BUFFERS * rc.send_msgsize
+    if posix_memalign(&buffer, 4096, size) == 0:
+        rc.buffer = <char *>buffer
+        rc.mr = dev.provider.reg_mr(dev.pd, buffer, size, IBV_ACCESS_LOCAL_WRITE)
+    if rc.mr != NULL:
+        counter_add(&t.counters.registrations, 1)
+        rc.cq = dev.provider.create_cq(dev.context, <int>dev.limits.credits + SEND_DEPTH, rc, t.channel, 0)
+    if rc.cq != NULL:
+        memset(&init, 0, sizeof(init))
+        init.send_cq = rc.cq
+        init.recv_cq = rc.cq
+        init.qp_type = IBV_QPT_RC
+        init.cap.max_send_wr = SEND_DEPTH
+        init.cap.max_recv_wr = dev.limits.credits
+        init.cap.max_send_sge = 1
+        init.cap.max_recv_sge = 1
+        rc.qp = dev.provider.create_qp(dev.pd, &init)
+    if rc.qp != NULL:
+        counter_add(&t.counters.queue_pairs, 1)
+        counter_add(&t.counters.total_queue_pairs, 1)
+        if getrandom(rc.token, RDMA_TOKEN_LENGTH, 0) == RDMA_TOKEN_LENGTH and bring_up(rc, req) \
+                and ibv_req_notify_cq(rc.cq, 0) == 0:
+            pthread_mutex_lock(&dev.lock)
+            i = token_bucket(rc.token)
+            rc.token_next = dev.tokens[i]
+            dev.tokens[i] = rc
+            pthread_mutex_unlock(&dev.lock)
+            return rc
+    conn_free(rc)
+    return NULL
+
+
+cdef inline unsigned int token_bucket(const uint8_t *token) noexcept nogil:
+    return (<unsigned int>token[0] << 8 | token[1]) % TOKEN_BUCKETS
+
+
+cdef void add_counters(soft_qp_counters *total, const soft_qp_counters *more) noexcept nogil:
+    cdef size_t i
+    for i in range(sizeof(soft_qp_counters) // sizeof(uint64_t)):
+        (<uint64_t *>total)[i] += (<const uint64_t *>more)[i]
+
+
+cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil:
+    """Frees the queue pair and all that belongs to the connection. No RDMA touches an item after it returns."""
+    fetch_sub(&rc.t.dev.queue_pairs, 1)
+    conn_free(rc)
+
+
+cdef void conn_free(rdma_conn *rc) noexcept nogil:
+    cdef rdma_thread *t = rc.t
+    cdef rdma_device *dev = t.dev
+    cdef rdma_conn **link
+    cdef soft_qp_counters last
+    cdef int i
+    # Out of the table first: no other thread can attach a stream to it from here on.
+    pthread_mutex_lock(&dev.lock)
+    link = &dev.tokens[token_bucket(rc.token)]
+    while link[0] != NULL and link[0] != rc:
+        link = &link[0].token_next
+    if link[0] == rc:
+        link[0] = rc.token_next
+    if rc.qp != NULL and soft_query_counters(rc.qp, &last) == 0:
+        add_counters(&dev.gone, &last)
+    pthread_mutex_unlock(&dev.lock)
+    rc_unyield(rc)
+    if rc.qp != NULL:
+        dev.provider.destroy_qp(rc.qp)
+        counter_add(&t.counters.queue_pairs, <uint64_t>-1)
+    for i in range(SEND_DEPTH):
+        if rc.wrs[i].kind == WR_WRITE and rc.wrs[i].item != NULL:
+            item_remove(t.worker.store, rc.wrs[i].item)
+    for i in range(RDMA_STREAMS):
+        if rc.streams[i] != NULL:
+            if rc.streams[i].c.remote.set and rc.streams[i].c.rlbytes:
+                conn_payload_failed(&rc.streams[i].c)
+            stream_close(rc.streams[i])
+    if rc.cq != NULL:
+        dev.provider.destroy_cq(rc.cq)
+    if rc.mr != NULL:
+        dev.provider.dereg_mr(rc.mr)
+        counter_add(&t.counters.registrations, <uint64_t>-1)
+    free(rc.buffer)
+    free(rc)
+
+
+cdef rdma_conn *rdma_exchange(rdma_thread *t, void *owner, bint has_one, const char *line, size_t length, char *reply,
+                              size_t reply_size) noexcept nogil:
+    cdef rdma_device *dev = t.dev
+    cdef exchange_request req
+    cdef const char *wrong = parse_exchange(line, length, &req)
+    cdef rdma_conn *rc
+    cdef char gid[33]
+    cdef char token[2 * RDMA_TOKEN_LENGTH + 1]
+    counter_add(&t.counters.exchanges, 1)
+    rc = NULL
+    if wrong != NULL:
+        snprintf(reply, reply_size, b"CLIENT_ERROR rdma: %s\r\n", wrong)
+    elif req.version != RDMA_PROTOCOL_VERSION:
+        snprintf(reply, reply_size, b"CLIENT_ERROR rdma: version %lu is not supported, this server speaks %d\r\n",
+                 req.version, <int>RDMA_PROTOCOL_VERSION)
+    elif has_one:
+        snprintf(reply, reply_size, b"CLIENT_ERROR rdma: this connection has a queue pair\r\n")
+    elif not key_is(req.transport, req.transport_length, b"soft_iw"):
+        snprintf(reply, reply_size, b"SERVER_ERROR rdma: transport %.*s is not available here\r\n",
+                 <int>min(req.transport_length, 32), req.transport)
+    else:
+        if fetch_add(&dev.queue_pairs, 1) < dev.limits.max_qps:
+            rc = conn_make(t, owner, &req)
+            if rc == NULL:
+                fetch_sub(&dev.queue_pairs, 1)
+        else:
+            fetch_sub(&dev.queue_pairs, 1)
+        if rc == NULL:
+            snprintf(reply, reply_size, b"SERVER_ERROR rdma: out of resources\r\n")
+    if rc == NULL:
+        counter_add(&t.counters.exchange_errors, 1)
+        return NULL
+    to_hex(dev.gid.raw, 16, gid)
+    to_hex(rc.token, RDMA_TOKEN_LENGTH, token)
+    snprintf(reply, reply_size,
+             b"RDMA version=%d transport=soft_iw qpn=%u psn=%u gid=%s lid=0 mtu=4096 credits=%u msgsize=%u ird=%u ord=%u "
+             b"crc=%d eager=%u token=%s\r\n",
+             <int>RDMA_PROTOCOL_VERSION, rc.qp.qp_num, rc.qp.qp_num & 0xffffff, gid, dev.limits.credits,
+             dev.limits.msgsize, dev.limits.ird, dev.limits.ord, <int>dev.limits.crc, dev.limits.eager, token)
+    return rc
+
+
+cdef int rdma_stream_request(rdma_device *dev, int fd, const char *data, size_t received) noexcept nogil:
+    cdef soft_iw_request req
+    cdef soft_iw_options options
+    cdef rdma_conn *rc
+    cdef uint32_t qpn
+    cdef int whole = soft_iw_parse_request(data, received, &req)
+    cdef int done = -1
+    if whole == 0:
+        return 0
+    if whole > 0 and req.private_length == PRIVATE_DATA_LENGTH:
+        memcpy(&qpn, req.private_data, 4)
+        pthread_mutex_lock(&dev.lock)
+        rc = dev.tokens[token_bucket(req.private_data + 4)]
+        while rc != NULL and memcmp(rc.token, req.private_data + 4, RDMA_TOKEN_LENGTH) != 0:
+            rc = rc.token_next
+        if rc != NULL and rc.qp.qp_num == be32toh(qpn) and not rc.attached:
+            memset(&options, 0, sizeof(options))
+            options.crc = dev.limits.crc
+            options.ird = <uint16_t>dev.limits.ird
+            options.ord = <uint16_t>dev.limits.ord
+            if soft_iw_accept(rc.qp, fd, data, received, &options) == 0:
+                rc.attached = True
+                done = 1
+        pthread_mutex_unlock(&dev.lock)
+    if done < 0:
+        fetch_add(&dev.refused_streams, 1)
+        if whole > 0:
+            soft_iw_reject(fd, data, received)
+    return done
+
+
+# ---- statistics ------------------------------------------------------------------------------------------------------
+
+cdef void rdma_stats(rdma_device *dev, stat_buf *out) noexcept nogil:
+    cdef rdma_counters sum
+    cdef soft_qp_counters wire, one
+    cdef rdma_thread *t
+    cdef rdma_conn *rc
+    cdef size_t i
+    memset(&sum, 0, sizeof(sum))
+    pthread_mutex_lock(&dev.lock)
+    wire = dev.gone
+    t = dev.threads
+    while t != NULL:
+        for i in range(sizeof(rdma_counters) // sizeof(uint64_t)):
+            (<uint64_t *>&sum)[i] += relaxed_load(&(<uint64_t *>&t.counters)[i])
+        t = t.next
+    for i in range(TOKEN_BUCKETS):
+        rc = dev.tokens[i]
+        while rc != NULL:
+            if soft_query_counters(rc.qp, &one) == 0:
+                add_counters(&wire, &one)
+            rc = rc.token_next
+    pthread_mutex_unlock(&dev.lock)
+    stat_append_text(out, b"rdma_device", dev.context.device.name)
+    stat_append_text(out, b"rdma_transport", b"soft_iw")
+    stat_append(out, b"rdma_credits", dev.limits.credits)
+    stat_append(out, b"rdma_msgsize", dev.limits.msgsize)
+    stat_append(out, b"rdma_eager", dev.limits.eager)
+    stat_append(out, b"rdma_max_queue_pairs", dev.limits.max_qps)
+    stat_append(out, b"rdma_queue_pairs", sum.queue_pairs)
+    stat_append(out, b"rdma_total_queue_pairs", sum.total_queue_pairs)
+    stat_append(out, b"rdma_registrations", sum.registrations)
+    stat_append(out, b"rdma_arena_registrations", relaxed_load(&dev.extent_registrations))
+    stat_append(out, b"rdma_streams", sum.streams)
+    stat_append(out, b"rdma_exchanges", sum.exchanges)
+    stat_append(out, b"rdma_exchange_errors", sum.exchange_errors)
+    stat_append(out, b"rdma_refused_streams", relaxed_load(&dev.refused_streams))
+    stat_append(out, b"rdma_sends", sum.sends)
+    stat_append(out, b"rdma_send_bytes", sum.send_bytes)
+    stat_append(out, b"rdma_recvs", sum.recvs)
+    stat_append(out, b"rdma_recv_bytes", sum.recv_bytes)
+    stat_append(out, b"rdma_reads", sum.reads)
+    stat_append(out, b"rdma_read_bytes", sum.read_bytes)
+    stat_append(out, b"rdma_read_errors", sum.read_errors)
+    stat_append(out, b"rdma_writes", sum.writes)
+    stat_append(out, b"rdma_write_bytes", sum.write_bytes)
+    stat_append(out, b"rdma_write_errors", sum.write_errors)
+    stat_append(out, b"rdma_qp_errors", sum.qp_errors)
+    stat_append(out, b"rdma_credit_waits", sum.credit_waits)
+    stat_append(out, b"rdma_wakeups", sum.wakeups)
+    stat_append(out, b"iw_rx_fpdus", wire.rx_fpdus)
+    stat_append(out, b"iw_tx_fpdus", wire.tx_fpdus)
+    stat_append(out, b"iw_rx_bytes", wire.rx_bytes)
+    stat_append(out, b"iw_tx_bytes", wire.tx_bytes)
+    stat_append(out, b"iw_rx_staged_bytes", wire.rx_staged_bytes)
+    stat_append(out, b"iw_terminates_sent", wire.terminates_sent)
+    stat_append(out, b"iw_terminates_received", wire.terminates_received)

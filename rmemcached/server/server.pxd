@@ -1,0 +1,49 @@
+"""The daemon: listener, workers, settings and statistics of one process."""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from rmemcached.protocol.conn cimport conn, conn_hooks, stat_buf
+from rmemcached.rdma_conn cimport rdma_device, rdma_limits
+from rmemcached.server.worker cimport worker
+from rmemcached.store.store cimport store
+
+# What the command line said. Constant while the server runs, but for verbose.
+cdef struct settings:
+    int port                     # -1: an ephemeral one
+    int backlog
+    uint32_t maxconns
+    unsigned int num_threads
+    unsigned int reqs_per_event
+    int access                   # of the UNIX socket
+    const char *inter            # owned by the Python Settings object, which outlives the server
+    const char *socketpath       # NULL: TCP
+    uint64_t maxbytes
+    uint64_t item_size_max
+    uint32_t slab_chunk_max
+    uint32_t chunk_size
+    double factor
+    bint use_cas
+    bint evict_to_free
+    bint flush_enabled
+    unsigned int hash_power
+    bint rdma
+    rdma_limits rdma_limits
+    uint64_t verbose             # atomic
+
+cdef struct server:
+    settings settings
+    conn_hooks hooks
+    store *store
+    rdma_device *device          # NULL: no RDMA
+    char *arena_low              # extents that the store used before the device was there
+    size_t arena_used
+    worker *workers              # num_threads of them
+    unsigned int next_worker     # the listener's
+    int epfd
+    int signal_fd
+    int timer_fd
+    int64_t started              # seconds since the epoch
+    uint64_t stop                # atomic
+    uint64_t curr_connections    # atomic
+    uint64_t total_connections   # atomic
+    uint64_t rejected_connections  # atomic

@@ -1,0 +1,465 @@
+"""The daemon's main thread: sockets, accept, signals, the clock; and the Python class that starts it all."""
+
+import errno as errno_codes
+import os
+import socket
+import stat
+import sys
+import time
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdio cimport fprintf, stderr
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset, strlen
+
+from rmemcached.atomics cimport counter_add, fetch_add, fetch_sub, load_acquire, relaxed_load, relaxed_store, store_release
+from rmemcached.drive_machine cimport drive_machine
+from rmemcached.linux cimport (
+    CLOCK_MONOTONIC, EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN,
+    EWOULDBLOCK, IPPROTO_TCP, MSG_DONTWAIT, MSG_NOSIGNAL, SFD_CLOEXEC, SFD_NONBLOCK, SIGINT, SIGTERM, SIG_BLOCK, SIG_SETMASK,
+    SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, SO_KEEPALIVE, TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, accept4, close,
+    epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno, itimerspec, pthread_join, pthread_sigmask, read, send,
+    setsockopt, sigaddset, sigemptyset, signalfd, signalfd_siginfo, sigset_t, strsignal, timerfd_create, timerfd_settime,
+)
+from rmemcached.protocol.conn cimport conn
+from rmemcached.rdma_conn cimport (
+    rdma_device_add_extent, rdma_device_close, rdma_device_open, rdma_exchange,
+)
+from rmemcached.server.stats cimport server_stats
+from rmemcached.server.worker cimport (
+    connection, connection_rdma_failed, worker_destroy, worker_dispatch, worker_init, worker_start, worker_wake,
+)
+from rmemcached.store.store cimport (
+    ARENA_EXTENT, store_config, store_create, store_destroy, store_tick,
+)
+from rmemcached.verbs.soft cimport soft_provider
+
+cdef enum:
+    LISTEN_EVENTS = 16
+    ACCEPT_RETRY_US = 10000      # pause of the listener when descriptors have run out
+
+
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned int usec)
+
+
+class ServerError(Exception):
+    """The daemon cannot start. `args[0]` is one line for the user, `status` the exit status."""
+
+    def __init__(self, message, status=1):
+        super().__init__(message)
+        self.status = status
+
+
+# ---- hooks that the protocol calls -----------------------------------------------------------------------------------
+
+cdef void hook_exchange(void *arg, conn *c, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
+    cdef server *s = <server *>arg
+    cdef connection *cn
+    cdef const char *text
+    if c.remote_ok:
+        # A stream of a queue pair: there is no `connection` around this conn.
+        text = b"CLIENT_ERROR rdma: this connection has a queue pair\r\n"
+    elif s.device == NULL:
+        text = b"SERVER_ERROR rdma: no transport is available here\r\n"
+    else:
+        cn = <connection *>c
+        cn_exchange(cn, line, length, reply, reply_size)
+        return
+    copy_text(reply, reply_size, text)
+
+
+cdef void cn_exchange(connection *cn, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
+    rc = rdma_exchange(cn.w.rdma, cn, cn.rdma != NULL, line, length, reply, reply_size)
+    if rc != NULL:
+        cn.rdma = rc
+
+
+cdef void copy_text(char *out, size_t size, const char *text) noexcept nogil:
+    cdef size_t i = 0
+    while i + 1 < size and text[i]:
+        out[i] = text[i]
+        i += 1
+    out[i] = 0
+
+
+cdef void hook_verbosity(void *arg, int level) noexcept nogil:
+    relaxed_store(&(<server *>arg).settings.verbose, <uint64_t>level)
+
+
+cdef void extent_added(void *arg, void *addr, size_t length) noexcept nogil:
+    """The store's arena grows: item memory must be registered before an item lies in it."""
+    cdef server *s = <server *>arg
+    if s.device != NULL:
+        if rdma_device_add_extent(s.device, addr, length) != 0:
+            fprintf(stderr, b"rmemcached: item memory could not be registered for RDMA\n")
+    else:
+        if s.arena_low == NULL:
+            s.arena_low = <char *>addr
+        s.arena_used += length
+
+
+# ---- the listener ----------------------------------------------------------------------------------------------------
+
+cdef void accept_all(server *s, int fd) noexcept nogil:
+    """Accepts until nothing is left, and hands each socket to the next worker."""
+    cdef int sfd, one = 1
+    cdef worker *w
+    cdef const char *full = b"ERROR Too many open connections\r\n"
+    while True:
+        sfd = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+        if sfd < 0:
+            if errno == EINTR or errno == ECONNABORTED:
+                continue
+            if errno == EMFILE or errno == ENFILE:
+                if relaxed_load(&s.settings.verbose):
+                    fprintf(stderr, b"Too many open connections\n")
+                # Level-triggered: without a pause this would spin until somebody hangs up.
+                usleep(ACCEPT_RETRY_US)
+            return
+        if fetch_add(&s.curr_connections, 1) >= s.settings.maxconns:
+            fetch_sub(&s.curr_connections, 1)
+            fetch_add(&s.rejected_connections, 1)
+            send(sfd, full, strlen(full), MSG_DONTWAIT | MSG_NOSIGNAL)
+            close(sfd)
+            continue
+        if s.settings.socketpath == NULL:
+            setsockopt(sfd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
+            setsockopt(sfd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one))
+        fetch_add(&s.total_connections, 1)
+        w = &s.workers[s.next_worker]
+        s.next_worker = (s.next_worker + 1) % s.settings.num_threads
+        if worker_dispatch(w, sfd) != 0:
+            close(sfd)
+            fetch_sub(&s.curr_connections, 1)
+
+
+cdef int server_loop(server *s) noexcept nogil:
+    """Accepts, ticks and waits for a signal. Returns the signal's number, or -1 with errno set."""
+    cdef epoll_event events[LISTEN_EVENTS]
+    cdef signalfd_siginfo info
+    cdef uint64_t ticks
+    cdef int i, n
+    while True:
+        n = epoll_wait(s.epfd, events, LISTEN_EVENTS, -1)
+        if n < 0:
+            if errno == EINTR:
+                continue
+            return -1
+        for i in range(n):
+            if events[i].data.u64 == <uint64_t>s.signal_fd:
+                if read(s.signal_fd, &info, sizeof(info)) == sizeof(info):
+                    return <int>info.ssi_signo
+            elif events[i].data.u64 == <uint64_t>s.timer_fd:
+                if read(s.timer_fd, &ticks, sizeof(ticks)) == sizeof(ticks):
+                    store_tick(s.store)
+            else:
+                accept_all(s, <int>events[i].data.u64)
+
+
+cdef int watch(int epfd, int fd) noexcept nogil:
+    cdef epoll_event ev
+    ev.events = EPOLLIN
+    ev.data.u64 = <uint64_t>fd
+    return epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &ev)
+
+
+# ---- Python ----------------------------------------------------------------------------------------------------------
+
+cdef bytes encoded(text):
+    return None if text is None else os.fsencode(text)
+
+
+def parse_interface(text, port):
+    """Splits one address of -l into (host, port). `host` is None for all addresses."""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ServerError(f'Invalid IPV6 address: "{text}"')
+        number = rest[1:]
+    elif text.count(":") == 1:
+        host, _, number = text.partition(":")
+    else:
+        host, number = text, ""
+    if number:
+        if not number.isdigit() or not 0 < int(number) < 65536:
+            raise ServerError(f'Invalid port number: "{number}"')
+        port = int(number)
+    return (None if host == "*" else host), port
+
+
+cdef class Server:
+    """One daemon. Made from a Settings object; `run` serves until SIGINT or SIGTERM.
+
+    Raises ServerError when it cannot start. Not thread-safe; one per process, as signals are.
+    """
+
+    cdef server s
+    cdef object settings
+    cdef object sockets          # listening sockets
+    cdef object keep             # bytes that settings.* point into
+    cdef object bound            # (device, inode) of the UNIX socket, to remove only what is ours
+
+    def __cinit__(self, settings):
+        memset(&self.s, 0, sizeof(server))
+        self.s.epfd = self.s.signal_fd = self.s.timer_fd = -1
+
+    def __init__(self, settings):
+        self.settings = settings
+        self.sockets = []
+        self.bound = None
+        inter = encoded(",".join(settings.interfaces)) if settings.interfaces else b""
+        path = encoded(settings.socket_path)
+        self.keep = (inter, path)
+        cdef server *s = &self.s
+        s.settings.port = settings.port
+        s.settings.backlog = settings.backlog
+        s.settings.maxconns = settings.max_connections
+        s.settings.num_threads = settings.threads
+        s.settings.reqs_per_event = settings.requests_per_event
+        s.settings.access = settings.socket_mask
+        s.settings.inter = <const char *>inter if inter else NULL
+        s.settings.socketpath = <const char *>path if path is not None else NULL
+        s.settings.maxbytes = settings.max_bytes
+        s.settings.item_size_max = settings.item_size_max
+        s.settings.slab_chunk_max = settings.slab_chunk_max
+        s.settings.chunk_size = settings.chunk_size
+        s.settings.factor = settings.factor
+        s.settings.use_cas = settings.use_cas
+        s.settings.evict_to_free = settings.evict_to_free
+        s.settings.flush_enabled = settings.flush_enabled
+        s.settings.hash_power = settings.hash_power
+        s.settings.verbose = settings.verbose
+        s.settings.rdma = settings.rdma and settings.socket_path is None
+        s.settings.rdma_limits.credits = settings.rdma_credits
+        s.settings.rdma_limits.msgsize = settings.rdma_msgsize
+        s.settings.rdma_limits.eager = settings.rdma_eager
+        s.settings.rdma_limits.ird = settings.rdma_ird
+        s.settings.rdma_limits.ord = settings.rdma_ord
+        s.settings.rdma_limits.max_qps = settings.rdma_max_qps
+        s.settings.rdma_limits.crc = settings.rdma_crc
+        s.started = int(time.time())
+
+    # -- sockets --
+
+    def listen(self):
+        """Opens the listening sockets; to be called before privileges are dropped."""
+        if self.settings.socket_path is not None:
+            self.listen_unix(self.settings.socket_path)
+        elif self.settings.port != 0 or self.settings.interfaces:
+            port = max(self.settings.port, 0)
+            for text in self.settings.interfaces or ["*"]:
+                host, number = parse_interface(text, port)
+                self.listen_tcp(host, number)
+        self.write_port_file()
+
+    def listen_unix(self, path):
+        try:
+            if stat.S_ISSOCK(os.lstat(path).st_mode):
+                os.unlink(path)
+        except FileNotFoundError:
+            pass
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        old = os.umask(~self.settings.socket_mask & 0o777)
+        try:
+            sock.bind(path)
+        except OSError as error:
+            sock.close()
+            raise ServerError(f"failed to listen on UNIX socket: {path}: {error.strerror or error}", 71) from None
+        finally:
+            os.umask(old)
+        sock.listen(self.settings.backlog)
+        sock.setblocking(False)
+        found = os.lstat(path)
+        self.bound = (found.st_dev, found.st_ino)
+        self.sockets.append(sock)
+
+    def listen_tcp(self, host, port):
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except socket.gaierror as error:
+            raise ServerError(f"getaddrinfo(): {error.strerror}\nfailed to listen on TCP port {port}: {host}", 71) from None
+        problem = None
+        opened = 0
+        for family, kind, number, _, address in found:
+            try:
+                sock = socket.socket(family, kind, number)
+            except OSError as error:
+                # No IPv6 in this kernel, say.
+                problem = problem or error
+                continue
+            if port == 0 and opened:
+                # One ephemeral port for both families.
+                address = (address[0], self.sockets[-1].getsockname()[1], *address[2:])
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                sock.bind(address)
+                sock.listen(self.settings.backlog)
+            except OSError as error:
+                sock.close()
+                if error.errno != errno_codes.EADDRINUSE and error.errno != errno_codes.EADDRNOTAVAIL \
+                        and error.errno != errno_codes.EACCES:
+                    raise ServerError(f"failed to listen on TCP port {port}: {error.strerror}", 71) from None
+                problem = error
+                if error.errno == errno_codes.EADDRINUSE:
+                    break
+                continue
+            sock.setblocking(False)
+            self.sockets.append(sock)
+            opened += 1
+        if not opened or (problem is not None and problem.errno == errno_codes.EADDRINUSE):
+            raise ServerError(f"failed to listen on TCP port {port}: {problem.strerror if problem else 'no address'}", 71)
+
+    def write_port_file(self):
+        """The file of MEMCACHED_PORT_FILENAME names the ports in use; written whole or not at all."""
+        name = os.environ.get("MEMCACHED_PORT_FILENAME")
+        if not name or self.settings.socket_path is not None:
+            return
+        lines = []
+        for sock in self.sockets:
+            family = "INET6" if sock.family == socket.AF_INET6 else "INET"
+            lines.append(f"TCP {family}: {sock.getsockname()[1]}\n")
+        with open(name + ".lck", "w") as file:
+            file.writelines(lines)
+        os.rename(name + ".lck", name)
+
+    @property
+    def addresses(self):
+        """What the listening sockets are bound to."""
+        return [sock.getsockname() for sock in self.sockets]
+
+    # -- life --
+
+    cdef void start(self) except *:
+        cdef server *s = &self.s
+        cdef store_config config
+        cdef const char *problem = NULL
+        cdef unsigned int i
+        cdef int err
+        memset(&config, 0, sizeof(config))
+        config.maxbytes = s.settings.maxbytes
+        config.item_size_max = s.settings.item_size_max
+        config.slab_chunk_size_max = s.settings.slab_chunk_max
+        config.chunk_size = s.settings.chunk_size
+        config.factor = s.settings.factor
+        config.use_cas = s.settings.use_cas
+        config.evict_to_free = s.settings.evict_to_free
+        config.hashpower_init = s.settings.hash_power
+        config.nthreads = s.settings.num_threads
+        config.extent_added = extent_added
+        config.extent_arg = s
+        s.store = store_create(&config, &problem)
+        if s.store == NULL:
+            raise ServerError((<bytes>problem).decode())
+        if s.settings.rdma:
+            device = rdma_device_open(soft_provider(), &s.settings.rdma_limits, drive_machine, connection_rdma_failed, &problem)
+            if device == NULL:
+                raise ServerError(f"RDMA: {(<bytes>problem).decode()}; -o no_rdma runs without")
+            s.device = device
+            while s.arena_used:
+                size = min(s.arena_used, <size_t>ARENA_EXTENT)
+                if rdma_device_add_extent(device, s.arena_low, size) != 0:
+                    raise ServerError("RDMA: item memory could not be registered; -o no_rdma runs without")
+                s.arena_low += size
+                s.arena_used -= size
+        s.hooks.arg = s
+        s.hooks.stats = server_stats
+        s.hooks.exchange = hook_exchange
+        s.hooks.set_verbosity = hook_verbosity
+        s.workers = <worker *>calloc(s.settings.num_threads, sizeof(worker))
+        if s.workers == NULL:
+            raise MemoryError()
+        for i in range(s.settings.num_threads):
+            w = &s.workers[i]
+            w.thread.store = s.store
+            w.thread.hooks = &s.hooks
+            w.thread.reqs_per_event = s.settings.reqs_per_event
+            w.thread.cas_enabled = s.settings.use_cas
+            w.thread.flush_enabled = s.settings.flush_enabled
+            w.device = s.device
+            w.curr_connections = &s.curr_connections
+            w.stop = &s.stop
+            if worker_init(w) != 0:
+                raise ServerError(f"worker thread {i}: {os.strerror(errno)}")
+
+    cdef void finish(self):
+        """Frees all that start made; workers have been joined."""
+        cdef server *s = &self.s
+        cdef unsigned int i
+        if s.workers != NULL:
+            for i in range(s.settings.num_threads):
+                # worker_init did not get that far when its queue's tail is unset.
+                if s.workers[i].queue_tail != NULL:
+                    worker_destroy(&s.workers[i])
+            free(s.workers)
+            s.workers = NULL
+        if s.device != NULL:
+            rdma_device_close(s.device)
+            s.device = NULL
+        if s.store != NULL:
+            store_destroy(s.store)
+            s.store = NULL
+        for fd in (s.epfd, s.signal_fd, s.timer_fd):
+            if fd >= 0:
+                close(fd)
+        s.epfd = s.signal_fd = s.timer_fd = -1
+        self.close_sockets()
+
+    def close_sockets(self):
+        """Closes the listening sockets and removes the UNIX socket's file if it is still ours."""
+        while self.sockets:
+            self.sockets.pop().close()
+        if self.bound is not None:
+            try:
+                found = os.lstat(self.settings.socket_path)
+                if (found.st_dev, found.st_ino) == self.bound:
+                    os.unlink(self.settings.socket_path)
+            except OSError:
+                pass
+            self.bound = None
+
+    def run(self):
+        """Serves until SIGINT or SIGTERM. Returns the signal's number."""
+        cdef server *s = &self.s
+        cdef sigset_t mask, old
+        cdef itimerspec interval
+        cdef unsigned int i, started = 0
+        cdef int signo = -1, err = 0
+        # Blocked here, so that all threads inherit it: signals arrive at signal_fd only.
+        sigemptyset(&mask)
+        sigaddset(&mask, SIGINT)
+        sigaddset(&mask, SIGTERM)
+        pthread_sigmask(SIG_BLOCK, &mask, &old)
+        try:
+            self.start()
+            s.epfd = epoll_create1(EPOLL_CLOEXEC)
+            s.signal_fd = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC)
+            s.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
+            memset(&interval, 0, sizeof(interval))
+            interval.it_interval.tv_sec = 1
+            interval.it_value.tv_sec = 1
+            if s.epfd < 0 or s.signal_fd < 0 or s.timer_fd < 0 or timerfd_settime(s.timer_fd, 0, &interval, NULL) != 0 \
+                    or watch(s.epfd, s.signal_fd) != 0 or watch(s.epfd, s.timer_fd) != 0:
+                raise ServerError(f"the listener: {os.strerror(errno)}")
+            for sock in self.sockets:
+                if watch(s.epfd, sock.fileno()) != 0:
+                    raise ServerError(f"the listener: {os.strerror(errno)}")
+            for i in range(s.settings.num_threads):
+                err = worker_start(&s.workers[i])
+                if err:
+                    raise ServerError(f"can't create thread: {os.strerror(err)}")
+                started += 1
+            with nogil:
+                signo = server_loop(s)
+            return signo
+        finally:
+            store_release(&s.stop, 1)
+            for i in range(started):
+                worker_wake(&s.workers[i])
+            with nogil:
+                for i in range(started):
+                    pthread_join(s.workers[i].id, NULL)
+            self.finish()
+            pthread_sigmask(SIG_SETMASK, &old, NULL)

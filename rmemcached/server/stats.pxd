@@ -1,0 +1,7 @@
+"""The text of `stats` and its subcommands."""
+
+from rmemcached.protocol.conn cimport conn, stat_buf
+
+
+# conn_hooks.stats; arg is a server. Any worker.
+cdef int server_stats(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil

@@ -1,0 +1,72 @@
+"""Worker threads and the epoll engine that feeds the drive machine from sockets."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from rmemcached.linux cimport pthread_mutex_t, pthread_t
+from rmemcached.protocol.conn cimport conn, conn_thread
+from rmemcached.rdma_conn cimport rdma_conn, rdma_device, rdma_thread
+
+cdef enum:
+    READ_BUFFER_SIZE = 65536     # one per worker, lent to the connection that is being read
+    MAX_EVENTS = 128
+    IOV_BATCH = 128
+
+cdef enum connection_flags:
+    CONNECTION_FRESH = 1         # no byte has been read yet
+    CONNECTION_STREAM = 2        # its bytes are an MPA request so far
+    CONNECTION_RUNNABLE = 4      # in the worker's run queue
+    CONNECTION_BLOCKED = 8       # output waits for the socket; nothing is read meanwhile
+    CONNECTION_CLOSING = 16      # to be closed when its output has left
+
+# One accepted socket. Owned by its worker; only the worker touches it.
+cdef struct connection:
+    conn c                       # first: hooks get a conn * and cast
+    worker *w
+    rdma_conn *rdma              # the queue pair whose lifeline this is
+    connection *prev             # the worker's list of all connections
+    connection *next
+    connection *run_next
+    char *rbuf                   # holds unparsed bytes between reads; NULL most of the time
+    uint32_t rsize
+    int fd                       # -1: closed, waits to be freed at the end of the turn
+    uint32_t events              # epoll interest
+    uint32_t opened              # store time of the accept
+    uint8_t flags
+
+# A socket on its way from the listener to a worker.
+cdef struct handover:
+    handover *next
+    int fd
+
+cdef struct worker:
+    conn_thread thread           # first. Owned by the worker; its statistics are read by others
+    # set before the thread starts, then constant
+    pthread_t id
+    int epfd
+    int notify_fd                # eventfd: something is in `queue`, or `stop` is set
+    rdma_device *device          # NULL: no RDMA
+    rdma_thread *rdma
+    uint64_t *curr_connections   # atomic; shared by all workers and the listener
+    uint64_t *stop               # atomic
+    # under queue_lock
+    pthread_mutex_t queue_lock
+    handover *queue_head
+    handover **queue_tail
+    # the worker's own
+    char *rbuf
+    connection *connections
+    connection *run_head
+    connection **run_tail
+    connection *dead
+    unsigned int nstreams        # connections with CONNECTION_STREAM
+    bint rdma_runnable
+    uint64_t nconnections        # relaxed: read by statistics
+
+cdef int worker_init(worker *w) noexcept nogil
+cdef int worker_start(worker *w) noexcept nogil
+cdef int worker_dispatch(worker *w, int fd) noexcept nogil
+cdef void worker_wake(worker *w) noexcept nogil
+cdef void worker_destroy(worker *w) noexcept nogil
+# rdma_failed_fn: owner is a connection
+cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil

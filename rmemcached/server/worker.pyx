@@ -1,0 +1,507 @@
+"""Worker threads and the epoll engine.
+
+A worker waits in epoll_wait for its sockets, for the eventfd through which the listener hands connections over, and for its RDMA
+completion channel. What arrives is read into one buffer per worker (a payload straight into its item), the drive machine is
+run over it, and the replies to everything that was in one read leave in one sendmsg. A connection owns a read buffer only
+while a command is incomplete, so an idle one costs its structure alone.
+"""
+
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset, strlen
+from posix.uio cimport iovec
+
+from rmemcached.atomics cimport counter_add, fetch_sub, load_acquire, relaxed_store
+from rmemcached.drive_machine cimport drive_machine
+from rmemcached.linux cimport (
+    EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, ENOMEM, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD,
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EWOULDBLOCK, MSG_DONTWAIT, MSG_NOSIGNAL, close, epoll_create1, epoll_ctl, epoll_event,
+    epoll_wait, errno, eventfd, msghdr, pthread_create, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    pthread_mutex_unlock, pthread_setname_np, read, readv, recv, send, sendmsg, write,
+)
+from rmemcached.protocol.conn cimport (
+    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn_gather, conn_init,
+    conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread_release, conn_want,
+)
+from rmemcached.rdma_conn cimport (
+    rdma_conn_destroy, rdma_stream_request, rdma_thread_create, rdma_thread_destroy, rdma_thread_fd, rdma_thread_run,
+)
+from rmemcached.store.store cimport store_time
+
+cdef enum:
+    STREAM_REQUEST_MAX = 532     # octets of the longest MPA request frame
+    STREAM_REQUEST_SECONDS = 10  # time a peer has to complete it
+    SEND_BATCH = 4 * 1024 * 1024
+    MAX_BUFFERED = 64 * 1024 * 1024
+
+
+# ---- connections -----------------------------------------------------------------------------------------------------
+
+cdef void connection_interest(connection *cn, uint32_t events) noexcept nogil:
+    cdef epoll_event ev
+    if cn.events == events:
+        return
+    ev.events = events
+    ev.data.ptr = cn
+    epoll_ctl(cn.w.epfd, EPOLL_CTL_MOD, cn.fd, &ev)
+    cn.events = events
+
+
+cdef connection *connection_open(worker *w, int fd) noexcept nogil:
+    cdef connection *cn = <connection *>calloc(1, sizeof(connection))
+    cdef epoll_event ev
+    if cn == NULL:
+        return NULL
+    conn_init(&cn.c, &w.thread)
+    cn.w = w
+    cn.fd = fd
+    cn.flags = CONNECTION_FRESH
+    cn.opened = store_time(w.thread.store)
+    cn.events = EPOLLIN
+    ev.events = EPOLLIN
+    ev.data.ptr = cn
+    if epoll_ctl(w.epfd, EPOLL_CTL_ADD, fd, &ev) != 0:
+        free(cn)
+        return NULL
+    cn.next = w.connections
+    if cn.next != NULL:
+        cn.next.prev = cn
+    w.connections = cn
+    relaxed_store(&w.nconnections, w.nconnections + 1)
+    return cn
+
+
+cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
+    """Releases all the connection holds. The structure itself is freed at the end of the turn: events of it may be pending."""
+    cdef worker *w = cn.w
+    if cn.fd < 0:
+        return
+    if cn.rdma != NULL:
+        rdma_conn_destroy(cn.rdma)
+        cn.rdma = NULL
+    if close_fd:
+        close(cn.fd)
+    cn.fd = -1
+    if cn.flags & CONNECTION_STREAM:
+        w.nstreams -= 1
+    conn_release(&cn.c)
+    free(cn.rbuf)
+    cn.rbuf = NULL
+    if cn.prev != NULL:
+        cn.prev.next = cn.next
+    else:
+        w.connections = cn.next
+    if cn.next != NULL:
+        cn.next.prev = cn.prev
+    cn.next = w.dead
+    w.dead = cn
+    relaxed_store(&w.nconnections, w.nconnections - 1)
+    fetch_sub(w.curr_connections, 1)
+
+
+cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil:
+    """The queue pair of a lifeline is in error: says so on the lifeline where that cannot garble a reply, and ends it."""
+    cdef connection *cn = <connection *>owner
+    if line != NULL and cn.c.npending == 0:
+        send(cn.fd, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT)
+    connection_end(cn, True)
+
+
+cdef bint keep_input(connection *cn) noexcept nogil:
+    """Moves unparsed bytes into a buffer of the connection's own. False: out of memory."""
+    cdef conn *c = &cn.c
+    cdef size_t want
+    cdef char *fresh
+    if c.rbytes == 0:
+        free(cn.rbuf)
+        cn.rbuf = NULL
+        cn.rsize = 0
+        return True
+    if cn.rbuf != NULL and cn.rbuf <= c.rcurr < cn.rbuf + cn.rsize:
+        return True
+    want = 2048
+    while want <= c.rbytes:
+        want *= 2
+    fresh = <char *>malloc(want)
+    if fresh == NULL:
+        return False
+    memcpy(fresh, c.rcurr, c.rbytes)
+    free(cn.rbuf)
+    cn.rbuf = fresh
+    cn.rsize = <uint32_t>want
+    c.rcurr = fresh
+    return True
+
+
+cdef bint make_room(connection *cn) noexcept nogil:
+    """Makes space behind the unparsed bytes of the own buffer. False: out of memory, or a command of absurd length."""
+    cdef conn *c = &cn.c
+    cdef char *fresh
+    if c.rcurr + c.rbytes < cn.rbuf + cn.rsize:
+        return True
+    if c.rcurr != cn.rbuf:
+        memmove(cn.rbuf, c.rcurr, c.rbytes)
+        c.rcurr = cn.rbuf
+        return True
+    # A full buffer that is still one incomplete command: a long multiget.
+    if cn.rsize >= MAX_BUFFERED:
+        return False
+    fresh = <char *>realloc(cn.rbuf, <size_t>cn.rsize * 2)
+    if fresh == NULL:
+        return False
+    cn.rbuf = fresh
+    cn.rsize *= 2
+    c.rcurr = fresh
+    return True
+
+
+cdef int connection_flush(connection *cn) noexcept nogil:
+    """Sends what is queued. 1: all has left; 0: the socket is full; -1: the connection is broken."""
+    cdef iovec iov[IOV_BATCH]
+    cdef msghdr msg
+    cdef ssize_t n
+    cdef size_t total
+    cdef int i, count
+    while cn.c.npending:
+        count = conn_gather(&cn.c, iov, IOV_BATCH, SEND_BATCH)
+        if count == 0:
+            conn_sent(&cn.c, 0)
+            break
+        total = 0
+        for i in range(count):
+            total += iov[i].iov_len
+        if count == 1:
+            n = send(cn.fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL)
+        else:
+            memset(&msg, 0, sizeof(msg))
+            msg.msg_iov = iov
+            msg.msg_iovlen = count
+            n = sendmsg(cn.fd, &msg, MSG_NOSIGNAL)
+        if n < 0:
+            if errno == EINTR:
+                continue
+            if errno == EAGAIN or errno == EWOULDBLOCK:
+                return 0
+            return -1
+        counter_add(&cn.w.thread.stats.bytes_written, <uint64_t>n)
+        conn_sent(&cn.c, <size_t>n)
+        if <size_t>n < total:
+            return 0
+    return 1
+
+
+cdef void connection_run(connection *cn) noexcept nogil:
+    """Runs the machine over the input that is there, sends the replies, and arranges for what is wanted next."""
+    cdef conn_want want
+    cdef int left
+    cdef worker *w = cn.w
+    while True:
+        want = drive_machine(&cn.c)
+        left = connection_flush(cn)
+        if left < 0:
+            connection_end(cn, True)
+            return
+        if want == WANT_CLOSE:
+            cn.flags |= CONNECTION_CLOSING
+        if left == 0:
+            if not keep_input(cn):
+                connection_end(cn, True)
+                return
+            cn.flags |= CONNECTION_BLOCKED
+            connection_interest(cn, EPOLLOUT)
+            return
+        if want == WANT_FLUSH:
+            continue
+        if want == WANT_INPUT or want == WANT_PAYLOAD:
+            if not keep_input(cn):
+                connection_end(cn, True)
+            return
+        if want == WANT_YIELD:
+            if not keep_input(cn):
+                connection_end(cn, True)
+                return
+            if not cn.flags & CONNECTION_RUNNABLE:
+                cn.flags |= CONNECTION_RUNNABLE
+                cn.run_next = NULL
+                w.run_tail[0] = cn
+                w.run_tail = &cn.run_next
+            return
+        # WANT_CLOSE; WANT_REMOTE_PAYLOAD cannot be: a socket's connection never has remote_ok
+        connection_end(cn, True)
+        return
+
+
+cdef void stream_readable(connection *cn) noexcept nogil:
+    """The connection began like an MPA request: collects the frame and hands the socket to its queue pair."""
+    cdef worker *w = cn.w
+    cdef conn *c = &cn.c
+    cdef int done = rdma_stream_request(w.device, cn.fd, c.rcurr, c.rbytes)
+    if done == 0:
+        if c.rbytes >= STREAM_REQUEST_MAX or not keep_input(cn):
+            connection_end(cn, True)
+        elif not cn.flags & CONNECTION_STREAM:
+            cn.flags |= CONNECTION_STREAM
+            w.nstreams += 1
+        return
+    if done == 1:
+        # The socket lives on in the queue pair: it must leave this epoll set by hand.
+        epoll_ctl(w.epfd, EPOLL_CTL_DEL, cn.fd, NULL)
+    connection_end(cn, done != 1)
+
+
+cdef void connection_readable(connection *cn) noexcept nogil:
+    cdef worker *w = cn.w
+    cdef conn *c = &cn.c
+    cdef iovec iov[IOV_BATCH]
+    cdef char *space
+    cdef size_t room
+    cdef ssize_t n
+    cdef int i, count
+    while True:
+        if c.rlbytes and c.rbytes == 0:
+            count = conn_payload_iov(c, iov, IOV_BATCH)
+            room = 0
+            for i in range(count):
+                room += iov[i].iov_len
+            if count == 1:
+                n = recv(cn.fd, iov[0].iov_base, iov[0].iov_len, 0)
+            else:
+                n = readv(cn.fd, iov, count)
+            if n > 0:
+                counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
+                conn_payload_received(c, <size_t>n)
+                if <size_t>n < room:
+                    return
+                if c.rlbytes:
+                    continue
+                connection_run(cn)
+                return
+        else:
+            if cn.rbuf != NULL:
+                if not make_room(cn):
+                    connection_end(cn, True)
+                    return
+                space = c.rcurr + c.rbytes
+                room = cn.rsize - <size_t>(space - cn.rbuf)
+            else:
+                space = w.rbuf
+                room = READ_BUFFER_SIZE
+            n = recv(cn.fd, space, room, 0)
+            if n > 0:
+                counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
+                if cn.rbuf == NULL:
+                    c.rcurr = space
+                c.rbytes += <size_t>n
+                if cn.flags & (CONNECTION_FRESH | CONNECTION_STREAM):
+                    if cn.flags & CONNECTION_STREAM or (w.device != NULL and c.rcurr[0] == c'M'):
+                        cn.flags &= ~CONNECTION_FRESH
+                        stream_readable(cn)
+                        return
+                    cn.flags &= ~CONNECTION_FRESH
+                connection_run(cn)
+                return
+        if n == 0:
+            connection_end(cn, True)
+            return
+        if errno == EINTR:
+            continue
+        if errno != EAGAIN and errno != EWOULDBLOCK:
+            connection_end(cn, True)
+        return
+
+
+cdef void connection_writable(connection *cn) noexcept nogil:
+    cdef int left = connection_flush(cn)
+    if left < 0:
+        connection_end(cn, True)
+    elif left == 1:
+        if cn.flags & CONNECTION_CLOSING:
+            connection_end(cn, True)
+            return
+        cn.flags &= ~CONNECTION_BLOCKED
+        connection_interest(cn, EPOLLIN)
+        connection_run(cn)
+
+
+# ---- the thread ------------------------------------------------------------------------------------------------------
+
+cdef void take_handovers(worker *w) noexcept nogil:
+    cdef handover *h
+    cdef handover *following
+    cdef uint64_t count
+    if read(w.notify_fd, &count, sizeof(count)) < 0 and errno != EAGAIN:
+        return
+    pthread_mutex_lock(&w.queue_lock)
+    h = w.queue_head
+    w.queue_head = NULL
+    w.queue_tail = &w.queue_head
+    pthread_mutex_unlock(&w.queue_lock)
+    while h != NULL:
+        following = h.next
+        if connection_open(w, h.fd) == NULL:
+            close(h.fd)
+            fetch_sub(w.curr_connections, 1)
+        free(h)
+        h = following
+
+
+cdef void run_runnable(worker *w) noexcept nogil:
+    """One more turn for each connection that gave way; those that give way again wait for the next."""
+    cdef connection *cn = w.run_head
+    cdef connection *following
+    w.run_head = NULL
+    w.run_tail = &w.run_head
+    while cn != NULL:
+        following = cn.run_next
+        cn.flags &= ~CONNECTION_RUNNABLE
+        if cn.fd >= 0 and not cn.flags & CONNECTION_BLOCKED:
+            connection_run(cn)
+        cn = following
+
+
+cdef void free_dead(worker *w) noexcept nogil:
+    """Frees ended connections, except those that the run queue still names."""
+    cdef connection *cn = w.dead
+    cdef connection *following
+    w.dead = NULL
+    while cn != NULL:
+        following = cn.next
+        if cn.flags & CONNECTION_RUNNABLE:
+            cn.next = w.dead
+            w.dead = cn
+        else:
+            free(cn)
+        cn = following
+
+
+cdef void drop_slow_streams(worker *w) noexcept nogil:
+    cdef connection *cn = w.connections
+    cdef connection *following
+    cdef uint32_t now = store_time(w.thread.store)
+    while cn != NULL:
+        following = cn.next
+        if cn.flags & CONNECTION_STREAM and now - cn.opened > STREAM_REQUEST_SECONDS:
+            connection_end(cn, True)
+        cn = following
+
+
+cdef void *worker_main(void *arg) noexcept nogil:
+    cdef worker *w = <worker *>arg
+    cdef epoll_event events[MAX_EVENTS]
+    cdef connection *cn
+    cdef int i, n, timeout
+    cdef bint rdma_ready
+    while not load_acquire(w.stop):
+        timeout = -1
+        if w.run_head != NULL or w.rdma_runnable:
+            timeout = 0
+        elif w.nstreams:
+            timeout = 1000
+        n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout)
+        rdma_ready = w.rdma_runnable
+        for i in range(n):
+            if events[i].data.ptr == NULL:
+                take_handovers(w)
+            elif events[i].data.ptr == <void *>w:
+                rdma_ready = True
+            else:
+                cn = <connection *>events[i].data.ptr
+                if cn.fd < 0:
+                    continue
+                if cn.flags & CONNECTION_BLOCKED:
+                    if events[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP):
+                        connection_writable(cn)
+                elif not cn.flags & CONNECTION_RUNNABLE:
+                    connection_readable(cn)
+        if rdma_ready:
+            w.rdma_runnable = rdma_thread_run(w.rdma)
+        if w.run_head != NULL:
+            run_runnable(w)
+        if w.nstreams:
+            drop_slow_streams(w)
+        if w.dead != NULL:
+            free_dead(w)
+    return NULL
+
+
+cdef int worker_init(worker *w) noexcept nogil:
+    """Makes the descriptors and buffers; `thread`, `device` and the shared pointers are set by the caller. -1: errno."""
+    cdef epoll_event ev
+    w.epfd = epoll_create1(EPOLL_CLOEXEC)
+    w.notify_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+    w.rbuf = <char *>malloc(READ_BUFFER_SIZE)
+    w.queue_tail = &w.queue_head
+    w.run_tail = &w.run_head
+    pthread_mutex_init(&w.queue_lock, NULL)
+    if w.epfd < 0 or w.notify_fd < 0 or w.rbuf == NULL:
+        return -1
+    ev.events = EPOLLIN
+    ev.data.ptr = NULL
+    if epoll_ctl(w.epfd, EPOLL_CTL_ADD, w.notify_fd, &ev) != 0:
+        return -1
+    if w.device != NULL:
+        w.rdma = rdma_thread_create(w.device, &w.thread)
+        if w.rdma == NULL:
+            return -1
+        ev.events = EPOLLIN
+        ev.data.ptr = w
+        if epoll_ctl(w.epfd, EPOLL_CTL_ADD, rdma_thread_fd(w.rdma), &ev) != 0:
+            return -1
+    return 0
+
+
+cdef int worker_start(worker *w) noexcept nogil:
+    """Starts the thread. Returns 0 or an errno."""
+    cdef int err = pthread_create(&w.id, NULL, worker_main, w)
+    if err == 0:
+        pthread_setname_np(w.id, b"mc-worker")
+    return err
+
+
+cdef void worker_wake(worker *w) noexcept nogil:
+    cdef uint64_t one = 1
+    while write(w.notify_fd, &one, sizeof(one)) < 0 and errno == EINTR:
+        pass
+
+
+cdef int worker_dispatch(worker *w, int fd) noexcept nogil:
+    """Hands an accepted, non-blocking socket to the worker. Any thread. -1: out of memory, fd is still the caller's."""
+    cdef handover *h = <handover *>malloc(sizeof(handover))
+    if h == NULL:
+        return -1
+    h.next = NULL
+    h.fd = fd
+    pthread_mutex_lock(&w.queue_lock)
+    w.queue_tail[0] = h
+    w.queue_tail = &h.next
+    pthread_mutex_unlock(&w.queue_lock)
+    worker_wake(w)
+    return 0
+
+
+cdef void worker_destroy(worker *w) noexcept nogil:
+    """Ends all connections and frees everything. The thread has been joined, or was never started."""
+    cdef handover *h
+    while w.connections != NULL:
+        connection_end(w.connections, True)
+    w.run_head = NULL
+    while w.dead != NULL:
+        w.dead.flags &= ~CONNECTION_RUNNABLE
+        cn = w.dead
+        w.dead = cn.next
+        free(cn)
+    while w.queue_head != NULL:
+        h = w.queue_head
+        w.queue_head = h.next
+        close(h.fd)
+        free(h)
+    if w.rdma != NULL:
+        rdma_thread_destroy(w.rdma)
+        w.rdma = NULL
+    conn_thread_release(&w.thread)
+    if w.epfd >= 0:
+        close(w.epfd)
+    if w.notify_fd >= 0:
+        close(w.notify_fd)
+    free(w.rbuf)
+    w.rbuf = NULL
+    pthread_mutex_destroy(&w.queue_lock)
