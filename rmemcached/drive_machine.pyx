@@ -1,0 +1,83 @@
+"""The connection state machine. It does no I/O: it consumes input that is there, appends replies, and says what it wants."""
+
+from libc.stddef cimport size_t
+from libc.string cimport memcpy
+from posix.uio cimport iovec
+
+from rmemcached.atomics cimport counter_add
+from rmemcached.protocol.ascii cimport complete_nread_ascii, try_read_command_ascii
+from rmemcached.protocol.conn cimport (
+    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_closed, conn_closing,
+    conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_parse_cmd, conn_payload_iov, conn_payload_received,
+    conn_rdma_read, conn_read, conn_swallow, conn_waiting, conn_want,
+)
+
+
+cdef void copy_payload(conn *c) noexcept nogil:
+    """Moves what the input buffer has of the payload into the item."""
+    cdef iovec iov[8]
+    cdef size_t n
+    cdef int count, i
+    while c.rlbytes and c.rbytes:
+        count = conn_payload_iov(c, iov, 8)
+        for i in range(count):
+            n = iov[i].iov_len if iov[i].iov_len < c.rbytes else c.rbytes
+            memcpy(iov[i].iov_base, c.rcurr, n)
+            c.rcurr += n
+            c.rbytes -= n
+            conn_payload_received(c, n)
+
+
+cdef conn_want drive_machine(conn *c) noexcept nogil:
+    """Does as many of the commands in the input as reqs_per_event and the output's bounds allow. What it returns holds
+    for the state the connection is in then: calling again without having supplied it returns the same."""
+    cdef size_t n
+    c.reqs_left = c.thread.reqs_per_event
+    while True:
+        if c.state == conn_parse_cmd:
+            if try_read_command_ascii(c):
+                c.reqs_left -= 1
+            elif c.state == conn_parse_cmd:
+                c.state = conn_waiting
+                return WANT_INPUT
+        elif c.state == conn_new_cmd:
+            if conn_output_full(c):
+                c.state = conn_mwrite
+            elif c.rbytes == 0:
+                c.state = conn_waiting
+                return WANT_INPUT
+            elif c.reqs_left == 0:
+                counter_add(&c.thread.stats.conn_yields, 1)
+                return WANT_YIELD
+            else:
+                c.state = conn_parse_cmd
+        elif c.state == conn_nread:
+            copy_payload(c)
+            if c.rlbytes:
+                return WANT_PAYLOAD
+            complete_nread_ascii(c)
+        elif c.state == conn_waiting:
+            if c.rbytes == 0:
+                return WANT_INPUT
+            c.state = conn_read
+        elif c.state == conn_read:
+            c.state = conn_parse_cmd
+        elif c.state == conn_swallow:
+            n = c.sbytes if c.sbytes < c.rbytes else c.rbytes
+            c.rcurr += n
+            c.rbytes -= n
+            c.sbytes -= n
+            if c.sbytes:
+                return WANT_INPUT
+            c.state = conn_new_cmd
+        elif c.state == conn_rdma_read:
+            if c.rlbytes:
+                return WANT_REMOTE_PAYLOAD
+            complete_nread_ascii(c)
+        elif c.state == conn_mwrite:
+            if conn_output_full(c):
+                return WANT_FLUSH
+            c.state = conn_new_cmd
+        else:
+            # conn_closing, conn_closed
+            return WANT_CLOSE

@@ -1,0 +1,6 @@
+"""The text protocol: classic and meta commands. What 1.6.45 answers is what is answered (proto_text.c, proto_parser.c)."""
+
+from rmemcached.protocol.conn cimport conn
+
+cdef bint try_read_command_ascii(conn *c) noexcept nogil
+cdef void complete_nread_ascii(conn *c) noexcept nogil
