@@ -345,7 +345,7 @@ cdef void complete_nread_ascii(conn *c) noexcept nogil:
         out_string(c, b"CLIENT_ERROR bad data chunk")
         item_remove(s, it)
         return
-    result = store_item(s, it, <store_op>c.cmd, c.cas if c.cas else get_cas_id(s), &cas, c.set_stale, &nbytes)
+    result = store_item(s, it, <store_op>c.cmd, c.cas, &cas, c.set_stale, &nbytes)
     if c.cmd == NREAD_CAS:
         if result == STORED:
             counter_add(&stats.slab[ITEM_clsid(it)].cas_hits, 1)

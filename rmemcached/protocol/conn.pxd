@@ -158,7 +158,7 @@ cdef struct conn:
     size_t rlbytes           # bytes still missing, \r\n included (conn_nread) or not (conn_rdma_read)
     size_t roffset           # bytes of the item's data already there
     remote_buf remote
-    uint64_t cas             # cas argument of the pending store
+    uint64_t cas             # CAS value that the pending store gives the item; 0: the next of the server's
     short cmd                # store_op of the pending store
     bint set_stale
     bint mset_res            # the pending store is a meta set, whose reply is described in mset_tokens

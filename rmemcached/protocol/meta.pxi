@@ -262,7 +262,7 @@ cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *d
     ITEM_set_cas(it, 0)
     if of.key_binary:
         it.it_flags |= ITEM_KEY_BINARY
-    if do_store_item(s, it, NREAD_ADD, hv, of.cas_id_in if of.has_cas_in else get_cas_id(s), cas, False, NULL) != STORED:
+    if do_store_item(s, it, NREAD_ADD, hv, of.cas_id_in, cas, False, NULL) != STORED:
         do_item_remove(s, it)
         return NULL
     return it
