@@ -7,6 +7,7 @@ Environment:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -107,19 +108,38 @@ def extensions() -> list[Extension]:
     return found
 
 
+def package_tree() -> Path:
+    """A folder where Cython finds the .pxd files of packages whose source folder has another name than the package."""
+    tree = ROOT / "build" / "pxd"
+    for folder, package in PACKAGES.items():
+        link = tree.joinpath(*package.split("."))
+        if folder != package.replace(".", "/") and not link.is_symlink():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                link.symlink_to(ROOT / folder, target_is_directory=True)
+    return tree
+
+
 def build() -> None:
     modules: list[Extension] = []
     if {"build_ext", "bdist_wheel", "build", "install", "develop", "editable_wheel"} & set(sys.argv):
         check_requirements()
         from Cython.Build import cythonize
 
-        modules = cythonize(extensions(), compiler_directives=DIRECTIVES, build_dir="build/cython", annotate=False)
+        modules = cythonize(
+            extensions(),
+            compiler_directives=DIRECTIVES,
+            include_path=[str(package_tree())],
+            build_dir="build/cython",
+            nthreads=os.cpu_count() or 1,
+        )
     setup(
         version=version(),
         packages=list(PACKAGES.values()),
         package_dir={package: folder for folder, package in PACKAGES.items()},
         package_data={package: ["*.pxd", "*.pyi", "py.typed"] for package in PACKAGES.values()},
         ext_modules=modules,
+        options={"build_ext": {"parallel": os.cpu_count() or 1}},
         zip_safe=False,
     )
 

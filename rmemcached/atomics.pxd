@@ -14,7 +14,7 @@ cdef extern from *:
     #define rmc_relaxed_load(p)      __atomic_load_n((p), __ATOMIC_RELAXED)
     #define rmc_relaxed_store(p, v)  __atomic_store_n((p), (v), __ATOMIC_RELAXED)
     /* For counters with a single writer: no lock prefix, yet no torn read. */
-    #define rmc_counter_add(p, v)    __atomic_store_n((p), __atomic_load_n((p), __ATOMIC_RELAXED) + (v), __ATOMIC_RELAXED)
+    #define rmc_counter_add(p, v)    rmc_relaxed_store((p), rmc_relaxed_load(p) + (v))
     #define rmc_fetch_add(p, v)      __atomic_fetch_add((p), (v), __ATOMIC_ACQ_REL)
     #define rmc_fetch_sub(p, v)      __atomic_fetch_sub((p), (v), __ATOMIC_ACQ_REL)
     #define rmc_load_acquire(p)      __atomic_load_n((p), __ATOMIC_ACQUIRE)

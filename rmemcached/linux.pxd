@@ -9,7 +9,6 @@ cdef extern from "<errno.h>" nogil:
     int errno
     enum:
         EAGAIN
-        EWOULDBLOCK
         EINTR
         EMFILE
         ENFILE

@@ -1,8 +1,8 @@
 """The per-connection RDMA resource: exchange, post, complete, tear down (docs/rdma-protocol.md).
 
-A `rdma_device` is shared by all workers; a `rdma_thread` and everything below it belongs to one worker and is used by that
-thread alone, except where noted. The layer knows no sockets but the stream it hands to the provider, and nothing of the server above
-it: the server gives it the drive machine and a function to call when a connection has failed.
+A `rdma_device` is shared by all workers; a `rdma_thread` and everything below it belongs to one worker and is used by
+that thread alone, except where noted. The layer knows no sockets but the stream it hands to the provider, and nothing
+of the server above it: the server gives it the drive machine and a function to call when a connection has failed.
 """
 
 from libc.stddef cimport size_t
@@ -18,8 +18,8 @@ cdef enum:
     RDMA_TOKEN_LENGTH = 16
 
 ctypedef conn_want (*drive_fn)(conn *c) noexcept nogil
-# Called as the last thing that is done with a connection whose queue pair failed; `line` (with \r\n) says why, or is NULL when the
-# peer went away. The function may call rdma_conn_destroy.
+# Called as the last thing that is done with a connection whose queue pair failed; `line` (with \r\n) says why, or is
+# NULL when the peer went away. The function may call rdma_conn_destroy.
 ctypedef void (*rdma_failed_fn)(void *owner, const char *line) noexcept nogil
 
 cdef struct rdma_limits:
@@ -38,7 +38,8 @@ cdef struct rdma_conn
 cdef rdma_device *rdma_device_open(const verbs_provider *provider, const rdma_limits *limits, drive_fn drive,
                                    rdma_failed_fn failed, const char **error) noexcept nogil
 cdef void rdma_device_close(rdma_device *dev) noexcept nogil
-# Registers item memory (local write only). Any thread; extents come in rising order and are ARENA_EXTENT long or the arena's last.
+# Registers item memory (local write only). Any thread; extents come in rising order and are ARENA_EXTENT long or the
+# arena's last.
 cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noexcept nogil
 
 cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker) noexcept nogil

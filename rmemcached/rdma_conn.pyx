@@ -1,20 +1,21 @@
 """The per-connection RDMA resource (docs/rdma-protocol.md): exchange, post, complete, tear down.
 
-Each queue pair has a completion queue of its own on the worker's completion channel: an event names the connection that has
-something to do, and idle connections cost nothing. A connection owns one registered buffer, cut into receive and send messages;
-item memory is registered once for the whole device. Whatever could not be posted for want of credits, send buffers or send queue
-entries stays where it is (in the reply list of its stream) and is tried again at the next completion.
+Each queue pair has a completion queue of its own on the worker's completion channel: an event names the connection
+that has something to do, and idle connections cost nothing. A connection owns one registered buffer, cut into receive
+and send messages; item memory is registered once for the whole device. Whatever could not be posted for want of
+credits, send buffers or send queue entries stays where it is (in the reply list of its stream) and is tried again at
+the next completion.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.uio cimport iovec
 
 from rmemcached.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load
 from rmemcached.linux cimport (
-    EINTR, errno, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
 )
 from rmemcached.protocol.conn cimport (
     WANT_CLOSE, WANT_FLUSH, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_gather, conn_init, conn_next_write,
@@ -28,14 +29,13 @@ from rmemcached.verbs.soft cimport (
     soft_query_counters,
 )
 from rmemcached.verbs.verbs cimport (
-    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_MTU_4096, IBV_QP_ACCESS_FLAGS,
-    IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU,
-    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE,
-    IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
-    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_comp_channel,
-    ibv_context, ibv_cq, ibv_device, ibv_gid, ibv_mr, ibv_pd, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_qp,
-    ibv_qp_attr, ibv_qp_init_attr, ibv_recv_wr, ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_status,
-    verbs_provider,
+    IBV_ACCESS_LOCAL_WRITE, IBV_MTU_4096, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC,
+    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT,
+    IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR,
+    IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_gid,
+    ibv_mr, ibv_pd, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_recv_wr,
+    ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_status, verbs_provider,
 )
 
 cdef extern from "<endian.h>" nogil:
@@ -473,7 +473,8 @@ cdef bint stream_read(rdma_stream *st) noexcept nogil:
 
 
 cdef bint stream_write(rdma_stream *st, mc_resp *resp) noexcept nogil:
-    """Posts WRITEs of a reply's data into the memory the client named. False: the send queue is full, to be continued."""
+    """Posts WRITEs of a reply's data into the memory the client named. False: the send queue is full, to be continued.
+    Posts WRITEs of a reply's data into the memory the client named. False: the send queue is full, to be continued."""
     cdef rdma_conn *rc = st.rc
     cdef iovec iov
     cdef item *it = resp.item
@@ -585,7 +586,8 @@ cdef void stream_run(rdma_stream *st) noexcept nogil:
 
 
 cdef bint stream_input(rdma_stream *st, const char *data, size_t length) noexcept nogil:
-    """Takes the payload of a DATA message. False: the stream is gone or out of memory (then the connection has failed)."""
+    """Takes the payload of a DATA message. False: the stream is gone or out of memory (then the connection has
+    failed)."""
     cdef rdma_conn *rc = st.rc
     cdef uint32_t id = st.id
     cdef bint direct = st.c.rbytes == 0 and st.reads == 0 and not rc.blocked >> id & 1
@@ -902,8 +904,8 @@ cdef bint bring_up(rdma_conn *rc, const exchange_request *req) noexcept nogil:
     attr.ah_attr.port_num = 1
     attr.ah_attr.grh.dgid = req.gid
     attr.ah_attr.grh.hop_limit = 64
-    if dev.provider.modify_qp(rc.qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) != 0:
+    if dev.provider.modify_qp(rc.qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                              IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) != 0:
         return False
     memset(&attr, 0, sizeof(attr))
     attr.qp_state = IBV_QPS_RTS
@@ -922,7 +924,8 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
     cdef ibv_qp_init_attr init
     cdef size_t size
     cdef void *buffer = NULL
-    cdef unsigned int i
+    cdef unsigned int bucket
+    cdef int i
     if rc == NULL:
         return NULL
     rc.t = t
@@ -958,9 +961,9 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
         if getrandom(rc.token, RDMA_TOKEN_LENGTH, 0) == RDMA_TOKEN_LENGTH and bring_up(rc, req) \
                 and ibv_req_notify_cq(rc.cq, 0) == 0:
             pthread_mutex_lock(&dev.lock)
-            i = token_bucket(rc.token)
-            rc.token_next = dev.tokens[i]
-            dev.tokens[i] = rc
+            bucket = token_bucket(rc.token)
+            rc.token_next = dev.tokens[bucket]
+            dev.tokens[bucket] = rc
             pthread_mutex_unlock(&dev.lock)
             return rc
     conn_free(rc)
@@ -1039,7 +1042,7 @@ cdef rdma_conn *rdma_exchange(rdma_thread *t, void *owner, bint has_one, const c
         snprintf(reply, reply_size, b"CLIENT_ERROR rdma: this connection has a queue pair\r\n")
     elif not key_is(req.transport, req.transport_length, b"soft_iw"):
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: transport %.*s is not available here\r\n",
-                 <int>min(req.transport_length, 32), req.transport)
+                 <int>min(req.transport_length, <size_t>32), req.transport)
     else:
         if fetch_add(&dev.queue_pairs, 1) < dev.limits.max_qps:
             rc = conn_make(t, owner, &req)
@@ -1055,8 +1058,8 @@ cdef rdma_conn *rdma_exchange(rdma_thread *t, void *owner, bint has_one, const c
     to_hex(dev.gid.raw, 16, gid)
     to_hex(rc.token, RDMA_TOKEN_LENGTH, token)
     snprintf(reply, reply_size,
-             b"RDMA version=%d transport=soft_iw qpn=%u psn=%u gid=%s lid=0 mtu=4096 credits=%u msgsize=%u ird=%u ord=%u "
-             b"crc=%d eager=%u token=%s\r\n",
+             b"RDMA version=%d transport=soft_iw qpn=%u psn=%u gid=%s lid=0 mtu=4096 credits=%u msgsize=%u "
+             b"ird=%u ord=%u crc=%d eager=%u token=%s\r\n",
              <int>RDMA_PROTOCOL_VERSION, rc.qp.qp_num, rc.qp.qp_num & 0xffffff, gid, dev.limits.credits,
              dev.limits.msgsize, dev.limits.ird, dev.limits.ord, <int>dev.limits.crc, dev.limits.eager, token)
     return rc
@@ -1101,6 +1104,7 @@ cdef void rdma_stats(rdma_device *dev, stat_buf *out) noexcept nogil:
     cdef rdma_thread *t
     cdef rdma_conn *rc
     cdef size_t i
+    cdef int bucket
     memset(&sum, 0, sizeof(sum))
     pthread_mutex_lock(&dev.lock)
     wire = dev.gone
@@ -1109,8 +1113,8 @@ cdef void rdma_stats(rdma_device *dev, stat_buf *out) noexcept nogil:
         for i in range(sizeof(rdma_counters) // sizeof(uint64_t)):
             (<uint64_t *>&sum)[i] += relaxed_load(&(<uint64_t *>&t.counters)[i])
         t = t.next
-    for i in range(TOKEN_BUCKETS):
-        rc = dev.tokens[i]
+    for bucket in range(TOKEN_BUCKETS):
+        rc = dev.tokens[bucket]
         while rc != NULL:
             if soft_query_counters(rc.qp, &one) == 0:
                 add_counters(&wire, &one)

@@ -6,7 +6,8 @@ from libc.string cimport memchr, memset, strlen, strncmp
 from rmemcached.rdma_conn cimport RDMA_LINE_MAX, RDMA_PROTOCOL_VERSION
 
 
-cdef bint parse_number(const char *text, size_t length, unsigned long low, unsigned long high, unsigned long *out) noexcept nogil:
+cdef bint parse_number(const char *text, size_t length, unsigned long low, unsigned long high,
+                       unsigned long *out) noexcept nogil:
     """Decimal digits only, low <= value <= high."""
     cdef unsigned long value = 0
     cdef size_t i

@@ -4,22 +4,21 @@ import errno as errno_codes
 import os
 import socket
 import stat
-import sys
 import time
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 from libc.stdio cimport fprintf, stderr
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strlen
 
-from rmemcached.atomics cimport counter_add, fetch_add, fetch_sub, load_acquire, relaxed_load, relaxed_store, store_release
+from rmemcached.atomics cimport fetch_add, fetch_sub, relaxed_load, relaxed_store, store_release
 from rmemcached.drive_machine cimport drive_machine
 from rmemcached.linux cimport (
-    CLOCK_MONOTONIC, EAGAIN, ECONNABORTED, EINTR, EMFILE, ENFILE, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN,
-    EWOULDBLOCK, IPPROTO_TCP, MSG_DONTWAIT, MSG_NOSIGNAL, SFD_CLOEXEC, SFD_NONBLOCK, SIGINT, SIGTERM, SIG_BLOCK, SIG_SETMASK,
-    SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, SO_KEEPALIVE, TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, accept4, close,
-    epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno, itimerspec, pthread_join, pthread_sigmask, read, send,
-    setsockopt, sigaddset, sigemptyset, signalfd, signalfd_siginfo, sigset_t, strsignal, timerfd_create, timerfd_settime,
+    CLOCK_MONOTONIC, ECONNABORTED, EINTR, EMFILE, ENFILE, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLLIN, IPPROTO_TCP,
+    MSG_DONTWAIT, MSG_NOSIGNAL, SFD_CLOEXEC, SFD_NONBLOCK, SIGINT, SIGTERM, SIG_BLOCK, SIG_SETMASK, SOCK_CLOEXEC,
+    SOCK_NONBLOCK, SOL_SOCKET, SO_KEEPALIVE, TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, accept4, close, epoll_create1,
+    epoll_ctl, epoll_event, epoll_wait, errno, itimerspec, pthread_join, pthread_sigmask, read, send, setsockopt,
+    sigaddset, sigemptyset, signalfd, signalfd_siginfo, sigset_t, timerfd_create, timerfd_settime,
 )
 from rmemcached.protocol.conn cimport conn
 from rmemcached.rdma_conn cimport (
@@ -53,7 +52,8 @@ class ServerError(Exception):
 
 # ---- hooks that the protocol calls -----------------------------------------------------------------------------------
 
-cdef void hook_exchange(void *arg, conn *c, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
+cdef void hook_exchange(void *arg, conn *c, const char *line, size_t length, char *reply,
+                        size_t reply_size) noexcept nogil:
     cdef server *s = <server *>arg
     cdef connection *cn
     cdef const char *text
@@ -278,9 +278,10 @@ cdef class Server:
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except socket.gaierror as error:
-            raise ServerError(f"getaddrinfo(): {error.strerror}\nfailed to listen on TCP port {port}: {host}", 71) from None
+            message = f"getaddrinfo(): {error.strerror}\nfailed to listen on TCP port {port}: {host}"
+            raise ServerError(message, 71) from None
         problem = None
-        opened = 0
+        previous = None
         for family, kind, number, _, address in found:
             try:
                 sock = socket.socket(family, kind, number)
@@ -288,9 +289,9 @@ cdef class Server:
                 # No IPv6 in this kernel, say.
                 problem = problem or error
                 continue
-            if port == 0 and opened:
+            if port == 0 and previous is not None:
                 # One ephemeral port for both families.
-                address = (address[0], self.sockets[-1].getsockname()[1], *address[2:])
+                address = (address[0], previous.getsockname()[1], *address[2:])
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
@@ -308,9 +309,10 @@ cdef class Server:
                 continue
             sock.setblocking(False)
             self.sockets.append(sock)
-            opened += 1
-        if not opened or (problem is not None and problem.errno == errno_codes.EADDRINUSE):
-            raise ServerError(f"failed to listen on TCP port {port}: {problem.strerror if problem else 'no address'}", 71)
+            previous = sock
+        if previous is None or (problem is not None and problem.errno == errno_codes.EADDRINUSE):
+            reason = problem.strerror if problem is not None else "no address"
+            raise ServerError(f"failed to listen on TCP port {port}: {reason}", 71)
 
     def write_port_file(self):
         """The file of MEMCACHED_PORT_FILENAME names the ports in use; written whole or not at all."""
@@ -337,7 +339,6 @@ cdef class Server:
         cdef store_config config
         cdef const char *problem = NULL
         cdef unsigned int i
-        cdef int err
         memset(&config, 0, sizeof(config))
         config.maxbytes = s.settings.maxbytes
         config.item_size_max = s.settings.item_size_max
@@ -354,7 +355,8 @@ cdef class Server:
         if s.store == NULL:
             raise ServerError((<bytes>problem).decode())
         if s.settings.rdma:
-            device = rdma_device_open(soft_provider(), &s.settings.rdma_limits, drive_machine, connection_rdma_failed, &problem)
+            device = rdma_device_open(soft_provider(), &s.settings.rdma_limits, drive_machine, connection_rdma_failed,
+                                      &problem)
             if device == NULL:
                 raise ServerError(f"RDMA: {(<bytes>problem).decode()}; -o no_rdma runs without")
             s.device = device

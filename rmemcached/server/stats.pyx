@@ -5,7 +5,7 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcmp, memset, strlen
 from posix.unistd cimport getpid
 
-from rmemcached.atomics cimport fetch_sub, relaxed_load, relaxed_store
+from rmemcached.atomics cimport relaxed_load, relaxed_store
 from rmemcached.protocol.conn cimport (
     MEMCACHED_VERSION, conn, mc_resp, slab_counters, stat_append, stat_append_text, stat_buf, thread_stats,
 )
@@ -44,9 +44,9 @@ cdef void append_decimal(stat_buf *out, const char *name, const char *fmt, doubl
     stat_append_text(out, name, text)
 
 
-cdef void append_class(stat_buf *out, const char *prefix, unsigned int clsid, const char *name, uint64_t value) noexcept nogil:
+cdef void append_class(stat_buf *out, const char *prefix, int clsid, const char *name, uint64_t value) noexcept nogil:
     cdef char full[80]
-    snprintf(full, sizeof(full), b"%s%u:%s", prefix, clsid, name)
+    snprintf(full, sizeof(full), b"%s%d:%s", prefix, clsid, name)
     stat_append(out, full, value)
 
 
@@ -65,13 +65,15 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     cdef slab_counters c
     cdef store_stats st
     cdef rusage usage
-    cdef size_t i, j
+    cdef int k
+    cdef unsigned int i
+    cdef size_t j
     cdef uint64_t connections = 0
     sum_threads(s, &t)
     memset(&c, 0, sizeof(c))
-    for i in range(MAX_NUMBER_OF_SLAB_CLASSES):
+    for k in range(MAX_NUMBER_OF_SLAB_CLASSES):
         for j in range(sizeof(slab_counters) // sizeof(uint64_t)):
-            (<uint64_t *>&c)[j] += (<uint64_t *>&t.slab[i])[j]
+            (<uint64_t *>&c)[j] += (<uint64_t *>&t.slab[k])[j]
     for i in range(s.settings.num_threads):
         connections += relaxed_load(&s.workers[i].nconnections)
     store_get_stats(s.store, &st)
@@ -167,7 +169,7 @@ cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
 
 cdef void items_text(server *s, stat_buf *out) noexcept nogil:
     cdef class_stats k
-    cdef unsigned int i
+    cdef int i
     for i in range(1, MAX_NUMBER_OF_SLAB_CLASSES):
         if not store_get_class_stats(s.store, i, &k) or k.number == 0:
             continue
@@ -188,7 +190,8 @@ cdef void items_text(server *s, stat_buf *out) noexcept nogil:
 cdef void slabs_text(server *s, stat_buf *out) noexcept nogil:
     cdef class_stats k
     cdef thread_stats t
-    cdef unsigned int i, active = 0
+    cdef int i
+    cdef unsigned int active = 0
     cdef uint64_t pages = 0
     sum_threads(s, &t)
     for i in range(1, MAX_NUMBER_OF_SLAB_CLASSES):

@@ -1,9 +1,9 @@
 """Worker threads and the epoll engine.
 
-A worker waits in epoll_wait for its sockets, for the eventfd through which the listener hands connections over, and for its RDMA
-completion channel. What arrives is read into one buffer per worker (a payload straight into its item), the drive machine is
-run over it, and the replies to everything that was in one read leave in one sendmsg. A connection owns a read buffer only
-while a command is incomplete, so an idle one costs its structure alone.
+A worker waits in epoll_wait for its sockets, for the eventfd through which the listener hands connections over, and
+for its RDMA completion channel. What arrives is read into one buffer per worker (a payload straight into its item),
+the drive machine is run over it, and the replies to everything that was in one read leave in one sendmsg. A connection
+owns a read buffer only while a command is incomplete, so an idle one costs its structure alone.
 """
 
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -13,14 +13,14 @@ from posix.uio cimport iovec
 from rmemcached.atomics cimport counter_add, fetch_sub, load_acquire, relaxed_store
 from rmemcached.drive_machine cimport drive_machine
 from rmemcached.linux cimport (
-    EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, ENOMEM, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD,
-    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EWOULDBLOCK, MSG_DONTWAIT, MSG_NOSIGNAL, close, epoll_create1, epoll_ctl, epoll_event,
-    epoll_wait, errno, eventfd, msghdr, pthread_create, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR,
+    EPOLLHUP, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_NOSIGNAL, close, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
+    errno, eventfd, msghdr, pthread_create, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, pthread_setname_np, read, readv, recv, send, sendmsg, write,
 )
 from rmemcached.protocol.conn cimport (
-    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn_gather, conn_init,
-    conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread_release, conn_want,
+    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_YIELD, conn_gather, conn_init, conn_payload_iov,
+    conn_payload_received, conn_release, conn_sent, conn_thread_release, conn_want,
 )
 from rmemcached.rdma_conn cimport (
     rdma_conn_destroy, rdma_stream_request, rdma_thread_create, rdma_thread_destroy, rdma_thread_fd, rdma_thread_run,
@@ -71,7 +71,8 @@ cdef connection *connection_open(worker *w, int fd) noexcept nogil:
 
 
 cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
-    """Releases all the connection holds. The structure itself is freed at the end of the turn: events of it may be pending."""
+    """Releases all the connection holds. The structure itself is freed at the end of the turn: events of it may be
+    pending."""
     cdef worker *w = cn.w
     if cn.fd < 0:
         return
@@ -99,7 +100,8 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
 
 
 cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil:
-    """The queue pair of a lifeline is in error: says so on the lifeline where that cannot garble a reply, and ends it."""
+    """The queue pair of a lifeline is in error: says so on the lifeline where that cannot garble a reply, and ends it.
+    The queue pair of a lifeline is in error: says so on the lifeline where that cannot garble a reply, and ends it."""
     cdef connection *cn = <connection *>owner
     if line != NULL and cn.c.npending == 0:
         send(cn.fd, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT)
@@ -179,7 +181,7 @@ cdef int connection_flush(connection *cn) noexcept nogil:
         if n < 0:
             if errno == EINTR:
                 continue
-            if errno == EAGAIN or errno == EWOULDBLOCK:
+            if errno == EAGAIN:
                 return 0
             return -1
         counter_add(&cn.w.thread.stats.bytes_written, <uint64_t>n)
@@ -304,7 +306,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
             return
         if errno == EINTR:
             continue
-        if errno != EAGAIN and errno != EWOULDBLOCK:
+        if errno != EAGAIN:
             connection_end(cn, True)
         return
 
@@ -424,7 +426,8 @@ cdef void *worker_main(void *arg) noexcept nogil:
 
 
 cdef int worker_init(worker *w) noexcept nogil:
-    """Makes the descriptors and buffers; `thread`, `device` and the shared pointers are set by the caller. -1: errno."""
+    """Makes the descriptors and buffers; `thread`, `device` and the shared pointers are set by the caller. -1: errno.
+    Makes the descriptors and buffers; `thread`, `device` and the shared pointers are set by the caller. -1: errno."""
     cdef epoll_event ev
     w.epfd = epoll_create1(EPOLL_CLOEXEC)
     w.notify_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)

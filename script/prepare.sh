@@ -1,0 +1,53 @@
+# Sourced by script/demo and script/test: makes .venv with everything the project needs.
+# PYTHON names the interpreter (default: python3).
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+python=${PYTHON:-python3}
+
+die() {
+    echo "$*" >&2
+    exit 1
+}
+
+# missing_packages: the Debian packages that have what is not here
+missing_packages() {
+    local include
+    command -v cc >/dev/null || echo gcc libc6-dev
+    if command -v "$python" >/dev/null; then
+        include=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
+        [ -e "$include/Python.h" ] || echo python3-dev
+        "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+    else
+        echo python3 python3-dev python3-venv
+    fi
+    [ -e /usr/include/infiniband/verbs.h ] || echo libibverbs-dev
+    [ -e /usr/include/isa-l.h ] || echo libisal-dev
+    command -v memcached >/dev/null || [ -x /usr/bin/memcached ] || echo memcached
+}
+
+install_packages() {
+    local missing
+    missing=$(missing_packages | tr '\n' ' ')
+    [ -n "${missing// /}" ] || return 0
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "installing: $missing"
+        # A package's daemon is not to be started by its installation.
+        DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq update &&
+            DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq install -y --no-install-recommends $missing >/dev/null ||
+            die "apt-get could not install: $missing"
+    else
+        die "missing: these packages (Debian's names; install them as root): $missing"
+    fi
+}
+
+# prepare EXTRAS [pip options]: builds and installs the project into .venv
+prepare() {
+    local extras=$1
+    shift
+    install_packages
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        die "Python 3.11 or later is needed; $("$python" -V) was found (PYTHON=... names another)"
+    [ -x .venv/bin/python ] || "$python" -m venv .venv
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" ".[$extras]" ||
+        die "the build failed"
+}
