@@ -17,7 +17,7 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef enum:
     HELD = 8            # references that a thread keeps over other commands
-    MAX_RUNS = 64       # runs of an item's data
+    MAX_RUNS = 16       # runs of an item's data that are looked at together
     NUMBER = 3          # the kind of key that holds a number
     BLOCKS = 2
 
@@ -74,52 +74,71 @@ cdef bint _fill(item *it, uint64_t key, uint64_t seed) noexcept nogil:
     cdef int i, n
     cdef size_t pos = 0
     cdef size_t j
+    cdef size_t length = it.nbytes - 2
     cdef uint64_t word = 0
     cdef uint64_t kind = key % 4
-    n = st.item_iov(it, 0, it.nbytes - 2, runs, MAX_RUNS)
-    for i in range(n):
-        for j in range(runs[i].iov_len):
-            if pos % 8 == 0:
-                if kind == BLOCKS and pos % 16 == 0:
-                    seed = _mix(seed + 1)
-                word = _word(key, kind, seed, pos // 8)
-            (<unsigned char *>runs[i].iov_base)[j] = <unsigned char>(word >> 8 * (pos % 8))
-            pos += 1
-    return pos == <size_t>it.nbytes - 2
+    while pos < length:
+        n = st.item_iov(it, pos, length - pos, runs, MAX_RUNS)
+        if n == 0:
+            return False
+        for i in range(n):
+            for j in range(runs[i].iov_len):
+                if pos % 8 == 0:
+                    if kind == BLOCKS and pos % 16 == 0:
+                        seed = _mix(seed + 1)
+                    word = _word(key, kind, seed, pos // 8)
+                (<unsigned char *>runs[i].iov_base)[j] = <unsigned char>(word >> 8 * (pos % 8))
+                pos += 1
+    return pos == length
+
+
+cdef struct reader:         # what has been seen of a value
+    uint64_t key
+    uint64_t kind
+    size_t length
+    size_t pos
+    uint64_t seed
+    uint64_t word
+
+
+cdef inline bint _verify_byte(reader *r, unsigned char c) noexcept nogil:
+    cdef size_t pos = r.pos
+    r.pos += 1
+    if pos >= r.length:
+        return c == (c'\r' if pos == r.length else c'\n')
+    if r.kind == NUMBER:
+        return c'0' <= c <= c'9' or c == c' '
+    if pos < 8 or (r.kind == BLOCKS and pos % 16 < 8):
+        if pos % 8 == 0:
+            r.seed = 0
+        r.seed |= <uint64_t>c << 8 * (pos % 8)
+        return True
+    if pos % 8 == 0:
+        r.word = _word(r.key, r.kind, r.seed, pos // 8)
+    return c == <unsigned char>(r.word >> 8 * (pos % 8))
 
 
 cdef bint _verify(item *it, uint64_t key) noexcept nogil:
     """Whether the data bytes are a value that some thread wrote for the key, whole."""
     cdef iovec runs[MAX_RUNS]
     cdef int i, n
-    cdef size_t pos = 0
     cdef size_t j
-    cdef size_t length = it.nbytes - 2
-    cdef uint64_t word = 0
-    cdef uint64_t seed = 0
-    cdef uint64_t kind = key % 4
-    cdef unsigned char c
-    cdef char end[2]
-    n = st.item_iov(it, 0, it.nbytes, runs, MAX_RUNS)
-    for i in range(n):
-        for j in range(runs[i].iov_len):
-            c = (<unsigned char *>runs[i].iov_base)[j]
-            if pos >= length:
-                end[pos - length] = c
-            elif kind == NUMBER:
-                if not (c'0' <= c <= c'9' or c == c' '):
+    cdef reader r
+    memset(&r, 0, sizeof(r))
+    r.key = key
+    r.kind = key % 4
+    r.length = it.nbytes - 2
+    if r.kind == BLOCKS and r.length % 16 != 0:
+        return False
+    while r.pos < <size_t>it.nbytes:
+        n = st.item_iov(it, r.pos, it.nbytes - r.pos, runs, MAX_RUNS)
+        if n == 0:
+            return False
+        for i in range(n):
+            for j in range(runs[i].iov_len):
+                if not _verify_byte(&r, (<unsigned char *>runs[i].iov_base)[j]):
                     return False
-            elif (kind == BLOCKS and pos % 16 < 8) or pos < 8:
-                if pos % 8 == 0:
-                    seed = 0
-                seed |= <uint64_t>c << 8 * (pos % 8)
-            else:
-                if pos % 8 == 0:
-                    word = _word(key, kind, seed, pos // 8)
-                if c != <unsigned char>(word >> 8 * (pos % 8)):
-                    return False
-            pos += 1
-    return pos == <size_t>it.nbytes and end[0] == c'\r' and end[1] == c'\n' and (kind != BLOCKS or length % 16 == 0)
+    return r.pos == <size_t>it.nbytes
 
 
 cdef bint _key_matches(item *it, const char *key, size_t nkey) noexcept nogil:
@@ -258,7 +277,7 @@ cdef void _one_command(stress_thread *t) noexcept nogil:
     elif dice < 960:
         _release_held(t, &t.held[_random(t) % HELD])
     elif dice == 999 and t.clock:
-        if _random(t) % 64 == 0:
+        if _random(t) % 8 == 0:
             st.store_flush_all(t.s, <int64_t>(_random(t) % 2))
             t.result.flushed += 1
         else:

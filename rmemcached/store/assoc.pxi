@@ -14,7 +14,7 @@ cdef inline uint64_t _load4(const char *p) noexcept nogil:
 
 
 cdef uint32_t store_hash(const char *key, size_t nkey) noexcept nogil:
-    """Hash of a key: folded 64 x 64 bit multiplications, 16 bytes a step. The same in every process of one byte order."""
+    """Hash of a key: folded 64 x 64 bit multiplications, 16 bytes a step. The same in every process."""
     cdef uint64_t h = mum(<uint64_t>nkey ^ <uint64_t>0x9e3779b97f4a7c15, <uint64_t>0xd1342543de82ef95)
     cdef uint64_t a, b
     cdef size_t left = nkey

@@ -95,7 +95,7 @@ cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noe
 
 
 cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
-    """A chunk of the class: a free one, else of an expired item, else of a new page, else of an evicted item; or NULL."""
+    """A chunk of the class: a free one, an expired item's, one of a new page, an evicted item's; or NULL."""
     cdef item *it = slabs_alloc(s, clsid, False)
     cdef int pulls = 0
     if it != NULL:
@@ -316,7 +316,7 @@ cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint
 
 
 cdef item *item_get(store *s, const char *key, size_t nkey, bint do_update) noexcept nogil:
-    """The item of the key, with a reference, or NULL. An expired or flushed one is unlinked. do_update: it counts as used."""
+    """The item of the key, with a reference, or NULL. An expired or flushed one is unlinked. do_update: it is used."""
     cdef uint32_t hv = store_hash(key, nkey)
     cdef item *it
     item_lock(s, hv)
@@ -364,10 +364,10 @@ cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv,
                                    bint set_stale, int *nbytes_out) noexcept nogil:
     """Stores it as op says (memcached.c, do_store_item). The caller keeps its reference whatever the result.
 
-    The CAS value that the client compares with is in the item (ITEM_set_cas; 0: none). cas_in: the CAS value that the
-    stored item gets; 0: the next one. cas_out (may be NULL): its CAS value when STORED. set_stale: a compared value that
-    is older than the item's is stored and marked ITEM_STALE. nbytes_out (may be NULL): data length after append and
-    prepend, otherwise untouched. Append and prepend without memory for the result are NOT_STORED.
+    The CAS value that the client compares with is in the item (ITEM_set_cas; 0: none). cas_in: the CAS value that
+    the stored item gets; 0: the next one. cas_out (may be NULL): its CAS value when STORED. set_stale: a compared
+    value that is older than the item's is stored and marked ITEM_STALE. nbytes_out (may be NULL): data length after
+    append and prepend, otherwise untouched. Append and prepend without memory for the result are NOT_STORED.
     """
     cdef item *old = do_item_get(s, ITEM_key(it), it.nkey, hv, False)
     cdef item *joined = NULL
@@ -432,16 +432,36 @@ cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas_in
     return result
 
 
+cdef inline bint _is_space(char c) noexcept nogil:
+    return c == c' ' or c'\t' <= c <= c'\r'
+
+
 cdef bint _parse_number(const char *text, uint64_t *value) noexcept nogil:
-    """A decimal number that white space ends, as memcached's safe_strtoull takes it: "-5" is none, "-0" is."""
-    cdef char *end
-    errno = 0
-    value[0] = strtoull(text, &end, 10)
-    if errno == ERANGE or end == text:
+    """A decimal number that white space or a NUL ends; takes what memcached's safe_strtoull takes: white space and a
+    sign before it, no overflow, and of negative numbers those that strtoull makes positive (-0).
+    """
+    cdef uint64_t total = 0
+    cdef unsigned int digit
+    cdef bint negative
+    while _is_space(text[0]):
+        text += 1
+    negative = text[0] == c'-'
+    if negative or text[0] == c'+':
+        text += 1
+    if not c'0' <= text[0] <= c'9':
         return False
-    if end[0] != c' ' and end[0] != c'\0' and not (c'\t' <= end[0] <= c'\r'):
-        return False
-    return not (<int64_t>value[0] < 0 and memchr(text, c'-', <size_t>(end - text)) != NULL)
+    while c'0' <= text[0] <= c'9':
+        digit = text[0] - c'0'
+        if total > (<uint64_t>0xffffffffffffffff - digit) // 10:
+            return False
+        total = total * 10 + digit
+        text += 1
+    if negative:
+        total = 0 - total
+        if <int64_t>total < 0:
+            return False
+    value[0] = total
+    return _is_space(text[0]) or text[0] == 0
 
 
 cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, uint64_t delta, char *buf,

@@ -41,9 +41,9 @@ cdef void _item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) noe
 
 
 cdef int lru_pull_tail(store *s, unsigned int clsid, bint evict) noexcept nogil:
-    """Looks at the oldest items of a class: drops those that are expired or flushed and, if none was and evict is set, one
-    more. Returns how many went. An item that somebody has a reference to is of no use here, for its memory would not
-    come back: it is in use, so it moves to the head.
+    """Looks at the oldest items of a class: drops those that are expired or flushed and, if none was and evict is set,
+    one more. Returns how many went. An item that somebody has a reference to is of no use here, for its memory would
+    not come back: it is in use, so it moves to the head.
     """
     cdef lru_queue *q = &s.queues[clsid | COLD_LRU]
     cdef item *it

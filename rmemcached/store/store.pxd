@@ -229,7 +229,7 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
 cdef uint64_t get_cas_id(store *s) noexcept nogil
 
 # --- the bytes of an item ---
-# Describes data bytes [offset, offset + length) (clipped to the item's nbytes) and returns the number of entries filled.
+# Describes data bytes [offset, offset + length), clipped to the item's nbytes; returns the number of entries filled.
 # When max_iov is too small they cover only the first of the bytes: go on at offset + the sum of their lengths.
 cdef int item_iov(item *it, size_t offset, size_t length, iovec *iov, int max_iov) noexcept nogil
 

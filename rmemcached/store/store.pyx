@@ -1,12 +1,12 @@
 """The item store (see store.pxd for what it promises). The parts: slabs, assoc, lru, items, check.
 
-Lock order: one item lock, then LRU locks, then the slabs lock. Against that order only trylock is used (eviction looks
-for a victim with an LRU lock held and tries its item lock). The hash table's growth takes all item locks, in index order.
+Lock order: one item lock, then LRU locks, then the slabs lock. Against that order only trylock is used (eviction
+looks for a victim with an LRU lock held and tries its item lock). The hash table's growth takes all item locks, in index
+order.
 """
 
-from libc.errno cimport ERANGE, errno
-from libc.stdlib cimport calloc, free, strtoull
-from libc.string cimport memchr, memcmp, memcpy, memset, strlen
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy, memset
 
 from rmemcached.atomics cimport fetch_add, fetch_sub, load_acquire, relaxed_load, relaxed_store, store_release
 

@@ -1,0 +1,177 @@
+"""Expiry times, touch, flush_all, the clock."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from rmemcached.store._testing import Store
+
+MONTH = 60 * 60 * 24 * 30
+
+
+def test_clock_starts_an_interval_and_two_seconds_in() -> None:
+    with Store() as store:
+        assert store.time in (62, 63)
+        assert abs(store.process_started + 62 - time.time()) < 2
+        started = store.time
+        store.advance(10)
+        assert store.time in (started + 10, started + 11)
+
+
+def test_realtime() -> None:
+    with Store() as store:
+        now = store.time
+        started = store.process_started
+        assert store.realtime(0) == 0
+        assert store.realtime(-1) == 1
+        assert store.realtime(-(1 << 62)) == 1
+        assert store.realtime(1) == now + 1
+        assert store.realtime(MONTH) == now + MONTH
+        assert store.realtime(MONTH + 1) == 1
+        assert store.realtime(started) == 1
+        assert store.realtime(started + 1) == 1
+        assert store.realtime(started + 1000) == 1000
+        assert store.realtime(1 << 62) == 0xFFFFFFFF
+
+
+def test_items_expire_when_read() -> None:
+    with Store() as store:
+        store.set(b"never", b"1")
+        store.set(b"soon", b"1", exptime=10)
+        store.set(b"absolute", b"1", exptime=store.process_started + store.time + 20)
+        store.set(b"past", b"1", exptime=-1)
+        assert store.get(b"past") is None
+        store.advance(8)
+        assert store.get(b"soon") == b"1"
+        store.advance(2)
+        assert store.get(b"soon") is None
+        assert store.get(b"absolute") == b"1"
+        store.advance(10)
+        assert store.get(b"absolute") is None
+        store.advance(MONTH)
+        assert store.get(b"never") == b"1"
+        stats = store.stats()
+        assert (stats["get_expired"], stats["curr_items"]) == (3, 1)
+        store.check()
+
+
+def test_expired_items_do_not_count_for_stores() -> None:
+    with Store() as store:
+        for op, result in (
+            ("add", "STORED"),
+            ("replace", "NOT_STORED"),
+            ("append", "NOT_STORED"),
+            ("prependviv", "STORED"),
+            ("cas", "NOT_FOUND"),
+        ):
+            store.set(b"k", b"old", exptime=1)
+            cas = store.item(b"k").cas
+            store.advance(2)
+            assert store.store(op, b"k", b"new", cas=cas)[0] == result
+            assert store.get(b"k") == (b"new" if result == "STORED" else None)
+        store.check()
+
+
+def test_touch() -> None:
+    with Store() as store:
+        assert store.touch(b"k", 10) is None
+        store.set(b"k", b"1", exptime=10)
+        assert store.touch(b"k", 100).value == b"1"
+        store.advance(50)
+        assert store.get(b"k") == b"1"
+        store.touch(b"k", 0)
+        store.advance(MONTH)
+        assert store.get(b"k") == b"1"
+        store.touch(b"k", -1)
+        assert store.get(b"k") is None
+
+
+def test_expired_item_stays_readable_by_reference() -> None:
+    with Store() as store:
+        store.set(b"k", b"value", exptime=1)
+        item = store.item(b"k")
+        store.advance(2)
+        assert store.get(b"k") is None
+        assert item.value == b"value"
+
+
+def test_flush_all_at_once() -> None:
+    with Store() as store:
+        store.set(b"old", b"1")
+        store.advance(5)
+        for i in range(100):
+            store.set(b"now-%d" % i, bytes(i * 100))
+        store.flush_all()
+        assert store.stats()["curr_items"] == 1
+        assert store.get(b"old") is None
+        assert store.stats()["get_flushed"] == 1
+        for i in range(100):
+            assert store.get(b"now-%d" % i) is None
+        # stored in the same second, after the flush
+        store.set(b"new", b"2")
+        assert store.get(b"new") == b"2"
+        store.flush_all(-5)
+        assert store.get(b"new") is None
+        store.check()
+
+
+def test_flush_all_later() -> None:
+    with Store() as store:
+        store.set(b"k", b"1")
+        store.flush_all(10)
+        assert store.stats()["oldest_live"] == store.time + 9
+        assert store.get(b"k") == b"1"
+        store.advance(5)
+        store.set(b"during", b"1")
+        assert store.get(b"k") == b"1"
+        store.advance(5)
+        assert store.get(b"k") is None
+        assert store.get(b"during") is None
+        store.set(b"after", b"1")
+        assert store.get(b"after") == b"1"
+        store.advance(100)
+        assert store.get(b"after") == b"1"
+
+
+def test_flush_all_at_an_absolute_time() -> None:
+    with Store() as store:
+        store.set(b"k", b"1")
+        store.flush_all(store.process_started + store.time + 100)
+        store.advance(90)
+        assert store.get(b"k") == b"1"
+        store.advance(10)
+        assert store.get(b"k") is None
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_dead_items_at_the_tail_are_reclaimed_first(flush: bool) -> None:
+    with Store(maxbytes=1 << 20) as store:
+        count = store.class_stats(1)["chunks_per_page"]
+        for i in range(count):
+            dead = i < 100
+            store.set(b"%05d" % i, b"", exptime=5 if dead and not flush else 0)
+        store.advance(10)
+        if flush:
+            store.flush_all()
+        for i in range(100):
+            assert store.set(b"new%02d" % i, b"") == "STORED"
+        stats = store.stats()
+        assert stats["evictions"] == 0
+        assert stats["reclaimed"] >= 100
+        assert stats["expired_unfetched"] == stats["reclaimed"] == store.class_stats(1)["reclaimed"]
+        if not flush:
+            assert all(store.get(b"%05d" % i) == b"" for i in range(100, count))
+        store.check()
+
+
+def test_expired_memory_is_used_before_a_new_page() -> None:
+    with Store() as store:
+        count = store.class_stats(1)["chunks_per_page"]
+        for i in range(count):
+            store.set(b"%05d" % i, b"", exptime=5)
+        store.advance(10)
+        for i in range(count):
+            store.set(b"n%04d" % i, b"")
+        assert store.class_stats(1)["total_pages"] == 1
+        store.check()
