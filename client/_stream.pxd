@@ -1,0 +1,98 @@
+"""A memcached connection as a byte stream in both directions, whatever carries it.
+
+Requests are formatted into `wbuf`; large values are referenced, not copied; `push` sends what the transport takes
+at the moment. Replies are read with `read_line` and `read_body`, which go on sending what is still queued while they wait, so
+that a batch of any size cannot deadlock with a server that answers while it reads.
+
+One thread at a time. All `nogil` methods return a positive number, 0 when the server ended the connection, or a
+negative errno; -EINTR means that signal handlers want to run and that the call is to be repeated.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from posix.uio cimport iovec
+
+cdef enum:
+    RBUF_SIZE = 16384        # bytes of the receive buffer at first
+    LINE_LIMIT = 65536       # bytes of the longest reply line that is accepted
+    COPY_LIMIT = 2048        # values up to this size are copied behind their header
+
+cdef enum reply_code:
+    REPLY_OTHER              # an error line, or a classic reply
+    REPLY_HD
+    REPLY_EN
+    REPLY_VA
+    REPLY_NS
+    REPLY_EX
+    REPLY_NF
+    REPLY_MN
+
+cdef struct reply_line:      # a meta reply, parsed
+    reply_code code
+    size_t length            # VA: bytes of the value
+    uint32_t flags           # f
+    size_t cas_offset        # c: where its digits are in the line
+    size_t cas_length
+    bint in_memory           # @: the value is in the memory that the request named
+
+cdef class Stream:
+    cdef int fd              # the socket of the memcached connection; -1: closed
+    cdef int timeout_ms      # -1: none
+    # input: [rpos, rend) of rbuf is unread
+    cdef char *rbuf
+    cdef size_t rcap
+    cdef size_t rpos
+    cdef size_t rend
+    cdef char *line          # of read_line, without \r\n; valid until more input is asked for
+    cdef size_t line_length
+    cdef reply_line reply
+    cdef char *dst           # of read_body: where the rest of the value goes
+    cdef size_t dst_left
+    # output: wbuf[wmark:wlen] is not in iov yet; iov[iov_next:iov_count] is not sent yet
+    cdef char *wbuf
+    cdef size_t wcap
+    cdef size_t wlen
+    cdef size_t wmark
+    cdef iovec *iov
+    cdef size_t iov_cap
+    cdef size_t iov_next
+    cdef size_t iov_count
+    cdef size_t noreplies    # commands without a reply since the last mn
+    # waiting
+    cdef uint64_t spin_ns    # poll for this long before blocking; 0: never
+    cdef int spin_score      # above 0: spinning has lately paid
+    cdef unsigned int spin_skipped
+    # memory named in requests
+    cdef bint remote         # requests may name memory
+    cdef size_t inline_limit # larger values of a set are better read from memory by the server
+
+    cdef int begin(self) except -1
+    cdef int grow(self, size_t more) except -1
+    cdef int put(self, const char *data, size_t length) except -1
+    cdef int put_number(self, uint64_t value) except -1
+    cdef int put_hex(self, uint64_t value) except -1
+    cdef int put_reference(self, const char *data, size_t length) except -1
+    cdef int end_piece(self) except -1
+    cdef int commit(self) except -1
+    cdef int make_room(self) noexcept nogil
+    cdef void sent(self, size_t n) noexcept nogil
+    cdef uint64_t spin_budget(self) noexcept nogil
+    cdef void spin_result(self, bint paid) noexcept nogil
+    cdef int parse_reply(self) noexcept nogil
+    cdef int read_line(self) noexcept nogil
+    cdef int read_reply(self) noexcept nogil
+    cdef int read_body(self) noexcept nogil
+    cdef bint has_line(self) noexcept nogil
+    # the transport's part
+    cdef int push(self) noexcept nogil                  # sends without waiting; 1, also when something is left
+    cdef int drain(self) noexcept nogil                 # waits until everything is sent; keeps what arrives meanwhile
+    cdef int fill(self) noexcept nogil                  # waits until rbuf has more; pushes meanwhile
+    cdef int fill_body(self) noexcept nogil             # the same, straight into dst as far as possible
+    cdef int settle(self) except -1                     # no request of this call may touch exposed memory any more
+    cdef int expose(self, const char *data, size_t length, uint32_t *key) except -1
+    cdef int put_sink(self) except -1                   # appends " @addr:key:length" of a landing buffer
+    cdef bytes take_sink(self, size_t length)           # the value that was put there
+    cdef void saw_length(self, size_t length) noexcept  # a value that was too large for the landing buffer
+    cdef str failure_text(self)                         # what the server said when it ended the connection; may be ""
+    cdef void close(self, bint forked) noexcept  # forked: by a child, which must leave the parent's connection alone
+
+cdef uint64_t now_ns() noexcept nogil

@@ -1,0 +1,350 @@
+"""What all transports share: the request buffer, the reply buffer, the reply parser, the decision to spin."""
+
+from libc.errno cimport EBADMSG, EMSGSIZE, ENOMEM
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcpy, memmove
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+
+cdef enum:
+    SPIN_SCORE_MAX = 16
+    SPIN_RETRY = 64          # while spinning does not pay, one wait in so many tries it again
+
+
+cdef const char *HEX_DIGITS = "0123456789abcdef"
+
+
+cdef uint64_t now_ns() noexcept nogil:
+    cdef timespec t
+    clock_gettime(CLOCK_MONOTONIC, &t)
+    return <uint64_t>t.tv_sec * 1000000000 + <uint64_t>t.tv_nsec
+
+
+cdef inline const char *digits(const char *p, const char *end, uint64_t *value) noexcept nogil:
+    # The end of the decimal number at p; p itself when there is none or it does not fit.
+    cdef const char *start = p
+    cdef uint64_t v = 0
+    while p < end and c'0' <= p[0] <= c'9':
+        if p - start == 19:
+            return start
+        v = v * 10 + <uint64_t>(p[0] - c'0')
+        p += 1
+    value[0] = v
+    return p
+
+
+cdef class Stream:
+
+    def __cinit__(self):
+        self.fd = -1
+        self.timeout_ms = -1
+        self.spin_score = SPIN_SCORE_MAX // 2
+        self.rcap = RBUF_SIZE
+        self.rbuf = <char *>malloc(self.rcap)
+        self.wcap = 4096
+        self.wbuf = <char *>malloc(self.wcap)
+        self.iov_cap = 8
+        self.iov = <iovec *>malloc(self.iov_cap * sizeof(iovec))
+        if self.rbuf == NULL or self.wbuf == NULL or self.iov == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.rbuf)
+        free(self.wbuf)
+        free(self.iov)
+
+    # --- requests ---
+
+    cdef int begin(self) except -1:
+        self.wlen = self.wmark = 0
+        self.iov_next = self.iov_count = 0
+        return 0
+
+    cdef int grow(self, size_t more) except -1:
+        # Makes room for `more` bytes in wbuf; the pieces already in iov move along.
+        cdef size_t old = <size_t>self.wbuf
+        cdef size_t need = self.wlen + more
+        cdef size_t size = self.wcap
+        cdef size_t base
+        cdef size_t i
+        cdef char *grown
+        while size < need:
+            size *= 2
+        grown = <char *>realloc(self.wbuf, size)
+        if grown == NULL:
+            raise MemoryError
+        for i in range(self.iov_next, self.iov_count):
+            base = <size_t>self.iov[i].iov_base
+            if old <= base < old + self.wcap:
+                self.iov[i].iov_base = grown + (base - old)
+        self.wbuf = grown
+        self.wcap = size
+        return 0
+
+    cdef int put(self, const char *data, size_t length) except -1:
+        if self.wcap - self.wlen < length:
+            self.grow(length)
+        memcpy(self.wbuf + self.wlen, data, length)
+        self.wlen += length
+        return 0
+
+    cdef int put_number(self, uint64_t value) except -1:
+        cdef char text[20]
+        cdef int i = 20
+        while True:
+            i -= 1
+            text[i] = <char>(c'0' + value % 10)
+            value //= 10
+            if value == 0:
+                break
+        return self.put(text + i, 20 - i)
+
+    cdef int put_hex(self, uint64_t value) except -1:
+        cdef char text[16]
+        cdef int i = 16
+        while True:
+            i -= 1
+            text[i] = HEX_DIGITS[value & 15]
+            value >>= 4
+            if value == 0:
+                break
+        return self.put(text + i, 16 - i)
+
+    cdef int put_reference(self, const char *data, size_t length) except -1:
+        # The bytes are sent from where they are; the caller keeps them until the command is over.
+        if length <= COPY_LIMIT:
+            return self.put(data, length)
+        self.end_piece()
+        self.iov[self.iov_count].iov_base = <void *>data
+        self.iov[self.iov_count].iov_len = length
+        self.iov_count += 1
+        return 0
+
+    cdef int end_piece(self) except -1:
+        # Closes the current piece of wbuf; afterwards iov has room for one entry more.
+        cdef iovec *iov
+        if self.iov_count + 2 > self.iov_cap:
+            iov = <iovec *>realloc(self.iov, self.iov_cap * 2 * sizeof(iovec))
+            if iov == NULL:
+                raise MemoryError
+            self.iov = iov
+            self.iov_cap *= 2
+        if self.wlen > self.wmark:
+            self.iov[self.iov_count].iov_base = self.wbuf + self.wmark
+            self.iov[self.iov_count].iov_len = self.wlen - self.wmark
+            self.iov_count += 1
+            self.wmark = self.wlen
+        return 0
+
+    cdef int commit(self) except -1:
+        return self.end_piece()
+
+    cdef void sent(self, size_t n) noexcept nogil:
+        # Takes n bytes off the front of iov.
+        cdef iovec *v
+        while n:
+            v = &self.iov[self.iov_next]
+            if n < v.iov_len:
+                v.iov_base = <char *>v.iov_base + n
+                v.iov_len -= n
+                return
+            n -= v.iov_len
+            self.iov_next += 1
+
+    # --- replies ---
+
+    cdef int make_room(self) noexcept nogil:
+        cdef char *grown
+        if self.rpos == self.rend:
+            self.rpos = self.rend = 0
+        elif self.rend == self.rcap:
+            if self.rpos > self.rcap // 2:
+                memmove(self.rbuf, self.rbuf + self.rpos, self.rend - self.rpos)
+                self.rend -= self.rpos
+                self.rpos = 0
+            else:
+                grown = <char *>realloc(self.rbuf, self.rcap * 2)
+                if grown == NULL:
+                    return -ENOMEM
+                self.rbuf = grown
+                self.rcap *= 2
+        return 1
+
+    cdef bint has_line(self) noexcept nogil:
+        return memchr(self.rbuf + self.rpos, c'\n', self.rend - self.rpos) != NULL
+
+    cdef int read_line(self) noexcept nogil:
+        cdef size_t seen = 0
+        cdef char *start
+        cdef char *end
+        cdef int r
+        while True:
+            start = self.rbuf + self.rpos
+            end = <char *>memchr(start + seen, c'\n', self.rend - self.rpos - seen)
+            if end != NULL:
+                self.rpos += end - start + 1
+                if end > start and (end - 1)[0] == c'\r':
+                    end -= 1
+                self.line = start
+                self.line_length = end - start
+                return 1
+            seen = self.rend - self.rpos
+            if seen > LINE_LIMIT:
+                return -EMSGSIZE
+            r = self.fill()
+            if r <= 0:
+                return r
+
+    cdef int parse_reply(self) noexcept nogil:
+        # Reads the meta reply in line into reply. -EBADMSG: it begins as one, but is none.
+        cdef const char *p = self.line
+        cdef const char *end = p + self.line_length
+        cdef const char *after
+        cdef uint64_t value = 0
+        cdef reply_line *out = &self.reply
+        out.code = REPLY_OTHER
+        out.flags = 0
+        out.cas_length = 0
+        out.in_memory = False
+        if self.line_length < 2 or (self.line_length > 2 and p[2] != c' '):
+            return 1
+        if p[0] == c'V' and p[1] == c'A':
+            p += 3
+            after = digits(p, end, &value)
+            if after <= p:
+                return -EBADMSG
+            out.code = REPLY_VA
+            out.length = value
+            p = after
+        elif p[0] == c'H' and p[1] == c'D':
+            out.code = REPLY_HD
+            p += 2
+        elif p[0] == c'E' and p[1] == c'N':
+            out.code = REPLY_EN
+            return 1
+        elif p[0] == c'N' and p[1] == c'S':
+            out.code = REPLY_NS
+            return 1
+        elif p[0] == c'E' and p[1] == c'X':
+            out.code = REPLY_EX
+            return 1
+        elif p[0] == c'N' and p[1] == c'F':
+            out.code = REPLY_NF
+            return 1
+        elif p[0] == c'M' and p[1] == c'N':
+            out.code = REPLY_MN
+            return 1
+        else:
+            return 1
+        while p < end:
+            if p[0] == c' ':
+                p += 1
+                continue
+            if p[0] == c'f':
+                after = digits(p + 1, end, &value)
+                if after <= p + 1 or value > 0xFFFFFFFFULL:
+                    return -EBADMSG
+                out.flags = <uint32_t>value
+            elif p[0] == c'c':
+                out.cas_offset = p + 1 - self.line
+                after = p + 1
+                while after < end and after[0] != c' ':
+                    after += 1
+                out.cas_length = after - p - 1
+            elif p[0] == c'@':
+                out.in_memory = True
+            while p < end and p[0] != c' ':
+                p += 1
+        return 1
+
+    cdef int read_reply(self) noexcept nogil:
+        cdef int r
+        while True:
+            r = self.read_line()
+            if r <= 0:
+                return r
+            r = self.parse_reply()
+            if r <= 0:
+                return r
+            if self.noreplies == 0:
+                return 1
+            # What precedes the answer to mn belongs to commands whose reply nobody wanted.
+            if self.reply.code == REPLY_MN:
+                self.noreplies = 0
+
+    cdef int read_body(self) noexcept nogil:
+        # dst_left bytes to dst, then \r\n.
+        cdef size_t n
+        cdef int r
+        while self.dst_left:
+            n = self.rend - self.rpos
+            if n:
+                n = min(n, self.dst_left)
+                memcpy(self.dst, self.rbuf + self.rpos, n)
+                self.rpos += n
+                self.dst += n
+                self.dst_left -= n
+            else:
+                r = self.fill_body()
+                if r <= 0:
+                    return r
+        while self.rend - self.rpos < 2:
+            r = self.fill()
+            if r <= 0:
+                return r
+        if self.rbuf[self.rpos] != c'\r' or self.rbuf[self.rpos + 1] != c'\n':
+            return -EBADMSG
+        self.rpos += 2
+        return 1
+
+    # --- waiting ---
+
+    cdef uint64_t spin_budget(self) noexcept nogil:
+        # Nanoseconds that the coming wait may spin.
+        if self.spin_ns == 0:
+            return 0
+        if self.spin_score > 0:
+            return self.spin_ns
+        self.spin_skipped += 1
+        return self.spin_ns if self.spin_skipped % SPIN_RETRY == 0 else 0
+
+    cdef void spin_result(self, bint paid) noexcept nogil:
+        if paid:
+            self.spin_score = min(self.spin_score + 1, SPIN_SCORE_MAX)
+        elif self.spin_score > 0:
+            self.spin_score -= 1
+
+    # --- the transport's part ---
+
+    cdef int push(self) noexcept nogil:
+        return -EBADMSG
+
+    cdef int drain(self) noexcept nogil:
+        return -EBADMSG
+
+    cdef int fill(self) noexcept nogil:
+        return -EBADMSG
+
+    cdef int fill_body(self) noexcept nogil:
+        return self.fill()
+
+    cdef int settle(self) except -1:
+        return 0
+
+    cdef int expose(self, const char *data, size_t length, uint32_t *key) except -1:
+        raise NotImplementedError
+
+    cdef int put_sink(self) except -1:
+        return 0
+
+    cdef bytes take_sink(self, size_t length):
+        return None
+
+    cdef void saw_length(self, size_t length) noexcept:
+        pass
+
+    cdef str failure_text(self):
+        return ""
+
+    cdef void close(self, bint forked) noexcept:
+        pass

@@ -1,0 +1,191 @@
+"""The plain transport: a memcached connection over TCP or a UNIX socket."""
+
+from libc.errno cimport EAGAIN, ETIMEDOUT, errno
+from libc.stdint cimport uint64_t
+from libc.string cimport memset
+from posix.uio cimport iovec
+
+from rmemcached.atomics cimport cpu_relax
+from rmemcached.client._stream cimport Stream, now_ns
+from rmemcached.client._sys cimport (
+    MSG_DONTWAIT,
+    MSG_NOSIGNAL,
+    POLLIN,
+    POLLOUT,
+    SHUT_RDWR,
+    SO_RCVTIMEO,
+    SOL_SOCKET,
+    close_fd,
+    msghdr,
+    poll,
+    pollfd,
+    recv,
+    recvmsg,
+    send,
+    sendmsg,
+    setsockopt,
+    shutdown,
+    ssize_t,
+    timeval,
+)
+
+
+cdef enum:
+    IOV_BATCH = 1024         # UIO_MAXIOV
+
+
+cdef class TcpStream(Stream):
+    """TcpStream(fd, timeout, spin): takes a connected, blocking socket.
+
+    timeout: seconds, None for none. spin: nanoseconds. The descriptor belongs to the stream from here on.
+    """
+
+    def __init__(self, int fd, timeout, spin):
+        cdef timeval limit
+        memset(&limit, 0, sizeof(limit))
+        if timeout is not None:
+            self.timeout_ms = max(1, min(int(timeout * 1000), 2**31 - 1))
+            limit.tv_sec = self.timeout_ms // 1000
+            limit.tv_usec = self.timeout_ms % 1000 * 1000
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit))
+        self.spin_ns = spin
+        self.inline_limit = <size_t>-1
+        self.fd = fd
+
+    def __dealloc__(self):
+        self.close(True)
+
+    cdef void close(self, bint forked) noexcept:
+        if self.fd >= 0:
+            # Another process may hold a copy of the descriptor; the server is to see the end now.
+            if not forked:
+                shutdown(self.fd, SHUT_RDWR)
+            close_fd(self.fd)
+            self.fd = -1
+
+    cdef int push(self) noexcept nogil:
+        cdef msghdr message
+        cdef size_t count
+        cdef ssize_t n
+        while self.iov_next < self.iov_count:
+            count = self.iov_count - self.iov_next
+            if count == 1:
+                n = send(self.fd, self.iov[self.iov_next].iov_base, self.iov[self.iov_next].iov_len,
+                         MSG_DONTWAIT | MSG_NOSIGNAL)
+            else:
+                memset(&message, 0, sizeof(message))
+                message.msg_iov = self.iov + self.iov_next
+                message.msg_iovlen = min(count, <size_t>IOV_BATCH)
+                n = sendmsg(self.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if n < 0:
+                return 1 if errno == EAGAIN else -errno
+            self.sent(n)
+        return 1
+
+    cdef int wait(self, short events) noexcept nogil:
+        cdef pollfd waiting
+        cdef int n
+        waiting.fd = self.fd
+        waiting.events = events
+        n = poll(&waiting, 1, self.timeout_ms)
+        if n == 0:
+            return -ETIMEDOUT
+        return -errno if n < 0 else 1
+
+    cdef int drain(self) noexcept nogil:
+        cdef ssize_t n
+        cdef int r
+        while True:
+            r = self.push()
+            if r <= 0 or self.iov_next == self.iov_count:
+                return r
+            # A server whose replies nobody takes stops reading.
+            r = self.make_room()
+            if r <= 0:
+                return r
+            n = recv(self.fd, self.rbuf + self.rend, self.rcap - self.rend, MSG_DONTWAIT)
+            if n > 0:
+                self.rend += n
+            elif n == 0:
+                return 0
+            elif errno != EAGAIN:
+                return -errno
+            else:
+                r = self.wait(POLLIN | POLLOUT)
+                if r <= 0:
+                    return r
+
+    cdef ssize_t receive(self, iovec *iov, int count) noexcept nogil:
+        # Waits for input and reads it; goes on sending meanwhile. 0: the end, negative: errno.
+        cdef msghdr message
+        cdef uint64_t budget, until
+        cdef ssize_t n
+        cdef int r
+        memset(&message, 0, sizeof(message))
+        message.msg_iov = iov
+        message.msg_iovlen = count
+        while self.iov_next < self.iov_count:
+            r = self.push()
+            if r <= 0:
+                return r
+            if self.iov_next == self.iov_count:
+                break
+            n = recvmsg(self.fd, &message, MSG_DONTWAIT)
+            if n >= 0:
+                return n
+            if errno != EAGAIN:
+                return -errno
+            r = self.wait(POLLIN | POLLOUT)
+            if r <= 0:
+                return r
+        budget = self.spin_budget()
+        if budget:
+            until = now_ns() + budget
+            while True:
+                n = recvmsg(self.fd, &message, MSG_DONTWAIT)
+                if n >= 0:
+                    self.spin_result(True)
+                    return n
+                if errno != EAGAIN:
+                    return -errno
+                if now_ns() >= until:
+                    self.spin_result(False)
+                    break
+                cpu_relax()
+        n = recv(self.fd, iov.iov_base, iov.iov_len, 0) if count == 1 else recvmsg(self.fd, &message, 0)
+        if n < 0:
+            return -ETIMEDOUT if errno == EAGAIN else -errno
+        return n
+
+    cdef int fill(self) noexcept nogil:
+        cdef iovec iov
+        cdef ssize_t n
+        cdef int r = self.make_room()
+        if r <= 0:
+            return r
+        iov.iov_base = self.rbuf + self.rend
+        iov.iov_len = self.rcap - self.rend
+        n = self.receive(&iov, 1)
+        if n <= 0:
+            return <int>n
+        self.rend += n
+        return 1
+
+    cdef int fill_body(self) noexcept nogil:
+        # rbuf is empty; what follows the value arrives there.
+        cdef iovec iov[2]
+        cdef ssize_t n
+        self.rpos = self.rend = 0
+        iov[0].iov_base = self.dst
+        iov[0].iov_len = self.dst_left
+        iov[1].iov_base = self.rbuf
+        iov[1].iov_len = self.rcap
+        n = self.receive(iov, 2)
+        if n <= 0:
+            return <int>n
+        if <size_t>n > self.dst_left:
+            self.rend = n - self.dst_left
+            n = self.dst_left
+        self.dst += n
+        self.dst_left -= n
+        return 1

@@ -1,0 +1,168 @@
+"""How a client reaches its server: addresses, sockets, and the choice of the transport."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Any
+
+from rmemcached.client._tcp import TcpStream
+from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpectedCloseError
+
+logger = logging.getLogger("rmemcached.client")
+
+TRANSPORTS = ("auto", "soft_iw", "tcp")
+DEFAULT_PORT = 11211
+DEFAULT_SPIN = {"soft_iw": 50, "tcp": 0}  # microseconds
+REPLY_LIMIT = 1026  # bytes of an exchange line with its end
+
+Server = tuple[str, int] | str
+
+
+class KeepaliveOpts:
+    """TCP keepalive: seconds idle before the first probe, seconds between probes, probes before giving up."""
+
+    __slots__ = ("cnt", "idle", "intvl")
+
+    def __init__(self, idle: int = 1, intvl: int = 1, cnt: int = 5) -> None:
+        for name, value in (("idle", idle), ("intvl", intvl), ("cnt", cnt)):
+            if value < 1:
+                raise ValueError(f"The {name} parameter must be greater or equal to 1.")
+        self.idle = idle
+        self.intvl = intvl
+        self.cnt = cnt
+
+
+def normalize_server(server: Any) -> Server:
+    """A (host, port) tuple, or the path of a UNIX socket, from what pymemcache takes as a server."""
+    if isinstance(server, (tuple, list)):
+        host, port = server
+        return (host, int(port))
+    if not isinstance(server, str):
+        raise ValueError(f"Unsupported server specification: {server!r}")
+    if server.startswith("unix:"):
+        return server[5:]
+    if server.startswith("/"):
+        return server
+    if ":" not in server or server.endswith("]"):
+        host, port = server, DEFAULT_PORT
+    else:
+        host, _, digits = server.rpartition(":")
+        port = int(digits)
+    if host.startswith("["):
+        host = host.strip("[]")
+    return (host, port)
+
+
+def open_socket(server: Server, connect_timeout: float | None, keepalive: KeepaliveOpts | None, no_delay: bool) -> socket.socket:
+    """A connected socket that still has connect_timeout as its time-out."""
+    if isinstance(server, str):
+        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            plain.settimeout(connect_timeout)
+            plain.connect(server)
+        except BaseException:
+            plain.close()
+            raise
+        return plain
+    plain = socket.create_connection(server, connect_timeout)
+    try:
+        if no_delay:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if keepalive is not None:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, keepalive.idle)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, keepalive.intvl)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, keepalive.cnt)
+    except BaseException:
+        plain.close()
+        raise
+    return plain
+
+
+class TransportUnavailable(MemcacheServerError):
+    """The server, or this machine, does not have the transport."""
+
+
+def read_reply_line(plain: socket.socket) -> bytes:
+    """One line of the server, without its end. Nothing behind it is expected, so nothing behind it is lost."""
+    received = b""
+    while not received.endswith(b"\r\n"):
+        if len(received) >= REPLY_LIMIT:
+            raise MemcacheServerError(f"the answer to the RDMA exchange is too long: {received[:64]!r}...")
+        more = plain.recv(REPLY_LIMIT - len(received))
+        if not more:
+            raise MemcacheUnexpectedCloseError("the server closed the connection during the RDMA exchange")
+        received += more
+    return received[:-2]
+
+
+def parse_exchange(line: bytes) -> dict[str, str]:
+    """The tokens of the server's exchange line (docs/rdma-protocol.md section 2)."""
+    word, *tokens = line.decode("ascii", "replace").split(" ")
+    if word != "RDMA":
+        raise TransportUnavailable(f"the server answered {line.decode('ascii', 'replace')}")
+    return dict(token.partition("=")[::2] for token in tokens)
+
+
+def open_rdma(client: Any, plain: socket.socket) -> Any:
+    """The RDMA stream whose lifeline is plain. TransportUnavailable: plain is still an ordinary memcached connection."""
+    try:
+        from rmemcached.client._rdma import RdmaStream
+    except ImportError as error:
+        raise TransportUnavailable(f"the client was built without it: {error}") from error
+    try:
+        stream = RdmaStream(client.timeout, spin_time(client, "soft_iw"))
+    except OSError as error:
+        raise TransportUnavailable(f"no queue pair here: {error}") from error
+    # What is left of a stream that does not come about is freed with the object.
+    plain.sendall(stream.exchange_line())
+    offer = parse_exchange(read_reply_line(plain))
+    peer = plain.getpeername()
+    second = open_socket((peer[0], peer[1]), client.connect_timeout, client.socket_keepalive, True)
+    try:
+        stream.connect(offer, second, plain, client.connect_timeout)
+    finally:
+        second.close()
+    return stream
+
+
+def spin_time(client: Any, transport: str) -> int:
+    """Nanoseconds for which a wait may spin."""
+    spin = DEFAULT_SPIN[transport] if client.spin is None else client.spin
+    return int(spin * 1000)
+
+
+def open_stream(client: Any, wanted: str, logged: str | None) -> tuple[Any, str, str]:
+    """(stream, transport, transport reported in the log) of a new connection of client."""
+    plain = open_socket(client.server, client.connect_timeout, client.socket_keepalive, client.no_delay)
+    why = "as asked for"
+    try:
+        if wanted != "tcp" and not isinstance(client.server, str):
+            try:
+                stream = open_rdma(client, plain)
+            except TransportUnavailable as error:
+                if wanted != "auto":
+                    raise
+                why = f"soft_iw is not available: {error}"
+            except (MemcacheServerError, OSError) as error:
+                if wanted != "auto":
+                    raise
+                why = f"soft_iw failed: {error}"
+                plain.close()
+                plain = open_socket(client.server, client.connect_timeout, client.socket_keepalive, client.no_delay)
+            else:
+                if logged != "soft_iw":
+                    logger.info("%s: transport soft_iw (%s)", client.server, "both ends have it" if wanted == "auto" else why)
+                return stream, "soft_iw", "soft_iw"
+        elif wanted == "auto":
+            why = "a UNIX socket"
+        plain.settimeout(None)
+        stream = TcpStream(plain.fileno(), client.timeout, spin_time(client, "tcp"))
+        plain.detach()
+    except BaseException:
+        plain.close()
+        raise
+    if logged != "tcp":
+        logger.info("%s: transport tcp (%s)", client.server, why)
+    return stream, "tcp", "tcp"
