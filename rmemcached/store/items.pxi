@@ -12,7 +12,7 @@ cdef struct data_cursor:
 cdef inline void _cursor_set(data_cursor *c, item *it, size_t offset) noexcept nogil:
     """Points c at data byte offset, which is at most nbytes."""
     cdef item_chunk *ch
-    if it.it_flags & ITEM_CHUNKED:
+    if ITEM_has(it, ITEM_CHUNKED):
         ch = ITEM_schunk(it)
         while offset >= <size_t>ch.used and ch.next != NULL:
             offset -= ch.used
@@ -240,7 +240,7 @@ cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept n
     """Makes the item findable. The table takes a reference of its own."""
     cdef lru_queue *q = &s.queues[it.slabs_clsid]
     cdef bint crowded
-    it.it_flags |= ITEM_LINKED
+    item_set_flags(it, ITEM_LINKED)
     it.time = store_time(s)
     ITEM_set_cas(it, cas)
     fetch_add(&it.refcount, 1)
@@ -259,7 +259,7 @@ cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil:
     cdef lru_queue *q
     if it.it_flags & ITEM_LINKED:
         q = &s.queues[it.slabs_clsid]
-        it.it_flags &= ~ITEM_LINKED
+        item_clear_flags(it, ITEM_LINKED)
         assoc_delete(s, it, hv)
         pthread_mutex_lock(&q.lock)
         do_item_unlink_q(s, q, it)
@@ -291,7 +291,7 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
 cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
     """Notes that the item was fetched."""
     if not it.it_flags & ITEM_FETCHED:
-        it.it_flags |= ITEM_FETCHED
+        item_set_flags(it, ITEM_FETCHED)
     do_item_update(s, it)
 
 

@@ -1,6 +1,15 @@
 # One least recently used list per slab class, and eviction from its tail. memcached: items.c, in its flat LRU mode.
 
 
+cdef inline void item_set_flags(item *it, unsigned int flags) noexcept nogil:
+    """For flags of a linked item: its lock is held, but a reader may look at others of the flags without it."""
+    relaxed_store(&it.it_flags, it.it_flags | flags)
+
+
+cdef inline void item_clear_flags(item *it, unsigned int flags) noexcept nogil:
+    relaxed_store(&it.it_flags, it.it_flags & ~flags)
+
+
 cdef inline void do_item_link_q(store *s, lru_queue *q, item *it) noexcept nogil:
     it.prev = NULL
     it.next = q.head
@@ -34,7 +43,7 @@ cdef inline bint item_is_flushed(store *s, const item *it) noexcept nogil:
 cdef void _item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
     """do_item_unlink for a caller that holds the LRU lock as well."""
     if it.it_flags & ITEM_LINKED:
-        it.it_flags &= ~ITEM_LINKED
+        item_clear_flags(it, ITEM_LINKED)
         assoc_delete(s, it, hv)
         do_item_unlink_q(s, q, it)
         do_item_remove(s, it)

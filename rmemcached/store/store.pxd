@@ -13,6 +13,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from posix.uio cimport iovec
 
+from rmemcached.atomics cimport relaxed_load
+
 # Seconds since store_process_started(); 0 = never. The clock begins at ITEM_UPDATE_INTERVAL + 2, as memcached's does,
 # so that neither "now" nor "a bump interval ago" is ever 0: uptime is store_time() - ITEM_UPDATE_INTERVAL.
 ctypedef uint32_t rel_time_t
@@ -69,26 +71,32 @@ cdef struct item_chunk:
     uint8_t orig_clsid      # in the head's own item_chunk: the class the head was taken from
     # data at offset 48
 
+cdef inline bint ITEM_has(const item *it, unsigned int flag) noexcept nogil:
+    """Whether a flag is set. Safe without the item lock for the flags that say how the item is laid out, which never
+    change, while others (ITEM_LINKED, ITEM_FETCHED, ...) may change at the same time.
+    """
+    return (<uint16_t>relaxed_load(&(<item *>it).it_flags) & flag) != 0
+
 cdef inline uint64_t ITEM_get_cas(const item *it) noexcept nogil:
-    return (<const uint64_t *>(it + 1))[0] if it.it_flags & ITEM_CAS else 0
+    return (<const uint64_t *>(it + 1))[0] if ITEM_has(it, ITEM_CAS) else 0
 
 cdef inline void ITEM_set_cas(item *it, uint64_t value) noexcept nogil:
-    if it.it_flags & ITEM_CAS:
+    if ITEM_has(it, ITEM_CAS):
         (<uint64_t *>(it + 1))[0] = value
 
 cdef inline char *ITEM_key(item *it) noexcept nogil:
-    return <char *>(it + 1) + (8 if it.it_flags & ITEM_CAS else 0)
+    return <char *>(it + 1) + (8 if ITEM_has(it, ITEM_CAS) else 0)
 
 cdef inline uint32_t ITEM_client_flags(item *it) noexcept nogil:
     """The client's 32 bit flags."""
     cdef uint32_t value = 0
-    if it.it_flags & ITEM_CFLAGS:
+    if ITEM_has(it, ITEM_CFLAGS):
         memcpy(&value, ITEM_key(it) + it.nkey + 1, sizeof(value))
     return value
 
 cdef inline char *ITEM_data(item *it) noexcept nogil:
     """First byte of the data of an item that is not chunked (else of its first item_chunk header)."""
-    return ITEM_key(it) + it.nkey + 1 + (4 if it.it_flags & ITEM_CFLAGS else 0)
+    return ITEM_key(it) + it.nkey + 1 + (4 if ITEM_has(it, ITEM_CFLAGS) else 0)
 
 cdef inline item_chunk *ITEM_schunk(item *it) noexcept nogil:
     """The item_chunk header inside the head of an ITEM_CHUNKED item, aligned to eight bytes."""

@@ -1,8 +1,8 @@
 """The item store (see store.pxd for what it promises). The parts: slabs, assoc, lru, items, check.
 
 Lock order: one item lock, then LRU locks, then the slabs lock. Against that order only trylock is used (eviction
-looks for a victim with an LRU lock held and tries its item lock). The hash table's growth takes all item locks, in index
-order.
+looks for a victim with an LRU lock held and tries its item lock). The hash table's growth takes all item locks, in
+index order.
 """
 
 from libc.stdlib cimport calloc, free
