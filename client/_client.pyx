@@ -311,7 +311,7 @@ cdef class Client:
         self._transport = None
         self._busy = False
         if s is not None:
-            s.close(self._generation != fork_generation)
+            s.close()
 
     def close(self):
         """Closes the connection, if there is one. The next command makes a new one."""

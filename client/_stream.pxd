@@ -37,6 +37,7 @@ cdef struct reply_line:      # a meta reply, parsed
 cdef class Stream:
     cdef int fd              # the socket of the memcached connection; -1: closed
     cdef int timeout_ms      # -1: none
+    cdef int pid             # of the process that made the connection
     # input: [rpos, rend) of rbuf is unread
     cdef char *rbuf
     cdef size_t rcap
@@ -73,7 +74,6 @@ cdef class Stream:
     cdef int put_reference(self, const char *data, size_t length) except -1
     cdef int end_piece(self) except -1
     cdef int commit(self) except -1
-    cdef int make_room(self) noexcept nogil
     cdef void sent(self, size_t n) noexcept nogil
     cdef uint64_t spin_budget(self) noexcept nogil
     cdef void spin_result(self, bint paid) noexcept nogil
@@ -82,6 +82,8 @@ cdef class Stream:
     cdef int read_reply(self) noexcept nogil
     cdef int read_body(self) noexcept nogil
     cdef bint has_line(self) noexcept nogil
+    cdef int reserve_input(self, size_t length) noexcept nogil
+    cdef bint foreign(self) noexcept nogil
     # the transport's part
     cdef int push(self) noexcept nogil                  # sends without waiting; 1, also when something is left
     cdef int drain(self) noexcept nogil                 # waits until everything is sent; keeps what arrives meanwhile
@@ -93,6 +95,6 @@ cdef class Stream:
     cdef bytes take_sink(self, size_t length)           # the value that was put there
     cdef void saw_length(self, size_t length) noexcept  # a value that was too large for the landing buffer
     cdef str failure_text(self)                         # what the server said when it ended the connection; may be ""
-    cdef void close(self, bint forked) noexcept  # forked: by a child, which must leave the parent's connection alone
+    cdef void close(self) noexcept                      # in a forked child: leaves the parent's connection alone
 
 cdef uint64_t now_ns() noexcept nogil

@@ -4,6 +4,7 @@ from libc.errno cimport EBADMSG, EMSGSIZE, ENOMEM
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcpy, memmove
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from posix.unistd cimport getpid
 
 
 cdef enum:
@@ -38,6 +39,7 @@ cdef class Stream:
     def __cinit__(self):
         self.fd = -1
         self.timeout_ms = -1
+        self.pid = getpid()
         self.spin_score = SPIN_SCORE_MAX // 2
         self.rcap = RBUF_SIZE
         self.rbuf = <char *>malloc(self.rcap)
@@ -153,21 +155,32 @@ cdef class Stream:
 
     # --- replies ---
 
-    cdef int make_room(self) noexcept nogil:
+    cdef bint foreign(self) noexcept nogil:
+        return getpid() != self.pid
+
+    cdef int reserve_input(self, size_t length) noexcept nogil:
+        # Makes room for `length` more bytes behind rend.
+        cdef size_t unread = self.rend - self.rpos
+        cdef size_t size = self.rcap
         cdef char *grown
-        if self.rpos == self.rend:
+        if unread == 0:
             self.rpos = self.rend = 0
-        elif self.rend == self.rcap:
-            if self.rpos > self.rcap // 2:
-                memmove(self.rbuf, self.rbuf + self.rpos, self.rend - self.rpos)
-                self.rend -= self.rpos
-                self.rpos = 0
-            else:
-                grown = <char *>realloc(self.rbuf, self.rcap * 2)
-                if grown == NULL:
-                    return -ENOMEM
-                self.rbuf = grown
-                self.rcap *= 2
+        if self.rcap - self.rend >= length:
+            return 1
+        if self.rcap - unread >= length:
+            memmove(self.rbuf, self.rbuf + self.rpos, unread)
+        else:
+            while size - unread < length:
+                size *= 2
+            grown = <char *>malloc(size)
+            if grown == NULL:
+                return -ENOMEM
+            memcpy(grown, self.rbuf + self.rpos, unread)
+            free(self.rbuf)
+            self.rbuf = grown
+            self.rcap = size
+        self.rpos = 0
+        self.rend = unread
         return 1
 
     cdef bint has_line(self) noexcept nogil:
@@ -346,5 +359,5 @@ cdef class Stream:
     cdef str failure_text(self):
         return ""
 
-    cdef void close(self, bint forked) noexcept:
+    cdef void close(self) noexcept:
         pass

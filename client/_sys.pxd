@@ -58,3 +58,16 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef extern from "<string.h>" nogil:
     void *memmem(const void *haystack, size_t length, const void *needle, size_t needle_length)
+
+cdef extern from "<stdlib.h>" nogil:
+    int posix_memalign(void **out, size_t alignment, size_t size)
+
+cdef extern from "<fcntl.h>" nogil:
+    """
+    static int rmc_set_nonblocking(int fd)
+    {
+        int flags = fcntl(fd, F_GETFL);
+        return flags < 0 ? -1 : fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+    }
+    """
+    int set_nonblocking "rmc_set_nonblocking"(int fd)

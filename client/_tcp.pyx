@@ -32,6 +32,7 @@ from rmemcached.client._sys cimport (
 
 cdef enum:
     IOV_BATCH = 1024         # UIO_MAXIOV
+    RECEIVE_MIN = 4096       # bytes of room for which input is asked at least
 
 
 cdef class TcpStream(Stream):
@@ -53,12 +54,12 @@ cdef class TcpStream(Stream):
         self.fd = fd
 
     def __dealloc__(self):
-        self.close(True)
+        self.close()
 
-    cdef void close(self, bint forked) noexcept:
+    cdef void close(self) noexcept:
         if self.fd >= 0:
             # Another process may hold a copy of the descriptor; the server is to see the end now.
-            if not forked:
+            if not self.foreign():
                 shutdown(self.fd, SHUT_RDWR)
             close_fd(self.fd)
             self.fd = -1
@@ -100,7 +101,7 @@ cdef class TcpStream(Stream):
             if r <= 0 or self.iov_next == self.iov_count:
                 return r
             # A server whose replies nobody takes stops reading.
-            r = self.make_room()
+            r = self.reserve_input(RECEIVE_MIN)
             if r <= 0:
                 return r
             n = recv(self.fd, self.rbuf + self.rend, self.rcap - self.rend, MSG_DONTWAIT)
@@ -160,7 +161,7 @@ cdef class TcpStream(Stream):
     cdef int fill(self) noexcept nogil:
         cdef iovec iov
         cdef ssize_t n
-        cdef int r = self.make_room()
+        cdef int r = self.reserve_input(RECEIVE_MIN)
         if r <= 0:
             return r
         iov.iov_base = self.rbuf + self.rend

@@ -1,0 +1,256 @@
+"""The load generator of bench/server_cpu.py: many connections that speak the text protocol, from one thread.
+
+Every reply is compared byte for byte with the one expected. Cheap enough to keep one server thread busy.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy, memset
+
+from rmemcached.client._stream cimport now_ns
+from rmemcached.client._sys cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send, ssize_t
+
+cdef extern from "<sys/epoll.h>" nogil:
+    enum:
+        EPOLLIN
+        EPOLL_CLOEXEC
+        EPOLL_CTL_ADD
+
+    union epoll_data:
+        uint32_t u32
+
+    struct epoll_event:
+        uint32_t events
+        epoll_data data
+
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int op, int fd, epoll_event *event)
+    int epoll_wait(int epfd, epoll_event *events, int count, int timeout)
+
+cdef extern from "<stdio.h>" nogil:
+    int snprintf(char *out, size_t size, const char *format, ...)
+
+cdef extern from "<unistd.h>" nogil:
+    int close(int fd)
+
+cdef enum:
+    EVENTS = 256
+    STALL_MS = 5000          # a server that is silent for so long has failed
+    STORED_LENGTH = 8
+
+cdef struct client:
+    int fd
+    char *expected           # of the batch under way
+    size_t expected_length
+    size_t received
+
+cdef struct load:
+    int epoll
+    client *clients
+    int count
+    unsigned int keys
+    size_t key_size
+    size_t value_size
+    unsigned int depth
+    unsigned int set_every
+    uint64_t random
+    char *request            # scratch for one batch
+    char *reply              # scratch for what arrives
+    size_t reply_size
+    uint64_t gets
+    uint64_t sets
+    char *wrong              # where a reply differs from what was expected; the batch's receive position
+    size_t wrong_length
+
+
+cdef void put_key(load *l, char *out, unsigned int number) noexcept nogil:
+    # Exactly key_size characters: zeros and the number at the end.
+    cdef char digits[16]
+    cdef int n = snprintf(digits, sizeof(digits), "%u", number)
+    memset(out, c'k', l.key_size)
+    memcpy(out + l.key_size - n, digits, n)
+
+
+cdef void put_value(load *l, char *out, unsigned int number) noexcept nogil:
+    cdef size_t i
+    cdef uint32_t x = number * <uint32_t>2654435761 + 1
+    for i in range(l.value_size):
+        x = x * <uint32_t>1664525 + 1013904223
+        out[i] = <char>(c'a' + (x >> 24) % 26)
+
+
+cdef size_t put_set(load *l, char *out, unsigned int number) noexcept nogil:
+    cdef char *p = out
+    memcpy(p, <const char *>"set ", 4)
+    p += 4
+    put_key(l, p, number)
+    p += l.key_size
+    p += snprintf(p, 48, " 0 0 %zu\r\n", l.value_size)
+    put_value(l, p, number)
+    p += l.value_size
+    memcpy(p, <const char *>"\r\n", 2)
+    return p + 2 - out
+
+
+cdef size_t put_hit(load *l, char *out, unsigned int number) noexcept nogil:
+    cdef char *p = out
+    memcpy(p, <const char *>"VALUE ", 6)
+    p += 6
+    put_key(l, p, number)
+    p += l.key_size
+    p += snprintf(p, 48, " 0 %zu\r\n", l.value_size)
+    put_value(l, p, number)
+    p += l.value_size
+    memcpy(p, <const char *>"\r\nEND\r\n", 7)
+    return p + 7 - out
+
+
+cdef int send_batch(load *l, client *c) noexcept nogil:
+    cdef char *p = l.request
+    cdef char *e = c.expected
+    cdef unsigned int i, number
+    cdef size_t length
+    for i in range(l.depth):
+        l.random ^= l.random << 13
+        l.random ^= l.random >> 7
+        l.random ^= l.random << 17
+        number = <unsigned int>((l.random >> 20) % l.keys)
+        if l.set_every and (l.random >> 8) % l.set_every == 0:
+            p += put_set(l, p, number)
+            memcpy(e, <const char *>"STORED\r\n", STORED_LENGTH)
+            e += STORED_LENGTH
+            l.sets += 1
+        else:
+            memcpy(p, <const char *>"get ", 4)
+            put_key(l, p + 4, number)
+            memcpy(p + 4 + l.key_size, <const char *>"\r\n", 2)
+            p += 6 + l.key_size
+            e += put_hit(l, e, number)
+            l.gets += 1
+    c.expected_length = e - c.expected
+    c.received = 0
+    length = p - l.request
+    # A batch fits into an empty socket buffer.
+    return 0 if send(c.fd, l.request, length, MSG_DONTWAIT | MSG_NOSIGNAL) == <ssize_t>length else -1
+
+
+cdef int take(load *l, client *c) noexcept nogil:
+    # 1: the batch is complete; 0: more is to come; -1: connection lost; -2: wrong bytes.
+    cdef ssize_t n = recv(c.fd, l.reply, l.reply_size, MSG_DONTWAIT)
+    if n < 0 and (errno == EAGAIN or errno == EINTR):
+        return 0
+    if n <= 0:
+        return -1
+    if <size_t>n > c.expected_length - c.received or memcmp(l.reply, c.expected + c.received, n) != 0:
+        l.wrong = c.expected + c.received
+        l.wrong_length = n
+        return -2
+    c.received += n
+    return 1 if c.received == c.expected_length else 0
+
+
+cdef int work(load *l, uint64_t until) noexcept nogil:
+    # 0; -1: a connection was lost; -2: wrong bytes; -3: silence.
+    cdef epoll_event events[EVENTS]
+    cdef int i, n, r
+    cdef int running = l.count
+    for i in range(l.count):
+        if send_batch(l, &l.clients[i]) != 0:
+            return -1
+    while running:
+        n = epoll_wait(l.epoll, events, EVENTS, STALL_MS)
+        if n == 0:
+            return -3
+        for i in range(n):
+            r = take(l, &l.clients[events[i].data.u32])
+            if r < 0:
+                return r
+            if r == 0:
+                continue
+            if until and now_ns() >= until:
+                running -= 1
+            elif send_batch(l, &l.clients[events[i].data.u32]) != 0:
+                return -1
+    return 0
+
+
+def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, set_every=10, seed=1):
+    """Loads a server through connected sockets for a time, one batch of `depth` requests at a time on each.
+
+    Args: descriptors of the sockets; seconds; number of keys (which must be stored, see `store_commands`) and their size; value size
+    in bytes; one request in set_every is a set (0: none), the others are gets.
+
+    Returns {"requests", "gets", "sets", "seconds"}. Raises ConnectionError, TimeoutError, or ValueError for a wrong reply.
+    """
+    cdef load l
+    cdef epoll_event event
+    cdef size_t batch = depth * (key_size + value_size + 64)
+    cdef uint64_t begin
+    cdef int i, r
+    if key_size < 10 or key_size > 250 or depth < 1 or keys < 1 or value_size < 0 or set_every < 0:
+        raise ValueError("key_size is 10 to 250, depth and keys are at least 1")
+    memset(&l, 0, sizeof(l))
+    l.epoll = -1
+    l.keys = keys
+    l.key_size = key_size
+    l.value_size = value_size
+    l.depth = depth
+    l.set_every = set_every
+    l.random = seed * 0x9E3779B97F4A7C15 + 1 & 0xFFFFFFFFFFFFFFFF or 1
+    l.count = len(descriptors)
+    l.reply_size = 65536
+    try:
+        l.clients = <client *>calloc(l.count + 1, sizeof(client))
+        l.request = <char *>calloc(1, batch)
+        l.reply = <char *>calloc(1, l.reply_size)
+        if l.clients == NULL or l.request == NULL or l.reply == NULL:
+            raise MemoryError
+        l.epoll = epoll_create1(EPOLL_CLOEXEC)
+        if l.epoll < 0:
+            raise OSError(errno, "epoll_create1")
+        for i in range(l.count):
+            l.clients[i].fd = descriptors[i]
+            l.clients[i].expected = <char *>calloc(1, batch)
+            if l.clients[i].expected == NULL:
+                raise MemoryError
+            event.events = EPOLLIN
+            event.data.u32 = i
+            if epoll_ctl(l.epoll, EPOLL_CTL_ADD, l.clients[i].fd, &event) != 0:
+                raise OSError(errno, "epoll_ctl")
+        begin = now_ns()
+        with nogil:
+            r = work(&l, begin + <uint64_t>(seconds * 1e9))
+        elapsed = (now_ns() - begin) / 1e9
+        if r == -1:
+            raise ConnectionError("the server closed a connection")
+        if r == -2:
+            raise ValueError(f"wrong reply {l.reply[:l.wrong_length]!r}, expected {l.wrong[:l.wrong_length]!r}")
+        if r == -3:
+            raise TimeoutError("the server is silent")
+        return {"requests": l.gets + l.sets, "gets": l.gets, "sets": l.sets, "seconds": elapsed}
+    finally:
+        if l.epoll >= 0:
+            close(l.epoll)
+        if l.clients != NULL:
+            for i in range(l.count):
+                free(l.clients[i].expected)
+        free(l.clients)
+        free(l.request)
+        free(l.reply)
+
+
+def store_commands(first, count, key_size=32, value_size=100):
+    """The text protocol's set commands, as bytes, that store `count` of the keys which `run` asks for."""
+    cdef load l
+    cdef bytearray out = bytearray(count * (key_size + value_size + 64))
+    cdef char *p = out
+    cdef unsigned int number
+    if key_size < 10 or key_size > 250:
+        raise ValueError("key_size is 10 to 250")
+    memset(&l, 0, sizeof(l))
+    l.key_size = key_size
+    l.value_size = value_size
+    for number in range(first, first + count):
+        p += put_set(&l, p, number)
+    return bytes(out[:p - <char *>out])

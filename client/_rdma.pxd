@@ -1,0 +1,54 @@
+from cpython.object cimport PyObject
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from rmemcached.client._stream cimport Stream
+from rmemcached.verbs.verbs cimport ibv_comp_channel, ibv_cq, ibv_mr, ibv_qp, ibv_wc, ibv_wc_status
+
+cdef enum:
+    CREDITS = 32             # receives posted
+    MESSAGE_SIZE = 8192      # bytes of each, header included
+    SEND_BUFFERS = 16
+    HEADER_SIZE = 8
+
+
+cdef class RdmaStream(Stream):
+    # self.fd is the lifeline. buffer: CREDITS receive messages, then SEND_BUFFERS send messages
+    cdef ibv_comp_channel *channel
+    cdef ibv_cq *cq
+    cdef ibv_qp *qp
+    cdef ibv_mr *mr
+    cdef char *buffer
+    cdef uint32_t psn
+    cdef size_t send_size            # bytes of the largest message the server takes, at most MESSAGE_SIZE
+    cdef unsigned int tx_credits     # SENDs that may be posted
+    cdef unsigned int owed           # receives posted anew and not yet announced
+    cdef unsigned int free_count
+    cdef uint16_t free_sends[SEND_BUFFERS]
+    cdef uint64_t received           # payload bytes so far
+    cdef bint ready                  # READY has come
+    cdef bint failed                 # the queue pair is of no use any more
+    cdef ibv_wc_status status        # why
+    cdef bint lifeline_ended
+    cdef bytes last_words            # what came on the lifeline
+    # memory of the caller that requests of this call name
+    cdef ibv_mr **exposed
+    cdef size_t exposed_count
+    cdef size_t exposed_cap
+    # where values are written: a bytes object that nobody else has seen
+    cdef PyObject *landing
+    cdef size_t landing_size
+    cdef size_t landing_next         # size of the next one
+    cdef ibv_mr *landing_mr
+
+    cdef object no_resource(self, str what)
+    cdef int post_receive(self, unsigned int index) noexcept nogil
+    cdef int post_message(self, uint8_t kind, unsigned int index, size_t payload) noexcept nogil
+    cdef void return_credits(self) noexcept nogil
+    cdef int take_message(self, unsigned int index, size_t length) noexcept nogil
+    cdef int reap(self) noexcept nogil
+    cdef uint64_t deadline(self) noexcept nogil
+    cdef int wait(self, uint64_t deadline) noexcept nogil
+    cdef bint drained(self) noexcept nogil
+    cdef int advance(self, bint draining) noexcept nogil
+    cdef void unexpose(self) noexcept
+    cdef void drop_landing(self) noexcept

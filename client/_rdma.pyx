@@ -1,0 +1,660 @@
+"""The RDMA transport (docs/rdma-protocol.md) over the software provider's iWARP.
+
+A queue pair with a completion queue and a channel of its own per connection; one device context per process. Progress is
+made by the calling thread, which polls, spins for a while, and then sleeps on the channel and the lifeline.
+
+Memory that the server may touch (the landing buffer, values being set) is deregistered only after the reply to the
+request that named it, or after the queue pair is destroyed.
+"""
+
+import os
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.errno cimport EINTR, ENODEV, ETIMEDOUT, errno
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset, strcmp, strerror
+
+from rmemcached.atomics cimport cpu_relax
+from rmemcached.client._stream cimport Stream, now_ns
+from rmemcached.client._sys cimport (
+    MSG_DONTWAIT,
+    POLLIN,
+    SHUT_RDWR,
+    close_fd,
+    poll,
+    pollfd,
+    posix_memalign,
+    recv,
+    set_nonblocking,
+    shutdown,
+    ssize_t,
+)
+from rmemcached.verbs.soft cimport soft_iw_connect, soft_iw_options, soft_provider
+from rmemcached.verbs.verbs cimport (
+    IBV_ACCESS_LOCAL_WRITE,
+    IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE,
+    IBV_MTU_4096,
+    IBV_QP_ACCESS_FLAGS,
+    IBV_QP_AV,
+    IBV_QP_DEST_QPN,
+    IBV_QP_MAX_DEST_RD_ATOMIC,
+    IBV_QP_MAX_QP_RD_ATOMIC,
+    IBV_QP_MIN_RNR_TIMER,
+    IBV_QP_PATH_MTU,
+    IBV_QP_PKEY_INDEX,
+    IBV_QP_PORT,
+    IBV_QP_RETRY_CNT,
+    IBV_QP_RNR_RETRY,
+    IBV_QP_RQ_PSN,
+    IBV_QP_SQ_PSN,
+    IBV_QP_STATE,
+    IBV_QP_TIMEOUT,
+    IBV_QPS_INIT,
+    IBV_QPS_RTR,
+    IBV_QPS_RTS,
+    IBV_QPT_RC,
+    IBV_SEND_SIGNALED,
+    IBV_SEND_SOLICITED,
+    IBV_WC_SUCCESS,
+    IBV_WC_WR_FLUSH_ERR,
+    IBV_WR_SEND,
+    ibv_context,
+    ibv_cq,
+    ibv_device,
+    ibv_gid,
+    ibv_mr,
+    ibv_pd,
+    ibv_poll_cq,
+    ibv_post_recv,
+    ibv_post_send,
+    ibv_qp_attr,
+    ibv_qp_init_attr,
+    ibv_recv_wr,
+    ibv_req_notify_cq,
+    ibv_send_wr,
+    ibv_sge,
+    ibv_wc,
+    verbs_provider,
+)
+
+from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpectedCloseError, MemcacheUnknownError
+
+cdef extern from "<endian.h>" nogil:
+    uint16_t be16toh(uint16_t value)
+    uint16_t htobe16(uint16_t value)
+
+cdef extern from "Python.h":
+    void Py_CLEAR(PyObject *p)
+    int _PyBytes_Resize(PyObject **string, Py_ssize_t size) except -1
+
+cdef enum:
+    MESSAGE_DATA = 0
+    MESSAGE_CREDIT = 1
+    MESSAGE_READY = 2
+    RECEIVE = 1 << 16                # in wr_id: a receive
+    POLL_BATCH = 16
+    IRD = 16
+    DEFAULT_EAGER = 4096
+    LANDING_SIZE = 1 << 20           # bytes of the first landing buffer
+    LANDING_MAX = 1 << 28
+    LANDING_COPY = 16384             # a value up to this size is copied out, and the landing buffer kept
+    LAST_WORDS_WAIT = 1000           # ms that the server gets to say why the queue pair failed
+    START_WAIT = 10000               # ms for READY without a connect_timeout; the provider's own limit for the start-up
+
+# The device of this process; opened by the first connection, never closed.
+cdef ibv_context *device = NULL
+cdef ibv_pd *domain = NULL
+cdef int device_pid = 0
+
+
+cdef int open_device() except -1:
+    global device, domain, device_pid
+    cdef const verbs_provider *provider = soft_provider()
+    cdef ibv_device **devices
+    cdef ibv_context *context = NULL
+    cdef ibv_pd *pd
+    cdef int count = 0
+    cdef int i
+    # After a fork the parent's device is of no use: its locks and its connections are the parent's.
+    if device != NULL and device_pid == os.getpid():
+        return 0
+    devices = provider.get_device_list(&count)
+    if devices == NULL:
+        raise OSError(errno, strerror(errno).decode())
+    for i in range(count):
+        if strcmp(provider.get_device_name(devices[i]), b"soft_iw") == 0:
+            context = provider.open_device(devices[i])
+            if context == NULL:
+                count = errno
+            break
+    else:
+        count = ENODEV
+    provider.free_device_list(devices)
+    if context == NULL:
+        raise OSError(count, f"soft_iw: {strerror(count).decode()}")
+    pd = provider.alloc_pd(context)
+    if pd == NULL:
+        provider.close_device(context)
+        raise OSError(errno, strerror(errno).decode())
+    device = context
+    domain = pd
+    device_pid = os.getpid()
+    return 0
+
+
+cdef class RdmaStream(Stream):
+    """RdmaStream(timeout, spin): a queue pair that waits for its peer. OSError: no device, or out of resources.
+
+    timeout: seconds or None. spin: nanoseconds.
+    """
+
+    def __init__(self, timeout, spin):
+        cdef const verbs_provider *provider = soft_provider()
+        cdef ibv_qp_init_attr init
+        cdef ibv_qp_attr attr
+        cdef int i, error
+        if timeout is not None:
+            self.timeout_ms = max(1, min(int(timeout * 1000), 2**31 - 1))
+        self.spin_ns = spin
+        self.landing_next = LANDING_SIZE
+        self.last_words = b""
+        self.psn = int.from_bytes(os.urandom(3), "big")
+        open_device()
+        self.channel = provider.create_comp_channel(device)
+        if self.channel == NULL or set_nonblocking(self.channel.fd) < 0:
+            raise self.no_resource("completion channel")
+        self.cq = provider.create_cq(device, CREDITS + SEND_BUFFERS, NULL, self.channel, 0)
+        if self.cq == NULL:
+            raise self.no_resource("completion queue")
+        if posix_memalign(<void **>&self.buffer, 4096, (CREDITS + SEND_BUFFERS) * MESSAGE_SIZE) != 0:
+            self.buffer = NULL
+            raise MemoryError
+        self.mr = provider.reg_mr(domain, self.buffer, (CREDITS + SEND_BUFFERS) * MESSAGE_SIZE, IBV_ACCESS_LOCAL_WRITE)
+        if self.mr == NULL:
+            raise self.no_resource("memory region")
+        memset(&init, 0, sizeof(init))
+        init.send_cq = self.cq
+        init.recv_cq = self.cq
+        init.cap.max_send_wr = SEND_BUFFERS
+        init.cap.max_recv_wr = CREDITS
+        init.cap.max_send_sge = 1
+        init.cap.max_recv_sge = 1
+        init.qp_type = IBV_QPT_RC
+        self.qp = provider.create_qp(domain, &init)
+        if self.qp == NULL:
+            raise self.no_resource("queue pair")
+        memset(&attr, 0, sizeof(attr))
+        attr.qp_state = IBV_QPS_INIT
+        attr.port_num = 1
+        attr.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
+        error = provider.modify_qp(
+            self.qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
+        if error:
+            raise OSError(error, f"queue pair to INIT: {strerror(error).decode()}")
+        for i in range(CREDITS):
+            if self.post_receive(i) != 0:
+                raise OSError(errno, "receives cannot be posted")
+        for i in range(SEND_BUFFERS):
+            self.free_sends[i] = i
+        self.free_count = SEND_BUFFERS
+
+    def __dealloc__(self):
+        self.close()
+
+    cdef object no_resource(self, str what):
+        return OSError(errno, f"{what}: {strerror(errno).decode()}")
+
+    # --- connecting ---
+
+    def exchange_line(self):
+        """The client's exchange line, as bytes."""
+        cdef ibv_gid gid
+        memset(&gid, 0, sizeof(gid))
+        soft_provider().query_gid(device, 1, 0, &gid)
+        return (
+            f"rdma version=1 transport=soft_iw qpn={self.qp.qp_num} psn={self.psn} "
+            f"gid={(<const char *>gid.raw)[:16].hex()} lid=0 mtu=4096 credits={CREDITS} msgsize={MESSAGE_SIZE} "
+            f"ird={IRD} ord=1 crc=0\r\n"
+        ).encode()
+
+    def connect(self, offer, stream, lifeline, timeout):
+        """Connects the queue pair to the one that the server offered (the tokens of its exchange line).
+
+        stream: a connected socket.socket for the iWARP stream; lifeline: the connection of the exchange. Both belong to
+        the RdmaStream afterwards, also after an error. timeout: seconds or None.
+        """
+        cdef const verbs_provider *provider = soft_provider()
+        cdef ibv_qp_attr attr
+        cdef soft_iw_options options
+        cdef char private_data[20]
+        cdef bytes token
+        cdef int error, fd, i
+        cdef uint64_t deadline
+        cdef uint32_t qpn
+        self.fd = lifeline.detach()
+        try:
+            qpn = int(offer["qpn"])
+            token = bytes.fromhex(offer["token"])
+            self.tx_credits = min(int(offer["credits"]), 65535)
+            self.send_size = min(int(offer["msgsize"]), MESSAGE_SIZE)
+            self.inline_limit = int(offer.get("eager", DEFAULT_EAGER))
+            memset(&attr, 0, sizeof(attr))
+            attr.rq_psn = int(offer.get("psn", 0))
+            attr.max_dest_rd_atomic = min(IRD, int(offer.get("ord", 1)))
+            attr.ah_attr.dlid = int(offer.get("lid", 0))
+            gid = bytes.fromhex(offer.get("gid", "0" * 32))
+            crc = int(offer.get("crc", 0))
+            if int(offer["version"]) != 1 or len(token) != 16 or len(gid) != 16 or self.send_size < 512:
+                raise ValueError
+        except (KeyError, ValueError, OverflowError):
+            raise MemcacheServerError(f"the server's answer to the RDMA exchange makes no sense: {offer}") from None
+        attr.qp_state = IBV_QPS_RTR
+        attr.path_mtu = IBV_MTU_4096
+        attr.dest_qp_num = qpn
+        attr.min_rnr_timer = 12
+        attr.ah_attr.is_global = 1
+        attr.ah_attr.port_num = 1
+        memcpy(attr.ah_attr.grh.dgid.raw, PyBytes_AS_STRING(gid), 16)
+        error = provider.modify_qp(
+            self.qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
+        if error == 0:
+            memset(&attr, 0, sizeof(attr))
+            attr.qp_state = IBV_QPS_RTS
+            attr.timeout = 14
+            attr.retry_cnt = 7
+            attr.rnr_retry = 7
+            attr.sq_psn = self.psn
+            attr.max_rd_atomic = 1
+            error = provider.modify_qp(
+                self.qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN
+                | IBV_QP_MAX_QP_RD_ATOMIC)
+        if error:
+            raise OSError(error, f"queue pair to RTS: {strerror(error).decode()}")
+        for i in range(4):
+            private_data[i] = <char>(qpn >> (24 - 8 * i) & 255)
+        memcpy(private_data + 4, PyBytes_AS_STRING(token), 16)
+        memset(&options, 0, sizeof(options))
+        options.crc = crc
+        options.ird = IRD
+        options.ord = 1
+        options.private_data = private_data
+        options.private_length = 20
+        fd = stream.fileno()
+        if set_nonblocking(fd) < 0 or soft_iw_connect(self.qp, fd, &options) < 0:
+            raise OSError(errno, f"iWARP stream: {strerror(errno).decode()}")
+        stream.detach()
+        self.free_count -= 1
+        if self.tx_credits < 2 or self.post_message(MESSAGE_READY, self.free_sends[self.free_count], 0) < 0:
+            raise MemcacheServerError("READY could not be sent")
+        deadline = now_ns() + <uint64_t>(1000000 * (START_WAIT if timeout is None else int(timeout * 1000)))
+        while not self.ready:
+            with nogil:
+                error = self.reap()
+                if error > 0 and not self.ready:
+                    error = self.wait(deadline)
+            if error <= 0 and error != -EINTR:
+                if error == -ETIMEDOUT:
+                    raise TimeoutError("timed out")
+                raise MemcacheUnexpectedCloseError(self.failure_text())
+            PyErr_CheckSignals()
+
+    cdef void close(self) noexcept:
+        cdef const verbs_provider *provider
+        if self.foreign():
+            # The objects are the parent's: only this process's descriptor of the lifeline is given back.
+            if self.fd >= 0:
+                close_fd(self.fd)
+                self.fd = -1
+            return
+        provider = soft_provider()
+        if self.qp != NULL:
+            provider.destroy_qp(self.qp)
+            self.qp = NULL
+        if self.fd >= 0:
+            shutdown(self.fd, SHUT_RDWR)
+            close_fd(self.fd)
+            self.fd = -1
+        # Nobody can reach the memory any more.
+        self.unexpose()
+        free(self.exposed)
+        self.exposed = NULL
+        self.drop_landing()
+        if self.cq != NULL:
+            provider.destroy_cq(self.cq)
+            self.cq = NULL
+        if self.channel != NULL:
+            provider.destroy_comp_channel(self.channel)
+            self.channel = NULL
+        if self.mr != NULL:
+            provider.dereg_mr(self.mr)
+            self.mr = NULL
+        free(self.buffer)
+        self.buffer = NULL
+
+    # --- messages ---
+
+    cdef int post_receive(self, unsigned int index) noexcept nogil:
+        cdef ibv_sge sge
+        cdef ibv_recv_wr wr
+        cdef ibv_recv_wr *bad
+        sge.addr = <uint64_t><uintptr_t>(self.buffer + <size_t>index * MESSAGE_SIZE)
+        sge.length = MESSAGE_SIZE
+        sge.lkey = self.mr.lkey
+        memset(&wr, 0, sizeof(wr))
+        wr.wr_id = RECEIVE | index
+        wr.sg_list = &sge
+        wr.num_sge = 1
+        return ibv_post_recv(self.qp, &wr, &bad)
+
+    cdef int post_message(self, uint8_t kind, unsigned int index, size_t payload) noexcept nogil:
+        # Posts send buffer `index`, which has its payload in place. 1, or -errno.
+        cdef char *message = self.buffer + <size_t>(CREDITS + index) * MESSAGE_SIZE
+        cdef uint16_t owed = htobe16(<uint16_t>self.owed)
+        cdef ibv_sge sge
+        cdef ibv_send_wr wr
+        cdef ibv_send_wr *bad
+        cdef int error
+        memset(message, 0, HEADER_SIZE)
+        message[0] = <char>kind
+        memcpy(message + 2, &owed, 2)
+        sge.addr = <uint64_t><uintptr_t>message
+        sge.length = <uint32_t>(HEADER_SIZE + payload)
+        sge.lkey = self.mr.lkey
+        memset(&wr, 0, sizeof(wr))
+        wr.wr_id = index
+        wr.sg_list = &sge
+        wr.num_sge = 1
+        wr.opcode = IBV_WR_SEND
+        wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED
+        error = ibv_post_send(self.qp, &wr, &bad)
+        if error:
+            self.failed = True
+            return -error
+        self.owed = 0
+        self.tx_credits -= 1
+        return 1
+
+    cdef void return_credits(self) noexcept nogil:
+        if (self.owed * 2 >= CREDITS and self.tx_credits and self.free_count and self.iov_next == self.iov_count
+                and not self.failed):
+            self.free_count -= 1
+            self.post_message(MESSAGE_CREDIT, self.free_sends[self.free_count], 0)
+
+    cdef int take_message(self, unsigned int index, size_t length) noexcept nogil:
+        cdef char *message = self.buffer + <size_t>index * MESSAGE_SIZE
+        cdef uint16_t credits
+        cdef size_t n
+        cdef int r
+        if length < HEADER_SIZE:
+            return 0
+        memcpy(&credits, message + 2, 2)
+        self.tx_credits += be16toh(credits)
+        if message[0] == MESSAGE_READY:
+            self.ready = True
+        elif message[0] == MESSAGE_DATA:
+            length -= HEADER_SIZE
+            message += HEADER_SIZE
+            self.received += length
+            if self.dst_left and self.rpos == self.rend:
+                n = min(length, self.dst_left)
+                memcpy(self.dst, message, n)
+                self.dst += n
+                self.dst_left -= n
+                message += n
+                length -= n
+            if length:
+                r = self.reserve_input(length)
+                if r <= 0:
+                    return r
+                memcpy(self.rbuf + self.rend, message, length)
+                self.rend += length
+        elif message[0] != MESSAGE_CREDIT:
+            return 0
+        if self.post_receive(index) != 0:
+            return 0
+        self.owed += 1
+        return 1
+
+    cdef int reap(self) noexcept nogil:
+        # Takes the completions there are. 1; 0: the connection has failed.
+        cdef ibv_wc wc[POLL_BATCH]
+        cdef int i, r
+        cdef int n = POLL_BATCH
+        while n == POLL_BATCH and not self.failed:
+            n = ibv_poll_cq(self.cq, POLL_BATCH, wc)
+            if n < 0:
+                self.failed = True
+            for i in range(n):
+                if wc[i].status != IBV_WC_SUCCESS:
+                    # The first reason counts: behind it come flushes.
+                    if not self.failed or self.status == IBV_WC_WR_FLUSH_ERR:
+                        self.status = wc[i].status
+                    self.failed = True
+                elif wc[i].wr_id & RECEIVE:
+                    if not self.failed:
+                        r = self.take_message(<unsigned int>(wc[i].wr_id & (RECEIVE - 1)), wc[i].byte_len)
+                        if r < 0:
+                            return r
+                        self.failed = r == 0
+                else:
+                    self.free_sends[self.free_count] = <uint16_t>wc[i].wr_id
+                    self.free_count += 1
+        if self.failed:
+            return 0
+        self.return_credits()
+        return 1
+
+    # --- waiting ---
+
+    cdef uint64_t deadline(self) noexcept nogil:
+        return 0 if self.timeout_ms < 0 else now_ns() + <uint64_t>self.timeout_ms * 1000000
+
+    cdef int wait(self, uint64_t deadline) noexcept nogil:
+        # Sleeps until there may be a completion. deadline: 0 for none.
+        cdef const verbs_provider *provider = soft_provider()
+        cdef pollfd waiting[2]
+        cdef uint64_t now
+        cdef ibv_cq *cq
+        cdef void *context
+        cdef int timeout = -1
+        cdef int n
+        if deadline:
+            now = now_ns()
+            if now >= deadline:
+                return -ETIMEDOUT
+            timeout = <int>min((deadline - now + 999999) // 1000000, <uint64_t>0x7FFFFFFF)
+        waiting[0].fd = self.channel.fd
+        waiting[0].events = POLLIN
+        waiting[1].fd = self.fd
+        waiting[1].events = POLLIN
+        n = poll(waiting, 2, timeout)
+        if n < 0:
+            return -errno
+        if n == 0:
+            return -ETIMEDOUT
+        while provider.get_cq_event(self.channel, &cq, &context) == 0:
+            provider.ack_cq_events(cq, 1)
+        if waiting[1].revents:
+            # Nothing is ever asked on the lifeline: it ends. A reply that came before the end is still taken.
+            if self.lifeline_ended:
+                self.failed = True
+                return 0
+            self.lifeline_ended = True
+        return 1
+
+    cdef bint drained(self) noexcept nogil:
+        # A completed SEND has left this process; nobody makes progress between two calls.
+        return self.iov_next == self.iov_count and self.free_count == SEND_BUFFERS
+
+    cdef int advance(self, bint draining) noexcept nogil:
+        # Waits until something has been received, or, when draining, everything sent. Goes on sending meanwhile.
+        cdef uint64_t received = self.received
+        cdef uint64_t deadline = 0
+        cdef uint64_t budget = self.spin_budget()
+        cdef uint64_t until = now_ns() + budget if budget else 0
+        cdef bint armed = False
+        cdef int r
+        while True:
+            r = self.reap()
+            if r > 0 and self.iov_next < self.iov_count:
+                r = self.push()
+            if r <= 0:
+                return r
+            if self.received != received or (draining and self.drained()):
+                if until:
+                    self.spin_result(True)
+                return 1
+            if until:
+                if now_ns() < until:
+                    cpu_relax()
+                    continue
+                self.spin_result(False)
+                until = 0
+            if not armed:
+                if ibv_req_notify_cq(self.cq, 0) != 0:
+                    return 0
+                armed = True
+                continue
+            if deadline == 0:
+                deadline = self.deadline()
+            r = self.wait(deadline)
+            if r <= 0:
+                return r
+            armed = False
+
+    cdef int push(self) noexcept nogil:
+        cdef char *payload
+        cdef size_t room, n
+        cdef unsigned int index
+        cdef int r
+        while self.iov_next < self.iov_count:
+            if self.free_count == 0 or self.tx_credits == 0 or (self.tx_credits == 1 and self.owed == 0):
+                return 1
+            self.free_count -= 1
+            index = self.free_sends[self.free_count]
+            payload = self.buffer + <size_t>(CREDITS + index) * MESSAGE_SIZE + HEADER_SIZE
+            room = self.send_size - HEADER_SIZE
+            while room and self.iov_next < self.iov_count:
+                n = min(room, <size_t>self.iov[self.iov_next].iov_len)
+                memcpy(payload, self.iov[self.iov_next].iov_base, n)
+                self.sent(n)
+                payload += n
+                room -= n
+            r = self.post_message(MESSAGE_DATA, index, self.send_size - HEADER_SIZE - room)
+            if r <= 0:
+                return r
+        return 1
+
+    cdef int drain(self) noexcept nogil:
+        cdef int r = self.push()
+        while r > 0 and not self.drained():
+            r = self.advance(True)
+        return r
+
+    cdef int fill(self) noexcept nogil:
+        return self.advance(False)
+
+    cdef int fill_body(self) noexcept nogil:
+        return self.advance(False)
+
+    # --- memory that the server touches ---
+
+    cdef int expose(self, const char *data, size_t length, uint32_t *key) except -1:
+        cdef ibv_mr **grown
+        cdef ibv_mr *mr
+        if self.exposed_count == self.exposed_cap:
+            grown = <ibv_mr **>realloc(self.exposed, (self.exposed_cap * 2 + 8) * sizeof(ibv_mr *))
+            if grown == NULL:
+                raise MemoryError
+            self.exposed = grown
+            self.exposed_cap = self.exposed_cap * 2 + 8
+        mr = soft_provider().reg_mr(domain, <void *>data, length, IBV_ACCESS_REMOTE_READ)
+        if mr == NULL:
+            raise self.no_resource("memory region")
+        self.exposed[self.exposed_count] = mr
+        self.exposed_count += 1
+        key[0] = mr.rkey
+        return 0
+
+    cdef void unexpose(self) noexcept:
+        while self.exposed_count:
+            self.exposed_count -= 1
+            soft_provider().dereg_mr(self.exposed[self.exposed_count])
+
+    cdef int settle(self) except -1:
+        self.unexpose()
+        return 0
+
+    cdef void drop_landing(self) noexcept:
+        if self.landing_mr != NULL:
+            soft_provider().dereg_mr(self.landing_mr)
+            self.landing_mr = NULL
+        Py_CLEAR(self.landing)
+
+    cdef int put_sink(self) except -1:
+        cdef bytes fresh
+        if self.landing == NULL:
+            fresh = PyBytes_FromStringAndSize(NULL, self.landing_next)
+            self.landing_mr = soft_provider().reg_mr(
+                domain, PyBytes_AS_STRING(fresh), self.landing_next, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+            if self.landing_mr == NULL:
+                raise self.no_resource("memory region")
+            Py_INCREF(fresh)
+            self.landing = <PyObject *>fresh
+            self.landing_size = self.landing_next
+        self.put(" @", 2)
+        self.put_hex(<uint64_t><uintptr_t>self.landing_mr.addr)
+        self.put(":", 1)
+        self.put_hex(self.landing_mr.rkey)
+        self.put(":", 1)
+        return self.put_hex(self.landing_size)
+
+    cdef bytes take_sink(self, size_t length):
+        cdef PyObject *whole = self.landing
+        cdef bytes value
+        if whole == NULL or length > self.landing_size:
+            raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
+        if length <= LANDING_COPY:
+            return PyBytes_FromStringAndSize(<char *>self.landing_mr.addr, length)
+        soft_provider().dereg_mr(self.landing_mr)
+        self.landing_mr = NULL
+        self.landing = NULL
+        _PyBytes_Resize(&whole, length)
+        value = <bytes>whole
+        Py_DECREF(value)
+        return value
+
+    cdef void saw_length(self, size_t length) noexcept:
+        if length > self.landing_next and length <= LANDING_MAX:
+            self.landing_next = (length + LANDING_SIZE - 1) // LANDING_SIZE * LANDING_SIZE
+            self.drop_landing()
+
+    # --- the end ---
+
+    cdef str failure_text(self):
+        # The line in which the server said why it gave the connection up, if it did.
+        cdef char chunk[512]
+        cdef pollfd waiting
+        cdef uint64_t deadline = now_ns() + <uint64_t>LAST_WORDS_WAIT * 1000000
+        cdef uint64_t now
+        cdef ssize_t n = 1
+        waiting.fd = self.fd
+        waiting.events = POLLIN
+        while n > 0 and self.fd >= 0:
+            now = now_ns()
+            with nogil:
+                n = poll(&waiting, 1, <int>((deadline - now) // 1000000)) if now < deadline else 0
+                if n > 0:
+                    n = recv(self.fd, chunk, sizeof(chunk), MSG_DONTWAIT)
+            if n > 0:
+                self.last_words += chunk[:n]
+        text = self.last_words.decode("ascii", "replace").strip()
+        if not text and self.failed and self.status != IBV_WC_SUCCESS and self.status != IBV_WC_WR_FLUSH_ERR:
+            text = f"the queue pair failed: {soft_provider().wc_status_str(self.status).decode()}"
+        return text
