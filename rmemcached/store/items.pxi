@@ -96,20 +96,21 @@ cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noe
 
 cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
     """A chunk of the class: a free one, an expired item's, one of a new page, an evicted item's; or NULL."""
-    cdef item *it = slabs_alloc(s, clsid, False)
+    cdef bint can_grow = False
+    cdef item *it = slabs_alloc(s, clsid, False, &can_grow)
     cdef int pulls = 0
     if it != NULL:
         return it
-    if slabs_can_grow(s, clsid):
+    if can_grow:
         lru_pull_tail(s, clsid, False)
-    it = slabs_alloc(s, clsid, True)
+        it = slabs_alloc(s, clsid, True, NULL)
     while it == NULL and pulls < ALLOC_TRIES:
         pulls += 1
         if lru_pull_tail(s, clsid, True) == 0:
             if not s.config.evict_to_free or relaxed_load(&s.queues[clsid | COLD_LRU].size) == 0:
                 break
             sched_yield()
-        it = slabs_alloc(s, clsid, True)
+        it = slabs_alloc(s, clsid, True, NULL)
     if pulls > 0:
         pthread_mutex_lock(&s.queues[clsid | COLD_LRU].lock)
         s.queues[clsid | COLD_LRU].stats.direct_reclaims += pulls
@@ -298,6 +299,7 @@ cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
 # --- lookup ---
 
 cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil:
+    """item_get for a caller that holds the item lock."""
     cdef item *it = assoc_find(s, key, nkey, hv)
     if it == NULL:
         return NULL

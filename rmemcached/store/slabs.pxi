@@ -73,8 +73,10 @@ cdef void do_slabs_newslab(store *s, unsigned int clsid) noexcept nogil:
     p.sl_curr += p.perslab
 
 
-cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page) noexcept nogil:
-    """A free chunk of the class with reference count 1 and no flags, or NULL. new_page: the class may grow for it."""
+cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page, bint *can_grow) noexcept nogil:
+    """A free chunk of the class with reference count 1 and no flags, or NULL. new_page: the class may grow for it.
+    can_grow (may be NULL) is told, with NULL, whether it still could.
+    """
     cdef slab_class *p = &s.classes[clsid]
     cdef item *it = NULL
     pthread_mutex_lock(&s.slabs_lock)
@@ -89,20 +91,14 @@ cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page) noexcept nog
         p.carve += p.size
         p.carve_left -= 1
         p.sl_curr -= 1
+    elif can_grow != NULL:
+        can_grow[0] = do_slabs_can_grow(s, clsid)
     pthread_mutex_unlock(&s.slabs_lock)
     # Outside of the lock, for this may be the page's first touch.
     if it != NULL:
         it.it_flags = 0
         relaxed_store(&it.refcount, 1)
     return it
-
-
-cdef bint slabs_can_grow(store *s, unsigned int clsid) noexcept nogil:
-    cdef bint result
-    pthread_mutex_lock(&s.slabs_lock)
-    result = do_slabs_can_grow(s, clsid)
-    pthread_mutex_unlock(&s.slabs_lock)
-    return result
 
 
 cdef inline void do_slabs_push(store *s, item *it, unsigned int clsid) noexcept nogil:

@@ -220,6 +220,7 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
                       size_t nbytes) noexcept nogil
 cdef item *item_get(store *s, const char *key, size_t nkey, bint do_update) noexcept nogil
 cdef item *item_get_locked(store *s, const char *key, size_t nkey, bint do_update, uint32_t *hv) noexcept nogil
+cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil
 cdef item *item_touch(store *s, const char *key, size_t nkey, rel_time_t exptime) noexcept nogil
 cdef void item_remove(store *s, item *it) noexcept nogil
 cdef void do_item_remove(store *s, item *it) noexcept nogil

@@ -73,6 +73,7 @@ cdef extern from *:
 
 
 cdef enum:
+    CACHE_LINE = 64
     HUGE_PAGE = 2 * 1024 * 1024
     NUMBER_OF_QUEUES = 256      # class id | queue << 6
     COLD_LRU = 128              # the only queue of the flat LRU
@@ -133,7 +134,9 @@ cdef struct store:
     rel_time_t current_time
     rel_time_t advance          # added by store_advance
     rel_time_t oldest_live      # items not used since are dead once the clock has reached it; 0: none
+    char pad_before_counters[CACHE_LINE]    # every set writes cas_id, every get reads the clock
     uint64_t cas_id             # atomic
+    char pad_after_counters[CACHE_LINE]
     uint64_t get_expired        # atomic
     uint64_t get_flushed        # atomic
     # slabs: slabs_lock
@@ -188,6 +191,8 @@ cdef unsigned int _item_lock_power(unsigned int nthreads) noexcept nogil:
 cdef const char *_config_error(const store_config *config) noexcept nogil:
     if config.maxbytes == 0:
         return b"the memory limit must be greater than zero"
+    if config.maxbytes >= <uint64_t>1 << 62:
+        return b"the memory limit is larger than the address space"
     if config.factor <= 1.0:
         return b"the slab growth factor must be greater than 1"
     if config.chunk_size == 0:

@@ -74,7 +74,8 @@ def test_class_of_a_size() -> None:
         ({"item_size_max": 1000}, "item size limit"),
         ({"item_size_max": 2 << 30}, "item size limit"),
         ({"hashpower_init": 33}, "hash power"),
-        ({"maxbytes": 1 << 62}, "address space"),
+        ({"maxbytes": 1 << 60}, "address space"),
+        ({"maxbytes": (1 << 64) - 1}, "address space"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, float], text: str) -> None:
