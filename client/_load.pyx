@@ -55,6 +55,10 @@ cdef struct load:
     unsigned int depth
     unsigned int set_every
     uint64_t random
+    char *set_texts          # for each key: the set command, the reply to get; all of one length
+    char *hit_texts
+    size_t set_length
+    size_t hit_length
     char *request            # scratch for one batch
     char *reply              # scratch for what arrives
     size_t reply_size
@@ -117,16 +121,18 @@ cdef int send_batch(load *l, client *c) noexcept nogil:
         l.random ^= l.random << 17
         number = <unsigned int>((l.random >> 20) % l.keys)
         if l.set_every and (l.random >> 8) % l.set_every == 0:
-            p += put_set(l, p, number)
+            memcpy(p, l.set_texts + number * l.set_length, l.set_length)
+            p += l.set_length
             memcpy(e, <const char *>"STORED\r\n", STORED_LENGTH)
             e += STORED_LENGTH
             l.sets += 1
         else:
             memcpy(p, <const char *>"get ", 4)
-            put_key(l, p + 4, number)
+            memcpy(p + 4, l.set_texts + number * l.set_length + 4, l.key_size)
             memcpy(p + 4 + l.key_size, <const char *>"\r\n", 2)
             p += 6 + l.key_size
-            e += put_hit(l, e, number)
+            memcpy(e, l.hit_texts + number * l.hit_length, l.hit_length)
+            e += l.hit_length
             l.gets += 1
     c.expected_length = e - c.expected
     c.received = 0
@@ -168,7 +174,7 @@ cdef int work(load *l, uint64_t until) noexcept nogil:
                 return r
             if r == 0:
                 continue
-            if until and now_ns() >= until:
+            if now_ns() >= until:
                 running -= 1
             elif send_batch(l, &l.clients[events[i].data.u32]) != 0:
                 return -1
@@ -186,7 +192,7 @@ def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, 
     cdef load l
     cdef epoll_event event
     cdef size_t batch = depth * (key_size + value_size + 64)
-    cdef uint64_t begin
+    cdef uint64_t begin, until
     cdef int i, r
     if key_size < 10 or key_size > 250 or depth < 1 or keys < 1 or value_size < 0 or set_every < 0:
         raise ValueError("key_size is 10 to 250, depth and keys are at least 1")
@@ -204,8 +210,13 @@ def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, 
         l.clients = <client *>calloc(l.count + 1, sizeof(client))
         l.request = <char *>calloc(1, batch)
         l.reply = <char *>calloc(1, l.reply_size)
-        if l.clients == NULL or l.request == NULL or l.reply == NULL:
+        l.set_texts = <char *>calloc(keys, key_size + value_size + 64)
+        l.hit_texts = <char *>calloc(keys, key_size + value_size + 64)
+        if l.clients == NULL or l.request == NULL or l.reply == NULL or l.set_texts == NULL or l.hit_texts == NULL:
             raise MemoryError
+        for i in range(keys):
+            l.set_length = put_set(&l, l.set_texts + i * l.set_length, i)
+            l.hit_length = put_hit(&l, l.hit_texts + i * l.hit_length, i)
         l.epoll = epoll_create1(EPOLL_CLOEXEC)
         if l.epoll < 0:
             raise OSError(errno, "epoll_create1")
@@ -219,8 +230,9 @@ def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, 
             if epoll_ctl(l.epoll, EPOLL_CTL_ADD, l.clients[i].fd, &event) != 0:
                 raise OSError(errno, "epoll_ctl")
         begin = now_ns()
+        until = begin + int(seconds * 1e9)
         with nogil:
-            r = work(&l, begin + <uint64_t>(seconds * 1e9))
+            r = work(&l, until)
         elapsed = (now_ns() - begin) / 1e9
         if r == -1:
             raise ConnectionError("the server closed a connection")
@@ -236,6 +248,8 @@ def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, 
             for i in range(l.count):
                 free(l.clients[i].expected)
         free(l.clients)
+        free(l.set_texts)
+        free(l.hit_texts)
         free(l.request)
         free(l.reply)
 

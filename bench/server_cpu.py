@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Server CPU per request, start-up time and resident memory: rmemcached beside memcached.
+
+50 connections speak the text protocol over loopback TCP, 9 gets to 1 set, 32 B keys, 100 B values, against one worker thread;
+one request at a time on each connection, and pipelined by 16. CPU time is user plus system time of all threads of the
+server. The servers take turns, so that what else happens on the machine meets both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT)]
+
+from servers import Server, memcached_path, start_memcached, start_rmemcached  # noqa: E402
+
+from rmemcached.client import _load  # noqa: E402
+
+SERVER_FLAGS = ("-t", "1", "-m", "256", "-c", "4096")
+KEYS = 10000
+
+
+def fill(server: Server, keys: int) -> None:
+    """Stores the keys that the load generator asks for."""
+    with server.connect(30) as plain:
+        for first in range(0, keys, 1000):
+            count = min(1000, keys - first)
+            plain.sendall(_load.store_commands(first, count))
+            wanted = count * len(b"STORED\r\n")
+            received = b""
+            while len(received) < wanted:
+                more = plain.recv(65536)
+                if not more:
+                    raise ConnectionError("the server closed the connection")
+                received += more
+            if received != b"STORED\r\n" * count:
+                raise ValueError(f"wrong reply {received[:80]!r}")
+
+
+def measure(server: Server, connections: int, seconds: float, depth: int, keys: int, seed: int) -> dict[str, float]:
+    """CPU microseconds per request and requests per second of one run."""
+    with contextlib.ExitStack() as stack:
+        plain = [stack.enter_context(server.connect(10)) for _ in range(connections)]
+        before = server.cpu_seconds()
+        done = _load.run([p.fileno() for p in plain], seconds, keys=keys, depth=depth, seed=seed)
+        used = server.cpu_seconds() - before
+    return {"cpu_us": used / done["requests"] * 1e6, "per_second": done["requests"] / done["seconds"]}
+
+
+def run(connections: int, seconds: float, rounds: int, depths: list[int], starts: int) -> dict[str, Any]:
+    """All measurements, as the JSON document has them."""
+    starters = {"rmemcached": start_rmemcached}
+    if memcached_path() is not None:
+        starters["memcached"] = start_memcached
+    start_up: dict[str, Any] = {name: {"ready_s": [], "resident_bytes": []} for name in starters}
+    for _ in range(starts):
+        for name, start in starters.items():
+            with start(*SERVER_FLAGS) as server:
+                start_up[name]["ready_s"].append(server.started_after)
+                start_up[name]["resident_bytes"].append(server.resident_bytes())
+                server.kill()
+    load: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack:
+        servers = {name: stack.enter_context(start(*SERVER_FLAGS)) for name, start in starters.items()}
+        for server in servers.values():
+            fill(server, KEYS)
+        for depth in depths:
+            samples: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
+            for number in range(rounds):
+                for name, server in servers.items():
+                    samples[name].append(measure(server, connections, seconds, depth, KEYS, number + 1))
+            for name, taken in samples.items():
+                load.append(
+                    {
+                        "server": name,
+                        "depth": depth,
+                        "cpu_us": statistics.median(sample["cpu_us"] for sample in taken),
+                        "per_second": statistics.median(sample["per_second"] for sample in taken),
+                        "samples": taken,
+                    }
+                )
+    for figures in start_up.values():
+        figures["ready_s_median"] = statistics.median(figures["ready_s"])
+        figures["resident_bytes_median"] = statistics.median(figures["resident_bytes"])
+    return {
+        "connections": connections,
+        "seconds": seconds,
+        "rounds": rounds,
+        "start_up": start_up,
+        "load": load,
+        "ratios": ratios(load),
+    }
+
+
+def ratios(load: list[dict[str, Any]]) -> dict[str, float]:
+    """CPU per request of rmemcached over that of memcached, by depth."""
+    figure = {(row["server"], row["depth"]): row["cpu_us"] for row in load}
+    return {
+        str(depth): cpu / figure["memcached", depth]
+        for (name, depth), cpu in figure.items()
+        if name == "rmemcached" and ("memcached", depth) in figure
+    }
+
+
+def report(result: dict[str, Any]) -> str:
+    """The result as text."""
+    lines = ["server        ready      resident at start"]
+    for name, figures in result["start_up"].items():
+        resident = figures["resident_bytes_median"] / 2**20
+        lines.append(f"{name:<12} {figures['ready_s_median'] * 1000:6.1f} ms {resident:9.1f} MiB")
+    lines += ["", f"{result['connections']} connections, text protocol, 9:1 get:set, 100 B values, one worker thread"]
+    lines.append("server       pipelined by   CPU per request   requests per second   CPU ratio to memcached")
+    for row in result["load"]:
+        ratio = result["ratios"].get(str(row["depth"])) if row["server"] == "rmemcached" else None
+        lines.append(
+            f"{row['server']:<12} {row['depth']:>12} {row['cpu_us']:14.2f} us {row['per_second']:21.0f}"
+            + (f" {ratio:24.2f}" if ratio is not None else "")
+        )
+    if "memcached" not in result["start_up"]:
+        lines.append("memcached is not installed: no comparison (apt-get install memcached)")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--connections", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each sample (default: 2)")
+    parser.add_argument("--rounds", type=int, default=5, help="samples of each kind (default: 5)")
+    parser.add_argument("--depths", default="1,16", help="requests sent at a time, comma-separated (default: 1,16)")
+    parser.add_argument("--starts", type=int, default=5, help="starts of each server that are timed (default: 5)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there too; - for stdout in place of the table")
+    options = parser.parse_args(arguments)
+    depths = [int(depth) for depth in options.depths.split(",")]
+    result = run(options.connections, options.seconds, options.rounds, depths, options.starts)
+    text = json.dumps(result, indent=2)
+    if options.json == "-":
+        print(text)
+        return 0
+    if options.json:
+        Path(options.json).write_text(text + "\n")
+    print(report(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
