@@ -135,7 +135,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="samples of each kind (default: 5)")
     parser.add_argument("--depths", default="1,16", help="requests sent at a time, comma-separated (default: 1,16)")
     parser.add_argument("--starts", type=int, default=5, help="starts of each server that are timed (default: 5)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there too; - for stdout in place of the table")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write the figures there too; - for stdout in place of the table"
+    )
     options = parser.parse_args(arguments)
     depths = [int(depth) for depth in options.depths.split(",")]
     result = run(options.connections, options.seconds, options.rounds, depths, options.starts)

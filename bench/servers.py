@@ -161,12 +161,13 @@ def memcached_path() -> str | None:
 
 
 def _start(command: Sequence[str], arguments: Sequence[str], path: str | None) -> Server:
+    user = ["-u", "root"] if os.geteuid() == 0 and "-u" not in arguments else []
     if path is not None:
-        return Server([*command, "-s", path, *arguments], 0, path)
+        return Server([*command, *user, "-s", path, *arguments], 0, path)
     for attempt in range(5):
         port = free_port()
         try:
-            return Server([*command, "-p", str(port), "-U", "0", "-l", HOST, *arguments], port)
+            return Server([*command, *user, "-p", str(port), "-U", "0", "-l", HOST, *arguments], port)
         except StartError as error:
             if attempt == 4 or "in use" not in str(error):
                 raise
@@ -183,5 +184,4 @@ def start_memcached(*arguments: str, path: str | None = None) -> Server:
     program = memcached_path()
     if program is None:
         raise StartError("memcached is not installed: apt-get install memcached")
-    user = ["-u", "root"] if os.geteuid() == 0 else []
-    return _start([program, *user], arguments, path)
+    return _start([program], arguments, path)

@@ -1,9 +1,9 @@
 """The Python client of rmemcached: pymemcache's methods, over RDMA where both ends have it.
 
-    >>> from rmemcached.client import Client
-    >>> with Client("127.0.0.1", 11211) as client:
-    ...     client.set("key", b"value")
-    ...     client.get("key")
+>>> from rmemcached.client import Client
+>>> with Client("127.0.0.1", 11211) as client:
+...     client.set("key", b"value")
+...     client.get("key")
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EINTR, ENODEV, ETIMEDOUT, errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memset, strcmp, strerror
+from libc.string cimport memcpy, memset, strerror, strncmp
 
 from rmemcached.atomics cimport cpu_relax
 from rmemcached.client._stream cimport Stream, now_ns
@@ -127,7 +127,7 @@ cdef int open_device() except -1:
     if devices == NULL:
         raise OSError(errno, strerror(errno).decode())
     for i in range(count):
-        if strcmp(provider.get_device_name(devices[i]), b"soft_iw") == 0:
+        if strncmp(provider.get_device_name(devices[i]), b"soft_iw", 7) == 0:
             context = provider.open_device(devices[i])
             if context == NULL:
                 count = errno
@@ -243,6 +243,7 @@ cdef class RdmaStream(Stream):
             self.tx_credits = min(int(offer["credits"]), 65535)
             self.send_size = min(int(offer["msgsize"]), MESSAGE_SIZE)
             self.inline_limit = int(offer.get("eager", DEFAULT_EAGER))
+            self.remote = True
             memset(&attr, 0, sizeof(attr))
             attr.rq_psn = int(offer.get("psn", 0))
             attr.max_dest_rd_atomic = min(IRD, int(offer.get("ord", 1)))

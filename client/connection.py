@@ -54,7 +54,9 @@ def normalize_server(server: Any) -> Server:
     return (host, port)
 
 
-def open_socket(server: Server, connect_timeout: float | None, keepalive: KeepaliveOpts | None, no_delay: bool) -> socket.socket:
+def open_socket(
+    server: Server, connect_timeout: float | None, keepalive: KeepaliveOpts | None, no_delay: bool
+) -> socket.socket:
     """A connected socket that still has connect_timeout as its time-out."""
     if isinstance(server, str):
         plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -153,7 +155,9 @@ def open_stream(client: Any, wanted: str, logged: str | None) -> tuple[Any, str,
                 plain = open_socket(client.server, client.connect_timeout, client.socket_keepalive, client.no_delay)
             else:
                 if logged != "soft_iw":
-                    logger.info("%s: transport soft_iw (%s)", client.server, "both ends have it" if wanted == "auto" else why)
+                    logger.info(
+                        "%s: transport soft_iw (%s)", client.server, "both ends have it" if wanted == "auto" else why
+                    )
                 return stream, "soft_iw", "soft_iw"
         elif wanted == "auto":
             why = "a UNIX socket"
