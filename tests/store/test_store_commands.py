@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from rmemcached.store._testing import Store
 
 ITEM_TOKEN_SENT, ITEM_STALE = 512, 2048

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from rmemcached.store._testing import Store
 
 MB = 1 << 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from rmemcached.store._testing import Store
 
 MONTH = 60 * 60 * 24 * 30

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+
 from rmemcached.store._testing import Store, hash_of
 
 

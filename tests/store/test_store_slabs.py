@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+
 from rmemcached.store._testing import Store
 
 MB = 1 << 20
@@ -15,7 +18,7 @@ def chunk_sizes(store: Store) -> list[int]:
 
 def expected_sizes(smallest: int, factor: float, largest: int) -> list[int]:
     """The rule of memcached's slabs_init."""
-    sizes = []
+    sizes: list[int] = []
     size = smallest
     while len(sizes) < 62 and size < largest / factor:
         size = (size + 7) // 8 * 8
@@ -78,7 +81,7 @@ def test_class_of_a_size() -> None:
         ({"maxbytes": (1 << 64) - 1}, "address space"),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, float], text: str) -> None:
+def test_impossible_settings_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Store(**settings)
 
