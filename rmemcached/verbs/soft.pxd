@@ -28,8 +28,8 @@ cdef struct soft_iw_request:         # a parsed MPA Request frame (RFC 5044 7.1,
 
 cdef struct soft_iw_options:
     bint crc                         # ask for (initiator), or insist on (responder), CRC32c
-    uint16_t ird
-    uint16_t ord
+    uint16_t ird                     # limits max_dest_rd_atomic and max_rd_atomic of the queue pair further; 0: as there;
+    uint16_t ord                     # an initiator with both 0 sends a plain revision 1 request: nothing is negotiated
     const void *private_data         # of the ULP; may be NULL
     size_t private_length
 

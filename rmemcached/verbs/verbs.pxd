@@ -1,8 +1,8 @@
 """The verbs interface: libibverbs' own types, and the table of control calls that each provider fills.
 
-The only file that declares anything of <infiniband/verbs.h>. The library itself is not linked. Control calls go through a
-`verbs_provider`; data calls (`ibv_post_send`, `ibv_post_recv`, `ibv_poll_cq`, `ibv_req_notify_cq`) are the header's inline
-functions, which go through `context->ops`.
+The only file that declares anything of <infiniband/verbs.h>. The library itself is not linked. Control calls go
+through a `verbs_provider`; data calls (`ibv_post_send`, `ibv_post_recv`, `ibv_poll_cq`, `ibv_req_notify_cq`) are the
+header's inline functions, which go through `context->ops`.
 
 Arguments, results and thread-safety are libibverbs': functions that return int give 0 or an errno value, unless said
 otherwise below; functions that return a pointer give NULL and set errno.
@@ -450,7 +450,8 @@ cdef struct verbs_provider:
 
     int (*query_device)(ibv_context *context, ibv_device_attr *out) noexcept nogil
     int (*query_port)(ibv_context *context, uint8_t port_num, ibv_port_attr *out) noexcept nogil
-    int (*query_gid)(ibv_context *context, uint8_t port_num, int index, ibv_gid *out) noexcept nogil   # 0, or -1 and errno
+    # 0, or -1 and errno
+    int (*query_gid)(ibv_context *context, uint8_t port_num, int index, ibv_gid *out) noexcept nogil
 
     ibv_pd *(*alloc_pd)(ibv_context *context) noexcept nogil
     int (*dealloc_pd)(ibv_pd *pd) noexcept nogil
@@ -462,7 +463,8 @@ cdef struct verbs_provider:
     ibv_cq *(*create_cq)(ibv_context *context, int cqe, void *cq_context, ibv_comp_channel *channel,
                          int comp_vector) noexcept nogil
     int (*destroy_cq)(ibv_cq *cq) noexcept nogil
-    int (*get_cq_event)(ibv_comp_channel *channel, ibv_cq **cq, void **cq_context) noexcept nogil      # 0, or -1 and errno
+    # 0, or -1 and errno
+    int (*get_cq_event)(ibv_comp_channel *channel, ibv_cq **cq, void **cq_context) noexcept nogil
     void (*ack_cq_events)(ibv_cq *cq, unsigned int nevents) noexcept nogil
 
     ibv_qp *(*create_qp)(ibv_pd *pd, ibv_qp_init_attr *init) noexcept nogil

@@ -1,0 +1,363 @@
+# Completion queues, completion channels and the progress domains behind them.
+
+
+cdef bint domain_open(soft_domain *domain, bint events) noexcept nogil:
+    """Makes the descriptors and locks. False with errno set; then nothing is left open."""
+    cdef epoll_event event
+    domain.event_fd = -1
+    domain.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
+    if domain.epoll_fd < 0:
+        return False
+    if events:
+        domain.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        event.events = EPOLLIN
+        event.data.u64 = 0
+        if domain.event_fd < 0 or epoll_ctl(domain.epoll_fd, EPOLL_CTL_ADD, domain.event_fd, &event) < 0:
+            if domain.event_fd >= 0:
+                close(domain.event_fd)
+            close(domain.epoll_fd)
+            return False
+    pthread_mutex_init(&domain.progress, NULL)
+    pthread_mutex_init(&domain.events, NULL)
+    pthread_cond_init(&domain.acked, NULL)
+    return True
+
+
+cdef void domain_close(soft_domain *domain) noexcept nogil:
+    close(domain.epoll_fd)
+    if domain.event_fd >= 0:
+        close(domain.event_fd)
+    pthread_mutex_destroy(&domain.progress)
+    pthread_mutex_destroy(&domain.events)
+    pthread_cond_destroy(&domain.acked)
+
+
+cdef void domain_settle_locked(soft_domain *domain) noexcept nogil:
+    cdef uint64_t value = 1
+    if domain.first_event != NULL and not domain.signalled:
+        if write(domain.event_fd, &value, 8) == 8:
+            domain.signalled = True
+    elif domain.first_event == NULL and domain.signalled:
+        if read(domain.event_fd, &value, 8) == 8:
+            domain.signalled = False
+
+
+cdef void domain_settle(soft_domain *domain) noexcept nogil:
+    """Makes event_fd say whether events are pending.
+
+    Called at the end of each entry point that may have made events, not where they are made: an event that get_cq_event
+    itself makes and delivers costs no system call.
+    """
+    if (domain.first_event != NULL) != domain.signalled:
+        pthread_mutex_lock(&domain.events)
+        domain_settle_locked(domain)
+        pthread_mutex_unlock(&domain.events)
+
+
+cdef void qp_settle(soft_qp *qp, soft_domain *but) noexcept nogil:
+    """domain_settle for the domains of a queue pair, except the one whose caller does it."""
+    cdef int i
+    for i in range(qp.ndomains):
+        if qp.domains[i] != but and qp.domains[i].event_fd >= 0:
+            domain_settle(qp.domains[i])
+
+
+cdef void domain_progress(soft_domain *domain, bint wait) noexcept nogil:
+    """Receives and sends what is possible without blocking, on all streams of the domain.
+
+    With another thread in here: waits for it, or leaves the work to it.
+    """
+    cdef epoll_event ready[PROGRESS_EVENTS]
+    cdef soft_link *link
+    cdef soft_qp *qp
+    cdef bint direct
+    cdef int i, n
+    if wait:
+        pthread_mutex_lock(&domain.progress)
+    elif pthread_mutex_trylock(&domain.progress) != 0:
+        return
+    # With one or two streams it is cheaper to try them than to ask which is ready.
+    direct = domain.nlinks <= 2
+    link = domain.links
+    while direct and link != NULL:
+        direct = not link.qp.tx_blocked and link.qp.phase != STREAM_REQUESTED and link.qp.phase != STREAM_ATTACHING
+        link = link.next
+    if direct:
+        link = domain.links
+        while link != NULL:
+            qp_progress(link.qp, EPOLLIN, domain)
+            link = link.next
+    else:
+        n = epoll_wait(domain.epoll_fd, ready, PROGRESS_EVENTS, 0)
+        for i in range(n):
+            if ready[i].data.u64 == 0:
+                continue
+            qp = <soft_qp *> <uintptr_t> (ready[i].data.u64 & ~<uint64_t> EVENT_TIMER)
+            if ready[i].data.u64 & EVENT_TIMER:
+                qp_start_timeout(qp, domain)
+            else:
+                qp_progress(qp, ready[i].events, domain)
+    pthread_mutex_unlock(&domain.progress)
+
+
+cdef void domain_forget(soft_domain *domain, soft_link *link) noexcept nogil:
+    """Takes a queue pair off the domain's list; when this returns no thread makes progress for it."""
+    pthread_mutex_lock(&domain.progress)
+    if link.prev != NULL:
+        link.prev.next = link.next
+    else:
+        domain.links = link.next
+    if link.next != NULL:
+        link.next.prev = link.prev
+    domain.nlinks -= 1
+    link.domain = NULL
+    pthread_mutex_unlock(&domain.progress)
+
+
+cdef void domain_add(soft_domain *domain, soft_link *link, soft_qp *qp) noexcept nogil:
+    pthread_mutex_lock(&domain.progress)
+    link.qp = qp
+    link.domain = domain
+    link.prev = NULL
+    link.next = domain.links
+    if link.next != NULL:
+        link.next.prev = link
+    domain.links = link
+    domain.nlinks += 1
+    pthread_mutex_unlock(&domain.progress)
+
+
+cdef ibv_comp_channel *soft_create_comp_channel(ibv_context *context) noexcept nogil:
+    cdef soft_channel *channel = <soft_channel *> calloc(1, sizeof(soft_channel))
+    if channel == NULL:
+        errno.errno = ENOMEM
+        return NULL
+    if not domain_open(&channel.domain, True):
+        free(channel)
+        return NULL
+    channel.ibv.context = context
+    channel.ibv.fd = channel.domain.epoll_fd
+    fetch_add(&(<soft_context *> context).users, 1)
+    return &channel.ibv
+
+
+cdef int soft_destroy_comp_channel(ibv_comp_channel *ibchannel) noexcept nogil:
+    cdef soft_channel *channel = <soft_channel *> ibchannel
+    if load_acquire(&channel.ibv.refcnt):
+        return EBUSY
+    domain_close(&channel.domain)
+    fetch_sub(&(<soft_context *> ibchannel.context).users, 1)
+    free(channel)
+    return 0
+
+
+cdef ibv_cq *soft_create_cq(ibv_context *context, int cqe, void *cq_context, ibv_comp_channel *channel,
+                            int comp_vector) noexcept nogil:
+    cdef soft_cq *cq
+    cdef uint32_t size = 1
+    if cqe < 1 or cqe > MAX_CQE or comp_vector < 0 or comp_vector >= context.num_comp_vectors:
+        errno.errno = EINVAL
+        return NULL
+    while size < <uint32_t> cqe:
+        size *= 2
+    cq = <soft_cq *> calloc(1, sizeof(soft_cq))
+    if cq != NULL:
+        cq.ring = <ibv_wc *> malloc(size * sizeof(ibv_wc))
+    if cq == NULL or cq.ring == NULL:
+        free(cq)
+        errno.errno = ENOMEM
+        return NULL
+    if channel != NULL:
+        cq.domain = &(<soft_channel *> channel).domain
+        fetch_add(&channel.refcnt, 1)
+    else:
+        if not domain_open(&cq.own, False):
+            free(cq.ring)
+            free(cq)
+            return NULL
+        cq.domain = &cq.own
+    cq.ibv.context = context
+    cq.ibv.channel = channel
+    cq.ibv.cq_context = cq_context
+    cq.ibv.cqe = <int> size
+    cq.size = size
+    pthread_mutex_init(&cq.lock, NULL)
+    fetch_add(&(<soft_context *> context).users, 1)
+    return &cq.ibv
+
+
+cdef int soft_destroy_cq(ibv_cq *ibcq) noexcept nogil:
+    """Waits, as libibverbs', until every delivered event has been acknowledged."""
+    cdef soft_cq *cq = <soft_cq *> ibcq
+    cdef soft_domain *domain = cq.domain
+    cdef soft_cq *before = NULL
+    cdef soft_cq *at
+    if load_acquire(&cq.users):
+        return EBUSY
+    pthread_mutex_lock(&domain.events)
+    if cq.events_pending:
+        at = domain.first_event
+        while at != cq:
+            before = at
+            at = at.next_event
+        if before != NULL:
+            before.next_event = cq.next_event
+        else:
+            domain.first_event = cq.next_event
+        if domain.last_event == cq:
+            domain.last_event = before
+        domain_settle_locked(domain)
+    while cq.events_acked != cq.events_delivered:
+        pthread_cond_wait(&domain.acked, &domain.events)
+    pthread_mutex_unlock(&domain.events)
+    if domain == &cq.own:
+        domain_close(&cq.own)
+    else:
+        fetch_sub(&cq.ibv.channel.refcnt, 1)
+    pthread_mutex_destroy(&cq.lock)
+    fetch_sub(&(<soft_context *> ibcq.context).users, 1)
+    free(cq.ring)
+    free(cq)
+    return 0
+
+
+cdef void cq_event_locked(soft_cq *cq) noexcept nogil:
+    """Makes a completion event. cq.lock is held."""
+    cdef soft_domain *domain = cq.domain
+    pthread_mutex_lock(&domain.events)
+    if cq.events_pending == 0:
+        cq.next_event = NULL
+        if domain.first_event == NULL:
+            domain.first_event = cq
+        else:
+            domain.last_event.next_event = cq
+        domain.last_event = cq
+    cq.events_pending += 1
+    pthread_mutex_unlock(&domain.events)
+
+
+cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil:
+    """Stores a completion. False: the queue has no room, the completion is lost and the queue is unusable."""
+    pthread_mutex_lock(&cq.lock)
+    if cq.count == cq.size:
+        cq.overrun = True
+        pthread_mutex_unlock(&cq.lock)
+        return False
+    cq.ring[(cq.head + cq.count) & (cq.size - 1)] = wc[0]
+    cq.count += 1
+    if cq.armed != ARMED_NOT and (cq.armed == ARMED_ANY or solicited or wc.status != IBV_WC_SUCCESS):
+        cq.armed = ARMED_NOT
+        if cq.ibv.channel != NULL:
+            cq_event_locked(cq)
+    pthread_mutex_unlock(&cq.lock)
+    return True
+
+
+cdef void cq_purge(soft_cq *cq, uint32_t qp_num) noexcept nogil:
+    """Drops the completions of a queue pair that goes away."""
+    cdef uint32_t i, kept = 0
+    cdef uint32_t mask = cq.size - 1
+    pthread_mutex_lock(&cq.lock)
+    for i in range(cq.count):
+        if cq.ring[(cq.head + i) & mask].qp_num != qp_num:
+            if kept != i:
+                cq.ring[(cq.head + kept) & mask] = cq.ring[(cq.head + i) & mask]
+            kept += 1
+    cq.count = kept
+    pthread_mutex_unlock(&cq.lock)
+
+
+cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
+    cdef int n = 0
+    cdef int result
+    pthread_mutex_lock(&cq.lock)
+    while n < num_entries and cq.count:
+        wc[n] = cq.ring[cq.head & (cq.size - 1)]
+        cq.head += 1
+        cq.count -= 1
+        n += 1
+    result = -EOVERFLOW if n == 0 and cq.overrun else n
+    pthread_mutex_unlock(&cq.lock)
+    return result
+
+
+cdef int soft_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
+    """Takes completions; with none there, makes progress first. -EOVERFLOW: completions were lost for want of room."""
+    cdef soft_cq *cq = <soft_cq *> ibcq
+    if relaxed_load(&cq.count) == 0:
+        domain_progress(cq.domain, False)
+        if cq.domain.event_fd >= 0:
+            domain_settle(cq.domain)
+        if relaxed_load(&cq.count) == 0 and not cq.overrun:
+            return 0
+    return cq_take(cq, num_entries, wc)
+
+
+cdef int soft_req_notify_cq(ibv_cq *ibcq, int solicited_only) noexcept nogil:
+    cdef soft_cq *cq = <soft_cq *> ibcq
+    pthread_mutex_lock(&cq.lock)
+    if not solicited_only:
+        cq.armed = ARMED_ANY
+    elif cq.armed == ARMED_NOT:
+        cq.armed = ARMED_SOLICITED
+    pthread_mutex_unlock(&cq.lock)
+    return 0
+
+
+cdef soft_cq *domain_take_event(soft_domain *domain) noexcept nogil:
+    cdef soft_cq *cq
+    if domain.first_event == NULL:
+        return NULL
+    pthread_mutex_lock(&domain.events)
+    cq = domain.first_event
+    if cq != NULL:
+        cq.events_pending -= 1
+        cq.events_delivered += 1
+        # A queue with more events goes to the end of the line.
+        if cq.events_pending == 0 or cq.next_event != NULL:
+            domain.first_event = cq.next_event
+            if cq.events_pending:
+                domain.last_event.next_event = cq
+                domain.last_event = cq
+            elif domain.first_event == NULL:
+                domain.last_event = NULL
+            cq.next_event = NULL
+        domain_settle_locked(domain)
+    pthread_mutex_unlock(&domain.events)
+    return cq
+
+
+cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_context) noexcept nogil:
+    """Makes progress until there is an event. -1: EAGAIN with O_NONBLOCK set on the channel's fd, EINTR."""
+    cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
+    cdef soft_cq *found = domain_take_event(domain)
+    cdef pollfd waiting
+    cdef int flags
+    while found == NULL:
+        domain_progress(domain, True)
+        found = domain_take_event(domain)
+        if found != NULL:
+            break
+        flags = fcntl(ibchannel.fd, F_GETFL)
+        if flags < 0:
+            return -1
+        if flags & O_NONBLOCK:
+            errno.errno = EAGAIN
+            return -1
+        waiting.fd = ibchannel.fd
+        waiting.events = POLLIN
+        if poll(&waiting, 1, -1) < 0:
+            return -1
+        found = domain_take_event(domain)
+    cq[0] = &found.ibv
+    cq_context[0] = found.ibv.cq_context
+    return 0
+
+
+cdef void soft_ack_cq_events(ibv_cq *ibcq, unsigned int nevents) noexcept nogil:
+    cdef soft_cq *cq = <soft_cq *> ibcq
+    cdef soft_domain *domain = cq.domain
+    pthread_mutex_lock(&domain.events)
+    cq.events_acked += nevents
+    pthread_cond_broadcast(&domain.acked)
+    pthread_mutex_unlock(&domain.events)

@@ -1,0 +1,239 @@
+# Objects of the software provider: layout, and which lock guards what.
+#
+# Every object starts with the libibverbs struct that programs see. Locks are taken in this order, each at most once by one
+# thread: soft_domain.progress, soft_qp.lock, then one of mr_shard.lock, soft_cq.lock, soft_domain.events.
+# Reference counts (`users`) are changed atomically.
+
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    ctypedef struct pthread_cond_t:
+        pass
+    ctypedef struct pthread_rwlock_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t *, void *) noexcept
+    int pthread_mutex_destroy(pthread_mutex_t *) noexcept
+    int pthread_mutex_lock(pthread_mutex_t *) noexcept
+    int pthread_mutex_trylock(pthread_mutex_t *) noexcept
+    int pthread_mutex_unlock(pthread_mutex_t *) noexcept
+    int pthread_cond_init(pthread_cond_t *, void *) noexcept
+    int pthread_cond_destroy(pthread_cond_t *) noexcept
+    int pthread_cond_wait(pthread_cond_t *, pthread_mutex_t *) noexcept
+    int pthread_cond_broadcast(pthread_cond_t *) noexcept
+    int pthread_rwlock_init(pthread_rwlock_t *, void *) noexcept
+    int pthread_rwlock_destroy(pthread_rwlock_t *) noexcept
+    int pthread_rwlock_rdlock(pthread_rwlock_t *) noexcept
+    int pthread_rwlock_wrlock(pthread_rwlock_t *) noexcept
+    int pthread_rwlock_unlock(pthread_rwlock_t *) noexcept
+
+
+cdef enum:                           # limits of the device
+    MAX_SGE = 16
+    MAX_QP_WR = 16384
+    MAX_CQE = 1 << 22
+    MAX_INLINE = 1024
+    MAX_READS = 128                  # IRD and ORD
+    MR_SHARDS = 16
+
+cdef struct mr_shard:
+    pthread_rwlock_t lock            # guards buckets, the chains, and soft_mr.valid
+    soft_mr **buckets
+    uint32_t size                    # power of two
+    uint32_t count
+
+cdef struct soft_context:
+    ibv_context ibv
+    mr_shard shards[MR_SHARDS]
+    pthread_mutex_t lock             # guards the list of queue pairs and next_qp_num
+    soft_qp *qps
+    uint32_t next_qp_num
+    uint32_t users                   # PDs, CQs and channels
+
+cdef struct soft_pd:
+    ibv_pd ibv
+    uint32_t users                   # MRs and QPs
+
+cdef struct soft_mr:
+    ibv_mr ibv                       # lkey and rkey are the same STag
+    soft_mr *next                    # hash chain
+    int access
+    bint valid                       # false once a peer has invalidated the STag
+    uint32_t users                   # accesses under way; dereg_mr waits until there is none
+
+# Where progress is made: the completion channel, or the CQ when it has none.
+cdef struct soft_domain:
+    pthread_mutex_t progress         # held while a thread makes progress; guards links
+    int epoll_fd                     # streams, start-up timers, event_fd
+    int event_fd                     # readable while events are pending; -1 without a channel
+    soft_link *links
+    uint32_t nlinks
+    pthread_mutex_t events           # guards the rest, and the event fields of soft_cq
+    pthread_cond_t acked
+    soft_cq *first_event             # CQs with undelivered events, oldest first
+    soft_cq *last_event
+    bint signalled                   # event_fd is readable
+
+cdef struct soft_link:               # a queue pair in a domain's list
+    soft_link *next
+    soft_link *prev
+    soft_qp *qp
+    soft_domain *domain
+
+cdef struct soft_channel:
+    ibv_comp_channel ibv             # refcnt: CQs; under context lock
+    soft_domain domain
+
+cdef enum:                           # soft_cq.armed
+    ARMED_NOT
+    ARMED_SOLICITED
+    ARMED_ANY
+
+cdef struct soft_cq:
+    ibv_cq ibv
+    soft_domain *domain              # the channel's, or &own
+    soft_domain own
+    pthread_mutex_t lock             # guards ring, head, count, armed, overrun
+    ibv_wc *ring
+    uint32_t size                    # power of two, at least ibv.cqe
+    uint32_t head
+    uint32_t count
+    int armed
+    bint overrun
+    uint32_t users                   # ends of queue pairs
+    soft_cq *next_event              # guarded by domain.events, as the rest
+    uint32_t events_pending          # made and not yet delivered
+    uint32_t events_delivered
+    uint32_t events_acked
+
+cdef enum:                           # soft_swqe.state
+    SWQE_POSTED
+    SWQE_SENT                        # a READ whose request is on its way
+    SWQE_DONE
+
+cdef struct soft_swqe:
+    uint64_t wr_id
+    uint64_t remote_addr
+    uint32_t rkey                    # or the STag to invalidate
+    uint32_t length
+    uint32_t received                # READ: octets placed
+    uint16_t num_sge                 # 0 with inline data
+    uint8_t opcode                   # ibv_wr_opcode
+    uint8_t flags                    # ibv_send_flags; SIGNALED also for sq_sig_all
+    uint8_t state
+
+cdef struct soft_rwqe:
+    uint64_t wr_id
+    uint64_t length
+    uint32_t num_sge
+
+cdef struct soft_response:           # a READ of the peer to be answered
+    uint64_t sink_to
+    uint64_t source_to
+    uint32_t sink_stag
+    uint32_t source_stag
+    uint32_t length
+
+cdef enum:                           # tx_cursor.kind
+    TX_NONE                          # between messages
+    TX_REQUEST                       # in the send queue entry `next_wqe`
+    TX_RESPONSE                      # in the READ response `next_response`
+
+# Where transmission is. Counters run freely and wrap.
+cdef struct tx_cursor:
+    uint8_t kind
+    bint response_turn               # READ responses and the send queue alternate, message by message
+    uint32_t next_wqe
+    uint32_t next_response
+    uint32_t offset                  # payload octets of the message before the next FPDU
+    uint32_t send_msn
+    uint32_t read_msn
+    uint32_t reads                   # READ requests sent
+
+cdef enum:                           # soft_qp.phase
+    STREAM_NONE
+    STREAM_ATTACHING                 # a thread is in soft_iw_connect or soft_iw_accept
+    STREAM_REQUESTED                 # MPA request sent, reply awaited
+    STREAM_OPEN                      # FPDUs may be received
+    STREAM_CLOSED
+
+cdef enum:                           # soft_qp.rx_state
+    RX_HEADER
+    RX_PAYLOAD
+    RX_TRAILER
+
+cdef struct soft_qp:
+    ibv_qp ibv
+    pthread_mutex_t lock             # guards everything below, ibv.state and the descriptor's use
+    soft_context *context
+    soft_pd *pd
+    soft_cq *send_cq
+    soft_cq *recv_cq
+    soft_qp *next                    # context list; guarded by context.lock
+    soft_qp *prev
+    soft_link links[2]               # guarded by the domain's progress lock
+    soft_domain *domains[2]          # of send_cq and recv_cq; one entry when they are the same
+    int ndomains
+    ibv_qp_attr attr
+    ibv_qp_cap cap
+    bint sig_all
+
+    int fd                           # -1 without a stream
+    int timer_fd                     # start-up time-out; -1 without
+    uint8_t phase
+    bint registered                  # fd is in the domains' epoll sets
+    bint crc
+    bint tx_gate                     # FPDUs may be sent (a responder's: after the first that came in)
+    bint tx_blocked                  # waiting for EPOLLOUT
+    bint tx_dead                     # the kernel refused to send; the receive side will find out why
+    uint32_t mulpdu
+    uint16_t ird
+    uint16_t ord
+    bint want_crc                    # initiator: as requested
+    bint enhanced                    # initiator: as requested
+    uint8_t *start_frame             # MPA frame to send
+    uint32_t start_length
+    uint32_t start_sent
+
+    soft_swqe *sq                    # ring of sq_mask + 1
+    ibv_sge *sq_sges
+    uint8_t *sq_inline
+    uint32_t sq_mask
+    uint32_t sq_head                 # oldest not completed
+    uint32_t sq_tail
+    uint32_t reads[MAX_READS]        # send queue indices of READs under way, ring
+    uint32_t reads_done              # READ responses completed; cursor.reads counts the requests
+
+    soft_response *responses         # ring of ird
+    uint32_t responses_tail
+
+    tx_cursor cursor
+    uint32_t frame_sent              # octets of the FPDU at the cursor that are written
+    uint32_t frame_crc               # its CRC state, when frame_sent is not 0
+    uint8_t *bounce                  # copies of READ sources under CRC, while there are responses
+    uint32_t bounce_at               # place of the FPDU at the cursor, when frame_sent is not 0
+
+    soft_rwqe *rq                    # ring of rq_mask + 1
+    ibv_sge *rq_sges
+    uint32_t rq_mask
+    uint32_t rq_head
+    uint32_t rq_tail
+
+    uint8_t *rx_buffer
+    uint32_t rx_capacity
+    uint32_t rx_start
+    uint32_t rx_end
+    uint32_t rx_window               # octets asked for at a frame's start
+    uint32_t rx_need                 # octets without which parsing cannot go on
+    uint8_t rx_state
+    ddp_header rx_header             # of the open FPDU
+    uint8_t rx_raw[20]               # the same, as received
+    uint32_t rx_left                 # payload octets of the FPDU to come
+    uint32_t rx_trailer              # pad and CRC behind it
+    uint64_t rx_to                   # RDMA WRITE: where the next octet goes
+    uint32_t rx_offset               # SEND: octets of the message placed
+    uint8_t rx_send                  # opcode of the open SEND message
+    uint32_t rx_send_msn
+    uint32_t rx_read_msn
+
+    soft_qp_counters counters

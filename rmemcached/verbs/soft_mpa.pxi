@@ -1,0 +1,377 @@
+# A queue pair's stream: attachment, MPA start-up (RFC 5044 section 7.1, RFC 6581), and its end.
+
+
+cdef int mpa_parse(const uint8_t *p, size_t received, const char *key, uint8_t *flags, soft_iw_request *out) noexcept nogil:
+    """Parses a Request or Reply frame. 1: whole; 0: more octets are needed; -1: not such a frame."""
+    cdef uint16_t length, word
+    if memcmp(p, key, received if received < MPA_KEY_SIZE else MPA_KEY_SIZE) != 0:
+        return -1
+    if received < MPA_START_SIZE:
+        return 0
+    memset(out, 0, sizeof(out[0]))
+    flags[0] = p[16]
+    out.revision = p[17]
+    length = get16(p + 18)
+    if out.revision < 1 or out.revision > 2 or length > MPA_PRIVATE_MAX:
+        return -1
+    # In revision 1 this bit is reserved.
+    out.enhanced = out.revision == 2 and (p[16] & MPA_FLAG_ENHANCED) != 0
+    if out.enhanced and length < MPA_ENHANCED_SIZE:
+        return -1
+    if received < <size_t> MPA_START_SIZE + length:
+        return 0
+    out.crc = (p[16] & MPA_FLAG_CRC) != 0
+    out.private_data = p + MPA_START_SIZE
+    out.private_length = length
+    out.consumed = MPA_START_SIZE + length
+    if out.enhanced:
+        word = get16(p + MPA_START_SIZE)
+        out.peer_to_peer = (word & MPA_P2P) != 0
+        out.ird = word & MPA_DEPTH_MASK
+        out.ord = get16(p + MPA_START_SIZE + 2) & MPA_DEPTH_MASK
+        out.private_data += MPA_ENHANCED_SIZE
+        out.private_length -= MPA_ENHANCED_SIZE
+    return 1
+
+
+cdef int soft_iw_parse_request(const void *buf, size_t received, soft_iw_request *out) noexcept nogil:
+    cdef uint8_t flags = 0
+    cdef int done = mpa_parse(<const uint8_t *> buf, received, b"MPA ID Req Frame", &flags, out)
+    # Markers need the positions of TCP segments, which a program does not see.
+    if done < 0 or (done > 0 and flags & MPA_FLAG_MARKERS):
+        errno.errno = EPROTO
+        return -1
+    return done
+
+
+cdef size_t mpa_put(uint8_t *p, const char *key, uint8_t flags, uint8_t revision, uint16_t ird_word, uint16_t ord_word,
+                    const void *private_data, size_t private_length) noexcept nogil:
+    cdef size_t size = MPA_START_SIZE
+    memcpy(p, key, MPA_KEY_SIZE)
+    p[16] = flags
+    p[17] = revision
+    if flags & MPA_FLAG_ENHANCED:
+        put16(p + size, ird_word)
+        put16(p + size + 2, ord_word)
+        size += MPA_ENHANCED_SIZE
+    if private_length:
+        memcpy(p + size, private_data, private_length)
+        size += private_length
+    put16(p + 18, <uint16_t> (size - MPA_START_SIZE))
+    return size
+
+
+cdef int soft_iw_reject(int fd, const void *frame, size_t received) noexcept nogil:
+    cdef soft_iw_request request
+    cdef uint8_t flags = 0
+    cdef uint8_t out[MPA_START_SIZE + MPA_ENHANCED_SIZE]
+    cdef size_t size
+    if mpa_parse(<const uint8_t *> frame, received, b"MPA ID Req Frame", &flags, &request) != 1:
+        errno.errno = EPROTO
+        return -1
+    flags = (flags & MPA_FLAG_CRC) | MPA_FLAG_REJECT | (MPA_FLAG_ENHANCED if request.enhanced else 0)
+    size = mpa_put(out, b"MPA ID Rep Frame", flags, request.revision, request.ord, request.ird, NULL, 0)
+    return 0 if send(fd, out, size, MSG_NOSIGNAL | MSG_DONTWAIT) == <ssize_t> size else -1
+
+
+cdef uint16_t depth(uint32_t wish, uint32_t limit) noexcept nogil:
+    """A number of READs: what the options ask for, 0 being the queue pair's attribute, which is the limit."""
+    return <uint16_t> (limit if wish == 0 or wish > limit else wish)
+
+
+cdef int stream_begin(soft_qp *qp) noexcept nogil:
+    """Reserves the queue pair for a stream."""
+    cdef int error = 0
+    pthread_mutex_lock(&qp.lock)
+    if qp.ibv.state != IBV_QPS_RTR and qp.ibv.state != IBV_QPS_RTS and qp.ibv.state != IBV_QPS_SQD:
+        error = EINVAL
+    elif qp.phase != STREAM_NONE:
+        error = EISCONN
+    else:
+        qp.phase = STREAM_ATTACHING
+    pthread_mutex_unlock(&qp.lock)
+    if error:
+        errno.errno = error
+        return -1
+    return 0
+
+
+cdef int stream_undo(soft_qp *qp, int error) noexcept nogil:
+    """Leaves the queue pair without a stream, as before stream_begin. qp.lock is held."""
+    cdef int i
+    for i in range(qp.ndomains):
+        if qp.fd >= 0:
+            epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_DEL, qp.fd, NULL)
+    if qp.timer_fd >= 0:
+        close(qp.timer_fd)
+    free(qp.start_frame)
+    qp.start_frame = NULL
+    qp.timer_fd = -1
+    qp.fd = -1
+    qp.registered = False
+    if qp.phase == STREAM_ATTACHING:
+        qp.phase = STREAM_NONE
+    pthread_mutex_unlock(&qp.lock)
+    errno.errno = error
+    return -1
+
+
+cdef int stream_attach(soft_qp *qp, int fd, uint8_t *frame, size_t length, bint initiator) noexcept nogil:
+    """Ties fd to the queue pair and sends the start-up frame, which it takes over. 0, or -1 with errno."""
+    cdef epoll_event event
+    cdef itimerspec due
+    cdef int one = 1
+    cdef int i
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
+    for i in range(qp.ndomains):
+        if qp.links[i].domain == NULL:
+            domain_add(qp.domains[i], &qp.links[i], qp)
+    pthread_mutex_lock(&qp.lock)
+    qp.start_frame = frame
+    qp.start_length = <uint32_t> length
+    qp.start_sent = 0
+    if qp.phase != STREAM_ATTACHING:
+        return stream_undo(qp, EINVAL)
+    free(qp.responses)
+    qp.responses = <soft_response *> malloc((qp.ird if qp.ird else 1) * sizeof(soft_response))
+    free(qp.rx_buffer)
+    qp.rx_capacity = RX_BUFFER
+    qp.rx_buffer = <uint8_t *> malloc(qp.rx_capacity)
+    if qp.responses == NULL or qp.rx_buffer == NULL:
+        return stream_undo(qp, ENOMEM)
+    qp.fd = fd
+    event.events = EPOLLIN
+    event.data.u64 = <uint64_t> <uintptr_t> qp
+    for i in range(qp.ndomains):
+        if epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0:
+            return stream_undo(qp, errno.errno)
+    if initiator:
+        qp.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
+        if qp.timer_fd < 0:
+            return stream_undo(qp, errno.errno)
+        memset(&due, 0, sizeof(due))
+        due.it_value.tv_sec = START_SECONDS
+        timerfd_settime(qp.timer_fd, 0, &due, NULL)
+        event.data.u64 |= EVENT_TIMER
+        for i in range(qp.ndomains):
+            if epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_ADD, qp.timer_fd, &event) < 0:
+                return stream_undo(qp, errno.errno)
+        qp.phase = STREAM_REQUESTED
+    elif not stream_open(qp):
+        return stream_undo(qp, ENOMEM)
+    qp.registered = True
+    stream_start(qp)
+    pthread_mutex_unlock(&qp.lock)
+    qp_settle(qp, NULL)
+    return 0
+
+
+cdef void stream_start(soft_qp *qp) noexcept nogil:
+    """Sends what is left of the start-up frame."""
+    cdef ssize_t n
+    if qp.tx_dead:
+        return
+    while qp.start_frame != NULL:
+        n = send(qp.fd, qp.start_frame + qp.start_sent, qp.start_length - qp.start_sent, MSG_NOSIGNAL | MSG_DONTWAIT)
+        if n < 0 and errno.errno == EINTR:
+            continue
+        if n < 0 and (errno.errno == EAGAIN or errno.errno == ENOTCONN):
+            qp_want_out(qp, True)
+            return
+        if n < 0:
+            qp.tx_dead = True
+            qp_want_out(qp, False)
+            return
+        qp.start_sent += <uint32_t> n
+        qp.counters.tx_bytes += <uint64_t> n
+        if qp.start_sent == qp.start_length:
+            free(qp.start_frame)
+            qp.start_frame = NULL
+    qp_want_out(qp, False)
+
+
+cdef bint stream_open(soft_qp *qp) noexcept nogil:
+    """From start-up to full operation. False: no memory."""
+    cdef uint8_t *larger
+    cdef int segment = 0
+    cdef socklen_t size = sizeof(segment)
+    if qp.crc:
+        # A frame is looked at only when all of it has been checked.
+        larger = <uint8_t *> realloc(qp.rx_buffer, RX_BUFFER_CRC)
+        if larger == NULL:
+            return False
+        qp.rx_buffer = larger
+        qp.rx_capacity = RX_BUFFER_CRC
+    if getsockopt(qp.fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &size) < 0 or segment <= 0:
+        segment = ULPDU_MAX
+    qp.mulpdu = mulpdu_of(<uint32_t> segment)
+    qp.rx_start = 0
+    qp.rx_end = 0
+    qp.rx_need = 0
+    qp.rx_window = RX_WINDOW
+    qp.rx_state = RX_HEADER
+    qp.phase = STREAM_OPEN
+    stream_stop_timer(qp)
+    return True
+
+
+cdef void stream_stop_timer(soft_qp *qp) noexcept nogil:
+    cdef int i
+    if qp.timer_fd < 0:
+        return
+    for i in range(qp.ndomains):
+        epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_DEL, qp.timer_fd, NULL)
+    close(qp.timer_fd)
+    qp.timer_fd = -1
+
+
+cdef void stream_close(soft_qp *qp) noexcept nogil:
+    """Closes the stream, if there is one. Nothing on it is read or written any more."""
+    cdef int i
+    stream_stop_timer(qp)
+    if qp.fd >= 0:
+        for i in range(qp.ndomains):
+            epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_DEL, qp.fd, NULL)
+        close(qp.fd)
+        qp.fd = -1
+    free(qp.start_frame)
+    qp.start_frame = NULL
+    free(qp.bounce)
+    qp.bounce = NULL
+    qp.registered = False
+    qp.tx_blocked = False
+    qp.phase = STREAM_CLOSED
+
+
+cdef void qp_start_timeout(soft_qp *qp, soft_domain *domain) noexcept nogil:
+    pthread_mutex_lock(&qp.lock)
+    if qp.phase == STREAM_REQUESTED:
+        qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
+    pthread_mutex_unlock(&qp.lock)
+    qp_settle(qp, domain)
+
+
+cdef void qp_want_out(soft_qp *qp, bint wanted) noexcept nogil:
+    """Asks for EPOLLOUT only while there is something that could not be written."""
+    cdef epoll_event event
+    cdef int i
+    if qp.tx_blocked == wanted or qp.fd < 0:
+        return
+    qp.tx_blocked = wanted
+    event.events = EPOLLIN | EPOLLOUT if wanted else EPOLLIN
+    event.data.u64 = <uint64_t> <uintptr_t> qp
+    for i in range(qp.ndomains):
+        epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_MOD, qp.fd, &event)
+
+
+cdef int soft_iw_connect(ibv_qp *ibqp, int fd, const soft_iw_options *options) noexcept nogil:
+    cdef soft_qp *qp = <soft_qp *> ibqp
+    cdef uint8_t *frame
+    cdef uint8_t flags
+    cdef size_t size
+    if options.private_length > MPA_PRIVATE_MAX - MPA_ENHANCED_SIZE:
+        errno.errno = EINVAL
+        return -1
+    if stream_begin(qp) < 0:
+        return -1
+    frame = <uint8_t *> malloc(SOFT_IW_REQUEST_MAX)
+    if frame == NULL:
+        pthread_mutex_lock(&qp.lock)
+        return stream_undo(qp, ENOMEM)
+    qp.ird = depth(options.ird, qp.attr.max_dest_rd_atomic)
+    qp.ord = depth(options.ord, qp.attr.max_rd_atomic)
+    qp.want_crc = options.crc
+    # Without an enhanced feature the request must not be an enhanced one (RFC 6581 section 4).
+    qp.enhanced = options.ird != 0 or options.ord != 0
+    flags = (MPA_FLAG_CRC if options.crc else 0) | (MPA_FLAG_ENHANCED if qp.enhanced else 0)
+    size = mpa_put(frame, b"MPA ID Req Frame", flags, 2 if qp.enhanced else 1, qp.ird, qp.ord,
+                   options.private_data, options.private_length)
+    return stream_attach(qp, fd, frame, size, True)
+
+
+cdef int soft_iw_accept(ibv_qp *ibqp, int fd, const void *frame, size_t received,
+                        const soft_iw_options *options) noexcept nogil:
+    cdef soft_qp *qp = <soft_qp *> ibqp
+    cdef soft_iw_request request
+    cdef uint8_t *reply
+    cdef uint8_t flags
+    cdef uint16_t ird_word, ord_word
+    cdef size_t size
+    if options.private_length > MPA_PRIVATE_MAX - MPA_ENHANCED_SIZE:
+        errno.errno = EINVAL
+        return -1
+    if soft_iw_parse_request(frame, received, &request) != 1 or request.consumed != received:
+        errno.errno = EPROTO
+        return -1
+    if stream_begin(qp) < 0:
+        return -1
+    reply = <uint8_t *> malloc(SOFT_IW_REQUEST_MAX)
+    if reply == NULL:
+        pthread_mutex_lock(&qp.lock)
+        return stream_undo(qp, ENOMEM)
+    qp.crc = request.crc or options.crc
+    qp.ird = depth(options.ird, qp.attr.max_dest_rd_atomic)
+    if qp.ird == 0:
+        qp.ird = 1
+    qp.ord = depth(options.ord, qp.attr.max_rd_atomic)
+    ird_word = qp.ird
+    ord_word = 0
+    if request.enhanced:
+        if request.ird != MPA_DEPTH_MASK and qp.ord > request.ird:
+            qp.ord = request.ird
+        ord_word = qp.ord
+        if request.peer_to_peer:
+            # The zero-length WRITE is the ready-to-receive frame that every peer can send.
+            ird_word |= MPA_P2P
+            ord_word |= MPA_RTR_READ if (get16(request.private_data - 2) & 0xc000) == MPA_RTR_READ else MPA_RTR_WRITE
+    flags = (MPA_FLAG_CRC if qp.crc else 0) | (MPA_FLAG_ENHANCED if request.enhanced else 0)
+    size = mpa_put(reply, b"MPA ID Rep Frame", flags, request.revision, ird_word, ord_word,
+                   options.private_data, options.private_length)
+    return stream_attach(qp, fd, reply, size, False)
+
+
+cdef int stream_reply(soft_qp *qp) noexcept nogil:
+    """Initiator: reads the MPA Reply. 1: the stream is open; 0: not yet; -1: refused or broken."""
+    cdef soft_iw_request reply
+    cdef uint8_t flags = 0
+    cdef ssize_t n
+    cdef int done
+    while True:
+        n = recv(qp.fd, qp.rx_buffer + qp.rx_end, SOFT_IW_REQUEST_MAX + 1 - qp.rx_end, MSG_DONTWAIT)
+        if n >= 0 or errno.errno != EINTR:
+            break
+    if n < 0:
+        return 0 if errno.errno == EAGAIN else -1
+    if n == 0:
+        return -1
+    qp.rx_end += <uint32_t> n
+    qp.counters.rx_bytes += <uint64_t> n
+    done = mpa_parse(qp.rx_buffer, qp.rx_end, b"MPA ID Rep Frame", &flags, &reply)
+    if done <= 0:
+        return done
+    # The responder sends nothing behind its frame before it has received an FPDU.
+    if reply.consumed != qp.rx_end or flags & (MPA_FLAG_REJECT | MPA_FLAG_MARKERS):
+        return -1
+    if reply.enhanced != qp.enhanced and reply.revision == 2:
+        return -1
+    qp.crc = qp.want_crc or reply.crc
+    if reply.enhanced:
+        if reply.ird != MPA_DEPTH_MASK and qp.ord > reply.ird:
+            qp.ord = reply.ird
+        if reply.ord != MPA_DEPTH_MASK and reply.ord > qp.ird:
+            if stream_open(qp):
+                qp.tx_gate = True
+                tx_terminate(qp, TERM_MPA_INSUFFICIENT_IRD, NULL, 0)
+            return -1
+    if not stream_open(qp):
+        return -1
+    qp.tx_gate = True
+    return 1
+
+
+cdef int soft_query_counters(ibv_qp *ibqp, soft_qp_counters *out) noexcept nogil:
+    cdef soft_qp *qp = <soft_qp *> ibqp
+    pthread_mutex_lock(&qp.lock)
+    out[0] = qp.counters
+    pthread_mutex_unlock(&qp.lock)
+    return 0

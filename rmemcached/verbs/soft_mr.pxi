@@ -1,0 +1,178 @@
+# Memory regions: registration, and the checks made before each access.
+
+
+cdef uint32_t mr_hash(uint32_t stag) noexcept nogil:
+    return stag * 0x9e3779b1U
+
+
+cdef mr_shard *mr_shard_of(soft_context *context, uint32_t stag) noexcept nogil:
+    return &context.shards[mr_hash(stag) >> 28]
+
+
+cdef soft_mr **mr_find(mr_shard *shard, uint32_t stag) noexcept nogil:
+    """The chain link that holds the STag, or would hold it. The shard's lock is held."""
+    cdef soft_mr **link = &shard.buckets[mr_hash(stag) & (shard.size - 1)]
+    while link[0] != NULL and link[0].ibv.lkey != stag:
+        link = &link[0].next
+    return link
+
+
+cdef bint mr_grow(mr_shard *shard) noexcept nogil:
+    cdef uint32_t size = shard.size * 2 if shard.size else 16
+    cdef uint32_t i
+    cdef soft_mr *mr
+    cdef soft_mr *following
+    cdef soft_mr **slot
+    cdef soft_mr **buckets = <soft_mr **> calloc(size, sizeof(soft_mr *))
+    if buckets == NULL:
+        return False
+    for i in range(shard.size):
+        mr = shard.buckets[i]
+        while mr != NULL:
+            following = mr.next
+            slot = &buckets[mr_hash(mr.ibv.lkey) & (size - 1)]
+            mr.next = slot[0]
+            slot[0] = mr
+            mr = following
+    free(shard.buckets)
+    shard.buckets = buckets
+    shard.size = size
+    return True
+
+
+cdef ibv_mr *soft_reg_mr(ibv_pd *ibpd, void *addr, size_t length, int access) noexcept nogil:
+    cdef soft_pd *pd = <soft_pd *> ibpd
+    cdef soft_context *context = <soft_context *> ibpd.context
+    cdef soft_mr *mr
+    cdef soft_mr **link
+    cdef mr_shard *shard
+    cdef uint32_t stag
+    access &= ~<int> IBV_ACCESS_OPTIONAL_RANGE
+    if access & ~(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ):
+        errno.errno = EOPNOTSUPP
+        return NULL
+    if access & IBV_ACCESS_REMOTE_WRITE and not access & IBV_ACCESS_LOCAL_WRITE:
+        errno.errno = EINVAL
+        return NULL
+    if <uint64_t> addr + length < <uint64_t> addr:
+        errno.errno = EINVAL
+        return NULL
+    mr = <soft_mr *> calloc(1, sizeof(soft_mr))
+    if mr == NULL:
+        errno.errno = ENOMEM
+        return NULL
+    mr.ibv.context = ibpd.context
+    mr.ibv.pd = ibpd
+    mr.ibv.addr = addr
+    mr.ibv.length = length
+    mr.access = access
+    mr.valid = True
+    while True:
+        # All 32 bits from the kernel's generator: not to be guessed, and not soon used again (RFC 5042 section 6.1.1).
+        if getrandom(&stag, sizeof(stag), 0) != <ssize_t> sizeof(stag):
+            if errno.errno == EINTR:
+                continue
+            free(mr)
+            return NULL
+        if stag < 256:
+            continue
+        shard = mr_shard_of(context, stag)
+        pthread_rwlock_wrlock(&shard.lock)
+        if shard.count >= shard.size and not mr_grow(shard):
+            pthread_rwlock_unlock(&shard.lock)
+            free(mr)
+            errno.errno = ENOMEM
+            return NULL
+        link = mr_find(shard, stag)
+        if link[0] == NULL:
+            break
+        pthread_rwlock_unlock(&shard.lock)
+    mr.ibv.lkey = stag
+    mr.ibv.rkey = stag
+    mr.ibv.handle = stag
+    link[0] = mr
+    shard.count += 1
+    pthread_rwlock_unlock(&shard.lock)
+    fetch_add(&pd.users, 1)
+    return &mr.ibv
+
+
+cdef int soft_dereg_mr(ibv_mr *ibmr) noexcept nogil:
+    cdef soft_mr *mr = <soft_mr *> ibmr
+    cdef mr_shard *shard = mr_shard_of(<soft_context *> ibmr.context, ibmr.lkey)
+    cdef soft_mr **link
+    pthread_rwlock_wrlock(&shard.lock)
+    link = mr_find(shard, ibmr.lkey)
+    link[0] = mr.next
+    shard.count -= 1
+    pthread_rwlock_unlock(&shard.lock)
+    # An access lasts for one copy or one system call that does not block.
+    while load_acquire(&mr.users):
+        sched_yield()
+    fetch_sub(&(<soft_pd *> ibmr.pd).users, 1)
+    free(mr)
+    return 0
+
+
+cdef enum:                           # why mr_get refuses
+    MR_STAG
+    MR_STREAM                        # of another PD
+    MR_ACCESS
+    MR_BOUNDS
+    MR_WRAP
+
+
+cdef bint mr_covers(soft_mr *mr, uint64_t addr, uint64_t length) noexcept nogil:
+    cdef uint64_t start = <uint64_t> mr.ibv.addr
+    return addr >= start and length <= mr.ibv.length and addr - start <= mr.ibv.length - length
+
+
+cdef soft_mr *mr_get(soft_pd *pd, uint32_t stag, uint64_t addr, uint64_t length, int access,
+                     int *why) noexcept nogil:
+    """The region of the STag, if [addr, addr + length) lies in it, it is of this PD and gives all rights in `access`.
+
+    The region cannot go away until mr_put. NULL: refused, *why says why.
+    """
+    cdef mr_shard *shard = mr_shard_of(<soft_context *> pd.ibv.context, stag)
+    cdef soft_mr *mr = NULL
+    if addr + length < addr:
+        why[0] = MR_WRAP
+        return NULL
+    pthread_rwlock_rdlock(&shard.lock)
+    if shard.size:
+        mr = mr_find(shard, stag)[0]
+    if mr == NULL or not mr.valid:
+        why[0] = MR_STAG
+        mr = NULL
+    elif mr.ibv.pd != &pd.ibv:
+        why[0] = MR_STREAM
+        mr = NULL
+    elif access & ~mr.access:
+        why[0] = MR_ACCESS
+        mr = NULL
+    elif not mr_covers(mr, addr, length):
+        why[0] = MR_BOUNDS
+        mr = NULL
+    else:
+        fetch_add(&mr.users, 1)
+    pthread_rwlock_unlock(&shard.lock)
+    return mr
+
+
+cdef void mr_put(soft_mr *mr) noexcept nogil:
+    fetch_sub(&mr.users, 1)
+
+
+cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil:
+    """Takes the STag out of use at the peer's request; the region stays until it is deregistered."""
+    cdef mr_shard *shard = mr_shard_of(<soft_context *> pd.ibv.context, stag)
+    cdef soft_mr *mr = NULL
+    cdef bint done = False
+    pthread_rwlock_wrlock(&shard.lock)
+    if shard.size:
+        mr = mr_find(shard, stag)[0]
+    if mr != NULL and mr.valid and mr.ibv.pd == &pd.ibv and mr.access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE):
+        mr.valid = False
+        done = True
+    pthread_rwlock_unlock(&shard.lock)
+    return done
