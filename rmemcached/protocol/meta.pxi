@@ -162,7 +162,7 @@ cdef bint parse_meta_flags(conn *c, const token *t, int n, int first, char comma
             if not flag_u64(f, &of.delta):
                 error[0] = b"CLIENT_ERROR invalid numeric delta value"
                 good = False
-        elif flag == c'@' and (command == c'g' or command == c's'):
+        elif flag == c'@':
             if not c.remote_ok:
                 error[0] = NO_QUEUE_PAIR
                 return False
@@ -207,9 +207,9 @@ cdef inline char *put_mark(char *p, char flag) noexcept nogil:
     return p + 2
 
 
-cdef inline char *put_ttl(char *p, item *it, rel_time_t now) noexcept nogil:
-    if it.exptime != 0:
-        return put_flag_u32(p, c't', it.exptime - now)
+cdef inline char *put_ttl(char *p, rel_time_t exptime, rel_time_t now) noexcept nogil:
+    if exptime != 0:
+        return put_flag_u32(p, c't', exptime - now)
     memcpy(p, b" t-1", 4)
     return p + 4
 
@@ -251,10 +251,11 @@ cdef void meta_line(conn *c, const char *code, const token *t, int n, const meta
 # ---- mg --------------------------------------------------------------------------------------------------------------------
 
 cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *data, size_t length,
-                       rel_time_t exptime, uint64_t *cas) noexcept nogil:
-    """Stores a new item under the key, whose lock is held and which has none. NULL: out of memory."""
+                       uint64_t *cas) noexcept nogil:
+    """Stores a new item under the key, whose lock is held and which has none. It never expires until the flag N is come to.
+    NULL: out of memory."""
     cdef store *s = c.thread.store
-    cdef item *it = item_alloc(s, of.key, of.nkey, 0, exptime, length + 2)
+    cdef item *it = item_alloc(s, of.key, of.nkey, 0, 0, length + 2)
     if it == NULL:
         return NULL
     memcpy(ITEM_data(it), data, length)
@@ -307,7 +308,7 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
         out_errstring(c, b"SERVER_ERROR refcount overflow during fetch")
         return
     if it == NULL and of.vivify:
-        it = vivify_item(c, &of, hv, b"", 0, of.autoviv_exptime, NULL)
+        it = vivify_item(c, &of, hv, b"", 0, NULL)
         created = it != NULL
     if it == NULL:
         if of.locked:
@@ -356,7 +357,7 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
         elif flag == c'c':
             p = put_cas(p, ITEM_get_cas(it))
         elif flag == c't':
-            p = put_ttl(p, it, now)
+            p = put_ttl(p, it.exptime, now)
         elif flag == c'l':
             p = put_flag_u32(p, c'l', now - it.time)
         elif flag == c'h':
@@ -365,7 +366,9 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
             ttl_set = True
             it.exptime = of.exptime
         elif flag == c'N':
-            won = won or created
+            if created:
+                won = True
+                it.exptime = of.autoviv_exptime
         elif flag == c'R':
             if (not created and not it.it_flags & ITEM_TOKEN_SENT and it.exptime != 0
                     and it.exptime < of.recache_time):
@@ -630,7 +633,7 @@ cdef void process_marithmetic_command(conn *c, const token *t, int n) noexcept n
     cdef meta_flags of
     cdef const char *error
     cdef item *it
-    cdef mc_resp *resp
+    cdef char line[WRITE_BUFFER_SIZE]
     cdef char *p
     cdef uint32_t hv
     cdef uint64_t cas = 0
@@ -638,7 +641,7 @@ cdef void process_marithmetic_command(conn *c, const token *t, int n) noexcept n
     cdef bint incr = True
     cdef bint created = False
     cdef delta_result_type result
-    cdef rel_time_t old_exptime
+    cdef rel_time_t exptime      # what the flag t shows: the flags before it count
     cdef char flag
     cdef int i
     memset(&of, 0, sizeof(of))
@@ -656,13 +659,13 @@ cdef void process_marithmetic_command(conn *c, const token *t, int n) noexcept n
     it = item_get_locked(s, of.key, of.nkey, False, &hv)
     if it != NULL:
         # Set first, because a number that needs more room moves to a new item, which inherits it.
-        old_exptime = it.exptime
+        exptime = it.exptime
         if of.new_ttl:
             it.exptime = of.exptime
         cas = of.req_cas_id
         result = do_add_delta(s, it, hv, incr, of.delta, text, &cas)
         if result != OK:
-            it.exptime = old_exptime
+            it.exptime = exptime
             do_item_remove(s, it)
             item_unlock(s, hv)
             if result == DELTA_ITEM_CAS_MISMATCH:
@@ -679,35 +682,21 @@ cdef void process_marithmetic_command(conn *c, const token *t, int n) noexcept n
     elif of.vivify:
         p = itoa_u64(of.initial, text)
         p[0] = 0
-        it = vivify_item(c, &of, hv, text, <size_t>(p - text), of.autoviv_exptime, &cas)
+        it = vivify_item(c, &of, hv, text, <size_t>(p - text), &cas)
         if it == NULL:
             item_unlock(s, hv)
             out_errstring(c, b"SERVER_ERROR Out of memory allocating new item")
             return
         created = True
+        exptime = 0
     else:
         item_unlock(s, hv)
         count_delta(c, NULL, incr)
         meta_line(c, b"NF", t, n, &of)
         return
 
-    if created:
-        for i in range(2, n):
-            if t[i].value[0] == c'T':
-                it.exptime = of.exptime
-            elif t[i].value[0] == c'N':
-                it.exptime = of.autoviv_exptime
-    if of.quiet:
-        do_item_remove(s, it)
-        item_unlock(s, hv)
-        return
     length = strlen(text)
-    resp = resp_text(c, meta_room(&of) + INCR_MAX_STORAGE_LEN + 2)
-    if resp == NULL:
-        do_item_remove(s, it)
-        item_unlock(s, hv)
-        return
-    p = resp.wbuf + resp.wbytes
+    p = line
     if of.value:
         memcpy(p, b"VA ", 3)
         p = itoa_u32(<uint32_t>length, p + 3)
@@ -719,20 +708,26 @@ cdef void process_marithmetic_command(conn *c, const token *t, int n) noexcept n
         if flag == c'c':
             p = put_cas(p, cas)
         elif flag == c't':
-            p = put_ttl(p, it, now)
+            p = put_ttl(p, exptime, now)
+        elif flag == c'T' or (flag == c'N' and created):
+            exptime = of.exptime if flag == c'T' else of.autoviv_exptime
+            it.exptime = exptime
         elif flag == c'O':
             p = put_token(p, &t[i])
         elif flag == c'k':
             p = put_key(p, of.key, of.nkey, of.key_binary)
     do_item_remove(s, it)
     item_unlock(s, hv)
+    if of.quiet:
+        return
     memcpy(p, b"\r\n", 2)
     p += 2
     if of.value:
         memcpy(p, text, length)
         memcpy(p + length, b"\r\n", 2)
         p += length + 2
-    resp_add(resp, p)
+    c.noreply = False
+    out_line(c, line, <size_t>(p - line))
 
 
 # ---- me --------------------------------------------------------------------------------------------------------------------
@@ -818,9 +813,10 @@ cdef bint process_meta_command(conn *c, const char *line, const char *end) noexc
     n = tokenize(line, end, t)
     for i in range(first, n):
         flag = t[i].value[0]
-        if not (c'@' <= flag <= c'z' or c'0' <= flag <= c'9'):
-            n = 0
-            break
+        if c'A' <= flag <= c'z' or c'0' <= flag <= c'9' or (flag == c'@' and (command == c'g' or command == c's')):
+            continue
+        n = 0
+        break
     if n < 2:
         out_string(c, BAD_FORMAT)
     elif command == c'g':
