@@ -12,8 +12,8 @@ from rmemcached.protocol.conn cimport (
 from rmemcached.rdma_conn cimport rdma_stats
 from rmemcached.server.server cimport server
 from rmemcached.store.store cimport (
-    MAX_NUMBER_OF_SLAB_CLASSES, class_stats, store_get_class_stats, store_get_stats, store_reset_stats, store_stats,
-    store_time,
+    ITEM_UPDATE_INTERVAL, MAX_NUMBER_OF_SLAB_CLASSES, class_stats, store_get_class_stats, store_get_stats,
+    store_reset_stats, store_stats, store_time,
 )
 
 cdef extern from "<sys/resource.h>" nogil:
@@ -79,7 +79,7 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     store_get_stats(s.store, &st)
     getrusage(RUSAGE_SELF, &usage)
     stat_append(out, b"pid", <uint64_t>getpid())
-    stat_append(out, b"uptime", store_time(s.store) - 2)
+    stat_append(out, b"uptime", store_time(s.store) - ITEM_UPDATE_INTERVAL)
     stat_append(out, b"time", <uint64_t>time(NULL))
     stat_append_text(out, b"version", MEMCACHED_VERSION)
     stat_append(out, b"pointer_size", 8 * sizeof(void *))
@@ -100,8 +100,8 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"cmd_meta", t.meta_cmds)
     stat_append(out, b"get_hits", c.get_hits)
     stat_append(out, b"get_misses", t.get_misses)
-    stat_append(out, b"get_expired", t.get_expired)
-    stat_append(out, b"get_flushed", t.get_flushed)
+    stat_append(out, b"get_expired", st.get_expired)
+    stat_append(out, b"get_flushed", st.get_flushed)
     stat_append(out, b"delete_misses", t.delete_misses)
     stat_append(out, b"delete_hits", c.delete_hits)
     stat_append(out, b"incr_misses", t.incr_misses)
