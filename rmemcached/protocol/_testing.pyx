@@ -174,7 +174,7 @@ cdef class Machine:
     cdef public int max_iov
     cdef public size_t max_bytes
     cdef public size_t max_sent
-    cdef public dict memory
+    cdef public object memory
     cdef readonly list wants
     cdef readonly list writes
     cdef readonly unsigned int most_pending
