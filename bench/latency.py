@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Latency of get and set from Python: rmemcached over RDMA (soft_iw) and over TCP, beside memcached and pymemcache.
 
-Starts rmemcached and, if it is installed, memcached, with one worker thread each, on loopback. The combinations of client and server
-take turns in short samples, so that what else happens on the machine meets all of them and the ratios hold. Every value
-is compared byte for byte; the comparison is not timed.
+Starts rmemcached and, if it is installed, memcached, with one worker thread each, on loopback. The combinations of
+client and server take turns in short samples, so that what else happens on the machine meets all of them and the ratios
+hold. Every value is compared byte for byte; the comparison is not timed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT)]
 
-from servers import Server, memcached_path, start_memcached, start_rmemcached  # noqa: E402
-
 from rmemcached.client import Client  # noqa: E402
+from servers import Server, memcached_path, start_memcached, start_rmemcached  # noqa: E402
 
 SIZES = "8,100,1k,64k,1m"
 OPERATIONS = ("get", "set")
@@ -239,9 +238,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.2, help="of each sample (default: 0.2)")
     parser.add_argument("--rounds", type=int, default=5, help="samples of each kind (default: 5)")
     parser.add_argument("--least", type=int, default=20, help="operations in each sample at least (default: 20)")
-    parser.add_argument(
-        "--json", metavar="FILE", help="write the figures there too; - for stdout in place of the table"
-    )
+    parser.add_argument("--json", metavar="FILE", help="write the figures there; - for stdout, without the table")
     parser.add_argument("--plot", metavar="FILE", help="draw p50 over size; the format follows the name (.svg, .png)")
     options = parser.parse_args(arguments)
     try:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Server CPU per request, start-up time and resident memory: rmemcached beside memcached.
 
-50 connections speak the text protocol over loopback TCP, 9 gets to 1 set, 32 B keys, 100 B values, against one worker thread;
-one request at a time on each connection, and pipelined by 16. CPU time is user plus system time of all threads of the
-server. The servers take turns, so that what else happens on the machine meets both.
+50 connections speak the text protocol over loopback TCP, 9 gets to 1 set, 32 B keys, 100 B values, against one worker
+thread; one request at a time on each connection, and pipelined by 16. CPU time is user plus system time of all threads
+of the server. The servers take turns, so that what else happens on the machine meets both.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT)]
 
-from servers import Server, memcached_path, start_memcached, start_rmemcached  # noqa: E402
-
 from rmemcached.client import _load  # noqa: E402
+from servers import Server, memcached_path, start_memcached, start_rmemcached  # noqa: E402
 
 SERVER_FLAGS = ("-t", "1", "-m", "256", "-c", "4096")
 KEYS = 10000
@@ -135,9 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="samples of each kind (default: 5)")
     parser.add_argument("--depths", default="1,16", help="requests sent at a time, comma-separated (default: 1,16)")
     parser.add_argument("--starts", type=int, default=5, help="starts of each server that are timed (default: 5)")
-    parser.add_argument(
-        "--json", metavar="FILE", help="write the figures there too; - for stdout in place of the table"
-    )
+    parser.add_argument("--json", metavar="FILE", help="write the figures there; - for stdout, without the table")
     options = parser.parse_args(arguments)
     depths = [int(depth) for depth in options.depths.split(",")]
     result = run(options.connections, options.seconds, options.rounds, depths, options.starts)

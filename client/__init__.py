@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-from rmemcached.client._client import Client
-from rmemcached.client.connection import KeepaliveOpts
-from rmemcached.client.exceptions import (
+from ._client import Client
+from .connection import KeepaliveOpts
+from .exceptions import (
     MemcacheClientError,
     MemcacheError,
     MemcacheIllegalInputError,

@@ -6,8 +6,8 @@ import warnings
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EBADMSG, EINTR, EMSGSIZE, ENOMEM, ETIMEDOUT
-from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memchr, strerror, strlen
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport strerror, strlen
 
 from rmemcached.client._stream cimport (
     REPLY_EN,
@@ -99,7 +99,7 @@ cdef dict STAT_TYPES = {
 
 
 class FunctionSerde:
-    """A serde object made of two functions: serializer(key, value) -> (value, flags), deserializer(key, value, flags)."""
+    """A serde object of two functions: serializer(key, value) -> (value, flags), deserializer(key, value, flags)."""
 
     def __init__(self, serializer=None, deserializer=None):
         self._serializer = serializer
@@ -164,14 +164,15 @@ cdef class Client:
         tls_context: not supported, None only.
         transport: "soft_iw": RDMA (iWARP in software), "tcp": a plain connection, "auto": the first of these that both
             ends have; the logger rmemcached.client says which and why.
-        spin: microseconds for which a wait polls before it blocks, while that pays. 0: never. None: the default of the transport.
+        spin: microseconds for which a wait polls before it blocks, while that pays. 0: never. None: the default of the
+            transport (50 for soft_iw, 0 for tcp).
 
-    Values are bytes; any object with a contiguous buffer is sent from where it is, without a copy. The values of get are bytes objects
-    into which the data was received.
+    Values are bytes; any object with a contiguous buffer is sent from where it is, without a copy. The values of get
+    are bytes objects into which the data was received.
 
-    The connection is made by the first command, and anew by the next command after `close` or after an error that leaves it
-    unusable. Not thread-safe: one thread at a time (a second one gets RuntimeError). After a fork, the child gets RuntimeError
-    until it calls `close`, which leaves the parent's connection alone.
+    The connection is made by the first command, and anew by the next command after `close` or after an error that
+    leaves it unusable. Not thread-safe: one thread at a time (a second one gets RuntimeError). After a fork, the child
+    gets RuntimeError until it calls `close`, which leaves the parent's connection alone.
 
     Raises MemcacheClientError, MemcacheServerError, MemcacheUnknownCommandError, MemcacheUnknownError,
     MemcacheIllegalInputError, MemcacheUnexpectedCloseError, TimeoutError, OSError.
@@ -285,7 +286,7 @@ cdef class Client:
         # The stream, connected, with an empty request; the client is busy until _busy is cleared.
         cdef Stream s
         if self._busy:
-            raise RuntimeError("this Client is in use by another thread (or by its own serde); it takes one call at a time")
+            raise RuntimeError("this Client is in use, by another thread or its own serde; it takes one call at a time")
         s = self._stream
         if s is None:
             self._busy = True
@@ -297,7 +298,7 @@ cdef class Client:
             s = self._stream
         elif self._generation != fork_generation:
             raise RuntimeError(
-                "this Client's connection belongs to the parent process; call close() first or make a Client after the fork"
+                "this Client's connection belongs to the parent process: call close() first, or make a new Client"
             )
         self._busy = True
         s.begin()
@@ -327,7 +328,8 @@ cdef class Client:
         if code == -ETIMEDOUT:
             return TimeoutError("timed out")
         if code == -EMSGSIZE or code == -EBADMSG:
-            return MemcacheUnknownError(s.line[:min(s.line_length, <size_t>32)] if code == -EBADMSG else b"line too long")
+            line = s.line[:min(s.line_length, <size_t>32)] if code == -EBADMSG else b"line too long"
+            return MemcacheUnknownError(line)
         if code == -ENOMEM:
             return MemoryError()
         text = s.failure_text()
@@ -723,11 +725,11 @@ cdef class Client:
         return self._store(b"replace", b" MR", key, value, expire, noreply, flags, None)
 
     def append(self, key, value, expire=0, noreply=None, flags=None):
-        """Adds value behind the one that is there. True, or False when there is none. expire and flags have no effect."""
+        """Adds value behind the one there. True, or False when there is none. expire and flags have no effect."""
         return self._store(b"append", b" MA", key, value, expire, noreply, flags, None)
 
     def prepend(self, key, value, expire=0, noreply=None, flags=None):
-        """Puts value before the one that is there. True, or False when there is none. expire and flags have no effect."""
+        """Puts value before the one there. True, or False when there is none. expire and flags have no effect."""
         return self._store(b"prepend", b" MP", key, value, expire, noreply, flags, None)
 
     def cas(self, key, value, cas, expire=0, noreply=False, flags=None):
@@ -830,8 +832,8 @@ cdef class Client:
         cdef bint quiet = self.default_noreply if noreply is None else noreply
         cdef list encoded = [self._key(key) for key in keys]
         cdef list errors = []
-        cdef bint first = True
         cdef bytes key
+        cdef Py_ssize_t i
         cdef Stream s
         if not encoded:
             return True
@@ -844,10 +846,9 @@ cdef class Client:
             if quiet:
                 self._unanswered(s, len(encoded))
             else:
-                for key in encoded:
-                    if first:
+                for i in range(len(encoded)):
+                    if i == 0:
                         self._exchange(s)
-                        first = False
                     else:
                         self._next(s)
                     if s.reply.code != REPLY_HD and s.reply.code != REPLY_NF:
@@ -946,7 +947,7 @@ cdef class Client:
         return line
 
     def stats(self, *args):
-        """{name: value} of the statistics; args as memcached's stats command has them. Numbers are converted, names are bytes."""
+        """{name: value} of the statistics; args as in memcached's stats command. Names are bytes, values converted."""
         cdef list words = [checked_key(arg.encode("ascii") if isinstance(arg, str) else arg) for arg in args]
         cdef dict result
         try:
@@ -1027,7 +1028,6 @@ cdef class Client:
         cdef bytes token = end_tokens.encode(encoding) if isinstance(end_tokens, str) else end_tokens
         cdef object error = None
         cdef char *found
-        cdef size_t seen
         cdef int r
         cdef bytes answer
         cdef Stream s = self._enter()

@@ -113,9 +113,9 @@ cdef size_t put_hit(load *l, char *out, unsigned int number) noexcept nogil:
 cdef int send_batch(load *l, client *c) noexcept nogil:
     cdef char *p = l.request
     cdef char *e = c.expected
-    cdef unsigned int i, number
+    cdef unsigned int number
     cdef size_t length
-    for i in range(l.depth):
+    for _ in range(l.depth):
         l.random ^= l.random << 13
         l.random ^= l.random >> 7
         l.random ^= l.random << 17
@@ -184,10 +184,11 @@ cdef int work(load *l, uint64_t until) noexcept nogil:
 def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, set_every=10, seed=1):
     """Loads a server through connected sockets for a time, one batch of `depth` requests at a time on each.
 
-    Args: descriptors of the sockets; seconds; number of keys (which must be stored, see `store_commands`) and their size; value size
-    in bytes; one request in set_every is a set (0: none), the others are gets.
+    Args: descriptors of the sockets; seconds; number of keys (which must be stored, see `store_commands`) and their
+    size; value size in bytes; one request in set_every is a set (0: none), the others are gets.
 
-    Returns {"requests", "gets", "sets", "seconds"}. Raises ConnectionError, TimeoutError, or ValueError for a wrong reply.
+    Returns {"requests", "gets", "sets", "seconds"}. Raises ConnectionError, TimeoutError, or ValueError for a wrong
+    reply.
     """
     cdef load l
     cdef epoll_event event

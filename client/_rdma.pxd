@@ -39,6 +39,8 @@ cdef class RdmaStream(Stream):
     cdef size_t landing_size
     cdef size_t landing_next         # size of the next one
     cdef ibv_mr *landing_mr
+    cdef unsigned int landing_misfits  # values in a row that were small for the buffer
+    cdef size_t landing_peak         # the largest of them
 
     cdef object no_resource(self, str what)
     cdef int post_receive(self, unsigned int index) noexcept nogil

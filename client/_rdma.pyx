@@ -1,7 +1,7 @@
 """The RDMA transport (docs/rdma-protocol.md) over the software provider's iWARP.
 
-A queue pair with a completion queue and a channel of its own per connection; one device context per process. Progress is
-made by the calling thread, which polls, spins for a while, and then sleeps on the channel and the lifeline.
+A queue pair with a completion queue and a channel of its own per connection; one device context per process. Progress
+is made by the calling thread, which polls, spins for a while, and then sleeps on the channel and the lifeline.
 
 Memory that the server may touch (the landing buffer, values being set) is deregistered only after the reply to the
 request that named it, or after the queue pair is destroyed.
@@ -101,8 +101,9 @@ cdef enum:
     IRD = 16
     DEFAULT_EAGER = 4096
     LANDING_SIZE = 1 << 20           # bytes of the first landing buffer
+    LANDING_MIN = 1 << 18
     LANDING_MAX = 1 << 28
-    LANDING_COPY = 16384             # a value up to this size is copied out, and the landing buffer kept
+    LANDING_WINDOW = 16              # values after which a landing buffer that is too large for them gets smaller
     LAST_WORDS_WAIT = 1000           # ms that the server gets to say why the queue pair failed
     START_WAIT = 10000               # ms for READY without a connect_timeout; the provider's own limit for the start-up
 
@@ -148,7 +149,7 @@ cdef int open_device() except -1:
 
 
 cdef class RdmaStream(Stream):
-    """RdmaStream(timeout, spin): a queue pair that waits for its peer. OSError: no device, or out of resources.
+    """A queue pair that waits for its peer. OSError: no device, or out of resources.
 
     timeout: seconds or None. spin: nanoseconds.
     """
@@ -589,7 +590,9 @@ cdef class RdmaStream(Stream):
             soft_provider().dereg_mr(self.exposed[self.exposed_count])
 
     cdef int settle(self) except -1:
-        self.unexpose()
+        if self.exposed_count:
+            self.spin_result(True)
+            self.unexpose()
         return 0
 
     cdef void drop_landing(self) noexcept:
@@ -621,8 +624,22 @@ cdef class RdmaStream(Stream):
         cdef bytes value
         if whole == NULL or length > self.landing_size:
             raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
-        if length <= LANDING_COPY:
-            return PyBytes_FromStringAndSize(<char *>self.landing_mr.addr, length)
+        # Waiting for bulk data says nothing about spinning for small replies.
+        self.spin_result(True)
+        self.landing_peak = max(self.landing_peak, length)
+        if length * 2 < self.landing_size:
+            # To hand the buffer out would cost the system calls that give most of it back, and page faults in the next.
+            value = PyBytes_FromStringAndSize(<char *>self.landing_mr.addr, length)
+            self.landing_misfits += 1
+            if self.landing_misfits == LANDING_WINDOW:
+                if self.landing_size > LANDING_MIN:
+                    self.landing_next = max(self.landing_peak, <size_t>LANDING_MIN)
+                    self.drop_landing()
+                self.landing_misfits = 0
+                self.landing_peak = 0
+            return value
+        self.landing_misfits = 0
+        self.landing_peak = 0
         soft_provider().dereg_mr(self.landing_mr)
         self.landing_mr = NULL
         self.landing = NULL
@@ -633,7 +650,9 @@ cdef class RdmaStream(Stream):
 
     cdef void saw_length(self, size_t length) noexcept:
         if length > self.landing_next and length <= LANDING_MAX:
-            self.landing_next = (length + LANDING_SIZE - 1) // LANDING_SIZE * LANDING_SIZE
+            self.landing_next = length
+            self.landing_misfits = 0
+            self.landing_peak = 0
             self.drop_landing()
 
     # --- the end ---

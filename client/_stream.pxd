@@ -1,8 +1,8 @@
 """A memcached connection as a byte stream in both directions, whatever carries it.
 
-Requests are formatted into `wbuf`; large values are referenced, not copied; `push` sends what the transport takes
-at the moment. Replies are read with `read_line` and `read_body`, which go on sending what is still queued while they wait, so
-that a batch of any size cannot deadlock with a server that answers while it reads.
+Requests are formatted into `wbuf`; large values are referenced, not copied; `push` sends what the transport takes at
+the moment. Replies are read with `read_line` and `read_body`, which go on sending what is still queued while they wait,
+so that a batch of any size cannot deadlock with a server that answers while it reads.
 
 One thread at a time. All `nogil` methods return a positive number, 0 when the server ended the connection, or a
 negative errno; -EINTR means that signal handlers want to run and that the call is to be repeated.
@@ -64,7 +64,7 @@ cdef class Stream:
     cdef unsigned int spin_skipped
     # memory named in requests
     cdef bint remote         # requests may name memory
-    cdef size_t inline_limit # larger values of a set are better read from memory by the server
+    cdef size_t inline_limit  # larger values of a set are better read from memory by the server
 
     cdef int begin(self) except -1
     cdef int grow(self, size_t more) except -1

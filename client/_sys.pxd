@@ -51,7 +51,8 @@ cdef extern from "<poll.h>" nogil:
     int poll(pollfd *fds, unsigned long count, int timeout)
 
 cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil, void (*child)() noexcept nogil)
+    int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil,
+                       void (*child)() noexcept nogil)
 
 cdef extern from "<unistd.h>" nogil:
     int close_fd "close"(int fd)

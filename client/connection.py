@@ -6,8 +6,8 @@ import logging
 import socket
 from typing import Any
 
-from rmemcached.client._tcp import TcpStream
-from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpectedCloseError
+from ._tcp import TcpStream
+from .exceptions import MemcacheServerError, MemcacheUnexpectedCloseError
 
 logger = logging.getLogger("rmemcached.client")
 
@@ -108,9 +108,9 @@ def parse_exchange(line: bytes) -> dict[str, str]:
 
 
 def open_rdma(client: Any, plain: socket.socket) -> Any:
-    """The RDMA stream whose lifeline is plain. TransportUnavailable: plain is still an ordinary memcached connection."""
+    """The RDMA stream whose lifeline is plain. TransportUnavailable: plain is still an ordinary connection."""
     try:
-        from rmemcached.client._rdma import RdmaStream
+        from ._rdma import RdmaStream
     except ImportError as error:
         raise TransportUnavailable(f"the client was built without it: {error}") from error
     try:

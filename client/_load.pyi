@@ -1,0 +1,14 @@
+from collections.abc import Sequence
+from typing import Any
+
+def run(
+    descriptors: Sequence[int],
+    seconds: float,
+    keys: int = 10000,
+    key_size: int = 32,
+    value_size: int = 100,
+    depth: int = 1,
+    set_every: int = 10,
+    seed: int = 1,
+) -> dict[str, Any]: ...
+def store_commands(first: int, count: int, key_size: int = 32, value_size: int = 100) -> bytes: ...
