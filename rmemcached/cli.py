@@ -83,6 +83,8 @@ memcached {version}
    - rdma_credits:        receives posted for each queue pair (default: {credits})
    - rdma_msgsize:        bytes of each (default: {msgsize})
    - rdma_max_qps:        queue pairs at most (default: {qps})
+   - rdma_spin:           microseconds to poll before sleeping while a
+                          payload is being fetched (default: {spin})
    - rdma_crc:            CRC32c on every iWARP stream (default: where the client asks)
 """
 
@@ -141,6 +143,7 @@ def parse_extended(text: str, settings: Settings) -> None:
         "rdma_credits": ("rdma_credits", numeric("rdma_credits", 2, 1024)),
         "rdma_msgsize": ("rdma_msgsize", numeric("rdma_msgsize", 512, 65536)),
         "rdma_max_qps": ("rdma_max_qps", numeric("rdma_max_qps", 1, 1 << 20)),
+        "rdma_spin": ("rdma_spin", numeric("rdma_spin", 0, 1000000)),
     }
     switches = {
         "rdma": ("rdma", True),
@@ -210,6 +213,7 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, Action]:
                     credits=defaults.rdma_credits,
                     msgsize=defaults.rdma_msgsize,
                     qps=defaults.rdma_max_qps,
+                    spin=defaults.rdma_spin,
                 )
             case "V":
                 action.show = f"memcached {MEMCACHED_VERSION}\n"

@@ -45,6 +45,8 @@ cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noe
 cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker) noexcept nogil
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil
 cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil
+# Whether a payload is being fetched: the next completion is near, and worth a moment of polling.
+cdef bint rdma_thread_expects(rdma_thread *t) noexcept nogil
 # Serves what has completed. True: streams gave way after reqs_per_event commands, call again soon.
 cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil
 

@@ -145,6 +145,7 @@ cdef struct rdma_thread:
     conn_thread *worker
     ibv_comp_channel *channel
     rdma_conn *yielded                   # connections with streams that gave way
+    uint64_t reads                       # READs under way
     rdma_thread *next                    # dev.threads, under dev.lock
     rdma_counters counters
 
@@ -282,6 +283,10 @@ cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil:
     return t.channel.fd
 
 
+cdef bint rdma_thread_expects(rdma_thread *t) noexcept nogil:
+    return t.reads != 0
+
+
 # ---- streams ---------------------------------------------------------------------------------------------------------
 
 cdef rdma_stream *stream_open(rdma_conn *rc, uint32_t id) noexcept nogil:
@@ -309,6 +314,7 @@ cdef void stream_close(rdma_stream *st) noexcept nogil:
     rc.blocked &= ~bit
     rc.runnable &= ~bit
     rc.streams[st.id] = NULL
+    rc.t.reads -= st.reads
     conn_release(&st.c)
     free(st.inbuf)
     free(st)
@@ -468,6 +474,7 @@ cdef bint stream_read(rdma_stream *st) noexcept nogil:
             return True
         remote += iov[i].iov_len
         st.reads += 1
+        rc.t.reads += 1
         st.read_bytes += iov[i].iov_len
     return True
 
@@ -709,6 +716,7 @@ cdef void take_read(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
     counter_add(&rc.t.counters.reads, 1)
     counter_add(&rc.t.counters.read_bytes, entry.length)
     st.reads -= 1
+    rc.t.reads -= 1
     if st.reads:
         return
     n = st.read_bytes

@@ -381,6 +381,8 @@ cdef class Server:
             w.thread.cas_enabled = s.settings.use_cas
             w.thread.flush_enabled = s.settings.flush_enabled
             w.device = s.device
+            w.spin_max = <uint64_t>self.settings.rdma_spin * 1000
+            w.spin_ns = w.spin_max
             w.curr_connections = &s.curr_connections
             w.stop = &s.stop
             if worker_init(w) != 0:

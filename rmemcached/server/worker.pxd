@@ -49,6 +49,7 @@ cdef struct worker:
     rdma_thread *rdma
     uint64_t *curr_connections   # atomic; shared by all workers and the listener
     uint64_t *stop               # atomic
+    uint64_t spin_max            # ns; 0: never poll
     # under queue_lock
     pthread_mutex_t queue_lock
     handover *queue_head
@@ -61,6 +62,8 @@ cdef struct worker:
     connection *dead
     unsigned int nstreams        # connections with CONNECTION_STREAM
     bint rdma_runnable
+    uint64_t spin_until          # polls instead of sleeping until then (CLOCK_MONOTONIC, ns); 0: not spinning
+    uint64_t spin_ns             # how long it lately paid to
     uint64_t nconnections        # relaxed: read by statistics
 
 cdef int worker_init(worker *w) noexcept nogil

@@ -13,17 +13,19 @@ from posix.uio cimport iovec
 from rmemcached.atomics cimport counter_add, fetch_sub, load_acquire, relaxed_store
 from rmemcached.drive_machine cimport drive_machine
 from rmemcached.linux cimport (
-    EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR,
-    EPOLLHUP, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_NOSIGNAL, close, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
-    errno, eventfd, msghdr, pthread_create, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
-    pthread_mutex_unlock, pthread_setname_np, read, readv, recv, send, sendmsg, write,
+    CLOCK_MONOTONIC, EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL,
+    EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_NOSIGNAL, clock_gettime, close,
+    epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno, eventfd, msghdr, pthread_create, pthread_mutex_destroy,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, read, readv, recv, send, sendmsg,
+    timespec, write,
 )
 from rmemcached.protocol.conn cimport (
     WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_YIELD, conn_gather, conn_init, conn_payload_iov,
     conn_payload_received, conn_release, conn_sent, conn_thread_release, conn_want,
 )
 from rmemcached.rdma_conn cimport (
-    rdma_conn_destroy, rdma_stream_request, rdma_thread_create, rdma_thread_destroy, rdma_thread_fd, rdma_thread_run,
+    rdma_conn_destroy, rdma_stream_request, rdma_thread_create, rdma_thread_destroy, rdma_thread_expects,
+    rdma_thread_fd, rdma_thread_run,
 )
 from rmemcached.store.store cimport store_time
 
@@ -32,6 +34,7 @@ cdef enum:
     STREAM_REQUEST_SECONDS = 10  # time a peer has to complete it
     SEND_BATCH = 4 * 1024 * 1024
     MAX_BUFFERED = 64 * 1024 * 1024
+    SPIN_FLOOR = 16              # spinning is tried for a 16th of spin_max when it does not pay
 
 
 # ---- connections -----------------------------------------------------------------------------------------------------
@@ -386,19 +389,44 @@ cdef void drop_slow_streams(worker *w) noexcept nogil:
         cn = following
 
 
+cdef uint64_t now_ns() noexcept nogil:
+    cdef timespec t
+    clock_gettime(CLOCK_MONOTONIC, &t)
+    return <uint64_t>t.tv_sec * 1000000000 + <uint64_t>t.tv_nsec
+
+
+cdef int wait_time(worker *w) noexcept nogil:
+    """The timeout of the next epoll_wait, in ms.
+
+    While a payload is being fetched by RDMA the worker polls for a moment instead of sleeping: a wake-up costs more
+    than most transfers take. The moment grows to spin_max while events come within it, and shrinks when they do not.
+    """
+    cdef uint64_t now
+    if w.run_head != NULL or w.rdma_runnable:
+        return 0
+    if w.rdma != NULL and w.spin_max and rdma_thread_expects(w.rdma):
+        now = now_ns()
+        if w.spin_until == 0:
+            w.spin_until = now + w.spin_ns
+            return 0
+        if now < w.spin_until:
+            return 0
+        w.spin_ns = max(w.spin_ns // 2, w.spin_max // SPIN_FLOOR)
+    return 1000 if w.nstreams else -1
+
+
 cdef void *worker_main(void *arg) noexcept nogil:
     cdef worker *w = <worker *>arg
     cdef epoll_event events[MAX_EVENTS]
     cdef connection *cn
-    cdef int i, n, timeout
+    cdef int i, n
     cdef bint rdma_ready
     while not load_acquire(w.stop):
-        timeout = -1
-        if w.run_head != NULL or w.rdma_runnable:
-            timeout = 0
-        elif w.nstreams:
-            timeout = 1000
-        n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout)
+        n = epoll_wait(w.epfd, events, MAX_EVENTS, wait_time(w))
+        if n > 0 and w.spin_until:
+            if now_ns() < w.spin_until:
+                w.spin_ns = min(w.spin_ns * 2, w.spin_max)
+            w.spin_until = 0
         rdma_ready = w.rdma_runnable
         for i in range(n):
             if events[i].data.ptr == NULL:
