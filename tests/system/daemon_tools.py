@@ -1,0 +1,307 @@
+"""What the tests of the whole daemon share: its statistics, plain conversations, clients, and a peer made of raw verbs."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pymemcache.client.base import Client as PymemcacheClient
+from servers import Server
+
+from rmemcached import verbs
+from rmemcached.client import Client
+
+HERE = Path(__file__).resolve().parent
+TIMEOUT = 10.0  # seconds that one operation may take; a stall is a failure
+HEADER = 8  # bytes of a message's header
+DATA, CREDIT, READY = range(3)
+
+
+class Conversation:
+    """A plain connection to a daemon: lines out, lines in."""
+
+    def __init__(self, server: Server, timeout: float = TIMEOUT) -> None:
+        self.sock = server.connect(timeout)
+        self.file = self.sock.makefile("rb")
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def line(self) -> bytes:
+        """The next line, with its end; empty when the daemon has closed the connection."""
+        return self.file.readline()
+
+    def read(self, length: int) -> bytes:
+        return self.file.read(length)
+
+    def ask(self, request: bytes) -> bytes:
+        """One command, one line of reply."""
+        self.send(request)
+        return self.line()
+
+    def ended(self) -> bool:
+        """Waits for the daemon to close the connection; False when it says something instead."""
+        try:
+            return self.file.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def stats(self, *words: str) -> dict[str, str]:
+        self.send(" ".join(("stats", *words)).encode() + b"\r\n")
+        found = {}
+        while (line := self.line()) not in (b"END\r\n", b"RESET\r\n"):
+            word, name, value = line.decode().rstrip("\r\n").split(" ", 2)
+            assert word == "STAT", line
+            found[name] = value
+        return found
+
+    def number(self, name: str, *words: str) -> int:
+        return int(self.stats(*words)[name])
+
+    def close(self) -> None:
+        self.file.close()
+        self.sock.close()
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def eventually(check: Callable[[], Any], within: float = TIMEOUT, what: str = "") -> Any:
+    """Repeats `check` until it is true, for state of another process that nothing announces. Returns what it returned."""
+    deadline = time.monotonic() + within
+    while True:
+        result = check()
+        if result:
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within} s: {what or check}")
+        time.sleep(0.002)
+
+
+def rdma_client(server: Server, **arguments: Any) -> Client:
+    arguments = {"timeout": TIMEOUT, "connect_timeout": TIMEOUT, "default_noreply": False, **arguments}
+    return Client(server.address, transport="soft_iw", **arguments)
+
+
+def tcp_client(server: Server, **arguments: Any) -> PymemcacheClient:
+    """The independent client."""
+    arguments = {"timeout": TIMEOUT, "connect_timeout": TIMEOUT, "default_noreply": False, **arguments}
+    return PymemcacheClient(server.address, **arguments)
+
+
+def rdma_at_rest(control: Conversation) -> bool:
+    """Whether nothing of any queue pair is left in the daemon."""
+    found = control.stats("rdma")
+    return all(found[name] == "0" for name in ("rdma_queue_pairs", "rdma_registrations", "rdma_streams"))
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def resident(pid: int) -> int:
+    """Bytes of anonymous memory in RAM: what the process took for itself."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no RssAnon")
+
+
+@contextmanager
+def child(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A Python process of its own that runs a script of this folder. What it prints comes on stdout; it ends with the
+    block."""
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent.parent), str(HERE), *filter(None, sys.path)])
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / script), *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def finished(process: subprocess.Popen[str], within: float = 30.0) -> str:
+    """Waits for a child to end well. Returns what it printed."""
+    out, err = process.communicate(timeout=within)
+    assert process.returncode == 0, f"{process.args} ended with {process.returncode}:\n{out}\n{err}"
+    return out
+
+
+class Peer:
+    """An RDMA client made by hand of verbs, to say what no proper client says.
+
+    `fill`: the exchange line's values, to be overridden. The queue pair is connected unless attach is False, and READY
+    has been exchanged unless ready is False.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        credits: int = 16,
+        msgsize: int = 8192,
+        attach: bool = True,
+        ready: bool = True,
+        tokens: Sequence[str] = (),
+    ) -> None:
+        self.server = server
+        self.msgsize = msgsize
+        self.context = verbs.Context("soft_iw0")
+        self.channel = verbs.CompChannel(self.context)
+        os.set_blocking(self.channel.fileno(), False)
+        self.pd = verbs.PD(self.context)
+        self.cq = verbs.CQ(self.context, 1024, self.channel)
+        self.qp = verbs.QP(self.pd, self.cq, max_recv_wr=credits, max_send_wr=256)
+        self.qp.ready(verbs.Access.REMOTE_READ | verbs.Access.REMOTE_WRITE)
+        self.receives = bytearray(credits * msgsize)
+        self.receive_region = verbs.MR(self.pd, self.receives)
+        self.sends = bytearray(65536)
+        self.send_region = verbs.MR(self.pd, self.sends, verbs.Access.LOCAL_WRITE)
+        for index in range(credits):
+            self.post_receive(index)
+        self.credits = 0
+        self.posted = credits
+        self.owed = 0
+        self.inbox = bytearray()
+        self.ready = False
+        self.failed: str | None = None
+        self.lifeline = Conversation(server)
+        line = " ".join(
+            (
+                f"rdma version=1 transport=soft_iw qpn={self.qp.qp_num} credits={credits} msgsize={msgsize} ird=16 ord=16",
+                *tokens,
+            )
+        )
+        answer = self.lifeline.ask(line.encode() + b"\r\n").decode()
+        word, *pairs = answer.split()
+        assert word == "RDMA", answer
+        self.offer = dict(pair.split("=") for pair in pairs)
+        self.credits = int(self.offer["credits"])
+        if attach:
+            self.attach()
+            if ready:
+                self.send(READY)
+                self.wait(lambda: self.ready)
+
+    @property
+    def private_data(self) -> bytes:
+        return int(self.offer["qpn"]).to_bytes(4, "big") + bytes.fromhex(self.offer["token"])
+
+    def attach(self, private_data: bytes | None = None) -> None:
+        stream = self.server.connect(TIMEOUT)
+        stream.setblocking(False)
+        self.qp.connect(stream, private_data=self.private_data if private_data is None else private_data)
+
+    def region(self, buffer: bytearray, access: int) -> Any:
+        return verbs.MR(self.pd, buffer, access)
+
+    def post_receive(self, index: int) -> None:
+        self.qp.post_recv((index, [self.receive_region.sge(index * self.msgsize, self.msgsize)]))
+
+    def send_raw(self, message: bytes) -> None:
+        """One SEND of these bytes; waits until it has left."""
+        self.sends[: len(message)] = message
+        done: list[Any] = []
+        sges = [self.send_region.sge(0, len(message))] if message else []
+        self.qp.post_send(verbs.SendWR(verbs.Opcode.SEND, sges, wr_id=1 << 20))
+        self.wait(lambda: done or self.failed, done)
+
+    def send(self, kind: int, payload: bytes = b"", stream: int = 0, credits: int | None = None) -> None:
+        if credits is None:
+            credits, self.owed = self.owed, 0
+        self.send_raw(
+            bytes([kind, 0]) + credits.to_bytes(2, "big") + stream.to_bytes(4, "big") + payload
+        )
+
+    def wait(self, until: Callable[[], Any], sent: list[Any] | None = None, timeout: float = TIMEOUT) -> None:
+        """Takes completions until `until()` is true."""
+        deadline = time.monotonic() + timeout
+        armed = False
+        while not until():
+            completions = self.cq.poll(64)
+            for wc in completions:
+                if wc.status != verbs.Status.SUCCESS:
+                    self.failed = self.failed or wc.status.name
+                elif wc.opcode == verbs.WCOpcode.RECV:
+                    self._take(wc.wr_id, wc.byte_len)
+                elif sent is not None:
+                    sent.append(wc)
+            if completions:
+                armed = False
+                continue
+            if self.failed and not until():
+                raise ConnectionError(self.failed)
+            if not armed:
+                self.cq.arm()
+                armed = True
+                continue
+            if not select.select([self.channel], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise TimeoutError("the daemon said nothing")
+            while self.channel.get_event() is not None:
+                pass
+            armed = False
+
+    def _take(self, index: int, length: int) -> None:
+        start = index * self.msgsize
+        message = bytes(self.receives[start : start + length])
+        self.credits += int.from_bytes(message[2:4], "big")
+        if message[0] == READY:
+            self.ready = True
+        elif message[0] == DATA:
+            self.inbox += message[HEADER:]
+        self.post_receive(index)
+        self.owed += 1
+
+    def ask(self, request: bytes, end: bytes = b"\r\n", stream: int = 0) -> bytes:
+        """Sends DATA and takes the reply up to `end`."""
+        self.send(DATA, request, stream)
+        self.wait(lambda: end in self.inbox)
+        at = self.inbox.index(end) + len(end)
+        reply = bytes(self.inbox[:at])
+        del self.inbox[:at]
+        return reply
+
+    def last_words(self) -> bytes:
+        """What the daemon writes on the lifeline up to its end."""
+        try:
+            return self.lifeline.file.read()
+        except ConnectionResetError:
+            return b""
+
+    def close(self) -> None:
+        self.lifeline.close()
+        self.context.close()
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def wait_readable(sock: socket.socket, timeout: float) -> bool:
+    return bool(select.select([sock], [], [], timeout)[0])

@@ -1,0 +1,113 @@
+"""Values above the eager limit go straight between the client's memory and the item: the counters show it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from daemon_tools import Conversation, eventually, rdma_client
+from servers import Server
+
+COUNT = 20
+
+
+@pytest.fixture
+def control(rmemcached_server: Callable[..., Server]) -> Iterator[tuple[Server, Conversation]]:
+    server = rmemcached_server("-m", "256", "-I", "8m")
+    with Conversation(server) as talk:
+        yield server, talk
+
+
+def counters(talk: Conversation) -> dict[str, int]:
+    """What the counters say, the asking itself apart."""
+    general = talk.stats()
+    found = {name: int(general[name]) for name in ("bytes_read", "bytes_written", "cmd_set", "cmd_get", "get_hits")}
+    return found | {name: int(value) for name, value in talk.stats("rdma").items() if value.isdigit()}
+
+
+def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    return {name: after[name] - before[name] for name in before}
+
+
+@pytest.mark.parametrize("size", [4097, 8193, 65536, 1_000_000, 8_000_000])
+def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], size: int) -> None:
+    server, talk = control
+    value = random.Random(size).randbytes(size)
+    with rdma_client(server) as client:
+        # the client learns a value's size by its first get and makes its sink as large
+        assert client.set("large", value) and client.get("large") == value
+        before = counters(talk)
+        for _ in range(COUNT):
+            assert client.set("large", value)
+        after_set = counters(talk)
+        for _ in range(COUNT):
+            assert client.get("large") == value
+        # a WRITE is counted when it completes, which the reply does not wait for
+        eventually(lambda: counters(talk)["rdma_write_bytes"] - before["rdma_write_bytes"] == COUNT * size)
+        after = counters(talk)
+    sets, gets = grown(before, after_set), grown(after_set, after)
+    overhead = COUNT * 300 + 20_000  # command lines, replies, headers, and what `stats` itself sends
+
+    assert sets["cmd_set"] == COUNT
+    assert sets["rdma_read_bytes"] == COUNT * size
+    assert sets["rdma_reads"] >= COUNT
+    assert sets["rdma_writes"] == sets["rdma_write_bytes"] == 0
+    assert sets["rdma_recv_bytes"] < overhead
+    assert sets["iw_rx_bytes"] >= COUNT * size
+    assert sets["bytes_read"] < overhead
+    # Of what arrives on the stream, only messages and frame headers may touch the provider's own buffer.
+    assert sets["iw_rx_staged_bytes"] < overhead + COUNT * size // 20, sets
+
+    assert gets["get_hits"] == COUNT
+    assert gets["rdma_write_bytes"] == COUNT * size
+    assert gets["rdma_writes"] >= COUNT
+    assert gets["rdma_reads"] == gets["rdma_read_bytes"] == 0
+    assert gets["rdma_send_bytes"] < overhead
+    assert gets["bytes_written"] < overhead
+    assert gets["iw_tx_bytes"] >= COUNT * size
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 4096])
+def test_small_values_travel_in_messages(control: tuple[Server, Conversation], size: int) -> None:
+    server, talk = control
+    value = bytes(size)
+    with rdma_client(server) as client:
+        client.set("small", value)
+        before = counters(talk)
+        for _ in range(COUNT):
+            assert client.set("small", value)
+            assert client.get("small") == value
+        sums = grown(before, counters(talk))
+    assert sums["rdma_reads"] == sums["rdma_writes"] == 0
+    assert sums["rdma_recv_bytes"] >= COUNT * size
+    assert sums["rdma_send_bytes"] >= COUNT * size
+    assert sums["cmd_set"] == sums["get_hits"] == COUNT
+    # the sockets carried nothing but the statistics
+    assert sums["bytes_read"] < 200
+
+
+def test_frames_carry_the_payload_once(control: tuple[Server, Conversation]) -> None:
+    """Frame headers, trailers and messages are a few per cent of a large transfer."""
+    server, talk = control
+    size = 4_000_000
+    with rdma_client(server) as client:
+        assert client.set("frames", bytes(size))
+        before = counters(talk)
+        for _ in range(5):
+            assert client.set("frames", bytes(size))
+        sums = grown(before, counters(talk))
+    assert 5 * size < sums["iw_rx_bytes"] < 5 * size * 1.05
+    assert sums["iw_rx_fpdus"] >= 5 * size // 65536
+
+
+def test_registrations_are_made_once_per_connection(control: tuple[Server, Conversation]) -> None:
+    server, talk = control
+    with rdma_client(server) as client:
+        for size in (10, 5000, 1_000_000):
+            for _ in range(50):
+                client.set("again", bytes(size))
+                client.get("again")
+        found = talk.stats("rdma")
+    assert found["rdma_queue_pairs"] == found["rdma_total_queue_pairs"] == "1"
+    assert found["rdma_registrations"] == "1"
