@@ -1,4 +1,4 @@
-"""The connection state machine. It does no I/O: it consumes input that is there, appends replies, and says what it wants."""
+"""The connection state machine. It does no I/O: it consumes input, appends replies, and says what it wants."""
 
 from libc.stddef cimport size_t
 from libc.string cimport memcpy
@@ -7,9 +7,9 @@ from posix.uio cimport iovec
 from rmemcached.atomics cimport counter_add
 from rmemcached.protocol.ascii cimport complete_nread_ascii, try_read_command_ascii
 from rmemcached.protocol.conn cimport (
-    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_closed, conn_closing,
-    conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_parse_cmd, conn_payload_iov, conn_payload_received,
-    conn_rdma_read, conn_read, conn_swallow, conn_waiting, conn_want,
+    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_mwrite, conn_new_cmd,
+    conn_nread, conn_output_full, conn_parse_cmd, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_read,
+    conn_swallow, conn_waiting, conn_want,
 )
 
 

@@ -18,7 +18,7 @@ from rmemcached.protocol.parse cimport (
     parse_u32, parse_u64, token, tokenize,
 )
 from rmemcached.store cimport store as st
-from rmemcached.store.store cimport item, store, store_config
+from rmemcached.store.store cimport store, store_config
 
 cdef enum:
     INPUT_SIZE = 1 << 20
@@ -32,8 +32,8 @@ MAX_BYTES = MAX_PENDING_BYTES
 MAX_LINE = LINE_MAX_LENGTH
 
 _WANTS = {
-    WANT_INPUT: "input", WANT_PAYLOAD: "payload", WANT_REMOTE_PAYLOAD: "remote", WANT_FLUSH: "flush", WANT_YIELD: "yield",
-    WANT_CLOSE: "close",
+    WANT_INPUT: "input", WANT_PAYLOAD: "payload", WANT_REMOTE_PAYLOAD: "remote", WANT_FLUSH: "flush",
+    WANT_YIELD: "yield", WANT_CLOSE: "close",
 }
 
 
@@ -147,8 +147,8 @@ cdef class Server:
         return stats
 
     def check(self):
-        """Raises AssertionError when the store is inconsistent, or a reference to an item or a reply is out although all
-        connections are idle."""
+        """Raises AssertionError when the store is inconsistent, or a reference to an item or a reply is out although
+        all connections are idle."""
         cdef const char *error
         with nogil:
             error = st.store_check(self.s, True)
@@ -159,10 +159,14 @@ cdef class Server:
 cdef class Machine:
     """A connection to a Server, fed by hand.
 
-    eager, remote_ok: what the engine says of remote payloads. memory: rkey -> (address, bytearray), the client's memory.
-    max_iov, max_bytes, max_sent bound what one gather describes and one send takes. direct: payloads go straight into
-    the item instead of through the input buffer. wants: what the machine wanted, in order. writes: (rkey, address, length,
-    bytes of the stream before it) of every value written to a sink. Input lies before an inaccessible page.
+    eager, remote_ok: what the engine says of remote payloads.
+    memory: rkey -> (address, bytearray), the client's memory.
+    max_iov, max_bytes, max_sent: bound what one gather describes and what one send takes.
+    direct: payloads go straight into the item instead of through the input buffer.
+    wants: what the machine wanted, in order.
+    writes: (rkey, address, length, bytes of the stream before it) of every value written to a sink.
+
+    Input lies before an inaccessible page.
     """
 
     cdef readonly Server server
@@ -360,7 +364,7 @@ cdef class Machine:
         return self.c.rlbytes
 
 
-# ---- parsing -------------------------------------------------------------------------------------------------------------
+# ---- parsing ---------------------------------------------------------------------------------------------------------
 
 def tokens(bytes line):
     cdef token t[LINE_TOKENS]

@@ -1,4 +1,4 @@
-"""The text protocol: classic and meta commands. What 1.6.45 answers is what is answered (proto_text.c, proto_parser.c)."""
+"""The text protocol: classic and meta commands. It answers what 1.6.45 answers (proto_text.c, proto_parser.c)."""
 
 from rmemcached.protocol.conn cimport conn
 

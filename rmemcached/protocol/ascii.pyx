@@ -14,13 +14,13 @@ from rmemcached.protocol.conn cimport (
     resp_start, resp_text, stat_append_raw, stat_buf, thread_stats,
 )
 from rmemcached.protocol.parse cimport (
-    LINE_TOKENS, U32_TEXT, U64_TEXT, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_exptime, parse_flags,
+    LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_exptime, parse_flags,
     parse_hex, parse_i32, parse_u32, parse_u64, token, token_is, tokenize,
 )
 from rmemcached.store.store cimport (
-    DELTA_ITEM_CAS_MISMATCH, DELTA_ITEM_NOT_FOUND, EOM, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, ITEM_FETCHED,
-    ITEM_KEY_BINARY, ITEM_LINKED, ITEM_STALE, ITEM_TOKEN_SENT, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND,
-    NREAD_APPENDVIV, NREAD_CAS, NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, REALTIME_MAXDELTA, STORED,
+    DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, ITEM_FETCHED, ITEM_KEY_BINARY, ITEM_LINKED,
+    ITEM_STALE, ITEM_TOKEN_SENT, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND, NREAD_APPENDVIV,
+    NREAD_CAS, NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, REALTIME_MAXDELTA, STORED,
     ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_key, ITEM_ntotal, ITEM_set_cas, delta_result_type,
     do_add_delta, do_item_bump, do_item_remove, do_item_unlink, do_store_item, get_cas_id, item, item_alloc, item_get,
     item_get_locked, item_iov, item_remove, item_size_ok, item_touch, item_unlink, item_unlock, realtime, rel_time_t,
@@ -99,7 +99,7 @@ cdef const char *alloc_error(conn *c, const char *key, size_t nkey, uint32_t fla
     return TOO_BIG
 
 
-# ---- get, gets, gat, gats ----------------------------------------------------------------------------------------------
+# ---- get, gets, gat, gats --------------------------------------------------------------------------------------------
 
 cdef bint get_key(conn *c, const char *key, size_t nkey) noexcept nogil:
     """Appends the VALUE block of one key, if it is there. False: out of memory, the connection is closing."""
@@ -153,7 +153,7 @@ cdef bint get_key(conn *c, const char *key, size_t nkey) noexcept nogil:
 
 cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole) noexcept nogil:
     """Answers the keys in [p, end) until the output is full. Returns where it stopped; NULL: a key is too long, or the
-    connection is closing. Not whole: the line goes on behind `end`, so that a key is known only when a space follows."""
+    connection is closing. Not whole: the line goes on behind `end`, and a key is complete only when a space follows."""
     cdef const char *space
     while True:
         while p < end and p[0] == c' ':
@@ -240,8 +240,8 @@ cdef void process_gat_command(conn *c, const char *p, const char *end, uint8_t f
 
 
 cdef bint resume_get(conn *c) noexcept nogil:
-    """Goes on with a get whose line is longer than LINE_MAX_LENGTH or whose replies filled the output. False: more input is
-    needed."""
+    """Goes on with a get whose line is longer than LINE_MAX_LENGTH or whose replies filled the output. False: more
+    input is needed."""
     cdef const char *p = c.rcurr
     cdef const char *newline = <const char *>memchr(p, c'\n', c.rbytes)
     cdef const char *end
@@ -279,7 +279,7 @@ cdef bint resume_get(conn *c) noexcept nogil:
     return False
 
 
-# ---- set, add, replace, append, prepend, cas -----------------------------------------------------------------------------
+# ---- set, add, replace, append, prepend, cas -------------------------------------------------------------------------
 
 cdef void process_update_command(conn *c, token *t, int n, store_op op) noexcept nogil:
     """<command> <key> <flags> <exptime> <bytes> [cas] [noreply]"""
@@ -370,7 +370,7 @@ cdef void complete_nread_ascii(conn *c) noexcept nogil:
 include "meta.pxi"
 
 
-# ---- delete, touch, incr, decr -------------------------------------------------------------------------------------------
+# ---- delete, touch, incr, decr ---------------------------------------------------------------------------------------
 
 cdef void process_delete_command(conn *c, token *t, int n) noexcept nogil:
     cdef store *s = c.thread.store
@@ -457,7 +457,7 @@ cdef void process_arithmetic_command(conn *c, token *t, int n, bint incr) noexce
         out_string(c, b"SERVER_ERROR out of memory")
 
 
-# ---- the rest --------------------------------------------------------------------------------------------------------------
+# ---- the rest --------------------------------------------------------------------------------------------------------
 
 cdef void process_flush_all_command(conn *c, token *t, int n) noexcept nogil:
     cdef int32_t exptime = 0
@@ -613,7 +613,6 @@ cdef void process_command_ascii(conn *c, const char *line, const char *end, size
             process_arithmetic_command(c, t, n, line[0] == c'i')
             return
         if word(line, b"quit", 4):
-            c.close_after_write = True
             conn_set_state(c, conn_closing)
             return
     elif command == 5:

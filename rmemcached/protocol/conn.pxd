@@ -1,8 +1,8 @@
 """A connection as the protocol and the drive machine see it: bytes in, reply segments out, no socket.
 
 Everything here is owned by the worker thread that serves the connection; nothing is locked. The engine
-(`rmemcached/server`, `rmemcached/rdma_conn`) embeds `conn` as the first member of a structure of its own, supplies input
-in ``rcurr``/``rbytes``, calls ``drive_machine``, and sends what ``conn_gather`` returns.
+(`rmemcached/server`, `rmemcached/rdma_conn`) embeds `conn` as the first member of a structure of its own, supplies
+input in ``rcurr``/``rbytes``, calls ``drive_machine``, and sends what ``conn_gather`` returns.
 """
 
 from libc.stddef cimport size_t
@@ -170,7 +170,6 @@ cdef struct conn:
     rel_time_t mget_exptime  # of a gat
     bint remote_ok           # the engine can do RDMA READ and WRITE for this connection
     uint32_t eager           # values up to this many bytes travel in the stream even when a sink is named
-    bint close_after_write
     unsigned int reqs_left   # commands that may still be done in this call of drive_machine
     unsigned int npending    # mc_resps in the list
     size_t pending_bytes     # bytes of items and owned text that they refer to
@@ -191,7 +190,7 @@ cdef inline void conn_set_state(conn *c, conn_states state) noexcept nogil:
     c.state = state
 
 cdef inline mc_resp *resp_start(conn *c) noexcept nogil:
-    """Appends an empty mc_resp, which the caller fills, to the output. NULL: out of memory; the state is conn_closing."""
+    """Appends an empty mc_resp, which the caller fills, to the output. NULL: out of memory, the connection closes."""
     cdef conn_thread *t = c.thread
     cdef mc_resp *resp = t.free_resps
     if resp != NULL:

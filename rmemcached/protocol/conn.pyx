@@ -23,8 +23,8 @@ cdef void conn_init(conn *c, conn_thread *thread) noexcept nogil:
 
 
 cdef void conn_release(conn *c) noexcept nogil:
-    """Gives back all that the connection holds: the half-received item and the waiting replies. The engine has made sure
-    that nothing is being written into or read from them any more."""
+    """Gives back all that the connection holds: the half-received item and the waiting replies. The engine has made
+    sure that nothing is being written into or read from them any more."""
     if c.item != NULL:
         item_remove(c.thread.store, c.item)
         c.item = NULL
@@ -44,7 +44,7 @@ cdef void conn_thread_release(conn_thread *t) noexcept nogil:
     t.nfree_resps = 0
 
 
-# ---- replies -----------------------------------------------------------------------------------------------------------
+# ---- replies ---------------------------------------------------------------------------------------------------------
 
 cdef mc_resp *resp_allocate(conn *c) noexcept nogil:
     cdef mc_resp *resp = <mc_resp *>malloc(sizeof(mc_resp))
@@ -102,7 +102,7 @@ cdef void resp_rollback(conn *c, mc_resp *last, uint32_t wbytes) noexcept nogil:
 
 
 cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil:
-    """Answers with `text`, which ends with its \\r\\n and has at most WRITE_BUFFER_SIZE bytes, unless `noreply` was given."""
+    """Answers with `text` (\\r\\n included, at most WRITE_BUFFER_SIZE bytes), unless `noreply` was given."""
     cdef mc_resp *resp
     cdef char *p
     conn_set_state(c, conn_new_cmd)
@@ -142,12 +142,12 @@ cdef void out_errstring(conn *c, const char *text) noexcept nogil:
     out_string(c, text)
 
 
-# ---- for the engine ------------------------------------------------------------------------------------------------------
+# ---- for the engine --------------------------------------------------------------------------------------------------
 
 cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcept nogil:
-    """Describes waiting output from its beginning: at most max_iov extents of together at most max_bytes bytes. Returns the
-    number of extents. They stay valid until conn_sent accounts for them. Output behind a value that is to be written to
-    its sink first (conn_next_write) is not included."""
+    """Describes waiting output from its beginning: at most max_iov extents of together at most max_bytes bytes. Returns
+    the number of extents. They stay valid until conn_sent accounts for them. Output behind a value that is first to be
+    written to its sink (conn_next_write) is not included."""
     cdef mc_resp *resp = c.resp_head
     cdef size_t offset, n
     cdef int count = 0
@@ -176,10 +176,10 @@ cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcep
                     n = max_bytes
                 if resp.item.it_flags & ITEM_CHUNKED:
                     extents = item_iov(resp.item, resp.data_offset + offset, n, iov + count, max_iov - count)
-                    for i in range(extents):
-                        max_bytes -= iov[count].iov_len
-                        n -= iov[count].iov_len
-                        count += 1
+                    for i in range(count, count + extents):
+                        max_bytes -= iov[i].iov_len
+                        n -= iov[i].iov_len
+                    count += extents
                     if n:
                         break
                 else:
@@ -218,7 +218,7 @@ cdef void conn_sent(conn *c, size_t n) noexcept nogil:
 
 
 cdef mc_resp *conn_next_write(conn *c) noexcept nogil:
-    """The reply at the head of the output if its value must be written to its sink before its line may leave, else NULL.
+    """The reply at the head of the output if its value must be written to its sink before its line leaves, else NULL.
     item, data_offset, data_length and sink say what goes where; the write must be followed by conn_write_posted."""
     if c.resp_head != NULL and c.resp_head.sink.set:
         return c.resp_head
@@ -238,8 +238,8 @@ cdef item *conn_write_posted(conn *c) noexcept nogil:
 
 
 cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil:
-    """Describes where the missing rlbytes of the payload go (WANT_PAYLOAD, WANT_REMOTE_PAYLOAD); the extents may end early
-    for want of entries. Returns their number."""
+    """Describes where the missing rlbytes of the payload go (WANT_PAYLOAD, WANT_REMOTE_PAYLOAD); the extents may end
+    early for want of entries. Returns their number."""
     if c.item.it_flags & ITEM_CHUNKED:
         return item_iov(c.item, c.roffset, c.rlbytes, iov, max_iov)
     iov[0].iov_base = ITEM_data(c.item) + c.roffset
@@ -263,7 +263,7 @@ cdef void conn_payload_failed(conn *c) noexcept nogil:
     conn_set_state(c, conn_closing)
 
 
-# ---- statistics text -----------------------------------------------------------------------------------------------------
+# ---- statistics text -------------------------------------------------------------------------------------------------
 
 cdef bint stat_room(stat_buf *out, size_t n) noexcept nogil:
     """Makes room for n more bytes."""

@@ -72,8 +72,8 @@ cdef inline bint flag_u64(const token *t, uint64_t *out) noexcept nogil:
 
 cdef bint parse_meta_flags(conn *c, const token *t, int n, int first, char command, meta_flags *of, char *binkey,
                            const char **error) noexcept nogil:
-    """Reads the key t[1] and the flags from t[first] on into *of, which is zero or has defaults. Returns False and an error
-    line if they are not right. binkey has KEY_MAX_LENGTH bytes."""
+    """Reads the key t[1] and the flags from t[first] on into *of, which is zero or has defaults. False: *error is the
+    line to answer. Else *error is NULL. binkey has KEY_MAX_LENGTH bytes."""
     cdef uint64_t seen[2]
     cdef uint8_t flag
     cdef bint good = True
@@ -172,6 +172,8 @@ cdef bint parse_meta_flags(conn *c, const token *t, int n, int first, char comma
         else:
             error[0] = b"CLIENT_ERROR invalid flag"
             return False
+    if good:
+        error[0] = NULL
     return good
 
 
@@ -248,11 +250,11 @@ cdef void meta_line(conn *c, const char *code, const token *t, int n, const meta
     resp_add(resp, p + 2)
 
 
-# ---- mg --------------------------------------------------------------------------------------------------------------------
+# ---- mg --------------------------------------------------------------------------------------------------------------
 
 cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *data, size_t length,
                        uint64_t *cas) noexcept nogil:
-    """Stores a new item under the key, whose lock is held and which has none. It never expires until the flag N is come to.
+    """Stores a new item under the key, whose lock is held and which has none. Its expiry is set at the flag N.
     NULL: out of memory."""
     cdef store *s = c.thread.store
     cdef item *it = item_alloc(s, of.key, of.nkey, 0, 0, length + 2)
@@ -412,7 +414,7 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
         item_remove(s, it)
 
 
-# ---- ms --------------------------------------------------------------------------------------------------------------------
+# ---- ms --------------------------------------------------------------------------------------------------------------
 
 cdef const char *mset_mode(const meta_flags *of, store_op *op) noexcept nogil:
     """The store operation that mode, CAS and vivify flags ask for; or an error line."""
@@ -546,7 +548,7 @@ cdef void finalize_mset(conn *c, item *it, store_item_type result, int nbytes, u
     resp_add(resp, p + 2)
 
 
-# ---- md --------------------------------------------------------------------------------------------------------------------
+# ---- md --------------------------------------------------------------------------------------------------------------
 
 cdef void process_mdelete_command(conn *c, const token *t, int n) noexcept nogil:
     cdef store *s = c.thread.store
@@ -608,7 +610,7 @@ cdef void process_mdelete_command(conn *c, const token *t, int n) noexcept nogil
         meta_line(c, code, t, n, &of)
 
 
-# ---- ma --------------------------------------------------------------------------------------------------------------------
+# ---- ma --------------------------------------------------------------------------------------------------------------
 
 cdef void set_new_cas(conn *c, const meta_flags *of, item *it, uint32_t *hv, uint64_t cas) noexcept nogil:
     """Gives the incremented item the client's CAS. When the increment replaced the item, its successor has to be found;
@@ -730,7 +732,7 @@ cdef void process_marithmetic_command(conn *c, const token *t, int n) noexcept n
     out_line(c, line, <size_t>(p - line))
 
 
-# ---- me --------------------------------------------------------------------------------------------------------------------
+# ---- me --------------------------------------------------------------------------------------------------------------
 
 cdef void process_mdebug_command(conn *c, const token *t, int n) noexcept nogil:
     """me <key> [b]: what the store knows of an item, without touching it."""
@@ -795,7 +797,7 @@ cdef void process_mdebug_command(conn *c, const token *t, int n) noexcept nogil:
     item_remove(s, it)
 
 
-# ---- dispatch ----------------------------------------------------------------------------------------------------------------
+# ---- dispatch --------------------------------------------------------------------------------------------------------
 
 cdef bint process_meta_command(conn *c, const char *line, const char *end) noexcept nogil:
     """A line whose command is m and one more letter. False: there is no such command."""

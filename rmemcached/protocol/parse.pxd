@@ -43,7 +43,7 @@ cdef inline bint token_is(const token *t, const char *text, size_t length) noexc
             return False
     return True
 
-# ---- numbers: True if well-formed and in range, else *out is untouched --------------------------------------------------
+# ---- numbers: True if well-formed and in range, else *out is untouched -----------------------------------------------
 
 cdef inline bint parse_u32(const char *p, size_t length, uint32_t *out) noexcept nogil:
     cdef uint64_t value = 0
@@ -120,7 +120,7 @@ cdef inline bint number_ends(const char *p, const char *end) noexcept nogil:
     return p == end or c'\t' <= p[0] <= c'\r' or p[0] == 0
 
 cdef inline bint parse_flags(const char *p, size_t length, uint32_t *out) noexcept nogil:
-    """Client flags of a storage command: unsigned, with or without a plus; of a number beyond 32 bits the low 32 count."""
+    """Client flags of a storage command: unsigned, plus sign allowed; of a number beyond 32 bits the low 32 count."""
     cdef const char *end = p + length
     cdef uint64_t value = 0
     cdef unsigned int digit
@@ -189,7 +189,7 @@ cdef inline char *itoa_u32(uint32_t value, char *p) noexcept nogil:
     memcpy(p, &digits[n], <size_t>(U32_TEXT - n))
     return p + (U32_TEXT - n)
 
-# ---- base64 (RFC 4648 section 4) -----------------------------------------------------------------------------------------
+# ---- base64 (RFC 4648 section 4) -------------------------------------------------------------------------------------
 
 cdef inline char base64_digit(unsigned int value) noexcept nogil:
     if value < 26:

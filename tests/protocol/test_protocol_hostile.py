@@ -1,22 +1,24 @@
-"""Input that nobody sends in good faith: the connection may suffer, nothing else. Input ends at an inaccessible page."""
+"""Input that nobody sends in good faith costs its own connection only. It ends at an inaccessible page."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-
 from rmemcached.protocol._testing import MAX_LINE, Machine, Server
 
 WORDS = [
-    b"get", b"gets", b"gat", b"gats", b"set", b"add", b"replace", b"append", b"prepend", b"cas", b"incr", b"decr", b"touch",
-    b"delete", b"mg", b"ms", b"md", b"ma", b"me", b"mn", b"mx", b"stats", b"stats reset", b"version", b"verbosity", b"flush_all",
-    b"rdma", b"shutdown", b"noreply", b"a", b"b", b"Zm9v", b"k" * 250, b"k" * 251, b"k" * 2000, b"0", b"1", b"2", b"3", b"10",
-    b"-1", b"4294967295", b"4294967296", b"18446744073709551615", b"18446744073709551616", b"9" * 30, b"2147483645",
-    b"2147483646", b"-2147483648", b"99999999999999999999999999", b"q", b"v", b"k", b"c", b"s", b"t", b"f", b"h", b"l", b"u", b"x",
-    b"I", b"b", b"Oabc", b"O" + b"o" * 40, b"N1", b"N-1", b"T0", b"R30", b"R-1", b"E5", b"C5", b"F9", b"MA", b"MP", b"ME", b"MZ",
-    b"M", b"D1", b"D", b"J5", b"J-", b"@", b"@1:1", b"@0:1", b"@0:1:ffff", b"@0:1:0", b"@:::", b"\0", b"\xff", b"{", b"\t",
-]  # fmt: skip
+    *b"get gets gat gats set add replace append prepend cas incr decr touch delete mg ms md ma me mn mx".split(),
+    *b"stats version verbosity flush_all rdma shutdown noreply reset a b Zm9v q v k c s t f h l u x I b".split(),
+    *b"0 1 2 3 10 -1 4294967295 4294967296 18446744073709551615 18446744073709551616 2147483645 2147483646".split(),
+    *b"Oabc N1 N-1 T0 R30 R-1 E5 C5 F9 MA MP ME MZ M D1 D J5 J- -2147483648 99999999999999999999999999".split(),
+    *b"@ @1:1 @0:1 @0:1:ffff @0:1:0 @::: { \xff \0".split(b" "),
+    b"\t",
+    b"O" + b"o" * 40,
+    b"k" * 250,
+    b"k" * 251,
+    b"k" * 2000,
+]
 ENDS = [b"\r\n", b"\n", b"\r", b"", b" \r\n", b"\r\r\n", b"\n\n"]
 
 
