@@ -1,0 +1,1 @@
+memcached_version: str
