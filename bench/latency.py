@@ -20,8 +20,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT)]
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
 from rmemcached.client import Client  # noqa: E402
 from servers import Server, memcached_path, start_memcached, start_rmemcached  # noqa: E402

@@ -16,8 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT)]
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
 from rmemcached.client import _load  # noqa: E402
 from servers import Server, memcached_path, start_memcached, start_rmemcached  # noqa: E402

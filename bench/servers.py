@@ -16,7 +16,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
 START_TIMEOUT = 20.0  # seconds
 STOP_TIMEOUT = 10.0
@@ -47,12 +46,9 @@ class Server:
         self.path = path
         self.ended_by_us = False
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
-        environment = dict(os.environ)
-        parts = [str(ROOT), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(part for part in parts if part)
         begin = time.perf_counter()
         self.process = subprocess.Popen(
-            self.command, stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr, env=environment
+            self.command, stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr
         )
         try:
             self._wait_until_accepting(begin + START_TIMEOUT)
@@ -176,7 +172,8 @@ def _start(command: Sequence[str], arguments: Sequence[str], path: str | None) -
 
 def start_rmemcached(*arguments: str, path: str | None = None) -> Server:
     """Starts our daemon with the running interpreter; path: a UNIX socket in place of a port."""
-    return _start([sys.executable, "-m", "rmemcached"], arguments, path)
+    # -P: the installed package, not the folder of that name in the current directory.
+    return _start([sys.executable, "-P", "-m", "rmemcached"], arguments, path)
 
 
 def start_memcached(*arguments: str, path: str | None = None) -> Server:
