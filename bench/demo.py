@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The main job, seen: starts the daemon, sets and gets values by RDMA, and prints the latency table of bench/latency.py.
+"""The main job, seen: starts the daemon, sets and gets values by RDMA, prints the latency table of bench/latency.py.
 
 The daemon runs on its software RDMA device, on loopback; nothing outside this machine is touched.
 """
