@@ -51,8 +51,10 @@ cdef inline rel_time_t expiry(store *s, int32_t exptime) noexcept nogil:
 
 
 cdef inline void swallow(conn *c, size_t n) noexcept nogil:
+    """Discards the data block of a command that has been answered with an error."""
     c.sbytes = n
-    conn_set_state(c, conn_swallow)
+    if c.state != conn_closing:
+        conn_set_state(c, conn_swallow)
 
 
 cdef inline bint overused(item *it) noexcept nogil:
