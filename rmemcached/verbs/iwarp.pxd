@@ -1,7 +1,7 @@
 """iWARP frames: constants, and the coding of MPA, DDP and RDMAP headers (RFC 5044, 6581, 5041, 5040).
 
-Functions on plain memory: no I/O, no state, no allocation. Integers on the wire are big-endian; the MPA CRC32c travels as
-the little-endian octets of the usual reflected value.
+Functions on plain memory: no I/O, no state, no allocation. Integers on the wire are big-endian; the MPA CRC32c travels
+as the little-endian octets of the usual reflected value.
 """
 
 from libc.stddef cimport size_t

@@ -1,7 +1,7 @@
 """The verbs interface for Python: devices, protection domains, memory regions, completion queues and queue pairs.
 
-Objects own what they wrap. `close()` may be called any number of times and closes the objects made from this one first; a
-`with` block closes at its end. An object keeps the one it was made from alive. Methods may be called from any
+Objects own what they wrap. `close()` may be called any number of times and closes the objects made from this one first;
+a `with` block closes at its end. An object keeps the one it was made from alive. Methods may be called from any
 thread, except that an object must not be closed while another thread uses it.
 """
 
@@ -12,7 +12,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc cimport errno
 from libc.errno cimport EAGAIN, EINVAL
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strerror
 
@@ -353,7 +353,7 @@ cdef class CompChannel(Base):
         return self.handle().fd
 
     def get_event(self):
-        """The CQ that an event is for; the event is acknowledged. None: no event, and the descriptor is non-blocking."""
+        """The CQ that an event is for; the event is acknowledged. None: there is none, and the fd is non-blocking."""
         cdef ibv_comp_channel *channel = self.handle()
         cdef ibv_cq *cq = NULL
         cdef void *context = NULL
@@ -400,8 +400,10 @@ cdef class CQ(Base):
 
     def __init__(self, Context context not None, int cqe=256, CompChannel channel=None):
         self.p = context.p
-        self.cq = self.p.create_cq(context.handle(), cqe, <void *> self, channel.handle() if channel is not None else NULL,
-                                   0)
+        cdef ibv_comp_channel *events = NULL
+        if channel is not None:
+            events = channel.handle()
+        self.cq = self.p.create_cq(context.handle(), cqe, <void *> self, events, 0)
         if self.cq == NULL:
             raise failure("create_cq", errno.errno)
         self.channel = channel
@@ -583,7 +585,7 @@ cdef class QP(Base):
         }
 
     def modify(self, state=None, **attributes):
-        """modify_qp with exactly the attributes named: those of libibverbs' struct ibv_qp_attr; ah_attr=True gives one."""
+        """modify_qp with exactly the attributes named, as in libibverbs' struct ibv_qp_attr; ah_attr=True gives one."""
         cdef ibv_qp_attr attr
         cdef int mask = 0
         cdef int error
@@ -631,7 +633,7 @@ cdef class QP(Base):
         self.to_rts(ord)
 
     def connect(self, sock, *, bint crc=False, uint16_t ird=16, uint16_t ord=16, bytes private_data=b""):
-        """soft_iw: makes the connected socket the stream, as the side that sends the MPA request. Takes over the socket."""
+        """soft_iw: makes the connected socket the stream, as the side that sends the MPA request; takes it over."""
         cdef soft_iw_options options
         cdef ibv_qp *qp = self.handle()
         cdef int fd = sock.fileno()

@@ -1,7 +1,7 @@
-"""The software provider, and what its iWARP fabric needs beyond libibverbs: a TCP connection for each queue pair.
+"""The software provider, and what its iWARP fabric needs beyond libibverbs: a TCP connection for a queue pair.
 
-libibverbs has no call that gives an RC queue pair its stream; with rdma_cm the kernel does it. Here the program does: it
-brings a queue pair to RTS as for any other device (INIT, RTR, RTS; attributes from its own exchange), and hands
+libibverbs has no call that gives an RC queue pair its stream; with rdma_cm the kernel does it. Here the program does:
+it brings a queue pair to RTS as for any other device (INIT, RTR, RTS; attributes from its own exchange), and hands
 over a connected, non-blocking TCP socket. Work requests posted before the MPA start-up is over wait in the send queue.
 
 All functions return 0, or -1 with errno set, are thread-safe, and take ownership of `fd` only when they succeed.
@@ -28,8 +28,8 @@ cdef struct soft_iw_request:         # a parsed MPA Request frame (RFC 5044 7.1,
 
 cdef struct soft_iw_options:
     bint crc                         # ask for (initiator), or insist on (responder), CRC32c
-    uint16_t ird                     # limits max_dest_rd_atomic and max_rd_atomic of the queue pair further; 0: as there;
-    uint16_t ord                     # an initiator with both 0 sends a plain revision 1 request: nothing is negotiated
+    uint16_t ird                     # limit max_dest_rd_atomic and max_rd_atomic of the queue pair; 0: as there.
+    uint16_t ord                     # An initiator with both 0 sends a plain revision 1 request: no negotiation
     const void *private_data         # of the ULP; may be NULL
     size_t private_length
 
@@ -53,8 +53,8 @@ cdef struct soft_qp_counters:
 
 cdef const verbs_provider *soft_provider() noexcept nogil
 
-# The queue pair's side sends the MPA request (initiator). Asynchronous: progress does the rest. A refusal, a time-out of 10 s
-# or a broken stream moves the queue pair to ERR and flushes it.
+# The queue pair's side sends the MPA request (initiator). Asynchronous: progress does the rest. A refusal, a time-out
+# of 10 s or a broken stream moves the queue pair to ERR and flushes it.
 cdef int soft_iw_connect(ibv_qp *qp, int fd, const soft_iw_options *options) noexcept nogil
 
 # The queue pair's side answers a request that was read from fd (responder): `received` octets, which start with the MPA
@@ -65,7 +65,8 @@ cdef int soft_iw_accept(ibv_qp *qp, int fd, const void *frame, size_t received,
 # Answers with R=1 (reject) on fd, best effort; fd stays the caller's.
 cdef int soft_iw_reject(int fd, const void *frame, size_t received) noexcept nogil
 
-# Parses a request frame. 1: whole, out is filled; 0: more octets are needed; -1: not an acceptable MPA request (errno EPROTO).
+# Parses a request frame. 1: whole, out is filled; 0: more octets are needed; -1: not an acceptable MPA request
+# (errno EPROTO).
 cdef int soft_iw_parse_request(const void *buf, size_t received, soft_iw_request *out) noexcept nogil
 
 cdef int soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil

@@ -1,8 +1,8 @@
 """The software provider: an RNIC in this process, with the fabric soft_iw (iWARP over TCP). See docs/soft-rnic.md.
 
-The parts: soft_mr (memory regions), soft_cq (completions, events, progress domains), soft_mpa (streams and their start-up),
-soft_tx (sending), soft_rx (receiving), soft_qp (queue pairs); the layout of all objects is in soft_layout.pxi,
-the coding of frames in iwarp.pxd.
+The parts: soft_mr (memory regions), soft_cq (completions, events, progress domains), soft_mpa (streams and their
+start-up), soft_tx (sending), soft_rx (receiving), soft_qp (queue pairs); the layout of all objects is in
+soft_layout.pxi, the coding of frames in iwarp.pxd.
 """
 
 from libc cimport errno

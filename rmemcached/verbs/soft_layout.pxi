@@ -1,7 +1,7 @@
 # Objects of the software provider: layout, and which lock guards what.
 #
-# Every object starts with the libibverbs struct that programs see. Locks are taken in this order, each at most once by one
-# thread: soft_domain.progress, soft_qp.lock, then one of mr_shard.lock, soft_cq.lock, soft_domain.events.
+# Every object starts with the libibverbs struct that programs see. Locks are taken in this order, each at most once by
+# one thread: soft_domain.progress, soft_qp.lock, then one of mr_shard.lock, soft_cq.lock, soft_domain.events.
 # Reference counts (`users`) are changed atomically.
 
 

@@ -1,7 +1,8 @@
 # A queue pair's stream: attachment, MPA start-up (RFC 5044 section 7.1, RFC 6581), and its end.
 
 
-cdef int mpa_parse(const uint8_t *p, size_t received, const char *key, uint8_t *flags, soft_iw_request *out) noexcept nogil:
+cdef int mpa_parse(const uint8_t *p, size_t received, const char *key, uint8_t *flags,
+                   soft_iw_request *out) noexcept nogil:
     """Parses a Request or Reply frame. 1: whole; 0: more octets are needed; -1: not such a frame."""
     cdef uint16_t length, word
     if memcmp(p, key, received if received < MPA_KEY_SIZE else MPA_KEY_SIZE) != 0:

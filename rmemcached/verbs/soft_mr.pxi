@@ -171,7 +171,8 @@ cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil:
     pthread_rwlock_wrlock(&shard.lock)
     if shard.size:
         mr = mr_find(shard, stag)[0]
-    if mr != NULL and mr.valid and mr.ibv.pd == &pd.ibv and mr.access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE):
+    if (mr != NULL and mr.valid and mr.ibv.pd == &pd.ibv
+            and mr.access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)):
         mr.valid = False
         done = True
     pthread_rwlock_unlock(&shard.lock)

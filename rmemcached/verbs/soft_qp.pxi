@@ -194,13 +194,14 @@ cdef void qp_retire(soft_qp *qp) noexcept nogil:
 cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) noexcept nogil:
     """To ERR: closes the stream and flushes both queues. qp.lock is held.
 
-    With a sq_status other than success the send queue entry `culprit` gets it; the same for rq_status and the oldest receive.
+    A sq_status other than success is for the send queue entry `culprit`, such an rq_status for the oldest receive.
     """
     cdef soft_swqe *swqe
     stream_close(qp)
     if qp.ibv.state == IBV_QPS_RESET:
         return
     qp.ibv.state = IBV_QPS_ERR
+    qp_retire(qp)
     while qp.sq_head != qp.sq_tail:
         swqe = &qp.sq[qp.sq_head & qp.sq_mask]
         if sq_status != IBV_WC_SUCCESS and qp.sq_head == culprit:

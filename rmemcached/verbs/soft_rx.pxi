@@ -1,7 +1,7 @@
 # Reception: the octets of the stream are parsed into FPDUs, checked, and placed. Nothing that comes in is trusted.
 #
-# Without CRC the payload of SENDs, WRITEs and READ responses goes from the socket straight to its target; headers, trailers
-# and what arrived together with a header pass through rx_buffer. With CRC whole FPDUs do.
+# Without CRC the payload of SENDs, WRITEs and READ responses goes from the socket straight to its target; headers,
+# trailers and what arrived together with a header pass through rx_buffer. With CRC whole FPDUs do.
 
 
 cdef void rx_fail(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received) noexcept nogil:
@@ -465,7 +465,7 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
             if not rx_aim(qp, &target):
                 return False
             direct = qp.rx_left
-            # Behind a segment in the middle of a message comes the next one's header, then payload that is not to be staged.
+            # Behind a segment in the middle of a message comes the next one's header, then payload not to be staged.
             room = qp.rx_trailer + (qp.rx_window if qp.rx_header.last
                                     else TAGGED_HEADER if qp.rx_header.tagged else UNTAGGED_HEADER)
         else:

@@ -1,0 +1,276 @@
+"""What the tests of the verbs layer share: endpoints, loopback connections, and a hand-made iWARP peer."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rmemcached.verbs import CQ, MR, PD, QP, WC, Access, CompChannel, Context, Status, parse_request
+
+ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+PATIENCE = 20.0
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a loopback TCP connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    return ours, theirs
+
+
+def read_request(sock: socket.socket) -> bytes:
+    """Reads one MPA request frame and nothing behind it."""
+    data = b""
+    while parse_request(data) is None:
+        wanted = 20 - len(data) if len(data) < 20 else 20 + int.from_bytes(data[18:20], "big") - len(data)
+        more = sock.recv(wanted)
+        assert more, "closed within the MPA request"
+        data += more
+    return data
+
+
+class End:
+    """A context with a PD, a channel, a CQ, a queue pair in RTS and a registered buffer."""
+
+    def __init__(self, size: int = 1 << 16, access: int = ALL, channel: bool = True, **qp: Any) -> None:
+        ird, ord_ = qp.pop("ird", 16), qp.pop("ord", 16)
+        qp_access = qp.pop("qp_access", ALL)
+        cqe = qp.pop("cqe", 512)
+        self.context = Context()
+        self.pd = PD(self.context)
+        self.channel = CompChannel(self.context) if channel else None
+        self.cq = CQ(self.context, cqe, self.channel)
+        self.qp = QP(self.pd, self.cq, **qp)
+        self.qp.ready(access=qp_access, ird=ird, ord=ord_)
+        self.buffer = bytearray(size)
+        self.mr = MR(self.pd, self.buffer, access)
+        self.done: list[WC] = []
+
+    def poll(self) -> list[WC]:
+        found = self.cq.poll()
+        self.done += found
+        return found
+
+    def close(self) -> None:
+        self.context.close()
+
+    def __enter__(self) -> End:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def until(condition: Callable[[], object], *ends: End) -> None:
+    """Polls the ends until the condition holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        for end in ends:
+            end.poll()
+        assert time.monotonic() < deadline, [(end.qp.state, end.done) for end in ends]
+
+
+def completions(end: End, count: int, *others: End) -> list[WC]:
+    """Waits for `count` completions of one end, and takes them."""
+    until(lambda: len(end.done) >= count, end, *others)
+    taken, end.done = end.done[:count], end.done[count:]
+    return taken
+
+
+def statuses(found: list[WC]) -> list[Status]:
+    return [wc.status for wc in found]
+
+
+def connect(
+    a: End, b: End, *, crc: bool = False, responder_crc: bool = False, ird: int = 16, ord: int = 16, mss: int = 0
+) -> None:
+    """Gives two ends one stream; a is the initiator. mss: TCP segment size to force, for small FPDUs."""
+    ours, theirs = tcp_pair()
+    if mss:
+        ours, theirs = tcp_pair_mss(mss)
+    a.qp.connect(ours, crc=crc, ird=ird, ord=ord)
+    b.qp.accept(theirs, read_request(theirs), crc=responder_crc, ird=ird, ord=ord)
+
+
+def tcp_pair_mss(mss: int) -> tuple[socket.socket, socket.socket]:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, mss)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    return ours, theirs
+
+
+def connected(size: int = 1 << 16, *, crc: bool = False, mss: int = 0, **options: Any) -> tuple[End, End]:
+    """Two connected ends."""
+    a, b = End(size, **options), End(size, **options)
+    connect(a, b, crc=crc, mss=mss)
+    return a, b
+
+
+# The hand-made peer.
+
+CRC_TABLE = []
+for _octet in range(256):
+    for _ in range(8):
+        _octet = _octet >> 1 ^ (0x82F63B78 if _octet & 1 else 0)
+    CRC_TABLE.append(_octet)
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for octet in data:
+        crc = crc >> 8 ^ CRC_TABLE[(crc ^ octet) & 255]
+    return crc ^ 0xFFFFFFFF
+
+
+def fpdu(ulpdu: bytes, crc: bool = True) -> bytes:
+    framed = struct.pack(">H", len(ulpdu)) + ulpdu
+    framed += bytes(-len(framed) % 4)
+    return framed + struct.pack("<I", crc32c(framed) if crc else 0)
+
+
+def untagged(
+    opcode: int, payload: bytes = b"", *, qn: int = 0, msn: int = 1, mo: int = 0, last: bool = True, invalidate: int = 0
+) -> bytes:
+    control = 0x41 if last else 0x01
+    return struct.pack(">BBIIII", control, 0x40 | opcode, invalidate, qn, msn, mo) + payload
+
+
+def tagged(opcode: int, stag: int, to: int, payload: bytes = b"", *, last: bool = True) -> bytes:
+    return struct.pack(">BBIQ", 0xC1 if last else 0x81, 0x40 | opcode, stag, to) + payload
+
+
+def send(payload: bytes, msn: int = 1, **options: Any) -> bytes:
+    return untagged(3, payload, msn=msn, **options)
+
+
+def write(stag: int, to: int, payload: bytes, **options: Any) -> bytes:
+    return tagged(0, stag, to, payload, **options)
+
+
+def read_request_segment(
+    sink: tuple[int, int], length: int, source: tuple[int, int], msn: int = 1, **options: Any
+) -> bytes:
+    payload = struct.pack(">IQIIQ", *sink, length, *source)
+    return untagged(1, payload, qn=1, msn=msn, **options)
+
+
+def mpa_frame(
+    key: bytes, flags: int = 0x40, revision: int = 1, words: tuple[int, int] | None = None, private: bytes = b""
+) -> bytes:
+    body = (struct.pack(">HH", *words) if words else b"") + private
+    return key + struct.pack(">BBH", flags, revision, len(body)) + body
+
+
+REQUEST = b"MPA ID Req Frame"
+REPLY = b"MPA ID Rep Frame"
+
+
+class Peer:
+    """The other end of a queue pair's stream, speaking bytes."""
+
+    def __init__(self, sock: socket.socket, end: End, crc: bool = True) -> None:
+        self.sock = sock
+        self.end = end
+        self.crc = crc
+        self.sock.settimeout(0)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, *ulpdus: bytes) -> None:
+        self.raw(b"".join(fpdu(ulpdu, self.crc) for ulpdu in ulpdus))
+
+    def raw(self, data: bytes) -> None:
+        while data:
+            self.end.poll()
+            with contextlib.suppress(BlockingIOError):
+                data = data[self.sock.send(data) :]
+
+    def recv(self, count: int) -> bytes:
+        """Exactly so many octets, or those before the end of the stream."""
+        data = b""
+        deadline = time.monotonic() + PATIENCE
+        while len(data) < count:
+            self.end.poll()
+            try:
+                more = self.sock.recv(count - len(data))
+            except BlockingIOError:
+                assert time.monotonic() < deadline, f"{count - len(data)} octets did not come"
+                continue
+            except ConnectionResetError:
+                break
+            if not more:
+                break
+            data += more
+        return data
+
+    def recv_fpdu(self) -> bytes:
+        """The next whole FPDU, b'' at the end of the stream."""
+        head = self.recv(2)
+        if not head:
+            return b""
+        length = int.from_bytes(head, "big")
+        rest = self.recv(length + -(2 + length) % 4 + 4)
+        frame = head + rest
+        assert frame[2 + length : -4] == bytes(-(2 + length) % 4)
+        if self.crc:
+            assert struct.unpack("<I", frame[-4:])[0] == crc32c(frame[:-4])
+        return frame
+
+    def recv_terminate(self) -> tuple[int, int, int]:
+        """(layer, type, code) of the Terminate that must come, then the end of the stream."""
+        frame = self.recv_fpdu()
+        assert frame[2:4] == b"\x41\x47", frame.hex()
+        assert self.recv(1) == b""
+        return frame[20] >> 4, frame[20] & 15, frame[21]
+
+    def silent(self) -> bool:
+        """Whether nothing is there to be read, after the other side had its chance."""
+        for _ in range(3):
+            self.end.poll()
+        return not select.select([self.sock], [], [], 0)[0]
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def raw_responder(
+    end: End, *, crc: bool = True, ird: int = 16, ord: int = 16, reply: bytes | None = None
+) -> tuple[Peer, bytes]:
+    """The end connects; a hand-made peer answers. Gives the peer and the request it got."""
+    ours, theirs = tcp_pair()
+    end.qp.connect(ours, crc=crc, ird=ird, ord=ord)
+    request = read_request(theirs)
+    peer = Peer(theirs, end, crc)
+    if reply is None:
+        reply = mpa_frame(REPLY, 0x10 | (0x40 if crc else 0), 2, (16, 16))
+    peer.raw(reply)
+    return peer, request
+
+
+def raw_initiator(
+    end: End,
+    *,
+    crc: bool = True,
+    request: bytes | None = None,
+    ird: int = 16,
+    ord: int = 16,
+    private_data: bytes = b"",
+    want_crc: bool = False,
+) -> tuple[Peer, bytes]:
+    """A hand-made peer connects; the end answers. Gives the peer and the reply it got."""
+    ours, theirs = tcp_pair()
+    if request is None:
+        request = mpa_frame(REQUEST, 0x10 | (0x40 if crc else 0), 2, (16, 16))
+    ours.sendall(request)
+    end.qp.accept(theirs, read_request(theirs), crc=want_crc, ird=ird, ord=ord, private_data=private_data)
+    peer = Peer(ours, end, crc)
+    head = peer.recv(20)
+    return peer, head + peer.recv(int.from_bytes(head[18:20], "big"))
