@@ -19,7 +19,8 @@ from rmemcached.linux cimport (
 )
 from rmemcached.protocol.conn cimport (
     WANT_CLOSE, WANT_FLUSH, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_gather, conn_init, conn_next_write,
-    conn_payload_failed, conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread, conn_want,
+    conn_rdma_read,
+    conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread, conn_want,
     conn_write_posted, mc_resp, stat_append, stat_append_text, stat_buf,
 )
 from rmemcached.rdma_exchange cimport exchange_request, key_is, parse_exchange, to_hex
@@ -826,7 +827,7 @@ cdef void retry_blocked(rdma_conn *rc) noexcept nogil:
     while which and not rc.failed:
         if which & 1:
             st = rc.streams[id]
-            if st.reads == 0 and st.c.remote.set and st.c.rlbytes:
+            if st.reads == 0 and st.c.state == conn_rdma_read:
                 stream_flush(st)
                 if stream_read(st):
                     rc.blocked &= ~(<uint64_t>1 << id)
@@ -1019,8 +1020,6 @@ cdef void conn_free(rdma_conn *rc) noexcept nogil:
             item_remove(t.worker.store, rc.wrs[i].item)
     for i in range(RDMA_STREAMS):
         if rc.streams[i] != NULL:
-            if rc.streams[i].c.remote.set and rc.streams[i].c.rlbytes:
-                conn_payload_failed(&rc.streams[i].c)
             stream_close(rc.streams[i])
     if rc.cq != NULL:
         dev.provider.destroy_cq(rc.cq)

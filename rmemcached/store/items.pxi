@@ -438,19 +438,22 @@ cdef inline bint _is_space(char c) noexcept nogil:
     return c == c' ' or c'\t' <= c <= c'\r'
 
 
-cdef bint _parse_number(const char *text, uint64_t *value) noexcept nogil:
-    """A decimal number that white space or a NUL ends; takes what memcached's safe_strtoull takes: white space and a
+cdef bint _parse_number(const char *text, const char *end, uint64_t *value) noexcept nogil:
+    """A decimal number before `end` that white space or a NUL ends; takes what memcached's safe_strtoull takes: white space and a
     sign before it, no overflow, and of negative numbers those that strtoull makes positive (-0).
     """
     cdef uint64_t total = 0
     cdef unsigned int digit
     cdef bint negative
-    while _is_space(text[0]):
+    while text < end and _is_space(text[0]):
         text += 1
+    if text == end:
+        return False
     negative = text[0] == c'-'
     if negative or text[0] == c'+':
         text += 1
-    if not c'0' <= text[0] <= c'9':
+    # A digit is never the last byte: the data ends with \r\n.
+    if text == end or not c'0' <= text[0] <= c'9':
         return False
     while c'0' <= text[0] <= c'9':
         digit = text[0] - c'0'
@@ -483,7 +486,7 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
         return NON_NUMERIC
     if cas != NULL and cas[0] != 0 and cas[0] != ITEM_get_cas(it):
         return DELTA_ITEM_CAS_MISMATCH
-    if not _parse_number(ITEM_data(it), &value):
+    if not _parse_number(ITEM_data(it), ITEM_data(it) + it.nbytes, &value):
         return NON_NUMERIC
     if not it.it_flags & ITEM_LINKED:
         return DELTA_ITEM_NOT_FOUND
