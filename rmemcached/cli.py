@@ -83,8 +83,8 @@ memcached {version}
    - rdma_credits:        receives posted for each queue pair (default: {credits})
    - rdma_msgsize:        bytes of each (default: {msgsize})
    - rdma_max_qps:        queue pairs at most (default: {qps})
-   - rdma_spin:           microseconds to poll before sleeping while a
-                          payload is being fetched (default: {spin})
+   - rdma_spin:           microseconds to poll, at most, before sleeping
+                          after RDMA work (default: {spin})
    - rdma_crc:            CRC32c on every iWARP stream (default: where the client asks)
 """
 

@@ -45,6 +45,6 @@ class Settings:
     rdma_ord: int = 16
     rdma_max_qps: int = 4096
     rdma_spin: int = 50
-    """Microseconds a worker polls, at most, before it sleeps while a payload is being fetched by RDMA; 0: never."""
+    """Microseconds a worker polls, at most, before it sleeps after RDMA work; 0: never."""
     rdma_crc: bool = False
     """MPA CRC32c on every stream, not only where the client asks for it."""

@@ -62,6 +62,7 @@ cdef struct worker:
     connection *dead
     unsigned int nstreams        # connections with CONNECTION_STREAM
     bint rdma_runnable
+    bint rdma_recent             # RDMA work was done since the last sleep
     uint64_t spin_until          # polls instead of sleeping until then (CLOCK_MONOTONIC, ns); 0: not spinning
     uint64_t spin_ns             # how long it lately paid to
     uint64_t nconnections        # relaxed: read by statistics

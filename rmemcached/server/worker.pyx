@@ -398,13 +398,14 @@ cdef uint64_t now_ns() noexcept nogil:
 cdef int wait_time(worker *w) noexcept nogil:
     """The timeout of the next epoll_wait, in ms.
 
-    While a payload is being fetched by RDMA the worker polls for a moment instead of sleeping: a wake-up costs more
-    than most transfers take. The moment grows to spin_max while events come within it, and shrinks when they do not.
+    After RDMA work, and while a payload is being fetched by RDMA, the worker polls for a moment instead of sleeping: a
+    wake-up costs more than most transfers take. The moment grows to spin_max while events come within it, and shrinks
+    when they do not.
     """
     cdef uint64_t now
     if w.run_head != NULL or w.rdma_runnable:
         return 0
-    if w.rdma != NULL and w.spin_max and rdma_thread_expects(w.rdma):
+    if w.spin_max and (w.rdma_recent or (w.rdma != NULL and rdma_thread_expects(w.rdma))):
         now = now_ns()
         if w.spin_until == 0:
             w.spin_until = now + w.spin_ns
@@ -412,6 +413,7 @@ cdef int wait_time(worker *w) noexcept nogil:
         if now < w.spin_until:
             return 0
         w.spin_ns = max(w.spin_ns // 2, w.spin_max // SPIN_FLOOR)
+        w.rdma_recent = False
     return 1000 if w.nstreams else -1
 
 
@@ -444,6 +446,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
                     connection_readable(cn)
         if rdma_ready:
             w.rdma_runnable = rdma_thread_run(w.rdma)
+            w.rdma_recent = True
         if w.run_head != NULL:
             run_runnable(w)
         if w.nstreams:
