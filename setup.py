@@ -98,7 +98,6 @@ def extensions() -> list[Extension]:
                 Extension(
                     name,
                     [str(source.relative_to(ROOT))],
-                    include_dirs=["rmemcached/include"],
                     libraries=LIBRARIES.get(package, []),
                     extra_compile_args=COMPILE_ARGS,
                     extra_link_args=LINK_ARGS,
@@ -129,7 +128,7 @@ def build() -> None:
         modules = cythonize(
             extensions(),
             compiler_directives=DIRECTIVES,
-            include_path=[str(package_tree())],
+            include_path=[str(ROOT), str(package_tree())],
             build_dir="build/cython",
             nthreads=os.cpu_count() or 1,
         )
