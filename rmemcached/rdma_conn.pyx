@@ -166,6 +166,7 @@ cdef struct rdma_conn:
     uint64_t runnable                    # streams that gave way
     unsigned int send_msgsize            # bytes of the largest message the peer takes
     unsigned int tx_credits              # SENDs that may be posted
+    unsigned int rx_credits              # SENDs that the peer may still make
     unsigned int owed                    # receives posted anew and not yet announced
     unsigned int free_sends              # entries of free_send
     unsigned int free_bulk               # entries of free_wr
@@ -407,6 +408,7 @@ cdef bint post_message(rdma_conn *rc, uint8_t kind, uint32_t stream, unsigned in
     if ibv_post_send(rc.qp, &wr, &bad) != 0:
         rc_fail(rc, NULL, IBV_WC_SUCCESS)
         return False
+    rc.rx_credits += rc.owed
     rc.owed = 0
     rc.tx_credits -= 1
     counter_add(&rc.t.counters.sends, 1)
@@ -660,6 +662,10 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
     cdef rdma_stream *st
     cdef bint keep = False
     counter_add(&rc.t.counters.recvs, 1)
+    if rc.rx_credits == 0:
+        rc_fail(rc, b"a message without a credit", IBV_WC_SUCCESS)
+        return
+    rc.rx_credits -= 1
     if length < MESSAGE_HEADER:
         rc_fail(rc, b"a message shorter than its header", IBV_WC_SUCCESS)
         return
@@ -941,6 +947,7 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
     rc.owner = owner
     rc.send_msgsize = <unsigned int>min(req.msgsize, dev.limits.msgsize)
     rc.tx_credits = <unsigned int>req.credits
+    rc.rx_credits = dev.limits.credits
     for i in range(SEND_BUFFERS):
         rc.free_send[i] = <uint16_t>(SEND_BUFFERS - 1 - i)
     rc.free_sends = SEND_BUFFERS

@@ -11,6 +11,7 @@ cdef struct exchange_request:
     unsigned long qpn
     unsigned long psn
     unsigned long lid
+    unsigned long mtu
     unsigned long credits
     unsigned long msgsize
     unsigned long ird

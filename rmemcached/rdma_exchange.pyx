@@ -92,6 +92,8 @@ cdef const char *parse_exchange(const char *line, size_t length, exchange_reques
             good = parse_number(value, nvalue, 0, 0xffffff, &out.psn)
         elif key_is(word, nkey, b"lid"):
             good = parse_number(value, nvalue, 0, 0xffff, &out.lid)
+        elif key_is(word, nkey, b"mtu"):
+            good = parse_number(value, nvalue, 256, 4096, &out.mtu)
         elif key_is(word, nkey, b"credits"):
             good = parse_number(value, nvalue, 2, 1024, &out.credits)
         elif key_is(word, nkey, b"msgsize"):

@@ -127,7 +127,7 @@ def child(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """A Python process of its own that runs a script of this folder. What it prints comes on stdout; it ends with the
     block."""
     environment = dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent.parent), str(HERE), *filter(None, sys.path)])
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent.parent), *filter(None, sys.path)])
     process = subprocess.Popen(
         [sys.executable, str(HERE / script), *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -154,8 +154,9 @@ def finished(process: subprocess.Popen[str], within: float = 30.0) -> str:
 class Peer:
     """An RDMA client made by hand of verbs, to say what no proper client says.
 
-    `fill`: the exchange line's values, to be overridden. The queue pair is connected unless attach is False, and READY
-    has been exchanged unless ready is False.
+    The queue pair is connected unless `attach` is False, and READY has been exchanged unless `ready` is False. `tokens`
+    are added to the exchange line. `receive_buffer`: bytes that the stream's socket may hold. Nothing is received, and no
+    READ is answered, but within wait().
     """
 
     def __init__(
@@ -167,8 +168,10 @@ class Peer:
         attach: bool = True,
         ready: bool = True,
         tokens: Sequence[str] = (),
+        receive_buffer: int | None = None,
     ) -> None:
         self.server = server
+        self.receive_buffer = receive_buffer
         self.msgsize = msgsize
         self.context = verbs.Context("soft_iw0")
         self.channel = verbs.CompChannel(self.context)
@@ -212,7 +215,11 @@ class Peer:
         return int(self.offer["qpn"]).to_bytes(4, "big") + bytes.fromhex(self.offer["token"])
 
     def attach(self, private_data: bytes | None = None) -> None:
-        stream = self.server.connect(TIMEOUT)
+        stream = socket.socket()
+        stream.settimeout(TIMEOUT)
+        if self.receive_buffer is not None:
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer)
+        stream.connect(self.server.address)
         stream.setblocking(False)
         self.qp.connect(stream, private_data=self.private_data if private_data is None else private_data)
 
@@ -232,7 +239,9 @@ class Peer:
 
     def send(self, kind: int, payload: bytes = b"", stream: int = 0, credits: int | None = None) -> None:
         if credits is None:
+            self.wait(lambda: self.credits > 0)
             credits, self.owed = self.owed, 0
+        self.credits -= 1
         self.send_raw(
             bytes([kind, 0]) + credits.to_bytes(2, "big") + stream.to_bytes(4, "big") + payload
         )

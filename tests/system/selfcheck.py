@@ -1,0 +1,33 @@
+"""Values that say themselves what they must be, so that any reader can tell a torn or foreign one."""
+
+from __future__ import annotations
+
+import random
+
+_BLOCK = random.Random(2014).randbytes(1 << 21)
+_HALF = 1 << 20
+LARGEST = _HALF
+
+
+def make_value(seed: int, size: int) -> bytes:
+    """`size` bytes (at most LARGEST) that depend on `seed`."""
+    seed &= 0xFFFFFFFF
+    if size < 8:
+        return _BLOCK[size : 2 * size]
+    start = seed * 2654435761 % _HALF
+    return size.to_bytes(4, "big") + seed.to_bytes(4, "big") + _BLOCK[start : start + size - 8]
+
+
+def problem(value: bytes) -> str | None:
+    """What is wrong with a value, or None."""
+    if len(value) < 8:
+        return None if value == make_value(0, len(value)) else f"short value {value!r}"
+    size = int.from_bytes(value[:4], "big")
+    if size != len(value):
+        return f"{len(value)} bytes where {size} were set"
+    seed = int.from_bytes(value[4:8], "big")
+    right = make_value(seed, size)
+    if value == right:
+        return None
+    first = next(i for i in range(size) if value[i] != right[i])
+    return f"value {seed} of {size} bytes is wrong from byte {first}"

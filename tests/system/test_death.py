@@ -1,0 +1,233 @@
+"""Clients that die: nothing half-written is ever readable, and nothing of theirs is left after a second."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from daemon_tools import (
+    DATA,
+    Conversation,
+    Peer,
+    child,
+    eventually,
+    rdma_at_rest,
+    rdma_client,
+    tcp_client,
+)
+from selfcheck import make_value, problem
+from servers import Server
+from victims import KEYS, SIZES
+
+from rmemcached.verbs import Access
+
+GONE_WITHIN = 1.0  # seconds
+BIG = 8_000_000
+
+
+class Nursery:
+    """Forks clients to be killed."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def fork(self, *words: object) -> int:
+        """Returns the process id of a victim that is in position."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line.strip().isdigit(), line + (self.process.stderr.read() if self.process.stderr else "")
+        return int(line)
+
+
+@pytest.fixture
+def scene(rmemcached_server: Callable[..., Server]) -> Iterator[tuple[Server, Conversation, Nursery]]:
+    server = rmemcached_server("-m", "96", "-I", "8m", "-M", "-t", "2")
+    with Conversation(server) as control, child("victims.py", server.host, server.port) as process:
+        yield server, control, Nursery(process)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def wait_at_rest(control: Conversation) -> None:
+    eventually(lambda: rdma_at_rest(control), GONE_WITHIN, "queue pairs and registrations at zero")
+
+
+def received(control: Conversation) -> int:
+    return control.number("rdma_recvs", "rdma")
+
+
+def test_killed_at_random_moments(scene: tuple[Server, Conversation, Nursery]) -> None:
+    server, control, nursery = scene
+    source = random.Random(11)
+    reader = tcp_client(server)
+    for key in range(KEYS):
+        reader.set(f"storm{key}", make_value(key, source.choice(SIZES)))
+    for round_number in range(60):
+        pids = [nursery.fork("storm", 10 * round_number + i) for i in range(source.randint(1, 3))]
+        if source.random() < 0.2:
+            # it stops reading first: transfers to it pile up
+            os.kill(pids[0], signal.SIGSTOP)
+        for _ in range(source.randrange(40)):
+            key = f"storm{source.randrange(KEYS)}"
+            value = reader.get(key)
+            assert value is not None and problem(value) is None, (key, problem(value))
+        for pid in pids:
+            kill(pid)
+        wait_at_rest(control)
+    for key in range(KEYS):
+        value = reader.get(f"storm{key}")
+        assert value is not None and problem(value) is None
+    reader.close()
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
+def test_killed_with_a_read_in_flight(scene: tuple[Server, Conversation, Nursery], stopped: bool) -> None:
+    """12 rounds of 3 items of 8 MB are three times the daemon's memory, and it may not evict."""
+    server, control, nursery = scene
+    old = random.Random(5).randbytes(BIG)
+    with rdma_client(server) as reader:
+        assert reader.set("old", old)
+        items = control.number("curr_items")
+        for _ in range(12):
+            before = received(control)
+            pids = [nursery.fork("read", "old", BIG) for _ in range(3)]
+            # each has sent READY and its set
+            eventually(lambda target=before + 6: received(control) >= target)
+            if stopped:
+                os.kill(pids[0], signal.SIGSTOP)
+            assert reader.get("old") == old
+            for pid in pids:
+                kill(pid)
+            eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", GONE_WITHIN)
+            assert control.stats("rdma")["rdma_registrations"] == "1"
+        assert reader.get("old") == old
+        assert control.number("curr_items") == items
+        assert reader.set("old", old[::-1])
+        assert reader.get("old") == old[::-1]
+    wait_at_rest(control)
+
+
+def test_killed_with_a_write_in_flight(scene: tuple[Server, Conversation, Nursery]) -> None:
+    """The item is held while the WRITE is under way, also when overwritten; its memory comes back with the death."""
+    server, control, nursery = scene
+    with rdma_client(server) as other:
+        for round_number in range(14):
+            value = bytes([round_number]) * BIG
+            assert other.set("key", value)
+            before = received(control)
+            pids = [nursery.fork("write", "key", BIG) for _ in range(2)]
+            eventually(lambda target=before + 4: received(control) >= target)
+            # overwritten and deleted while it is being sent
+            assert other.set("key", value[:-1])
+            assert other.get("key") == value[:-1]
+            assert other.delete("key")
+            for pid in pids:
+                kill(pid)
+            eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", GONE_WITHIN)
+        assert control.number("curr_items") == 0
+    wait_at_rest(control)
+
+
+def test_a_stopped_reader_holds_nobody_up(scene: tuple[Server, Conversation, Nursery]) -> None:
+    """While a client that was stopped in the middle of everything exists, others are served; it goes with SIGKILL."""
+    server, control, nursery = scene
+    with rdma_client(server) as other:
+        assert other.set("key", bytes(BIG))
+        pids = [nursery.fork("write", "key", BIG), nursery.fork("read", "key", BIG), nursery.fork("storm", 1)]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        for number in range(200):
+            assert other.set("other", make_value(number, 100_000))
+            value = other.get("other")
+            assert value is not None and problem(value) is None
+        for pid in pids:
+            kill(pid)
+        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", GONE_WITHIN)
+    wait_at_rest(control)
+
+
+def test_many_die_at_once(scene: tuple[Server, Conversation, Nursery]) -> None:
+    _, control, nursery = scene
+    pids = [nursery.fork("idle") for _ in range(20)]
+    assert control.stats("rdma")["rdma_queue_pairs"] == "20"
+    for pid in pids:
+        kill(pid)
+    wait_at_rest(control)
+    assert control.number("curr_connections") == 1
+
+
+def test_the_queue_pair_goes_with_its_lifeline(scene: tuple[Server, Conversation, Nursery]) -> None:
+    server, control, _ = scene
+    with Peer(server) as peer:
+        assert peer.ask(b"mn\r\n") == b"MN\r\n"
+        peer.lifeline.close()
+        wait_at_rest(control)
+        peer.failed = None
+        with pytest.raises(ConnectionError):
+            peer.wait(lambda: False)
+
+
+def test_the_lifeline_goes_with_its_queue_pair(scene: tuple[Server, Conversation, Nursery]) -> None:
+    server, control, _ = scene
+    with Peer(server) as peer:
+        peer.qp.close()
+        assert peer.lifeline.ended()
+        wait_at_rest(control)
+
+
+@pytest.mark.parametrize("attached", [False, True], ids=["no stream", "no READY"])
+def test_gone_before_it_began(scene: tuple[Server, Conversation, Nursery], attached: bool) -> None:
+    server, control, _ = scene
+    with Peer(server, attach=attached, ready=False):
+        assert control.stats("rdma")["rdma_queue_pairs"] == "1"
+    wait_at_rest(control)
+
+
+def test_memory_taken_back_under_a_read(scene: tuple[Server, Conversation, Nursery]) -> None:
+    """A region that is deregistered, or whose queue pair is destroyed, in the middle of being read."""
+    server, control, _ = scene
+    with rdma_client(server) as other:
+        assert other.set("key", b"old")
+        for _ in range(12):
+            with Peer(server) as peer:
+                memory = bytearray(BIG)
+                region = peer.region(memory, Access.REMOTE_READ)
+                peer.send(DATA, f"ms key {BIG} @{region.addr:x}:{region.rkey:x}\r\n".encode())
+                region.close()
+                with pytest.raises(ConnectionError):
+                    peer.wait(lambda: False)
+                assert peer.last_words().startswith(b"SERVER_ERROR rdma: RDMA READ failed: ")
+            assert other.get("key") == b"old"
+    wait_at_rest(control)
+
+
+def unfinished_tcp(server: Server, size: int, source: random.Random) -> Any:
+    talk = Conversation(server)
+    talk.send(b"set tcp 0 0 %d\r\n%s" % (size, bytes(source.randrange(size))))
+    return talk
+
+
+def test_unfinished_sets_over_tcp(scene: tuple[Server, Conversation, Nursery]) -> None:
+    """The same over TCP: 15 sets of 8 MB that never become whole."""
+    server, control, _ = scene
+    source = random.Random(3)
+    with rdma_client(server) as other:
+        assert other.set("tcp", b"old")
+        for _ in range(15):
+            talks = [unfinished_tcp(server, BIG, source) for _ in range(3)]
+            assert other.get("tcp") == b"old"
+            for talk in talks:
+                talk.close()
+            # the control connection and the other client
+            eventually(lambda: control.number("curr_connections") == 2, GONE_WITHIN)
+        assert other.set("tcp", bytes(BIG))
+    wait_at_rest(control)

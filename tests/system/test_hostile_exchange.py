@@ -1,0 +1,386 @@
+"""Wrong exchange lines and wrong iWARP starts cost their own connection at most."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from daemon_tools import (
+    DATA,
+    TIMEOUT,
+    Conversation,
+    Peer,
+    descriptors,
+    eventually,
+    rdma_at_rest,
+    rdma_client,
+    wait_readable,
+)
+from servers import Server
+
+GOOD = "version=1 transport=soft_iw qpn=17 credits=16 msgsize=8192"
+MPA_REQUEST = b"MPA ID Req Frame"
+MPA_REPLY = b"MPA ID Rep Frame"
+REJECT = 0x20
+ENHANCED = 0x10
+CRC = 0x40
+MARKERS = 0x80
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    from servers import start_rmemcached
+
+    with start_rmemcached("-m", "64", "-t", "2") as started:
+        yield started
+        assert started.alive()
+
+
+@pytest.fixture(autouse=True)
+def bystander(server: Server) -> Iterator[None]:
+    """Whatever a test does: another client is undisturbed, and nothing is left in the daemon."""
+    with Conversation(server) as control, rdma_client(server) as other:
+        assert other.set("bystander", bytes(10_000))
+        connections, open_files = control.number("curr_connections"), descriptors(server.pid)
+        yield
+        assert other.get("bystander") == bytes(10_000)
+        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", 1.0)
+        assert control.stats("rdma")["rdma_registrations"] == "1"
+        eventually(lambda: control.number("curr_connections") == connections)
+        eventually(lambda: descriptors(server.pid) == open_files)
+        other.close()
+        eventually(lambda: rdma_at_rest(control), 1.0)
+
+
+@pytest.fixture
+def talk(server: Server) -> Iterator[Conversation]:
+    with Conversation(server) as conversation:
+        yield conversation
+
+
+def without(key: str) -> str:
+    return " ".join(token for token in GOOD.split() if not token.startswith(key + "="))
+
+
+def with_value(key: str, value: str) -> str:
+    return f"{without(key)} {key}={value}"
+
+
+MALFORMED = "CLIENT_ERROR rdma: a value is malformed or out of range"
+NUMBERS = {
+    "qpn": ("", "-1", "x", "16777216", "1x", "0x11", "4294967296", "99999999999999999999", "+1"),
+    "psn": ("-1", "16777216", "none"),
+    "credits": ("0", "1", "1025", "-5", "", "2.5"),
+    "msgsize": ("0", "511", "65537", "8k", ""),
+    "ird": ("0", "129", "-1", ""),
+    "ord": ("0", "129", "x"),
+    "crc": ("2", "-1", "yes", ""),
+    "lid": ("65536", "-1"),
+    "mtu": ("x", "", "255", "4097"),
+    "gid": ("", "0", "z" * 32, "0" * 31, "0" * 33),
+    "version": ("", "x", "-1", "1.0", "4294967296"),
+}
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+def test_values_out_of_range(talk: Conversation, key: str) -> None:
+    for value in NUMBERS[key]:
+        reply = talk.ask(f"rdma {with_value(key, value)}\r\n".encode()).decode()
+        assert reply == MALFORMED + "\r\n", (key, value)
+    assert talk.ask(b"mn\r\n") == b"MN\r\n"
+
+
+@pytest.mark.parametrize("key", ["version", "transport", "qpn", "credits", "msgsize"])
+def test_missing_keys(talk: Conversation, key: str) -> None:
+    assert talk.ask(f"rdma {without(key)}\r\n".encode()).decode() == f"CLIENT_ERROR rdma: {key} is missing\r\n"
+    assert talk.ask(b"mn\r\n") == b"MN\r\n"
+
+
+@pytest.mark.parametrize("version", ["2", "77", "4294967295"])
+def test_unknown_version(talk: Conversation, version: str) -> None:
+    """Whatever else such a line says is the other version's business."""
+    expected = f"CLIENT_ERROR rdma: version {version} is not supported, this server speaks 1\r\n"
+    assert talk.ask(f"rdma version={version}\r\n".encode()).decode() == expected
+    assert talk.ask(f"rdma {with_value('version', version)}\r\n".encode()).decode() == expected
+    assert talk.ask(b"mn\r\n") == b"MN\r\n"
+
+
+@pytest.mark.parametrize("name", ["verbs", "soft_i", "soft_iww", "SOFT_IW", "%n%s", "x" * 200])
+def test_unknown_transport(talk: Conversation, name: str) -> None:
+    reply = talk.ask(f"rdma {with_value('transport', name)}\r\n".encode()).decode()
+    assert reply == f"SERVER_ERROR rdma: transport {name[:32]} is not available here\r\n"
+    assert talk.ask(b"mn\r\n") == b"MN\r\n"
+
+
+@pytest.mark.parametrize("line", ["rdma", "rdma ", "rdma   ", "rdma x", f"rdma version {GOOD}", f"rdma {GOOD} novalue"])
+def test_not_tokens(talk: Conversation, line: str) -> None:
+    assert talk.ask(line.encode() + b"\r\n").startswith(b"CLIENT_ERROR rdma: ")
+    assert talk.ask(b"mn\r\n") == b"MN\r\n"
+
+
+def test_unknown_keys_are_ignored_and_order_is_free(talk: Conversation) -> None:
+    tokens = [*GOOD.split(), "colour=blue", "x=", "host=abc=def"]
+    random.Random(1).shuffle(tokens)
+    assert talk.ask(f"rdma {' '.join(tokens)}\r\n".encode()).startswith(b"RDMA version=1 ")
+
+
+def test_long_lines(server: Server) -> None:
+    with Conversation(server) as talk:
+        line = f"rdma {GOOD} pad="
+        reply = talk.ask((line + "x" * (1024 - len(line))).encode() + b"\r\n")
+        assert reply.startswith(b"RDMA "), reply
+    with Conversation(server) as talk:
+        reply = talk.ask((line + "x" * (1025 - len(line))).encode() + b"\r\n")
+        assert reply == b"CLIENT_ERROR rdma: the line is longer than 1024 bytes\r\n"
+        assert talk.ask(b"mn\r\n") == b"MN\r\n"
+    with Conversation(server) as talk:
+        talk.send((line + "x" * 100_000).encode())
+        assert talk.ended()
+
+
+def test_second_exchange(server: Server, talk: Conversation) -> None:
+    line = f"rdma {GOOD}\r\n".encode()
+    assert talk.ask(line).startswith(b"RDMA ")
+    for _ in range(3):
+        assert talk.ask(line) == b"CLIENT_ERROR rdma: this connection has a queue pair\r\n"
+    assert talk.ask(b"mn\r\n") == b"MN\r\n"
+
+
+def test_exchange_after_a_wrong_one(talk: Conversation) -> None:
+    assert talk.ask(b"rdma nonsense\r\n").startswith(b"CLIENT_ERROR")
+    assert talk.ask(f"rdma {GOOD}\r\n".encode()).startswith(b"RDMA ")
+
+
+def test_exchange_inside_a_stream(server: Server) -> None:
+    with Peer(server) as peer:
+        expected = b"CLIENT_ERROR rdma: this connection has a queue pair\r\n"
+        assert peer.ask(f"rdma {GOOD}\r\n".encode()) == expected
+        assert peer.ask(b"mn\r\n") == b"MN\r\n"
+
+
+def test_commands_on_the_lifeline(server: Server) -> None:
+    with Peer(server) as peer:
+        assert peer.lifeline.ask(b"set lifeline 0 0 1\r\nx\r\n") == b"STORED\r\n"
+        assert peer.ask(b"mg lifeline v\r\n", b"x\r\n") == b"VA 1\r\nx\r\n"
+        assert peer.lifeline.ask(b"ms lifeline 1 @1000:1\r\n") == b"CLIENT_ERROR rdma: no queue pair on this connection\r\n"
+        assert peer.lifeline.ask(b"mn\r\n") == b"MN\r\n"
+
+
+def test_quit_in_a_stream_ends_that_stream_only(server: Server) -> None:
+    with Peer(server) as peer:
+        assert peer.ask(b"mn\r\n", stream=5) == b"MN\r\n"
+        peer.send(DATA, b"quit\r\n", 5)
+        assert peer.ask(b"mn\r\n", stream=0) == b"MN\r\n"
+        assert peer.ask(b"mn\r\n", stream=5) == b"MN\r\n"
+
+
+def test_no_rdma(rmemcached_server: Callable[..., Server]) -> None:
+    """A daemon without RDMA is a plain memcached, also for a client that sends an MPA request."""
+    plain = rmemcached_server("-o", "no_rdma")
+    with Conversation(plain) as talk:
+        assert talk.ask(f"rdma {GOOD}\r\n".encode()) == b"SERVER_ERROR rdma: no transport is available here\r\n"
+        assert talk.ask(b"stats rdma\r\n") == b"ERROR\r\n"
+        assert talk.ask(b"MPA ID Req Frame\r\n") == b"ERROR\r\n"
+
+
+def test_too_many_queue_pairs(rmemcached_server: Callable[..., Server]) -> None:
+    small = rmemcached_server("-o", "rdma_max_qps=2")
+    with Conversation(small) as refused, Conversation(small) as control:
+        with Conversation(small) as first, Conversation(small) as second:
+            line = f"rdma {GOOD}\r\n".encode()
+            assert first.ask(line).startswith(b"RDMA ")
+            assert second.ask(line).startswith(b"RDMA ")
+            assert refused.ask(line) == b"SERVER_ERROR rdma: out of resources\r\n"
+            assert refused.ask(b"mn\r\n") == b"MN\r\n"
+        eventually(lambda: rdma_at_rest(control), 1.0)
+        assert refused.ask(line).startswith(b"RDMA ")
+
+
+def test_fuzzed_lines(server: Server) -> None:
+    """Any bytes: one line of answer each, and a connection that goes on."""
+    source = random.Random(8)
+    good = f"rdma {GOOD} gid={'0' * 32} ird=16 ord=16 crc=0".encode()
+    # no memcached command may be made of it by accident, and none that ends the connection
+    letters = bytes(set(range(256)) - set(b"\r\n\0"))
+    with Conversation(server) as talk:
+        for _ in range(2000):
+            line = bytearray(good)
+            for _ in range(source.randint(1, 4)):
+                at = source.randrange(5, len(line))
+                what = source.randrange(3)
+                if what == 0:
+                    line[at] = source.choice(letters)
+                elif what == 1:
+                    del line[at : at + source.randint(1, 8)]
+                    line += b" "
+                else:
+                    line[at:at] = bytes(source.choices(letters, k=source.randint(1, 20)))
+            reply = talk.ask(bytes(line) + b"\r\n")
+            assert reply.startswith((b"CLIENT_ERROR rdma: ", b"SERVER_ERROR rdma: ", b"RDMA ", b"ERROR")), (line, reply)
+            assert reply.endswith(b"\r\n")
+        assert talk.ask(b"mn\r\n") == b"MN\r\n"
+
+
+# ---- the iWARP stream ------------------------------------------------------------------------------------------------
+
+
+def mpa_request(private_data: bytes, flags: int = ENHANCED, revision: int = 2) -> bytes:
+    words = b"\x40\x10\x00\x10" if flags & ENHANCED else b""
+    body = words + private_data
+    return MPA_REQUEST + bytes([flags, revision]) + len(body).to_bytes(2, "big") + body
+
+
+def answer(stream: Conversation) -> bytes:
+    """The MPA Reply frame, or what there is of it before the daemon closes."""
+    head = stream.read(20)
+    return head + (stream.read(int.from_bytes(head[18:20], "big")) if len(head) == 20 else b"")
+
+
+def refused(server: Server, frame: bytes) -> None:
+    """The frame is answered by a rejection, or by nothing, and the connection is closed."""
+    with Conversation(server) as stream:
+        stream.send(frame)
+        reply = answer(stream)
+        if reply:
+            assert reply.startswith(MPA_REPLY) and reply[16] & REJECT, reply
+        assert stream.ended()
+
+
+def test_wrong_token_or_number(server: Server) -> None:
+    with Peer(server, attach=False) as peer, Conversation(server) as control:
+        before = control.number("rdma_refused_streams", "rdma")
+        right = peer.private_data
+        number = int.from_bytes(right[:4], "big")
+        wrong = [
+            (number + 1).to_bytes(4, "big") + right[4:],
+            right[:4] + bytes(16),
+            right[:19] + bytes([right[19] ^ 1]),
+            right[:4] + bytes([right[4] ^ 0x80]) + right[5:],
+            bytes(20),
+            right[:19],
+            right + b"\0",
+            b"",
+        ]
+        for private_data in wrong:
+            refused(server, mpa_request(private_data))
+        assert control.number("rdma_refused_streams", "rdma") - before == len(wrong)
+        # none of which has used the right one up
+        peer.attach()
+        peer.send(2)
+        peer.wait(lambda: peer.ready)
+        assert peer.ask(b"mn\r\n") == b"MN\r\n"
+
+
+def test_rejection_is_told(server: Server) -> None:
+    with Conversation(server) as stream:
+        stream.send(mpa_request(bytes(20)))
+        reply = answer(stream)
+        assert reply[:16] == MPA_REPLY and reply[16] & REJECT and stream.ended()
+
+
+def test_stream_attached_twice(server: Server) -> None:
+    with Peer(server) as peer:
+        refused(server, mpa_request(peer.private_data))
+        assert peer.ask(b"mn\r\n") == b"MN\r\n"
+        refused(server, mpa_request(peer.private_data))
+        assert peer.ask(b"set two 0 0 1\r\nx\r\n") == b"STORED\r\n"
+
+
+def test_token_of_a_dead_queue_pair(server: Server) -> None:
+    with Peer(server) as peer:
+        private_data = peer.private_data
+    with Conversation(server) as control:
+        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", 1.0)
+    refused(server, mpa_request(private_data))
+
+
+def test_markers_and_other_revisions(server: Server) -> None:
+    with Peer(server, attach=False) as peer:
+        for frame in (
+            mpa_request(peer.private_data, ENHANCED | MARKERS),
+            mpa_request(peer.private_data, ENHANCED, revision=0),
+            mpa_request(peer.private_data, ENHANCED, revision=3),
+            mpa_request(bytes(400)),
+            MPA_REQUEST + bytes([ENHANCED, 2, 255, 255]) + bytes(600),
+        ):
+            refused(server, frame)
+
+
+def test_garbage_behind_m(server: Server) -> None:
+    source = random.Random(2)
+    for garbage in (b"M\r\n", b"MPA", b"MPA ID Rep Frame", b"M" * 600, b"Mg key v\r\n", b"MPA ID Req Frames and more"):
+        with Conversation(server) as stream:
+            stream.send(garbage)
+            if MPA_REQUEST.startswith(garbage):
+                # so far it may become a request
+                assert not wait_readable(stream.sock, 0.05)
+                stream.send(b"!" * 600)
+            assert stream.ended(), garbage
+    for _ in range(100):
+        frame = bytearray(mpa_request(source.randbytes(20)))
+        frame[source.randrange(1, len(frame))] ^= 1 << source.randrange(8)
+        frame += source.randbytes(600)
+        with Conversation(server) as stream:
+            stream.send(bytes(frame))
+            stream.sock.shutdown(socket.SHUT_WR)
+            answer(stream)
+            assert stream.ended()
+
+
+def test_request_in_pieces(server: Server) -> None:
+    """A request that comes octet by octet is as good as a whole one; what is wrong is seen early."""
+    with Peer(server, attach=False) as peer, Conversation(server) as stream:
+        stream.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for octet in mpa_request(peer.private_data):
+            stream.send(bytes([octet]))
+        reply = answer(stream)
+        assert reply.startswith(MPA_REPLY) and not reply[16] & REJECT
+
+
+@pytest.mark.parametrize("crc", [0, CRC], ids=["plain", "crc"])
+def test_garbage_behind_the_start(server: Server, crc: int) -> None:
+    """Frames that are none, from a stream that was accepted: the lifeline ends, nothing else."""
+    source = random.Random(3)
+    hostile = [
+        bytes(64),
+        b"\xff" * 70_000,
+        b"\x00\x0e" + bytes(100),
+        *(source.randbytes(source.randint(4, 3000)) for _ in range(40)),
+    ]
+    # a proper header, and a payload of which the rest never comes
+    hostile.append(b"\x00\x1a\x41\x43" + bytes(4) + bytes(4) + (1).to_bytes(4, "big") + bytes(4) + bytes(3))
+    for garbage in hostile:
+        with Peer(server, attach=False) as peer, Conversation(server) as stream:
+            stream.send(mpa_request(peer.private_data, ENHANCED | crc))
+            reply = answer(stream)
+            assert reply.startswith(MPA_REPLY) and not reply[16] & REJECT
+            try:
+                stream.send(garbage)
+                stream.sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+            assert peer.lifeline.ended()
+
+
+def test_request_never_completed(server: Server) -> None:
+    """Dropped after 10 seconds; the slow test of this file."""
+    begin = time.monotonic()
+    with Conversation(server, timeout=14.0) as silent, Conversation(server, timeout=14.0) as partial:
+        silent.send(b"M")
+        partial.send(MPA_REQUEST + bytes([ENHANCED, 2, 0]))
+        assert wait_readable(silent.sock, 14.0) and silent.ended()
+        assert partial.ended()
+    assert 9.0 < time.monotonic() - begin < 13.0
+
+
+def test_a_queue_pair_without_a_stream_stays(server: Server) -> None:
+    """The lifeline is an ordinary connection; nothing obliges the client to hurry."""
+    with Peer(server, attach=False) as peer:
+        assert peer.lifeline.ask(b"mn\r\n") == b"MN\r\n"
+        assert not wait_readable(peer.lifeline.sock, 0.05)
+        peer.attach()
+        peer.send(2)
+        peer.wait(lambda: peer.ready, timeout=TIMEOUT)
