@@ -27,7 +27,7 @@ from rmemcached.rdma_exchange cimport exchange_request, key_is, parse_exchange, 
 from rmemcached.store.store cimport ARENA_EXTENT, item, item_iov, item_remove
 from rmemcached.verbs.soft cimport (
     soft_iw_accept, soft_iw_options, soft_iw_parse_request, soft_iw_reject, soft_iw_request, soft_qp_counters,
-    soft_query_counters,
+    soft_qp_terminated, soft_query_counters,
 )
 from rmemcached.verbs.verbs cimport (
     IBV_ACCESS_LOCAL_WRITE, IBV_MTU_4096, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC,
@@ -153,6 +153,7 @@ cdef struct rdma_thread:
 cdef struct rdma_conn:
     rdma_thread *t
     void *owner
+    int sfd                              # of the lifeline, for log lines
     ibv_cq *cq
     ibv_qp *qp
     ibv_mr *mr
@@ -296,6 +297,7 @@ cdef rdma_stream *stream_open(rdma_conn *rc, uint32_t id) noexcept nogil:
     if st == NULL:
         return NULL
     conn_init(&st.c, rc.t.worker)
+    st.c.sfd = rc.sfd
     st.c.remote_ok = True
     st.c.eager = rc.t.dev.limits.eager
     st.rc = rc
@@ -850,6 +852,12 @@ cdef void rc_report(rdma_conn *rc) noexcept nogil:
     cdef char line[256]
     cdef rdma_device *dev = rc.t.dev
     cdef const char *status
+    cdef int opcode
+    # A WRITE that the client refuses has long completed here when its Terminate arrives.
+    if rc.failure == NULL and soft_qp_terminated(rc.qp, &opcode, &rc.failure_status):
+        rc.failure = b"RDMA WRITE failed" if opcode == <int>IBV_WR_RDMA_WRITE else b"SEND failed"
+        if opcode == <int>IBV_WR_RDMA_WRITE:
+            counter_add(&rc.t.counters.write_errors, 1)
     if rc.failure == NULL:
         dev.failed(rc.owner, NULL)
         return
@@ -1037,8 +1045,8 @@ cdef void conn_free(rdma_conn *rc) noexcept nogil:
     free(rc)
 
 
-cdef rdma_conn *rdma_exchange(rdma_thread *t, void *owner, bint has_one, const char *line, size_t length, char *reply,
-                              size_t reply_size) noexcept nogil:
+cdef rdma_conn *rdma_exchange(rdma_thread *t, void *owner, int sfd, bint has_one, const char *line, size_t length,
+                              char *reply, size_t reply_size) noexcept nogil:
     cdef rdma_device *dev = t.dev
     cdef exchange_request req
     cdef const char *wrong = parse_exchange(line, length, &req)
@@ -1069,6 +1077,7 @@ cdef rdma_conn *rdma_exchange(rdma_thread *t, void *owner, bint has_one, const c
     if rc == NULL:
         counter_add(&t.counters.exchange_errors, 1)
         return NULL
+    rc.sfd = sfd
     to_hex(dev.gid.raw, 16, gid)
     to_hex(rc.token, RDMA_TOKEN_LENGTH, token)
     snprintf(reply, reply_size,

@@ -10,7 +10,7 @@ All functions return 0, or -1 with errno set, are thread-safe, and take ownershi
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 
-from rmemcached.verbs.verbs cimport ibv_qp, verbs_provider
+from rmemcached.verbs.verbs cimport ibv_qp, ibv_wc_status, verbs_provider
 
 cdef enum:
     SOFT_IW_REQUEST_MAX = 20 + 512   # octets of the longest MPA request or reply frame
@@ -70,3 +70,7 @@ cdef int soft_iw_reject(int fd, const void *frame, size_t received) noexcept nog
 cdef int soft_iw_parse_request(const void *buf, size_t received, soft_iw_request *out) noexcept nogil
 
 cdef int soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil
+
+# Whether the peer has ended the stream with a Terminate because of a request of this side. It may complain of one that
+# has completed long ago: a WRITE completes when it has been sent. *opcode: IBV_WR_SEND, _RDMA_WRITE or _RDMA_READ.
+cdef bint soft_qp_terminated(ibv_qp *qp, int *opcode, ibv_wc_status *status) noexcept nogil

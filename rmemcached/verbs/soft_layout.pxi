@@ -237,3 +237,6 @@ cdef struct soft_qp:
     uint32_t rx_read_msn
 
     soft_qp_counters counters
+    bint terminated                  # the peer has sent a Terminate, which complained of:
+    int terminated_opcode            # ibv_wr_opcode, or -1: no request of this side
+    int terminated_status            # ibv_wc_status

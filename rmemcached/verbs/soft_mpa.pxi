@@ -376,3 +376,14 @@ cdef int soft_query_counters(ibv_qp *ibqp, soft_qp_counters *out) noexcept nogil
     out[0] = qp.counters
     pthread_mutex_unlock(&qp.lock)
     return 0
+
+
+cdef bint soft_qp_terminated(ibv_qp *ibqp, int *opcode, ibv_wc_status *status) noexcept nogil:
+    cdef soft_qp *qp = <soft_qp *> ibqp
+    cdef bint known
+    pthread_mutex_lock(&qp.lock)
+    known = qp.terminated and qp.terminated_opcode >= 0
+    opcode[0] = qp.terminated_opcode
+    status[0] = <ibv_wc_status> qp.terminated_status
+    pthread_mutex_unlock(&qp.lock)
+    return known

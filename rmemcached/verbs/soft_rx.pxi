@@ -332,6 +332,9 @@ cdef void rx_terminate(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
         status = IBV_WC_REM_INV_REQ_ERR
     else:
         status = IBV_WC_REM_OP_ERR
+    qp.terminated = True
+    qp.terminated_opcode = culprit
+    qp.terminated_status = status
     # Of the requests that are at least begun, the oldest of the kind that is not complete.
     while index != qp.sq_tail and (index != qp.cursor.next_wqe or qp.cursor.kind == TX_REQUEST):
         swqe = &qp.sq[index & qp.sq_mask]
@@ -486,7 +489,10 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
         message.msg_iovlen = <size_t> target.niov + 1
         want = direct + room
         while True:
-            n = recvmsg(qp.fd, &message, MSG_DONTWAIT)
+            if direct == 0:
+                n = recv(qp.fd, target.iov[0].iov_base, room, MSG_DONTWAIT)
+            else:
+                n = recvmsg(qp.fd, &message, MSG_DONTWAIT)
             if n >= 0 or errno.errno != EINTR:
                 break
         rx_release(&target)
