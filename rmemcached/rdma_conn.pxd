@@ -50,9 +50,10 @@ cdef bint rdma_thread_expects(rdma_thread *t) noexcept nogil
 # Serves what has completed. True: streams gave way after reqs_per_event commands, call again soon.
 cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil
 
-# Answers an exchange line. Returns the new connection, or NULL with an error line in reply.
-cdef rdma_conn *rdma_exchange(rdma_thread *t, void *owner, bint has_one, const char *line, size_t length, char *reply,
-                              size_t reply_size) noexcept nogil
+# Answers an exchange line that came over sfd, the lifeline. Returns the new connection, or NULL with an error line in
+# reply.
+cdef rdma_conn *rdma_exchange(rdma_thread *t, void *owner, int sfd, bint has_one, const char *line, size_t length,
+                              char *reply, size_t reply_size) noexcept nogil
 cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil
 
 # `received` octets were read from fd, which begin like an MPA request. 0: more are needed; 1: fd now belongs to a queue

@@ -19,8 +19,7 @@ from rmemcached.linux cimport (
 )
 from rmemcached.protocol.conn cimport (
     WANT_CLOSE, WANT_FLUSH, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_gather, conn_init, conn_next_write,
-    conn_rdma_read,
-    conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread, conn_want,
+    conn_rdma_read, conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread, conn_want,
     conn_write_posted, mc_resp, stat_append, stat_append_text, stat_buf,
 )
 from rmemcached.rdma_exchange cimport exchange_request, key_is, parse_exchange, to_hex

@@ -9,13 +9,13 @@ from posix.uio cimport iovec
 from rmemcached.atomics cimport counter_add, relaxed_load
 from rmemcached.protocol.conn cimport (
     LINE_MAX_LENGTH, MEMCACHED_VERSION, MGET_ACTIVE, MGET_CAS, MGET_SKIP, MGET_TOUCH, RESP_COPY_MAX, WRITE_BUFFER_SIZE,
-    conn, conn_closing, conn_hooks, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_rdma_read,
-    conn_set_state, conn_swallow, mc_resp, out_errstring, out_line, out_string, remote_buf, resp_add, resp_rollback,
-    resp_start, resp_text, stat_append_raw, stat_buf, thread_stats,
+    conn, conn_closing, conn_hooks, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_rdma_read, conn_log,
+    conn_logs, conn_set_state, conn_swallow, mc_resp, out_errstring, out_line, out_string, remote_buf, resp_add,
+    resp_rollback, resp_start, resp_text, stat_append_raw, stat_buf, thread_stats,
 )
 from rmemcached.protocol.parse cimport (
-    LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_exptime, parse_flags,
-    parse_hex, parse_i32, parse_u32, parse_u64, token, token_is, tokenize,
+    LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_exptime, parse_flags, parse_hex, parse_i32,
+    parse_u32, parse_u64, token, token_is, tokenize,
 )
 from rmemcached.store.store cimport (
     DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, ITEM_FETCHED, ITEM_KEY_BINARY, ITEM_LINKED,
@@ -574,6 +574,8 @@ cdef void process_command_ascii(conn *c, const char *line, const char *end, size
     cdef size_t command
     cdef int n
     c.noreply = False
+    if conn_logs(c):
+        conn_log(c, b"<", line, <size_t>(end - line))
     if length < 4:
         out_string(c, BAD_FORMAT)
         return

@@ -9,7 +9,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add
+from rmemcached.atomics cimport counter_add, relaxed_load
 from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, item, store
 
 cdef extern from *:
@@ -111,8 +111,9 @@ cdef struct conn_hooks:
     int (*stats)(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil
     # "rdma ..." line: writes one reply line (with \r\n) into reply; NULL where there is no RDMA.
     void (*exchange)(void *arg, conn *c, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
-    # -v and verbosity
+    # The verbosity command.
     void (*set_verbosity)(void *arg, int level) noexcept nogil
+    uint64_t verbose         # atomic. From 2 on, command and reply lines are written to stderr
 
 # conn.mget: a text get whose keys are not all done
 cdef enum mget_flags:
@@ -150,6 +151,7 @@ cdef struct mc_resp:
 cdef struct conn:
     conn_thread *thread
     conn_states state
+    int sfd                  # of the connection or, for a stream of a queue pair, its lifeline: names it in log lines
     # input: [rcurr, rcurr + rbytes) is unparsed. The memory is the engine's. Across calls it keeps unparsed bytes.
     char *rcurr
     size_t rbytes
@@ -185,6 +187,13 @@ cdef void resp_rollback(conn *c, mc_resp *last, uint32_t wbytes) noexcept nogil
 cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil
 cdef void out_string(conn *c, const char *text) noexcept nogil
 cdef void out_errstring(conn *c, const char *text) noexcept nogil
+
+cdef inline bint conn_logs(const conn *c) noexcept nogil:
+    """Whether commands and replies are written to stderr (-vv)."""
+    return relaxed_load(&c.thread.hooks.verbose) > 1
+
+# Writes `mark`, the descriptor and the text (up to \r\n) to stderr, as memcached does: "<27 get a", ">27 END".
+cdef void conn_log(const conn *c, const char *mark, const char *text, size_t length) noexcept nogil
 
 cdef inline void conn_set_state(conn *c, conn_states state) noexcept nogil:
     c.state = state

@@ -1,6 +1,6 @@
 """Replies in order: filling them, handing their bytes to an engine, releasing what they held."""
 
-from libc.stdio cimport snprintf
+from libc.stdio cimport fprintf, snprintf, stderr
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset, strlen
 
@@ -101,6 +101,12 @@ cdef void resp_rollback(conn *c, mc_resp *last, uint32_t wbytes) noexcept nogil:
         resp = following
 
 
+cdef void conn_log(const conn *c, const char *mark, const char *text, size_t length) noexcept nogil:
+    while length and (text[length - 1] == c'\n' or text[length - 1] == c'\r'):
+        length -= 1
+    fprintf(stderr, b"%s%d %.*s\n", mark, c.sfd, <int>length, text)
+
+
 cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil:
     """Answers with `text` (\\r\\n included, at most WRITE_BUFFER_SIZE bytes), unless `noreply` was given."""
     cdef mc_resp *resp
@@ -111,6 +117,8 @@ cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil:
     resp = resp_text(c, length)
     if resp == NULL:
         return
+    if conn_logs(c):
+        conn_log(c, b">", text, length)
     p = resp.wbuf + resp.wbytes
     memcpy(p, text, length)
     resp_add(resp, p + length)
@@ -130,6 +138,8 @@ cdef void out_string(conn *c, const char *text) noexcept nogil:
     resp = resp_text(c, length + 2)
     if resp == NULL:
         return
+    if conn_logs(c):
+        conn_log(c, b">", text, length)
     p = resp.wbuf + resp.wbytes
     memcpy(p, text, length)
     memcpy(p + length, b"\r\n", 2)

@@ -7,7 +7,7 @@ from rmemcached.rdma_conn cimport rdma_device, rdma_limits
 from rmemcached.server.worker cimport worker
 from rmemcached.store.store cimport store
 
-# What the command line said. Constant while the server runs, but for verbose.
+# What the command line said. Constant while the server runs.
 cdef struct settings:
     int port                     # -1: an ephemeral one
     int backlog
@@ -28,7 +28,6 @@ cdef struct settings:
     unsigned int hash_power
     bint rdma
     rdma_limits rdma_limits
-    uint64_t verbose             # atomic
 
 cdef struct server:
     settings settings

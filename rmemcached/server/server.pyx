@@ -29,7 +29,8 @@ from rmemcached.server.worker cimport (
     connection, connection_rdma_failed, worker_destroy, worker_dispatch, worker_init, worker_start, worker_wake,
 )
 from rmemcached.store.store cimport (
-    ARENA_EXTENT, store_config, store_create, store_destroy, store_tick,
+    ARENA_EXTENT, class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_largest_class,
+    store_tick,
 )
 from rmemcached.verbs.soft cimport soft_provider
 
@@ -70,7 +71,7 @@ cdef void hook_exchange(void *arg, conn *c, const char *line, size_t length, cha
 
 
 cdef void cn_exchange(connection *cn, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
-    rc = rdma_exchange(cn.w.rdma, cn, cn.rdma != NULL, line, length, reply, reply_size)
+    rc = rdma_exchange(cn.w.rdma, cn, cn.fd, cn.rdma != NULL, line, length, reply, reply_size)
     if rc != NULL:
         cn.rdma = rc
 
@@ -84,7 +85,7 @@ cdef void copy_text(char *out, size_t size, const char *text) noexcept nogil:
 
 
 cdef void hook_verbosity(void *arg, int level) noexcept nogil:
-    relaxed_store(&(<server *>arg).settings.verbose, <uint64_t>level)
+    relaxed_store(&(<server *>arg).hooks.verbose, <uint64_t>level)
 
 
 cdef void extent_added(void *arg, void *addr, size_t length) noexcept nogil:
@@ -112,7 +113,7 @@ cdef void accept_all(server *s, int fd) noexcept nogil:
             if errno == EINTR or errno == ECONNABORTED:
                 continue
             if errno == EMFILE or errno == ENFILE:
-                if relaxed_load(&s.settings.verbose):
+                if relaxed_load(&s.hooks.verbose):
                     fprintf(stderr, b"Too many open connections\n")
                 # Level-triggered: without a pause this would spin until somebody hangs up.
                 usleep(ACCEPT_RETRY_US)
@@ -229,7 +230,7 @@ cdef class Server:
         s.settings.evict_to_free = settings.evict_to_free
         s.settings.flush_enabled = settings.flush_enabled
         s.settings.hash_power = settings.hash_power
-        s.settings.verbose = settings.verbose
+        s.hooks.verbose = settings.verbose
         s.settings.rdma = settings.rdma and settings.socket_path is None
         s.settings.rdma_limits.credits = settings.rdma_credits
         s.settings.rdma_limits.msgsize = settings.rdma_msgsize
@@ -424,6 +425,18 @@ cdef class Server:
                 pass
             self.bound = None
 
+    cdef void describe(self) except *:
+        """What -vv tells at the start: slab classes and listening sockets."""
+        cdef class_stats k
+        cdef unsigned int i
+        if relaxed_load(&self.s.hooks.verbose) < 2:
+            return
+        for i in range(1, store_largest_class(self.s.store) + 1):
+            if store_get_class_stats(self.s.store, i, &k):
+                fprintf(stderr, b"slab class %3u: chunk size %9u perslab %7u\n", i, k.chunk_size, k.chunks_per_page)
+        for sock in self.sockets:
+            fprintf(stderr, b"<%d server listening (auto-negotiate)\n", <int>sock.fileno())
+
     def run(self):
         """Serves until SIGINT or SIGTERM. Returns the signal's number."""
         cdef server *s = &self.s
@@ -455,6 +468,7 @@ cdef class Server:
                 if err:
                     raise ServerError(f"can't create thread: {os.strerror(err)}")
                 started += 1
+            self.describe()
             with nogil:
                 signo = server_loop(s)
             return signo

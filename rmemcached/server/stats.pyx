@@ -149,7 +149,7 @@ cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
     stat_append_text(out, b"tcpport", text)
     stat_append_text(out, b"udpport", b"0")
     stat_append_text(out, b"inter", or_null(s.settings.inter))
-    stat_append(out, b"verbosity", relaxed_load(&s.settings.verbose))
+    stat_append(out, b"verbosity", relaxed_load(&s.hooks.verbose))
     stat_append_text(out, b"evictions", b"on" if s.settings.evict_to_free else b"off")
     stat_append_text(out, b"domain_socket", or_null(s.settings.socketpath))
     snprintf(text, sizeof(text), b"%o", s.settings.access)

@@ -6,6 +6,7 @@ the drive machine is run over it, and the replies to everything that was in one 
 owns a read buffer only while a command is incomplete, so an idle one costs its structure alone.
 """
 
+from libc.stdio cimport fprintf, stderr
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset, strlen
 from posix.uio cimport iovec
@@ -20,7 +21,7 @@ from rmemcached.linux cimport (
     timespec, write,
 )
 from rmemcached.protocol.conn cimport (
-    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_YIELD, conn_gather, conn_init, conn_payload_iov,
+    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_YIELD, conn_gather, conn_init, conn_logs, conn_payload_iov,
     conn_payload_received, conn_release, conn_sent, conn_thread_release, conn_want,
 )
 from rmemcached.rdma_conn cimport (
@@ -55,6 +56,9 @@ cdef connection *connection_open(worker *w, int fd) noexcept nogil:
     if cn == NULL:
         return NULL
     conn_init(&cn.c, &w.thread)
+    cn.c.sfd = fd
+    if conn_logs(&cn.c):
+        fprintf(stderr, b"<%d new auto-negotiating client connection\n", fd)
     cn.w = w
     cn.fd = fd
     cn.flags = CONNECTION_FRESH
@@ -82,6 +86,8 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
     if cn.rdma != NULL:
         rdma_conn_destroy(cn.rdma)
         cn.rdma = NULL
+    if conn_logs(&cn.c):
+        fprintf(stderr, b"<%d connection closed.\n", cn.fd)
     if close_fd:
         close(cn.fd)
     cn.fd = -1

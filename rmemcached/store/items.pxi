@@ -439,8 +439,8 @@ cdef inline bint _is_space(char c) noexcept nogil:
 
 
 cdef bint _parse_number(const char *text, const char *end, uint64_t *value) noexcept nogil:
-    """A decimal number before `end` that white space or a NUL ends; takes what memcached's safe_strtoull takes: white space and a
-    sign before it, no overflow, and of negative numbers those that strtoull makes positive (-0).
+    """A decimal number before `end` that white space or a NUL ends; takes what memcached's safe_strtoull takes: white
+    space and a sign before it, no overflow, and of negative numbers those that strtoull makes positive (-0).
     """
     cdef uint64_t total = 0
     cdef unsigned int digit
