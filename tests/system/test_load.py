@@ -1,0 +1,69 @@
+"""64 RDMA clients in several processes and 200 TCP clients at once: no wrong byte, no stall, nothing left behind.
+
+RMEMCACHED_LOAD_SECONDS sets for how long (60).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+from daemon_tools import Conversation, child, descriptors, eventually, finished, rdma_at_rest, rdma_client, threads
+from servers import Server
+
+SECONDS = float(os.environ.get("RMEMCACHED_LOAD_SECONDS", "60"))
+RDMA = (16, 16, 16, 16)  # clients per process
+TCP = (100, 100)
+LONGEST = 10.0  # seconds: all clients share two cores with the daemon
+
+
+# The same once more for a moment with checksums, and with a memory so small that everything is evicted all the time.
+@pytest.mark.parametrize(
+    ("seconds", "flags"),
+    [(SECONDS, ("-m", "256")), (min(SECONDS, 4.0), ("-m", "16", "-o", "rdma_crc"))],
+    ids=["minute", "evicting"],
+)
+def test_rdma_and_tcp_together(
+    rmemcached_server: Callable[..., Server], seconds: float, flags: tuple[str, ...]
+) -> None:
+    server = rmemcached_server("-t", "4", "-c", "1024", *flags)
+    with Conversation(server) as control, ExitStack() as stack:
+        assert rdma_at_rest(control)
+        before = descriptors(server.pid), threads(server.pid)
+        groups = [("rdma", count) for count in RDMA] + [("tcp", count) for count in TCP]
+        processes = [
+            stack.enter_context(child("load_clients.py", server.host, server.port, kind, count, seconds, seed))
+            for seed, (kind, count) in enumerate(groups)
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        assert control.stats("rdma")["rdma_queue_pairs"] == str(sum(RDMA))
+        assert control.number("curr_connections") == sum(RDMA) + sum(TCP) + 1
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        results = [json.loads(finished(process, seconds + 60)) for process in processes]
+        for (kind, _), result in zip(groups, results, strict=True):
+            assert result["wrong"] == [], (kind, result["wrong"][:5])
+            assert result["operations"] > 50 * seconds, (kind, result)
+            assert result["hits"] > 0
+            assert result["full"] == 0 or "16" in flags
+            assert result["longest"] < LONGEST, (kind, result)
+        eventually(lambda: rdma_at_rest(control), 1.0)
+        eventually(lambda: control.number("curr_connections") == 1)
+        if "16" in flags:
+            assert control.number("evictions") > 0
+        found = control.stats("rdma")
+        for name in ("rdma_read_errors", "rdma_write_errors", "rdma_exchange_errors", "iw_terminates_sent"):
+            assert found[name] == "0", found
+        eventually(lambda: descriptors(server.pid) == before[0])
+        assert threads(server.pid) == before[1]
+        with rdma_client(server) as client:
+            assert client.flush_all()
+            assert client.set("after", bytes(1_000_000))
+            assert client.get("after") == bytes(1_000_000)
