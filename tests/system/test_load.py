@@ -43,7 +43,8 @@ def test_rdma_and_tcp_together(
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
         assert control.stats("rdma")["rdma_queue_pairs"] == str(sum(RDMA))
-        assert control.number("curr_connections") == sum(RDMA) + sum(TCP) + 1
+        everybody = sum(RDMA) + sum(TCP) + 1
+        eventually(lambda: control.number("curr_connections") == everybody)
         for process in processes:
             assert process.stdin is not None
             process.stdin.write("go\n")

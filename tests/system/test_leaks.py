@@ -1,0 +1,120 @@
+"""A thousand connections come and go, and everything is where it was: descriptors, memory, threads; on both sides."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+from daemon_tools import Conversation, Peer, descriptors, eventually, rdma_at_rest, rdma_client, resident, threads
+from servers import Server
+
+from rmemcached.client import Client
+
+ROUNDS = 1000
+WARM_UP = 100  # rounds until allocators and pools have their size
+GROWTH = 2 << 20  # bytes that 900 rounds may cost: far below one queue pair's buffers (256 KB) for each hundred
+
+
+@pytest.fixture
+def scene(rmemcached_server: Callable[..., Server]) -> Iterator[tuple[Server, Conversation]]:
+    server = rmemcached_server("-m", "64", "-t", "2")
+    with Conversation(server) as control:
+        yield server, control
+
+
+def at_rest(control: Conversation) -> None:
+    eventually(lambda: rdma_at_rest(control), 1.0)
+    eventually(lambda: control.number("curr_connections") == 1)
+
+
+def measure(control: Conversation, pid: int, round_trip: Callable[[int], None]) -> None:
+    """Runs the rounds and compares the daemon and this process before and after."""
+    for number in range(WARM_UP):
+        round_trip(number)
+    at_rest(control)
+    gc.collect()
+    both = (pid, os.getpid())
+    # a worker frees what belonged to a connection at the end of its turn
+    counts = [(descriptors(p), threads(p)) for p in both]
+    memory = [resident(p) for p in both]
+    for number in range(WARM_UP, ROUNDS):
+        round_trip(number)
+    at_rest(control)
+    gc.collect()
+    eventually(lambda: [(descriptors(p), threads(p)) for p in both] == counts)
+    growth = [resident(p) - old for p, old in zip(both, memory, strict=True)]
+    assert max(growth) < GROWTH, growth
+
+
+@pytest.mark.parametrize("transport", ["soft_iw", "tcp"])
+def test_connect_set_get_disconnect(scene: tuple[Server, Conversation], transport: str) -> None:
+    server, control = scene
+
+    def round_trip(number: int) -> None:
+        client = Client(server.address, transport=transport, timeout=10, connect_timeout=10, default_noreply=False)
+        value = bytes([number % 256]) * (number % 50 * 400)
+        assert client.set("leak", value)
+        assert client.get("leak") == value
+        client.close()
+
+    measure(control, server.pid, round_trip)
+    if transport == "soft_iw":
+        assert control.number("rdma_total_queue_pairs", "rdma") == ROUNDS
+
+
+def test_connect_and_vanish(scene: tuple[Server, Conversation]) -> None:
+    """Without a word on either connection, in the middle of a command, and with a reset."""
+    server, control = scene
+
+    def round_trip(number: int) -> None:
+        client = rdma_client(server)
+        client.version()
+        del client
+        sock = server.connect()
+        sock.sendall((b"", b"set key 0 0 100000\r\nabc", b"get", b"MPA ID")[number % 4])
+        if number % 3 == 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        sock.close()
+
+    with pytest.warns(ResourceWarning):
+        measure(control, server.pid, round_trip)
+
+
+def test_exchanges_that_come_to_nothing(scene: tuple[Server, Conversation]) -> None:
+    server, control = scene
+
+    def round_trip(number: int) -> None:
+        if number % 2:
+            with Peer(server, attach=False):
+                pass
+        else:
+            with Conversation(server) as talk:
+                assert talk.ask(b"rdma version=1 transport=soft_iw qpn=1\r\n").startswith(b"CLIENT_ERROR")
+
+    measure(control, server.pid, round_trip)
+
+
+def test_one_connection_a_thousand_values(scene: tuple[Server, Conversation]) -> None:
+    """Registrations and buffers of a long-lived client: values of ever other sizes, stored and overwritten."""
+    server, control = scene
+    with rdma_client(server) as client:
+        client.set("leak", bytes(1_000_000))
+
+        def round_trip(number: int) -> None:
+            size = number * 7919 % 1_000_000
+            assert client.set(f"leak{number % 10}", bytes(size))
+            found = client.get(f"leak{number % 10}")
+            assert found is not None and len(found) == size
+
+        for number in range(WARM_UP):
+            round_trip(number)
+        before = resident(os.getpid()), resident(server.pid)
+        for number in range(WARM_UP, ROUNDS):
+            round_trip(number)
+        # the client may hold two landing buffers; the daemon's items are in its arena, which is not all touched yet
+        assert resident(os.getpid()) - before[0] < 4 << 20
+        assert resident(server.pid) - before[1] < 64 << 20
+        assert control.number("rdma_registrations", "rdma") == 1
