@@ -282,8 +282,9 @@ cdef class Client:
 
     # --- the connection ---
 
-    cdef Stream _enter(self):
-        # The stream, connected, with an empty request; the client is busy until _busy is cleared.
+    cdef Stream _enter(self, bint quiet=False):
+        # The stream, connected, with an empty request; the client is busy until _busy is cleared. Unless the call is
+        # quiet (waits for no answer), the request starts with a mn when commands without an answer precede it.
         cdef Stream s
         if self._busy:
             raise RuntimeError("this Client is in use, by another thread or its own serde; it takes one call at a time")
@@ -302,7 +303,7 @@ cdef class Client:
             )
         self._busy = True
         s.begin()
-        if s.noreplies:
+        if s.noreplies and not quiet:
             s.put("mn\r\n", 4)
         return s
 
@@ -386,14 +387,19 @@ cdef class Client:
     cdef int _unanswered(self, Stream s, size_t commands) except -1:
         # Sends commands with the q flag or noreply. Error lines that come nevertheless are found and dropped later.
         self._send(s)
-        if s.noreplies == 0:
-            s.noreplies = commands
-        else:
-            s.noreplies += commands
+        s.noreplies += commands
         if s.noreplies >= SYNC_INTERVAL:
             s.begin()
-            s.put("mn\r\nmn\r\n", 8)
-            self._exchange(s)
+            self._synchronise(s)
+        return 0
+
+    cdef int _synchronise(self, Stream s) except -1:
+        # Sends the request with a mn at its end, and drops all that is answered before that.
+        s.put("mn\r\n", 4)
+        s.noreplies = 0
+        self._exchange(s)
+        while s.reply.code != REPLY_MN:
+            self._next(s)
         return 0
 
     cdef bytes _value(self, Stream s):
@@ -401,9 +407,9 @@ cdef class Client:
         cdef size_t n = s.reply.length
         cdef bytes value
         cdef int r
-        if s.reply.in_memory:
+        if s.reply.in_memory and s.sink_named:
             return s.take_sink(n)
-        if n > BODY_MAX:
+        if s.reply.in_memory or n > BODY_MAX:
             raise MemcacheUnknownError(s.line[:min(s.line_length, <size_t>32)])
         if s.rend - s.rpos >= n + 2:
             value = PyBytes_FromStringAndSize(s.rbuf + s.rpos, n)
@@ -684,7 +690,7 @@ cdef class Client:
         cdef list options = []
         cdef list errors = []
         cdef bint quiet = self.default_noreply if noreply is None else noreply
-        cdef bint answered
+        cdef bint exposed
         cdef object data = self._serialize(key, value, flags, options)
         cdef bytes option = options[0] + mode
         cdef object result = True
@@ -693,21 +699,22 @@ cdef class Client:
             option += b" T" + seconds
         if cas is not None:
             option += b" C" + cas
-        s = self._enter()
+        s = self._enter(quiet)
         try:
-            answered = self._put_store(s, encoded, data, option, quiet) or not quiet
-            if answered:
+            exposed = self._put_store(s, encoded, data, option, quiet)
+            if not quiet:
                 self._exchange(s)
                 result = self._read_store(s, name, errors)
-                s.settle()
+            elif exposed:
+                # The value must stay where it is until the server has it.
+                self._synchronise(s)
             else:
                 self._unanswered(s, 1)
+            s.settle()
         except BaseException:
             self._drop()
             raise
         self._busy = False
-        if quiet:
-            return True
         if errors:
             raise errors[0]
         return result
@@ -755,8 +762,7 @@ cdef class Client:
         cdef list options = []
         cdef list failed = []
         cdef list errors = []
-        cdef list answered = []
-        cdef bint first = True
+        cdef bint exposed = False
         cdef Py_ssize_t i
         cdef Stream s
         for key, value in values.items():
@@ -766,27 +772,22 @@ cdef class Client:
         if not names:
             return []
         seconds = b"" if seconds == b"0" else b" T" + seconds
-        s = self._enter()
+        s = self._enter(quiet)
         try:
             for i in range(len(names)):
-                if self._put_store(s, encoded[i], data[i], options[i] + seconds, quiet) or not quiet:
-                    answered.append(names[i])
-            if quiet and answered:
-                # Some have an answer and some may have an error line: the end of all is where mn is answered.
-                s.put("mn\r\n", 4)
-                self._exchange(s)
-                while s.reply.code != REPLY_MN:
-                    self._next(s)
+                exposed |= self._put_store(s, encoded[i], data[i], options[i] + seconds, quiet)
+            if exposed and quiet:
+                self._synchronise(s)
             elif quiet:
                 self._unanswered(s, len(names))
-            for key in answered if not quiet else ():
-                if first:
-                    self._exchange(s)
-                    first = False
-                else:
-                    self._next(s)
-                if not self._read_store(s, b"set", errors):
-                    failed.append(key)
+            else:
+                for i in range(len(names)):
+                    if i == 0:
+                        self._exchange(s)
+                    else:
+                        self._next(s)
+                    if not self._read_store(s, b"set", errors):
+                        failed.append(names[i])
             s.settle()
         except BaseException:
             self._drop()
@@ -805,7 +806,7 @@ cdef class Client:
         cdef bint quiet = self.default_noreply if noreply is None else noreply
         cdef bytes encoded = self._key(key)
         cdef list errors = []
-        cdef Stream s = self._enter()
+        cdef Stream s = self._enter(quiet)
         cdef bint deleted = True
         try:
             s.put("md ", 3)
@@ -832,17 +833,19 @@ cdef class Client:
         cdef bint quiet = self.default_noreply if noreply is None else noreply
         cdef list encoded = [self._key(key) for key in keys]
         cdef list errors = []
-        cdef bytes key
+        cdef bytes name
         cdef Py_ssize_t i
         cdef Stream s
         if not encoded:
             return True
-        s = self._enter()
+        s = self._enter(quiet)
         try:
-            for key in encoded:
+            for name in encoded:
                 s.put("md ", 3)
-                put_bytes(s, key)
-                put_text(s, " q\r\n" if quiet else "\r\n")
+                put_bytes(s, name)
+                if quiet:
+                    s.put(" q", 2)
+                s.put("\r\n", 2)
             if quiet:
                 self._unanswered(s, len(encoded))
             else:
@@ -863,12 +866,16 @@ cdef class Client:
 
     delete_multi = delete_many
 
-    cdef object _arithmetic(self, bytes name, const char *mode, object key, object value, object noreply):
+    cdef object _arithmetic(self, bytes name, const char *mode, object key, object value, bint noreply):
         cdef bytes encoded = self._key(key)
         cdef bytes delta = integer_text(value, "value")
         cdef list errors = []
         cdef object result = None
-        cdef Stream s = self._enter()
+        cdef Stream s
+        if not 0 <= value < 1 << 64:
+            # What the server would say to it.
+            raise MemcacheClientError(b"invalid numeric delta argument")
+        s = self._enter(noreply)
         try:
             s.put("ma ", 3)
             put_bytes(s, encoded)
@@ -894,11 +901,11 @@ cdef class Client:
 
     def incr(self, key, value, noreply=False):
         """Adds value to the number that is stored. The new number, None when there is no item (or with noreply)."""
-        return self._arithmetic(b"incr", " D", key, value, noreply)
+        return self._arithmetic(b"incr", " D", key, value, bool(noreply))
 
     def decr(self, key, value, noreply=False):
         """Subtracts value, down to 0. The new number, None when there is no item (or with noreply)."""
-        return self._arithmetic(b"decr", " MD D", key, value, noreply)
+        return self._arithmetic(b"decr", " MD D", key, value, bool(noreply))
 
     def touch(self, key, expire=0, noreply=None):
         """Sets the expiry of key to expire seconds from now (0: never). True, or False when there is no item."""
@@ -907,7 +914,7 @@ cdef class Client:
         cdef bytes seconds = integer_text(expire, "expire")
         cdef list errors = []
         cdef bint touched = True
-        cdef Stream s = self._enter()
+        cdef Stream s = self._enter(quiet)
         try:
             if quiet:
                 # mg answers hits in spite of q.
@@ -1006,7 +1013,7 @@ cdef class Client:
         cdef Stream s
         if not (self.default_noreply if noreply is None else noreply):
             return self._command(command + b"\r\n", b"flush_all") == b"OK"
-        s = self._enter()
+        s = self._enter(True)
         try:
             put_bytes(s, command + b" noreply\r\n")
             self._unanswered(s, 1)
@@ -1059,7 +1066,7 @@ cdef class Client:
 
     def quit(self):
         """Tells the server that the connection ends, and closes it."""
-        cdef Stream s = self._enter()
+        cdef Stream s = self._enter(True)
         try:
             s.put("quit\r\n", 6)
             self._send(s)

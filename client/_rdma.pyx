@@ -612,6 +612,7 @@ cdef class RdmaStream(Stream):
             Py_INCREF(fresh)
             self.landing = <PyObject *>fresh
             self.landing_size = self.landing_next
+        self.sink_named = True
         self.put(" @", 2)
         self.put_hex(<uint64_t><uintptr_t>self.landing_mr.addr)
         self.put(":", 1)
@@ -622,7 +623,8 @@ cdef class RdmaStream(Stream):
     cdef bytes take_sink(self, size_t length):
         cdef PyObject *whole = self.landing
         cdef bytes value
-        if whole == NULL or length > self.landing_size:
+        self.sink_named = False
+        if length > self.landing_size:
             raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
         # Waiting for bulk data says nothing about spinning for small replies.
         self.spin_result(True)

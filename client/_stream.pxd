@@ -64,6 +64,7 @@ cdef class Stream:
     cdef unsigned int spin_skipped
     # memory named in requests
     cdef bint remote         # requests may name memory
+    cdef bint sink_named     # the request names the landing buffer
     cdef size_t inline_limit  # larger values of a set are better read from memory by the server
 
     cdef int begin(self) except -1

@@ -60,6 +60,7 @@ cdef class Stream:
     cdef int begin(self) except -1:
         self.wlen = self.wmark = 0
         self.iov_next = self.iov_count = 0
+        self.sink_named = False
         return 0
 
     cdef int grow(self, size_t more) except -1:

@@ -118,12 +118,14 @@ def open_rdma(client: Any, plain: socket.socket) -> Any:
     except OSError as error:
         raise TransportUnavailable(f"no queue pair here: {error}") from error
     # What is left of a stream that does not come about is freed with the object.
+    patience = client.timeout if client.connect_timeout is None else client.connect_timeout
+    plain.settimeout(patience)
     plain.sendall(stream.exchange_line())
     offer = parse_exchange(read_reply_line(plain))
     peer = plain.getpeername()
     second = open_socket((peer[0], peer[1]), client.connect_timeout, client.socket_keepalive, True)
     try:
-        stream.connect(offer, second, plain, client.connect_timeout)
+        stream.connect(offer, second, plain, patience)
     finally:
         second.close()
     return stream
@@ -148,7 +150,8 @@ def open_stream(client: Any, wanted: str, logged: str | None) -> tuple[Any, str,
                     raise
                 why = f"soft_iw is not available: {error}"
             except (MemcacheServerError, OSError) as error:
-                if wanted != "auto":
+                # A server that does not answer would not do so over TCP either.
+                if wanted != "auto" or isinstance(error, TimeoutError):
                     raise
                 why = f"soft_iw failed: {error}"
                 plain.close()

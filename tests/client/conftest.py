@@ -1,0 +1,75 @@
+"""Clients over every transport, and pymemcache beside them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from pymemcache.client.base import Client as PymemcacheClient
+from rmemcached.client import Client
+from servers import Server
+
+TIMEOUT = 20.0
+BACKENDS = [("tcp", "memcached"), ("tcp", "rmemcached"), ("soft_iw", "rmemcached")]
+_numbers = itertools.count()
+
+
+class Backend(NamedTuple):
+    """A transport and the server it is to be used with."""
+
+    transport: str
+    server: Server
+
+
+@pytest.fixture(params=BACKENDS, ids="-".join)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    transport, name = request.param
+    return Backend(transport, request.getfixturevalue(f"shared_{name}"))
+
+
+@pytest.fixture
+def make_client(backend: Backend) -> Iterator[Callable[..., Client]]:
+    """make_client(**arguments) connects to the backend; replies are waited for unless the arguments say otherwise."""
+    made: list[Client] = []
+
+    def make(**arguments: Any) -> Client:
+        settings: dict[str, Any] = {"transport": backend.transport, "timeout": TIMEOUT, "default_noreply": False}
+        made.append(Client(backend.server.address, **{**settings, **arguments}))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def client(make_client: Callable[..., Client]) -> Client:
+    return make_client()
+
+
+@pytest.fixture
+def make_oracle(backend: Backend) -> Iterator[Callable[..., PymemcacheClient]]:
+    """make_oracle(**arguments): pymemcache on the same server."""
+    made: list[PymemcacheClient] = []
+
+    def make(**arguments: Any) -> PymemcacheClient:
+        settings: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False, "no_delay": True}
+        made.append(PymemcacheClient(backend.server.address, **{**settings, **arguments}))
+        return made[-1]
+
+    yield make
+    for oracle in made:
+        oracle.close()
+
+
+@pytest.fixture
+def oracle(make_oracle: Callable[..., PymemcacheClient]) -> PymemcacheClient:
+    return make_oracle()
+
+
+@pytest.fixture
+def key() -> str:
+    """A key that no other test has used."""
+    return f"key-{next(_numbers)}"

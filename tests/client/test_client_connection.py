@@ -1,0 +1,548 @@
+"""Connections: addresses, choice of the transport, ends of all kinds, time-outs, signals, threads, forks, leaks."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymemcache.client.hash import HashClient
+from rmemcached.client import (
+    Client,
+    KeepaliveOpts,
+    MemcacheClientError,
+    MemcacheIllegalInputError,
+    MemcacheServerError,
+    MemcacheUnexpectedCloseError,
+    MemcacheUnknownCommandError,
+    MemcacheUnknownError,
+)
+from servers import Server, free_port
+
+ServerFactory = Callable[..., Server]
+LARGE = os.urandom(300000)
+
+
+def suspend(pid: int) -> None:
+    """SIGSTOP to a child; returns when all its threads have stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A child process suspended for the time of the block."""
+    suspend(pid)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+class Scripted:
+    """A server that reads what comes and answers with fixed bytes, then closes the connection."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = self.listener.getsockname()[:2]
+        self.answers = answers
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        for answer in self.answers:
+            connection, _ = self.listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+    def __enter__(self) -> Scripted:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.thread.join(10)
+        self.listener.close()
+
+
+# --- addresses and options ---
+
+
+@pytest.mark.parametrize("spelling", ["tuple", "string", "arguments", "list"])
+def test_server_spellings(shared_memcached: Any, spelling: str) -> None:
+    host, port = shared_memcached.address
+    made = {
+        "tuple": lambda: Client((host, port)),
+        "string": lambda: Client(f"{host}:{port}"),
+        "arguments": lambda: Client(host, port),
+        "list": lambda: Client([host, port]),  # type: ignore[call-overload]
+    }[spelling]()
+    with made as client:
+        assert client.server == (host, port)
+        assert client.version()
+
+
+def test_default_port_and_brackets() -> None:
+    assert Client("example").server == ("example", 11211)
+    assert Client("[::1]").server == ("::1", 11211)
+    assert Client("[::1]:5").server == ("::1", 5)
+    assert Client("unix:/tmp/x").server == "/tmp/x"
+    assert Client("/tmp/x").server == "/tmp/x"
+    with pytest.raises(ValueError, match="Unsupported server"):
+        Client(5)  # type: ignore[call-overload]
+
+
+def test_unix_socket(memcached_server: ServerFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = str(tmp_path / "socket")
+    memcached_server(path=path)
+    with caplog.at_level(logging.INFO, "rmemcached.client"), Client(path) as client:
+        client.set("key", LARGE, noreply=False)
+        assert client.get("key") == LARGE
+        assert client.transport == "tcp"
+    assert "a UNIX socket" in caplog.text
+    with pytest.raises(ValueError, match="UNIX socket"):
+        Client(path, transport="soft_iw")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"transport": "pigeon"}, "auto, soft_iw, tcp"),
+        ({"timeout": 0}, "positive"),
+        ({"connect_timeout": -1}, "positive"),
+        ({"spin": -1}, "spin"),
+        ({"tls_context": object()}, "TLS"),
+        ({"socket_module": object()}, "socket_module"),
+        ({"socket_keepalive": 5}, "KeepaliveOpts"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Client("127.0.0.1", **arguments)
+
+
+def test_wrong_types(client: Client) -> None:
+    with pytest.raises(TypeError):
+        client.get(5)  # type: ignore[arg-type]
+    with pytest.raises(MemcacheIllegalInputError):
+        client.set("key", b"x", flags="0 q")  # type: ignore[arg-type]
+    with pytest.raises(MemcacheIllegalInputError, match="empty"):
+        client.get("")
+    with pytest.raises(TypeError):
+        Client("127.0.0.1", key_prefix=5)  # type: ignore[call-overload]
+
+
+def test_keepalive_and_no_delay(make_client: Callable[..., Client], key: str) -> None:
+    client = make_client(socket_keepalive=KeepaliveOpts(idle=5, intvl=2, cnt=3), no_delay=False, connect_timeout=5)
+    client.set(key, b"x")
+    assert client.get(key) == b"x"
+    with pytest.raises(ValueError):
+        KeepaliveOpts(idle=0)
+
+
+# --- choice of the transport ---
+
+
+def test_auto_takes_rdma(shared_rmemcached: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "rmemcached.client"), Client(shared_rmemcached.address) as client:
+        assert client.transport == "auto"
+        client.version()
+        assert client.transport == "soft_iw"
+        client.close()
+        client.version()
+    assert len(caplog.records) == 1
+    assert "transport soft_iw (both ends have it)" in caplog.text
+
+
+def test_auto_falls_back_to_tcp(shared_memcached: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "rmemcached.client"), Client(shared_memcached.address) as client:
+        client.version()
+        assert client.transport == "tcp"
+        client.close()
+        client.version()
+    assert len(caplog.records) == 1
+    assert "the server answered ERROR" in caplog.text
+
+
+def test_pinned_transport_does_not_fall_back(shared_memcached: Any) -> None:
+    with Client(shared_memcached.address, transport="soft_iw") as client:
+        with pytest.raises(MemcacheServerError, match="the server answered ERROR"):
+            client.get("key")
+        with pytest.raises(MemcacheServerError, match="the server answered ERROR"):
+            client.set("key", b"x")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"RDMA version=1 transport=soft_iw qpn=1\r\n",
+        b"RDMA version=1 transport=soft_iw qpn=x credits=32 msgsize=8192 token=00\r\n",
+        b"RDMA version=1 transport=soft_iw qpn=99999999999 credits=32 msgsize=8192 token=" + b"0" * 32 + b"\r\n",
+        b"RDMA\r\n",
+        b"R" * 5000,
+        b"",
+    ],
+)
+def test_nonsense_in_the_exchange(answer: bytes) -> None:
+    with (
+        Scripted(answer) as server,
+        Client(server.address, transport="soft_iw", connect_timeout=5) as client,
+        pytest.raises(MemcacheServerError),
+    ):
+        client.get("key")
+
+
+def test_exchange_times_out(shared_rmemcached: Any) -> None:
+    with (
+        Client(shared_rmemcached.address, transport="soft_iw", connect_timeout=0.2) as client,
+        stopped(shared_rmemcached.pid),
+        pytest.raises(TimeoutError),
+    ):
+        client.get("key")
+
+
+# --- ends ---
+
+
+def test_close_is_idempotent_and_the_next_command_reconnects(client: Client, key: str) -> None:
+    client.close()
+    client.set(key, b"value")
+    client.close()
+    client.close()
+    assert client.get(key) == b"value"
+    client.quit()
+    assert client.get(key) == b"value"
+    with client as same:
+        assert same is client
+        assert client.get(key) == b"value"
+
+
+def test_collected_while_open(backend: Any) -> None:
+    client = Client(backend.server.address, transport=backend.transport)
+    client.version()
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        del client
+        gc.collect()
+
+
+def test_collected_when_closed_or_never_connected(backend: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        client = Client(backend.server.address, transport=backend.transport)
+        client.version()
+        client.close()
+        del client
+        Client(backend.server.address)
+        gc.collect()
+
+
+def test_nothing_leaks(backend: Any, key: str) -> None:
+    def cycle() -> None:
+        with Client(backend.server.address, transport=backend.transport, default_noreply=False) as client:
+            client.set(key, LARGE)
+            assert client.get(key) == LARGE
+
+    def counts() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    cycle()
+    before = counts()
+    for _ in range(100):
+        cycle()
+    assert counts() == before
+
+
+def test_server_gone_is_a_refused_connection(client: Client) -> None:
+    client.close()
+    with pytest.raises(ConnectionRefusedError):
+        Client(("127.0.0.1", free_port()), transport="tcp").get("key")
+    with pytest.raises(ConnectionRefusedError):
+        Client(("127.0.0.1", free_port())).get("key")
+
+
+@pytest.mark.parametrize("transport, name", [("tcp", "memcached"), ("tcp", "rmemcached"), ("soft_iw", "rmemcached")])
+@pytest.mark.parametrize("operation", ["get", "get large", "set", "set large", "get_many", "set_many"])
+def test_server_killed_in_the_middle(request: pytest.FixtureRequest, transport: str, name: str, operation: str) -> None:
+    server = request.getfixturevalue(f"{name}_server")("-I", "8m")
+    with Client(server.address, transport=transport, default_noreply=False, timeout=20) as client:
+        client.set("small", b"x")
+        client.set("large", LARGE)
+        calls: dict[str, Callable[[], Any]] = {
+            "get": lambda: client.get("small"),
+            "get large": lambda: client.get("large"),
+            "set": lambda: client.set("small", b"y"),
+            "set large": lambda: client.set("large", LARGE * 10),
+            "get_many": lambda: client.get_many(["small", "large"] * 10),
+            "set_many": lambda: client.set_many({"a": LARGE, "b": b"x", "c": LARGE}),
+        }
+        suspend(server.pid)
+        raised: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                calls[operation]()
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        wait_until_busy(client)
+        server.kill()
+        thread.join(20)
+        assert len(raised) == 1
+        assert isinstance(raised[0], (MemcacheUnexpectedCloseError, ConnectionError)), raised
+        with pytest.raises(OSError):
+            client.get("small")
+
+
+def wait_until_busy(client: Client) -> None:
+    """Returns when another thread is in a call of the client that does not end."""
+    while True:
+        try:
+            client.close()
+        except RuntimeError:
+            return
+
+
+def test_server_restarts(rmemcached_server: ServerFactory) -> None:
+    first = rmemcached_server()
+    client = Client(first.address, default_noreply=False)
+    client.set("key", b"value")
+    first.stop()
+    with pytest.raises((MemcacheUnexpectedCloseError, ConnectionError)):
+        client.get("key")
+    with pytest.raises(ConnectionRefusedError):
+        client.get("key")
+    client.close()
+
+
+def test_the_servers_reason_is_in_the_message(shared_rmemcached: Any) -> None:
+    with Client(shared_rmemcached.address, transport="soft_iw", timeout=20) as client:
+        with pytest.raises(MemcacheUnexpectedCloseError, match="SERVER_ERROR rdma: RDMA READ failed"):
+            client.raw_command("ms key 100000 @1000:1")
+        assert client.version()
+        assert client.get("key") is None
+
+
+@pytest.mark.parametrize("spin", [None, 0])
+def test_timeout(backend: Any, spin: float | None, key: str) -> None:
+    with Client(
+        backend.server.address, transport=backend.transport, timeout=0.2, default_noreply=False, spin=spin
+    ) as client:
+        client.set(key, LARGE)
+        with stopped(backend.server.pid):
+            for call in (
+                lambda: client.get(key),
+                lambda: client.set(key, LARGE * 20),
+            ):
+                with pytest.raises(TimeoutError):
+                    call()
+                with pytest.raises(TimeoutError):  # a new connection: accepted by the kernel, not served
+                    Client(backend.server.address, transport="tcp", timeout=0.2).get(key)
+        client.close()
+        assert client.get(key) in (LARGE, LARGE * 20)
+
+
+@pytest.mark.parametrize(
+    "answer, error",
+    [
+        (b"XYZZY\r\n", MemcacheUnknownError),
+        (b"VA x\r\n", MemcacheUnknownError),
+        (b"VA 3\r\nabcd\r\n", MemcacheUnknownError),
+        (b"VA 99999999999999999999999\r\n", MemcacheUnknownError),
+        (b"VA 999999999999\r\n", MemcacheUnknownError),
+        (b"VA 3 f99999999999\r\nabc\r\n", MemcacheUnknownError),
+        (b"VA 5 @\r\n", MemcacheUnknownError),
+        (b"VA 10\r\nabc", MemcacheUnexpectedCloseError),
+        (b"VA 100000\r\n" + b"x" * 50000, MemcacheUnexpectedCloseError),
+        (b"V", MemcacheUnexpectedCloseError),
+        (b"", MemcacheUnexpectedCloseError),
+        (b"x" * 200000, MemcacheUnknownError),
+        (b"ERROR\r\n", MemcacheUnknownCommandError),
+        (b"CLIENT_ERROR no\r\n", MemcacheClientError),
+        (b"SERVER_ERROR no\r\n", MemcacheServerError),
+    ],
+)
+def test_hostile_server(answer: bytes, error: type[Exception]) -> None:
+    with Scripted(answer, answer) as server:
+        with Client(server.address, transport="tcp", timeout=20, serde=Identity()) as client:
+            with pytest.raises(error) as raised:
+                client.get("key")
+            assert raised.type is error
+            client.close()
+        with Client(server.address, transport="tcp", timeout=20, ignore_exc=True) as client:
+            assert client.get("key", "default") == "default"
+
+
+class Identity:
+    """A serde that leaves values alone; the client asks the server for the flags then."""
+
+    def serialize(self, key: Any, value: Any) -> tuple[Any, int]:
+        return value, 0
+
+    def deserialize(self, key: Any, value: bytes, flags: int) -> Any:
+        return value
+
+
+def test_reply_in_small_pieces(key: str) -> None:
+    """Every reply cut at every place."""
+    text = b"VA 10 f7\r\n0123456789\r\n"
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for cut in range(1, len(text)):
+                received = b""
+                while not received.endswith(b"\r\n"):
+                    received += connection.recv(1000)
+                connection.sendall(text[:cut])
+                connection.sendall(text[cut:])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        with Client(listener.getsockname()[:2], transport="tcp", timeout=20, serde=Identity()) as client:
+            for _ in range(1, len(text)):
+                assert client.get("key") == b"0123456789"
+        thread.join(20)
+
+
+# --- signals, threads, forks ---
+
+
+@pytest.mark.parametrize("spin", [None, 0])
+def test_signal_handlers_run_while_waiting(backend: Any, key: str, spin: float | None) -> None:
+    with Client(
+        backend.server.address, transport=backend.transport, timeout=20, default_noreply=False, spin=spin
+    ) as client:
+        client.set(key, b"value")
+        seen = []
+
+        def go_on(number: int, frame: object) -> None:
+            seen.append(number)
+            os.kill(backend.server.pid, signal.SIGCONT)
+
+        def give_up(number: int, frame: object) -> None:
+            raise InterruptedError("given up")
+
+        previous = signal.signal(signal.SIGALRM, go_on)
+        try:
+            with stopped(backend.server.pid):
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                assert client.get(key) == b"value"
+            assert seen == [signal.SIGALRM]
+            signal.signal(signal.SIGALRM, give_up)
+            with stopped(backend.server.pid):
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                with pytest.raises(InterruptedError, match="given up"):
+                    client.get(key)
+            assert client.get(key) == b"value"
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+
+
+def test_second_thread_is_refused(backend: Any, key: str) -> None:
+    with Client(backend.server.address, transport=backend.transport, timeout=20, default_noreply=False) as client:
+        client.set(key, b"value")
+        results: list[Any] = []
+        thread = threading.Thread(target=lambda: results.append(client.get(key)))
+        with stopped(backend.server.pid):
+            thread.start()
+            wait_until_busy(client)
+            with pytest.raises(RuntimeError, match="in use"):
+                client.get(key)
+        thread.join(20)
+        assert results == [b"value"]
+
+
+def test_other_threads_run_while_one_waits(backend: Any, key: str) -> None:
+    """The GIL is released: the main thread can let the server go on."""
+    with Client(backend.server.address, transport=backend.transport, timeout=20, default_noreply=False) as client:
+        client.set(key, b"value")
+        with stopped(backend.server.pid):
+            thread = threading.Thread(target=client.get, args=(key,))
+            thread.start()
+            wait_until_busy(client)
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def in_child(body: Callable[[], None]) -> None:
+    """Runs body in a forked child and fails when it raised."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            body()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_fork(backend: Any, key: str) -> None:
+    with Client(backend.server.address, transport=backend.transport, timeout=20, default_noreply=False) as client:
+        client.set(key, LARGE)
+
+        def child() -> None:
+            for call in (lambda: client.get(key), lambda: client.set(key, b"child")):
+                with pytest.raises(RuntimeError, match="parent process"):
+                    call()
+            client.close()
+            assert client.get(key) == LARGE
+            assert client.set(key, b"child") is True
+            client.close()
+            with Client(backend.server.address, transport=backend.transport) as other:
+                assert other.get(key) == b"child"
+
+        in_child(child)
+        assert client.get(key) == b"child"
+        in_child(client.close)
+        assert client.get(key) == b"child"
+
+
+def test_close_in_the_parent_ends_the_connection_in_spite_of_a_child(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server()
+    with Client(server.address, transport="tcp") as watcher:
+        client = Client(server.address, transport="soft_iw")
+        client.version()
+        read_end, write_end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(write_end)
+            os.read(read_end, 1)
+            os._exit(0)
+        os.close(read_end)
+        try:
+            client.close()
+            while watcher.stats("rdma")[b"rdma_queue_pairs"] != 0:
+                pass
+        finally:
+            os.close(write_end)
+            os.waitpid(pid, 0)
+
+
+# --- together with pymemcache ---
+
+
+def test_hash_client(shared_memcached: Any, shared_rmemcached: Any, key: str) -> None:
+    class OurHashClient(HashClient):  # type: ignore[misc]
+        client_class = Client
+
+    hashed = OurHashClient([shared_memcached.address, shared_rmemcached.address], default_noreply=False, timeout=20)
+    values = {f"{key}-{i}": f"{i}".encode() for i in range(100)}
+    assert hashed.set_many(values) == []
+    assert hashed.get_many(values) == values
+    assert hashed.get(f"{key}-5") == b"5"
+    hashed.close()
