@@ -22,13 +22,13 @@ from libc.errno cimport (
     EPROTO,
 )
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.fcntl cimport F_GETFL, O_NONBLOCK, fcntl
 from posix.unistd cimport close, read, write
 
-from rmemcached.atomics cimport fetch_add, fetch_sub, load_acquire, relaxed_load
+from rmemcached.atomics cimport fetch_add, fetch_sub, load_acquire, relaxed_load, store_release
 from rmemcached.verbs.iwarp cimport *
 from rmemcached.verbs.verbs cimport *
 
@@ -108,6 +108,7 @@ cdef extern from "<sys/timerfd.h>" nogil:
     int CLOCK_MONOTONIC
     int TFD_CLOEXEC
     int TFD_NONBLOCK
+    int clock_gettime(int clock, timespec *out) noexcept
     int timerfd_create(int clock, int flags) noexcept
     int timerfd_settime(int fd, int flags, const itimerspec *due, itimerspec *was) noexcept
 

@@ -5,6 +5,7 @@ cdef bint domain_open(soft_domain *domain, bint events) noexcept nogil:
     """Makes the descriptors and locks. False with errno set; then nothing is left open."""
     cdef epoll_event event
     domain.event_fd = -1
+    domain.watched = events
     domain.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
     if domain.epoll_fd < 0:
         return False
@@ -80,7 +81,7 @@ cdef void domain_progress(soft_domain *domain, bint wait) noexcept nogil:
     direct = domain.nlinks <= 2
     link = domain.links
     while direct and link != NULL:
-        direct = not link.qp.tx_blocked and link.qp.phase != STREAM_REQUESTED and link.qp.phase != STREAM_ATTACHING
+        direct = not link.qp.tx_blocked
         link = link.next
     if direct:
         link = domain.links
@@ -88,6 +89,8 @@ cdef void domain_progress(soft_domain *domain, bint wait) noexcept nogil:
             qp_progress(link.qp, EPOLLIN, domain)
             link = link.next
     else:
+        if not domain.watched:
+            domain_watch(domain)
         n = epoll_wait(domain.epoll_fd, ready, PROGRESS_EVENTS, 0)
         for i in range(n):
             if ready[i].data.u64 == 0:
@@ -98,6 +101,18 @@ cdef void domain_progress(soft_domain *domain, bint wait) noexcept nogil:
             else:
                 qp_progress(qp, ready[i].events, domain)
     pthread_mutex_unlock(&domain.progress)
+
+
+cdef void domain_watch(soft_domain *domain) noexcept nogil:
+    """Puts the streams into the epoll set, these and later ones. The progress lock is held."""
+    cdef soft_link *link = domain.links
+    store_release(&domain.watched, 1)
+    while link != NULL:
+        pthread_mutex_lock(&link.qp.lock)
+        if link.qp.fd >= 0 and not link.watched and not stream_watch(link.qp, link):
+            qp_error(link.qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
+        pthread_mutex_unlock(&link.qp.lock)
+        link = link.next
 
 
 cdef void domain_forget(soft_domain *domain, soft_link *link) noexcept nogil:

@@ -66,6 +66,7 @@ cdef struct soft_domain:
     pthread_mutex_t progress         # held while a thread makes progress; guards links
     int epoll_fd                     # streams, start-up timers, event_fd
     int event_fd                     # readable while events are pending; -1 without a channel
+    bint watched                     # streams are in the epoll set; without a channel only when there is need
     soft_link *links
     uint32_t nlinks
     pthread_mutex_t events           # guards the rest, and the event fields of soft_cq
@@ -79,6 +80,7 @@ cdef struct soft_link:               # a queue pair in a domain's list
     soft_link *prev
     soft_qp *qp
     soft_domain *domain
+    bint watched                     # the stream is in the domain's epoll set; guarded by soft_qp.lock
 
 cdef struct soft_channel:
     ibv_comp_channel ibv             # refcnt: CQs; under context lock
@@ -146,6 +148,7 @@ cdef struct tx_cursor:
     uint32_t next_wqe
     uint32_t next_response
     uint32_t offset                  # payload octets of the message before the next FPDU
+    uint32_t mulpdu                  # for all FPDUs of the message
     uint32_t send_msn
     uint32_t read_msn
     uint32_t reads                   # READ requests sent
@@ -179,9 +182,9 @@ cdef struct soft_qp:
     bint sig_all
 
     int fd                           # -1 without a stream
-    int timer_fd                     # start-up time-out; -1 without
     uint8_t phase
-    bint registered                  # fd is in the domains' epoll sets
+    int timer_fd                     # start-up time-out for domains that are watched; -1 without
+    int64_t deadline                 # of the start-up, CLOCK_MONOTONIC nanoseconds
     bint crc
     bint tx_gate                     # FPDUs may be sent (a responder's: after the first that came in)
     bint tx_blocked                  # waiting for EPOLLOUT

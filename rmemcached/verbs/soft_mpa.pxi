@@ -97,20 +97,55 @@ cdef int stream_begin(soft_qp *qp) noexcept nogil:
     return 0
 
 
-cdef int stream_undo(soft_qp *qp, int error) noexcept nogil:
-    """Leaves the queue pair without a stream, as before stream_begin. qp.lock is held."""
+cdef int64_t monotonic() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t> now.tv_sec * 1000000000 + now.tv_nsec
+
+
+cdef bint stream_watch(soft_qp *qp, soft_link *link) noexcept nogil:
+    """Puts the stream, and its start-up timer, into the link's epoll set. False with errno set: neither is."""
+    cdef epoll_event event
+    cdef itimerspec due
+    cdef int64_t left
+    event.events = EPOLLIN | EPOLLOUT if qp.tx_blocked else EPOLLIN
+    event.data.u64 = <uint64_t> <uintptr_t> qp
+    if epoll_ctl(link.domain.epoll_fd, EPOLL_CTL_ADD, qp.fd, &event) < 0:
+        return False
+    if qp.phase == STREAM_REQUESTED:
+        if qp.timer_fd < 0:
+            qp.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
+            left = qp.deadline - monotonic()
+            memset(&due, 0, sizeof(due))
+            due.it_value.tv_sec = left // 1000000000 if left > 0 else 0
+            due.it_value.tv_nsec = left % 1000000000 if left > 0 else 1
+            timerfd_settime(qp.timer_fd, 0, &due, NULL)
+        event.events = EPOLLIN
+        event.data.u64 |= EVENT_TIMER
+        if epoll_ctl(link.domain.epoll_fd, EPOLL_CTL_ADD, qp.timer_fd, &event) < 0:
+            epoll_ctl(link.domain.epoll_fd, EPOLL_CTL_DEL, qp.fd, NULL)
+            return False
+    link.watched = True
+    return True
+
+
+cdef void stream_unwatch(soft_qp *qp) noexcept nogil:
+    """Takes the stream out of all epoll sets."""
     cdef int i
+    stream_stop_timer(qp)
     for i in range(qp.ndomains):
-        if qp.fd >= 0:
+        if qp.links[i].watched:
             epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_DEL, qp.fd, NULL)
-    if qp.timer_fd >= 0:
-        close(qp.timer_fd)
+            qp.links[i].watched = False
+
+
+cdef int stream_undo(soft_qp *qp, int error) noexcept nogil:
+    """Leaves the queue pair without a stream, as before stream_begin. qp.lock is held, and released."""
+    stream_unwatch(qp)
     free(qp.start_frame)
     qp.start_frame = NULL
-    qp.timer_fd = -1
     qp.fd = -1
-    qp.registered = False
-    if qp.phase == STREAM_ATTACHING:
+    if qp.phase != STREAM_CLOSED:
         qp.phase = STREAM_NONE
     pthread_mutex_unlock(&qp.lock)
     errno.errno = error
@@ -119,8 +154,6 @@ cdef int stream_undo(soft_qp *qp, int error) noexcept nogil:
 
 cdef int stream_attach(soft_qp *qp, int fd, uint8_t *frame, size_t length, bint initiator) noexcept nogil:
     """Ties fd to the queue pair and sends the start-up frame, which it takes over. 0, or -1 with errno."""
-    cdef epoll_event event
-    cdef itimerspec due
     cdef int one = 1
     cdef int i
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
@@ -141,26 +174,14 @@ cdef int stream_attach(soft_qp *qp, int fd, uint8_t *frame, size_t length, bint 
     if qp.responses == NULL or qp.rx_buffer == NULL:
         return stream_undo(qp, ENOMEM)
     qp.fd = fd
-    event.events = EPOLLIN
-    event.data.u64 = <uint64_t> <uintptr_t> qp
-    for i in range(qp.ndomains):
-        if epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0:
-            return stream_undo(qp, errno.errno)
     if initiator:
-        qp.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
-        if qp.timer_fd < 0:
-            return stream_undo(qp, errno.errno)
-        memset(&due, 0, sizeof(due))
-        due.it_value.tv_sec = START_SECONDS
-        timerfd_settime(qp.timer_fd, 0, &due, NULL)
-        event.data.u64 |= EVENT_TIMER
-        for i in range(qp.ndomains):
-            if epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_ADD, qp.timer_fd, &event) < 0:
-                return stream_undo(qp, errno.errno)
+        qp.deadline = monotonic() + START_SECONDS * <int64_t> 1000000000
         qp.phase = STREAM_REQUESTED
     elif not stream_open(qp):
         return stream_undo(qp, ENOMEM)
-    qp.registered = True
+    for i in range(qp.ndomains):
+        if load_acquire(&qp.domains[i].watched) and not stream_watch(qp, &qp.links[i]):
+            return stream_undo(qp, errno.errno)
     stream_start(qp)
     pthread_mutex_unlock(&qp.lock)
     qp_settle(qp, NULL)
@@ -194,8 +215,6 @@ cdef void stream_start(soft_qp *qp) noexcept nogil:
 cdef bint stream_open(soft_qp *qp) noexcept nogil:
     """From start-up to full operation. False: no memory."""
     cdef uint8_t *larger
-    cdef int segment = 0
-    cdef socklen_t size = sizeof(segment)
     if qp.crc:
         # A frame is looked at only when all of it has been checked.
         larger = <uint8_t *> realloc(qp.rx_buffer, RX_BUFFER_CRC)
@@ -203,9 +222,7 @@ cdef bint stream_open(soft_qp *qp) noexcept nogil:
             return False
         qp.rx_buffer = larger
         qp.rx_capacity = RX_BUFFER_CRC
-    if getsockopt(qp.fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &size) < 0 or segment <= 0:
-        segment = ULPDU_MAX
-    qp.mulpdu = mulpdu_of(<uint32_t> segment)
+    stream_measure(qp)
     qp.rx_start = 0
     qp.rx_end = 0
     qp.rx_need = 0
@@ -216,30 +233,32 @@ cdef bint stream_open(soft_qp *qp) noexcept nogil:
     return True
 
 
+cdef void stream_measure(soft_qp *qp) noexcept nogil:
+    """Fits FPDUs to TCP's segments. These grow with the peer's window, which starts small."""
+    cdef int segment = 0
+    cdef socklen_t size = sizeof(segment)
+    if getsockopt(qp.fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &size) < 0 or segment <= 0:
+        segment = ULPDU_MAX
+    qp.mulpdu = mulpdu_of(<uint32_t> segment)
+
+
 cdef void stream_stop_timer(soft_qp *qp) noexcept nogil:
-    cdef int i
-    if qp.timer_fd < 0:
-        return
-    for i in range(qp.ndomains):
-        epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_DEL, qp.timer_fd, NULL)
-    close(qp.timer_fd)
-    qp.timer_fd = -1
+    # Nobody else has the descriptor: closing it takes it out of the epoll sets.
+    if qp.timer_fd >= 0:
+        close(qp.timer_fd)
+        qp.timer_fd = -1
 
 
 cdef void stream_close(soft_qp *qp) noexcept nogil:
     """Closes the stream, if there is one. Nothing on it is read or written any more."""
-    cdef int i
-    stream_stop_timer(qp)
+    stream_unwatch(qp)
     if qp.fd >= 0:
-        for i in range(qp.ndomains):
-            epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_DEL, qp.fd, NULL)
         close(qp.fd)
         qp.fd = -1
     free(qp.start_frame)
     qp.start_frame = NULL
     free(qp.bounce)
     qp.bounce = NULL
-    qp.registered = False
     qp.tx_blocked = False
     qp.phase = STREAM_CLOSED
 
@@ -262,7 +281,8 @@ cdef void qp_want_out(soft_qp *qp, bint wanted) noexcept nogil:
     event.events = EPOLLIN | EPOLLOUT if wanted else EPOLLIN
     event.data.u64 = <uint64_t> <uintptr_t> qp
     for i in range(qp.ndomains):
-        epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_MOD, qp.fd, &event)
+        if qp.links[i].watched:
+            epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_MOD, qp.fd, &event)
 
 
 cdef int soft_iw_connect(ibv_qp *ibqp, int fd, const soft_iw_options *options) noexcept nogil:
@@ -342,7 +362,7 @@ cdef int stream_reply(soft_qp *qp) noexcept nogil:
         if n >= 0 or errno.errno != EINTR:
             break
     if n < 0:
-        return 0 if errno.errno == EAGAIN else -1
+        return 0 if errno.errno == EAGAIN and monotonic() < qp.deadline else -1
     if n == 0:
         return -1
     qp.rx_end += <uint32_t> n

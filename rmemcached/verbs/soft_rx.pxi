@@ -484,9 +484,10 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
                 room = qp.rx_capacity - qp.rx_end
         target.iov[target.niov].iov_base = qp.rx_buffer + qp.rx_end
         target.iov[target.niov].iov_len = room
-        memset(&message, 0, sizeof(message))
-        message.msg_iov = target.iov
-        message.msg_iovlen = <size_t> target.niov + 1
+        if direct:
+            memset(&message, 0, sizeof(message))
+            message.msg_iov = target.iov
+            message.msg_iovlen = <size_t> target.niov + 1
         want = direct + room
         while True:
             if direct == 0:

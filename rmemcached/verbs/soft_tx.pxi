@@ -137,7 +137,7 @@ cdef int tx_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, u
         cur.reads += 1
         return TX_BUILT if tx_gather_owned(b, header, size) else TX_FULL
     size = TAGGED_HEADER if swqe.opcode == IBV_WR_RDMA_WRITE else UNTAGGED_HEADER
-    room = qp.mulpdu + 2 - size
+    room = cur.mulpdu + 2 - size
     payload = swqe.length - cur.offset
     frame.last = payload <= room
     if payload > room:
@@ -161,6 +161,10 @@ cdef int tx_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, u
         return TX_FULL
     if swqe.flags & IBV_SEND_INLINE:
         header = qp.sq_inline + <size_t> index * qp.cap.max_inline_data + cur.offset
+        if payload <= TX_COPY:
+            memcpy(b.arena + b.used, header, payload)
+            header = b.arena + b.used
+            b.used += payload
         if qp.crc:
             crc[0] = crc32c_add(crc[0], header, payload)
         return TX_BUILT if payload == 0 or tx_gather_owned(b, header, payload) else TX_FULL
@@ -170,7 +174,7 @@ cdef int tx_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, u
 cdef int tx_response(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, uint32_t *crc) noexcept nogil:
     """Header and payload of the next FPDU of a READ response."""
     cdef const soft_response *response = &qp.responses[cur.next_response % qp.ird]
-    cdef uint32_t room = qp.mulpdu + 2 - TAGGED_HEADER
+    cdef uint32_t room = cur.mulpdu + 2 - TAGGED_HEADER
     cdef uint32_t payload = response.length - cur.offset
     cdef uint8_t *header = b.arena + b.used
     cdef const uint8_t *data
@@ -232,6 +236,7 @@ cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil:
     """Between messages: what comes next. READ responses and requests take turns. False: nothing."""
     cdef bint response = cur.next_response != qp.responses_tail
     cdef bint request
+    cdef uint32_t length
     if cur.kind != TX_NONE:
         return True
     if response and cur.response_turn:
@@ -243,6 +248,13 @@ cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil:
         cur.kind = TX_REQUEST if request else TX_RESPONSE
     cur.response_turn = cur.kind == TX_REQUEST
     cur.offset = 0
+    if cur.kind == TX_RESPONSE:
+        length = qp.responses[cur.next_response % qp.ird].length
+    else:
+        length = qp.sq[cur.next_wqe & qp.sq_mask].length
+    if length > qp.mulpdu:
+        stream_measure(qp)
+    cur.mulpdu = qp.mulpdu
     return True
 
 
@@ -370,14 +382,18 @@ cdef void tx_commit(soft_qp *qp, tx_batch *b, size_t written) noexcept nogil:
 
 
 cdef ssize_t tx_write(soft_qp *qp, tx_batch *b) noexcept nogil:
-    """One sendmsg. Octets taken, or -1 with errno; the regions are let go."""
+    """One system call. Octets taken, or -1 with errno; the regions are let go."""
     cdef msghdr message
     cdef ssize_t n
-    memset(&message, 0, sizeof(message))
-    message.msg_iov = b.iov
-    message.msg_iovlen = <size_t> b.niov
+    if b.niov > 1:
+        memset(&message, 0, sizeof(message))
+        message.msg_iov = b.iov
+        message.msg_iovlen = <size_t> b.niov
     while True:
-        n = sendmsg(qp.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+        if b.niov == 1:
+            n = send(qp.fd, b.iov[0].iov_base, b.iov[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
+        else:
+            n = sendmsg(qp.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
         if n >= 0 or errno.errno != EINTR:
             break
     tx_release(b)
