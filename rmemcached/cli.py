@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getopt
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from rmemcached.settings import MEGABYTE, Settings
 EX_USAGE = 64
 EX_NOUSER = 67
 EX_OSERR = 71
+DESCRIPTORS_OF_ITS_OWN = 32  # listening sockets, standard streams, the interpreter's; besides a few for each thread
 
 SHORT = "p:U:s:a:l:du:m:Mc:vhViP:f:n:t:R:Cb:I:Fo:"
 LONG = {
@@ -136,8 +138,16 @@ def parse_extended(text: str, settings: Settings) -> None:
 
         return convert
 
+    def hash_power(value: str) -> int:
+        power = integer(value, f"could not parse argument to hashpower: {value}")
+        if power < 12:
+            raise UsageError(f"Initial hashtable multiplier of {power} is too low")
+        if power > 32:
+            raise UsageError(f"Initial hashtable multiplier of {power} is too high")
+        return power
+
     numbers = {
-        "hashpower": ("hash_power", numeric("hashpower", 12, 32)),
+        "hashpower": ("hash_power", hash_power),
         "slab_chunk_max": ("slab_chunk_max", numeric("slab_chunk_max", 1, 1024)),
         "rdma_eager": ("rdma_eager", numeric("rdma_eager", 0, 1 << 30)),
         "rdma_credits": ("rdma_credits", numeric("rdma_credits", 2, 1024)),
@@ -157,13 +167,26 @@ def parse_extended(text: str, settings: Settings) -> None:
             setattr(settings, *switches[name])
         elif name in numbers:
             if not value:
-                raise UsageError(f"Missing {name} argument")
+                what = "numeric argument for hashpower" if name == "hashpower" else f"{name} argument"
+                raise UsageError(f"Missing {what}")
             attribute, convert = numbers[name]
             setattr(settings, attribute, convert(value))
             if name == "slab_chunk_max":
                 settings.slab_chunk_max *= 1024
         else:
             raise UsageError(f'Illegal suboption "{word}"')
+
+
+def getopt_message(error: getopt.GetoptError) -> str:
+    """What the C library's getopt_long says."""
+    missing = "requires argument" in error.msg
+    if "not a unique prefix" in error.msg:
+        return f"option '--{error.opt}' is ambiguous"
+    if len(error.opt) == 1:
+        return f"option requires an argument -- '{error.opt}'" if missing else f"invalid option -- '{error.opt}'"
+    if "must not have" in error.msg:
+        return f"option '--{error.opt}' doesn't allow an argument"
+    return f"option '--{error.opt}' requires an argument" if missing else f"unrecognized option '--{error.opt}'"
 
 
 def parse(arguments: Sequence[str]) -> tuple[Settings, Action]:
@@ -173,13 +196,15 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, Action]:
     try:
         options, _ = getopt.gnu_getopt(list(arguments), SHORT, list(LONG))
     except getopt.GetoptError as error:
-        raise UsageError(f'memcached: {error.msg}\nIllegal argument "{error.opt}"') from None
+        raise UsageError(f'memcached: {getopt_message(error)}\nIllegal argument "?"') from None
     names = {name.rstrip("="): short for name, short in LONG.items()}
     for option, value in options:
         flag = names[option[2:]] if option.startswith("--") else option[1:]
         match flag:
             case "p":
                 settings.port = integer(value, f"Invalid port number: {value}", -1)
+                if settings.port > 65535:
+                    raise UsageError(f"ERROR: Invalid port number {value}.", EX_USAGE)
             case "U":
                 if integer(value, f"Invalid UDP port number: {value}") != 0:
                     raise UsageError("This server is not built with UDP support: only -U 0 is accepted.", EX_USAGE)
@@ -276,12 +301,28 @@ def check(settings: Settings) -> None:
         raise UsageError(message, EX_USAGE)
 
 
+def raise_file_limit(settings: Settings) -> None:
+    """Lets the process have as many descriptors as -c asks for; an RDMA client uses two."""
+    needed = settings.max_connections * (2 if settings.rdma else 1) + DESCRIPTORS_OF_ITS_OWN + 8 * settings.threads
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    enough = hard == resource.RLIM_INFINITY or hard >= needed
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard if enough else needed))
+    except (OSError, ValueError):
+        if hard < settings.max_connections + DESCRIPTORS_OF_ITS_OWN:
+            message = "failed to set rlimit for open files. Try starting as root or requesting smaller maxconns value."
+            raise UsageError(message, EX_OSERR) from None
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def drop_privileges(user: str | None) -> None:
     """Becomes `user` when run as root, as memcached demands."""
     if os.getuid() != 0 and os.geteuid() != 0:
         return
     if not user:
-        raise UsageError("can't run as root without the -u switch", EX_USAGE)
+        raise UsageError("must add '-u root' to start as root", EX_USAGE)
     import pwd
 
     try:
@@ -330,11 +371,18 @@ def save_pid(path: str) -> None:
 def serve(settings: Settings, action: Action) -> int:
     from rmemcached.server.server import Server, ServerError
 
+    # Until the daemon waits for signals itself, they end the process as they end any other.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     server = Server(settings)
     saved = False
     try:
-        server.listen()
+        raise_file_limit(settings)
+        if settings.socket_path is None:
+            # A port below 1024 needs root; the UNIX socket is to belong to the user.
+            server.listen()
         drop_privileges(action.user)
+        if settings.socket_path is not None:
+            server.listen()
         if action.daemonize:
             sys.stdout.flush()
             daemonize(settings.verbose)
@@ -342,7 +390,10 @@ def serve(settings: Settings, action: Action) -> int:
             save_pid(action.pidfile)
             saved = True
         number = server.run()
-        print(f"Signal handled: {signal.strsignal(number)}.", file=sys.stderr)
+        if number == signal.SIGUSR1:
+            print("Gracefully stopping", file=sys.stderr)
+        elif settings.verbose:
+            print("Exiting normally", file=sys.stderr)
         return 0
     except ServerError as error:
         raise UsageError(str(error), error.status) from None

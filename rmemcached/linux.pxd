@@ -68,8 +68,10 @@ cdef extern from "<signal.h>" nogil:
     ctypedef struct sigset_t:
         pass
     enum:
+        SIGHUP
         SIGINT
         SIGTERM
+        SIGUSR1
         SIG_BLOCK
         SIG_SETMASK
     int sigemptyset(sigset_t *set)

@@ -4,6 +4,7 @@ import errno as errno_codes
 import os
 import socket
 import stat
+import sys
 import time
 
 from libc.stdint cimport uint64_t
@@ -15,10 +16,10 @@ from rmemcached.atomics cimport fetch_add, fetch_sub, relaxed_load, relaxed_stor
 from rmemcached.drive_machine cimport drive_machine
 from rmemcached.linux cimport (
     CLOCK_MONOTONIC, ECONNABORTED, EINTR, EMFILE, ENFILE, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLLIN, IPPROTO_TCP,
-    MSG_DONTWAIT, MSG_NOSIGNAL, SFD_CLOEXEC, SFD_NONBLOCK, SIGINT, SIGTERM, SIG_BLOCK, SIG_SETMASK, SOCK_CLOEXEC,
-    SOCK_NONBLOCK, SOL_SOCKET, SO_KEEPALIVE, TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, accept4, close, epoll_create1,
-    epoll_ctl, epoll_event, epoll_wait, errno, itimerspec, pthread_join, pthread_sigmask, read, send, setsockopt,
-    sigaddset, sigemptyset, signalfd, signalfd_siginfo, sigset_t, timerfd_create, timerfd_settime,
+    MSG_DONTWAIT, MSG_NOSIGNAL, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIG_BLOCK, SIG_SETMASK,
+    SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, SO_KEEPALIVE, TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, accept4, close,
+    epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno, itimerspec, pthread_join, pthread_sigmask, read, send,
+    setsockopt, sigaddset, sigemptyset, signalfd, signalfd_siginfo, sigset_t, timerfd_create, timerfd_settime,
 )
 from rmemcached.protocol.conn cimport conn
 from rmemcached.rdma_conn cimport (
@@ -149,7 +150,8 @@ cdef int server_loop(server *s) noexcept nogil:
             return -1
         for i in range(n):
             if events[i].data.u64 == <uint64_t>s.signal_fd:
-                if read(s.signal_fd, &info, sizeof(info)) == sizeof(info):
+                # SIGHUP makes memcached read its password file again; there is none here.
+                if read(s.signal_fd, &info, sizeof(info)) == sizeof(info) and info.ssi_signo != SIGHUP:
                     return <int>info.ssi_signo
             elif events[i].data.u64 == <uint64_t>s.timer_fd:
                 if read(s.timer_fd, &ticks, sizeof(ticks)) == sizeof(ticks):
@@ -176,7 +178,7 @@ def parse_interface(text, port):
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise ServerError(f'Invalid IPV6 address: "{text}"')
+            raise ServerError(f'Invalid IPV6 address: "{text}"', 71)
         number = rest[1:]
     elif text.count(":") == 1:
         host, _, number = text.partition(":")
@@ -184,13 +186,13 @@ def parse_interface(text, port):
         host, number = text, ""
     if number:
         if not number.isdigit() or not 0 < int(number) < 65536:
-            raise ServerError(f'Invalid port number: "{number}"')
+            raise ServerError(f'Invalid port number: "{number}"', 71)
         port = int(number)
     return (None if host == "*" else host), port
 
 
 cdef class Server:
-    """One daemon. Made from a Settings object; `run` serves until SIGINT or SIGTERM.
+    """One daemon. Made from a Settings object; `run` serves until a signal ends it.
 
     Raises ServerError when it cannot start. Not thread-safe; one per process, as signals are.
     """
@@ -247,11 +249,15 @@ cdef class Server:
         """Opens the listening sockets; to be called before privileges are dropped."""
         if self.settings.socket_path is not None:
             self.listen_unix(self.settings.socket_path)
-        elif self.settings.port != 0 or self.settings.interfaces:
+        elif self.settings.port != 0:
             port = max(self.settings.port, 0)
+            if self.settings.interfaces:
+                what = "one of interface(s) " + ",".join(self.settings.interfaces)
+            else:
+                what = f"TCP port {port}"
             for text in self.settings.interfaces or ["*"]:
                 host, number = parse_interface(text, port)
-                self.listen_tcp(host, number)
+                self.listen_tcp(host, number, what)
         self.write_port_file()
 
     def listen_unix(self, path):
@@ -275,12 +281,11 @@ cdef class Server:
         self.bound = (found.st_dev, found.st_ino)
         self.sockets.append(sock)
 
-    def listen_tcp(self, host, port):
+    def listen_tcp(self, host, port, what):
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except socket.gaierror as error:
-            message = f"getaddrinfo(): {error.strerror}\nfailed to listen on TCP port {port}: {host}"
-            raise ServerError(message, 71) from None
+            raise ServerError(f"failed to listen on {what}: getaddrinfo(): {error.strerror}", 71) from None
         problem = None
         previous = None
         for family, kind, number, _, address in found:
@@ -303,7 +308,7 @@ cdef class Server:
                 sock.close()
                 if error.errno != errno_codes.EADDRINUSE and error.errno != errno_codes.EADDRNOTAVAIL \
                         and error.errno != errno_codes.EACCES:
-                    raise ServerError(f"failed to listen on TCP port {port}: {error.strerror}", 71) from None
+                    raise ServerError(f"failed to listen on {what}: {error.strerror}", 71) from None
                 problem = error
                 if error.errno == errno_codes.EADDRINUSE:
                     break
@@ -313,7 +318,7 @@ cdef class Server:
             previous = sock
         if previous is None or (problem is not None and problem.errno == errno_codes.EADDRINUSE):
             reason = problem.strerror if problem is not None else "no address"
-            raise ServerError(f"failed to listen on TCP port {port}: {reason}", 71)
+            raise ServerError(f"failed to listen on {what}: {reason}", 71)
 
     def write_port_file(self):
         """The file of MEMCACHED_PORT_FILENAME names the ports in use; written whole or not at all."""
@@ -324,9 +329,12 @@ cdef class Server:
         for sock in self.sockets:
             family = "INET6" if sock.family == socket.AF_INET6 else "INET"
             lines.append(f"TCP {family}: {sock.getsockname()[1]}\n")
-        with open(name + ".lck", "w") as file:
-            file.writelines(lines)
-        os.rename(name + ".lck", name)
+        try:
+            with open(name + ".lck", "w") as file:
+                file.writelines(lines)
+            os.rename(name + ".lck", name)
+        except OSError as error:
+            print(f'Failed to open "{error.filename}": {error.strerror}', file=sys.stderr)
 
     @property
     def addresses(self):
@@ -438,7 +446,7 @@ cdef class Server:
             fprintf(stderr, b"<%d server listening (auto-negotiate)\n", <int>sock.fileno())
 
     def run(self):
-        """Serves until SIGINT or SIGTERM. Returns the signal's number."""
+        """Serves until SIGINT, SIGTERM or SIGUSR1. Returns the signal's number."""
         cdef server *s = &self.s
         cdef sigset_t mask, old
         cdef itimerspec interval
@@ -446,8 +454,8 @@ cdef class Server:
         cdef int signo = -1, err = 0
         # Blocked here, so that all threads inherit it: signals arrive at signal_fd only.
         sigemptyset(&mask)
-        sigaddset(&mask, SIGINT)
-        sigaddset(&mask, SIGTERM)
+        for number in (SIGINT, SIGTERM, SIGUSR1, SIGHUP):
+            sigaddset(&mask, number)
         pthread_sigmask(SIG_BLOCK, &mask, &old)
         try:
             self.start()
