@@ -148,8 +148,9 @@ cdef enum:
     TX_IOVECS = 160
     TX_FRAMES = 64
     TX_REGIONS = 64
-    TX_COPY = 128                    # payloads of up to this are copied next to their header
-    TX_ARENA = TX_FRAMES * (UNTAGGED_HEADER + TX_COPY + 12)
+    TX_COPY = 1024                   # payloads of up to this are copied next to their header
+    TX_FRAME_ARENA = UNTAGGED_HEADER + TX_COPY + FPDU_TRAILER_MAX
+    TX_ARENA = 16384
     TX_BYTES = 1 << 20               # in one sendmsg
     TX_BYTES_CRC = 128 << 10         # less, as a CRC of octets that do not fit the socket is made again
     TX_ROUNDS = 16                   # calls of sendmsg in one turn

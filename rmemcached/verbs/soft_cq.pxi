@@ -349,21 +349,28 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
     cdef pollfd waiting
     cdef int flags
     while found == NULL:
+        # Callers that do not block come when the descriptor is readable; those that block come from an empty queue.
+        if domain.blocking:
+            flags = fcntl(ibchannel.fd, F_GETFL)
+            domain.blocking = flags >= 0 and not flags & O_NONBLOCK
+        if domain.blocking:
+            waiting.fd = ibchannel.fd
+            waiting.events = POLLIN
+            if poll(&waiting, 1, -1) < 0:
+                return -1
+            found = domain_take_event(domain)
+            if found != NULL:
+                break
         domain_progress(domain, True)
         found = domain_take_event(domain)
-        if found != NULL:
-            break
-        flags = fcntl(ibchannel.fd, F_GETFL)
-        if flags < 0:
-            return -1
-        if flags & O_NONBLOCK:
-            errno.errno = EAGAIN
-            return -1
-        waiting.fd = ibchannel.fd
-        waiting.events = POLLIN
-        if poll(&waiting, 1, -1) < 0:
-            return -1
-        found = domain_take_event(domain)
+        if found == NULL and not domain.blocking:
+            flags = fcntl(ibchannel.fd, F_GETFL)
+            if flags < 0:
+                return -1
+            if flags & O_NONBLOCK:
+                errno.errno = EAGAIN
+                return -1
+            domain.blocking = True
     cq[0] = &found.ibv
     cq_context[0] = found.ibv.cq_context
     return 0

@@ -67,6 +67,7 @@ cdef struct soft_domain:
     int epoll_fd                     # streams, start-up timers, event_fd
     int event_fd                     # readable while events are pending; -1 without a channel
     bint watched                     # streams are in the epoll set; without a channel only when there is need
+    bint blocking                    # get_cq_event last saw the descriptor without O_NONBLOCK; a hint
     soft_link *links
     uint32_t nlinks
     pthread_mutex_t events           # guards the rest, and the event fields of soft_cq

@@ -23,6 +23,7 @@ cdef void qp_forget_work(soft_qp *qp) noexcept nogil:
     qp.tx_blocked = False
     qp.tx_dead = False
     qp.crc = False
+    qp.terminated = False
 
 
 cdef void qp_free(soft_qp *qp) noexcept nogil:

@@ -275,7 +275,8 @@ cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames) noexcept nogil:
     b.used = 0
     b.bounce_used = 0
     while tx_choose(qp, &cur):
-        if b.nframes == max_frames or b.size >= limit or b.niov + MAX_SGE + 2 > TX_IOVECS:
+        if (b.nframes == max_frames or b.size >= limit or b.niov + MAX_SGE + 2 > TX_IOVECS
+                or b.used + TX_FRAME_ARENA > TX_ARENA):
             return TX_FULL
         at = cur
         frame = &b.frames[b.nframes]

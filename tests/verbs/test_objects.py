@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from verbs_ends import ALL, End, completions, connect, connected, raw_initiator, read_request, statuses, tcp_pair
@@ -117,13 +118,14 @@ def test_queue_pair_limits() -> None:
         assert cq.cqe >= 100
         numbers = {QP(pd, cq).qp_num for _ in range(100)}
         assert all(0 < number < 1 << 24 for number in numbers)
-        for options in (
+        too_much: tuple[dict[str, Any], ...] = (
             {"max_send_wr": 1 << 20},
             {"max_recv_wr": 1 << 20},
             {"max_send_sge": 1000},
             {"max_recv_sge": 1000},
             {"max_inline_data": 1 << 20},
-        ):
+        )
+        for options in too_much:
             with pytest.raises(VerbsError) as caught:
                 QP(pd, cq, **options)
             assert caught.value.errno == 22

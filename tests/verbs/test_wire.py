@@ -119,6 +119,10 @@ def test_a_read_is_served() -> None:
         peer.close()
 
 
+def received(end: End, count: int) -> None:
+    until(lambda: end.qp.counters()["rx_bytes"] >= count, end)
+
+
 def test_frames_are_parsed_at_every_cut() -> None:
     """A conversation of all kinds of frames, delivered in two pieces, cut anywhere; with CRC and without."""
     for crc in (True, False):
@@ -143,7 +147,7 @@ def test_frames_are_parsed_at_every_cut() -> None:
                 stream = b"".join(fpdu(frame, crc) for frame in frames)
                 end.qp.post_recv(*((i, [end.mr.sge(i * 20, 20)]) for i in range(3)))
                 peer.raw(stream[:cut])
-                until(lambda end=end, cut=cut: end.qp.counters()["rx_bytes"] >= cut, end)
+                received(end, cut)
                 peer.raw(stream[cut:])
                 assert [(wc.status, wc.byte_len) for wc in completions(end, 3)] == [(0, 5), (0, 0), (0, 11)]
                 assert end.buffer[:5] == b"hello" and end.buffer[40:51] == b"first, last"
