@@ -136,6 +136,7 @@ cdef uint32_t MAX_MESSAGE = 0x80000000U
 
 cdef enum:
     PROGRESS_EVENTS = 64
+    POLLS_MAX = 64                   # in a row without progress
     EVENT_TIMER = 1                  # tag in epoll data; queue pairs are aligned
     START_SECONDS = 10               # for the MPA reply
     RX_BUFFER = 16384
@@ -143,7 +144,7 @@ cdef enum:
     RX_WINDOW = 4096                 # at a frame's start, at first
     RX_WINDOW_MIN = 512              # while large frames come in
     RX_SMALL = 4096                  # payloads that are as well copied as received for themselves
-    RX_BYTES = 4 << 20               # in one turn of a queue pair
+    RX_BYTES = 1 << 20               # in one turn of a queue pair
     TERMINATE_MAX = 256
     TX_IOVECS = 160
     TX_FRAMES = 64
@@ -151,9 +152,9 @@ cdef enum:
     TX_COPY = 1024                   # payloads of up to this are copied next to their header
     TX_FRAME_ARENA = UNTAGGED_HEADER + TX_COPY + FPDU_TRAILER_MAX
     TX_ARENA = 16384
-    TX_BYTES = 1 << 20               # in one sendmsg
+    TX_BYTES = 512 << 10             # in one sendmsg
     TX_BYTES_CRC = 128 << 10         # less, as a CRC of octets that do not fit the socket is made again
-    TX_ROUNDS = 16                   # calls of sendmsg in one turn
+    TX_ROUNDS = 4                    # calls of sendmsg in one turn
     BOUNCE_SIZE = 65536
     DRAIN_BYTES = 16 << 20
 

@@ -49,7 +49,7 @@ cdef void domain_settle(soft_domain *domain) noexcept nogil:
     Called at the end of each entry point that may have made events, not where they are made: an event that get_cq_event
     itself makes and delivers costs no system call.
     """
-    if (domain.first_event != NULL) != domain.signalled:
+    if (relaxed_load(&domain.first_event) != 0) != <bint> relaxed_load(&domain.signalled):
         pthread_mutex_lock(&domain.events)
         domain_settle_locked(domain)
         pthread_mutex_unlock(&domain.events)
@@ -297,9 +297,14 @@ cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
 
 
 cdef int soft_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
-    """Takes completions; with none there, makes progress first. -EOVERFLOW: completions were lost for want of room."""
+    """Takes completions; with none there, makes progress first. -EOVERFLOW: completions were lost for want of room.
+
+    Now and then it makes progress all the same: a program whose own sends fill the queue must not starve its peers.
+    """
     cdef soft_cq *cq = <soft_cq *> ibcq
-    if relaxed_load(&cq.count) == 0:
+    cq.polls += 1
+    if relaxed_load(&cq.count) == 0 or cq.polls > POLLS_MAX:
+        cq.polls = 0
         domain_progress(cq.domain, False)
         if cq.domain.event_fd >= 0:
             domain_settle(cq.domain)
@@ -321,7 +326,7 @@ cdef int soft_req_notify_cq(ibv_cq *ibcq, int solicited_only) noexcept nogil:
 
 cdef soft_cq *domain_take_event(soft_domain *domain) noexcept nogil:
     cdef soft_cq *cq
-    if domain.first_event == NULL:
+    if relaxed_load(&domain.first_event) == 0:
         return NULL
     pthread_mutex_lock(&domain.events)
     cq = domain.first_event

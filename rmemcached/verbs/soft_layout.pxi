@@ -104,6 +104,7 @@ cdef struct soft_cq:
     int armed
     bint overrun
     uint32_t users                   # ends of queue pairs
+    uint32_t polls                   # that found completions without making progress; a hint
     soft_cq *next_event              # guarded by domain.events, as the rest
     uint32_t events_pending          # made and not yet delivered
     uint32_t events_delivered
@@ -208,7 +209,8 @@ cdef struct soft_qp:
     uint32_t reads[MAX_READS]        # send queue indices of READs under way, ring
     uint32_t reads_done              # READ responses completed; cursor.reads counts the requests
 
-    soft_response *responses         # ring of ird
+    soft_response *responses         # ring of responses_mask + 1, of which ird are used
+    uint32_t responses_mask
     uint32_t responses_tail
 
     tx_cursor cursor

@@ -108,18 +108,20 @@ cdef bint stream_watch(soft_qp *qp, soft_link *link) noexcept nogil:
     cdef epoll_event event
     cdef itimerspec due
     cdef int64_t left
+    if qp.phase == STREAM_REQUESTED and qp.timer_fd < 0:
+        qp.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
+        if qp.timer_fd < 0:
+            return False
+        left = qp.deadline - monotonic()
+        memset(&due, 0, sizeof(due))
+        due.it_value.tv_sec = left // 1000000000 if left > 0 else 0
+        due.it_value.tv_nsec = left % 1000000000 if left > 0 else 1
+        timerfd_settime(qp.timer_fd, 0, &due, NULL)
     event.events = EPOLLIN | EPOLLOUT if qp.tx_blocked else EPOLLIN
     event.data.u64 = <uint64_t> <uintptr_t> qp
     if epoll_ctl(link.domain.epoll_fd, EPOLL_CTL_ADD, qp.fd, &event) < 0:
         return False
     if qp.phase == STREAM_REQUESTED:
-        if qp.timer_fd < 0:
-            qp.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
-            left = qp.deadline - monotonic()
-            memset(&due, 0, sizeof(due))
-            due.it_value.tv_sec = left // 1000000000 if left > 0 else 0
-            due.it_value.tv_nsec = left % 1000000000 if left > 0 else 1
-            timerfd_settime(qp.timer_fd, 0, &due, NULL)
         event.events = EPOLLIN
         event.data.u64 |= EVENT_TIMER
         if epoll_ctl(link.domain.epoll_fd, EPOLL_CTL_ADD, qp.timer_fd, &event) < 0:
@@ -167,7 +169,8 @@ cdef int stream_attach(soft_qp *qp, int fd, uint8_t *frame, size_t length, bint 
     if qp.phase != STREAM_ATTACHING:
         return stream_undo(qp, EINVAL)
     free(qp.responses)
-    qp.responses = <soft_response *> malloc((qp.ird if qp.ird else 1) * sizeof(soft_response))
+    qp.responses_mask = ring_size(qp.ird) - 1
+    qp.responses = <soft_response *> malloc((qp.responses_mask + 1) * sizeof(soft_response))
     free(qp.rx_buffer)
     qp.rx_capacity = RX_BUFFER
     qp.rx_buffer = <uint8_t *> malloc(qp.rx_capacity)

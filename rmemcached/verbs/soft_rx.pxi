@@ -291,7 +291,7 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
             rx_fail(qp, rx_read_error(why), segment, received)
             return False
         mr_put(mr)
-    response = &qp.responses[qp.responses_tail % qp.ird]
+    response = &qp.responses[qp.responses_tail & qp.responses_mask]
     response.sink_stag = request.sink_stag
     response.sink_to = request.sink_to
     response.length = request.length

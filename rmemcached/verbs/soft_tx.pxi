@@ -173,7 +173,7 @@ cdef int tx_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, u
 
 cdef int tx_response(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, uint32_t *crc) noexcept nogil:
     """Header and payload of the next FPDU of a READ response."""
-    cdef const soft_response *response = &qp.responses[cur.next_response % qp.ird]
+    cdef const soft_response *response = &qp.responses[cur.next_response & qp.responses_mask]
     cdef uint32_t room = cur.mulpdu + 2 - TAGGED_HEADER
     cdef uint32_t payload = response.length - cur.offset
     cdef uint8_t *header = b.arena + b.used
@@ -249,7 +249,7 @@ cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil:
     cur.response_turn = cur.kind == TX_REQUEST
     cur.offset = 0
     if cur.kind == TX_RESPONSE:
-        length = qp.responses[cur.next_response % qp.ird].length
+        length = qp.responses[cur.next_response & qp.responses_mask].length
     else:
         length = qp.sq[cur.next_wqe & qp.sq_mask].length
     if length > qp.mulpdu:

@@ -348,3 +348,20 @@ def test_no_processor_time_while_waiting() -> None:
         thread.join()
         assert used < 0.1
         peer.close()
+
+
+def test_a_flood_of_own_completions_does_not_starve_the_peer() -> None:
+    """The queue is never empty when it is polled, yet the peer's READ is served."""
+    a, b = connected()
+    with a, b:
+        open_gate(a, b)
+        a.qp.post_recv(*((i, []) for i in range(64)))
+        read = SendWR(Opcode.RDMA_READ, [a.mr.sge(0, 8)], wr_id=1, remote_addr=b.mr.addr, rkey=b.mr.rkey)
+        a.qp.post_send(read)
+        for _ in range(1000):
+            b.qp.post_send(SendWR(Opcode.RDMA_WRITE, [], wr_id=2))
+            assert [wc.wr_id for wc in b.cq.poll()] == [2]
+            if any(wc.wr_id == 1 for wc in a.cq.poll()):
+                break
+        else:
+            raise AssertionError("the READ was not served")
