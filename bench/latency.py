@@ -22,8 +22,9 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
-from rmemcached.client import Client  # noqa: E402
 from servers import Server, memcached_path, start_memcached, start_rmemcached  # noqa: E402
+
+from rmemcached.client import Client  # noqa: E402
 
 SIZES = "8,100,1k,64k,1m"
 OPERATIONS = ("get", "set")

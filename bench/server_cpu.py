@@ -18,8 +18,9 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
-from rmemcached.client import _load  # noqa: E402
 from servers import Server, memcached_path, start_memcached, start_rmemcached  # noqa: E402
+
+from rmemcached.client import _load  # noqa: E402
 
 SERVER_FLAGS = ("-t", "1", "-m", "256", "-c", "4096")
 KEYS = 10000

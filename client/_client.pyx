@@ -384,6 +384,13 @@ cdef class Client:
                 r = s.drain()
         return 0
 
+    cdef int _settle(self, Stream s) except -1:
+        # The end of a call that sent values: none of them is needed any more.
+        if s.iov_next < s.iov_count:
+            # A value that is refused is answered before all of it was sent.
+            self._send(s)
+        return s.settle()
+
     cdef int _unanswered(self, Stream s, size_t commands) except -1:
         # Sends commands with the q flag or noreply. Error lines that come nevertheless are found and dropped later.
         self._send(s)
@@ -710,7 +717,7 @@ cdef class Client:
                 self._synchronise(s)
             else:
                 self._unanswered(s, 1)
-            s.settle()
+            self._settle(s)
         except BaseException:
             self._drop()
             raise
@@ -788,7 +795,7 @@ cdef class Client:
                         self._next(s)
                     if not self._read_store(s, b"set", errors):
                         failed.append(names[i])
-            s.settle()
+            self._settle(s)
         except BaseException:
             self._drop()
             raise

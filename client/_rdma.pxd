@@ -45,6 +45,7 @@ cdef class RdmaStream(Stream):
     cdef object no_resource(self, str what)
     cdef int post_receive(self, unsigned int index) noexcept nogil
     cdef int post_message(self, uint8_t kind, unsigned int index, size_t payload) noexcept nogil
+    cdef bint may_send(self) noexcept nogil
     cdef void return_credits(self) noexcept nogil
     cdef int take_message(self, unsigned int index, size_t length) noexcept nogil
     cdef int reap(self) noexcept nogil

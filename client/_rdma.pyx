@@ -382,9 +382,15 @@ cdef class RdmaStream(Stream):
         self.tx_credits -= 1
         return 1
 
+    cdef bint may_send(self) noexcept nogil:
+        # The last credit is for a CREDIT message, which the server gives back whatever else it holds: a server whose
+        # replies are blocked takes no more input, and only that message can unblock them.
+        return self.free_count > 0 and self.tx_credits >= 2
+
     cdef void return_credits(self) noexcept nogil:
-        if (self.owed * 2 >= CREDITS and self.tx_credits and self.free_count and self.iov_next == self.iov_count
-                and not self.failed):
+        # Half of the receives are to be announced, and no DATA message can do it.
+        if (self.owed * 2 >= CREDITS and self.tx_credits and self.free_count and not self.failed
+                and (self.iov_next == self.iov_count or not self.may_send())):
             self.free_count -= 1
             self.post_message(MESSAGE_CREDIT, self.free_sends[self.free_count], 0)
 
@@ -536,7 +542,7 @@ cdef class RdmaStream(Stream):
         cdef unsigned int index
         cdef int r
         while self.iov_next < self.iov_count:
-            if self.free_count == 0 or self.tx_credits == 0 or (self.tx_credits == 1 and self.owed == 0):
+            if not self.may_send():
                 return 1
             self.free_count -= 1
             index = self.free_sends[self.free_count]

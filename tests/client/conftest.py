@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from pymemcache.client.base import Client as PymemcacheClient
-from rmemcached.client import Client
 from servers import Server
+
+from rmemcached.client import Client
 
 TIMEOUT = 20.0
 BACKENDS = [("tcp", "memcached"), ("tcp", "rmemcached"), ("soft_iw", "rmemcached")]

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 from pymemcache.client.hash import HashClient
+from servers import Server, free_port
+
 from rmemcached.client import (
     Client,
     KeepaliveOpts,
@@ -26,7 +28,6 @@ from rmemcached.client import (
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
 )
-from servers import Server, free_port
 
 ServerFactory = Callable[..., Server]
 LARGE = os.urandom(300000)
@@ -84,7 +85,7 @@ def test_server_spellings(shared_memcached: Any, spelling: str) -> None:
         "tuple": lambda: Client((host, port)),
         "string": lambda: Client(f"{host}:{port}"),
         "arguments": lambda: Client(host, port),
-        "list": lambda: Client([host, port]),  # type: ignore[call-overload]
+        "list": lambda: Client([host, port]),
     }[spelling]()
     with made as client:
         assert client.server == (host, port)
@@ -98,7 +99,7 @@ def test_default_port_and_brackets() -> None:
     assert Client("unix:/tmp/x").server == "/tmp/x"
     assert Client("/tmp/x").server == "/tmp/x"
     with pytest.raises(ValueError, match="Unsupported server"):
-        Client(5)  # type: ignore[call-overload]
+        Client(5)
 
 
 def test_unix_socket(memcached_server: ServerFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -132,13 +133,13 @@ def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
 
 def test_wrong_types(client: Client) -> None:
     with pytest.raises(TypeError):
-        client.get(5)  # type: ignore[arg-type]
+        client.get(5)
     with pytest.raises(MemcacheIllegalInputError):
-        client.set("key", b"x", flags="0 q")  # type: ignore[arg-type]
+        client.set("key", b"x", flags="0 q")
     with pytest.raises(MemcacheIllegalInputError, match="empty"):
         client.get("")
     with pytest.raises(TypeError):
-        Client("127.0.0.1", key_prefix=5)  # type: ignore[call-overload]
+        Client("127.0.0.1", key_prefix=5)
 
 
 def test_keepalive_and_no_delay(make_client: Callable[..., Client], key: str) -> None:
@@ -537,7 +538,7 @@ def test_close_in_the_parent_ends_the_connection_in_spite_of_a_child(rmemcached_
 
 
 def test_hash_client(shared_memcached: Any, shared_rmemcached: Any, key: str) -> None:
-    class OurHashClient(HashClient):  # type: ignore[misc]
+    class OurHashClient(HashClient):
         client_class = Client
 
     hashed = OurHashClient([shared_memcached.address, shared_rmemcached.address], default_noreply=False, timeout=20)

@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import pytest
+
 from rmemcached.client import Client, MemcacheServerError
 
 EAGER = 4096

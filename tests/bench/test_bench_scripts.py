@@ -1,0 +1,128 @@
+"""The benchmark scripts run, verify what they read, and write well-formed figures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def run(script: str, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "bench" / script), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    return done
+
+
+QUICK = ("--seconds", "0", "--rounds", "1", "--least", "5")
+
+
+def test_latency_figures(tmp_path: Path) -> None:
+    target, picture = tmp_path / "out.json", tmp_path / "out.svg"
+    done = run("latency.py", *QUICK, "--sizes", "8,5k,1m", "--json", str(target), "--plot", str(picture))
+    rows: list[dict[str, Any]] = json.loads(target.read_text())["results"]
+    combinations = {(row["client"], row["server"]) for row in rows}
+    assert combinations == {
+        ("soft_iw", "rmemcached"),
+        ("tcp", "rmemcached"),
+        ("pymemcache", "rmemcached"),
+        ("tcp", "memcached"),
+        ("pymemcache", "memcached"),
+    }
+    assert len(rows) == 2 * 3 * 5
+    assert {row["size"] for row in rows} == {8, 5 * 1024, 1 << 20}
+    for row in rows:
+        assert row["count"] == 5
+        assert 0 < row["p50_us"] <= row["p99_us"]
+        assert row["per_second"] > 0
+        assert row["p50_to_tcp"] > 0 and row["p50_to_memcached"] > 0
+    assert picture.read_text().lstrip().startswith("<?xml")
+    assert "soft_iw" in done.stdout and "5 KB" in done.stdout and "1 MB" in done.stdout
+
+
+def test_latency_on_stdout_of_one_combination() -> None:
+    done = run(
+        "latency.py", *QUICK, "--transports", "tcp", "--servers", "memcached", "--operations", "get", "--json", "-"
+    )
+    rows = json.loads(done.stdout)["results"]
+    assert [row["size"] for row in rows] == [8, 100, 1024, 65536, 1 << 20]
+    assert all(row["p50_to_tcp"] is None for row in rows)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--sizes", "big"], "not sizes: big"),
+        (["--transports", "pigeon"], "'pigeon' is not one of soft_iw, tcp, pymemcache"),
+        (["--servers", "redis"], "'redis' is not one of rmemcached, memcached"),
+        (["--operations", "push"], "'push' is not one of get, set"),
+    ],
+)
+def test_latency_names_a_wrong_argument(arguments: list[str], message: str) -> None:
+    assert message in run("latency.py", *arguments, status=2).stderr
+
+
+def test_server_cpu_figures(tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    done = run(
+        "server_cpu.py",
+        *("--seconds", "0.05", "--rounds", "1", "--starts", "1", "--connections", "5", "--json", str(target)),
+    )
+    figures = json.loads(target.read_text())
+    assert set(figures["start_up"]) == {"rmemcached", "memcached"}
+    for start in figures["start_up"].values():
+        assert start["ready_s_median"] > 0 and start["resident_bytes_median"] > 0
+    assert [(row["server"], row["depth"]) for row in figures["load"]] == [
+        ("rmemcached", 1),
+        ("memcached", 1),
+        ("rmemcached", 16),
+        ("memcached", 16),
+    ]
+    for row in figures["load"]:
+        assert row["cpu_us"] > 0 and row["per_second"] > 0
+    assert set(figures["ratios"]) == {"1", "16"}
+    assert "CPU per request" in done.stdout
+
+
+def test_pytest_benchmark_cases() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--benchmark-disable", "-p", "no:cacheprovider", "bench"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "50 passed" in done.stdout
+
+
+def test_load_generator_notices_a_wrong_value(memcached_server: Any) -> None:
+    from servers import Server
+
+    from rmemcached.client import _load
+
+    server: Server = memcached_server()
+    with server.connect() as plain:
+        commands = bytearray(_load.store_commands(0, 10))
+        where = commands.rindex(b"\r\n") - 50
+        commands[where] ^= 1
+        plain.sendall(commands)
+        received = b""
+        while len(received) < 10 * len(b"STORED\r\n"):
+            received += plain.recv(4096)
+        plain.setblocking(False)
+        with pytest.raises(ValueError, match="wrong reply"):
+            _load.run([plain.fileno()], 10, keys=10, set_every=0)
