@@ -11,8 +11,9 @@ import os
 import sys
 
 import latency
-from rmemcached.client import Client
 from servers import start_rmemcached
+
+from rmemcached.client import Client
 
 SIZES = {"8 B": 8, "1 KB": 1024, "64 KB": 64 * 1024, "1 MB": 1024 * 1024}
 
