@@ -371,9 +371,9 @@ def save_pid(path: str) -> None:
 def serve(settings: Settings, action: Action) -> int:
     from rmemcached.server.server import Server, ServerError
 
-    # Until the daemon waits for signals itself, they end the process as they end any other.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     server = Server(settings)
+    # From the first moment in which somebody can see the daemon, its signals wait until it asks for them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1))
     saved = False
     try:
         raise_file_limit(settings)
@@ -408,6 +408,8 @@ def serve(settings: Settings, action: Action) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the daemon; the console script `rmemcached`. Returns the exit status."""
+    # Before the daemon waits for signals, SIGINT ends it as it ends any program, without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         settings, action = parse(sys.argv[1:] if arguments is None else arguments)
         if action.show is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def child(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """A Python process of its own that runs a script of this folder. What it prints comes on stdout; it ends with the
     block."""
     environment = dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent.parent), *filter(None, sys.path)])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     process = subprocess.Popen(
         [sys.executable, str(HERE / script), *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -135,12 +136,14 @@ def child(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        start_new_session=True,
     )
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.kill()
+        # what it has forked goes with it
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 

@@ -1,0 +1,625 @@
+"""The daemon as a process: its flags, its messages, its start and its end. memcached's own where it is the same."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_tools import Conversation, Peer, child, eventually, rdma_client
+from pymemcache.client.base import Client as PymemcacheClient
+from servers import Server, free_port, memcached_path
+
+from rmemcached import MEMCACHED_VERSION
+from rmemcached.client import Client, MemcacheError
+
+START = 20.0  # seconds that a start or a stop may take
+OURS = [sys.executable, "-P", "-m", "rmemcached"]
+AS_ROOT = ["-u", "root"] if os.geteuid() == 0 else []
+ServerFactory = Callable[..., Server]
+
+
+def run(command: list[str], *flags: str, **options: Any) -> tuple[int, str, str]:
+    """A run that ends by itself: exit status, stdout, stderr."""
+    done = subprocess.run(
+        [*command, *flags],
+        capture_output=True,
+        text=True,
+        timeout=START,
+        stdin=subprocess.DEVNULL,
+        **options,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def refused(*flags: str) -> tuple[int, str]:
+    """(exit status, message) of a command line that cannot be run."""
+    status, out, message = run(OURS, *AS_ROOT, *flags)
+    assert out == "" and "Traceback" not in message, message
+    return status, message
+
+
+# ---- command lines that end at once ----------------------------------------------------------------------------------
+
+SAME_AS_MEMCACHED = [
+    ["-q"],
+    ["--nonsense"],
+    ["-p"],
+    ["--port"],
+    ["-p", "70000"],
+    ["-I", "500"],
+    ["-I", "40m"],
+    ["-I", "1025m", "-m", "4096"],
+    ["-I", "700k"],
+    ["-m", "0"],
+    ["-m", "1"],
+    ["-t", "0"],
+    ["-t", "x"],
+    ["-t", "-1"],
+    ["-c", "0"],
+    ["-c", "x"],
+    ["-f", "1"],
+    ["-f", "0.5"],
+    ["-n", "0"],
+    ["-R", "0"],
+    ["-R", "x"],
+    ["-o", "nonsense"],
+    ["-o", "hashpower=5"],
+    ["-o", "hashpower"],
+]
+
+
+@pytest.mark.parametrize("flags", SAME_AS_MEMCACHED, ids=" ".join)
+def test_wrong_flags_as_memcached_says_it(flags: list[str]) -> None:
+    memcached = memcached_path()
+    assert memcached is not None, "memcached is not installed"
+    status, out, message = run([memcached], *AS_ROOT, *flags)
+    assert run(OURS, *AS_ROOT, *flags) == (status, out, message.replace(memcached, "memcached"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "message"),
+    [
+        (["-U", "11211"], 64, "This server is not built with UDP support: only -U 0 is accepted.\n"),
+        (["-U", "x"], 1, "Invalid UDP port number: x\n"),
+        (["-p", "x"], 1, "Invalid port number: x\n"),
+        (["-p", "-2"], 1, "Invalid port number: -2\n"),
+        (["-m", "x"], 1, "Invalid memory limit: x\n"),
+        (["-a", "9"], 1, "Invalid access mask: 9\n"),
+        (["-I", "x"], 64, "Item max size is not a number: x\n"),
+        (["-l", "127.0.0.1:x"], 71, 'Invalid port number: "x"\n'),
+        (["-l", "127.0.0.1:70000"], 71, 'Invalid port number: "70000"\n'),
+        (["-l", "[::1"], 71, 'Invalid IPV6 address: "[::1"\n'),
+        (["-o", "rdma_credits=1"], 1, "rdma_credits must be between 2 and 1024, not 1\n"),
+        (["-o", "rdma_msgsize"], 1, "Missing rdma_msgsize argument\n"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_flags(flags: list[str], status: int, message: str) -> None:
+    assert refused(*flags) == (status, message)
+
+
+def test_unknown_host() -> None:
+    status, message = refused("-l", "no.such.host.invalid", "-p", str(free_port()))
+    assert status == 71
+    assert message.startswith("failed to listen on one of interface(s) no.such.host.invalid: ")
+    assert message.count("\n") == 1
+
+
+def test_version_and_help() -> None:
+    assert run(OURS, "-V") == run(OURS, "--version") == (0, f"memcached {MEMCACHED_VERSION}\n", "")
+    status, text, errors = run(OURS, "-h")
+    assert (status, errors) == (0, "")
+    for flag in "p:s:a:l:d:u:m:c:v:h:V:P:t:R:I:U".split(":"):
+        assert f"-{flag}, " in text, flag
+    assert all(len(line) <= 120 for line in text.splitlines())
+    status, text, errors = run(OURS, "-i")
+    assert status == 0 and "BSD-3-Clause" in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the message is for root")
+def test_root_without_user() -> None:
+    assert run(OURS, "-p", str(free_port())) == (64, "", "must add '-u root' to start as root\n")
+    status, out, message = run(OURS, "-p", str(free_port()), "-u", "no-such-user")
+    assert (status, out, message) == (67, "", "can't find the user no-such-user to switch to\n")
+
+
+def as_nobody(*flags: str) -> tuple[int, str, str]:
+    """A run by a user without rights, who may have 256 descriptors. The program is loaded before: where it lies may not
+    be for everybody."""
+    program = (
+        "import encodings.idna, os, resource, sys; import rmemcached.cli, rmemcached.server.server\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))\n"
+        "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "sys.exit(rmemcached.cli.main(sys.argv[1:]))"
+    )
+    return run([sys.executable, "-P", "-c", program], *flags)
+
+
+def test_too_many_descriptors_wanted() -> None:
+    message = "failed to set rlimit for open files. Try starting as root or requesting smaller maxconns value.\n"
+    assert as_nobody("-p", str(free_port()), "-c", "5000") == (71, "", message)
+
+
+# ---- addresses -------------------------------------------------------------------------------------------------------
+
+
+def started(*flags: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*OURS, *AS_ROOT, *flags],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def stopped(process: subprocess.Popen[str], how: int = signal.SIGTERM) -> tuple[int, str]:
+    """Stops a daemon. Returns its exit status and what it wrote."""
+    process.send_signal(how)
+    out, err = process.communicate(timeout=START)
+    return process.returncode, out + err
+
+
+def answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), 5) as sock:
+            sock.sendall(b"mn\r\n")
+            return sock.recv(10) == b"MN\r\n"
+    except OSError:
+        return False
+
+
+def test_ephemeral_port_and_port_file(tmp_path: Path) -> None:
+    name = tmp_path / "ports"
+    process = started("-p", "-1", "-l", "127.0.0.1", environment={"MEMCACHED_PORT_FILENAME": str(name)})
+    try:
+        eventually(name.exists, START)
+        word, family, port = name.read_text().split()
+        assert (word, family) == ("TCP", "INET:")
+        assert eventually(lambda: answers("127.0.0.1", int(port)))
+        assert list(tmp_path.iterdir()) == [name]
+    finally:
+        assert stopped(process) == (0, "")
+
+
+def test_port_file_that_cannot_be_written(tmp_path: Path) -> None:
+    """A message, but a daemon, as with memcached."""
+    name, port = tmp_path / "none" / "ports", free_port()
+    process = started("-p", str(port), "-l", "127.0.0.1", environment={"MEMCACHED_PORT_FILENAME": str(name)})
+    eventually(lambda: answers("127.0.0.1", port), START)
+    assert stopped(process) == (0, f'Failed to open "{name}.lck": No such file or directory\n')
+
+
+def test_all_addresses(rmemcached_server: ServerFactory) -> None:
+    port = free_port()
+    process = started("-p", str(port))
+    try:
+        eventually(lambda: answers("127.0.0.1", port), START)
+        assert answers("::1", port)
+    finally:
+        assert stopped(process) == (0, "")
+
+
+@pytest.mark.parametrize("form", ["list", "flags", "own ports"])
+def test_several_addresses(form: str) -> None:
+    port, other = free_port(), free_port()
+    flags = {
+        "list": ["-l", "127.0.0.1,127.0.0.2,::1"],
+        "flags": ["-l", "127.0.0.1", "-l", "127.0.0.2", "-l", "[::1]"],
+        "own ports": ["-l", f"127.0.0.1,127.0.0.2:{other},[::1]:{other}"],
+    }[form]
+    second = other if form == "own ports" else port
+    process = started("-p", str(port), *flags)
+    try:
+        eventually(lambda: answers("127.0.0.1", port), START)
+        assert answers("127.0.0.2", second) and answers("::1", second)
+        assert not answers("127.0.0.3", port)
+    finally:
+        assert stopped(process) == (0, "")
+
+
+def test_no_tcp_port() -> None:
+    """-p 0 without a UNIX socket: nothing listens, as with memcached."""
+    process = started("-p", "0", "-vv")
+    try:
+        assert process.stderr is not None
+        eventually(lambda: len(os.listdir(f"/proc/{process.pid}/task")) > 4, START)
+        table = Path(f"/proc/{process.pid}/net/tcp").read_text() + Path(f"/proc/{process.pid}/net/tcp6").read_text()
+        inodes = {line.split()[9] for line in table.splitlines() if " 0A " in line}
+        held = set()
+        for name in os.listdir(f"/proc/{process.pid}/fd"):
+            held.add(os.readlink(f"/proc/{process.pid}/fd/{name}"))
+        assert not any(f"socket:[{inode}]" in held for inode in inodes)
+    finally:
+        assert stopped(process)[0] == 0
+
+
+def test_busy_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        flags = ["-p", str(port), "-l", "127.0.0.1"]
+        message = "failed to listen on one of interface(s) 127.0.0.1: Address already in use\n"
+        assert refused(*flags) == (71, message)
+        status, message = refused("-p", str(port))
+        assert (status, message) == (71, f"failed to listen on TCP port {port}: Address already in use\n")
+
+
+def test_forbidden_port() -> None:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
+    if lowest > 0:
+        message = "failed to listen on one of interface(s) 127.0.0.1: Permission denied\n"
+        assert as_nobody("-p", str(lowest - 1), "-l", "127.0.0.1", "-c", "100") == (71, "", message)
+
+
+# ---- UNIX sockets ----------------------------------------------------------------------------------------------------
+
+
+def test_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
+    path = str(tmp_path / "sock")
+    server = rmemcached_server(path=path)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+    with Client(path) as ours, Conversation(server) as talk:
+        assert ours.set("key", b"value" * 1000, noreply=False)
+        assert ours.transport == "tcp"
+        theirs = PymemcacheClient(path)
+        assert theirs.get("key") == b"value" * 1000
+        theirs.close()
+        assert talk.stats("settings")["domain_socket"] == path
+        assert talk.ask(b"rdma version=1\r\n").startswith(b"SERVER_ERROR rdma: ")
+    assert server.stop() == 0
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize("mask", ["777", "0660", "600"])
+def test_unix_socket_mask(rmemcached_server: ServerFactory, tmp_path: Path, mask: str) -> None:
+    path = str(tmp_path / "sock")
+    rmemcached_server("-a", mask, path=path)
+    assert stat.S_IMODE(os.stat(path).st_mode) == int(mask, 8)
+
+
+def test_stale_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
+    path = str(tmp_path / "sock")
+    rmemcached_server(path=path).kill()
+    assert os.path.exists(path)
+    server = rmemcached_server(path=path)
+    with Conversation(server) as talk:
+        assert talk.ask(b"mn\r\n") == b"MN\r\n"
+
+
+def test_unix_socket_of_a_later_daemon_stays(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
+    """The first daemon of two on one path does not take the second one's socket with it."""
+    path = str(tmp_path / "sock")
+    first = rmemcached_server(path=path)
+    inode = os.stat(path).st_ino
+    # it is seen to accept connections when the first one does
+    second = rmemcached_server(path=path)
+    eventually(lambda: os.path.exists(path) and os.stat(path).st_ino != inode, START)
+    assert first.stop() == 0
+    with Conversation(second) as talk:
+        assert talk.ask(b"mn\r\n") == b"MN\r\n"
+
+
+def test_unix_socket_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    for name, reason in (("none/sock", "No such file or directory"), ("file", "Address already in use")):
+        path = str(tmp_path / name)
+        assert refused("-s", path) == (71, f"failed to listen on UNIX socket: {path}: {reason}\n")
+    assert (tmp_path / "file").read_text() == "precious"
+    status, message = refused("-s", str(tmp_path / ("x" * 200)))
+    assert status == 71 and "path too long" in message and message.count("\n") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its identity")
+def test_user(tmp_path: Path) -> None:
+    """The daemon runs as the user; so does its UNIX socket belong."""
+    user = pwd.getpwnam("nobody")
+    tmp_path.chmod(0o777)
+    for parent in tmp_path.parents[:3]:
+        parent.chmod(parent.stat().st_mode | 0o711)
+    path = str(tmp_path / "sock")
+    process = subprocess.Popen([*OURS, "-u", "nobody", "-s", path], stderr=subprocess.PIPE, text=True)
+    try:
+        eventually(lambda: os.path.exists(path) or process.poll() is not None, START)
+        assert process.poll() is None, process.communicate()
+        assert os.stat(path).st_uid == user.pw_uid
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        fields = dict(line.split(":", 1) for line in lines)
+        assert fields["Uid"].split() == [str(user.pw_uid)] * 4
+        assert fields["Gid"].split() == [str(user.pw_gid)] * 4
+    finally:
+        process.terminate()
+        _, message = process.communicate(timeout=START)
+    assert (process.returncode, message) == (0, "")
+    assert not os.path.exists(path)
+
+
+# ---- as a daemon -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Callable[..., tuple[int, int, Path]]]:
+    """Starts daemons by -d -P; those that still run are killed at the end."""
+    pids: list[int] = []
+
+    def start(*flags: str) -> tuple[int, int, Path]:
+        port, file = free_port(), tmp_path / "pid"
+        done = run(OURS, *AS_ROOT, "-d", "-P", str(file), "-p", str(port), "-l", "127.0.0.1", *flags)
+        assert done == (0, "", "")
+        pid = int(eventually(lambda: file.exists() and file.read_text().strip(), START))
+        pids.append(pid)
+        eventually(lambda: answers("127.0.0.1", port), START)
+        return pid, port, file
+
+    yield start
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_daemon_with_pid_file(daemon: Callable[..., tuple[int, int, Path]], how: int) -> None:
+    pid, port, file = daemon()
+    assert file.read_text() == f"{pid}\n"
+    assert not file.with_name("pid.tmp").exists()
+    assert os.getsid(pid) == pid
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    assert [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in range(3)] == ["/dev/null"] * 3
+    client = Client(("127.0.0.1", port), transport="soft_iw", timeout=10, default_noreply=False)
+    assert client.set("key", bytes(100_000)) and client.get("key") == bytes(100_000)
+    client.close()
+    os.kill(pid, how)
+    eventually(lambda: gone(pid), START)
+    assert not file.exists()
+
+
+def test_pid_file_of_a_running_process(tmp_path: Path) -> None:
+    """A warning; without -d the file stays after the end, as with memcached."""
+    file, port = tmp_path / "pid", free_port()
+    file.write_text(f"{os.getpid()}\n")
+    process = started("-P", str(file), "-p", str(port), "-l", "127.0.0.1")
+    eventually(lambda: file.read_text() == f"{process.pid}\n", START)
+    eventually(lambda: answers("127.0.0.1", port), START)
+    warning = f"WARNING: The pid file contained the following (running) pid: {os.getpid()}\n"
+    assert stopped(process) == (0, warning)
+    assert file.read_text() == f"{process.pid}\n"
+
+
+def test_pid_file_that_cannot_be_written(tmp_path: Path) -> None:
+    name, port = tmp_path / "none" / "pid", free_port()
+    process = started("-P", str(name), "-p", str(port), "-l", "127.0.0.1")
+    eventually(lambda: answers("127.0.0.1", port), START)
+    message = f"Could not open the pid file {name}.tmp for writing: No such file or directory\n"
+    assert stopped(process) == (0, message)
+
+
+# ---- the end ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "flags", "message"),
+    [
+        (signal.SIGTERM, [], ""),
+        (signal.SIGINT, [], ""),
+        (signal.SIGTERM, ["-v"], "Exiting normally\n"),
+        (signal.SIGINT, ["-v"], "Exiting normally\n"),
+        (signal.SIGUSR1, [], "Gracefully stopping\n"),
+    ],
+    ids=["SIGTERM", "SIGINT", "SIGTERM -v", "SIGINT -v", "SIGUSR1"],
+)
+def test_signals(how: int, flags: list[str], message: str) -> None:
+    port = free_port()
+    process = started("-p", str(port), "-l", "127.0.0.1", *flags)
+    eventually(lambda: answers("127.0.0.1", port), START)
+    assert stopped(process, how) == (0, message)
+
+
+def test_sighup_does_not_end_it(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server()
+    with Conversation(server) as talk:
+        server.process.send_signal(signal.SIGHUP)
+        for _ in range(100):
+            assert talk.ask(b"mn\r\n") == b"MN\r\n"
+    with Conversation(server) as talk:
+        assert talk.ask(b"mn\r\n") == b"MN\r\n"
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_stop_with_clients_and_transfers(rmemcached_server: ServerFactory, how: int) -> None:
+    """Clients of all kinds are connected and busy, and READs and WRITEs are under way."""
+    server = rmemcached_server("-m", "128", "-I", "8m", "-t", "3")
+    with Conversation(server) as idle, rdma_client(server) as quiet, Peer(server) as attached:
+        assert idle.ask(b"mn\r\n") == b"MN\r\n"
+        quiet.set("big", bytes(8_000_000))
+        half = Conversation(server)
+        half.send(b"set half 0 0 1000000\r\nabc")
+        with child("victims.py", server.host, server.port) as nursery:
+            assert nursery.stdin is not None and nursery.stdout is not None
+            for words in ("storm 1", "storm 2", "read big 8000000", "write big 8000000"):
+                nursery.stdin.write(words + "\n")
+                nursery.stdin.flush()
+                assert nursery.stdout.readline().strip().isdigit()
+            assert server.stop(how) == 0
+        assert server.stderr() == ""
+        assert idle.ended()
+        assert half.ended()
+        half.close()
+        assert attached.lifeline.ended()
+
+
+def test_stop_within_a_storm_of_connections(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server("-t", "3")
+    ending = threading.Event()
+    done = []
+
+    def storm() -> None:
+        count = 0
+        while not ending.is_set():
+            try:
+                with Client(server.address, transport="soft_iw", timeout=5, connect_timeout=5) as client:
+                    client.set("key", bytes(5000), noreply=False)
+                    count += 1
+            except (OSError, MemcacheError):
+                pass
+            except Exception as error:
+                done.append(error)
+        done.append(count)
+
+    threads = [threading.Thread(target=storm) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with Conversation(server) as control:
+        eventually(lambda: control.number("rdma_total_queue_pairs", "rdma") > 30)
+    try:
+        assert server.stop() == 0
+        assert server.stderr() == ""
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join()
+    assert all(isinstance(result, int) for result in done), done
+
+
+def test_many_starts_and_stops(rmemcached_server: ServerFactory) -> None:
+    for _ in range(10):
+        server = rmemcached_server("-t", "2")
+        with rdma_client(server) as client:
+            assert client.set("key", bytes(10_000))
+            assert server.stop() == 0
+
+
+# ---- limits of the flags ---------------------------------------------------------------------------------------------
+
+
+def test_connection_limit(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server("-c", "10")
+    talks = []
+    with Conversation(server) as control:
+        eventually(lambda: control.number("curr_connections") == 1)
+        assert control.number("max_connections") == 10
+        for _ in range(9):
+            talks.append(Conversation(server))
+            assert talks[-1].ask(b"mn\r\n") == b"MN\r\n"
+        for _ in range(5):
+            with Conversation(server) as refused_one:
+                assert refused_one.line() == b"ERROR Too many open connections\r\n"
+                assert refused_one.ended()
+        assert control.number("rejected_connections") == 5
+        talks.pop().close()
+        eventually(lambda: control.number("curr_connections") == 9)
+        with Conversation(server) as talk:
+            assert talk.ask(b"mn\r\n") == b"MN\r\n"
+        for talk in talks:
+            talk.close()
+        # an RDMA client is one connection once its stream is handed over
+        eventually(lambda: control.number("curr_connections") == 1)
+        with rdma_client(server) as client:
+            client.version()
+            eventually(lambda: control.number("curr_connections") == 2)
+
+
+def test_rdma_client_beyond_the_limit(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server("-c", "3")
+    with Conversation(server) as first, Conversation(server) as second:
+        eventually(lambda: first.number("curr_connections") == 2)
+        assert second.ask(b"mn\r\n") == b"MN\r\n"
+        with pytest.raises((OSError, MemcacheError)):
+            rdma_client(server, timeout=5, connect_timeout=5).version()
+        eventually(lambda: first.number("curr_connections") == 2)
+    with rdma_client(server) as client:
+        assert client.set("key", b"value")
+
+
+@pytest.mark.parametrize("threads", [1, 3, 8])
+def test_threads(rmemcached_server: ServerFactory, threads: int) -> None:
+    server = rmemcached_server("-t", str(threads))
+    with Conversation(server) as talk:
+        assert talk.number("threads") == threads
+        names = [
+            (Path(f"/proc/{server.pid}/task") / task / "comm").read_text().strip()
+            for task in os.listdir(f"/proc/{server.pid}/task")
+        ]
+        assert names.count("mc-worker") == threads
+    clients = [rdma_client(server) for _ in range(2 * threads)]
+    for number, client in enumerate(clients):
+        assert client.set(f"key{number}", bytes(10_000))
+    for number, client in enumerate(clients):
+        assert client.get(f"key{2 * threads - 1 - number}") == bytes(10_000)
+        client.close()
+
+
+@pytest.mark.parametrize(("flag", "size"), [("1k", 1024), ("2048", 2048), ("128k", 131072), ("2m", 2 << 20)])
+def test_item_size(rmemcached_server: ServerFactory, flag: str, size: int) -> None:
+    flags = ["-I", flag, "-m", "64"]
+    if size < 1 << 20:
+        flags += ["-o", f"slab_chunk_max={min(size, 1 << 19) // 1024}"]
+    server = rmemcached_server(*flags)
+    with Conversation(server) as talk, rdma_client(server) as client:
+        assert talk.number("item_size_max", "settings") == size
+        assert client.set("fits", bytes(size - 200))
+        assert client.get("fits") == bytes(size - 200)
+        talk.send(b"set large 0 0 %d\r\n%s\r\n" % (size, bytes(size)))
+        assert talk.line() == b"SERVER_ERROR object too large for cache\r\n"
+
+
+@pytest.mark.parametrize("megabytes", [2, 100, 1000])
+def test_memory_limit(rmemcached_server: ServerFactory, megabytes: int) -> None:
+    server = rmemcached_server("-m", str(megabytes))
+    with Conversation(server) as talk:
+        assert talk.number("limit_maxbytes") == megabytes << 20
+        assert talk.ask(b"set key 0 0 1\r\nx\r\n") == b"STORED\r\n"
+
+
+def test_settings_are_shown(rmemcached_server: ServerFactory) -> None:
+    flags = "-m 100 -c 500 -t 3 -R 7 -f 1.5 -n 64 -b 99 -I 2m -v -v -M -C -F".split()
+    server = rmemcached_server(*flags)
+    with Conversation(server) as talk:
+        found = talk.stats("settings")
+    expected = {
+        "maxbytes": str(100 << 20),
+        "maxconns": "500",
+        "num_threads": "3",
+        "reqs_per_event": "7",
+        "growth_factor": "1.50",
+        "chunk_size": "64",
+        "tcp_backlog": "99",
+        "item_size_max": str(2 << 20),
+        "verbosity": "2",
+        "evictions": "off",
+        "cas_enabled": "no",
+        "flush_enabled": "no",
+        "tcpport": str(server.port),
+        "udpport": "0",
+        "inter": "127.0.0.1",
+        "domain_socket": "NULL",
+        "rdma": "yes",
+    }
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_verbosity_lists_the_slab_classes(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
+    """-vv: the classes, as memcached lists them."""
+    ours, theirs = rmemcached_server("-vv"), memcached_server("-vv")
+    expected = [line for line in theirs.stderr().splitlines() if line.startswith("slab class")]
+    assert len(expected) == 39
+    found = eventually(lambda: [line for line in ours.stderr().splitlines() if line.startswith("slab class")])
+    assert found == expected
