@@ -18,7 +18,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset, strerror, strncmp
 
-from rmemcached.atomics cimport cpu_relax
+from rmemcached.linux cimport sched_yield
 from rmemcached.client._stream cimport Stream, now_ns
 from rmemcached.client._sys cimport (
     MSG_DONTWAIT,
@@ -486,7 +486,8 @@ cdef class RdmaStream(Stream):
             return -errno
         if n == 0:
             return -ETIMEDOUT
-        while provider.get_cq_event(self.channel, &cq, &context) == 0:
+        # One event at most: the queue was armed once.
+        if waiting[0].revents and provider.get_cq_event(self.channel, &cq, &context) == 0:
             provider.ack_cq_events(cq, 1)
         if waiting[1].revents:
             # Nothing is ever asked on the lifeline: it ends. A reply that came before the end is still taken.
@@ -520,7 +521,8 @@ cdef class RdmaStream(Stream):
                 return 1
             if until:
                 if now_ns() < until:
-                    cpu_relax()
+                    # The server may be waiting for this very core.
+                    sched_yield()
                     continue
                 self.spin_result(False)
                 until = 0

@@ -146,6 +146,9 @@ cdef extern from "<unistd.h>" nogil:
     ssize_t read(int fd, void *buf, size_t n)
     ssize_t write(int fd, const void *buf, size_t n)
 
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_t:
         pass

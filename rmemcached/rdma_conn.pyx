@@ -145,6 +145,9 @@ cdef struct rdma_thread:
     conn_thread *worker
     ibv_comp_channel *channel
     rdma_conn *yielded                   # connections with streams that gave way
+    ibv_send_wr chain[SEND_DEPTH]        # work requests of the connection being served, until ring_doorbell
+    ibv_sge sges[SEND_DEPTH]             # theirs
+    unsigned int nchain
     uint64_t reads                       # READs under way
     rdma_thread *next                    # dev.threads, under dev.lock
     rdma_counters counters
@@ -382,39 +385,54 @@ cdef bint may_send(rdma_conn *rc) noexcept nogil:
     return False
 
 
-cdef bint post_message(rdma_conn *rc, uint8_t kind, uint32_t stream, unsigned int index, size_t payload) noexcept nogil:
-    """Posts send buffer `index`, which has `payload` bytes behind the header's place."""
+cdef ibv_send_wr *chain_request(rdma_conn *rc, uint64_t id, void *addr, uint32_t length, uint32_t lkey) noexcept nogil:
+    """Appends a signalled work request of one extent to the chain; there is room, as each has a reserved entry."""
+    cdef rdma_thread *t = rc.t
+    cdef ibv_send_wr *wr = &t.chain[t.nchain]
+    cdef ibv_sge *sge = &t.sges[t.nchain]
+    memset(wr, 0, sizeof(ibv_send_wr))
+    sge.addr = <uint64_t><uintptr_t>addr
+    sge.length = length
+    sge.lkey = lkey
+    wr.wr_id = id
+    wr.sg_list = sge
+    wr.num_sge = 1
+    wr.send_flags = IBV_SEND_SIGNALED
+    if t.nchain:
+        t.chain[t.nchain - 1].next = wr
+    t.nchain += 1
+    return wr
+
+
+cdef void ring_doorbell(rdma_conn *rc) noexcept nogil:
+    """Posts the chain at once: what one turn has to say leaves together, a WRITE with the reply behind it."""
+    cdef rdma_thread *t = rc.t
+    cdef ibv_send_wr *bad
+    if t.nchain:
+        t.nchain = 0
+        if ibv_post_send(rc.qp, t.chain, &bad) != 0:
+            rc_fail(rc, NULL, IBV_WC_SUCCESS)
+
+
+cdef void post_message(rdma_conn *rc, uint8_t kind, uint32_t stream, unsigned int index, size_t payload) noexcept nogil:
+    """Sends buffer `index`, which has `payload` bytes behind the header's place."""
     cdef char *buf = send_buffer(rc, index)
     cdef uint16_t owed = htobe16(<uint16_t>rc.owed)
     cdef uint32_t id = htobe32(stream)
-    cdef ibv_sge sge
-    cdef ibv_send_wr wr
-    cdef ibv_send_wr *bad
-    cdef rdma_wr *entry = &rc.wrs[index]
+    cdef ibv_send_wr *wr
     buf[0] = <char>kind
     buf[1] = 0
     memcpy(buf + 2, &owed, 2)
     memcpy(buf + 4, &id, 4)
-    sge.addr = <uint64_t><uintptr_t>buf
-    sge.length = <uint32_t>(MESSAGE_HEADER + payload)
-    sge.lkey = rc.mr.lkey
-    memset(&wr, 0, sizeof(wr))
-    wr.wr_id = index
-    wr.sg_list = &sge
-    wr.num_sge = 1
+    wr = chain_request(rc, index, buf, <uint32_t>(MESSAGE_HEADER + payload), rc.mr.lkey)
     wr.opcode = IBV_WR_SEND
     wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED
-    entry.kind = WR_SEND
-    entry.length = sge.length
-    if ibv_post_send(rc.qp, &wr, &bad) != 0:
-        rc_fail(rc, NULL, IBV_WC_SUCCESS)
-        return False
+    rc.wrs[index].kind = WR_SEND
     rc.rx_credits += rc.owed
     rc.owed = 0
     rc.tx_credits -= 1
     counter_add(&rc.t.counters.sends, 1)
     counter_add(&rc.t.counters.send_bytes, payload)
-    return True
 
 
 cdef void return_credits(rdma_conn *rc) noexcept nogil:
@@ -426,10 +444,8 @@ cdef void return_credits(rdma_conn *rc) noexcept nogil:
 
 cdef bint post_bulk(rdma_conn *rc, wr_kind kind, iovec *iov, uint64_t remote, uint32_t rkey, rdma_stream *st,
                     item *it) noexcept nogil:
-    """Posts one READ into, or WRITE out of, one extent of item memory. The caller has seen that an entry is free."""
-    cdef ibv_sge sge
-    cdef ibv_send_wr wr
-    cdef ibv_send_wr *bad
+    """Chains one READ into, or WRITE out of, one extent of item memory. The caller has seen that an entry is free."""
+    cdef ibv_send_wr *wr
     cdef ibv_mr *mr = extent_of(rc.t.dev, iov.iov_base)
     cdef unsigned int index
     if mr == NULL:
@@ -437,27 +453,14 @@ cdef bint post_bulk(rdma_conn *rc, wr_kind kind, iovec *iov, uint64_t remote, ui
         return False
     rc.free_bulk -= 1
     index = rc.free_wr[rc.free_bulk]
-    sge.addr = <uint64_t><uintptr_t>iov.iov_base
-    sge.length = <uint32_t>iov.iov_len
-    sge.lkey = mr.lkey
-    memset(&wr, 0, sizeof(wr))
-    wr.wr_id = index
-    wr.sg_list = &sge
-    wr.num_sge = 1
+    wr = chain_request(rc, index, iov.iov_base, <uint32_t>iov.iov_len, mr.lkey)
     wr.opcode = IBV_WR_RDMA_READ if kind == WR_READ else IBV_WR_RDMA_WRITE
-    wr.send_flags = IBV_SEND_SIGNALED
     wr.wr.rdma.remote_addr = remote
     wr.wr.rdma.rkey = rkey
     rc.wrs[index].kind = kind
-    rc.wrs[index].length = sge.length
+    rc.wrs[index].length = <uint32_t>iov.iov_len
     rc.wrs[index].stream = st
     rc.wrs[index].item = it
-    if ibv_post_send(rc.qp, &wr, &bad) != 0:
-        rc.wrs[index].item = NULL
-        rc.free_wr[rc.free_bulk] = <uint16_t>index
-        rc.free_bulk += 1
-        rc_fail(rc, NULL, IBV_WC_SUCCESS)
-        return False
     return True
 
 
@@ -484,8 +487,7 @@ cdef bint stream_read(rdma_stream *st) noexcept nogil:
 
 
 cdef bint stream_write(rdma_stream *st, mc_resp *resp) noexcept nogil:
-    """Posts WRITEs of a reply's data into the memory the client named. False: the send queue is full, to be continued.
-    Posts WRITEs of a reply's data into the memory the client named. False: the send queue is full, to be continued."""
+    """Chains WRITEs of a reply's data into the memory the client named. False: the queue is full; goes on later."""
     cdef rdma_conn *rc = st.rc
     cdef iovec iov
     cdef item *it = resp.item
@@ -538,8 +540,7 @@ cdef bint stream_flush(rdma_stream *st) noexcept nogil:
         for i in range(count):
             memcpy(buf + n, iov[i].iov_base, iov[i].iov_len)
             n += iov[i].iov_len
-        if not post_message(rc, MSG_DATA, st.id, index, n):
-            return False
+        post_message(rc, MSG_DATA, st.id, index, n)
         conn_sent(c, n)
     rc.blocked &= ~bit
     return not rc.failed
@@ -822,6 +823,7 @@ cdef void rc_serve(rdma_conn *rc) noexcept nogil:
         if not rc.failed:
             release_deferred(rc)
             return_credits(rc)
+        ring_doorbell(rc)
     if rc.failed:
         rc_report(rc)
 
@@ -889,11 +891,12 @@ cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
         which = rc.runnable
         rc.runnable = 0
         resume_streams(rc, which)
-        if rc.failed:
-            rc_report(rc)
-        else:
+        if not rc.failed:
             release_deferred(rc)
             return_credits(rc)
+        ring_doorbell(rc)
+        if rc.failed:
+            rc_report(rc)
         rc = following
     return t.yielded != NULL
 

@@ -17,8 +17,8 @@ from rmemcached.linux cimport (
     CLOCK_MONOTONIC, EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL,
     EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_NOSIGNAL, clock_gettime, close,
     epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno, eventfd, msghdr, pthread_create, pthread_mutex_destroy,
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, read, readv, recv, send, sendmsg,
-    timespec, write,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, read, readv, recv, sched_yield,
+    send, sendmsg, timespec, write,
 )
 from rmemcached.protocol.conn cimport (
     WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_YIELD, conn_gather, conn_init, conn_logs, conn_payload_iov,
@@ -109,8 +109,7 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
 
 
 cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil:
-    """The queue pair of a lifeline is in error: says so on the lifeline where that cannot garble a reply, and ends it.
-    The queue pair of a lifeline is in error: says so on the lifeline where that cannot garble a reply, and ends it."""
+    """The queue pair of a lifeline is in error: says so there, unless that would garble a reply, and ends it."""
     cdef connection *cn = <connection *>owner
     if line != NULL and cn.c.npending == 0:
         send(cn.fd, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT)
@@ -388,6 +387,9 @@ cdef void drop_slow_streams(worker *w) noexcept nogil:
     cdef connection *cn = w.connections
     cdef connection *following
     cdef uint32_t now = store_time(w.thread.store)
+    if now == w.streams_checked:
+        return
+    w.streams_checked = now
     while cn != NULL:
         following = cn.next
         if cn.flags & CONNECTION_STREAM and now - cn.opened > STREAM_REQUEST_SECONDS:
@@ -417,6 +419,8 @@ cdef int wait_time(worker *w) noexcept nogil:
             w.spin_until = now + w.spin_ns
             return 0
         if now < w.spin_until:
+            # Whoever is to send the next event may be waiting for this very core.
+            sched_yield()
             return 0
         w.spin_ns = max(w.spin_ns // 2, w.spin_max // SPIN_FLOOR)
         w.rdma_recent = False
@@ -463,8 +467,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
 
 
 cdef int worker_init(worker *w) noexcept nogil:
-    """Makes the descriptors and buffers; `thread`, `device` and the shared pointers are set by the caller. -1: errno.
-    Makes the descriptors and buffers; `thread`, `device` and the shared pointers are set by the caller. -1: errno."""
+    """Makes the descriptors and buffers; `thread`, `device` and shared pointers are set by the caller. -1: errno."""
     cdef epoll_event ev
     w.epfd = epoll_create1(EPOLL_CLOEXEC)
     w.notify_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
