@@ -1,0 +1,329 @@
+"""Clients that are slow, greedy or many: the daemon's memory stays bounded and everybody else is served."""
+
+from __future__ import annotations
+
+import random
+import resource
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from daemon_tools import (
+    CREDIT,
+    DATA,
+    Conversation,
+    Peer,
+    descriptors,
+    eventually,
+    rdma_at_rest,
+    rdma_client,
+    resident,
+    tcp_client,
+)
+from servers import Server
+
+MB = 1 << 20
+PROMPT = 1.0  # seconds that another client's operation may take meanwhile, on a machine that does other things too
+
+
+@pytest.fixture
+def server(rmemcached_server: Callable[..., Server]) -> Iterator[Server]:
+    """One worker, so that everybody meets."""
+    yield rmemcached_server("-t", "1", "-m", "64", "-c", "6000")
+
+
+def push(sock: socket.socket, data: bytes, times: int) -> tuple[int, int]:
+    """Sends data `times` times for as long as the daemon takes it. Returns (whole copies, bytes of the next) sent."""
+    sock.setblocking(False)
+    block = data * times
+    sent = 0
+    while sent < len(block) and select.select([], [sock], [], 0.2)[1]:
+        sent += sock.send(memoryview(block)[sent:])
+    return divmod(sent, len(data))
+
+
+def others_are_served(server: Server) -> None:
+    for client in (rdma_client(server), tcp_client(server)):
+        for size in (10, 100_000):
+            began = time.monotonic()
+            assert client.set("other", bytes(size))
+            assert client.get("other") == bytes(size)
+            assert time.monotonic() - began < 2 * PROMPT
+        client.close()
+
+
+@pytest.mark.parametrize("size", [100, 10_000])
+def test_pipelined_gets_without_reading(server: Server, size: int) -> None:
+    """100 000 gets; the replies are read only when others have been served meanwhile."""
+    request, reply = b"get key\r\n", b"VALUE key 0 %d\r\n%s\r\nEND\r\n" % (size, bytes(size))
+    count = 100_000
+    with Conversation(server) as control, Conversation(server) as greedy:
+        assert control.ask(b"set key 0 0 %d\r\n%s\r\n" % (size, bytes(size))) == b"STORED\r\n"
+        before = resident(server.pid)
+        whole, part = push(greedy.sock, request, count)
+        others_are_served(server)
+        assert resident(server.pid) - before < 16 * MB
+        greedy.sock.setblocking(True)
+        greedy.sock.settimeout(10)
+        if part:
+            greedy.send(request[part:])
+            whole += 1
+        expected = whole * len(reply)
+        received = 0
+        while received < expected:
+            block = greedy.sock.recv(min(MB, expected - received))
+            assert block
+            at = received % len(reply)
+            pattern = reply[at:] + reply * (len(block) // len(reply) + 1)
+            assert block == pattern[: len(block)]
+            received += len(block)
+        assert greedy.ask(b"mn\r\n") == b"MN\r\n"
+        assert resident(server.pid) - before < 16 * MB
+
+
+def test_many_greedy_clients(server: Server) -> None:
+    """50 of them, with values of 200 KB that are overwritten meanwhile, and die without having read."""
+    size = 200_000
+    with Conversation(server) as control:
+        others_are_served(server)
+        eventually(lambda: control.number("curr_connections") == 1)
+        open_files, before = descriptors(server.pid), resident(server.pid)
+        greedy = [Conversation(server) for _ in range(50)]
+        for round_number in range(4):
+            value = bytes([round_number]) * size
+            assert control.ask(b"set key 0 0 %d\r\n%s\r\n" % (size, value)) == b"STORED\r\n"
+            for talk in greedy:
+                talk.sock.setblocking(False)
+                try:
+                    talk.sock.send(b"get key\r\n" * 100)
+                except BlockingIOError:
+                    pass
+            others_are_served(server)
+        for talk in greedy:
+            talk.close()
+        eventually(lambda: control.number("curr_connections") == 1)
+        eventually(lambda: descriptors(server.pid) == open_files)
+        assert resident(server.pid) - before < 32 * MB
+        # nothing holds the overwritten items any more: the memory can be filled with others
+        assert control.ask(b"flush_all\r\n") == b"OK\r\n"
+
+
+def test_greedy_rdma_client(server: Server) -> None:
+    """Requests without end from a client that grants the daemon no credit: it is stopped by credits itself."""
+    with Conversation(server) as control, Peer(server) as peer:
+        value = bytes(4000)
+        assert control.ask(b"set key 0 0 4000\r\n%s\r\n" % value) == b"STORED\r\n"
+        peer.ask(b"mn\r\n")
+        before = resident(server.pid)
+        batch = b"get key\r\n" * 900
+        posted = 0
+        while peer.credits > 0 and posted < 1000:
+            peer.send(DATA, batch, credits=0)
+            posted += 1
+        assert posted < 100
+        others_are_served(server)
+        assert resident(server.pid) - before < 8 * MB
+        reply = b"VALUE key 0 4000\r\n%s\r\nEND\r\n" % value
+        expected = posted * 900 * len(reply)
+        taken = 0
+
+        def take() -> bool:
+            nonlocal taken
+            taken += len(peer.inbox)
+            peer.inbox.clear()
+            if peer.owed >= 4 and peer.credits:
+                peer.send(CREDIT)
+            return taken >= expected
+
+        peer.wait(take, timeout=30.0)
+        assert taken == expected
+
+
+def test_stream_that_waits_for_a_read_stops_its_client(server: Server) -> None:
+    """Commands behind a READ that is not answered are kept to a bound; credits end before memory does."""
+    with Peer(server) as peer:
+        peer.ask(b"mn\r\n")
+        before = resident(server.pid)
+        peer.send(DATA, b"ms key 100000 @1000:1\r\n" + b"mn\r\n" * 1900)
+        with pytest.raises((ConnectionError, TimeoutError)):
+            while True:
+                peer.send(DATA, b"mn\r\n" * 2000)
+        assert resident(server.pid) - before < 8 * MB
+
+
+@pytest.mark.parametrize("keys", [1000, 20_000, 100_000])
+def test_long_multigets(server: Server, keys: int) -> None:
+    """Lines of up to a megabyte; with hits and misses, over both transports."""
+    with Conversation(server) as talk, Peer(server) as peer:
+        for number in range(0, 1000, 2):
+            talk.send(b"set m%d 0 0 5 noreply\r\n%05d\r\n" % (number, number))
+        line = b"get " + b" ".join(b"m%d" % number for number in range(keys)) + b"\r\n"
+        expected = b"".join(b"VALUE m%d 0 5\r\n%05d\r\n" % (number, number) for number in range(0, 1000, 2)) + b"END\r\n"
+        talk.send(line)
+        assert talk.read(len(expected)) == expected
+        assert talk.ask(b"mn\r\n") == b"MN\r\n"
+        for at in range(0, len(line), 8000):
+            peer.send(DATA, line[at : at + 8000])
+
+        def whole() -> bool:
+            if peer.owed >= 8 and peer.credits:
+                peer.send(CREDIT)
+            return len(peer.inbox) >= len(expected)
+
+        peer.wait(whole)
+        assert peer.inbox == expected
+
+
+def test_multiget_of_large_values(server: Server) -> None:
+    """One line asks for 20 000 times the same 10 KB: 200 MB of replies, a bounded part of them in memory."""
+    with Conversation(server) as talk:
+        assert talk.ask(b"set k 0 0 10000\r\n%s\r\n" % bytes(10_000)) == b"STORED\r\n"
+        before = resident(server.pid)
+        talk.send(b"get" + b" k" * 20_000 + b"\r\n")
+        others_are_served(server)
+        assert resident(server.pid) - before < 16 * MB
+        reply = b"VALUE k 0 10000\r\n%s\r\n" % bytes(10_000)
+        for _ in range(20_000):
+            assert talk.read(len(reply)) == reply
+        assert talk.line() == b"END\r\n"
+
+
+def test_line_without_end(server: Server) -> None:
+    """A key of megabytes: that connection ends, or gets an error; the daemon does not collect it for ever."""
+    with Conversation(server) as control:
+        for start in (b"get ", b"set ", b"", b"mg "):
+            with Conversation(server) as talk:
+                before = resident(server.pid)
+                talk.sock.setblocking(False)
+                sent = 0
+                try:
+                    while sent < 100 * MB and select.select([], [talk.sock], [], 2.0)[1]:
+                        sent += talk.sock.send((start if sent == 0 else b"") + b"a" * 65536)
+                except OSError:
+                    pass
+                assert control.ask(b"mn\r\n") == b"MN\r\n"
+                assert resident(server.pid) - before < 16 * MB
+        others_are_served(server)
+
+
+def test_byte_by_byte(server: Server) -> None:
+    """40 clients that send one octet at a time, in turn; half of them by RDMA."""
+    script = b"set slow%d 5 0 6\r\nabcdef\r\nget slow%d\r\nms slow%d 3 F7\r\nxyz\r\nmg slow%d v f k\r\nmn\r\n"
+    reply = b"STORED\r\nVALUE slow%d 5 6\r\nabcdef\r\nEND\r\nHD\r\nVA 3 f7 kslow%d\r\nxyz\r\nMN\r\n"
+    talks = [Conversation(server) for _ in range(20)]
+    peers = [Peer(server) for _ in range(20)]
+    for talk in talks:
+        talk.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    scripts = [script.replace(b"%d", b"%03d" % number) for number in range(40)]
+    for at in range(len(scripts[0])):
+        for number, talk in enumerate(talks):
+            talk.send(scripts[number][at : at + 1])
+        for number, peer in enumerate(peers, 20):
+            peer.send(DATA, scripts[number][at : at + 1])
+    for number, talk in enumerate(talks):
+        expected = reply.replace(b"%d", b"%03d" % number)
+        assert talk.read(len(expected)) == expected
+        talk.close()
+    for number, peer in enumerate(peers, 20):
+        expected = reply.replace(b"%d", b"%03d" % number)
+        peer.wait(lambda peer=peer, expected=expected: len(peer.inbox) >= len(expected))
+        assert peer.inbox == expected
+        peer.close()
+
+
+def test_idle_connections_are_cheap(server: Server) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = 5000 if hard == resource.RLIM_INFINITY else min(5000, hard - 500)
+    assert count > 500, "this machine allows too few open files"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 500), hard))
+    try:
+        with Conversation(server) as control:
+            others_are_served(server)
+            before = resident(server.pid)
+            talks = [server.connect() for _ in range(count)]
+            eventually(lambda: control.number("curr_connections") >= count + 1)
+            per_connection = (resident(server.pid) - before) / count
+            assert per_connection < 1024, per_connection
+            # also those that have once had something to say, in pieces
+            for sock in talks:
+                sock.sendall(b"get nothing\r\nge")
+            for sock in talks:
+                assert sock.recv(100) == b"END\r\n"
+                sock.sendall(b"t nothing\r\n")
+            for sock in talks:
+                assert sock.recv(100) == b"END\r\n"
+            others_are_served(server)
+            assert (resident(server.pid) - before) / count < 1024
+            for sock in talks:
+                sock.close()
+            eventually(lambda: control.number("curr_connections") == 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_idle_queue_pairs(server: Server) -> None:
+    """300 connected RDMA clients: what each costs the daemon, and that all of it comes back."""
+    count = 300
+    with Conversation(server) as control:
+        others_are_served(server)
+        before = resident(server.pid)
+        clients = [rdma_client(server) for _ in range(count)]
+        for number, client in enumerate(clients):
+            assert client.set(f"idle{number}", b"value")
+        assert control.number("rdma_queue_pairs", "rdma") == count
+        per_client = (resident(server.pid) - before) / count
+        # its messages: 16 receives and 16 sends of 8 KB at most, of which those that were used are in memory
+        assert per_client < 300 * 1024, per_client
+        for number, client in enumerate(clients):
+            assert client.get(f"idle{number}") == b"value"
+            client.close()
+        eventually(lambda: rdma_at_rest(control), 1.0)
+
+
+@pytest.mark.parametrize("requests", [1, 20])
+def test_fairness(rmemcached_server: Callable[..., Server], requests: int) -> None:
+    """-R: a connection with 300 000 commands waiting does not keep the others of its worker waiting."""
+    server = rmemcached_server("-t", "1", "-R", str(requests))
+    with Conversation(server) as control, Conversation(server) as busy, rdma_client(server) as rdma:
+        tcp = tcp_client(server)
+        assert rdma.set("key", b"value")
+        count = 300_000
+        block = memoryview(b"mn\r\n" * count)
+        busy.sock.setblocking(False)
+        sent = received = 0
+        slowest = 0.0
+        while received < len(block):
+            readable, writable, _ = select.select([busy.sock], [busy.sock] if sent < len(block) else [], [], 10)
+            assert readable or writable
+            if writable:
+                sent += busy.sock.send(block[sent:])
+            if readable:
+                received += len(busy.sock.recv(MB))
+            for client in (rdma, tcp):
+                began = time.monotonic()
+                assert client.get("key") == b"value"
+                slowest = max(slowest, time.monotonic() - began)
+        assert slowest < PROMPT
+        assert control.number("conn_yields") > count // requests // 2
+        tcp.close()
+
+
+def test_many_unfinished_stream_requests(server: Server) -> None:
+    """1000 connections that might become streams, and 1000 idle ones, do not slow the others down."""
+    source = random.Random(1)
+    with Conversation(server) as control:
+        idle = [server.connect() for _ in range(1000)]
+        streams = [server.connect() for _ in range(1000)]
+        for sock in streams:
+            sock.sendall(b"MPA ID Req Frame"[: source.randint(1, 16)])
+        eventually(lambda: control.number("curr_connections") == 2001)
+        with rdma_client(server) as client:
+            client.set("key", b"value")
+            began = time.monotonic()
+            for _ in range(1000):
+                assert client.get("key") == b"value"
+            assert time.monotonic() - began < 1.0
+        for sock in idle + streams:
+            sock.close()
