@@ -61,6 +61,7 @@ cdef struct worker:
     connection **run_tail
     connection *dead
     unsigned int nstreams        # connections with CONNECTION_STREAM
+    uint32_t streams_checked     # store time when slow ones were last looked for
     bint rdma_runnable
     bint rdma_recent             # RDMA work was done since the last sleep
     uint64_t spin_until          # polls instead of sleeping until then (CLOCK_MONOTONIC, ns); 0: not spinning
