@@ -154,7 +154,7 @@ cdef enum:
     TX_ARENA = 16384
     TX_BYTES = 512 << 10             # in one sendmsg
     TX_BYTES_CRC = 128 << 10         # less, as a CRC of octets that do not fit the socket is made again
-    TX_ROUNDS = 4                    # calls of sendmsg in one turn
+    TX_TURN = 2 << 20                # in one turn of a queue pair
     BOUNCE_SIZE = 65536
     DRAIN_BYTES = 16 << 20
 

@@ -424,11 +424,11 @@ cdef void qp_transmit(soft_qp *qp) noexcept nogil:
     """Writes what may be written, until there is nothing more or the socket is full. qp.lock is held."""
     cdef tx_batch b
     cdef int result = TX_FULL
-    cdef int rounds
+    cdef size_t sent = 0
     cdef ssize_t n
     if qp.fd < 0 or qp.phase != STREAM_OPEN or not qp.tx_gate or qp.tx_dead or qp.start_frame != NULL:
         return
-    for rounds in range(TX_ROUNDS):
+    while sent < TX_TURN:
         result = tx_build(qp, &b, TX_FRAMES)
         if b.nframes == 0:
             tx_release(&b)
@@ -448,6 +448,7 @@ cdef void qp_transmit(soft_qp *qp) noexcept nogil:
             break
         if n > 0:
             tx_commit(qp, &b, <size_t> n)
+            sent += <size_t> n
         if n < <ssize_t> b.size:
             break
         if result == TX_BUILT:
