@@ -18,7 +18,6 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset, strerror, strncmp
 
-from rmemcached.linux cimport sched_yield
 from rmemcached.client._stream cimport Stream, now_ns
 from rmemcached.client._sys cimport (
     MSG_DONTWAIT,
@@ -33,6 +32,7 @@ from rmemcached.client._sys cimport (
     shutdown,
     ssize_t,
 )
+from rmemcached.linux cimport sched_yield
 from rmemcached.verbs.soft cimport soft_iw_connect, soft_iw_options, soft_provider
 from rmemcached.verbs.verbs cimport (
     IBV_ACCESS_LOCAL_WRITE,

@@ -5,7 +5,6 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memset
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport cpu_relax
 from rmemcached.client._stream cimport Stream, now_ns
 from rmemcached.client._sys cimport (
     MSG_DONTWAIT,
@@ -28,6 +27,7 @@ from rmemcached.client._sys cimport (
     ssize_t,
     timeval,
 )
+from rmemcached.linux cimport sched_yield
 
 
 cdef enum:
@@ -152,7 +152,8 @@ cdef class TcpStream(Stream):
                 if now_ns() >= until:
                     self.spin_result(False)
                     break
-                cpu_relax()
+                # The server may be waiting for this very core.
+                sched_yield()
         n = recv(self.fd, iov.iov_base, iov.iov_len, 0) if count == 1 else recvmsg(self.fd, &message, 0)
         if n < 0:
             return -ETIMEDOUT if errno == EAGAIN else -errno

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pymemcache import exceptions as pymemcache_exceptions
 from pymemcache import serde as pymemcache_serde
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import free_port
 
+import rmemcached.client as client_module
 from rmemcached.client import Client
 
 
@@ -318,3 +321,19 @@ def test_same_when_nobody_listens(ignore_exc: bool, key: str) -> None:
     ours = Client(("127.0.0.1", port), ignore_exc=ignore_exc)
     theirs = PymemcacheClient(("127.0.0.1", port), ignore_exc=ignore_exc)
     compare(scenario, ours, theirs, key)
+
+
+def test_exceptions_are_pymemcaches() -> None:
+    for name in (name for name in dir(pymemcache_exceptions) if name.startswith("Memcache")):
+        theirs, mine = getattr(pymemcache_exceptions, name), getattr(client_module, name)
+        assert [kind.__name__ for kind in mine.__mro__] == [kind.__name__ for kind in theirs.__mro__]
+
+
+def test_methods_take_pymemcaches_arguments() -> None:
+    """Every public method that pymemcache's client has, called with its argument names."""
+    missing = [
+        name
+        for name, value in vars(PymemcacheClient).items()
+        if inspect.isfunction(value) and not name.startswith("_") and not hasattr(Client, name)
+    ]
+    assert missing == ["check_key"]  # an internal helper
