@@ -104,6 +104,7 @@ cdef enum:
     LANDING_MIN = 1 << 18
     LANDING_MAX = 1 << 28
     LANDING_WINDOW = 16              # values after which a landing buffer that is too large for them gets smaller
+    BULK_BYTES_PER_NS = 2            # slower transfers than this are not worth polling for
     LAST_WORDS_WAIT = 1000           # ms that the server gets to say why the queue pair failed
     START_WAIT = 10000               # ms for READY without a connect_timeout; the provider's own limit for the start-up
 
@@ -506,7 +507,9 @@ cdef class RdmaStream(Stream):
         cdef uint64_t received = self.received
         cdef uint64_t deadline = 0
         cdef uint64_t budget = self.spin_budget()
-        cdef uint64_t until = now_ns() + budget if budget else 0
+        # While the server moves payloads, to sleep is to be woken at every turn of the transfer.
+        cdef uint64_t bulk = (self.exposed_bytes + self.sink_bytes) // BULK_BYTES_PER_NS
+        cdef uint64_t until = now_ns() + budget + bulk if budget else 0
         cdef bint armed = False
         cdef int r
         while True:
@@ -589,6 +592,7 @@ cdef class RdmaStream(Stream):
             raise self.no_resource("memory region")
         self.exposed[self.exposed_count] = mr
         self.exposed_count += 1
+        self.exposed_bytes += length
         key[0] = mr.rkey
         return 0
 
@@ -596,8 +600,10 @@ cdef class RdmaStream(Stream):
         while self.exposed_count:
             self.exposed_count -= 1
             soft_provider().dereg_mr(self.exposed[self.exposed_count])
+        self.exposed_bytes = 0
 
     cdef int settle(self) except -1:
+        self.sink_bytes = 0
         if self.exposed_count:
             self.spin_result(True)
             self.unexpose()
@@ -621,6 +627,8 @@ cdef class RdmaStream(Stream):
             self.landing = <PyObject *>fresh
             self.landing_size = self.landing_next
         self.sink_named = True
+        # What comes now is likely to be as large as what came before.
+        self.sink_bytes = self.last_sunk
         self.put(" @", 2)
         self.put_hex(<uint64_t><uintptr_t>self.landing_mr.addr)
         self.put(":", 1)
@@ -636,6 +644,7 @@ cdef class RdmaStream(Stream):
             raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
         # Waiting for bulk data says nothing about spinning for small replies.
         self.spin_result(True)
+        self.last_sunk = length
         self.landing_peak = max(self.landing_peak, length)
         if length * 2 < self.landing_size:
             # To hand the buffer out would cost the system calls that give most of it back, and page faults in the next.
