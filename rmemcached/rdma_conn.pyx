@@ -782,12 +782,8 @@ cdef void rc_serve(rdma_conn *rc) noexcept nogil:
         if n < 0:
             rc_fail(rc, NULL, IBV_WC_SUCCESS)
             break
-        if n == 0:
-            if armed or rc.failed:
-                break
-            ibv_req_notify_cq(rc.cq, 0)
-            armed = True
-            continue
+        if n == 0 and (armed or rc.failed):
+            break
         for i in range(n):
             index = <uint32_t>wc[i].wr_id
             if index & RECV_WR:
@@ -824,6 +820,10 @@ cdef void rc_serve(rdma_conn *rc) noexcept nogil:
             release_deferred(rc)
             return_credits(rc)
         ring_doorbell(rc)
+        if n < POLL_BATCH and not armed:
+            # What completes from here on makes an event; what did before is found by the next poll.
+            ibv_req_notify_cq(rc.cq, 0)
+            armed = True
     if rc.failed:
         rc_report(rc)
 
@@ -883,6 +883,9 @@ cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
         counter_add(&t.counters.wakeups, 1)
         t.dev.provider.ack_cq_events(cq, 1)
         rc_serve(<rdma_conn *>context)
+        if t.counters.queue_pairs <= 1:
+            # There is no other that could have an event; to ask costs system calls.
+            break
     rc = t.yielded
     t.yielded = NULL
     while rc != NULL:

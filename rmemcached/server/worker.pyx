@@ -417,7 +417,6 @@ cdef int wait_time(worker *w) noexcept nogil:
         now = now_ns()
         if w.spin_until == 0:
             w.spin_until = now + w.spin_ns
-            return 0
         if now < w.spin_until:
             # Whoever is to send the next event may be waiting for this very core.
             sched_yield()
