@@ -112,10 +112,11 @@ def package_tree() -> Path:
     tree = ROOT / "build" / "pxd"
     for folder, package in PACKAGES.items():
         link = tree.joinpath(*package.split("."))
-        if folder != package.replace(".", "/") and not link.is_symlink():
+        if folder != package.replace(".", "/") and not link.exists():
             link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
             with contextlib.suppress(FileExistsError):
-                link.symlink_to(ROOT / folder, target_is_directory=True)
+                link.symlink_to((ROOT / folder).resolve(), target_is_directory=True)
     return tree
 
 
