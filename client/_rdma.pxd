@@ -39,7 +39,6 @@ cdef class RdmaStream(Stream):
     cdef PyObject *landing
     cdef size_t landing_size
     cdef size_t last_sunk            # bytes of the last value that was put there
-    cdef size_t sink_bytes           # bytes that the pending request is likely to bring
     cdef size_t landing_next         # size of the next one
     cdef ibv_mr *landing_mr
     cdef unsigned int landing_misfits  # values in a row that were small for the buffer

@@ -507,8 +507,9 @@ cdef class RdmaStream(Stream):
         cdef uint64_t received = self.received
         cdef uint64_t deadline = 0
         cdef uint64_t budget = self.spin_budget()
-        # While the server moves payloads, to sleep is to be woken at every turn of the transfer.
-        cdef uint64_t bulk = (self.exposed_bytes + self.sink_bytes) // BULK_BYTES_PER_NS
+        # While the server moves payloads, to sleep is to be woken at every turn of the transfer. What comes to a sink is
+        # likely to be as large as what came before.
+        cdef uint64_t bulk = (self.exposed_bytes + (self.last_sunk if self.sink_named else 0)) // BULK_BYTES_PER_NS
         cdef uint64_t until = now_ns() + budget + bulk if budget else 0
         cdef bint armed = False
         cdef int r
@@ -603,7 +604,6 @@ cdef class RdmaStream(Stream):
         self.exposed_bytes = 0
 
     cdef int settle(self) except -1:
-        self.sink_bytes = 0
         if self.exposed_count:
             self.spin_result(True)
             self.unexpose()
@@ -627,8 +627,6 @@ cdef class RdmaStream(Stream):
             self.landing = <PyObject *>fresh
             self.landing_size = self.landing_next
         self.sink_named = True
-        # What comes now is likely to be as large as what came before.
-        self.sink_bytes = self.last_sunk
         self.put(" @", 2)
         self.put_hex(<uint64_t><uintptr_t>self.landing_mr.addr)
         self.put(":", 1)
