@@ -507,8 +507,8 @@ cdef class RdmaStream(Stream):
         cdef uint64_t received = self.received
         cdef uint64_t deadline = 0
         cdef uint64_t budget = self.spin_budget()
-        # While the server moves payloads, to sleep is to be woken at every turn of the transfer. What comes to a sink is
-        # likely to be as large as what came before.
+        # While the server moves payloads, to sleep is to be woken at every turn of the transfer. What comes to a sink
+        # is likely to be as large as what came before.
         cdef uint64_t bulk = (self.exposed_bytes + (self.last_sunk if self.sink_named else 0)) // BULK_BYTES_PER_NS
         cdef uint64_t until = now_ns() + budget + bulk if budget else 0
         cdef bint armed = False
