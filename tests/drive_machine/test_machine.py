@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from rmemcached.protocol._testing import CONN_SIZE, MAX_BYTES, MAX_LINE, MAX_RESPS, RESP_SIZE, Machine, Server
 
 

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 from conversation import CONVERSATION, normal
+
 from rmemcached.protocol._testing import Machine, Server
 
 # The one large value is replaced by a shorter one where the conversation is fed thousands of times.

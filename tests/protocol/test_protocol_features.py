@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from rmemcached.protocol._testing import Machine, Server
 
 Step = bytes | int

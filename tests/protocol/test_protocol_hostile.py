@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from rmemcached.protocol._testing import MAX_LINE, Machine, Server
 
 WORDS = [

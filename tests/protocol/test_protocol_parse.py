@@ -6,6 +6,7 @@ import base64
 import random
 
 import pytest
+
 from rmemcached.protocol._testing import decimal, decode64, encode64, number, tokens
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from rmemcached.protocol._testing import Machine, Server
 
 BASE = 0x7F00_0000_0000

@@ -245,9 +245,7 @@ class Peer:
             self.wait(lambda: self.credits > 0)
             credits, self.owed = self.owed, 0
         self.credits -= 1
-        self.send_raw(
-            bytes([kind, 0]) + credits.to_bytes(2, "big") + stream.to_bytes(4, "big") + payload
-        )
+        self.send_raw(bytes([kind, 0]) + credits.to_bytes(2, "big") + stream.to_bytes(4, "big") + payload)
 
     def wait(self, until: Callable[[], Any], sent: list[Any] | None = None, timeout: float = TIMEOUT) -> None:
         """Takes completions until `until()` is true."""

@@ -119,7 +119,7 @@ def test_version_and_help() -> None:
     assert run(OURS, "-V") == run(OURS, "--version") == (0, f"memcached {MEMCACHED_VERSION}\n", "")
     status, text, errors = run(OURS, "-h")
     assert (status, errors) == (0, "")
-    for flag in "p:s:a:l:d:u:m:c:v:h:V:P:t:R:I:U".split(":"):
+    for flag in ["p", "s", "a", "l", "d", "u", "m", "c", "v", "h", "V", "P", "t", "R", "I", "U"]:
         assert f"-{flag}, " in text, flag
     assert all(len(line) <= 120 for line in text.splitlines())
     status, text, errors = run(OURS, "-i")
@@ -590,7 +590,29 @@ def test_memory_limit(rmemcached_server: ServerFactory, megabytes: int) -> None:
 
 
 def test_settings_are_shown(rmemcached_server: ServerFactory) -> None:
-    flags = "-m 100 -c 500 -t 3 -R 7 -f 1.5 -n 64 -b 99 -I 2m -v -v -M -C -F".split()
+    flags = [
+        "-m",
+        "100",
+        "-c",
+        "500",
+        "-t",
+        "3",
+        "-R",
+        "7",
+        "-f",
+        "1.5",
+        "-n",
+        "64",
+        "-b",
+        "99",
+        "-I",
+        "2m",
+        "-v",
+        "-v",
+        "-M",
+        "-C",
+        "-F",
+    ]
     server = rmemcached_server(*flags)
     with Conversation(server) as talk:
         found = talk.stats("settings")

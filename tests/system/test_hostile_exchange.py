@@ -165,7 +165,10 @@ def test_commands_on_the_lifeline(server: Server) -> None:
     with Peer(server) as peer:
         assert peer.lifeline.ask(b"set lifeline 0 0 1\r\nx\r\n") == b"STORED\r\n"
         assert peer.ask(b"mg lifeline v\r\n", b"x\r\n") == b"VA 1\r\nx\r\n"
-        assert peer.lifeline.ask(b"ms lifeline 1 @1000:1\r\n") == b"CLIENT_ERROR rdma: no queue pair on this connection\r\n"
+        assert (
+            peer.lifeline.ask(b"ms lifeline 1 @1000:1\r\n")
+            == b"CLIENT_ERROR rdma: no queue pair on this connection\r\n"
+        )
         assert peer.lifeline.ask(b"mn\r\n") == b"MN\r\n"
 
 

@@ -164,7 +164,16 @@ def test_empty_data(peer: Peer) -> None:
 
 def test_fuzzed_messages(server: Server, bystander: Any) -> None:
     source = random.Random(4)
-    commands = [b"get a\r\n", b"ms a 5 @", b"mg a v @", b"set a 0 0 3\r\nabc\r\n", b"ms a S3\r\n", b"\r\n", b"mn\r\n", b"quit\r\n"]
+    commands = [
+        b"get a\r\n",
+        b"ms a 5 @",
+        b"mg a v @",
+        b"set a 0 0 3\r\nabc\r\n",
+        b"ms a S3\r\n",
+        b"\r\n",
+        b"mn\r\n",
+        b"quit\r\n",
+    ]
     for _ in range(60):
         with Peer(server) as peer:
             try:

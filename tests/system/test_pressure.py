@@ -160,7 +160,9 @@ def test_long_multigets(server: Server, keys: int) -> None:
         for number in range(0, 1000, 2):
             talk.send(b"set m%d 0 0 5 noreply\r\n%05d\r\n" % (number, number))
         line = b"get " + b" ".join(b"m%d" % number for number in range(keys)) + b"\r\n"
-        expected = b"".join(b"VALUE m%d 0 5\r\n%05d\r\n" % (number, number) for number in range(0, 1000, 2)) + b"END\r\n"
+        expected = (
+            b"".join(b"VALUE m%d 0 5\r\n%05d\r\n" % (number, number) for number in range(0, 1000, 2)) + b"END\r\n"
+        )
         talk.send(line)
         assert talk.read(len(expected)) == expected
         assert talk.ask(b"mn\r\n") == b"MN\r\n"
