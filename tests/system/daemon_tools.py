@@ -1,4 +1,4 @@
-"""What the tests of the whole daemon share: its statistics, plain conversations, clients, and a peer made of raw verbs."""
+"""What the tests of the whole daemon share: its statistics, plain conversations, clients, a peer made of raw verbs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from pymemcache.client.base import Client as PymemcacheClient
@@ -78,8 +79,13 @@ class Conversation:
         self.close()
 
 
+def at_least(read: Callable[[], int], target: int) -> Callable[[], bool]:
+    """A check that `read` has come to `target`."""
+    return lambda: read() >= target
+
+
 def eventually(check: Callable[[], Any], within: float = TIMEOUT, what: str = "") -> Any:
-    """Repeats `check` until it is true, for state of another process that nothing announces. Returns what it returned."""
+    """Repeats `check` until it is true, for state of another process that nothing announces. Returns what it gave."""
     deadline = time.monotonic() + within
     while True:
         result = check()
@@ -90,7 +96,7 @@ def eventually(check: Callable[[], Any], within: float = TIMEOUT, what: str = ""
         time.sleep(0.002)
 
 
-def rdma_client(server: Server, **arguments: Any) -> Client:
+def rdma_client(server: Server | SimpleNamespace, **arguments: Any) -> Client:
     arguments = {"timeout": TIMEOUT, "connect_timeout": TIMEOUT, "default_noreply": False, **arguments}
     return Client(server.address, transport="soft_iw", **arguments)
 
@@ -150,7 +156,7 @@ def child(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
 def finished(process: subprocess.Popen[str], within: float = 30.0) -> str:
     """Waits for a child to end well. Returns what it printed."""
     out, err = process.communicate(timeout=within)
-    assert process.returncode == 0, f"{process.args} ended with {process.returncode}:\n{out}\n{err}"
+    assert process.returncode == 0, f"{process.args!r} ended with {process.returncode}:\n{out}\n{err}"
     return out
 
 
@@ -158,8 +164,8 @@ class Peer:
     """An RDMA client made by hand of verbs, to say what no proper client says.
 
     The queue pair is connected unless `attach` is False, and READY has been exchanged unless `ready` is False. `tokens`
-    are added to the exchange line. `receive_buffer`: bytes that the stream's socket may hold. Nothing is received, and no
-    READ is answered, but within wait().
+    are added to the exchange line. `receive_buffer`: bytes that the stream's socket may hold. Nothing is received, and
+    no READ is answered, but within wait().
     """
 
     def __init__(
@@ -198,7 +204,8 @@ class Peer:
         self.lifeline = Conversation(server)
         line = " ".join(
             (
-                f"rdma version=1 transport=soft_iw qpn={self.qp.qp_num} credits={credits} msgsize={msgsize} ird=16 ord=16",
+                f"rdma version=1 transport=soft_iw qpn={self.qp.qp_num}",
+                f"credits={credits} msgsize={msgsize} ird=16 ord=16",
                 *tokens,
             )
         )
@@ -226,7 +233,7 @@ class Peer:
         stream.setblocking(False)
         self.qp.connect(stream, private_data=self.private_data if private_data is None else private_data)
 
-    def region(self, buffer: bytearray, access: int) -> Any:
+    def region(self, buffer: bytearray | memoryview, access: int) -> Any:
         return verbs.MR(self.pd, buffer, access)
 
     def post_receive(self, index: int) -> None:

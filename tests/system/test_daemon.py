@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import signal
@@ -363,10 +364,8 @@ def daemon(tmp_path: Path) -> Iterator[Callable[..., tuple[int, int, Path]]]:
 
     yield start
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 def gone(pid: int) -> bool:
@@ -469,7 +468,7 @@ def test_stop_with_clients_and_transfers(rmemcached_server: ServerFactory, how: 
 def test_stop_within_a_storm_of_connections(rmemcached_server: ServerFactory) -> None:
     server = rmemcached_server("-t", "3")
     ending = threading.Event()
-    done = []
+    done: list[Any] = []
 
     def storm() -> None:
         count = 0

@@ -14,6 +14,7 @@ from daemon_tools import (
     DATA,
     Conversation,
     Peer,
+    at_least,
     child,
     eventually,
     rdma_at_rest,
@@ -77,9 +78,9 @@ def test_killed_at_random_moments(scene: tuple[Server, Conversation, Nursery]) -
             # it stops reading first: transfers to it pile up
             os.kill(pids[0], signal.SIGSTOP)
         for _ in range(source.randrange(40)):
-            key = f"storm{source.randrange(KEYS)}"
-            value = reader.get(key)
-            assert value is not None and problem(value) is None, (key, problem(value))
+            name = f"storm{source.randrange(KEYS)}"
+            value = reader.get(name)
+            assert value is not None and problem(value) is None, (name, problem(value))
         for pid in pids:
             kill(pid)
         wait_at_rest(control)
@@ -101,7 +102,7 @@ def test_killed_with_a_read_in_flight(scene: tuple[Server, Conversation, Nursery
             before = received(control)
             pids = [nursery.fork("read", "old", BIG) for _ in range(3)]
             # each has sent READY and its set
-            eventually(lambda target=before + 6: received(control) >= target)
+            eventually(at_least(lambda: received(control), before + 6))
             if stopped:
                 os.kill(pids[0], signal.SIGSTOP)
             assert reader.get("old") == old
@@ -125,7 +126,7 @@ def test_killed_with_a_write_in_flight(scene: tuple[Server, Conversation, Nurser
             assert other.set("key", value)
             before = received(control)
             pids = [nursery.fork("write", "key", BIG) for _ in range(2)]
-            eventually(lambda target=before + 4: received(control) >= target)
+            eventually(at_least(lambda: received(control), before + 4))
             # overwritten and deleted while it is being sent
             assert other.set("key", value[:-1])
             assert other.get("key") == value[:-1]

@@ -1,4 +1,4 @@
-"""A peer that breaks the rules on its queue pair loses its connection, with a line that says why; nobody else notices."""
+"""A peer that breaks the rules on its queue pair loses its connection, with a line that says why; nobody else does."""
 
 from __future__ import annotations
 

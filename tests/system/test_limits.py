@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from daemon_tools import DATA, Conversation, Peer, eventually, rdma_at_rest, rdma_client, tcp_client
+from daemon_tools import DATA, Conversation, Peer, at_least, eventually, rdma_at_rest, rdma_client, tcp_client
 from pymemcache.exceptions import MemcacheServerError as TcpServerError
 from servers import Server
 
@@ -101,7 +101,7 @@ def test_out_of_memory_while_the_payload_is_awaited(rmemcached_server: Callable[
             peers.append(peer)
             region = peer.region(bytearray(size), Access.REMOTE_READ)
             peer.send(DATA, f"ms key {size} @{region.addr:x}:{region.rkey:x}\r\n".encode())
-            eventually(lambda target=before + 2: control.number("rdma_recvs", "rdma") >= target)
+            eventually(at_least(lambda: control.number("rdma_recvs", "rdma"), before + 2))
             try:
                 client.set("probe", bytes(size))
             except MemcacheServerError as error:

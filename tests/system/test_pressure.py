@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import resource
 import select
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from daemon_tools import (
@@ -15,6 +17,7 @@ from daemon_tools import (
     DATA,
     Conversation,
     Peer,
+    at_least,
     descriptors,
     eventually,
     rdma_at_rest,
@@ -26,6 +29,10 @@ from servers import Server
 
 MB = 1 << 20
 PROMPT = 1.0  # seconds that another client's operation may take meanwhile, on a machine that does other things too
+
+
+def inbox_length(peer: Peer) -> int:
+    return len(peer.inbox)
 
 
 @pytest.fixture
@@ -96,10 +103,8 @@ def test_many_greedy_clients(server: Server) -> None:
             assert control.ask(b"set key 0 0 %d\r\n%s\r\n" % (size, value)) == b"STORED\r\n"
             for talk in greedy:
                 talk.sock.setblocking(False)
-                try:
+                with contextlib.suppress(BlockingIOError):
                     talk.sock.send(b"get key\r\n" * 100)
-                except BlockingIOError:
-                    pass
             others_are_served(server)
         for talk in greedy:
             talk.close()
@@ -230,7 +235,7 @@ def test_byte_by_byte(server: Server) -> None:
         talk.close()
     for number, peer in enumerate(peers, 20):
         expected = reply.replace(b"%d", b"%03d" % number)
-        peer.wait(lambda peer=peer, expected=expected: len(peer.inbox) >= len(expected))
+        peer.wait(at_least(partial(inbox_length, peer), len(expected)))
         assert peer.inbox == expected
         peer.close()
 

@@ -1,5 +1,5 @@
-"""Clients to be killed: each line on stdin (mode and arguments) forks one, whose process id comes on stdout when it is in
-position.
+"""Clients to be killed: each line on stdin (mode and arguments) forks one, whose process id comes on stdout when it is
+in position.
 
     victims.py HOST PORT
     storm SEED       sets and gets of all sizes, for ever
