@@ -376,10 +376,10 @@ cdef inline char *send_buffer(rdma_conn *rc, unsigned int index) noexcept nogil:
 
 
 cdef bint may_send(rdma_conn *rc) noexcept nogil:
-    """Whether a DATA message can be posted: a buffer, and a credit that is not the last or returns some."""
+    """Whether a DATA message can be posted: a buffer, and a credit besides the last, which is for CREDIT."""
     if rc.free_sends == 0:
         return False
-    if rc.tx_credits >= 2 or (rc.tx_credits == 1 and rc.owed):
+    if rc.tx_credits >= 2:
         return True
     counter_add(&rc.t.counters.credit_waits, 1)
     return False
