@@ -21,10 +21,10 @@ from rmemcached.store.store cimport (
     DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, ITEM_FETCHED, ITEM_KEY_BINARY, ITEM_LINKED,
     ITEM_STALE, ITEM_TOKEN_SENT, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND, NREAD_APPENDVIV,
     NREAD_CAS, NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, REALTIME_MAXDELTA, STORED,
-    ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_key, ITEM_ntotal, ITEM_set_cas, delta_result_type,
-    do_add_delta, do_item_bump, do_item_remove, do_item_unlink, do_store_item, get_cas_id, item, item_alloc, item_get,
-    item_get_locked, item_iov, item_remove, item_size_ok, item_touch, item_unlink, item_unlock, realtime, rel_time_t,
-    store, store_flush_all, store_item, store_item_type, store_op, store_time,
+    ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_set_cas,
+    delta_result_type, do_add_delta, do_item_bump, do_item_remove, do_item_unlink, do_store_item, get_cas_id, item,
+    item_alloc, item_get, item_get_locked, item_iov, item_remove, item_size_ok, item_touch, item_unlink, item_unlock,
+    realtime, rel_time_t, store, store_flush_all, store_item, store_item_type, store_op, store_time,
 )
 
 cdef enum:
@@ -64,7 +64,7 @@ cdef inline bint overused(item *it) noexcept nogil:
 cdef inline bint fits_copy(item *it, size_t room) noexcept nogil:
     """The value is short enough to be copied behind `room` bytes of text."""
     return (it.nbytes <= RESP_COPY_MAX and room + <size_t>it.nbytes <= WRITE_BUFFER_SIZE
-            and not it.it_flags & ITEM_CHUNKED)
+            and not ITEM_has(it, ITEM_CHUNKED))
 
 
 cdef inline void add_value(conn *c, mc_resp *resp, char *p, item *it, bint copy) noexcept nogil:

@@ -4,7 +4,7 @@ from libc.stdio cimport fprintf, snprintf, stderr
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset, strlen
 
-from rmemcached.store.store cimport ITEM_CHUNKED, ITEM_data, item_iov, item_remove, store_time
+from rmemcached.store.store cimport ITEM_CHUNKED, ITEM_data, ITEM_has, item_iov, item_remove, store_time
 
 from rmemcached.protocol.parse cimport U64_TEXT, itoa_u64
 
@@ -184,7 +184,7 @@ cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcep
                 n = resp.data_length - offset
                 if n > max_bytes:
                     n = max_bytes
-                if resp.item.it_flags & ITEM_CHUNKED:
+                if ITEM_has(resp.item, ITEM_CHUNKED):
                     extents = item_iov(resp.item, resp.data_offset + offset, n, iov + count, max_iov - count)
                     for i in range(count, count + extents):
                         max_bytes -= iov[i].iov_len
