@@ -98,7 +98,7 @@ def test_server_cpu_figures(tmp_path: Path) -> None:
 
 def test_pytest_benchmark_cases() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--benchmark-disable", "-p", "no:cacheprovider", "bench"],
+        [sys.executable, "-P", "-m", "pytest", "-q", "--benchmark-disable", "-p", "no:cacheprovider", "bench"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -85,7 +85,7 @@ def test_server_spellings(shared_memcached: Any, spelling: str) -> None:
         "tuple": lambda: Client((host, port)),
         "string": lambda: Client(f"{host}:{port}"),
         "arguments": lambda: Client(host, port),
-        "list": lambda: Client([host, port]),
+        "list": lambda: Client([host, port]),  # type: ignore[call-overload]
     }[spelling]()
     with made as client:
         assert client.server == (host, port)
@@ -99,7 +99,7 @@ def test_default_port_and_brackets() -> None:
     assert Client("unix:/tmp/x").server == "/tmp/x"
     assert Client("/tmp/x").server == "/tmp/x"
     with pytest.raises(ValueError, match="Unsupported server"):
-        Client(5)
+        Client(5)  # type: ignore[call-overload]
 
 
 def test_unix_socket(memcached_server: ServerFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -133,13 +133,13 @@ def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
 
 def test_wrong_types(client: Client) -> None:
     with pytest.raises(TypeError):
-        client.get(5)
+        client.get(5)  # type: ignore[arg-type]
     with pytest.raises(MemcacheIllegalInputError):
-        client.set("key", b"x", flags="0 q")
+        client.set("key", b"x", flags="0 q")  # type: ignore[arg-type]
     with pytest.raises(MemcacheIllegalInputError, match="empty"):
         client.get("")
     with pytest.raises(TypeError):
-        Client("127.0.0.1", key_prefix=5)
+        Client("127.0.0.1", key_prefix=5)  # type: ignore[call-overload]
 
 
 def test_keepalive_and_no_delay(make_client: Callable[..., Client], key: str) -> None:

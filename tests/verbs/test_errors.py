@@ -335,9 +335,10 @@ while True:
 @pytest.mark.parametrize("opcode", [Opcode.RDMA_READ, Opcode.RDMA_WRITE])
 def test_peer_process_is_killed_in_the_middle_of_a_transfer(opcode: Opcode, crc: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, End(64 << 20, max_send_wr=512) as end:
+        listener.settimeout(20)
         port = listener.getsockname()[1]
         child = subprocess.Popen(
-            [sys.executable, "-c", CHILD.format(tests=str(Path(__file__).parent)), str(port), str(crc)],
+            [sys.executable, "-P", "-c", CHILD.format(tests=str(Path(__file__).parent)), str(port), str(crc)],
             cwd=Path(__file__).parent.parent.parent,
             stdout=subprocess.PIPE,
         )

@@ -391,7 +391,7 @@ def test_threads_share_everything() -> None:
 def test_importing_opens_nothing() -> None:
     script = "import os; n = len(os.listdir('/proc/self/fd')); import rmemcached.verbs; "
     script += "assert len(os.listdir('/proc/self/fd')) == n; assert len(os.listdir('/proc/self/task')) == 1"
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parent.parent.parent)
+    subprocess.run([sys.executable, "-P", "-c", script], check=True, cwd=Path(__file__).parent.parent.parent)
 
 
 def test_close_with_unread_octets_and_a_deaf_peer() -> None:
