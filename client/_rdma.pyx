@@ -228,8 +228,17 @@ cdef class RdmaStream(Stream):
         """Connects the queue pair to the one that the server offered (the tokens of its exchange line).
 
         stream: a connected socket.socket for the iWARP stream; lifeline: the connection of the exchange. Both belong to
-        the RdmaStream afterwards, also after an error. timeout: seconds or None.
+        the RdmaStream afterwards; after an error the lifeline is closed. timeout: seconds or None.
         """
+        self.fd = lifeline.detach()
+        try:
+            self._connect(offer, stream, timeout)
+        except BaseException:
+            # At once, not when the last traceback is gone: the server keeps its queue pair as long.
+            self.close()
+            raise
+
+    def _connect(self, offer, stream, timeout):
         cdef const verbs_provider *provider = soft_provider()
         cdef ibv_qp_attr attr
         cdef soft_iw_options options
@@ -238,7 +247,6 @@ cdef class RdmaStream(Stream):
         cdef int error, fd, i
         cdef uint64_t deadline
         cdef uint32_t qpn
-        self.fd = lifeline.detach()
         try:
             qpn = int(offer["qpn"])
             token = bytes.fromhex(offer["token"])
