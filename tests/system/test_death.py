@@ -98,6 +98,7 @@ def test_killed_with_a_read_in_flight(scene: tuple[Server, Conversation, Nursery
     with rdma_client(server) as reader:
         assert reader.set("old", old)
         items = control.number("curr_items")
+        fetched = control.number("rdma_read_bytes", "rdma")
         for _ in range(12):
             before = received(control)
             pids = [nursery.fork("read", "old", BIG) for _ in range(3)]
@@ -106,6 +107,7 @@ def test_killed_with_a_read_in_flight(scene: tuple[Server, Conversation, Nursery
             if stopped:
                 os.kill(pids[0], signal.SIGSTOP)
             assert reader.get("old") == old
+            assert control.number("rdma_read_bytes", "rdma") == fetched
             for pid in pids:
                 kill(pid)
             eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", GONE_WITHIN)
@@ -125,12 +127,14 @@ def test_killed_with_a_write_in_flight(scene: tuple[Server, Conversation, Nurser
             value = bytes([round_number]) * BIG
             assert other.set("key", value)
             before = received(control)
+            written = control.number("rdma_write_bytes", "rdma")
             pids = [nursery.fork("write", "key", BIG) for _ in range(2)]
             eventually(at_least(lambda: received(control), before + 4))
             # overwritten and deleted while it is being sent
             assert other.set("key", value[:-1])
             assert other.get("key") == value[:-1]
             assert other.delete("key")
+            assert control.number("rdma_write_bytes", "rdma") - written < 3 * BIG - 1
             for pid in pids:
                 kill(pid)
             eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", GONE_WITHIN)

@@ -1,0 +1,102 @@
+"""The daemon at the end of its descriptors and of its memory: it refuses, it does not fall, and it recovers."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from daemon_tools import Conversation, Peer, descriptors, eventually, rdma_at_rest, rdma_client, tcp_client
+from servers import Server
+
+from rmemcached.client import MemcacheError
+
+
+def served(server: Server, control: Conversation) -> None:
+    """Everything works, by both transports."""
+    for client in (rdma_client(server), tcp_client(server)):
+        for size in (10, 100_000):
+            assert client.set("served", bytes(size))
+            assert client.get("served") == bytes(size)
+        client.close()
+    eventually(lambda: rdma_at_rest(control), 1.0)
+
+
+def test_descriptors_run_out(rmemcached_server: Callable[..., Server]) -> None:
+    server = rmemcached_server("-t", "2")
+    with Conversation(server) as control:
+        served(server, control)
+        eventually(lambda: control.number("curr_connections") == 1)
+        before = descriptors(server.pid)
+        limit = before + 20
+        old = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, old[1]))
+        talks = [server.connect() for _ in range(60)]
+        eventually(lambda: descriptors(server.pid) == limit)
+        # those who are connected are served, and the listener does not spin
+        cpu = server.cpu_seconds()
+        began = time.monotonic()
+        while time.monotonic() - began < 0.3:
+            assert control.ask(b"mn\r\n") == b"MN\r\n"
+        assert server.cpu_seconds() - cpu < 0.9 * (time.monotonic() - began)
+        # the queue pair of a connected client cannot get its stream; its lifeline is served
+        for sock in talks[:2]:
+            sock.sendall(b"rdma version=1 transport=soft_iw qpn=1 credits=16 msgsize=8192\r\n")
+            assert sock.recv(1000).startswith((b"RDMA ", b"SERVER_ERROR rdma: out of resources\r\n"))
+            sock.sendall(b"mn\r\n")
+            assert sock.recv(100) == b"MN\r\n"
+        for sock in talks:
+            sock.close()
+        eventually(lambda: control.number("curr_connections") == 1)
+        eventually(lambda: descriptors(server.pid) == before)
+        served(server, control)
+
+
+@pytest.mark.parametrize("spare", [0, 256 << 10, 2 << 20, 8 << 20])
+def test_memory_runs_out(rmemcached_server: Callable[..., Server], spare: int) -> None:
+    """No memory is left but `spare` bytes: queue pairs, long lines, statistics and items are refused."""
+    server = rmemcached_server("-t", "2", "-m", "64", "-c", "2000")
+    with Conversation(server) as control, rdma_client(server) as old_client:
+        assert old_client.set("old", bytes(100_000))
+        status = Path(f"/proc/{server.pid}/status").read_text()
+        limit = int(status.partition("VmData:")[2].split()[0]) * 1024 + spare
+        resource.prlimit(server.pid, resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
+        peers = []
+        for _ in range(60):
+            try:
+                peers.append(Peer(server))
+            except (OSError, AssertionError):
+                # refused: out of resources, or no memory for the stream
+                pass
+        assert control.number("rdma_exchange_errors", "rdma") > 0
+        talks = [server.connect() for _ in range(300)]
+        for number, sock in enumerate(talks):
+            sock.sendall(
+                (b"get " + b"k" * 100 * number, b"set x 0 0 500000\r\nabc", b"stats\r\n", b"mn\r\n")[number % 4]
+            )
+        for size in (10, 100_000, 1_000_000):
+            for command in (b"set key 0 0 %d\r\n%s\r\n", b"add other 0 0 %d\r\n%s\r\n"):
+                with Conversation(server) as talk:
+                    try:
+                        talk.send(command % (size, bytes(size)))
+                        talk.line()
+                    except OSError:
+                        pass
+        assert server.alive()
+        try:
+            assert old_client.get("old") in (None, bytes(100_000))
+        except (OSError, MemcacheError):
+            old_client.close()
+        for sock in talks:
+            sock.close()
+        for peer in peers:
+            peer.close()
+        resource.prlimit(server.pid, resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        old_client.close()
+    assert server.alive()
+    with Conversation(server) as control:
+        eventually(lambda: control.number("curr_connections") == 1)
+        served(server, control)
+    assert server.stop() == 0
