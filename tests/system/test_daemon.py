@@ -557,8 +557,10 @@ def test_rdma_client_beyond_the_limit(rmemcached_server: ServerFactory) -> None:
     with Conversation(server) as first, Conversation(server) as second:
         eventually(lambda: first.number("curr_connections") == 2)
         assert second.ask(b"mn\r\n") == b"MN\r\n"
-        with pytest.raises((OSError, MemcacheError)):
+        with pytest.raises((OSError, MemcacheError)) as caught:
             rdma_client(server, timeout=5, connect_timeout=5).version()
+        # also while the error is still looked at
+        assert caught.tb
         eventually(lambda: first.number("curr_connections") == 2)
     with rdma_client(server) as client:
         assert client.set("key", b"value")
