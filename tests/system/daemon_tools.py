@@ -276,7 +276,8 @@ class Peer:
                 self.cq.arm()
                 armed = True
                 continue
-            if not select.select([self.channel], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            left = deadline - time.monotonic()
+            if left < 0 or not select.select([self.channel], [], [], left)[0]:
                 raise TimeoutError("the daemon said nothing")
             while self.channel.get_event() is not None:
                 pass
