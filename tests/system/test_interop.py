@@ -264,3 +264,36 @@ def test_the_same_keys_from_both_sides(rdma: Any, tcp: Any) -> None:
                 assert client.cas(key, value, unique) is True
                 model[key] = value
         assert other.get(key) == model.get(key), (step, command, key)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "rdma_credits=2,rdma_msgsize=512",
+        "rdma_credits=2,rdma_msgsize=65536",
+        "rdma_credits=3",
+        "rdma_credits=1024,rdma_msgsize=65536",
+        "rdma_eager=0",
+        "rdma_eager=1000000",
+        "rdma_crc",
+        "rdma_spin=0",
+    ],
+)
+def test_with_other_settings_of_the_transport(rmemcached_server: Callable[..., Server], options: str) -> None:
+    """Few credits, small messages, everything or nothing in the stream: one value at a time, and many in flight."""
+    server = rmemcached_server("-m", "128", "-o", options)
+    source = random.Random(options)
+    tcp = tcp_client(server)
+    with rdma_client(server) as rdma:
+        for size in (0, 1, 400, 504, 505, 4096, 5000, 65_528, 65_536, 300_000, 1_000_000):
+            value = source.randbytes(size)
+            assert rdma.set("one", value)
+            assert rdma.get("one") == value
+            assert tcp.get("one") == value
+        many = {f"many{number}": source.randbytes(source.choice((0, 10, 600, 5000, 20_000))) for number in range(800)}
+        assert rdma.set_many(many) == []
+        assert rdma.get_many(list(many)) == many
+        assert tcp.get_many(list(many)) == many
+        rdma.set_many(many, noreply=True)
+        assert rdma.get_many(list(many)) == many
+    tcp.close()
