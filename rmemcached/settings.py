@@ -32,6 +32,37 @@ class Settings:
     evict_to_free: bool = True
     flush_enabled: bool = True
     hash_power: int = 16
+    hash_expand: bool = True
+    lru_maintainer: bool = True
+    lru_segmented: bool = True
+    hot_lru_pct: int = 20
+    """Percent of a class's memory that its HOT queue may have."""
+    warm_lru_pct: int = 40
+    hot_max_factor: float = 0.2
+    """HOT's tail moves on when it is older than so much of the age of COLD's tail."""
+    warm_max_factor: float = 2.0
+    temp_lru: bool = False
+    temporary_ttl: int = 61
+    """Seconds: items that live no longer go to the TEMP queue."""
+    lru_crawler: bool = True
+    lru_crawler_sleep: int = 100
+    """Microseconds between two items of a crawl."""
+    lru_crawler_tocrawl: int = 0
+    """Items a crawl looks at in each class; 0: all."""
+    tail_repair_time: int = 0
+    """Seconds after which a tail item whose reference leaked is freed by force; 0: never."""
+    slab_reassign: bool = True
+    slab_automove: int = 1
+    slab_automove_ratio: float = 0.8
+    slab_automove_window: int = 30
+    slab_automove_freeratio: float = 0.01
+    """Share of all memory that automove keeps as free pages."""
+    slab_sizes: list[int] = field(default_factory=list)
+    """Chunk sizes of the slab classes; none: by factor."""
+    preallocate: bool = False
+    """Take all memory at start (-L)."""
+    track_sizes: bool = False
+    """Count items by size for `stats sizes`."""
     verbose: int = 0
     rdma: bool = True
     """Offer RDMA on the TCP port."""

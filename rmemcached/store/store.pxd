@@ -148,7 +148,31 @@ cdef struct store_config:
     bint use_cas
     bint evict_to_free
     unsigned int hashpower_init
+    bint hash_expand            # the hash table grows (no_hashexpand: it does not)
     unsigned int nthreads       # for the number of item locks
+    # the segmented LRU; what `lru tune`, `lru mode` and `lru temp_ttl` change starts with these
+    bint lru_maintainer         # run the maintainer thread
+    bint lru_segmented
+    unsigned int hot_lru_pct    # percent of a class's memory
+    unsigned int warm_lru_pct
+    double hot_max_factor       # of the age of COLD's tail
+    double warm_max_factor
+    bint temp_lru
+    unsigned int temporary_ttl  # seconds
+    # the crawler; `lru_crawler enable|disable|sleep|tocrawl` change these
+    bint lru_crawler
+    unsigned int lru_crawler_sleep    # microseconds
+    unsigned int lru_crawler_tocrawl  # 0: no limit
+    unsigned int tail_repair_time     # seconds; 0: off
+    # the page mover; `slabs automove` changes slab_automove
+    bint slab_reassign
+    unsigned int slab_automove        # 0, 1, 2
+    double slab_automove_ratio
+    unsigned int slab_automove_window
+    double slab_automove_freeratio    # share of all memory to be kept as free pages (0.01 = 1 %)
+    bint preallocate                  # -L: take (and touch) all memory at start
+    uint32_t slab_sizes[64]     # -o slab_sizes: chunk sizes, ended by 0; [0] = 0: by factor
+    bint track_sizes            # count items by size for `stats sizes`
     extent_fn extent_added      # called (under the slabs lock) before an extent of the arena is first used; may be NULL
     void *extent_arg
 
@@ -172,6 +196,24 @@ cdef struct store_stats:
     uint64_t outofmemory        # allocations that failed
     uint64_t direct_reclaims    # times an allocation had to pull an LRU tail
     uint64_t total_malloced     # bytes of slab pages taken from the arena
+    uint64_t crawler_items_checked
+    uint64_t crawler_reclaimed
+    uint64_t lru_crawler_starts
+    bint lru_crawler_running
+    uint64_t lru_maintainer_juggles
+    uint64_t moves_to_cold
+    uint64_t moves_to_warm
+    uint64_t moves_within_lru
+    uint64_t lru_bumps_dropped
+    bint slab_reassign_running
+    uint64_t slabs_moved
+    uint64_t slab_global_page_pool
+    uint64_t slab_reassign_rescues
+    uint64_t slab_reassign_chunk_rescues
+    uint64_t slab_reassign_evictions_nomem
+    uint64_t slab_reassign_inline_reclaim
+    uint64_t slab_reassign_busy_items
+    uint64_t slab_reassign_busy_deletes
     rel_time_t oldest_live      # `stats settings` oldest
 
 # Counters and sizes of one slab class. Read with store_get_class_stats.
@@ -194,6 +236,24 @@ cdef struct class_stats:
     uint64_t evicted_active
     uint64_t lrutail_reflocked
     uint64_t age                # seconds since the oldest item was used
+    # `stats items` of the segmented LRU
+    uint64_t number_hot
+    uint64_t number_warm
+    uint64_t number_cold
+    uint64_t number_temp
+    rel_time_t age_hot
+    rel_time_t age_warm
+    uint64_t tailrepairs
+    uint64_t crawler_reclaimed
+    uint64_t crawler_items_checked
+    uint64_t moves_to_cold
+    uint64_t moves_to_warm
+    uint64_t moves_within_lru
+    uint64_t direct_reclaims
+    uint64_t hits_to_hot
+    uint64_t hits_to_warm
+    uint64_t hits_to_cold
+    uint64_t hits_to_temp
 
 cdef struct store           # complete in store.pyx
 
