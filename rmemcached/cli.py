@@ -87,6 +87,8 @@ memcached {version}
    - rdma_max_qps:        queue pairs at most (default: {qps})
    - rdma_spin:           microseconds to poll, at most, before sleeping
                           after RDMA work (default: {spin})
+   - debug_commands:      answer debugtime and debugitem, for tests
+   - relaxed_privileges:  accepted for memcached's test suite
    - rdma_crc:            CRC32c on every iWARP stream (default: where the client asks)
 """
 
@@ -160,9 +162,13 @@ def parse_extended(text: str, settings: Settings) -> None:
         "no_rdma": ("rdma", False),
         "rdma_crc": ("rdma_crc", True),
         "no_rdma_crc": ("rdma_crc", False),
+        "debug_commands": ("debug_commands", True),
     }
     for word in filter(None, text.split(",")):
         name, equals, value = word.partition("=")
+        if word == "relaxed_privileges":
+            # Of memcached's debug build, whose test suite gives it always; here no privilege is dropped at all.
+            continue
         if name in switches and not equals:
             setattr(settings, *switches[name])
         elif name in numbers:

@@ -64,6 +64,8 @@ class Settings:
     track_sizes: bool = False
     """Count items by size for `stats sizes`."""
     verbose: int = 0
+    debug_commands: bool = False
+    """Answer debugtime and debugitem, which memcached has in its debug build only."""
     rdma: bool = True
     """Offer RDMA on the TCP port."""
     rdma_credits: int = 16

@@ -1,7 +1,7 @@
 """Text commands: a line is parsed in place in the input buffer, its reply appended to the connection's output."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport INT32_MAX, int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 from posix.uio cimport iovec
@@ -15,7 +15,7 @@ from rmemcached.protocol.conn cimport (
 )
 from rmemcached.protocol.parse cimport (
     LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_exptime, parse_flags, parse_hex, parse_i32,
-    parse_u32, parse_u64, token, token_is, tokenize,
+    parse_i64, parse_u32, parse_u64, token, token_is, tokenize,
 )
 from rmemcached.store.store cimport (
     DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, ITEM_FETCHED, ITEM_KEY_BINARY, ITEM_LINKED,
@@ -23,14 +23,14 @@ from rmemcached.store.store cimport (
     NREAD_CAS, NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, REALTIME_MAXDELTA, STORED,
     ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_set_cas,
     delta_result_type, do_add_delta, do_item_bump, do_item_remove, do_item_unlink, do_store_item, get_cas_id, item,
-    item_alloc, item_get, item_get_locked, item_iov, item_remove, item_size_ok, item_touch, item_unlink, item_unlock,
-    realtime, rel_time_t, store, store_flush_all, store_item, store_item_type, store_op, store_time,
+    item_alloc, item_get, item_get_locked, item_iov, item_lock, item_remove, item_size_ok, item_touch, item_unlink, item_unlock,
+    realtime, rel_time_t, store, store_advance, store_flush_all, store_hash, store_item, store_item_type, store_op,
+    store_pause, store_time,
 )
 
 cdef enum:
     VALUE_ROOM = 51          # "VALUE " key " flags bytes cas\r\n" without the key
     REFCOUNT_LIMIT = 60000   # with so many references out an item is not handed out once more (refcount has 16 bits)
-    MAX_VERBOSITY_LEVEL = 2
 
 cdef const char *BAD_FORMAT = b"CLIENT_ERROR bad command line format"
 cdef const char *NO_QUEUE_PAIR = b"CLIENT_ERROR rdma: no queue pair on this connection"
@@ -474,15 +474,7 @@ cdef void process_flush_all_command(conn *c, token *t, int n) noexcept nogil:
     out_line(c, b"OK\r\n", 4)
 
 
-cdef void process_verbosity_command(conn *c, token *t, int n) noexcept nogil:
-    cdef const conn_hooks *hooks = c.thread.hooks
-    cdef uint32_t level
-    if n < 2 or not parse_u32(t[1].value, t[1].length, &level):
-        out_string(c, BAD_FORMAT)
-        return
-    if hooks.set_verbosity != NULL:
-        hooks.set_verbosity(hooks.arg, <int>level if level < MAX_VERBOSITY_LEVEL else MAX_VERBOSITY_LEVEL)
-    out_line(c, b"OK\r\n", 4)
+include "admin.pxi"
 
 
 cdef void process_stats_command(conn *c, const char *p, const char *end) noexcept nogil:
@@ -552,6 +544,8 @@ cdef void process_other_command(conn *c, const char *line, const char *end) noex
             return
         if token_is(&t[0], b"shutdown", 8):
             out_string(c, b"SERVER_ERROR: shutdown not enabled")
+            return
+        if c.thread.debug_commands and process_debug_command(c, t, n):
             return
         if token_is(&t[0], b"rdma", 4) and c.thread.hooks.exchange != NULL:
             c.noreply = False

@@ -129,6 +129,8 @@ cdef struct conn_thread:
     unsigned int reqs_per_event
     bint cas_enabled
     bint flush_enabled
+    bint debug_commands      # debugtime and debugitem are answered
+    item *debug_item_reffed  # what debugitem ref took last, for `debugitem unref reffed`
     mc_resp *free_resps      # free list
     unsigned int nfree_resps
     thread_stats stats

@@ -97,6 +97,17 @@ cdef inline bint parse_u64(const char *p, size_t length, uint64_t *out) noexcept
     out[0] = value
     return True
 
+cdef inline bint parse_i64(const char *p, size_t length, int64_t *out) noexcept nogil:
+    cdef uint64_t value
+    cdef bint negative = length > 0 and p[0] == c'-'
+    if negative:
+        p += 1
+        length -= 1
+    if length == 0 or not parse_u64(p, length, &value) or value > <uint64_t>INT64_MAX:
+        return False
+    out[0] = -<int64_t>value if negative else <int64_t>value
+    return True
+
 cdef inline bint parse_hex(const char *p, size_t length, size_t max_digits, uint64_t *out) noexcept nogil:
     """1 to max_digits (at most 16) hexadecimal digits of either case."""
     cdef uint64_t value = 0

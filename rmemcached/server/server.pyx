@@ -412,6 +412,7 @@ cdef class Server:
             w.thread.reqs_per_event = s.settings.reqs_per_event
             w.thread.cas_enabled = s.settings.use_cas
             w.thread.flush_enabled = s.settings.flush_enabled
+            w.thread.debug_commands = self.settings.debug_commands
             w.device = s.device
             w.spin_max = <uint64_t>self.settings.rdma_spin * 1000
             w.spin_ns = w.spin_max

@@ -264,8 +264,9 @@ cdef const store_config *store_get_config(store *s) noexcept nogil
 cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil
 # Call once a second: refreshes the clock from CLOCK_MONOTONIC, grows the hash table when it is crowded.
 cdef void store_tick(store *s) noexcept nogil
-# Moves the clock forward; for tests of expiry and LRU age (memcached: debugtime).
-cdef void store_advance(store *s, unsigned int seconds) noexcept nogil
+# Moves the clock, and stops it or lets it go on; for tests of expiry and LRU age (memcached: debugtime).
+cdef void store_advance(store *s, int64_t seconds) noexcept nogil
+cdef void store_pause(store *s, bint paused) noexcept nogil
 cdef rel_time_t store_time(store *s) noexcept nogil
 cdef int64_t store_process_started(store *s) noexcept nogil
 cdef rel_time_t realtime(store *s, int64_t exptime) noexcept nogil

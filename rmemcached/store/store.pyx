@@ -133,6 +133,7 @@ cdef struct store:
     # the clock and flush_all: relaxed atomic
     rel_time_t current_time
     rel_time_t advance          # added by store_advance
+    uint32_t paused             # store_tick leaves current_time alone
     rel_time_t oldest_live      # items not used since are dead once the clock has reached it; 0: none
     char pad_before_counters[CACHE_LINE]    # every set writes cas_id, every get reads the clock
     uint64_t cas_id             # atomic
@@ -294,15 +295,24 @@ cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil:
 
 cdef void store_tick(store *s) noexcept nogil:
     cdef timespec now
-    if clock_gettime(CLOCK_MONOTONIC, &now) == 0:
-        relaxed_store(&s.current_time,
-                      <rel_time_t>(<int64_t>now.tv_sec - s.monotonic_start) + <rel_time_t>relaxed_load(&s.advance))
+    cdef rel_time_t advance
+    if not relaxed_load(&s.paused) and clock_gettime(CLOCK_MONOTONIC, &now) == 0:
+        while True:
+            advance = <rel_time_t>relaxed_load(&s.advance)
+            relaxed_store(&s.current_time, <rel_time_t>(<int64_t>now.tv_sec - s.monotonic_start) + advance)
+            # store_advance may have come between.
+            if advance == <rel_time_t>relaxed_load(&s.advance):
+                break
     assoc_check_load(s)
 
 
-cdef void store_advance(store *s, unsigned int seconds) noexcept nogil:
-    fetch_add(&s.advance, seconds)
-    store_tick(s)
+cdef void store_advance(store *s, int64_t seconds) noexcept nogil:
+    fetch_add(&s.advance, <uint64_t>seconds)
+    fetch_add(&s.current_time, <uint64_t>seconds)
+
+
+cdef void store_pause(store *s, bint paused) noexcept nogil:
+    relaxed_store(&s.paused, paused)
 
 
 cdef rel_time_t store_time(store *s) noexcept nogil:
