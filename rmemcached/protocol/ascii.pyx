@@ -23,9 +23,9 @@ from rmemcached.store.store cimport (
     NREAD_CAS, NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, REALTIME_MAXDELTA, STORED,
     ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_set_cas,
     delta_result_type, do_add_delta, do_item_bump, do_item_remove, do_item_unlink, do_store_item, get_cas_id, item,
-    item_alloc, item_get, item_get_locked, item_iov, item_lock, item_remove, item_size_ok, item_touch, item_unlink, item_unlock,
-    realtime, rel_time_t, store, store_advance, store_flush_all, store_hash, store_item, store_item_type, store_op,
-    store_pause, store_time,
+    item_alloc, item_get, item_get_locked, item_iov, item_lock, item_remove, item_size_ok, item_touch, item_unlink,
+    item_unlock, realtime, rel_time_t, store, store_advance, store_flush_all, store_hash, store_item,
+    store_item_type, store_op, store_pause, store_time,
 )
 
 cdef enum:
