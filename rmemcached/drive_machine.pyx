@@ -1,15 +1,17 @@
 """The connection state machine. It does no I/O: it consumes input, appends replies, and says what it wants."""
 
 from libc.stddef cimport size_t
+from libc.stdio cimport fprintf, stderr
 from libc.string cimport memcpy
 from posix.uio cimport iovec
 
 from rmemcached.atomics cimport counter_add
 from rmemcached.protocol.ascii cimport complete_nread_ascii, try_read_command_ascii
+from rmemcached.protocol.binary cimport PROTOCOL_BINARY_REQ, complete_nread_binary, try_read_command_binary
 from rmemcached.protocol.conn cimport (
-    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_mwrite, conn_new_cmd,
-    conn_nread, conn_output_full, conn_parse_cmd, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_read,
-    conn_swallow, conn_waiting, conn_want,
+    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn,
+    conn_logs, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_parse_cmd, conn_payload_iov,
+    conn_payload_received, conn_rdma_read, conn_read, conn_swallow, conn_waiting, conn_want, negotiating_prot,
 )
 
 
@@ -28,6 +30,22 @@ cdef void copy_payload(conn *c) noexcept nogil:
             conn_payload_received(c, n)
 
 
+cdef void negotiate(conn *c) noexcept nogil:
+    """The first byte that a connection sends says which protocol it speaks."""
+    c.protocol = binary_prot if <unsigned char>c.rcurr[0] == PROTOCOL_BINARY_REQ else ascii_prot
+    if conn_logs(c):
+        fprintf(stderr, b"%d: Client using the %s protocol\n", c.sfd,
+                <const char *>b"binary" if c.protocol == binary_prot else <const char *>b"ascii")
+
+
+cdef inline bint try_read_command(conn *c) noexcept nogil:
+    if c.protocol == negotiating_prot:
+        negotiate(c)
+    if c.protocol == ascii_prot:
+        return try_read_command_ascii(c)
+    return try_read_command_binary(c)
+
+
 cdef conn_want drive_machine(conn *c) noexcept nogil:
     """Does as many of the commands in the input as reqs_per_event and the output's bounds allow. What it returns holds
     for the state the connection is in then: calling again without having supplied it returns the same."""
@@ -35,7 +53,7 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
     c.reqs_left = c.thread.reqs_per_event
     while True:
         if c.state == conn_parse_cmd:
-            if try_read_command_ascii(c):
+            if try_read_command(c):
                 c.reqs_left -= 1
             elif c.state == conn_parse_cmd:
                 c.state = conn_waiting
@@ -55,7 +73,10 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
             copy_payload(c)
             if c.rlbytes:
                 return WANT_PAYLOAD
-            complete_nread_ascii(c)
+            if c.protocol == binary_prot:
+                complete_nread_binary(c)
+            else:
+                complete_nread_ascii(c)
         elif c.state == conn_waiting:
             if c.rbytes == 0:
                 return WANT_INPUT

@@ -6,12 +6,12 @@ from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add, relaxed_load
+from rmemcached.atomics cimport counter_add
 from rmemcached.protocol.conn cimport (
     LINE_MAX_LENGTH, MEMCACHED_VERSION, MGET_ACTIVE, MGET_CAS, MGET_SKIP, MGET_TOUCH, RESP_COPY_MAX, WRITE_BUFFER_SIZE,
     conn, conn_closing, conn_hooks, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_rdma_read, conn_log,
-    conn_logs, conn_set_state, conn_swallow, mc_resp, out_errstring, out_line, out_string, remote_buf, resp_add,
-    resp_rollback, resp_start, resp_text, stat_append_raw, stat_buf, thread_stats,
+    conn_logs, conn_set_state, conn_swallow, mc_resp, out_errstring, out_line, out_string, overused, remote_buf,
+    resp_add, resp_rollback, resp_start, resp_text, stat_buf, stat_end, stat_reply, thread_stats,
 )
 from rmemcached.protocol.parse cimport (
     LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_exptime, parse_flags, parse_hex, parse_i32,
@@ -30,7 +30,6 @@ from rmemcached.store.store cimport (
 
 cdef enum:
     VALUE_ROOM = 51          # "VALUE " key " flags bytes cas\r\n" without the key
-    REFCOUNT_LIMIT = 60000   # with so many references out an item is not handed out once more (refcount has 16 bits)
 
 cdef const char *BAD_FORMAT = b"CLIENT_ERROR bad command line format"
 cdef const char *NO_QUEUE_PAIR = b"CLIENT_ERROR rdma: no queue pair on this connection"
@@ -55,10 +54,6 @@ cdef inline void swallow(conn *c, size_t n) noexcept nogil:
     c.sbytes = n
     if c.state != conn_closing:
         conn_set_state(c, conn_swallow)
-
-
-cdef inline bint overused(item *it) noexcept nogil:
-    return relaxed_load(&it.refcount) > REFCOUNT_LIMIT
 
 
 cdef inline bint fits_copy(item *it, size_t room) noexcept nogil:
@@ -481,7 +476,6 @@ cdef void process_stats_command(conn *c, const char *p, const char *end) noexcep
     """The hook gets what follows the word stats, without the spaces around it."""
     cdef const conn_hooks *hooks = c.thread.hooks
     cdef stat_buf out
-    cdef mc_resp *resp
     cdef int known
     while p < end and p[0] == c' ':
         p += 1
@@ -496,20 +490,9 @@ cdef void process_stats_command(conn *c, const char *p, const char *end) noexcep
         else:
             out_line(c, b"ERROR\r\n", 7)
         return
-    stat_append_raw(&out, b"END\r\n", 5)
-    if out.failed or out.used > INT32_MAX:
-        free(out.data)
+    stat_end(&out)
+    if not stat_reply(c, &out):
         out_string(c, b"SERVER_ERROR out of memory writing stats")
-        return
-    resp = resp_start(c)
-    if resp == NULL:
-        free(out.data)
-        return
-    resp.owned = out.data
-    resp.wbytes = <uint32_t>out.used
-    resp.tosend = resp.wbytes
-    c.pending_bytes += resp.wbytes
-    conn_set_state(c, conn_new_cmd)
 
 
 cdef void process_exchange(conn *c, const char *line, const char *end) noexcept nogil:

@@ -35,6 +35,11 @@ cdef enum conn_states:       # memcached's names, where it has them
     conn_closing             # replies leave, then the connection ends
     conn_closed
 
+cdef enum protocol:
+    negotiating_prot         # the first byte of the input decides
+    ascii_prot
+    binary_prot
+
 cdef enum conn_want:         # what drive_machine returns
     WANT_INPUT               # more input: fill rbuf after rcurr + rbytes, call again
     WANT_PAYLOAD             # rlbytes of the item, straight into conn_payload_iov; report with conn_payload_received
@@ -50,6 +55,7 @@ cdef enum:
     MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... as many bytes of items and statistics, the machine asks for WANT_FLUSH
     MAX_FREE_RESPS = 4096    # per thread
     MSET_TOKENS_SIZE = 40    # an opaque of 1 + 32 bytes and the flags b, c, k, s
+    REFCOUNT_LIMIT = 60000   # with so many references out an item is not handed out once more (refcount has 16 bits)
     LINE_MAX_LENGTH = 2048   # a command line (other than a multiget) that is longer than this ends the connection
 
 cdef struct remote_buf:      # memory of the client that it named in a request (`@addr:rkey[:length]`)
@@ -96,8 +102,11 @@ cdef struct thread_stats:
     uint64_t store_no_memory
     slab_counters slab[MAX_NUMBER_OF_SLAB_CLASSES]
 
-# Output of a statistics function: appends "STAT name value\r\n" lines to a growing buffer.
+# Output of a statistics function: appends "STAT name value\r\n" lines, or packets of the binary protocol, to a growing
+# buffer.
 cdef struct stat_buf:
+    bint binary
+    uint32_t opaque          # of the binary request
     char *data               # malloc'd
     size_t used
     size_t size
@@ -127,6 +136,7 @@ cdef struct conn_thread:
     store *store
     const conn_hooks *hooks
     unsigned int reqs_per_event
+    protocol binding_protocol    # of new connections
     bint cas_enabled
     bint flush_enabled
     bint debug_commands      # debugtime and debugitem are answered
@@ -153,6 +163,7 @@ cdef struct mc_resp:
 cdef struct conn:
     conn_thread *thread
     conn_states state
+    protocol protocol
     int sfd                  # of the connection or, for a stream of a queue pair, its lifeline: names it in log lines
     # input: [rcurr, rcurr + rbytes) is unparsed. The memory is the engine's. Across calls it keeps unparsed bytes.
     char *rcurr
@@ -168,6 +179,8 @@ cdef struct conn:
     bint mset_res            # the pending store is a meta set, whose reply is described in mset_tokens
     uint8_t nmset_tokens     # bytes used of mset_tokens
     char mset_tokens[MSET_TOKENS_SIZE]   # return flags in the client's order; the opaque with its length behind the O
+    uint8_t opcode           # of the binary command being done
+    uint32_t opaque          # of it, as it came
     size_t sbytes            # bytes to discard (conn_swallow)
     bint noreply             # of the command being done: nothing but a meta command's error is answered
     uint8_t mget             # mget_flags
@@ -244,6 +257,9 @@ cdef inline void resp_add(mc_resp *resp, const char *end) noexcept nogil:
     resp.wbytes += n
     resp.tosend += n
 
+cdef inline bint overused(item *it) noexcept nogil:
+    return relaxed_load(&it.refcount) > REFCOUNT_LIMIT
+
 cdef inline bint conn_output_full(conn *c) noexcept nogil:
     return c.npending >= MAX_PENDING_RESPS or c.pending_bytes >= MAX_PENDING_BYTES
 
@@ -260,3 +276,5 @@ cdef void conn_payload_failed(conn *c) noexcept nogil
 cdef void stat_append(stat_buf *out, const char *name, uint64_t value) noexcept nogil
 cdef void stat_append_text(stat_buf *out, const char *name, const char *value) noexcept nogil
 cdef void stat_append_raw(stat_buf *out, const char *text, size_t length) noexcept nogil
+cdef void stat_end(stat_buf *out) noexcept nogil
+cdef bint stat_reply(conn *c, stat_buf *out) noexcept nogil

@@ -1,5 +1,6 @@
 """Replies in order: filling them, handing their bytes to an engine, releasing what they held."""
 
+from libc.stdint cimport INT32_MAX, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport fprintf, snprintf, stderr
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset, strlen
@@ -7,6 +8,14 @@ from libc.string cimport memcpy, memset, strlen
 from rmemcached.store.store cimport ITEM_CHUNKED, ITEM_data, ITEM_has, item_iov, item_remove, store_time
 
 from rmemcached.protocol.parse cimport U64_TEXT, itoa_u64
+
+cdef extern from "<endian.h>" nogil:
+    uint16_t htobe16(uint16_t)
+    uint32_t htobe32(uint32_t)
+
+
+cdef enum:
+    STAT_HEADER = 24         # bytes of a binary response's header
 
 # The version that `version` answers, -V prints and the statistics give.
 memcached_version = MEMCACHED_VERSION.decode()
@@ -19,6 +28,7 @@ cdef void conn_init(conn *c, conn_thread *thread) noexcept nogil:
     memset(c, 0, sizeof(conn))
     c.thread = thread
     c.state = conn_new_cmd
+    c.protocol = thread.binding_protocol
     c.last_cmd_time = store_time(thread.store)
 
 
@@ -296,10 +306,33 @@ cdef bint stat_room(stat_buf *out, size_t n) noexcept nogil:
     return True
 
 
+cdef void stat_packet(stat_buf *out, const char *name, size_t nname, const char *value, size_t nvalue) noexcept nogil:
+    """One response of the binary protocol to STAT (protocol_binary.h)."""
+    cdef uint16_t keylen = htobe16(<uint16_t>nname)
+    cdef uint32_t bodylen = htobe32(<uint32_t>(nname + nvalue))
+    cdef char *p
+    if not stat_room(out, STAT_HEADER + nname + nvalue):
+        return
+    p = out.data + out.used
+    memset(p, 0, STAT_HEADER)
+    p[0] = <char>0x81
+    p[1] = 0x10
+    memcpy(p + 2, &keylen, 2)
+    memcpy(p + 8, &bodylen, 4)
+    memcpy(p + 12, &out.opaque, 4)
+    memcpy(p + STAT_HEADER, name, nname)
+    memcpy(p + STAT_HEADER + nname, value, nvalue)
+    out.used += STAT_HEADER + nname + nvalue
+
+
 cdef void stat_append_text(stat_buf *out, const char *name, const char *value) noexcept nogil:
     """Appends ``STAT name value``."""
-    cdef size_t n = strlen(name) + strlen(value) + 9
-    if stat_room(out, n):
+    cdef size_t nname = strlen(name)
+    cdef size_t nvalue = strlen(value)
+    cdef size_t n = nname + nvalue + 9
+    if out.binary:
+        stat_packet(out, name, nname, value, nvalue)
+    elif stat_room(out, n):
         snprintf(out.data + out.used, n, b"STAT %s %s\r\n", name, value)
         out.used += n - 1
 
@@ -316,3 +349,29 @@ cdef void stat_append_raw(stat_buf *out, const char *text, size_t length) noexce
     if stat_room(out, length):
         memcpy(out.data + out.used, text, length)
         out.used += length
+
+
+cdef void stat_end(stat_buf *out) noexcept nogil:
+    """Appends what ends the statistics: END, or a packet without key and value."""
+    if out.binary:
+        stat_packet(out, b"", 0, b"", 0)
+    else:
+        stat_append_raw(out, b"END\r\n", 5)
+
+
+cdef bint stat_reply(conn *c, stat_buf *out) noexcept nogil:
+    """Answers with the text, which is freed when it has left. False: out of memory; nothing is answered."""
+    cdef mc_resp *resp
+    if out.failed or out.used > INT32_MAX:
+        free(out.data)
+        return False
+    resp = resp_start(c)
+    if resp == NULL:
+        free(out.data)
+        return True
+    resp.owned = out.data
+    resp.wbytes = <uint32_t>out.used
+    resp.tosend = resp.wbytes
+    c.pending_bytes += resp.wbytes
+    conn_set_state(c, conn_new_cmd)
+    return True

@@ -1,0 +1,591 @@
+"""Binary commands: a fixed header says how long everything is; extras, key and value follow it.
+
+Header, extras and key are taken from the input buffer together; a value to store arrives like that of a text command
+(conn_nread), without the \\r\\n, which is added in the item. Replies of quiet commands are left out, errors are not.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdio cimport fprintf, fputc, snprintf, stderr
+from libc.stdlib cimport free
+from libc.string cimport memcmp, memcpy, memset, strlen
+from posix.uio cimport iovec
+
+from rmemcached.atomics cimport counter_add, relaxed_load
+from rmemcached.protocol.conn cimport (
+    MEMCACHED_VERSION, RESP_COPY_MAX, WRITE_BUFFER_SIZE, conn, conn_closing, conn_hooks, conn_logs, conn_new_cmd,
+    conn_nread, conn_set_state, conn_swallow, mc_resp, overused, resp_add, resp_text, stat_buf,
+    stat_end, stat_reply, thread_stats,
+)
+from rmemcached.protocol.parse cimport U64_TEXT, itoa_u64, parse_u64
+from rmemcached.store.store cimport (
+    DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND,
+    NREAD_ADD, NREAD_APPEND, NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, OK, STORED, ITEM_client_flags,
+    ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type, do_add_delta, do_item_remove,
+    do_item_unlink, get_cas_id, item, item_alloc, item_get, item_get_locked, item_iov, item_remove, item_size_ok,
+    item_touch, item_unlink, item_unlock, realtime, store, store_flush_all, store_item, store_item_type, store_op,
+    store_time,
+)
+
+
+cdef extern from "<endian.h>" nogil:
+    uint16_t htobe16(uint16_t)
+    uint16_t be16toh(uint16_t)
+    uint32_t htobe32(uint32_t)
+    uint32_t be32toh(uint32_t)
+    uint64_t htobe64(uint64_t)
+    uint64_t be64toh(uint64_t)
+
+
+cdef enum:
+    HEADER = sizeof(protocol_binary_header)
+    BODY_MAX = 1024 * 1024 * 1024    # of a request; a longer one ends the connection
+    NO_CREATION = 0xffffffff         # expiration of an increment that is not to make the item
+
+
+# ---- common ----------------------------------------------------------------------------------------------------------
+
+cdef inline uint32_t load_be32(const char *p) noexcept nogil:
+    cdef uint32_t value
+    memcpy(&value, p, sizeof(value))
+    return be32toh(value)
+
+
+cdef inline uint64_t load_be64(const char *p) noexcept nogil:
+    cdef uint64_t value
+    memcpy(&value, p, sizeof(value))
+    return be64toh(value)
+
+
+cdef inline uint8_t loud(uint8_t opcode) noexcept nogil:
+    """The command that a quiet one is the quiet form of; any other command itself."""
+    if PROTOCOL_BINARY_CMD_SETQ <= opcode <= PROTOCOL_BINARY_CMD_FLUSHQ:
+        return opcode - 0x10
+    if opcode == PROTOCOL_BINARY_CMD_GETQ:
+        return PROTOCOL_BINARY_CMD_GET
+    if opcode == PROTOCOL_BINARY_CMD_APPENDQ or opcode == PROTOCOL_BINARY_CMD_PREPENDQ:
+        return opcode - 0x0b
+    if (opcode == PROTOCOL_BINARY_CMD_GETKQ or opcode == PROTOCOL_BINARY_CMD_GATQ
+            or opcode == PROTOCOL_BINARY_CMD_GATKQ):
+        return opcode - 1
+    return opcode
+
+
+cdef void log_header(const conn *c, const char *mark, const char *title, const char *indent,
+                     const char *header) noexcept nogil:
+    """The 24 bytes of a header on stderr (-vv), as memcached writes them."""
+    cdef int i
+    fprintf(stderr, b"%s%d %s:", mark, c.sfd, title)
+    for i in range(HEADER):
+        if i % 4 == 0:
+            fprintf(stderr, b"\n%s%d%s", mark, c.sfd, indent)
+        fprintf(stderr, b" 0x%02x", <unsigned int><uint8_t>header[i])
+    fputc(c'\n', stderr)
+
+
+cdef char *put_header(const conn *c, char *p, uint16_t status, uint8_t extlen, uint16_t keylen, uint32_t bodylen,
+                      uint64_t cas) noexcept nogil:
+    """Writes a response's header and returns its end."""
+    cdef protocol_binary_header h
+    h.magic = PROTOCOL_BINARY_RES
+    h.opcode = c.opcode
+    h.keylen = htobe16(keylen)
+    h.extlen = extlen
+    h.datatype = 0
+    h.status = htobe16(status)
+    h.bodylen = htobe32(bodylen)
+    h.opaque = c.opaque
+    h.cas = htobe64(cas)
+    memcpy(p, &h, HEADER)
+    if conn_logs(c):
+        log_header(c, b">", b"Writing bin response", b"  ", p)
+    return p + HEADER
+
+
+cdef void write_bin(conn *c, uint16_t status, uint16_t keylen, const char *body, size_t length,
+                    uint64_t cas) noexcept nogil:
+    """Answers with a short body (of which the first keylen bytes are the key)."""
+    cdef mc_resp *resp = resp_text(c, HEADER + length)
+    cdef char *p
+    conn_set_state(c, conn_new_cmd if resp != NULL else conn_closing)
+    if resp == NULL:
+        return
+    p = put_header(c, resp.wbuf + resp.wbytes, status, 0, keylen, <uint32_t>length, cas)
+    if length:
+        memcpy(p, body, length)
+    resp_add(resp, p + length)
+
+
+cdef const char *error_text(uint16_t status) noexcept nogil:
+    if status == PROTOCOL_BINARY_RESPONSE_KEY_ENOENT:
+        return b"Not found"
+    if status == PROTOCOL_BINARY_RESPONSE_KEY_EEXISTS:
+        return b"Data exists for key."
+    if status == PROTOCOL_BINARY_RESPONSE_E2BIG:
+        return b"Too large."
+    if status == PROTOCOL_BINARY_RESPONSE_EINVAL:
+        return b"Invalid arguments"
+    if status == PROTOCOL_BINARY_RESPONSE_NOT_STORED:
+        return b"Not stored."
+    if status == PROTOCOL_BINARY_RESPONSE_DELTA_BADVAL:
+        return b"Non-numeric server-side value for incr or decr"
+    if status == PROTOCOL_BINARY_RESPONSE_AUTH_ERROR:
+        return b"Auth failure."
+    return b"Unknown command"
+
+
+cdef void write_bin_text(conn *c, uint16_t status, const char *text) noexcept nogil:
+    if conn_logs(c):
+        fprintf(stderr, b">%d Writing an error: %s\n", c.sfd, text)
+    write_bin(c, status, 0, text, strlen(text), 0)
+
+
+cdef void write_bin_error(conn *c, uint16_t status) noexcept nogil:
+    """Answers with an error, even to a quiet command."""
+    write_bin_text(c, status, error_text(status))
+
+
+cdef inline void write_bin_response(conn *c, const char *body, size_t length, uint64_t cas) noexcept nogil:
+    """Answers that the command was done, unless it is quiet."""
+    if c.noreply:
+        conn_set_state(c, conn_new_cmd)
+    else:
+        write_bin(c, PROTOCOL_BINARY_RESPONSE_SUCCESS, 0, body, length, cas)
+
+
+cdef void out_of_memory(conn *c, const char *text) noexcept nogil:
+    write_bin_text(c, PROTOCOL_BINARY_RESPONSE_ENOMEM, text)
+
+
+cdef inline void swallow(conn *c, size_t n) noexcept nogil:
+    """Discards n bytes of input behind a command that has been answered with an error."""
+    c.sbytes = n
+    if c.state != conn_closing:
+        conn_set_state(c, conn_swallow)
+
+
+cdef inline uint64_t next_cas(conn *c) noexcept nogil:
+    """As in memcached, a store uses a CAS value up even when nothing is stored."""
+    return get_cas_id(c.thread.store) if c.thread.cas_enabled else 0
+
+
+cdef void log_key(const char *title, const char *key, size_t nkey, const char *end) noexcept nogil:
+    fprintf(stderr, b"%s%.*s%s\n", title, <int>nkey, key, end)
+
+
+# ---- get, touch, gat -------------------------------------------------------------------------------------------------
+
+cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, const char *key,
+                                   uint16_t nkey) noexcept nogil:
+    cdef store *s = c.thread.store
+    cdef thread_stats *stats = &c.thread.stats
+    cdef bint touch = (cmd == PROTOCOL_BINARY_CMD_TOUCH or cmd == PROTOCOL_BINARY_CMD_GAT
+                       or cmd == PROTOCOL_BINARY_CMD_GATK)
+    cdef bint with_key = cmd == PROTOCOL_BINARY_CMD_GETK or cmd == PROTOCOL_BINARY_CMD_GATK
+    cdef item *it
+    cdef mc_resp *resp
+    cdef char *p
+    cdef size_t room
+    cdef uint32_t n, flags
+    cdef bint copy
+    if conn_logs(c):
+        fprintf(stderr, b"<%d ", c.sfd)
+        log_key(b"TOUCH " if touch else b"GET ", key, nkey, b"")
+    if touch:
+        it = item_touch(s, key, nkey, realtime(s, load_be32(extras)))
+        counter_add(&stats.touch_cmds, 1)
+    else:
+        it = item_get(s, key, nkey, True)
+        counter_add(&stats.get_cmds, 1)
+    if it != NULL and overused(it):
+        item_remove(s, it)
+        it = NULL
+    if it == NULL:
+        counter_add(&stats.touch_misses if touch else &stats.get_misses, 1)
+        if c.noreply:
+            conn_set_state(c, conn_new_cmd)
+        elif with_key:
+            write_bin(c, PROTOCOL_BINARY_RESPONSE_KEY_ENOENT, nkey, key, nkey, 0)
+        else:
+            write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_ENOENT)
+        return
+    if touch:
+        counter_add(&stats.slab[ITEM_clsid(it)].touch_hits, 1)
+    else:
+        counter_add(&stats.slab[ITEM_clsid(it)].get_hits, 1)
+    n = <uint32_t>it.nbytes - 2 if cmd != PROTOCOL_BINARY_CMD_TOUCH else 0
+    if not with_key:
+        nkey = 0
+    room = HEADER + sizeof(flags) + nkey
+    copy = n == 0 or (n <= RESP_COPY_MAX and room + n <= WRITE_BUFFER_SIZE and not ITEM_has(it, ITEM_CHUNKED))
+    resp = resp_text(c, room + (n if copy else 0))
+    if resp == NULL:
+        item_remove(s, it)
+        return
+    p = put_header(c, resp.wbuf + resp.wbytes, PROTOCOL_BINARY_RESPONSE_SUCCESS, sizeof(flags), nkey,
+                   <uint32_t>sizeof(flags) + nkey + n, ITEM_get_cas(it))
+    flags = htobe32(ITEM_client_flags(it))
+    memcpy(p, &flags, sizeof(flags))
+    memcpy(p + sizeof(flags), key, nkey)
+    p += sizeof(flags) + nkey
+    if copy:
+        if n:
+            memcpy(p, ITEM_data(it), n)
+        resp_add(resp, p + n)
+        item_remove(s, it)
+    else:
+        resp_add(resp, p)
+        resp.item = it
+        resp.data_offset = 0
+        resp.data_length = n
+        resp.tosend += n
+        c.pending_bytes += n
+    conn_set_state(c, conn_new_cmd)
+
+
+# ---- set, add, replace, append, prepend ------------------------------------------------------------------------------
+
+cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nkey, uint32_t flags, uint32_t exptime,
+                             size_t vlen, uint64_t cas) noexcept nogil:
+    cdef store *s = c.thread.store
+    cdef item *it = item_alloc(s, key, nkey, flags, realtime(s, exptime), vlen + 2)
+    cdef item *old
+    if conn_logs(c):
+        fprintf(stderr, b"<%d ", c.sfd)
+        log_key(b"ADD " if op == NREAD_ADD else b"SET " if op == NREAD_SET else b"REPLACE " if op == NREAD_REPLACE
+                else b"APPEND " if op == NREAD_APPEND else b"PREPEND ", key, nkey, b"")
+    if it == NULL:
+        if item_size_ok(s, nkey, flags, vlen + 2):
+            out_of_memory(c, b"Out of memory allocating item")
+        else:
+            write_bin_error(c, PROTOCOL_BINARY_RESPONSE_E2BIG)
+        if op == NREAD_SET:
+            # What is stored must not be read as the newest.
+            old = item_get(s, key, nkey, False)
+            if old != NULL:
+                item_unlink(s, old)
+                item_remove(s, old)
+        swallow(c, vlen)
+        return
+    ITEM_set_cas(it, cas)
+    if op != NREAD_APPEND and op != NREAD_PREPEND and ITEM_get_cas(it):
+        op = NREAD_CAS
+    c.item = it
+    c.rlbytes = vlen
+    c.roffset = 0
+    c.cmd = op
+    conn_set_state(c, conn_nread)
+
+
+cdef void terminate(item *it) noexcept nogil:
+    """Puts the \\r\\n behind the data that every item has."""
+    cdef iovec iov[2]
+    cdef const char *end = b"\r\n"
+    cdef size_t done = 0
+    cdef int i, n
+    if not it.it_flags & ITEM_CHUNKED:
+        memcpy(ITEM_data(it) + it.nbytes - 2, end, 2)
+        return
+    n = item_iov(it, <size_t>it.nbytes - 2, 2, iov, 2)
+    for i in range(n):
+        memcpy(iov[i].iov_base, end + done, iov[i].iov_len)
+        done += iov[i].iov_len
+
+
+cdef void complete_nread_binary(conn *c) noexcept nogil:
+    """The payload of a storage command is complete: stores the item and answers."""
+    cdef store *s = c.thread.store
+    cdef thread_stats *stats = &c.thread.stats
+    cdef item *it = c.item
+    cdef uint64_t cas = 0
+    cdef store_item_type result
+    c.item = NULL
+    counter_add(&stats.slab[ITEM_clsid(it)].set_cmds, 1)
+    terminate(it)
+    result = store_item(s, it, <store_op>c.cmd, next_cas(c), &cas, False, NULL)
+    if c.cmd == NREAD_CAS:
+        if result == STORED:
+            counter_add(&stats.slab[ITEM_clsid(it)].cas_hits, 1)
+        elif result == EXISTS:
+            counter_add(&stats.slab[ITEM_clsid(it)].cas_badval, 1)
+        elif result == NOT_FOUND:
+            counter_add(&stats.cas_misses, 1)
+    item_remove(s, it)
+    if result == STORED:
+        write_bin_response(c, NULL, 0, cas)
+    elif result == EXISTS:
+        write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_EEXISTS)
+    elif result == NOT_FOUND:
+        write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_ENOENT)
+    elif c.cmd == NREAD_ADD:
+        write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_EEXISTS)
+    elif c.cmd == NREAD_REPLACE:
+        write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_ENOENT)
+    else:
+        write_bin_error(c, PROTOCOL_BINARY_RESPONSE_NOT_STORED)
+
+
+# ---- delete, increment, decrement ------------------------------------------------------------------------------------
+
+cdef void process_bin_delete(conn *c, const char *key, uint16_t nkey, uint64_t cas) noexcept nogil:
+    cdef store *s = c.thread.store
+    cdef item *it
+    cdef uint32_t hv
+    cdef bint same = False
+    if conn_logs(c):
+        log_key(b"Deleting ", key, nkey, b"")
+    it = item_get_locked(s, key, nkey, False, &hv)
+    if it != NULL:
+        same = cas == 0 or cas == ITEM_get_cas(it)
+        if same:
+            counter_add(&c.thread.stats.slab[ITEM_clsid(it)].delete_hits, 1)
+            do_item_unlink(s, it, hv)
+        do_item_remove(s, it)
+    item_unlock(s, hv)
+    if same:
+        write_bin_response(c, NULL, 0, 0)
+    elif it != NULL:
+        write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_EEXISTS)
+    else:
+        counter_add(&c.thread.stats.delete_misses, 1)
+        write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_ENOENT)
+
+
+cdef void create_number(conn *c, const char *key, uint16_t nkey, uint64_t initial, uint32_t exptime) noexcept nogil:
+    """An increment or decrement of what is not there stores the initial value."""
+    cdef store *s = c.thread.store
+    cdef char text[U64_TEXT + 2]
+    cdef char *end = itoa_u64(initial, text)
+    cdef uint64_t cas = 0
+    cdef item *it
+    memcpy(end, b"\r\n", 2)
+    it = item_alloc(s, key, nkey, 0, realtime(s, exptime), <size_t>(end + 2 - text))
+    if it == NULL:
+        out_of_memory(c, b"Out of memory allocating new item")
+        return
+    memcpy(ITEM_data(it), text, <size_t>it.nbytes)
+    if store_item(s, it, NREAD_ADD, next_cas(c), &cas, False, NULL) == STORED:
+        initial = htobe64(initial)
+        write_bin_response(c, <char *>&initial, sizeof(initial), cas)
+    else:
+        write_bin_error(c, PROTOCOL_BINARY_RESPONSE_NOT_STORED)
+    item_remove(s, it)
+
+
+cdef void complete_incr_bin(conn *c, bint incr, const char *extras, const char *key, uint16_t nkey,
+                            uint64_t cas) noexcept nogil:
+    cdef store *s = c.thread.store
+    cdef thread_stats *stats = &c.thread.stats
+    cdef uint64_t delta = load_be64(extras)
+    cdef uint64_t initial = load_be64(extras + 8)
+    cdef uint32_t exptime = load_be32(extras + 16)
+    cdef uint64_t value = 0
+    cdef char text[INCR_MAX_STORAGE_LEN]
+    cdef item *it
+    cdef uint32_t hv
+    cdef delta_result_type result
+    if conn_logs(c):
+        snprintf(text, sizeof(text), b" %lld", <long long>delta)
+        log_key(b"incr ", key, nkey, text)
+    it = item_get_locked(s, key, nkey, False, &hv)
+    if it == NULL:
+        item_unlock(s, hv)
+        if exptime != NO_CREATION:
+            create_number(c, key, nkey, initial, exptime)
+            return
+        counter_add(&stats.incr_misses if incr else &stats.decr_misses, 1)
+        write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_ENOENT)
+        return
+    result = do_add_delta(s, it, hv, incr, delta, text, &cas)
+    if result == OK:
+        if incr:
+            counter_add(&stats.slab[ITEM_clsid(it)].incr_hits, 1)
+        else:
+            counter_add(&stats.slab[ITEM_clsid(it)].decr_hits, 1)
+    do_item_remove(s, it)
+    item_unlock(s, hv)
+    if result == OK:
+        parse_u64(text, strlen(text), &value)
+        value = htobe64(value)
+        write_bin_response(c, <char *>&value, sizeof(value), cas)
+    elif result == NON_NUMERIC:
+        write_bin_error(c, PROTOCOL_BINARY_RESPONSE_DELTA_BADVAL)
+    elif result == DELTA_ITEM_CAS_MISMATCH:
+        write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_EEXISTS)
+    else:
+        out_of_memory(c, b"Out of memory incrementing value")
+
+
+# ---- the rest --------------------------------------------------------------------------------------------------------
+
+cdef inline bint begins(const char *text, size_t length, const char *word) noexcept nogil:
+    cdef size_t n = strlen(word)
+    return length >= n and memcmp(text, word, n) == 0
+
+
+cdef inline bint equals(const char *text, size_t length, const char *word) noexcept nogil:
+    return length == strlen(word) and memcmp(text, word, length) == 0
+
+
+cdef int stats_of(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
+    """The hook's statistics called sub. memcached gives only these in binary (`stats conns`, say, is text)."""
+    cdef const conn_hooks *hooks = c.thread.hooks
+    if begins(sub, nsub, b"reset"):
+        nsub = 5
+    elif begins(sub, nsub, b"settings"):
+        nsub = 8
+    elif not (nsub == 0 or equals(sub, nsub, b"items") or equals(sub, nsub, b"slabs") or equals(sub, nsub, b"sizes")
+              or equals(sub, nsub, b"rdma")):
+        return -1
+    return hooks.stats(hooks.arg, c, sub, nsub, out)
+
+
+cdef void process_bin_stat(conn *c, const char *sub, size_t nsub) noexcept nogil:
+    """One packet for each line of the text protocol, and one without a key behind them."""
+    cdef stat_buf out
+    memset(&out, 0, sizeof(out))
+    out.binary = True
+    out.opaque = c.opaque
+    if conn_logs(c):
+        fprintf(stderr, b"<%d ", c.sfd)
+        log_key(b"STATS ", sub, nsub, b"")
+    if stats_of(c, sub, nsub, &out) < 0:
+        free(out.data)
+        write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_ENOENT)
+        return
+    stat_end(&out)
+    if not stat_reply(c, &out):
+        out_of_memory(c, b"Out of memory generating stats")
+
+
+cdef void process_bin_flush(conn *c, uint32_t exptime) noexcept nogil:
+    if not c.thread.flush_enabled:
+        write_bin_error(c, PROTOCOL_BINARY_RESPONSE_AUTH_ERROR)
+        return
+    store_flush_all(c.thread.store, exptime)
+    counter_add(&c.thread.stats.flush_cmds, 1)
+    write_bin_response(c, NULL, 0, 0)
+
+
+cdef void unknown_command(conn *c, size_t rest) noexcept nogil:
+    write_bin_error(c, PROTOCOL_BINARY_RESPONSE_UNKNOWN_COMMAND)
+    swallow(c, rest)
+
+
+cdef void fatal_error(conn *c, uint16_t status) noexcept nogil:
+    """Answers with an error and ends the connection."""
+    write_bin_error(c, status)
+    conn_set_state(c, conn_closing)
+
+
+cdef bint dispatch_bin_command(conn *c, const protocol_binary_header *h, const char *extras,
+                               const char *key) noexcept nogil:
+    """Does the command. False: its lengths are not what the command has (an error that the caller answers)."""
+    cdef uint8_t cmd = loud(h.opcode)
+    cdef uint16_t nkey = h.keylen
+    cdef uint8_t extlen = h.extlen
+    cdef uint32_t bodylen = h.bodylen
+    cdef bint empty = bodylen == 0      # and so are extras and key, which are part of the body
+    cdef uint32_t vlen = bodylen - nkey - extlen
+    if nkey > KEY_MAX_LENGTH:
+        return False
+    c.noreply = cmd != h.opcode
+    if cmd == PROTOCOL_BINARY_CMD_GET or cmd == PROTOCOL_BINARY_CMD_GETK:
+        if extlen or vlen or not nkey:
+            return False
+        process_bin_get_or_touch(c, cmd, extras, key, nkey)
+    elif cmd == PROTOCOL_BINARY_CMD_SET or cmd == PROTOCOL_BINARY_CMD_ADD or cmd == PROTOCOL_BINARY_CMD_REPLACE:
+        if extlen != 8 or not nkey:
+            return False
+        process_bin_update(c, NREAD_SET if cmd == PROTOCOL_BINARY_CMD_SET else
+                           NREAD_ADD if cmd == PROTOCOL_BINARY_CMD_ADD else NREAD_REPLACE,
+                           key, nkey, load_be32(extras), load_be32(extras + 4), vlen, h.cas)
+    elif cmd == PROTOCOL_BINARY_CMD_DELETE:
+        if extlen or vlen or not nkey:
+            return False
+        process_bin_delete(c, key, nkey, h.cas)
+    elif cmd == PROTOCOL_BINARY_CMD_INCREMENT or cmd == PROTOCOL_BINARY_CMD_DECREMENT:
+        if extlen != 20 or vlen or not nkey:
+            return False
+        complete_incr_bin(c, cmd == PROTOCOL_BINARY_CMD_INCREMENT, extras, key, nkey, h.cas)
+    elif cmd == PROTOCOL_BINARY_CMD_APPEND or cmd == PROTOCOL_BINARY_CMD_PREPEND:
+        if extlen or not nkey:
+            return False
+        process_bin_update(c, NREAD_APPEND if cmd == PROTOCOL_BINARY_CMD_APPEND else NREAD_PREPEND, key, nkey, 0, 0,
+                           vlen, h.cas)
+    elif (cmd == PROTOCOL_BINARY_CMD_TOUCH or cmd == PROTOCOL_BINARY_CMD_GAT or cmd == PROTOCOL_BINARY_CMD_GATK):
+        if extlen != 4 or not nkey:
+            return False
+        process_bin_get_or_touch(c, cmd, extras, key, nkey)
+    elif cmd == PROTOCOL_BINARY_CMD_NOOP:
+        if not empty:
+            return False
+        write_bin_response(c, NULL, 0, 0)
+    elif cmd == PROTOCOL_BINARY_CMD_VERSION:
+        if not empty:
+            return False
+        write_bin_response(c, MEMCACHED_VERSION, strlen(MEMCACHED_VERSION), 0)
+    elif cmd == PROTOCOL_BINARY_CMD_STAT:
+        if extlen:
+            return False
+        process_bin_stat(c, key, nkey)
+    elif cmd == PROTOCOL_BINARY_CMD_FLUSH:
+        if nkey or vlen or (extlen and extlen != 4):
+            return False
+        process_bin_flush(c, load_be32(extras) if extlen else 0)
+    elif cmd == PROTOCOL_BINARY_CMD_QUIT:
+        if not empty:
+            return False
+        write_bin_response(c, NULL, 0, 0)
+        conn_set_state(c, conn_closing)
+    elif cmd == PROTOCOL_BINARY_CMD_SASL_LIST_MECHS:
+        if not empty:
+            return False
+        unknown_command(c, 0)
+    elif cmd == PROTOCOL_BINARY_CMD_SASL_AUTH or cmd == PROTOCOL_BINARY_CMD_SASL_STEP:
+        if extlen or not nkey:
+            return False
+        unknown_command(c, vlen)
+    else:
+        # As many bytes as memcached discards here, although extras and key have been taken already.
+        unknown_command(c, bodylen)
+    return True
+
+
+cdef bint try_read_command_binary(conn *c) noexcept nogil:
+    """Does one command of the input. False: its header, extras and key are not there yet. On return the state says what
+    is next."""
+    cdef protocol_binary_header h
+    cdef const char *extras
+    cdef const char *key
+    if c.rbytes < HEADER:
+        return False
+    memcpy(&h, c.rcurr, HEADER)
+    h.keylen = be16toh(h.keylen)
+    h.bodylen = be32toh(h.bodylen)
+    h.cas = be64toh(h.cas)
+    if h.magic != PROTOCOL_BINARY_REQ:
+        if relaxed_load(&c.thread.hooks.verbose):
+            fprintf(stderr, b"Invalid magic:  %x\n", h.magic)
+        conn_set_state(c, conn_closing)
+        return True
+    if c.rbytes < <size_t>HEADER + h.extlen + h.keylen:
+        return False
+    if conn_logs(c):
+        log_header(c, b"<", b"Read binary protocol data", b"   ", c.rcurr)
+    extras = c.rcurr + HEADER
+    key = extras + h.extlen
+    c.rcurr += HEADER + h.extlen + h.keylen
+    c.rbytes -= HEADER + h.extlen + h.keylen
+    c.opcode = h.opcode
+    c.opaque = h.opaque
+    c.last_cmd_time = store_time(c.thread.store)
+    if <uint32_t>h.keylen + h.extlen > h.bodylen:
+        fatal_error(c, PROTOCOL_BINARY_RESPONSE_UNKNOWN_COMMAND)
+    elif h.bodylen > BODY_MAX:
+        fatal_error(c, PROTOCOL_BINARY_RESPONSE_EINVAL)
+    elif not dispatch_bin_command(c, &h, extras, key):
+        fatal_error(c, PROTOCOL_BINARY_RESPONSE_EINVAL)
+        if relaxed_load(&c.thread.hooks.verbose):
+            fprintf(stderr, b"Protocol error (opcode %02x), close connection %d\n", <unsigned int>h.opcode, c.sfd)
+    return True
