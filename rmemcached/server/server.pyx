@@ -31,7 +31,7 @@ from rmemcached.server.worker cimport (
 )
 from rmemcached.store.store cimport (
     ARENA_EXTENT, class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_largest_class,
-    store_tick,
+    store_stop_threads, store_tick,
 )
 from rmemcached.verbs.soft cimport soft_provider
 
@@ -505,6 +505,8 @@ cdef class Server:
                 signo = server_loop(s)
             return signo
         finally:
+            if s.store != NULL:
+                store_stop_threads(s.store)
             store_release(&s.stop, 1)
             for i in range(started):
                 worker_wake(&s.workers[i])

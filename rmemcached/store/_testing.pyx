@@ -2,12 +2,19 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 from posix.uio cimport iovec
 
 from rmemcached.store cimport store as st
 from rmemcached.store.store cimport item, rel_time_t, store, store_config
+
+cdef extern from "<semaphore.h>" nogil:
+    ctypedef struct sem_t:
+        pass
+    int sem_init(sem_t *sem, int shared, unsigned int value)
+    int sem_wait(sem_t *sem)
+    int sem_post(sem_t *sem)
 
 include "_stress.pxi"
 
@@ -28,6 +35,13 @@ STORED = {
     st.NOT_FOUND: "NOT_FOUND",
     st.TOO_LARGE: "TOO_LARGE",
     st.NO_MEMORY: "NO_MEMORY",
+}
+CRAWLER = {
+    st.CRAWLER_OK: "OK",
+    st.CRAWLER_RUNNING: "RUNNING",
+    st.CRAWLER_BADCLASS: "BADCLASS",
+    st.CRAWLER_NOTSTARTED: "NOTSTARTED",
+    st.CRAWLER_ERROR: "ERROR",
 }
 DELTA = {
     st.OK: "OK",
@@ -169,6 +183,94 @@ cdef class Item:
         return self.it.time
 
 
+cdef struct dump_log:
+    char *text          # what was dumped
+    size_t used
+    size_t size
+    size_t items
+    size_t limit        # items after which the reader goes away
+    sem_t reader        # one for every flush that may pass; when a reader is to be slow
+    bint slow
+    sem_t waiting       # one for every flush that has begun to wait
+    sem_t finished
+    bint complete
+
+
+cdef bint _dump_item(void *arg, item *it) noexcept nogil:
+    cdef dump_log *log = <dump_log *>arg
+    cdef char *grown
+    if log.size - log.used < <size_t>it.nkey + 1:
+        log.size = log.size * 2 + 4096
+        grown = <char *>realloc(log.text, log.size)
+        if grown == NULL:
+            return False
+        log.text = grown
+    memcpy(log.text + log.used, st.ITEM_key(it), it.nkey)
+    log.text[log.used + it.nkey] = c'\n'
+    log.used += it.nkey + 1
+    log.items += 1
+    return True
+
+
+cdef bint _dump_flush(void *arg) noexcept nogil:
+    cdef dump_log *log = <dump_log *>arg
+    if log.slow:
+        sem_post(&log.waiting)
+        sem_wait(&log.reader)
+    return log.items < log.limit
+
+
+cdef void _dump_done(void *arg, bint complete) noexcept nogil:
+    cdef dump_log *log = <dump_log *>arg
+    log.complete = complete
+    sem_post(&log.finished)
+
+
+cdef class Dump:
+    """A dump by the crawler. limit: items after which the reader goes away. slow: the reader waits for proceed()."""
+
+    cdef dump_log log
+    cdef readonly str result
+
+    def __init__(self, Store owner, bytes classes, size_t limit=1 << 62, bint slow=False):
+        cdef st.crawler_client client
+        self.log.limit = limit
+        self.log.slow = slow
+        sem_init(&self.log.reader, 0, 0)
+        sem_init(&self.log.waiting, 0, 0)
+        sem_init(&self.log.finished, 0, 0)
+        client.arg = &self.log
+        client.item_found = _dump_item
+        client.flush = _dump_flush
+        client.done = _dump_done
+        self.result = CRAWLER[st.lru_crawler_dump(owner.s, classes, len(classes), &client)]
+
+    def __dealloc__(self):
+        free(self.log.text)
+
+    def waiting(self):
+        """Returns when the crawler waits for the reader."""
+        with nogil:
+            sem_wait(&self.log.waiting)
+
+    def proceed(self):
+        """The reader is not slow any more."""
+        self.log.slow = False
+        sem_post(&self.log.reader)
+
+    def found(self):
+        """All keys that were dumped, when the dump is over."""
+        with nogil:
+            sem_wait(&self.log.finished)
+        sem_post(&self.log.finished)
+        return self.log.text[:self.log.used].splitlines()
+
+    @property
+    def complete(self):
+        self.found()
+        return self.log.complete
+
+
 cdef class Store:
     """A store of its own, with memcached's defaults. Keys and values are bytes; a context manager."""
 
@@ -177,7 +279,8 @@ cdef class Store:
 
     def __init__(self, uint64_t maxbytes=64 << 20, uint64_t item_size_max=1 << 20, uint32_t slab_chunk_size_max=1 << 19,
                  uint32_t chunk_size=48, double factor=1.25, bint use_cas=True, bint evict_to_free=True,
-                 unsigned int hashpower_init=16, unsigned int nthreads=4):
+                 unsigned int hashpower_init=16, unsigned int nthreads=4, bint hash_expand=True,
+                 bint lru_crawler=False):
         cdef store_config config
         cdef const char *error = NULL
         memset(&config, 0, sizeof(config))
@@ -190,6 +293,8 @@ cdef class Store:
         config.evict_to_free = evict_to_free
         config.hashpower_init = hashpower_init
         config.nthreads = nthreads
+        config.hash_expand = hash_expand
+        config.lru_crawler = lru_crawler
         config.extent_added = _log_extent
         config.extent_arg = &self.extent_log
         self.s = st.store_create(&config, &error)
@@ -290,7 +395,34 @@ cdef class Store:
     def process_started(self):
         return st.store_process_started(self.s)
 
+    # --- the crawler ---
+
+    def crawl(self, bytes classes):
+        """Starts a crawl for expired items."""
+        return CRAWLER[st.lru_crawler_crawl(self.s, classes, len(classes))]
+
+    def dump(self, bytes classes, **how):
+        """Starts a dump of all keys."""
+        return Dump(self, classes, **how)
+
+    def crawler(self, bint enable):
+        """Starts or ends the crawler thread; False: it could not be started."""
+        if enable:
+            return st.lru_crawler_enable(self.s)
+        st.lru_crawler_disable(self.s)
+        return True
+
+    def crawler_sleep(self, uint32_t usec):
+        st.lru_crawler_set_sleep(self.s, usec)
+
+    def crawler_tocrawl(self, uint32_t items):
+        st.lru_crawler_set_tocrawl(self.s, items)
+
     # --- what is inside ---
+
+    @property
+    def has_crawler(self):
+        return bool(st.store_get_config(self.s).lru_crawler)
 
     def stats(self):
         cdef st.store_stats stats

@@ -151,8 +151,8 @@ cdef void assoc_check_load(store *s) noexcept nogil:
     """Starts the growing thread when there are more than 1.5 items a bucket."""
     cdef uint64_t items = 0
     cdef unsigned int clsid
-    cdef sigset_t all_signals, old_signals
-    if relaxed_load(&s.growing) or relaxed_load(&s.hashpower) >= HASHPOWER_MAX:
+    if not s.config.hash_expand or relaxed_load(&s.growing) or relaxed_load(&s.stopping) \
+            or relaxed_load(&s.hashpower) >= HASHPOWER_MAX:
         return
     for clsid in range(1, s.power_largest + 1):
         items += relaxed_load(&s.queues[clsid | COLD_LRU].size)
@@ -160,15 +160,11 @@ cdef void assoc_check_load(store *s) noexcept nogil:
         return
     if pthread_mutex_trylock(&s.grow_lock) != 0:
         return
-    if not load_acquire(&s.growing) and items > <uint64_t>3 << (s.hashpower - 1):
+    if not load_acquire(&s.growing) and not relaxed_load(&s.stopping) and items > <uint64_t>3 << (s.hashpower - 1):
         if s.grow_joinable:
             pthread_join(s.grow_thread, NULL)
         store_release(&s.growing, 1)
-        # Signals are for the process's own threads.
-        sigfillset(&all_signals)
-        pthread_sigmask(SIG_SETMASK, &all_signals, &old_signals)
-        s.grow_joinable = pthread_create(&s.grow_thread, NULL, _assoc_grow_thread, s) == 0
-        pthread_sigmask(SIG_SETMASK, &old_signals, NULL)
+        s.grow_joinable = _start_thread(&s.grow_thread, b"mc-assocmaint", _assoc_grow_thread, s)
         if not s.grow_joinable:
             store_release(&s.growing, 0)
     pthread_mutex_unlock(&s.grow_lock)

@@ -31,6 +31,8 @@ cdef inline void do_item_unlink_q(store *s, lru_queue *q, item *it) noexcept nog
         it.next.prev = it.prev
     else:
         q.tail = it.prev
+    if q.crawl == it:
+        q.crawl = it.prev
     relaxed_store(&q.size, q.size - 1)
     q.bytes -= ITEM_ntotal(it)
 

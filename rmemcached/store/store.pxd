@@ -259,6 +259,9 @@ cdef struct store           # complete in store.pyx
 
 # --- life, time, limits ---
 cdef store *store_create(const store_config *config, const char **error) noexcept nogil
+# Ends the store's threads; a dump ends with done(False). store_destroy does it too, but whom a dump reports to must
+# still be there then.
+cdef void store_stop_threads(store *s) noexcept nogil
 cdef void store_destroy(store *s) noexcept nogil
 cdef const store_config *store_get_config(store *s) noexcept nogil
 cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil
@@ -302,6 +305,38 @@ cdef uint64_t get_cas_id(store *s) noexcept nogil
 # Describes data bytes [offset, offset + length), clipped to the item's nbytes; returns the number of entries filled.
 # When max_iov is too small they cover only the first of the bytes: go on at offset + the sum of their lengths.
 cdef int item_iov(item *it, size_t offset, size_t length, iovec *iov, int max_iov) noexcept nogil
+
+# --- the crawler ---
+cdef enum crawler_result_type:
+    CRAWLER_OK = 0
+    CRAWLER_RUNNING         # busy with another crawl
+    CRAWLER_BADCLASS        # the text does not name slab classes
+    CRAWLER_NOTSTARTED      # it names none
+    CRAWLER_ERROR           # there is no crawler thread, or it does not do that
+
+# Where a dump goes. The crawler thread calls these, `done` last and once.
+cdef struct crawler_client:
+    void *arg
+    # One item that is neither expired nor flushed. Its item lock is held: write what is wanted of it into memory;
+    # neither wait nor call a function of the store. False: no memory; the dump ends.
+    bint (*item_found)(void *arg, item *it) noexcept nogil
+    # Between items: before each one of a queue, after each bucket of the hash table in which some were found. No lock
+    # is held: it may wait, for a slow reader as well. False: the reader is gone; the dump ends.
+    bint (*flush)(void *arg) noexcept nogil
+    # The dump is over; the crawler may be busy with another one already when this writes what is left. complete: all
+    # items were visited; else one of the above was False, or the store is being stopped.
+    void (*done)(void *arg, bint complete) noexcept nogil
+
+# Starts and ends the crawler thread at run time. store_get_config(s).lru_crawler says whether there is one.
+cdef bint lru_crawler_enable(store *s) noexcept nogil
+cdef void lru_crawler_disable(store *s) noexcept nogil
+cdef void lru_crawler_set_sleep(store *s, uint32_t usec) noexcept nogil
+cdef void lru_crawler_set_tocrawl(store *s, uint32_t items) noexcept nogil
+# classes: slab class ids separated by commas, or "all". Returns when the crawl has been started.
+cdef crawler_result_type lru_crawler_crawl(store *s, const char *classes, size_t length) noexcept nogil
+# The same, or "hash" for a walk of the hash table, which takes less time from the LRU. Copies *client.
+cdef crawler_result_type lru_crawler_dump(store *s, const char *classes, size_t length,
+                                          const crawler_client *client) noexcept nogil
 
 # --- statistics ---
 cdef void store_get_stats(store *s, store_stats *out) noexcept nogil

@@ -1,8 +1,8 @@
-"""The item store (see store.pxd for what it promises). The parts: slabs, assoc, lru, items, check.
+"""The item store (see store.pxd for what it promises). The parts: slabs, assoc, lru, items, crawler, check.
 
-Lock order: one item lock, then LRU locks, then the slabs lock. Against that order only trylock is used (eviction
-looks for a victim with an LRU lock held and tries its item lock). The hash table's growth takes all item locks, in
-index order.
+Lock order: the crawler lock, one item lock, then LRU locks, then the slabs lock. Against that order only trylock is
+used (eviction looks for a victim with an LRU lock held and tries its item lock). The hash table's growth takes all item
+locks, in index order.
 """
 
 from libc.stdlib cimport calloc, free
@@ -10,6 +10,15 @@ from libc.string cimport memcmp, memcpy, memset
 
 from rmemcached.atomics cimport fetch_add, fetch_sub, load_acquire, relaxed_load, relaxed_store, store_release
 
+
+cdef extern from "<time.h>" nogil:
+    enum:
+        CLOCK_MONOTONIC
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec *now)
+    long c_time "time"(long *out)
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_t:
@@ -23,6 +32,19 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_unlock(pthread_mutex_t *mutex)
     int pthread_create(pthread_t *thread, const void *attr, void *(*fn)(void *) noexcept nogil, void *arg)
     int pthread_join(pthread_t thread, void **ret)
+    int pthread_setname_np(pthread_t thread, const char *name)
+    ctypedef struct pthread_cond_t:
+        pass
+    ctypedef struct pthread_condattr_t:
+        pass
+    int pthread_condattr_init(pthread_condattr_t *attr)
+    int pthread_condattr_setclock(pthread_condattr_t *attr, int clock)
+    int pthread_condattr_destroy(pthread_condattr_t *attr)
+    int pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attr)
+    int pthread_cond_destroy(pthread_cond_t *cond)
+    int pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex)
+    int pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const timespec *until)
+    int pthread_cond_broadcast(pthread_cond_t *cond)
 
 cdef extern from "<signal.h>" nogil:
     ctypedef struct sigset_t:
@@ -48,15 +70,6 @@ cdef extern from "<sys/mman.h>" nogil:
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
-cdef extern from "<time.h>" nogil:
-    enum:
-        CLOCK_MONOTONIC
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec *now)
-    long c_time "time"(long *out)
-
 cdef extern from "<stdio.h>" nogil:
     int snprintf(char *buf, size_t size, const char *format, ...)
 
@@ -70,6 +83,7 @@ cdef extern from *:
     }
     """
     uint64_t mum "rmc_mum"(uint64_t a, uint64_t b) nogil
+    unsigned int ctz "__builtin_ctzll"(uint64_t x) nogil
 
 
 cdef enum:
@@ -83,6 +97,10 @@ cdef enum:
     HASHPOWER_DEFAULT = 16
     HASHPOWER_MAX = 32
     GROW_CHECK_MASK = 255       # a class looks at the hash table's load every 256 links
+    CRAWLS_PER_SLEEP = 1000     # items that the crawler looks at between two sleeps
+    CRAWLER_BLOCK_TIME = 60     # seconds without automatic crawls after somebody was told that the crawler is busy
+    CRAWL_ALL = 0xffffffff      # no limit
+    CRAWL_QUEUE_SIZE = 0        # as many items as the queue has at the start of the crawl
 
 cdef struct slab_class:         # the slabs lock
     uint32_t size               # bytes of a chunk
@@ -92,6 +110,20 @@ cdef struct slab_class:         # the slabs lock
     char *carve                 # the first of them
     item *slots                 # free chunks, linked by next
     uint64_t sl_curr            # free chunks: slots and carve_left
+
+cdef enum crawler_run_type:
+    CRAWLER_AUTOEXPIRE          # started by the maintainer
+    CRAWLER_EXPIRED
+    CRAWLER_DUMP
+
+cdef struct crawler_stats:      # what the last automatic crawl of a queue found. The crawler lock
+    uint64_t histo[60]          # items that expire within so many minutes
+    uint64_t noexp
+    uint64_t reclaimed
+    uint64_t seen               # all but the reclaimed
+    rel_time_t start_time
+    rel_time_t end_time
+    bint run_complete           # and not yet judged by the maintainer
 
 cdef struct lru_counters:       # what `stats reset` clears
     uint64_t total_items        # links
@@ -104,6 +136,8 @@ cdef struct lru_counters:       # what `stats reset` clears
     uint64_t evicted_active
     uint64_t lrutail_reflocked
     uint64_t direct_reclaims
+    uint64_t crawler_reclaimed
+    uint64_t crawler_items_checked
     rel_time_t evicted_time
 
 cdef struct lru_queue:          # its lock
@@ -112,6 +146,8 @@ cdef struct lru_queue:          # its lock
     item *tail
     uint64_t size               # items; read without the lock by assoc_check_load
     uint64_t bytes              # sum of their ITEM_ntotal
+    item *crawl                 # the next item of the crawl under way; NULL: none, or no more
+    uint32_t crawl_remaining    # items that the crawl still looks at
     lru_counters stats
 
 cdef struct item_stripe:
@@ -161,15 +197,70 @@ cdef struct store:
     pthread_t grow_thread
     bint grow_joinable
     unsigned int growing        # atomic: the thread is at work
-    unsigned int stopping       # atomic: store_destroy wants it to end
+    unsigned int stopping       # atomic: store_stop_threads wants it, and other threads, to end
     uint64_t malloc_fails       # atomic
+    # crawler: crawler_lock. What is said of the crawl under way stays while crawler_running is set.
+    pthread_mutex_t crawler_lock
+    pthread_cond_t crawler_cond     # a crawl, or the end, for the thread
+    pthread_t crawler_thread
+    bint crawler_joinable
+    bint crawler_run            # the thread takes crawls
+    bint crawler_running        # a crawl is under way
+    bint crawler_hash           # ... of the hash table
+    crawler_run_type crawler_type
+    crawler_client crawler_client
+    uint64_t crawl_map[4]       # the queues that are still being crawled; read by the thread without the lock
+    rel_time_t crawler_block_until  # no automatic crawl before
+    uint64_t crawler_starts
+    crawler_stats crawler_stats[NUMBER_OF_QUEUES]
 
 
 include "slabs.pxi"
 include "assoc.pxi"
 include "lru.pxi"
 include "items.pxi"
+include "crawler.pxi"
 include "check.pxi"
+
+
+# --- threads ---
+
+cdef bint _start_thread(pthread_t *thread, const char *name, void *(*fn)(void *) noexcept nogil,
+                        store *s) noexcept nogil:
+    """Starts a thread of the store's. Signals are for the process's own threads: all are blocked in it."""
+    cdef sigset_t all_signals, old_signals
+    cdef bint started
+    sigfillset(&all_signals)
+    pthread_sigmask(SIG_SETMASK, &all_signals, &old_signals)
+    started = pthread_create(thread, NULL, fn, s) == 0
+    pthread_sigmask(SIG_SETMASK, &old_signals, NULL)
+    if started:
+        pthread_setname_np(thread[0], name)
+    return started
+
+
+cdef void _time_after(timespec *until, unsigned int usec) noexcept nogil:
+    """CLOCK_MONOTONIC in so many microseconds, for pthread_cond_timedwait."""
+    clock_gettime(CLOCK_MONOTONIC, until)
+    until.tv_sec += usec // 1000000
+    until.tv_nsec += usec % 1000000 * 1000
+    if until.tv_nsec >= 1000000000:
+        until.tv_nsec -= 1000000000
+        until.tv_sec += 1
+
+
+cdef void store_stop_threads(store *s) noexcept nogil:
+    """Ends all threads of the store; twice is harmless. It stays usable, but grows and maintains nothing any more."""
+    pthread_mutex_lock(&s.crawler_lock)
+    store_release(&s.stopping, 1)
+    pthread_cond_broadcast(&s.crawler_cond)
+    pthread_mutex_unlock(&s.crawler_lock)
+    _crawler_stop(s)
+    pthread_mutex_lock(&s.grow_lock)
+    if s.grow_joinable:
+        pthread_join(s.grow_thread, NULL)
+        s.grow_joinable = False
+    pthread_mutex_unlock(&s.grow_lock)
 
 
 # --- life ---
@@ -210,12 +301,15 @@ cdef const char *_config_error(const store_config *config) noexcept nogil:
 
 
 cdef store *store_create(const store_config *config, const char **error) noexcept nogil:
-    """A new, empty store, or NULL with a constant text in ``*error``. Starts no thread; touches little memory."""
+    """A new, empty store, or NULL with a constant text in ``*error``. Starts the threads that config asks for; touches
+    little memory.
+    """
     cdef store *s
     cdef unsigned int lock_power
     cdef uint32_t lock
     cdef int i
     cdef timespec now
+    cdef pthread_condattr_t clock
     error[0] = _config_error(config)
     if error[0] != NULL:
         return NULL
@@ -227,6 +321,12 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
     s.cas_id = 1
     pthread_mutex_init(&s.slabs_lock, NULL)
     pthread_mutex_init(&s.grow_lock, NULL)
+    pthread_mutex_init(&s.crawler_lock, NULL)
+    pthread_condattr_init(&clock)
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC)
+    pthread_cond_init(&s.crawler_cond, &clock)
+    pthread_condattr_destroy(&clock)
+    s.config.lru_crawler = False
     for i in range(NUMBER_OF_QUEUES):
         pthread_mutex_init(&s.queues[i].lock, NULL)
 
@@ -253,6 +353,10 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
         store_destroy(s)
         return NULL
     store_tick(s)
+    if config.lru_crawler and not lru_crawler_enable(s):
+        error[0] = b"cannot start the LRU crawler thread"
+        store_destroy(s)
+        return NULL
     return s
 
 
@@ -262,9 +366,7 @@ cdef void store_destroy(store *s) noexcept nogil:
     cdef int i
     if s == NULL:
         return
-    store_release(&s.stopping, 1)
-    if s.grow_joinable:
-        pthread_join(s.grow_thread, NULL)
+    store_stop_threads(s)
     if s.mapping != NULL:
         munmap(s.mapping, s.mapping_length)
     free(s.page_class)
@@ -276,6 +378,8 @@ cdef void store_destroy(store *s) noexcept nogil:
         free(s.item_locks)
     for i in range(NUMBER_OF_QUEUES):
         pthread_mutex_destroy(&s.queues[i].lock)
+    pthread_cond_destroy(&s.crawler_cond)
+    pthread_mutex_destroy(&s.crawler_lock)
     pthread_mutex_destroy(&s.grow_lock)
     pthread_mutex_destroy(&s.slabs_lock)
     free(s)
@@ -361,10 +465,16 @@ cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
         out.lrutail_reflocked += q.stats.lrutail_reflocked
         out.outofmemory += q.stats.outofmemory
         out.direct_reclaims += q.stats.direct_reclaims
+        out.crawler_reclaimed += q.stats.crawler_reclaimed
+        out.crawler_items_checked += q.stats.crawler_items_checked
         pthread_mutex_unlock(&q.lock)
     pthread_mutex_lock(&s.slabs_lock)
     out.total_malloced = s.arena_used
     pthread_mutex_unlock(&s.slabs_lock)
+    pthread_mutex_lock(&s.crawler_lock)
+    out.lru_crawler_starts = s.crawler_starts
+    out.lru_crawler_running = s.crawler_running
+    pthread_mutex_unlock(&s.crawler_lock)
     out.malloc_fails = relaxed_load(&s.malloc_fails)
     out.hash_power_level = <unsigned int>relaxed_load(&s.hashpower)
     out.hash_is_expanding = relaxed_load(&s.expanding) != 0
@@ -427,6 +537,8 @@ cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) 
         out.evicted_unfetched += q.stats.evicted_unfetched
         out.evicted_active += q.stats.evicted_active
         out.lrutail_reflocked += q.stats.lrutail_reflocked
+        out.crawler_reclaimed += q.stats.crawler_reclaimed
+        out.crawler_items_checked += q.stats.crawler_items_checked
         if q.stats.evicted_time > out.evicted_time:
             out.evicted_time = q.stats.evicted_time
         if queue << 6 == COLD_LRU and q.tail != NULL:
