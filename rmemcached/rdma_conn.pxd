@@ -9,13 +9,18 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.protocol.conn cimport conn, conn_thread, conn_want, stat_buf
-from rmemcached.verbs.verbs cimport verbs_provider
+from rmemcached.verbs.port cimport verbs_port
 
 cdef enum:
     RDMA_PROTOCOL_VERSION = 1
     RDMA_LINE_MAX = 1024     # bytes of an exchange line
     RDMA_STREAMS = 64        # stream ids of one queue pair
     RDMA_TOKEN_LENGTH = 16
+    RDMA_DEVICES = 2         # a server has at most one for each transport
+
+cdef enum rdma_transport:    # names in the exchange: soft_iw, verbs
+    TRANSPORT_SOFT_IW
+    TRANSPORT_VERBS
 
 ctypedef conn_want (*drive_fn)(conn *c) noexcept nogil
 # Called as the last thing that is done with a connection whose queue pair failed; `line` (with \r\n) says why, or is
@@ -35,8 +40,8 @@ cdef struct rdma_device      # complete in rdma_conn.pyx
 cdef struct rdma_thread
 cdef struct rdma_conn
 
-cdef rdma_device *rdma_device_open(const verbs_provider *provider, const rdma_limits *limits, drive_fn drive,
-                                   rdma_failed_fn failed, const char **error) noexcept nogil
+cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transport, const rdma_limits *limits,
+                                   drive_fn drive, rdma_failed_fn failed, const char **error) noexcept nogil
 cdef void rdma_device_close(rdma_device *dev) noexcept nogil
 # Registers item memory (local write only). Any thread; extents come in rising order and are ARENA_EXTENT long or the
 # arena's last.
@@ -50,15 +55,15 @@ cdef bint rdma_thread_expects(rdma_thread *t) noexcept nogil
 # Serves what has completed. True: streams gave way after reqs_per_event commands, call again soon.
 cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil
 
-# Answers an exchange line that came over sfd, the lifeline. Returns the new connection, or NULL with an error line in
-# reply.
-cdef rdma_conn *rdma_exchange(rdma_thread *t, void *owner, int sfd, bint has_one, const char *line, size_t length,
-                              char *reply, size_t reply_size) noexcept nogil
+# Answers an exchange line that came over sfd, the lifeline, with the worker's part of the device whose transport it
+# names. Returns the new connection, or NULL with an error line in reply.
+cdef rdma_conn *rdma_exchange(rdma_thread **threads, unsigned int count, void *owner, int sfd, bint has_one,
+                              const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
 cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil
 
 # `received` octets were read from fd, which begin like an MPA request. 0: more are needed; 1: fd now belongs to a queue
-# pair; -1: refused, the caller closes fd. Any thread.
+# pair; -1: refused, the caller closes fd. Any thread. dev's transport is TRANSPORT_SOFT_IW.
 cdef int rdma_stream_request(rdma_device *dev, int fd, const char *data, size_t received) noexcept nogil
 
-# Appends the lines of `stats rdma`. Any thread.
-cdef void rdma_stats(rdma_device *dev, stat_buf *out) noexcept nogil
+# Appends the lines of `stats rdma`: sums over the devices. Any thread.
+cdef void rdma_stats(rdma_device **devices, unsigned int count, stat_buf *out) noexcept nogil

@@ -28,14 +28,12 @@ from rmemcached.verbs.soft cimport (
     soft_iw_accept, soft_iw_options, soft_iw_parse_request, soft_iw_reject, soft_iw_request, soft_qp_counters,
     soft_qp_terminated, soft_query_counters,
 )
+from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_port, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.verbs cimport (
-    IBV_ACCESS_LOCAL_WRITE, IBV_MTU_4096, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC,
-    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT,
-    IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR,
-    IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
-    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_gid,
-    ibv_mr, ibv_pd, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_recv_wr,
-    ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_status, verbs_provider,
+    IBV_ACCESS_LOCAL_WRITE, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_comp_channel, ibv_cq, ibv_mr, ibv_pd, ibv_poll_cq,
+    ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_init_attr, ibv_recv_wr, ibv_req_notify_cq, ibv_send_wr, ibv_sge,
+    ibv_wc, ibv_wc_status, verbs_provider,
 )
 
 cdef extern from "<endian.h>" nogil:
@@ -121,11 +119,11 @@ cdef struct rdma_counters:
 
 cdef struct rdma_device:
     # constant after rdma_device_open
-    const verbs_provider *provider
-    ibv_context *context
+    verbs_port port
+    const verbs_provider *provider       # port.provider
+    rdma_transport transport
     ibv_pd *pd
-    ibv_gid gid
-    rdma_limits limits
+    rdma_limits limits                   # no more than the device has
     drive_fn drive
     rdma_failed_fn failed
     # written under lock, read without by workers: an entry never changes once an item can lie in its extent
@@ -187,31 +185,35 @@ cdef struct rdma_conn:
 
 # ---- the device ------------------------------------------------------------------------------------------------------
 
-cdef rdma_device *rdma_device_open(const verbs_provider *provider, const rdma_limits *limits, drive_fn drive,
-                                   rdma_failed_fn failed, const char **error) noexcept nogil:
-    cdef ibv_device **devices
-    cdef int count = 0
+cdef const char *transport_name(rdma_transport transport) noexcept nogil:
+    return b"soft_iw" if transport == TRANSPORT_SOFT_IW else b"verbs"
+
+
+cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transport, const rdma_limits *limits,
+                                   drive_fn drive, rdma_failed_fn failed, const char **error) noexcept nogil:
+    """Takes over the port's context, also when it fails (NULL, with a constant line in *error)."""
     cdef rdma_device *dev = <rdma_device *>calloc(1, sizeof(rdma_device))
     if dev == NULL:
         error[0] = b"out of memory"
+        port.provider.close_device(port.context)
         return NULL
-    dev.provider = provider
+    dev.port = port[0]
+    dev.provider = port.provider
+    dev.transport = transport
     dev.limits = limits[0]
+    dev.limits.ird = min(dev.limits.ird, <unsigned int>port.max_dest_rd_atomic)
+    dev.limits.ord = min(dev.limits.ord, <unsigned int>port.max_rd_atomic)
     dev.drive = drive
     dev.failed = failed
     pthread_mutex_init(&dev.lock, NULL)
-    devices = provider.get_device_list(&count)
-    if devices != NULL and count > 0:
-        dev.context = provider.open_device(devices[0])
-    if devices != NULL:
-        provider.free_device_list(devices)
-    if dev.context == NULL:
-        error[0] = b"no RDMA device could be opened"
-        rdma_device_close(dev)
-        return NULL
-    dev.pd = provider.alloc_pd(dev.context)
-    if dev.pd == NULL or provider.query_gid(dev.context, 1, 0, &dev.gid) != 0:
-        error[0] = b"the RDMA device refused a protection domain or has no GID"
+    if dev.limits.ord == 0 or port.max_qp_wr < SEND_DEPTH or port.max_cqe < SEND_DEPTH:
+        error[0] = b"the RDMA device has no RDMA READ, or its queues are too short"
+    else:
+        dev.limits.credits = min(dev.limits.credits, <unsigned int>port.max_qp_wr,
+                                 <unsigned int>port.max_cqe - SEND_DEPTH)
+        dev.pd = port.provider.alloc_pd(port.context)
+        error[0] = b"the RDMA device refused a protection domain"
+    if dev.pd == NULL:
         rdma_device_close(dev)
         return NULL
     return dev
@@ -225,8 +227,7 @@ cdef void rdma_device_close(rdma_device *dev) noexcept nogil:
             dev.provider.dereg_mr(dev.extents[i])
     if dev.pd != NULL:
         dev.provider.dealloc_pd(dev.pd)
-    if dev.context != NULL:
-        dev.provider.close_device(dev.context)
+    dev.provider.close_device(dev.port.context)
     pthread_mutex_destroy(&dev.lock)
     free(dev)
 
@@ -259,7 +260,7 @@ cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker) noex
         return NULL
     t.dev = dev
     t.worker = worker
-    t.channel = dev.provider.create_comp_channel(dev.context)
+    t.channel = dev.provider.create_comp_channel(dev.port.context)
     if t.channel == NULL:
         free(t)
         return NULL
@@ -855,7 +856,7 @@ cdef void rc_report(rdma_conn *rc) noexcept nogil:
     cdef const char *status
     cdef int opcode
     # A WRITE that the client refuses has long completed here when its Terminate arrives.
-    if rc.failure == NULL and soft_qp_terminated(rc.qp, &opcode, &rc.failure_status):
+    if rc.failure == NULL and dev.transport == TRANSPORT_SOFT_IW and soft_qp_terminated(rc.qp, &opcode, &rc.failure_status):
         rc.failure = b"RDMA WRITE failed" if opcode == <int>IBV_WR_RDMA_WRITE else b"SEND failed"
         if opcode == <int>IBV_WR_RDMA_WRITE:
             counter_add(&rc.t.counters.write_errors, 1)
@@ -909,41 +910,20 @@ cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
 cdef bint bring_up(rdma_conn *rc, const exchange_request *req) noexcept nogil:
     """INIT, receives posted, RTR, RTS."""
     cdef rdma_device *dev = rc.t.dev
-    cdef ibv_qp_attr attr
+    cdef qp_address peer
     cdef unsigned int i
-    memset(&attr, 0, sizeof(attr))
-    attr.qp_state = IBV_QPS_INIT
-    attr.port_num = 1
-    attr.qp_access_flags = 0
-    if dev.provider.modify_qp(rc.qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) != 0:
+    if verbs_qp_init(&dev.port, rc.qp, 0) != 0:
         return False
     for i in range(dev.limits.credits):
         if not post_receive(rc, i):
             return False
-    memset(&attr, 0, sizeof(attr))
-    attr.qp_state = IBV_QPS_RTR
-    attr.path_mtu = IBV_MTU_4096
-    attr.dest_qp_num = <uint32_t>req.qpn
-    attr.rq_psn = <uint32_t>req.psn
-    attr.max_dest_rd_atomic = <uint8_t>min(dev.limits.ird, req.ord)
-    attr.min_rnr_timer = 12
-    attr.ah_attr.is_global = 1
-    attr.ah_attr.dlid = <uint16_t>req.lid
-    attr.ah_attr.port_num = 1
-    attr.ah_attr.grh.dgid = req.gid
-    attr.ah_attr.grh.hop_limit = 64
-    if dev.provider.modify_qp(rc.qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                              IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) != 0:
-        return False
-    memset(&attr, 0, sizeof(attr))
-    attr.qp_state = IBV_QPS_RTS
-    attr.timeout = 14
-    attr.retry_cnt = 7
-    attr.rnr_retry = 7
-    attr.sq_psn = rc.qp.qp_num & 0xffffff
-    attr.max_rd_atomic = <uint8_t>min(dev.limits.ord, req.ird)
-    return dev.provider.modify_qp(rc.qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                                  IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0
+    peer.qpn = <uint32_t>req.qpn
+    peer.psn = <uint32_t>req.psn
+    peer.lid = <uint16_t>req.lid
+    peer.mtu = <uint32_t>req.mtu
+    peer.gid = req.gid
+    return verbs_qp_connect(&dev.port, rc.qp, rc.qp.qp_num & 0xffffff, &peer, min(dev.limits.ird, req.ord),
+                            min(dev.limits.ord, req.ird)) == 0
 
 
 cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *req) noexcept nogil:
@@ -973,7 +953,7 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
         rc.mr = dev.provider.reg_mr(dev.pd, buffer, size, IBV_ACCESS_LOCAL_WRITE)
     if rc.mr != NULL:
         counter_add(&t.counters.registrations, 1)
-        rc.cq = dev.provider.create_cq(dev.context, <int>dev.limits.credits + SEND_DEPTH, rc, t.channel, 0)
+        rc.cq = dev.provider.create_cq(dev.port.context, <int>dev.limits.credits + SEND_DEPTH, rc, t.channel, 0)
     if rc.cq != NULL:
         memset(&init, 0, sizeof(init))
         init.send_cq = rc.cq
@@ -1028,7 +1008,7 @@ cdef void conn_free(rdma_conn *rc) noexcept nogil:
         link = &link[0].token_next
     if link[0] == rc:
         link[0] = rc.token_next
-    if rc.qp != NULL and soft_query_counters(rc.qp, &last) == 0:
+    if rc.qp != NULL and dev.transport == TRANSPORT_SOFT_IW and soft_query_counters(rc.qp, &last) == 0:
         add_counters(&dev.gone, &last)
     pthread_mutex_unlock(&dev.lock)
     rc_unyield(rc)
@@ -1050,16 +1030,20 @@ cdef void conn_free(rdma_conn *rc) noexcept nogil:
     free(rc)
 
 
-cdef rdma_conn *rdma_exchange(rdma_thread *t, void *owner, int sfd, bint has_one, const char *line, size_t length,
-                              char *reply, size_t reply_size) noexcept nogil:
-    cdef rdma_device *dev = t.dev
+cdef rdma_conn *rdma_exchange(rdma_thread **threads, unsigned int count, void *owner, int sfd, bint has_one,
+                              const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
+    cdef rdma_thread *t = threads[0]
+    cdef rdma_device *dev = NULL
     cdef exchange_request req
     cdef const char *wrong = parse_exchange(line, length, &req)
-    cdef rdma_conn *rc
-    cdef char gid[33]
-    cdef char token[2 * RDMA_TOKEN_LENGTH + 1]
+    cdef rdma_conn *rc = NULL
+    cdef unsigned int i
+    if wrong == NULL and req.version == RDMA_PROTOCOL_VERSION:
+        for i in range(count):
+            if key_is(req.transport, req.transport_length, transport_name(threads[i].dev.transport)):
+                t = threads[i]
+                dev = t.dev
     counter_add(&t.counters.exchanges, 1)
-    rc = NULL
     if wrong != NULL:
         snprintf(reply, reply_size, b"CLIENT_ERROR rdma: %s\r\n", wrong)
     elif req.version != RDMA_PROTOCOL_VERSION:
@@ -1067,7 +1051,7 @@ cdef rdma_conn *rdma_exchange(rdma_thread *t, void *owner, int sfd, bint has_one
                  req.version, <int>RDMA_PROTOCOL_VERSION)
     elif has_one:
         snprintf(reply, reply_size, b"CLIENT_ERROR rdma: this connection has a queue pair\r\n")
-    elif not key_is(req.transport, req.transport_length, b"soft_iw"):
+    elif dev == NULL:
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: transport %.*s is not available here\r\n",
                  <int>min(req.transport_length, <size_t>32), req.transport)
     else:
@@ -1083,14 +1067,27 @@ cdef rdma_conn *rdma_exchange(rdma_thread *t, void *owner, int sfd, bint has_one
         counter_add(&t.counters.exchange_errors, 1)
         return NULL
     rc.sfd = sfd
-    to_hex(dev.gid.raw, 16, gid)
-    to_hex(rc.token, RDMA_TOKEN_LENGTH, token)
-    snprintf(reply, reply_size,
-             b"RDMA version=%d transport=soft_iw qpn=%u psn=%u gid=%s lid=0 mtu=4096 credits=%u msgsize=%u "
-             b"ird=%u ord=%u crc=%d eager=%u token=%s\r\n",
-             <int>RDMA_PROTOCOL_VERSION, rc.qp.qp_num, rc.qp.qp_num & 0xffffff, gid, dev.limits.credits,
-             dev.limits.msgsize, dev.limits.ird, dev.limits.ord, <int>dev.limits.crc, dev.limits.eager, token)
+    offer(rc, reply, reply_size)
     return rc
+
+
+cdef void offer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
+    """The server's line of the exchange."""
+    cdef rdma_device *dev = rc.t.dev
+    cdef char gid[33]
+    cdef char token[7 + 2 * RDMA_TOKEN_LENGTH + 1]
+    to_hex(dev.port.gid.raw, 16, gid)
+    token[0] = 0
+    if dev.transport == TRANSPORT_SOFT_IW:
+        memcpy(token, b" token=", 7)
+        to_hex(rc.token, RDMA_TOKEN_LENGTH, token + 7)
+    snprintf(reply, reply_size,
+             b"RDMA version=%d transport=%s qpn=%u psn=%u gid=%s lid=%u mtu=%u credits=%u msgsize=%u ird=%u ord=%u "
+             b"crc=%d eager=%u%s\r\n",
+             <int>RDMA_PROTOCOL_VERSION, transport_name(dev.transport), rc.qp.qp_num, rc.qp.qp_num & 0xffffff, gid,
+             <unsigned int>dev.port.lid, verbs_mtu_bytes(dev.port.mtu), dev.limits.credits, dev.limits.msgsize,
+             dev.limits.ird, dev.limits.ord, <int>dev.limits.crc, dev.limits.eager,
+             token)
 
 
 cdef int rdma_stream_request(rdma_device *dev, int fd, const char *data, size_t received) noexcept nogil:
@@ -1126,30 +1123,53 @@ cdef int rdma_stream_request(rdma_device *dev, int fd, const char *data, size_t 
 
 # ---- statistics ------------------------------------------------------------------------------------------------------
 
-cdef void rdma_stats(rdma_device *dev, stat_buf *out) noexcept nogil:
+cdef const char *separator(unsigned int n) noexcept nogil:
+    return b"," if n else b""
+
+
+cdef void rdma_stats(rdma_device **devices, unsigned int count, stat_buf *out) noexcept nogil:
+    cdef rdma_device *dev
     cdef rdma_counters sum
     cdef soft_qp_counters wire, one
     cdef rdma_thread *t
     cdef rdma_conn *rc
+    cdef char names[256]
+    cdef char transports[64]
+    cdef uint64_t extents = 0
+    cdef uint64_t refused = 0
+    cdef size_t names_used = 0
+    cdef size_t transports_used = 0
     cdef size_t i
     cdef int bucket
+    cdef unsigned int n
     memset(&sum, 0, sizeof(sum))
-    pthread_mutex_lock(&dev.lock)
-    wire = dev.gone
-    t = dev.threads
-    while t != NULL:
-        for i in range(sizeof(rdma_counters) // sizeof(uint64_t)):
-            (<uint64_t *>&sum)[i] += relaxed_load(&(<uint64_t *>&t.counters)[i])
-        t = t.next
-    for bucket in range(TOKEN_BUCKETS):
-        rc = dev.tokens[bucket]
-        while rc != NULL:
-            if soft_query_counters(rc.qp, &one) == 0:
-                add_counters(&wire, &one)
-            rc = rc.token_next
-    pthread_mutex_unlock(&dev.lock)
-    stat_append_text(out, b"rdma_device", dev.context.device.name)
-    stat_append_text(out, b"rdma_transport", b"soft_iw")
+    memset(&wire, 0, sizeof(wire))
+    for n in range(count):
+        dev = devices[n]
+        pthread_mutex_lock(&dev.lock)
+        add_counters(&wire, &dev.gone)
+        t = dev.threads
+        while t != NULL:
+            for i in range(sizeof(rdma_counters) // sizeof(uint64_t)):
+                (<uint64_t *>&sum)[i] += relaxed_load(&(<uint64_t *>&t.counters)[i])
+            t = t.next
+        if dev.transport == TRANSPORT_SOFT_IW:
+            for bucket in range(TOKEN_BUCKETS):
+                rc = dev.tokens[bucket]
+                while rc != NULL:
+                    if soft_query_counters(rc.qp, &one) == 0:
+                        add_counters(&wire, &one)
+                    rc = rc.token_next
+        pthread_mutex_unlock(&dev.lock)
+        extents += relaxed_load(&dev.extent_registrations)
+        refused += relaxed_load(&dev.refused_streams)
+        names_used += <size_t>snprintf(names + names_used, sizeof(names) - names_used, b"%s%.63s", separator(n),
+                                       dev.provider.get_device_name(dev.port.context.device))
+        transports_used += <size_t>snprintf(transports + transports_used, sizeof(transports) - transports_used, b"%s%s",
+                                            separator(n), transport_name(dev.transport))
+    dev = devices[0]
+    stat_append_text(out, b"rdma_device", names)
+    stat_append_text(out, b"rdma_transport", transports)
     stat_append(out, b"rdma_credits", dev.limits.credits)
     stat_append(out, b"rdma_msgsize", dev.limits.msgsize)
     stat_append(out, b"rdma_eager", dev.limits.eager)
@@ -1157,11 +1177,11 @@ cdef void rdma_stats(rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_queue_pairs", sum.queue_pairs)
     stat_append(out, b"rdma_total_queue_pairs", sum.total_queue_pairs)
     stat_append(out, b"rdma_registrations", sum.registrations)
-    stat_append(out, b"rdma_arena_registrations", relaxed_load(&dev.extent_registrations))
+    stat_append(out, b"rdma_arena_registrations", extents)
     stat_append(out, b"rdma_streams", sum.streams)
     stat_append(out, b"rdma_exchanges", sum.exchanges)
     stat_append(out, b"rdma_exchange_errors", sum.exchange_errors)
-    stat_append(out, b"rdma_refused_streams", relaxed_load(&dev.refused_streams))
+    stat_append(out, b"rdma_refused_streams", refused)
     stat_append(out, b"rdma_sends", sum.sends)
     stat_append(out, b"rdma_send_bytes", sum.send_bytes)
     stat_append(out, b"rdma_recvs", sum.recvs)

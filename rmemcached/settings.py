@@ -68,6 +68,12 @@ class Settings:
     """Answer debugtime and debugitem, which memcached has in its debug build only."""
     rdma: bool = True
     """Offer RDMA on the TCP port."""
+    rdma_device: str | None = None
+    """The system's RDMA device to serve on besides the software device; "none"; None: the first that can."""
+    rdma_port: int = 0
+    """Its port; 0: the first active one."""
+    rdma_gid_index: int = -1
+    """The port's GID; -1: the best."""
     rdma_credits: int = 16
     """Receives posted for each queue pair."""
     rdma_msgsize: int = 8192

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from rmemcached.protocol.conn cimport conn, conn_hooks, stat_buf
-from rmemcached.rdma_conn cimport rdma_device, rdma_limits
+from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_device, rdma_limits
 from rmemcached.server.worker cimport worker
 from rmemcached.store.store cimport store
 
@@ -33,7 +33,8 @@ cdef struct server:
     settings settings
     conn_hooks hooks
     store *store
-    rdma_device *device          # NULL: no RDMA
+    rdma_device *devices[RDMA_DEVICES]   # the first is soft_iw's
+    unsigned int ndevices        # 0: no RDMA
     char *arena_low              # extents that the store used before the device was there
     size_t arena_used
     worker *workers              # num_threads of them

@@ -2,6 +2,7 @@
 
 import errno as errno_codes
 import os
+import resource
 import socket
 import stat
 import sys
@@ -10,7 +11,7 @@ import time
 from libc.stdint cimport uint64_t
 from libc.stdio cimport fprintf, stderr
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset, strlen
+from libc.string cimport memset, strerror, strlen
 
 from rmemcached.atomics cimport fetch_add, fetch_sub, relaxed_load, relaxed_store, store_release
 from rmemcached.drive_machine cimport drive_machine
@@ -23,7 +24,8 @@ from rmemcached.linux cimport (
 )
 from rmemcached.protocol.conn cimport conn
 from rmemcached.rdma_conn cimport (
-    rdma_device_add_extent, rdma_device_close, rdma_device_open, rdma_exchange,
+    TRANSPORT_SOFT_IW, TRANSPORT_VERBS, rdma_device, rdma_device_add_extent, rdma_device_close, rdma_device_open,
+    rdma_exchange, rdma_transport,
 )
 from rmemcached.server.stats cimport server_stats
 from rmemcached.server.worker cimport (
@@ -33,7 +35,10 @@ from rmemcached.store.store cimport (
     ARENA_EXTENT, class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_largest_class,
     store_stop_threads, store_tick,
 )
+from rmemcached.verbs.port cimport GID_ANY, verbs_open_port, verbs_port, verbs_wish
 from rmemcached.verbs.soft cimport soft_provider
+from rmemcached.verbs.system cimport system_provider
+from rmemcached.verbs.verbs cimport verbs_provider
 
 cdef enum:
     LISTEN_EVENTS = 16
@@ -62,7 +67,7 @@ cdef void hook_exchange(void *arg, conn *c, const char *line, size_t length, cha
     if c.remote_ok:
         # A stream of a queue pair: there is no `connection` around this conn.
         text = b"CLIENT_ERROR rdma: this connection has a queue pair\r\n"
-    elif s.device == NULL:
+    elif s.ndevices == 0:
         text = b"SERVER_ERROR rdma: no transport is available here\r\n"
     else:
         cn = <connection *>c
@@ -72,7 +77,7 @@ cdef void hook_exchange(void *arg, conn *c, const char *line, size_t length, cha
 
 
 cdef void cn_exchange(connection *cn, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
-    rc = rdma_exchange(cn.w.rdma, cn, cn.fd, cn.rdma != NULL, line, length, reply, reply_size)
+    rc = rdma_exchange(cn.w.rdma, cn.w.ndevices, cn, cn.fd, cn.rdma != NULL, line, length, reply, reply_size)
     if rc != NULL:
         cn.rdma = rc
 
@@ -92,13 +97,13 @@ cdef void hook_verbosity(void *arg, int level) noexcept nogil:
 cdef void extent_added(void *arg, void *addr, size_t length) noexcept nogil:
     """The store's arena grows: item memory must be registered before an item lies in it."""
     cdef server *s = <server *>arg
-    if s.device != NULL:
-        if rdma_device_add_extent(s.device, addr, length) != 0:
-            fprintf(stderr, b"rmemcached: item memory could not be registered for RDMA\n")
-    else:
-        if s.arena_low == NULL:
-            s.arena_low = <char *>addr
-        s.arena_used += length
+    cdef unsigned int i
+    if s.ndevices == 0 and s.arena_low == NULL:
+        s.arena_low = <char *>addr
+    s.arena_used += length
+    for i in range(s.ndevices):
+        if rdma_device_add_extent(s.devices[i], addr, length) != 0:
+            fprintf(stderr, b"rmemcached: item memory could not be registered for RDMA: %s\n", strerror(errno))
 
 
 # ---- the listener ----------------------------------------------------------------------------------------------------
@@ -168,6 +173,12 @@ cdef int watch(int epfd, int fd) noexcept nogil:
 
 
 # ---- Python ----------------------------------------------------------------------------------------------------------
+
+def memlock():
+    """RLIMIT_MEMLOCK as `ulimit -l` prints it: kilobytes."""
+    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return "unlimited" if soft == resource.RLIM_INFINITY else f"{soft // 1024} KB"
+
 
 cdef bytes encoded(text):
     return None if text is None else os.fsencode(text)
@@ -387,17 +398,7 @@ cdef class Server:
         if s.store == NULL:
             raise ServerError((<bytes>problem).decode())
         if s.settings.rdma:
-            device = rdma_device_open(soft_provider(), &s.settings.rdma_limits, drive_machine, connection_rdma_failed,
-                                      &problem)
-            if device == NULL:
-                raise ServerError(f"RDMA: {(<bytes>problem).decode()}; -o no_rdma runs without")
-            s.device = device
-            while s.arena_used:
-                size = min(s.arena_used, <size_t>ARENA_EXTENT)
-                if rdma_device_add_extent(device, s.arena_low, size) != 0:
-                    raise ServerError("RDMA: item memory could not be registered; -o no_rdma runs without")
-                s.arena_low += size
-                s.arena_used -= size
+            self.open_devices()
         s.hooks.arg = s
         s.hooks.stats = server_stats
         s.hooks.exchange = hook_exchange
@@ -413,13 +414,78 @@ cdef class Server:
             w.thread.cas_enabled = s.settings.use_cas
             w.thread.flush_enabled = s.settings.flush_enabled
             w.thread.debug_commands = self.settings.debug_commands
-            w.device = s.device
+            w.devices = s.devices
+            w.ndevices = s.ndevices
             w.spin_max = <uint64_t>self.settings.rdma_spin * 1000
             w.spin_ns = w.spin_max
             w.curr_connections = &s.curr_connections
             w.stop = &s.stop
             if worker_init(w) != 0:
                 raise ServerError(f"worker thread {i}: {os.strerror(errno)}")
+
+    cdef void open_devices(self) except *:
+        """The software device, which is always there, and one of the system's."""
+        cdef verbs_wish wish
+        cdef const char *absent = NULL
+        cdef const verbs_provider *system = system_provider(&absent)
+        name = self.settings.rdma_device
+        memset(&wish, 0, sizeof(wish))
+        wish.device = b"soft_iw0"
+        wish.gid_index = GID_ANY
+        self.open_device(soft_provider(), &wish, TRANSPORT_SOFT_IW)
+        if name == "none":
+            return
+        wished = os.fsencode(name) if name else None
+        wish.device = <const char *>wished if wished is not None else NULL
+        wish.port = self.settings.rdma_port
+        wish.gid_index = self.settings.rdma_gid_index
+        if system == NULL:
+            problem = absent.decode()
+        else:
+            problem = self.try_device(system, &wish)
+        if problem is None:
+            return
+        if name:
+            raise ServerError(f"RDMA: {problem}; -o rdma_device=none runs on the software device alone")
+        if self.settings.verbose:
+            print(f"RDMA: {problem}: the software device serves alone", file=sys.stderr)
+
+    cdef object try_device(self, const verbs_provider *provider, const verbs_wish *wish):
+        """open_device that returns what is wrong, or None."""
+        try:
+            self.open_device(provider, wish, TRANSPORT_VERBS)
+        except ServerError as error:
+            return error.args[0]
+
+    cdef void open_device(self, const verbs_provider *provider, const verbs_wish *wish,
+                          rdma_transport transport) except *:
+        """Adds a device and registers the item memory there is."""
+        cdef server *s = &self.s
+        cdef verbs_port port
+        cdef const char *problem = NULL
+        cdef char why[256]
+        cdef char *addr = s.arena_low
+        cdef size_t left = s.arena_used
+        cdef rdma_device *device
+        if verbs_open_port(provider, wish, &port, why, sizeof(why)) != 0:
+            raise ServerError((<bytes>why).decode())
+        device = rdma_device_open(&port, transport, &s.settings.rdma_limits, drive_machine, connection_rdma_failed,
+                                  &problem)
+        if device == NULL:
+            raise ServerError((<bytes>problem).decode())
+        while left:
+            size = min(left, <size_t>ARENA_EXTENT)
+            if rdma_device_add_extent(device, addr, size) != 0:
+                reason = os.strerror(errno)
+                rdma_device_close(device)
+                raise ServerError(f"item memory could not be registered: {reason} (ulimit -l: {memlock()})")
+            addr += size
+            left -= size
+        if transport == TRANSPORT_VERBS and self.settings.verbose:
+            print(f"RDMA: device {provider.get_device_name(port.context.device).decode()}, port {port.port_num}, "
+                  f"GID {port.gid_index} {(<const char *>port.gid.raw)[:16].hex()}", file=sys.stderr)
+        s.devices[s.ndevices] = device
+        s.ndevices += 1
 
     cdef void finish(self):
         """Frees all that start made; workers have been joined."""
@@ -432,9 +498,9 @@ cdef class Server:
                     worker_destroy(&s.workers[i])
             free(s.workers)
             s.workers = NULL
-        if s.device != NULL:
-            rdma_device_close(s.device)
-            s.device = NULL
+        for i in range(s.ndevices):
+            rdma_device_close(s.devices[i])
+        s.ndevices = 0
         if s.store != NULL:
             store_destroy(s.store)
             s.store = NULL

@@ -248,8 +248,8 @@ cdef int server_stats(void *arg, conn *c, const char *sub, size_t nsub, stat_buf
     elif named(sub, nsub, b"reset"):
         reset(s)
         return 1
-    elif named(sub, nsub, b"rdma") and s.device != NULL:
-        rdma_stats(s.device, out)
+    elif named(sub, nsub, b"rdma") and s.ndevices:
+        rdma_stats(s.devices, s.ndevices, out)
     else:
         return -1
     return 0

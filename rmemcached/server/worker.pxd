@@ -5,7 +5,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rmemcached.linux cimport pthread_mutex_t, pthread_t
 from rmemcached.protocol.conn cimport conn, conn_thread
-from rmemcached.rdma_conn cimport rdma_conn, rdma_device, rdma_thread
+from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_conn, rdma_device, rdma_thread
 
 cdef enum:
     READ_BUFFER_SIZE = 65536     # one per worker, lent to the connection that is being read
@@ -45,8 +45,9 @@ cdef struct worker:
     pthread_t id
     int epfd
     int notify_fd                # eventfd: something is in `queue`, or `stop` is set
-    rdma_device *device          # NULL: no RDMA
-    rdma_thread *rdma
+    rdma_device **devices        # the server's, ndevices of them; the first is soft_iw's
+    unsigned int ndevices        # 0: no RDMA
+    rdma_thread *rdma[RDMA_DEVICES]   # the worker's part of each
     uint64_t *curr_connections   # atomic; shared by all workers and the listener
     uint64_t *stop               # atomic
     uint64_t spin_max            # ns; 0: never poll
@@ -62,7 +63,7 @@ cdef struct worker:
     connection *dead
     unsigned int nstreams        # connections with CONNECTION_STREAM
     uint32_t streams_checked     # store time when slow ones were last looked for
-    bint rdma_runnable
+    unsigned int rdma_runnable   # bit per device: some of its streams gave way
     bint rdma_recent             # RDMA work was done since the last sleep
     uint64_t spin_until          # polls instead of sleeping until then (CLOCK_MONOTONIC, ns); 0: not spinning
     uint64_t spin_ns             # how long it lately paid to

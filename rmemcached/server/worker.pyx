@@ -25,7 +25,7 @@ from rmemcached.protocol.conn cimport (
     conn_payload_received, conn_release, conn_sent, conn_thread_release, conn_want,
 )
 from rmemcached.rdma_conn cimport (
-    rdma_conn_destroy, rdma_stream_request, rdma_thread_create, rdma_thread_destroy, rdma_thread_expects,
+    RDMA_DEVICES, rdma_conn_destroy, rdma_stream_request, rdma_thread_create, rdma_thread_destroy, rdma_thread_expects,
     rdma_thread_fd, rdma_thread_run,
 )
 from rmemcached.store.store cimport store_time
@@ -244,7 +244,7 @@ cdef void stream_readable(connection *cn) noexcept nogil:
     """The connection began like an MPA request: collects the frame and hands the socket to its queue pair."""
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
-    cdef int done = rdma_stream_request(w.device, cn.fd, c.rcurr, c.rbytes)
+    cdef int done = rdma_stream_request(w.devices[0], cn.fd, c.rcurr, c.rbytes)
     if done == 0:
         if c.rbytes >= STREAM_REQUEST_MAX or not keep_input(cn):
             connection_end(cn, True)
@@ -302,7 +302,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
                     c.rcurr = space
                 c.rbytes += <size_t>n
                 if cn.flags & (CONNECTION_FRESH | CONNECTION_STREAM):
-                    if cn.flags & CONNECTION_STREAM or (w.device != NULL and c.rcurr[0] == c'M'):
+                    if cn.flags & CONNECTION_STREAM or (w.ndevices and c.rcurr[0] == c'M'):
                         cn.flags &= ~CONNECTION_FRESH
                         stream_readable(cn)
                         return
@@ -403,6 +403,14 @@ cdef uint64_t now_ns() noexcept nogil:
     return <uint64_t>t.tv_sec * 1000000000 + <uint64_t>t.tv_nsec
 
 
+cdef inline bint rdma_expected(worker *w) noexcept nogil:
+    cdef unsigned int i
+    for i in range(w.ndevices):
+        if rdma_thread_expects(w.rdma[i]):
+            return True
+    return False
+
+
 cdef int wait_time(worker *w) noexcept nogil:
     """The timeout of the next epoll_wait, in ms.
 
@@ -413,7 +421,7 @@ cdef int wait_time(worker *w) noexcept nogil:
     cdef uint64_t now
     if w.run_head != NULL or w.rdma_runnable:
         return 0
-    if w.spin_max and (w.rdma_recent or (w.rdma != NULL and rdma_thread_expects(w.rdma))):
+    if w.spin_max and (w.rdma_recent or rdma_expected(w)):
         now = now_ns()
         if w.spin_until == 0:
             w.spin_until = now + w.spin_ns
@@ -431,7 +439,8 @@ cdef void *worker_main(void *arg) noexcept nogil:
     cdef epoll_event events[MAX_EVENTS]
     cdef connection *cn
     cdef int i, n
-    cdef bint rdma_ready
+    cdef unsigned int k
+    cdef unsigned int rdma_ready     # bit per device, as is rdma_runnable
     while not load_acquire(w.stop):
         n = epoll_wait(w.epfd, events, MAX_EVENTS, wait_time(w))
         if n > 0 and w.spin_until:
@@ -442,8 +451,8 @@ cdef void *worker_main(void *arg) noexcept nogil:
         for i in range(n):
             if events[i].data.ptr == NULL:
                 take_handovers(w)
-            elif events[i].data.ptr == <void *>w:
-                rdma_ready = True
+            elif <void *>&w.rdma[0] <= events[i].data.ptr < <void *>&w.rdma[RDMA_DEVICES]:
+                rdma_ready |= 1 << <unsigned int>(<rdma_thread **>events[i].data.ptr - &w.rdma[0])
             else:
                 cn = <connection *>events[i].data.ptr
                 if cn.fd < 0:
@@ -454,7 +463,10 @@ cdef void *worker_main(void *arg) noexcept nogil:
                 elif not cn.flags & CONNECTION_RUNNABLE:
                     connection_readable(cn)
         if rdma_ready:
-            w.rdma_runnable = rdma_thread_run(w.rdma)
+            w.rdma_runnable = 0
+            for k in range(w.ndevices):
+                if rdma_ready >> k & 1 and rdma_thread_run(w.rdma[k]):
+                    w.rdma_runnable |= 1 << k
             w.rdma_recent = True
         if w.run_head != NULL:
             run_runnable(w)
@@ -466,8 +478,9 @@ cdef void *worker_main(void *arg) noexcept nogil:
 
 
 cdef int worker_init(worker *w) noexcept nogil:
-    """Makes the descriptors and buffers; `thread`, `device` and shared pointers are set by the caller. -1: errno."""
+    """Makes the descriptors and buffers; `thread`, `devices` and shared pointers are set by the caller. -1: errno."""
     cdef epoll_event ev
+    cdef unsigned int i
     w.epfd = epoll_create1(EPOLL_CLOEXEC)
     w.notify_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
     w.rbuf = <char *>malloc(READ_BUFFER_SIZE)
@@ -480,13 +493,13 @@ cdef int worker_init(worker *w) noexcept nogil:
     ev.data.ptr = NULL
     if epoll_ctl(w.epfd, EPOLL_CTL_ADD, w.notify_fd, &ev) != 0:
         return -1
-    if w.device != NULL:
-        w.rdma = rdma_thread_create(w.device, &w.thread)
-        if w.rdma == NULL:
+    for i in range(w.ndevices):
+        w.rdma[i] = rdma_thread_create(w.devices[i], &w.thread)
+        if w.rdma[i] == NULL:
             return -1
         ev.events = EPOLLIN
-        ev.data.ptr = w
-        if epoll_ctl(w.epfd, EPOLL_CTL_ADD, rdma_thread_fd(w.rdma), &ev) != 0:
+        ev.data.ptr = &w.rdma[i]
+        if epoll_ctl(w.epfd, EPOLL_CTL_ADD, rdma_thread_fd(w.rdma[i]), &ev) != 0:
             return -1
     return 0
 
@@ -523,6 +536,7 @@ cdef int worker_dispatch(worker *w, int fd) noexcept nogil:
 cdef void worker_destroy(worker *w) noexcept nogil:
     """Ends all connections and frees everything. The thread has been joined, or was never started."""
     cdef handover *h
+    cdef unsigned int i
     while w.connections != NULL:
         connection_end(w.connections, True)
     w.run_head = NULL
@@ -536,9 +550,10 @@ cdef void worker_destroy(worker *w) noexcept nogil:
         w.queue_head = h.next
         close(h.fd)
         free(h)
-    if w.rdma != NULL:
-        rdma_thread_destroy(w.rdma)
-        w.rdma = NULL
+    for i in range(w.ndevices):
+        if w.rdma[i] != NULL:
+            rdma_thread_destroy(w.rdma[i])
+            w.rdma[i] = NULL
     conn_thread_release(&w.thread)
     if w.epfd >= 0:
         close(w.epfd)

@@ -1,0 +1,220 @@
+"""Which device, port and GID (see port.pxd), and the attributes that bring a queue pair up.
+
+RoCE needs a GID whose type both ends use: RoCE v2 is what routers and all present NICs speak, and its IPv4-mapped
+address is the one an administrator knows. InfiniBand needs none within a subnet.
+"""
+
+from libc.errno cimport errno
+from libc.stdio cimport FILE, fclose, fgets, fopen, snprintf
+from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.string cimport memcmp, memset, strcmp, strerror, strncmp
+
+from rmemcached.verbs.verbs cimport (
+    IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_NODE_RNIC, IBV_PORT_ACTIVE,
+    IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
+    IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY,
+    IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, ibv_context,
+    ibv_device, ibv_device_attr, ibv_gid, ibv_mtu, ibv_port_attr, ibv_qp, ibv_qp_attr, verbs_provider,
+)
+
+cdef enum:
+    MIN_RNR_TIMER = 12           # 0.64 ms: credits keep receives posted, it is for the start only
+    TIMEOUT = 14                 # 4.096 us * 2^14 = 67 ms until a packet is sent again
+    RETRY_CNT = 7
+    RNR_RETRY = 7                # without end
+    HOP_LIMIT = 64
+
+
+cdef unsigned int verbs_mtu_bytes(ibv_mtu mtu) noexcept nogil:
+    return 128 << <unsigned int>mtu
+
+
+cdef bint is_zero(const ibv_gid *gid) noexcept nogil:
+    cdef int i
+    for i in range(16):
+        if gid.raw[i]:
+            return False
+    return True
+
+
+cdef bint is_mapped_ipv4(const ibv_gid *gid) noexcept nogil:
+    cdef int i
+    for i in range(10):
+        if gid.raw[i]:
+            return False
+    return gid.raw[10] == 0xff and gid.raw[11] == 0xff
+
+
+cdef gid_type verbs_gid_type(ibv_device *device, uint8_t port_num, int index) noexcept nogil:
+    """What the kernel says of a GID; GID_UNKNOWN where it says nothing (a software device, an old kernel)."""
+    cdef char path[512]
+    cdef char line[64]
+    cdef FILE *file
+    cdef gid_type kind = GID_UNKNOWN
+    if device.ibdev_path[0] == 0:
+        return GID_UNKNOWN
+    snprintf(path, sizeof(path), b"%s/ports/%d/gid_attrs/types/%d", &device.ibdev_path[0], <int>port_num, index)
+    file = fopen(path, b"r")
+    if file == NULL:
+        return GID_UNKNOWN
+    # The file of an unused entry gives an error when read.
+    if fgets(line, sizeof(line), file) != NULL:
+        kind = GID_ROCE_V2 if strncmp(line, b"RoCE v2", 7) == 0 else GID_IB_ROCE_V1
+    fclose(file)
+    return kind
+
+
+cdef int verbs_choose_gid(const verbs_provider *provider, ibv_context *context, uint8_t port_num, bint ethernet,
+                          gid_type *kind, ibv_gid *gid) noexcept nogil:
+    cdef ibv_port_attr attr
+    cdef ibv_gid found
+    cdef gid_type found_kind
+    cdef int index, rank
+    cdef int best = -1
+    cdef int best_rank = 0
+    if provider.query_port(context, port_num, &attr) != 0:
+        return -1
+    for index in range(attr.gid_tbl_len):
+        if provider.query_gid(context, port_num, index, &found) != 0 or is_zero(&found):
+            continue
+        found_kind = verbs_gid_type(context.device, port_num, index)
+        rank = 1
+        if ethernet:
+            rank += 4 if found_kind == GID_ROCE_V2 else 0
+            rank += 2 if is_mapped_ipv4(&found) else 0
+            # fe80::/10 does not leave the link
+            rank += 1 if found.raw[0] != 0xfe or found.raw[1] & 0xc0 != 0x80 else 0
+        if rank > best_rank:
+            best, best_rank = index, rank
+            kind[0] = found_kind
+            gid[0] = found
+        if not ethernet:
+            break
+    return best
+
+
+cdef int look_at_port(const verbs_wish *wish, verbs_port *out, char *why, size_t size) noexcept nogil:
+    """Fills in the port that the wish means on the open device. -1: there is none."""
+    cdef ibv_device_attr device
+    cdef ibv_port_attr attr
+    cdef const char *name = out.provider.get_device_name(out.context.device)
+    cdef int number, first, last
+    cdef int error = out.provider.query_device(out.context, &device)
+    if error:
+        snprintf(why, size, b"device %s: %s", name, strerror(error))
+        return -1
+    out.max_dest_rd_atomic = <uint8_t>min(device.max_qp_rd_atom, 255)
+    out.max_rd_atomic = <uint8_t>min(device.max_qp_init_rd_atom, 255)
+    out.max_qp_wr = device.max_qp_wr
+    out.max_cqe = device.max_cqe
+    first = wish.port if wish.port != PORT_ANY else 1
+    last = wish.port if wish.port != PORT_ANY else device.phys_port_cnt
+    snprintf(why, size, b"device %s has no active port", name)
+    for number in range(first, last + 1):
+        error = out.provider.query_port(out.context, <uint8_t>number, &attr)
+        if error:
+            snprintf(why, size, b"device %s has no port %d", name, number)
+            continue
+        if attr.state != IBV_PORT_ACTIVE:
+            if wish.port != PORT_ANY:
+                snprintf(why, size, b"port %d of device %s is not active", number, name)
+            continue
+        out.port_num = <uint8_t>number
+        out.ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET
+        out.lid = attr.lid
+        out.mtu = attr.active_mtu
+        if wish.gid_index != GID_ANY:
+            out.gid_index = wish.gid_index
+            if out.provider.query_gid(out.context, out.port_num, wish.gid_index, &out.gid) != 0 or is_zero(&out.gid):
+                snprintf(why, size, b"port %d of device %s has no GID %d", number, name, wish.gid_index)
+                continue
+            out.gid_type = verbs_gid_type(out.context.device, out.port_num, wish.gid_index)
+            return 0
+        out.gid_index = verbs_choose_gid(out.provider, out.context, out.port_num, out.ethernet, &out.gid_type, &out.gid)
+        if out.gid_index >= 0:
+            return 0
+        snprintf(why, size, b"port %d of device %s has no GID", number, name)
+    return -1
+
+
+cdef int verbs_open_port(const verbs_provider *provider, const verbs_wish *wish, verbs_port *out, char *why,
+                         size_t size) noexcept nogil:
+    cdef ibv_device **devices
+    cdef const char *name
+    cdef int count = 0
+    cdef int i
+    cdef bint named = False
+    memset(out, 0, sizeof(verbs_port))
+    out.provider = provider
+    devices = provider.get_device_list(&count)
+    if devices == NULL:
+        snprintf(why, size, b"devices cannot be listed: %s", strerror(errno))
+        return -1
+    snprintf(why, size, b"there is no RDMA device")
+    for i in range(count):
+        name = provider.get_device_name(devices[i])
+        if wish.device != NULL and strcmp(name, wish.device) != 0:
+            continue
+        named = True
+        if devices[i].node_type == IBV_NODE_RNIC and devices[i].ibdev_path[0]:
+            # The kernel gives an iWARP queue pair its stream only through rdma_cm.
+            snprintf(why, size, b"device %s is iWARP, which needs rdma_cm", name)
+            continue
+        out.context = provider.open_device(devices[i])
+        if out.context == NULL:
+            snprintf(why, size, b"device %s cannot be opened: %s", name, strerror(errno))
+            continue
+        if look_at_port(wish, out, why, size) == 0:
+            break
+        provider.close_device(out.context)
+        out.context = NULL
+    if wish.device != NULL and not named:
+        snprintf(why, size, b"there is no RDMA device %s", wish.device)
+    provider.free_device_list(devices)
+    return 0 if out.context != NULL else -1
+
+
+cdef int verbs_qp_init(const verbs_port *port, ibv_qp *qp, unsigned int access) noexcept nogil:
+    cdef ibv_qp_attr attr
+    memset(&attr, 0, sizeof(attr))
+    attr.qp_state = IBV_QPS_INIT
+    attr.port_num = port.port_num
+    attr.qp_access_flags = access
+    return port.provider.modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
+
+
+cdef int verbs_qp_connect(const verbs_port *port, ibv_qp *qp, uint32_t psn, const qp_address *peer, unsigned int ird,
+                          unsigned int ord) noexcept nogil:
+    cdef ibv_qp_attr attr
+    cdef unsigned int mtu = <unsigned int>port.mtu
+    cdef int error
+    while mtu > <unsigned int>IBV_MTU_256 and peer.mtu and verbs_mtu_bytes(<ibv_mtu>mtu) > peer.mtu:
+        mtu -= 1
+    memset(&attr, 0, sizeof(attr))
+    attr.qp_state = IBV_QPS_RTR
+    attr.path_mtu = <ibv_mtu>mtu
+    attr.dest_qp_num = peer.qpn
+    attr.rq_psn = peer.psn
+    attr.max_dest_rd_atomic = <uint8_t>min(ird, <unsigned int>port.max_dest_rd_atomic)
+    attr.min_rnr_timer = MIN_RNR_TIMER
+    attr.ah_attr.dlid = peer.lid
+    attr.ah_attr.port_num = port.port_num
+    # Within an InfiniBand subnet (the first half of the GID) the LID is the whole address.
+    attr.ah_attr.is_global = port.ethernet or peer.lid == 0 or memcmp(peer.gid.raw, port.gid.raw, 8) != 0
+    if attr.ah_attr.is_global:
+        attr.ah_attr.grh.dgid = peer.gid
+        attr.ah_attr.grh.sgid_index = <uint8_t>port.gid_index
+        attr.ah_attr.grh.hop_limit = HOP_LIMIT
+    error = port.provider.modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                    IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
+    if error:
+        return error
+    memset(&attr, 0, sizeof(attr))
+    attr.qp_state = IBV_QPS_RTS
+    attr.timeout = TIMEOUT
+    attr.retry_cnt = RETRY_CNT
+    attr.rnr_retry = RNR_RETRY
+    attr.sq_psn = psn
+    attr.max_rd_atomic = <uint8_t>min(ord, <unsigned int>port.max_rd_atomic)
+    return port.provider.modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                   IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC)

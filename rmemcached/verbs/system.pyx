@@ -1,0 +1,119 @@
+"""libibverbs as a provider (see system.pxd): its functions by dlsym, so that nothing is linked with it.
+
+Most entries of the table are the library's own functions. What differs: an empty list of devices is no error here
+(the library says ENOSYS where the kernel has no RDMA), and ibv_query_port is the symbol for programs of before 2018,
+which fills the structure's older part only.
+"""
+
+from libc.errno cimport ENOSYS, EPERM, errno
+from libc.stdint cimport uint8_t
+from libc.string cimport memset
+
+from rmemcached.linux cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
+from rmemcached.verbs.verbs cimport (
+    ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr,
+    ibv_qp_init_attr, ibv_wc_status, ibv_comp_channel,
+)
+
+cdef extern from "<dlfcn.h>" nogil:
+    enum:
+        RTLD_NOW
+        RTLD_LOCAL
+    void *dlopen(const char *file, int mode)
+    void *dlsym(void *library, const char *name)
+    int dlclose(void *library)
+
+cdef extern from "<pthread.h>" nogil:
+    """
+    static pthread_mutex_t rmc_system_lock = PTHREAD_MUTEX_INITIALIZER;
+    """
+    pthread_mutex_t bind_lock "rmc_system_lock"
+
+ctypedef ibv_device **(*get_device_list_fn)(int *num) noexcept nogil
+ctypedef void (*free_device_list_fn)(ibv_device **devices) noexcept nogil
+ctypedef int (*query_port_fn)(ibv_context *context, uint8_t port, ibv_port_attr *out) noexcept nogil
+
+# under bind_lock until `bound`, then constant
+cdef verbs_provider table
+cdef bint bound = False
+cdef get_device_list_fn lib_get_device_list
+cdef free_device_list_fn lib_free_device_list
+cdef query_port_fn lib_query_port
+# what a machine without devices gives: a list that ends at once
+cdef ibv_device *no_devices[1]
+
+
+cdef ibv_device **system_get_device_list(int *num) noexcept nogil:
+    cdef ibv_device **devices = lib_get_device_list(num)
+    if devices == NULL and (errno == ENOSYS or errno == EPERM):
+        if num != NULL:
+            num[0] = 0
+        no_devices[0] = NULL
+        return no_devices
+    return devices
+
+
+cdef void system_free_device_list(ibv_device **devices) noexcept nogil:
+    if devices != NULL and devices != no_devices:
+        lib_free_device_list(devices)
+
+
+cdef int system_query_port(ibv_context *context, uint8_t port_num, ibv_port_attr *out) noexcept nogil:
+    memset(out, 0, sizeof(ibv_port_attr))
+    return lib_query_port(context, port_num, out)
+
+
+cdef bint find(void *library, const char *name, void **out) noexcept nogil:
+    out[0] = dlsym(library, name)
+    return out[0] != NULL
+
+
+cdef bint bind(void *library) noexcept nogil:
+    """Fills the table. False: a function is missing."""
+    table.name = b"system"
+    table.get_device_list = system_get_device_list
+    table.free_device_list = system_free_device_list
+    table.query_port = system_query_port
+    return (
+        find(library, b"ibv_get_device_list", <void **>&lib_get_device_list)
+        and find(library, b"ibv_free_device_list", <void **>&lib_free_device_list)
+        and find(library, b"ibv_query_port", <void **>&lib_query_port)
+        and find(library, b"ibv_get_device_name", <void **>&table.get_device_name)
+        and find(library, b"ibv_open_device", <void **>&table.open_device)
+        and find(library, b"ibv_close_device", <void **>&table.close_device)
+        and find(library, b"ibv_query_device", <void **>&table.query_device)
+        and find(library, b"ibv_query_gid", <void **>&table.query_gid)
+        and find(library, b"ibv_alloc_pd", <void **>&table.alloc_pd)
+        and find(library, b"ibv_dealloc_pd", <void **>&table.dealloc_pd)
+        and find(library, b"ibv_reg_mr", <void **>&table.reg_mr)
+        and find(library, b"ibv_dereg_mr", <void **>&table.dereg_mr)
+        and find(library, b"ibv_create_comp_channel", <void **>&table.create_comp_channel)
+        and find(library, b"ibv_destroy_comp_channel", <void **>&table.destroy_comp_channel)
+        and find(library, b"ibv_create_cq", <void **>&table.create_cq)
+        and find(library, b"ibv_destroy_cq", <void **>&table.destroy_cq)
+        and find(library, b"ibv_get_cq_event", <void **>&table.get_cq_event)
+        and find(library, b"ibv_ack_cq_events", <void **>&table.ack_cq_events)
+        and find(library, b"ibv_create_qp", <void **>&table.create_qp)
+        and find(library, b"ibv_modify_qp", <void **>&table.modify_qp)
+        and find(library, b"ibv_query_qp", <void **>&table.query_qp)
+        and find(library, b"ibv_destroy_qp", <void **>&table.destroy_qp)
+        and find(library, b"ibv_wc_status_str", <void **>&table.wc_status_str)
+    )
+
+
+cdef const verbs_provider *system_provider(const char **why) noexcept nogil:
+    global bound
+    cdef void *library
+    why[0] = NULL
+    pthread_mutex_lock(&bind_lock)
+    if not bound:
+        library = dlopen(b"libibverbs.so.1", RTLD_NOW | RTLD_LOCAL)
+        if library == NULL:
+            why[0] = b"libibverbs.so.1 is not installed"
+        elif not bind(library):
+            dlclose(library)
+            why[0] = b"libibverbs.so.1 lacks functions that are needed"
+        else:
+            bound = True
+    pthread_mutex_unlock(&bind_lock)
+    return &table if why[0] == NULL else NULL
