@@ -81,6 +81,10 @@ memcached {version}
                           table should be (default: 16)
    - slab_chunk_max:      maximum slab size in kilobytes (default: 512)
    - rdma:                offer RDMA on the TCP port (default: on)
+   - rdma_device:         libibverbs device to serve on besides the software one,
+                          "none" for none (default: the first that can)
+   - rdma_port:           its port (default: the first active one)
+   - rdma_gid_index:      its GID (default: RoCE v2 with an IPv4 address before others)
    - rdma_eager:          values up to this many bytes travel in SENDs (default: {eager})
    - rdma_credits:        receives posted for each queue pair (default: {credits})
    - rdma_msgsize:        bytes of each (default: {msgsize})
@@ -148,7 +152,7 @@ def parse_extended(text: str, settings: Settings) -> None:
             raise UsageError(f"Initial hashtable multiplier of {power} is too high")
         return power
 
-    numbers = {
+    numbers: dict[str, tuple[str, Callable[[str], object]]] = {
         "hashpower": ("hash_power", hash_power),
         "slab_chunk_max": ("slab_chunk_max", numeric("slab_chunk_max", 1, 1024)),
         "rdma_eager": ("rdma_eager", numeric("rdma_eager", 0, 1 << 30)),
@@ -156,6 +160,9 @@ def parse_extended(text: str, settings: Settings) -> None:
         "rdma_msgsize": ("rdma_msgsize", numeric("rdma_msgsize", 512, 65536)),
         "rdma_max_qps": ("rdma_max_qps", numeric("rdma_max_qps", 1, 1 << 20)),
         "rdma_spin": ("rdma_spin", numeric("rdma_spin", 0, 1000000)),
+        "rdma_device": ("rdma_device", str),
+        "rdma_port": ("rdma_port", numeric("rdma_port", 1, 255)),
+        "rdma_gid_index": ("rdma_gid_index", numeric("rdma_gid_index", 0, 255)),
     }
     switches = {
         "rdma": ("rdma", True),
