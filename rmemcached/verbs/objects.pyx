@@ -9,7 +9,13 @@ import enum
 import weakref
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    PyBUF_WRITABLE,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
 from libc cimport errno
 from libc.errno cimport EAGAIN, EINVAL
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uintptr_t
@@ -17,6 +23,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strerror
 
 from rmemcached.verbs.soft cimport (
+    soft_alloc_mr,
     soft_iw_accept,
     soft_iw_connect,
     soft_iw_options,
@@ -91,6 +98,19 @@ class Status(enum.IntEnum):
     REM_ABORT_ERR = IBV_WC_REM_ABORT_ERR
     FATAL_ERR = IBV_WC_FATAL_ERR
     GENERAL_ERR = IBV_WC_GENERAL_ERR
+
+
+class EventType(enum.IntEnum):
+    """Of an asynchronous event."""
+
+    CQ_ERR = IBV_EVENT_CQ_ERR
+    QP_FATAL = IBV_EVENT_QP_FATAL
+    QP_REQ_ERR = IBV_EVENT_QP_REQ_ERR
+    QP_ACCESS_ERR = IBV_EVENT_QP_ACCESS_ERR
+    COMM_EST = IBV_EVENT_COMM_EST
+    SQ_DRAINED = IBV_EVENT_SQ_DRAINED
+    SRQ_LIMIT_REACHED = IBV_EVENT_SRQ_LIMIT_REACHED
+    QP_LAST_WQE_REACHED = IBV_EVENT_QP_LAST_WQE_REACHED
 
 
 class VerbsError(OSError):
@@ -186,6 +206,8 @@ cdef class Context(Base):
             "max_sge": attr.max_sge, "max_sge_rd": attr.max_sge_rd, "max_cq": attr.max_cq, "max_cqe": attr.max_cqe,
             "max_mr": attr.max_mr, "max_pd": attr.max_pd, "max_qp_rd_atom": attr.max_qp_rd_atom,
             "max_qp_init_rd_atom": attr.max_qp_init_rd_atom, "atomic_cap": attr.atomic_cap,
+            "max_srq": attr.max_srq, "max_srq_wr": attr.max_srq_wr, "max_srq_sge": attr.max_srq_sge,
+            "device_cap_flags": attr.device_cap_flags, "max_pkeys": attr.max_pkeys,
             "phys_port_cnt": attr.phys_port_cnt, "transport_type": self.context.device.transport_type,
             "node_type": self.context.device.node_type,
         }
@@ -205,6 +227,42 @@ cdef class Context(Base):
         if self.p.query_gid(self.handle(), port, index, &gid) < 0:
             raise failure("query_gid", errno.errno)
         return bytes(gid.raw[:16])
+
+    def query_pkey(self, uint8_t port=1, int index=0):
+        cdef uint16_t key
+        if self.p.query_pkey(self.handle(), port, index, &key) < 0:
+            raise failure("query_pkey", errno.errno)
+        return key
+
+    def async_fileno(self):
+        """A descriptor that is readable while asynchronous events are pending."""
+        return self.handle().async_fd
+
+    def get_async_event(self):
+        """(EventType, the QP, CQ or SRQ it befell); acknowledged.
+
+        None: there is none, and async_fileno() is non-blocking. Events are made by whoever makes
+        progress: a thread that only waits here makes none.
+        """
+        cdef ibv_context *context = self.handle()
+        cdef ibv_async_event event
+        cdef void *element
+        cdef int result
+        with nogil:
+            result = self.p.get_async_event(context, &event)
+        if result < 0:
+            if errno.errno == EAGAIN:
+                return None
+            raise failure("get_async_event", errno.errno)
+        if event.event_type == IBV_EVENT_CQ_ERR:
+            element = event.element.cq.cq_context
+        elif event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED:
+            element = event.element.srq.srq_context
+        else:
+            element = event.element.qp.qp_context
+        found = EventType(event.event_type), <object> element
+        self.p.ack_async_event(&event)
+        return found
 
     cdef ibv_context *handle(self) except NULL:
         if self.context == NULL:
@@ -250,12 +308,14 @@ cdef class MR(Base):
     """A memory region over an object with a contiguous buffer, which it holds until it is closed.
 
     With Access.LOCAL_WRITE the buffer must be writable. `sge(offset, length)` names a part of it for a work request.
+    A region is itself a buffer (memoryview(mr)), and cannot be closed while one of its views is in use: BufferError.
     """
 
     cdef const verbs_provider *p
     cdef ibv_mr *mr
     cdef Py_buffer view
-    cdef bint held
+    cdef bint held                   # view is of the program's object
+    cdef int views                   # exported
 
     def __init__(self, PD pd not None, buffer, int access=IBV_ACCESS_LOCAL_WRITE):
         if self.held:
@@ -268,8 +328,29 @@ cdef class MR(Base):
             raise failure("reg_mr", errno.errno)
         pd.adopt(self)
 
+    @staticmethod
+    def alloc(PD pd not None, size_t length, int access=IBV_ACCESS_LOCAL_WRITE):
+        """A region over zeroed memory of its own, which is reached through the region's buffer: memoryview(mr)."""
+        cdef MR self = MR.__new__(MR)
+        self.p = pd.p
+        self.mr = soft_alloc_mr(pd.handle(), length, access)
+        if self.mr == NULL:
+            raise failure("alloc_mr", errno.errno)
+        pd.adopt(self)
+        return self
+
+    def __getbuffer__(self, Py_buffer *out, int flags):
+        cdef ibv_mr *mr = self.handle()
+        PyBuffer_FillInfo(out, self, mr.addr, <Py_ssize_t> mr.length, self.held and self.view.readonly, flags)
+        self.views += 1
+
+    def __releasebuffer__(self, Py_buffer *out):
+        self.views -= 1
+
     cdef int release(self) except -1:
         cdef int error
+        if self.views:
+            raise BufferError("views of the memory region are in use")
         if self.mr != NULL:
             with nogil:
                 error = self.p.dereg_mr(self.mr)
@@ -440,6 +521,12 @@ cdef class CQ(Base):
         if error:
             raise failure("req_notify_cq", error)
 
+    def resize(self, int cqe):
+        """At least `cqe` entries; completions stay."""
+        cdef int error = self.p.resize_cq(self.handle(), cqe)
+        if error:
+            raise failure("resize_cq", error)
+
     def poll(self, int count=16):
         """Up to `count` completions that are there, as a list; makes progress when there is none."""
         cdef ibv_cq *cq = self.handle()
@@ -487,6 +574,122 @@ class SendWR:
         self.invalidate_rkey = invalidate_rkey
 
 
+@cython.no_gc_clear
+cdef class SRQ(Base):
+    """A shared receive queue."""
+
+    cdef const verbs_provider *p
+    cdef ibv_srq *srq
+
+    def __init__(self, PD pd not None, *, uint32_t max_wr=256, uint32_t max_sge=8):
+        cdef ibv_srq_init_attr init
+        memset(&init, 0, sizeof(init))
+        init.srq_context = <void *> self
+        init.attr.max_wr = max_wr
+        init.attr.max_sge = max_sge
+        self.p = pd.p
+        self.srq = self.p.create_srq(pd.handle(), &init)
+        if self.srq == NULL:
+            raise failure("create_srq", errno.errno)
+        pd.adopt(self)
+
+    cdef int release(self) except -1:
+        cdef int error
+        if self.srq != NULL:
+            with nogil:
+                error = self.p.destroy_srq(self.srq)
+            if error:
+                raise failure("destroy_srq", error)
+            self.srq = NULL
+        return 0
+
+    def __dealloc__(self):
+        if self.srq != NULL:
+            self.p.destroy_srq(self.srq)
+
+    cdef ibv_srq *handle(self) except NULL:
+        if self.srq == NULL:
+            raise ValueError("the shared receive queue is closed")
+        return self.srq
+
+    def query(self):
+        cdef ibv_srq_attr attr
+        cdef int error = self.p.query_srq(self.handle(), &attr)
+        if error:
+            raise failure("query_srq", error)
+        return {"max_wr": attr.max_wr, "max_sge": attr.max_sge, "srq_limit": attr.srq_limit}
+
+    def modify(self, *, max_wr=None, srq_limit=None):
+        """A new size, or arms the event for when fewer than srq_limit receives are left (0: disarms it)."""
+        cdef ibv_srq_attr attr
+        cdef int mask = 0
+        cdef int error
+        memset(&attr, 0, sizeof(attr))
+        if max_wr is not None:
+            mask |= IBV_SRQ_MAX_WR
+            attr.max_wr = max_wr
+        if srq_limit is not None:
+            mask |= IBV_SRQ_LIMIT
+            attr.srq_limit = srq_limit
+        error = self.p.modify_srq(self.handle(), &attr, mask)
+        if error:
+            raise failure("modify_srq", error)
+
+    def post_recv(self, *requests):
+        """Posts receives, each (wr_id, sges)."""
+        cdef recv_chain chain
+        fill_chain(&chain, requests)
+        try:
+            if chain.count:
+                check_post("post_srq_recv", ibv_post_srq_recv(self.handle(), chain.wrs, &chain.bad), &chain)
+        finally:
+            free(chain.wrs)
+            free(chain.sges)
+
+
+cdef struct recv_chain:
+    ibv_recv_wr *wrs
+    ibv_recv_wr *bad
+    ibv_sge *sges
+    size_t count
+
+
+cdef int fill_chain(recv_chain *chain, tuple requests) except -1:
+    """Makes work requests of (wr_id, sges); the caller frees the arrays."""
+    cdef size_t i = 0, at = 0, total = 0
+    for _, parts in requests:
+        total += len(parts)
+    chain.count = len(requests)
+    chain.bad = NULL
+    chain.wrs = <ibv_recv_wr *> calloc(chain.count + 1, sizeof(ibv_recv_wr))
+    chain.sges = <ibv_sge *> calloc(total + 1, sizeof(ibv_sge))
+    try:
+        if chain.wrs == NULL or chain.sges == NULL:
+            raise MemoryError
+        for wr_id, parts in requests:
+            chain.wrs[i].wr_id = wr_id
+            chain.wrs[i].sg_list = &chain.sges[at]
+            chain.wrs[i].num_sge = <int> len(parts)
+            chain.wrs[i].next = &chain.wrs[i + 1] if i + 1 < chain.count else NULL
+            for addr, length, lkey in parts:
+                chain.sges[at].addr = addr
+                chain.sges[at].length = length
+                chain.sges[at].lkey = lkey
+                at += 1
+            i += 1
+    except BaseException:
+        free(chain.wrs)
+        free(chain.sges)
+        raise
+    return 0
+
+
+cdef int check_post(str what, int error, const recv_chain *chain) except -1:
+    if error:
+        raise failure(f"{what}, request {chain.bad - chain.wrs}", error)
+    return 0
+
+
 # attribute -> its bit in modify_qp's mask
 cdef dict ATTRIBUTES = {
     "cur_qp_state": IBV_QP_CUR_STATE,
@@ -504,6 +707,7 @@ cdef dict ATTRIBUTES = {
     "min_rnr_timer": IBV_QP_MIN_RNR_TIMER,
     "dest_qp_num": IBV_QP_DEST_QPN,
     "ah_attr": IBV_QP_AV,
+    "en_sqd_async_notify": IBV_QP_EN_SQD_ASYNC_NOTIFY,
 }
 
 
@@ -515,14 +719,16 @@ cdef class QP(Base):
     cdef ibv_qp *qp
     cdef CQ send_cq
     cdef CQ recv_cq
+    cdef readonly SRQ srq
 
-    def __init__(self, PD pd not None, CQ send_cq not None, CQ recv_cq=None, *, uint32_t max_send_wr=64,
+    def __init__(self, PD pd not None, CQ send_cq not None, CQ recv_cq=None, *, SRQ srq=None, uint32_t max_send_wr=64,
                  uint32_t max_recv_wr=64, uint32_t max_send_sge=8, uint32_t max_recv_sge=8,
                  uint32_t max_inline_data=256, bint sq_sig_all=False):
         cdef ibv_qp_init_attr init
         if recv_cq is None:
             recv_cq = send_cq
         memset(&init, 0, sizeof(init))
+        init.qp_context = <void *> self
         init.send_cq = send_cq.handle()
         init.recv_cq = recv_cq.handle()
         init.cap.max_send_wr = max_send_wr
@@ -532,13 +738,18 @@ cdef class QP(Base):
         init.cap.max_inline_data = max_inline_data
         init.qp_type = IBV_QPT_RC
         init.sq_sig_all = sq_sig_all
+        if srq is not None:
+            init.srq = srq.handle()
         self.p = pd.p
         self.qp = self.p.create_qp(pd.handle(), &init)
         if self.qp == NULL:
             raise failure("create_qp", errno.errno)
         self.send_cq = send_cq
         self.recv_cq = recv_cq
+        self.srq = srq
         pd.adopt(self)
+        if srq is not None:
+            srq.children.add(self)
         send_cq.children.add(self)
         recv_cq.children.add(self)
 
@@ -582,6 +793,9 @@ cdef class QP(Base):
             "dest_qp_num": attr.dest_qp_num, "rq_psn": attr.rq_psn, "sq_psn": attr.sq_psn,
             "max_send_wr": init.cap.max_send_wr, "max_recv_wr": init.cap.max_recv_wr,
             "max_inline_data": init.cap.max_inline_data, "sq_sig_all": bool(init.sq_sig_all),
+            "path_mtu": attr.path_mtu, "timeout": attr.timeout, "retry_cnt": attr.retry_cnt,
+            "rnr_retry": attr.rnr_retry, "min_rnr_timer": attr.min_rnr_timer, "port_num": attr.port_num,
+            "sq_draining": bool(attr.sq_draining),
         }
 
     def modify(self, state=None, **attributes):
@@ -611,6 +825,7 @@ cdef class QP(Base):
         attr.max_dest_rd_atomic = attributes.get("max_dest_rd_atomic", 0)
         attr.min_rnr_timer = attributes.get("min_rnr_timer", 0)
         attr.dest_qp_num = attributes.get("dest_qp_num", 0)
+        attr.en_sqd_async_notify = attributes.get("en_sqd_async_notify", 0)
         with nogil:
             error = self.p.modify_qp(self.qp, &attr, mask) if self.qp != NULL else EINVAL
         if error:
@@ -668,38 +883,17 @@ cdef class QP(Base):
     def post_recv(self, *requests):
         """Posts receives, each (wr_id, sges)."""
         cdef ibv_qp *qp = self.handle()
-        cdef ibv_recv_wr *chain
-        cdef ibv_recv_wr *bad = NULL
-        cdef ibv_sge *sges
-        cdef size_t i = 0, at = 0, total = 0
+        cdef recv_chain chain
         cdef int error
-        for _, parts in requests:
-            total += len(parts)
-        chain = <ibv_recv_wr *> calloc(len(requests) + 1, sizeof(ibv_recv_wr))
-        sges = <ibv_sge *> calloc(total + 1, sizeof(ibv_sge))
+        fill_chain(&chain, requests)
         try:
-            if chain == NULL or sges == NULL:
-                raise MemoryError
-            for wr_id, parts in requests:
-                chain[i].wr_id = wr_id
-                chain[i].sg_list = &sges[at]
-                chain[i].num_sge = <int> len(parts)
-                chain[i].next = &chain[i + 1] if i + 1 < <size_t> len(requests) else NULL
-                for addr, length, lkey in parts:
-                    sges[at].addr = addr
-                    sges[at].length = length
-                    sges[at].lkey = lkey
-                    at += 1
-                i += 1
-            if i == 0:
-                return
-            with nogil:
-                error = ibv_post_recv(qp, chain, &bad)
-            if error:
-                raise failure(f"post_recv, request {bad - chain}", error)
+            if chain.count:
+                with nogil:
+                    error = ibv_post_recv(qp, chain.wrs, &chain.bad)
+                check_post("post_recv", error, &chain)
         finally:
-            free(chain)
-            free(sges)
+            free(chain.wrs)
+            free(chain.sges)
 
     def post_send(self, *requests):
         """Posts SendWR objects as one chain."""
@@ -784,6 +978,11 @@ def reject(sock, bytes data):
     """Answers an MPA request with a refusal. The socket stays the caller's."""
     if soft_iw_reject(sock.fileno(), <const char *> data, len(data)) < 0:
         raise failure("soft_iw_reject", errno.errno)
+
+
+def event_text(event):
+    """The provider's words for an asynchronous event."""
+    return soft_provider().event_type_str(<ibv_event_type> <int> event).decode()
 
 
 def status_text(status):

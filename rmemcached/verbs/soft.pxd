@@ -10,7 +10,7 @@ All functions return 0, or -1 with errno set, are thread-safe, and take ownershi
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 
-from rmemcached.verbs.verbs cimport ibv_qp, ibv_wc_status, verbs_provider
+from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, ibv_qp, ibv_wc_status, verbs_provider
 
 cdef enum:
     SOFT_IW_REQUEST_MAX = 20 + 512   # octets of the longest MPA request or reply frame
@@ -52,6 +52,10 @@ cdef struct soft_qp_counters:
     uint64_t terminates_received
 
 cdef const verbs_provider *soft_provider() noexcept nogil
+
+# A region over memory that the provider allocates, zeroed and page-aligned: mr.addr. It is freed by dereg_mr. NULL and
+# errno as reg_mr; EINVAL for a length of 0.
+cdef ibv_mr *soft_alloc_mr(ibv_pd *pd, size_t length, int access) noexcept nogil
 
 # The queue pair's side sends the MPA request (initiator). Asynchronous: progress does the rest. A refusal, a time-out
 # of 10 s or a broken stream moves the queue pair to ERR and flushes it.

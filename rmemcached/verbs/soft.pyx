@@ -25,7 +25,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
-from posix.fcntl cimport F_GETFL, O_NONBLOCK, fcntl
+from posix.fcntl cimport F_GETFL, F_SETFL, O_NONBLOCK, fcntl
 from posix.unistd cimport close, read, write
 
 from rmemcached.atomics cimport fetch_add, fetch_sub, load_acquire, relaxed_load, store_release
@@ -38,6 +38,15 @@ cdef extern from "<sched.h>" nogil:
 
 cdef extern from "<sys/random.h>" nogil:
     ssize_t getrandom(void *buf, size_t length, unsigned int flags) noexcept
+
+cdef extern from "<sys/mman.h>" nogil:
+    int PROT_READ
+    int PROT_WRITE
+    int MAP_PRIVATE
+    int MAP_ANONYMOUS
+    void *MAP_FAILED
+    void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset) noexcept
+    int munmap(void *addr, size_t length) noexcept
 
 cdef extern from "<poll.h>" nogil:
     short POLLIN
@@ -157,11 +166,14 @@ cdef enum:
     TX_TURN = 2 << 20                # in one turn of a queue pair
     BOUNCE_SIZE = 65536
     DRAIN_BYTES = 16 << 20
+    PAGE_SIZE = 4096
 
 
 include "soft_layout.pxi"
+include "soft_async.pxi"
 include "soft_mr.pxi"
 include "soft_cq.pxi"
+include "soft_srq.pxi"
 include "soft_mpa.pxi"
 include "soft_tx.pxi"
 include "soft_rx.pxi"
@@ -197,6 +209,9 @@ cdef ibv_context *soft_open_device(ibv_device *device) noexcept nogil:
     if context == NULL:
         errno.errno = ENOMEM
         return NULL
+    if not async_open(context):
+        free(context)
+        return NULL
     if getrandom(&context.next_qp_num, sizeof(context.next_qp_num), 0) < 0:
         context.next_qp_num = 0
     pthread_mutex_init(&context.lock, NULL)
@@ -204,12 +219,12 @@ cdef ibv_context *soft_open_device(ibv_device *device) noexcept nogil:
         pthread_rwlock_init(&context.shards[i].lock, NULL)
     context.ibv.device = device
     context.ibv.cmd_fd = -1
-    context.ibv.async_fd = -1
     context.ibv.num_comp_vectors = 1
     context.ibv.ops.poll_cq = soft_poll_cq
     context.ibv.ops.req_notify_cq = soft_req_notify_cq
     context.ibv.ops.post_send = soft_post_send
     context.ibv.ops.post_recv = soft_post_recv
+    context.ibv.ops.post_srq_recv = soft_post_srq_recv
     return &context.ibv
 
 
@@ -221,6 +236,7 @@ cdef int soft_close_device(ibv_context *ibcontext) noexcept nogil:
     for i in range(MR_SHARDS):
         pthread_rwlock_destroy(&context.shards[i].lock)
         free(context.shards[i].buckets)
+    async_close(context)
     pthread_mutex_destroy(&context.lock)
     free(context)
     return 0
@@ -242,6 +258,10 @@ cdef int soft_query_device(ibv_context *context, ibv_device_attr *out) noexcept 
     out.max_qp_init_rd_atom = MAX_READS
     out.max_res_rd_atom = <int> (0x7fffffff)
     out.atomic_cap = IBV_ATOMIC_NONE
+    out.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SRQ_RESIZE
+    out.max_srq = 1 << 20
+    out.max_srq_wr = MAX_SRQ_WR
+    out.max_srq_sge = MAX_SGE
     out.max_pkeys = 1
     out.phys_port_cnt = 1
     return 0
@@ -275,6 +295,14 @@ cdef int soft_query_gid(ibv_context *context, uint8_t port_num, int index, ibv_g
     out.raw[11] = 0xff
     out.raw[12] = 127
     out.raw[15] = 1
+    return 0
+
+
+cdef int soft_query_pkey(ibv_context *context, uint8_t port_num, int index, uint16_t *out) noexcept nogil:
+    if port_num != 1 or index != 0:
+        errno.errno = EINVAL
+        return -1
+    out[0] = 0xffff
     return 0
 
 
@@ -314,6 +342,9 @@ provider.close_device = soft_close_device
 provider.query_device = soft_query_device
 provider.query_port = soft_query_port
 provider.query_gid = soft_query_gid
+provider.query_pkey = soft_query_pkey
+provider.get_async_event = soft_get_async_event
+provider.ack_async_event = soft_ack_async_event
 provider.alloc_pd = soft_alloc_pd
 provider.dealloc_pd = soft_dealloc_pd
 provider.reg_mr = soft_reg_mr
@@ -321,14 +352,20 @@ provider.dereg_mr = soft_dereg_mr
 provider.create_comp_channel = soft_create_comp_channel
 provider.destroy_comp_channel = soft_destroy_comp_channel
 provider.create_cq = soft_create_cq
+provider.resize_cq = soft_resize_cq
 provider.destroy_cq = soft_destroy_cq
 provider.get_cq_event = soft_get_cq_event
 provider.ack_cq_events = soft_ack_cq_events
+provider.create_srq = soft_create_srq
+provider.modify_srq = soft_modify_srq
+provider.query_srq = soft_query_srq
+provider.destroy_srq = soft_destroy_srq
 provider.create_qp = soft_create_qp
 provider.modify_qp = soft_modify_qp
 provider.query_qp = soft_query_qp
 provider.destroy_qp = soft_destroy_qp
 provider.wc_status_str = soft_wc_status_str
+provider.event_type_str = soft_event_type_str
 
 
 cdef const verbs_provider *soft_provider() noexcept nogil:

@@ -110,7 +110,7 @@ cdef void domain_watch(soft_domain *domain) noexcept nogil:
     while link != NULL:
         pthread_mutex_lock(&link.qp.lock)
         if link.qp.fd >= 0 and not link.watched and not stream_watch(link.qp, link):
-            qp_error(link.qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
+            qp_lost(link.qp)
         pthread_mutex_unlock(&link.qp.lock)
         link = link.next
 
@@ -169,12 +169,11 @@ cdef int soft_destroy_comp_channel(ibv_comp_channel *ibchannel) noexcept nogil:
 cdef ibv_cq *soft_create_cq(ibv_context *context, int cqe, void *cq_context, ibv_comp_channel *channel,
                             int comp_vector) noexcept nogil:
     cdef soft_cq *cq
-    cdef uint32_t size = 1
+    cdef uint32_t size
     if cqe < 1 or cqe > MAX_CQE or comp_vector < 0 or comp_vector >= context.num_comp_vectors:
         errno.errno = EINVAL
         return NULL
-    while size < <uint32_t> cqe:
-        size *= 2
+    size = ring_size(<uint32_t> cqe)
     cq = <soft_cq *> calloc(1, sizeof(soft_cq))
     if cq != NULL:
         cq.ring = <ibv_wc *> malloc(size * sizeof(ibv_wc))
@@ -196,6 +195,7 @@ cdef ibv_cq *soft_create_cq(ibv_context *context, int cqe, void *cq_context, ibv
     cq.ibv.cq_context = cq_context
     cq.ibv.cqe = <int> size
     cq.size = size
+    cq.async_events.element = &cq.ibv
     pthread_mutex_init(&cq.lock, NULL)
     fetch_add(&(<soft_context *> context).users, 1)
     return &cq.ibv
@@ -225,6 +225,7 @@ cdef int soft_destroy_cq(ibv_cq *ibcq) noexcept nogil:
     while cq.events_acked != cq.events_delivered:
         pthread_cond_wait(&domain.acked, &domain.events)
     pthread_mutex_unlock(&domain.events)
+    async_forget(<soft_context *> ibcq.context, &cq.async_events)
     if domain == &cq.own:
         domain_close(&cq.own)
     else:
@@ -234,6 +235,35 @@ cdef int soft_destroy_cq(ibv_cq *ibcq) noexcept nogil:
     free(cq.ring)
     free(cq)
     return 0
+
+
+cdef int soft_resize_cq(ibv_cq *ibcq, int cqe) noexcept nogil:
+    """At least `cqe` entries. EINVAL: so few that the completions in the queue have no room, or too many."""
+    cdef soft_cq *cq = <soft_cq *> ibcq
+    cdef ibv_wc *ring
+    cdef uint32_t i, size
+    cdef int result = 0
+    if cqe < 1 or cqe > MAX_CQE:
+        return EINVAL
+    size = ring_size(<uint32_t> cqe)
+    ring = <ibv_wc *> malloc(size * sizeof(ibv_wc))
+    if ring == NULL:
+        return ENOMEM
+    pthread_mutex_lock(&cq.lock)
+    if cq.count > size:
+        result = EINVAL
+    else:
+        for i in range(cq.count):
+            ring[i] = cq.ring[(cq.head + i) & (cq.size - 1)]
+        free(cq.ring)
+        cq.ring = ring
+        ring = NULL
+        cq.head = 0
+        cq.size = size
+        cq.ibv.cqe = <int> size
+    pthread_mutex_unlock(&cq.lock)
+    free(ring)
+    return result
 
 
 cdef void cq_event_locked(soft_cq *cq) noexcept nogil:
@@ -255,6 +285,8 @@ cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil:
     """Stores a completion. False: the queue has no room, the completion is lost and the queue is unusable."""
     pthread_mutex_lock(&cq.lock)
     if cq.count == cq.size:
+        if not cq.overrun:
+            async_event(<soft_context *> cq.ibv.context, &cq.async_events, IBV_EVENT_CQ_ERR)
         cq.overrun = True
         pthread_mutex_unlock(&cq.lock)
         return False

@@ -1,8 +1,8 @@
 # Objects of the software provider: layout, and which lock guards what.
 #
 # Every object starts with the libibverbs struct that programs see. Locks are taken in this order, each at most once by
-# one thread: soft_domain.progress, soft_qp.lock, then one of mr_shard.lock, soft_cq.lock, soft_domain.events.
-# Reference counts (`users`) are changed atomically.
+# one thread: soft_domain.progress, soft_qp.lock, then one of mr_shard.lock, soft_cq.lock or soft_srq.lock, then
+# soft_domain.events or soft_context.async_lock. Reference counts (`users`) are changed atomically.
 
 
 cdef extern from "<pthread.h>" nogil:
@@ -31,6 +31,7 @@ cdef extern from "<pthread.h>" nogil:
 cdef enum:                           # limits of the device
     MAX_SGE = 16
     MAX_QP_WR = 16384
+    MAX_SRQ_WR = 1 << 18
     MAX_CQE = 1 << 22
     MAX_INLINE = 1024
     MAX_READS = 128                  # IRD and ORD
@@ -42,8 +43,21 @@ cdef struct mr_shard:
     uint32_t size                    # power of two
     uint32_t count
 
+# The asynchronous events of one object. Each kind of event is pending at most once: no allocation, no overflow.
+cdef struct soft_async:
+    soft_async *next                 # soft_context.first_async; all fields are guarded by async_lock
+    void *element                    # ibv_qp, ibv_cq or ibv_srq
+    uint32_t pending                 # bits 1 << ibv_event_type
+    uint32_t delivered
+    uint32_t acked
+
 cdef struct soft_context:
-    ibv_context ibv
+    ibv_context ibv                  # async_fd is an eventfd, readable while events are pending
+    pthread_mutex_t async_lock       # guards the next four
+    pthread_cond_t async_acked
+    soft_async *first_async          # objects with pending events, oldest first
+    soft_async *last_async
+    bint async_signalled             # async_fd is readable
     mr_shard shards[MR_SHARDS]
     pthread_mutex_t lock             # guards the list of queue pairs and next_qp_num
     soft_qp *qps
@@ -52,13 +66,14 @@ cdef struct soft_context:
 
 cdef struct soft_pd:
     ibv_pd ibv
-    uint32_t users                   # MRs and QPs
+    uint32_t users                   # MRs, SRQs and QPs
 
 cdef struct soft_mr:
     ibv_mr ibv                       # lkey and rkey are the same STag
     soft_mr *next                    # hash chain
     int access
     bint valid                       # false once a peer has invalidated the STag
+    size_t mapped                    # octets at ibv.addr that are ours to unmap; 0: the program's memory
     uint32_t users                   # accesses under way; dereg_mr waits until there is none
 
 # Where progress is made: the completion channel, or the CQ when it has none.
@@ -109,6 +124,7 @@ cdef struct soft_cq:
     uint32_t events_pending          # made and not yet delivered
     uint32_t events_delivered
     uint32_t events_acked
+    soft_async async_events
 
 cdef enum:                           # soft_swqe.state
     SWQE_POSTED
@@ -130,6 +146,20 @@ cdef struct soft_rwqe:
     uint64_t wr_id
     uint64_t length
     uint32_t num_sge
+
+cdef struct soft_srq:
+    ibv_srq ibv
+    pthread_mutex_t lock             # guards the rest
+    soft_rwqe *ring                  # of mask + 1
+    ibv_sge *sges
+    uint32_t mask
+    uint32_t head
+    uint32_t tail
+    uint32_t max_wr
+    uint32_t max_sge
+    uint32_t limit                   # an event when fewer receives than this are left; 0: not armed
+    uint32_t users                   # queue pairs
+    soft_async async_events
 
 cdef struct soft_response:           # a READ of the peer to be answered
     uint64_t sink_to
@@ -174,6 +204,8 @@ cdef struct soft_qp:
     soft_pd *pd
     soft_cq *send_cq
     soft_cq *recv_cq
+    soft_srq *srq                    # NULL: own receive queue. Else rq has one place, for the open message
+    soft_async async_events
     soft_qp *next                    # context list; guarded by context.lock
     soft_qp *prev
     soft_link links[2]               # guarded by the domain's progress lock
@@ -182,6 +214,8 @@ cdef struct soft_qp:
     ibv_qp_attr attr
     ibv_qp_cap cap
     bint sig_all
+    bint drain_notify                # SQD was asked for with an event
+    bint established                 # a message came in while in RTR, and the event was made
 
     int fd                           # -1 without a stream
     uint8_t phase
@@ -219,9 +253,10 @@ cdef struct soft_qp:
     uint8_t *bounce                  # copies of READ sources under CRC, while there are responses
     uint32_t bounce_at               # place of the FPDU at the cursor, when frame_sent is not 0
 
-    soft_rwqe *rq                    # ring of rq_mask + 1
+    soft_rwqe *rq                    # ring of rq_mask + 1; with an SRQ one place, for the receive in use
     ibv_sge *rq_sges
     uint32_t rq_mask
+    uint32_t rq_sge                  # elements of rq_sges for each
     uint32_t rq_head
     uint32_t rq_tail
 

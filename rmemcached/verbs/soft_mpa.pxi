@@ -269,7 +269,7 @@ cdef void stream_close(soft_qp *qp) noexcept nogil:
 cdef void qp_start_timeout(soft_qp *qp, soft_domain *domain) noexcept nogil:
     pthread_mutex_lock(&qp.lock)
     if qp.phase == STREAM_REQUESTED:
-        qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
+        qp_lost(qp)
     pthread_mutex_unlock(&qp.lock)
     qp_settle(qp, domain)
 

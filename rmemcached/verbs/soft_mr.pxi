@@ -110,8 +110,31 @@ cdef int soft_dereg_mr(ibv_mr *ibmr) noexcept nogil:
     while load_acquire(&mr.users):
         sched_yield()
     fetch_sub(&(<soft_pd *> ibmr.pd).users, 1)
+    if mr.mapped:
+        munmap(ibmr.addr, mr.mapped)
     free(mr)
     return 0
+
+
+cdef ibv_mr *soft_alloc_mr(ibv_pd *ibpd, size_t length, int access) noexcept nogil:
+    cdef size_t mapped = (length + PAGE_SIZE - 1) & ~<size_t> (PAGE_SIZE - 1)
+    cdef ibv_mr *mr
+    cdef void *memory
+    cdef int error
+    if length == 0 or mapped < length:
+        errno.errno = EINVAL
+        return NULL
+    memory = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    if memory == MAP_FAILED:
+        return NULL
+    mr = soft_reg_mr(ibpd, memory, length, access)
+    if mr == NULL:
+        error = errno.errno
+        munmap(memory, mapped)
+        errno.errno = error
+        return NULL
+    (<soft_mr *> mr).mapped = mapped
+    return mr
 
 
 cdef enum:                           # why mr_get refuses

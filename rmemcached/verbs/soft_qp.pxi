@@ -24,6 +24,8 @@ cdef void qp_forget_work(soft_qp *qp) noexcept nogil:
     qp.tx_dead = False
     qp.crc = False
     qp.terminated = False
+    qp.drain_notify = False
+    qp.established = False
 
 
 cdef void qp_free(soft_qp *qp) noexcept nogil:
@@ -51,11 +53,13 @@ cdef ibv_qp *soft_create_qp(ibv_pd *ibpd, ibv_qp_init_attr *init) noexcept nogil
     cdef soft_qp *other
     cdef ibv_qp_cap *cap = &init.cap
     cdef uint32_t sends, recvs
-    if init.qp_type != IBV_QPT_RC or init.srq != NULL:
+    if init.qp_type != IBV_QPT_RC:
         errno.errno = EOPNOTSUPP
         return NULL
     if (init.send_cq == NULL or init.recv_cq == NULL or init.send_cq.context != ibpd.context
-            or init.recv_cq.context != ibpd.context or cap.max_send_wr > MAX_QP_WR or cap.max_recv_wr > MAX_QP_WR
+            or init.recv_cq.context != ibpd.context
+            or (init.srq != NULL and init.srq.context != ibpd.context)
+            or cap.max_send_wr > MAX_QP_WR or cap.max_recv_wr > MAX_QP_WR
             or cap.max_send_sge > MAX_SGE or cap.max_recv_sge > MAX_SGE or cap.max_inline_data > MAX_INLINE):
         errno.errno = EINVAL
         return NULL
@@ -64,7 +68,12 @@ cdef ibv_qp *soft_create_qp(ibv_pd *ibpd, ibv_qp_init_attr *init) noexcept nogil
         errno.errno = ENOMEM
         return NULL
     pthread_mutex_init(&qp.lock, NULL)
+    if init.srq != NULL:
+        # The queue pair has no receive queue: one place, for the receive that is taken from the shared one.
+        cap.max_recv_wr = 0
+        cap.max_recv_sge = 0
     qp.cap = cap[0]
+    qp.rq_sge = cap.max_recv_sge if init.srq == NULL else (<soft_srq *> init.srq).max_sge
     sends = ring_size(cap.max_send_wr)
     recvs = ring_size(cap.max_recv_wr)
     qp.sq_mask = sends - 1
@@ -73,7 +82,7 @@ cdef ibv_qp *soft_create_qp(ibv_pd *ibpd, ibv_qp_init_attr *init) noexcept nogil
     qp.sq = <soft_swqe *> malloc(sends * sizeof(soft_swqe))
     qp.rq = <soft_rwqe *> malloc(recvs * sizeof(soft_rwqe))
     qp.sq_sges = <ibv_sge *> malloc((<size_t> sends * cap.max_send_sge + 1) * sizeof(ibv_sge))
-    qp.rq_sges = <ibv_sge *> malloc((<size_t> recvs * cap.max_recv_sge + 1) * sizeof(ibv_sge))
+    qp.rq_sges = <ibv_sge *> malloc((<size_t> recvs * qp.rq_sge + 1) * sizeof(ibv_sge))
     qp.sq_inline = <uint8_t *> malloc(<size_t> sends * cap.max_inline_data + 1)
     if qp.sq == NULL or qp.rq == NULL or qp.sq_sges == NULL or qp.rq_sges == NULL or qp.sq_inline == NULL:
         qp_free(qp)
@@ -83,6 +92,8 @@ cdef ibv_qp *soft_create_qp(ibv_pd *ibpd, ibv_qp_init_attr *init) noexcept nogil
     qp.pd = <soft_pd *> ibpd
     qp.send_cq = <soft_cq *> init.send_cq
     qp.recv_cq = <soft_cq *> init.recv_cq
+    qp.srq = <soft_srq *> init.srq
+    qp.async_events.element = &qp.ibv
     qp.domains[0] = qp.recv_cq.domain
     qp.ndomains = 1
     if qp.send_cq.domain != qp.recv_cq.domain:
@@ -97,11 +108,14 @@ cdef ibv_qp *soft_create_qp(ibv_pd *ibpd, ibv_qp_init_attr *init) noexcept nogil
     qp.ibv.pd = ibpd
     qp.ibv.send_cq = init.send_cq
     qp.ibv.recv_cq = init.recv_cq
+    qp.ibv.srq = init.srq
     qp.ibv.state = IBV_QPS_RESET
     qp.ibv.qp_type = IBV_QPT_RC
     fetch_add(&qp.pd.users, 1)
     fetch_add(&qp.send_cq.users, 1)
     fetch_add(&qp.recv_cq.users, 1)
+    if qp.srq != NULL:
+        fetch_add(&qp.srq.users, 1)
     pthread_mutex_lock(&context.lock)
     other = NULL
     while True:
@@ -145,6 +159,9 @@ cdef int soft_destroy_qp(ibv_qp *ibqp) noexcept nogil:
     if qp.next != NULL:
         qp.next.prev = qp.prev
     pthread_mutex_unlock(&qp.context.lock)
+    async_forget(qp.context, &qp.async_events)
+    if qp.srq != NULL:
+        fetch_sub(&qp.srq.users, 1)
     fetch_sub(&qp.send_cq.users, 1)
     fetch_sub(&qp.recv_cq.users, 1)
     fetch_sub(&qp.pd.users, 1)
@@ -190,6 +207,14 @@ cdef void qp_retire(soft_qp *qp) noexcept nogil:
         qp.sq_head += 1
         if swqe.flags & IBV_SEND_SIGNALED:
             qp_complete_send(qp, swqe, IBV_WC_SUCCESS)
+    if qp.drain_notify and qp.ibv.state == IBV_QPS_SQD and qp_drained(qp):
+        qp.drain_notify = False
+        async_event(qp.context, &qp.async_events, IBV_EVENT_SQ_DRAINED)
+
+
+cdef bint qp_drained(soft_qp *qp) noexcept nogil:
+    """Whether every request that was begun is complete."""
+    return qp.sq_head == qp.cursor.next_wqe and qp.cursor.kind != TX_REQUEST
 
 
 cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) noexcept nogil:
@@ -198,6 +223,7 @@ cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) 
     A sq_status other than success is for the send queue entry `culprit`, such an rq_status for the oldest receive.
     """
     cdef soft_swqe *swqe
+    cdef bint entered = qp.ibv.state != IBV_QPS_ERR
     stream_close(qp)
     if qp.ibv.state == IBV_QPS_RESET:
         return
@@ -215,12 +241,34 @@ cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) 
                          rq_status if rq_status != IBV_WC_SUCCESS else IBV_WC_WR_FLUSH_ERR)
         rq_status = IBV_WC_SUCCESS
         qp.rq_head += 1
+    if entered and qp.srq != NULL:
+        async_event(qp.context, &qp.async_events, IBV_EVENT_QP_LAST_WQE_REACHED)
+
+
+cdef void qp_lost(soft_qp *qp) noexcept nogil:
+    """To ERR because the stream is no more, with no request to blame. qp.lock is held."""
+    if qp.ibv.state != IBV_QPS_RESET and qp.ibv.state != IBV_QPS_ERR:
+        async_event(qp.context, &qp.async_events, IBV_EVENT_QP_FATAL)
+    qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
+
+
+cdef int qp_event_of(uint32_t error) noexcept nogil:
+    """The asynchronous event for an error in what the peer sent."""
+    if error >> 8 == TERM_PROTECTION_STAG >> 8 or (error >> 8 == TERM_TAGGED_STAG >> 8
+                                                   and error != TERM_TAGGED_VERSION):
+        return IBV_EVENT_QP_ACCESS_ERR
+    if error >> 8 == TERM_RDMAP_VERSION >> 8 or error >> 8 == TERM_UNTAGGED_QN >> 8 or error == TERM_TAGGED_VERSION:
+        return IBV_EVENT_QP_REQ_ERR
+    return IBV_EVENT_QP_FATAL
 
 
 cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received, int sq_status,
                        int rq_status) noexcept nogil:
     """Tells the peer, best effort, and goes to ERR. `sq_status` is for the oldest READ under way."""
     cdef uint32_t culprit = qp.reads[qp.reads_done % MAX_READS]
+    # An error that a completion tells of makes no event.
+    if sq_status == IBV_WC_SUCCESS and rq_status == IBV_WC_SUCCESS:
+        async_event(qp.context, &qp.async_events, qp_event_of(error))
     tx_terminate(qp, error, segment, received)
     qp_error(qp, culprit, sq_status, rq_status)
 
@@ -246,11 +294,35 @@ cdef int qp_allowed(int before, int after, int *required, int *optional) noexcep
         optional[0] = either
     elif after == IBV_QPS_RTS and (before == IBV_QPS_RTS or before == IBV_QPS_SQD):
         optional[0] = either
-    elif after == IBV_QPS_SQD and (before == IBV_QPS_RTS or before == IBV_QPS_SQD):
-        optional[0] = IBV_QP_EN_SQD_ASYNC_NOTIFY | (either if before == IBV_QPS_SQD else 0)
+    elif after == IBV_QPS_SQD and before == IBV_QPS_RTS:
+        optional[0] = IBV_QP_EN_SQD_ASYNC_NOTIFY
+    elif after == IBV_QPS_SQD and before == IBV_QPS_SQD:
+        optional[0] = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_AV | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT
+        optional[0] |= IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_ALT_PATH
+        optional[0] |= IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE
     else:
         return EINVAL
     return 0
+
+
+cdef bint qp_values_valid(const ibv_qp_attr *attr, int mask) noexcept nogil:
+    """Whether the attributes' values are ones that their fields on an InfiniBand wire, or this device, can have."""
+    if (mask & IBV_QP_PORT and attr.port_num != 1) or (mask & IBV_QP_PKEY_INDEX and attr.pkey_index != 0):
+        return False
+    if mask & IBV_QP_ACCESS_FLAGS and attr.qp_access_flags & ~<unsigned int> (
+            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ):
+        return False
+    if mask & IBV_QP_PATH_MTU and (<int> attr.path_mtu < IBV_MTU_256 or <int> attr.path_mtu > IBV_MTU_4096):
+        return False
+    if (mask & IBV_QP_DEST_QPN and attr.dest_qp_num > 0xffffff) or (mask & IBV_QP_TIMEOUT and attr.timeout > 31):
+        return False
+    if (mask & IBV_QP_RETRY_CNT and attr.retry_cnt > 7) or (mask & IBV_QP_RNR_RETRY and attr.rnr_retry > 7):
+        return False
+    if mask & IBV_QP_MIN_RNR_TIMER and attr.min_rnr_timer > 31:
+        return False
+    if mask & IBV_QP_MAX_DEST_RD_ATOMIC and attr.max_dest_rd_atomic > MAX_READS:
+        return False
+    return not (mask & IBV_QP_MAX_QP_RD_ATOMIC and attr.max_rd_atomic > MAX_READS)
 
 
 cdef int qp_modify(soft_qp *qp, const ibv_qp_attr *attr, int mask) noexcept nogil:
@@ -265,11 +337,7 @@ cdef int qp_modify(soft_qp *qp, const ibv_qp_attr *attr, int mask) noexcept nogi
     mask &= ~<int> IBV_QP_STATE
     if mask & required != required or mask & ~(required | optional):
         return EINVAL
-    if (mask & IBV_QP_PORT and attr.port_num != 1) or (mask & IBV_QP_PKEY_INDEX and attr.pkey_index != 0):
-        return EINVAL
-    if mask & IBV_QP_MAX_DEST_RD_ATOMIC and attr.max_dest_rd_atomic > MAX_READS:
-        return EINVAL
-    if mask & IBV_QP_MAX_QP_RD_ATOMIC and attr.max_rd_atomic > MAX_READS:
+    if not qp_values_valid(attr, mask):
         return EINVAL
     if mask & IBV_QP_ACCESS_FLAGS:
         qp.attr.qp_access_flags = attr.qp_access_flags
@@ -307,6 +375,9 @@ cdef int qp_modify(soft_qp *qp, const ibv_qp_attr *attr, int mask) noexcept nogi
         cq_purge(qp.send_cq, qp.ibv.qp_num)
         cq_purge(qp.recv_cq, qp.ibv.qp_num)
     qp.ibv.state = <ibv_qp_state> after
+    if after == IBV_QPS_SQD and before == IBV_QPS_RTS:
+        qp.drain_notify = mask & IBV_QP_EN_SQD_ASYNC_NOTIFY and attr.en_sqd_async_notify
+        qp_retire(qp)
     if after == IBV_QPS_RTS and not qp.tx_blocked and tx_pending(qp):
         qp_transmit(qp)
     return 0
@@ -328,7 +399,7 @@ cdef int soft_query_qp(ibv_qp *ibqp, ibv_qp_attr *attr, int mask, ibv_qp_init_at
     attr[0] = qp.attr
     attr.qp_state = qp.ibv.state
     attr.cur_qp_state = qp.ibv.state
-    attr.sq_draining = qp.ibv.state == IBV_QPS_SQD and qp.sq_head != qp.sq_tail
+    attr.sq_draining = qp.ibv.state == IBV_QPS_SQD and not qp_drained(qp)
     attr.cap = qp.cap
     if qp.phase == STREAM_OPEN:
         # As negotiated with the peer.
@@ -340,6 +411,7 @@ cdef int soft_query_qp(ibv_qp *ibqp, ibv_qp_attr *attr, int mask, ibv_qp_init_at
         init.qp_context = ibqp.qp_context
         init.send_cq = ibqp.send_cq
         init.recv_cq = ibqp.recv_cq
+        init.srq = ibqp.srq
         init.cap = qp.cap
         init.qp_type = ibqp.qp_type
         init.sq_sig_all = qp.sig_all
@@ -413,15 +485,23 @@ cdef int soft_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noe
     return result
 
 
+cdef void rwqe_fill(soft_rwqe *rwqe, ibv_sge *sges, const ibv_recv_wr *wr) noexcept nogil:
+    cdef int i
+    rwqe.wr_id = wr.wr_id
+    rwqe.num_sge = <uint32_t> wr.num_sge
+    rwqe.length = 0
+    for i in range(wr.num_sge):
+        rwqe.length += wr.sg_list[i].length
+        sges[i] = wr.sg_list[i]
+
+
 cdef int soft_post_recv(ibv_qp *ibqp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noexcept nogil:
     cdef soft_qp *qp = <soft_qp *> ibqp
-    cdef soft_rwqe *rwqe
     cdef uint32_t index
     cdef int result = 0
     cdef bint flushed = False
-    cdef int i
     pthread_mutex_lock(&qp.lock)
-    if qp.ibv.state == IBV_QPS_RESET:
+    if qp.ibv.state == IBV_QPS_RESET or qp.srq != NULL:
         result = EINVAL
     while result == 0 and wr != NULL:
         if wr.num_sge < 0 or <uint32_t> wr.num_sge > qp.cap.max_recv_sge:
@@ -431,14 +511,7 @@ cdef int soft_post_recv(ibv_qp *ibqp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noe
             result = ENOMEM
             break
         index = qp.rq_tail & qp.rq_mask
-        rwqe = &qp.rq[index]
-        rwqe.wr_id = wr.wr_id
-        rwqe.num_sge = <uint32_t> wr.num_sge
-        rwqe.length = 0
-        for i in range(wr.num_sge):
-            rwqe.length += wr.sg_list[i].length
-        if wr.num_sge:
-            memcpy(qp.rq_sges + index * qp.cap.max_recv_sge, wr.sg_list, wr.num_sge * sizeof(ibv_sge))
+        rwqe_fill(&qp.rq[index], qp.rq_sges + index * qp.rq_sge, wr)
         qp.rq_tail += 1
         if qp.ibv.state == IBV_QPS_ERR:
             qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)

@@ -104,7 +104,7 @@ cdef bint rx_aim(soft_qp *qp, rx_target *target) noexcept nogil:
         qp_terminate(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0, IBV_WC_LOC_PROT_ERR, IBV_WC_SUCCESS)
         return False
     index = qp.rq_head & qp.rq_mask
-    if rx_scatter(qp, target, qp.rq_sges + index * qp.cap.max_recv_sge, qp.rq[index].num_sge, qp.rx_offset, qp.rx_left):
+    if rx_scatter(qp, target, qp.rq_sges + index * qp.rq_sge, qp.rq[index].num_sge, qp.rx_offset, qp.rx_left):
         return True
     rx_release(target)
     qp_terminate(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0, IBV_WC_SUCCESS, IBV_WC_LOC_PROT_ERR)
@@ -180,7 +180,7 @@ cdef bint rx_begin(soft_qp *qp) noexcept nogil:
     if h.payload == 0 and not h.last:
         rx_fail(qp, TERM_UNTAGGED_MO, qp.rx_raw, HEADER_MAX)
         return False
-    if qp.rq_head == qp.rq_tail:
+    if qp.rq_head == qp.rq_tail and (qp.srq == NULL or not srq_take(qp)):
         rx_fail(qp, TERM_UNTAGGED_NO_BUFFER, qp.rx_raw, HEADER_MAX)
         return False
     rwqe = &qp.rq[qp.rq_head & qp.rq_mask]
@@ -224,6 +224,9 @@ cdef bint rx_finish(soft_qp *qp) noexcept nogil:
     qp.tx_gate = True
     if not h.last:
         return True
+    if qp.ibv.state == IBV_QPS_RTR and not qp.established:
+        qp.established = True
+        async_event(qp.context, &qp.async_events, IBV_EVENT_COMM_EST)
     if h.opcode == OP_WRITE:
         qp.counters.writes_served += 1
         return True
@@ -345,7 +348,7 @@ cdef void rx_terminate(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
         if index == qp.cursor.next_wqe:
             break
         index += 1
-    qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
+    qp_lost(qp)
 
 
 cdef bint rx_check(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
@@ -503,10 +506,10 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
             if errno.errno == EFAULT:
                 rx_fail(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0)
             else:
-                qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
+                qp_lost(qp)
             return False
         if n == 0:
-            qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
+            qp_lost(qp)
             return False
         qp.counters.rx_bytes += <uint64_t> n
         if direct:
@@ -535,7 +538,7 @@ cdef void qp_progress(soft_qp *qp, uint32_t events, soft_domain *domain) noexcep
         if qp.phase == STREAM_REQUESTED:
             opened = stream_reply(qp) if events & ~<uint32_t> EPOLLOUT else 0
             if opened < 0:
-                qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
+                qp_lost(qp)
         elif qp.phase == STREAM_OPEN and events & ~<uint32_t> EPOLLOUT:
             qp_receive(qp)
         if qp.fd >= 0 and (events & EPOLLOUT or not qp.tx_blocked) and tx_pending(qp):

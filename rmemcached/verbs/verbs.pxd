@@ -30,7 +30,7 @@ cdef extern from "<infiniband/verbs.h>" nogil:
 
     enum ibv_device_cap_flags:
         IBV_DEVICE_CURR_QP_STATE_MOD
-        IBV_DEVICE_RC_RNR_NAK_GEN
+        IBV_DEVICE_SRQ_RESIZE
         IBV_DEVICE_MEM_MGT_EXTENSIONS
 
     enum ibv_mtu:
@@ -182,6 +182,10 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         IBV_EVENT_SRQ_ERR
         IBV_EVENT_SRQ_LIMIT_REACHED
         IBV_EVENT_QP_LAST_WQE_REACHED
+
+    enum ibv_srq_attr_mask:
+        IBV_SRQ_MAX_WR
+        IBV_SRQ_LIMIT
 
     union ibv_gid:
         uint8_t raw[16]
@@ -396,6 +400,16 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         uint32_t invalidate_rkey
         ibv_send_wr_wr wr
 
+    union ibv_async_event_element:   # exists only as element of ibv_async_event
+        ibv_cq *cq
+        ibv_qp *qp
+        ibv_srq *srq
+        int port_num
+
+    struct ibv_async_event:
+        ibv_async_event_element element
+        ibv_event_type event_type
+
     struct ibv_recv_wr:
         uint64_t wr_id
         ibv_recv_wr *next
@@ -437,6 +451,7 @@ cdef extern from "<infiniband/verbs.h>" nogil:
     int ibv_req_notify_cq(ibv_cq *cq, int solicited_only) noexcept
     int ibv_post_send(ibv_qp *qp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noexcept
     int ibv_post_recv(ibv_qp *qp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noexcept
+    int ibv_post_srq_recv(ibv_srq *srq, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noexcept
 
 
 cdef struct verbs_provider:
@@ -452,6 +467,11 @@ cdef struct verbs_provider:
     int (*query_port)(ibv_context *context, uint8_t port_num, ibv_port_attr *out) noexcept nogil
     # 0, or -1 and errno
     int (*query_gid)(ibv_context *context, uint8_t port_num, int index, ibv_gid *out) noexcept nogil
+    # 0, or -1 and errno; the key is big-endian
+    int (*query_pkey)(ibv_context *context, uint8_t port_num, int index, uint16_t *out) noexcept nogil
+    # 0, or -1 and errno: EAGAIN with O_NONBLOCK set on context.async_fd
+    int (*get_async_event)(ibv_context *context, ibv_async_event *event) noexcept nogil
+    void (*ack_async_event)(ibv_async_event *event) noexcept nogil
 
     ibv_pd *(*alloc_pd)(ibv_context *context) noexcept nogil
     int (*dealloc_pd)(ibv_pd *pd) noexcept nogil
@@ -462,10 +482,16 @@ cdef struct verbs_provider:
     int (*destroy_comp_channel)(ibv_comp_channel *channel) noexcept nogil
     ibv_cq *(*create_cq)(ibv_context *context, int cqe, void *cq_context, ibv_comp_channel *channel,
                          int comp_vector) noexcept nogil
+    int (*resize_cq)(ibv_cq *cq, int cqe) noexcept nogil
     int (*destroy_cq)(ibv_cq *cq) noexcept nogil
     # 0, or -1 and errno
     int (*get_cq_event)(ibv_comp_channel *channel, ibv_cq **cq, void **cq_context) noexcept nogil
     void (*ack_cq_events)(ibv_cq *cq, unsigned int nevents) noexcept nogil
+
+    ibv_srq *(*create_srq)(ibv_pd *pd, ibv_srq_init_attr *init) noexcept nogil
+    int (*modify_srq)(ibv_srq *srq, ibv_srq_attr *attr, int attr_mask) noexcept nogil
+    int (*query_srq)(ibv_srq *srq, ibv_srq_attr *attr) noexcept nogil
+    int (*destroy_srq)(ibv_srq *srq) noexcept nogil
 
     ibv_qp *(*create_qp)(ibv_pd *pd, ibv_qp_init_attr *init) noexcept nogil
     int (*modify_qp)(ibv_qp *qp, ibv_qp_attr *attr, int attr_mask) noexcept nogil
@@ -473,3 +499,4 @@ cdef struct verbs_provider:
     int (*destroy_qp)(ibv_qp *qp) noexcept nogil
 
     const char *(*wc_status_str)(ibv_wc_status status) noexcept nogil
+    const char *(*event_type_str)(ibv_event_type event) noexcept nogil

@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from rmemcached.verbs import CQ, MR, PD, QP, WC, Access, CompChannel, Context, Status, parse_request
 
@@ -60,7 +60,7 @@ class End:
     def close(self) -> None:
         self.context.close()
 
-    def __enter__(self) -> End:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

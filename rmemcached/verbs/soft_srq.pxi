@@ -1,0 +1,147 @@
+# Shared receive queues.
+
+
+cdef ibv_srq *soft_create_srq(ibv_pd *ibpd, ibv_srq_init_attr *init) noexcept nogil:
+    cdef soft_srq *srq
+    cdef uint32_t size
+    if (init.attr.max_wr < 1 or init.attr.max_wr > MAX_SRQ_WR or init.attr.max_sge < 1
+            or init.attr.max_sge > MAX_SGE):
+        errno.errno = EINVAL
+        return NULL
+    srq = <soft_srq *> calloc(1, sizeof(soft_srq))
+    if srq == NULL:
+        errno.errno = ENOMEM
+        return NULL
+    size = ring_size(init.attr.max_wr)
+    srq.ring = <soft_rwqe *> malloc(size * sizeof(soft_rwqe))
+    srq.sges = <ibv_sge *> malloc(<size_t> size * init.attr.max_sge * sizeof(ibv_sge))
+    if srq.ring == NULL or srq.sges == NULL:
+        free(srq.ring)
+        free(srq.sges)
+        free(srq)
+        errno.errno = ENOMEM
+        return NULL
+    pthread_mutex_init(&srq.lock, NULL)
+    srq.mask = size - 1
+    srq.max_wr = init.attr.max_wr
+    srq.max_sge = init.attr.max_sge
+    srq.async_events.element = &srq.ibv
+    srq.ibv.context = ibpd.context
+    srq.ibv.srq_context = init.srq_context
+    srq.ibv.pd = ibpd
+    fetch_add(&(<soft_pd *> ibpd).users, 1)
+    return &srq.ibv
+
+
+cdef int soft_destroy_srq(ibv_srq *ibsrq) noexcept nogil:
+    cdef soft_srq *srq = <soft_srq *> ibsrq
+    if load_acquire(&srq.users):
+        return EBUSY
+    async_forget(<soft_context *> ibsrq.context, &srq.async_events)
+    fetch_sub(&(<soft_pd *> ibsrq.pd).users, 1)
+    pthread_mutex_destroy(&srq.lock)
+    free(srq.ring)
+    free(srq.sges)
+    free(srq)
+    return 0
+
+
+cdef void srq_check_limit_locked(soft_srq *srq) noexcept nogil:
+    if srq.tail - srq.head < srq.limit:
+        srq.limit = 0
+        async_event(<soft_context *> srq.ibv.context, &srq.async_events, IBV_EVENT_SRQ_LIMIT_REACHED)
+
+
+cdef int srq_resize_locked(soft_srq *srq, uint32_t max_wr) noexcept nogil:
+    cdef uint32_t size, i, place
+    cdef soft_rwqe *ring
+    cdef ibv_sge *sges
+    if max_wr < 1 or max_wr > MAX_SRQ_WR or max_wr < srq.tail - srq.head:
+        return EINVAL
+    size = ring_size(max_wr)
+    ring = <soft_rwqe *> malloc(size * sizeof(soft_rwqe))
+    sges = <ibv_sge *> malloc(<size_t> size * srq.max_sge * sizeof(ibv_sge))
+    if ring == NULL or sges == NULL:
+        free(ring)
+        free(sges)
+        return ENOMEM
+    for i in range(srq.tail - srq.head):
+        place = (srq.head + i) & srq.mask
+        ring[i] = srq.ring[place]
+        memcpy(sges + <size_t> i * srq.max_sge, srq.sges + <size_t> place * srq.max_sge,
+               srq.max_sge * sizeof(ibv_sge))
+    free(srq.ring)
+    free(srq.sges)
+    srq.ring = ring
+    srq.sges = sges
+    srq.tail -= srq.head
+    srq.head = 0
+    srq.mask = size - 1
+    srq.max_wr = max_wr
+    return 0
+
+
+cdef int soft_modify_srq(ibv_srq *ibsrq, ibv_srq_attr *attr, int mask) noexcept nogil:
+    """IBV_SRQ_LIMIT arms the event: it is made at once when fewer receives than that are left already."""
+    cdef soft_srq *srq = <soft_srq *> ibsrq
+    cdef int result = 0
+    if mask & ~<int> (IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT):
+        return EINVAL
+    pthread_mutex_lock(&srq.lock)
+    if mask & IBV_SRQ_LIMIT and attr.srq_limit > (attr.max_wr if mask & IBV_SRQ_MAX_WR else srq.max_wr):
+        result = EINVAL
+    if result == 0 and mask & IBV_SRQ_MAX_WR:
+        result = srq_resize_locked(srq, attr.max_wr)
+    if result == 0 and mask & IBV_SRQ_LIMIT:
+        srq.limit = attr.srq_limit
+        srq_check_limit_locked(srq)
+    pthread_mutex_unlock(&srq.lock)
+    return result
+
+
+cdef int soft_query_srq(ibv_srq *ibsrq, ibv_srq_attr *attr) noexcept nogil:
+    cdef soft_srq *srq = <soft_srq *> ibsrq
+    pthread_mutex_lock(&srq.lock)
+    attr.max_wr = srq.max_wr
+    attr.max_sge = srq.max_sge
+    attr.srq_limit = srq.limit
+    pthread_mutex_unlock(&srq.lock)
+    return 0
+
+
+cdef int soft_post_srq_recv(ibv_srq *ibsrq, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noexcept nogil:
+    cdef soft_srq *srq = <soft_srq *> ibsrq
+    cdef int result = 0
+    pthread_mutex_lock(&srq.lock)
+    while wr != NULL:
+        if wr.num_sge < 0 or <uint32_t> wr.num_sge > srq.max_sge:
+            result = EINVAL
+            break
+        if srq.tail - srq.head >= srq.max_wr:
+            result = ENOMEM
+            break
+        rwqe_fill(&srq.ring[srq.tail & srq.mask], srq.sges + <size_t> (srq.tail & srq.mask) * srq.max_sge, wr)
+        srq.tail += 1
+        wr = wr.next
+    pthread_mutex_unlock(&srq.lock)
+    if result and bad_wr != NULL:
+        bad_wr[0] = wr
+    return result
+
+
+cdef bint srq_take(soft_qp *qp) noexcept nogil:
+    """Moves the oldest receive into the queue pair's one place. False: there is none. qp.lock is held."""
+    cdef soft_srq *srq = qp.srq
+    cdef uint32_t place
+    cdef bint taken = False
+    pthread_mutex_lock(&srq.lock)
+    if srq.head != srq.tail:
+        place = srq.head & srq.mask
+        qp.rq[qp.rq_tail & qp.rq_mask] = srq.ring[place]
+        memcpy(qp.rq_sges, srq.sges + <size_t> place * srq.max_sge, srq.max_sge * sizeof(ibv_sge))
+        qp.rq_tail += 1
+        srq.head += 1
+        srq_check_limit_locked(srq)
+        taken = True
+    pthread_mutex_unlock(&srq.lock)
+    return taken
