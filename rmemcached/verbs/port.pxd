@@ -44,8 +44,8 @@ cdef struct qp_address:          # what an exchange carries
     uint32_t mtu                 # bytes; 0: unknown
     ibv_gid gid
 
-# Opens the device and port that `wish` names, or the first device with an active port that queue pairs can be brought up
-# on. 0, or -1 with one line in why.
+# Opens the device and port that `wish` names, or the first device with an active port over which queue pairs can be
+# brought up. 0, or -1 with one line in why.
 cdef int verbs_open_port(const verbs_provider *provider, const verbs_wish *wish, verbs_port *out, char *why,
                          size_t size) noexcept nogil
 # The GID that would be chosen on a port: the index, or -1 when there is none. *type and *gid describe it.

@@ -6,7 +6,7 @@ address is the one an administrator knows. InfiniBand needs none within a subnet
 
 from libc.errno cimport errno
 from libc.stdio cimport FILE, fclose, fgets, fopen, snprintf
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcmp, memset, strcmp, strerror, strncmp
 
 from rmemcached.verbs.verbs cimport (

@@ -10,10 +10,7 @@ from libc.stdint cimport uint8_t
 from libc.string cimport memset
 
 from rmemcached.linux cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
-from rmemcached.verbs.verbs cimport (
-    ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr,
-    ibv_qp_init_attr, ibv_wc_status, ibv_comp_channel,
-)
+from rmemcached.verbs.verbs cimport ibv_context, ibv_device, ibv_port_attr
 
 cdef extern from "<dlfcn.h>" nogil:
     enum:
