@@ -13,8 +13,12 @@ class Settings:
 
     port: int = 11211
     """TCP port; 0: no TCP socket; -1: one that the system chooses."""
+    udp_port: int = 0
+    """UDP port; 0: no UDP; -1: one that the system chooses."""
     interfaces: list[str] = field(default_factory=list)
-    """Addresses to listen on (host, host:port, [v6]:port); none: all."""
+    """Addresses to listen on, as -l has them ([proto[..]:][tag[..]:]host[:port]); none: all."""
+    protocol: str = "auto-negotiate"
+    """What is spoken where an interface does not say it: ascii, binary or auto-negotiate."""
     socket_path: str | None = None
     """Path of a UNIX socket; TCP is off when it is given."""
     socket_mask: int = 0o700
@@ -22,6 +26,16 @@ class Settings:
     threads: int = 4
     max_bytes: int = 64 * MEGABYTE
     max_connections: int = 1024
+    maxconns_fast: bool = True
+    """Refuse connections beyond max_connections with an error; else they wait in the kernel's queue."""
+    idle_timeout: int = 0
+    """Seconds of silence after which a TCP connection is closed; 0: never."""
+    napi_ids: int = 0
+    """Receive queues of the network card to choose the worker by; 0: in turn."""
+    sock_cookie_id: int = 0
+    """SO_MARK of the listening sockets; 0: none."""
+    read_buf_mem_limit: int = 0
+    """Bytes that read buffers and replies may take; 0: no limit."""
     backlog: int = 1024
     requests_per_event: int = 20
     item_size_max: int = MEGABYTE
@@ -31,7 +45,26 @@ class Settings:
     use_cas: bool = True
     evict_to_free: bool = True
     flush_enabled: bool = True
-    hash_power: int = 16
+    dump_enabled: bool = True
+    watch_enabled: bool = True
+    """Answer watch (-W: do not)."""
+    logger_buf_size: int = 64 * 1024
+    """Bytes of log entries that one thread may be ahead of the logger thread (-o worker_logbuf_size, in KB there)."""
+    logger_watcher_buf_size: int = 256 * 1024
+    """Bytes of log lines that wait for one watcher (-o watcher_logbuf_size, in KB there)."""
+    shutdown_command: bool = False
+    auth_file: str | None = None
+    """File of user:password lines; clients must authenticate."""
+    prefix_delimiter: str = ":"
+    detail_enabled: bool = False
+    """Count commands by the key's prefix from the start."""
+    lock_memory: bool = False
+    coredumps: bool = False
+    drop_privileges: bool = False
+    """The process gives up gaining privileges by executing other programs."""
+    hash_algorithm: str = "xxh3"
+    hash_power: int = 0
+    """The hash table starts with two to this power buckets; 0: the store's default."""
     hash_expand: bool = True
     lru_maintainer: bool = True
     lru_segmented: bool = True
@@ -54,7 +87,7 @@ class Settings:
     slab_reassign: bool = True
     slab_automove: int = 1
     slab_automove_ratio: float = 0.8
-    slab_automove_window: int = 30
+    slab_automove_window: int = 10
     slab_automove_freeratio: float = 0.01
     """Share of all memory that automove keeps as free pages."""
     slab_sizes: list[int] = field(default_factory=list)

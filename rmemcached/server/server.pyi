@@ -2,10 +2,6 @@ from typing import Any
 
 from rmemcached.settings import Settings
 
-class ServerError(Exception):
-    status: int
-    def __init__(self, message: str, status: int = 1) -> None: ...
-
 class Server:
     def __init__(self, settings: Settings) -> None: ...
     @property

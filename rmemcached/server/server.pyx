@@ -1,12 +1,11 @@
 """The daemon's main thread: sockets, accept, signals, the clock; and the Python class that starts it all."""
 
-import errno as errno_codes
 import os
 import resource
-import socket
-import stat
 import sys
 import time
+
+from rmemcached.server.sockets import ServerError, open_listeners, write_port_file
 
 from libc.stdint cimport uint64_t
 from libc.stdio cimport fprintf, stderr
@@ -47,14 +46,6 @@ cdef enum:
 
 cdef extern from "<unistd.h>" nogil:
     int usleep(unsigned int usec)
-
-
-class ServerError(Exception):
-    """The daemon cannot start. `args[0]` is one line for the user, `status` the exit status."""
-
-    def __init__(self, message, status=1):
-        super().__init__(message)
-        self.status = status
 
 
 # ---- hooks that the protocol calls -----------------------------------------------------------------------------------
@@ -184,24 +175,6 @@ cdef bytes encoded(text):
     return None if text is None else os.fsencode(text)
 
 
-def parse_interface(text, port):
-    """Splits one address of -l into (host, port). `host` is None for all addresses."""
-    if text.startswith("["):
-        host, bracket, rest = text[1:].partition("]")
-        if not bracket or (rest and not rest.startswith(":")):
-            raise ServerError(f'Invalid IPV6 address: "{text}"', 71)
-        number = rest[1:]
-    elif text.count(":") == 1:
-        host, _, number = text.partition(":")
-    else:
-        host, number = text, ""
-    if number:
-        if not number.isdigit() or not 0 < int(number) < 65536:
-            raise ServerError(f'Invalid port number: "{number}"', 71)
-        port = int(number)
-    return (None if host == "*" else host), port
-
-
 cdef class Server:
     """One daemon. Made from a Settings object; `run` serves until a signal ends it.
 
@@ -210,7 +183,7 @@ cdef class Server:
 
     cdef server s
     cdef object settings
-    cdef object sockets          # listening sockets
+    cdef object sockets          # Listeners
     cdef object keep             # bytes that settings.* point into
     cdef object bound            # (device, inode) of the UNIX socket, to remove only what is ours
 
@@ -258,99 +231,16 @@ cdef class Server:
 
     def listen(self):
         """Opens the listening sockets; to be called before privileges are dropped."""
+        self.sockets = open_listeners(self.settings)
         if self.settings.socket_path is not None:
-            self.listen_unix(self.settings.socket_path)
-        elif self.settings.port != 0:
-            port = max(self.settings.port, 0)
-            if self.settings.interfaces:
-                what = "one of interface(s) " + ",".join(self.settings.interfaces)
-            else:
-                what = f"TCP port {port}"
-            for text in self.settings.interfaces or ["*"]:
-                host, number = parse_interface(text, port)
-                self.listen_tcp(host, number, what)
-        self.write_port_file()
-
-    def listen_unix(self, path):
-        try:
-            if stat.S_ISSOCK(os.lstat(path).st_mode):
-                os.unlink(path)
-        except FileNotFoundError:
-            pass
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        old = os.umask(~self.settings.socket_mask & 0o777)
-        try:
-            sock.bind(path)
-        except OSError as error:
-            sock.close()
-            raise ServerError(f"failed to listen on UNIX socket: {path}: {error.strerror or error}", 71) from None
-        finally:
-            os.umask(old)
-        sock.listen(self.settings.backlog)
-        sock.setblocking(False)
-        found = os.lstat(path)
-        self.bound = (found.st_dev, found.st_ino)
-        self.sockets.append(sock)
-
-    def listen_tcp(self, host, port, what):
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        except socket.gaierror as error:
-            raise ServerError(f"failed to listen on {what}: getaddrinfo(): {error.strerror}", 71) from None
-        problem = None
-        previous = None
-        for family, kind, number, _, address in found:
-            try:
-                sock = socket.socket(family, kind, number)
-            except OSError as error:
-                # No IPv6 in this kernel, say.
-                problem = problem or error
-                continue
-            if port == 0 and previous is not None:
-                # One ephemeral port for both families.
-                address = (address[0], previous.getsockname()[1], *address[2:])
-            try:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                sock.bind(address)
-                sock.listen(self.settings.backlog)
-            except OSError as error:
-                sock.close()
-                if error.errno != errno_codes.EADDRINUSE and error.errno != errno_codes.EADDRNOTAVAIL \
-                        and error.errno != errno_codes.EACCES:
-                    raise ServerError(f"failed to listen on {what}: {error.strerror}", 71) from None
-                problem = error
-                if error.errno == errno_codes.EADDRINUSE:
-                    break
-                continue
-            sock.setblocking(False)
-            self.sockets.append(sock)
-            previous = sock
-        if previous is None or (problem is not None and problem.errno == errno_codes.EADDRINUSE):
-            reason = problem.strerror if problem is not None else "no address"
-            raise ServerError(f"failed to listen on {what}: {reason}", 71)
-
-    def write_port_file(self):
-        """The file of MEMCACHED_PORT_FILENAME names the ports in use; written whole or not at all."""
-        name = os.environ.get("MEMCACHED_PORT_FILENAME")
-        if not name or self.settings.socket_path is not None:
-            return
-        lines = []
-        for sock in self.sockets:
-            family = "INET6" if sock.family == socket.AF_INET6 else "INET"
-            lines.append(f"TCP {family}: {sock.getsockname()[1]}\n")
-        try:
-            with open(name + ".lck", "w") as file:
-                file.writelines(lines)
-            os.rename(name + ".lck", name)
-        except OSError as error:
-            print(f'Failed to open "{error.filename}": {error.strerror}', file=sys.stderr)
+            found = os.lstat(self.settings.socket_path)
+            self.bound = (found.st_dev, found.st_ino)
+        write_port_file(self.sockets)
 
     @property
     def addresses(self):
         """What the listening sockets are bound to."""
-        return [sock.getsockname() for sock in self.sockets]
+        return [listener.sock.getsockname() for listener in self.sockets]
 
     # -- life --
 
@@ -513,7 +403,7 @@ cdef class Server:
     def close_sockets(self):
         """Closes the listening sockets and removes the UNIX socket's file if it is still ours."""
         while self.sockets:
-            self.sockets.pop().close()
+            self.sockets.pop().sock.close()
         if self.bound is not None:
             try:
                 found = os.lstat(self.settings.socket_path)
@@ -532,8 +422,10 @@ cdef class Server:
         for i in range(1, store_largest_class(self.s.store) + 1):
             if store_get_class_stats(self.s.store, i, &k):
                 fprintf(stderr, b"slab class %3u: chunk size %9u perslab %7u\n", i, k.chunk_size, k.chunks_per_page)
-        for sock in self.sockets:
-            fprintf(stderr, b"<%d server listening (auto-negotiate)\n", <int>sock.fileno())
+        for listener in self.sockets:
+            what = "udp" if listener.transport == "udp" else listener.protocol
+            text = what.encode()
+            fprintf(stderr, b"<%d server listening (%s)\n", <int>listener.sock.fileno(), <const char *>text)
 
     def run(self):
         """Serves until SIGINT, SIGTERM or SIGUSR1. Returns the signal's number."""
@@ -558,8 +450,8 @@ cdef class Server:
             if s.epfd < 0 or s.signal_fd < 0 or s.timer_fd < 0 or timerfd_settime(s.timer_fd, 0, &interval, NULL) != 0 \
                     or watch(s.epfd, s.signal_fd) != 0 or watch(s.epfd, s.timer_fd) != 0:
                 raise ServerError(f"the listener: {os.strerror(errno)}")
-            for sock in self.sockets:
-                if watch(s.epfd, sock.fileno()) != 0:
+            for listener in self.sockets:
+                if listener.transport != "udp" and watch(s.epfd, listener.sock.fileno()) != 0:
                     raise ServerError(f"the listener: {os.strerror(errno)}")
             for i in range(s.settings.num_threads):
                 err = worker_start(&s.workers[i])

@@ -1,0 +1,224 @@
+"""Listening sockets: what -l, -p, -U and -s ask for, opened (memcached.c, server_sockets)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import stat
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rmemcached.settings import Settings
+
+EX_OSERR = 71
+SO_INCOMING_NAPI_ID = 56
+MAX_SENDBUF_SIZE = 256 * 1024 * 1024
+MAX_TAG_LENGTH = 8
+
+
+class ServerError(Exception):
+    """The daemon cannot start. `args[0]` is one line for the user, `status` the exit status."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One address of -l."""
+
+    host: str | None
+    """None: all addresses."""
+    port: int
+    protocol: str
+    """ascii, binary or auto-negotiate."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """One open socket."""
+
+    sock: socket.socket
+    transport: str
+    """tcp, udp or unix."""
+    protocol: str
+
+
+def parse_interface(text: str, port: int, settings: Settings) -> Interface:
+    """An address of -l: [proto[..]:][tag[..]:]host[:port]. Raises ServerError."""
+    rest = text
+    for word in ("notls", "btls", "mtls"):
+        if rest.startswith(word):
+            raise ServerError(f"'{word}' option is valid only when SSL is enabled", EX_OSERR)
+    protocol = settings.protocol
+    if rest.startswith("proto["):
+        name, bracket, rest = rest[6:].partition("]")
+        if not bracket:
+            raise ServerError(f'Invalid protocol spec: "{text}"', EX_OSERR)
+        rest = rest[1:]
+        if name not in ("ascii", "binary", "negotiating"):
+            reason = "Server not built with proxy" if name == "proxy" else "Invalid protocol spec"
+            raise ServerError(f'{reason}: "{text}"', EX_OSERR)
+        protocol = "auto-negotiate" if name == "negotiating" else name
+        if settings.auth_file is not None:
+            if protocol == "binary":
+                raise ServerError("Cannot use binary protocol when ascii authentication enabled", EX_OSERR)
+            if protocol == "auto-negotiate":
+                message = "WARNING: negotiating ports are ascii only when ascii authentication enabled"
+                print(message, file=sys.stderr)
+                protocol = "ascii"
+    if found := re.match(r"tag[\[_]", rest):
+        name, end, rest = re.match(r"([^\]_]*)([\]_]?)(.*)", rest[found.end() :], re.DOTALL).groups()  # type: ignore[union-attr]
+        if not end:
+            raise ServerError(f'Invalid tag in socket config: "{text}"', EX_OSERR)
+        if not 1 <= len(name) <= MAX_TAG_LENGTH:
+            raise ServerError(f'Listener tags must be between 1 and 8 characters: "{name}"', EX_OSERR)
+        rest = rest[1:]
+    if rest.startswith("["):
+        host, bracket, rest = rest[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ServerError(f'Invalid IPV6 address: "{text}"', EX_OSERR)
+        number = rest[1:]
+    elif rest.count(":") == 1:
+        host, _, number = rest.partition(":")
+    else:
+        host, number = rest, ""
+    if number:
+        if not number.isdecimal() or not 0 < int(number) < 65536:
+            raise ServerError(f'Invalid port number: "{number}"', EX_OSERR)
+        port = int(number)
+    return Interface(None if host == "*" else host, port, protocol)
+
+
+def maximize_sndbuf(sock: socket.socket) -> None:
+    """The largest send buffer that the system gives."""
+    low, high = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), MAX_SENDBUF_SIZE
+    while low <= high:
+        middle = (low + high) // 2
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, middle)
+            low = middle + 1
+        except OSError:
+            high = middle - 1
+
+
+def prepare(sock: socket.socket, family: int, settings: Settings) -> None:
+    """Options of a socket that is to be bound."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    if settings.napi_ids:
+        try:
+            sock.getsockopt(socket.SOL_SOCKET, SO_INCOMING_NAPI_ID)
+        except OSError:
+            raise ServerError("-N <num_napi_ids> option not supported") from None
+    if settings.sock_cookie_id:
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, settings.sock_cookie_id)
+        except OSError as error:
+            print(f"setsockopt: {error.strerror}", file=sys.stderr)
+    if sock.type == socket.SOCK_DGRAM:
+        maximize_sndbuf(sock)
+
+
+def bind_all(interface: Interface, transport: str, settings: Settings, what: str) -> list[Listener]:
+    """Binds every address that the interface's name stands for."""
+    kind = socket.SOCK_DGRAM if transport == "udp" else socket.SOCK_STREAM
+    try:
+        found = socket.getaddrinfo(interface.host, max(interface.port, 0), type=kind, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ServerError(f"failed to listen on {what}: getaddrinfo(): {reason}", EX_OSERR) from None
+    problem: OSError | None = None
+    bound: list[Listener] = []
+    for family, kind, number, _, address in found:
+        try:
+            sock = socket.socket(family, kind, number)
+        except OSError as error:
+            # No IPv6 in this kernel, say.
+            problem = problem or error
+            continue
+        if address[1] == 0 and bound:
+            # One ephemeral port for both families.
+            address = (address[0], bound[0].sock.getsockname()[1], *address[2:])
+        try:
+            prepare(sock, family, settings)
+            sock.bind(address)
+            if transport != "udp":
+                sock.listen(settings.backlog)
+        except OSError as error:
+            sock.close()
+            if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+                raise ServerError(f"failed to listen on {what}: {error.strerror}", EX_OSERR) from None
+            problem = error
+            if error.errno == errno.EADDRINUSE:
+                break
+            continue
+        sock.setblocking(False)
+        bound.append(Listener(sock, transport, interface.protocol))
+    if not bound or (problem is not None and problem.errno == errno.EADDRINUSE):
+        reason = problem.strerror if problem is not None else "no address"
+        raise ServerError(f"failed to listen on {what}: {reason}", EX_OSERR)
+    return bound
+
+
+def listen_unix(settings: Settings) -> Listener:
+    """The UNIX socket. What a daemon that died left at its path is removed."""
+    path = settings.socket_path
+    assert path is not None
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.lstat(path).st_mode):
+            os.unlink(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    old = os.umask(~settings.socket_mask & 0o777)
+    try:
+        sock.bind(path)
+    except OSError as error:
+        sock.close()
+        message = f"failed to listen on UNIX socket: {path}: {error.strerror or error}"
+        raise ServerError(message, EX_OSERR) from None
+    finally:
+        os.umask(old)
+    sock.listen(settings.backlog)
+    sock.setblocking(False)
+    return Listener(sock, "unix", settings.protocol)
+
+
+def open_listeners(settings: Settings) -> list[Listener]:
+    """All sockets that the settings ask for. Raises ServerError."""
+    if settings.socket_path is not None:
+        return [listen_unix(settings)]
+    opened: list[Listener] = []
+    for transport, port in (("tcp", settings.port), ("udp", settings.udp_port)):
+        if port == 0:
+            continue
+        if settings.interfaces:
+            what = "one of interface(s) " + ",".join(settings.interfaces)
+        else:
+            what = f"{transport.upper()} port {max(port, 0)}"
+        for text in settings.interfaces or ["*"]:
+            opened += bind_all(parse_interface(text, port, settings), transport, settings, what)
+    return opened
+
+
+def write_port_file(listeners: list[Listener]) -> None:
+    """The file that MEMCACHED_PORT_FILENAME names tells the ports in use; written whole or not at all."""
+    name = os.environ.get("MEMCACHED_PORT_FILENAME")
+    if not name:
+        return
+    lines = []
+    for listener in listeners:
+        if listener.transport == "unix":
+            return
+        family = "INET6" if listener.sock.family == socket.AF_INET6 else "INET"
+        lines.append(f"{listener.transport.upper()} {family}: {listener.sock.getsockname()[1]}\n")
+    try:
+        with open(name + ".lck", "w") as file:
+            file.writelines(lines)
+        os.rename(name + ".lck", name)
+    except OSError as error:
+        print(f'Failed to open "{error.filename}": {error.strerror}', file=sys.stderr)
