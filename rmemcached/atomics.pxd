@@ -19,6 +19,8 @@ cdef extern from *:
     #define rmc_fetch_sub(p, v)      __atomic_fetch_sub((p), (v), __ATOMIC_ACQ_REL)
     #define rmc_load_acquire(p)      __atomic_load_n((p), __ATOMIC_ACQUIRE)
     #define rmc_store_release(p, v)  __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+    #define rmc_exchange(p, v)       __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
+    #define rmc_full_fence()         __atomic_thread_fence(__ATOMIC_SEQ_CST)
     #if defined(__x86_64__)
     #define rmc_cpu_relax() __builtin_ia32_pause()
     #elif defined(__aarch64__)
@@ -34,4 +36,6 @@ cdef extern from *:
     uint64_t fetch_sub "rmc_fetch_sub"(void *p, uint64_t value) nogil
     uint64_t load_acquire "rmc_load_acquire"(void *p) nogil
     void store_release "rmc_store_release"(void *p, uint64_t value) nogil
+    uint64_t exchange "rmc_exchange"(void *p, uint64_t value) nogil
+    void full_fence "rmc_full_fence"() nogil
     void cpu_relax "rmc_cpu_relax"() nogil

@@ -9,9 +9,10 @@ from rmemcached.atomics cimport counter_add
 from rmemcached.protocol.ascii cimport complete_nread_ascii, try_read_command_ascii
 from rmemcached.protocol.binary cimport PROTOCOL_BINARY_REQ, complete_nread_binary, try_read_command_binary
 from rmemcached.protocol.conn cimport (
-    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn,
-    conn_logs, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_parse_cmd, conn_payload_iov,
-    conn_payload_received, conn_rdma_read, conn_read, conn_swallow, conn_waiting, conn_want, negotiating_prot,
+    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot,
+    binary_prot, conn, conn_logs, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_parse_cmd,
+    conn_payload_iov, conn_payload_received, conn_rdma_read, conn_read, conn_swallow, conn_waiting, conn_want,
+    conn_watch, negotiating_prot,
 )
 
 
@@ -51,6 +52,7 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
     for the state the connection is in then: calling again without having supplied it returns the same."""
     cdef size_t n
     c.reqs_left = c.thread.reqs_per_event
+    c.thread.cur_sfd = c.sfd
     while True:
         if c.state == conn_parse_cmd:
             if try_read_command(c):
@@ -99,6 +101,8 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
             if conn_output_full(c):
                 return WANT_FLUSH
             c.state = conn_new_cmd
+        elif c.state == conn_watch:
+            return WANT_LENT
         else:
             # conn_closing, conn_closed
             return WANT_CLOSE

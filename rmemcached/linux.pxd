@@ -40,6 +40,18 @@ cdef extern from "<sys/epoll.h>" nogil:
     int epoll_ctl(int epfd, int op, int fd, epoll_event *event)
     int epoll_wait(int epfd, epoll_event *events, int maxevents, int timeout)
 
+cdef extern from "<poll.h>" nogil:
+    enum:
+        POLLIN
+        POLLOUT
+        POLLERR
+        POLLHUP
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *fds, unsigned long nfds, int timeout)
+
 cdef extern from "<sys/eventfd.h>" nogil:
     enum:
         EFD_NONBLOCK
@@ -62,6 +74,7 @@ cdef extern from "<sys/timerfd.h>" nogil:
 cdef extern from "<time.h>" nogil:
     enum:
         CLOCK_MONOTONIC
+        CLOCK_REALTIME
     int clock_gettime(int clockid, timespec *tp)
 
 cdef extern from "<signal.h>" nogil:
@@ -123,6 +136,7 @@ cdef extern from "<sys/socket.h>" nogil:
 cdef extern from "<netinet/in.h>" nogil:
     enum:
         IPPROTO_TCP
+        INET6_ADDRSTRLEN
     struct in_addr:
         uint32_t s_addr
     struct in6_addr:
@@ -131,8 +145,13 @@ cdef extern from "<netinet/in.h>" nogil:
         uint16_t sin_port
         in_addr sin_addr
     struct sockaddr_in6:
+        uint16_t sin6_family
         uint16_t sin6_port
         in6_addr sin6_addr
+
+cdef extern from "<arpa/inet.h>" nogil:
+    uint16_t ntohs(uint16_t port)
+    const char *inet_ntop(int family, const void *address, char *text, socklen_t size)
 
 cdef extern from "<netinet/tcp.h>" nogil:
     enum:

@@ -7,6 +7,7 @@ from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_NONE, PROT_
 from posix.uio cimport iovec
 
 from rmemcached.drive_machine cimport drive_machine
+from rmemcached.logger cimport logger_none
 from rmemcached.protocol.conn cimport (
     LINE_MAX_LENGTH, MAX_PENDING_BYTES, MAX_PENDING_RESPS, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD,
     WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_gather, conn_hooks, conn_init, conn_next_write, conn_payload_failed,
@@ -105,6 +106,7 @@ cdef class Server:
             self.hooks.exchange = _exchange
         self.hooks.set_verbosity = _set_verbosity
         self.thread.store = self.s
+        self.thread.log = logger_none()
         self.thread.hooks = &self.hooks
         self.thread.reqs_per_event = reqs_per_event
         self.thread.cas_enabled = use_cas

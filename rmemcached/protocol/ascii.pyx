@@ -3,15 +3,21 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memchr, memcmp, memcpy, memset, strlen
+from libc.string cimport memchr, memcmp, memcpy, memset, strlen, strncmp
 from posix.uio cimport iovec
 
 from rmemcached.atomics cimport counter_add
+from rmemcached.logger cimport (
+    LOG_CONNEVENTS, LOG_DELETIONS, LOG_EVICTIONS, LOG_FETCHERS, LOG_MUTATIONS, LOG_PROXYEVENTS, LOG_PROXYREQS,
+    LOG_PROXYUSER, LOG_RAWCMDS, LOG_SYSEVENTS, LOG_TYPE_DELETE, LOG_TYPE_META_DELETE, NORMAL_CLOSE, log_delete_cmd,
+    log_deletion, log_item_store, log_wants,
+)
 from rmemcached.protocol.conn cimport (
-    LINE_MAX_LENGTH, MEMCACHED_VERSION, MGET_ACTIVE, MGET_CAS, MGET_SKIP, MGET_TOUCH, RESP_COPY_MAX, WRITE_BUFFER_SIZE,
-    conn, conn_closing, conn_hooks, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_rdma_read, conn_log,
-    conn_logs, conn_set_state, conn_swallow, mc_resp, out_errstring, out_line, out_string, overused, remote_buf,
-    resp_add, resp_rollback, resp_start, resp_text, stat_buf, stat_end, stat_reply, thread_stats,
+    LEND_OK, LEND_TOO_MANY, LINE_MAX_LENGTH, MEMCACHED_VERSION, MGET_ACTIVE, MGET_CAS, MGET_SKIP, MGET_TOUCH,
+    RESP_COPY_MAX, WRITE_BUFFER_SIZE, conn, conn_closing, conn_hooks, conn_log, conn_logs, conn_mwrite, conn_new_cmd,
+    conn_nread, conn_output_full, conn_rdma_read, conn_set_state, conn_swallow, conn_watch, lend_result, mc_resp,
+    out_errstring, out_line, out_string, overused, remote_buf, resp_add, resp_rollback, resp_start, resp_text, stat_buf,
+    stat_end, stat_reply, thread_stats,
 )
 from rmemcached.protocol.parse cimport (
     LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_exptime, parse_flags, parse_hex, parse_i32,
@@ -19,13 +25,13 @@ from rmemcached.protocol.parse cimport (
 )
 from rmemcached.store.store cimport (
     DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, ITEM_FETCHED, ITEM_KEY_BINARY, ITEM_LINKED,
-    ITEM_STALE, ITEM_TOKEN_SENT, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND, NREAD_APPENDVIV,
-    NREAD_CAS, NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, REALTIME_MAXDELTA, STORED,
-    ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_set_cas,
-    delta_result_type, do_add_delta, do_item_bump, do_item_remove, do_item_unlink, do_store_item, get_cas_id, item,
-    item_alloc, item_get, item_get_locked, item_iov, item_lock, item_remove, item_size_ok, item_touch, item_unlink,
-    item_unlock, realtime, rel_time_t, store, store_advance, store_flush_all, store_hash, store_item,
-    store_item_type, store_op, store_pause, store_time,
+    ITEM_STALE, ITEM_TOKEN_SENT, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NO_MEMORY, NREAD_ADD, NREAD_APPEND,
+    NREAD_APPENDVIV, NREAD_CAS, NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, REALTIME_MAXDELTA,
+    STORED, TOO_LARGE, ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal,
+    ITEM_set_cas, delta_result_type, do_add_delta, do_item_bump, do_item_link, do_item_remove, do_item_unlink,
+    do_store_item, get_cas_id, item, item_alloc, item_get, item_get_locked, item_iov, item_lock, item_remove,
+    item_size_ok, item_touch, item_unlink, item_unlock, realtime, rel_time_t, store, store_advance, store_flush_all,
+    store_hash, store_item, store_item_type, store_op, store_pause, store_time,
 )
 
 cdef enum:
@@ -78,22 +84,30 @@ cdef inline void add_value(conn *c, mc_resp *resp, char *p, item *it, bint copy)
     c.pending_bytes += n
 
 
-cdef const char *alloc_error(conn *c, const char *key, size_t nkey, uint32_t flags, size_t nbytes,
+cdef const char *alloc_error(conn *c, store_op op, const char *key, size_t nkey, uint32_t flags, size_t nbytes,
                              bint drop_old) noexcept nogil:
     """item_alloc has failed: counts it, unlinks what is stored under the key lest it be read as the newest, and returns
     the error line."""
     cdef store *s = c.thread.store
     cdef item *old
+    cdef bint fits = item_size_ok(s, nkey, flags, nbytes)
+    if log_wants(c.thread.log, LOG_MUTATIONS):
+        log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, op, key, nkey, 0, 0, 0)
     if drop_old:
         old = item_get(s, key, nkey, False)
         if old != NULL:
             item_unlink(s, old)
             item_remove(s, old)
-    if item_size_ok(s, nkey, flags, nbytes):
+    if fits:
         counter_add(&c.thread.stats.store_no_memory, 1)
         return NO_MEMORY_STORING
     counter_add(&c.thread.stats.store_too_large, 1)
     return TOO_BIG
+
+
+cdef inline void log_deleted(conn *c, item *it, log_delete_cmd cmd) noexcept nogil:
+    if log_wants(c.thread.log, LOG_DELETIONS):
+        log_deletion(c.thread.log, cmd, ITEM_key(it), it.nkey, ITEM_clsid(it), it.nbytes)
 
 
 # ---- get, gets, gat, gats --------------------------------------------------------------------------------------------
@@ -298,7 +312,7 @@ cdef void process_update_command(conn *c, token *t, int n, store_op op) noexcept
         return
     it = item_alloc(s, t[1].value, t[1].length, flags, expiry(s, exptime), <size_t>length + 2)
     if it == NULL:
-        error = alloc_error(c, t[1].value, t[1].length, flags, <size_t>length + 2, op == NREAD_SET)
+        error = alloc_error(c, op, t[1].value, t[1].length, flags, <size_t>length + 2, op == NREAD_SET)
         out_string(c, error)
         swallow(c, <size_t>length + 2)
         return
@@ -379,6 +393,7 @@ cdef void process_delete_command(conn *c, token *t, int n) noexcept nogil:
     it = item_get_locked(s, t[1].value, t[1].length, False, &hv)
     if it != NULL:
         counter_add(&c.thread.stats.slab[ITEM_clsid(it)].delete_hits, 1)
+        log_deleted(c, it, LOG_TYPE_DELETE)
         do_item_unlink(s, it, hv)
         do_item_remove(s, it)
     item_unlock(s, hv)
@@ -470,6 +485,7 @@ cdef void process_flush_all_command(conn *c, token *t, int n) noexcept nogil:
 
 
 include "admin.pxi"
+include "admin_watch.pxi"
 
 
 cdef void process_stats_command(conn *c, const char *p, const char *end) noexcept nogil:
@@ -527,6 +543,9 @@ cdef void process_other_command(conn *c, const char *line, const char *end) noex
             return
         if token_is(&t[0], b"shutdown", 8):
             out_string(c, b"SERVER_ERROR: shutdown not enabled")
+            return
+        if token_is(&t[0], b"watch", 5):
+            process_watch_command(c, t, n)
             return
         if c.thread.debug_commands and process_debug_command(c, t, n):
             return
@@ -594,6 +613,7 @@ cdef void process_command_ascii(conn *c, const char *line, const char *end, size
             process_arithmetic_command(c, t, n, line[0] == c'i')
             return
         if word(line, b"quit", 4):
+            c.close_reason = NORMAL_CLOSE
             conn_set_state(c, conn_closing)
             return
     elif command == 5:

@@ -10,6 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
 from rmemcached.atomics cimport counter_add, relaxed_load
+from rmemcached.logger cimport close_reasons, logger
 from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, item, store
 
 cdef extern from *:
@@ -32,6 +33,7 @@ cdef enum conn_states:       # memcached's names, where it has them
     conn_rdma_read           # an item's payload is being fetched from the address the client named
     conn_swallow             # discards sbytes of input
     conn_mwrite              # replies must leave before anything else is done
+    conn_watch               # a side thread has the connection's socket
     conn_closing             # replies leave, then the connection ends
     conn_closed
 
@@ -45,6 +47,7 @@ cdef enum conn_want:         # what drive_machine returns
     WANT_PAYLOAD             # rlbytes of the item, straight into conn_payload_iov; report with conn_payload_received
     WANT_REMOTE_PAYLOAD      # rlbytes of the item from remote (an RDMA READ); then conn_payload_received or _failed
     WANT_FLUSH               # too many replies are waiting; call again when they have left
+    WANT_LENT                # nothing: a side thread reads and writes the socket until it gives the connection back
     WANT_YIELD               # reqs_per_event commands were done and more input is there; serve others, call again
     WANT_CLOSE               # send what is queued, then close
 
@@ -112,6 +115,11 @@ cdef struct stat_buf:
     size_t size
     bint failed              # out of memory: nothing more is appended
 
+cdef enum lend_result:       # what came of lending a connection to a side thread
+    LEND_OK = 0              # it is gone: the worker must not touch its socket
+    LEND_TOO_MANY
+    LEND_FAILED
+
 # What commands need of the server, given as functions so that the protocol imports nothing above it. All may be called
 # from any worker. `arg` is hooks.arg.
 cdef struct conn_hooks:
@@ -120,6 +128,8 @@ cdef struct conn_hooks:
     int (*stats)(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil
     # "rdma ..." line: writes one reply line (with \r\n) into reply; NULL where there is no RDMA.
     void (*exchange)(void *arg, conn *c, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
+    # watch: lends the connection to the logger thread, which answers. NULL: this engine cannot.
+    lend_result (*watch)(void *arg, conn *c, uint32_t eflags) noexcept nogil
     # The verbosity command.
     void (*set_verbosity)(void *arg, int level) noexcept nogil
     uint64_t verbose         # atomic. From 2 on, command and reply lines are written to stderr
@@ -141,6 +151,9 @@ cdef struct conn_thread:
     bint flush_enabled
     bint debug_commands      # debugtime and debugitem are answered
     item *debug_item_reffed  # what debugitem ref took last, for `debugitem unref reffed`
+    bint watch_enabled
+    logger *log              # never NULL
+    int cur_sfd              # of the connection being served: log entries name it
     mc_resp *free_resps      # free list
     unsigned int nfree_resps
     thread_stats stats
@@ -185,6 +198,8 @@ cdef struct conn:
     bint noreply             # of the command being done: nothing but a meta command's error is answered
     uint8_t mget             # mget_flags
     rel_time_t mget_exptime  # of a gat
+    bint lendable            # it has a socket of its own, which a side thread can take over for a while
+    uint8_t close_reason     # close_reasons
     bint remote_ok           # the engine can do RDMA READ and WRITE for this connection
     uint32_t eager           # values up to this many bytes travel in the stream even when a sink is named
     unsigned int reqs_left   # commands that may still be done in this call of drive_machine

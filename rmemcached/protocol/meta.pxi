@@ -254,8 +254,8 @@ cdef void meta_line(conn *c, const char *code, const token *t, int n, const meta
 
 cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *data, size_t length,
                        uint64_t *cas) noexcept nogil:
-    """Stores a new item under the key, whose lock is held and which has none. Its expiry is set at the flag N.
-    NULL: out of memory."""
+    """Makes an item for the key, whose lock is held and which has none. Its expiry is set at the flag N. cas: out, its
+    CAS value; NULL: nobody asks, and watchers are told of no store. NULL: out of memory."""
     cdef store *s = c.thread.store
     cdef item *it = item_alloc(s, of.key, of.nkey, 0, 0, length + 2)
     if it == NULL:
@@ -265,7 +265,9 @@ cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *d
     ITEM_set_cas(it, 0)
     if of.key_binary:
         it.it_flags |= ITEM_KEY_BINARY
-    if do_store_item(s, it, NREAD_ADD, hv, of.cas_id_in, cas, False, NULL) != STORED:
+    if cas == NULL:
+        do_item_link(s, it, hv, of.cas_id_in if of.cas_id_in != 0 else get_cas_id(s))
+    elif do_store_item(s, it, NREAD_ADD, hv, of.cas_id_in, cas, False, NULL) != STORED:
         do_item_remove(s, it)
         return NULL
     return it
@@ -479,7 +481,7 @@ cdef void process_mset_command(conn *c, const token *t, int n) noexcept nogil:
         exptime = of.autoviv_exptime if op == NREAD_APPENDVIV or op == NREAD_PREPENDVIV else of.exptime
         it = item_alloc(s, of.key, of.nkey, of.client_flags, exptime, <size_t>length + 2)
         if it == NULL:
-            error = alloc_error(c, of.key, of.nkey, of.client_flags, <size_t>length + 2, True)
+            error = alloc_error(c, op, of.key, of.nkey, of.client_flags, <size_t>length + 2, True)
     if it == NULL:
         out_errstring(c, error)
         # With a descriptor no data block follows.
@@ -601,6 +603,7 @@ cdef void process_mdelete_command(conn *c, const token *t, int n) noexcept nogil
                 ITEM_set_cas(it, of.cas_id_in if of.has_cas_in else get_cas_id(s))
             else:
                 counter_add(&stats.slab[ITEM_clsid(it)].delete_hits, 1)
+                log_deleted(c, it, LOG_TYPE_META_DELETE)
                 if not of.remove_value:
                     do_item_unlink(s, it, hv)
     if it != NULL:

@@ -2,8 +2,10 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from rmemcached.logger cimport logger
 from rmemcached.protocol.conn cimport conn, conn_hooks, stat_buf
 from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_device, rdma_limits
+from rmemcached.server.watchers cimport watchers
 from rmemcached.server.worker cimport worker
 from rmemcached.store.store cimport store
 
@@ -25,6 +27,9 @@ cdef struct settings:
     bint use_cas
     bint evict_to_free
     bint flush_enabled
+    bint watch_enabled
+    uint32_t logger_buf_size          # bytes
+    uint32_t logger_watcher_buf_size
     unsigned int hash_power
     bint rdma
     rdma_limits rdma_limits
@@ -32,6 +37,8 @@ cdef struct settings:
 cdef struct server:
     settings settings
     conn_hooks hooks
+    logger *log
+    watchers *watchers
     store *store
     rdma_device *devices[RDMA_DEVICES]   # the first is soft_iw's
     unsigned int ndevices        # 0: no RDMA

@@ -7,7 +7,7 @@ import time
 
 from rmemcached.server.sockets import ServerError, open_listeners, write_port_file
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport fprintf, stderr
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strerror, strlen
@@ -19,16 +19,22 @@ from rmemcached.linux cimport (
     MSG_DONTWAIT, MSG_NOSIGNAL, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIG_BLOCK, SIG_SETMASK,
     SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, SO_KEEPALIVE, TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, accept4, close,
     epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno, itimerspec, pthread_join, pthread_sigmask, read, send,
-    setsockopt, sigaddset, sigemptyset, signalfd, signalfd_siginfo, sigset_t, timerfd_create, timerfd_settime,
+    setsockopt, sigaddset, sigemptyset, signalfd, signalfd_siginfo, sigset_t, sockaddr, socklen_t, timerfd_create,
+    timerfd_settime,
 )
-from rmemcached.protocol.conn cimport conn
+from rmemcached.logger cimport LOG_LOCAL, LOG_TCP, log_peer, logger_create, logger_destroy
+from rmemcached.protocol.conn cimport conn, lend_result
 from rmemcached.rdma_conn cimport (
     TRANSPORT_SOFT_IW, TRANSPORT_VERBS, rdma_device, rdma_device_add_extent, rdma_device_close, rdma_device_open,
     rdma_exchange, rdma_transport,
 )
 from rmemcached.server.stats cimport server_stats
+from rmemcached.server.watchers cimport (
+    watchers_add, watchers_create, watchers_destroy, watchers_start, watchers_stop,
+)
 from rmemcached.server.worker cimport (
-    connection, connection_rdma_failed, worker_destroy, worker_dispatch, worker_init, worker_start, worker_wake,
+    connection, connection_rdma_failed, worker_destroy, worker_dispatch, worker_give_back, worker_init, worker_start,
+    worker_wake,
 )
 from rmemcached.store.store cimport (
     ARENA_EXTENT, class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_largest_class,
@@ -71,6 +77,8 @@ cdef void cn_exchange(connection *cn, const char *line, size_t length, char *rep
     rc = rdma_exchange(cn.w.rdma, cn.w.ndevices, cn, cn.fd, cn.rdma != NULL, line, length, reply, reply_size)
     if rc != NULL:
         cn.rdma = rc
+        # It can end at any moment now, which is no time for its socket to be elsewhere.
+        cn.c.lendable = False
 
 
 cdef void copy_text(char *out, size_t size, const char *text) noexcept nogil:
@@ -79,6 +87,15 @@ cdef void copy_text(char *out, size_t size, const char *text) noexcept nogil:
         out[i] = text[i]
         i += 1
     out[i] = 0
+
+
+cdef lend_result hook_watch(void *arg, conn *c, uint32_t eflags) noexcept nogil:
+    cdef connection *cn = <connection *>c
+    return watchers_add((<server *>arg).watchers, cn, cn.fd, eflags)
+
+
+cdef void watcher_gone(void *owner) noexcept nogil:
+    worker_give_back(<connection *>owner, True)
 
 
 cdef void hook_verbosity(void *arg, int level) noexcept nogil:
@@ -104,8 +121,17 @@ cdef void accept_all(server *s, int fd) noexcept nogil:
     cdef int sfd, one = 1
     cdef worker *w
     cdef const char *full = b"ERROR Too many open connections\r\n"
+    cdef log_peer peer
+    cdef socklen_t length
     while True:
-        sfd = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+        memset(&peer, 0, sizeof(peer))
+        length = sizeof(peer.addr)
+        if s.settings.socketpath == NULL:
+            peer.transport = LOG_TCP
+            sfd = accept4(fd, <sockaddr *>&peer.addr, &length, SOCK_NONBLOCK | SOCK_CLOEXEC)
+        else:
+            peer.transport = LOG_LOCAL
+            sfd = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
         if sfd < 0:
             if errno == EINTR or errno == ECONNABORTED:
                 continue
@@ -127,7 +153,7 @@ cdef void accept_all(server *s, int fd) noexcept nogil:
         fetch_add(&s.total_connections, 1)
         w = &s.workers[s.next_worker]
         s.next_worker = (s.next_worker + 1) % s.settings.num_threads
-        if worker_dispatch(w, sfd) != 0:
+        if worker_dispatch(w, sfd, &peer) != 0:
             close(sfd)
             fetch_sub(&s.curr_connections, 1)
 
@@ -215,6 +241,9 @@ cdef class Server:
         s.settings.use_cas = settings.use_cas
         s.settings.evict_to_free = settings.evict_to_free
         s.settings.flush_enabled = settings.flush_enabled
+        s.settings.watch_enabled = settings.watch_enabled
+        s.settings.logger_buf_size = settings.logger_buf_size
+        s.settings.logger_watcher_buf_size = settings.logger_watcher_buf_size
         s.settings.hash_power = settings.hash_power
         s.hooks.verbose = settings.verbose
         s.settings.rdma = settings.rdma and settings.socket_path is None
@@ -282,6 +311,13 @@ cdef class Server:
         for i in range(min(len(wanted.slab_sizes), 63)):
             config.slab_sizes[i] = wanted.slab_sizes[i]
         config.track_sizes = wanted.track_sizes
+        s.log = logger_create(s.settings.logger_buf_size)
+        if s.log == NULL:
+            raise ServerError(f"the logger: {os.strerror(errno)}")
+        s.watchers = watchers_create(s.log, s.settings.logger_watcher_buf_size, watcher_gone)
+        if s.watchers == NULL:
+            raise MemoryError()
+        config.log = s.log
         config.extent_added = extent_added
         config.extent_arg = s
         s.store = store_create(&config, &problem)
@@ -292,6 +328,7 @@ cdef class Server:
         s.hooks.arg = s
         s.hooks.stats = server_stats
         s.hooks.exchange = hook_exchange
+        s.hooks.watch = hook_watch
         s.hooks.set_verbosity = hook_verbosity
         s.workers = <worker *>calloc(s.settings.num_threads, sizeof(worker))
         if s.workers == NULL:
@@ -303,6 +340,8 @@ cdef class Server:
             w.thread.reqs_per_event = s.settings.reqs_per_event
             w.thread.cas_enabled = s.settings.use_cas
             w.thread.flush_enabled = s.settings.flush_enabled
+            w.thread.watch_enabled = s.settings.watch_enabled
+            w.thread.log = s.log
             w.thread.debug_commands = self.settings.debug_commands
             w.devices = s.devices
             w.ndevices = s.ndevices
@@ -381,6 +420,9 @@ cdef class Server:
         """Frees all that start made; workers have been joined."""
         cdef server *s = &self.s
         cdef unsigned int i
+        if s.watchers != NULL:
+            with nogil:
+                watchers_stop(s.watchers)
         if s.workers != NULL:
             for i in range(s.settings.num_threads):
                 # worker_init did not get that far when its queue's tail is unset.
@@ -394,6 +436,12 @@ cdef class Server:
         if s.store != NULL:
             store_destroy(s.store)
             s.store = NULL
+        if s.watchers != NULL:
+            watchers_destroy(s.watchers)
+            s.watchers = NULL
+        if s.log != NULL:
+            logger_destroy(s.log)
+            s.log = NULL
         for fd in (s.epfd, s.signal_fd, s.timer_fd):
             if fd >= 0:
                 close(fd)
@@ -453,6 +501,9 @@ cdef class Server:
             for listener in self.sockets:
                 if listener.transport != "udp" and watch(s.epfd, listener.sock.fileno()) != 0:
                     raise ServerError(f"the listener: {os.strerror(errno)}")
+            err = watchers_start(s.watchers)
+            if err:
+                raise ServerError(f"can't create thread: {os.strerror(err)}")
             for i in range(s.settings.num_threads):
                 err = worker_start(&s.workers[i])
                 if err:

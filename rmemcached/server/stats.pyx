@@ -11,6 +11,7 @@ from rmemcached.protocol.conn cimport (
 )
 from rmemcached.rdma_conn cimport rdma_stats
 from rmemcached.server.server cimport server
+from rmemcached.server.watchers cimport watcher_stats, watchers_get_stats, watchers_reset_stats
 from rmemcached.store.store cimport (
     ITEM_UPDATE_INTERVAL, MAX_NUMBER_OF_SLAB_CLASSES, class_stats, store_get_class_stats, store_get_stats,
     store_reset_stats, store_stats, store_time,
@@ -64,6 +65,7 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     cdef thread_stats t
     cdef slab_counters c
     cdef store_stats st
+    cdef watcher_stats ws
     cdef rusage usage
     cdef int k
     cdef unsigned int i
@@ -124,6 +126,12 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"hash_bytes", st.hash_bytes)
     stat_append(out, b"hash_is_expanding", st.hash_is_expanding)
     stat_append(out, b"malloc_fails", st.malloc_fails)
+    watchers_get_stats(s.watchers, &ws)
+    stat_append(out, b"log_worker_dropped", ws.dropped)
+    stat_append(out, b"log_worker_written", ws.written)
+    stat_append(out, b"log_watcher_skipped", ws.skipped)
+    stat_append(out, b"log_watcher_sent", ws.sent)
+    stat_append(out, b"log_watchers", ws.count)
     stat_append(out, b"bytes", st.curr_bytes)
     stat_append(out, b"curr_items", st.curr_items)
     stat_append(out, b"total_items", st.total_items)
@@ -229,6 +237,7 @@ cdef void reset(server *s) noexcept nogil:
     relaxed_store(&s.total_connections, 0)
     relaxed_store(&s.rejected_connections, 0)
     store_reset_stats(s.store)
+    watchers_reset_stats(s.watchers)
 
 
 cdef inline bint named(const char *sub, size_t nsub, const char *name) noexcept nogil:

@@ -4,6 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rmemcached.linux cimport pthread_mutex_t, pthread_t
+from rmemcached.logger cimport log_peer
 from rmemcached.protocol.conn cimport conn, conn_thread
 from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_conn, rdma_device, rdma_thread
 
@@ -18,8 +19,9 @@ cdef enum connection_flags:
     CONNECTION_RUNNABLE = 4      # in the worker's run queue
     CONNECTION_BLOCKED = 8       # output waits for the socket; nothing is read meanwhile
     CONNECTION_CLOSING = 16      # to be closed when its output has left
+    CONNECTION_LENT = 32         # a side thread has the socket; the worker touches nothing but this structure
 
-# One accepted socket. Owned by its worker; only the worker touches it.
+# One accepted socket. Owned by its worker; only the worker touches it, except where noted.
 cdef struct connection:
     conn c                       # first: hooks get a conn * and cast
     worker *w
@@ -32,19 +34,22 @@ cdef struct connection:
     int fd                       # -1: closed, waits to be freed at the end of the turn
     uint32_t events              # epoll interest
     uint32_t opened              # store time of the accept
+    log_peer peer
+    bint ended_by_side           # written by the side thread that gives it back: it is to be closed
     uint8_t flags
 
 # A socket on its way from the listener to a worker.
 cdef struct handover:
     handover *next
     int fd
+    log_peer peer
 
 cdef struct worker:
     conn_thread thread           # first. Owned by the worker; its statistics are read by others
     # set before the thread starts, then constant
     pthread_t id
     int epfd
-    int notify_fd                # eventfd: something is in `queue`, or `stop` is set
+    int notify_fd                # eventfd: something is in `queue` or `given_back`, or `stop` is set
     rdma_device **devices        # the server's, ndevices of them; the first is soft_iw's
     unsigned int ndevices        # 0: no RDMA
     rdma_thread *rdma[RDMA_DEVICES]   # the worker's part of each
@@ -55,6 +60,7 @@ cdef struct worker:
     pthread_mutex_t queue_lock
     handover *queue_head
     handover **queue_tail
+    connection *given_back       # by side threads; linked by run_next, which a lent connection has no other use for
     # the worker's own
     char *rbuf
     connection *connections
@@ -71,7 +77,9 @@ cdef struct worker:
 
 cdef int worker_init(worker *w) noexcept nogil
 cdef int worker_start(worker *w) noexcept nogil
-cdef int worker_dispatch(worker *w, int fd) noexcept nogil
+cdef int worker_dispatch(worker *w, int fd, const log_peer *peer) noexcept nogil
+# A side thread is done with a connection that was lent to it; ended: nothing more can be sent on it.
+cdef void worker_give_back(connection *cn, bint ended) noexcept nogil
 cdef void worker_wake(worker *w) noexcept nogil
 cdef void worker_destroy(worker *w) noexcept nogil
 # rdma_failed_fn: owner is a connection

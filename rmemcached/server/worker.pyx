@@ -20,9 +20,13 @@ from rmemcached.linux cimport (
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, read, readv, recv, sched_yield,
     send, sendmsg, timespec, write,
 )
+from rmemcached.logger cimport (
+    LOG_CONNEVENTS, NORMAL_CLOSE, close_reasons, log_conn_close, log_conn_new, log_thread_sfd, log_wants,
+)
 from rmemcached.protocol.conn cimport (
-    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_YIELD, conn_gather, conn_init, conn_logs, conn_payload_iov,
-    conn_payload_received, conn_release, conn_sent, conn_thread_release, conn_want,
+    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, conn_gather, conn_init, conn_logs,
+    conn_new_cmd, conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_set_state, conn_thread_release,
+    conn_want,
 )
 from rmemcached.rdma_conn cimport (
     RDMA_DEVICES, rdma_conn_destroy, rdma_stream_request, rdma_thread_create, rdma_thread_destroy, rdma_thread_expects,
@@ -50,13 +54,15 @@ cdef void connection_interest(connection *cn, uint32_t events) noexcept nogil:
     cn.events = events
 
 
-cdef connection *connection_open(worker *w, int fd) noexcept nogil:
+cdef connection *connection_open(worker *w, int fd, const log_peer *peer) noexcept nogil:
     cdef connection *cn = <connection *>calloc(1, sizeof(connection))
     cdef epoll_event ev
     if cn == NULL:
         return NULL
     conn_init(&cn.c, &w.thread)
     cn.c.sfd = fd
+    cn.c.lendable = True
+    cn.peer = peer[0]
     if conn_logs(&cn.c):
         fprintf(stderr, b"<%d new auto-negotiating client connection\n", fd)
     cn.w = w
@@ -73,6 +79,8 @@ cdef connection *connection_open(worker *w, int fd) noexcept nogil:
     if cn.next != NULL:
         cn.next.prev = cn
     w.connections = cn
+    if log_wants(w.thread.log, LOG_CONNEVENTS):
+        log_conn_new(w.thread.log, &cn.peer, fd)
     relaxed_store(&w.nconnections, w.nconnections + 1)
     return cn
 
@@ -86,6 +94,8 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
     if cn.rdma != NULL:
         rdma_conn_destroy(cn.rdma)
         cn.rdma = NULL
+    if log_wants(w.thread.log, LOG_CONNEVENTS):
+        log_conn_close(w.thread.log, &cn.peer, cn.fd, <close_reasons>cn.c.close_reason)
     if conn_logs(&cn.c):
         fprintf(stderr, b"<%d connection closed.\n", cn.fd)
     if close_fd:
@@ -199,6 +209,28 @@ cdef int connection_flush(connection *cn) noexcept nogil:
     return 1
 
 
+cdef void connection_lent(connection *cn) noexcept nogil:
+    """A side thread has taken the socket over. Input behind the command waits until it is given back."""
+    if not keep_input(cn):
+        cn.flags |= CONNECTION_CLOSING
+        cn.c.rbytes = 0
+    cn.flags |= CONNECTION_LENT
+    epoll_ctl(cn.w.epfd, EPOLL_CTL_DEL, cn.fd, NULL)
+
+
+cdef void connection_returned(connection *cn) noexcept nogil:
+    """A side thread gave the connection back."""
+    cdef epoll_event ev
+    cn.flags &= ~CONNECTION_LENT
+    ev.events = cn.events = EPOLLIN
+    ev.data.ptr = cn
+    if cn.ended_by_side or cn.flags & CONNECTION_CLOSING or epoll_ctl(cn.w.epfd, EPOLL_CTL_ADD, cn.fd, &ev) != 0:
+        connection_end(cn, True)
+        return
+    conn_set_state(&cn.c, conn_new_cmd)
+    connection_run(cn)
+
+
 cdef void connection_run(connection *cn) noexcept nogil:
     """Runs the machine over the input that is there, sends the replies, and arranges for what is wanted next."""
     cdef conn_want want
@@ -224,6 +256,9 @@ cdef void connection_run(connection *cn) noexcept nogil:
         if want == WANT_INPUT or want == WANT_PAYLOAD:
             if not keep_input(cn):
                 connection_end(cn, True)
+            return
+        if want == WANT_LENT:
+            connection_lent(cn)
             return
         if want == WANT_YIELD:
             if not keep_input(cn):
@@ -310,6 +345,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
                 connection_run(cn)
                 return
         if n == 0:
+            c.close_reason = NORMAL_CLOSE
             connection_end(cn, True)
             return
         if errno == EINTR:
@@ -337,6 +373,8 @@ cdef void connection_writable(connection *cn) noexcept nogil:
 cdef void take_handovers(worker *w) noexcept nogil:
     cdef handover *h
     cdef handover *following
+    cdef connection *cn
+    cdef connection *next_back
     cdef uint64_t count
     if read(w.notify_fd, &count, sizeof(count)) < 0 and errno != EAGAIN:
         return
@@ -344,10 +382,16 @@ cdef void take_handovers(worker *w) noexcept nogil:
     h = w.queue_head
     w.queue_head = NULL
     w.queue_tail = &w.queue_head
+    cn = w.given_back
+    w.given_back = NULL
     pthread_mutex_unlock(&w.queue_lock)
+    while cn != NULL:
+        next_back = cn.run_next
+        connection_returned(cn)
+        cn = next_back
     while h != NULL:
         following = h.next
-        if connection_open(w, h.fd) == NULL:
+        if connection_open(w, h.fd, &h.peer) == NULL:
             close(h.fd)
             fetch_sub(w.curr_connections, 1)
         free(h)
@@ -441,6 +485,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
     cdef int i, n
     cdef unsigned int k
     cdef unsigned int rdma_ready     # bit per device, as is rdma_runnable
+    log_thread_sfd(&w.thread.cur_sfd)
     while not load_acquire(w.stop):
         n = epoll_wait(w.epfd, events, MAX_EVENTS, wait_time(w))
         if n > 0 and w.spin_until:
@@ -518,19 +563,30 @@ cdef void worker_wake(worker *w) noexcept nogil:
         pass
 
 
-cdef int worker_dispatch(worker *w, int fd) noexcept nogil:
+cdef int worker_dispatch(worker *w, int fd, const log_peer *peer) noexcept nogil:
     """Hands an accepted, non-blocking socket to the worker. Any thread. -1: out of memory, fd is still the caller's."""
     cdef handover *h = <handover *>malloc(sizeof(handover))
     if h == NULL:
         return -1
     h.next = NULL
     h.fd = fd
+    h.peer = peer[0]
     pthread_mutex_lock(&w.queue_lock)
     w.queue_tail[0] = h
     w.queue_tail = &h.next
     pthread_mutex_unlock(&w.queue_lock)
     worker_wake(w)
     return 0
+
+
+cdef void worker_give_back(connection *cn, bint ended) noexcept nogil:
+    cdef worker *w = cn.w
+    cn.ended_by_side = ended
+    pthread_mutex_lock(&w.queue_lock)
+    cn.run_next = w.given_back
+    w.given_back = cn
+    pthread_mutex_unlock(&w.queue_lock)
+    worker_wake(w)
 
 
 cdef void worker_destroy(worker *w) noexcept nogil:

@@ -301,19 +301,26 @@ cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
 cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil:
     """item_get for a caller that holds the item lock."""
     cdef item *it = assoc_find(s, key, nkey, hv)
-    if it == NULL:
-        return NULL
-    if item_is_flushed(s, it):
-        do_item_unlink(s, it, hv)
-        fetch_add(&s.get_flushed, 1)
-        return NULL
-    if it.exptime != 0 and it.exptime <= store_time(s):
-        do_item_unlink(s, it, hv)
-        fetch_add(&s.get_expired, 1)
-        return NULL
-    fetch_add(&it.refcount, 1)
-    if do_update:
-        do_item_bump(s, it, hv)
+    cdef log_fetch_status status = LOG_NOT_FOUND
+    if it != NULL:
+        if item_is_flushed(s, it):
+            do_item_unlink(s, it, hv)
+            fetch_add(&s.get_flushed, 1)
+            it = NULL
+            status = LOG_FLUSHED
+        elif it.exptime != 0 and it.exptime <= store_time(s):
+            do_item_unlink(s, it, hv)
+            fetch_add(&s.get_expired, 1)
+            it = NULL
+            status = LOG_EXPIRED
+        else:
+            fetch_add(&it.refcount, 1)
+            if do_update:
+                do_item_bump(s, it, hv)
+            status = LOG_FOUND
+    if log_wants(s.config.log, LOG_FETCHERS):
+        log_item_get(s.config.log, status, key, nkey, it.nbytes if it != NULL else 0,
+                     ITEM_clsid(it) if it != NULL else 0)
     return it
 
 
@@ -416,6 +423,9 @@ cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv,
         result = STORED
         if cas_out != NULL:
             cas_out[0] = ITEM_get_cas(it)
+    if log_wants(s.config.log, LOG_MUTATIONS):
+        log_item_store(s.config.log, result, op, ITEM_key(it), it.nkey, it.nbytes,
+                       it.exptime - store_time(s) if it.exptime != 0 else 0, ITEM_clsid(it))
     if old != NULL:
         do_item_remove(s, old)
     if joined != NULL:

@@ -98,6 +98,7 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, bint evict) noexcept nogil:
                     q.stats.evicted_unfetched += 1
                 if it.it_flags & ITEM_ACTIVE:
                     q.stats.evicted_active += 1
+                log_evicted(s, it)
                 _item_unlink_nolock(s, q, it, hv)
                 removed += 1
             tries = 0

@@ -14,6 +14,7 @@ from libc.string cimport memcpy
 from posix.uio cimport iovec
 
 from rmemcached.atomics cimport relaxed_load
+from rmemcached.logger cimport logger
 
 # Seconds since store_process_started(); 0 = never. The clock begins at ITEM_UPDATE_INTERVAL + 2, as memcached's does,
 # so that neither "now" nor "a bump interval ago" is ever 0: uptime is store_time() - ITEM_UPDATE_INTERVAL.
@@ -173,6 +174,7 @@ cdef struct store_config:
     bint preallocate                  # -L: take (and touch) all memory at start
     uint32_t slab_sizes[64]     # -o slab_sizes: chunk sizes, ended by 0; [0] = 0: by factor
     bint track_sizes            # count items by size for `stats sizes`
+    logger *log                 # fetches, stores and evictions are logged there; NULL: nowhere
     extent_fn extent_added      # called (under the slabs lock) before an extent of the arena is first used; may be NULL
     void *extent_arg
 
@@ -293,6 +295,7 @@ cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil
 cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil
 cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas_in, uint64_t *cas_out,
                                 bint set_stale, int *nbytes_out) noexcept nogil
+cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil
 cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv, uint64_t cas_in, uint64_t *cas_out,
                                    bint set_stale, int *nbytes_out) noexcept nogil
 cdef delta_result_type add_delta(store *s, const char *key, size_t nkey, bint incr, uint64_t delta, char *buf,

@@ -9,6 +9,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
 from rmemcached.atomics cimport fetch_add, fetch_sub, load_acquire, relaxed_load, relaxed_store, store_release
+from rmemcached.logger cimport (
+    LOG_EVICTIONS, LOG_EXPIRED, LOG_FETCHERS, LOG_FLUSHED, LOG_FOUND, LOG_MUTATIONS, LOG_NOT_FOUND, log_eviction,
+    log_fetch_status, log_item_get, log_item_store, log_wants, logger_none,
+)
 
 
 cdef extern from "<time.h>" nogil:
@@ -217,6 +221,7 @@ cdef struct store:
 
 include "slabs.pxi"
 include "assoc.pxi"
+include "log.pxi"
 include "lru.pxi"
 include "items.pxi"
 include "crawler.pxi"
@@ -318,6 +323,8 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
         error[0] = b"out of memory"
         return NULL
     s.config = config[0]
+    if s.config.log == NULL:
+        s.config.log = logger_none()
     s.cas_id = 1
     pthread_mutex_init(&s.slabs_lock, NULL)
     pthread_mutex_init(&s.grow_lock, NULL)

@@ -1,0 +1,131 @@
+"""Log entries for watchers: what happens in the store, the protocol and the workers, as memcached's `watch` shows it.
+
+Threads that have something to tell append entries to a ring of their own, without a lock; one reader (the logger
+thread of `rmemcached/server/watchers`) takes them out in the order of their gid and renders the lines. Nothing is
+written while nobody watches: `log_wants` is one relaxed load. memcached: logger.c, logger.h.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from rmemcached.atomics cimport relaxed_load
+from rmemcached.linux cimport pthread_mutex_t, sockaddr_in6
+
+cdef enum log_eflags:            # memcached's bits
+    LOG_SYSEVENTS = 1 << 1       # what background threads do
+    LOG_FETCHERS = 1 << 2        # lookups
+    LOG_MUTATIONS = 1 << 3       # stores
+    LOG_CONNEVENTS = 1 << 5
+    LOG_EVICTIONS = 1 << 6
+    LOG_RAWCMDS = 1 << 9         # memcached knows the word and logs nothing for it; so do the proxy's three
+    LOG_PROXYREQS = 1 << 10
+    LOG_PROXYEVENTS = 1 << 11
+    LOG_PROXYUSER = 1 << 12
+    LOG_DELETIONS = 1 << 13
+
+cdef enum log_fetch_status:      # of log_item_get
+    LOG_NOT_FOUND = 0
+    LOG_FOUND
+    LOG_FLUSHED
+    LOG_EXPIRED
+
+cdef enum log_delete_cmd:        # of log_deletion
+    LOG_TYPE_DELETE = 1
+    LOG_TYPE_META_DELETE
+
+cdef enum log_transport:
+    LOG_LOCAL = 0                # UNIX socket
+    LOG_TCP
+    LOG_UDP
+
+cdef enum close_reasons:         # why a connection ended
+    ERROR_CLOSE = 0
+    NORMAL_CLOSE
+    IDLE_TIMEOUT_CLOSE
+    SHUTDOWN_CLOSE
+
+cdef enum:
+    LOG_LINE_MAX = 1280          # bytes of a rendered line, its NUL included
+    LOG_TEXT_MAX = 512           # bytes of a text entry
+    LOG_PAD = 64
+
+# The peer of a connection. Owned by the connection.
+cdef struct log_peer:
+    sockaddr_in6 addr            # or a sockaddr_in; sin6_family 0: a UNIX socket
+    uint8_t transport            # log_transport
+
+cdef struct log_ring             # one writing thread's entries; complete in logger.pyx
+
+cdef struct logger:
+    uint32_t flags               # atomic: log_eflags that somebody watches; written by the reader
+    char pad_after_flags[LOG_PAD]
+    uint64_t gid                 # atomic: number of the newest entry
+    uint32_t reader_waits        # atomic: the reader sleeps until wake_fd is readable
+    int wake_fd                  # eventfd. Constant, as the two below
+    size_t ring_size             # bytes of a ring
+    uint64_t serial              # tells loggers of one process apart
+    uint64_t unplaced            # atomic: entries lost because there was no memory for a ring
+    pthread_mutex_t lock
+    log_ring *rings              # under lock; a ring lives as long as the logger
+
+cdef struct log_entry:           # as it lies in a ring; what follows depends on the event
+    uint32_t size                # bytes with what follows, a multiple of 8
+    uint16_t event
+    uint16_t eflags
+    uint64_t gid
+    int64_t seconds              # time of day
+    int64_t micros
+
+cdef struct log_stats:
+    uint64_t worker_dropped
+    uint64_t worker_written
+
+# ring_size: bytes of each writing thread's buffer. NULL: no memory, or no descriptor (errno).
+cdef logger *logger_create(size_t ring_size) noexcept nogil
+# No thread may log any more.
+cdef void logger_destroy(logger *log) noexcept nogil
+# A logger that nobody ever watches, for a store on its own.
+cdef logger *logger_none() noexcept nogil
+
+cdef inline bint log_wants(const logger *log, uint32_t eflags) noexcept nogil:
+    """Whether anybody watches for such events. The log functions below are called only then."""
+    return (<uint32_t>relaxed_load(&(<logger *>log).flags) & eflags) != 0
+
+# --- writing; any thread ---
+# `sfd` is what the calling thread's entries name as cfd=; it is read with each entry and outlives the thread.
+cdef void log_thread_sfd(const int *sfd) noexcept nogil
+# nbytes as in item.nbytes, with the line end; 0: no item
+cdef void log_item_get(logger *log, log_fetch_status status, const char *key, size_t nkey, int32_t nbytes,
+                       unsigned int clsid) noexcept nogil
+# status: a store_item_type; cmd: a store_op, 0: none; ttl: seconds, 0: never expires
+cdef void log_item_store(logger *log, int status, int cmd, const char *key, size_t nkey, int32_t nbytes, uint32_t ttl,
+                         unsigned int clsid) noexcept nogil
+# ttl: seconds, -1: never expires; la: seconds since the last access
+cdef void log_eviction(logger *log, const char *key, size_t nkey, bint fetched, int64_t ttl, uint32_t la,
+                       unsigned int clsid, int32_t nbytes) noexcept nogil
+cdef void log_deletion(logger *log, log_delete_cmd cmd, const char *key, size_t nkey, unsigned int clsid,
+                       int32_t nbytes) noexcept nogil
+cdef void log_conn_new(logger *log, const log_peer *peer, int sfd) noexcept nogil
+cdef void log_conn_close(logger *log, const log_peer *peer, int sfd, close_reasons reason) noexcept nogil
+# A line of "type=... name=value ..."; cut after LOG_TEXT_MAX bytes
+cdef void log_text(logger *log, uint32_t eflags, const char *text) noexcept nogil
+
+# --- reading; one thread, with log.lock held ---
+# Begins a round: the entries there are now.
+cdef void log_round(logger *log) noexcept nogil
+# The round's next entry, oldest gid first, or NULL. It stays where it is until log_done.
+cdef log_entry *log_next(logger *log, log_ring **ring) noexcept nogil
+cdef void log_done(log_ring *ring, log_entry *e) noexcept nogil
+# Whether there are entries that no round has taken.
+cdef bint log_waiting(logger *log) noexcept nogil
+# The line of an entry, with its \n, into LOG_LINE_MAX bytes. Returns its length.
+cdef size_t log_render(const log_entry *e, char *out) noexcept nogil
+cdef uint64_t log_next_gid(logger *log) noexcept nogil
+# Writer or reader without the lock: wakes the reader, whether or not it sleeps.
+cdef void log_wake(logger *log) noexcept nogil
+# Sums of all rings. log.lock is held.
+cdef void log_get_stats(logger *log, log_stats *out) noexcept nogil
+
+# key in the letters of a URI: all but letters, digits and -._~ as %XX. out has room for three bytes per byte. Returns
+# the end.
+cdef char *uri_encode(const char *key, size_t nkey, char *out) noexcept nogil

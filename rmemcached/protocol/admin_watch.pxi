@@ -1,0 +1,61 @@
+# Commands that lend the connection to a side thread. Included by ascii.pyx. memcached: proto_text.c.
+
+cdef struct watch_word:
+    const char *name
+    uint32_t eflag
+
+# In memcached's order: what a word that was cut short means is the first that begins so.
+cdef watch_word[10] WATCH_WORDS = [
+    watch_word(b"rawcmds", LOG_RAWCMDS), watch_word(b"evictions", LOG_EVICTIONS),
+    watch_word(b"fetchers", LOG_FETCHERS), watch_word(b"mutations", LOG_MUTATIONS),
+    watch_word(b"sysevents", LOG_SYSEVENTS), watch_word(b"connevents", LOG_CONNEVENTS),
+    watch_word(b"proxyreqs", LOG_PROXYREQS), watch_word(b"proxyevents", LOG_PROXYEVENTS),
+    watch_word(b"proxyuser", LOG_PROXYUSER), watch_word(b"deletions", LOG_DELETIONS),
+]
+
+
+cdef bint can_lend(conn *c, const char *pipelined) noexcept nogil:
+    """Whether a side thread can have the connection now; if not, answers why. `pipelined` is the answer to a command
+    behind others of the same batch: their replies would have to leave first."""
+    if not c.lendable:
+        out_errstring(c, b"CLIENT_ERROR not on this connection: it has no socket of its own")
+        return False
+    if c.npending or c.reqs_left != c.thread.reqs_per_event:
+        out_errstring(c, pipelined)
+        return False
+    return True
+
+
+cdef uint32_t watch_eflag(const token *t) noexcept nogil:
+    cdef size_t i
+    for i in range(10):
+        if strncmp(t.value, WATCH_WORDS[i].name, t.length) == 0:
+            return WATCH_WORDS[i].eflag
+    return 0
+
+
+cdef void process_watch_command(conn *c, const token *t, int n) noexcept nogil:
+    """watch [word ...]; without a word: fetchers."""
+    cdef const conn_hooks *hooks = c.thread.hooks
+    cdef uint32_t eflags = LOG_FETCHERS if n == 1 else 0
+    cdef uint32_t eflag
+    cdef lend_result result
+    cdef int i
+    if not c.thread.watch_enabled or hooks.watch == NULL:
+        out_errstring(c, b"CLIENT_ERROR watch commands not allowed")
+        return
+    if not can_lend(c, b"ERROR cannot pipeline other commands before watch"):
+        return
+    for i in range(1, n):
+        eflag = watch_eflag(&t[i])
+        if eflag == 0:
+            out_errstring(c, b"ERROR")
+            return
+        eflags |= eflag
+    # From here on the other thread may be at work already.
+    conn_set_state(c, conn_watch)
+    result = hooks.watch(hooks.arg, c, eflags)
+    if result == LEND_TOO_MANY:
+        out_errstring(c, b"WATCHER_TOO_MANY log watcher limit reached")
+    elif result != LEND_OK:
+        out_errstring(c, b"WATCHER_FAILED failed to add log watcher")

@@ -1,0 +1,39 @@
+"""The logger thread: takes log entries out of the rings and writes their lines to the connections that watch.
+
+A watcher's connection is lent by its worker: while it is here, only the logger thread reads and writes its socket, and
+it goes back through `release` to be closed. memcached: logger.c.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint32_t, uint64_t
+
+from rmemcached.logger cimport logger
+from rmemcached.protocol.conn cimport lend_result
+
+cdef enum:
+    WATCHER_LIMIT = 20
+
+# Called by the logger thread: it is done with the socket, which is to be closed.
+ctypedef void (*watcher_release_fn)(void *owner) noexcept nogil
+
+cdef struct watchers         # complete in watchers.pyx
+
+cdef struct watcher_stats:   # since the start or the last reset
+    uint64_t dropped         # entries that a thread's full ring had no room for
+    uint64_t written
+    uint64_t skipped         # lines that a watcher's full buffer had no room for
+    uint64_t sent
+    uint64_t count           # watchers now
+
+# buffer_size: bytes of output that wait for each watcher. NULL: no memory.
+cdef watchers *watchers_create(logger *log, size_t buffer_size, watcher_release_fn release) noexcept nogil
+# Returns 0 or an errno.
+cdef int watchers_start(watchers *ws) noexcept nogil
+# Ends the thread, after a last attempt to send what waits. The sockets stay open: their owners close them.
+cdef void watchers_stop(watchers *ws) noexcept nogil
+cdef void watchers_destroy(watchers *ws) noexcept nogil
+# Lends a non-blocking socket. Any thread. The thread answers OK and then sends what matches eflags (log_eflags).
+cdef lend_result watchers_add(watchers *ws, void *owner, int fd, uint32_t eflags) noexcept nogil
+# Any thread.
+cdef void watchers_get_stats(watchers *ws, watcher_stats *out) noexcept nogil
+cdef void watchers_reset_stats(watchers *ws) noexcept nogil
