@@ -49,6 +49,11 @@ cdef enum:
     LOG_TEXT_MAX = 512           # bytes of a text entry
     LOG_PAD = 64
 
+cdef enum log_reader_state:
+    READER_AWAKE = 0
+    READER_SLEEPS                # until wake_fd is readable: whoever writes an entry sees to that
+    READER_NAPS                  # a moment, so that entries gather; a ring that fills up wakes it
+
 # The peer of a connection. Owned by the connection.
 cdef struct log_peer:
     sockaddr_in6 addr            # or a sockaddr_in; sin6_family 0: a UNIX socket
@@ -60,7 +65,7 @@ cdef struct logger:
     uint32_t flags               # atomic: log_eflags that somebody watches; written by the reader
     char pad_after_flags[LOG_PAD]
     uint64_t gid                 # atomic: number of the newest entry
-    uint32_t reader_waits        # atomic: the reader sleeps until wake_fd is readable
+    uint32_t reader_waits        # atomic: a log_reader_state
     int wake_fd                  # eventfd. Constant, as the two below
     size_t ring_size             # bytes of a ring
     uint64_t serial              # tells loggers of one process apart

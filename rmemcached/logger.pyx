@@ -188,17 +188,19 @@ cdef log_entry *reserve(logger *log, log_events event, uint32_t eflags, size_t b
 
 
 cdef void publish(logger *log, log_ring *ring) noexcept nogil:
+    cdef uint64_t waits
     store_release(&ring.head, ring.reserved)
     counter_add(&ring.written, 1)
     # Either the reader sees the entry before it sleeps, or this thread sees that it does.
     full_fence()
-    if relaxed_load(&log.reader_waits):
+    waits = relaxed_load(&log.reader_waits)
+    if waits == READER_SLEEPS or (waits == READER_NAPS and ring.head - load_acquire(&ring.tail) > ring.size // 2):
         log_wake(log)
 
 
 cdef void log_wake(logger *log) noexcept nogil:
     cdef uint64_t one = 1
-    if exchange(&log.reader_waits, 0):
+    if exchange(&log.reader_waits, READER_AWAKE):
         while write(log.wake_fd, &one, sizeof(one)) < 0 and errno == EINTR:
             pass
 

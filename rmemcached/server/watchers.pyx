@@ -1,7 +1,8 @@
 """Watchers: each has a ring of bytes that wait for its socket.
 
-The thread sleeps in poll until an entry is logged, a watcher can take more, or one has hung up. A line that finds a
-watcher's ring full is skipped for that watcher, and the next that fits is preceded by their number.
+The thread sleeps in poll until an entry is logged, a watcher can take more, or one has hung up. After
+work it naps for a moment, so that a busy daemon's lines leave many at a time. A line that finds a watcher's ring full
+is skipped for that watcher, and the next that fits is preceded by their number.
 """
 
 from libc.stdio cimport snprintf
@@ -16,13 +17,14 @@ from rmemcached.linux cimport (
     sendmsg,
 )
 from rmemcached.logger cimport (
-    LOG_LINE_MAX, log_done, log_entry, log_get_stats, log_next, log_next_gid, log_render, log_ring, log_round,
-    log_stats, log_waiting, log_wake,
+    LOG_LINE_MAX, READER_AWAKE, READER_NAPS, READER_SLEEPS, log_done, log_entry, log_get_stats, log_next, log_next_gid,
+    log_render, log_ring, log_round, log_stats, log_waiting, log_wake,
 )
 from rmemcached.protocol.conn cimport LEND_FAILED, LEND_OK, LEND_TOO_MANY
 
 cdef enum:
     SKIPPED_MAX = 32             # "skipped=18446744073709551615\n"
+    NAP_MS = 1
     DISCARD = 4096               # bytes of a watcher's input that are read, and dropped, at a time
 
 cdef struct watcher:
@@ -124,10 +126,15 @@ cdef void set_flags(watchers *ws) noexcept nogil:
 
 # ---- the thread ------------------------------------------------------------------------------------------------------
 
+cdef void report_skipped(watcher *w) noexcept nogil:
+    cdef char text[SKIPPED_MAX]
+    push(w, text, <size_t>snprintf(text, sizeof(text), b"skipped=%llu\n", <unsigned long long>w.skipped))
+    w.skipped = 0
+
+
 cdef void offer(watchers *ws, int slot, const char *line, size_t length) noexcept nogil:
     """Queues a line for a watcher, or counts it as skipped."""
     cdef watcher *w = ws.slots[slot]
-    cdef char text[SKIPPED_MAX]
     if not w.stuck and w.size - w.used < length + SKIPPED_MAX and not flush(w):
         remove(ws, slot)
         return
@@ -136,25 +143,26 @@ cdef void offer(watchers *ws, int slot, const char *line, size_t length) noexcep
         counter_add(&ws.skipped, 1)
         return
     if w.skipped:
-        push(w, text, <size_t>snprintf(text, sizeof(text), b"skipped=%llu\n", <unsigned long long>w.skipped))
-        w.skipped = 0
+        report_skipped(w)
     push(w, line, length)
     counter_add(&ws.sent, 1)
 
 
-cdef void distribute(watchers *ws) noexcept nogil:
-    """Takes the entries that are there and queues their lines."""
+cdef bint distribute(watchers *ws) noexcept nogil:
+    """Takes the entries that are there and queues their lines. False: there was none."""
     cdef char line[LOG_LINE_MAX]
     cdef log_ring *ring = NULL
     cdef log_entry *e
     cdef watcher *w
     cdef size_t length
+    cdef bint found = False
     cdef int i
     log_round(ws.log)
     while True:
         e = log_next(ws.log, &ring)
         if e == NULL:
-            return
+            return found
+        found = True
         length = 0
         for i in range(WATCHER_LIMIT):
             w = ws.slots[i]
@@ -166,12 +174,20 @@ cdef void distribute(watchers *ws) noexcept nogil:
 
 
 cdef void flush_all(watchers *ws) noexcept nogil:
+    """Sends what waits, and to a watcher that has caught up how much it has missed."""
     cdef watcher *w
     cdef int i
     for i in range(WATCHER_LIMIT):
         w = ws.slots[i]
-        if w != NULL and not w.stuck and not flush(w):
+        if w == NULL or w.stuck:
+            continue
+        if not flush(w):
             remove(ws, i)
+            continue
+        if w.skipped and w.used == 0:
+            report_skipped(w)
+            if not flush(w):
+                remove(ws, i)
 
 
 cdef void *logger_main(void *arg) noexcept nogil:
@@ -183,12 +199,15 @@ cdef void *logger_main(void *arg) noexcept nogil:
     cdef uint64_t count
     cdef int i, n
     cdef int timeout
+    cdef bint busy = False
     while True:
         # Announced before looking: who comes later wakes this thread.
-        relaxed_store(&log.reader_waits, 1)
+        relaxed_store(&log.reader_waits, READER_NAPS if busy else READER_SLEEPS)
         full_fence()
         pthread_mutex_lock(&log.lock)
-        timeout = 0 if log_waiting(log) or load_acquire(&ws.stop) else -1
+        timeout = NAP_MS if busy else -1
+        if load_acquire(&ws.stop) or (not busy and log_waiting(log)):
+            timeout = 0
         fds[0].fd = log.wake_fd
         fds[0].events = POLLIN
         n = 1
@@ -205,7 +224,7 @@ cdef void *logger_main(void *arg) noexcept nogil:
                 # Only for want of kernel memory: as if all were quiet.
                 continue
             n = 0
-        relaxed_store(&log.reader_waits, 0)
+        relaxed_store(&log.reader_waits, READER_AWAKE)
         if n and fds[0].revents:
             while read(log.wake_fd, &count, sizeof(count)) < 0 and errno == EINTR:
                 pass
@@ -216,7 +235,7 @@ cdef void *logger_main(void *arg) noexcept nogil:
             w.stuck = w.used != 0 and not fds[i].revents & POLLOUT
             if fds[i].revents & (POLLERR | POLLHUP) or (fds[i].revents & POLLIN and hung_up(w)):
                 remove(ws, slot_of[i])
-        distribute(ws)
+        busy = distribute(ws)
         flush_all(ws)
         pthread_mutex_unlock(&log.lock)
         if load_acquire(&ws.stop):
