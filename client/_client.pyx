@@ -162,7 +162,8 @@ cdef class Client:
         allow_unicode_keys: str keys are sent as UTF-8; otherwise they must be ASCII.
         encoding: of str values (and of the text of other objects that are not bytes-like).
         tls_context: not supported, None only.
-        transport: "soft_iw": RDMA (iWARP in software), "tcp": a plain connection, "auto": the first of these that both
+        transport: "verbs": RDMA on a device of the system (RMEMCACHED_RDMA_DEVICE names it, "none" forbids it),
+            "soft_iw": RDMA (iWARP in software), "tcp": a plain connection, "auto": the first of these that both
             ends have; the logger rmemcached.client says which and why.
         spin: microseconds for which a wait polls before it blocks, while that pays. 0: never. None: the default of the
             transport (50 for soft_iw, 0 for tcp).
@@ -277,7 +278,7 @@ cdef class Client:
 
     @property
     def transport(self):
-        """The transport in use, "soft_iw" or "tcp"; while there is no connection, the one asked for."""
+        """The transport in use, "verbs", "soft_iw" or "tcp"; while there is no connection, the one asked for."""
         return self._transport if self._stream is not None else self._wanted
 
     # --- the connection ---

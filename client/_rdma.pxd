@@ -2,7 +2,17 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from rmemcached.client._stream cimport Stream
-from rmemcached.verbs.verbs cimport ibv_comp_channel, ibv_cq, ibv_mr, ibv_qp, ibv_wc, ibv_wc_status
+from rmemcached.verbs.port cimport verbs_port
+from rmemcached.verbs.verbs cimport (
+    ibv_comp_channel,
+    ibv_cq,
+    ibv_mr,
+    ibv_pd,
+    ibv_qp,
+    ibv_wc,
+    ibv_wc_status,
+    verbs_provider,
+)
 
 cdef enum:
     CREDITS = 32             # receives posted
@@ -13,6 +23,10 @@ cdef enum:
 
 cdef class RdmaStream(Stream):
     # self.fd is the lifeline. buffer: CREDITS receive messages, then SEND_BUFFERS send messages
+    cdef str transport
+    cdef const verbs_port *port      # of the process's device
+    cdef const verbs_provider *provider
+    cdef ibv_pd *domain
     cdef ibv_comp_channel *channel
     cdef ibv_cq *cq
     cdef ibv_qp *qp

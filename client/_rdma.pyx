@@ -1,6 +1,6 @@
-"""The RDMA transport (docs/rdma-protocol.md) over the software provider's iWARP.
+"""The RDMA transport (docs/rdma-protocol.md): over the software provider's iWARP, or a device of the system.
 
-A queue pair with a completion queue and a channel of its own per connection; one device context per process. Progress
+A queue pair with a completion queue and a channel of its own per connection; one context per device and process. Progress
 is made by the calling thread, which polls, spins for a while, and then sleeps on the channel and the lifeline.
 
 Memory that the server may touch (the landing buffer, values being set) is deregistered only after the reply to the
@@ -16,7 +16,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EINTR, ENODEV, ETIMEDOUT, errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memset, strerror, strncmp
+from libc.string cimport memcpy, memset, strerror
 
 from rmemcached.client._stream cimport Stream, now_ns
 from rmemcached.client._sys cimport (
@@ -33,46 +33,34 @@ from rmemcached.client._sys cimport (
     ssize_t,
 )
 from rmemcached.linux cimport sched_yield
+from rmemcached.verbs.port cimport (
+    GID_ANY,
+    qp_address,
+    verbs_mtu_bytes,
+    verbs_open_port,
+    verbs_port,
+    verbs_qp_connect,
+    verbs_qp_init,
+    verbs_wish,
+)
 from rmemcached.verbs.soft cimport soft_iw_connect, soft_iw_options, soft_provider
+from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport (
     IBV_ACCESS_LOCAL_WRITE,
     IBV_ACCESS_REMOTE_READ,
     IBV_ACCESS_REMOTE_WRITE,
-    IBV_MTU_4096,
-    IBV_QP_ACCESS_FLAGS,
-    IBV_QP_AV,
-    IBV_QP_DEST_QPN,
-    IBV_QP_MAX_DEST_RD_ATOMIC,
-    IBV_QP_MAX_QP_RD_ATOMIC,
-    IBV_QP_MIN_RNR_TIMER,
-    IBV_QP_PATH_MTU,
-    IBV_QP_PKEY_INDEX,
-    IBV_QP_PORT,
-    IBV_QP_RETRY_CNT,
-    IBV_QP_RNR_RETRY,
-    IBV_QP_RQ_PSN,
-    IBV_QP_SQ_PSN,
-    IBV_QP_STATE,
-    IBV_QP_TIMEOUT,
-    IBV_QPS_INIT,
-    IBV_QPS_RTR,
-    IBV_QPS_RTS,
     IBV_QPT_RC,
     IBV_SEND_SIGNALED,
     IBV_SEND_SOLICITED,
     IBV_WC_SUCCESS,
     IBV_WC_WR_FLUSH_ERR,
     IBV_WR_SEND,
-    ibv_context,
     ibv_cq,
-    ibv_device,
-    ibv_gid,
     ibv_mr,
     ibv_pd,
     ibv_poll_cq,
     ibv_post_recv,
     ibv_post_send,
-    ibv_qp_attr,
     ibv_qp_init_attr,
     ibv_recv_wr,
     ibv_req_notify_cq,
@@ -108,75 +96,86 @@ cdef enum:
     LAST_WORDS_WAIT = 1000           # ms that the server gets to say why the queue pair failed
     START_WAIT = 10000               # ms for READY without a connect_timeout; the provider's own limit for the start-up
 
-# The device of this process; opened by the first connection, never closed.
-cdef ibv_context *device = NULL
-cdef ibv_pd *domain = NULL
-cdef int device_pid = 0
+cdef enum:
+    SOFT_IW = 0
+    VERBS = 1
+    DEVICES = 2
+
+# The devices of this process, one of each transport; opened by the first connection, never closed.
+cdef struct device:
+    verbs_port port
+    ibv_pd *domain
+    int pid                          # the process that opened it; 0: not open
+
+cdef device devices[DEVICES]
 
 
-cdef int open_device() except -1:
-    global device, domain, device_pid
-    cdef const verbs_provider *provider = soft_provider()
-    cdef ibv_device **devices
-    cdef ibv_context *context = NULL
-    cdef ibv_pd *pd
-    cdef int count = 0
-    cdef int i
+cdef device *open_device(int which) except NULL:
+    cdef device *d = &devices[which]
+    cdef const verbs_provider *provider
+    cdef const char *absent = NULL
+    cdef verbs_wish wish
+    cdef verbs_port port
+    cdef char why[256]
     # After a fork the parent's device is of no use: its locks and its connections are the parent's.
-    if device != NULL and device_pid == os.getpid():
-        return 0
-    devices = provider.get_device_list(&count)
-    if devices == NULL:
-        raise OSError(errno, strerror(errno).decode())
-    for i in range(count):
-        if strncmp(provider.get_device_name(devices[i]), b"soft_iw", 7) == 0:
-            context = provider.open_device(devices[i])
-            if context == NULL:
-                count = errno
-            break
+    if d.pid == os.getpid():
+        return d
+    memset(&wish, 0, sizeof(wish))
+    wish.gid_index = GID_ANY
+    if which == SOFT_IW:
+        provider = soft_provider()
+        wish.device = b"soft_iw0"
     else:
-        count = ENODEV
-    provider.free_device_list(devices)
-    if context == NULL:
-        raise OSError(count, f"soft_iw: {strerror(count).decode()}")
-    pd = provider.alloc_pd(context)
-    if pd == NULL:
-        provider.close_device(context)
+        provider = system_provider(&absent)
+        if provider == NULL:
+            raise OSError(ENODEV, absent.decode())
+        name = os.environ.get("RMEMCACHED_RDMA_DEVICE")
+        if name == "none":
+            raise OSError(ENODEV, "RMEMCACHED_RDMA_DEVICE says none")
+        name = os.fsencode(name) if name else None
+        wish.device = <const char *>name if name is not None else NULL
+    if verbs_open_port(provider, &wish, &port, why, sizeof(why)) != 0:
+        raise OSError(ENODEV, (<bytes>why).decode())
+    d.domain = provider.alloc_pd(port.context)
+    if d.domain == NULL:
+        provider.close_device(port.context)
         raise OSError(errno, strerror(errno).decode())
-    device = context
-    domain = pd
-    device_pid = os.getpid()
-    return 0
+    d.port = port
+    d.pid = os.getpid()
+    return d
 
 
 cdef class RdmaStream(Stream):
     """A queue pair that waits for its peer. OSError: no device, or out of resources.
 
-    timeout: seconds or None. spin: nanoseconds.
+    transport: "soft_iw" or "verbs". timeout: seconds or None. spin: nanoseconds.
     """
 
-    def __init__(self, timeout, spin):
-        cdef const verbs_provider *provider = soft_provider()
+    def __init__(self, transport, timeout, spin):
+        cdef device *d = open_device(SOFT_IW if transport == "soft_iw" else VERBS)
+        cdef const verbs_provider *provider = d.port.provider
         cdef ibv_qp_init_attr init
-        cdef ibv_qp_attr attr
         cdef int i, error
+        self.transport = transport
+        self.port = &d.port
+        self.provider = provider
+        self.domain = d.domain
         if timeout is not None:
             self.timeout_ms = max(1, min(int(timeout * 1000), 2**31 - 1))
         self.spin_ns = spin
         self.landing_next = LANDING_SIZE
         self.last_words = b""
         self.psn = int.from_bytes(os.urandom(3), "big")
-        open_device()
-        self.channel = provider.create_comp_channel(device)
+        self.channel = provider.create_comp_channel(self.port.context)
         if self.channel == NULL or set_nonblocking(self.channel.fd) < 0:
             raise self.no_resource("completion channel")
-        self.cq = provider.create_cq(device, CREDITS + SEND_BUFFERS, NULL, self.channel, 0)
+        self.cq = provider.create_cq(self.port.context, CREDITS + SEND_BUFFERS, NULL, self.channel, 0)
         if self.cq == NULL:
             raise self.no_resource("completion queue")
         if posix_memalign(<void **>&self.buffer, 4096, (CREDITS + SEND_BUFFERS) * MESSAGE_SIZE) != 0:
             self.buffer = NULL
             raise MemoryError
-        self.mr = provider.reg_mr(domain, self.buffer, (CREDITS + SEND_BUFFERS) * MESSAGE_SIZE, IBV_ACCESS_LOCAL_WRITE)
+        self.mr = provider.reg_mr(self.domain, self.buffer, (CREDITS + SEND_BUFFERS) * MESSAGE_SIZE, IBV_ACCESS_LOCAL_WRITE)
         if self.mr == NULL:
             raise self.no_resource("memory region")
         memset(&init, 0, sizeof(init))
@@ -187,15 +186,10 @@ cdef class RdmaStream(Stream):
         init.cap.max_send_sge = 1
         init.cap.max_recv_sge = 1
         init.qp_type = IBV_QPT_RC
-        self.qp = provider.create_qp(domain, &init)
+        self.qp = provider.create_qp(self.domain, &init)
         if self.qp == NULL:
             raise self.no_resource("queue pair")
-        memset(&attr, 0, sizeof(attr))
-        attr.qp_state = IBV_QPS_INIT
-        attr.port_num = 1
-        attr.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
-        error = provider.modify_qp(
-            self.qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
+        error = verbs_qp_init(self.port, self.qp, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
         if error:
             raise OSError(error, f"queue pair to INIT: {strerror(error).decode()}")
         for i in range(CREDITS):
@@ -215,20 +209,19 @@ cdef class RdmaStream(Stream):
 
     def exchange_line(self):
         """The client's exchange line, as bytes."""
-        cdef ibv_gid gid
-        memset(&gid, 0, sizeof(gid))
-        soft_provider().query_gid(device, 1, 0, &gid)
         return (
-            f"rdma version=1 transport=soft_iw qpn={self.qp.qp_num} psn={self.psn} "
-            f"gid={(<const char *>gid.raw)[:16].hex()} lid=0 mtu=4096 credits={CREDITS} msgsize={MESSAGE_SIZE} "
+            f"rdma version=1 transport={self.transport} qpn={self.qp.qp_num} psn={self.psn} "
+            f"gid={(<const char *>self.port.gid.raw)[:16].hex()} lid={self.port.lid} "
+            f"mtu={verbs_mtu_bytes(self.port.mtu)} credits={CREDITS} msgsize={MESSAGE_SIZE} "
             f"ird={IRD} ord=1 crc=0\r\n"
         ).encode()
 
     def connect(self, offer, stream, lifeline, timeout):
         """Connects the queue pair to the one that the server offered (the tokens of its exchange line).
 
-        stream: a connected socket.socket for the iWARP stream; lifeline: the connection of the exchange. Both belong to
-        the RdmaStream afterwards; after an error the lifeline is closed. timeout: seconds or None.
+        stream: a connected socket.socket for the iWARP stream, None for other transports; lifeline: the connection of
+        the exchange. Both belong to the RdmaStream afterwards; after an error the lifeline is closed. timeout: seconds
+        or None.
         """
         self.fd = lifeline.detach()
         try:
@@ -239,67 +232,49 @@ cdef class RdmaStream(Stream):
             raise
 
     def _connect(self, offer, stream, timeout):
-        cdef const verbs_provider *provider = soft_provider()
-        cdef ibv_qp_attr attr
+        cdef qp_address peer
         cdef soft_iw_options options
         cdef char private_data[20]
         cdef bytes token
         cdef int error, fd, i
         cdef uint64_t deadline
-        cdef uint32_t qpn
+        cdef unsigned int ird
         try:
-            qpn = int(offer["qpn"])
-            token = bytes.fromhex(offer["token"])
+            peer.qpn = int(offer["qpn"])
+            token = bytes.fromhex(offer["token"] if stream is not None else "")
             self.tx_credits = min(int(offer["credits"]), 65535)
             self.send_size = min(int(offer["msgsize"]), MESSAGE_SIZE)
             self.inline_limit = int(offer.get("eager", DEFAULT_EAGER))
             self.remote = True
-            memset(&attr, 0, sizeof(attr))
-            attr.rq_psn = int(offer.get("psn", 0))
-            attr.max_dest_rd_atomic = min(IRD, int(offer.get("ord", 1)))
-            attr.ah_attr.dlid = int(offer.get("lid", 0))
+            peer.psn = int(offer.get("psn", 0))
+            peer.lid = int(offer.get("lid", 0))
+            peer.mtu = int(offer.get("mtu", 0))
+            ird = min(IRD, int(offer.get("ord", 1)))
             gid = bytes.fromhex(offer.get("gid", "0" * 32))
             crc = int(offer.get("crc", 0))
-            if int(offer["version"]) != 1 or len(token) != 16 or len(gid) != 16 or self.send_size < 512:
+            if (int(offer["version"]) != 1 or (stream is not None and len(token) != 16) or len(gid) != 16
+                    or self.send_size < 512):
                 raise ValueError
         except (KeyError, ValueError, OverflowError):
             raise MemcacheServerError(f"the server's answer to the RDMA exchange makes no sense: {offer}") from None
-        attr.qp_state = IBV_QPS_RTR
-        attr.path_mtu = IBV_MTU_4096
-        attr.dest_qp_num = qpn
-        attr.min_rnr_timer = 12
-        attr.ah_attr.is_global = 1
-        attr.ah_attr.port_num = 1
-        memcpy(attr.ah_attr.grh.dgid.raw, PyBytes_AS_STRING(gid), 16)
-        error = provider.modify_qp(
-            self.qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN
-            | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
-        if error == 0:
-            memset(&attr, 0, sizeof(attr))
-            attr.qp_state = IBV_QPS_RTS
-            attr.timeout = 14
-            attr.retry_cnt = 7
-            attr.rnr_retry = 7
-            attr.sq_psn = self.psn
-            attr.max_rd_atomic = 1
-            error = provider.modify_qp(
-                self.qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN
-                | IBV_QP_MAX_QP_RD_ATOMIC)
+        memcpy(peer.gid.raw, PyBytes_AS_STRING(gid), 16)
+        error = verbs_qp_connect(self.port, self.qp, self.psn, &peer, ird, 1)
         if error:
             raise OSError(error, f"queue pair to RTS: {strerror(error).decode()}")
-        for i in range(4):
-            private_data[i] = <char>(qpn >> (24 - 8 * i) & 255)
-        memcpy(private_data + 4, PyBytes_AS_STRING(token), 16)
-        memset(&options, 0, sizeof(options))
-        options.crc = crc
-        options.ird = IRD
-        options.ord = 1
-        options.private_data = private_data
-        options.private_length = 20
-        fd = stream.fileno()
-        if set_nonblocking(fd) < 0 or soft_iw_connect(self.qp, fd, &options) < 0:
-            raise OSError(errno, f"iWARP stream: {strerror(errno).decode()}")
-        stream.detach()
+        if stream is not None:
+            for i in range(4):
+                private_data[i] = <char>(peer.qpn >> (24 - 8 * i) & 255)
+            memcpy(private_data + 4, PyBytes_AS_STRING(token), 16)
+            memset(&options, 0, sizeof(options))
+            options.crc = crc
+            options.ird = IRD
+            options.ord = 1
+            options.private_data = private_data
+            options.private_length = 20
+            fd = stream.fileno()
+            if set_nonblocking(fd) < 0 or soft_iw_connect(self.qp, fd, &options) < 0:
+                raise OSError(errno, f"iWARP stream: {strerror(errno).decode()}")
+            stream.detach()
         self.free_count -= 1
         if self.tx_credits < 2 or self.post_message(MESSAGE_READY, self.free_sends[self.free_count], 0) < 0:
             raise MemcacheServerError("READY could not be sent")
@@ -323,7 +298,7 @@ cdef class RdmaStream(Stream):
                 close_fd(self.fd)
                 self.fd = -1
             return
-        provider = soft_provider()
+        provider = self.provider
         if self.qp != NULL:
             provider.destroy_qp(self.qp)
             self.qp = NULL
@@ -474,7 +449,7 @@ cdef class RdmaStream(Stream):
 
     cdef int wait(self, uint64_t deadline) noexcept nogil:
         # Sleeps until there may be a completion. deadline: 0 for none.
-        cdef const verbs_provider *provider = soft_provider()
+        cdef const verbs_provider *provider = self.provider
         cdef pollfd waiting[2]
         cdef uint64_t now
         cdef ibv_cq *cq
@@ -596,7 +571,7 @@ cdef class RdmaStream(Stream):
                 raise MemoryError
             self.exposed = grown
             self.exposed_cap = self.exposed_cap * 2 + 8
-        mr = soft_provider().reg_mr(domain, <void *>data, length, IBV_ACCESS_REMOTE_READ)
+        mr = self.provider.reg_mr(self.domain, <void *>data, length, IBV_ACCESS_REMOTE_READ)
         if mr == NULL:
             raise self.no_resource("memory region")
         self.exposed[self.exposed_count] = mr
@@ -608,7 +583,7 @@ cdef class RdmaStream(Stream):
     cdef void unexpose(self) noexcept:
         while self.exposed_count:
             self.exposed_count -= 1
-            soft_provider().dereg_mr(self.exposed[self.exposed_count])
+            self.provider.dereg_mr(self.exposed[self.exposed_count])
         self.exposed_bytes = 0
 
     cdef int settle(self) except -1:
@@ -619,7 +594,7 @@ cdef class RdmaStream(Stream):
 
     cdef void drop_landing(self) noexcept:
         if self.landing_mr != NULL:
-            soft_provider().dereg_mr(self.landing_mr)
+            self.provider.dereg_mr(self.landing_mr)
             self.landing_mr = NULL
         Py_CLEAR(self.landing)
 
@@ -627,8 +602,8 @@ cdef class RdmaStream(Stream):
         cdef bytes fresh
         if self.landing == NULL:
             fresh = PyBytes_FromStringAndSize(NULL, self.landing_next)
-            self.landing_mr = soft_provider().reg_mr(
-                domain, PyBytes_AS_STRING(fresh), self.landing_next, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+            self.landing_mr = self.provider.reg_mr(
+                self.domain, PyBytes_AS_STRING(fresh), self.landing_next, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
             if self.landing_mr == NULL:
                 raise self.no_resource("memory region")
             Py_INCREF(fresh)
@@ -665,7 +640,7 @@ cdef class RdmaStream(Stream):
             return value
         self.landing_misfits = 0
         self.landing_peak = 0
-        soft_provider().dereg_mr(self.landing_mr)
+        self.provider.dereg_mr(self.landing_mr)
         self.landing_mr = NULL
         self.landing = NULL
         _PyBytes_Resize(&whole, length)
@@ -701,5 +676,5 @@ cdef class RdmaStream(Stream):
                 self.last_words += chunk[:n]
         text = self.last_words.decode("ascii", "replace").strip()
         if not text and self.failed and self.status != IBV_WC_SUCCESS and self.status != IBV_WC_WR_FLUSH_ERR:
-            text = f"the queue pair failed: {soft_provider().wc_status_str(self.status).decode()}"
+            text = f"the queue pair failed: {self.provider.wc_status_str(self.status).decode()}"
         return text

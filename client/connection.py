@@ -11,9 +11,10 @@ from .exceptions import MemcacheServerError, MemcacheUnexpectedCloseError
 
 logger = logging.getLogger("rmemcached.client")
 
-TRANSPORTS = ("auto", "soft_iw", "tcp")
+RDMA_TRANSPORTS = ("verbs", "soft_iw")  # in the order of preference
+TRANSPORTS = ("auto", *RDMA_TRANSPORTS, "tcp")
 DEFAULT_PORT = 11211
-DEFAULT_SPIN = {"soft_iw": 50, "tcp": 0}  # microseconds
+DEFAULT_SPIN = {"verbs": 50, "soft_iw": 50, "tcp": 0}  # microseconds
 REPLY_LIMIT = 1026  # bytes of an exchange line with its end
 
 Server = tuple[str, int] | str
@@ -107,14 +108,14 @@ def parse_exchange(line: bytes) -> dict[str, str]:
     return dict(token.partition("=")[::2] for token in tokens)
 
 
-def open_rdma(client: Any, plain: socket.socket) -> Any:
+def open_rdma(client: Any, plain: socket.socket, transport: str) -> Any:
     """The RDMA stream whose lifeline is plain. TransportUnavailable: plain is still an ordinary connection."""
     try:
         from ._rdma import RdmaStream
     except ImportError as error:
         raise TransportUnavailable(f"the client was built without it: {error}") from error
     try:
-        stream = RdmaStream(client.timeout, spin_time(client, "soft_iw"))
+        stream = RdmaStream(transport, client.timeout, spin_time(client, transport))
     except OSError as error:
         raise TransportUnavailable(f"no queue pair here: {error}") from error
     # What is left of a stream that does not come about is freed with the object.
@@ -122,6 +123,9 @@ def open_rdma(client: Any, plain: socket.socket) -> Any:
     plain.settimeout(patience)
     plain.sendall(stream.exchange_line())
     offer = parse_exchange(read_reply_line(plain))
+    if transport != "soft_iw":
+        stream.connect(offer, None, plain, patience)
+        return stream
     peer = plain.getpeername()
     second = open_socket((peer[0], peer[1]), client.connect_timeout, client.socket_keepalive, True)
     try:
@@ -140,30 +144,32 @@ def spin_time(client: Any, transport: str) -> int:
 def open_stream(client: Any, wanted: str, logged: str | None) -> tuple[Any, str, str]:
     """(stream, transport, transport reported in the log) of a new connection of client."""
     plain = open_socket(client.server, client.connect_timeout, client.socket_keepalive, client.no_delay)
-    why = "as asked for"
+    candidates = RDMA_TRANSPORTS if wanted == "auto" else (wanted,) if wanted != "tcp" else ()
+    reasons = []
+    if wanted == "auto" and isinstance(client.server, str):
+        candidates = ()
+        reasons.append("a UNIX socket")
     try:
-        if wanted != "tcp" and not isinstance(client.server, str):
+        for transport in candidates:
             try:
-                stream = open_rdma(client, plain)
+                stream = open_rdma(client, plain, transport)
             except TransportUnavailable as error:
                 if wanted != "auto":
                     raise
-                why = f"soft_iw is not available: {error}"
+                reasons.append(f"{transport} is not available: {error}")
             except (MemcacheServerError, OSError) as error:
-                # A server that does not answer would not do so over TCP either.
-                if wanted != "auto" or isinstance(error, TimeoutError):
+                # A server that does not answer over TCP once would not do so twice; two verbs devices may be on networks
+                # that do not meet.
+                if wanted != "auto" or (isinstance(error, TimeoutError) and transport == "soft_iw"):
                     raise
-                why = f"soft_iw failed: {error}"
+                reasons.append(f"{transport} failed: {error}")
                 plain.close()
                 plain = open_socket(client.server, client.connect_timeout, client.socket_keepalive, client.no_delay)
             else:
-                if logged != "soft_iw":
-                    logger.info(
-                        "%s: transport soft_iw (%s)", client.server, "both ends have it" if wanted == "auto" else why
-                    )
-                return stream, "soft_iw", "soft_iw"
-        elif wanted == "auto":
-            why = "a UNIX socket"
+                if logged != transport:
+                    why = "; ".join(["both ends have it" if wanted == "auto" else "as asked for", *reasons])
+                    logger.info("%s: transport %s (%s)", client.server, transport, why)
+                return stream, transport, transport
         plain.settimeout(None)
         stream = TcpStream(plain.fileno(), client.timeout, spin_time(client, "tcp"))
         plain.detach()
@@ -171,5 +177,5 @@ def open_stream(client: Any, wanted: str, logged: str | None) -> tuple[Any, str,
         plain.close()
         raise
     if logged != "tcp":
-        logger.info("%s: transport tcp (%s)", client.server, why)
+        logger.info("%s: transport tcp (%s)", client.server, "; ".join(reasons) or "as asked for")
     return stream, "tcp", "tcp"
