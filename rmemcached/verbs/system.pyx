@@ -95,6 +95,15 @@ cdef bint bind(void *library) noexcept nogil:
         and find(library, b"ibv_query_qp", <void **>&table.query_qp)
         and find(library, b"ibv_destroy_qp", <void **>&table.destroy_qp)
         and find(library, b"ibv_wc_status_str", <void **>&table.wc_status_str)
+        and find(library, b"ibv_query_pkey", <void **>&table.query_pkey)
+        and find(library, b"ibv_get_async_event", <void **>&table.get_async_event)
+        and find(library, b"ibv_ack_async_event", <void **>&table.ack_async_event)
+        and find(library, b"ibv_resize_cq", <void **>&table.resize_cq)
+        and find(library, b"ibv_create_srq", <void **>&table.create_srq)
+        and find(library, b"ibv_modify_srq", <void **>&table.modify_srq)
+        and find(library, b"ibv_query_srq", <void **>&table.query_srq)
+        and find(library, b"ibv_destroy_srq", <void **>&table.destroy_srq)
+        and find(library, b"ibv_event_type_str", <void **>&table.event_type_str)
     )
 
 
