@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
+from transport import RDMA
 
 from rmemcached.client import Client
 
 TIMEOUT = 20.0
-BACKENDS = [("tcp", "memcached"), ("tcp", "rmemcached"), ("soft_iw", "rmemcached")]
+BACKENDS = [("tcp", "memcached"), ("tcp", "rmemcached"), (RDMA, "rmemcached")]
 _numbers = itertools.count()
 
 

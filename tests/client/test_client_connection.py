@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from pymemcache.client.hash import HashClient
 from servers import Server, free_port
+from transport import RDMA
 
 from rmemcached.client import (
     Client,
@@ -270,7 +271,7 @@ def test_server_gone_is_a_refused_connection(client: Client) -> None:
         Client(("127.0.0.1", free_port())).get("key")
 
 
-@pytest.mark.parametrize("transport, name", [("tcp", "memcached"), ("tcp", "rmemcached"), ("soft_iw", "rmemcached")])
+@pytest.mark.parametrize("transport, name", [("tcp", "memcached"), ("tcp", "rmemcached"), (RDMA, "rmemcached")])
 @pytest.mark.parametrize("operation", ["get", "get large", "set", "set large", "get_many", "set_many"])
 def test_server_killed_in_the_middle(request: pytest.FixtureRequest, transport: str, name: str, operation: str) -> None:
     server = request.getfixturevalue(f"{name}_server")("-I", "8m")

@@ -17,6 +17,7 @@ from typing import Any
 
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
+from transport import RDMA
 
 from rmemcached import verbs
 from rmemcached.client import Client
@@ -98,7 +99,7 @@ def eventually(check: Callable[[], Any], within: float = TIMEOUT, what: str = ""
 
 def rdma_client(server: Server | SimpleNamespace, **arguments: Any) -> Client:
     arguments = {"timeout": TIMEOUT, "connect_timeout": TIMEOUT, "default_noreply": False, **arguments}
-    return Client(server.address, transport="soft_iw", **arguments)
+    return Client(server.address, transport=RDMA, **arguments)
 
 
 def tcp_client(server: Server, **arguments: Any) -> PymemcacheClient:
