@@ -1,7 +1,7 @@
 """The RDMA transport (docs/rdma-protocol.md): over the software provider's iWARP, or a device of the system.
 
-A queue pair with a completion queue and a channel of its own per connection; one context per device and process. Progress
-is made by the calling thread, which polls, spins for a while, and then sleeps on the channel and the lifeline.
+A queue pair with a completion queue and a channel of its own per connection; one context per device and process.
+Progress is made by the calling thread, which polls, spins for a while, and then sleeps on the channel and the lifeline.
 
 Memory that the server may touch (the landing buffer, values being set) is deregistered only after the reply to the
 request that named it, or after the queue pair is destroyed.
@@ -175,7 +175,8 @@ cdef class RdmaStream(Stream):
         if posix_memalign(<void **>&self.buffer, 4096, (CREDITS + SEND_BUFFERS) * MESSAGE_SIZE) != 0:
             self.buffer = NULL
             raise MemoryError
-        self.mr = provider.reg_mr(self.domain, self.buffer, (CREDITS + SEND_BUFFERS) * MESSAGE_SIZE, IBV_ACCESS_LOCAL_WRITE)
+        self.mr = provider.reg_mr(
+            self.domain, self.buffer, (CREDITS + SEND_BUFFERS) * MESSAGE_SIZE, IBV_ACCESS_LOCAL_WRITE)
         if self.mr == NULL:
             raise self.no_resource("memory region")
         memset(&init, 0, sizeof(init))
@@ -606,7 +607,8 @@ cdef class RdmaStream(Stream):
         if self.landing == NULL:
             fresh = PyBytes_FromStringAndSize(NULL, self.landing_next)
             self.landing_mr = self.provider.reg_mr(
-                self.domain, PyBytes_AS_STRING(fresh), self.landing_next, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+                self.domain, PyBytes_AS_STRING(fresh), self.landing_next,
+                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
             if self.landing_mr == NULL:
                 raise self.no_resource("memory region")
             Py_INCREF(fresh)

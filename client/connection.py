@@ -158,8 +158,8 @@ def open_stream(client: Any, wanted: str, logged: str | None) -> tuple[Any, str,
                     raise
                 reasons.append(f"{transport} is not available: {error}")
             except (MemcacheServerError, OSError) as error:
-                # A server that does not answer over TCP once would not do so twice; two verbs devices may be on networks
-                # that do not meet.
+                # A server that does not answer over TCP once would not do so twice; the networks of two verbs devices
+                # need not meet.
                 if wanted != "auto" or (isinstance(error, TimeoutError) and transport == "soft_iw"):
                     raise
                 reasons.append(f"{transport} failed: {error}")
