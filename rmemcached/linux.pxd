@@ -26,6 +26,7 @@ cdef extern from "<sys/epoll.h>" nogil:
         EPOLLOUT
         EPOLLERR
         EPOLLHUP
+        EPOLLEXCLUSIVE
         EPOLL_CTL_ADD
         EPOLL_CTL_DEL
         EPOLL_CTL_MOD
@@ -128,6 +129,7 @@ cdef extern from "<sys/socket.h>" nogil:
         int msg_flags
     int accept4(int fd, sockaddr *addr, socklen_t *addrlen, int flags)
     ssize_t recv(int fd, void *buf, size_t n, int flags)
+    ssize_t recvfrom(int fd, void *buf, size_t n, int flags, sockaddr *addr, socklen_t *addrlen)
     ssize_t send(int fd, const void *buf, size_t n, int flags)
     ssize_t sendmsg(int fd, const msghdr *message, int flags)
     int setsockopt(int fd, int level, int optname, const void *optval, socklen_t optlen)

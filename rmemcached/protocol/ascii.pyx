@@ -13,7 +13,7 @@ from rmemcached.logger cimport (
     log_deletion, log_item_store, log_wants,
 )
 from rmemcached.protocol.conn cimport (
-    LEND_OK, LEND_TOO_MANY, LINE_MAX_LENGTH, MEMCACHED_VERSION, MGET_ACTIVE, MGET_CAS, MGET_SKIP, MGET_TOUCH,
+    LEND_OK, LEND_TOO_MANY, LINE_MAX_LENGTH, MEMCACHED_VERSION, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_SKIP, MGET_TOUCH,
     RESP_COPY_MAX, WRITE_BUFFER_SIZE, conn, conn_closing, conn_hooks, conn_log, conn_logs, conn_mwrite, conn_new_cmd,
     conn_nread, conn_output_full, conn_rdma_read, conn_set_state, conn_swallow, conn_watch, lend_result, mc_resp,
     out_errstring, out_line, out_string, overused, remote_buf, resp_add, resp_rollback, resp_start, resp_text, stat_buf,
@@ -135,7 +135,9 @@ cdef bint get_key(conn *c, const char *key, size_t nkey) noexcept nogil:
             counter_add(&stats.touch_misses, 1)
         else:
             counter_add(&stats.get_misses, 1)
+        c.mget &= ~MGET_HIT
         return True
+    c.mget |= MGET_HIT
     if c.mget & MGET_TOUCH:
         counter_add(&stats.slab[ITEM_clsid(it)].touch_hits, 1)
     else:
@@ -184,15 +186,22 @@ cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole) n
 
 
 cdef void get_end(conn *c) noexcept nogil:
-    cdef mc_resp *resp = c.resp
+    """END belongs to the reply to the last key, if there is one."""
+    cdef mc_resp *resp = c.resp if c.mget & MGET_HIT else NULL
     c.mget = 0
-    if resp != NULL and resp.data_length and resp.tail_bytes == 0 and not resp.sink.set:
+    if resp == NULL or (resp.data_length == 0 and resp.wbytes + 5 > WRITE_BUFFER_SIZE):
+        out_line(c, b"END\r\n", 5)
+        return
+    if conn_logs(c):
+        conn_log(c, b">", b"END", 3)
+    if resp.data_length:
         resp.tail = b"END\r\n"
         resp.tail_bytes = 5
         resp.tosend += 5
-        conn_set_state(c, conn_new_cmd)
     else:
-        out_line(c, b"END\r\n", 5)
+        memcpy(resp.wbuf + resp.wbytes, b"END\r\n", 5)
+        resp_add(resp, resp.wbuf + resp.wbytes + 5)
+    conn_set_state(c, conn_new_cmd)
 
 
 cdef void get_failed(conn *c) noexcept nogil:

@@ -139,6 +139,7 @@ cdef enum mget_flags:
     MGET_ACTIVE = 1
     MGET_CAS = 2
     MGET_TOUCH = 4
+    MGET_HIT = 16            # the key before was found
     MGET_SKIP = 8            # the command has failed: the rest of its line is discarded
 
 # One worker thread, as its connections see it.
@@ -203,6 +204,7 @@ cdef struct conn:
     bint remote_ok           # the engine can do RDMA READ and WRITE for this connection
     uint32_t eager           # values up to this many bytes travel in the stream even when a sink is named
     unsigned int reqs_left   # commands that may still be done in this call of drive_machine
+    bint datagram            # its input is one datagram, and each reply a message of its own
     unsigned int npending    # mc_resps in the list
     size_t pending_bytes     # bytes of items and owned text that they refer to
     mc_resp *resp_head       # oldest reply not wholly sent
@@ -262,7 +264,7 @@ cdef inline mc_resp *resp_text(conn *c, size_t room) noexcept nogil:
     newest if nothing but text is in it, else a new one. The caller then calls resp_add. NULL: as resp_start."""
     cdef mc_resp *resp = c.resp
     if (resp != NULL and resp.data_length == 0 and resp.tail_bytes == 0 and resp.owned == NULL and not resp.sink.set
-            and resp.wbytes + room <= WRITE_BUFFER_SIZE):
+            and resp.wbytes + room <= WRITE_BUFFER_SIZE and not c.datagram):
         return resp
     return resp_start(c)
 

@@ -12,9 +12,11 @@ from rmemcached.store.store cimport store
 # What the command line said. Constant while the server runs.
 cdef struct settings:
     int port                     # -1: an ephemeral one
+    int udpport                  # 0: no UDP
     int backlog
     uint32_t maxconns
     unsigned int num_threads
+    unsigned int num_threads_per_udp   # workers that serve one UDP socket
     unsigned int reqs_per_event
     int access                   # of the UNIX socket
     const char *inter            # owned by the Python Settings object, which outlives the server

@@ -23,7 +23,7 @@ from rmemcached.linux cimport (
     timerfd_settime,
 )
 from rmemcached.logger cimport LOG_LOCAL, LOG_TCP, log_peer, logger_create, logger_destroy
-from rmemcached.protocol.conn cimport conn, lend_result
+from rmemcached.protocol.conn cimport ascii_prot, binary_prot, conn, lend_result, negotiating_prot, protocol
 from rmemcached.rdma_conn cimport (
     TRANSPORT_SOFT_IW, TRANSPORT_VERBS, rdma_device, rdma_device_add_extent, rdma_device_close, rdma_device_open,
     rdma_exchange, rdma_transport,
@@ -33,8 +33,8 @@ from rmemcached.server.watchers cimport (
     watchers_add, watchers_create, watchers_destroy, watchers_start, watchers_stop,
 )
 from rmemcached.server.worker cimport (
-    connection, connection_rdma_failed, worker_destroy, worker_dispatch, worker_give_back, worker_init, worker_start,
-    worker_wake,
+    connection, connection_rdma_failed, worker_add_udp, worker_destroy, worker_dispatch, worker_give_back, worker_init,
+    worker_start, worker_wake,
 )
 from rmemcached.store.store cimport (
     ARENA_EXTENT, class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_largest_class,
@@ -64,6 +64,8 @@ cdef void hook_exchange(void *arg, conn *c, const char *line, size_t length, cha
     if c.remote_ok:
         # A stream of a queue pair: there is no `connection` around this conn.
         text = b"CLIENT_ERROR rdma: this connection has a queue pair\r\n"
+    elif c.datagram:
+        text = b"CLIENT_ERROR rdma: a datagram cannot have a queue pair\r\n"
     elif s.ndevices == 0:
         text = b"SERVER_ERROR rdma: no transport is available here\r\n"
     else:
@@ -116,8 +118,8 @@ cdef void extent_added(void *arg, void *addr, size_t length) noexcept nogil:
 
 # ---- the listener ----------------------------------------------------------------------------------------------------
 
-cdef void accept_all(server *s, int fd) noexcept nogil:
-    """Accepts until nothing is left, and hands each socket to the next worker."""
+cdef void accept_all(server *s, int fd, protocol prot) noexcept nogil:
+    """Accepts until nothing is left, and hands each socket to the next worker, which speaks prot on it."""
     cdef int sfd, one = 1
     cdef worker *w
     cdef const char *full = b"ERROR Too many open connections\r\n"
@@ -153,7 +155,7 @@ cdef void accept_all(server *s, int fd) noexcept nogil:
         fetch_add(&s.total_connections, 1)
         w = &s.workers[s.next_worker]
         s.next_worker = (s.next_worker + 1) % s.settings.num_threads
-        if worker_dispatch(w, sfd, &peer) != 0:
+        if worker_dispatch(w, sfd, prot, &peer) != 0:
             close(sfd)
             fetch_sub(&s.curr_connections, 1)
 
@@ -179,14 +181,19 @@ cdef int server_loop(server *s) noexcept nogil:
                 if read(s.timer_fd, &ticks, sizeof(ticks)) == sizeof(ticks):
                     store_tick(s.store)
             else:
-                accept_all(s, <int>events[i].data.u64)
+                accept_all(s, <int><uint32_t>events[i].data.u64, <protocol>(events[i].data.u64 >> 32))
 
 
-cdef int watch(int epfd, int fd) noexcept nogil:
+cdef int watch(int epfd, int fd, protocol prot) noexcept nogil:
+    """Adds a descriptor; its event names it, and the protocol spoken on the sockets accepted from it."""
     cdef epoll_event ev
     ev.events = EPOLLIN
-    ev.data.u64 = <uint64_t>fd
+    ev.data.u64 = <uint64_t>fd | <uint64_t>prot << 32
     return epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &ev)
+
+
+cdef protocol named_protocol(name):
+    return {"ascii": ascii_prot, "binary": binary_prot}.get(name, negotiating_prot)
 
 
 # ---- Python ----------------------------------------------------------------------------------------------------------
@@ -226,9 +233,11 @@ cdef class Server:
         self.keep = (inter, path)
         cdef server *s = &self.s
         s.settings.port = settings.port
+        s.settings.udpport = settings.udp_port
         s.settings.backlog = settings.backlog
         s.settings.maxconns = settings.max_connections
         s.settings.num_threads = settings.threads
+        s.settings.num_threads_per_udp = settings.threads if len(settings.interfaces) < 2 else 1
         s.settings.reqs_per_event = settings.requests_per_event
         s.settings.access = settings.socket_mask
         s.settings.inter = <const char *>inter if inter else NULL
@@ -349,8 +358,26 @@ cdef class Server:
             w.spin_ns = w.spin_max
             w.curr_connections = &s.curr_connections
             w.stop = &s.stop
+            w.thread.binding_protocol = named_protocol(self.settings.protocol)
             if worker_init(w) != 0:
                 raise ServerError(f"worker thread {i}: {os.strerror(errno)}")
+        for listener in self.sockets:
+            if listener.transport == "udp":
+                self.add_udp(listener.sock)
+
+    cdef void add_udp(self, sock) except *:
+        """Lets num_threads_per_udp workers serve the socket, each with a descriptor of its own."""
+        cdef server *s = &self.s
+        cdef int fd
+        for _ in range(s.settings.num_threads_per_udp):
+            fd = os.dup(sock.fileno())
+            if worker_add_udp(&s.workers[s.next_worker], fd) != 0:
+                reason = os.strerror(errno)
+                os.close(fd)
+                raise ServerError(f"Can't listen for events on UDP socket: {reason}")
+            s.next_worker = (s.next_worker + 1) % s.settings.num_threads
+            fetch_add(&s.curr_connections, 1)
+            fetch_add(&s.total_connections, 1)
 
     cdef void open_devices(self) except *:
         """The software device, which is always there, and one of the system's."""
@@ -496,10 +523,13 @@ cdef class Server:
             interval.it_interval.tv_sec = 1
             interval.it_value.tv_sec = 1
             if s.epfd < 0 or s.signal_fd < 0 or s.timer_fd < 0 or timerfd_settime(s.timer_fd, 0, &interval, NULL) != 0 \
-                    or watch(s.epfd, s.signal_fd) != 0 or watch(s.epfd, s.timer_fd) != 0:
+                    or watch(s.epfd, s.signal_fd, negotiating_prot) != 0 \
+                    or watch(s.epfd, s.timer_fd, negotiating_prot) != 0:
                 raise ServerError(f"the listener: {os.strerror(errno)}")
             for listener in self.sockets:
-                if listener.transport != "udp" and watch(s.epfd, listener.sock.fileno()) != 0:
+                if listener.transport == "udp":
+                    continue
+                if watch(s.epfd, listener.sock.fileno(), named_protocol(listener.protocol)) != 0:
                     raise ServerError(f"the listener: {os.strerror(errno)}")
             err = watchers_start(s.watchers)
             if err:

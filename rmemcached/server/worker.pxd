@@ -5,8 +5,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rmemcached.linux cimport pthread_mutex_t, pthread_t
 from rmemcached.logger cimport log_peer
-from rmemcached.protocol.conn cimport conn, conn_thread
+from rmemcached.protocol.conn cimport conn, conn_thread, protocol
 from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_conn, rdma_device, rdma_thread
+from rmemcached.server.udp cimport udp_socket
 
 cdef enum:
     READ_BUFFER_SIZE = 65536     # one per worker, lent to the connection that is being read
@@ -42,6 +43,7 @@ cdef struct connection:
 cdef struct handover:
     handover *next
     int fd
+    protocol prot
     log_peer peer
 
 cdef struct worker:
@@ -64,6 +66,7 @@ cdef struct worker:
     # the worker's own
     char *rbuf
     connection *connections
+    udp_socket *udp
     connection *run_head
     connection **run_tail
     connection *dead
@@ -76,8 +79,9 @@ cdef struct worker:
     uint64_t nconnections        # relaxed: read by statistics
 
 cdef int worker_init(worker *w) noexcept nogil
+cdef int worker_add_udp(worker *w, int fd) noexcept nogil
 cdef int worker_start(worker *w) noexcept nogil
-cdef int worker_dispatch(worker *w, int fd, const log_peer *peer) noexcept nogil
+cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer) noexcept nogil
 # A side thread is done with a connection that was lent to it; ended: nothing more can be sent on it.
 cdef void worker_give_back(connection *cn, bint ended) noexcept nogil
 cdef void worker_wake(worker *w) noexcept nogil

@@ -6,6 +6,7 @@ the drive machine is run over it, and the replies to everything that was in one 
 owns a read buffer only while a command is incomplete, so an idle one costs its structure alone.
 """
 
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdio cimport fprintf, stderr
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset, strlen
@@ -24,14 +25,15 @@ from rmemcached.logger cimport (
     LOG_CONNEVENTS, NORMAL_CLOSE, close_reasons, log_conn_close, log_conn_new, log_thread_sfd, log_wants,
 )
 from rmemcached.protocol.conn cimport (
-    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, conn_gather, conn_init, conn_logs,
-    conn_new_cmd, conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_set_state, conn_thread_release,
-    conn_want,
+    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn_gather,
+    conn_init, conn_logs, conn_new_cmd, conn_payload_iov, conn_payload_received, conn_release, conn_sent,
+    conn_set_state, conn_thread_release, conn_want,
 )
 from rmemcached.rdma_conn cimport (
     RDMA_DEVICES, rdma_conn_destroy, rdma_stream_request, rdma_thread_create, rdma_thread_destroy, rdma_thread_expects,
     rdma_thread_fd, rdma_thread_run,
 )
+from rmemcached.server.udp cimport UDP_TAG, udp_close, udp_open, udp_ready, udp_socket
 from rmemcached.store.store cimport store_time
 
 cdef enum:
@@ -54,17 +56,20 @@ cdef void connection_interest(connection *cn, uint32_t events) noexcept nogil:
     cn.events = events
 
 
-cdef connection *connection_open(worker *w, int fd, const log_peer *peer) noexcept nogil:
+cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer) noexcept nogil:
     cdef connection *cn = <connection *>calloc(1, sizeof(connection))
     cdef epoll_event ev
     if cn == NULL:
         return NULL
     conn_init(&cn.c, &w.thread)
     cn.c.sfd = fd
+    cn.c.protocol = prot
     cn.c.lendable = True
     cn.peer = peer[0]
     if conn_logs(&cn.c):
-        fprintf(stderr, b"<%d new auto-negotiating client connection\n", fd)
+        fprintf(stderr, b"<%d new %s\n", fd, <const char *>b"ascii client connection." if prot == ascii_prot else
+                <const char *>b"binary client connection." if prot == binary_prot else
+                <const char *>b"auto-negotiating client connection")
     cn.w = w
     cn.fd = fd
     cn.flags = CONNECTION_FRESH
@@ -391,7 +396,7 @@ cdef void take_handovers(worker *w) noexcept nogil:
         cn = next_back
     while h != NULL:
         following = h.next
-        if connection_open(w, h.fd, &h.peer) == NULL:
+        if connection_open(w, h.fd, h.prot, &h.peer) == NULL:
             close(h.fd)
             fetch_sub(w.curr_connections, 1)
         free(h)
@@ -498,6 +503,8 @@ cdef void *worker_main(void *arg) noexcept nogil:
                 take_handovers(w)
             elif <void *>&w.rdma[0] <= events[i].data.ptr < <void *>&w.rdma[RDMA_DEVICES]:
                 rdma_ready |= 1 << <unsigned int>(<rdma_thread **>events[i].data.ptr - &w.rdma[0])
+            elif events[i].data.u64 & UDP_TAG:
+                udp_ready(<udp_socket *><uintptr_t>(events[i].data.u64 - UDP_TAG))
             else:
                 cn = <connection *>events[i].data.ptr
                 if cn.fd < 0:
@@ -549,6 +556,16 @@ cdef int worker_init(worker *w) noexcept nogil:
     return 0
 
 
+cdef int worker_add_udp(worker *w, int fd) noexcept nogil:
+    """Gives the worker, which has not been started, a UDP socket to serve; it closes it. -1: errno."""
+    cdef udp_socket *u = udp_open(&w.thread, w.epfd, fd)
+    if u == NULL:
+        return -1
+    u.next = w.udp
+    w.udp = u
+    return 0
+
+
 cdef int worker_start(worker *w) noexcept nogil:
     """Starts the thread. Returns 0 or an errno."""
     cdef int err = pthread_create(&w.id, NULL, worker_main, w)
@@ -563,13 +580,15 @@ cdef void worker_wake(worker *w) noexcept nogil:
         pass
 
 
-cdef int worker_dispatch(worker *w, int fd, const log_peer *peer) noexcept nogil:
-    """Hands an accepted, non-blocking socket to the worker. Any thread. -1: out of memory, fd is still the caller's."""
+cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer) noexcept nogil:
+    """Hands an accepted, non-blocking socket to the worker, which speaks prot on it. Any thread. -1: out of memory, fd
+    is still the caller's."""
     cdef handover *h = <handover *>malloc(sizeof(handover))
     if h == NULL:
         return -1
     h.next = NULL
     h.fd = fd
+    h.prot = prot
     h.peer = peer[0]
     pthread_mutex_lock(&w.queue_lock)
     w.queue_tail[0] = h
@@ -593,8 +612,13 @@ cdef void worker_destroy(worker *w) noexcept nogil:
     """Ends all connections and frees everything. The thread has been joined, or was never started."""
     cdef handover *h
     cdef unsigned int i
+    cdef udp_socket *u
     while w.connections != NULL:
         connection_end(w.connections, True)
+    while w.udp != NULL:
+        u = w.udp
+        w.udp = u.next
+        udp_close(u)
     w.run_head = NULL
     while w.dead != NULL:
         w.dead.flags &= ~CONNECTION_RUNNABLE

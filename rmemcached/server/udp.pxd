@@ -1,0 +1,36 @@
+"""The UDP port: requests and replies as datagrams behind a frame header (memcached: doc/protocol.txt, UDP protocol).
+
+A udp_socket belongs to one worker; the workers' sockets are duplicates of one descriptor, so that any of them takes the
+next datagram. Nothing is locked.
+"""
+
+from libc.stdint cimport uint16_t
+
+from rmemcached.linux cimport sockaddr_storage, socklen_t
+from rmemcached.protocol.conn cimport conn, conn_thread
+
+cdef enum:
+    UDP_HEADER_SIZE = 8          # request id, sequence number, datagrams in the message, reserved; 16 bits each
+    UDP_MAX_PAYLOAD_SIZE = 1400  # of a datagram sent, header included
+    UDP_TAG = 1                  # tells a udp_socket from the worker's other events
+    UDP_READ_BUFFER_SIZE = 65536   # more than the longest datagram
+
+cdef struct udp_socket:
+    conn c                   # first: hooks get a conn *
+    conn_thread *thread
+    udp_socket *next         # the worker's list
+    int fd
+    int epfd
+    bint blocked             # output waits for the socket; nothing is read meanwhile
+    uint16_t request_id      # of the datagram being answered
+    uint16_t sequence        # of the next datagram of the message at the head of the output
+    uint16_t total           # datagrams it has; 0: none has been sent
+    sockaddr_storage peer    # who is answered
+    socklen_t peer_length
+    char rbuf[UDP_READ_BUFFER_SIZE]
+
+# Registers fd with epfd; the event's data.u64 is the socket's address | UDP_TAG. NULL (errno): fd stays the caller's.
+cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil
+cdef void udp_close(udp_socket *u) noexcept nogil
+# Epoll has reported the socket.
+cdef void udp_ready(udp_socket *u) noexcept nogil

@@ -1,0 +1,168 @@
+"""UDP: every datagram is a connection of its own, with all of its input there from the start.
+
+Each reply is a message, whose datagrams are numbered from 0; so the keys of a multiget, and the commands of a datagram
+that holds several, are answered by several messages with the same request id, as memcached 1.6 does. What memcached
+sends besides, headers without content for quiet binary commands, is not sent. A request that is not whole within its
+datagram is dropped, and so is what follows a command that ends a connection.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+from posix.uio cimport iovec
+
+from rmemcached.atomics cimport counter_add
+from rmemcached.drive_machine cimport drive_machine
+from rmemcached.linux cimport (
+    EAGAIN, EINTR, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLEXCLUSIVE, EPOLLIN, EPOLLOUT, close, epoll_ctl, epoll_event,
+    errno, msghdr, recvfrom, sendmsg, sockaddr,
+)
+from rmemcached.protocol.binary cimport PROTOCOL_BINARY_REQ
+from rmemcached.protocol.conn cimport (
+    WANT_FLUSH, WANT_YIELD, ascii_prot, binary_prot, conn_gather, conn_init, conn_release, conn_sent, conn_want,
+    mc_resp,
+)
+
+cdef enum:
+    DATA_SIZE = UDP_MAX_PAYLOAD_SIZE - UDP_HEADER_SIZE
+    MAX_DATAGRAMS = 65535    # that a message can say it has
+    IOV_SIZE = 16
+
+
+cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil:
+    cdef udp_socket *u = <udp_socket *>calloc(1, sizeof(udp_socket))
+    if u == NULL:
+        return NULL
+    u.thread = thread
+    u.fd = fd
+    u.epfd = epfd
+    conn_init(&u.c, thread)
+    if not udp_interest(u, EPOLLIN | EPOLLEXCLUSIVE):
+        free(u)
+        return NULL
+    return u
+
+
+cdef void udp_close(udp_socket *u) noexcept nogil:
+    """Drops what is being answered and closes the descriptor."""
+    conn_release(&u.c)
+    close(u.fd)
+    free(u)
+
+
+cdef bint udp_interest(udp_socket *u, uint32_t events) noexcept nogil:
+    cdef epoll_event ev
+    ev.events = events
+    ev.data.u64 = <uint64_t><uintptr_t>u | UDP_TAG
+    return epoll_ctl(u.epfd, EPOLL_CTL_ADD, u.fd, &ev) == 0
+
+
+cdef void udp_block(udp_socket *u, bint blocked) noexcept nogil:
+    """Waits for room to send, or for datagrams again. An exclusive registration cannot be modified, only replaced."""
+    if u.blocked != blocked:
+        u.blocked = blocked
+        epoll_ctl(u.epfd, EPOLL_CTL_DEL, u.fd, NULL)
+        udp_interest(u, EPOLLOUT if blocked else EPOLLIN | EPOLLEXCLUSIVE)
+
+
+cdef void put_be16(uint8_t *p, uint16_t value) noexcept nogil:
+    p[0] = <uint8_t>(value >> 8)
+    p[1] = <uint8_t>(value & 255)
+
+
+cdef int udp_flush(udp_socket *u) noexcept nogil:
+    """Sends replies. 1: all have left; 0: the socket is full; -1: the peer cannot be answered."""
+    cdef iovec iov[IOV_SIZE]
+    cdef uint8_t header[UDP_HEADER_SIZE]
+    cdef msghdr msg
+    cdef mc_resp *resp
+    cdef size_t length, total
+    cdef ssize_t n
+    cdef int i, count
+    while u.c.resp_head != NULL:
+        resp = u.c.resp_head
+        if u.total == 0:
+            total = (<size_t>resp.tosend + DATA_SIZE - 1) // DATA_SIZE
+            u.total = <uint16_t>(total if total < MAX_DATAGRAMS else MAX_DATAGRAMS)
+        put_be16(header, u.request_id)
+        put_be16(header + 2, u.sequence)
+        put_be16(header + 4, u.total)
+        put_be16(header + 6, 0)
+        iov[0].iov_base = header
+        iov[0].iov_len = UDP_HEADER_SIZE
+        count = 1 + conn_gather(&u.c, iov + 1, IOV_SIZE - 1, resp.tosend if resp.tosend < DATA_SIZE else DATA_SIZE)
+        length = 0
+        for i in range(1, count):
+            length += iov[i].iov_len
+        memset(&msg, 0, sizeof(msg))
+        msg.msg_name = &u.peer
+        msg.msg_namelen = u.peer_length
+        msg.msg_iov = iov
+        msg.msg_iovlen = count
+        n = sendmsg(u.fd, &msg, 0)
+        if n < 0:
+            if errno == EINTR:
+                continue
+            return 0 if errno == EAGAIN else -1
+        counter_add(&u.thread.stats.bytes_written, <uint64_t>n)
+        if length == resp.tosend:
+            u.sequence = u.total = 0
+        else:
+            u.sequence += 1
+        conn_sent(&u.c, length)
+    return 1
+
+
+cdef bint udp_run(udp_socket *u) noexcept nogil:
+    """Answers the datagram as far as replies can leave. False: they cannot for now."""
+    cdef conn_want want
+    cdef int left
+    while True:
+        want = drive_machine(&u.c)
+        left = udp_flush(u)
+        if left == 0:
+            udp_block(u, True)
+            return False
+        if left < 0 or (want != WANT_FLUSH and want != WANT_YIELD):
+            conn_release(&u.c)
+            return True
+
+
+cdef bint udp_take(udp_socket *u, size_t length) noexcept nogil:
+    """A datagram of `length` bytes is in rbuf. False: it is no request; nothing is answered."""
+    cdef uint8_t *frame = <uint8_t *>&u.rbuf[0]
+    cdef conn *c = &u.c
+    if length <= UDP_HEADER_SIZE:
+        return False
+    counter_add(&u.thread.stats.bytes_read, length)
+    if frame[4] != 0 or frame[5] != 1:
+        # A part of a request, or of nothing.
+        return False
+    conn_init(c, u.thread)
+    c.sfd = u.fd
+    c.datagram = True
+    c.protocol = binary_prot if frame[UDP_HEADER_SIZE] == PROTOCOL_BINARY_REQ else ascii_prot
+    c.rcurr = &u.rbuf[UDP_HEADER_SIZE]
+    c.rbytes = length - UDP_HEADER_SIZE
+    u.request_id = <uint16_t>(frame[0] << 8 | frame[1])
+    u.sequence = u.total = 0
+    return True
+
+
+cdef void udp_ready(udp_socket *u) noexcept nogil:
+    cdef unsigned int left = u.thread.reqs_per_event
+    cdef ssize_t n
+    if u.blocked:
+        udp_block(u, False)
+        if not udp_run(u):
+            return
+    while left:
+        left -= 1
+        u.peer_length = sizeof(u.peer)
+        n = recvfrom(u.fd, u.rbuf, UDP_READ_BUFFER_SIZE, 0, <sockaddr *>&u.peer, &u.peer_length)
+        if n < 0:
+            if errno == EAGAIN:
+                return
+        elif udp_take(u, <size_t>n) and not udp_run(u):
+            return
