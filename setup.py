@@ -2,6 +2,7 @@
 
 Environment:
     RMEMCACHED_DEBUG=1            debug build: -O0, -g, C assertions on
+    RMEMCACHED_SANITIZE=KIND      build for a sanitizer: thread, address or undefined (see script/sanitize)
     RMEMCACHED_EXTENSIONS=a,b     build only the named extension modules (development)
 """
 
@@ -20,6 +21,7 @@ from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
 DEBUG = os.environ.get("RMEMCACHED_DEBUG", "0") not in ("", "0")
+SANITIZE = os.environ.get("RMEMCACHED_SANITIZE", "")
 ONLY = [name for name in os.environ.get("RMEMCACHED_EXTENSIONS", "").split(",") if name]
 
 # Source folder -> importable package.
@@ -42,7 +44,12 @@ HEADERS = {
 COMPILE_ARGS = ["-std=gnu11", "-Wall", "-Wno-unused-function", "-pthread"]
 COMPILE_ARGS += ["-O0", "-g"] if DEBUG else ["-O2", "-g1"]
 LINK_ARGS = ["-pthread"]
-MACROS = [] if DEBUG else [("NDEBUG", "1")]
+MACROS = [] if DEBUG or SANITIZE else [("NDEBUG", "1")]
+if SANITIZE:
+    COMPILE_ARGS += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-O1", "-g"]
+    LINK_ARGS += [f"-fsanitize={SANITIZE}"]
+# Objects of one kind of build are not taken for those of another.
+BUILD_BASE = f"build/{SANITIZE}" if SANITIZE else "build"
 
 # Libraries that a module's C code is linked with.
 LIBRARIES = {"rmemcached.verbs": ["isal"]}
@@ -65,6 +72,8 @@ def compiler() -> list[str]:
 
 def check_requirements() -> None:
     """End the build with one line naming the package when the compiler or a header is missing."""
+    if SANITIZE not in ("", "thread", "address", "undefined"):
+        sys.exit(f"rmemcached: RMEMCACHED_SANITIZE={SANITIZE} is not thread, address or undefined")
     cc = compiler()
     if shutil.which(cc[0]) is None:
         sys.exit(f"rmemcached: no C compiler ({cc[0]}) found: apt-get install gcc libc6-dev")
@@ -139,7 +148,7 @@ def build() -> None:
         package_dir={package: folder for folder, package in PACKAGES.items()},
         package_data={package: ["*.pxd", "*.pyi", "py.typed"] for package in PACKAGES.values()},
         ext_modules=modules,
-        options={"build_ext": {"parallel": os.cpu_count() or 1}},
+        options={"build": {"build_base": BUILD_BASE}, "build_ext": {"parallel": os.cpu_count() or 1}},
         zip_safe=False,
     )
 
