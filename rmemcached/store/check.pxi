@@ -11,6 +11,7 @@ cdef const char *_check_hash(store *s, bint at_rest, uint64_t *items, uint64_t *
     cdef item_chunk *ch
     cdef size_t total
     cdef uint32_t hv
+    cdef uint16_t refcount
     for pass_ in range(2):
         if pass_ == 1 and not s.expanding:
             break
@@ -24,7 +25,8 @@ cdef const char *_check_hash(store *s, bint at_rest, uint64_t *items, uint64_t *
                     return b"an item in the hash table is not found by its key"
                 if it.it_flags & ITEM_LINKED == 0 or it.it_flags & (ITEM_SLABBED | ITEM_CHUNK):
                     return b"an item in the hash table has wrong flags"
-                if it.refcount == 0 or (at_rest and it.refcount != 1):
+                refcount = <uint16_t>relaxed_load(&it.refcount)
+                if refcount == 0 or (at_rest and refcount != 1):
                     return b"an item in the hash table has a wrong reference count"
                 items[0] += 1
                 nbytes[0] += ITEM_ntotal(it)
