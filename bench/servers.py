@@ -144,6 +144,25 @@ class Server:
         """Resident set size."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    def private_bytes(self) -> int:
+        """Resident anonymous memory: what the process took for itself, without the programs and libraries it maps."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+        raise OSError("no RssAnon in /proc/PID/status")
+
+    def stats(self) -> dict[str, str]:
+        """The general statistics."""
+        with self.connect() as plain, plain.makefile("rb") as lines:
+            plain.sendall(b"stats\r\n")
+            found: dict[str, str] = {}
+            for line in lines:
+                if line == b"END\r\n":
+                    return found
+                _, name, value = line.decode().rstrip("\r\n").split(" ", 2)
+                found[name] = value
+        raise ConnectionError("the server closed the connection")
+
     def __enter__(self) -> Server:
         return self
 
@@ -176,9 +195,9 @@ def start_rmemcached(*arguments: str, path: str | None = None) -> Server:
     return _start([sys.executable, "-P", "-m", "rmemcached"], arguments, path)
 
 
-def start_memcached(*arguments: str, path: str | None = None) -> Server:
-    """Starts the installed memcached; StartError without one."""
-    program = memcached_path()
+def start_memcached(*arguments: str, path: str | None = None, program: str | None = None) -> Server:
+    """Starts the installed memcached, or the one named; StartError without one."""
+    program = program or memcached_path()
     if program is None:
         raise StartError("memcached is not installed: apt-get install memcached")
     return _start([program], arguments, path)

@@ -96,6 +96,31 @@ def test_server_cpu_figures(tmp_path: Path) -> None:
     assert "CPU per request" in done.stdout
 
 
+def test_memory_figures(tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    done = run("memory.py", "--items", "50000", "--connections", "300", "--json", str(target))
+    figures = json.loads(target.read_text())
+    for server in ("rmemcached", "memcached"):
+        assert set(figures[server]) == {"base", "connection", "item_resident", "item_counted"}
+        assert 185 < figures[server]["item_counted"] < 200
+    assert all(kept for _, kept in figures["limits"].values())
+    assert done.stdout.count("kept") == 4
+
+
+def test_hit_ratio_figures() -> None:
+    arguments = ("--megabytes", "4", "--keys", "20000", "--requests", "60000", "--largest", "2000", "--points", "20")
+    figures = json.loads(run("hit_ratio.py", *arguments, "--json", "-").stdout)
+    for server in ("rmemcached", "memcached"):
+        assert 0.2 < figures[server]["hit_ratio"] < 1
+        assert figures[server]["evictions"] > 0
+    assert figures["limit"] == 20
+
+
+def test_a_missed_limit_is_a_status() -> None:
+    arguments = ("--megabytes", "4", "--keys", "2000", "--requests", "1000", "--points", "-100")
+    assert "limit: +100" in run("hit_ratio.py", *arguments, status=1).stdout
+
+
 def test_pytest_benchmark_cases() -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pytest", "-q", "--benchmark-disable", "-p", "no:cacheprovider", "bench"],

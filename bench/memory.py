@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Memory that the server takes: at start, for each item, for each idle connection; rmemcached beside memcached.
+
+At start: the resident set. Items: 1 000 000 of 32 B keys and 100 B values (change with --items); what `stats` counts in
+bytes, and what the process takes for itself (resident anonymous memory), over the number of items. Connections: 5000
+TCP connections that have made one request each (change with --connections). The limits that rmemcached is to keep are
+in the last column; the exit status is 1 when one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import resource
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+
+from servers import Server, start_memcached, start_rmemcached  # noqa: E402
+
+from rmemcached.client import _load  # noqa: E402
+
+BASE_MORE = 30 * 2**20  # bytes that rmemcached may take more at start, for Python
+ITEM_MORE = 0.05  # of an item's memory
+WARM = 100  # connections made before the first look: the allocator's and the tables' first steps
+
+
+def exchange(plain: socket.socket, request: bytes, length: int) -> bytes:
+    """Sends a request, reads a reply of `length` bytes."""
+    plain.sendall(request)
+    reply = bytearray()
+    while len(reply) < length:
+        more = plain.recv(65536)
+        if not more:
+            raise ConnectionError("the server closed the connection")
+        reply += more
+    return bytes(reply)
+
+
+def measure_items(server: Server, count: int) -> dict[str, float]:
+    """Bytes per item."""
+    with server.connect(30) as plain:
+        # The first items bring the hash table and the first pages.
+        done = exchange(plain, _load.store_commands(0, 1000), 8 * 1000)
+        before, counted = server.private_bytes(), int(server.stats()["bytes"])
+        for first in range(1000, 1000 + count, 1000):
+            part = min(1000, 1000 + count - first)
+            done = exchange(plain, _load.store_commands(first, part), 8 * part)
+            if done != b"STORED\r\n" * part:
+                raise ValueError(f"wrong reply {done[:80]!r}")
+        stats = server.stats()
+        if int(stats["curr_items"]) != count + 1000:
+            raise ValueError(f"{stats['curr_items']} items are there, not {count + 1000}")
+        return {
+            "item_resident": (server.private_bytes() - before) / count,
+            "item_counted": (int(stats["bytes"]) - counted) / count,
+        }
+
+
+def measure_connections(server: Server, count: int) -> float:
+    """Bytes per idle connection."""
+    with contextlib.ExitStack() as stack:
+
+        def add(number: int) -> None:
+            for _ in range(number):
+                plain = stack.enter_context(server.connect(30))
+                plain.sendall(b"mn\r\n")
+                if plain.recv(64) != b"MN\r\n":
+                    raise ValueError("wrong reply to mn")
+
+        add(WARM)
+        before = server.private_bytes()
+        add(count)
+        return (server.private_bytes() - before) / count
+
+
+def measure(server: Server, items: int, connections: int) -> dict[str, float]:
+    with server:
+        figures: dict[str, float] = {"base": server.resident_bytes()}
+        if connections:
+            figures["connection"] = measure_connections(server, connections)
+        if items:
+            figures.update(measure_items(server, items))
+        return figures
+
+
+def judge(ours: dict[str, float], theirs: dict[str, float]) -> dict[str, tuple[str, bool]]:
+    """figure -> its limit in words, whether it is kept."""
+    limits = {
+        "base": ("memcached's + 30 MB", theirs["base"] + BASE_MORE),
+        "connection": ("memcached's", theirs.get("connection", 0)),
+        "item_resident": ("memcached's + 5 %", theirs.get("item_resident", 0) * (1 + ITEM_MORE)),
+        "item_counted": ("memcached's + 5 %", theirs.get("item_counted", 0) * (1 + ITEM_MORE)),
+    }
+    return {name: (words, ours[name] <= limit) for name, (words, limit) in limits.items() if name in ours}
+
+
+def report(result: dict[str, Any]) -> str:
+    names = {
+        "base": "at start",
+        "connection": f"per connection, of {result['connections']}",
+        "item_resident": f"per item, of {result['items']}, resident",
+        "item_counted": "per item, as `stats` counts",
+    }
+    lines = [f"{'bytes':<38}{'rmemcached':>12}{'memcached':>12}   limit"]
+    for name, title in names.items():
+        if name in result["rmemcached"]:
+            words, kept = result["limits"][name]
+            figures = [f"{result[server][name]:12.0f}" for server in ("rmemcached", "memcached")]
+            lines.append(f"{title:<38}{''.join(figures)}   {words}: {'kept' if kept else 'MISSED'}")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--items", type=int, default=1_000_000)
+    parser.add_argument("--connections", type=int, default=5000)
+    parser.add_argument(
+        "--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the figures there; - for stdout, without the table")
+    options = parser.parse_args(arguments)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError):  # the system's own limit
+        wanted = 2 * options.connections + 4096
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard < 0 else min(wanted, hard), hard))
+    flags = ["-m", "1024", "-t", "1", "-c", str(options.connections + WARM + 100)]
+    result: dict[str, Any] = {"items": options.items, "connections": options.connections}
+    result["rmemcached"] = measure(start_rmemcached(*flags), options.items, options.connections)
+    result["memcached"] = measure(
+        start_memcached(*flags, program=options.memcached), options.items, options.connections
+    )
+    result["limits"] = judge(result["rmemcached"], result["memcached"])
+    text = json.dumps(result, indent=2)
+    if options.json and options.json != "-":
+        Path(options.json).write_text(text + "\n")
+    print(text if options.json == "-" else report(result))
+    return 0 if all(kept for _, kept in result["limits"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
