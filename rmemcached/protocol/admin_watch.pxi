@@ -14,6 +14,11 @@ cdef watch_word[10] WATCH_WORDS = [
 ]
 
 
+cdef inline bint begins(const token *t, const char *text, size_t length) noexcept nogil:
+    """Whether the token is the word, or the beginning of it."""
+    return t.length <= length and memcmp(t.value, text, t.length) == 0
+
+
 cdef bint can_lend(conn *c, const char *pipelined) noexcept nogil:
     """Whether a side thread can have the connection now; if not, answers why. `pipelined` is the answer to a command
     behind others of the same batch: their replies would have to leave first."""
@@ -59,3 +64,39 @@ cdef void process_watch_command(conn *c, const token *t, int n) noexcept nogil:
         out_errstring(c, b"WATCHER_TOO_MANY log watcher limit reached")
     elif result != LEND_OK:
         out_errstring(c, b"WATCHER_FAILED failed to add log watcher")
+
+
+cdef void dump_refused(conn *c, crawler_result_type result) noexcept nogil:
+    if result == CRAWLER_RUNNING:
+        out_string(c, b"BUSY currently processing crawler request")
+    elif result == CRAWLER_BADCLASS:
+        out_string(c, b"BADCLASS invalid class id")
+    elif result == CRAWLER_NOTSTARTED:
+        out_string(c, b"NOTSTARTED no items to crawl")
+    else:
+        out_string(c, b"ERROR an unknown error happened")
+
+
+cdef bint process_dump_command(conn *c, const token *t) noexcept nogil:
+    """lru_crawler metadump|mgdump <classes|all|hash>. False: it is another subcommand."""
+    cdef const conn_hooks *hooks = c.thread.hooks
+    cdef dump_kind kind
+    cdef crawler_result_type result
+    if begins(&t[1], b"metadump", 8):
+        kind = DUMP_META
+    elif begins(&t[1], b"mgdump", 6):
+        kind = DUMP_MG
+    else:
+        return False
+    c.noreply = False
+    if hooks.dump == NULL or not relaxed_load(&store_get_config(c.thread.store).lru_crawler):
+        out_string(c, b"CLIENT_ERROR lru crawler disabled")
+    elif not c.thread.dump_enabled:
+        out_string(c, b"ERROR metadump not allowed" if kind == DUMP_META else b"ERROR key dump not allowed")
+    elif can_lend(c, b"ERROR cannot pipeline other commands before metadump" if kind == DUMP_META
+                  else b"ERROR cannot pipeline other commands before mgdump"):
+        conn_set_state(c, conn_watch)
+        result = hooks.dump(hooks.arg, c, kind, t[2].value, t[2].length)
+        if result != CRAWLER_OK:
+            dump_refused(c, result)
+    return True

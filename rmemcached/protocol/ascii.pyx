@@ -6,7 +6,7 @@ from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen, strncmp
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add
+from rmemcached.atomics cimport counter_add, relaxed_load
 from rmemcached.logger cimport (
     LOG_CONNEVENTS, LOG_DELETIONS, LOG_EVICTIONS, LOG_FETCHERS, LOG_MUTATIONS, LOG_PROXYEVENTS, LOG_PROXYREQS,
     LOG_PROXYUSER, LOG_RAWCMDS, LOG_SYSEVENTS, LOG_TYPE_DELETE, LOG_TYPE_META_DELETE, NORMAL_CLOSE, log_delete_cmd,
@@ -23,15 +23,17 @@ from rmemcached.protocol.parse cimport (
     LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_exptime, parse_flags, parse_hex, parse_i32,
     parse_i64, parse_u32, parse_u64, token, token_is, tokenize,
 )
+from rmemcached.protocol.dump cimport DUMP_MG, DUMP_META, dump_kind
 from rmemcached.store.store cimport (
-    DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, ITEM_FETCHED, ITEM_KEY_BINARY, ITEM_LINKED,
-    ITEM_STALE, ITEM_TOKEN_SENT, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NO_MEMORY, NREAD_ADD, NREAD_APPEND,
-    NREAD_APPENDVIV, NREAD_CAS, NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, REALTIME_MAXDELTA,
-    STORED, TOO_LARGE, ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal,
-    ITEM_set_cas, delta_result_type, do_add_delta, do_item_bump, do_item_link, do_item_remove, do_item_unlink,
+    CRAWLER_BADCLASS, CRAWLER_NOTSTARTED, CRAWLER_OK, CRAWLER_RUNNING, DELTA_ITEM_CAS_MISMATCH, EXISTS,
+    INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, ITEM_FETCHED, ITEM_KEY_BINARY, ITEM_LINKED, ITEM_STALE, ITEM_TOKEN_SENT,
+    KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NO_MEMORY, NREAD_ADD, NREAD_APPEND, NREAD_APPENDVIV, NREAD_CAS,
+    NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, REALTIME_MAXDELTA, STORED, TOO_LARGE,
+    ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_set_cas,
+    crawler_result_type, delta_result_type, do_add_delta, do_item_bump, do_item_link, do_item_remove, do_item_unlink,
     do_store_item, get_cas_id, item, item_alloc, item_get, item_get_locked, item_iov, item_lock, item_remove,
     item_size_ok, item_touch, item_unlink, item_unlock, realtime, rel_time_t, store, store_advance, store_flush_all,
-    store_hash, store_item, store_item_type, store_op, store_pause, store_time,
+    store_get_config, store_hash, store_item, store_item_type, store_op, store_pause, store_time,
 )
 
 cdef enum:
@@ -552,6 +554,8 @@ cdef void process_other_command(conn *c, const char *line, const char *end) noex
             return
         if token_is(&t[0], b"shutdown", 8):
             out_string(c, b"SERVER_ERROR: shutdown not enabled")
+            return
+        if n == 3 and token_is(&t[0], b"lru_crawler", 11) and process_dump_command(c, t):
             return
         if token_is(&t[0], b"watch", 5):
             process_watch_command(c, t, n)

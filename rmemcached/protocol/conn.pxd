@@ -11,7 +11,8 @@ from posix.uio cimport iovec
 
 from rmemcached.atomics cimport counter_add, relaxed_load
 from rmemcached.logger cimport close_reasons, logger
-from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, item, store
+from rmemcached.protocol.dump cimport dump_kind
+from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, crawler_result_type, item, store
 
 cdef extern from *:
     """
@@ -130,6 +131,8 @@ cdef struct conn_hooks:
     void (*exchange)(void *arg, conn *c, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
     # watch: lends the connection to the logger thread, which answers. NULL: this engine cannot.
     lend_result (*watch)(void *arg, conn *c, uint32_t eflags) noexcept nogil
+    # lru_crawler metadump, mgdump: lends the connection to the crawler thread, which answers. NULL: there is none.
+    crawler_result_type (*dump)(void *arg, conn *c, dump_kind kind, const char *classes, size_t length) noexcept nogil
     # The verbosity command.
     void (*set_verbosity)(void *arg, int level) noexcept nogil
     uint64_t verbose         # atomic. From 2 on, command and reply lines are written to stderr
@@ -153,6 +156,7 @@ cdef struct conn_thread:
     bint debug_commands      # debugtime and debugitem are answered
     item *debug_item_reffed  # what debugitem ref took last, for `debugitem unref reffed`
     bint watch_enabled
+    bint dump_enabled
     logger *log              # never NULL
     int cur_sfd              # of the connection being served: log entries name it
     mc_resp *free_resps      # free list

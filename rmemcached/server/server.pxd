@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from rmemcached.logger cimport logger
 from rmemcached.protocol.conn cimport conn, conn_hooks, stat_buf
 from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_device, rdma_limits
+from rmemcached.server.dumps cimport dumps
 from rmemcached.server.watchers cimport watchers
 from rmemcached.server.worker cimport worker
 from rmemcached.store.store cimport store
@@ -41,6 +42,7 @@ cdef struct server:
     conn_hooks hooks
     logger *log
     watchers *watchers
+    dumps *dumps
     store *store
     rdma_device *devices[RDMA_DEVICES]   # the first is soft_iw's
     unsigned int ndevices        # 0: no RDMA

@@ -24,11 +24,13 @@ from rmemcached.linux cimport (
 )
 from rmemcached.logger cimport LOG_LOCAL, LOG_TCP, log_peer, logger_create, logger_destroy
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, conn, lend_result, negotiating_prot, protocol
+from rmemcached.protocol.dump cimport dump_kind
 from rmemcached.rdma_conn cimport (
     TRANSPORT_SOFT_IW, TRANSPORT_VERBS, rdma_device, rdma_device_add_extent, rdma_device_close, rdma_device_open,
     rdma_exchange, rdma_transport,
 )
 from rmemcached.server.stats cimport server_stats
+from rmemcached.server.dumps cimport dumps_create, dumps_destroy, dumps_start, dumps_stop
 from rmemcached.server.watchers cimport (
     watchers_add, watchers_create, watchers_destroy, watchers_start, watchers_stop,
 )
@@ -37,8 +39,8 @@ from rmemcached.server.worker cimport (
     worker_start, worker_wake,
 )
 from rmemcached.store.store cimport (
-    ARENA_EXTENT, class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_largest_class,
-    store_stop_threads, store_tick,
+    ARENA_EXTENT, class_stats, crawler_result_type, store_config, store_create, store_destroy, store_get_class_stats,
+    store_largest_class, store_stop_threads, store_tick,
 )
 from rmemcached.verbs.port cimport GID_ANY, verbs_open_port, verbs_port, verbs_wish
 from rmemcached.verbs.soft cimport soft_provider
@@ -97,7 +99,17 @@ cdef lend_result hook_watch(void *arg, conn *c, uint32_t eflags) noexcept nogil:
 
 
 cdef void watcher_gone(void *owner) noexcept nogil:
-    worker_give_back(<connection *>owner, True)
+    worker_give_back(<connection *>owner, True, NULL, 0)
+
+
+cdef crawler_result_type hook_dump(void *arg, conn *c, dump_kind kind, const char *classes,
+                                   size_t length) noexcept nogil:
+    cdef connection *cn = <connection *>c
+    return dumps_start((<server *>arg).dumps, cn, cn.fd, kind, classes, length)
+
+
+cdef void dump_over(void *owner, bint ended, char *rest, size_t length) noexcept nogil:
+    worker_give_back(<connection *>owner, ended, rest, length)
 
 
 cdef void hook_verbosity(void *arg, int level) noexcept nogil:
@@ -334,10 +346,14 @@ cdef class Server:
             raise ServerError((<bytes>problem).decode())
         if s.settings.rdma:
             self.open_devices()
+        s.dumps = dumps_create(s.store, dump_over)
+        if s.dumps == NULL:
+            raise ServerError(f"dumps: {os.strerror(errno)}")
         s.hooks.arg = s
         s.hooks.stats = server_stats
         s.hooks.exchange = hook_exchange
         s.hooks.watch = hook_watch
+        s.hooks.dump = hook_dump
         s.hooks.set_verbosity = hook_verbosity
         s.workers = <worker *>calloc(s.settings.num_threads, sizeof(worker))
         if s.workers == NULL:
@@ -350,6 +366,7 @@ cdef class Server:
             w.thread.cas_enabled = s.settings.use_cas
             w.thread.flush_enabled = s.settings.flush_enabled
             w.thread.watch_enabled = s.settings.watch_enabled
+            w.thread.dump_enabled = self.settings.dump_enabled
             w.thread.log = s.log
             w.thread.debug_commands = self.settings.debug_commands
             w.devices = s.devices
@@ -463,6 +480,9 @@ cdef class Server:
         if s.store != NULL:
             store_destroy(s.store)
             s.store = NULL
+        if s.dumps != NULL:
+            dumps_destroy(s.dumps)
+            s.dumps = NULL
         if s.watchers != NULL:
             watchers_destroy(s.watchers)
             s.watchers = NULL
@@ -544,6 +564,8 @@ cdef class Server:
                 signo = server_loop(s)
             return signo
         finally:
+            if s.dumps != NULL:
+                dumps_stop(s.dumps)
             if s.store != NULL:
                 store_stop_threads(s.store)
             store_release(&s.stop, 1)

@@ -36,7 +36,10 @@ cdef struct connection:
     uint32_t events              # epoll interest
     uint32_t opened              # store time of the accept
     log_peer peer
-    bint ended_by_side           # written by the side thread that gives it back: it is to be closed
+    # written by the side thread that gives it back
+    char *rest                   # malloc'd: what the side thread left to be sent. NULL most of the time
+    uint32_t rest_length
+    bint ended_by_side           # it is to be closed
     uint8_t flags
 
 # A socket on its way from the listener to a worker.
@@ -82,8 +85,9 @@ cdef int worker_init(worker *w) noexcept nogil
 cdef int worker_add_udp(worker *w, int fd) noexcept nogil
 cdef int worker_start(worker *w) noexcept nogil
 cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer) noexcept nogil
-# A side thread is done with a connection that was lent to it; ended: nothing more can be sent on it.
-cdef void worker_give_back(connection *cn, bint ended) noexcept nogil
+# A side thread is done with a connection that was lent to it. ended: it is to be closed; else `rest` (malloc'd, may be
+# NULL), which becomes the connection's, is still to be sent.
+cdef void worker_give_back(connection *cn, bint ended, char *rest, size_t length) noexcept nogil
 cdef void worker_wake(worker *w) noexcept nogil
 cdef void worker_destroy(worker *w) noexcept nogil
 # rdma_failed_fn: owner is a connection

@@ -27,7 +27,7 @@ from rmemcached.logger cimport (
 from rmemcached.protocol.conn cimport (
     WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn_gather,
     conn_init, conn_logs, conn_new_cmd, conn_payload_iov, conn_payload_received, conn_release, conn_sent,
-    conn_set_state, conn_thread_release, conn_want,
+    conn_set_state, conn_thread_release, conn_want, stat_buf, stat_reply,
 )
 from rmemcached.rdma_conn cimport (
     RDMA_DEVICES, rdma_conn_destroy, rdma_stream_request, rdma_thread_create, rdma_thread_destroy, rdma_thread_expects,
@@ -111,6 +111,8 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
     conn_release(&cn.c)
     free(cn.rbuf)
     cn.rbuf = NULL
+    free(cn.rest)
+    cn.rest = NULL
     if cn.prev != NULL:
         cn.prev.next = cn.next
     else:
@@ -226,6 +228,7 @@ cdef void connection_lent(connection *cn) noexcept nogil:
 cdef void connection_returned(connection *cn) noexcept nogil:
     """A side thread gave the connection back."""
     cdef epoll_event ev
+    cdef stat_buf out
     cn.flags &= ~CONNECTION_LENT
     ev.events = cn.events = EPOLLIN
     ev.data.ptr = cn
@@ -233,6 +236,12 @@ cdef void connection_returned(connection *cn) noexcept nogil:
         connection_end(cn, True)
         return
     conn_set_state(&cn.c, conn_new_cmd)
+    if cn.rest != NULL:
+        memset(&out, 0, sizeof(out))
+        out.data = cn.rest
+        out.used = cn.rest_length
+        cn.rest = NULL
+        stat_reply(&cn.c, &out)
     connection_run(cn)
 
 
@@ -598,9 +607,11 @@ cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer)
     return 0
 
 
-cdef void worker_give_back(connection *cn, bint ended) noexcept nogil:
+cdef void worker_give_back(connection *cn, bint ended, char *rest, size_t length) noexcept nogil:
     cdef worker *w = cn.w
     cn.ended_by_side = ended
+    cn.rest = rest
+    cn.rest_length = <uint32_t>length
     pthread_mutex_lock(&w.queue_lock)
     cn.run_next = w.given_back
     w.given_back = cn

@@ -1,0 +1,28 @@
+"""Dumps of all items: the crawler thread writes them to a connection that its worker lent.
+
+While a dump is under way only the crawler thread touches the socket. What it has not sent when the last item was found
+goes back with the connection, so that the crawler does not wait for a slow reader's END. memcached: crawler.c.
+"""
+
+from libc.stddef cimport size_t
+
+from rmemcached.protocol.dump cimport dump_kind
+from rmemcached.store.store cimport crawler_result_type, store
+
+# The crawler thread is done with the socket. rest: malloc'd bytes that are still to be sent, now the owner's. ended:
+# the connection is to be closed.
+ctypedef void (*dump_release_fn)(void *owner, bint ended, char *rest, size_t length) noexcept nogil
+
+cdef struct dumps            # complete in dumps.pyx
+
+# NULL: no memory, or no descriptor (errno).
+cdef dumps *dumps_create(store *s, dump_release_fn release) noexcept nogil
+# Ends a dump that is under way, soon, and those to come; whoever then ends the store's threads waits for nobody's
+# socket.
+cdef void dumps_stop(dumps *d) noexcept nogil
+# The store's threads have ended.
+cdef void dumps_destroy(dumps *d) noexcept nogil
+# Lends a non-blocking socket with nothing to send. CRAWLER_OK: it is the crawler's, which answers OK, the lines of the
+# items and END. Any thread. classes: as lru_crawler_dump has it.
+cdef crawler_result_type dumps_start(dumps *d, void *owner, int fd, dump_kind kind, const char *classes,
+                                     size_t length) noexcept nogil

@@ -1,0 +1,137 @@
+"""Dumps: what the crawler finds is gathered in a buffer, and sent between items."""
+
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport strlen
+
+from rmemcached.linux cimport (
+    EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLHUP, POLLIN, POLLOUT, close,
+    errno, eventfd, poll, pollfd, send, write,
+)
+from rmemcached.protocol.conn cimport stat_append_raw, stat_buf
+from rmemcached.protocol.dump cimport DUMP_LINE_MAX, dump_end, dump_line
+from rmemcached.store.store cimport (
+    CRAWLER_ERROR, CRAWLER_OK, crawler_client, item, lru_crawler_dump, store_process_started,
+)
+
+cdef enum:
+    FLUSH_BYTES = 32 * 1024      # so much is gathered before it is sent
+    STALL_MS = 1800 * 1000       # a reader that takes nothing for so long is given up
+
+cdef struct dumps:               # constant
+    store *store
+    int stop_fd                  # eventfd: readable once dumps_stop was called
+    dump_release_fn release
+
+cdef struct dump:                # the crawler thread's; the worker's before that
+    dumps *all
+    void *owner
+    int fd
+    dump_kind kind
+    int64_t started              # Unix time of rel_time_t 0
+    bint broken                  # the socket takes no more
+    stat_buf out
+
+
+cdef bint item_found(void *arg, item *it) noexcept nogil:
+    """crawler_client.item_found. The buffer may grow beyond FLUSH_BYTES here, for nothing can be sent now."""
+    cdef dump *d = <dump *>arg
+    cdef char line[DUMP_LINE_MAX]
+    stat_append_raw(&d.out, line, <size_t>(dump_line(d.kind, it, d.started, line) - line))
+    return not d.out.failed
+
+
+cdef bint wait_writable(dump *d) noexcept nogil:
+    """False: the reader is gone or does not read, or all dumps are to end."""
+    cdef pollfd fds[2]
+    cdef int n = 0
+    fds[0].fd = d.fd
+    fds[0].events = POLLOUT
+    fds[1].fd = d.all.stop_fd
+    fds[1].events = POLLIN
+    while n <= 0:
+        n = poll(fds, 2, STALL_MS)
+        if n == 0 or (n < 0 and errno != EINTR):
+            return False
+    return fds[1].revents == 0 and not fds[0].revents & (POLLERR | POLLHUP)
+
+
+cdef bint flush(void *arg) noexcept nogil:
+    """crawler_client.flush. A half-closed connection is not noticed: its other half still reads."""
+    cdef dump *d = <dump *>arg
+    cdef size_t sent = 0
+    cdef ssize_t n
+    if d.out.used < FLUSH_BYTES:
+        return True
+    while sent < d.out.used and not d.broken:
+        n = send(d.fd, d.out.data + sent, d.out.used - sent, MSG_NOSIGNAL | MSG_DONTWAIT)
+        if n >= 0:
+            sent += <size_t>n
+        elif errno == EAGAIN:
+            d.broken = not wait_writable(d)
+        else:
+            d.broken = errno != EINTR
+    d.out.used = 0
+    return not d.broken
+
+
+cdef void done(void *arg, bint complete) noexcept nogil:
+    """crawler_client.done"""
+    cdef dump *d = <dump *>arg
+    cdef const char *end = dump_end(d.kind)
+    stat_append_raw(&d.out, end, strlen(end))
+    if complete and not d.out.failed:
+        d.all.release(d.owner, False, d.out.data, d.out.used)
+    else:
+        free(d.out.data)
+        d.all.release(d.owner, True, NULL, 0)
+    free(d)
+
+
+cdef dumps *dumps_create(store *s, dump_release_fn release) noexcept nogil:
+    cdef dumps *d = <dumps *>calloc(1, sizeof(dumps))
+    if d == NULL:
+        return NULL
+    d.store = s
+    d.release = release
+    d.stop_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+    if d.stop_fd < 0:
+        free(d)
+        return NULL
+    return d
+
+
+cdef void dumps_stop(dumps *d) noexcept nogil:
+    cdef uint64_t one = 1
+    while write(d.stop_fd, &one, sizeof(one)) < 0 and errno == EINTR:
+        pass
+
+
+cdef void dumps_destroy(dumps *d) noexcept nogil:
+    close(d.stop_fd)
+    free(d)
+
+
+cdef crawler_result_type dumps_start(dumps *all, void *owner, int fd, dump_kind kind, const char *classes,
+                                     size_t length) noexcept nogil:
+    cdef crawler_client client
+    cdef crawler_result_type result = CRAWLER_ERROR
+    cdef dump *d = <dump *>calloc(1, sizeof(dump))
+    if d == NULL:
+        return CRAWLER_ERROR
+    d.all = all
+    d.owner = owner
+    d.fd = fd
+    d.kind = kind
+    d.started = store_process_started(all.store)
+    stat_append_raw(&d.out, b"OK\r\n", 4)
+    client.arg = d
+    client.item_found = item_found
+    client.flush = flush
+    client.done = done
+    if not d.out.failed:
+        result = lru_crawler_dump(all.store, classes, length, &client)
+    if result != CRAWLER_OK:
+        free(d.out.data)
+        free(d)
+    return result
