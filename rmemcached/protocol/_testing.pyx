@@ -137,7 +137,8 @@ cdef class Server:
     def stats(self):
         """The worker's counters; those of slab classes are added up."""
         cdef dict counters = self.thread.stats
-        total = {name: value for name, value in counters.items() if name != "slab"}
+        total = {name: value for name, value in counters.items() if name not in ("slab", "lru_hits")}
+        total["get_hits"] = sum(counters["lru_hits"])
         for slab in counters["slab"]:
             for name, value in slab.items():
                 total[name] = total.get(name, 0) + value

@@ -66,7 +66,7 @@ cdef void process_watch_command(conn *c, const token *t, int n) noexcept nogil:
         out_errstring(c, b"WATCHER_FAILED failed to add log watcher")
 
 
-cdef void dump_refused(conn *c, crawler_result_type result) noexcept nogil:
+cdef void crawler_refused(conn *c, crawler_result_type result) noexcept nogil:
     if result == CRAWLER_RUNNING:
         out_string(c, b"BUSY currently processing crawler request")
     elif result == CRAWLER_BADCLASS:
@@ -88,7 +88,6 @@ cdef bint process_dump_command(conn *c, const token *t) noexcept nogil:
         kind = DUMP_MG
     else:
         return False
-    c.noreply = False
     if hooks.dump == NULL or not relaxed_load(&store_get_config(c.thread.store).lru_crawler):
         out_string(c, b"CLIENT_ERROR lru crawler disabled")
     elif not c.thread.dump_enabled:
@@ -98,5 +97,5 @@ cdef bint process_dump_command(conn *c, const token *t) noexcept nogil:
         conn_set_state(c, conn_watch)
         result = hooks.dump(hooks.arg, c, kind, t[2].value, t[2].length)
         if result != CRAWLER_OK:
-            dump_refused(c, result)
+            crawler_refused(c, result)
     return True

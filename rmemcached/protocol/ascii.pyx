@@ -29,7 +29,7 @@ from rmemcached.store.store cimport (
     INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, ITEM_FETCHED, ITEM_KEY_BINARY, ITEM_LINKED, ITEM_STALE, ITEM_TOKEN_SENT,
     KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NO_MEMORY, NREAD_ADD, NREAD_APPEND, NREAD_APPENDVIV, NREAD_CAS,
     NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, REALTIME_MAXDELTA, STORED, TOO_LARGE,
-    ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_set_cas,
+    ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_queue, ITEM_set_cas,
     crawler_result_type, delta_result_type, do_add_delta, do_item_bump, do_item_link, do_item_remove, do_item_unlink,
     do_store_item, get_cas_id, item, item_alloc, item_get, item_get_locked, item_iov, item_lock, item_remove,
     item_size_ok, item_touch, item_unlink, item_unlock, realtime, rel_time_t, store, store_advance, store_flush_all,
@@ -143,7 +143,7 @@ cdef bint get_key(conn *c, const char *key, size_t nkey) noexcept nogil:
     if c.mget & MGET_TOUCH:
         counter_add(&stats.slab[ITEM_clsid(it)].touch_hits, 1)
     else:
-        counter_add(&stats.slab[ITEM_clsid(it)].get_hits, 1)
+        counter_add(&stats.lru_hits[ITEM_queue(it)], 1)
     room = VALUE_ROOM + nkey
     copy = fits_copy(it, room)
     resp = resp_text(c, room + (<size_t>it.nbytes if copy else 0))
@@ -497,6 +497,7 @@ cdef void process_flush_all_command(conn *c, token *t, int n) noexcept nogil:
 
 include "admin.pxi"
 include "admin_watch.pxi"
+include "admin_lru.pxi"
 
 
 cdef void process_stats_command(conn *c, const char *p, const char *end) noexcept nogil:
@@ -552,10 +553,14 @@ cdef void process_other_command(conn *c, const char *line, const char *end) noex
         if token_is(&t[0], b"verbosity", 9):
             process_verbosity_command(c, t, n)
             return
+        if token_is(&t[0], b"lru_crawler", 11):
+            process_lru_crawler_command(c, t, n)
+            return
+        if token_is(&t[0], b"lru", 3):
+            process_lru_command(c, t, n)
+            return
         if token_is(&t[0], b"shutdown", 8):
             out_string(c, b"SERVER_ERROR: shutdown not enabled")
-            return
-        if n == 3 and token_is(&t[0], b"lru_crawler", 11) and process_dump_command(c, t):
             return
         if token_is(&t[0], b"watch", 5):
             process_watch_command(c, t, n)

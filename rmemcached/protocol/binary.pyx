@@ -21,10 +21,10 @@ from rmemcached.protocol.parse cimport U64_TEXT, itoa_u64, parse_u64
 from rmemcached.store.store cimport (
     DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND,
     NREAD_ADD, NREAD_APPEND, NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, OK, STORED, ITEM_client_flags,
-    ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type, do_add_delta, do_item_remove,
-    do_item_unlink, get_cas_id, item, item_alloc, item_get, item_get_locked, item_iov, item_remove, item_size_ok,
-    item_touch, item_unlink, item_unlock, realtime, store, store_flush_all, store_item, store_item_type, store_op,
-    store_time,
+    ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_queue, ITEM_set_cas, delta_result_type, do_add_delta,
+    do_item_remove, do_item_unlink, get_cas_id, item, item_alloc, item_get, item_get_locked, item_iov, item_remove,
+    item_size_ok, item_touch, item_unlink, item_unlock, realtime, store, store_flush_all, store_item, store_item_type,
+    store_op, store_time,
 )
 
 
@@ -212,7 +212,7 @@ cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, con
     if touch:
         counter_add(&stats.slab[ITEM_clsid(it)].touch_hits, 1)
     else:
-        counter_add(&stats.slab[ITEM_clsid(it)].get_hits, 1)
+        counter_add(&stats.lru_hits[ITEM_queue(it)], 1)
     n = <uint32_t>it.nbytes - 2 if cmd != PROTOCOL_BINARY_CMD_TOUCH else 0
     if not with_key:
         nkey = 0

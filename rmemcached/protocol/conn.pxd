@@ -12,7 +12,7 @@ from posix.uio cimport iovec
 from rmemcached.atomics cimport counter_add, relaxed_load
 from rmemcached.logger cimport close_reasons, logger
 from rmemcached.protocol.dump cimport dump_kind
-from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, crawler_result_type, item, store
+from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, crawler_result_type, item, store
 
 cdef extern from *:
     """
@@ -70,7 +70,6 @@ cdef struct remote_buf:      # memory of the client that it named in a request (
 
 cdef struct slab_counters:   # per slab class
     uint64_t set_cmds
-    uint64_t get_hits
     uint64_t touch_hits
     uint64_t delete_hits
     uint64_t cas_hits
@@ -105,6 +104,7 @@ cdef struct thread_stats:
     uint64_t store_too_large
     uint64_t store_no_memory
     slab_counters slab[MAX_NUMBER_OF_SLAB_CLASSES]
+    uint64_t lru_hits[NUMBER_OF_QUEUES]     # gets that found an item, by ITEM_queue: get_hits, hits_to_hot, ...
 
 # Output of a statistics function: appends "STAT name value\r\n" lines, or packets of the binary protocol, to a growing
 # buffer.

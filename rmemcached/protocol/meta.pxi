@@ -397,7 +397,7 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
         counter_add(&stats.slab[ITEM_clsid(it)].touch_hits, 1)
     else:
         counter_add(&stats.get_cmds, 1)
-        counter_add(&stats.slab[ITEM_clsid(it)].get_hits, 1)
+        counter_add(&stats.lru_hits[ITEM_queue(it)], 1)
     if of.locked:
         if not of.no_update:
             do_item_bump(s, it, hv)

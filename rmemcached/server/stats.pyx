@@ -13,8 +13,8 @@ from rmemcached.rdma_conn cimport rdma_stats
 from rmemcached.server.server cimport server
 from rmemcached.server.watchers cimport watcher_stats, watchers_get_stats, watchers_reset_stats
 from rmemcached.store.store cimport (
-    ITEM_UPDATE_INTERVAL, MAX_NUMBER_OF_SLAB_CLASSES, class_stats, store_get_class_stats, store_get_stats,
-    store_reset_stats, store_stats, store_time,
+    ITEM_UPDATE_INTERVAL, MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, class_stats, store_get_class_stats,
+    store_get_stats, store_reset_stats, store_stats, store_time,
 )
 
 cdef extern from "<sys/resource.h>" nogil:
@@ -61,6 +61,16 @@ cdef void sum_threads(server *s, thread_stats *total) noexcept nogil:
             (<uint64_t *>total)[j] += relaxed_load(&(<uint64_t *>&s.workers[i].thread.stats)[j])
 
 
+cdef uint64_t get_hits(const thread_stats *t, unsigned int clsid) noexcept nogil:
+    """Gets that found an item of the class; 0: of any."""
+    cdef uint64_t hits = 0
+    cdef unsigned int i
+    for i in range(<unsigned int>NUMBER_OF_QUEUES):
+        if clsid == 0 or i & (MAX_NUMBER_OF_SLAB_CLASSES - 1) == clsid:
+            hits += t.lru_hits[i]
+    return hits
+
+
 cdef void general(server *s, stat_buf *out) noexcept nogil:
     cdef thread_stats t
     cdef slab_counters c
@@ -100,7 +110,7 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"cmd_flush", t.flush_cmds)
     stat_append(out, b"cmd_touch", t.touch_cmds)
     stat_append(out, b"cmd_meta", t.meta_cmds)
-    stat_append(out, b"get_hits", c.get_hits)
+    stat_append(out, b"get_hits", get_hits(&t, 0))
     stat_append(out, b"get_misses", t.get_misses)
     stat_append(out, b"get_expired", st.get_expired)
     stat_append(out, b"get_flushed", st.get_flushed)
@@ -216,7 +226,7 @@ cdef void slabs_text(server *s, stat_buf *out) noexcept nogil:
         append_class(out, b"", i, b"used_chunks", k.used_chunks)
         append_class(out, b"", i, b"free_chunks", k.free_chunks)
         append_class(out, b"", i, b"free_chunks_end", 0)
-        append_class(out, b"", i, b"get_hits", t.slab[i].get_hits)
+        append_class(out, b"", i, b"get_hits", get_hits(&t, i))
         append_class(out, b"", i, b"cmd_set", t.slab[i].set_cmds)
         append_class(out, b"", i, b"delete_hits", t.slab[i].delete_hits)
         append_class(out, b"", i, b"incr_hits", t.slab[i].incr_hits)

@@ -167,6 +167,10 @@ cdef class Item:
         return st.ITEM_clsid(self.it)
 
     @property
+    def queue(self):
+        return ("HOT", "WARM", "COLD", "TEMP")[st.ITEM_queue(self.it) >> 6]
+
+    @property
     def ntotal(self):
         return st.ITEM_ntotal(self.it)
 
@@ -280,7 +284,10 @@ cdef class Store:
     def __init__(self, uint64_t maxbytes=64 << 20, uint64_t item_size_max=1 << 20, uint32_t slab_chunk_size_max=1 << 19,
                  uint32_t chunk_size=48, double factor=1.25, bint use_cas=True, bint evict_to_free=True,
                  unsigned int hashpower_init=16, unsigned int nthreads=4, bint hash_expand=True,
-                 bint lru_crawler=False):
+                 bint lru_crawler=False, bint lru_maintainer=False, bint lru_segmented=True,
+                 unsigned int hot_lru_pct=20, unsigned int warm_lru_pct=40, double hot_max_factor=0.2,
+                 double warm_max_factor=2.0, bint temp_lru=False, unsigned int temporary_ttl=61,
+                 unsigned int tail_repair_time=0):
         cdef store_config config
         cdef const char *error = NULL
         memset(&config, 0, sizeof(config))
@@ -295,6 +302,15 @@ cdef class Store:
         config.nthreads = nthreads
         config.hash_expand = hash_expand
         config.lru_crawler = lru_crawler
+        config.lru_maintainer = lru_maintainer
+        config.lru_segmented = lru_segmented
+        config.hot_lru_pct = hot_lru_pct
+        config.warm_lru_pct = warm_lru_pct
+        config.hot_max_factor = hot_max_factor
+        config.warm_max_factor = warm_max_factor
+        config.temp_lru = temp_lru
+        config.temporary_ttl = temporary_ttl
+        config.tail_repair_time = tail_repair_time
         config.extent_added = _log_extent
         config.extent_arg = &self.extent_log
         self.s = st.store_create(&config, &error)
@@ -394,6 +410,22 @@ cdef class Store:
     @property
     def process_started(self):
         return st.store_process_started(self.s)
+
+    # --- the LRU ---
+
+    def tune(self, unsigned int hot_pct, unsigned int warm_pct, double hot_factor, double warm_factor):
+        st.lru_tune(self.s, hot_pct, warm_pct, hot_factor, warm_factor)
+
+    def set_segmented(self, bint segmented):
+        st.lru_set_segmented(self.s, segmented)
+
+    def set_temp_ttl(self, int ttl):
+        st.lru_set_temp_ttl(self.s, ttl)
+
+    def maintain(self):
+        """A turn of the maintainer."""
+        with nogil:
+            st.lru_maintain(self.s)
 
     # --- the crawler ---
 

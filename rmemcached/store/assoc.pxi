@@ -150,12 +150,12 @@ cdef void *_assoc_grow_thread(void *arg) noexcept nogil:
 cdef void assoc_check_load(store *s) noexcept nogil:
     """Starts the growing thread when there are more than 1.5 items a bucket."""
     cdef uint64_t items = 0
-    cdef unsigned int clsid
+    cdef unsigned int i
     if not s.config.hash_expand or relaxed_load(&s.growing) or relaxed_load(&s.stopping) \
             or relaxed_load(&s.hashpower) >= HASHPOWER_MAX:
         return
-    for clsid in range(1, s.power_largest + 1):
-        items += relaxed_load(&s.queues[clsid | COLD_LRU].size)
+    for i in range(<unsigned int>NUMBER_OF_QUEUES):
+        items += relaxed_load(&s.queues[i].size)
     if items <= <uint64_t>3 << (relaxed_load(&s.hashpower) - 1):
         return
     if pthread_mutex_trylock(&s.grow_lock) != 0:

@@ -55,10 +55,12 @@ cdef const char *_check_lru(store *s, uint64_t *items, uint64_t *nbytes) noexcep
     cdef item *it
     cdef item *newer
     cdef uint64_t count, total
+    cdef bint crawl_found
     for i in range(NUMBER_OF_QUEUES):
         q = &s.queues[i]
         count = total = 0
         newer = NULL
+        crawl_found = q.crawl == NULL
         it = q.head
         while it != NULL and count <= q.size:
             if it.prev != newer or it.slabs_clsid != i or it.it_flags & ITEM_LINKED == 0:
@@ -67,10 +69,13 @@ cdef const char *_check_lru(store *s, uint64_t *items, uint64_t *nbytes) noexcep
                 return b"an item in an LRU list is not in the hash table"
             count += 1
             total += ITEM_ntotal(it)
+            crawl_found = crawl_found or q.crawl == it
             newer = it
             it = it.next
         if q.tail != newer or count != q.size or total != q.bytes:
             return b"an LRU list does not agree with its totals"
+        if not crawl_found:
+            return b"the crawler is not in the LRU list that it crawls"
         items[0] += count
         nbytes[0] += total
     return NULL
@@ -119,6 +124,11 @@ cdef const char *store_check(store *s, bint at_rest) noexcept nogil:
     cdef uint32_t lock
     cdef int i
     memset(used, 0, sizeof(used))
+    if at_rest and s.bump_bufs != NULL:
+        # These hold references.
+        pthread_mutex_lock(&s.bump_lock)
+        lru_maintainer_bumps(s)
+        pthread_mutex_unlock(&s.bump_lock)
     for lock in range(s.item_lock_mask + 1):
         pthread_mutex_lock(&s.item_locks[lock].lock)
     for i in range(NUMBER_OF_QUEUES):

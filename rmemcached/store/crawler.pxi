@@ -26,12 +26,6 @@ cdef bint _crawler_rest(store *s, unsigned int *items_left) noexcept nogil:
     return _crawler_sleep(s, <unsigned int>relaxed_load(&s.config.lru_crawler_sleep))
 
 
-cdef inline bint item_is_expired(store *s, const item *it) noexcept nogil:
-    """Whether the crawler may drop the item. A lookup is a second ahead: it takes exptime for the first dead one."""
-    cdef rel_time_t exptime = it.exptime
-    return (exptime != 0 and exptime < store_time(s)) or item_is_flushed(s, it)
-
-
 cdef void _crawl_expired(store *s, unsigned int id, item *it, uint32_t hv, bint count) noexcept nogil:
     """Frees the item if it has expired; else counts it by the minutes it has left. Item and LRU lock are held."""
     cdef lru_queue *q = &s.queues[id]

@@ -95,27 +95,35 @@ cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noe
 
 
 cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
-    """A chunk of the class: a free one, an expired item's, one of a new page, an evicted item's; or NULL."""
-    cdef bint can_grow = False
-    cdef item *it = slabs_alloc(s, clsid, False, &can_grow)
+    """A chunk of the class: a free one, one of a new page, an evicted item's; or NULL."""
+    cdef bint segmented = relaxed_load(&s.config.lru_segmented)
+    cdef item *it
     cdef int pulls = 0
-    if it != NULL:
-        return it
-    if can_grow:
-        lru_pull_tail(s, clsid, False)
+    while True:
+        if not segmented:
+            # No maintainer does it.
+            lru_pull_tail(s, clsid, COLD_LRU, 0, 0, 0)
         it = slabs_alloc(s, clsid, True, NULL)
-    while it == NULL and pulls < ALLOC_TRIES:
-        pulls += 1
-        if lru_pull_tail(s, clsid, True) == 0:
-            if not s.config.evict_to_free or relaxed_load(&s.queues[clsid | COLD_LRU].size) == 0:
+        if it != NULL or pulls == ALLOC_TRIES:
+            break
+        if lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_EVICT, 0) == 0:
+            if not segmented:
                 break
-            sched_yield()
-        it = slabs_alloc(s, clsid, True, NULL)
+            lru_pull_tail(s, clsid, HOT_LRU, 0, 0, 0)
+        pulls += 1
     if pulls > 0:
-        pthread_mutex_lock(&s.queues[clsid | COLD_LRU].lock)
-        s.queues[clsid | COLD_LRU].stats.direct_reclaims += pulls
-        pthread_mutex_unlock(&s.queues[clsid | COLD_LRU].lock)
+        pthread_mutex_lock(&s.queues[clsid | HOT_LRU].lock)
+        s.queues[clsid | HOT_LRU].stats.direct_reclaims += pulls
+        pthread_mutex_unlock(&s.queues[clsid | HOT_LRU].lock)
     return it
+
+
+cdef inline unsigned int _first_queue(store *s, rel_time_t exptime) noexcept nogil:
+    """The queue of a new item."""
+    if relaxed_load(&s.config.temp_lru) \
+            and <rel_time_t>(exptime - store_time(s)) <= <rel_time_t>relaxed_load(&s.config.temporary_ttl):
+        return TEMP_LRU
+    return HOT_LRU if relaxed_load(&s.config.lru_segmented) else COLD_LRU
 
 
 cdef item_chunk *_alloc_chunk(store *s, item_chunk *ch, size_t remain) noexcept nogil:
@@ -193,7 +201,7 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
         it.exptime = exptime
         it.nbytes = <int32_t>nbytes
         it.it_flags = it_flags
-        it.slabs_clsid = clsid | COLD_LRU
+        it.slabs_clsid = clsid | _first_queue(s, exptime)
         it.nkey = <uint8_t>nkey
         ITEM_set_cas(it, 0)
         memcpy(ITEM_key(it), key, nkey)
@@ -209,9 +217,9 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
                 slabs_free(s, it)
                 it = NULL
     if it == NULL:
-        pthread_mutex_lock(&s.queues[clsid | COLD_LRU].lock)
-        s.queues[clsid | COLD_LRU].stats.outofmemory += 1
-        pthread_mutex_unlock(&s.queues[clsid | COLD_LRU].lock)
+        pthread_mutex_lock(&s.queues[clsid | HOT_LRU].lock)
+        s.queues[clsid | HOT_LRU].stats.outofmemory += 1
+        pthread_mutex_unlock(&s.queues[clsid | HOT_LRU].lock)
         return NULL
     _data_write(it, nbytes - 2, b"\r\n", 2)
     return it
@@ -249,7 +257,7 @@ cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept n
     pthread_mutex_lock(&q.lock)
     do_item_link_q(s, q, it)
     q.stats.total_items += 1
-    crowded = q.size & GROW_CHECK_MASK == 0
+    crowded = q.stats.total_items & GROW_CHECK_MASK == 0
     pthread_mutex_unlock(&q.lock)
     if crowded:
         assoc_check_load(s)
@@ -274,26 +282,6 @@ cdef void item_unlink(store *s, item *it) noexcept nogil:
     item_lock(s, hv)
     do_item_unlink(s, it, hv)
     item_unlock(s, hv)
-
-
-cdef void do_item_update(store *s, item *it) noexcept nogil:
-    """Moves a linked item to the head of its LRU, unless that was done in the last ITEM_UPDATE_INTERVAL seconds."""
-    cdef rel_time_t now = store_time(s)
-    cdef lru_queue *q
-    if it.time < now - ITEM_UPDATE_INTERVAL and it.it_flags & ITEM_LINKED:
-        q = &s.queues[it.slabs_clsid]
-        pthread_mutex_lock(&q.lock)
-        do_item_unlink_q(s, q, it)
-        it.time = now
-        do_item_link_q(s, q, it)
-        pthread_mutex_unlock(&q.lock)
-
-
-cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
-    """Notes that the item was fetched."""
-    if not it.it_flags & ITEM_FETCHED:
-        item_set_flags(it, ITEM_FETCHED)
-    do_item_update(s, it)
 
 
 # --- lookup ---

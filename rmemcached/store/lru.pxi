@@ -1,4 +1,10 @@
-# One least recently used list per slab class, and eviction from its tail. memcached: items.c, in its flat LRU mode.
+# The segmented LRU: four queues for each slab class, the moves between them, and eviction. memcached: items.c.
+#
+# New items enter HOT, or TEMP when they live briefly. HOT's tail goes to COLD or, when it was fetched twice, to WARM;
+# WARM's tail goes to COLD or, when it was fetched again, to WARM's head; an item of COLD that is fetched goes to WARM;
+# eviction takes COLD's tail. TEMP's items stay until they expire. In flat mode there is COLD only.
+#
+# An item's queue is told by slabs_clsid, which is changed with its item lock held while it is in no queue.
 
 
 cdef inline void item_set_flags(item *it, unsigned int flags) noexcept nogil:
@@ -8,6 +14,15 @@ cdef inline void item_set_flags(item *it, unsigned int flags) noexcept nogil:
 
 cdef inline void item_clear_flags(item *it, unsigned int flags) noexcept nogil:
     relaxed_store(&it.it_flags, it.it_flags & ~flags)
+
+
+cdef inline void item_set_time(item *it, rel_time_t now) noexcept nogil:
+    """As for item_set_flags."""
+    relaxed_store(&it.time, now)
+
+
+cdef inline unsigned int ITEM_lruid(const item *it) noexcept nogil:
+    return it.slabs_clsid & LRU_MASK
 
 
 cdef inline void do_item_link_q(store *s, lru_queue *q, item *it) noexcept nogil:
@@ -37,9 +52,24 @@ cdef inline void do_item_unlink_q(store *s, lru_queue *q, item *it) noexcept nog
     q.bytes -= ITEM_ntotal(it)
 
 
+cdef inline void _item_enter_queue(store *s, item *it, unsigned int lru) noexcept nogil:
+    """Puts an item that was just taken out of its queue into another of its class. Its item lock is held."""
+    cdef lru_queue *q = &s.queues[ITEM_clsid(it) | lru]
+    relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | lru)
+    pthread_mutex_lock(&q.lock)
+    do_item_link_q(s, q, it)
+    pthread_mutex_unlock(&q.lock)
+
+
 cdef inline bint item_is_flushed(store *s, const item *it) noexcept nogil:
     cdef rel_time_t oldest = <rel_time_t>relaxed_load(&s.oldest_live)
     return it.time <= oldest and oldest <= store_time(s)
+
+
+cdef inline bint item_is_expired(store *s, const item *it) noexcept nogil:
+    """Whether the item can be dropped. A lookup is a second ahead: for it, an item is dead once exptime is reached."""
+    cdef rel_time_t exptime = it.exptime
+    return (exptime != 0 and exptime < store_time(s)) or item_is_flushed(s, it)
 
 
 cdef void _item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
@@ -51,59 +81,247 @@ cdef void _item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) noe
         do_item_remove(s, it)
 
 
-cdef int lru_pull_tail(store *s, unsigned int clsid, bint evict) noexcept nogil:
-    """Looks at the oldest items of a class: drops those that are expired or flushed and, if none was and evict is set,
-    one more. Returns how many went. An item that somebody has a reference to is of no use here, for its memory would
-    not come back: it is in use, so it moves to the head.
+# --- bumps ---
+
+cdef bint _bumps_init(store *s) noexcept nogil:
+    cdef uint32_t count = 1
+    cdef uint32_t i
+    while count < s.config.nthreads:
+        count *= 2
+    s.bump_bufs = <lru_bump_buf *>calloc(count, sizeof(lru_bump_buf))
+    if s.bump_bufs == NULL:
+        return False
+    s.bump_mask = count - 1
+    for i in range(count):
+        pthread_mutex_init(&s.bump_bufs[i].lock, NULL)
+    return True
+
+
+cdef void _bumps_free(store *s) noexcept nogil:
+    cdef uint32_t i
+    if s.bump_bufs != NULL:
+        for i in range(s.bump_mask + 1):
+            pthread_mutex_destroy(&s.bump_bufs[i].lock)
+        free(s.bump_bufs)
+
+
+cdef bint lru_bump_async(store *s, item *it, uint32_t hv) noexcept nogil:
+    """Leaves the move of an item of COLD to WARM to the maintainer. False: too many such moves are waiting."""
+    cdef lru_bump_buf *b = &s.bump_bufs[thread_slot() & s.bump_mask]
+    cdef lru_bump_entry *entry
+    cdef bint ok
+    pthread_mutex_lock(&b.lock)
+    ok = b.tail - b.head < LRU_BUMP_BUF_SIZE
+    if ok:
+        fetch_add(&it.refcount, 1)
+        entry = &b.entries[b.tail % LRU_BUMP_BUF_SIZE]
+        entry.it = it
+        entry.hv = hv
+        b.tail += 1
+    else:
+        b.dropped += 1
+    pthread_mutex_unlock(&b.lock)
+    return ok
+
+
+cdef bint lru_maintainer_bumps(store *s) noexcept nogil:
+    """Makes the moves that are waiting; whether there were any. One thread at a time."""
+    cdef lru_bump_buf *b
+    cdef lru_bump_entry entry
+    cdef uint32_t i, n, todo
+    cdef bint bumped = False
+    for i in range(s.bump_mask + 1):
+        b = &s.bump_bufs[i]
+        pthread_mutex_lock(&b.lock)
+        todo = b.tail - b.head
+        pthread_mutex_unlock(&b.lock)
+        # The entries are the maintainer's until head has passed them.
+        for n in range(todo):
+            entry = b.entries[(b.head + n) % LRU_BUMP_BUF_SIZE]
+            item_lock(s, entry.hv)
+            do_item_update(s, entry.it)
+            do_item_remove(s, entry.it)
+            item_unlock(s, entry.hv)
+        if todo != 0:
+            bumped = True
+            pthread_mutex_lock(&b.lock)
+            b.head += todo
+            pthread_mutex_unlock(&b.lock)
+    return bumped
+
+
+cdef void do_item_update(store *s, item *it) noexcept nogil:
+    """The item is used: its time is the present. In flat mode, it moves to the head if it has not done so for
+    ITEM_UPDATE_INTERVAL seconds; else, one of COLD that was marked active moves to WARM.
     """
-    cdef lru_queue *q = &s.queues[clsid | COLD_LRU]
+    cdef rel_time_t now = store_time(s)
+    cdef lru_queue *q
+    if not it.it_flags & ITEM_LINKED:
+        return
+    q = &s.queues[it.slabs_clsid]
+    if not relaxed_load(&s.config.lru_segmented):
+        if it.time < now - ITEM_UPDATE_INTERVAL:
+            pthread_mutex_lock(&q.lock)
+            do_item_unlink_q(s, q, it)
+            item_set_time(it, now)
+            do_item_link_q(s, q, it)
+            pthread_mutex_unlock(&q.lock)
+    elif ITEM_lruid(it) == COLD_LRU and it.it_flags & ITEM_ACTIVE:
+        pthread_mutex_lock(&q.lock)
+        do_item_unlink_q(s, q, it)
+        pthread_mutex_unlock(&q.lock)
+        item_set_time(it, now)
+        item_clear_flags(it, ITEM_ACTIVE)
+        q = &s.queues[ITEM_clsid(it) | WARM_LRU]
+        relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | WARM_LRU)
+        pthread_mutex_lock(&q.lock)
+        do_item_link_q(s, q, it)
+        q.stats.moves_to_warm += 1
+        pthread_mutex_unlock(&q.lock)
+    else:
+        item_set_time(it, now)
+
+
+cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
+    """Notes that the item was fetched. The second fetch makes it active, which saves it from COLD; once is enough for
+    an item that has been so before.
+    """
+    cdef unsigned int flags = it.it_flags
+    if not relaxed_load(&s.config.lru_segmented):
+        if not flags & ITEM_FETCHED:
+            item_set_flags(it, ITEM_FETCHED)
+        do_item_update(s, it)
+    elif not flags & ITEM_ACTIVE:
+        if not flags & ITEM_FETCHED:
+            item_set_flags(it, ITEM_FETCHED)
+            return
+        # Before the bump, which takes the flag away again.
+        item_set_flags(it, ITEM_ACTIVE)
+        if ITEM_lruid(it) != COLD_LRU:
+            item_set_time(it, store_time(s))
+        elif not lru_bump_async(s, it, hv):
+            item_clear_flags(it, ITEM_ACTIVE)
+
+
+# --- the tails ---
+
+cdef bint _pull_evict(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
+    """Evicts the item, if that is allowed. Item and LRU lock are held."""
+    if not s.config.evict_to_free:
+        return False
+    q.stats.evicted += 1
+    q.stats.evicted_time = store_time(s) - it.time
+    if it.exptime != 0:
+        q.stats.evicted_nonzero += 1
+    if not it.it_flags & ITEM_FETCHED:
+        q.stats.evicted_unfetched += 1
+    if it.it_flags & ITEM_ACTIVE:
+        q.stats.evicted_active += 1
+    log_evicted(s, it)
+    _item_unlink_nolock(s, q, it, hv)
+    return True
+
+
+cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int lru, uint64_t total_bytes,
+                     unsigned int flags, rel_time_t max_age, unsigned int *move_to) noexcept nogil:
+    """What becomes of a tail item that has not expired; whether it left the tail. move_to: the queue that the caller
+    puts it into. Item and LRU lock are held.
+    """
+    cdef uint64_t limit
+    cdef bint active = (it.it_flags & ITEM_ACTIVE) != 0
+    if lru == TEMP_LRU:
+        return False
+    if lru == COLD_LRU:
+        if flags & PULL_EVICT:
+            return _pull_evict(s, q, it, hv)
+        if not active or not relaxed_load(&s.config.lru_segmented):
+            return False
+        q.stats.moves_to_warm += 1
+        item_clear_flags(it, ITEM_ACTIVE)
+        move_to[0] = WARM_LRU
+    elif active:
+        item_clear_flags(it, ITEM_ACTIVE)
+        if lru == WARM_LRU:
+            q.stats.moves_within_lru += 1
+            do_item_unlink_q(s, q, it)
+            do_item_link_q(s, q, it)
+            return True
+        q.stats.moves_to_warm += 1
+        move_to[0] = WARM_LRU
+    else:
+        limit = relaxed_load(&s.config.hot_lru_pct if lru == HOT_LRU else &s.config.warm_lru_pct)
+        if q.bytes <= total_bytes * limit // 100 and store_time(s) - it.time <= max_age:
+            return False
+        q.stats.moves_to_cold += 1
+        move_to[0] = COLD_LRU
+    do_item_unlink_q(s, q, it)
+    return True
+
+
+cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
+                       rel_time_t max_age) noexcept nogil:
+    """Looks at the tail of a queue: drops what is expired or flushed; of the first item that is not, moves it on or
+    evicts it. Returns how many items went or moved; 0: nothing is to be done here.
+
+    total_bytes: of the class, of which HOT and WARM may have their shares. max_age: seconds that HOT's and WARM's items
+    may be unused. Up to PULL_TRIES items are looked at, for some may be locked.
+    """
+    cdef lru_queue *q = &s.queues[clsid | lru]
     cdef item *it
     cdef item *newer
     cdef uint32_t hv
-    cdef rel_time_t now = store_time(s)
+    cdef rel_time_t repair_time = s.config.tail_repair_time
+    cdef unsigned int move_to = NOT_MOVED
     cdef int removed = 0
     cdef int tries = PULL_TRIES
-    cdef int reflocked = PULL_REFLOCKED
+    cdef bint moved
+    if relaxed_load(&q.size) == 0:
+        return 0
     pthread_mutex_lock(&q.lock)
     it = q.tail
     while it != NULL and tries > 0:
         newer = it.prev
         tries -= 1
-        # No item leaves the list without this LRU lock, so its key can be read; its item lock can only be tried.
+        if flags & PULL_CRAWL_BLOCKS and q.crawl == it:
+            # The crawler has not seen it yet.
+            break
+        # No item leaves the queue without this LRU lock, so its key can be read; its item lock can only be tried.
         hv = store_hash(ITEM_key(it), it.nkey)
         if not item_trylock(s, hv):
             it = newer
             continue
-        if (it.exptime != 0 and it.exptime < now) or item_is_flushed(s, it):
+        if relaxed_load(&it.refcount) > 1:
+            # It can go, though its memory does not come back before the last reference does.
+            q.stats.lrutail_reflocked += 1
+            if repair_time != 0 and it.time + repair_time < store_time(s):
+                # A reference has leaked, as far as one can tell.
+                q.stats.tailrepairs += 1
+                relaxed_store(&it.refcount, 1)
+                _item_unlink_nolock(s, q, it, hv)
+                item_unlock(s, hv)
+                it = newer
+                continue
+        if item_is_expired(s, it):
             q.stats.reclaimed += 1
             if not it.it_flags & ITEM_FETCHED:
                 q.stats.expired_unfetched += 1
             _item_unlink_nolock(s, q, it, hv)
+            item_unlock(s, hv)
             removed += 1
-        elif relaxed_load(&it.refcount) > 1:
-            q.stats.lrutail_reflocked += 1
-            if evict and newer != NULL and reflocked > 0:
-                do_item_unlink_q(s, q, it)
-                it.time = now
-                do_item_link_q(s, q, it)
-                reflocked -= 1
-                tries += 1
-        else:
-            if evict and removed == 0 and s.config.evict_to_free:
-                q.stats.evicted += 1
-                q.stats.evicted_time = now - it.time
-                if it.exptime != 0:
-                    q.stats.evicted_nonzero += 1
-                if not it.it_flags & ITEM_FETCHED:
-                    q.stats.evicted_unfetched += 1
-                if it.it_flags & ITEM_ACTIVE:
-                    q.stats.evicted_active += 1
-                log_evicted(s, it)
-                _item_unlink_nolock(s, q, it, hv)
-                removed += 1
-            tries = 0
+            it = newer
+            continue
+        moved = _pull_live(s, q, it, hv, lru, total_bytes, flags, max_age, &move_to)
+        removed += moved
+        if moved and lru == WARM_LRU and move_to == NOT_MOVED:
+            # An active item went to WARM's head; the next one may be for COLD.
+            item_unlock(s, hv)
+            it = newer
+            continue
+        pthread_mutex_unlock(&q.lock)
+        if move_to != NOT_MOVED:
+            _item_enter_queue(s, it, move_to)
         item_unlock(s, hv)
-        it = newer
+        return removed
     pthread_mutex_unlock(&q.lock)
     return removed
 
@@ -117,7 +335,7 @@ cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
     pthread_mutex_lock(&q.lock)
     it = q.head
     # The list is sorted by time.
-    while it != NULL and it.time >= oldest:
+    while it != NULL and <rel_time_t>relaxed_load(&it.time) >= oldest:
         older = it.next
         hv = store_hash(ITEM_key(it), it.nkey)
         if item_trylock(s, hv):

@@ -27,6 +27,7 @@ cdef enum:
     SLAB_PAGE_SIZE = 1024 * 1024
     ARENA_EXTENT = 64 * 1024 * 1024   # bytes of arena that become usable (and registrable) at a time
     REALTIME_MAXDELTA = 60 * 60 * 24 * 30
+    NUMBER_OF_QUEUES = 256            # LRU queues: class id | queue << 6
 
 # item.it_flags, memcached's values
 cdef enum:
@@ -53,7 +54,7 @@ cdef struct item:
     int32_t nbytes          # data length including the trailing \r\n
     uint16_t refcount
     uint16_t it_flags
-    uint8_t slabs_clsid     # class id | LRU queue << 6
+    uint8_t slabs_clsid     # class id | LRU queue << 6. The queue may change while somebody has a reference
     uint8_t nkey
     # At offset 48: cas (8 bytes, if ITEM_CAS), key and a NUL, client flags (4 bytes, if ITEM_CFLAGS), then the data;
     # for ITEM_CHUNKED items an item_chunk header (ITEM_schunk) instead of the data, with no bytes of its own.
@@ -108,7 +109,11 @@ cdef inline size_t ITEM_ntotal(item *it) noexcept nogil:
     return <size_t>(ITEM_data(it) - <char *>it) + <size_t>it.nbytes
 
 cdef inline unsigned int ITEM_clsid(const item *it) noexcept nogil:
-    return it.slabs_clsid & 63
+    return <unsigned int>relaxed_load(&(<item *>it).slabs_clsid) & 63
+
+cdef inline unsigned int ITEM_queue(const item *it) noexcept nogil:
+    """The LRU queue that the item is in: its class id | queue << 6. Queues: 0 HOT, 1 WARM, 2 COLD, 3 TEMP."""
+    return <unsigned int>relaxed_load(&(<item *>it).slabs_clsid)
 
 cdef enum store_item_type:
     NOT_STORED = 0
@@ -252,10 +257,6 @@ cdef struct class_stats:
     uint64_t moves_to_warm
     uint64_t moves_within_lru
     uint64_t direct_reclaims
-    uint64_t hits_to_hot
-    uint64_t hits_to_warm
-    uint64_t hits_to_cold
-    uint64_t hits_to_temp
 
 cdef struct store           # complete in store.pyx
 
@@ -308,6 +309,15 @@ cdef uint64_t get_cas_id(store *s) noexcept nogil
 # Describes data bytes [offset, offset + length), clipped to the item's nbytes; returns the number of entries filled.
 # When max_iov is too small they cover only the first of the bytes: go on at offset + the sum of their lengths.
 cdef int item_iov(item *it, size_t offset, size_t length, iovec *iov, int max_iov) noexcept nogil
+
+# --- the LRU at run time (memcached: lru tune, mode, temp_ttl) ---
+cdef void lru_tune(store *s, unsigned int hot_lru_pct, unsigned int warm_lru_pct, double hot_max_factor,
+                   double warm_max_factor) noexcept nogil
+# These two want the maintainer (store_get_config(s).lru_maintainer), and do nothing without.
+cdef void lru_set_segmented(store *s, bint segmented) noexcept nogil
+cdef void lru_set_temp_ttl(store *s, int32_t ttl) noexcept nogil   # seconds; negative: no TEMP queue
+# What the maintainer would do in a while, at once; for tests of it.
+cdef void lru_maintain(store *s) noexcept nogil
 
 # --- the crawler ---
 cdef enum crawler_result_type:

@@ -1,4 +1,5 @@
-"""The item store (see store.pxd for what it promises). The parts: slabs, assoc, lru, items, crawler, check.
+"""The item store (see store.pxd for what it promises). The parts: slabs, assoc, lru, items, crawler, maintainer,
+check.
 
 Lock order: the crawler lock, one item lock, then LRU locks, then the slabs lock. Against that order only trylock is
 used (eviction looks for a victim with an LRU lock held and tries its item lock). The hash table's growth takes all item
@@ -85,18 +86,40 @@ cdef extern from *:
         unsigned __int128 product = (unsigned __int128)a * b;
         return (unsigned long long)product ^ (unsigned long long)(product >> 64);
     }
+
+    /* A small number of the calling thread's own. */
+    static inline unsigned int rmc_thread_slot(void)
+    {
+        static unsigned int threads;
+        static __thread unsigned int slot;
+        if (slot == 0)
+            slot = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
+        return slot;
+    }
     """
     uint64_t mum "rmc_mum"(uint64_t a, uint64_t b) nogil
     unsigned int ctz "__builtin_ctzll"(uint64_t x) nogil
+    unsigned int thread_slot "rmc_thread_slot"() nogil
 
 
 cdef enum:
     CACHE_LINE = 64
     HUGE_PAGE = 2 * 1024 * 1024
-    NUMBER_OF_QUEUES = 256      # class id | queue << 6
-    COLD_LRU = 128              # the only queue of the flat LRU
+    HOT_LRU = 0                 # ids of the queues, to be added to the class id
+    WARM_LRU = 64
+    COLD_LRU = 128
+    TEMP_LRU = 192
+    LRU_MASK = 192
+    NOT_MOVED = 1               # no queue's id
     PULL_TRIES = 5              # tail items that one pull looks at
-    PULL_REFLOCKED = 64         # items in use that one pull moves out of its way
+    PULL_EVICT = 1              # flag of a pull of COLD: evict its tail
+    PULL_CRAWL_BLOCKS = 2       # flag of a pull: leave alone what the crawler has not seen
+    LRU_BUMP_BUF_SIZE = 8192    # entries
+    JUGGLES_MAX = 500           # pulls of a queue that the maintainer makes in one go
+    MIN_MAINTAINER_SLEEP = 1000         # microseconds
+    MAX_MAINTAINER_SLEEP = 1000000 - 1
+    MAX_MAINTCRAWL_WAIT = 60 * 60       # seconds between two automatic crawls of a queue, at most
+    MIN_MAINTCRAWL_WAIT = 5
     ALLOC_TRIES = 10            # pulls that one allocation makes
     HASHPOWER_DEFAULT = 16
     HASHPOWER_MAX = 32
@@ -129,6 +152,24 @@ cdef struct crawler_stats:      # what the last automatic crawl of a queue found
     rel_time_t end_time
     bint run_complete           # and not yet judged by the maintainer
 
+cdef struct lru_bump_entry:
+    item *it                    # with a reference
+    uint32_t hv
+
+cdef struct lru_bump_buf:       # moves from COLD to WARM that wait for the maintainer. Its lock
+    pthread_mutex_t lock
+    uint32_t head               # entries [head, tail), modulo the size; written by the maintainer only
+    uint32_t tail
+    uint64_t dropped
+    lru_bump_entry entries[LRU_BUMP_BUF_SIZE]
+
+cdef struct maintainer:         # the thread's own
+    uint32_t next_juggle[MAX_NUMBER_OF_SLAB_CLASSES]    # microseconds
+    uint32_t backoff[MAX_NUMBER_OF_SLAB_CLASSES]
+    rel_time_t next_crawl[NUMBER_OF_QUEUES]
+    rel_time_t next_crawl_wait[NUMBER_OF_QUEUES]
+    rel_time_t last_crawler_check
+
 cdef struct lru_counters:       # what `stats reset` clears
     uint64_t total_items        # links
     uint64_t evicted
@@ -142,6 +183,10 @@ cdef struct lru_counters:       # what `stats reset` clears
     uint64_t direct_reclaims
     uint64_t crawler_reclaimed
     uint64_t crawler_items_checked
+    uint64_t tailrepairs
+    uint64_t moves_to_cold
+    uint64_t moves_to_warm
+    uint64_t moves_within_lru
     rel_time_t evicted_time
 
 cdef struct lru_queue:          # its lock
@@ -203,6 +248,17 @@ cdef struct store:
     unsigned int growing        # atomic: the thread is at work
     unsigned int stopping       # atomic: store_stop_threads wants it, and other threads, to end
     uint64_t malloc_fails       # atomic
+    # maintainer
+    pthread_mutex_t maintainer_lock
+    pthread_cond_t maintainer_cond      # s.stopping was set
+    pthread_t maintainer_thread
+    bint maintainer_joinable
+    uint64_t maintainer_juggles     # atomic
+    lru_bump_buf *bump_bufs     # each thread uses one of them; NULL: no maintainer
+    uint32_t bump_mask
+    pthread_mutex_t bump_lock   # held by who makes the moves
+    pthread_mutex_t tune_lock   # hot_max_factor and warm_max_factor in config
+    maintainer maintainer
     # crawler: crawler_lock. What is said of the crawl under way stays while crawler_running is set.
     pthread_mutex_t crawler_lock
     pthread_cond_t crawler_cond     # a crawl, or the end, for the thread
@@ -225,6 +281,7 @@ include "log.pxi"
 include "lru.pxi"
 include "items.pxi"
 include "crawler.pxi"
+include "maintainer.pxi"
 include "check.pxi"
 
 
@@ -260,6 +317,7 @@ cdef void store_stop_threads(store *s) noexcept nogil:
     store_release(&s.stopping, 1)
     pthread_cond_broadcast(&s.crawler_cond)
     pthread_mutex_unlock(&s.crawler_lock)
+    _maintainer_stop(s)
     _crawler_stop(s)
     pthread_mutex_lock(&s.grow_lock)
     if s.grow_joinable:
@@ -329,11 +387,18 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
     pthread_mutex_init(&s.slabs_lock, NULL)
     pthread_mutex_init(&s.grow_lock, NULL)
     pthread_mutex_init(&s.crawler_lock, NULL)
+    pthread_mutex_init(&s.maintainer_lock, NULL)
+    pthread_mutex_init(&s.bump_lock, NULL)
+    pthread_mutex_init(&s.tune_lock, NULL)
     pthread_condattr_init(&clock)
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC)
     pthread_cond_init(&s.crawler_cond, &clock)
+    pthread_cond_init(&s.maintainer_cond, &clock)
     pthread_condattr_destroy(&clock)
     s.config.lru_crawler = False
+    if not s.config.lru_maintainer:
+        s.config.lru_segmented = False
+        s.config.temp_lru = False
     for i in range(NUMBER_OF_QUEUES):
         pthread_mutex_init(&s.queues[i].lock, NULL)
 
@@ -364,6 +429,10 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
         error[0] = b"cannot start the LRU crawler thread"
         store_destroy(s)
         return NULL
+    if config.lru_maintainer and not _maintainer_start(s):
+        error[0] = b"cannot start the LRU maintainer thread"
+        store_destroy(s)
+        return NULL
     return s
 
 
@@ -385,6 +454,11 @@ cdef void store_destroy(store *s) noexcept nogil:
         free(s.item_locks)
     for i in range(NUMBER_OF_QUEUES):
         pthread_mutex_destroy(&s.queues[i].lock)
+    _bumps_free(s)
+    pthread_mutex_destroy(&s.tune_lock)
+    pthread_mutex_destroy(&s.bump_lock)
+    pthread_cond_destroy(&s.maintainer_cond)
+    pthread_mutex_destroy(&s.maintainer_lock)
     pthread_cond_destroy(&s.crawler_cond)
     pthread_mutex_destroy(&s.crawler_lock)
     pthread_mutex_destroy(&s.grow_lock)
@@ -474,6 +548,9 @@ cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
         out.direct_reclaims += q.stats.direct_reclaims
         out.crawler_reclaimed += q.stats.crawler_reclaimed
         out.crawler_items_checked += q.stats.crawler_items_checked
+        out.moves_to_cold += q.stats.moves_to_cold
+        out.moves_to_warm += q.stats.moves_to_warm
+        out.moves_within_lru += q.stats.moves_within_lru
         pthread_mutex_unlock(&q.lock)
     pthread_mutex_lock(&s.slabs_lock)
     out.total_malloced = s.arena_used
@@ -482,6 +559,8 @@ cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
     out.lru_crawler_starts = s.crawler_starts
     out.lru_crawler_running = s.crawler_running
     pthread_mutex_unlock(&s.crawler_lock)
+    out.lru_maintainer_juggles = relaxed_load(&s.maintainer_juggles)
+    out.lru_bumps_dropped = _bumps_dropped(s)
     out.malloc_fails = relaxed_load(&s.malloc_fails)
     out.hash_power_level = <unsigned int>relaxed_load(&s.hashpower)
     out.hash_is_expanding = relaxed_load(&s.expanding) != 0
@@ -514,6 +593,42 @@ cdef unsigned int store_class_of(store *s, size_t ntotal) noexcept nogil:
     return slabs_clsid(s, ntotal)
 
 
+cdef void _add_queue_stats(store *s, lru_queue *q, unsigned int lru, class_stats *out) noexcept nogil:
+    """Adds a queue's figures to those of its class. Its lock is held."""
+    cdef rel_time_t age = 0
+    if q.tail != NULL:
+        age = store_time(s) - <rel_time_t>relaxed_load(&q.tail.time)
+    if lru == HOT_LRU:
+        out.number_hot = q.size
+        out.age_hot = age
+    elif lru == WARM_LRU:
+        out.number_warm = q.size
+        out.age_warm = age
+    elif lru == COLD_LRU:
+        out.number_cold = q.size
+        out.age = age
+        out.evicted_time = q.stats.evicted_time
+    else:
+        out.number_temp = q.size
+    out.number += q.size
+    out.mem_requested += q.bytes
+    out.evicted += q.stats.evicted
+    out.evicted_nonzero += q.stats.evicted_nonzero
+    out.outofmemory += q.stats.outofmemory
+    out.reclaimed += q.stats.reclaimed
+    out.expired_unfetched += q.stats.expired_unfetched
+    out.evicted_unfetched += q.stats.evicted_unfetched
+    out.evicted_active += q.stats.evicted_active
+    out.lrutail_reflocked += q.stats.lrutail_reflocked
+    out.tailrepairs += q.stats.tailrepairs
+    out.crawler_reclaimed += q.stats.crawler_reclaimed
+    out.crawler_items_checked += q.stats.crawler_items_checked
+    out.moves_to_cold += q.stats.moves_to_cold
+    out.moves_to_warm += q.stats.moves_to_warm
+    out.moves_within_lru += q.stats.moves_within_lru
+    out.direct_reclaims += q.stats.direct_reclaims
+
+
 cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) noexcept nogil:
     """Fills in one class; False when there is no class of that id."""
     cdef slab_class *p
@@ -534,21 +649,6 @@ cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) 
     for queue in range(4):
         q = &s.queues[clsid | queue << 6]
         pthread_mutex_lock(&q.lock)
-        out.number += q.size
-        out.mem_requested += q.bytes
-        out.evicted += q.stats.evicted
-        out.evicted_nonzero += q.stats.evicted_nonzero
-        out.outofmemory += q.stats.outofmemory
-        out.reclaimed += q.stats.reclaimed
-        out.expired_unfetched += q.stats.expired_unfetched
-        out.evicted_unfetched += q.stats.evicted_unfetched
-        out.evicted_active += q.stats.evicted_active
-        out.lrutail_reflocked += q.stats.lrutail_reflocked
-        out.crawler_reclaimed += q.stats.crawler_reclaimed
-        out.crawler_items_checked += q.stats.crawler_items_checked
-        if q.stats.evicted_time > out.evicted_time:
-            out.evicted_time = q.stats.evicted_time
-        if queue << 6 == COLD_LRU and q.tail != NULL:
-            out.age = store_time(s) - q.tail.time
+        _add_queue_stats(s, q, queue << 6, out)
         pthread_mutex_unlock(&q.lock)
     return True
