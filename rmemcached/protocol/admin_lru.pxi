@@ -80,7 +80,8 @@ cdef void process_lru_crawler_switch(conn *c, const token *word) noexcept nogil:
 
 
 cdef void process_lru_crawler_command(conn *c, const token *t, int n) noexcept nogil:
-    """lru_crawler crawl <classes|all> | metadump|mgdump ... | tocrawl <items; 0: all> | sleep <microseconds> | enable | disable"""
+    """lru_crawler crawl <classes|all> | metadump|mgdump ... | tocrawl <items; 0: all> | sleep <microseconds> |
+    enable | disable"""
     cdef store *s = c.thread.store
     cdef uint32_t value
     cdef crawler_result_type result
