@@ -10,9 +10,10 @@ from rmemcached.drive_machine cimport drive_machine
 from rmemcached.logger cimport logger_none
 from rmemcached.protocol.conn cimport (
     LINE_MAX_LENGTH, MAX_PENDING_BYTES, MAX_PENDING_RESPS, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD,
-    WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_gather, conn_hooks, conn_init, conn_next_write, conn_payload_failed,
-    conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread, conn_thread_release, conn_want,
-    conn_write_posted, mc_resp, stat_append, stat_append_text, stat_buf,
+    WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn, conn_gather, conn_hooks, conn_init,
+    conn_next_write, conn_payload_failed, conn_payload_iov, conn_payload_received, conn_release, conn_sent,
+    conn_thread, conn_thread_release, conn_want, conn_write_posted, mc_resp, negotiating_prot, stat_append,
+    stat_append_text, stat_buf,
 )
 from rmemcached.protocol.parse cimport (
     LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_exptime, parse_flags, parse_hex, parse_i32,
@@ -84,7 +85,7 @@ cdef class Server:
 
     def __init__(self, uint64_t maxbytes=64 << 20, uint64_t item_size_max=1 << 20, uint32_t slab_chunk_size_max=1 << 19,
                  bint use_cas=True, bint evict_to_free=True, unsigned int reqs_per_event=20, bint flush_enabled=True,
-                 bint exchange=False):
+                 bint exchange=False, uint64_t verbose=0, protocol=None):
         cdef store_config config
         cdef const char *error = NULL
         memset(&config, 0, sizeof(config))
@@ -108,7 +109,9 @@ cdef class Server:
         self.thread.store = self.s
         self.thread.log = logger_none()
         self.thread.hooks = &self.hooks
+        self.hooks.verbose = verbose
         self.thread.reqs_per_event = reqs_per_event
+        self.thread.binding_protocol = {"ascii": ascii_prot, "binary": binary_prot}.get(protocol, negotiating_prot)
         self.thread.cas_enabled = use_cas
         self.thread.flush_enabled = flush_enabled
 

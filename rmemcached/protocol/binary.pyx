@@ -12,6 +12,7 @@ from libc.string cimport memcmp, memcpy, memset, strlen
 from posix.uio cimport iovec
 
 from rmemcached.atomics cimport counter_add, relaxed_load
+from rmemcached.logger cimport LOG_MUTATIONS, NORMAL_CLOSE, log_item_store, log_wants
 from rmemcached.protocol.conn cimport (
     MEMCACHED_VERSION, RESP_COPY_MAX, WRITE_BUFFER_SIZE, conn, conn_closing, conn_hooks, conn_logs, conn_new_cmd,
     conn_nread, conn_set_state, conn_swallow, mc_resp, overused, resp_add, resp_text, stat_buf,
@@ -20,11 +21,11 @@ from rmemcached.protocol.conn cimport (
 from rmemcached.protocol.parse cimport U64_TEXT, itoa_u64, parse_u64
 from rmemcached.store.store cimport (
     DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND,
-    NREAD_ADD, NREAD_APPEND, NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, OK, STORED, ITEM_client_flags,
-    ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_queue, ITEM_set_cas, delta_result_type, do_add_delta,
-    do_item_remove, do_item_unlink, get_cas_id, item, item_alloc, item_get, item_get_locked, item_iov, item_remove,
-    item_size_ok, item_touch, item_unlink, item_unlock, realtime, store, store_flush_all, store_item, store_item_type,
-    store_op, store_time,
+    NO_MEMORY, NREAD_ADD, NREAD_APPEND, NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, OK, STORED, TOO_LARGE,
+    ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_queue, ITEM_set_cas, delta_result_type,
+    do_add_delta, do_item_remove, do_item_unlink, get_cas_id, item, item_alloc, item_get, item_get_locked, item_iov,
+    item_remove, item_size_ok, item_touch, item_unlink, item_unlock, realtime, store, store_flush_all, store_item,
+    store_item_type, store_op, store_time,
 )
 
 
@@ -250,15 +251,19 @@ cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nke
     cdef store *s = c.thread.store
     cdef item *it = item_alloc(s, key, nkey, flags, realtime(s, exptime), vlen + 2)
     cdef item *old
+    cdef bint fits
     if conn_logs(c):
         fprintf(stderr, b"<%d ", c.sfd)
         log_key(b"ADD " if op == NREAD_ADD else b"SET " if op == NREAD_SET else b"REPLACE " if op == NREAD_REPLACE
                 else b"APPEND " if op == NREAD_APPEND else b"PREPEND ", key, nkey, b"")
     if it == NULL:
-        if item_size_ok(s, nkey, flags, vlen + 2):
+        fits = item_size_ok(s, nkey, flags, vlen + 2)
+        if fits:
             out_of_memory(c, b"Out of memory allocating item")
         else:
             write_bin_error(c, PROTOCOL_BINARY_RESPONSE_E2BIG)
+        if op != NREAD_APPEND and op != NREAD_PREPEND and log_wants(c.thread.log, LOG_MUTATIONS):
+            log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, 0, key, nkey, 0, exptime, 0)
         if op == NREAD_SET:
             # What is stored must not be read as the newest.
             old = item_get(s, key, nkey, False)
@@ -537,6 +542,7 @@ cdef bint dispatch_bin_command(conn *c, const protocol_binary_header *h, const c
         if not empty:
             return False
         write_bin_response(c, NULL, 0, 0)
+        c.close_reason = NORMAL_CLOSE
         conn_set_state(c, conn_closing)
     elif cmd == PROTOCOL_BINARY_CMD_SASL_LIST_MECHS:
         if not empty:
