@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from daemon_tools import Conversation
-from servers import Server, free_port, start_rmemcached
+from servers import Server, start_rmemcached
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "protocol"))
 
