@@ -33,6 +33,7 @@ from rmemcached.verbs.soft cimport (
     soft_provider,
     soft_qp_counters,
     soft_query_counters,
+    soft_shm_attach,
 )
 from rmemcached.verbs.verbs cimport *
 
@@ -873,6 +874,17 @@ cdef class QP(Base):
             result = soft_iw_accept(qp, fd, data, length, &options)
         if result < 0:
             raise failure("soft_iw_accept", errno.errno)
+        sock.detach()
+
+    def attach(self, sock, *, uint16_t ird=16, uint16_t ord=16):
+        """soft_shm: makes the connected UNIX socket the stream; the peer does the same. Takes over the socket."""
+        cdef ibv_qp *qp = self.handle()
+        cdef int fd = sock.fileno()
+        cdef int result
+        with nogil:
+            result = soft_shm_attach(qp, fd, ird, ord)
+        if result < 0:
+            raise failure("soft_shm_attach", errno.errno)
         sock.detach()
 
     def counters(self):

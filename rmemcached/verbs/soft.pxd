@@ -1,8 +1,9 @@
-"""The software provider, and what its iWARP fabric needs beyond libibverbs: a TCP connection for a queue pair.
+"""The software provider, and what its fabrics need beyond libibverbs: a connected socket for a queue pair.
 
 libibverbs has no call that gives an RC queue pair its stream; with rdma_cm the kernel does it. Here the program does:
 it brings a queue pair to RTS as for any other device (INIT, RTR, RTS; attributes from its own exchange), and hands
-over a connected, non-blocking TCP socket. Work requests posted before the MPA start-up is over wait in the send queue.
+over a connected, non-blocking socket: TCP on soft_iw0, a UNIX stream socket on soft_shm0. Work requests posted before the
+start-up is over wait in the send queue.
 
 All functions return 0, or -1 with errno set, are thread-safe, and take ownership of `fd` only when they succeed.
 """
@@ -50,11 +51,12 @@ cdef struct soft_qp_counters:
     uint64_t rx_staged_bytes         # payload octets that passed through the receive buffer (not straight to target)
     uint64_t terminates_sent
     uint64_t terminates_received
+    uint64_t one_sided               # soft_shm: READs and WRITEs carried out by memcpy
 
 cdef const verbs_provider *soft_provider() noexcept nogil
 
 # A region over memory that the provider allocates, zeroed and page-aligned: mr.addr. It is freed by dereg_mr. NULL and
-# errno as reg_mr; EINVAL for a length of 0.
+# errno as reg_mr; EINVAL for a length of 0. On soft_shm0 it lies in a memfd, which peers can access one-sidedly.
 cdef ibv_mr *soft_alloc_mr(ibv_pd *pd, size_t length, int access) noexcept nogil
 
 # The queue pair's side sends the MPA request (initiator). Asynchronous: progress does the rest. A refusal, a time-out
@@ -72,6 +74,10 @@ cdef int soft_iw_reject(int fd, const void *frame, size_t received) noexcept nog
 # Parses a request frame. 1: whole, out is filled; 0: more octets are needed; -1: not an acceptable MPA request
 # (errno EPROTO).
 cdef int soft_iw_parse_request(const void *buf, size_t received, soft_iw_request *out) noexcept nogil
+
+# soft_shm0: ties the UNIX socket to the queue pair; both sides do this, in any order. ird and ord as in soft_iw_options. A
+# peer that does not do so within 10 s, or is none, moves the queue pair to ERR.
+cdef int soft_shm_attach(ibv_qp *qp, int fd, uint16_t ird, uint16_t ord) noexcept nogil
 
 cdef int soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil
 

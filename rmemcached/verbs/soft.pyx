@@ -1,7 +1,8 @@
-"""The software provider: an RNIC in this process, with the fabric soft_iw (iWARP over TCP). See docs/soft-rnic.md.
+"""The software provider: an RNIC in this process. Its fabrics are soft_iw (iWARP over TCP) and soft_shm (shared memory).
 
-The parts: soft_mr (memory regions), soft_cq (completions, events, progress domains), soft_mpa (streams and their
-start-up), soft_tx (sending), soft_rx (receiving), soft_qp (queue pairs); the layout of all objects is in
+See docs/soft-rnic.md. The parts: soft_mr (memory regions), soft_cq (completions, events, progress domains), soft_mpa (streams and their
+start-up), soft_tx (sending), soft_rx (receiving), soft_qp (queue pairs), soft_srq (shared receive queues), soft_async
+(asynchronous events), shm_ring, shm_stream and shm_region (the stream of soft_shm, and its one-sided access); the layout of all objects is in
 soft_layout.pxi, the coding of frames in iwarp.pxd.
 """
 
@@ -26,10 +27,12 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.fcntl cimport F_GETFL, F_SETFL, O_NONBLOCK, fcntl
-from posix.unistd cimport close, read, write
+from posix.stat cimport fstat, struct_stat
+from posix.unistd cimport close, ftruncate, read, write
 
-from rmemcached.atomics cimport fetch_add, fetch_sub, load_acquire, relaxed_load, store_release
+from rmemcached.atomics cimport fetch_add, fetch_sub, full_fence, load_acquire, relaxed_load, store_release
 from rmemcached.verbs.iwarp cimport *
+from rmemcached.verbs.shm cimport *
 from rmemcached.verbs.verbs cimport *
 
 
@@ -43,10 +46,30 @@ cdef extern from "<sys/mman.h>" nogil:
     int PROT_READ
     int PROT_WRITE
     int MAP_PRIVATE
+    int MAP_SHARED
     int MAP_ANONYMOUS
     void *MAP_FAILED
     void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset) noexcept
     int munmap(void *addr, size_t length) noexcept
+    unsigned int MFD_CLOEXEC
+    unsigned int MFD_ALLOW_SEALING
+    int memfd_create(const char *name, unsigned int flags) noexcept
+
+cdef extern from "<fcntl.h>" nogil:
+    int F_ADD_SEALS
+    int F_GET_SEALS
+    int F_SEAL_SEAL
+    int F_SEAL_SHRINK
+    int F_SEAL_GROW
+    int F_SEAL_FUTURE_WRITE
+
+cdef extern from "<linux/magic.h>" nogil:
+    long TMPFS_MAGIC
+
+cdef extern from "<sys/vfs.h>" nogil:
+    ctypedef struct struct_statfs "struct statfs":
+        long f_type
+    int fstatfs(int fd, struct_statfs *out) noexcept
 
 cdef extern from "<poll.h>" nogil:
     short POLLIN
@@ -67,6 +90,24 @@ cdef extern from "<sys/socket.h>" nogil:
         void *msg_name
         iovec *msg_iov
         size_t msg_iovlen
+        void *msg_control
+        size_t msg_controllen
+    struct cmsghdr:
+        size_t cmsg_len
+        int cmsg_level
+        int cmsg_type
+    int AF_UNIX
+    int SOCK_STREAM
+    int SOL_SOCKET
+    int SO_DOMAIN
+    int SO_TYPE
+    int SCM_RIGHTS
+    int MSG_CMSG_CLOEXEC
+    size_t CMSG_SPACE(size_t length) noexcept
+    size_t CMSG_LEN(size_t length) noexcept
+    cmsghdr *CMSG_FIRSTHDR(msghdr *message) noexcept
+    cmsghdr *CMSG_NXTHDR(msghdr *message, cmsghdr *header) noexcept
+    uint8_t *CMSG_DATA(cmsghdr *header) noexcept
     int MSG_DONTWAIT
     int MSG_NOSIGNAL
     int MSG_TRUNC
@@ -115,6 +156,7 @@ cdef extern from "<sys/timerfd.h>" nogil:
         timespec it_interval
         timespec it_value
     int CLOCK_MONOTONIC
+    int CLOCK_MONOTONIC_COARSE
     int TFD_CLOEXEC
     int TFD_NONBLOCK
     int clock_gettime(int clock, timespec *out) noexcept
@@ -129,6 +171,16 @@ cdef extern from *:
         .name = "soft_iw0",
         .dev_name = "soft_iw0",
     };
+    static struct ibv_device rmc_soft_shm_device = {
+        .node_type = IBV_NODE_RNIC,
+        .transport_type = IBV_TRANSPORT_IWARP,
+        .name = "soft_shm0",
+        .dev_name = "soft_shm0",
+    };
+    typedef union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(8 * sizeof(int))];
+    } rmc_control_space;
     static const char *const rmc_wc_status_names[] = {
         "success", "local length error", "local QP operation error", "local EE context operation error",
         "local protection error", "work request flushed", "memory window bind error", "bad response",
@@ -139,6 +191,9 @@ cdef extern from *:
     };
     """
     ibv_device rmc_soft_iw_device
+    ibv_device rmc_soft_shm_device
+    ctypedef struct control_space "rmc_control_space":
+        pass
     const char *const *rmc_wc_status_names
 
 cdef uint32_t MAX_MESSAGE = 0x80000000U
@@ -167,6 +222,10 @@ cdef enum:
     BOUNCE_SIZE = 65536
     DRAIN_BYTES = 16 << 20
     PAGE_SIZE = 4096
+    SHM_FEW = 4                      # queue pairs that may as well be looked at for ever
+    SHM_IDLE = 256                   # looks in vain after which more than these wait for their bells
+    SHM_TURNS = 16                   # in which those are not looked after
+    SHM_CHECK_MS = 5                 # between looks for the death of peers
 
 
 include "soft_layout.pxi"
@@ -174,6 +233,9 @@ include "soft_async.pxi"
 include "soft_mr.pxi"
 include "soft_cq.pxi"
 include "soft_srq.pxi"
+include "shm_ring.pxi"
+include "shm_stream.pxi"
+include "shm_region.pxi"
 include "soft_mpa.pxi"
 include "soft_tx.pxi"
 include "soft_rx.pxi"
@@ -181,13 +243,14 @@ include "soft_qp.pxi"
 
 
 cdef ibv_device **soft_get_device_list(int *num_devices) noexcept nogil:
-    cdef ibv_device **devices = <ibv_device **> calloc(2, sizeof(ibv_device *))
+    cdef ibv_device **devices = <ibv_device **> calloc(3, sizeof(ibv_device *))
     if devices == NULL:
         errno.errno = ENOMEM
         return NULL
     devices[0] = &rmc_soft_iw_device
+    devices[1] = &rmc_soft_shm_device
     if num_devices != NULL:
-        num_devices[0] = 1
+        num_devices[0] = 2
     return devices
 
 
@@ -202,7 +265,7 @@ cdef const char *soft_get_device_name(ibv_device *device) noexcept nogil:
 cdef ibv_context *soft_open_device(ibv_device *device) noexcept nogil:
     cdef soft_context *context
     cdef int i
-    if device != &rmc_soft_iw_device:
+    if device != &rmc_soft_iw_device and device != &rmc_soft_shm_device:
         errno.errno = ENODEV
         return NULL
     context = <soft_context *> calloc(1, sizeof(soft_context))
@@ -210,6 +273,11 @@ cdef ibv_context *soft_open_device(ibv_device *device) noexcept nogil:
         errno.errno = ENOMEM
         return NULL
     if not async_open(context):
+        free(context)
+        return NULL
+    context.shm = device == &rmc_soft_shm_device
+    if context.shm and not registry_open(context):
+        async_close(context)
         free(context)
         return NULL
     if getrandom(&context.next_qp_num, sizeof(context.next_qp_num), 0) < 0:
@@ -236,6 +304,8 @@ cdef int soft_close_device(ibv_context *ibcontext) noexcept nogil:
     for i in range(MR_SHARDS):
         pthread_rwlock_destroy(&context.shards[i].lock)
         free(context.shards[i].buckets)
+    if context.shm:
+        registry_close(context)
     async_close(context)
     pthread_mutex_destroy(&context.lock)
     free(context)

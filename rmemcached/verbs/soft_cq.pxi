@@ -1,11 +1,12 @@
 # Completion queues, completion channels and the progress domains behind them.
 
 
-cdef bint domain_open(soft_domain *domain, bint events) noexcept nogil:
+cdef bint domain_open(soft_domain *domain, const soft_context *context, bint events) noexcept nogil:
     """Makes the descriptors and locks. False with errno set; then nothing is left open."""
     cdef epoll_event event
     domain.event_fd = -1
-    domain.watched = events
+    domain.shm = context.shm
+    domain.watched = events or domain.shm
     domain.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
     if domain.epoll_fd < 0:
         return False
@@ -35,10 +36,11 @@ cdef void domain_close(soft_domain *domain) noexcept nogil:
 
 cdef void domain_settle_locked(soft_domain *domain) noexcept nogil:
     cdef uint64_t value = 1
-    if domain.first_event != NULL and not domain.signalled:
+    cdef bint wanted = domain.first_event != NULL or domain.work
+    if wanted and not domain.signalled:
         if write(domain.event_fd, &value, 8) == 8:
             domain.signalled = True
-    elif domain.first_event == NULL and domain.signalled:
+    elif not wanted and domain.signalled:
         if read(domain.event_fd, &value, 8) == 8:
             domain.signalled = False
 
@@ -49,7 +51,8 @@ cdef void domain_settle(soft_domain *domain) noexcept nogil:
     Called at the end of each entry point that may have made events, not where they are made: an event that get_cq_event
     itself makes and delivers costs no system call.
     """
-    if (relaxed_load(&domain.first_event) != 0) != <bint> relaxed_load(&domain.signalled):
+    cdef bint wanted = relaxed_load(&domain.first_event) != 0 or relaxed_load(&domain.work) != 0
+    if wanted != <bint> relaxed_load(&domain.signalled):
         pthread_mutex_lock(&domain.events)
         domain_settle_locked(domain)
         pthread_mutex_unlock(&domain.events)
@@ -76,6 +79,10 @@ cdef void domain_progress(soft_domain *domain, bint wait) noexcept nogil:
     if wait:
         pthread_mutex_lock(&domain.progress)
     elif pthread_mutex_trylock(&domain.progress) != 0:
+        return
+    if domain.shm:
+        shm_domain_progress(domain, wait)
+        pthread_mutex_unlock(&domain.progress)
         return
     # With one or two streams it is cheaper to try them than to ask which is ready.
     direct = domain.nlinks <= 2
@@ -126,6 +133,7 @@ cdef void domain_forget(soft_domain *domain, soft_link *link) noexcept nogil:
         link.next.prev = link.prev
     domain.nlinks -= 1
     link.domain = NULL
+    shm_unheat(domain, link)
     pthread_mutex_unlock(&domain.progress)
 
 
@@ -147,7 +155,7 @@ cdef ibv_comp_channel *soft_create_comp_channel(ibv_context *context) noexcept n
     if channel == NULL:
         errno.errno = ENOMEM
         return NULL
-    if not domain_open(&channel.domain, True):
+    if not domain_open(&channel.domain, <soft_context *> context, True):
         free(channel)
         return NULL
     channel.ibv.context = context
@@ -185,7 +193,7 @@ cdef ibv_cq *soft_create_cq(ibv_context *context, int cqe, void *cq_context, ibv
         cq.domain = &(<soft_channel *> channel).domain
         fetch_add(&channel.refcnt, 1)
     else:
-        if not domain_open(&cq.own, False):
+        if not domain_open(&cq.own, <soft_context *> context, False):
             free(cq.ring)
             free(cq)
             return NULL
@@ -226,6 +234,8 @@ cdef int soft_destroy_cq(ibv_cq *ibcq) noexcept nogil:
         pthread_cond_wait(&domain.acked, &domain.events)
     pthread_mutex_unlock(&domain.events)
     async_forget(<soft_context *> ibcq.context, &cq.async_events)
+    if cq.armed != ARMED_NOT:
+        fetch_sub(&domain.armed, 1)
     if domain == &cq.own:
         domain_close(&cq.own)
     else:
@@ -294,6 +304,7 @@ cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil:
     cq.count += 1
     if cq.armed != ARMED_NOT and (cq.armed == ARMED_ANY or solicited or wc.status != IBV_WC_SUCCESS):
         cq.armed = ARMED_NOT
+        fetch_sub(&cq.domain.armed, 1)
         if cq.ibv.channel != NULL:
             cq_event_locked(cq)
     pthread_mutex_unlock(&cq.lock)
@@ -348,11 +359,18 @@ cdef int soft_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
 cdef int soft_req_notify_cq(ibv_cq *ibcq, int solicited_only) noexcept nogil:
     cdef soft_cq *cq = <soft_cq *> ibcq
     pthread_mutex_lock(&cq.lock)
+    if cq.armed == ARMED_NOT:
+        fetch_add(&cq.domain.armed, 1)
     if not solicited_only:
         cq.armed = ARMED_ANY
     elif cq.armed == ARMED_NOT:
         cq.armed = ARMED_SOLICITED
     pthread_mutex_unlock(&cq.lock)
+    if cq.domain.shm and cq.domain.event_fd >= 0:
+        pthread_mutex_lock(&cq.domain.progress)
+        shm_arm(cq.domain)
+        pthread_mutex_unlock(&cq.domain.progress)
+        domain_settle(cq.domain)
     return 0
 
 
@@ -390,7 +408,7 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
         if domain.blocking:
             flags = fcntl(ibchannel.fd, F_GETFL)
             domain.blocking = flags >= 0 and not flags & O_NONBLOCK
-        if domain.blocking:
+        if domain.blocking and domain.hot == NULL:
             waiting.fd = ibchannel.fd
             waiting.events = POLLIN
             if poll(&waiting, 1, -1) < 0:
@@ -399,7 +417,11 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
             if found != NULL:
                 break
         domain_progress(domain, True)
+        if domain.shm:
+            domain_settle(domain)
         found = domain_take_event(domain)
+        if found == NULL and relaxed_load(&domain.work):
+            continue
         if found == NULL and not domain.blocking:
             flags = fcntl(ibchannel.fd, F_GETFL)
             if flags < 0:

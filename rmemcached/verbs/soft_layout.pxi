@@ -36,6 +36,9 @@ cdef enum:                           # limits of the device
     MAX_INLINE = 1024
     MAX_READS = 128                  # IRD and ORD
     MR_SHARDS = 16
+    SHM_WINDOWS_SIZE = 512           # power of two
+    SHM_WINDOWS_MAX = 256            # regions of a peer that are mapped
+    SHM_OFFERS = 256
 
 cdef struct mr_shard:
     pthread_rwlock_t lock            # guards buckets, the chains, and soft_mr.valid
@@ -63,6 +66,11 @@ cdef struct soft_context:
     soft_qp *qps
     uint32_t next_qp_num
     uint32_t users                   # PDs, CQs and channels
+    bint shm                         # the device is soft_shm0; then:
+    shm_generation *registry         # of SHM_SLOTS, in shared memory; a slot is given away under `lock`
+    int registry_fd
+    uint32_t next_slot
+    shm_generation next_generation
 
 cdef struct soft_pd:
     ibv_pd ibv
@@ -74,6 +82,9 @@ cdef struct soft_mr:
     int access
     bint valid                       # false once a peer has invalidated the STag
     size_t mapped                    # octets at ibv.addr that are ours to unmap; 0: the program's memory
+    int memfd                        # of that memory, when it is to be shared
+    uint32_t slot
+    shm_generation generation        # 0: not to be shared
     uint32_t users                   # accesses under way; dereg_mr waits until there is none
 
 # Where progress is made: the completion channel, or the CQ when it has none.
@@ -85,11 +96,18 @@ cdef struct soft_domain:
     bint blocking                    # get_cq_event last saw the descriptor without O_NONBLOCK; a hint
     soft_link *links
     uint32_t nlinks
+    bint shm                         # of soft_shm; then, guarded by progress:
+    soft_link *hot                   # queue pairs whose rings are looked at; the others wait for their bell
+    uint32_t nhot
+    uint32_t turns                   # since the sockets were looked at
+    int64_t checked                  # when they were; CLOCK_MONOTONIC_COARSE milliseconds
+    uint32_t armed                   # completion queues that are; atomic
+    bint work                        # something was there to be done when the bells were asked for
     pthread_mutex_t events           # guards the rest, and the event fields of soft_cq
     pthread_cond_t acked
     soft_cq *first_event             # CQs with undelivered events, oldest first
     soft_cq *last_event
-    bint signalled                   # event_fd is readable
+    bint signalled                   # event_fd is readable: for events, or for `work`
 
 cdef struct soft_link:               # a queue pair in a domain's list
     soft_link *next
@@ -97,6 +115,10 @@ cdef struct soft_link:               # a queue pair in a domain's list
     soft_qp *qp
     soft_domain *domain
     bint watched                     # the stream is in the domain's epoll set; guarded by soft_qp.lock
+    bint hot                         # in the domain's list of these
+    uint32_t idle                    # looks at the ring in vain
+    soft_link *hot_next
+    soft_link *hot_prev
 
 cdef struct soft_channel:
     ibv_comp_channel ibv             # refcnt: CQs; under context lock
@@ -197,6 +219,42 @@ cdef enum:                           # soft_qp.rx_state
     RX_PAYLOAD
     RX_TRAILER
 
+cdef struct shm_window:              # a region of the peer, mapped here
+    uint8_t *base                    # NULL: a place that is free again
+    size_t length
+    uint64_t addr                    # of the owner
+    uint32_t stag
+    uint32_t slot
+    shm_generation generation
+    uint32_t access
+    bint used                        # now or before: searches go on past it
+
+cdef struct shm_stream:              # guarded by soft_qp.lock, except that shm_ready reads without it
+    shm_page *ours
+    uint8_t *our_ring
+    const shm_page *theirs           # NULL until the peer has introduced itself
+    const uint8_t *their_ring
+    const shm_generation *registry   # the peer's
+    uint64_t tail                    # octets written to our ring
+    uint64_t space_head              # octets of them that the peer is known to have consumed
+    uint64_t head                    # octets consumed of theirs
+    uint64_t write_tail              # where the last WRITE that went through the ring ends
+    uint32_t records_sent
+    uint32_t records_seen
+    uint32_t wishes
+    uint32_t wish_answered           # the last wish of the peer that was
+    bint wished                      # ours is pending
+    bint wish_space                  # and is for consumption too
+    bint eof                         # the socket's end was read
+    bint broken                      # the peer has done what no correct peer does
+    shm_record record                # what has come of the next one
+    uint32_t record_have
+    int fds[2]                       # that came with it
+    int nfds
+    shm_window *windows              # hash table of SHM_WINDOWS_SIZE by STag; NULL without
+    uint32_t nwindows                # places ever used
+    shm_generation offered[SHM_OFFERS]  # by slot; offered again after a collision
+
 cdef struct soft_qp:
     ibv_qp ibv
     pthread_mutex_t lock             # guards everything below, ibv.state and the descriptor's use
@@ -218,6 +276,7 @@ cdef struct soft_qp:
     bint established                 # a message came in while in RTR, and the event was made
 
     int fd                           # -1 without a stream
+    shm_stream *shm                  # soft_shm: NULL before the first attachment
     uint8_t phase
     int timer_fd                     # start-up time-out for domains that are watched; -1 without
     int64_t deadline                 # of the start-up, CLOCK_MONOTONIC nanoseconds

@@ -80,11 +80,12 @@ cdef uint16_t depth(uint32_t wish, uint32_t limit) noexcept nogil:
     return <uint16_t> (limit if wish == 0 or wish > limit else wish)
 
 
-cdef int stream_begin(soft_qp *qp) noexcept nogil:
-    """Reserves the queue pair for a stream."""
+cdef int stream_begin(soft_qp *qp, bint shm) noexcept nogil:
+    """Reserves the queue pair for a stream; `shm`: of soft_shm."""
     cdef int error = 0
     pthread_mutex_lock(&qp.lock)
-    if qp.ibv.state != IBV_QPS_RTR and qp.ibv.state != IBV_QPS_RTS and qp.ibv.state != IBV_QPS_SQD:
+    if shm != qp.context.shm or (
+            qp.ibv.state != IBV_QPS_RTR and qp.ibv.state != IBV_QPS_RTS and qp.ibv.state != IBV_QPS_SQD):
         error = EINVAL
     elif qp.phase != STREAM_NONE:
         error = EISCONN
@@ -154,6 +155,17 @@ cdef int stream_undo(soft_qp *qp, int error) noexcept nogil:
     return -1
 
 
+cdef bint stream_buffers(soft_qp *qp) noexcept nogil:
+    """Makes what a stream needs, for the agreed depth. False: no memory."""
+    free(qp.responses)
+    qp.responses_mask = ring_size(qp.ird) - 1
+    qp.responses = <soft_response *> malloc((qp.responses_mask + 1) * sizeof(soft_response))
+    free(qp.rx_buffer)
+    qp.rx_capacity = RX_BUFFER
+    qp.rx_buffer = <uint8_t *> malloc(qp.rx_capacity)
+    return qp.responses != NULL and qp.rx_buffer != NULL
+
+
 cdef int stream_attach(soft_qp *qp, int fd, uint8_t *frame, size_t length, bint initiator) noexcept nogil:
     """Ties fd to the queue pair and sends the start-up frame, which it takes over. 0, or -1 with errno."""
     cdef int one = 1
@@ -168,13 +180,7 @@ cdef int stream_attach(soft_qp *qp, int fd, uint8_t *frame, size_t length, bint 
     qp.start_sent = 0
     if qp.phase != STREAM_ATTACHING:
         return stream_undo(qp, EINVAL)
-    free(qp.responses)
-    qp.responses_mask = ring_size(qp.ird) - 1
-    qp.responses = <soft_response *> malloc((qp.responses_mask + 1) * sizeof(soft_response))
-    free(qp.rx_buffer)
-    qp.rx_capacity = RX_BUFFER
-    qp.rx_buffer = <uint8_t *> malloc(qp.rx_capacity)
-    if qp.responses == NULL or qp.rx_buffer == NULL:
+    if not stream_buffers(qp):
         return stream_undo(qp, ENOMEM)
     qp.fd = fd
     if initiator:
@@ -240,6 +246,9 @@ cdef void stream_measure(soft_qp *qp) noexcept nogil:
     """Fits FPDUs to TCP's segments. These grow with the peer's window, which starts small."""
     cdef int segment = 0
     cdef socklen_t size = sizeof(segment)
+    if qp.shm != NULL:
+        qp.mulpdu = ULPDU_MAX
+        return
     if getsockopt(qp.fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &size) < 0 or segment <= 0:
         segment = ULPDU_MAX
     qp.mulpdu = mulpdu_of(<uint32_t> segment)
@@ -256,6 +265,8 @@ cdef void stream_close(soft_qp *qp) noexcept nogil:
     """Closes the stream, if there is one. Nothing on it is read or written any more."""
     stream_unwatch(qp)
     if qp.fd >= 0:
+        if qp.shm != NULL:
+            shm_close(qp)
         close(qp.fd)
         qp.fd = -1
     free(qp.start_frame)
@@ -281,6 +292,8 @@ cdef void qp_want_out(soft_qp *qp, bint wanted) noexcept nogil:
     if qp.tx_blocked == wanted or qp.fd < 0:
         return
     qp.tx_blocked = wanted
+    if qp.shm != NULL:
+        return
     event.events = EPOLLIN | EPOLLOUT if wanted else EPOLLIN
     event.data.u64 = <uint64_t> <uintptr_t> qp
     for i in range(qp.ndomains):
@@ -296,7 +309,7 @@ cdef int soft_iw_connect(ibv_qp *ibqp, int fd, const soft_iw_options *options) n
     if options.private_length > MPA_PRIVATE_MAX - MPA_ENHANCED_SIZE:
         errno.errno = EINVAL
         return -1
-    if stream_begin(qp) < 0:
+    if stream_begin(qp, False) < 0:
         return -1
     frame = <uint8_t *> malloc(SOFT_IW_REQUEST_MAX)
     if frame == NULL:
@@ -327,7 +340,7 @@ cdef int soft_iw_accept(ibv_qp *ibqp, int fd, const void *frame, size_t received
     if soft_iw_parse_request(frame, received, &request) != 1 or request.consumed != received:
         errno.errno = EPROTO
         return -1
-    if stream_begin(qp) < 0:
+    if stream_begin(qp, False) < 0:
         return -1
     reply = <uint8_t *> malloc(SOFT_IW_REQUEST_MAX)
     if reply == NULL:

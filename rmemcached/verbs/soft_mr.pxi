@@ -67,6 +67,7 @@ cdef ibv_mr *soft_reg_mr(ibv_pd *ibpd, void *addr, size_t length, int access) no
     mr.ibv.length = length
     mr.access = access
     mr.valid = True
+    mr.memfd = -1
     while True:
         # All 32 bits from the kernel's generator: not to be guessed, and not soon used again (RFC 5042 section 6.1.1).
         if getrandom(&stag, sizeof(stag), 0) != <ssize_t> sizeof(stag):
@@ -105,6 +106,7 @@ cdef int soft_dereg_mr(ibv_mr *ibmr) noexcept nogil:
     link = mr_find(shard, ibmr.lkey)
     link[0] = mr.next
     shard.count -= 1
+    registry_remove_locked(mr)
     pthread_rwlock_unlock(&shard.lock)
     # An access lasts for one copy or one system call that does not block.
     while load_acquire(&mr.users):
@@ -112,28 +114,42 @@ cdef int soft_dereg_mr(ibv_mr *ibmr) noexcept nogil:
     fetch_sub(&(<soft_pd *> ibmr.pd).users, 1)
     if mr.mapped:
         munmap(ibmr.addr, mr.mapped)
+    if mr.memfd >= 0:
+        close(mr.memfd)
     free(mr)
     return 0
 
 
 cdef ibv_mr *soft_alloc_mr(ibv_pd *ibpd, size_t length, int access) noexcept nogil:
     cdef size_t mapped = (length + PAGE_SIZE - 1) & ~<size_t> (PAGE_SIZE - 1)
+    cdef soft_context *context = <soft_context *> ibpd.context
+    # What a peer may not read is never shared, see shm_offer.
+    cdef bint shared = context.shm and access & IBV_ACCESS_REMOTE_READ
     cdef ibv_mr *mr
     cdef void *memory
+    cdef int fd = -1
     cdef int error
     if length == 0 or mapped < length:
         errno.errno = EINVAL
         return NULL
-    memory = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-    if memory == MAP_FAILED:
+    if shared:
+        memory = shared_memory(mapped, access & IBV_ACCESS_REMOTE_WRITE, &fd)
+    else:
+        memory = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    if memory == NULL or memory == MAP_FAILED:
         return NULL
     mr = soft_reg_mr(ibpd, memory, length, access)
     if mr == NULL:
         error = errno.errno
         munmap(memory, mapped)
+        if fd >= 0:
+            close(fd)
         errno.errno = error
         return NULL
     (<soft_mr *> mr).mapped = mapped
+    (<soft_mr *> mr).memfd = fd
+    if shared:
+        registry_add(context, <soft_mr *> mr)
     return mr
 
 
@@ -197,6 +213,7 @@ cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil:
     if (mr != NULL and mr.valid and mr.ibv.pd == &pd.ibv
             and mr.access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)):
         mr.valid = False
+        registry_remove_locked(mr)
         done = True
     pthread_rwlock_unlock(&shard.lock)
     return done

@@ -37,6 +37,9 @@ cdef void qp_free(soft_qp *qp) noexcept nogil:
     free(qp.rq_sges)
     free(qp.responses)
     free(qp.rx_buffer)
+    if qp.shm != NULL:
+        shm_unmap(qp.shm)
+    free(qp.shm)
     free(qp)
 
 

@@ -162,6 +162,8 @@ cdef bint rx_begin(soft_qp *qp) noexcept nogil:
         if mr == NULL:
             rx_fail(qp, rx_write_error(why), qp.rx_raw, HEADER_MAX)
             return False
+        if qp.shm != NULL:
+            shm_offer(qp, mr)
         mr_put(mr)
         qp.rx_to = h.to
         return True
@@ -293,6 +295,8 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
         if mr == NULL:
             rx_fail(qp, rx_read_error(why), segment, received)
             return False
+        if qp.shm != NULL:
+            shm_offer(qp, mr)
         mr_put(mr)
     response = &qp.responses[qp.responses_tail & qp.responses_mask]
     response.sink_stag = request.sink_stag
@@ -493,7 +497,9 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
             message.msg_iovlen = <size_t> target.niov + 1
         want = direct + room
         while True:
-            if direct == 0:
+            if qp.shm != NULL:
+                n = shm_recv(qp, target.iov, target.niov + 1)
+            elif direct == 0:
                 n = recv(qp.fd, target.iov[0].iov_base, room, MSG_DONTWAIT)
             else:
                 n = recvmsg(qp.fd, &message, MSG_DONTWAIT)

@@ -242,7 +242,8 @@ cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil:
     if response and cur.response_turn:
         cur.kind = TX_RESPONSE
     else:
-        request = tx_may_start(qp, cur)
+        # What needs no help of the peer is no part of the stream: shm_execute does it.
+        request = tx_may_start(qp, cur) and (qp.shm == NULL or shm_direct(qp, cur) == NULL)
         if not request and not response:
             return False
         cur.kind = TX_REQUEST if request else TX_RESPONSE
@@ -355,6 +356,9 @@ cdef void tx_commit(soft_qp *qp, tx_batch *b, size_t written) noexcept nogil:
     qp.counters.tx_bytes += written
     for i in range(b.nframes):
         frame = &b.frames[i]
+        if (qp.shm != NULL and frame.before.kind == TX_REQUEST
+                and qp.sq[frame.before.next_wqe & qp.sq_mask].opcode == IBV_WR_RDMA_WRITE):
+            qp.shm.write_tail = qp.shm.tail
         if written < frame.size:
             if written:
                 qp.cursor = frame.before
@@ -390,6 +394,10 @@ cdef ssize_t tx_write(soft_qp *qp, tx_batch *b) noexcept nogil:
         memset(&message, 0, sizeof(message))
         message.msg_iov = b.iov
         message.msg_iovlen = <size_t> b.niov
+    if qp.shm != NULL:
+        n = shm_send(qp, b.iov, b.niov)
+        tx_release(b)
+        return n
     while True:
         if b.niov == 1:
             n = send(qp.fd, b.iov[0].iov_base, b.iov[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
@@ -428,13 +436,18 @@ cdef void qp_transmit(soft_qp *qp) noexcept nogil:
     cdef ssize_t n
     if qp.fd < 0 or qp.phase != STREAM_OPEN or not qp.tx_gate or qp.tx_dead or qp.start_frame != NULL:
         return
-    while sent < TX_TURN:
+    # Nothing tells when a ring may be written again that is not full.
+    while sent < TX_TURN or qp.shm != NULL:
+        if qp.shm != NULL and not shm_execute(qp):
+            return
         result = tx_build(qp, &b, TX_FRAMES)
         if b.nframes == 0:
             tx_release(&b)
             if result != TX_BUILT and result != TX_FULL:
                 tx_fault(qp, result)
                 return
+            if qp.shm != NULL and tx_pending(qp):
+                continue
             break
         n = tx_write(qp, &b)
         if n < 0 and errno.errno == EFAULT:
@@ -450,8 +463,9 @@ cdef void qp_transmit(soft_qp *qp) noexcept nogil:
             tx_commit(qp, &b, <size_t> n)
             sent += <size_t> n
         if n < <ssize_t> b.size:
-            break
-        if result == TX_BUILT:
+            if qp.shm == NULL or not shm_wait_for_space(qp):
+                break
+        elif result == TX_BUILT and (qp.shm == NULL or not tx_pending(qp)):
             break
     qp_retire(qp)
     if qp.fd < 0 or qp.tx_dead:
@@ -494,10 +508,18 @@ cdef void tx_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint
     if qp.crc:
         put_crc(out + size + pad, crc32c_add(0xffffffffU, out, size + pad))
     size += pad + 4
-    if send(qp.fd, out, size, MSG_NOSIGNAL | MSG_DONTWAIT) == <ssize_t> size:
+    if qp.shm != NULL:
+        b.iov[0].iov_base = out
+        b.iov[0].iov_len = size
+        n = shm_send(qp, b.iov, 1)
+    else:
+        n = send(qp.fd, out, size, MSG_NOSIGNAL | MSG_DONTWAIT)
+    if n == <ssize_t> size:
         qp.counters.terminates_sent += 1
         qp.counters.tx_fpdus += 1
         qp.counters.tx_bytes += size
+    if qp.shm != NULL:
+        return
     # With unread octets a close resets the connection, and what was sent may be lost to the peer.
     shutdown(qp.fd, SHUT_WR)
     recv(qp.fd, NULL, DRAIN_BYTES, MSG_TRUNC | MSG_DONTWAIT)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from verbs_ends import ALL, End, completions, connect, connected, read_request, statuses, tcp_pair, until
+from verbs_ends import ALL, End, completions, connect, connected, give, statuses, stream_pair, until
 
 from rmemcached.verbs import MR, PD, QP, Access, Opcode, SendFlag, SendWR, State, Status, VerbsError
 
@@ -41,7 +40,7 @@ def region(end: End, pd: PD, access: int) -> tuple[int, int]:
 
 
 def gone(end: End) -> tuple[int, int]:
-    mr = MR(end.pd, end.buffer, ALL)
+    mr = MR(end.pd, bytearray(100), ALL)
     name = mr.addr, mr.rkey
     mr.close()
     return name
@@ -269,9 +268,9 @@ def test_the_other_queue_pairs_go_on() -> None:
             pair = QP(a.pd, a.cq), QP(b.pd, b.cq)
             for qp in pair:
                 qp.ready(access=ALL)
-            ours, theirs = tcp_pair()
-            pair[0].connect(ours)
-            pair[1].accept(theirs, read_request(theirs))
+            ours, theirs = stream_pair()
+            give(pair[0], ours, initiator=True)
+            give(pair[1], theirs, initiator=False)
             ends.append(pair)
         for round_ in range(5):
             for i, (sender, receiver) in enumerate(ends):
@@ -316,11 +315,12 @@ def test_posting_in_each_state() -> None:
 CHILD = """
 import socket, struct, sys
 sys.path.insert(0, {tests!r})
+import verbs_ends
 from verbs_ends import *
 from rmemcached.verbs import *
+verbs_ends.FABRIC = {fabric!r}
 end = End(64 << 20)
-sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-end.qp.connect(sock, crc=sys.argv[2] == "True")
+give(end.qp, socket.socket(fileno=int(sys.argv[1])), initiator=True, crc=sys.argv[2] == "True")
 end.qp.post_recv((1, [end.mr.sge(0, 16)]))
 end.qp.post_send(SendWR(Opcode.SEND, [end.mr.sge(0, 8)]))
 end.buffer[8:24] = struct.pack(">QI4x", end.mr.addr, end.mr.rkey)
@@ -333,19 +333,21 @@ while True:
 
 @pytest.mark.parametrize("crc", [False, True])
 @pytest.mark.parametrize("opcode", [Opcode.RDMA_READ, Opcode.RDMA_WRITE])
-def test_peer_process_is_killed_in_the_middle_of_a_transfer(opcode: Opcode, crc: bool) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener, End(64 << 20, max_send_wr=512) as end:
-        listener.settimeout(20)
-        port = listener.getsockname()[1]
+def test_peer_process_is_killed_in_the_middle_of_a_transfer(opcode: Opcode, crc: bool, fabric: str) -> None:
+    # Over memory that is not shared, so that both sides are in the middle of something.
+    with End(64 << 20, max_send_wr=512) as end:
+        sock, theirs = stream_pair()
+        script = CHILD.format(tests=str(Path(__file__).parent), fabric=fabric.split()[0])
         child = subprocess.Popen(
-            [sys.executable, "-P", "-c", CHILD.format(tests=str(Path(__file__).parent)), str(port), str(crc)],
+            [sys.executable, "-P", "-c", script, str(theirs.fileno()), str(crc)],
             cwd=Path(__file__).parent.parent.parent,
             stdout=subprocess.PIPE,
+            pass_fds=[theirs.fileno()],
         )
+        theirs.close()
         try:
-            sock, _ = listener.accept()
             end.qp.post_recv((1, [end.mr.sge(0, 8)]), (2, [end.mr.sge(8, 16)]), (3, []))
-            end.qp.accept(sock, read_request(sock))
+            give(end.qp, sock, initiator=False)
             completions(end, 2)
             addr, rkey = struct.unpack(">QI4x", end.buffer[8:24])
             wr = SendWR(opcode, [end.mr.sge(64)], wr_id=9, remote_addr=addr + 64, rkey=rkey)

@@ -7,7 +7,7 @@ import select
 import threading
 
 import pytest
-from verbs_ends import ALL, End, completions, connect, connected, statuses, until
+from verbs_ends import ALL, End, completions, connect, connected, device, statuses, until
 
 from rmemcached.verbs import (
     CQ,
@@ -162,12 +162,12 @@ def test_srq_limits_and_resizing() -> None:
 
 
 def test_srq_and_its_queue_pairs() -> None:
-    with Context() as context:
+    with Context(device()) as context:
         pd, cq = PD(context), CQ(context)
         srq = SRQ(pd)
         qp = QP(pd, cq, srq=srq)
         assert qp.srq is srq
-        with Context() as other, pytest.raises(VerbsError):
+        with Context(device()) as other, pytest.raises(VerbsError):
             QP(PD(other), CQ(other), srq=srq)
         # Closing closes what uses it first.
         srq.close()
@@ -363,7 +363,7 @@ def test_resizing_while_in_use() -> None:
 
 
 def test_the_partition_key() -> None:
-    with Context() as context:
+    with Context(device()) as context:
         assert context.query_pkey() == 0xFFFF
         for port, index in ((2, 0), (1, 1)):
             with pytest.raises(VerbsError):
@@ -381,7 +381,7 @@ def test_attribute_values_are_checked() -> None:
         "min_rnr_timer": 12,
     }
     rts = {"timeout": 14, "retry_cnt": 7, "rnr_retry": 7, "sq_psn": 0, "max_rd_atomic": 4}
-    with Context() as context:
+    with Context(device()) as context:
         qp = QP(PD(context), CQ(context))
         steps = (
             (State.INIT, init, {"qp_access_flags": int(Access.REMOTE_ATOMIC)}),
@@ -434,7 +434,7 @@ def test_memory_of_the_provider() -> None:
 
 
 def test_a_region_is_a_buffer() -> None:
-    with Context() as context:
+    with Context(device()) as context:
         pd = PD(context)
         data = bytearray(b"0123456789")
         mr = MR(pd, data)

@@ -1,8 +1,9 @@
-"""What the tests of the verbs layer share: endpoints, loopback connections, and a hand-made iWARP peer."""
+"""What the tests of the verbs layer share: endpoints on any fabric, connections, and a hand-made iWARP peer."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import select
 import socket
 import struct
@@ -14,6 +15,8 @@ from rmemcached.verbs import CQ, MR, PD, QP, WC, Access, CompChannel, Context, S
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 PATIENCE = 20.0
+FABRICS = ("soft_iw", "soft_shm", "soft_shm shared")
+FABRIC = FABRICS[0]  # set by the fixture `fabric`
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
@@ -35,6 +38,37 @@ def read_request(sock: socket.socket) -> bytes:
     return data
 
 
+def device() -> str:
+    return FABRIC.split()[0] + "0"
+
+
+class Memory:
+    """The memory of a region that the provider allocated, with a bytearray's ways: slices are copies."""
+
+    def __init__(self, mr: MR) -> None:
+        self.octets = (ctypes.c_char * mr.length).from_address(mr.addr)
+
+    def __len__(self) -> int:
+        return len(self.octets)
+
+    def __bytes__(self) -> bytes:
+        return bytes(self.octets)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.octets[at] if isinstance(at, slice) else self.octets[at][0]
+
+    def __setitem__(self, at: Any, value: bytes) -> None:
+        self.octets[at] = bytes(value)
+
+    def __contains__(self, octets: bytes) -> bool:
+        return octets in bytes(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (bytes, bytearray, Memory)) and bytes(self) == bytes(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class End:
     """A context with a PD, a channel, a CQ, a queue pair in RTS and a registered buffer."""
 
@@ -42,14 +76,19 @@ class End:
         ird, ord_ = qp.pop("ird", 16), qp.pop("ord", 16)
         qp_access = qp.pop("qp_access", ALL)
         cqe = qp.pop("cqe", 512)
-        self.context = Context()
+        self.context = Context(device())
         self.pd = PD(self.context)
         self.channel = CompChannel(self.context) if channel else None
         self.cq = CQ(self.context, cqe, self.channel)
         self.qp = QP(self.pd, self.cq, **qp)
         self.qp.ready(access=qp_access, ird=ird, ord=ord_)
-        self.buffer = bytearray(size)
-        self.mr = MR(self.pd, self.buffer, access)
+        self.buffer: Any
+        if "shared" in FABRIC:
+            self.mr = MR.alloc(self.pd, size, access)
+            self.buffer = Memory(self.mr)
+        else:
+            self.buffer = bytearray(size)
+            self.mr = MR(self.pd, self.buffer, access)
         self.done: list[WC] = []
 
     def poll(self) -> list[WC]:
@@ -91,11 +130,24 @@ def connect(
     a: End, b: End, *, crc: bool = False, responder_crc: bool = False, ird: int = 16, ord: int = 16, mss: int = 0
 ) -> None:
     """Gives two ends one stream; a is the initiator. mss: TCP segment size to force, for small FPDUs."""
-    ours, theirs = tcp_pair()
-    if mss:
-        ours, theirs = tcp_pair_mss(mss)
-    a.qp.connect(ours, crc=crc, ird=ird, ord=ord)
-    b.qp.accept(theirs, read_request(theirs), crc=responder_crc, ird=ird, ord=ord)
+    ours, theirs = tcp_pair_mss(mss) if mss else stream_pair()
+    give(a.qp, ours, initiator=True, crc=crc, ird=ird, ord=ord)
+    give(b.qp, theirs, initiator=False, crc=responder_crc, ird=ird, ord=ord)
+
+
+def stream_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets of the kind that the fabric takes."""
+    return tcp_pair() if FABRICS[0] == FABRIC else socket.socketpair()
+
+
+def give(qp: QP, sock: socket.socket, *, initiator: bool, crc: bool = False, ird: int = 16, ord: int = 16) -> None:
+    """Makes the socket the queue pair's stream; the initiator is to be called first."""
+    if sock.family == socket.AF_UNIX:
+        qp.attach(sock, ird=ird, ord=ord)
+    elif initiator:
+        qp.connect(sock, crc=crc, ird=ird, ord=ord)
+    else:
+        qp.accept(sock, read_request(sock), crc=crc, ird=ird, ord=ord)
 
 
 def tcp_pair_mss(mss: int) -> tuple[socket.socket, socket.socket]:

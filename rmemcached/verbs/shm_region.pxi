@@ -1,0 +1,262 @@
+# soft_shm: regions in memfds, their offers to peers, and one-sided access to those of the peer.
+
+
+cdef bint registry_open(soft_context *context) noexcept nogil:
+    context.registry = <shm_generation *> shm_make(b"rmemcached registry", SHM_REGISTRY_SIZE, &context.registry_fd)
+    return context.registry != NULL
+
+
+cdef void registry_close(soft_context *context) noexcept nogil:
+    munmap(context.registry, SHM_REGISTRY_SIZE)
+    close(context.registry_fd)
+
+
+cdef void registry_add(soft_context *context, soft_mr *mr) noexcept nogil:
+    """Gives the region a slot. Without one it is served like memory that is not shared."""
+    cdef uint32_t i, slot
+    pthread_mutex_lock(&context.lock)
+    for i in range(<uint32_t> SHM_SLOTS):
+        slot = (context.next_slot + i) % SHM_SLOTS
+        if context.registry[slot] == 0:
+            context.next_slot = slot + 1
+            context.next_generation += 1
+            if context.next_generation == 0:
+                context.next_generation = 1
+            mr.slot = slot
+            mr.generation = context.next_generation
+            store_release(&context.registry[slot], mr.generation)
+            break
+    pthread_mutex_unlock(&context.lock)
+
+
+cdef void registry_remove_locked(soft_mr *mr) noexcept nogil:
+    """Tells all peers that the region is not valid any more. The shard's lock is held for writing."""
+    cdef soft_context *context = <soft_context *> mr.ibv.context
+    if mr.generation and context.registry[mr.slot] == mr.generation:
+        store_release(&context.registry[mr.slot], 0)
+
+
+cdef void *shared_memory(size_t size, bint writable, int *fd) noexcept nogil:
+    """Memory of its own file; writable: a peer may be let to write it."""
+    cdef void *memory
+    if not writable:
+        return shm_make(b"rmemcached region", size, fd)
+    fd[0] = shm_memfd(b"rmemcached region", size)
+    if fd[0] < 0:
+        return NULL
+    memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd[0], 0)
+    if memory == MAP_FAILED:
+        close(fd[0])
+        errno.errno = ENOMEM
+        return NULL
+    fcntl(fd[0], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+    return memory
+
+
+cdef void shm_offer(soft_qp *qp, const soft_mr *mr) noexcept nogil:
+    """Hands the region's memory to a peer that has just named it rightly. qp.lock is held."""
+    cdef shm_stream *shm = qp.shm
+    cdef shm_record record
+    cdef int remote = mr.access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
+    # Whoever can map memory can read it; and what the queue pair's rights narrow cannot be narrowed in a mapping.
+    if (not mr.generation or shm.offered[mr.slot % SHM_OFFERS] == mr.generation
+            or not remote & IBV_ACCESS_REMOTE_READ or remote & ~<int> qp.attr.qp_access_flags):
+        return
+    memset(&record, 0, sizeof(record))
+    record.kind = SHM_OFFER
+    record.stag = mr.ibv.rkey
+    record.slot = mr.slot
+    record.generation = mr.generation
+    record.access = <uint32_t> remote
+    record.addr = <uint64_t> mr.ibv.addr
+    record.length = mr.ibv.length
+    if shm_post(qp, &record, &mr.memfd, 1):
+        shm.offered[mr.slot % SHM_OFFERS] = mr.generation
+
+
+cdef shm_window *shm_find(shm_stream *shm, uint32_t stag) noexcept nogil:
+    cdef uint32_t place = mr_hash(stag) >> 16
+    cdef shm_window *window
+    if shm.windows == NULL:
+        return NULL
+    while True:
+        window = &shm.windows[place & (SHM_WINDOWS_SIZE - 1)]
+        if not window.used:
+            return NULL
+        if window.base != NULL and window.stag == stag:
+            return window
+        place += 1
+
+
+cdef bint shm_window_valid(const shm_stream *shm, const shm_window *window) noexcept nogil:
+    return <shm_generation> load_acquire(&shm.registry[window.slot]) == window.generation
+
+
+cdef void shm_window_close(shm_window *window) noexcept nogil:
+    munmap(window.base, window.length)
+    window.base = NULL
+
+
+cdef shm_window *shm_place(shm_window *windows, uint32_t stag) noexcept nogil:
+    """A free place for the STag."""
+    cdef uint32_t place = mr_hash(stag) >> 16
+    while windows[place & (SHM_WINDOWS_SIZE - 1)].base != NULL:
+        place += 1
+    return &windows[place & (SHM_WINDOWS_SIZE - 1)]
+
+
+cdef bint shm_tidy(shm_stream *shm) noexcept nogil:
+    """Forgets the places that are free again. False: too many are in use."""
+    cdef shm_window *windows = <shm_window *> calloc(SHM_WINDOWS_SIZE, sizeof(shm_window))
+    cdef uint32_t i
+    if windows == NULL:
+        return False
+    shm.nwindows = 0
+    for i in range(<uint32_t> SHM_WINDOWS_SIZE):
+        if shm.windows[i].base != NULL:
+            shm_place(windows, shm.windows[i].stag)[0] = shm.windows[i]
+            shm.nwindows += 1
+    free(shm.windows)
+    shm.windows = windows
+    return shm.nwindows < SHM_WINDOWS_MAX
+
+
+cdef bint shm_accept_offer(shm_stream *shm, const shm_record *record) noexcept nogil:
+    """Maps a region of the peer. False: the offer is none that a correct peer makes."""
+    cdef bint writable = record.access & IBV_ACCESS_REMOTE_WRITE
+    cdef shm_window *window
+    cdef uint32_t i
+    cdef void *base
+    if (record.slot >= SHM_SLOTS or record.generation == 0 or record.length == 0
+            or record.addr + record.length < record.addr):
+        return False
+    if shm.windows == NULL:
+        shm.windows = <shm_window *> calloc(SHM_WINDOWS_SIZE, sizeof(shm_window))
+        if shm.windows == NULL:
+            return True
+    # Regions that their owner has given up make room.
+    for i in range(<uint32_t> SHM_WINDOWS_SIZE):
+        window = &shm.windows[i]
+        if window.base != NULL and (window.stag == record.stag or not shm_window_valid(shm, window)):
+            shm_window_close(window)
+    if shm.nwindows >= SHM_WINDOWS_MAX and not shm_tidy(shm):
+        return True
+    base = shm_map(shm.fds[0], record.length, PROT_READ | PROT_WRITE if writable else PROT_READ)
+    if base == NULL:
+        return False
+    window = shm_place(shm.windows, record.stag)
+    shm.nwindows += not window.used
+    window.used = True
+    window.base = <uint8_t *> base
+    window.length = record.length
+    window.addr = record.addr
+    window.stag = record.stag
+    window.slot = record.slot
+    window.generation = record.generation
+    window.access = record.access
+    return True
+
+
+cdef void shm_close_windows(shm_stream *shm) noexcept nogil:
+    cdef uint32_t i
+    if shm.windows == NULL:
+        return
+    for i in range(<uint32_t> SHM_WINDOWS_SIZE):
+        if shm.windows[i].base != NULL:
+            shm_window_close(&shm.windows[i])
+    free(shm.windows)
+    shm.windows = NULL
+    shm.nwindows = 0
+
+
+cdef shm_window *shm_direct(soft_qp *qp, const tx_cursor *cur) noexcept nogil:
+    """The window through which the next send queue entry can be carried out here and now; NULL: through the stream."""
+    cdef shm_stream *shm = qp.shm
+    cdef const soft_swqe *swqe = &qp.sq[cur.next_wqe & qp.sq_mask]
+    cdef shm_window *window
+    cdef uint32_t right
+    if shm.windows == NULL or swqe.length == 0:
+        return NULL
+    if swqe.opcode == IBV_WR_RDMA_WRITE:
+        right = IBV_ACCESS_REMOTE_WRITE
+    elif swqe.opcode == IBV_WR_RDMA_READ and qp.ord:
+        right = IBV_ACCESS_REMOTE_READ
+    else:
+        return NULL
+    # A WRITE that is still in the ring would be overtaken.
+    if load_acquire(&shm.theirs.head) < shm.write_tail:
+        return NULL
+    window = shm_find(shm, swqe.rkey)
+    if window == NULL or not window.access & right or not shm_window_valid(shm, window):
+        return NULL
+    if (swqe.remote_addr < window.addr or swqe.length > window.length
+            or swqe.remote_addr - window.addr > window.length - swqe.length):
+        return NULL
+    return window
+
+
+cdef int shm_copy(soft_qp *qp, soft_swqe *swqe, uint32_t index, const shm_window *window) noexcept nogil:
+    """Carries out one READ or WRITE. 1: done; 0: the region went away; -1: the local memory may not be used."""
+    cdef soft_mr *regions[MAX_SGE]
+    cdef const ibv_sge *sges = qp.sq_sges + <size_t> index * qp.cap.max_send_sge
+    cdef bint reading = swqe.opcode == IBV_WR_RDMA_READ
+    cdef uint8_t *remote = window.base + (swqe.remote_addr - window.addr)
+    cdef uint32_t i, held = 0
+    cdef int why = 0
+    cdef int result = 1
+    if swqe.flags & IBV_SEND_INLINE:
+        memcpy(remote, qp.sq_inline + <size_t> index * qp.cap.max_inline_data, swqe.length)
+        return 1
+    for i in range(swqe.num_sge):
+        regions[held] = NULL
+        if sges[i].length:
+            regions[held] = mr_get(qp.pd, sges[i].lkey, sges[i].addr, sges[i].length,
+                                   IBV_ACCESS_LOCAL_WRITE if reading else 0, &why)
+            if regions[held] == NULL:
+                result = -1
+                break
+        held += 1
+    if result > 0:
+        for i in range(held):
+            if reading:
+                memcpy(<void *> sges[i].addr, remote, sges[i].length)
+            else:
+                memcpy(remote, <const void *> sges[i].addr, sges[i].length)
+            remote += sges[i].length
+        full_fence()
+        if not shm_window_valid(qp.shm, window):
+            result = 0
+    for i in range(held):
+        if regions[i] != NULL:
+            mr_put(regions[i])
+    return result
+
+
+cdef bint shm_execute(soft_qp *qp) noexcept nogil:
+    """Carries out the requests at the cursor that need no help of the peer. False: the queue pair is in error."""
+    cdef soft_swqe *swqe
+    cdef const shm_window *window
+    cdef uint32_t index
+    cdef int done
+    while qp.cursor.kind == TX_NONE and tx_may_start(qp, &qp.cursor):
+        window = shm_direct(qp, &qp.cursor)
+        if window == NULL:
+            break
+        index = qp.cursor.next_wqe & qp.sq_mask
+        swqe = &qp.sq[index]
+        done = shm_copy(qp, swqe, index, window)
+        if done < 0:
+            tx_fault(qp, TX_FAULT_REGION)
+            return False
+        if done == 0:
+            break
+        swqe.state = SWQE_DONE
+        qp.cursor.next_wqe += 1
+        qp.counters.one_sided += 1
+        if swqe.opcode == IBV_WR_RDMA_WRITE:
+            qp.counters.writes += 1
+            qp.counters.write_bytes += swqe.length
+        else:
+            qp.counters.reads += 1
+            qp.counters.read_bytes += swqe.length
+    return True
