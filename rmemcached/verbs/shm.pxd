@@ -1,8 +1,8 @@
 """What two processes of one host share in the fabric soft_shm: layout of memory and records. See docs/soft-rnic.md.
 
 Each end of a queue pair's stream writes one memfd, its *page and ring*; the other end maps it, and can map it, for
-reading only (F_SEAL_FUTURE_WRITE). So everything here has one writer, and what the peer wrote is not trusted: counters are
-checked, octets are copied out before they are looked at, sizes are sealed.
+reading only (F_SEAL_FUTURE_WRITE). So everything here has one writer, and what the peer wrote is not trusted: counters
+are checked, octets are copied out before they are looked at, sizes are sealed.
 
 Integers in the byte order of the machine. Counters run freely; those of octets do not wrap in practice.
 """
@@ -29,7 +29,7 @@ cdef struct shm_page:
     uint32_t wish                    # changed to ask for a bell; odd: also when the peer has consumed
     uint8_t line1[52]
 
-# One word for each slot of a context: the generation of the shared region that has it, 0 once that is not valid any more.
+# One word for each slot of a context: the generation of the shared region that has it, 0 once that is not valid.
 # A memfd of its own, one for the context, which every peer maps for reading.
 ctypedef uint32_t shm_generation
 

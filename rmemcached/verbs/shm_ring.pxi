@@ -115,7 +115,7 @@ cdef ssize_t shm_send(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
 
 
 cdef ssize_t shm_recv(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
-    """Reads from the peer's ring. Octets, or -1: EAGAIN, EPROTO. Nothing that is read is looked at before it is copied."""
+    """Reads from the peer's ring. Octets, or -1: EAGAIN, EPROTO. Nothing is looked at before it is copied."""
     cdef shm_stream *shm = qp.shm
     cdef uint64_t head = shm.head
     cdef uint64_t there = load_acquire(&shm.theirs.tail) - head

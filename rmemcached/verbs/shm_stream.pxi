@@ -207,7 +207,8 @@ cdef int soft_shm_attach(ibv_qp *ibqp, int fd, uint16_t ird, uint16_t ord) noexc
     cdef int kind = 0
     cdef socklen_t size = sizeof(int)
     cdef int i, error
-    if getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size) < 0 or getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &size) < 0:
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size) < 0
+            or getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &size) < 0):
         return -1
     if family != AF_UNIX or kind != SOCK_STREAM:
         errno.errno = EINVAL
@@ -361,7 +362,7 @@ cdef void shm_domain_poll(soft_domain *domain) noexcept nogil:
 
 
 cdef void shm_domain_progress(soft_domain *domain, bint waits) noexcept nogil:
-    """Progress of a domain of soft_shm; `waits`: for a caller that waits next. The sockets are looked at now and then."""
+    """Progress of a domain of soft_shm; `waits`: for a caller that waits next. Sockets are looked at now and then."""
     cdef soft_link *link = domain.hot
     cdef soft_link *following
     cdef bint found = False

@@ -2,8 +2,8 @@
 
 libibverbs has no call that gives an RC queue pair its stream; with rdma_cm the kernel does it. Here the program does:
 it brings a queue pair to RTS as for any other device (INIT, RTR, RTS; attributes from its own exchange), and hands
-over a connected, non-blocking socket: TCP on soft_iw0, a UNIX stream socket on soft_shm0. Work requests posted before the
-start-up is over wait in the send queue.
+over a connected, non-blocking socket: TCP on soft_iw0, a UNIX stream socket on soft_shm0. Work requests posted before
+the start-up is over wait in the send queue.
 
 All functions return 0, or -1 with errno set, are thread-safe, and take ownership of `fd` only when they succeed.
 """
@@ -75,8 +75,8 @@ cdef int soft_iw_reject(int fd, const void *frame, size_t received) noexcept nog
 # (errno EPROTO).
 cdef int soft_iw_parse_request(const void *buf, size_t received, soft_iw_request *out) noexcept nogil
 
-# soft_shm0: ties the UNIX socket to the queue pair; both sides do this, in any order. ird and ord as in soft_iw_options. A
-# peer that does not do so within 10 s, or is none, moves the queue pair to ERR.
+# soft_shm0: ties the UNIX socket to the queue pair; both sides do so, in any order. ird and ord as in soft_iw_options.
+# A peer that does not do so within 10 s, or is none, moves the queue pair to ERR.
 cdef int soft_shm_attach(ibv_qp *qp, int fd, uint16_t ird, uint16_t ord) noexcept nogil
 
 cdef int soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil

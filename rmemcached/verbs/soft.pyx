@@ -1,9 +1,9 @@
-"""The software provider: an RNIC in this process. Its fabrics are soft_iw (iWARP over TCP) and soft_shm (shared memory).
+"""The software provider: an RNIC in this process, with the fabrics soft_iw (iWARP over TCP) and soft_shm (memory).
 
-See docs/soft-rnic.md. The parts: soft_mr (memory regions), soft_cq (completions, events, progress domains), soft_mpa (streams and their
-start-up), soft_tx (sending), soft_rx (receiving), soft_qp (queue pairs), soft_srq (shared receive queues), soft_async
-(asynchronous events), shm_ring, shm_stream and shm_region (the stream of soft_shm, and its one-sided access); the layout of all objects is in
-soft_layout.pxi, the coding of frames in iwarp.pxd.
+See docs/soft-rnic.md. The parts: soft_mr (memory regions), soft_cq (completions, events, progress domains), soft_mpa
+(streams and their start-up), soft_tx (sending), soft_rx (receiving), soft_qp (queue pairs), soft_srq (shared receive
+queues), soft_async (asynchronous events), shm_ring, shm_stream and shm_region (the stream of soft_shm, and its
+one-sided access). The layout of all objects is in soft_layout.pxi, the coding of frames in iwarp.pxd.
 """
 
 from libc cimport errno
