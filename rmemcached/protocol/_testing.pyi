@@ -18,6 +18,8 @@ class Server:
         reqs_per_event: int = ...,
         flush_enabled: bool = ...,
         exchange: bool = ...,
+        verbose: int = ...,
+        protocol: str | None = ...,
     ) -> None: ...
     def advance(self, seconds: int) -> None: ...
     @property

@@ -53,16 +53,20 @@ def request(
     return HEADER.pack(magic, opcode, len(key), len(extras), 0, 0, length, opaque, cas) + extras + key + value
 
 
-def store(opcode: int, key: bytes, value: bytes, flags: int = 0, exptime: int = 0, **more: int) -> bytes:
-    return request(opcode, key, struct.pack(">II", flags, exptime), value, **more)
+def store(
+    opcode: int, key: bytes, value: bytes, flags: int = 0, exptime: int = 0, *, opaque: int = 0, cas: int = 0
+) -> bytes:
+    return request(opcode, key, struct.pack(">II", flags, exptime), value, opaque=opaque, cas=cas)
 
 
-def count(opcode: int, key: bytes, delta: int, initial: int = 0, exptime: int = 0xFFFFFFFF, **more: int) -> bytes:
-    return request(opcode, key, struct.pack(">QQI", delta, initial, exptime), **more)
+def count(
+    opcode: int, key: bytes, delta: int, initial: int = 0, exptime: int = 0xFFFFFFFF, *, opaque: int = 0, cas: int = 0
+) -> bytes:
+    return request(opcode, key, struct.pack(">QQI", delta, initial, exptime), opaque=opaque, cas=cas)
 
 
-def touch(opcode: int, key: bytes, exptime: int, **more: int) -> bytes:
-    return request(opcode, key, struct.pack(">I", exptime), **more)
+def touch(opcode: int, key: bytes, exptime: int, *, opaque: int = 0) -> bytes:
+    return request(opcode, key, struct.pack(">I", exptime), opaque=opaque)
 
 
 def packets(data: bytes) -> list[Packet]:

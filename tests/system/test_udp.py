@@ -7,6 +7,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from daemon_tools import Conversation
@@ -21,15 +22,20 @@ MAX_DATAGRAM = 1400
 LATE = 30.0  # seconds
 
 
+class Daemon(NamedTuple):
+    server: Server
+    port: int
+    """The UDP port."""
+
+
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory) -> Iterator[Server]:
-    """-t 2, with a UDP port, which `port` of a Peer is."""
+def daemon(tmp_path_factory) -> Iterator[Daemon]:
+    """-t 2, with a UDP port that it chooses."""
     names = tmp_path_factory.mktemp("udp") / "ports"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MEMCACHED_PORT_FILENAME", str(names))
         server = start_rmemcached("-U", "-1", "-t", "2", "-I", "8m", "-m", "128")
-    server.udp_port = udp_port(names)  # type: ignore[attr-defined]
-    yield server
+    yield Daemon(server, udp_port(names))
     assert server.alive(), server.stderr()
     server.stop()
 
@@ -85,8 +91,8 @@ class Peer:
 
 
 @pytest.fixture
-def peer(daemon: Server) -> Iterator[Peer]:
-    peer = Peer(daemon.udp_port)
+def peer(daemon: Daemon) -> Iterator[Peer]:
+    peer = Peer(daemon.port)
     yield peer
     peer.close()
 
@@ -94,7 +100,7 @@ def peer(daemon: Server) -> Iterator[Peer]:
 # ---- requests and replies --------------------------------------------------------------------------------------------
 
 
-def test_text_commands(daemon: Server, peer: Peer) -> None:
+def test_text_commands(daemon: Daemon, peer: Peer) -> None:
     assert peer.ask(b"set u1 5 0 3\r\nabc\r\n") == b"STORED\r\n"
     assert peer.ask(b"get u1\r\n") == b"VALUE u1 5 3\r\nabc\r\nEND\r\n"
     assert peer.ask(b"append u1 0 0 1\r\nd\r\n") == b"STORED\r\n"
@@ -104,7 +110,7 @@ def test_text_commands(daemon: Server, peer: Peer) -> None:
     assert peer.ask(b"get u1\r\n") == b"END\r\n"
     assert peer.ask(b"version\r\n").startswith(b"VERSION ")
     assert peer.ask(b"nonsense\r\n") == b"ERROR\r\n"
-    with Conversation(daemon) as tcp:
+    with Conversation(daemon.server) as tcp:
         assert tcp.ask(b"set u1 0 0 1\r\nx\r\n") == b"STORED\r\n"
     assert peer.ask(b"get u1\r\n") == b"VALUE u1 0 1\r\nx\r\nEND\r\n"
 
@@ -127,23 +133,22 @@ def test_each_datagram_chooses_its_protocol(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 1300, 1391, 1392, 1393, 2784, 20_000, 65_000])
-def test_long_replies_come_in_numbered_datagrams(peer: Peer, daemon: Server, size: int) -> None:
+def test_long_replies_come_in_numbered_datagrams(peer: Peer, daemon: Daemon, size: int) -> None:
     value = bytes(i % 251 for i in range(size))
-    with Conversation(daemon) as tcp:
+    with Conversation(daemon.server) as tcp:
         assert tcp.ask(b"set long 0 0 %d\r\n%s\r\n" % (size, value)) == b"STORED\r\n"
     reply = b"VALUE long 0 %d\r\n%s\r\nEND\r\n" % (size, value)
     peer.send(b"get long\r\n")
-    sequence, total, data = peer.datagram()
-    assert (sequence, total) == (0, -(-len(reply) // (MAX_DATAGRAM - FRAME.size)))
-    parts = [data] + [peer.datagram() for _ in range(1, total)]  # type: ignore[list-item]
-    assert all(part[0] == i for i, part in enumerate(parts) if i)
-    assert b"".join([parts[0], *(part[2] for part in parts[1:])]) == reply  # type: ignore[misc]
+    total = -(-len(reply) // (MAX_DATAGRAM - FRAME.size))
+    parts = [peer.datagram() for _ in range(total)]
+    assert [part[:2] for part in parts] == [(i, total) for i in range(total)]
+    assert b"".join(part[2] for part in parts) == reply
     assert packets(peer.ask(request(GET, b"long")))[0].value == value
 
 
-def test_a_chained_item(peer: Peer, daemon: Server) -> None:
+def test_a_chained_item(peer: Peer, daemon: Daemon) -> None:
     value = b"0123456789abcdef" * 62_500
-    with Conversation(daemon) as tcp:
+    with Conversation(daemon.server) as tcp:
         assert tcp.ask(b"set chained 0 0 %d\r\n%s\r\n" % (len(value), value)) == b"STORED\r\n"
     assert peer.ask(b"get chained\r\n") == b"VALUE chained 0 %d\r\n%s\r\nEND\r\n" % (len(value), value)
 
@@ -261,20 +266,20 @@ def test_commands_that_want_a_connection(peer: Peer, data: bytes) -> None:
     peer.silent()
 
 
-def test_a_peer_that_is_gone(daemon: Server, peer: Peer) -> None:
+def test_a_peer_that_is_gone(daemon: Daemon, peer: Peer) -> None:
     """What is sent to nobody comes back as an error, and hurts nobody."""
-    with Conversation(daemon) as tcp:
+    with Conversation(daemon.server) as tcp:
         tcp.ask(b"set gone 0 0 50000\r\n" + b"v" * 50_000 + b"\r\n")
     for _ in range(20):
-        other = Peer(daemon.udp_port)
+        other = Peer(daemon.port)
         other.send(b"get gone\r\n")
         other.close()
     peer.silent()
     assert peer.ask(b"get gone\r\n").endswith(b"v\r\nEND\r\n")
 
 
-def test_many_peers_at_once(daemon: Server) -> None:
-    peers = [Peer(daemon.udp_port) for _ in range(100)]
+def test_many_peers_at_once(daemon: Daemon) -> None:
+    peers = [Peer(daemon.port) for _ in range(100)]
     for turn in range(5):
         for i, peer in enumerate(peers):
             peer.send(b"set p%d 0 0 4\r\n%04d\r\nget p%d\r\n" % (i, turn, i))
@@ -287,8 +292,8 @@ def test_many_peers_at_once(daemon: Server) -> None:
 # ---- settings and statistics -----------------------------------------------------------------------------------------
 
 
-def test_statistics(daemon: Server, peer: Peer) -> None:
-    with Conversation(daemon) as tcp:
+def test_statistics(daemon: Daemon, peer: Peer) -> None:
+    with Conversation(daemon.server) as tcp:
         settings = tcp.stats("settings")
         assert (settings["udpport"], settings["num_threads_per_udp"]) == ("-1", "2")
         before = tcp.stats()
