@@ -9,6 +9,8 @@ from libc.stdio cimport FILE, fclose, fgets, fopen, snprintf
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcmp, memset, strcmp, strerror, strncmp
 
+from rmemcached.verbs.soft cimport soft_provider
+from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport (
     IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_NODE_RNIC, IBV_PORT_ACTIVE,
     IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
@@ -218,3 +220,38 @@ cdef int verbs_qp_connect(const verbs_port *port, ibv_qp *qp, uint32_t psn, cons
     attr.max_rd_atomic = <uint8_t>min(ord, <unsigned int>port.max_rd_atomic)
     return port.provider.modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                                    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC)
+
+
+def choose(str provider not None, device=None, int port=PORT_ANY, int gid_index=GID_ANY):
+    """What verbs_open_port would take: a dict of device, port, gid_index, gid (16 bytes), mtu (bytes), reads (answered
+    and outstanding at a time).
+
+    provider: "system" or "soft". Raises OSError with one line when there is nothing.
+    """
+    cdef const verbs_provider *table
+    cdef const char *absent = NULL
+    cdef verbs_wish wish
+    cdef verbs_port found
+    cdef char why[256]
+    if provider not in ("system", "soft"):
+        raise ValueError(f'the provider is "system" or "soft", not {provider!r}')
+    table = system_provider(&absent) if provider == "system" else soft_provider()
+    if table == NULL:
+        raise OSError(absent.decode())
+    name = None if device is None else device.encode()
+    wish.device = <const char *>name if name is not None else NULL
+    wish.port = port
+    wish.gid_index = gid_index
+    if verbs_open_port(table, &wish, &found, why, sizeof(why)) != 0:
+        raise OSError((<bytes>why).decode())
+    try:
+        return {
+            "device": table.get_device_name(found.context.device).decode(),
+            "port": found.port_num,
+            "gid_index": found.gid_index,
+            "gid": (<const char *>found.gid.raw)[:16],
+            "mtu": verbs_mtu_bytes(found.mtu),
+            "reads": (found.max_dest_rd_atomic, found.max_rd_atomic),
+        }
+    finally:
+        table.close_device(found.context)
