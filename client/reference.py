@@ -90,7 +90,7 @@ class ReferenceClient:
         self.sending = False
         self.exchange(attributes)
         self.send(READY)
-        while not self.take() == READY:
+        while self.take() != READY:
             pass
 
     # --- section 2: the exchange ---

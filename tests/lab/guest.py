@@ -15,7 +15,7 @@ from daemon_tools import Conversation, eventually
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
 
-from rmemcached.client import Client
+from rmemcached.client import Client, MemcacheError
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEM_PYTHON = "/usr/bin/python3"  # has python3-pyverbs
@@ -78,7 +78,7 @@ def test_everybody_at_once(server: Server, client: Client) -> None:
 
 
 def test_payloads_go_by_rdma(server: Server, client: Client) -> None:
-    """A large SET is an RDMA READ, a large GET an RDMA WRITE: by the daemon's counters, and the device has moved them."""
+    """A large SET is an RDMA READ, a large GET an RDMA WRITE: so says the daemon, and the device has moved them."""
     talk = Conversation(server)
     before, device = talk.stats("rdma"), device_counters()
     value = random.Random(2).randbytes(1 << 20)
@@ -87,7 +87,6 @@ def test_payloads_go_by_rdma(server: Server, client: Client) -> None:
     after, moved = talk.stats("rdma"), device_counters()
     assert int(after["rdma_read_bytes"]) - int(before["rdma_read_bytes"]) == len(value)
     assert int(after["rdma_write_bytes"]) - int(before["rdma_write_bytes"]) == len(value)
-    # The first time a buffer is too small the value comes inline, hence not an equation.
     assert moved["sent_pkts"] - device["sent_pkts"] >= 2 * len(value) // 4096
     assert int(after["iw_tx_fpdus"]) == int(before["iw_tx_fpdus"])
 
@@ -97,7 +96,7 @@ def test_link_goes_down(server: Server, client: Client) -> None:
     client.set("key", b"x" * 100000)
     run("ip", "link", "set", "eth0", "down")
     try:
-        with pytest.raises(Exception, match="transport retries|timed out|queue pair|closed"):
+        with pytest.raises(Exception, match=r"transport retries|timed out|queue pair|closed"):
             client.get("key")
         assert talk.ask(b"mn\r\n") == b"MN\r\n"
         eventually(lambda: talk.stats("rdma")["rdma_queue_pairs"] == "0")
@@ -112,7 +111,7 @@ def test_device_goes_away(server: Server, client: Client) -> None:
     talk = Conversation(server)
     client.set("key", b"x" * 100000)
     run("rdma", "link", "delete", "rxe0")
-    with pytest.raises(Exception, match="."):
+    with pytest.raises((OSError, MemcacheError)):
         client.get("key")
     assert talk.ask(b"mn\r\n") == b"MN\r\n"
     eventually(lambda: talk.stats("rdma")["rdma_queue_pairs"] == "0")
