@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -15,7 +16,7 @@ from daemon_tools import Conversation, eventually
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
 
-from rmemcached.client import Client, MemcacheError
+from rmemcached.client import Client
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEM_PYTHON = "/usr/bin/python3"  # has python3-pyverbs
@@ -65,7 +66,7 @@ def test_everybody_at_once(server: Server, client: Client) -> None:
     reference = subprocess.Popen([SYSTEM_PYTHON, str(ROOT / "client" / "reference.py"), host, str(port)])
     generator = random.Random(1)
     with (
-        PymemcacheClient(server.address, timeout=TIMEOUT, default_noreply=False) as plain,
+        contextlib.closing(PymemcacheClient(server.address, timeout=TIMEOUT, default_noreply=False)) as plain,
         Client(server.address, transport="soft_iw", timeout=TIMEOUT, default_noreply=False) as soft,
     ):
         everybody = (client, plain, soft)
@@ -106,24 +107,7 @@ def test_link_goes_down(server: Server, client: Client) -> None:
     eventually(lambda: client.get("key") == b"x" * 100000)
 
 
-def test_device_goes_away(server: Server, client: Client) -> None:
-    """Last: the device is gone afterwards."""
-    talk = Conversation(server)
-    client.set("key", b"x" * 100000)
-    run("rdma", "link", "delete", "rxe0")
-    with pytest.raises((OSError, MemcacheError)):
-        client.get("key")
-    assert talk.ask(b"mn\r\n") == b"MN\r\n"
-    eventually(lambda: talk.stats("rdma")["rdma_queue_pairs"] == "0")
-    with Client(server.address, transport="tcp", timeout=TIMEOUT) as plain:
-        assert plain.get("key") == b"x" * 100000
-    with Client(server.address, timeout=TIMEOUT) as automatic:
-        assert automatic.get("key") == b"x" * 100000
-        assert automatic.transport == "soft_iw"
-
-
 def test_devices_are_listed() -> None:
-    run("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
     printed = run(sys.executable, "-P", "-m", "rmemcached.devices", PYTHONPATH=SYSTEM_PACKAGES)
     assert "rxe0: system, InfiniBand or RoCE" in printed
     assert "verbs: rxe0, port 1, GID 1 (10.0.2.15, RoCE v2)" in printed
