@@ -55,14 +55,14 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def test_the_protocol_page_is_enough(server: Server) -> None:
-    host, port = server.address
+    host, port = server.host, server.port
     printed = run(SYSTEM_PYTHON, str(ROOT / "client" / "reference.py"), host, str(port))
     assert "speaks as the protocol says" in printed
 
 
 def test_everybody_at_once(server: Server, client: Client) -> None:
     """The bundled client, the one in pyverbs, pymemcache over TCP, and the software device beside them."""
-    host, port = server.address
+    host, port = server.host, server.port
     reference = subprocess.Popen([SYSTEM_PYTHON, str(ROOT / "client" / "reference.py"), host, str(port)])
     generator = random.Random(1)
     with (
