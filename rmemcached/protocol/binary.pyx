@@ -15,8 +15,8 @@ from rmemcached.atomics cimport counter_add, relaxed_load
 from rmemcached.logger cimport LOG_MUTATIONS, NORMAL_CLOSE, log_item_store, log_wants
 from rmemcached.protocol.conn cimport (
     MEMCACHED_VERSION, RESP_COPY_MAX, WRITE_BUFFER_SIZE, conn, conn_closing, conn_hooks, conn_logs, conn_new_cmd,
-    conn_nread, conn_set_state, conn_swallow, mc_resp, overused, resp_add, resp_text, stat_buf,
-    stat_end, stat_reply, thread_stats,
+    conn_nread, conn_set_state, conn_swallow, mc_resp, overused, resp_add, resp_text, stat_buf, stat_end, stat_reply,
+    thread_stats,
 )
 from rmemcached.protocol.parse cimport U64_TEXT, itoa_u64, parse_u64
 from rmemcached.store.store cimport (
@@ -263,6 +263,7 @@ cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nke
         else:
             write_bin_error(c, PROTOCOL_BINARY_RESPONSE_E2BIG)
         if op != NREAD_APPEND and op != NREAD_PREPEND and log_wants(c.thread.log, LOG_MUTATIONS):
+            # memcached has forgotten the operation here, and logs the expiry time as it came.
             log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, 0, key, nkey, 0, exptime, 0)
         if op == NREAD_SET:
             # What is stored must not be read as the newest.
