@@ -229,6 +229,7 @@ cdef void connection_returned(connection *cn) noexcept nogil:
     """A side thread gave the connection back."""
     cdef epoll_event ev
     cdef stat_buf out
+    cdef int left
     cn.flags &= ~CONNECTION_LENT
     ev.events = cn.events = EPOLLIN
     ev.data.ptr = cn
@@ -242,6 +243,15 @@ cdef void connection_returned(connection *cn) noexcept nogil:
         out.used = cn.rest_length
         cn.rest = NULL
         stat_reply(&cn.c, &out)
+        # First of all: another command that lends the connection may be in the input, and wants no output before it.
+        left = connection_flush(cn)
+        if left == 0:
+            cn.flags |= CONNECTION_BLOCKED
+            connection_interest(cn, EPOLLOUT)
+            return
+        if left < 0:
+            connection_end(cn, True)
+            return
     connection_run(cn)
 
 
