@@ -1,0 +1,178 @@
+"""What each command does, over every transport: requests to a daemon, and what its replies look like."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from daemon_tools import CREDIT, DATA, HEADER, TIMEOUT, Conversation, Peer
+from servers import Server, start_rmemcached
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "protocol"))
+
+from binary_packets import CONVERSATION, NOOP, normal, packets, request
+from test_protocol_features import FEATURES, Step
+
+TRANSPORTS = ("tcp", "unix", "rdma")
+# Of the machine's tests: what the daemon does not have, or says otherwise.
+NOT_HERE = {"stats", "stats-reset", "stats-long", "rdma-without"}
+MARK = b"mg nobody Othe-end\r\n"
+MARK_REPLY = b"EN Othe-end\r\n"
+
+MORE: dict[str, tuple[list[Step], str]] = {
+    "lru-tune": ([b"lru tune 10 25 0.1 2.0\r\n"], r"^OK\r\n$"),
+    "lru-mode": (
+        [b"lru mode flat\r\nlru mode segmented\r\nlru mode x\r\n"],
+        r"^OK\r\nOK\r\n(CLIENT_)?ERROR[^\r]*\r\n$",
+    ),
+    "lru-temp-ttl": ([b"lru temp_ttl 30\r\nlru temp_ttl -1\r\n"], r"^OK\r\nOK\r\n$"),
+    "lru_crawler": (
+        [b"lru_crawler sleep 200\r\nlru_crawler tocrawl 10\r\nlru_crawler sleep 1000001\r\n"],
+        r"^OK\r\nOK\r\nCLIENT_ERROR sleep must be one second or less\r\n$",
+    ),
+    "stats-slabs": (
+        [b"set si 0 0 1\r\nx\r\nstats slabs\r\n"],
+        r"STAT 1:chunk_size 96\r\nSTAT 1:chunks_per_page 10922\r\n.*STAT active_slabs \d+\r\nSTAT total_malloced \d",
+    ),
+    "stats-items": (
+        [b"set si 0 0 1\r\nx\r\nstats items\r\n"],
+        r"STAT items:1:number 1\r\n.*STAT items:1:evicted 0\r\n",
+    ),
+    "stats-bad": ([b"stats nosuchthing\r\n"], r"^ERROR\r\n$"),
+    "stats-reset": ([b"stats reset\r\n"], r"^RESET\r\n$"),
+    "stats": ([b"stats\r\n"], r"^STAT pid \d+\r\nSTAT uptime \d+\r\n.*STAT cmd_touch \d+\r\n.*END\r\n$"),
+    "item-size": (
+        [b"set sizeacc 0 0 100\r\n" + b"v" * 100 + b"\r\nmg sizeacc s\r\nme sizeacc\r\n"],
+        r"HD s100\r\nME sizeacc .*size=166\r\n",
+    ),
+    "debugtime": ([b"debugtime 0\r\n"], r"^OK\r\n$"),
+}
+
+
+class Socket:
+    """A connection of its own; of a UNIX socket too."""
+
+    def __init__(self, server: Server) -> None:
+        self.sock = server.connect(TIMEOUT)
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def receive(self) -> bytes:
+        try:
+            return self.sock.recv(65536)
+        except ConnectionResetError:
+            return b""
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+class QueuePair:
+    """A stream of a queue pair of its own."""
+
+    def __init__(self, server: Server) -> None:
+        self.peer = Peer(server)
+
+    def send(self, data: bytes) -> None:
+        room = int(self.peer.offer["msgsize"]) - HEADER
+        for start in range(0, len(data), room):
+            self.peer.send(DATA, data[start : start + room])
+
+    def receive(self) -> bytes:
+        self.peer.wait(lambda: self.peer.inbox)
+        data = bytes(self.peer.inbox)
+        self.peer.inbox.clear()
+        if self.peer.owed > 4:
+            self.peer.send(CREDIT)
+        return data
+
+    def close(self) -> None:
+        self.peer.close()
+
+
+@pytest.fixture(scope="module")
+def daemons(tmp_path_factory) -> Iterator[dict[str, Server]]:
+    """One daemon for sockets and queue pairs, one for the UNIX socket. Their clocks stand still."""
+    path = str(tmp_path_factory.mktemp("features") / "socket")
+    flags = ("-t", "2", "-o", "debug_commands")
+    both = {"tcp": start_rmemcached(*flags), "unix": start_rmemcached(*flags, path=path)}
+    for server in both.values():
+        with Conversation(server) as control:
+            assert control.ask(b"debugtime p\r\n") == b"OK\r\n"
+    yield {**both, "rdma": both["tcp"]}
+    for server in both.values():
+        assert server.alive(), server.stderr()
+        server.stop()
+
+
+@pytest.fixture(params=TRANSPORTS)
+def line(request: pytest.FixtureRequest, daemons: dict[str, Server]) -> Iterator[Socket | QueuePair]:
+    """A connection to a daemon that has no items."""
+    server = daemons[request.param]
+    with Conversation(server) as control:
+        # What is as old as the flush survives it.
+        assert control.ask(b"debugtime 2\r\n") == b"OK\r\n"
+        assert control.ask(b"flush_all\r\n") == b"OK\r\n"
+        assert control.ask(b"debugtime 2\r\n") == b"OK\r\n"
+    made = QueuePair(server) if request.param == "rdma" else Socket(server)
+    yield made
+    made.close()
+
+
+def up_to(line: Socket | QueuePair, mark: bytes) -> bytes:
+    """What arrives before mark, or before the end of the connection, of which ~CLOSED~ tells."""
+    got = b""
+    while not got.endswith(mark):
+        part = line.receive()
+        if not part:
+            return got + b"~CLOSED~"
+        got += part
+    return got.removesuffix(mark)
+
+
+def run(line: Socket | QueuePair, server: Server, steps: list[Step]) -> str:
+    reply = b""
+    for step in steps:
+        if isinstance(step, int):
+            line.send(MARK)
+            reply += up_to(line, MARK_REPLY)
+            with Conversation(server) as control:
+                assert control.ask(b"debugtime %d\r\n" % step) == b"OK\r\n"
+        else:
+            try:
+                line.send(step)
+            except (BrokenPipeError, ConnectionResetError):
+                break
+    with suppress(BrokenPipeError, ConnectionResetError):
+        line.send(MARK)
+    return (reply + up_to(line, MARK_REPLY)).decode("latin-1")
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    for name in [*FEATURES, *MORE]:
+        if name not in NOT_HERE or name in MORE:
+            # The end of a stream is not told: a stream that has ended begins anew.
+            _, expected = MORE.get(name) or FEATURES[name]
+            for transport in TRANSPORTS:
+                if transport != "rdma" or "CLOSED" not in expected:
+                    yield name, transport
+
+
+@pytest.mark.parametrize(("name", "line"), list(cases()), indirect=["line"])
+def test_feature(name: str, line: Socket | QueuePair, daemons: dict[str, Server], request) -> None:
+    steps, expected = MORE.get(name) or FEATURES[name]
+    server = daemons[request.node.callspec.params["line"]]
+    reply = run(line, server, steps)
+    assert re.search(expected, reply, re.DOTALL), reply[:500]
+
+
+def test_binary(line: Socket | QueuePair) -> None:
+    mark = request(NOOP, opaque=0x0FF0)
+    for sent, expected in CONVERSATION[:-1]:
+        line.send(sent + mark)
+        assert normal(packets(up_to(line, b"\x81" + mark[1:]))) == expected, sent
