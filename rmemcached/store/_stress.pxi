@@ -7,12 +7,17 @@
 from libc.stdio cimport snprintf
 from libc.stdlib cimport strtoull
 
+from rmemcached.atomics cimport relaxed_load, relaxed_store
+
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_t:
         pass
     int pthread_create(pthread_t *thread, const void *attr, void *(*fn)(void *) noexcept nogil, void *arg)
     int pthread_join(pthread_t thread, void **ret)
+
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
 
 
 cdef enum:
@@ -31,6 +36,7 @@ cdef struct stress_result:
     uint64_t deleted
     uint64_t counted
     uint64_t flushed
+    uint64_t moves      # pages asked for and granted
 
 cdef struct held_item:
     item *it
@@ -45,6 +51,7 @@ cdef struct stress_thread:
     uint64_t keys
     size_t max_value
     bint clock
+    unsigned int stop   # atomic; for the thread that moves pages
     held_item held[HELD]
     stress_result result
     const char *error
@@ -297,18 +304,39 @@ cdef void *_stress_thread(void *arg) noexcept nogil:
     return NULL
 
 
+cdef void *_moving_thread(void *arg) noexcept nogil:
+    """Has pages moved between any two classes, and the pool, until the others are done."""
+    cdef stress_thread *t = <stress_thread *>arg
+    cdef unsigned int classes = st.store_largest_class(t.s) + 1
+    cdef int dst
+    while not relaxed_load(&t.stop):
+        dst = <int>(_random(t) % classes)
+        if st.slabs_reassign(t.s, <int>(_random(t) % (classes + 1)) - 1, dst, _random(t) & 1) == st.REASSIGN_OK:
+            t.result.moves += 1
+        else:
+            sched_yield()
+    return NULL
+
+
 cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, uint64_t keys, size_t max_value,
-                            bint clock, stress_result *result) noexcept nogil:
-    cdef stress_thread *t = <stress_thread *>calloc(threads, sizeof(stress_thread))
+                            bint clock, bint move, stress_result *result) noexcept nogil:
+    cdef stress_thread *t = <stress_thread *>calloc(threads + 1, sizeof(stress_thread))
     cdef pthread_t *ids = <pthread_t *>calloc(threads, sizeof(pthread_t))
+    cdef pthread_t mover
     cdef const char *error = NULL
     cdef uint64_t *sum = <uint64_t *>result
+    cdef int started = threads
     cdef int i
     cdef size_t j
     memset(result, 0, sizeof(result[0]))
     if t == NULL or ids == NULL:
         error = b"out of memory"
         threads = 0
+        move = False
+    if move:
+        t[threads].s = s
+        t[threads].random = _mix(seed * 1000 + 999)
+        move = pthread_create(&mover, NULL, _moving_thread, &t[threads]) == 0
     for i in range(threads):
         t[i].s = s
         t[i].ops = ops
@@ -326,6 +354,10 @@ cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, 
             error = t[i].error
         for j in range(sizeof(stress_result) // sizeof(uint64_t)):
             sum[j] += (<uint64_t *>&t[i].result)[j]
+    if move:
+        relaxed_store(&t[started].stop, 1)
+        pthread_join(mover, NULL)
+        result.moves = t[started].result.moves
     free(t)
     free(ids)
     return error

@@ -43,6 +43,13 @@ CRAWLER = {
     st.CRAWLER_NOTSTARTED: "NOTSTARTED",
     st.CRAWLER_ERROR: "ERROR",
 }
+REASSIGN = {
+    st.REASSIGN_OK: "OK",
+    st.REASSIGN_RUNNING: "RUNNING",
+    st.REASSIGN_BADCLASS: "BADCLASS",
+    st.REASSIGN_NOSPARE: "NOSPARE",
+    st.REASSIGN_SRC_DST_SAME: "SAME",
+}
 DELTA = {
     st.OK: "OK",
     st.NON_NUMERIC: "NON_NUMERIC",
@@ -287,7 +294,10 @@ cdef class Store:
                  bint lru_crawler=False, bint lru_maintainer=False, bint lru_segmented=True,
                  unsigned int hot_lru_pct=20, unsigned int warm_lru_pct=40, double hot_max_factor=0.2,
                  double warm_max_factor=2.0, bint temp_lru=False, unsigned int temporary_ttl=61,
-                 unsigned int tail_repair_time=0):
+                 unsigned int tail_repair_time=0,
+                 bint slab_reassign=False, unsigned int slab_automove=0, unsigned int slab_automove_window=3,
+                 double slab_automove_ratio=0.8, bint preallocate=False, slab_sizes=(), bint track_sizes=False,
+                 uint64_t initial_malloced=0):
         cdef store_config config
         cdef const char *error = NULL
         memset(&config, 0, sizeof(config))
@@ -311,6 +321,15 @@ cdef class Store:
         config.temp_lru = temp_lru
         config.temporary_ttl = temporary_ttl
         config.tail_repair_time = tail_repair_time
+        config.slab_reassign = slab_reassign
+        config.slab_automove = slab_automove
+        config.slab_automove_window = slab_automove_window
+        config.slab_automove_ratio = slab_automove_ratio
+        config.preallocate = preallocate
+        for i, size in enumerate(slab_sizes):
+            config.slab_sizes[i] = size
+        config.track_sizes = track_sizes
+        config.initial_malloced = initial_malloced
         config.extent_added = _log_extent
         config.extent_arg = &self.extent_log
         self.s = st.store_create(&config, &error)
@@ -450,6 +469,32 @@ cdef class Store:
     def crawler_tocrawl(self, uint32_t items):
         st.lru_crawler_set_tocrawl(self.s, items)
 
+    # --- slab pages ---
+
+    def reassign(self, int src, int dst, bint allow_evictions=True):
+        """Asks the page mover for a page of class src to go to class dst."""
+        cdef st.reassign_result result
+        with nogil:
+            result = st.slabs_reassign(self.s, src, dst, allow_evictions)
+        return REASSIGN[result]
+
+    def set_automove(self, unsigned int level):
+        st.slabs_set_automove(self.s, level)
+
+    def set_automove_ratio(self, double ratio):
+        st.slabs_set_automove_ratio(self.s, ratio)
+
+    def set_automove_window(self, unsigned int runs):
+        st.slabs_set_automove_window(self.s, runs)
+
+    def set_memory_limit(self, uint64_t maxbytes):
+        return st.store_set_memory_limit(self.s, maxbytes)
+
+    def sizes(self):
+        """{size: items} of `stats sizes`."""
+        return {32 * i: st.store_sizes(self.s, i) for i in range(st.store_sizes_buckets(self.s))
+                if st.store_sizes(self.s, i)}
+
     # --- what is inside ---
 
     @property
@@ -498,16 +543,16 @@ cdef class Store:
     # --- many threads ---
 
     def stress(self, int threads, uint64_t ops, uint64_t seed=1, uint64_t keys=1000, size_t max_value=100000,
-               bint clock=False):
+               bint clock=False, bint move=False):
         """Random commands of all kinds in threads without the GIL, every value that is read being verified.
 
-        clock: one thread also moves the clock and flushes. Returns the numbers of each kind of event; raises
+        clock: one thread also moves the clock and flushes. move: another has slab pages moved all the time. Returns the numbers of each kind of event; raises
         AssertionError with what a thread found wrong.
         """
         cdef stress_result result
         cdef const char *error
         with nogil:
-            error = stress_run(self.s, threads, ops, seed, keys, max_value, clock, &result)
+            error = stress_run(self.s, threads, ops, seed, keys, max_value, clock, move, &result)
         if error != NULL:
             raise AssertionError(error.decode())
         return result

@@ -95,6 +95,14 @@ cdef inline void assoc_delete(store *s, item *it, uint32_t hv) noexcept nogil:
     it.h_next = NULL
 
 
+cdef inline void assoc_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil:
+    """Puts fresh, whose h_next is the item's, in the item's place."""
+    cdef item **pos = assoc_bucket(s, hv)
+    while pos[0] != it:
+        pos = &pos[0].h_next
+    pos[0] = fresh
+
+
 cdef void _assoc_expand(store *s, item **table) noexcept nogil:
     """Makes table, twice the size, the primary one. All item locks are held for the few assignments."""
     cdef uint32_t i

@@ -81,37 +81,76 @@ cdef const char *_check_lru(store *s, uint64_t *items, uint64_t *nbytes) noexcep
     return NULL
 
 
+cdef const char *_check_pages(store *s) noexcept nogil:
+    """Every page of the arena that was ever used is in the list that page_class names."""
+    cdef uint8_t clsid
+    cdef page_list *pages
+    cdef uint32_t page, last, count
+    cdef uint32_t total = 0
+    cdef uint32_t used = <uint32_t>(s.arena_used // SLAB_PAGE_SIZE)
+    for page in range(used):
+        total += s.page_class[page] == PAGE_IN_TRANSIT
+    for clsid in range(PAGE_RELEASED + 1):
+        pages = &s.released if clsid == PAGE_RELEASED else &s.classes[clsid].pages
+        if clsid != PAGE_RELEASED and clsid > s.power_largest:
+            continue
+        count = 0
+        last = NO_PAGE
+        page = pages.head
+        while page != NO_PAGE and count <= pages.count:
+            if page >= used or s.page_class[page] != clsid:
+                return b"a list of slab pages has one that is not its own"
+            count += 1
+            last = page
+            page = s.page_next[page]
+        if count != pages.count or last != pages.tail:
+            return b"a list of slab pages does not agree with its length"
+        total += count
+    if total != used:
+        return b"a slab page is in no list"
+    return NULL
+
+
+cdef const char *_check_class(store *s, unsigned int clsid, uint64_t used, bint at_rest) noexcept nogil:
+    """The free list of a class, and that its chunks are all accounted for: used, free, or taken by the page mover."""
+    cdef slab_class *p = &s.classes[clsid]
+    cdef item *it = p.slots
+    cdef item *before = NULL
+    cdef uint64_t count = p.carve_left
+    cdef uint64_t taken = 0
+    cdef size_t offset
+    while it != NULL and count <= p.sl_curr:
+        offset = <size_t>(<char *>it - s.arena)
+        if offset >= s.arena_used or s.page_class[offset // SLAB_PAGE_SIZE] != clsid \
+                or offset % SLAB_PAGE_SIZE % p.size != 0:
+            return b"a free chunk lies outside of its slab class"
+        if it.it_flags != ITEM_SLABBED or it.slabs_clsid != clsid or it.prev != before:
+            return b"a free chunk is inconsistent"
+        if _on_moving_page(s, it) and s.move.taken[_chunk_index(s, it)]:
+            return b"a chunk that the page mover has taken is on a free list"
+        count += 1
+        before = it
+        it = it.next
+    if count != p.sl_curr:
+        return b"a slab class does not agree with its free list"
+    if s.move.page != NULL and s.move.src == clsid:
+        for offset in range(s.move.perslab):
+            taken += s.move.taken[offset]
+        if taken != s.move.taken_count:
+            return b"the page mover does not agree with the chunks it has taken"
+    count = <uint64_t>p.pages.count * p.perslab - p.sl_curr - taken
+    if used > count or (at_rest and used != count):
+        return b"the used chunks of a slab class do not agree with the items"
+    return NULL
+
+
 cdef const char *_check_slabs(store *s, bint at_rest, const uint64_t *used) noexcept nogil:
     cdef unsigned int clsid
-    cdef slab_class *p
-    cdef item *it
-    cdef uint64_t count, page
-    cdef size_t offset
-    cdef uint64_t pages[MAX_NUMBER_OF_SLAB_CLASSES]
-    memset(pages, 0, sizeof(pages))
-    for page in range(s.arena_used // SLAB_PAGE_SIZE):
-        pages[s.page_class[page] & 63] += 1
+    cdef const char *error = _check_pages(s)
     for clsid in range(1, s.power_largest + 1):
-        p = &s.classes[clsid]
-        if pages[clsid] != p.slabs:
-            return b"a slab class has pages that are not its own"
-        count = p.carve_left
-        it = p.slots
-        while it != NULL and count <= p.sl_curr:
-            offset = <size_t>(<char *>it - s.arena)
-            if offset >= s.arena_used or s.page_class[offset // SLAB_PAGE_SIZE] != clsid \
-                    or offset % SLAB_PAGE_SIZE % p.size != 0:
-                return b"a free chunk lies outside of its slab class"
-            if it.it_flags != ITEM_SLABBED:
-                return b"a free chunk has wrong flags"
-            count += 1
-            it = it.next
-        if count != p.sl_curr:
-            return b"a slab class does not agree with its free list"
-        count = <uint64_t>p.slabs * p.perslab - p.sl_curr
-        if used[clsid] > count or (at_rest and used[clsid] != count):
-            return b"the used chunks of a slab class do not agree with the items"
-    return NULL
+        if error == NULL:
+            error = _check_class(s, clsid, used[clsid], at_rest)
+    return error
 
 
 cdef const char *store_check(store *s, bint at_rest) noexcept nogil:

@@ -150,7 +150,8 @@ cdef item_chunk *_alloc_chunk(store *s, item_chunk *ch, size_t remain) noexcept 
     chained.nbytes = 0
     chained.slabs_clsid = clsid
     chained.orig_clsid = clsid
-    chained.it_flags = ITEM_CHUNK
+    # From now on the page mover looks for the head.
+    store_release(&chained.it_flags, ITEM_CHUNK)
     ch.next = chained
     return chained
 
@@ -200,7 +201,7 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
         it.time = 0
         it.exptime = exptime
         it.nbytes = <int32_t>nbytes
-        it.it_flags = it_flags
+        relaxed_store(&it.it_flags, it_flags)
         it.slabs_clsid = clsid | _first_queue(s, exptime)
         it.nkey = <uint8_t>nkey
         ITEM_set_cas(it, 0)
@@ -245,15 +246,45 @@ cdef void item_remove(store *s, item *it) noexcept nogil:
     do_item_remove(s, it)
 
 
+cdef bint sizes_init(store *s) noexcept nogil:
+    s.sizes_buckets = <uint32_t>(s.config.item_size_max // SIZES_GRANULARITY + 2)
+    s.sizes = <uint32_t *>calloc(s.sizes_buckets, sizeof(uint32_t))
+    return s.sizes != NULL
+
+
+cdef inline uint32_t _sizes_bucket(item *it) noexcept nogil:
+    return <uint32_t>((ITEM_ntotal(it) + SIZES_GRANULARITY - 1) // SIZES_GRANULARITY)
+
+
+cdef inline void sizes_add(store *s, item *it) noexcept nogil:
+    if s.sizes != NULL:
+        fetch_add(&s.sizes[_sizes_bucket(it)], 1)
+
+
+cdef inline void sizes_remove(store *s, item *it) noexcept nogil:
+    if s.sizes != NULL:
+        fetch_sub(&s.sizes[_sizes_bucket(it)], 1)
+
+
+cdef uint32_t store_sizes_buckets(store *s) noexcept nogil:
+    return s.sizes_buckets
+
+
+cdef uint32_t store_sizes(store *s, uint32_t bucket) noexcept nogil:
+    return <uint32_t>relaxed_load(&s.sizes[bucket])
+
+
 cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
     """Makes the item findable. The table takes a reference of its own."""
     cdef lru_queue *q = &s.queues[it.slabs_clsid]
     cdef bint crowded
-    item_set_flags(it, ITEM_LINKED)
     it.time = store_time(s)
     ITEM_set_cas(it, cas)
     fetch_add(&it.refcount, 1)
+    # Published for the page mover, which reads the key of what is linked.
+    store_release(&it.it_flags, it.it_flags | ITEM_LINKED)
     assoc_insert(s, it, hv)
+    sizes_add(s, it)
     pthread_mutex_lock(&q.lock)
     do_item_link_q(s, q, it)
     q.stats.total_items += 1
@@ -270,6 +301,7 @@ cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil:
         q = &s.queues[it.slabs_clsid]
         item_clear_flags(it, ITEM_LINKED)
         assoc_delete(s, it, hv)
+        sizes_remove(s, it)
         pthread_mutex_lock(&q.lock)
         do_item_unlink_q(s, q, it)
         pthread_mutex_unlock(&q.lock)

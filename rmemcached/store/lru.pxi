@@ -52,6 +52,22 @@ cdef inline void do_item_unlink_q(store *s, lru_queue *q, item *it) noexcept nog
     q.bytes -= ITEM_ntotal(it)
 
 
+cdef inline void do_item_replace_q(store *s, lru_queue *q, item *it, item *fresh) noexcept nogil:
+    """Puts fresh, an item of the same size, in the item's place."""
+    fresh.prev = it.prev
+    fresh.next = it.next
+    if fresh.prev != NULL:
+        fresh.prev.next = fresh
+    else:
+        q.head = fresh
+    if fresh.next != NULL:
+        fresh.next.prev = fresh
+    else:
+        q.tail = fresh
+    if q.crawl == it:
+        q.crawl = fresh
+
+
 cdef inline void _item_enter_queue(store *s, item *it, unsigned int lru) noexcept nogil:
     """Puts an item that was just taken out of its queue into another of its class. Its item lock is held."""
     cdef lru_queue *q = &s.queues[ITEM_clsid(it) | lru]
@@ -77,6 +93,7 @@ cdef void _item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) noe
     if it.it_flags & ITEM_LINKED:
         item_clear_flags(it, ITEM_LINKED)
         assoc_delete(s, it, hv)
+        sizes_remove(s, it)
         do_item_unlink_q(s, q, it)
         do_item_remove(s, it)
 
@@ -321,6 +338,8 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
         if move_to != NOT_MOVED:
             _item_enter_queue(s, it, move_to)
         item_unlock(s, hv)
+        if moved and flags & PULL_EVICT and relaxed_load(&s.config.slab_automove) == 2:
+            slabs_reassign(s, -1, <int>clsid, True)
         return removed
     pthread_mutex_unlock(&q.lock)
     return removed

@@ -25,6 +25,7 @@ cdef enum:
     MAX_NUMBER_OF_SLAB_CLASSES = 64   # class ids are 1..63; 0 is the pool of unassigned pages
     ITEM_UPDATE_INTERVAL = 60         # seconds between two LRU bumps of one item
     SLAB_PAGE_SIZE = 1024 * 1024
+    SLAB_GLOBAL_PAGE_POOL = 0
     ARENA_EXTENT = 64 * 1024 * 1024   # bytes of arena that become usable (and registrable) at a time
     REALTIME_MAXDELTA = 60 * 60 * 24 * 30
     NUMBER_OF_QUEUES = 256            # LRU queues: class id | queue << 6
@@ -62,7 +63,7 @@ cdef struct item:
 cdef struct item_chunk:
     # Owned as the head item is.
     item_chunk *next
-    item_chunk *prev        # NULL in the first chunk after the head
+    item_chunk *prev        # NULL in the head's own
     item *head
     int32_t size            # capacity of this chunk's data in bytes
     int32_t used            # bytes of it that hold data
@@ -177,10 +178,13 @@ cdef struct store_config:
     unsigned int slab_automove_window
     double slab_automove_freeratio    # share of all memory to be kept as free pages (0.01 = 1 %)
     bint preallocate                  # -L: take (and touch) all memory at start
+    uint64_t initial_malloced         # bytes that total_malloced begins with; memcached's suite sets it
     uint32_t slab_sizes[64]     # -o slab_sizes: chunk sizes, ended by 0; [0] = 0: by factor
     bint track_sizes            # count items by size for `stats sizes`
     logger *log                 # fetches, stores and evictions are logged there; NULL: nowhere
-    extent_fn extent_added      # called (under the slabs lock) before an extent of the arena is first used; may be NULL
+    # Called (under the slabs lock) before an extent of the arena is first used; may be NULL. After a cut of the memory
+    # limit, pages of it may be given back to the system and taken again: their physical memory changes.
+    extent_fn extent_added
     void *extent_arg
 
 # Counters of the whole store. Read with store_get_stats.
@@ -217,10 +221,11 @@ cdef struct store_stats:
     uint64_t slab_global_page_pool
     uint64_t slab_reassign_rescues
     uint64_t slab_reassign_chunk_rescues
-    uint64_t slab_reassign_evictions_nomem
     uint64_t slab_reassign_inline_reclaim
     uint64_t slab_reassign_busy_items
     uint64_t slab_reassign_busy_deletes
+    uint64_t slab_reassign_busy_nomem
+    const char *slab_reassign_last_busy_status
     rel_time_t oldest_live      # `stats settings` oldest
 
 # Counters and sizes of one slab class. Read with store_get_class_stats.
@@ -278,6 +283,21 @@ cdef int64_t store_process_started(store *s) noexcept nogil
 cdef rel_time_t realtime(store *s, int64_t exptime) noexcept nogil
 cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil
 cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noexcept nogil
+
+# --- slab pages ---
+cdef enum reassign_result:
+    REASSIGN_OK = 0
+    REASSIGN_RUNNING        # a page is being moved, or there is no page mover
+    REASSIGN_BADCLASS       # no such class, or no class has a page to spare
+    REASSIGN_NOSPARE        # the source has less than two pages
+    REASSIGN_SRC_DST_SAME
+
+cdef reassign_result slabs_reassign(store *s, int src, int dst, bint allow_evictions) noexcept nogil
+cdef void slabs_set_automove(store *s, unsigned int level) noexcept nogil
+cdef void slabs_set_automove_ratio(store *s, double ratio) noexcept nogil
+cdef void slabs_set_automove_window(store *s, unsigned int runs) noexcept nogil
+cdef void slabs_set_automove_freeratio(store *s, double ratio) noexcept nogil
+cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil
 
 # --- items ---
 cdef uint32_t store_hash(const char *key, size_t nkey) noexcept nogil
@@ -357,6 +377,10 @@ cdef void store_reset_stats(store *s) noexcept nogil
 cdef unsigned int store_largest_class(store *s) noexcept nogil
 cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) noexcept nogil
 cdef unsigned int store_class_of(store *s, size_t ntotal) noexcept nogil
+# Linked items by size, for `stats sizes`. Bucket b counts those of more than 32 * (b - 1) and at most 32 * b bytes; the
+# number of buckets is 0 unless config.track_sizes is set.
+cdef uint32_t store_sizes_buckets(store *s) noexcept nogil
+cdef uint32_t store_sizes(store *s, uint32_t bucket) noexcept nogil
 # Checks every structure with all locks held; NULL, or what is wrong. at_rest: no reference is out, so that every used
 # chunk must belong to a linked item. Slow; for tests and debug builds.
 cdef const char *store_check(store *s, bint at_rest) noexcept nogil

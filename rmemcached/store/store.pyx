@@ -1,9 +1,9 @@
-"""The item store (see store.pxd for what it promises). The parts: slabs, assoc, lru, items, crawler, maintainer,
-check.
+"""The item store (see store.pxd for what it promises). The parts: slabs, assoc, lru, items, crawler, maintainer, mover,
+automove, check.
 
-Lock order: the crawler lock, one item lock, then LRU locks, then the slabs lock. Against that order only trylock is
-used (eviction looks for a victim with an LRU lock held and tries its item lock). The hash table's growth takes all item
-locks, in index order.
+Lock order: the crawler lock, one item lock, the mover's lock, LRU locks, the slabs lock. Against that order only trylock
+is used: eviction looks for a victim with an LRU lock held and tries its item lock, and so does the page mover with the
+slabs lock held. The hash table's growth takes all item locks, in index order.
 """
 
 from libc.stdlib cimport calloc, free
@@ -61,16 +61,29 @@ cdef extern from "<signal.h>" nogil:
 
 cdef extern from "<sys/mman.h>" nogil:
     enum:
+        PROT_NONE
         PROT_READ
         PROT_WRITE
         MAP_PRIVATE
         MAP_ANONYMOUS
         MAP_NORESERVE
         MADV_HUGEPAGE
+        MADV_DONTNEED
     void *MAP_FAILED
     void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
     int munmap(void *addr, size_t length)
     int madvise(void *addr, size_t length, int advice)
+    int mprotect(void *addr, size_t length, int prot)
+
+cdef extern from "<sys/resource.h>" nogil:
+    ctypedef unsigned long rlim_t
+    struct rlimit:
+        rlim_t rlim_cur
+        rlim_t rlim_max
+    enum:
+        RLIMIT_AS
+    rlim_t RLIM_INFINITY
+    int getrlimit(int resource, rlimit *limits)
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
@@ -96,10 +109,28 @@ cdef extern from *:
             slot = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
         return slot;
     }
+
+    /* Makes memory resident. Linux 5.14 can be asked, which reports what a touch would die of; others are touched. */
+    #include <errno.h>
+    #include <sys/mman.h>
+    #ifndef MADV_POPULATE_WRITE
+    #define MADV_POPULATE_WRITE 23
+    #endif
+    static int rmc_populate(char *memory, size_t length)
+    {
+        if (madvise(memory, length, MADV_POPULATE_WRITE) == 0)
+            return 0;
+        if (errno != EINVAL)
+            return -1;
+        for (size_t i = 0; i < length; i += 4096)
+            ((volatile char *)memory)[i] = 0;
+        return 0;
+    }
     """
     uint64_t mum "rmc_mum"(uint64_t a, uint64_t b) nogil
     unsigned int ctz "__builtin_ctzll"(uint64_t x) nogil
     unsigned int thread_slot "rmc_thread_slot"() nogil
+    int rmc_populate(char *memory, size_t length) nogil
 
 
 cdef enum:
@@ -128,14 +159,33 @@ cdef enum:
     CRAWLER_BLOCK_TIME = 60     # seconds without automatic crawls after somebody was told that the crawler is busy
     CRAWL_ALL = 0xffffffff      # no limit
     CRAWL_QUEUE_SIZE = 0        # as many items as the queue has at the start of the crawl
+    PAGE_RELEASED = 64          # page_class of pages that were given back to the system
+    PAGE_IN_TRANSIT = 65        # ... and that are in no list at the moment
+    MOVE_REQUESTS = 8           # page moves that may wait for the mover thread
+    MOVE_MAX_LOOPS = 5000       # looks at a page's chunks before the mover deletes and evicts what is in its way
+    MOVE_GIVE_UP_LOOPS = 10000  # ... and before it leaves the page where it is
+    MOVE_BACKOFF_MAX = 5000     # microseconds between two looks
+    SIZES_GRANULARITY = 32      # bytes
 
-cdef struct slab_class:         # the slabs lock
+cdef enum:
+    NO_PAGE = 0xffffffff
+
+cdef size_t ARENA_RESERVE = <size_t>1 << 40     # address space for a memory limit that grows at run time
+cdef double MIN_PAGES_FOR_RECLAIM = 2.5         # automove: free memory of a class that gives a page to the pool
+cdef uint32_t MIN_PAGES_FOR_SOURCE = 2          # automove: a class with more pages may lose one
+
+cdef struct page_list:          # pages by number, linked by store.page_next. The slabs lock
+    uint32_t head               # the oldest; NO_PAGE: none
+    uint32_t tail
+    uint32_t count
+
+cdef struct slab_class:         # the slabs lock. Class 0 is the global pool: pages only
     uint32_t size               # bytes of a chunk
     uint32_t perslab            # chunks in a page
-    uint32_t slabs              # pages
-    uint32_t carve_left         # chunks of the newest page that were never used; their memory is untouched
+    page_list pages
+    uint32_t carve_left         # chunks of one of the pages that were never used; their memory is untouched
     char *carve                 # the first of them
-    item *slots                 # free chunks, linked by next
+    item *slots                 # free chunks, linked by next and prev
     uint64_t sl_curr            # free chunks: slots and carve_left
 
 cdef enum crawler_run_type:
@@ -199,6 +249,72 @@ cdef struct lru_queue:          # its lock
     uint32_t crawl_remaining    # items that the crawl still looks at
     lru_counters stats
 
+cdef struct page_move:          # the page that is being emptied
+    # constant during a move
+    char *page                  # NULL: none. Set and cleared with the slabs lock held
+    unsigned int src
+    unsigned int dst
+    uint32_t size               # bytes of a chunk
+    uint32_t perslab
+    # the slabs lock
+    uint32_t taken_count        # chunks that nobody will use any more
+    uint32_t given_back         # of these, those that were given back during the present pass
+    uint8_t *taken              # by chunk; atomic, as the mover reads it without the lock
+
+cdef struct move_request:
+    unsigned int src
+    unsigned int dst
+    bint allow_evictions
+
+cdef struct page_mover:
+    pthread_mutex_t lock
+    pthread_cond_t cond         # a request, or the end, for the thread
+    pthread_t thread
+    bint joinable
+    unsigned int stop           # atomic, set with the lock held
+    # the lock
+    move_request request[MOVE_REQUESTS]
+    uint32_t requests
+    long automove_last          # CLOCK_MONOTONIC second of automove's last page
+    bint automove_changed       # settings that automove_init has to look at
+    # the slabs lock
+    unsigned int any_class      # the last source that was chosen for "any class"
+    # the thread's own
+    item *spare                 # a chunk for the next item's copy
+    bint allow_evictions
+    uint32_t busy_loops         # looks at the page so far
+    # atomic; the thread writes them, and store_reset_stats
+    unsigned int running
+    unsigned int last_busy_status
+    uint64_t slabs_moved
+    uint64_t rescues
+    uint64_t chunk_rescues
+    uint64_t inline_reclaim
+    uint64_t busy_items
+    uint64_t busy_deletes
+    uint64_t busy_nomem
+
+cdef struct window_data:        # one run, of one class
+    uint64_t age                # seconds since the oldest item was used
+    uint64_t dirty              # it evicted, grew, or had no memory
+    uint64_t evicted_seen
+    double evicted_ratio        # its share of all evictions
+
+cdef struct class_sample:
+    uint64_t evicted
+    uint64_t outofmemory
+    uint64_t age
+    uint32_t total_pages
+    uint64_t free_chunks
+    uint32_t chunks_per_page
+
+cdef struct slab_automove:      # the mover's lock
+    uint32_t window_size
+    uint32_t window_cur         # runs
+    double max_age_ratio
+    class_sample before[MAX_NUMBER_OF_SLAB_CLASSES]
+    window_data *window         # window_size for each class
+
 cdef struct item_stripe:
     pthread_mutex_t lock
 
@@ -215,6 +331,8 @@ cdef struct store:
     size_t mapping_length
     char *arena                 # aligned to a huge page
     size_t arena_length         # a multiple of ARENA_EXTENT
+    uint32_t *sizes             # links by size / SIZES_GRANULARITY, atomic; NULL: not counted
+    uint32_t sizes_buckets
     # the clock and flush_all: relaxed atomic
     rel_time_t current_time
     rel_time_t advance          # added by store_advance
@@ -228,8 +346,13 @@ cdef struct store:
     # slabs: slabs_lock
     pthread_mutex_t slabs_lock
     slab_class classes[MAX_NUMBER_OF_SLAB_CLASSES]
+    size_t arena_open           # bytes of the arena that can be accessed
     size_t arena_used           # bytes of the arena that were given out as pages
-    uint8_t *page_class         # per page of the arena: the class it belongs to
+    uint64_t malloced           # what the pages of classes and pool count as
+    page_list released          # pages given back to the system
+    uint8_t *page_class         # per page of the arena: the class it belongs to, PAGE_RELEASED, PAGE_IN_TRANSIT
+    uint32_t *page_next         # per page of the arena: the next one of its list
+    page_move move
     # LRU
     lru_queue queues[NUMBER_OF_QUEUES]
     # hash table. A bucket: the item lock of its index. The pointers and masks change with all item locks held;
@@ -273,6 +396,8 @@ cdef struct store:
     rel_time_t crawler_block_until  # no automatic crawl before
     uint64_t crawler_starts
     crawler_stats crawler_stats[NUMBER_OF_QUEUES]
+    page_mover mover
+    slab_automove automove
 
 
 include "slabs.pxi"
@@ -282,6 +407,8 @@ include "lru.pxi"
 include "items.pxi"
 include "crawler.pxi"
 include "maintainer.pxi"
+include "mover.pxi"
+include "automove.pxi"
 include "check.pxi"
 
 
@@ -319,6 +446,7 @@ cdef void store_stop_threads(store *s) noexcept nogil:
     pthread_mutex_unlock(&s.crawler_lock)
     _maintainer_stop(s)
     _crawler_stop(s)
+    mover_stop(s)
     pthread_mutex_lock(&s.grow_lock)
     if s.grow_joinable:
         pthread_join(s.grow_thread, NULL)
@@ -363,6 +491,9 @@ cdef const char *_config_error(const store_config *config) noexcept nogil:
     return NULL
 
 
+cdef char _problem[160]         # the text of an error that store_create words
+
+
 cdef store *store_create(const store_config *config, const char **error) noexcept nogil:
     """A new, empty store, or NULL with a constant text in ``*error``. Starts the threads that config asks for; touches
     little memory.
@@ -390,10 +521,12 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
     pthread_mutex_init(&s.maintainer_lock, NULL)
     pthread_mutex_init(&s.bump_lock, NULL)
     pthread_mutex_init(&s.tune_lock, NULL)
+    pthread_mutex_init(&s.mover.lock, NULL)
     pthread_condattr_init(&clock)
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC)
     pthread_cond_init(&s.crawler_cond, &clock)
     pthread_cond_init(&s.maintainer_cond, &clock)
+    pthread_cond_init(&s.mover.cond, &clock)
     pthread_condattr_destroy(&clock)
     s.config.lru_crawler = False
     if not s.config.lru_maintainer:
@@ -424,6 +557,16 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
         error[0] = b"cannot reserve address space for the memory limit"
         store_destroy(s)
         return NULL
+    if s.config.preallocate and not slabs_preallocate(s):
+        snprintf(_problem, sizeof(_problem), b"Error while preallocating slab memory!\nIf using -L or other prealloc "
+                 b"options, max memory must be at least %u megabytes.", s.power_largest)
+        error[0] = _problem
+        store_destroy(s)
+        return NULL
+    if s.config.track_sizes and not sizes_init(s):
+        error[0] = b"out of memory"
+        store_destroy(s)
+        return NULL
     store_tick(s)
     if config.lru_crawler and not lru_crawler_enable(s):
         error[0] = b"cannot start the LRU crawler thread"
@@ -431,6 +574,10 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
         return NULL
     if config.lru_maintainer and not _maintainer_start(s):
         error[0] = b"cannot start the LRU maintainer thread"
+        store_destroy(s)
+        return NULL
+    if s.config.slab_reassign and not mover_start(s):
+        error[0] = b"cannot start the slab page mover"
         store_destroy(s)
         return NULL
     return s
@@ -446,6 +593,10 @@ cdef void store_destroy(store *s) noexcept nogil:
     if s.mapping != NULL:
         munmap(s.mapping, s.mapping_length)
     free(s.page_class)
+    free(s.page_next)
+    free(s.move.taken)
+    free(s.automove.window)
+    free(s.sizes)
     free(s.primary_hashtable)
     free(s.old_hashtable)
     if s.item_locks != NULL:
@@ -461,6 +612,8 @@ cdef void store_destroy(store *s) noexcept nogil:
     pthread_mutex_destroy(&s.maintainer_lock)
     pthread_cond_destroy(&s.crawler_cond)
     pthread_mutex_destroy(&s.crawler_lock)
+    pthread_cond_destroy(&s.mover.cond)
+    pthread_mutex_destroy(&s.mover.lock)
     pthread_mutex_destroy(&s.grow_lock)
     pthread_mutex_destroy(&s.slabs_lock)
     free(s)
@@ -553,7 +706,8 @@ cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
         out.moves_within_lru += q.stats.moves_within_lru
         pthread_mutex_unlock(&q.lock)
     pthread_mutex_lock(&s.slabs_lock)
-    out.total_malloced = s.arena_used
+    out.total_malloced = s.malloced
+    out.slab_global_page_pool = s.classes[SLAB_GLOBAL_PAGE_POOL].pages.count
     pthread_mutex_unlock(&s.slabs_lock)
     pthread_mutex_lock(&s.crawler_lock)
     out.lru_crawler_starts = s.crawler_starts
@@ -561,6 +715,15 @@ cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
     pthread_mutex_unlock(&s.crawler_lock)
     out.lru_maintainer_juggles = relaxed_load(&s.maintainer_juggles)
     out.lru_bumps_dropped = _bumps_dropped(s)
+    out.slab_reassign_running = relaxed_load(&s.mover.running) != 0
+    out.slabs_moved = relaxed_load(&s.mover.slabs_moved)
+    out.slab_reassign_rescues = relaxed_load(&s.mover.rescues)
+    out.slab_reassign_chunk_rescues = relaxed_load(&s.mover.chunk_rescues)
+    out.slab_reassign_inline_reclaim = relaxed_load(&s.mover.inline_reclaim)
+    out.slab_reassign_busy_items = relaxed_load(&s.mover.busy_items)
+    out.slab_reassign_busy_deletes = relaxed_load(&s.mover.busy_deletes)
+    out.slab_reassign_busy_nomem = relaxed_load(&s.mover.busy_nomem)
+    out.slab_reassign_last_busy_status = _status_text(<unsigned int>relaxed_load(&s.mover.last_busy_status))
     out.malloc_fails = relaxed_load(&s.malloc_fails)
     out.hash_power_level = <unsigned int>relaxed_load(&s.hashpower)
     out.hash_is_expanding = relaxed_load(&s.expanding) != 0
@@ -582,6 +745,14 @@ cdef void store_reset_stats(store *s) noexcept nogil:
     relaxed_store(&s.malloc_fails, 0)
     relaxed_store(&s.get_expired, 0)
     relaxed_store(&s.get_flushed, 0)
+    relaxed_store(&s.mover.slabs_moved, 0)
+    relaxed_store(&s.mover.rescues, 0)
+    relaxed_store(&s.mover.chunk_rescues, 0)
+    relaxed_store(&s.mover.inline_reclaim, 0)
+    relaxed_store(&s.mover.busy_items, 0)
+    relaxed_store(&s.mover.busy_deletes, 0)
+    relaxed_store(&s.mover.busy_nomem, 0)
+    relaxed_store(&s.mover.last_busy_status, MOVE_NONE)
 
 
 cdef unsigned int store_largest_class(store *s) noexcept nogil:
@@ -641,8 +812,8 @@ cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) 
     pthread_mutex_lock(&s.slabs_lock)
     out.chunk_size = p.size
     out.chunks_per_page = p.perslab
-    out.total_pages = p.slabs
-    out.total_chunks = <uint64_t>p.slabs * p.perslab
+    out.total_pages = p.pages.count
+    out.total_chunks = <uint64_t>p.pages.count * p.perslab
     out.free_chunks = p.sl_curr
     pthread_mutex_unlock(&s.slabs_lock)
     out.used_chunks = out.total_chunks - out.free_chunks

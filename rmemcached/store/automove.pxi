@@ -1,0 +1,157 @@
+# Which class needs a page, and which has one too many. memcached: slab_automove.c.
+#
+# Every run looks at what happened to each class since the last, and sums that up over a window of runs. A class with
+# many free chunks that was left alone for a window gives a page to the pool. Otherwise, the class that evicts the
+# youngest items gets one of the class with the oldest items, when it throws them away much younger.
+
+
+cdef void _automove_sample(store *s, class_sample *samples) noexcept nogil:
+    cdef class_stats stats
+    cdef unsigned int clsid
+    for clsid in range(1, s.power_largest + 1):
+        store_get_class_stats(s, clsid, &stats)
+        samples[clsid].evicted = stats.evicted
+        samples[clsid].outofmemory = stats.outofmemory
+        samples[clsid].age = stats.age
+        samples[clsid].total_pages = stats.total_pages
+        samples[clsid].free_chunks = stats.free_chunks
+        samples[clsid].chunks_per_page = stats.chunks_per_page
+
+
+cdef inline uint64_t _since(uint64_t before, uint64_t after) noexcept nogil:
+    """How much a counter has grown, which may have been reset."""
+    return after - before if after >= before else after
+
+
+cdef bint automove_init(store *s) noexcept nogil:
+    """Starts over with the present settings; keeps what there is when there is no memory."""
+    cdef slab_automove *a = &s.automove
+    cdef uint32_t size = s.config.slab_automove_window
+    cdef window_data *window = <window_data *>calloc(<size_t>size * MAX_NUMBER_OF_SLAB_CLASSES, sizeof(window_data))
+    if window == NULL:
+        return False
+    free(a.window)
+    a.window = window
+    a.window_size = size
+    a.window_cur = 0
+    a.max_age_ratio = s.config.slab_automove_ratio
+    _automove_sample(s, a.before)
+    return True
+
+
+cdef window_data _window_sum(const slab_automove *a, unsigned int clsid) noexcept nogil:
+    cdef window_data total
+    cdef const window_data *w = &a.window[clsid * a.window_size]
+    cdef uint32_t i
+    memset(&total, 0, sizeof(total))
+    for i in range(a.window_size):
+        total.age += w[i].age
+        total.dirty += w[i].dirty
+        total.evicted_seen += w[i].evicted_seen
+        total.evicted_ratio += w[i].evicted_ratio
+    return total
+
+
+cdef bint _automove_decide(store *s, int *src, int *dst) noexcept nogil:
+    cdef slab_automove *a = &s.automove
+    cdef class_sample after[MAX_NUMBER_OF_SLAB_CLASSES]
+    cdef window_data *w
+    cdef window_data total
+    cdef uint64_t evicted, evicted_total = 0
+    cdef uint64_t age, oldest_age = 0
+    cdef uint64_t youngest_age = <uint64_t>-1
+    cdef int oldest = -1
+    cdef int youngest = -1
+    cdef bint youngest_evicts = False
+    cdef bint limit_reached
+    cdef unsigned int clsid
+    global_page_pool_size(s, &limit_reached)
+    _automove_sample(s, after)
+    for clsid in range(1, s.power_largest + 1):
+        evicted_total += _since(a.before[clsid].evicted, after[clsid].evicted)
+    a.window_cur += 1
+    src[0] = dst[0] = -1
+    for clsid in range(1, s.power_largest + 1):
+        w = &a.window[clsid * a.window_size + a.window_cur % a.window_size]
+        memset(w, 0, sizeof(window_data))
+        evicted = _since(a.before[clsid].evicted, after[clsid].evicted)
+        if evicted > 0:
+            w.evicted_seen = 1
+            w.evicted_ratio = <double>evicted / <double>evicted_total
+        w.dirty = evicted > 0 or after[clsid].outofmemory != a.before[clsid].outofmemory \
+            or after[clsid].total_pages > a.before[clsid].total_pages
+        w.age = after[clsid].age
+        total = _window_sum(a, clsid)
+        age = total.age // a.window_size
+        if limit_reached and total.dirty == 0 \
+                and after[clsid].free_chunks > after[clsid].chunks_per_page * MIN_PAGES_FOR_RECLAIM:
+            src[0] = <int>clsid
+            dst[0] = SLAB_GLOBAL_PAGE_POOL
+            break
+        if age > oldest_age and after[clsid].total_pages > MIN_PAGES_FOR_SOURCE:
+            oldest = <int>clsid
+            oldest_age = age
+        if age < youngest_age and (total.evicted_seen > a.window_size // 2
+                                   or total.evicted_ratio / a.window_size > 0.25):
+            youngest = <int>clsid
+            youngest_age = age
+            youngest_evicts = w.evicted_seen != 0
+    memcpy(a.before, after, sizeof(after))
+    if src[0] == -1 and youngest != -1 and oldest != -1 and a.window_cur > a.window_size and youngest_evicts \
+            and <double>youngest_age < <double>oldest_age * a.max_age_ratio:
+        src[0] = oldest
+        dst[0] = youngest
+    return src[0] != -1
+
+
+cdef bint automove_run(store *s, move_request *r) noexcept nogil:
+    """Whether a page should be moved now, and which. The mover's lock is held."""
+    cdef page_mover *m = &s.mover
+    cdef timespec now
+    cdef int src, dst
+    if s.config.slab_automove == 0:
+        return False
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    if m.automove_last == now.tv_sec:
+        return False
+    if m.automove_changed and automove_init(s):
+        m.automove_changed = False
+    if not _automove_decide(s, &src, &dst) or _check_reassign(s, &src, dst) != REASSIGN_OK:
+        return False
+    r.src = src
+    r.dst = dst
+    r.allow_evictions = False
+    # One page a second, unless it is only to the pool.
+    if dst != SLAB_GLOBAL_PAGE_POOL:
+        m.automove_last = now.tv_sec
+    return True
+
+
+cdef void slabs_set_automove(store *s, unsigned int level) noexcept nogil:
+    """0: no page is moved but on request. 1: as automove_run decides. 2: also with every eviction."""
+    pthread_mutex_lock(&s.mover.lock)
+    relaxed_store(&s.config.slab_automove, level)
+    pthread_mutex_unlock(&s.mover.lock)
+
+
+cdef void slabs_set_automove_ratio(store *s, double ratio) noexcept nogil:
+    """A class whose oldest item is younger than so much of the oldest of all may take a page away."""
+    pthread_mutex_lock(&s.mover.lock)
+    s.config.slab_automove_ratio = ratio
+    s.mover.automove_changed = True
+    pthread_mutex_unlock(&s.mover.lock)
+
+
+cdef void slabs_set_automove_window(store *s, unsigned int runs) noexcept nogil:
+    """Runs of the algorithm, at most ten a second, that a decision looks back at; greater than zero."""
+    pthread_mutex_lock(&s.mover.lock)
+    s.config.slab_automove_window = runs
+    s.mover.automove_changed = True
+    pthread_mutex_unlock(&s.mover.lock)
+
+
+cdef void slabs_set_automove_freeratio(store *s, double ratio) noexcept nogil:
+    """Only kept and shown, as in a memcached without external storage."""
+    pthread_mutex_lock(&s.mover.lock)
+    s.config.slab_automove_freeratio = ratio
+    pthread_mutex_unlock(&s.mover.lock)

@@ -1,0 +1,469 @@
+# The page mover: empties a page of one slab class and gives it to another, or to the global pool. memcached:
+# slabs_mover.c.
+#
+# While a page is moved, each of its chunks is taken as soon as nobody has it: free chunks from the free list, chunks
+# that are given back at once (do_slabs_push), those of linked items after a copy has taken the item's place. What is
+# referenced keeps its memory until the last reference is gone: bytes that a send, an RDMA READ or an RDMA WRITE is
+# working on are never moved or used again under it.
+
+
+cdef enum move_status:
+    MOVE_NONE = 0
+    MOVE_PASS           # taken before
+    MOVE_FROM_SLAB      # it was free
+    MOVE_FROM_LRU       # of a linked item that nobody else has
+    MOVE_BUSY_ACTIVE    # of a linked item with references
+    MOVE_BUSY_FLOATING  # of an item that is being filled, or was unlinked and still has references
+    MOVE_LOCKED         # of an item whose lock was taken
+
+cdef const char *_status_text(unsigned int status) noexcept nogil:
+    if status == MOVE_NONE:
+        return b"none"
+    if status == MOVE_FROM_LRU:
+        return b"from_lru"
+    if status == MOVE_BUSY_ACTIVE:
+        return b"busy_active"
+    if status == MOVE_BUSY_FLOATING:
+        return b"busy_floating"
+    return b"locked"
+
+
+cdef struct move_target:        # a chunk of the page, looked at
+    item *chunk
+    item *it                    # the item it belongs to
+    uint32_t hv                 # of its key; its lock is held, and a reference, for MOVE_FROM_LRU and MOVE_BUSY_ACTIVE
+
+
+cdef inline uint32_t _chunk_index(store *s, void *chunk) noexcept nogil:
+    return <uint32_t>(<size_t>(<char *>chunk - s.move.page) // s.move.size)
+
+
+cdef void do_move_take(store *s, item *chunk) noexcept nogil:
+    """Takes a chunk of the page that is moved; nobody else has it. The slabs lock is held."""
+    relaxed_store(&s.move.taken[_chunk_index(s, chunk)], 1)
+    s.move.taken_count += 1
+
+
+# --- requests ---
+
+cdef int _pick_any(store *s, int dst) noexcept nogil:
+    """A class with a page to spare, a different one each time; -1: none."""
+    cdef int tries
+    for tries in range(MAX_NUMBER_OF_SLAB_CLASSES):
+        s.mover.any_class += 1
+        if s.mover.any_class > s.power_largest:
+            s.mover.any_class = 1
+        if <int>s.mover.any_class != dst and s.classes[s.mover.any_class].pages.count > 1:
+            return <int>s.mover.any_class
+    return -1
+
+
+cdef reassign_result _check_reassign(store *s, int *src, int dst) noexcept nogil:
+    cdef reassign_result result = REASSIGN_OK
+    if src[0] == dst:
+        return REASSIGN_SRC_DST_SAME
+    pthread_mutex_lock(&s.slabs_lock)
+    if src[0] == -1:
+        src[0] = _pick_any(s, dst)
+    if not 0 <= src[0] <= <int>s.power_largest or not 0 <= dst <= <int>s.power_largest:
+        result = REASSIGN_BADCLASS
+    elif s.classes[src[0]].pages.count < 2:
+        result = REASSIGN_NOSPARE
+    pthread_mutex_unlock(&s.slabs_lock)
+    return result
+
+
+cdef reassign_result slabs_reassign(store *s, int src, int dst, bint allow_evictions) noexcept nogil:
+    """Asks for a page of class src to be moved to class dst; 0 is the global pool, src -1 any class. It returns at once;
+    store_stats tell when the page has moved. allow_evictions: items may be evicted for it when memory is full.
+    """
+    cdef page_mover *m = &s.mover
+    cdef reassign_result result
+    pthread_mutex_lock(&m.lock)
+    if m.running or m.requests == MOVE_REQUESTS or not m.joinable:
+        result = REASSIGN_RUNNING
+    else:
+        result = _check_reassign(s, &src, dst)
+        if result == REASSIGN_OK:
+            m.request[m.requests].src = src
+            m.request[m.requests].dst = dst
+            m.request[m.requests].allow_evictions = allow_evictions
+            m.requests += 1
+            pthread_cond_broadcast(&m.cond)
+    pthread_mutex_unlock(&m.lock)
+    return result
+
+
+# --- moving ---
+
+cdef item *_move_alloc(store *s, unsigned int clsid, bint new_page) noexcept nogil:
+    """A chunk of the class outside of the page."""
+    cdef item *it = slabs_alloc(s, clsid, new_page, NULL)
+    while it != NULL and _on_moving_page(s, it):
+        pthread_mutex_lock(&s.slabs_lock)
+        do_slabs_push(s, it, clsid)
+        pthread_mutex_unlock(&s.slabs_lock)
+        it = slabs_alloc(s, clsid, new_page, NULL)
+    return it
+
+
+cdef void _move_prepare(store *s) noexcept nogil:
+    """Gets a chunk to copy the next item to, if there is one to be had."""
+    cdef page_mover *m = &s.mover
+    cdef bint limit_reached
+    cdef int tries
+    if m.spare != NULL:
+        return
+    m.spare = _move_alloc(s, s.move.src, False)
+    if m.spare != NULL:
+        return
+    if not m.allow_evictions:
+        global_page_pool_size(s, &limit_reached)
+        if not limit_reached:
+            # Below the limit another page costs less than an item.
+            m.spare = _move_alloc(s, s.move.src, True)
+        elif m.busy_loops > MOVE_MAX_LOOPS:
+            # Full since the move began: it would never end.
+            m.allow_evictions = True
+    if m.allow_evictions:
+        for tries in range(10):
+            if m.spare != NULL:
+                return
+            if lru_pull_tail(s, s.move.src, COLD_LRU, 0, PULL_EVICT, 0) == 0:
+                lru_pull_tail(s, s.move.src, HOT_LRU, 0, 0, 0)
+            m.spare = _move_alloc(s, s.move.src, False)
+
+
+cdef move_status _move_look(store *s, move_target *t) noexcept nogil:
+    """What can be done with a chunk. Takes it if it is free; locks and references its item if that is linked."""
+    cdef item *chunk = t.chunk
+    cdef unsigned int flags
+    cdef move_status status = MOVE_BUSY_FLOATING
+    pthread_mutex_lock(&s.slabs_lock)
+    flags = <unsigned int>load_acquire(&chunk.it_flags) & 0xffff
+    if relaxed_load(&s.move.taken[_chunk_index(s, chunk)]):
+        status = MOVE_PASS
+    elif flags & ITEM_SLABBED:
+        do_slabs_unlink_free_chunk(s, chunk, s.move.src)
+        do_move_take(s, chunk)
+        status = MOVE_FROM_SLAB
+    else:
+        # Nothing is freed while the slabs lock is held: a chunk's head stays, and so does the key of what was linked.
+        t.it = (<item_chunk *>chunk).head if flags & ITEM_CHUNK else chunk
+        if load_acquire(&t.it.it_flags) & ITEM_LINKED:
+            t.hv = store_hash(ITEM_key(t.it), t.it.nkey)
+            if not item_trylock(s, t.hv):
+                status = MOVE_LOCKED
+            elif not relaxed_load(&t.it.it_flags) & ITEM_LINKED:
+                item_unlock(s, t.hv)
+            else:
+                status = MOVE_FROM_LRU if fetch_add(&t.it.refcount, 1) == 1 else MOVE_BUSY_ACTIVE
+    pthread_mutex_unlock(&s.slabs_lock)
+    return status
+
+
+cdef void _move_item(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil:
+    """Puts a copy of a linked item, or of its head, in the item's place in hash table and LRU. The item is unlinked; the
+    table's reference to it goes over to the copy. Its lock is held, and a reference. If it is chained, nobody else has
+    a reference.
+    """
+    cdef lru_queue *q = &s.queues[it.slabs_clsid]
+    cdef unsigned int flags = <unsigned int>relaxed_load(&it.it_flags) & 0xffff
+    cdef size_t body
+    cdef item_chunk *ch
+    fresh.h_next = it.h_next
+    fresh.time = it.time
+    fresh.exptime = it.exptime
+    fresh.nbytes = it.nbytes
+    fresh.slabs_clsid = it.slabs_clsid
+    fresh.nkey = it.nkey
+    if flags & ITEM_CHUNKED:
+        body = <size_t>(<char *>ITEM_schunk(it) - <char *>it) + sizeof(item_chunk)
+    else:
+        body = ITEM_ntotal(it)
+    memcpy(fresh + 1, it + 1, body - sizeof(item))
+    relaxed_store(&fresh.refcount, 1)
+    store_release(&fresh.it_flags, flags)
+    if flags & ITEM_CHUNKED:
+        ch = ITEM_schunk(fresh)
+        ch.next.prev = ch
+        while ch != NULL:
+            ch.head = fresh
+            ch = ch.next
+
+    assoc_replace(s, it, fresh, hv)
+    pthread_mutex_lock(&q.lock)
+    do_item_replace_q(s, q, it, fresh)
+    pthread_mutex_unlock(&q.lock)
+    item_clear_flags(it, ITEM_LINKED)
+    if flags & ITEM_CHUNKED:
+        # The chain has gone to the copy: this is a plain chunk now.
+        it.slabs_clsid = ITEM_schunk(it).orig_clsid
+        relaxed_store(&it.it_flags, 0)
+    fetch_sub(&it.refcount, 1)
+
+
+cdef void _move_chunk(store *s, item_chunk *ch, item_chunk *fresh) noexcept nogil:
+    """Puts a copy of a chunk in its place in the chain. The item's lock is held, and the only reference."""
+    memcpy(fresh + 1, ch + 1, ch.used)
+    fresh.next = ch.next
+    fresh.prev = ch.prev
+    fresh.head = ch.head
+    fresh.size = ch.size
+    fresh.used = ch.used
+    fresh.nbytes = ch.nbytes
+    fresh.slabs_clsid = ch.slabs_clsid
+    fresh.orig_clsid = ch.orig_clsid
+    ch.prev.next = fresh
+    if ch.next != NULL:
+        ch.next.prev = fresh
+    store_release(&fresh.it_flags, ITEM_CHUNK)
+    relaxed_store(&ch.it_flags, 0)
+    pthread_mutex_lock(&s.slabs_lock)
+    do_slabs_push(s, <item *>ch, s.move.src)
+    pthread_mutex_unlock(&s.slabs_lock)
+
+
+cdef void _move_evict(store *s, item *it, uint32_t hv) noexcept nogil:
+    cdef lru_queue *q = &s.queues[it.slabs_clsid]
+    pthread_mutex_lock(&q.lock)
+    q.stats.evicted += 1
+    pthread_mutex_unlock(&q.lock)
+    do_item_unlink(s, it, hv)
+
+
+cdef void _move_linked(store *s, move_target *t, bint referenced) noexcept nogil:
+    """Copies a linked item away, or unlinks it. Its lock and a reference are held and stay so."""
+    cdef page_mover *m = &s.mover
+    cdef item *it = t.it
+    cdef bint chained = (it.it_flags & ITEM_CHUNKED) != 0
+    if item_is_expired(s, it):
+        do_item_unlink(s, it, t.hv)
+    elif m.spare == NULL:
+        relaxed_store(&m.busy_nomem, m.busy_nomem + 1)
+        if m.allow_evictions and s.config.evict_to_free:
+            # Nothing of the class was left to be evicted, as happens when the large items that own its chunks belong
+            # to another class.
+            _move_evict(s, it, t.hv)
+    elif not chained:
+        _move_item(s, it, m.spare, t.hv)
+        m.spare = NULL
+        relaxed_store(&m.rescues, m.rescues + 1)
+    elif referenced:
+        # Whoever has a reference may walk the chain at any time.
+        if m.busy_loops > MOVE_MAX_LOOPS:
+            do_item_unlink(s, it, t.hv)
+            relaxed_store(&m.busy_deletes, m.busy_deletes + 1)
+    elif t.chunk == it:
+        _move_item(s, it, m.spare, t.hv)
+        m.spare = NULL
+        relaxed_store(&m.rescues, m.rescues + 1)
+    else:
+        _move_chunk(s, <item_chunk *>t.chunk, <item_chunk *>m.spare)
+        m.spare = NULL
+        relaxed_store(&m.chunk_rescues, m.chunk_rescues + 1)
+
+
+cdef uint32_t _move_pass(store *s) noexcept nogil:
+    """Looks once at each chunk of the page that has not been taken. Returns how many could not be."""
+    cdef page_mover *m = &s.mover
+    cdef move_target t
+    cdef move_status status
+    cdef uint32_t i, busy = 0
+    cdef uint32_t moved = 0
+    for i in range(s.move.perslab):
+        if relaxed_load(&s.move.taken[i]) or relaxed_load(&m.stop):
+            continue
+        _move_prepare(s)
+        t.chunk = <item *>(s.move.page + <size_t>i * s.move.size)
+        status = _move_look(s, &t)
+        if status == MOVE_FROM_LRU or status == MOVE_BUSY_ACTIVE:
+            _move_linked(s, &t, status == MOVE_BUSY_ACTIVE)
+            do_item_remove(s, t.it)
+            item_unlock(s, t.hv)
+            moved += relaxed_load(&s.move.taken[i])
+        if not relaxed_load(&s.move.taken[i]):
+            busy += 1
+            relaxed_store(&m.last_busy_status, status)
+    pthread_mutex_lock(&s.slabs_lock)
+    relaxed_store(&m.inline_reclaim, m.inline_reclaim + s.move.given_back - moved)
+    s.move.given_back = 0
+    pthread_mutex_unlock(&s.slabs_lock)
+    return busy
+
+
+cdef bint _move_begin(store *s, const move_request *r) noexcept nogil:
+    """Chooses the oldest page of the class. False: there is none to spare any more."""
+    cdef slab_class *p = &s.classes[r.src]
+    cdef bint begun = False
+    cdef uint32_t i
+    pthread_mutex_lock(&s.slabs_lock)
+    if p.pages.count >= 2:
+        s.move.src = r.src
+        s.move.dst = r.dst
+        s.move.size = p.size
+        s.move.perslab = p.perslab
+        s.move.taken_count = 0
+        s.move.given_back = 0
+        memset(s.move.taken, 0, p.perslab)
+        begun = True
+        if r.src != SLAB_GLOBAL_PAGE_POOL:
+            s.move.page = page_address(s, p.pages.head)
+            if p.carve_left != 0 and _on_moving_page(s, p.carve):
+                for i in range(p.perslab - p.carve_left, p.perslab):
+                    s.move.taken[i] = 1
+                s.move.taken_count = p.carve_left
+                p.sl_curr -= p.carve_left
+                p.carve_left = 0
+    pthread_mutex_unlock(&s.slabs_lock)
+    return begun
+
+
+cdef void _move_end(store *s) noexcept nogil:
+    """Gives the page to its new class. All its chunks have been taken."""
+    cdef slab_class *from_ = &s.classes[s.move.src]
+    cdef slab_class *to = &s.classes[s.move.dst]
+    cdef uint32_t page, i
+    cdef item *it = NULL
+    cdef item *first = NULL
+    pthread_mutex_lock(&s.slabs_lock)
+    # The pool may have been emptied meanwhile.
+    if from_.pages.count < 2 and s.move.src == SLAB_GLOBAL_PAGE_POOL:
+        pthread_mutex_unlock(&s.slabs_lock)
+        return
+    s.move.page = NULL
+    page = do_page_take(s, &from_.pages)
+    s.page_class[page] = PAGE_IN_TRANSIT
+    pthread_mutex_unlock(&s.slabs_lock)
+
+    if s.move.dst == SLAB_GLOBAL_PAGE_POOL:
+        memset(page_address(s, page), 0, SLAB_PAGE_SIZE)
+    else:
+        for i in range(to.perslab):
+            it = <item *>(page_address(s, page) + <size_t>i * to.size)
+            relaxed_store(&it.it_flags, ITEM_SLABBED)
+            it.slabs_clsid = s.move.dst
+            it.prev = NULL
+            it.next = first
+            if first != NULL:
+                first.prev = it
+            first = it
+
+    pthread_mutex_lock(&s.slabs_lock)
+    s.page_class[page] = s.move.dst
+    do_page_append(s, &to.pages, page)
+    if first != NULL:
+        it = <item *>page_address(s, page)
+        it.next = to.slots
+        if it.next != NULL:
+            it.next.prev = it
+        to.slots = first
+        to.sl_curr += to.perslab
+    pthread_mutex_unlock(&s.slabs_lock)
+    relaxed_store(&s.mover.slabs_moved, s.mover.slabs_moved + 1)
+    slabs_release(s)
+
+
+cdef void _move_give_up(store *s) noexcept nogil:
+    """Leaves the page where it is: what was taken is free again, and the next move tries another page."""
+    cdef uint32_t i
+    cdef page_list *pages = &s.classes[s.move.src].pages
+    cdef char *page = s.move.page
+    pthread_mutex_lock(&s.slabs_lock)
+    s.move.page = NULL
+    do_page_append(s, pages, do_page_take(s, pages))
+    for i in range(s.move.perslab):
+        if s.move.taken[i]:
+            do_slabs_push(s, <item *>(page + <size_t>i * s.move.size), s.move.src)
+    pthread_mutex_unlock(&s.slabs_lock)
+
+
+cdef void _mover_sleep(store *s, unsigned int usec) noexcept nogil:
+    """Until a request comes, or the end; the mover's lock is held."""
+    cdef timespec until
+    _time_after(&until, usec)
+    pthread_cond_timedwait(&s.mover.cond, &s.mover.lock, &until)
+
+
+cdef void _move_page(store *s, const move_request *r) noexcept nogil:
+    """Moves one page. Returns when it has moved, when it cannot, or when the thread is to end."""
+    cdef page_mover *m = &s.mover
+    cdef bint limit_reached
+    cdef unsigned int backoff = 1
+    cdef uint32_t busy = 0
+    m.allow_evictions = r.allow_evictions
+    m.busy_loops = 0
+    if global_page_pool_size(s, &limit_reached) == 0 and limit_reached:
+        m.allow_evictions = True
+    if not _move_begin(s, r):
+        return
+    if r.src != SLAB_GLOBAL_PAGE_POOL:
+        busy = _move_pass(s)
+    while busy != 0 and m.busy_loops < MOVE_GIVE_UP_LOOPS and not relaxed_load(&m.stop):
+        m.busy_loops += 1
+        relaxed_store(&m.busy_items, m.busy_items + busy)
+        pthread_mutex_lock(&m.lock)
+        if not m.stop:
+            _mover_sleep(s, backoff)
+        pthread_mutex_unlock(&m.lock)
+        backoff = backoff * 2 if backoff < MOVE_BACKOFF_MAX // 2 else MOVE_BACKOFF_MAX
+        busy = _move_pass(s)
+    if m.spare != NULL:
+        # It has not been an item yet: its own slabs_clsid may not be set.
+        pthread_mutex_lock(&s.slabs_lock)
+        do_slabs_push(s, m.spare, r.src)
+        pthread_mutex_unlock(&s.slabs_lock)
+        m.spare = NULL
+    if busy == 0 and not relaxed_load(&m.stop):
+        _move_end(s)
+    else:
+        _move_give_up(s)
+
+
+# --- the thread ---
+
+cdef void *_mover_thread(void *arg) noexcept nogil:
+    cdef store *s = <store *>arg
+    cdef page_mover *m = &s.mover
+    cdef move_request r
+    cdef uint32_t i, idle = 0
+    pthread_mutex_lock(&m.lock)
+    while not m.stop:
+        if m.requests != 0:
+            r = m.request[0]
+            m.requests -= 1
+            for i in range(m.requests):
+                m.request[i] = m.request[i + 1]
+        elif not automove_run(s, &r):
+            # Often at first, for memory that has just been freed comes in several pages.
+            idle += 1
+            _mover_sleep(s, 100000 if idle <= 10 else 1000000)
+            continue
+        else:
+            idle = 0
+        relaxed_store(&m.running, 1)
+        pthread_mutex_unlock(&m.lock)
+        _move_page(s, &r)
+        pthread_mutex_lock(&m.lock)
+        relaxed_store(&m.running, 0)
+    pthread_mutex_unlock(&m.lock)
+    return NULL
+
+
+cdef bint mover_start(store *s) noexcept nogil:
+    s.move.taken = <uint8_t *>calloc(SLAB_PAGE_SIZE // sizeof(item), 1)
+    if s.move.taken == NULL or not automove_init(s):
+        return False
+    s.mover.joinable = _start_thread(&s.mover.thread, b"mc-slabmaint", _mover_thread, s)
+    return s.mover.joinable
+
+
+cdef void mover_stop(store *s) noexcept nogil:
+    """Ends the thread; a page that is being moved stays where it is."""
+    pthread_mutex_lock(&s.mover.lock)
+    relaxed_store(&s.mover.stop, 1)
+    pthread_cond_broadcast(&s.mover.cond)
+    pthread_mutex_unlock(&s.mover.lock)
+    if s.mover.joinable:
+        pthread_join(s.mover.thread, NULL)
+        s.mover.joinable = False
