@@ -229,6 +229,7 @@ cdef void _move_evict(store *s, item *it, uint32_t hv) noexcept nogil:
     pthread_mutex_lock(&q.lock)
     q.stats.evicted += 1
     pthread_mutex_unlock(&q.lock)
+    log_evicted(s, it)
     do_item_unlink(s, it, hv)
 
 
@@ -252,6 +253,7 @@ cdef void _move_linked(store *s, move_target *t, bint referenced) noexcept nogil
     elif referenced:
         # Whoever has a reference may walk the chain at any time.
         if m.busy_loops > MOVE_MAX_LOOPS:
+            log_evicted(s, it)
             do_item_unlink(s, it, t.hv)
             relaxed_store(&m.busy_deletes, m.busy_deletes + 1)
     elif t.chunk == it:
