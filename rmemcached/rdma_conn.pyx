@@ -68,7 +68,7 @@ cdef enum:
     POLL_BATCH = 32
     EVENTS_PER_TURN = 256
     TOKEN_BUCKETS = 1024
-    MAX_EXTENTS = 4096           # 256 GiB of arena
+    MAX_EXTENTS = 16384          # 1 TiB of arena
     INPUT_MAX = 256 * 1024       # unparsed bytes of a stream beyond which its receives are not given back
     RECV_WR = 1 << 16            # in wr_id: a receive
 

@@ -497,6 +497,7 @@ cdef void process_flush_all_command(conn *c, token *t, int n) noexcept nogil:
 
 include "admin.pxi"
 include "admin_watch.pxi"
+include "admin_slabs.pxi"
 include "admin_lru.pxi"
 
 
@@ -561,6 +562,12 @@ cdef void process_other_command(conn *c, const char *line, const char *end) noex
             return
         if token_is(&t[0], b"shutdown", 8):
             out_string(c, b"SERVER_ERROR: shutdown not enabled")
+            return
+        if token_is(&t[0], b"slabs", 5):
+            process_slabs_command(c, t, n)
+            return
+        if token_is(&t[0], b"cache_memlimit", 14):
+            process_memlimit_command(c, t, n)
             return
         if token_is(&t[0], b"watch", 5):
             process_watch_command(c, t, n)

@@ -332,6 +332,8 @@ cdef class Server:
         for i in range(min(len(wanted.slab_sizes), 63)):
             config.slab_sizes[i] = wanted.slab_sizes[i]
         config.track_sizes = wanted.track_sizes
+        # For memcached's suite.
+        config.initial_malloced = int(os.environ.get("T_MEMD_INITIAL_MALLOC") or 0)
         s.log = logger_create(s.settings.logger_buf_size)
         if s.log == NULL:
             raise ServerError(f"the logger: {os.strerror(errno)}")
