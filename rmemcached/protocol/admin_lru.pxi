@@ -2,7 +2,7 @@
 #
 # As in memcached, a subcommand may be cut short ("lru_crawler c all") and noreply is not known here.
 
-from libc.errno cimport ERANGE, errno
+from libc cimport errno as c_errno
 from libc.stdlib cimport strtod
 
 from rmemcached.store.store cimport (
@@ -19,9 +19,9 @@ cdef bint parse_double(const token *t, double *out) noexcept nogil:
         return False
     memcpy(text, t.value, t.length)
     text[t.length] = 0
-    errno = 0
+    c_errno.errno = 0
     out[0] = strtod(text, &end)
-    return errno != ERANGE and end != text and (end[0] == 0 or c'\t' <= end[0] <= c'\r')
+    return c_errno.errno != c_errno.ERANGE and end != text and (end[0] == 0 or c'\t' <= end[0] <= c'\r')
 
 
 cdef void process_lru_tune(conn *c, const token *t) noexcept nogil:

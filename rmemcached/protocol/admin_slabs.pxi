@@ -46,7 +46,7 @@ cdef void process_slabs_automove_command(conn *c, const token *t, int n) noexcep
     cdef store *s = c.thread.store
     cdef uint32_t level
     cdef double ratio
-    if begins(&t[2], b"ratio") or begins(&t[2], b"freeratio"):
+    if begins(&t[2], b"ratio", 5) or begins(&t[2], b"freeratio", 9):
         if n < 4 or not parse_double(&t[3], &ratio):
             out_string(c, b"ERROR")
             return
@@ -54,7 +54,7 @@ cdef void process_slabs_automove_command(conn *c, const token *t, int n) noexcep
             slabs_set_automove_ratio(s, ratio)
         else:
             slabs_set_automove_freeratio(s, ratio)
-    elif begins(&t[2], b"window"):
+    elif begins(&t[2], b"window", 6):
         if n < 4 or not parse_u32(t[3].value, t[3].length, &level):
             out_string(c, BAD_FORMAT)
             return
@@ -74,9 +74,9 @@ cdef void process_slabs_automove_command(conn *c, const token *t, int n) noexcep
 
 
 cdef void process_slabs_command(conn *c, const token *t, int n) noexcept nogil:
-    if n == 4 and begins(&t[1], b"reassign"):
+    if n == 4 and begins(&t[1], b"reassign", 8):
         process_slabs_reassign_command(c, t)
-    elif n >= 3 and begins(&t[1], b"automove"):
+    elif n >= 3 and begins(&t[1], b"automove", 8):
         process_slabs_automove_command(c, t, n)
     else:
         out_string(c, b"ERROR")
