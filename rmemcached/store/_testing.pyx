@@ -546,8 +546,8 @@ cdef class Store:
                bint clock=False, bint move=False):
         """Random commands of all kinds in threads without the GIL, every value that is read being verified.
 
-        clock: one thread also moves the clock and flushes. move: another has slab pages moved all the time. Returns the numbers of each kind of event; raises
-        AssertionError with what a thread found wrong.
+        clock: one thread also moves the clock and flushes. move: another one has slab pages moved all the time. Returns
+        the numbers of each kind of event; raises AssertionError with what a thread found wrong.
         """
         cdef stress_result result
         cdef const char *error

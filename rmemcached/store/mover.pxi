@@ -74,7 +74,7 @@ cdef reassign_result _check_reassign(store *s, int *src, int dst) noexcept nogil
 
 
 cdef reassign_result slabs_reassign(store *s, int src, int dst, bint allow_evictions) noexcept nogil:
-    """Asks for a page of class src to be moved to class dst; 0 is the global pool, src -1 any class. It returns at once;
+    """Asks for a page of class src to be moved to class dst; 0 is the global pool, src -1 any class. Returns at once:
     store_stats tell when the page has moved. allow_evictions: items may be evicted for it when memory is full.
     """
     cdef page_mover *m = &s.mover
@@ -163,9 +163,9 @@ cdef move_status _move_look(store *s, move_target *t) noexcept nogil:
 
 
 cdef void _move_item(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil:
-    """Puts a copy of a linked item, or of its head, in the item's place in hash table and LRU. The item is unlinked; the
-    table's reference to it goes over to the copy. Its lock is held, and a reference. If it is chained, nobody else has
-    a reference.
+    """Puts a copy of a linked item, or of its head, in the item's place in hash table and LRU. The item is unlinked;
+    the table's reference goes over to the copy. The item's lock is held, and a reference. If it is chained, nobody else
+    has one.
     """
     cdef lru_queue *q = &s.queues[it.slabs_clsid]
     cdef unsigned int flags = <unsigned int>relaxed_load(&it.it_flags) & 0xffff

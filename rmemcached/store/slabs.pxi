@@ -252,7 +252,7 @@ cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page, bint *can_gr
         p.slots = it.next
         if it.next != NULL:
             it.next.prev = NULL
-        # What is not ITEM_SLABBED the page mover does not take for free, and ITEM_SLABBED goes with the slabs lock held.
+        # The page mover takes what is ITEM_SLABBED for free: the flag comes and goes with the slabs lock held.
         relaxed_store(&it.it_flags, 0)
         p.sl_curr -= 1
     elif p.carve_left != 0:

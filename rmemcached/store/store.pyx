@@ -1,9 +1,9 @@
 """The item store (see store.pxd for what it promises). The parts: slabs, assoc, lru, items, crawler, maintainer, mover,
 automove, check.
 
-Lock order: the crawler lock, one item lock, the mover's lock, LRU locks, the slabs lock. Against that order only trylock
-is used: eviction looks for a victim with an LRU lock held and tries its item lock, and so does the page mover with the
-slabs lock held. The hash table's growth takes all item locks, in index order.
+Lock order: the crawler lock, one item lock, the mover's lock, LRU locks, the slabs lock. Against that order only
+trylock is used: eviction looks for a victim with an LRU lock held and tries its item lock, and so does the page mover
+with the slabs lock held. The hash table's growth takes all item locks, in index order.
 """
 
 from libc.stdlib cimport calloc, free
