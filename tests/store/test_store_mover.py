@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -350,7 +351,7 @@ def test_the_end_does_not_wait_for_references() -> None:
         {"factor": 4.0, "maxbytes": 12 * MB, "lru_maintainer": True, "lru_crawler": True},
     ],
 )
-def test_pages_move_under_load(settings: dict[str, object]) -> None:
+def test_pages_move_under_load(settings: dict[str, Any]) -> None:
     """All kinds of commands, values verified, while pages go from class to class; and the structures agree."""
     with Store(slab_reassign=True, **settings) as store:
         result = store.stress(4, 20_000, seed=7, keys=3000, max_value=60_000, clock=True, move=True)
