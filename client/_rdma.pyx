@@ -43,7 +43,7 @@ from rmemcached.verbs.port cimport (
     verbs_qp_init,
     verbs_wish,
 )
-from rmemcached.verbs.soft cimport soft_iw_connect, soft_iw_options, soft_provider
+from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_iw_connect, soft_iw_options, soft_provider
 from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport (
     IBV_ACCESS_LOCAL_WRITE,
@@ -608,7 +608,8 @@ cdef class RdmaStream(Stream):
             fresh = PyBytes_FromStringAndSize(NULL, self.landing_next)
             self.landing_mr = self.provider.reg_mr(
                 self.domain, PyBytes_AS_STRING(fresh), self.landing_next,
-                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE
+                | (SOFT_ACCESS_SCRATCH if self.provider == soft_provider() else 0))
             if self.landing_mr == NULL:
                 raise self.no_resource("memory region")
             Py_INCREF(fresh)

@@ -64,7 +64,8 @@ cdef enum:
     SEND_BUFFERS = 16
     BULK_DEPTH = 48              # send queue entries for READs and WRITEs
     SEND_DEPTH = SEND_BUFFERS + BULK_DEPTH
-    READ_EXTENTS = 16            # extents of one item fetched at a time
+    BULK_SGES = 8                # extents of one item in one READ or WRITE, if the device takes as many
+    READS_AT_A_TIME = 16         # of one stream
     POLL_BATCH = 32
     EVENTS_PER_TURN = 256
     TOKEN_BUCKETS = 1024
@@ -124,6 +125,8 @@ cdef struct rdma_device:
     rdma_transport transport
     ibv_pd *pd
     rdma_limits limits                   # no more than the device has
+    unsigned int read_sges               # elements of a READ
+    unsigned int write_sges              # of a WRITE
     drive_fn drive
     rdma_failed_fn failed
     # written under lock, read without by workers: an entry never changes once an item can lie in its extent
@@ -144,7 +147,7 @@ cdef struct rdma_thread:
     ibv_comp_channel *channel
     rdma_conn *yielded                   # connections with streams that gave way
     ibv_send_wr chain[SEND_DEPTH]        # work requests of the connection being served, until ring_doorbell
-    ibv_sge sges[SEND_DEPTH]             # theirs
+    ibv_sge sges[SEND_DEPTH][BULK_SGES]  # theirs
     unsigned int nchain
     uint64_t reads                       # READs under way
     rdma_thread *next                    # dev.threads, under dev.lock
@@ -216,6 +219,8 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transp
     if dev.pd == NULL:
         rdma_device_close(dev)
         return NULL
+    dev.read_sges = <unsigned int>max(1, min(port.max_sge_rd, <int>BULK_SGES))
+    dev.write_sges = <unsigned int>max(1, min(port.max_sge, <int>BULK_SGES))
     return dev
 
 
@@ -386,23 +391,26 @@ cdef bint may_send(rdma_conn *rc) noexcept nogil:
     return False
 
 
-cdef ibv_send_wr *chain_request(rdma_conn *rc, uint64_t id, void *addr, uint32_t length, uint32_t lkey) noexcept nogil:
-    """Appends a signalled work request of one extent to the chain; there is room, as each has a reserved entry."""
+cdef ibv_send_wr *chain_request(rdma_conn *rc, uint64_t id) noexcept nogil:
+    """Appends a signalled work request to the chain, without elements; there is room, as each has a reserved entry."""
     cdef rdma_thread *t = rc.t
     cdef ibv_send_wr *wr = &t.chain[t.nchain]
-    cdef ibv_sge *sge = &t.sges[t.nchain]
     memset(wr, 0, sizeof(ibv_send_wr))
-    sge.addr = <uint64_t><uintptr_t>addr
-    sge.length = length
-    sge.lkey = lkey
     wr.wr_id = id
-    wr.sg_list = sge
-    wr.num_sge = 1
+    wr.sg_list = t.sges[t.nchain]
     wr.send_flags = IBV_SEND_SIGNALED
     if t.nchain:
         t.chain[t.nchain - 1].next = wr
     t.nchain += 1
     return wr
+
+
+cdef inline void add_element(ibv_send_wr *wr, void *addr, size_t length, uint32_t lkey) noexcept nogil:
+    cdef ibv_sge *sge = &wr.sg_list[wr.num_sge]
+    sge.addr = <uint64_t><uintptr_t>addr
+    sge.length = <uint32_t>length
+    sge.lkey = lkey
+    wr.num_sge += 1
 
 
 cdef void ring_doorbell(rdma_conn *rc) noexcept nogil:
@@ -425,7 +433,8 @@ cdef void post_message(rdma_conn *rc, uint8_t kind, uint32_t stream, unsigned in
     buf[1] = 0
     memcpy(buf + 2, &owed, 2)
     memcpy(buf + 4, &id, 4)
-    wr = chain_request(rc, index, buf, <uint32_t>(MESSAGE_HEADER + payload), rc.mr.lkey)
+    wr = chain_request(rc, index)
+    add_element(wr, buf, MESSAGE_HEADER + payload, rc.mr.lkey)
     wr.opcode = IBV_WR_SEND
     wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED
     rc.wrs[index].kind = WR_SEND
@@ -443,65 +452,81 @@ cdef void return_credits(rdma_conn *rc) noexcept nogil:
         post_message(rc, MSG_CREDIT, 0, rc.free_send[rc.free_sends], 0)
 
 
-cdef bint post_bulk(rdma_conn *rc, wr_kind kind, iovec *iov, uint64_t remote, uint32_t rkey, rdma_stream *st,
-                    item *it) noexcept nogil:
-    """Chains one READ into, or WRITE out of, one extent of item memory. The caller has seen that an entry is free."""
+cdef ssize_t post_bulk(rdma_conn *rc, wr_kind kind, const iovec *iov, int count, uint64_t remote, uint32_t rkey,
+                       rdma_stream *st) noexcept nogil:
+    """Chains one READ into, or WRITE out of, extents of item memory. The caller has seen that an entry is free.
+
+    The octets of them all, or -1: the connection has failed.
+    """
     cdef ibv_send_wr *wr
-    cdef ibv_mr *mr = extent_of(rc.t.dev, iov.iov_base)
     cdef unsigned int index
-    if mr == NULL:
-        rc_fail(rc, NULL, IBV_WC_SUCCESS)
-        return False
+    cdef uint32_t length = 0
+    cdef int i
+    for i in range(count):
+        if extent_of(rc.t.dev, iov[i].iov_base) == NULL:
+            rc_fail(rc, NULL, IBV_WC_SUCCESS)
+            return -1
     rc.free_bulk -= 1
     index = rc.free_wr[rc.free_bulk]
-    wr = chain_request(rc, index, iov.iov_base, <uint32_t>iov.iov_len, mr.lkey)
+    wr = chain_request(rc, index)
     wr.opcode = IBV_WR_RDMA_READ if kind == WR_READ else IBV_WR_RDMA_WRITE
     wr.wr.rdma.remote_addr = remote
     wr.wr.rdma.rkey = rkey
+    for i in range(count):
+        add_element(wr, iov[i].iov_base, iov[i].iov_len, extent_of(rc.t.dev, iov[i].iov_base).lkey)
+        length += <uint32_t>iov[i].iov_len
     rc.wrs[index].kind = kind
-    rc.wrs[index].length = <uint32_t>iov.iov_len
+    rc.wrs[index].length = length
     rc.wrs[index].stream = st
-    rc.wrs[index].item = it
-    return True
+    rc.wrs[index].item = NULL
+    return length
 
 
 cdef bint stream_read(rdma_stream *st) noexcept nogil:
     """Posts READs for the payload that the machine waits for. False: no entry was free, to be tried again."""
     cdef rdma_conn *rc = st.rc
     cdef conn *c = &st.c
-    cdef iovec iov[READ_EXTENTS]
-    cdef int i, count
+    cdef iovec iov[READS_AT_A_TIME * BULK_SGES]
+    cdef int count, n
+    cdef int done = 0
+    cdef int per = <int>rc.t.dev.read_sges
+    cdef ssize_t length
     cdef uint64_t remote = c.remote.addr + c.roffset
     if rc.free_bulk == 0:
         return False
-    count = conn_payload_iov(c, iov, READ_EXTENTS)
-    if <unsigned int>count > rc.free_bulk:
-        count = <int>rc.free_bulk
-    for i in range(count):
-        if not post_bulk(rc, WR_READ, &iov[i], remote, c.remote.rkey, st, NULL):
+    count = conn_payload_iov(c, iov, <int>min(rc.free_bulk, <unsigned int>READS_AT_A_TIME) * per)
+    while done < count:
+        n = min(count - done, per)
+        length = post_bulk(rc, WR_READ, &iov[done], n, remote, c.remote.rkey, st)
+        if length < 0:
             return True
-        remote += iov[i].iov_len
+        done += n
+        remote += <uint64_t>length
         st.reads += 1
         rc.t.reads += 1
-        st.read_bytes += iov[i].iov_len
+        st.read_bytes += <size_t>length
     return True
 
 
 cdef bint stream_write(rdma_stream *st, mc_resp *resp) noexcept nogil:
     """Chains WRITEs of a reply's data into the memory the client named. False: the queue is full; goes on later."""
     cdef rdma_conn *rc = st.rc
-    cdef iovec iov
+    cdef iovec iov[BULK_SGES]
     cdef item *it = resp.item
-    cdef bint last
+    cdef ssize_t length
+    cdef int count
     while st.write_off < resp.data_length:
         if rc.free_bulk == 0:
             return False
-        item_iov(it, resp.data_offset + st.write_off, resp.data_length - st.write_off, &iov, 1)
-        last = st.write_off + iov.iov_len == resp.data_length
-        # The reference goes with the last WRITE: they complete in order.
-        if not post_bulk(rc, WR_WRITE, &iov, resp.sink.addr + st.write_off, resp.sink.rkey, st, it if last else NULL):
+        count = item_iov(it, resp.data_offset + st.write_off, resp.data_length - st.write_off, iov,
+                         <int>rc.t.dev.write_sges)
+        length = post_bulk(rc, WR_WRITE, iov, count, resp.sink.addr + st.write_off, resp.sink.rkey, st)
+        if length < 0:
             return False
-        st.write_off += iov.iov_len
+        st.write_off += <size_t>length
+        if st.write_off == resp.data_length:
+            # The reference goes with the last WRITE: they complete in order.
+            rc.wrs[rc.free_wr[rc.free_bulk]].item = it
     st.write_off = 0
     conn_write_posted(&st.c)
     return True
@@ -962,7 +987,7 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
         init.qp_type = IBV_QPT_RC
         init.cap.max_send_wr = SEND_DEPTH
         init.cap.max_recv_wr = dev.limits.credits
-        init.cap.max_send_sge = 1
+        init.cap.max_send_sge = max(dev.read_sges, dev.write_sges)
         init.cap.max_recv_sge = 1
         rc.qp = dev.provider.create_qp(dev.pd, &init)
     if rc.qp != NULL:

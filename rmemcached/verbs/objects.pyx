@@ -23,6 +23,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strerror
 
 from rmemcached.verbs.soft cimport (
+    SOFT_ACCESS_SCRATCH,
     soft_alloc_mr,
     soft_iw_accept,
     soft_iw_connect,
@@ -44,6 +45,7 @@ class Access(enum.IntFlag):
     REMOTE_READ = IBV_ACCESS_REMOTE_READ
     REMOTE_ATOMIC = IBV_ACCESS_REMOTE_ATOMIC
     RELAXED_ORDERING = IBV_ACCESS_RELAXED_ORDERING
+    SCRATCH = SOFT_ACCESS_SCRATCH
 
 
 class State(enum.IntEnum):

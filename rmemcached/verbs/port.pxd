@@ -35,6 +35,8 @@ cdef struct verbs_port:
     uint8_t max_dest_rd_atomic   # RDMA READs that a queue pair answers at a time
     uint8_t max_rd_atomic        # ... and has outstanding
     int max_qp_wr
+    int max_sge
+    int max_sge_rd               # of an RDMA READ; iWARP devices mostly have one
     int max_cqe
 
 cdef struct qp_address:          # what an exchange carries

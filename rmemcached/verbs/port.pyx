@@ -108,6 +108,8 @@ cdef int look_at_port(const verbs_wish *wish, verbs_port *out, char *why, size_t
     out.max_dest_rd_atomic = <uint8_t>min(device.max_qp_rd_atom, 255)
     out.max_rd_atomic = <uint8_t>min(device.max_qp_init_rd_atom, 255)
     out.max_qp_wr = device.max_qp_wr
+    out.max_sge = device.max_sge
+    out.max_sge_rd = device.max_sge_rd
     out.max_cqe = device.max_cqe
     first = wish.port if wish.port != PORT_ANY else 1
     last = wish.port if wish.port != PORT_ANY else device.phys_port_cnt

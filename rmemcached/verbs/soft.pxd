@@ -15,6 +15,9 @@ from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, ibv_qp, ibv_wc_status, verbs
 
 cdef enum:
     SOFT_IW_REQUEST_MAX = 20 + 512   # octets of the longest MPA request or reply frame
+    # An access flag in libibverbs' optional range: a WRITE of the peer into the region may change any octets behind it,
+    # up to the region's end. It is received with fewer system calls.
+    SOFT_ACCESS_SCRATCH = 1 << 29
 
 cdef struct soft_iw_request:         # a parsed MPA Request frame (RFC 5044 7.1, RFC 6581)
     uint8_t revision                 # 1 or 2

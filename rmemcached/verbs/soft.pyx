@@ -38,6 +38,7 @@ from rmemcached.verbs.verbs cimport *
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield() noexcept
+    int sched_getcpu() noexcept
 
 cdef extern from "<sys/random.h>" nogil:
     ssize_t getrandom(void *buf, size_t length, unsigned int flags) noexcept
@@ -111,6 +112,8 @@ cdef extern from "<sys/socket.h>" nogil:
     int MSG_DONTWAIT
     int MSG_NOSIGNAL
     int MSG_TRUNC
+    int SOL_SOCKET
+    int SO_INCOMING_CPU
     int SHUT_WR
     ssize_t recv(int fd, void *buf, size_t length, int flags) noexcept
     ssize_t send(int fd, const void *buf, size_t length, int flags) noexcept
@@ -216,7 +219,8 @@ cdef enum:
     TX_COPY = 1024                   # payloads of up to this are copied next to their header
     TX_FRAME_ARENA = UNTAGGED_HEADER + TX_COPY + FPDU_TRAILER_MAX
     TX_ARENA = 16384
-    TX_BYTES = 512 << 10             # in one sendmsg
+    TX_BYTES = 1280 << 10            # in one sendmsg
+    TX_BYTES_NEAR = 240 << 10        # to a peer on the same core: four FPDUs of loopback's size
     TX_BYTES_CRC = 128 << 10         # less, as a CRC of octets that do not fit the socket is made again
     TX_TURN = 2 << 20                # in one turn of a queue pair
     BOUNCE_SIZE = 65536
@@ -238,6 +242,7 @@ include "shm_stream.pxi"
 include "shm_region.pxi"
 include "soft_mpa.pxi"
 include "soft_tx.pxi"
+include "soft_predict.pxi"
 include "soft_rx.pxi"
 include "soft_qp.pxi"
 

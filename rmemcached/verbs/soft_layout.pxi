@@ -39,6 +39,7 @@ cdef enum:                           # limits of the device
     SHM_WINDOWS_SIZE = 512           # power of two
     SHM_WINDOWS_MAX = 256            # regions of a peer that are mapped
     SHM_OFFERS = 256
+    RX_IOVECS = 96                   # of one reception
 
 cdef struct mr_shard:
     pthread_rwlock_t lock            # guards buckets, the chains, and soft_mr.valid
@@ -94,6 +95,7 @@ cdef struct soft_domain:
     int event_fd                     # readable while events are pending; -1 without a channel
     bint watched                     # streams are in the epoll set; without a channel only when there is need
     bint blocking                    # get_cq_event last saw the descriptor without O_NONBLOCK; a hint
+    bint drained                     # no stream had more when progress was last made; a hint
     soft_link *links
     uint32_t nlinks
     bint shm                         # of soft_shm; then, guarded by progress:
@@ -285,6 +287,7 @@ cdef struct soft_qp:
     bint tx_blocked                  # waiting for EPOLLOUT
     bint tx_dead                     # the kernel refused to send; the receive side will find out why
     uint32_t mulpdu
+    bint peer_near                   # the peer seems to run on this core
     uint16_t ird
     uint16_t ord
     bint want_crc                    # initiator: as requested
@@ -330,6 +333,7 @@ cdef struct soft_qp:
     uint8_t rx_raw[20]               # the same, as received
     uint32_t rx_left                 # payload octets of the FPDU to come
     uint32_t rx_trailer              # pad and CRC behind it
+    uint32_t rx_segment              # payload of the last tagged FPDU that was not its message's last
     uint64_t rx_to                   # RDMA WRITE: where the next octet goes
     uint32_t rx_offset               # SEND: octets of the message placed
     uint8_t rx_send                  # opcode of the open SEND message

@@ -243,8 +243,12 @@ cdef bint stream_open(soft_qp *qp) noexcept nogil:
 
 
 cdef void stream_measure(soft_qp *qp) noexcept nogil:
-    """Fits FPDUs to TCP's segments. These grow with the peer's window, which starts small."""
+    """Fits FPDUs to TCP's segments, which grow with the peer's window, and finds out where the peer runs.
+
+    Over loopback the last segment was received on the core of the process that sent it.
+    """
     cdef int segment = 0
+    cdef int cpu = -1
     cdef socklen_t size = sizeof(segment)
     if qp.shm != NULL:
         qp.mulpdu = ULPDU_MAX
@@ -252,6 +256,8 @@ cdef void stream_measure(soft_qp *qp) noexcept nogil:
     if getsockopt(qp.fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &size) < 0 or segment <= 0:
         segment = ULPDU_MAX
     qp.mulpdu = mulpdu_of(<uint32_t> segment)
+    size = sizeof(cpu)
+    qp.peer_near = getsockopt(qp.fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &size) == 0 and cpu == sched_getcpu()
 
 
 cdef void stream_stop_timer(soft_qp *qp) noexcept nogil:

@@ -47,8 +47,8 @@ cdef ibv_mr *soft_reg_mr(ibv_pd *ibpd, void *addr, size_t length, int access) no
     cdef soft_mr **link
     cdef mr_shard *shard
     cdef uint32_t stag
-    access &= ~<int> IBV_ACCESS_OPTIONAL_RANGE
-    if access & ~(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ):
+    access &= ~<int> IBV_ACCESS_OPTIONAL_RANGE | SOFT_ACCESS_SCRATCH
+    if access & ~(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | SOFT_ACCESS_SCRATCH):
         errno.errno = EOPNOTSUPP
         return NULL
     if access & IBV_ACCESS_REMOTE_WRITE and not access & IBV_ACCESS_LOCAL_WRITE:

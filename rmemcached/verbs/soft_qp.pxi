@@ -17,6 +17,7 @@ cdef void qp_forget_work(soft_qp *qp) noexcept nogil:
     qp.rx_start = 0
     qp.rx_end = 0
     qp.rx_offset = 0
+    qp.rx_segment = 0
     qp.rx_send_msn = 1
     qp.rx_read_msn = 1
     qp.tx_gate = False

@@ -39,8 +39,8 @@ cdef soft_swqe *rx_read_head(soft_qp *qp) noexcept nogil:
 
 
 cdef struct rx_target:
-    iovec iov[MAX_SGE + 1]           # one place more, for the receive buffer
-    soft_mr *regions[MAX_SGE]        # held until the octets are placed
+    iovec iov[RX_IOVECS]
+    soft_mr *regions[RX_IOVECS]      # held until the octets are placed
     int niov
     int nregions
 
@@ -65,11 +65,14 @@ cdef bint rx_scatter(soft_qp *qp, rx_target *target, const ibv_sge *sges, uint32
         n = sges[i].length - offset
         if n > length:
             n = length
-        mr = mr_get(qp.pd, sges[i].lkey, sges[i].addr + offset, n, IBV_ACCESS_LOCAL_WRITE, &why)
-        if mr == NULL:
-            return False
-        target.regions[target.nregions] = mr
-        target.nregions += 1
+        mr = target.regions[target.nregions - 1] if target.nregions else NULL
+        if (mr == NULL or mr.ibv.lkey != sges[i].lkey or not mr.valid or not mr.access & IBV_ACCESS_LOCAL_WRITE
+                or not mr_covers(mr, sges[i].addr + offset, n)):
+            mr = mr_get(qp.pd, sges[i].lkey, sges[i].addr + offset, n, IBV_ACCESS_LOCAL_WRITE, &why)
+            if mr == NULL:
+                return False
+            target.regions[target.nregions] = mr
+            target.nregions += 1
         target.iov[target.niov].iov_base = <void *> (sges[i].addr + offset)
         target.iov[target.niov].iov_len = n
         target.niov += 1
@@ -151,6 +154,8 @@ cdef bint rx_begin(soft_qp *qp) noexcept nogil:
     cdef soft_mr *mr
     cdef int why = 0
     qp.rx_left = h.payload
+    if h.tagged and not h.last:
+        qp.rx_segment = h.payload
     if h.opcode == OP_WRITE:
         # A zero-length WRITE names no memory: it may be a peer's ready-to-receive frame.
         if h.payload == 0:
@@ -459,10 +464,12 @@ cdef bint rx_parse(soft_qp *qp) noexcept nogil:
 cdef bint qp_receive(soft_qp *qp) noexcept nogil:
     """Receives until the socket is empty or the turn is used up. False: the queue pair is in error. qp.lock is held."""
     cdef rx_target target
+    cdef rx_plan plan
     cdef msghdr message
     cdef uint32_t want, room, direct, there
     cdef uint32_t budget = RX_BYTES
     cdef ssize_t n
+    cdef bint whole
     while True:
         if qp.rx_start == qp.rx_end:
             qp.rx_start = 0
@@ -475,9 +482,10 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
             if not rx_aim(qp, &target):
                 return False
             direct = qp.rx_left
+            rx_predict(qp, &target, &plan)
             # Behind a segment in the middle of a message comes the next one's header, then payload not to be staged.
-            room = qp.rx_trailer + (qp.rx_window if qp.rx_header.last
-                                    else TAGGED_HEADER if qp.rx_header.tagged else UNTAGGED_HEADER)
+            room = plan.trailer + (qp.rx_window if plan.ends
+                                   else TAGGED_HEADER if qp.rx_header.tagged else UNTAGGED_HEADER)
         else:
             there = qp.rx_end - qp.rx_start
             room = qp.rx_need if qp.rx_need > qp.rx_window else qp.rx_window
@@ -495,7 +503,7 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
             memset(&message, 0, sizeof(message))
             message.msg_iov = target.iov
             message.msg_iovlen = <size_t> target.niov + 1
-        want = direct + room
+        want = direct + room + (plan.size if direct else 0)
         while True:
             if qp.shm != NULL:
                 n = shm_recv(qp, target.iov, target.niov + 1)
@@ -505,7 +513,8 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
                 n = recvmsg(qp.fd, &message, MSG_DONTWAIT)
             if n >= 0 or errno.errno != EINTR:
                 break
-        rx_release(&target)
+        if n <= 0:
+            rx_release(&target)
         if n < 0:
             if errno.errno == EAGAIN:
                 return True
@@ -522,8 +531,13 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
             if n < direct:
                 direct = <uint32_t> n
             rx_advance(qp, direct)
-        qp.rx_end += <uint32_t> n - direct
-        if not rx_parse(qp):
+        if direct and plan.count and n > direct:
+            whole = rx_predicted_came(qp, &target, &plan, <uint32_t> n - direct)
+        else:
+            qp.rx_end += <uint32_t> n - direct
+            whole = rx_parse(qp)
+        rx_release(&target)
+        if not whole:
             return False
         if n < want:
             return True

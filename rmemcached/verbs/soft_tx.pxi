@@ -267,7 +267,7 @@ cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames) noexcept nogil:
     cdef int result, niov, i
     cdef uint32_t crc, used, pad
     cdef size_t skip, last_length
-    cdef size_t limit = TX_BYTES_CRC if qp.crc else TX_BYTES
+    cdef size_t limit = TX_BYTES
     cdef uint8_t *trailer
     b.niov = 0
     b.nframes = 0
@@ -276,6 +276,10 @@ cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames) noexcept nogil:
     b.used = 0
     b.bounce_used = 0
     while tx_choose(qp, &cur):
+        if qp.crc:
+            limit = TX_BYTES_CRC
+        elif qp.peer_near:
+            limit = TX_BYTES_NEAR
         if (b.nframes == max_frames or b.size >= limit or b.niov + MAX_SGE + 2 > TX_IOVECS
                 or b.used + TX_FRAME_ARENA > TX_ARENA):
             return TX_FULL
@@ -467,6 +471,9 @@ cdef void qp_transmit(soft_qp *qp) noexcept nogil:
                 break
         elif result == TX_BUILT and (qp.shm == NULL or not tx_pending(qp)):
             break
+        if qp.peer_near:
+            # Copied out while it is in the cache, and into the same pages again: faster than all of it at once.
+            sched_yield()
     qp_retire(qp)
     if qp.fd < 0 or qp.tx_dead:
         return

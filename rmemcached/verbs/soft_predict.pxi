@@ -1,0 +1,201 @@
+# Prediction: while a long tagged message comes in, one recvmsg takes many FPDUs.
+#
+# Behind the open FPDU the next ones of the same message, and of the READs behind it, are expected at known places: the
+# octets between two payloads go to a gap of their own, each payload straight to its target. What came is then parsed in
+# order; what turns out not to be where it belongs is taken up again and goes through the receive buffer, as if it had
+# been received there.
+#
+# Payload is thus written before its header is seen. So only memory is used whose content the peer decides anyway: all
+# that is left of the sinks of READs under way, and regions registered with SOFT_ACCESS_SCRATCH.
+
+cdef enum:
+    PREDICTED_MAX = 32
+    PREDICTED_BYTES = 512 << 10      # beyond which no more are predicted
+    PREDICTED_MIN = 512              # shorter FPDUs are not worth it
+    GAP_MAX = FPDU_TRAILER_MAX + TAGGED_HEADER
+    REPLAY_SMALL = 2048
+
+cdef struct rx_predicted:            # an FPDU that is expected
+    uint64_t to
+    uint32_t stag
+    uint32_t payload
+    uint32_t gap                     # octets of the trailer before it and of its header
+    int iov                          # index of the gap in rx_target.iov
+
+cdef struct rx_plan:
+    rx_predicted fpdus[PREDICTED_MAX]
+    uint32_t count
+    uint32_t size                    # octets of all of them, gaps included
+    uint32_t trailer                 # of the last one
+    bint ends                        # with the last one the message, or the sink, ends
+    uint8_t gaps[PREDICTED_MAX][GAP_MAX]
+
+
+cdef bint rx_expect(rx_target *target, rx_plan *plan, uint32_t stag, uint64_t to, uint32_t payload) noexcept nogil:
+    """One FPDU more; the caller adds its target. False: the plan is full."""
+    cdef rx_predicted *fpdu = &plan.fpdus[plan.count]
+    if plan.count == PREDICTED_MAX or plan.size >= PREDICTED_BYTES or target.niov + MAX_SGE + 2 > RX_IOVECS:
+        return False
+    fpdu.stag = stag
+    fpdu.to = to
+    fpdu.payload = payload
+    fpdu.gap = plan.trailer + TAGGED_HEADER
+    fpdu.iov = target.niov
+    target.iov[target.niov].iov_base = plan.gaps[plan.count]
+    target.iov[target.niov].iov_len = fpdu.gap
+    target.niov += 1
+    plan.size += fpdu.gap + payload
+    plan.trailer = fpdu_pad(TAGGED_HEADER - 2 + payload) + 4
+    plan.count += 1
+    return True
+
+
+cdef void rx_predict(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nogil:
+    """Plans what is expected behind the open FPDU, whose target rx_aim has set."""
+    cdef uint32_t full = qp.rx_header.payload
+    cdef uint32_t read, offset, payload
+    cdef uint64_t to, end
+    cdef soft_swqe *swqe
+    cdef soft_mr *mr
+    cdef const ibv_sge *sges
+    cdef int niov
+    plan.count = 0
+    plan.size = 0
+    plan.trailer = qp.rx_trailer
+    plan.ends = qp.rx_header.last
+    if qp.rx_header.last:
+        full = qp.rx_segment
+    if qp.crc or not qp.rx_header.tagged or full < PREDICTED_MIN:
+        return
+    if qp.rx_header.opcode == OP_WRITE:
+        mr = target.regions[0]
+        if qp.rx_header.last or not mr.access & SOFT_ACCESS_SCRATCH:
+            return
+        to = qp.rx_to + qp.rx_left
+        end = <uint64_t> mr.ibv.addr + mr.ibv.length
+        while to < end:
+            payload = full if end - to > full else <uint32_t> (end - to)
+            if not rx_expect(target, plan, mr.ibv.lkey, to, payload):
+                return
+            target.iov[target.niov].iov_base = <void *> to
+            target.iov[target.niov].iov_len = payload
+            target.niov += 1
+            to += payload
+        plan.ends = True
+        return
+    read = qp.reads_done
+    swqe = rx_read_head(qp)
+    offset = swqe.received + qp.rx_left
+    while True:
+        while offset == swqe.length:
+            read += 1
+            if read == qp.cursor.reads:
+                plan.ends = True
+                return
+            swqe = &qp.sq[qp.reads[read % MAX_READS] & qp.sq_mask]
+            offset = 0
+            if swqe.length == 0:
+                plan.ends = True
+                return
+        payload = full if swqe.length - offset > full else swqe.length - offset
+        sges = qp.sq_sges + (qp.reads[read % MAX_READS] & qp.sq_mask) * qp.cap.max_send_sge
+        niov = target.niov
+        if not rx_expect(target, plan, sges[0].lkey, sges[0].addr + offset, payload):
+            plan.ends = False
+            return
+        if not rx_scatter(qp, target, sges, swqe.num_sge, offset, payload):
+            # Nothing is placed there; the fault shows when its turn comes.
+            target.niov = niov
+            plan.count -= 1
+            plan.size -= plan.fpdus[plan.count].gap + payload
+            plan.trailer = plan.fpdus[plan.count].gap - TAGGED_HEADER
+            plan.ends = False
+            return
+        offset += payload
+
+
+cdef bint rx_replay(soft_qp *qp, const rx_target *target, int index, size_t skip, uint32_t left) noexcept nogil:
+    """Parses `left` received octets, from `skip` in iov[index] on, that do not lie where they belong.
+
+    False: the queue pair is in error.
+    """
+    cdef uint8_t small[REPLAY_SMALL]
+    cdef uint8_t *octets = small
+    cdef uint32_t at = 0
+    cdef uint32_t n
+    cdef bint whole = True
+    if left > REPLAY_SMALL:
+        octets = <uint8_t *> malloc(left)
+        if octets == NULL:
+            rx_fail(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0)
+            return False
+    while at < left:
+        n = left - at
+        if n > target.iov[index].iov_len - skip:
+            n = <uint32_t> (target.iov[index].iov_len - skip)
+        memcpy(octets + at, <const uint8_t *> target.iov[index].iov_base + skip, n)
+        at += n
+        skip = 0
+        index += 1
+    at = 0
+    while whole and at < left:
+        n = qp.rx_end - qp.rx_start
+        memmove(qp.rx_buffer, qp.rx_buffer + qp.rx_start, n)
+        qp.rx_start = 0
+        qp.rx_end = n
+        n = left - at
+        if n > qp.rx_capacity - qp.rx_end:
+            n = qp.rx_capacity - qp.rx_end
+        memcpy(qp.rx_buffer + qp.rx_end, octets + at, n)
+        qp.rx_end += n
+        at += n
+        whole = rx_parse(qp)
+    if octets != small:
+        free(octets)
+    return whole
+
+
+cdef bint rx_predicted_came(soft_qp *qp, const rx_target *target, const rx_plan *plan, uint32_t left) noexcept nogil:
+    """Takes in `left` octets that came behind the payload of the open FPDU. False: the queue pair is in error."""
+    cdef const rx_predicted *fpdu
+    cdef ddp_header header
+    cdef const uint8_t *octets
+    cdef uint32_t i, trailer, placed
+    cdef size_t skip
+    cdef int index
+    for i in range(plan.count):
+        if left == 0:
+            return True
+        fpdu = &plan.fpdus[i]
+        octets = plan.gaps[i]
+        trailer = fpdu.gap - TAGGED_HEADER
+        if (left < fpdu.gap or get_header(octets + trailer, TAGGED_HEADER, &header) != 1 or not header.tagged
+                or header.opcode != qp.rx_header.opcode or header.stag != fpdu.stag or header.to != fpdu.to):
+            return rx_replay(qp, target, fpdu.iov, 0, left)
+        if not rx_finish(qp):
+            return False
+        qp.rx_header = header
+        memset(qp.rx_raw, 0, sizeof(qp.rx_raw))
+        memcpy(qp.rx_raw, octets + trailer, TAGGED_HEADER)
+        if not rx_check(qp, qp.rx_raw) or not rx_begin(qp):
+            return False
+        qp.rx_state = RX_PAYLOAD
+        qp.rx_trailer = fpdu_size(header.ulpdu) - TAGGED_HEADER - header.payload
+        left -= fpdu.gap
+        placed = left if left < fpdu.payload else fpdu.payload
+        if placed > header.payload:
+            placed = header.payload
+        rx_advance(qp, placed)
+        left -= placed
+        if qp.rx_left == 0:
+            qp.rx_state = RX_TRAILER
+        if header.payload != fpdu.payload:
+            # What follows lies from there on, maybe in several elements of a list.
+            index = fpdu.iov + 1
+            skip = placed
+            while left and skip >= target.iov[index].iov_len:
+                skip -= target.iov[index].iov_len
+                index += 1
+            return left == 0 or rx_replay(qp, target, index, skip, left)
+    qp.rx_end += left
+    return rx_parse(qp)

@@ -1,0 +1,210 @@
+"""Many FPDUs in one reception: what is not where it was expected must end where it belongs, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from verbs_ends import (
+    ALL,
+    PATIENCE,
+    End,
+    Peer,
+    completions,
+    fpdu,
+    raw_initiator,
+    raw_responder,
+    send,
+    statuses,
+    tagged,
+    until,
+)
+
+from rmemcached.verbs import MR, Access, Opcode, SendWR, State, Status
+
+SIZE = 1 << 17
+FILL = 0xEE
+
+
+def deliver(peer: Peer, end: End, stream: bytes, cuts: list[int]) -> None:
+    """Sends the pieces between the cuts; each is all received, or the stream broken, before the next is sent."""
+    start = end.qp.counters()["rx_bytes"]
+    for first, last in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        peer.sock.settimeout(PATIENCE)
+        try:
+            peer.sock.sendall(stream[first:last])
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        peer.sock.settimeout(0)
+        until(lambda upto=last: end.qp.counters()["rx_bytes"] - start >= upto or end.qp.state == State.ERR, end)
+
+
+def reads(end: End, peer: Peer, sinks: list[list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    """Posts a READ for each list of (offset, length); the (address, length) of each sink."""
+    wrs = [
+        SendWR(Opcode.RDMA_READ, [end.mr.sge(*part) for part in parts], wr_id=n, remote_addr=1, rkey=2)
+        for n, parts in enumerate(sinks)
+    ]
+    end.qp.post_send(*wrs)
+    for _ in sinks:
+        assert peer.recv_fpdu()[2:4] == b"\x41\x41"
+    return [(end.mr.addr + parts[0][0], sum(length for _, length in parts)) for parts in sinks]
+
+
+def segmented(opcode: int, stag: int, to: int, data: bytes, sizes: list[int]) -> list[bytes]:
+    """The segments of one message; the last of `sizes` is repeated."""
+    segments = []
+    at = 0
+    while at < len(data) or not segments:
+        size = sizes[min(len(segments), len(sizes) - 1)]
+        segments.append(tagged(opcode, stag, to + at, data[at : at + size], last=at + size >= len(data)))
+        at += size
+    return segments
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[1000], [4096], [600, 600, 700], [3000, 512], [512, 3000], [1024, 1, 1024], [9000, 100], [1 << 15]],
+    ids=str,
+)
+def test_read_responses_of_any_segmentation(sizes: list[int]) -> None:
+    """Three READs, one of them of three elements, answered as regularly or not as it may be."""
+    for pieces in (1, 2, 7):
+        with End(SIZE) as end:
+            peer, _ = raw_responder(end, crc=False)
+            sinks = [[(0, 20000)], [(40000, 5000), (30000, 10), (50000, 15000)], [(70000, 1)], [(70001, 30001)]]
+            places = reads(end, peer, sinks)
+            datas = [os.urandom(length) for _, length in places]
+            segments = []
+            for (to, _), data in zip(places, datas, strict=True):
+                segments += segmented(2, end.mr.rkey, to, data, sizes)
+            stream = b"".join(fpdu(segment, False) for segment in segments) + fpdu(send(b"behind"), False)
+            end.qp.post_recv((99, [end.mr.sge(110000, 100)]))
+            chance = random.Random(pieces)
+            deliver(peer, end, stream, sorted(chance.sample(range(1, len(stream)), pieces - 1)))
+            found = completions(end, 5)
+            assert [(wc.wr_id, wc.status) for wc in found] == [(n, Status.SUCCESS) for n in (0, 1, 2, 3, 99)]
+            for parts, data in zip(sinks, datas, strict=True):
+                got = b"".join(bytes(end.buffer[at : at + length]) for at, length in parts)
+                assert got == data
+            assert end.buffer[110000:110006] == b"behind"
+            peer.close()
+
+
+def test_read_responses_cut_at_every_octet() -> None:
+    with End(SIZE) as end:
+        peer, _ = raw_responder(end, crc=False)
+        cut = 1
+        length = 0
+        while cut <= length or not length:
+            ((to, _),) = reads(end, peer, [[(0, 1700)]])
+            data = os.urandom(1700)
+            stream = b"".join(fpdu(s, False) for s in segmented(2, end.mr.rkey, to, data, [600, 600, 500]))
+            length = len(stream)
+            deliver(peer, end, stream, [cut] if cut < length else [])
+            assert statuses(completions(end, 1)) == [Status.SUCCESS]
+            assert end.buffer[:1700] == data
+            cut += 1 if cut < 20 or 610 < cut < 650 or cut > length - 30 else 41
+        peer.close()
+
+
+@pytest.mark.parametrize("scratch", [False, True])
+def test_writes_touch_what_they_cover(scratch: bool) -> None:
+    """WRITEs of changing sizes and places, SENDs between them. Only with SCRATCH may anything behind a WRITE change."""
+    chance = random.Random(5)
+    with End(SIZE, ALL | Access.SCRATCH if scratch else ALL) as end:
+        inbox = bytearray(4096)
+        region = MR(end.pd, inbox, ALL)
+        peer, _ = raw_initiator(end, crc=False)
+        sends = 0
+        for _ in range(40):
+            end.buffer[:] = bytes([FILL]) * SIZE
+            image: list[int | None] = [FILL] * SIZE
+            frames = []
+            to = messages = 0
+            texts = []
+            for _message in range(chance.randrange(1, 5)):
+                data = chance.randbytes(chance.randrange(1, 20000))
+                if chance.random() < 0.5:
+                    to = chance.randrange(0, 90000)
+                if scratch:
+                    image[to:] = [None] * (SIZE - to)
+                image[to : to + len(data)] = data
+                sizes = chance.choice([[700], [4000], [512, 513, 2000], [2000, 600], [1 << 15]])
+                frames += segmented(0, end.mr.rkey, end.mr.addr + to, data, sizes)
+                to = (to + len(data)) % 90000
+                messages += 1
+                if chance.random() < 0.5:
+                    sends += 1
+                    texts.append(chance.randbytes(chance.choice([0, 5, 100, 900])))
+                    end.qp.post_recv((sends, [region.sge(1000 * len(texts) - 1000, 1000)]))
+                    frames.append(send(texts[-1], sends))
+            stream = b"".join(fpdu(frame, False) for frame in frames)
+            served = end.qp.counters()["writes_served"]
+            deliver(peer, end, stream, sorted(chance.sample(range(1, len(stream)), chance.randrange(3))))
+            assert end.qp.counters()["writes_served"] == served + messages
+            for n, (wc, text) in enumerate(zip(completions(end, len(texts)), texts, strict=True)):
+                assert wc.byte_len == len(text)
+                assert inbox[1000 * n : 1000 * n + len(text)] == text
+            assert all(want is None or want == got for want, got in zip(image, end.buffer, strict=True))
+        peer.close()
+
+
+def outcome(kind: str, change: tuple[int, int], at_once: bool) -> tuple[object, ...]:
+    """What becomes of a message of three segments when one octet of the second one's header is another."""
+    with End(SIZE, ALL | Access.SCRATCH) as end:
+        data = bytes(range(250)) * 12
+        if kind == "READ":
+            peer, _ = raw_responder(end, crc=False)
+            reads(end, peer, [[(1000, 3000)], [(5000, 100)]])
+        else:
+            peer, _ = raw_initiator(end, crc=False)
+        end.qp.post_recv((7, [end.mr.sge(100000, 1000)]))
+        segments = segmented(2 if kind == "READ" else 0, end.mr.rkey, end.mr.addr + 1000, data, [1000])
+        frames = [bytearray(fpdu(segment, False)) for segment in segments]
+        octet, flip = change
+        frames[1][octet] ^= flip
+        stream = b"".join(frames)
+        deliver(peer, end, stream, [] if at_once else [len(frames[0]), len(frames[0]) + 16])
+        until(lambda: end.qp.counters()["rx_bytes"] >= len(stream) or end.qp.state == State.ERR, end)
+        terminate = b""
+        if end.qp.state == State.ERR:
+            terminate = peer.recv_fpdu()[:24]
+        found = [(wc.wr_id, wc.status) for wc in end.done]
+        beyond = bytes(end.buffer[:1000]) + bytes(end.buffer[4000:])
+        counters = {name: end.qp.counters()[name] for name in ("rx_fpdus", "writes_served", "reads", "recvs")}
+        peer.close()
+        return end.qp.state, terminate, found, beyond if kind == "READ" else beyond[:1000], counters
+
+
+@pytest.mark.parametrize("kind", ["READ", "WRITE"])
+def test_a_header_that_is_not_the_expected(kind: str) -> None:
+    """Every octet of it changed: the same end as when the frames come one by one, and nothing beyond the target."""
+    for octet in range(16):
+        for flip in (0x01, 0x40, 0x80):
+            change = octet, flip
+            one, other = outcome(kind, change, True), outcome(kind, change, False)
+            # Behind a wrong length keys and addresses, which are random, are taken for headers.
+            assert one[3] == other[3] and (octet < 2 or one == other), change
+
+
+def test_a_region_that_goes_away_while_responses_come() -> None:
+    with End(SIZE) as end:
+        peer, _ = raw_responder(end, crc=False)
+        other = MR(end.pd, bytearray(8000), ALL)
+        wrs = [
+            SendWR(Opcode.RDMA_READ, [mr.sge(0, 8000)], wr_id=n, remote_addr=1, rkey=2)
+            for n, mr in enumerate((end.mr, other))
+        ]
+        end.qp.post_send(*wrs)
+        peer.recv_fpdu()
+        peer.recv_fpdu()
+        keys = [(mr.rkey, mr.addr) for mr in (end.mr, other)]
+        other.close()
+        data = os.urandom(8000)
+        segments = [segment for key, to in keys for segment in segmented(2, key, to, data, [1000])]
+        deliver(peer, end, b"".join(fpdu(segment, False) for segment in segments), [])
+        assert statuses(completions(end, 2)) == [Status.SUCCESS, Status.LOC_PROT_ERR]
+        assert end.buffer[:8000] == data
+        peer.close()
