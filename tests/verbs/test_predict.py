@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 
@@ -32,10 +33,8 @@ def deliver(peer: Peer, end: End, stream: bytes, cuts: list[int]) -> None:
     start = end.qp.counters()["rx_bytes"]
     for first, last in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         peer.sock.settimeout(PATIENCE)
-        try:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             peer.sock.sendall(stream[first:last])
-        except (BrokenPipeError, ConnectionResetError):
-            pass
         peer.sock.settimeout(0)
         until(lambda upto=last: end.qp.counters()["rx_bytes"] - start >= upto or end.qp.state == State.ERR, end)
 
