@@ -808,7 +808,7 @@ cdef void rc_serve(rdma_conn *rc) noexcept nogil:
         if n < 0:
             rc_fail(rc, NULL, IBV_WC_SUCCESS)
             break
-        if n == 0 and (armed or rc.failed):
+        if n == 0 and rc.failed:
             break
         for i in range(n):
             index = <uint32_t>wc[i].wr_id
@@ -846,7 +846,10 @@ cdef void rc_serve(rdma_conn *rc) noexcept nogil:
             release_deferred(rc)
             return_credits(rc)
         ring_doorbell(rc)
-        if n < POLL_BATCH and not armed:
+        if n < POLL_BATCH:
+            if armed:
+                # The queue was empty, and what has come since makes an event.
+                break
             # What completes from here on makes an event; what did before is found by the next poll.
             ibv_req_notify_cq(rc.cq, 0)
             armed = True

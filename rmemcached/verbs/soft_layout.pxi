@@ -95,7 +95,6 @@ cdef struct soft_domain:
     int event_fd                     # readable while events are pending; -1 without a channel
     bint watched                     # streams are in the epoll set; without a channel only when there is need
     bint blocking                    # get_cq_event last saw the descriptor without O_NONBLOCK; a hint
-    bint drained                     # no stream had more when progress was last made; a hint
     soft_link *links
     uint32_t nlinks
     bint shm                         # of soft_shm; then, guarded by progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+from functools import partial
 
 import pytest
 from verbs_ends import (
@@ -28,6 +29,10 @@ SIZE = 1 << 17
 FILL = 0xEE
 
 
+def arrived(end: End, octets: int) -> bool:
+    return end.qp.counters()["rx_bytes"] >= octets or end.qp.state == State.ERR
+
+
 def deliver(peer: Peer, end: End, stream: bytes, cuts: list[int]) -> None:
     """Sends the pieces between the cuts; each is all received, or the stream broken, before the next is sent."""
     start = end.qp.counters()["rx_bytes"]
@@ -36,7 +41,7 @@ def deliver(peer: Peer, end: End, stream: bytes, cuts: list[int]) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             peer.sock.sendall(stream[first:last])
         peer.sock.settimeout(0)
-        until(lambda upto=last: end.qp.counters()["rx_bytes"] - start >= upto or end.qp.state == State.ERR, end)
+        until(partial(arrived, end, start + last), end)
 
 
 def reads(end: End, peer: Peer, sinks: list[list[tuple[int, int]]]) -> list[tuple[int, int]]:
@@ -53,7 +58,7 @@ def reads(end: End, peer: Peer, sinks: list[list[tuple[int, int]]]) -> list[tupl
 
 def segmented(opcode: int, stag: int, to: int, data: bytes, sizes: list[int]) -> list[bytes]:
     """The segments of one message; the last of `sizes` is repeated."""
-    segments = []
+    segments: list[bytes] = []
     at = 0
     while at < len(data) or not segments:
         size = sizes[min(len(segments), len(sizes) - 1)]
@@ -166,7 +171,6 @@ def outcome(kind: str, change: tuple[int, int], at_once: bool) -> tuple[object, 
         frames[1][octet] ^= flip
         stream = b"".join(frames)
         deliver(peer, end, stream, [] if at_once else [len(frames[0]), len(frames[0]) + 16])
-        until(lambda: end.qp.counters()["rx_bytes"] >= len(stream) or end.qp.state == State.ERR, end)
         terminate = b""
         if end.qp.state == State.ERR:
             terminate = peer.recv_fpdu()[:24]
