@@ -112,7 +112,6 @@ cdef extern from "<sys/socket.h>" nogil:
     int MSG_DONTWAIT
     int MSG_NOSIGNAL
     int MSG_TRUNC
-    int SOL_SOCKET
     int SO_INCOMING_CPU
     int SHUT_WR
     ssize_t recv(int fd, void *buf, size_t length, int flags) noexcept

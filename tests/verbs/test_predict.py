@@ -25,6 +25,8 @@ from verbs_ends import (
 
 from rmemcached.verbs import MR, Access, Opcode, SendWR, State, Status
 
+pytestmark = pytest.mark.once
+
 SIZE = 1 << 17
 FILL = 0xEE
 
