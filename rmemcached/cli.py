@@ -139,6 +139,7 @@ def serve(settings: Settings, action: Action) -> int:
 
     if settings.preallocate:
         check_large_pages()
+    settings.reserved_fds = reserved_descriptors(settings)
     server = Server(settings)
     # From the first moment in which somebody can see the daemon, its signals wait until it asks for them.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1))

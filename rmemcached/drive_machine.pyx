@@ -5,14 +5,15 @@ from libc.stdio cimport fprintf, stderr
 from libc.string cimport memcpy
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add
+from rmemcached.atomics cimport counter_add, relaxed_load
 from rmemcached.protocol.ascii cimport complete_nread_ascii, try_read_command_ascii
 from rmemcached.protocol.binary cimport PROTOCOL_BINARY_REQ, complete_nread_binary, try_read_command_binary
 from rmemcached.protocol.conn cimport (
     WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot,
-    binary_prot, conn, conn_logs, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_parse_cmd,
-    conn_payload_iov, conn_payload_received, conn_rdma_read, conn_read, conn_swallow, conn_waiting, conn_want,
-    conn_watch, negotiating_prot,
+    binary_prot, conn, conn_charge, conn_closing, conn_logs, conn_mwrite, conn_new_cmd, conn_nread,
+    conn_output_full, conn_parse_cmd, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_read,
+    conn_state_name, conn_states, conn_swallow, conn_waiting, conn_want, conn_watch, negotiating_prot,
+    resp_rollback,
 )
 
 
@@ -47,30 +48,52 @@ cdef inline bint try_read_command(conn *c) noexcept nogil:
     return try_read_command_binary(c)
 
 
+cdef void log_state(const conn *c, conn_states was) noexcept nogil:
+    fprintf(stderr, b"%d: going from %s to %s\n", c.sfd, conn_state_name(was), conn_state_name(c.state))
+
+
 cdef conn_want drive_machine(conn *c) noexcept nogil:
     """Does as many of the commands in the input as reqs_per_event and the output's bounds allow. What it returns holds
     for the state the connection is in then: calling again without having supplied it returns the same."""
     cdef size_t n
+    cdef conn_states was = c.state
+    cdef bint logs = relaxed_load(&c.thread.hooks.verbose) > 2
+    cdef bint waited = True      # for the input that is there now
     c.reqs_left = c.thread.reqs_per_event
     c.thread.cur_sfd = c.sfd
+    if c.npending == 0:
+        c.charged = 0
     while True:
+        if logs and c.state != was:
+            log_state(c, was)
+            was = c.state
         if c.state == conn_parse_cmd:
             if try_read_command(c):
                 c.reqs_left -= 1
+                if not conn_charge(c):
+                    # As in memcached, what is waiting is not sent.
+                    if not c.remote_ok:
+                        resp_rollback(c, NULL, 0)
+                    c.state = conn_closing
             elif c.state == conn_parse_cmd:
                 c.state = conn_waiting
-                return WANT_INPUT
         elif c.state == conn_new_cmd:
             if conn_output_full(c):
                 c.state = conn_mwrite
             elif c.rbytes == 0:
                 c.state = conn_waiting
-                return WANT_INPUT
             elif c.reqs_left == 0:
                 counter_add(&c.thread.stats.conn_yields, 1)
                 return WANT_YIELD
             else:
                 c.state = conn_parse_cmd
+        elif c.state == conn_waiting:
+            waited = False
+            c.state = conn_read
+        elif c.state == conn_read:
+            if c.rbytes == 0 or not waited:
+                return WANT_INPUT
+            c.state = conn_parse_cmd
         elif c.state == conn_nread:
             copy_payload(c)
             if c.rlbytes:
@@ -79,12 +102,6 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
                 complete_nread_binary(c)
             else:
                 complete_nread_ascii(c)
-        elif c.state == conn_waiting:
-            if c.rbytes == 0:
-                return WANT_INPUT
-            c.state = conn_read
-        elif c.state == conn_read:
-            c.state = conn_parse_cmd
         elif c.state == conn_swallow:
             n = c.sbytes if c.sbytes < c.rbytes else c.rbytes
             c.rcurr += n

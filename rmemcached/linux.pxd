@@ -112,6 +112,7 @@ cdef extern from "<sys/socket.h>" nogil:
         SOL_SOCKET
         SO_REUSEADDR
         SO_KEEPALIVE
+        SO_INCOMING_NAPI_ID
         MSG_NOSIGNAL
         MSG_DONTWAIT
     ctypedef unsigned int socklen_t
@@ -132,6 +133,8 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t recvfrom(int fd, void *buf, size_t n, int flags, sockaddr *addr, socklen_t *addrlen)
     ssize_t send(int fd, const void *buf, size_t n, int flags)
     ssize_t sendmsg(int fd, const msghdr *message, int flags)
+    int listen(int fd, int backlog)
+    int getsockopt(int fd, int level, int optname, void *optval, socklen_t *optlen)
     int setsockopt(int fd, int level, int optname, const void *optval, socklen_t optlen)
     int getsockname(int fd, sockaddr *addr, socklen_t *addrlen)
 

@@ -60,6 +60,8 @@ cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil
 cdef rdma_conn *rdma_exchange(rdma_thread **threads, unsigned int count, void *owner, int sfd, bint has_one,
                               const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
 cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil
+# Store time of the last command that any of its streams did.
+cdef uint32_t rdma_conn_last_cmd(rdma_conn *rc) noexcept nogil
 
 # `received` octets were read from fd, which begin like an MPA request. 0: more are needed; 1: fd now belongs to a queue
 # pair; -1: refused, the caller closes fd. Any thread. dev's transport is TRANSPORT_SOFT_IW.

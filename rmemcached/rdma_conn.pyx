@@ -181,6 +181,7 @@ cdef struct rdma_conn:
     bint ready
     bint failed
     bint yielding                        # in t.yielded
+    uint32_t last_cmd_time               # of its streams
     const char *failure                  # which operation, for the error line; NULL: the peer went away
     ibv_wc_status failure_status
     uint8_t token[RDMA_TOKEN_LENGTH]
@@ -604,6 +605,7 @@ cdef void stream_run(rdma_stream *st) noexcept nogil:
         if st.reads or not stream_flush(st):
             return
         want = rc.t.dev.drive(&st.c)
+        rc.last_cmd_time = st.c.last_cmd_time
         if want == WANT_REMOTE_PAYLOAD:
             # Replies that came before it need not wait for the READ.
             stream_flush(st)
@@ -1016,6 +1018,10 @@ cdef void add_counters(soft_qp_counters *total, const soft_qp_counters *more) no
     cdef size_t i
     for i in range(sizeof(soft_qp_counters) // sizeof(uint64_t)):
         (<uint64_t *>total)[i] += (<const uint64_t *>more)[i]
+
+
+cdef uint32_t rdma_conn_last_cmd(rdma_conn *rc) noexcept nogil:
+    return rc.last_cmd_time
 
 
 cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil:

@@ -26,6 +26,8 @@ class Settings:
     threads: int = 4
     max_bytes: int = 64 * MEGABYTE
     max_connections: int = 1024
+    reserved_fds: int = 0
+    """Descriptors that the daemon needs besides connections'."""
     maxconns_fast: bool = True
     """Refuse connections beyond max_connections with an error; else they wait in the kernel's queue."""
     idle_timeout: int = 0

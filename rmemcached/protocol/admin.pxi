@@ -15,6 +15,18 @@ cdef void process_verbosity_command(conn *c, token *t, int n) noexcept nogil:
     out_line(c, b"OK\r\n", 4)
 
 
+cdef void process_shutdown_command(conn *c, token *t, int n) noexcept nogil:
+    """shutdown [graceful]"""
+    cdef const conn_hooks *hooks = c.thread.hooks
+    if hooks.shutdown == NULL:
+        out_string(c, b"SERVER_ERROR: shutdown not enabled")
+    elif n > 2 or (n == 2 and not token_is(&t[1], b"graceful", 8)):
+        out_string(c, b"CLIENT_ERROR invalid shutdown mode")
+    else:
+        conn_set_state(c, conn_closing)
+        hooks.shutdown(hooks.arg, n == 2)
+
+
 cdef void process_debugtime_command(conn *c, token *t, int n) noexcept nogil:
     """debugtime p|r|<seconds>: stops the clock, lets it go on, moves it."""
     cdef int64_t seconds

@@ -6,24 +6,27 @@ from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen, strncmp
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add, relaxed_load
+from rmemcached.atomics cimport counter_add, relaxed_load, relaxed_store
 from rmemcached.logger cimport (
     LOG_CONNEVENTS, LOG_DELETIONS, LOG_EVICTIONS, LOG_FETCHERS, LOG_MUTATIONS, LOG_PROXYEVENTS, LOG_PROXYREQS,
     LOG_PROXYUSER, LOG_RAWCMDS, LOG_SYSEVENTS, LOG_TYPE_DELETE, LOG_TYPE_META_DELETE, NORMAL_CLOSE, log_delete_cmd,
     log_deletion, log_item_store, log_wants,
 )
 from rmemcached.protocol.conn cimport (
-    LEND_OK, LEND_TOO_MANY, LINE_MAX_LENGTH, MEMCACHED_VERSION, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_SKIP, MGET_TOUCH,
-    RESP_COPY_MAX, WRITE_BUFFER_SIZE, conn, conn_closing, conn_hooks, conn_log, conn_logs, conn_mwrite, conn_new_cmd,
-    conn_nread, conn_output_full, conn_rdma_read, conn_set_state, conn_swallow, conn_watch, lend_result, mc_resp,
-    out_errstring, out_line, out_string, overused, remote_buf, resp_add, resp_rollback, resp_start, resp_text, stat_buf,
-    stat_end, stat_reply, thread_stats,
+    AUTH_LINE, LEND_OK, LEND_TOO_MANY, LINE_MAX_LENGTH, MEMCACHED_VERSION, MGET_ACTIVE, MGET_CAS, MGET_HIT,
+    MGET_OOM, MGET_SKIP, MGET_TOUCH, RESP_COPY_MAX, WRITE_BUFFER_SIZE, conn, conn_charge, conn_closing, conn_hooks,
+    conn_log, conn_logs, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_rdma_read, conn_set_state,
+    conn_swallow, conn_watch, lend_result, mc_resp, out_errstring, out_line, out_string, overused, remote_buf,
+    resp_add, resp_rollback, resp_start, resp_text, stat_buf, stat_end, stat_reply, text_reply, thread_stats,
 )
 from rmemcached.protocol.parse cimport (
     LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_exptime, parse_flags, parse_hex, parse_i32,
     parse_i64, parse_u32, parse_u64, token, token_is, tokenize,
 )
 from rmemcached.protocol.dump cimport DUMP_MG, DUMP_META, dump_kind
+from rmemcached.protocol.stats_prefix cimport (
+    stats_prefix_dump, stats_prefix_record_delete, stats_prefix_record_get, stats_prefix_record_set,
+)
 from rmemcached.store.store cimport (
     CRAWLER_BADCLASS, CRAWLER_NOTSTARTED, CRAWLER_OK, CRAWLER_RUNNING, DELTA_ITEM_CAS_MISMATCH, EXISTS,
     INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, ITEM_FETCHED, ITEM_KEY_BINARY, ITEM_LINKED, ITEM_STALE, ITEM_TOKEN_SENT,
@@ -132,6 +135,7 @@ cdef bint get_key(conn *c, const char *key, size_t nkey) noexcept nogil:
     if it != NULL and overused(it):
         item_remove(s, it)
         it = NULL
+    stats_prefix_record_get(c.thread.prefixes, key, nkey, it != NULL)
     if it == NULL:
         if c.mget & MGET_TOUCH:
             counter_add(&stats.touch_misses, 1)
@@ -182,6 +186,9 @@ cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole) n
             space = end
         if space - p > KEY_MAX_LENGTH:
             return NULL
+        if not conn_charge(c):
+            c.mget |= MGET_OOM
+            return NULL
         if not get_key(c, p, <size_t>(space - p)):
             return NULL
         p = space
@@ -207,8 +214,12 @@ cdef void get_end(conn *c) noexcept nogil:
 
 
 cdef void get_failed(conn *c) noexcept nogil:
+    if c.mget & MGET_OOM:
+        c.mget &= ~<int>MGET_OOM
+        c.charged = 0
+        out_string(c, b"SERVER_ERROR out of memory writing get response")
     # memcached sends this line with one line end too many; clients have seen both for years.
-    if c.state != conn_closing:
+    elif c.state != conn_closing:
         out_line(c, b"CLIENT_ERROR bad command line format\r\n\r\n", 40)
 
 
@@ -232,9 +243,9 @@ cdef void process_get_command(conn *c, const char *p, const char *end, uint8_t f
         c.rcurr = <char *>stop
         conn_set_state(c, conn_mwrite)
     else:
-        c.mget = 0
         resp_rollback(c, mark, mark_bytes)
         get_failed(c)
+        c.mget = 0
 
 
 cdef void process_gat_command(conn *c, const char *p, const char *end, uint8_t flags) noexcept nogil:
@@ -321,6 +332,7 @@ cdef void process_update_command(conn *c, token *t, int n, store_op op) noexcept
         out_string(c, BAD_FORMAT)
         swallow(c, <size_t>length + 2)
         return
+    stats_prefix_record_set(c.thread.prefixes, t[1].value, t[1].length)
     it = item_alloc(s, t[1].value, t[1].length, flags, expiry(s, exptime), <size_t>length + 2)
     if it == NULL:
         error = alloc_error(c, op, t[1].value, t[1].length, flags, <size_t>length + 2, op == NREAD_SET)
@@ -401,6 +413,7 @@ cdef void process_delete_command(conn *c, token *t, int n) noexcept nogil:
     if t[1].length > KEY_MAX_LENGTH:
         out_string(c, BAD_FORMAT)
         return
+    stats_prefix_record_delete(c.thread.prefixes, t[1].value, t[1].length)
     it = item_get_locked(s, t[1].value, t[1].length, False, &hv)
     if it != NULL:
         counter_add(&c.thread.stats.slab[ITEM_clsid(it)].delete_hits, 1)
@@ -499,29 +512,10 @@ include "admin.pxi"
 include "admin_watch.pxi"
 include "admin_slabs.pxi"
 include "admin_lru.pxi"
+include "auth.pxi"
 
 
-cdef void process_stats_command(conn *c, const char *p, const char *end) noexcept nogil:
-    """The hook gets what follows the word stats, without the spaces around it."""
-    cdef const conn_hooks *hooks = c.thread.hooks
-    cdef stat_buf out
-    cdef int known
-    while p < end and p[0] == c' ':
-        p += 1
-    while end > p and (end - 1)[0] == c' ':
-        end -= 1
-    memset(&out, 0, sizeof(out))
-    known = hooks.stats(hooks.arg, c, p, <size_t>(end - p), &out)
-    if known != 0:
-        free(out.data)
-        if known > 0:
-            out_line(c, b"RESET\r\n", 7)
-        else:
-            out_line(c, b"ERROR\r\n", 7)
-        return
-    stat_end(&out)
-    if not stat_reply(c, &out):
-        out_string(c, b"SERVER_ERROR out of memory writing stats")
+include "admin_stats.pxi"
 
 
 cdef void process_exchange(conn *c, const char *line, const char *end) noexcept nogil:
@@ -561,7 +555,7 @@ cdef void process_other_command(conn *c, const char *line, const char *end) noex
             process_lru_command(c, t, n)
             return
         if token_is(&t[0], b"shutdown", 8):
-            out_string(c, b"SERVER_ERROR: shutdown not enabled")
+            process_shutdown_command(c, t, n)
             return
         if token_is(&t[0], b"slabs", 5):
             process_slabs_command(c, t, n)
@@ -651,7 +645,7 @@ cdef void process_command_ascii(conn *c, const char *line, const char *end, size
             process_touch_command(c, t, n)
             return
         if word(line, b"stats", 5):
-            process_stats_command(c, line + 5, end)
+            process_stats_command(c, t, tokenize(line, end, t))
             return
     elif command == 6:
         if word(line, b"delete", 6):
@@ -686,6 +680,8 @@ cdef bint try_read_command_ascii(conn *c) noexcept nogil:
     cdef size_t length
     if c.mget:
         return resume_get(c)
+    if c.auth_wanted:
+        return try_read_command_asciiauth(c)
     newline = <char *>memchr(line, c'\n', c.rbytes)
     if newline == NULL:
         if c.rbytes <= LINE_MAX_LENGTH:

@@ -12,6 +12,7 @@ from posix.uio cimport iovec
 from rmemcached.atomics cimport counter_add, relaxed_load
 from rmemcached.logger cimport close_reasons, logger
 from rmemcached.protocol.dump cimport dump_kind
+from rmemcached.protocol.stats_prefix cimport stats_prefixes
 from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, crawler_result_type, item, store
 
 cdef extern from *:
@@ -27,8 +28,8 @@ cdef struct mc_resp
 
 cdef enum conn_states:       # memcached's names, where it has them
     conn_new_cmd             # prepare for the next command
-    conn_waiting             # wants input
-    conn_read                # input has arrived
+    conn_waiting             # has done all the input there was
+    conn_read                # waits for input, or has got it
     conn_parse_cmd           # try to parse a command out of the input
     conn_nread               # an item's payload arrives with the input stream
     conn_rdma_read           # an item's payload is being fetched from the address the client named
@@ -60,6 +61,7 @@ cdef enum:
     MAX_FREE_RESPS = 4096    # per thread
     MSET_TOKENS_SIZE = 40    # an opaque of 1 + 32 bytes and the flags b, c, k, s
     REFCOUNT_LIMIT = 60000   # with so many references out an item is not handed out once more (refcount has 16 bits)
+    AUTH_LINE = -1           # conn.auth_wanted: the command line of an authentication
     LINE_MAX_LENGTH = 2048   # a command line (other than a multiget) that is longer than this ends the connection
 
 cdef struct remote_buf:      # memory of the client that it named in a request (`@addr:rkey[:length]`)
@@ -99,12 +101,16 @@ cdef struct thread_stats:
     uint64_t auth_errors
     uint64_t idle_kicks
     uint64_t response_obj_oom
-    uint64_t response_obj_count
     uint64_t read_buf_oom
     uint64_t store_too_large
     uint64_t store_no_memory
     slab_counters slab[MAX_NUMBER_OF_SLAB_CLASSES]
     uint64_t lru_hits[NUMBER_OF_QUEUES]     # gets that found an item, by ITEM_queue: get_hits, hits_to_hot, ...
+    # not counted but in use: `stats reset` leaves them alone
+    uint64_t response_obj_count
+    uint64_t response_obj_bytes  # those in reserve included
+    uint64_t read_buf_count      # of connections; each thread has one more
+    uint64_t read_buf_bytes
 
 # Output of a statistics function: appends "STAT name value\r\n" lines, or packets of the binary protocol, to a growing
 # buffer.
@@ -133,6 +139,11 @@ cdef struct conn_hooks:
     lend_result (*watch)(void *arg, conn *c, uint32_t eflags) noexcept nogil
     # lru_crawler metadump, mgdump: lends the connection to the crawler thread, which answers. NULL: there is none.
     crawler_result_type (*dump)(void *arg, conn *c, dump_kind kind, const char *classes, size_t length) noexcept nogil
+    # shutdown: graceful, or at once. NULL: not enabled.
+    void (*shutdown)(void *arg, bint graceful) noexcept nogil
+    # Whether a user has this password. NULL: connections need not authenticate.
+    bint (*authenticate)(void *arg, const char *user, size_t nuser, const char *password,
+                         size_t npassword) noexcept nogil
     # The verbosity command.
     void (*set_verbosity)(void *arg, int level) noexcept nogil
     uint64_t verbose         # atomic. From 2 on, command and reply lines are written to stderr
@@ -144,15 +155,19 @@ cdef enum mget_flags:
     MGET_TOUCH = 4
     MGET_HIT = 16            # the key before was found
     MGET_SKIP = 8            # the command has failed: the rest of its line is discarded
+    MGET_OOM = 16            # ... for want of memory
 
 # One worker thread, as its connections see it.
 cdef struct conn_thread:
     store *store
     const conn_hooks *hooks
     unsigned int reqs_per_event
+    uint64_t mem_limit       # bytes of read buffers and replies, at most; 0: no limit
     protocol binding_protocol    # of new connections
     bint cas_enabled
     bint flush_enabled
+    bint dump_enabled        # stats detail, stats cachedump, lru_crawler metadump and mgdump
+    stats_prefixes *prefixes  # shared by all workers; NULL: there is no server
     bint debug_commands      # debugtime and debugitem are answered
     item *debug_item_reffed  # what debugitem ref took last, for `debugitem unref reffed`
     bint watch_enabled
@@ -200,6 +215,7 @@ cdef struct conn:
     uint8_t opcode           # of the binary command being done
     uint32_t opaque          # of it, as it came
     size_t sbytes            # bytes to discard (conn_swallow)
+    int32_t auth_wanted      # 0: authenticated, or need not be; > 0: bytes of the token that is awaited; AUTH_LINE
     bint noreply             # of the command being done: nothing but a meta command's error is answered
     uint8_t mget             # mget_flags
     rel_time_t mget_exptime  # of a gat
@@ -207,6 +223,7 @@ cdef struct conn:
     uint8_t close_reason     # close_reasons
     bint remote_ok           # the engine can do RDMA READ and WRITE for this connection
     uint32_t eager           # values up to this many bytes travel in the stream even when a sink is named
+    unsigned int charged     # commands and keys since the output was empty; counted where there is a mem_limit
     unsigned int reqs_left   # commands that may still be done in this call of drive_machine
     bint datagram            # its input is one datagram, and each reply a message of its own
     unsigned int npending    # mc_resps in the list
@@ -218,11 +235,15 @@ cdef struct conn:
 cdef void conn_init(conn *c, conn_thread *thread) noexcept nogil
 cdef void conn_release(conn *c) noexcept nogil
 cdef void conn_thread_release(conn_thread *t) noexcept nogil
+cdef bint conn_memory(conn_thread *t, size_t more) noexcept nogil
 cdef mc_resp *resp_allocate(conn *c) noexcept nogil
 cdef void resp_rollback(conn *c, mc_resp *last, uint32_t wbytes) noexcept nogil
 cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil
 cdef void out_string(conn *c, const char *text) noexcept nogil
 cdef void out_errstring(conn *c, const char *text) noexcept nogil
+
+# As `stats conns` and -vvv show it.
+cdef const char *conn_state_name(conn_states state) noexcept nogil
 
 cdef inline bint conn_logs(const conn *c) noexcept nogil:
     """Whether commands and replies are written to stderr (-vv)."""
@@ -281,6 +302,17 @@ cdef inline void resp_add(mc_resp *resp, const char *end) noexcept nogil:
 cdef inline bint overused(item *it) noexcept nogil:
     return relaxed_load(&it.refcount) > REFCOUNT_LIMIT
 
+cdef inline bint conn_charge(conn *c) noexcept nogil:
+    """Charges a command or a key as one mc_resp, as memcached does. False: the memory limit is reached."""
+    cdef conn_thread *t = c.thread
+    if t.mem_limit == 0:
+        return True
+    c.charged += 1
+    if c.charged * sizeof(mc_resp) <= t.mem_limit:
+        return True
+    counter_add(&t.stats.response_obj_oom, 1)
+    return False
+
 cdef inline bint conn_output_full(conn *c) noexcept nogil:
     return c.npending >= MAX_PENDING_RESPS or c.pending_bytes >= MAX_PENDING_BYTES
 
@@ -299,3 +331,4 @@ cdef void stat_append_text(stat_buf *out, const char *name, const char *value) n
 cdef void stat_append_raw(stat_buf *out, const char *text, size_t length) noexcept nogil
 cdef void stat_end(stat_buf *out) noexcept nogil
 cdef bint stat_reply(conn *c, stat_buf *out) noexcept nogil
+cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil

@@ -1,6 +1,6 @@
 """Replies in order: filling them, handing their bytes to an engine, releasing what they held."""
 
-from libc.stdint cimport INT32_MAX, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport fprintf, snprintf, stderr
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset, strlen
@@ -50,18 +50,53 @@ cdef void conn_thread_release(conn_thread *t) noexcept nogil:
     while t.free_resps != NULL:
         resp = t.free_resps
         t.free_resps = resp.next
+        counter_add(&t.stats.response_obj_bytes, -<int64_t>sizeof(mc_resp))
         free(resp)
     t.nfree_resps = 0
+
+
+cdef const char *conn_state_name(conn_states state) noexcept nogil:
+    if state == conn_new_cmd:
+        return b"conn_new_cmd"
+    if state == conn_waiting:
+        return b"conn_waiting"
+    if state == conn_read:
+        return b"conn_read"
+    if state == conn_parse_cmd:
+        return b"conn_parse_cmd"
+    if state == conn_nread:
+        return b"conn_nread"
+    if state == conn_rdma_read:
+        return b"conn_rdma_read"
+    if state == conn_swallow:
+        return b"conn_swallow"
+    if state == conn_mwrite:
+        return b"conn_mwrite"
+    if state == conn_watch:
+        return b"conn_watch"
+    if state == conn_closing:
+        return b"conn_closing"
+    return b"conn_closed"
 
 
 # ---- replies ---------------------------------------------------------------------------------------------------------
 
 cdef mc_resp *resp_allocate(conn *c) noexcept nogil:
-    cdef mc_resp *resp = <mc_resp *>malloc(sizeof(mc_resp))
+    cdef conn_thread *t = c.thread
+    cdef mc_resp *resp = NULL
+    if conn_memory(t, sizeof(mc_resp)):
+        resp = <mc_resp *>malloc(sizeof(mc_resp))
     if resp == NULL:
-        counter_add(&c.thread.stats.response_obj_oom, 1)
+        counter_add(&t.stats.response_obj_oom, 1)
         conn_set_state(c, conn_closing)
+    else:
+        counter_add(&t.stats.response_obj_bytes, sizeof(mc_resp))
     return resp
+
+
+cdef bint conn_memory(conn_thread *t, size_t more) noexcept nogil:
+    """Whether the thread's share of read_buf_mem_limit has room for so many bytes."""
+    return t.mem_limit == 0 or t.stats.response_obj_bytes + t.stats.read_buf_bytes + more <= t.mem_limit
 
 
 cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil:
@@ -81,6 +116,7 @@ cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil:
         t.nfree_resps += 1
     else:
         free(resp)
+        counter_add(&t.stats.response_obj_bytes, -<int64_t>sizeof(mc_resp))
 
 
 cdef void resp_finish(conn *c, mc_resp *resp) noexcept nogil:
@@ -361,16 +397,24 @@ cdef void stat_end(stat_buf *out) noexcept nogil:
 
 cdef bint stat_reply(conn *c, stat_buf *out) noexcept nogil:
     """Answers with the text, which is freed when it has left. False: out of memory; nothing is answered."""
-    cdef mc_resp *resp
-    if out.failed or out.used > INT32_MAX:
+    if out.failed:
         free(out.data)
+        return False
+    return text_reply(c, out.data, out.used)
+
+
+cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil:
+    """The same for malloc'd text."""
+    cdef mc_resp *resp
+    if length > INT32_MAX:
+        free(text)
         return False
     resp = resp_start(c)
     if resp == NULL:
-        free(out.data)
+        free(text)
         return True
-    resp.owned = out.data
-    resp.wbytes = <uint32_t>out.used
+    resp.owned = text
+    resp.wbytes = <uint32_t>length
     resp.tosend = resp.wbytes
     c.pending_bytes += resp.wbytes
     conn_set_state(c, conn_new_cmd)

@@ -2,13 +2,18 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from rmemcached.logger cimport logger
-from rmemcached.protocol.conn cimport conn, conn_hooks, stat_buf
+from rmemcached.linux cimport pthread_mutex_t
+from rmemcached.logger cimport log_transport, logger
+from rmemcached.protocol.conn cimport conn_hooks, protocol
+from rmemcached.protocol.stats_prefix cimport stats_prefixes
 from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_device, rdma_limits
 from rmemcached.server.dumps cimport dumps
 from rmemcached.server.watchers cimport watchers
 from rmemcached.server.worker cimport worker
 from rmemcached.store.store cimport store
+
+cdef enum:
+    AUTH_ENTRIES = 8
 
 # What the command line said. Constant while the server runs.
 cdef struct settings:
@@ -16,6 +21,15 @@ cdef struct settings:
     int udpport                  # 0: no UDP
     int backlog
     uint32_t maxconns
+    bint maxconns_fast
+    unsigned int reserved_fds    # descriptors besides those of connections
+    unsigned int idle_timeout    # seconds; 0: none
+    unsigned int num_napi_ids
+    uint64_t read_buf_mem_limit  # bytes; 0: none
+    const char *binding_protocol
+    const char *auth_file        # NULL: no authentication
+    const char *hash_algorithm
+    bint dump_enabled
     unsigned int num_threads
     unsigned int num_threads_per_udp   # workers that serve one UDP socket
     unsigned int reqs_per_event
@@ -36,6 +50,17 @@ cdef struct settings:
     unsigned int hash_power
     bint rdma
     rdma_limits rdma_limits
+
+cdef struct listener:            # one listening socket, or a UDP one
+    int fd                       # the Python object's
+    log_transport transport
+    protocol prot                # spoken on what is accepted
+
+cdef struct auth_entry:          # a user of -Y; the bytes are in server.auth_data
+    const char *user
+    size_t nuser
+    const char *password
+    size_t npassword
 
 cdef struct server:
     settings settings
@@ -58,3 +83,20 @@ cdef struct server:
     uint64_t curr_connections    # atomic
     uint64_t total_connections   # atomic
     uint64_t rejected_connections  # atomic
+    uint64_t listen_disabled     # atomic: nothing is accepted at the moment
+    uint64_t listen_disabled_num         # atomic
+    uint64_t time_in_listen_disabled_us  # atomic
+    uint64_t unexpected_napi_ids         # atomic
+    uint64_t round_robin_fallback        # atomic
+    # the main thread's
+    listener *listeners          # nlisteners of them; constant while the workers run
+    unsigned int nlisteners
+    uint64_t disabled_at         # when listen_disabled was set, in microseconds
+    uint64_t disabled_with       # curr_connections then
+    unsigned int napi_known      # workers that have a napi_id
+    # under auth_lock
+    pthread_mutex_t auth_lock
+    char *auth_data
+    auth_entry auth_entries[AUTH_ENTRIES]
+    unsigned int nauth
+    stats_prefixes *prefixes

@@ -5,26 +5,32 @@ import resource
 import sys
 import time
 
+from rmemcached.server.authfile import AuthFileError
+from rmemcached.server.authfile import load as load_authfile
 from rmemcached.server.sockets import ServerError, open_listeners, write_port_file
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport fprintf, stderr
-from libc.stdlib cimport calloc, free
-from libc.string cimport memset, strerror, strlen
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset, strerror, strlen
 
-from rmemcached.atomics cimport fetch_add, fetch_sub, relaxed_load, relaxed_store, store_release
+from posix.unistd cimport getpid
+
+from rmemcached.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load, relaxed_store, store_release
 from rmemcached.drive_machine cimport drive_machine
 from rmemcached.linux cimport (
-    CLOCK_MONOTONIC, ECONNABORTED, EINTR, EMFILE, ENFILE, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLLIN, IPPROTO_TCP,
-    MSG_DONTWAIT, MSG_NOSIGNAL, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIG_BLOCK, SIG_SETMASK,
-    SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, SO_KEEPALIVE, TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, accept4, close,
-    epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno, itimerspec, pthread_join, pthread_sigmask, read, send,
-    setsockopt, sigaddset, sigemptyset, signalfd, signalfd_siginfo, sigset_t, sockaddr, socklen_t, timerfd_create,
-    timerfd_settime,
+    CLOCK_MONOTONIC, ECONNABORTED, EINTR, EMFILE, ENFILE, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD,
+    IPPROTO_TCP, MSG_DONTWAIT, MSG_NOSIGNAL, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP, SIGINT, SIGTERM, SIGUSR1,
+    SIG_BLOCK, SIG_SETMASK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, SO_INCOMING_NAPI_ID, SO_KEEPALIVE,
+    TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, accept4, clock_gettime, close, epoll_create1, epoll_ctl, epoll_event,
+    epoll_wait, errno, getsockopt, itimerspec, listen, pthread_join, pthread_mutex_init, pthread_mutex_lock,
+    pthread_mutex_unlock, pthread_sigmask, read, send, setsockopt, sigaddset, sigemptyset, signalfd,
+    signalfd_siginfo, sigset_t, sockaddr, socklen_t, timerfd_create, timerfd_settime, timespec,
 )
-from rmemcached.logger cimport LOG_LOCAL, LOG_TCP, log_peer, logger_create, logger_destroy
+from rmemcached.logger cimport LOG_LOCAL, LOG_TCP, LOG_UDP, log_peer, logger_create, logger_destroy
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, conn, lend_result, negotiating_prot, protocol
 from rmemcached.protocol.dump cimport dump_kind
+from rmemcached.protocol.stats_prefix cimport stats_prefix_create, stats_prefix_destroy
 from rmemcached.rdma_conn cimport (
     TRANSPORT_SOFT_IW, TRANSPORT_VERBS, rdma_device, rdma_device_add_extent, rdma_device_close, rdma_device_open,
     rdma_exchange, rdma_transport,
@@ -49,11 +55,12 @@ from rmemcached.verbs.verbs cimport verbs_provider
 
 cdef enum:
     LISTEN_EVENTS = 16
-    ACCEPT_RETRY_US = 10000      # pause of the listener when descriptors have run out
+    SIGNAL_EVENT = 1 << 30       # in epoll data, beside the indices of listeners
+    TIMER_EVENT = (1 << 30) + 1
 
 
-cdef extern from "<unistd.h>" nogil:
-    int usleep(unsigned int usec)
+cdef extern from "<signal.h>" nogil:
+    int kill(int pid, int sig)
 
 
 # ---- hooks that the protocol calls -----------------------------------------------------------------------------------
@@ -116,6 +123,36 @@ cdef void hook_verbosity(void *arg, int level) noexcept nogil:
     relaxed_store(&(<server *>arg).hooks.verbose, <uint64_t>level)
 
 
+cdef void hook_shutdown(void *arg, bint graceful) noexcept nogil:
+    # The main thread takes it, as it does when it comes from outside.
+    kill(getpid(), SIGUSR1 if graceful else SIGINT)
+
+
+cdef bint same_bytes(const char *a, const char *b, size_t length) noexcept nogil:
+    """memcmp that takes the same time wherever the difference is."""
+    cdef unsigned char difference = 0
+    cdef size_t i
+    for i in range(length):
+        difference |= <unsigned char>a[i] ^ <unsigned char>b[i]
+    return difference == 0
+
+
+cdef bint hook_authenticate(void *arg, const char *user, size_t nuser, const char *password,
+                            size_t npassword) noexcept nogil:
+    cdef server *s = <server *>arg
+    cdef bint found = False
+    cdef auth_entry *entry
+    cdef unsigned int i
+    pthread_mutex_lock(&s.auth_lock)
+    for i in range(s.nauth):
+        entry = &s.auth_entries[i]
+        if (entry.nuser == nuser and entry.npassword == npassword and same_bytes(entry.user, user, nuser)
+                and same_bytes(entry.password, password, npassword)):
+            found = True
+    pthread_mutex_unlock(&s.auth_lock)
+    return found
+
+
 cdef void extent_added(void *arg, void *addr, size_t length) noexcept nogil:
     """The store's arena grows: item memory must be registered before an item lies in it."""
     cdef server *s = <server *>arg
@@ -130,46 +167,7 @@ cdef void extent_added(void *arg, void *addr, size_t length) noexcept nogil:
 
 # ---- the listener ----------------------------------------------------------------------------------------------------
 
-cdef void accept_all(server *s, int fd, protocol prot) noexcept nogil:
-    """Accepts until nothing is left, and hands each socket to the next worker, which speaks prot on it."""
-    cdef int sfd, one = 1
-    cdef worker *w
-    cdef const char *full = b"ERROR Too many open connections\r\n"
-    cdef log_peer peer
-    cdef socklen_t length
-    while True:
-        memset(&peer, 0, sizeof(peer))
-        length = sizeof(peer.addr)
-        if s.settings.socketpath == NULL:
-            peer.transport = LOG_TCP
-            sfd = accept4(fd, <sockaddr *>&peer.addr, &length, SOCK_NONBLOCK | SOCK_CLOEXEC)
-        else:
-            peer.transport = LOG_LOCAL
-            sfd = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
-        if sfd < 0:
-            if errno == EINTR or errno == ECONNABORTED:
-                continue
-            if errno == EMFILE or errno == ENFILE:
-                if relaxed_load(&s.hooks.verbose):
-                    fprintf(stderr, b"Too many open connections\n")
-                # Level-triggered: without a pause this would spin until somebody hangs up.
-                usleep(ACCEPT_RETRY_US)
-            return
-        if fetch_add(&s.curr_connections, 1) >= s.settings.maxconns:
-            fetch_sub(&s.curr_connections, 1)
-            fetch_add(&s.rejected_connections, 1)
-            send(sfd, full, strlen(full), MSG_DONTWAIT | MSG_NOSIGNAL)
-            close(sfd)
-            continue
-        if s.settings.socketpath == NULL:
-            setsockopt(sfd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
-            setsockopt(sfd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one))
-        fetch_add(&s.total_connections, 1)
-        w = &s.workers[s.next_worker]
-        s.next_worker = (s.next_worker + 1) % s.settings.num_threads
-        if worker_dispatch(w, sfd, prot, &peer) != 0:
-            close(sfd)
-            fetch_sub(&s.curr_connections, 1)
+include "listener.pxi"
 
 
 cdef int server_loop(server *s) noexcept nogil:
@@ -179,28 +177,32 @@ cdef int server_loop(server *s) noexcept nogil:
     cdef uint64_t ticks
     cdef int i, n
     while True:
-        n = epoll_wait(s.epfd, events, LISTEN_EVENTS, -1)
+        n = epoll_wait(s.epfd, events, LISTEN_EVENTS, ACCEPT_RETRY_MS if s.listen_disabled else -1)
         if n < 0:
             if errno == EINTR:
                 continue
             return -1
         for i in range(n):
-            if events[i].data.u64 == <uint64_t>s.signal_fd:
-                # SIGHUP makes memcached read its password file again; there is none here.
-                if read(s.signal_fd, &info, sizeof(info)) == sizeof(info) and info.ssi_signo != SIGHUP:
-                    return <int>info.ssi_signo
-            elif events[i].data.u64 == <uint64_t>s.timer_fd:
+            if events[i].data.u64 == SIGNAL_EVENT:
+                if read(s.signal_fd, &info, sizeof(info)) == sizeof(info):
+                    if info.ssi_signo != SIGHUP:
+                        return <int>info.ssi_signo
+                    if s.settings.auth_file != NULL:
+                        with gil:
+                            reload_authentication(s)
+            elif events[i].data.u64 == TIMER_EVENT:
                 if read(s.timer_fd, &ticks, sizeof(ticks)) == sizeof(ticks):
                     store_tick(s.store)
-            else:
-                accept_all(s, <int><uint32_t>events[i].data.u64, <protocol>(events[i].data.u64 >> 32))
+            elif not s.listen_disabled:
+                accept_all(s, &s.listeners[events[i].data.u64])
+        if s.listen_disabled:
+            resume_listening(s)
 
 
-cdef int watch(int epfd, int fd, protocol prot) noexcept nogil:
-    """Adds a descriptor; its event names it, and the protocol spoken on the sockets accepted from it."""
+cdef int watch(int epfd, int fd, uint64_t what) noexcept nogil:
     cdef epoll_event ev
     ev.events = EPOLLIN
-    ev.data.u64 = <uint64_t>fd | <uint64_t>prot << 32
+    ev.data.u64 = what
     return epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &ev)
 
 
@@ -214,6 +216,41 @@ def memlock():
     """RLIMIT_MEMLOCK as `ulimit -l` prints it: kilobytes."""
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return "unlimited" if soft == resource.RLIM_INFINITY else f"{soft // 1024} KB"
+
+
+cdef void load_authentication(server *s) except *:
+    """Reads the file of -Y. Raises AuthFileError; what was read before stays."""
+    cdef auth_entry entries[AUTH_ENTRIES]
+    cdef size_t length, at = 0
+    cdef unsigned int n = 0
+    found = load_authfile(os.fsdecode(s.settings.auth_file))
+    text = b"".join(user + password for user, password in found)
+    length = len(text)
+    data = <char *>malloc(length + 1)
+    if data == NULL:
+        raise MemoryError()
+    memcpy(data, <const char *>text, length)
+    for user, password in found:
+        entries[n].user = data + at
+        entries[n].nuser = len(user)
+        at += entries[n].nuser
+        entries[n].password = data + at
+        entries[n].npassword = len(password)
+        at += entries[n].npassword
+        n += 1
+    pthread_mutex_lock(&s.auth_lock)
+    free(s.auth_data)
+    s.auth_data = data
+    memcpy(s.auth_entries, entries, sizeof(entries))
+    s.nauth = n
+    pthread_mutex_unlock(&s.auth_lock)
+
+
+cdef void reload_authentication(server *s) noexcept:
+    try:
+        load_authentication(s)
+    except (AuthFileError, MemoryError) as error:
+        print(f"{error}: the users there were stay", file=sys.stderr)
 
 
 cdef bytes encoded(text):
@@ -234,6 +271,7 @@ cdef class Server:
 
     def __cinit__(self, settings):
         memset(&self.s, 0, sizeof(server))
+        pthread_mutex_init(&self.s.auth_lock, NULL)
         self.s.epfd = self.s.signal_fd = self.s.timer_fd = -1
 
     def __init__(self, settings):
@@ -242,11 +280,23 @@ cdef class Server:
         self.bound = None
         inter = encoded(",".join(settings.interfaces)) if settings.interfaces else b""
         path = encoded(settings.socket_path)
-        self.keep = (inter, path)
+        auth = encoded(settings.auth_file)
+        spoken = settings.protocol.encode()
+        algorithm = settings.hash_algorithm.encode()
+        self.keep = (inter, path, auth, spoken, algorithm)
         cdef server *s = &self.s
         s.settings.port = settings.port
         s.settings.udpport = settings.udp_port
         s.settings.backlog = settings.backlog
+        s.settings.maxconns_fast = settings.maxconns_fast
+        s.settings.reserved_fds = settings.reserved_fds
+        s.settings.idle_timeout = settings.idle_timeout
+        s.settings.num_napi_ids = settings.napi_ids
+        s.settings.read_buf_mem_limit = settings.read_buf_mem_limit
+        s.settings.binding_protocol = <const char *>spoken
+        s.settings.auth_file = <const char *>auth if auth is not None else NULL
+        s.settings.hash_algorithm = <const char *>algorithm
+        s.settings.dump_enabled = settings.dump_enabled
         s.settings.maxconns = settings.max_connections
         s.settings.num_threads = settings.threads
         s.settings.num_threads_per_udp = settings.threads if len(settings.interfaces) < 2 else 1
@@ -357,6 +407,14 @@ cdef class Server:
         s.hooks.watch = hook_watch
         s.hooks.dump = hook_dump
         s.hooks.set_verbosity = hook_verbosity
+        if self.settings.shutdown_command:
+            s.hooks.shutdown = hook_shutdown
+        if s.settings.auth_file != NULL:
+            load_authentication(s)
+            s.hooks.authenticate = hook_authenticate
+        s.prefixes = stats_prefix_create(<char>ord(self.settings.prefix_delimiter), self.settings.detail_enabled)
+        if s.prefixes == NULL:
+            raise MemoryError()
         s.workers = <worker *>calloc(s.settings.num_threads, sizeof(worker))
         if s.workers == NULL:
             raise MemoryError()
@@ -370,6 +428,10 @@ cdef class Server:
             w.thread.watch_enabled = s.settings.watch_enabled
             w.thread.dump_enabled = self.settings.dump_enabled
             w.thread.log = s.log
+            w.thread.dump_enabled = s.settings.dump_enabled
+            w.thread.prefixes = s.prefixes
+            w.thread.mem_limit = s.settings.read_buf_mem_limit // s.settings.num_threads
+            w.idle_timeout = s.settings.idle_timeout
             w.thread.debug_commands = self.settings.debug_commands
             w.devices = s.devices
             w.ndevices = s.ndevices
@@ -491,6 +553,15 @@ cdef class Server:
         if s.log != NULL:
             logger_destroy(s.log)
             s.log = NULL
+        if s.prefixes != NULL:
+            stats_prefix_destroy(s.prefixes)
+            s.prefixes = NULL
+        free(s.auth_data)
+        s.auth_data = NULL
+        s.nauth = 0
+        s.nlisteners = 0
+        free(s.listeners)
+        s.listeners = NULL
         for fd in (s.epfd, s.signal_fd, s.timer_fd):
             if fd >= 0:
                 close(fd)
@@ -509,6 +580,19 @@ cdef class Server:
             except OSError:
                 pass
             self.bound = None
+
+    cdef void watch_listeners(self) except *:
+        cdef server *s = &self.s
+        s.listeners = <listener *>calloc(max(len(self.sockets), 1), sizeof(listener))
+        if s.listeners == NULL:
+            raise MemoryError()
+        for index, opened in enumerate(self.sockets):
+            s.listeners[index].fd = opened.sock.fileno()
+            s.listeners[index].transport = {"tcp": LOG_TCP, "udp": LOG_UDP, "unix": LOG_LOCAL}[opened.transport]
+            s.listeners[index].prot = named_protocol(opened.protocol)
+            if opened.transport != "udp" and watch(s.epfd, s.listeners[index].fd, <uint64_t>index) != 0:
+                raise ServerError(f"the listener: {os.strerror(errno)}")
+        s.nlisteners = <unsigned int>len(self.sockets)
 
     cdef void describe(self) except *:
         """What -vv tells at the start: slab classes and listening sockets."""
@@ -545,14 +629,9 @@ cdef class Server:
             interval.it_interval.tv_sec = 1
             interval.it_value.tv_sec = 1
             if s.epfd < 0 or s.signal_fd < 0 or s.timer_fd < 0 or timerfd_settime(s.timer_fd, 0, &interval, NULL) != 0 \
-                    or watch(s.epfd, s.signal_fd, negotiating_prot) != 0 \
-                    or watch(s.epfd, s.timer_fd, negotiating_prot) != 0:
+                    or watch(s.epfd, s.signal_fd, SIGNAL_EVENT) != 0 or watch(s.epfd, s.timer_fd, TIMER_EVENT) != 0:
                 raise ServerError(f"the listener: {os.strerror(errno)}")
-            for listener in self.sockets:
-                if listener.transport == "udp":
-                    continue
-                if watch(s.epfd, listener.sock.fileno(), named_protocol(listener.protocol)) != 0:
-                    raise ServerError(f"the listener: {os.strerror(errno)}")
+            self.watch_listeners()
             err = watchers_start(s.watchers)
             if err:
                 raise ServerError(f"can't create thread: {os.strerror(err)}")

@@ -1,20 +1,31 @@
 """The text of `stats` and its subcommands: memcached's names, in memcached's order."""
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint16_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.string cimport memcmp, memset, strlen
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy, memset, strlen
 from posix.unistd cimport getpid
 
 from rmemcached.atomics cimport relaxed_load, relaxed_store
-from rmemcached.protocol.conn cimport (
-    MEMCACHED_VERSION, conn, mc_resp, slab_counters, stat_append, stat_append_text, stat_buf, thread_stats,
+from rmemcached.linux cimport (
+    AF_INET, AF_INET6, AF_UNIX, getsockname, pthread_mutex_lock, pthread_mutex_unlock, sockaddr, sockaddr_in,
+    sockaddr_in6, socklen_t,
 )
+from rmemcached.logger cimport LOG_UDP, log_transport
+from rmemcached.protocol.conn cimport (
+    MEMCACHED_VERSION, conn, conn_state_name, conn_states, slab_counters, stat_append, stat_append_text, stat_buf,
+    thread_stats,
+)
+from rmemcached.protocol.stats_prefix cimport stats_prefix_clear, stats_prefix_on
 from rmemcached.rdma_conn cimport rdma_stats
-from rmemcached.server.server cimport server
+from rmemcached.server.server cimport server, settings
+from rmemcached.server.udp cimport udp_socket
 from rmemcached.server.watchers cimport watcher_stats, watchers_get_stats, watchers_reset_stats
+from rmemcached.server.worker cimport READ_BUFFER_SIZE, connection, worker
 from rmemcached.store.store cimport (
-    ITEM_UPDATE_INTERVAL, MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, class_stats, store_get_class_stats,
-    store_get_stats, store_reset_stats, store_stats, store_time,
+    ITEM_UPDATE_INTERVAL, MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, class_stats, rel_time_t, store_config,
+    store_get_class_stats, store_get_config, store_get_stats, store_process_started, store_reset_stats,
+    store_stats, store_time,
 )
 
 cdef extern from "<sys/resource.h>" nogil:
@@ -45,10 +56,15 @@ cdef void append_decimal(stat_buf *out, const char *name, const char *fmt, doubl
     stat_append_text(out, name, text)
 
 
-cdef void append_class(stat_buf *out, const char *prefix, int clsid, const char *name, uint64_t value) noexcept nogil:
+cdef void append_class(stat_buf *out, const char *prefix, int clsid, const char *name, uint64_t value,
+                       const char *word=NULL) noexcept nogil:
+    """<prefix><number>:<name>, and the value or, if there is one, the word."""
     cdef char full[80]
     snprintf(full, sizeof(full), b"%s%d:%s", prefix, clsid, name)
-    stat_append(out, full, value)
+    if word != NULL:
+        stat_append_text(out, full, word)
+    else:
+        stat_append(out, full, value)
 
 
 cdef void sum_threads(server *s, thread_stats *total) noexcept nogil:
@@ -71,40 +87,43 @@ cdef uint64_t get_hits(const thread_stats *t, unsigned int clsid) noexcept nogil
     return hits
 
 
-cdef void general(server *s, stat_buf *out) noexcept nogil:
-    cdef thread_stats t
-    cdef slab_counters c
-    cdef store_stats st
-    cdef watcher_stats ws
-    cdef rusage usage
-    cdef int k
+cdef const char *or_word(const char *text, const char *word) noexcept nogil:
+    return text if text != NULL else word
+
+
+cdef const char *yes_no(bint value) noexcept nogil:
+    return b"yes" if value else b"no"
+
+
+cdef void general_connections(server *s, const thread_stats *t, stat_buf *out) noexcept nogil:
+    cdef uint64_t structures = s.nlisteners
     cdef unsigned int i
-    cdef size_t j
-    cdef uint64_t connections = 0
-    sum_threads(s, &t)
-    memset(&c, 0, sizeof(c))
-    for k in range(MAX_NUMBER_OF_SLAB_CLASSES):
-        for j in range(sizeof(slab_counters) // sizeof(uint64_t)):
-            (<uint64_t *>&c)[j] += (<uint64_t *>&t.slab[k])[j]
     for i in range(s.settings.num_threads):
-        connections += relaxed_load(&s.workers[i].nconnections)
-    store_get_stats(s.store, &st)
-    getrusage(RUSAGE_SELF, &usage)
-    stat_append(out, b"pid", <uint64_t>getpid())
-    stat_append(out, b"uptime", store_time(s.store) - ITEM_UPDATE_INTERVAL)
-    stat_append(out, b"time", <uint64_t>time(NULL))
-    stat_append_text(out, b"version", MEMCACHED_VERSION)
-    stat_append(out, b"pointer_size", 8 * sizeof(void *))
-    append_seconds(out, b"rusage_user", usage.ru_utime.tv_sec, usage.ru_utime.tv_usec)
-    append_seconds(out, b"rusage_system", usage.ru_stime.tv_sec, usage.ru_stime.tv_usec)
+        structures += relaxed_load(&s.workers[i].nconnections)
     stat_append(out, b"max_connections", s.settings.maxconns)
     stat_append(out, b"curr_connections", relaxed_load(&s.curr_connections))
     stat_append(out, b"total_connections", relaxed_load(&s.total_connections))
-    stat_append(out, b"rejected_connections", relaxed_load(&s.rejected_connections))
-    stat_append(out, b"connection_structures", connections)
+    if s.settings.maxconns_fast:
+        stat_append(out, b"rejected_connections", relaxed_load(&s.rejected_connections))
+    stat_append(out, b"connection_structures", structures)
     stat_append(out, b"response_obj_oom", t.response_obj_oom)
     stat_append(out, b"response_obj_count", t.response_obj_count)
-    stat_append(out, b"response_obj_bytes", t.response_obj_count * sizeof(mc_resp))
+    stat_append(out, b"response_obj_bytes", t.response_obj_bytes)
+    stat_append(out, b"read_buf_count", t.read_buf_count + s.settings.num_threads)
+    stat_append(out, b"read_buf_bytes", t.read_buf_bytes + <uint64_t>s.settings.num_threads * READ_BUFFER_SIZE)
+    stat_append(out, b"read_buf_bytes_free", <uint64_t>s.settings.num_threads * READ_BUFFER_SIZE)
+    stat_append(out, b"read_buf_oom", t.read_buf_oom)
+    stat_append(out, b"reserved_fds", s.settings.reserved_fds)
+
+
+cdef void general_commands(server *s, const thread_stats *t, const store_stats *st, stat_buf *out) noexcept nogil:
+    cdef slab_counters c
+    cdef int k
+    cdef size_t j
+    memset(&c, 0, sizeof(c))
+    for k in range(MAX_NUMBER_OF_SLAB_CLASSES):
+        for j in range(sizeof(slab_counters) // sizeof(uint64_t)):
+            (<uint64_t *>&c)[j] += (<const uint64_t *>&t.slab[k])[j]
     stat_append(out, b"cmd_get", t.get_cmds)
     stat_append(out, b"cmd_set", c.set_cmds)
     stat_append(out, b"cmd_flush", t.flush_cmds)
@@ -127,98 +146,223 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"touch_misses", t.touch_misses)
     stat_append(out, b"store_too_large", t.store_too_large)
     stat_append(out, b"store_no_memory", t.store_no_memory)
+    stat_append(out, b"auth_cmds", t.auth_cmds)
+    stat_append(out, b"auth_errors", t.auth_errors)
+    if s.settings.idle_timeout:
+        stat_append(out, b"idle_kicks", t.idle_kicks)
     stat_append(out, b"bytes_read", t.bytes_read)
     stat_append(out, b"bytes_written", t.bytes_written)
-    stat_append(out, b"limit_maxbytes", s.settings.maxbytes)
+
+
+cdef void general_threads(server *s, const store_stats *st, const store_config *config, stat_buf *out) noexcept nogil:
+    """What the background threads did."""
+    if config.slab_reassign:
+        stat_append(out, b"slab_reassign_rescues", st.slab_reassign_rescues)
+        stat_append(out, b"slab_reassign_chunk_rescues", st.slab_reassign_chunk_rescues)
+        stat_append(out, b"slab_reassign_inline_reclaim", st.slab_reassign_inline_reclaim)
+        stat_append(out, b"slab_reassign_busy_items", st.slab_reassign_busy_items)
+        stat_append(out, b"slab_reassign_busy_deletes", st.slab_reassign_busy_deletes)
+        stat_append(out, b"slab_reassign_busy_nomem", st.slab_reassign_busy_nomem)
+        stat_append_text(out, b"slab_reassign_last_busy_status", or_word(st.slab_reassign_last_busy_status, b"none"))
+        stat_append(out, b"slab_reassign_running", st.slab_reassign_running)
+        stat_append(out, b"slabs_moved", st.slabs_moved)
+    if config.lru_crawler:
+        stat_append(out, b"lru_crawler_running", st.lru_crawler_running)
+        stat_append(out, b"lru_crawler_starts", st.lru_crawler_starts)
+    if config.lru_maintainer:
+        stat_append(out, b"lru_maintainer_juggles", st.lru_maintainer_juggles)
+    stat_append(out, b"malloc_fails", st.malloc_fails)
+
+
+cdef void general_items(const store_stats *st, const store_config *config, stat_buf *out) noexcept nogil:
+    stat_append(out, b"bytes", st.curr_bytes)
+    stat_append(out, b"curr_items", st.curr_items)
+    stat_append(out, b"total_items", st.total_items)
+    stat_append(out, b"slab_global_page_pool", st.slab_global_page_pool)
+    stat_append(out, b"expired_unfetched", st.expired_unfetched)
+    stat_append(out, b"evicted_unfetched", st.evicted_unfetched)
+    if config.lru_maintainer:
+        stat_append(out, b"evicted_active", st.evicted_active)
+    stat_append(out, b"evictions", st.evictions)
+    stat_append(out, b"reclaimed", st.reclaimed)
+    stat_append(out, b"crawler_reclaimed", st.crawler_reclaimed)
+    stat_append(out, b"crawler_items_checked", st.crawler_items_checked)
+    stat_append(out, b"lrutail_reflocked", st.lrutail_reflocked)
+    if config.lru_maintainer:
+        stat_append(out, b"moves_to_cold", st.moves_to_cold)
+        stat_append(out, b"moves_to_warm", st.moves_to_warm)
+        stat_append(out, b"moves_within_lru", st.moves_within_lru)
+        stat_append(out, b"direct_reclaims", st.direct_reclaims)
+        stat_append(out, b"lru_bumps_dropped", st.lru_bumps_dropped)
+
+
+cdef void general(server *s, stat_buf *out) noexcept nogil:
+    cdef const store_config *config = store_get_config(s.store)
+    cdef thread_stats t
+    cdef store_stats st
+    cdef watcher_stats ws
+    cdef rusage usage
+    cdef rel_time_t now = store_time(s.store)
+    sum_threads(s, &t)
+    store_get_stats(s.store, &st)
+    getrusage(RUSAGE_SELF, &usage)
+    stat_append(out, b"pid", <uint64_t>getpid())
+    stat_append(out, b"uptime", now - ITEM_UPDATE_INTERVAL)
+    stat_append(out, b"time", <uint64_t>(store_process_started(s.store) + now))
+    stat_append_text(out, b"version", MEMCACHED_VERSION)
+    # There is no libevent here: the event engine is epoll.
+    stat_append_text(out, b"libevent", b"none")
+    stat_append(out, b"pointer_size", 8 * sizeof(void *))
+    append_seconds(out, b"rusage_user", usage.ru_utime.tv_sec, usage.ru_utime.tv_usec)
+    append_seconds(out, b"rusage_system", usage.ru_stime.tv_sec, usage.ru_stime.tv_usec)
+    general_connections(s, &t, out)
+    general_commands(s, &t, &st, out)
+    stat_append(out, b"limit_maxbytes", config.maxbytes)
+    stat_append(out, b"accepting_conns", not relaxed_load(&s.listen_disabled))
+    stat_append(out, b"listen_disabled_num", relaxed_load(&s.listen_disabled_num))
+    stat_append(out, b"time_in_listen_disabled_us", relaxed_load(&s.time_in_listen_disabled_us))
     stat_append(out, b"threads", s.settings.num_threads)
     stat_append(out, b"conn_yields", t.conn_yields)
     stat_append(out, b"hash_power_level", st.hash_power_level)
     stat_append(out, b"hash_bytes", st.hash_bytes)
     stat_append(out, b"hash_is_expanding", st.hash_is_expanding)
-    stat_append(out, b"malloc_fails", st.malloc_fails)
+    general_threads(s, &st, config, out)
     watchers_get_stats(s.watchers, &ws)
     stat_append(out, b"log_worker_dropped", ws.dropped)
     stat_append(out, b"log_worker_written", ws.written)
     stat_append(out, b"log_watcher_skipped", ws.skipped)
     stat_append(out, b"log_watcher_sent", ws.sent)
     stat_append(out, b"log_watchers", ws.count)
-    stat_append(out, b"bytes", st.curr_bytes)
-    stat_append(out, b"curr_items", st.curr_items)
-    stat_append(out, b"total_items", st.total_items)
-    stat_append(out, b"expired_unfetched", st.expired_unfetched)
-    stat_append(out, b"evicted_unfetched", st.evicted_unfetched)
-    stat_append(out, b"evicted_active", st.evicted_active)
-    stat_append(out, b"evictions", st.evictions)
-    stat_append(out, b"reclaimed", st.reclaimed)
-    stat_append(out, b"lrutail_reflocked", st.lrutail_reflocked)
+    stat_append(out, b"unexpected_napi_ids", relaxed_load(&s.unexpected_napi_ids))
+    stat_append(out, b"round_robin_fallback", relaxed_load(&s.round_robin_fallback))
+    general_items(&st, config, out)
 
 
-cdef const char *or_null(const char *text) noexcept nogil:
-    if text == NULL:
-        return b"NULL"
-    return text
+cdef void append_int(stat_buf *out, const char *name, int value) noexcept nogil:
+    cdef char text[16]
+    snprintf(text, sizeof(text), b"%d", value)
+    stat_append_text(out, name, text)
 
 
 cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
+    cdef const store_config *config = store_get_config(s.store)
+    cdef const settings *set = &s.settings
+    cdef store_stats st
     cdef char text[16]
-    stat_append(out, b"maxbytes", s.settings.maxbytes)
-    stat_append(out, b"maxconns", s.settings.maxconns)
-    snprintf(text, sizeof(text), b"%d", s.settings.port)
-    stat_append_text(out, b"tcpport", text)
-    snprintf(text, sizeof(text), b"%d", s.settings.udpport)
-    stat_append_text(out, b"udpport", text)
-    stat_append_text(out, b"inter", or_null(s.settings.inter))
+    store_get_stats(s.store, &st)
+    stat_append(out, b"maxbytes", config.maxbytes)
+    stat_append(out, b"maxconns", set.maxconns)
+    append_int(out, b"tcpport", set.port)
+    append_int(out, b"udpport", set.udpport)
+    stat_append_text(out, b"inter", or_word(set.inter, b"NULL"))
     stat_append(out, b"verbosity", relaxed_load(&s.hooks.verbose))
-    stat_append_text(out, b"evictions", b"on" if s.settings.evict_to_free else b"off")
-    stat_append_text(out, b"domain_socket", or_null(s.settings.socketpath))
-    snprintf(text, sizeof(text), b"%o", s.settings.access)
+    stat_append(out, b"oldest", st.oldest_live)
+    stat_append_text(out, b"evictions", b"on" if config.evict_to_free else b"off")
+    stat_append_text(out, b"domain_socket", or_word(set.socketpath, b"NULL"))
+    snprintf(text, sizeof(text), b"%o", set.access)
     stat_append_text(out, b"umask", text)
-    append_decimal(out, b"growth_factor", b"%.2f", s.settings.factor)
-    stat_append(out, b"chunk_size", s.settings.chunk_size)
-    stat_append(out, b"num_threads", s.settings.num_threads)
-    stat_append(out, b"num_threads_per_udp", s.settings.num_threads_per_udp)
-    stat_append(out, b"reqs_per_event", s.settings.reqs_per_event)
-    stat_append_text(out, b"cas_enabled", b"yes" if s.settings.use_cas else b"no")
-    stat_append(out, b"tcp_backlog", s.settings.backlog)
-    stat_append(out, b"item_size_max", s.settings.item_size_max)
-    stat_append(out, b"hashpower_init", s.settings.hash_power)
-    stat_append(out, b"slab_chunk_max", s.settings.slab_chunk_max)
-    stat_append_text(out, b"flush_enabled", b"yes" if s.settings.flush_enabled else b"no")
-    stat_append_text(out, b"rdma", b"yes" if s.settings.rdma else b"no")
+    stat_append_text(out, b"shutdown_command", yes_no(s.hooks.shutdown != NULL))
+    append_decimal(out, b"growth_factor", b"%.2f", config.factor)
+    stat_append(out, b"chunk_size", config.chunk_size)
+    stat_append(out, b"num_threads", set.num_threads)
+    stat_append(out, b"num_threads_per_udp", set.num_threads_per_udp)
+    snprintf(text, sizeof(text), b"%c", <int>s.prefixes.delimiter)
+    stat_append_text(out, b"stat_key_prefix", text)
+    stat_append_text(out, b"detail_enabled", yes_no(stats_prefix_on(s.prefixes)))
+    stat_append(out, b"reqs_per_event", set.reqs_per_event)
+    stat_append_text(out, b"cas_enabled", yes_no(config.use_cas))
+    append_int(out, b"tcp_backlog", set.backlog)
+    stat_append_text(out, b"binding_protocol", set.binding_protocol)
+    stat_append_text(out, b"auth_enabled_sasl", b"no")
+    stat_append_text(out, b"auth_enabled_ascii", or_word(set.auth_file, b"no"))
+    stat_append(out, b"item_size_max", config.item_size_max)
+    stat_append_text(out, b"maxconns_fast", yes_no(set.maxconns_fast))
+    stat_append(out, b"hashpower_init", set.hash_power)
+    stat_append_text(out, b"slab_reassign", yes_no(config.slab_reassign))
+    stat_append(out, b"slab_automove", config.slab_automove)
+    append_decimal(out, b"slab_automove_ratio", b"%.2f", config.slab_automove_ratio)
+    stat_append(out, b"slab_automove_window", config.slab_automove_window)
+    stat_append(out, b"slab_chunk_max", config.slab_chunk_size_max)
+    stat_append_text(out, b"lru_crawler", yes_no(config.lru_crawler))
+    stat_append(out, b"lru_crawler_sleep", config.lru_crawler_sleep)
+    stat_append(out, b"lru_crawler_tocrawl", config.lru_crawler_tocrawl)
+    stat_append(out, b"tail_repair_time", config.tail_repair_time)
+    stat_append_text(out, b"flush_enabled", yes_no(set.flush_enabled))
+    stat_append_text(out, b"dump_enabled", yes_no(set.dump_enabled))
+    stat_append_text(out, b"hash_algorithm", set.hash_algorithm)
+    stat_append_text(out, b"lru_maintainer_thread", yes_no(config.lru_maintainer))
+    stat_append_text(out, b"lru_segmented", yes_no(config.lru_segmented))
+    stat_append(out, b"hot_lru_pct", config.hot_lru_pct)
+    stat_append(out, b"warm_lru_pct", config.warm_lru_pct)
+    append_decimal(out, b"hot_max_factor", b"%.2f", config.hot_max_factor)
+    append_decimal(out, b"warm_max_factor", b"%.2f", config.warm_max_factor)
+    stat_append_text(out, b"temp_lru", yes_no(config.temp_lru))
+    stat_append(out, b"temporary_ttl", config.temporary_ttl)
+    stat_append(out, b"idle_timeout", set.idle_timeout)
+    stat_append(out, b"watcher_logbuf_size", set.logger_watcher_buf_size)
+    stat_append(out, b"worker_logbuf_size", set.logger_buf_size)
+    stat_append(out, b"read_buf_mem_limit", set.read_buf_mem_limit)
+    stat_append_text(out, b"track_sizes", yes_no(config.track_sizes))
+    stat_append_text(out, b"inline_ascii_response", b"no")
+    stat_append(out, b"num_napi_ids", set.num_napi_ids)
+    stat_append_text(out, b"memory_file", b"(null)")
+    stat_append(out, b"client_flags_size", 4)
+    stat_append_text(out, b"rdma", yes_no(set.rdma))
 
 
 cdef void items_text(server *s, stat_buf *out) noexcept nogil:
+    cdef const store_config *config = store_get_config(s.store)
     cdef class_stats k
     cdef int i
     for i in range(1, MAX_NUMBER_OF_SLAB_CLASSES):
         if not store_get_class_stats(s.store, i, &k) or k.number == 0:
             continue
         append_class(out, b"items:", i, b"number", k.number)
+        if config.lru_maintainer:
+            append_class(out, b"items:", i, b"number_hot", k.number_hot)
+            append_class(out, b"items:", i, b"number_warm", k.number_warm)
+            append_class(out, b"items:", i, b"number_cold", k.number_cold)
+            if config.temp_lru:
+                append_class(out, b"items:", i, b"number_temp", k.number_temp)
+            append_class(out, b"items:", i, b"age_hot", k.age_hot)
+            append_class(out, b"items:", i, b"age_warm", k.age_warm)
         append_class(out, b"items:", i, b"age", k.age)
         append_class(out, b"items:", i, b"mem_requested", k.mem_requested)
         append_class(out, b"items:", i, b"evicted", k.evicted)
         append_class(out, b"items:", i, b"evicted_nonzero", k.evicted_nonzero)
         append_class(out, b"items:", i, b"evicted_time", k.evicted_time)
         append_class(out, b"items:", i, b"outofmemory", k.outofmemory)
+        append_class(out, b"items:", i, b"tailrepairs", k.tailrepairs)
         append_class(out, b"items:", i, b"reclaimed", k.reclaimed)
         append_class(out, b"items:", i, b"expired_unfetched", k.expired_unfetched)
         append_class(out, b"items:", i, b"evicted_unfetched", k.evicted_unfetched)
-        append_class(out, b"items:", i, b"evicted_active", k.evicted_active)
+        if config.lru_maintainer:
+            append_class(out, b"items:", i, b"evicted_active", k.evicted_active)
+        append_class(out, b"items:", i, b"crawler_reclaimed", k.crawler_reclaimed)
+        append_class(out, b"items:", i, b"crawler_items_checked", k.crawler_items_checked)
         append_class(out, b"items:", i, b"lrutail_reflocked", k.lrutail_reflocked)
+        if config.lru_maintainer:
+            append_class(out, b"items:", i, b"moves_to_cold", k.moves_to_cold)
+            append_class(out, b"items:", i, b"moves_to_warm", k.moves_to_warm)
+            append_class(out, b"items:", i, b"moves_within_lru", k.moves_within_lru)
+            append_class(out, b"items:", i, b"direct_reclaims", k.direct_reclaims)
+            append_class(out, b"items:", i, b"hits_to_hot", k.hits_to_hot)
+            append_class(out, b"items:", i, b"hits_to_warm", k.hits_to_warm)
+            append_class(out, b"items:", i, b"hits_to_cold", k.hits_to_cold)
+            append_class(out, b"items:", i, b"hits_to_temp", k.hits_to_temp)
 
 
 cdef void slabs_text(server *s, stat_buf *out) noexcept nogil:
     cdef class_stats k
+    cdef store_stats st
     cdef thread_stats t
     cdef int i
     cdef unsigned int active = 0
-    cdef uint64_t pages = 0
     sum_threads(s, &t)
     for i in range(1, MAX_NUMBER_OF_SLAB_CLASSES):
         if not store_get_class_stats(s.store, i, &k) or k.total_pages == 0:
             continue
         active += 1
-        pages += k.total_pages
         append_class(out, b"", i, b"chunk_size", k.chunk_size)
         append_class(out, b"", i, b"chunks_per_page", k.chunks_per_page)
         append_class(out, b"", i, b"total_pages", k.total_pages)
@@ -235,19 +379,30 @@ cdef void slabs_text(server *s, stat_buf *out) noexcept nogil:
         append_class(out, b"", i, b"cas_badval", t.slab[i].cas_badval)
         append_class(out, b"", i, b"touch_hits", t.slab[i].touch_hits)
     stat_append(out, b"active_slabs", active)
-    stat_append(out, b"total_malloced", pages * 1024 * 1024)
+    store_get_stats(s.store, &st)
+    stat_append(out, b"total_malloced", st.total_malloced)
+
+
+include "stats_conns.pxi"
 
 
 cdef void reset(server *s) noexcept nogil:
     """stats reset. A worker that counts at the same moment may keep one count of before."""
     cdef unsigned int i
-    cdef size_t j
+    cdef uint64_t *counter
     for i in range(s.settings.num_threads):
-        for j in range(sizeof(thread_stats) // sizeof(uint64_t)):
-            if &(<uint64_t *>&s.workers[i].thread.stats)[j] != &s.workers[i].thread.stats.response_obj_count:
-                relaxed_store(&(<uint64_t *>&s.workers[i].thread.stats)[j], 0)
+        counter = <uint64_t *>&s.workers[i].thread.stats
+        # What stands from there on is not counted but in use.
+        while counter < &s.workers[i].thread.stats.response_obj_count:
+            relaxed_store(counter, 0)
+            counter += 1
     relaxed_store(&s.total_connections, 0)
     relaxed_store(&s.rejected_connections, 0)
+    relaxed_store(&s.listen_disabled_num, 0)
+    relaxed_store(&s.time_in_listen_disabled_us, 0)
+    relaxed_store(&s.unexpected_napi_ids, 0)
+    relaxed_store(&s.round_robin_fallback, 0)
+    stats_prefix_clear(s.prefixes)
     store_reset_stats(s.store)
     watchers_reset_stats(s.watchers)
 
@@ -266,6 +421,8 @@ cdef int server_stats(void *arg, conn *c, const char *sub, size_t nsub, stat_buf
         items_text(s, out)
     elif named(sub, nsub, b"slabs"):
         slabs_text(s, out)
+    elif named(sub, nsub, b"conns"):
+        conns_text(s, out)
     elif named(sub, nsub, b"reset"):
         reset(s)
         return 1

@@ -58,6 +58,8 @@ cdef struct worker:
     rdma_device **devices        # the server's, ndevices of them; the first is soft_iw's
     unsigned int ndevices        # 0: no RDMA
     rdma_thread *rdma[RDMA_DEVICES]   # the worker's part of each
+    unsigned int idle_timeout    # seconds of silence after which a TCP connection is closed; 0: never
+    unsigned int napi_id         # the listener's: connections of this receive queue are for this worker
     uint64_t *curr_connections   # atomic; shared by all workers and the listener
     uint64_t *stop               # atomic
     uint64_t spin_max            # ns; 0: never poll
@@ -66,15 +68,18 @@ cdef struct worker:
     handover *queue_head
     handover **queue_tail
     connection *given_back       # by side threads; linked by run_next, which a lent connection has no other use for
+    # the links of `connections` are written under list_lock by the worker, and read by others under it
+    pthread_mutex_t list_lock
+    connection *connections
     # the worker's own
     char *rbuf
-    connection *connections
     udp_socket *udp
     connection *run_head
     connection **run_tail
     connection *dead
     unsigned int nstreams        # connections with CONNECTION_STREAM
     uint32_t streams_checked     # store time when slow ones were last looked for
+    uint32_t idle_due            # store time when a connection may have been idle for too long
     unsigned int rdma_runnable   # bit per device: some of its streams gave way
     bint rdma_recent             # RDMA work was done since the last sleep
     uint64_t spin_until          # polls instead of sleeping until then (CLOCK_MONOTONIC, ns); 0: not spinning

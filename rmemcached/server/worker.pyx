@@ -6,9 +6,9 @@ the drive machine is run over it, and the replies to everything that was in one 
 owns a read buffer only while a command is incomplete, so an idle one costs its structure alone.
 """
 
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdio cimport fprintf, stderr
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memmove, memset, strlen
 from posix.uio cimport iovec
 
@@ -22,16 +22,18 @@ from rmemcached.linux cimport (
     send, sendmsg, timespec, write,
 )
 from rmemcached.logger cimport (
-    LOG_CONNEVENTS, NORMAL_CLOSE, close_reasons, log_conn_close, log_conn_new, log_thread_sfd, log_wants,
+    IDLE_TIMEOUT_CLOSE, LOG_CONNEVENTS, LOG_TCP, NORMAL_CLOSE, close_reasons, log_conn_close, log_conn_new,
+    log_thread_sfd, log_wants,
 )
 from rmemcached.protocol.conn cimport (
-    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn_gather,
-    conn_init, conn_logs, conn_new_cmd, conn_payload_iov, conn_payload_received, conn_release, conn_sent,
-    conn_set_state, conn_thread_release, conn_want, stat_buf, stat_reply,
+    AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot,
+    conn, conn_gather, conn_init, conn_logs, conn_memory, conn_new_cmd, conn_payload_iov, conn_payload_received,
+    conn_read, conn_release, conn_sent, conn_set_state, conn_thread, conn_thread_release, conn_want, protocol,
+    stat_buf, stat_reply,
 )
 from rmemcached.rdma_conn cimport (
-    RDMA_DEVICES, rdma_conn_destroy, rdma_stream_request, rdma_thread_create, rdma_thread_destroy, rdma_thread_expects,
-    rdma_thread_fd, rdma_thread_run,
+    RDMA_DEVICES, rdma_conn_destroy, rdma_conn_last_cmd, rdma_stream_request, rdma_thread_create,
+    rdma_thread_destroy, rdma_thread_expects, rdma_thread_fd, rdma_thread_run,
 )
 from rmemcached.server.udp cimport UDP_TAG, udp_close, udp_open, udp_ready, udp_socket
 from rmemcached.store.store cimport store_time
@@ -56,6 +58,23 @@ cdef void connection_interest(connection *cn, uint32_t events) noexcept nogil:
     cn.events = events
 
 
+cdef void set_buffer(connection *cn, char *buffer, uint32_t size) noexcept nogil:
+    cdef conn_thread *t = &cn.w.thread
+    cn.rbuf = buffer
+    cn.rsize = size
+    counter_add(&t.stats.read_buf_count, 1)
+    counter_add(&t.stats.read_buf_bytes, size)
+
+
+cdef void free_buffer(connection *cn) noexcept nogil:
+    cdef conn_thread *t = &cn.w.thread
+    counter_add(&t.stats.read_buf_count, -1)
+    counter_add(&t.stats.read_buf_bytes, -<int64_t>cn.rsize)
+    free(cn.rbuf)
+    cn.rbuf = NULL
+    cn.rsize = 0
+
+
 cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer) noexcept nogil:
     cdef connection *cn = <connection *>calloc(1, sizeof(connection))
     cdef epoll_event ev
@@ -65,6 +84,8 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
     cn.c.sfd = fd
     cn.c.protocol = prot
     cn.c.lendable = True
+    if w.thread.hooks.authenticate != NULL:
+        cn.c.auth_wanted = AUTH_LINE
     cn.peer = peer[0]
     if conn_logs(&cn.c):
         fprintf(stderr, b"<%d new %s\n", fd, <const char *>b"ascii client connection." if prot == ascii_prot else
@@ -80,10 +101,12 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
     if epoll_ctl(w.epfd, EPOLL_CTL_ADD, fd, &ev) != 0:
         free(cn)
         return NULL
+    pthread_mutex_lock(&w.list_lock)
     cn.next = w.connections
     if cn.next != NULL:
         cn.next.prev = cn
     w.connections = cn
+    pthread_mutex_unlock(&w.list_lock)
     if log_wants(w.thread.log, LOG_CONNEVENTS):
         log_conn_new(w.thread.log, &cn.peer, fd)
     relaxed_store(&w.nconnections, w.nconnections + 1)
@@ -96,6 +119,14 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
     cdef worker *w = cn.w
     if cn.fd < 0:
         return
+    pthread_mutex_lock(&w.list_lock)
+    if cn.prev != NULL:
+        cn.prev.next = cn.next
+    else:
+        w.connections = cn.next
+    if cn.next != NULL:
+        cn.next.prev = cn.prev
+    pthread_mutex_unlock(&w.list_lock)
     if cn.rdma != NULL:
         rdma_conn_destroy(cn.rdma)
         cn.rdma = NULL
@@ -109,16 +140,10 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
     if cn.flags & CONNECTION_STREAM:
         w.nstreams -= 1
     conn_release(&cn.c)
-    free(cn.rbuf)
-    cn.rbuf = NULL
+    if cn.rbuf != NULL:
+        free_buffer(cn)
     free(cn.rest)
     cn.rest = NULL
-    if cn.prev != NULL:
-        cn.prev.next = cn.next
-    else:
-        w.connections = cn.next
-    if cn.next != NULL:
-        cn.next.prev = cn.prev
     cn.next = w.dead
     w.dead = cn
     relaxed_store(&w.nconnections, w.nconnections - 1)
@@ -139,22 +164,22 @@ cdef bint keep_input(connection *cn) noexcept nogil:
     cdef size_t want
     cdef char *fresh
     if c.rbytes == 0:
-        free(cn.rbuf)
-        cn.rbuf = NULL
-        cn.rsize = 0
+        if cn.rbuf != NULL:
+            free_buffer(cn)
         return True
     if cn.rbuf != NULL and cn.rbuf <= c.rcurr < cn.rbuf + cn.rsize:
         return True
     want = 2048
     while want <= c.rbytes:
         want *= 2
-    fresh = <char *>malloc(want)
+    fresh = <char *>malloc(want) if conn_memory(c.thread, want) else NULL
     if fresh == NULL:
+        counter_add(&c.thread.stats.read_buf_oom, 1)
         return False
     memcpy(fresh, c.rcurr, c.rbytes)
-    free(cn.rbuf)
-    cn.rbuf = fresh
-    cn.rsize = <uint32_t>want
+    if cn.rbuf != NULL:
+        free_buffer(cn)
+    set_buffer(cn, fresh, <uint32_t>want)
     c.rcurr = fresh
     return True
 
@@ -162,6 +187,7 @@ cdef bint keep_input(connection *cn) noexcept nogil:
 cdef bint make_room(connection *cn) noexcept nogil:
     """Makes space behind the unparsed bytes of the own buffer. False: out of memory, or a command of absurd length."""
     cdef conn *c = &cn.c
+    cdef uint32_t size
     cdef char *fresh
     if c.rcurr + c.rbytes < cn.rbuf + cn.rsize:
         return True
@@ -172,11 +198,14 @@ cdef bint make_room(connection *cn) noexcept nogil:
     # A full buffer that is still one incomplete command: a long multiget.
     if cn.rsize >= MAX_BUFFERED:
         return False
-    fresh = <char *>realloc(cn.rbuf, <size_t>cn.rsize * 2)
+    fresh = <char *>malloc(<size_t>cn.rsize * 2) if conn_memory(c.thread, cn.rsize) else NULL
     if fresh == NULL:
+        counter_add(&c.thread.stats.read_buf_oom, 1)
         return False
-    cn.rbuf = fresh
-    cn.rsize *= 2
+    memcpy(fresh, c.rcurr, c.rbytes)
+    size = cn.rsize * 2
+    free_buffer(cn)
+    set_buffer(cn, fresh, size)
     c.rcurr = fresh
     return True
 
@@ -465,6 +494,33 @@ cdef void drop_slow_streams(worker *w) noexcept nogil:
         cn = following
 
 
+cdef void close_idle(worker *w) noexcept nogil:
+    """Closes TCP connections that have been silent for longer than idle_timeout, between commands."""
+    cdef uint32_t now = store_time(w.thread.store)
+    cdef uint32_t oldest = now
+    cdef uint32_t last
+    cdef connection *cn = w.connections
+    cdef connection *following
+    if now < w.idle_due:
+        return
+    while cn != NULL:
+        following = cn.next
+        last = cn.c.last_cmd_time
+        if cn.rdma != NULL:
+            last = max(last, rdma_conn_last_cmd(cn.rdma))
+        if cn.peer.transport == LOG_TCP and (cn.c.state == conn_new_cmd or cn.c.state == conn_read):
+            if now - last > w.idle_timeout:
+                if conn_logs(&cn.c):
+                    fprintf(stderr, b"Closing idle fd %d\n", cn.fd)
+                counter_add(&w.thread.stats.idle_kicks, 1)
+                cn.c.close_reason = IDLE_TIMEOUT_CLOSE
+                connection_end(cn, True)
+            else:
+                oldest = min(oldest, last)
+        cn = following
+    w.idle_due = oldest + w.idle_timeout + 1
+
+
 cdef uint64_t now_ns() noexcept nogil:
     cdef timespec t
     clock_gettime(CLOCK_MONOTONIC, &t)
@@ -499,7 +555,7 @@ cdef int wait_time(worker *w) noexcept nogil:
             return 0
         w.spin_ns = max(w.spin_ns // 2, w.spin_max // SPIN_FLOOR)
         w.rdma_recent = False
-    return 1000 if w.nstreams else -1
+    return 1000 if w.nstreams or w.idle_timeout else -1
 
 
 cdef void *worker_main(void *arg) noexcept nogil:
@@ -543,6 +599,8 @@ cdef void *worker_main(void *arg) noexcept nogil:
             run_runnable(w)
         if w.nstreams:
             drop_slow_streams(w)
+        if w.idle_timeout:
+            close_idle(w)
         if w.dead != NULL:
             free_dead(w)
     return NULL
@@ -558,6 +616,7 @@ cdef int worker_init(worker *w) noexcept nogil:
     w.queue_tail = &w.queue_head
     w.run_tail = &w.run_head
     pthread_mutex_init(&w.queue_lock, NULL)
+    pthread_mutex_init(&w.list_lock, NULL)
     if w.epfd < 0 or w.notify_fd < 0 or w.rbuf == NULL:
         return -1
     ev.events = EPOLLIN
@@ -663,3 +722,4 @@ cdef void worker_destroy(worker *w) noexcept nogil:
     free(w.rbuf)
     w.rbuf = NULL
     pthread_mutex_destroy(&w.queue_lock)
+    pthread_mutex_destroy(&w.list_lock)

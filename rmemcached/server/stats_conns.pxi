@@ -1,0 +1,146 @@
+# stats conns. Included in stats.pyx.
+
+cdef extern from "<arpa/inet.h>" nogil:
+    const char *inet_ntop(int af, const void *src, char *dst, socklen_t size)
+    uint16_t ntohs(uint16_t)
+
+cdef extern from "<sys/un.h>" nogil:
+    struct sockaddr_un:
+        unsigned short sun_family
+        char sun_path[108]
+
+cdef extern from "<stdlib.h>" nogil:
+    void qsort(void *base, size_t n, size_t size, int (*compare)(const void *, const void *) noexcept nogil)
+
+cdef enum:
+    ADDRESS_TEXT = 160
+
+cdef union any_address:
+    sockaddr plain
+    sockaddr_in in4
+    sockaddr_in6 in6
+    sockaddr_un un
+
+cdef struct conn_row:            # what is told of one socket
+    int fd
+    log_transport transport
+    bint listening
+    bint rdma
+    conn_states state
+    rel_time_t idle
+    any_address peer
+    any_address local
+
+
+cdef void address_text(const any_address *a, log_transport transport, char *out) noexcept nogil:
+    """As memcached writes it: tcp:1.2.3.4:5, tcp6:[::1]:5, unix:/path; ?:<AF 0> for a UNIX socket's client."""
+    cdef char text[ADDRESS_TEXT]
+    cdef const char *name = b"?"
+    cdef unsigned int port = 0
+    text[0] = 0
+    if a.plain.sa_family == AF_INET:
+        inet_ntop(AF_INET, &a.in4.sin_addr, text, sizeof(text))
+        port = ntohs(a.in4.sin_port)
+        name = b"udp" if transport == LOG_UDP else b"tcp"
+    elif a.plain.sa_family == AF_INET6:
+        inet_ntop(AF_INET6, &a.in6.sin6_addr, text, sizeof(text))
+        port = ntohs(a.in6.sin6_port)
+        name = b"udp6" if transport == LOG_UDP else b"tcp6"
+        snprintf(out, ADDRESS_TEXT, b"%s:[%s]:%u", name, text, port)
+        return
+    elif a.plain.sa_family == AF_UNIX:
+        snprintf(text, sizeof(text), b"%.*s", <int>sizeof(a.un.sun_path), a.un.sun_path)
+        name = b"unix"
+    if strlen(text) < 2:
+        snprintf(text, sizeof(text), b"<AF %u>", <unsigned int>a.plain.sa_family)
+    if port:
+        snprintf(out, ADDRESS_TEXT, b"%s:%s:%u", name, text, port)
+    else:
+        snprintf(out, ADDRESS_TEXT, b"%s:%s", name, text)
+
+
+cdef void local_address(int fd, any_address *out) noexcept nogil:
+    cdef socklen_t length = sizeof(any_address)
+    memset(out, 0, sizeof(any_address))
+    getsockname(fd, &out.plain, &length)
+
+
+cdef int by_fd(const void *a, const void *b) noexcept nogil:
+    return (<const conn_row *>a).fd - (<const conn_row *>b).fd
+
+
+cdef size_t worker_rows(worker *w, conn_row *rows, size_t room) noexcept nogil:
+    """Describes at most `room` connections of a worker."""
+    cdef rel_time_t now = store_time(w.thread.store)
+    cdef size_t n = 0
+    cdef connection *cn
+    cdef udp_socket *u = w.udp
+    while u != NULL and n < room:
+        # They are there before the workers start, and stay.
+        memset(&rows[n], 0, sizeof(conn_row))
+        rows[n].fd = u.fd
+        rows[n].transport = LOG_UDP
+        rows[n].listening = True
+        rows[n].idle = now - <rel_time_t>relaxed_load(&u.c.last_cmd_time)
+        local_address(u.fd, &rows[n].local)
+        n += 1
+        u = u.next
+    pthread_mutex_lock(&w.list_lock)
+    cn = w.connections
+    while cn != NULL and n < room:
+        memset(&rows[n], 0, sizeof(conn_row))
+        rows[n].fd = cn.fd
+        rows[n].transport = <log_transport>cn.peer.transport
+        rows[n].rdma = relaxed_load(&cn.rdma) != 0
+        rows[n].state = <conn_states>relaxed_load(<unsigned int *>&cn.c.state)
+        rows[n].idle = now - <rel_time_t>relaxed_load(&cn.c.last_cmd_time)
+        memcpy(&rows[n].peer, &cn.peer.addr, sizeof(cn.peer.addr))
+        local_address(cn.fd, &rows[n].local)
+        n += 1
+        cn = cn.next
+    pthread_mutex_unlock(&w.list_lock)
+    return n
+
+
+cdef void append_row(const conn_row *row, stat_buf *out) noexcept nogil:
+    cdef char text[ADDRESS_TEXT]
+    if row.transport == LOG_UDP:
+        append_class(out, b"", row.fd, b"UDP", 0, b"UDP")
+    address_text(&row.local if row.listening else &row.peer, row.transport, text)
+    append_class(out, b"", row.fd, b"addr", 0, text)
+    if not row.listening:
+        address_text(&row.local, row.transport, text)
+        append_class(out, b"", row.fd, b"listen_addr", 0, text)
+    if row.rdma:
+        append_class(out, b"", row.fd, b"rdma", 0, b"yes")
+    if not row.listening:
+        append_class(out, b"", row.fd, b"state", 0, conn_state_name(row.state))
+    else:
+        append_class(out, b"", row.fd, b"state", 0, b"conn_read" if row.transport == LOG_UDP else b"conn_listening")
+    append_class(out, b"", row.fd, b"secs_since_last_cmd", row.idle, NULL)
+
+
+cdef void conns_text(server *s, stat_buf *out) noexcept nogil:
+    """Every socket in the order of descriptors. Connections that come at the same time may be left out."""
+    cdef size_t room = s.nlisteners + <size_t>relaxed_load(&s.curr_connections) + 64
+    cdef size_t n = 0, i
+    cdef rel_time_t uptime = store_time(s.store) - ITEM_UPDATE_INTERVAL - 2
+    cdef conn_row *rows = <conn_row *>calloc(room, sizeof(conn_row))
+    if rows == NULL:
+        out.failed = True
+        return
+    for i in range(s.nlisteners):
+        if s.listeners[i].transport == LOG_UDP:
+            continue
+        rows[n].fd = s.listeners[i].fd
+        rows[n].transport = s.listeners[i].transport
+        rows[n].listening = True
+        rows[n].idle = uptime
+        local_address(rows[n].fd, &rows[n].local)
+        n += 1
+    for i in range(s.settings.num_threads):
+        n += worker_rows(&s.workers[i], rows + n, room - n)
+    qsort(rows, n, sizeof(conn_row), by_fd)
+    for i in range(n):
+        append_row(&rows[i], out)
+    free(rows)
