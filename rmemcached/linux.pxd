@@ -133,7 +133,6 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t recvfrom(int fd, void *buf, size_t n, int flags, sockaddr *addr, socklen_t *addrlen)
     ssize_t send(int fd, const void *buf, size_t n, int flags)
     ssize_t sendmsg(int fd, const msghdr *message, int flags)
-    int listen(int fd, int backlog)
     int getsockopt(int fd, int level, int optname, void *optval, socklen_t *optlen)
     int setsockopt(int fd, int level, int optname, const void *optval, socklen_t optlen)
     int getsockname(int fd, sockaddr *addr, socklen_t *addrlen)

@@ -1,7 +1,7 @@
 # The command stats. Included in ascii.pyx.
 
 
-cdef inline bint begins(const char *word, const token *t) noexcept nogil:
+cdef inline bint is_start_of(const char *word, const token *t) noexcept nogil:
     """Whether the token is the word or its beginning, which memcached takes for the word."""
     return t.length <= strlen(word) and memcmp(word, t.value, t.length) == 0
 
@@ -12,13 +12,13 @@ cdef void process_stats_detail(conn *c, token *t, int n) noexcept nogil:
     cdef size_t length = 0
     if not c.thread.dump_enabled:
         out_string(c, b"CLIENT_ERROR stats detail not allowed")
-    elif n > 2 and c.thread.prefixes != NULL and begins(b"on", &t[2]):
+    elif n > 2 and c.thread.prefixes != NULL and is_start_of(b"on", &t[2]):
         relaxed_store(&c.thread.prefixes.enabled, 1)
         out_line(c, b"OK\r\n", 4)
-    elif n > 2 and c.thread.prefixes != NULL and begins(b"off", &t[2]):
+    elif n > 2 and c.thread.prefixes != NULL and is_start_of(b"off", &t[2]):
         relaxed_store(&c.thread.prefixes.enabled, 0)
         out_line(c, b"OK\r\n", 4)
-    elif n > 2 and c.thread.prefixes != NULL and begins(b"dump", &t[2]):
+    elif n > 2 and c.thread.prefixes != NULL and is_start_of(b"dump", &t[2]):
         text = stats_prefix_dump(c.thread.prefixes, &length)
         if text == NULL or not text_reply(c, text, length):
             out_string(c, b"SERVER_ERROR out of memory writing stats")
@@ -34,14 +34,14 @@ cdef void process_stats_command(conn *c, token *t, int n) noexcept nogil:
     cdef size_t nsub = 0
     cdef int known
     if n > 1:
-        if begins(b"reset", &t[1]):
+        if is_start_of(b"reset", &t[1]):
             sub = b"reset"
-        elif begins(b"detail", &t[1]):
+        elif is_start_of(b"detail", &t[1]):
             process_stats_detail(c, t, n)
             return
-        elif begins(b"settings", &t[1]):
+        elif is_start_of(b"settings", &t[1]):
             sub = b"settings"
-        elif begins(b"conns", &t[1]):
+        elif is_start_of(b"conns", &t[1]):
             sub = b"conns"
         else:
             sub = t[1].value

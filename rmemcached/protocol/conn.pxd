@@ -171,7 +171,6 @@ cdef struct conn_thread:
     bint debug_commands      # debugtime and debugitem are answered
     item *debug_item_reffed  # what debugitem ref took last, for `debugitem unref reffed`
     bint watch_enabled
-    bint dump_enabled
     logger *log              # never NULL
     int cur_sfd              # of the connection being served: log entries name it
     mc_resp *free_resps      # free list

@@ -12,7 +12,7 @@ cdef uint64_t now_us() noexcept nogil:
     return <uint64_t>t.tv_sec * 1000000 + <uint64_t>t.tv_nsec // 1000
 
 
-cdef void listen_to(server *s, uint32_t events, int backlog) noexcept nogil:
+cdef void listen_to(server *s, uint32_t events) noexcept nogil:
     cdef epoll_event ev
     cdef unsigned int i
     for i in range(s.nlisteners):
@@ -20,14 +20,13 @@ cdef void listen_to(server *s, uint32_t events, int backlog) noexcept nogil:
             ev.events = events
             ev.data.u64 = i
             epoll_ctl(s.epfd, EPOLL_CTL_MOD, s.listeners[i].fd, &ev)
-            listen(s.listeners[i].fd, backlog)
 
 
 cdef void stop_listening(server *s) noexcept nogil:
     """Leaves further connections in the kernel's queue until one ends."""
     if relaxed_load(&s.hooks.verbose):
         fprintf(stderr, b"Too many open connections\n")
-    listen_to(s, 0, 0)
+    listen_to(s, 0)
     s.disabled_at = now_us()
     s.disabled_with = relaxed_load(&s.curr_connections)
     relaxed_store(&s.listen_disabled, 1)
@@ -42,7 +41,7 @@ cdef void resume_listening(server *s) noexcept nogil:
         return
     counter_add(&s.time_in_listen_disabled_us, elapsed)
     relaxed_store(&s.listen_disabled, 0)
-    listen_to(s, EPOLLIN, s.settings.backlog)
+    listen_to(s, EPOLLIN)
 
 
 cdef worker *next_in_turn(server *s) noexcept nogil:

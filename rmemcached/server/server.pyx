@@ -23,7 +23,7 @@ from rmemcached.linux cimport (
     IPPROTO_TCP, MSG_DONTWAIT, MSG_NOSIGNAL, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP, SIGINT, SIGTERM, SIGUSR1,
     SIG_BLOCK, SIG_SETMASK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, SO_INCOMING_NAPI_ID, SO_KEEPALIVE,
     TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, accept4, clock_gettime, close, epoll_create1, epoll_ctl, epoll_event,
-    epoll_wait, errno, getsockopt, itimerspec, listen, pthread_join, pthread_mutex_init, pthread_mutex_lock,
+    epoll_wait, errno, getsockopt, itimerspec, pthread_join, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, pthread_sigmask, read, send, setsockopt, sigaddset, sigemptyset, signalfd,
     signalfd_siginfo, sigset_t, sockaddr, socklen_t, timerfd_create, timerfd_settime, timespec,
 )
@@ -426,7 +426,6 @@ cdef class Server:
             w.thread.cas_enabled = s.settings.use_cas
             w.thread.flush_enabled = s.settings.flush_enabled
             w.thread.watch_enabled = s.settings.watch_enabled
-            w.thread.dump_enabled = self.settings.dump_enabled
             w.thread.log = s.log
             w.thread.dump_enabled = s.settings.dump_enabled
             w.thread.prefixes = s.prefixes

@@ -129,7 +129,7 @@ cdef void general_commands(server *s, const thread_stats *t, const store_stats *
     stat_append(out, b"cmd_flush", t.flush_cmds)
     stat_append(out, b"cmd_touch", t.touch_cmds)
     stat_append(out, b"cmd_meta", t.meta_cmds)
-    stat_append(out, b"get_hits", get_hits(&t, 0))
+    stat_append(out, b"get_hits", get_hits(t, 0))
     stat_append(out, b"get_misses", t.get_misses)
     stat_append(out, b"get_expired", st.get_expired)
     stat_append(out, b"get_flushed", st.get_flushed)
@@ -313,7 +313,9 @@ cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
 cdef void items_text(server *s, stat_buf *out) noexcept nogil:
     cdef const store_config *config = store_get_config(s.store)
     cdef class_stats k
+    cdef thread_stats t
     cdef int i
+    sum_threads(s, &t)
     for i in range(1, MAX_NUMBER_OF_SLAB_CLASSES):
         if not store_get_class_stats(s.store, i, &k) or k.number == 0:
             continue
@@ -346,10 +348,10 @@ cdef void items_text(server *s, stat_buf *out) noexcept nogil:
             append_class(out, b"items:", i, b"moves_to_warm", k.moves_to_warm)
             append_class(out, b"items:", i, b"moves_within_lru", k.moves_within_lru)
             append_class(out, b"items:", i, b"direct_reclaims", k.direct_reclaims)
-            append_class(out, b"items:", i, b"hits_to_hot", k.hits_to_hot)
-            append_class(out, b"items:", i, b"hits_to_warm", k.hits_to_warm)
-            append_class(out, b"items:", i, b"hits_to_cold", k.hits_to_cold)
-            append_class(out, b"items:", i, b"hits_to_temp", k.hits_to_temp)
+            append_class(out, b"items:", i, b"hits_to_hot", t.lru_hits[i])
+            append_class(out, b"items:", i, b"hits_to_warm", t.lru_hits[i | 64])
+            append_class(out, b"items:", i, b"hits_to_cold", t.lru_hits[i | 128])
+            append_class(out, b"items:", i, b"hits_to_temp", t.lru_hits[i | 192])
 
 
 cdef void slabs_text(server *s, stat_buf *out) noexcept nogil:
