@@ -155,7 +155,7 @@ cdef enum mget_flags:
     MGET_TOUCH = 4
     MGET_HIT = 16            # the key before was found
     MGET_SKIP = 8            # the command has failed: the rest of its line is discarded
-    MGET_OOM = 16            # ... for want of memory
+    MGET_OOM = 32            # ... for want of memory
 
 # One worker thread, as its connections see it.
 cdef struct conn_thread:
