@@ -1,6 +1,6 @@
 """The text of `stats` and its subcommands: memcached's names, in memcached's order."""
 
-from libc.stdint cimport uint16_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset, strlen
@@ -25,7 +25,7 @@ from rmemcached.server.worker cimport READ_BUFFER_SIZE, connection, worker
 from rmemcached.store.store cimport (
     ITEM_UPDATE_INTERVAL, MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, class_stats, rel_time_t, store_config,
     store_get_class_stats, store_get_config, store_get_stats, store_process_started, store_reset_stats,
-    store_stats, store_time,
+    store_sizes, store_sizes_buckets, store_stats, store_time,
 )
 
 cdef extern from "<sys/resource.h>" nogil:
@@ -385,6 +385,21 @@ cdef void slabs_text(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"total_malloced", st.total_malloced)
 
 
+cdef void sizes_text(server *s, stat_buf *out) noexcept nogil:
+    """Linked items by size, in steps of 32 bytes."""
+    cdef uint32_t buckets = store_sizes_buckets(s.store)
+    cdef uint32_t bucket = 0, count
+    cdef char name[16]
+    if buckets == 0:
+        stat_append_text(out, b"sizes_status", b"disabled")
+    while bucket < buckets:
+        count = store_sizes(s.store, bucket)
+        if count:
+            snprintf(name, sizeof(name), b"%u", bucket * 32)
+            stat_append(out, name, count)
+        bucket += 1
+
+
 include "stats_conns.pxi"
 
 
@@ -423,6 +438,8 @@ cdef int server_stats(void *arg, conn *c, const char *sub, size_t nsub, stat_buf
         items_text(s, out)
     elif named(sub, nsub, b"slabs"):
         slabs_text(s, out)
+    elif named(sub, nsub, b"sizes"):
+        sizes_text(s, out)
     elif named(sub, nsub, b"conns"):
         conns_text(s, out)
     elif named(sub, nsub, b"reset"):

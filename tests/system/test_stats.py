@@ -119,7 +119,15 @@ def test_names_are_memcached_s(rmemcached_server: ServerFactory, memcached_serve
     if what != "settings":
         differing = {name for name in ours if ours[name] != theirs[name]}
         # these depend on how far the maintainer thread has come
-        moving = ("age", "age_hot", "age_warm", "lrutail_reflocked", "number_hot", "number_cold", "moves_to_cold")
+        moving: tuple[str, ...] = (
+            "age",
+            "age_hot",
+            "age_warm",
+            "lrutail_reflocked",
+            "number_hot",
+            "number_cold",
+            "moves_to_cold",
+        )
         moving += ("crawler_items_checked", "crawler_reclaimed")
         assert {name for name in differing if not name.endswith(moving)} == set()
 
