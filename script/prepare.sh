@@ -22,6 +22,7 @@ missing_packages() {
     fi
     [ -e /usr/include/infiniband/verbs.h ] || echo libibverbs-dev
     [ -e /usr/include/isa-l.h ] || echo libisal-dev
+    command -v tshark >/dev/null || echo tshark
     perl -MTest::More -e 1 2>/dev/null || echo perl
     command -v memcached >/dev/null || [ -x /usr/bin/memcached ] || echo memcached
 }
