@@ -108,6 +108,12 @@ def decode(path: Path) -> dict[str, list[str]]:
     return {field: [value for row in rows for value in row[i].split(";") if value] for i, field in enumerate(FIELDS)}
 
 
+def good_crcs(path: Path) -> int:
+    done = subprocess.run(["tshark", "-r", str(path), "-O", "iwarp_mpa"], capture_output=True, text=True, check=True)
+    assert "Bad CRC32" not in done.stdout
+    return done.stdout.count("Good CRC32")
+
+
 def frames(octets: bytes) -> list[bytes]:
     """The ULPDUs behind the start-up frame of one direction."""
     at = 20 + int.from_bytes(octets[18:20], "big")
@@ -171,6 +177,7 @@ def test_a_conversation_is_decoded(tmp_path: Path, crc: bool) -> None:
     assert found["iwarp_mpa.rev"] == ["2", "2"]
     sent = [frames(b"".join(recorder.data[side])) for side in (0, 1)]
     both_ways = sent[0] + sent[1]
+    assert good_crcs(path) == (len(both_ways) if crc else 0)
 
     def sorted_hex(values: list[str]) -> list[int]:
         return sorted(int(value, 0) for value in values)
