@@ -279,11 +279,11 @@ def memfd(size: int, seals: int = SEAL_SHRINK | SEAL_GROW) -> int:
 class RawPeer:
     """Speaks records and writes its ring by hand."""
 
-    def __init__(self, end: End, hello: bool = True) -> None:
+    def __init__(self, end: End, hello: bool = True, qp: QP | None = None) -> None:
         self.end = end
         self.sock, theirs = socket.socketpair()
         self.sock.setblocking(False)
-        end.qp.attach(theirs)
+        (qp or end.qp).attach(theirs)
         self.fds: list[int] = []
         self.records: list[bytes] = []
         self.receive()

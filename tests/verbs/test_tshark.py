@@ -134,18 +134,19 @@ def test_a_conversation_is_decoded(tmp_path: Path, crc: bool) -> None:
         give(b.qp, recorder.right, initiator=False)
         recorder.run()
 
-        def both() -> None:
+        def after_a_turn(condition: bool) -> bool:
             a.poll()
             b.poll()
             recorder.run()
+            return condition
 
         def do(count: int, *requests: SendWR) -> None:
             """Each request by itself, so that each packet starts with a frame."""
             for request in requests:
                 a.qp.post_send(request)
-                until(lambda: both() or a.done)
+                until(lambda: after_a_turn(bool(a.done)))
                 a.done.clear()
-            until(lambda: both() or len(b.done) >= count)
+            until(lambda: after_a_turn(len(b.done) >= count))
             b.done.clear()
 
         remote = {"remote_addr": b.mr.addr, "rkey": b.mr.rkey}
@@ -164,7 +165,7 @@ def test_a_conversation_is_decoded(tmp_path: Path, crc: bool) -> None:
         )
         # The end: a READ of what is not there.
         a.qp.post_send(SendWR(Opcode.RDMA_READ, [a.mr.sge(0, 8)], remote_addr=1, rkey=2))
-        until(lambda: both() or a.qp.state == State.ERR)
+        until(lambda: after_a_turn(a.qp.state == State.ERR))
     recorder.close()
     path = tmp_path / "iwarp.pcap"
     recorder.save(path)
