@@ -11,13 +11,18 @@ cdef bint shm_look_for_space(shm_stream *shm) noexcept nogil:
     return True
 
 
+cdef int32_t shm_records_ahead(const shm_stream *shm) noexcept nogil:
+    """Records that the peer says it has sent and that were not read; negative while it has sent one and not said so."""
+    return <int32_t> (<uint32_t> load_acquire(&shm.theirs.records) - shm.records_seen)
+
+
 cdef bint shm_ready(const soft_qp *qp) noexcept nogil:
     """Whether there is something to receive, or room to send what is waiting."""
     cdef const shm_stream *shm = qp.shm
     cdef const shm_page *theirs = shm.theirs
     if theirs == NULL:
         return False
-    return (load_acquire(&theirs.tail) != shm.head or relaxed_load(&theirs.records) != shm.records_seen
+    return (load_acquire(&theirs.tail) != shm.head or shm_records_ahead(shm) > 0
             or relaxed_load(&theirs.closed) != 0
             or (qp.tx_blocked and load_acquire(&theirs.head) != shm.space_head))
 

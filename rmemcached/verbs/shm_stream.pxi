@@ -112,7 +112,9 @@ cdef void shm_socket(soft_qp *qp) noexcept nogil:
     cdef msghdr message
     cdef control_space control
     cdef ssize_t n
+    cdef int32_t ahead
     while not shm.eof and not shm.broken:
+        ahead = shm_records_ahead(shm) if shm.theirs != NULL else 0
         memset(&message, 0, sizeof(message))
         iov.iov_base = <uint8_t *> &shm.record + shm.record_have
         iov.iov_len = SHM_RECORD_SIZE - shm.record_have
@@ -124,6 +126,8 @@ cdef void shm_socket(soft_qp *qp) noexcept nogil:
         if n < 0 and errno.errno == EINTR:
             continue
         if n < 0 and errno.errno == EAGAIN:
+            # A record is sent before it is counted.
+            shm.broken = ahead > 0
             return
         if n <= 0:
             shm.eof = True
@@ -271,7 +275,7 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
     pthread_mutex_lock(&qp.lock)
     shm = qp.shm
     while qp.fd >= 0:
-        if socket or (shm.theirs != NULL and relaxed_load(&shm.theirs.records) != shm.records_seen):
+        if socket or (shm.theirs != NULL and shm_records_ahead(shm) > 0):
             shm_socket(qp)
         socket = False
         closing = shm.eof

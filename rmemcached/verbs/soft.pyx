@@ -23,7 +23,7 @@ from libc.errno cimport (
     EPROTO,
 )
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.fcntl cimport F_GETFL, F_SETFL, O_NONBLOCK, fcntl

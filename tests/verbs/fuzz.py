@@ -3,8 +3,8 @@
     python tests/verbs/fuzz.py --seconds 3600 [--fabric soft_iw|soft_shm] [--seed N]
 
 Conversations are lists of frames. They are mutated, cut anywhere, and fed to a queue pair. What it did then (counters,
-state, the Terminate it sent, its events) is its signature; conversations with a new one are mutated further. After each,
-the memory around the regions must be untouched and another queue pair of the same completion queue must still work.
+state, the Terminate it sent, its events) is its signature; conversations with a new one are mutated further. After
+each, the memory around the regions must be untouched, and another queue pair of the same completion queue must work.
 """
 
 from __future__ import annotations
