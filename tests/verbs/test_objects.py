@@ -116,6 +116,7 @@ def test_busy_objects_cannot_go() -> None:
 
 
 def test_garbage_collection_closes() -> None:
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         a, b = connected()
