@@ -139,6 +139,10 @@ cdef class Item:
             result = st.store_item(self.owner.s, self.it, c_op, new_cas, &cas_out, stale, &nbytes)
         return STORED[result], cas_out, nbytes
 
+    def leak(self):
+        """Forgets the reference without giving it back."""
+        self.it = NULL
+
     def unlink(self):
         st.item_unlink(self.owner.s, self.it)
 
@@ -429,6 +433,10 @@ cdef class Store:
     @property
     def process_started(self):
         return st.store_process_started(self.s)
+
+    def stop_threads(self):
+        with nogil:
+            st.store_stop_threads(self.s)
 
     # --- the LRU ---
 

@@ -102,14 +102,14 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
     while True:
         if not segmented:
             # No maintainer does it.
-            lru_pull_tail(s, clsid, COLD_LRU, 0, 0, 0)
+            lru_pull_tail(s, clsid, COLD_LRU, 0, 0, 0, PULL_TRIES)
         it = slabs_alloc(s, clsid, True, NULL)
         if it != NULL or pulls == ALLOC_TRIES:
             break
-        if lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_EVICT, 0) == 0:
+        if lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
             if not segmented:
                 break
-            lru_pull_tail(s, clsid, HOT_LRU, 0, 0, 0)
+            lru_pull_tail(s, clsid, HOT_LRU, 0, 0, 0, 1)
         pulls += 1
     if pulls > 0:
         pthread_mutex_lock(&s.queues[clsid | HOT_LRU].lock)

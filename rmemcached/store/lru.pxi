@@ -68,15 +68,6 @@ cdef inline void do_item_replace_q(store *s, lru_queue *q, item *it, item *fresh
         q.crawl = fresh
 
 
-cdef inline void _item_enter_queue(store *s, item *it, unsigned int lru) noexcept nogil:
-    """Puts an item that was just taken out of its queue into another of its class. Its item lock is held."""
-    cdef lru_queue *q = &s.queues[ITEM_clsid(it) | lru]
-    relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | lru)
-    pthread_mutex_lock(&q.lock)
-    do_item_link_q(s, q, it)
-    pthread_mutex_unlock(&q.lock)
-
-
 cdef inline bint item_is_flushed(store *s, const item *it) noexcept nogil:
     cdef rel_time_t oldest = <rel_time_t>relaxed_load(&s.oldest_live)
     return it.time <= oldest and oldest <= store_time(s)
@@ -275,28 +266,54 @@ cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int
     return True
 
 
+cdef void _pull_finish(store *s, const moved_item *moved, int count) noexcept nogil:
+    """Puts items that were taken out of their queue into other ones of the class, and unlocks them."""
+    cdef lru_queue *q = NULL
+    cdef lru_queue *target
+    cdef item *it
+    cdef int i
+    for i in range(count):
+        it = moved[i].it
+        target = &s.queues[ITEM_clsid(it) | moved[i].lru]
+        if target != q:
+            if q != NULL:
+                pthread_mutex_unlock(&q.lock)
+            q = target
+            pthread_mutex_lock(&q.lock)
+        relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | moved[i].lru)
+        do_item_link_q(s, q, it)
+    if q != NULL:
+        pthread_mutex_unlock(&q.lock)
+    for i in range(count):
+        item_unlock(s, moved[i].hv)
+
+
 cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
-                       rel_time_t max_age) noexcept nogil:
-    """Looks at the tail of a queue: drops what is expired or flushed; of the first item that is not, moves it on or
-    evicts it. Returns how many items went or moved; 0: nothing is to be done here.
+                       rel_time_t max_age, int most) noexcept nogil:
+    """Looks at the tail of a queue: drops what is expired or flushed and moves on what is not, up to `most` (at most
+    PULL_MOST) items or until one can stay. With PULL_EVICT, evicts one if none had expired. Returns how many went or
+    moved; 0: nothing is to be done.
 
     total_bytes: of the class, of which HOT and WARM may have their shares. max_age: seconds that HOT's and WARM's items
-    may be unused. Up to PULL_TRIES items are looked at, for some may be locked.
+    may be unused. Items that are locked are passed over, PULL_TRIES at most in a row.
     """
     cdef lru_queue *q = &s.queues[clsid | lru]
+    cdef moved_item moved[PULL_MOST]
     cdef item *it
     cdef item *newer
     cdef uint32_t hv
     cdef rel_time_t repair_time = s.config.tail_repair_time
-    cdef unsigned int move_to = NOT_MOVED
+    cdef unsigned int move_to
     cdef int removed = 0
+    cdef int count = 0
     cdef int tries = PULL_TRIES
-    cdef bint moved
+    cdef bint evicted = False
     if relaxed_load(&q.size) == 0:
         return 0
     pthread_mutex_lock(&q.lock)
-    it = q.tail
-    while it != NULL and tries > 0:
+    newer = q.tail
+    while newer != NULL and tries > 0 and removed < most:
+        it = newer
         newer = it.prev
         tries -= 1
         if flags & PULL_CRAWL_BLOCKS and q.crawl == it:
@@ -305,7 +322,6 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
         # No item leaves the queue without this LRU lock, so its key can be read; its item lock can only be tried.
         hv = store_hash(ITEM_key(it), it.nkey)
         if not item_trylock(s, hv):
-            it = newer
             continue
         if relaxed_load(&it.refcount) > 1:
             # It can go, though its memory does not come back before the last reference does.
@@ -316,32 +332,33 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
                 relaxed_store(&it.refcount, 1)
                 _item_unlink_nolock(s, q, it, hv)
                 item_unlock(s, hv)
-                it = newer
                 continue
+        move_to = NOT_MOVED
         if item_is_expired(s, it):
             q.stats.reclaimed += 1
             if not it.it_flags & ITEM_FETCHED:
                 q.stats.expired_unfetched += 1
             _item_unlink_nolock(s, q, it, hv)
+        elif (flags & PULL_EVICT and removed != 0) \
+                or not _pull_live(s, q, it, hv, lru, total_bytes, flags, max_age, &move_to):
             item_unlock(s, hv)
-            removed += 1
-            it = newer
-            continue
-        moved = _pull_live(s, q, it, hv, lru, total_bytes, flags, max_age, &move_to)
-        removed += moved
-        if moved and lru == WARM_LRU and move_to == NOT_MOVED:
-            # An active item went to WARM's head; the next one may be for COLD.
-            item_unlock(s, hv)
-            it = newer
-            continue
-        pthread_mutex_unlock(&q.lock)
+            break
+        elif flags & PULL_EVICT:
+            evicted = True
+            most = 0
+        removed += 1
+        tries = PULL_TRIES
         if move_to != NOT_MOVED:
-            _item_enter_queue(s, it, move_to)
-        item_unlock(s, hv)
-        if moved and flags & PULL_EVICT and relaxed_load(&s.config.slab_automove) == 2:
-            slabs_reassign(s, -1, <int>clsid, True)
-        return removed
+            moved[count].it = it
+            moved[count].hv = hv
+            moved[count].lru = move_to
+            count += 1
+        else:
+            item_unlock(s, hv)
     pthread_mutex_unlock(&q.lock)
+    _pull_finish(s, moved, count)
+    if evicted and relaxed_load(&s.config.slab_automove) == 2:
+        slabs_reassign(s, -1, <int>clsid, True)
     return removed
 
 

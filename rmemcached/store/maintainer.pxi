@@ -5,8 +5,10 @@
 cdef int _juggle_temp(store *s, unsigned int clsid) noexcept nogil:
     """Drops what has expired at TEMP's tail."""
     cdef int moves = 0
-    while moves < JUGGLES_MAX and lru_pull_tail(s, clsid, TEMP_LRU, 0, 0, 0) > 0:
-        moves += 1
+    cdef int more = 1
+    while moves < JUGGLES_MAX and more != 0:
+        more = lru_pull_tail(s, clsid, TEMP_LRU, 0, 0, 0, PULL_MOST)
+        moves += more
     return moves
 
 
@@ -20,8 +22,10 @@ cdef int lru_maintainer_juggle(store *s, unsigned int clsid) noexcept nogil:
     cdef rel_time_t hot_age = 0
     cdef rel_time_t warm_age = 0
     cdef lru_queue *q
-    cdef int i, more
+    cdef int i
+    cdef int more = 1
     cdef int moves = _juggle_temp(s, clsid)
+    cdef int limit = moves + JUGGLES_MAX
     if segmented:
         for i in range(3):
             q = &s.queues[clsid | <unsigned int>i << 6]
@@ -34,15 +38,13 @@ cdef int lru_maintainer_juggle(store *s, unsigned int clsid) noexcept nogil:
         hot_age = _scaled_age(cold_age, s.config.hot_max_factor)
         warm_age = _scaled_age(cold_age, s.config.warm_max_factor)
         pthread_mutex_unlock(&s.tune_lock)
-    for i in range(JUGGLES_MAX):
-        more = lru_pull_tail(s, clsid, HOT_LRU, total_bytes, PULL_CRAWL_BLOCKS, hot_age)
+    while moves < limit and more != 0:
+        more = lru_pull_tail(s, clsid, HOT_LRU, total_bytes, PULL_CRAWL_BLOCKS, hot_age, PULL_MOST)
         if more == 0:
-            more = lru_pull_tail(s, clsid, WARM_LRU, total_bytes, PULL_CRAWL_BLOCKS, warm_age)
+            more = lru_pull_tail(s, clsid, WARM_LRU, total_bytes, PULL_CRAWL_BLOCKS, warm_age, PULL_MOST)
         if segmented:
-            more += lru_pull_tail(s, clsid, COLD_LRU, total_bytes, PULL_CRAWL_BLOCKS, 0)
-        if more == 0:
-            break
-        moves += 1
+            more += lru_pull_tail(s, clsid, COLD_LRU, total_bytes, PULL_CRAWL_BLOCKS, 0, PULL_MOST)
+        moves += more
     return moves
 
 
@@ -149,7 +151,8 @@ cdef void lru_maintain(store *s) noexcept nogil:
         lru_maintainer_bumps(s)
         pthread_mutex_unlock(&s.bump_lock)
     for clsid in range(1, s.power_largest + 1):
-        lru_maintainer_juggle(s, clsid)
+        while lru_maintainer_juggle(s, clsid) != 0:
+            pass
 
 
 cdef void *_maintainer_thread(void *arg) noexcept nogil:

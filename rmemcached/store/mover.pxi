@@ -129,8 +129,8 @@ cdef void _move_prepare(store *s) noexcept nogil:
         for tries in range(10):
             if m.spare != NULL:
                 return
-            if lru_pull_tail(s, s.move.src, COLD_LRU, 0, PULL_EVICT, 0) == 0:
-                lru_pull_tail(s, s.move.src, HOT_LRU, 0, 0, 0)
+            if lru_pull_tail(s, s.move.src, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
+                lru_pull_tail(s, s.move.src, HOT_LRU, 0, 0, 0, 1)
             m.spare = _move_alloc(s, s.move.src, False)
 
 

@@ -142,11 +142,12 @@ cdef enum:
     TEMP_LRU = 192
     LRU_MASK = 192
     NOT_MOVED = 1               # no queue's id
-    PULL_TRIES = 5              # tail items that one pull looks at
+    PULL_TRIES = 5              # items that a pull passes over before it gives up
+    PULL_MOST = 16              # items that one pull moves or drops, at most
     PULL_EVICT = 1              # flag of a pull of COLD: evict its tail
     PULL_CRAWL_BLOCKS = 2       # flag of a pull: leave alone what the crawler has not seen
     LRU_BUMP_BUF_SIZE = 8192    # entries
-    JUGGLES_MAX = 500           # pulls of a queue that the maintainer makes in one go
+    JUGGLES_MAX = 500           # items of a class that the maintainer moves in one go
     MIN_MAINTAINER_SLEEP = 1000         # microseconds
     MAX_MAINTAINER_SLEEP = 1000000 - 1
     MAX_MAINTCRAWL_WAIT = 60 * 60       # seconds between two automatic crawls of a queue, at most
@@ -212,6 +213,11 @@ cdef struct lru_bump_buf:       # moves from COLD to WARM that wait for the main
     uint32_t tail
     uint64_t dropped
     lru_bump_entry entries[LRU_BUMP_BUF_SIZE]
+
+cdef struct moved_item:         # out of its queue, with its item lock held
+    item *it
+    uint32_t hv
+    unsigned int lru            # where it goes
 
 cdef struct maintainer:         # the thread's own
     uint32_t next_juggle[MAX_NUMBER_OF_SLAB_CLASSES]    # microseconds
