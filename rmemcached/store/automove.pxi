@@ -109,6 +109,7 @@ cdef bint automove_run(store *s, move_request *r) noexcept nogil:
     cdef page_mover *m = &s.mover
     cdef timespec now
     cdef int src, dst
+    cdef bint good
     if s.config.slab_automove == 0:
         return False
     clock_gettime(CLOCK_MONOTONIC, &now)
@@ -116,7 +117,11 @@ cdef bint automove_run(store *s, move_request *r) noexcept nogil:
         return False
     if m.automove_changed and automove_init(s):
         m.automove_changed = False
-    if not _automove_decide(s, &src, &dst) or _check_reassign(s, &src, dst) != REASSIGN_OK:
+    if not _automove_decide(s, &src, &dst):
+        return False
+    good = _check_reassign(s, &src, dst) == REASSIGN_OK
+    log_slab_move(s, src, dst, good)
+    if not good:
         return False
     r.src = src
     r.dst = dst

@@ -53,7 +53,7 @@ cdef inline rel_time_t _scaled_age(rel_time_t age, double factor) noexcept nogil
     return <rel_time_t>scaled if scaled < 4e9 else <rel_time_t>4000000000
 
 
-cdef rel_time_t _crawl_wait(const crawler_stats *stats, rel_time_t wait) noexcept nogil:
+cdef rel_time_t _crawl_judge(store *s, unsigned int id, const crawler_stats *stats, rel_time_t wait) noexcept nogil:
     """Seconds to wait before the next crawl of a queue, from what the last one found and the wait before it: about
     as long as it takes until one in a hundred of the items that can expire has done so.
     """
@@ -70,7 +70,10 @@ cdef rel_time_t _crawl_wait(const crawler_stats *stats, rel_time_t wait) noexcep
             break
     if available == 0:
         wait += 60
-    return wait if wait < MAX_MAINTCRAWL_WAIT else MAX_MAINTCRAWL_WAIT
+    if wait > MAX_MAINTCRAWL_WAIT:
+        wait = MAX_MAINTCRAWL_WAIT
+    log_crawl(s, id, stats, low_watermark, available, wait + MIN_MAINTCRAWL_WAIT)
+    return wait
 
 
 cdef void lru_maintainer_crawler_check(store *s) noexcept nogil:
@@ -92,7 +95,7 @@ cdef void lru_maintainer_crawler_check(store *s) noexcept nogil:
         pthread_mutex_lock(&s.crawler_lock)
         if stats.run_complete:
             stats.run_complete = False
-            m.next_crawl_wait[i] = _crawl_wait(stats, m.next_crawl_wait[i])
+            m.next_crawl_wait[i] = _crawl_judge(s, i, stats, m.next_crawl_wait[i])
             m.next_crawl[i] = now + m.next_crawl_wait[i] + MIN_MAINTCRAWL_WAIT
         pthread_mutex_unlock(&s.crawler_lock)
         if now > m.next_crawl[i]:

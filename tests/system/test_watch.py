@@ -15,7 +15,7 @@ from servers import Server
 
 ServerFactory = Callable[..., Server]
 
-LINE = re.compile(r"ts=(\d+)\.(\d{1,6}) gid=(\d+) (type=\S+(?: [a-z]+=\S*)*)\n")
+LINE = re.compile(r"ts=(\d+)\.(\d{1,6}) gid=(\d+) (type=\S+(?: [a-z_]+=\S*)*)\n")
 WORDS = ("fetchers", "mutations", "evictions", "connevents", "deletions", "sysevents")
 SILENT_WORDS = ("rawcmds", "proxyreqs", "proxyevents", "proxyuser")
 
@@ -434,3 +434,16 @@ def test_stop_with_watchers_under_load(rmemcached_server: ServerFactory) -> None
         assert server.process.wait(TIMEOUT) == 0
     for watcher in watchers:
         watcher.close()
+
+
+def test_background_work(rmemcached_server: ServerFactory) -> None:
+    """What an automatic crawl found is told when the maintainer has judged it."""
+    server = rmemcached_server("-o", "debug_commands")
+    with Watcher(server, "sysevents") as watcher, Conversation(server) as client:
+        assert client.ask(b"set a 0 0 1\r\nx\r\n") == b"STORED\r\n"
+        assert client.ask(b"debugtime 100\r\n") == b"OK\r\n"
+        assert re.fullmatch(
+            r"type=lru_crawler crawler=\d+ lru=(hot|warm|cold|temp) low_mark=\d+ next_reclaims=\d+ since_run=\d+ "
+            r"next_run=\d+ elapsed=\d+ examined=\d+ reclaimed=\d+",
+            watcher.event(),
+        )
