@@ -11,14 +11,18 @@ from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset, strlen
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add, relaxed_load
+from rmemcached.atomics cimport counter_add, relaxed_load, relaxed_store
 from rmemcached.logger cimport LOG_MUTATIONS, NORMAL_CLOSE, log_item_store, log_wants
 from rmemcached.protocol.conn cimport (
     MEMCACHED_VERSION, RESP_COPY_MAX, WRITE_BUFFER_SIZE, conn, conn_closing, conn_hooks, conn_logs, conn_new_cmd,
-    conn_nread, conn_set_state, conn_swallow, mc_resp, overused, resp_add, resp_text, stat_buf, stat_end, stat_reply,
+    conn_nread, conn_set_state, conn_swallow, mc_resp, overused, resp_add, resp_text, stat_buf, stat_end, stat_packet,
+    stat_reply,
     thread_stats,
 )
 from rmemcached.protocol.parse cimport U64_TEXT, itoa_u64, parse_u64
+from rmemcached.protocol.stats_prefix cimport (
+    stats_prefix_dump, stats_prefix_record_delete, stats_prefix_record_get, stats_prefix_record_set, stats_prefixes,
+)
 from rmemcached.store.store cimport (
     DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND,
     NO_MEMORY, NREAD_ADD, NREAD_APPEND, NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, OK, STORED, TOO_LARGE,
@@ -201,6 +205,7 @@ cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, con
     if it != NULL and overused(it):
         item_remove(s, it)
         it = NULL
+    stats_prefix_record_get(c.thread.prefixes, key, nkey, it != NULL)
     if it == NULL:
         counter_add(&stats.touch_misses if touch else &stats.get_misses, 1)
         if c.noreply:
@@ -249,9 +254,11 @@ cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, con
 cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nkey, uint32_t flags, uint32_t exptime,
                              size_t vlen, uint64_t cas) noexcept nogil:
     cdef store *s = c.thread.store
-    cdef item *it = item_alloc(s, key, nkey, flags, realtime(s, exptime), vlen + 2)
+    cdef item *it
     cdef item *old
     cdef bint fits
+    stats_prefix_record_set(c.thread.prefixes, key, nkey)
+    it = item_alloc(s, key, nkey, flags, realtime(s, exptime), vlen + 2)
     if conn_logs(c):
         fprintf(stderr, b"<%d ", c.sfd)
         log_key(b"ADD " if op == NREAD_ADD else b"SET " if op == NREAD_SET else b"REPLACE " if op == NREAD_REPLACE
@@ -340,6 +347,7 @@ cdef void process_bin_delete(conn *c, const char *key, uint16_t nkey, uint64_t c
     cdef bint same = False
     if conn_logs(c):
         log_key(b"Deleting ", key, nkey, b"")
+    stats_prefix_record_delete(c.thread.prefixes, key, nkey)
     it = item_get_locked(s, key, nkey, False, &hv)
     if it != NULL:
         same = cas == 0 or cas == ITEM_get_cas(it)
@@ -446,16 +454,44 @@ cdef int stats_of(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept
     return hooks.stats(hooks.arg, c, sub, nsub, out)
 
 
+cdef bint stats_detail(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
+    """on, off, or dump: a single packet of all lines. False: none of these, or not allowed."""
+    cdef stats_prefixes *prefixes = c.thread.prefixes
+    cdef char *text
+    cdef size_t length = 0
+    if prefixes == NULL or not c.thread.dump_enabled:
+        return False
+    if begins(sub, nsub, b" dump"):
+        text = stats_prefix_dump(prefixes, &length)
+        if text == NULL:
+            out.failed = True
+        else:
+            stat_packet(out, b"detailed", 8, text, length)
+            free(text)
+    elif begins(sub, nsub, b" on"):
+        relaxed_store(&prefixes.enabled, 1)
+    elif begins(sub, nsub, b" off"):
+        relaxed_store(&prefixes.enabled, 0)
+    else:
+        return False
+    return True
+
+
 cdef void process_bin_stat(conn *c, const char *sub, size_t nsub) noexcept nogil:
     """One packet for each line of the text protocol, and one without a key behind them."""
     cdef stat_buf out
+    cdef bint known
     memset(&out, 0, sizeof(out))
     out.binary = True
     out.opaque = c.opaque
     if conn_logs(c):
         fprintf(stderr, b"<%d ", c.sfd)
         log_key(b"STATS ", sub, nsub, b"")
-    if stats_of(c, sub, nsub, &out) < 0:
+    if begins(sub, nsub, b"detail"):
+        known = stats_detail(c, sub + 6, nsub - 6, &out)
+    else:
+        known = stats_of(c, sub, nsub, &out) >= 0
+    if not known:
         free(out.data)
         write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_ENOENT)
         return

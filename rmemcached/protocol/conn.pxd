@@ -328,6 +328,7 @@ cdef void conn_payload_failed(conn *c) noexcept nogil
 cdef void stat_append(stat_buf *out, const char *name, uint64_t value) noexcept nogil
 cdef void stat_append_text(stat_buf *out, const char *name, const char *value) noexcept nogil
 cdef void stat_append_raw(stat_buf *out, const char *text, size_t length) noexcept nogil
+cdef void stat_packet(stat_buf *out, const char *name, size_t nname, const char *value, size_t nvalue) noexcept nogil
 cdef void stat_end(stat_buf *out) noexcept nogil
 cdef bint stat_reply(conn *c, stat_buf *out) noexcept nogil
 cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil

@@ -14,7 +14,7 @@ from servers import Server, start_rmemcached
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "protocol"))
 
-from binary_packets import CONVERSATION, NOOP, normal, packets, request
+from binary_packets import CONVERSATION, DELETE, GET, NOOP, SET, STAT, Packet, normal, packets, request, store
 from test_protocol_features import FEATURES, Step
 
 TRANSPORTS = ("tcp", "unix", "rdma")
@@ -40,7 +40,7 @@ MORE: dict[str, tuple[list[Step], str]] = {
     ),
     "stats-items": (
         [b"set si 0 0 1\r\nx\r\nstats items\r\n"],
-        r"STAT items:1:number 1\r\n.*STAT items:1:evicted 0\r\n",
+        r"STAT items:1:number \d+\r\n.*STAT items:1:evicted 0\r\n",
     ),
     "stats-bad": ([b"stats nosuchthing\r\n"], r"^ERROR\r\n$"),
     "stats-reset": ([b"stats reset\r\n"], r"^RESET\r\n$"),
@@ -135,7 +135,7 @@ def up_to(line: Socket | QueuePair, mark: bytes) -> bytes:
     return got.removesuffix(mark)
 
 
-def run(line: Socket | QueuePair, server: Server, steps: list[Step]) -> str:
+def run(line: Socket | QueuePair, server: Server, steps: list[Step], closes: bool) -> str:
     reply = b""
     for step in steps:
         if isinstance(step, int):
@@ -144,11 +144,9 @@ def run(line: Socket | QueuePair, server: Server, steps: list[Step]) -> str:
             with Conversation(server) as control:
                 assert control.ask(b"debugtime %d\r\n" % step) == b"OK\r\n"
         else:
-            try:
+            with suppress(BrokenPipeError, ConnectionResetError):
                 line.send(step)
-            except (BrokenPipeError, ConnectionResetError):
-                break
-    with suppress(BrokenPipeError, ConnectionResetError):
+    if not closes:
         line.send(MARK)
     return (reply + up_to(line, MARK_REPLY)).decode("latin-1")
 
@@ -167,7 +165,7 @@ def cases() -> Iterator[tuple[str, str]]:
 def test_feature(name: str, line: Socket | QueuePair, daemons: dict[str, Server], request) -> None:
     steps, expected = MORE.get(name) or FEATURES[name]
     server = daemons[request.node.callspec.params["line"]]
-    reply = run(line, server, steps)
+    reply = run(line, server, steps, "CLOSED" in expected)
     assert re.search(expected, reply, re.DOTALL), reply[:500]
 
 
@@ -176,3 +174,35 @@ def test_binary(line: Socket | QueuePair) -> None:
     for sent, expected in CONVERSATION[:-1]:
         line.send(sent + mark)
         assert normal(packets(up_to(line, b"\x81" + mark[1:]))) == expected, sent
+
+
+def ask(line: Socket | QueuePair, data: bytes) -> list[Packet]:
+    mark = request(NOOP, opaque=0x0FF0)
+    line.send(data + mark)
+    return packets(up_to(line, b"\x81" + mark[1:]))
+
+
+def test_binary_statistics(line: Socket | QueuePair) -> None:
+    end = Packet(STAT)
+    ask(line, store(SET, b"a", b"x"))
+    for key, name in (
+        (b"", b"curr_items"),
+        (b"settings", b"maxbytes"),
+        (b"items", b"items:1:number"),
+        (b"slabs", b"1:chunk_size"),
+    ):
+        *found, last = ask(line, request(STAT, key))
+        assert last == end
+        assert name in [packet.key for packet in found], key
+    assert ask(line, request(STAT, b"reset")) == [end]
+    for key in (b"detail", b"detail x", b"conns", b"nothing"):
+        assert ask(line, request(STAT, key)) == [Packet(STAT, 1, value=b"Not found")]
+
+
+def test_binary_detail(line: Socket | QueuePair) -> None:
+    end = Packet(STAT)
+    assert ask(line, request(STAT, b"detail on")) == [end]
+    ask(line, store(SET, b"pre:a", b"x") + request(GET, b"pre:a") + request(GET, b"pre:b") + request(DELETE, b"pre:a"))
+    dump = Packet(STAT, 0, b"detailed", value=b"PREFIX pre get 2 hit 1 set 1 del 1\r\nEND\r\n")
+    assert ask(line, request(STAT, b"detail dump")) == [dump, end]
+    assert ask(line, request(STAT, b"detail off") + request(STAT, b"reset")) == [end, end]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from daemon_tools import Conversation
+from daemon_tools import Conversation, eventually
 from servers import Server, start_rmemcached
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "protocol"))
@@ -41,7 +41,8 @@ def daemon(tmp_path_factory) -> Iterator[Daemon]:
 
 
 def udp_port(names: Path) -> int:
-    """The port that the daemon wrote down."""
+    """The port that the daemon writes down."""
+    eventually(names.exists)
     lines = dict(line.split(": ") for line in reversed(names.read_text().splitlines()))
     return int(lines["UDP INET"])
 
