@@ -312,7 +312,7 @@ cdef bint _move_begin(store *s, const move_request *r) noexcept nogil:
         if r.src != SLAB_GLOBAL_PAGE_POOL:
             s.move.page = page_address(s, p.pages.head)
             if p.carve_left != 0 and _on_moving_page(s, p.carve):
-                for i in range(p.perslab - p.carve_left, p.perslab):
+                for i in range(p.carve_left):
                     s.move.taken[i] = 1
                 s.move.taken_count = p.carve_left
                 p.sl_curr -= p.carve_left

@@ -256,9 +256,9 @@ cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page, bint *can_gr
         relaxed_store(&it.it_flags, 0)
         p.sl_curr -= 1
     elif p.carve_left != 0:
-        it = <item *>p.carve
-        p.carve += p.size
+        # From the page's end, as memcached does: the mover, which begins at the other, meets the newest items first.
         p.carve_left -= 1
+        it = <item *>(p.carve + <size_t>p.carve_left * p.size)
         p.sl_curr -= 1
         carved = True
     elif can_grow != NULL:

@@ -185,7 +185,7 @@ cdef struct slab_class:         # the slabs lock. Class 0 is the global pool: pa
     uint32_t perslab            # chunks in a page
     page_list pages
     uint32_t carve_left         # chunks of one of the pages that were never used; their memory is untouched
-    char *carve                 # the first of them
+    char *carve                 # that page
     item *slots                 # free chunks, linked by next and prev
     uint64_t sl_curr            # free chunks: slots and carve_left
 
