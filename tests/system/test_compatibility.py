@@ -1,0 +1,152 @@
+"""docs/compatibility.md says what is so: its tables are read here and checked against the daemon."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from daemon_tools import Conversation
+from servers import Server
+
+from rmemcached.cli import UsageError, parse
+
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "compatibility.md"
+ServerFactory = Callable[..., Server]
+
+
+def tables() -> dict[str, list[dict[str, str]]]:
+    """Heading -> the rows of the table below it, each as column -> cell; the column without a name is `state`."""
+    found: dict[str, list[dict[str, str]]] = {}
+    heading = ""
+    columns: list[str] = []
+    for line in PAGE.read_text().splitlines():
+        if line.startswith("## "):
+            heading, columns = line[3:].replace("`", ""), []
+        elif line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip("|").split(" |")]
+            if not columns:
+                columns = [cell or "state" for cell in cells]
+            elif not line.startswith("|---"):
+                found.setdefault(heading, []).append(dict(zip(columns, cells, strict=True)))
+    return found
+
+
+TABLES = tables()
+
+
+def code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]*)`", cell)
+
+
+def converse(server: Server, heading: str) -> None:
+    """Asks the examples of a table in their order and compares the replies, line by line."""
+    with Conversation(server) as plain:
+        for row in TABLES[heading]:
+            requests, replies = code(row["example"]), code(row["reply"])
+            if not requests:
+                continue
+            plain.send("".join(request + "\r\n" for request in requests).encode())
+            for wanted in replies:
+                got = plain.line().decode().rstrip("\r\n")
+                same = got.startswith(wanted[:-3]) if wanted.endswith("...") else got == wanted
+                assert same, f"{requests}: {got!r}, not {wanted!r}"
+            # Nothing else has come.
+            assert plain.ask(b"mn\r\n") == b"MN\r\n", requests
+
+
+def test_every_row_has_a_state() -> None:
+    assert len(TABLES) == 14
+    for heading, rows in TABLES.items():
+        for row in rows:
+            assert row["state"] in ("yes", "no", "differs"), (heading, row)
+            assert row["state"] != "differs" or row["note"], (heading, row)
+
+
+@pytest.mark.parametrize("heading", ["Text commands", "Statistics: other subcommands"])
+def test_examples(rmemcached_server: ServerFactory, heading: str) -> None:
+    converse(rmemcached_server(), heading)
+
+
+def test_meta_examples(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server()
+    with Conversation(server) as plain:
+        assert plain.ask(b"set n 0 0 1\r\n0\r\n") == b"STORED\r\n"
+    converse(server, "Meta commands")
+
+
+EXTRAS = {**dict.fromkeys((1, 2, 3, 0x11, 0x12, 0x13), 8), **dict.fromkeys((5, 6, 0x15, 0x16), 20)}
+EXTRAS.update(dict.fromkeys((0x1C, 0x1D, 0x1E, 0x23, 0x24), 4))
+KEYLESS = {0x07, 0x08, 0x0A, 0x0B, 0x10, 0x17, 0x18, 0x20}
+
+
+def test_binary_opcodes(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server()
+    for row in TABLES["Binary protocol"]:
+        opcode = int(code(row["opcode"])[0], 16)
+        key = b"" if opcode in KEYLESS else b"5"
+        body = bytes(EXTRAS.get(opcode, 0)) + key
+        request = struct.pack(">BBHBBHIIQ", 0x80, opcode, len(key), len(body) - len(key), 0, 0, len(body), 0, 0) + body
+        noop = struct.pack(">BBHBBHIIQ", 0x80, 0x0A, 0, 0, 0, 0, 0, 99, 0)
+        with server.connect() as plain, plain.makefile("rb") as replies:
+            plain.sendall(request + noop)
+            plain.shutdown(socket.SHUT_WR)
+            answered = replies.read()
+        unknown = len(answered) >= 8 and answered[6:8] == b"\x00\x81"
+        assert unknown == (row["state"] == "no"), row
+
+
+def accepted(*arguments: str) -> bool:
+    try:
+        parse(["-u", "root", *arguments])
+    except UsageError:
+        return False
+    return True
+
+
+def test_flags() -> None:
+    for row in TABLES["Flags"]:
+        names = code(row["flag"]) + code(row["long form"])
+        for name in names:
+            assert accepted(name, *code(row["for example"])) == (row["state"] != "no"), (name, row)
+
+
+def test_extended_options() -> None:
+    for row in TABLES["Options of -o"]:
+        (option,) = code(row["option"])
+        assert accepted("-o", option) == (row["state"] != "no"), row
+
+
+def names(heading: str) -> list[str]:
+    return [name for row in TABLES[heading] if row["state"] != "no" for name in code(row["name"])]
+
+
+def test_general_statistics(rmemcached_server: ServerFactory) -> None:
+    """All of them, in this order, and no other."""
+    with Conversation(rmemcached_server("-o", "idle_timeout=1000")) as plain:
+        assert list(plain.stats()) == names("Statistics: stats")
+
+
+def test_settings(rmemcached_server: ServerFactory) -> None:
+    with Conversation(rmemcached_server()) as plain:
+        assert list(plain.stats("settings")) == names("Statistics: stats settings")
+
+
+def test_statistics_of_classes_and_connections(rmemcached_server: ServerFactory) -> None:
+    with Conversation(rmemcached_server("-o", "temporary_ttl=61")) as plain:
+        assert plain.ask(b"set a 0 0 1\r\nx\r\n") == b"STORED\r\n"
+        for word in ("items", "slabs", "conns"):
+            heading = f"Statistics: stats {word}"
+            printed = [name.rpartition(":")[2] for name in plain.stats(word)]
+            assert list(dict.fromkeys(printed)) == names(heading) or word == "conns", heading
+            assert set(printed) == set(names(heading)), heading
+
+
+def test_environment(rmemcached_server: ServerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (variable,) = code(TABLES["Environment variables"][0]["variable"])
+    monkeypatch.setenv(variable, str(tmp_path / "ports"))
+    server = rmemcached_server()
+    assert f"TCP INET: {server.port}" in (tmp_path / "ports").read_text().splitlines()
