@@ -60,7 +60,7 @@ The process
    maxconns_fast, no_maxconns_fast   refuse connections beyond -c at once [yes], or let them wait
    hashpower=<n>          the hash table starts with 2^n buckets [16]
    no_hashexpand          ... and never grows
-   hash_algorithm=<name>  jenkins, murmur3 or xxh3 [xxh3]
+   hash_algorithm=<name>  jenkins, murmur3 or xxh3 [xxh3]: shown in statistics; keys have one hash function here
    idle_timeout=<s>       close TCP connections that are silent for so many seconds [0: never]
    read_buf_mem_limit=<mb> megabytes for connections' buffers, for all threads together [0: no limit]
    lru_maintainer, no_lru_maintainer   the segmented LRU and its thread [on]

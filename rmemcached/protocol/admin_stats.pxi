@@ -26,6 +26,25 @@ cdef void process_stats_detail(conn *c, token *t, int n) noexcept nogil:
         out_string(c, b"CLIENT_ERROR usage: stats detail on|off|dump")
 
 
+cdef void process_stats_cachedump(conn *c, token *t, int n) noexcept nogil:
+    """stats cachedump <class> <limit>"""
+    cdef uint32_t clsid = 0, limit = 0
+    cdef char *text
+    cdef size_t length = 0
+    if not c.thread.dump_enabled:
+        out_string(c, b"CLIENT_ERROR stats cachedump not allowed")
+    elif n < 4:
+        out_string(c, b"CLIENT_ERROR bad command line")
+    elif not parse_u32(t[2].value, t[2].length, &clsid) or not parse_u32(t[3].value, t[3].length, &limit):
+        out_string(c, BAD_FORMAT)
+    elif clsid >= MAX_NUMBER_OF_SLAB_CLASSES:
+        out_string(c, b"CLIENT_ERROR Illegal slab id")
+    else:
+        text = store_cachedump(c.thread.store, clsid, limit, &length)
+        if text == NULL or not text_reply(c, text, length):
+            out_string(c, b"SERVER_ERROR out of memory writing stats")
+
+
 cdef void process_stats_command(conn *c, token *t, int n) noexcept nogil:
     """stats [<sub>]. memcached takes the beginning of some subs for the whole; what stands behind is not looked at."""
     cdef const conn_hooks *hooks = c.thread.hooks
@@ -41,6 +60,9 @@ cdef void process_stats_command(conn *c, token *t, int n) noexcept nogil:
             return
         elif is_start_of(b"settings", &t[1]):
             sub = b"settings"
+        elif is_start_of(b"cachedump", &t[1]):
+            process_stats_cachedump(c, t, n)
+            return
         elif is_start_of(b"conns", &t[1]):
             sub = b"conns"
         else:

@@ -30,13 +30,14 @@ from rmemcached.protocol.stats_prefix cimport (
 from rmemcached.store.store cimport (
     CRAWLER_BADCLASS, CRAWLER_NOTSTARTED, CRAWLER_OK, CRAWLER_RUNNING, DELTA_ITEM_CAS_MISMATCH, EXISTS,
     INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, ITEM_FETCHED, ITEM_KEY_BINARY, ITEM_LINKED, ITEM_STALE, ITEM_TOKEN_SENT,
-    KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NO_MEMORY, NREAD_ADD, NREAD_APPEND, NREAD_APPENDVIV, NREAD_CAS,
-    NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, REALTIME_MAXDELTA, STORED, TOO_LARGE,
-    ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_queue, ITEM_set_cas,
-    crawler_result_type, delta_result_type, do_add_delta, do_item_bump, do_item_link, do_item_remove, do_item_unlink,
-    do_store_item, get_cas_id, item, item_alloc, item_get, item_get_locked, item_iov, item_lock, item_remove,
-    item_size_ok, item_touch, item_unlink, item_unlock, realtime, rel_time_t, store, store_advance, store_flush_all,
-    store_get_config, store_hash, store_item, store_item_type, store_op, store_pause, store_time,
+    KEY_MAX_LENGTH, MAX_NUMBER_OF_SLAB_CLASSES, NON_NUMERIC, NOT_FOUND, NO_MEMORY, NREAD_ADD, NREAD_APPEND,
+    NREAD_APPENDVIV, NREAD_CAS, NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, REALTIME_MAXDELTA,
+    STORED, TOO_LARGE, ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal,
+    ITEM_queue, ITEM_set_cas, crawler_result_type, delta_result_type, do_add_delta, do_item_bump, do_item_link,
+    do_item_remove, do_item_unlink, do_store_item, get_cas_id, item, item_alloc, item_get, item_get_locked,
+    item_iov, item_lock, item_remove, item_size_ok, item_touch, item_unlink, item_unlock, realtime, rel_time_t,
+    store, store_advance, store_cachedump, store_flush_all, store_get_config, store_hash, store_item,
+    store_item_type, store_op, store_pause, store_time,
 )
 
 cdef enum:

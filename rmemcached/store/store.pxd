@@ -381,6 +381,8 @@ cdef unsigned int store_class_of(store *s, size_t ntotal) noexcept nogil
 # number of buckets is 0 unless config.track_sizes is set.
 cdef uint32_t store_sizes_buckets(store *s) noexcept nogil
 cdef uint32_t store_sizes(store *s, uint32_t bucket) noexcept nogil
+# The lines of `stats cachedump`, END included, malloc'd; NULL: no memory. limit 0: as many as fit into 2 MB.
+cdef char *store_cachedump(store *s, unsigned int clsid, uint32_t limit, size_t *length) noexcept nogil
 # Checks every structure with all locks held; NULL, or what is wrong. at_rest: no reference is out, so that every used
 # chunk must belong to a linked item. Slow; for tests and debug builds.
 cdef const char *store_check(store *s, bint at_rest) noexcept nogil

@@ -6,7 +6,7 @@ trylock is used: eviction looks for a victim with an LRU lock held and tries its
 with the slabs lock held. The hash table's growth takes all item locks, in index order.
 """
 
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from rmemcached.atomics cimport fetch_add, fetch_sub, load_acquire, relaxed_load, relaxed_store, store_release
@@ -415,6 +415,7 @@ include "crawler.pxi"
 include "maintainer.pxi"
 include "mover.pxi"
 include "automove.pxi"
+include "cachedump.pxi"
 include "check.pxi"
 
 

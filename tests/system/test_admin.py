@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-from daemon_tools import Conversation
+from daemon_tools import Conversation, eventually
 from servers import Server
 
 ServerFactory = Callable[..., Server]
@@ -63,3 +65,79 @@ class TestDebugCommands:
         assert control.ask(b"debugitem unref a\r\n") == b"OK\r\n"
         assert control.ask(b"delete a\r\n") == b"DELETED\r\n"
         assert control.stats("slabs")["1:used_chunks"] == "0"
+
+
+class TestAuthentication:
+    @pytest.fixture
+    def authfile(self, tmp_path: Path) -> Path:
+        file = tmp_path / "users"
+        file.write_text("ann:secret\nbob:pass word")
+        return file
+
+    def test_nothing_is_done_before_it(self, rmemcached_server: ServerFactory, authfile: Path) -> None:
+        server = rmemcached_server("-Y", str(authfile))
+        with Conversation(server) as talk:
+            for line in (b"get a\r\n", b"version\r\n", b"rdma version=1\r\n", b"set a 0 0 99999\r\n"):
+                assert talk.ask(line).startswith(b"CLIENT_ERROR "), line
+            assert talk.ask(b"set a 0 0 8\r\nann wron\r\n") == b"CLIENT_ERROR authentication failure\r\n"
+            assert talk.ask(b"set a 0 0 3\r\nann\r\n") == b"CLIENT_ERROR bad authentication token format\r\n"
+            assert talk.ask(b"set a 0 0 10\r\nann secret\r\n") == b"STORED\r\n"
+            assert talk.ask(b"mg a\r\n") == b"EN\r\n"
+            found = talk.stats()
+            assert (found["auth_cmds"], found["auth_errors"]) == ("2", "1")
+        with Conversation(server) as talk:
+            assert talk.ask(b"set a 0 0 13\r\nbob pass word\r\n") == b"STORED\r\n"
+        with Conversation(server) as talk:
+            talk.send(b"x\r\n")
+            assert talk.ended()
+
+    def test_sighup_reads_the_file_again(self, rmemcached_server: ServerFactory, authfile: Path) -> None:
+        server = rmemcached_server("-Y", str(authfile))
+
+        def accepted(token: bytes) -> bool:
+            with Conversation(server) as talk:
+                return talk.ask(b"set a 0 0 %d\r\n%s\r\n" % (len(token), token)) == b"STORED\r\n"
+
+        authfile.write_text("no colon")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "malformed entry" in server.stderr())
+        assert accepted(b"ann secret")
+        authfile.write_text("eve:new\n")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: accepted(b"eve new"))
+        assert not accepted(b"ann secret")
+
+
+@pytest.mark.parametrize("line", [b"shutdown\r\n", b"shutdown graceful\r\n"])
+def test_shutdown(rmemcached_server: ServerFactory, line: bytes) -> None:
+    server = rmemcached_server("-A")
+    with Conversation(server) as talk:
+        assert talk.ask(b"shutdown now\r\n") == b"CLIENT_ERROR invalid shutdown mode\r\n"
+        server.ended_by_us = True
+        talk.send(line)
+        assert talk.ended()
+        assert server.process.wait(10) == 0
+
+
+def test_full_listener_lets_clients_wait(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server("-c", "2", "-o", "no_maxconns_fast")
+    with Conversation(server) as first:
+        second = server.connect()
+        waiting = Conversation(server)
+        waiting.send(b"mn\r\n")
+        eventually(lambda: first.number("accepting_conns") == 0)
+        second.close()
+        assert waiting.line() == b"MN\r\n"
+        assert first.number("listen_disabled_num") > 0
+        waiting.close()
+
+
+def test_cachedump(rmemcached_server: ServerFactory) -> None:
+    with Conversation(rmemcached_server("-o", "no_lru_maintainer")) as talk:
+        talk.ask(b"set key 0 0 3\r\nabc\r\n")
+        assert talk.ask(b"stats cachedump 1 10\r\n") == b"ITEM key [3 b; 0 s]\r\n"
+        assert talk.line() == b"END\r\n"
+        assert talk.ask(b"stats cachedump 64 1\r\n") == b"CLIENT_ERROR Illegal slab id\r\n"
+    with Conversation(rmemcached_server("-X")) as talk:
+        assert talk.ask(b"stats cachedump 1 1\r\n") == b"CLIENT_ERROR stats cachedump not allowed\r\n"
+        assert talk.ask(b"stats detail on\r\n") == b"CLIENT_ERROR stats detail not allowed\r\n"
