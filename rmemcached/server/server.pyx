@@ -410,7 +410,10 @@ cdef class Server:
         if self.settings.shutdown_command:
             s.hooks.shutdown = hook_shutdown
         if s.settings.auth_file != NULL:
-            load_authentication(s)
+            try:
+                load_authentication(s)
+            except AuthFileError as error:
+                raise ServerError(error.args[0]) from None
             s.hooks.authenticate = hook_authenticate
         s.prefixes = stats_prefix_create(<char>ord(self.settings.prefix_delimiter), self.settings.detail_enabled)
         if s.prefixes == NULL:

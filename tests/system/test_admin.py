@@ -98,6 +98,7 @@ class TestAuthentication:
             with Conversation(server) as talk:
                 return talk.ask(b"set a 0 0 %d\r\n%s\r\n" % (len(token), token)) == b"STORED\r\n"
 
+        assert accepted(b"ann secret")
         authfile.write_text("no colon")
         server.process.send_signal(signal.SIGHUP)
         eventually(lambda: "malformed entry" in server.stderr())
