@@ -9,9 +9,9 @@ die() {
     exit 1
 }
 
-# missing_packages: the Debian packages that have what is not here
+# missing_packages EXTRAS: the Debian packages that have what is not here
 missing_packages() {
-    local include
+    local extras=$1 include
     command -v cc >/dev/null || echo gcc libc6-dev
     if command -v "$python" >/dev/null; then
         include=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
@@ -22,14 +22,20 @@ missing_packages() {
     fi
     [ -e /usr/include/infiniband/verbs.h ] || echo libibverbs-dev
     [ -e /usr/include/isa-l.h ] || echo libisal-dev
-    command -v tshark >/dev/null || echo tshark
-    perl -MTest::More -e 1 2>/dev/null || echo perl
     command -v memcached >/dev/null || [ -x /usr/bin/memcached ] || echo memcached
+    case ,$extras, in
+    *,test,*)
+        command -v tshark >/dev/null || echo tshark
+        perl -MTest::More -e 1 2>/dev/null || echo perl
+        [ -e /usr/lib/python3/dist-packages/pyverbs ] || echo python3-pyverbs
+        ;;
+    esac
 }
 
+# install_packages EXTRAS
 install_packages() {
     local missing
-    missing=$(missing_packages | tr '\n' ' ')
+    missing=$(missing_packages "$1" | tr '\n' ' ')
     [ -n "${missing// /}" ] || return 0
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "installing: $missing"
@@ -46,7 +52,7 @@ install_packages() {
 prepare() {
     local extras=$1
     shift
-    install_packages
+    install_packages "$extras"
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         die "Python 3.11 or later is needed; $("$python" -V) was found (PYTHON=... names another)"
     [ -x .venv/bin/python ] || "$python" -m venv .venv
