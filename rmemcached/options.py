@@ -162,12 +162,6 @@ def hash_power(text: str) -> int:
     return power
 
 
-def hash_algorithm(text: str) -> str:
-    if text not in ("jenkins", "murmur3", "xxh3"):
-        raise UsageError("Unknown hash_algorithm option (jenkins, murmur3, xxh3)")
-    return text
-
-
 def slab_chunk_max(text: str) -> int:
     value = atoi(text, "could not parse argument to slab_chunk_max")
     if value <= 0:
@@ -257,7 +251,6 @@ VALUES: dict[str, tuple[str, str, Callable[[str], int | float | str]]] = {
         "Missing numeric argument for tail_repair_time",
         between(10, INT_MAX, "Cannot set tail_repair_time to less than 10 seconds"),
     ),
-    "hash_algorithm": ("hash_algorithm", "Missing hash_algorithm argument", hash_algorithm),
     "lru_crawler_sleep": (
         "lru_crawler_sleep",
         "Missing lru_crawler_sleep value",
@@ -359,6 +352,12 @@ class Parsed:
                 self.slab_sizes = value
             elif name == "no_modern":
                 self.no_modern()
+            elif name == "hash_algorithm":
+                # The store has one hash function: the name is only checked.
+                if not equals:
+                    raise UsageError("Missing hash_algorithm argument")
+                if value not in ("jenkins", "murmur3", "xxh3"):
+                    raise UsageError("Unknown hash_algorithm option (jenkins, murmur3, xxh3)")
             elif name == "resp_obj_mem_limit":
                 print("DEPRECATED: resp_obj_mem_limit no longer used. See read_buf_mem_limit,", file=sys.stderr)
             elif name not in WITHOUT_EFFECT:
@@ -375,7 +374,6 @@ class Parsed:
         settings.slab_automove = 0
         settings.maxconns_fast = False
         settings.lru_segmented = settings.lru_crawler = settings.lru_maintainer = False
-        settings.hash_algorithm = "jenkins"
 
     def option(self, flag: str, value: str) -> None:
         """One option; `flag` is its letter."""

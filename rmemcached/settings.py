@@ -64,7 +64,6 @@ class Settings:
     coredumps: bool = False
     drop_privileges: bool = False
     """The process gives up gaining privileges by executing other programs."""
-    hash_algorithm: str = "xxh3"
     hash_power: int = 0
     """The hash table starts with two to this power buckets; 0: the store's default."""
     hash_expand: bool = True

@@ -49,8 +49,7 @@ The process
 -P, --pidfile=<file>      write the process id there (removed at the end with -d)
 -u, --user=<user>         become that user (needed when started by root)
 -r, --enable-coredumps    core files as large as allowed
--v, --verbose             errors and warnings on stderr; -vv: commands and replies as well;
-                          -vvv: state transitions as well
+-v, --verbose             errors and warnings on stderr; -vv: commands and replies as well
 -D <char>                 delimiter between the prefix and the rest of a key, for "stats detail" [:],
                           which it switches on
 -h, --help                this text
@@ -60,7 +59,7 @@ The process
    maxconns_fast, no_maxconns_fast   refuse connections beyond -c at once [yes], or let them wait
    hashpower=<n>          the hash table starts with 2^n buckets [16]
    no_hashexpand          ... and never grows
-   hash_algorithm=<name>  jenkins, murmur3 or xxh3 [xxh3]: shown in statistics; keys have one hash function here
+   hash_algorithm=<name>  jenkins, murmur3 or xxh3: accepted, has no effect: keys have one hash function, mum
    idle_timeout=<s>       close TCP connections that are silent for so many seconds [0: never]
    read_buf_mem_limit=<mb> megabytes for connections' buffers, for all threads together [0: no limit]
    lru_maintainer, no_lru_maintainer   the segmented LRU and its thread [on]

@@ -28,7 +28,6 @@ cdef struct settings:
     uint64_t read_buf_mem_limit  # bytes; 0: none
     const char *binding_protocol
     const char *auth_file        # NULL: no authentication
-    const char *hash_algorithm
     bint dump_enabled
     unsigned int num_threads
     unsigned int num_threads_per_udp   # workers that serve one UDP socket

@@ -282,8 +282,7 @@ cdef class Server:
         path = encoded(settings.socket_path)
         auth = encoded(settings.auth_file)
         spoken = settings.protocol.encode()
-        algorithm = settings.hash_algorithm.encode()
-        self.keep = (inter, path, auth, spoken, algorithm)
+        self.keep = (inter, path, auth, spoken)
         cdef server *s = &self.s
         s.settings.port = settings.port
         s.settings.udpport = settings.udp_port
@@ -295,7 +294,6 @@ cdef class Server:
         s.settings.read_buf_mem_limit = settings.read_buf_mem_limit
         s.settings.binding_protocol = <const char *>spoken
         s.settings.auth_file = <const char *>auth if auth is not None else NULL
-        s.settings.hash_algorithm = <const char *>algorithm
         s.settings.dump_enabled = settings.dump_enabled
         s.settings.maxconns = settings.max_connections
         s.settings.num_threads = settings.threads

@@ -289,7 +289,7 @@ cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"tail_repair_time", config.tail_repair_time)
     stat_append_text(out, b"flush_enabled", yes_no(set.flush_enabled))
     stat_append_text(out, b"dump_enabled", yes_no(set.dump_enabled))
-    stat_append_text(out, b"hash_algorithm", set.hash_algorithm)
+    stat_append_text(out, b"hash_algorithm", b"mum")    # store_hash, whatever -o hash_algorithm asked for
     stat_append_text(out, b"lru_maintainer_thread", yes_no(config.lru_maintainer))
     stat_append_text(out, b"lru_segmented", yes_no(config.lru_segmented))
     stat_append(out, b"hot_lru_pct", config.hot_lru_pct)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from daemon_tools import Conversation
+from daemon_tools import Conversation, eventually
 from servers import Server
 
 from rmemcached.cli import UsageError, parse
@@ -149,4 +149,6 @@ def test_environment(rmemcached_server: ServerFactory, tmp_path: Path, monkeypat
     (variable,) = code(TABLES["Environment variables"][0]["variable"])
     monkeypatch.setenv(variable, str(tmp_path / "ports"))
     server = rmemcached_server()
+    # The file comes after the sockets.
+    eventually((tmp_path / "ports").exists)
     assert f"TCP INET: {server.port}" in (tmp_path / "ports").read_text().splitlines()

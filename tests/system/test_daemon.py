@@ -631,6 +631,8 @@ def test_settings_are_shown(rmemcached_server: ServerFactory) -> None:
         "-M",
         "-C",
         "-F",
+        "-o",
+        "hash_algorithm=jenkins",
     ]
     server = rmemcached_server(*flags)
     with Conversation(server) as talk:
@@ -652,6 +654,7 @@ def test_settings_are_shown(rmemcached_server: ServerFactory) -> None:
         "udpport": "0",
         "inter": "127.0.0.1",
         "domain_socket": "NULL",
+        "hash_algorithm": "mum",
         "rdma": "yes",
     }
     assert {name: found.get(name) for name in expected} == expected
