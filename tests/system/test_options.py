@@ -1,0 +1,80 @@
+"""What single options do to the process and to its connections."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+from daemon_tools import Conversation, Peer, eventually
+from servers import Server, free_port
+
+ServerFactory = Callable[..., Server]
+
+
+def test_stats_conns(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
+    """Listeners, a socket of UDP for each thread, a client: as memcached prints them."""
+    found = []
+    for start in (rmemcached_server, memcached_server):
+        udp = free_port()
+        server = start("-t", "2", "-U", str(udp))
+        with Conversation(server) as talk:
+            client = talk.sock.getsockname()[1]
+            rows: dict[str, list[str]] = {}
+            for name, value in talk.stats("conns").items():
+                fd, _, what = name.partition(":")
+                if what != "secs_since_last_cmd":
+                    for port, word in ((udp, "UDP"), (client, "CLIENT"), (server.port, "PORT")):
+                        value = value.replace(f":{port}", f":{word}")
+                    rows.setdefault(fd, []).append(f"{what} {value}")
+        found.append(sorted(rows.values()))
+    ours, theirs = found
+    assert ours == theirs
+    assert len(ours) == 4
+
+
+def test_idle_queue_pair(rmemcached_server: ServerFactory) -> None:
+    """Commands of a queue pair keep its connection, which is silent itself; without them it goes."""
+    server = rmemcached_server("-t", "1", "-o", "idle_timeout=10,debug_commands")
+    with Conversation(server) as control, Conversation(server) as idle:
+        assert control.ask(b"debugtime p\r\n") == b"OK\r\n"
+        assert idle.ask(b"mn\r\n") == b"MN\r\n"
+        peer = Peer(server)
+        assert peer.ask(b"mn\r\n") == b"MN\r\n"
+        assert control.ask(b"debugtime 8\r\n") == b"OK\r\n"
+        assert peer.ask(b"mn\r\n") == b"MN\r\n"
+        assert control.ask(b"debugtime 8\r\n") == b"OK\r\n"
+        assert idle.ended()
+        assert peer.ask(b"mn\r\n") == b"MN\r\n"
+        assert control.number("idle_kicks") == 1
+        for _ in range(2):
+            assert control.ask(b"debugtime 8\r\n") == b"OK\r\n"
+        eventually(lambda: control.number("rdma_queue_pairs", "rdma") == 0)
+        assert control.number("idle_kicks") == 2
+        peer.close()
+
+
+def test_locked_memory(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server("-k", "-m", "8")
+    status = Path(f"/proc/{server.pid}/status")
+
+    def locked() -> bool:
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmLck:"))
+        return int(line.split()[1]) > 0 or "mlockall() failed" in server.stderr()
+
+    eventually(locked)
+
+
+def test_core_files(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server("-r")
+    soft, hard = resource.prlimit(server.pid, resource.RLIMIT_CORE)
+    assert soft == hard != 0
+
+
+def test_memory_at_the_start(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
+    """-L: as many pages as memcached takes."""
+    found = []
+    for start in (rmemcached_server, memcached_server):
+        with Conversation(start("-L", "-m", "64")) as talk:
+            found.append(talk.number("total_malloced", "slabs"))
+    assert found[0] == found[1] > 0
