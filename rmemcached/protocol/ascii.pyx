@@ -95,15 +95,11 @@ cdef const char *alloc_error(conn *c, store_op op, const char *key, size_t nkey,
     """item_alloc has failed: counts it, unlinks what is stored under the key lest it be read as the newest, and returns
     the error line."""
     cdef store *s = c.thread.store
-    cdef item *old
     cdef bint fits = item_size_ok(s, nkey, flags, nbytes)
     if log_wants(c.thread.log, LOG_MUTATIONS):
         log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, op, key, nkey, 0, 0, 0)
     if drop_old:
-        old = item_get(s, key, nkey, False)
-        if old != NULL:
-            item_unlink(s, old)
-            item_remove(s, old)
+        item_unlink(s, key, nkey)
     if fits:
         counter_add(&c.thread.stats.store_no_memory, 1)
         return NO_MEMORY_STORING

@@ -255,7 +255,6 @@ cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nke
                              size_t vlen, uint64_t cas) noexcept nogil:
     cdef store *s = c.thread.store
     cdef item *it
-    cdef item *old
     cdef bint fits
     stats_prefix_record_set(c.thread.prefixes, key, nkey)
     it = item_alloc(s, key, nkey, flags, realtime(s, exptime), vlen + 2)
@@ -274,10 +273,7 @@ cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nke
             log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, 0, key, nkey, 0, exptime, 0)
         if op == NREAD_SET:
             # What is stored must not be read as the newest.
-            old = item_get(s, key, nkey, False)
-            if old != NULL:
-                item_unlink(s, old)
-                item_remove(s, old)
+            item_unlink(s, key, nkey)
         swallow(c, vlen)
         return
     ITEM_set_cas(it, cas)

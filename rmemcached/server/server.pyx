@@ -46,7 +46,7 @@ from rmemcached.server.worker cimport (
 )
 from rmemcached.store.store cimport (
     ARENA_EXTENT, class_stats, crawler_result_type, store_config, store_create, store_destroy, store_get_class_stats,
-    store_largest_class, store_stop_threads, store_tick,
+    store_largest_class, store_pin_memory, store_stop_threads, store_tick,
 )
 from rmemcached.verbs.port cimport GID_ANY, verbs_open_port, verbs_port, verbs_wish
 from rmemcached.verbs.soft cimport soft_provider
@@ -518,6 +518,9 @@ cdef class Server:
                 raise ServerError(f"item memory could not be registered: {reason} (ulimit -l: {memlock()})")
             addr += size
             left -= size
+        if transport == TRANSPORT_VERBS:
+            # Registration pinned the pages that were there; the device does not see others in their place.
+            store_pin_memory(s.store)
         if transport == TRANSPORT_VERBS and self.settings.verbose:
             print(f"RDMA: device {provider.get_device_name(port.context.device).decode()}, port {port.port_num}, "
                   f"GID {port.gid_index} {(<const char *>port.gid.raw)[:16].hex()}", file=sys.stderr)

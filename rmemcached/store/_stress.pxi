@@ -271,7 +271,7 @@ cdef void _one_command(stress_thread *t) noexcept nogil:
     elif dice < 900:
         it = st.item_get(t.s, key, nkey, False)
         if it != NULL:
-            st.item_unlink(t.s, it)
+            st.item_unlink(t.s, key, nkey)
             t.result.deleted += 1
             if dice & 1:
                 _hold(t, it, number)

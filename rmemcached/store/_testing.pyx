@@ -144,7 +144,8 @@ cdef class Item:
         self.it = NULL
 
     def unlink(self):
-        st.item_unlink(self.owner.s, self.it)
+        """Unlinks what is stored under this item's key."""
+        st.item_unlink(self.owner.s, st.ITEM_key(self.it), self.it.nkey)
 
     def set_flag(self, int flag):
         self.it.it_flags |= flag
@@ -497,6 +498,9 @@ cdef class Store:
 
     def set_memory_limit(self, uint64_t maxbytes):
         return st.store_set_memory_limit(self.s, maxbytes)
+
+    def pin_memory(self):
+        st.store_pin_memory(self.s)
 
     def sizes(self):
         """{size: items} of `stats sizes`."""

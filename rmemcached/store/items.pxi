@@ -308,14 +308,6 @@ cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil:
         do_item_remove(s, it)
 
 
-cdef void item_unlink(store *s, item *it) noexcept nogil:
-    """do_item_unlink under the item's lock."""
-    cdef uint32_t hv = store_hash(ITEM_key(it), it.nkey)
-    item_lock(s, hv)
-    do_item_unlink(s, it, hv)
-    item_unlock(s, hv)
-
-
 # --- lookup ---
 
 cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil:
@@ -359,6 +351,18 @@ cdef item *item_get_locked(store *s, const char *key, size_t nkey, bint do_updat
     hv[0] = store_hash(key, nkey)
     item_lock(s, hv[0])
     return do_item_get(s, key, nkey, hv[0], do_update)
+
+
+cdef void item_unlink(store *s, const char *key, size_t nkey) noexcept nogil:
+    """Unlinks the item of the key, if there is one. By its key, for the page mover may put a copy in an item's place
+    at any time but under its lock.
+    """
+    cdef uint32_t hv
+    cdef item *it = item_get_locked(s, key, nkey, False, &hv)
+    if it != NULL:
+        do_item_unlink(s, it, hv)
+        do_item_remove(s, it)
+    item_unlock(s, hv)
 
 
 cdef item *item_touch(store *s, const char *key, size_t nkey, rel_time_t exptime) noexcept nogil:

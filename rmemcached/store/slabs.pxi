@@ -149,8 +149,12 @@ cdef uint32_t do_page_take(store *s, page_list *pages) noexcept nogil:
 
 cdef bint do_slabs_can_grow(store *s, unsigned int clsid) noexcept nogil:
     """Whether the class may take another page: the first always, others from the pool or within the memory limit."""
-    return s.classes[clsid].pages.count == 0 or s.classes[SLAB_GLOBAL_PAGE_POOL].pages.count != 0 \
-        or s.malloced + page_bytes(s, clsid) <= s.config.maxbytes
+    cdef uint64_t pool = s.classes[SLAB_GLOBAL_PAGE_POOL].pages.count
+    if s.classes[clsid].pages.count == 0 or s.malloced + page_bytes(s, clsid) <= s.config.maxbytes:
+        return True
+    if s.pinned:
+        return pool != 0 and s.malloced - pool * SLAB_PAGE_SIZE + page_bytes(s, clsid) <= s.config.maxbytes
+    return pool != 0
 
 
 cdef uint32_t _page_of_arena(store *s) noexcept nogil:
@@ -193,7 +197,7 @@ cdef void slabs_release(store *s) noexcept nogil:
     if not s.config.slab_reassign:
         return
     pthread_mutex_lock(&s.slabs_lock)
-    while s.malloced > s.config.maxbytes and pool.count != 0:
+    while s.malloced > s.config.maxbytes and pool.count != 0 and not s.pinned:
         page = do_page_take(s, pool)
         s.page_class[page] = PAGE_IN_TRANSIT
         s.malloced -= SLAB_PAGE_SIZE
@@ -207,7 +211,8 @@ cdef void slabs_release(store *s) noexcept nogil:
 
 cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil:
     """Changes the memory limit, in bytes, at run time. When it shrinks, pages of the pool are given back at once and
-    others as the page mover frees them. False: the memory was preallocated, or the reserved address space is smaller.
+    others as the page mover frees them; after store_pin_memory they stay in the pool, where no class gets them until
+    the limit allows it. False: the memory was preallocated, or the reserved address space is smaller.
     """
     cdef bint possible = not s.config.preallocate and maxbytes > 0 \
         and maxbytes + <uint64_t>s.power_largest * SLAB_PAGE_SIZE <= s.arena_length
@@ -217,6 +222,13 @@ cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil:
         pthread_mutex_unlock(&s.slabs_lock)
         slabs_release(s)
     return possible
+
+
+cdef void store_pin_memory(store *s) noexcept nogil:
+    """From now on the arena keeps its physical memory: nothing is given back to the system."""
+    pthread_mutex_lock(&s.slabs_lock)
+    s.pinned = True
+    pthread_mutex_unlock(&s.slabs_lock)
 
 
 cdef unsigned int global_page_pool_size(store *s, bint *mem_limit_reached) noexcept nogil:

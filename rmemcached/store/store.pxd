@@ -182,8 +182,7 @@ cdef struct store_config:
     uint32_t slab_sizes[64]     # -o slab_sizes: chunk sizes, ended by 0; [0] = 0: by factor
     bint track_sizes            # count items by size for `stats sizes`
     logger *log                 # fetches, stores and evictions are logged there; NULL: nowhere
-    # Called (under the slabs lock) before an extent of the arena is first used; may be NULL. After a cut of the memory
-    # limit, pages of it may be given back to the system and taken again: their physical memory changes.
+    # Called (under the slabs lock) before an extent of the arena is first used; may be NULL.
     extent_fn extent_added
     void *extent_arg
 
@@ -298,6 +297,10 @@ cdef void slabs_set_automove_ratio(store *s, double ratio) noexcept nogil
 cdef void slabs_set_automove_window(store *s, unsigned int runs) noexcept nogil
 cdef void slabs_set_automove_freeratio(store *s, double ratio) noexcept nogil
 cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil
+# For memory that a device knows by its physical address: call it when the arena has been registered with one, and
+# before the memory limit may change. Otherwise a page that was given back to the system and taken again has other
+# physical memory.
+cdef void store_pin_memory(store *s) noexcept nogil
 
 # --- items ---
 cdef uint32_t store_hash(const char *key, size_t nkey) noexcept nogil
@@ -311,7 +314,7 @@ cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint
 cdef item *item_touch(store *s, const char *key, size_t nkey, rel_time_t exptime) noexcept nogil
 cdef void item_remove(store *s, item *it) noexcept nogil
 cdef void do_item_remove(store *s, item *it) noexcept nogil
-cdef void item_unlink(store *s, item *it) noexcept nogil
+cdef void item_unlink(store *s, const char *key, size_t nkey) noexcept nogil
 cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil
 cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil
 cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas_in, uint64_t *cas_out,

@@ -356,6 +356,7 @@ cdef struct store:
     size_t arena_used           # bytes of the arena that were given out as pages
     uint64_t malloced           # what the pages of classes and pool count as
     page_list released          # pages given back to the system
+    bint pinned                 # none is: those that the limit does not allow stay in the pool, unused
     uint8_t *page_class         # per page of the arena: the class it belongs to, PAGE_RELEASED, PAGE_IN_TRANSIT
     uint32_t *page_next         # per page of the arena: the next one of its list
     page_move move

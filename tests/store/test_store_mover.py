@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +42,14 @@ def fill(store: Store, pages: int, clsid: int, length: int) -> list[bytes]:
 
 def class_of(store: Store, length: int) -> int:
     return store.class_of(48 + 8 + 7 + length + 2)
+
+
+def resident_pages(base: int, length: int) -> int:
+    """How many of the system's pages there are in a range of addresses."""
+    size = resource.getpagesize()
+    with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
+        pagemap.seek(base // size * 8)
+        return sum(entry >> 63 for (entry,) in struct.iter_unpack("=Q", pagemap.read(length // size * 8)))
 
 
 def test_answers() -> None:
@@ -269,6 +279,61 @@ def test_memory_limit_at_run_time() -> None:
         for i in range(60 * (len(keys) // 2)):
             assert store.set(b"y%05d" % i, bytes(6000)) == "STORED"
         assert len(store.extents()) == 2
+        store.check()
+
+
+def test_pinned_memory_is_not_given_back() -> None:
+    """What the memory limit does not allow stays in the pool, and no class gets it."""
+    with Store(slab_reassign=True, maxbytes=70 * MB) as store:
+        store.pin_memory()
+        clsid = class_of(store, 6000)
+        keys = fill(store, 60, clsid, 6000)
+        before = resident_pages(store.arena()[0], 70 * MB)
+        assert store.set_memory_limit(8 * MB)
+        for key in keys:
+            store.delete(key)
+        while store.class_stats(clsid)["total_pages"] > 2:
+            move(store, clsid, 0)
+        stats = store.stats()
+        assert (stats["slab_global_page_pool"], stats["total_malloced"]) == (58, 60 * MB)
+        # Every page still has memory of its own.
+        assert resident_pages(store.arena()[0], 70 * MB) >= before
+        store.check()
+        # Eight pages are in use at most.
+        for i in range(10 * (len(keys) // 60)):
+            assert store.set(b"x%05d" % i, bytes(6000)) == "STORED"
+        assert store.class_stats(clsid)["total_pages"] == 8
+        assert store.stats()["slab_global_page_pool"] == 52
+        assert store.stats()["evictions"] == 2 * (len(keys) // 60)
+        assert store.set(b"another", bytes(100)) == "STORED"
+        assert store.stats()["slab_global_page_pool"] == 51
+        # A larger limit brings them back, and they are used before others.
+        assert store.set_memory_limit(70 * MB)
+        more = keys[: 51 * (len(keys) // 60)]
+        for key in more:
+            assert store.set(key, key * 1000) == "STORED"
+        assert store.class_stats(clsid)["total_pages"] == 59
+        assert store.stats()["total_malloced"] == 60 * MB
+        assert store.stats()["slab_global_page_pool"] == 0
+        assert all(store.get(key) == key * 1000 for key in more)
+        store.check()
+
+
+def test_unlink_finds_the_copy() -> None:
+    """An item is moved while somebody has it, who then unlinks it."""
+    with Store(slab_reassign=True, maxbytes=8 * MB) as store:
+        clsid = class_of(store, 6000)
+        keys = fill(store, 2, clsid, 6000)
+        perslab = len(keys) // 2
+        held = [store.item(key) for key in keys[:perslab]]
+        assert store.reassign(clsid, 0, allow_evictions=False) == "OK"
+        wait_for(lambda: store.stats()["slab_reassign_rescues"] == perslab)
+        for item, key in zip(held, keys, strict=False):
+            item.unlink()
+            assert store.get(key) is None
+            item.release()
+        wait_for(lambda: store.stats()["slabs_moved"] == 1)
+        assert store.stats()["curr_items"] == perslab
         store.check()
 
 
