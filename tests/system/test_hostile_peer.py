@@ -50,7 +50,8 @@ def bystander(server: Server) -> Iterator[Any]:
         eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", 1.0)
         assert control.stats("rdma")["rdma_registrations"] == "1"
         eventually(lambda: descriptors(server.pid) == open_files)
-        assert control.number("curr_items") == items
+        # Fewer when the crawler has found one that had expired.
+        assert control.number("curr_items") <= items
         other.close()
         eventually(lambda: rdma_at_rest(control), 1.0)
 
