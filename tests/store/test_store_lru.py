@@ -190,7 +190,8 @@ def test_brief_items_have_a_queue_of_their_own() -> None:
         fill(store, 100, 100, exptime=61)
         fill(store, 100, 200)
         stats = store.class_stats(CLASS)
-        assert (stats["number_temp"], stats["number_hot"]) == (100, 200)
+        # The maintainer may have moved some from HOT to COLD already.
+        assert (stats["number_temp"], stats["number_hot"] + stats["number_cold"]) == (100, 200)
         fill(store, 20000, 1000)
         assert store.class_stats(CLASS)["number_temp"] == 100
         fetch_twice(store, b"0000001")
@@ -328,8 +329,13 @@ def test_the_maintainer_starts_crawls() -> None:
     with segmented(lru_crawler=True) as store:
         fill(store, 1000, exptime=30)
         fill(store, 1000, 5000)
-        store.advance(32)
-        until(lambda: store.class_stats(CLASS)["number"] == 1000)
+
+        def reclaimed() -> bool:
+            # A crawl that began before the items expired is followed by another, some time later.
+            store.advance(60)
+            return bool(store.class_stats(CLASS)["number"] == 1000)
+
+        until(reclaimed)
         until(lambda: store.stats()["lru_crawler_starts"] > 0)
         starts = store.stats()["lru_crawler_starts"]
 
