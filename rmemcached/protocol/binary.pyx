@@ -292,7 +292,7 @@ cdef void terminate(item *it) noexcept nogil:
     cdef const char *end = b"\r\n"
     cdef size_t done = 0
     cdef int i, n
-    if not it.it_flags & ITEM_CHUNKED:
+    if not ITEM_has(it, ITEM_CHUNKED):
         memcpy(ITEM_data(it) + it.nbytes - 2, end, 2)
         return
     n = item_iov(it, <size_t>it.nbytes - 2, 2, iov, 2)

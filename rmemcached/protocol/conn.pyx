@@ -296,7 +296,7 @@ cdef item *conn_write_posted(conn *c) noexcept nogil:
 cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil:
     """Describes where the missing rlbytes of the payload go (WANT_PAYLOAD, WANT_REMOTE_PAYLOAD); the extents may end
     early for want of entries. Returns their number."""
-    if c.item.it_flags & ITEM_CHUNKED:
+    if ITEM_has(c.item, ITEM_CHUNKED):
         return item_iov(c.item, c.roffset, c.rlbytes, iov, max_iov)
     iov[0].iov_base = ITEM_data(c.item) + c.roffset
     iov[0].iov_len = c.rlbytes

@@ -264,7 +264,7 @@ cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *d
     memcpy(ITEM_data(it) + length, b"\r\n", 2)
     ITEM_set_cas(it, 0)
     if of.key_binary:
-        it.it_flags |= ITEM_KEY_BINARY
+        item_set_flags(it, ITEM_KEY_BINARY)
     if cas == NULL:
         do_item_link(s, it, hv, of.cas_id_in if of.cas_id_in != 0 else get_cas_id(s))
     elif do_store_item(s, it, NREAD_ADD, hv, of.cas_id_in, cas, False, NULL) != STORED:
@@ -351,7 +351,7 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
     for i in range(2, n):
         flag = t[i].value[0]
         if flag == c'k':
-            p = put_key(p, ITEM_key(it), it.nkey, it.it_flags & ITEM_KEY_BINARY)
+            p = put_key(p, ITEM_key(it), it.nkey, ITEM_has(it, ITEM_KEY_BINARY))
         elif flag == c'O':
             p = put_token(p, &t[i])
         elif flag == c's':
@@ -361,32 +361,32 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
         elif flag == c'c':
             p = put_cas(p, ITEM_get_cas(it))
         elif flag == c't':
-            p = put_ttl(p, it.exptime, now)
+            p = put_ttl(p, item_exptime(it), now)
         elif flag == c'l':
-            p = put_flag_u32(p, c'l', now - it.time)
+            p = put_flag_u32(p, c'l', now - item_time(it))
         elif flag == c'h':
-            p = put_flag_u32(p, c'h', 1 if it.it_flags & ITEM_FETCHED else 0)
+            p = put_flag_u32(p, c'h', 1 if ITEM_has(it, ITEM_FETCHED) else 0)
         elif flag == c'T':
             ttl_set = True
-            it.exptime = of.exptime
+            item_set_exptime(it, of.exptime)
         elif flag == c'N':
             if created:
                 won = True
-                it.exptime = of.autoviv_exptime
+                item_set_exptime(it, of.autoviv_exptime)
         elif flag == c'R':
             if (not created and not it.it_flags & ITEM_TOKEN_SENT and it.exptime != 0
                     and it.exptime < of.recache_time):
                 won = True
-    if it.it_flags & ITEM_TOKEN_SENT:
+    if ITEM_has(it, ITEM_TOKEN_SENT):
         p = put_mark(p, c'Z')
-    if it.it_flags & ITEM_STALE:
+    if ITEM_has(it, ITEM_STALE):
         p = put_mark(p, c'X')
         # The first to see a stale item recaches it. Only a marked item is written to, and that under the lock.
-        if not it.it_flags & ITEM_TOKEN_SENT:
+        if not ITEM_has(it, ITEM_TOKEN_SENT):
             won = True
     if won:
         p = put_mark(p, c'W')
-        it.it_flags |= ITEM_TOKEN_SENT
+        item_set_flags(it, ITEM_TOKEN_SENT)
     if sink:
         p = put_mark(p, c'@')
     memcpy(p, b"\r\n", 2)
@@ -490,7 +490,7 @@ cdef void process_mset_command(conn *c, const token *t, int n) noexcept nogil:
         return
     ITEM_set_cas(it, of.req_cas_id)
     if of.key_binary:
-        it.it_flags |= ITEM_KEY_BINARY
+        item_set_flags(it, ITEM_KEY_BINARY)
     counter_add(&c.thread.stats.slab[ITEM_clsid(it)].set_cmds, 1)
     stash_mset_tokens(c, t, n)
     c.item = it
@@ -540,7 +540,7 @@ cdef void finalize_mset(conn *c, item *it, store_item_type result, int nbytes, u
             token += 2 + token[1]
             continue
         if token[0] == c'k':
-            p = put_key(p, ITEM_key(it), it.nkey, it.it_flags & ITEM_KEY_BINARY)
+            p = put_key(p, ITEM_key(it), it.nkey, ITEM_has(it, ITEM_KEY_BINARY))
         elif token[0] == c'c':
             p = put_cas(p, cas)
         else:
@@ -586,7 +586,7 @@ cdef void process_mdelete_command(conn *c, const token *t, int n) noexcept nogil
             memcpy(ITEM_data(empty), b"\r\n", 2)
             ITEM_set_cas(empty, 0)
             if of.key_binary:
-                empty.it_flags |= ITEM_KEY_BINARY
+                item_set_flags(empty, ITEM_KEY_BINARY)
             if do_store_item(s, empty, NREAD_SET, hv, of.cas_id_in if of.has_cas_in else ITEM_get_cas(it), NULL, False,
                              NULL) == STORED:
                 do_item_remove(s, it)
@@ -597,9 +597,10 @@ cdef void process_mdelete_command(conn *c, const token *t, int n) noexcept nogil
         if code[0] != c'N':
             if of.set_stale:
                 if of.new_ttl:
-                    it.exptime = of.exptime
+                    item_set_exptime(it, of.exptime)
                 # Without the token sent, so that the next reader wins.
-                it.it_flags = (it.it_flags | ITEM_STALE) & ~ITEM_TOKEN_SENT
+                item_set_flags(it, ITEM_STALE)
+                item_clear_flags(it, ITEM_TOKEN_SENT)
                 ITEM_set_cas(it, of.cas_id_in if of.has_cas_in else get_cas_id(s))
             else:
                 counter_add(&stats.slab[ITEM_clsid(it)].delete_hits, 1)
@@ -666,11 +667,11 @@ cdef void process_marithmetic_command(conn *c, const token *t, int n) noexcept n
         # Set first, because a number that needs more room moves to a new item, which inherits it.
         exptime = it.exptime
         if of.new_ttl:
-            it.exptime = of.exptime
+            item_set_exptime(it, of.exptime)
         cas = of.req_cas_id
         result = do_add_delta(s, it, hv, incr, of.delta, text, &cas)
         if result != OK:
-            it.exptime = exptime
+            item_set_exptime(it, exptime)
             do_item_remove(s, it)
             item_unlock(s, hv)
             if result == DELTA_ITEM_CAS_MISMATCH:
@@ -716,7 +717,7 @@ cdef void process_marithmetic_command(conn *c, const token *t, int n) noexcept n
             p = put_ttl(p, exptime, now)
         elif flag == c'T' or (flag == c'N' and created):
             exptime = of.exptime if flag == c'T' else of.autoviv_exptime
-            it.exptime = exptime
+            item_set_exptime(it, exptime)
         elif flag == c'O':
             p = put_token(p, &t[i])
         elif flag == c'k':
@@ -744,6 +745,7 @@ cdef void process_mdebug_command(conn *c, const token *t, int n) noexcept nogil:
     cdef char binkey[KEY_MAX_LENGTH]
     cdef const char *key = t[1].value
     cdef size_t nkey = t[1].length
+    cdef rel_time_t exptime
     cdef item *it
     cdef mc_resp *resp
     cdef char *p
@@ -768,24 +770,25 @@ cdef void process_mdebug_command(conn *c, const token *t, int n) noexcept nogil:
     p = resp.wbuf + resp.wbytes
     memcpy(p, b"ME ", 3)
     p += 3
-    if it.it_flags & ITEM_KEY_BINARY:
+    if ITEM_has(it, ITEM_KEY_BINARY):
         p = base64_encode(ITEM_key(it), it.nkey, p)
     else:
         memcpy(p, ITEM_key(it), it.nkey)
         p += it.nkey
-    if it.exptime == 0:
+    exptime = item_exptime(it)
+    if exptime == 0:
         memcpy(p, b" exp=-1", 7)
         p += 7
     else:
         memcpy(p, b" exp=", 5)
-        p = itoa_u32(it.exptime - now, p + 5)
+        p = itoa_u32(exptime - now, p + 5)
     memcpy(p, b" la=", 4)
-    p = itoa_u32(now - it.time, p + 4)
+    p = itoa_u32(now - item_time(it), p + 4)
     memcpy(p, b" cas=", 5)
     p = itoa_u64(ITEM_get_cas(it), p + 5)
     memcpy(p, b" fetch=", 7)
     p += 7
-    if it.it_flags & ITEM_FETCHED:
+    if ITEM_has(it, ITEM_FETCHED):
         memcpy(p, b"yes", 3)
         p += 3
     else:

@@ -24,7 +24,7 @@ from rmemcached.server.watchers cimport watcher_stats, watchers_get_stats, watch
 from rmemcached.server.worker cimport READ_BUFFER_SIZE, connection, worker
 from rmemcached.store.store cimport (
     ITEM_UPDATE_INTERVAL, MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, class_stats, rel_time_t, store_config,
-    store_get_class_stats, store_get_config, store_get_stats, store_process_started, store_reset_stats,
+    store_copy_config, store_get_class_stats, store_get_stats, store_process_started, store_reset_stats,
     store_sizes, store_sizes_buckets, store_stats, store_time,
 )
 
@@ -197,12 +197,13 @@ cdef void general_items(const store_stats *st, const store_config *config, stat_
 
 
 cdef void general(server *s, stat_buf *out) noexcept nogil:
-    cdef const store_config *config = store_get_config(s.store)
+    cdef store_config config
     cdef thread_stats t
     cdef store_stats st
     cdef watcher_stats ws
     cdef rusage usage
     cdef rel_time_t now = store_time(s.store)
+    store_copy_config(s.store, &config)
     sum_threads(s, &t)
     store_get_stats(s.store, &st)
     getrusage(RUSAGE_SELF, &usage)
@@ -226,7 +227,7 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"hash_power_level", st.hash_power_level)
     stat_append(out, b"hash_bytes", st.hash_bytes)
     stat_append(out, b"hash_is_expanding", st.hash_is_expanding)
-    general_threads(s, &st, config, out)
+    general_threads(s, &st, &config, out)
     watchers_get_stats(s.watchers, &ws)
     stat_append(out, b"log_worker_dropped", ws.dropped)
     stat_append(out, b"log_worker_written", ws.written)
@@ -235,7 +236,7 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"log_watchers", ws.count)
     stat_append(out, b"unexpected_napi_ids", relaxed_load(&s.unexpected_napi_ids))
     stat_append(out, b"round_robin_fallback", relaxed_load(&s.round_robin_fallback))
-    general_items(&st, config, out)
+    general_items(&st, &config, out)
 
 
 cdef void append_int(stat_buf *out, const char *name, int value) noexcept nogil:
@@ -245,10 +246,11 @@ cdef void append_int(stat_buf *out, const char *name, int value) noexcept nogil:
 
 
 cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
-    cdef const store_config *config = store_get_config(s.store)
+    cdef store_config config
     cdef const settings *set = &s.settings
     cdef store_stats st
     cdef char text[16]
+    store_copy_config(s.store, &config)
     store_get_stats(s.store, &st)
     stat_append(out, b"maxbytes", config.maxbytes)
     stat_append(out, b"maxconns", set.maxconns)
@@ -311,10 +313,11 @@ cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
 
 
 cdef void items_text(server *s, stat_buf *out) noexcept nogil:
-    cdef const store_config *config = store_get_config(s.store)
+    cdef store_config config
     cdef class_stats k
     cdef thread_stats t
     cdef int i
+    store_copy_config(s.store, &config)
     sum_threads(s, &t)
     for i in range(1, MAX_NUMBER_OF_SLAB_CLASSES):
         if not store_get_class_stats(s.store, i, &k) or k.number == 0:

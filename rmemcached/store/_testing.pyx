@@ -1,7 +1,7 @@
 """The store for Python: what tests and experiments need of it. Not an interface for programs."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 from posix.uio cimport iovec
@@ -148,7 +148,7 @@ cdef class Item:
         st.item_unlink(self.owner.s, st.ITEM_key(self.it), self.it.nkey)
 
     def set_flag(self, int flag):
-        self.it.it_flags |= flag
+        st.item_set_flags(self.it, flag)
 
     @property
     def value(self):
@@ -168,11 +168,11 @@ cdef class Item:
 
     @property
     def refcount(self):
-        return self.it.refcount
+        return <uint16_t>relaxed_load(&self.it.refcount)
 
     @property
     def it_flags(self):
-        return self.it.it_flags
+        return <uint16_t>relaxed_load(&self.it.it_flags)
 
     @property
     def clsid(self):
@@ -192,11 +192,11 @@ cdef class Item:
 
     @property
     def exptime(self):
-        return self.it.exptime
+        return st.item_exptime(self.it)
 
     @property
     def time(self):
-        return self.it.time
+        return st.item_time(self.it)
 
 
 cdef struct dump_log:
@@ -511,7 +511,7 @@ cdef class Store:
 
     @property
     def has_crawler(self):
-        return bool(st.store_get_config(self.s).lru_crawler)
+        return bool(relaxed_load(&st.store_get_config(self.s).lru_crawler))
 
     def stats(self):
         cdef st.store_stats stats

@@ -10,17 +10,18 @@ cdef char *store_cachedump(store *s, unsigned int clsid, uint32_t limit, size_t 
     cdef char *text = <char *>malloc(CACHEDUMP_MAX)
     cdef size_t used = 0
     cdef uint32_t shown = 0
+    cdef rel_time_t exptime
     cdef item *it
     if text == NULL:
         return NULL
     pthread_mutex_lock(&q.lock)
     it = q.head
     while it != NULL and (limit == 0 or shown < limit) and used + CACHEDUMP_LINE + 5 <= CACHEDUMP_MAX:
-        # A crawler in the queue has no key.
-        if it.nkey and not ITEM_has(it, ITEM_KEY_BINARY):
+        if not ITEM_has(it, ITEM_KEY_BINARY):
+            exptime = item_exptime(it)
             used += <size_t>snprintf(text + used, CACHEDUMP_LINE, b"ITEM %.*s [%d b; %llu s]\r\n", <int>it.nkey,
                                      ITEM_key(it), it.nbytes - 2,
-                                     <unsigned long long>(it.exptime + s.process_started if it.exptime else 0))
+                                     <unsigned long long>(exptime + s.process_started if exptime != 0 else 0))
             shown += 1
         it = it.next
     pthread_mutex_unlock(&q.lock)

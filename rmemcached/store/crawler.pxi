@@ -52,7 +52,7 @@ cdef void _crawl_queue_done(store *s, unsigned int id) noexcept nogil:
     """Takes the queue out of the crawl. No lock is held."""
     cdef crawler_stats *stats = &s.crawler_stats[id]
     pthread_mutex_lock(&s.crawler_lock)
-    s.crawl_map[id >> 6] &= ~(<uint64_t>1 << (id & 63))
+    relaxed_store(&s.crawl_map[id >> 6], s.crawl_map[id >> 6] & ~(<uint64_t>1 << (id & 63)))
     if s.crawler_type == CRAWLER_AUTOEXPIRE:
         stats.end_time = store_time(s)
         stats.run_complete = True
@@ -107,19 +107,18 @@ cdef void _crawl_abandon(store *s) noexcept nogil:
     pthread_mutex_unlock(&s.crawler_lock)
 
 
-cdef bint _crawl_queues(store *s, const crawler_client *client) noexcept nogil:
+cdef bint _crawl_queues(store *s, const crawler_client *client, bint count) noexcept nogil:
     """One item of each queue in turn until all are done; an automatic crawl may get new ones meanwhile. False: ended
     before that.
     """
     cdef unsigned int items_left = CRAWLS_PER_SLEEP
     cdef unsigned int word
     cdef uint64_t todo
-    cdef bint count = s.crawler_type == CRAWLER_AUTOEXPIRE
     cdef bint any_left = True
     while any_left:
         any_left = False
         for word in range(4):
-            todo = relaxed_load(&s.crawl_map[word])
+            todo = load_acquire(&s.crawl_map[word])
             while todo != 0:
                 any_left = True
                 if (client != NULL and not client.flush(client.arg)) \
@@ -183,21 +182,23 @@ cdef bint _crawl_hash(store *s, const crawler_client *client) noexcept nogil:
 cdef void *_crawler_thread(void *arg) noexcept nogil:
     cdef store *s = <store *>arg
     cdef crawler_client client
-    cdef bint dump, complete, busy
+    cdef bint dump, hash_walk, count, complete, busy
     pthread_mutex_lock(&s.crawler_lock)
     while s.crawler_run or s.crawler_running:
         if not s.crawler_running:
             pthread_cond_wait(&s.crawler_cond, &s.crawler_lock)
             continue
         dump = s.crawler_type == CRAWLER_DUMP
+        count = s.crawler_type == CRAWLER_AUTOEXPIRE
+        hash_walk = s.crawler_hash
         client = s.crawler_client
         busy = True
         while busy:
             pthread_mutex_unlock(&s.crawler_lock)
-            if s.crawler_hash:
+            if hash_walk:
                 complete = _crawl_hash(s, &client)
             else:
-                complete = _crawl_queues(s, &client if dump else NULL)
+                complete = _crawl_queues(s, &client if dump else NULL, count)
             pthread_mutex_lock(&s.crawler_lock)
             # The maintainer may have added queues since.
             busy = complete and s.crawl_map[0] | s.crawl_map[1] | s.crawl_map[2] | s.crawl_map[3] != 0
@@ -267,7 +268,7 @@ cdef void _crawl_start_queue(store *s, unsigned int id, uint64_t remaining) noex
     if s.crawler_type == CRAWLER_AUTOEXPIRE:
         memset(&s.crawler_stats[id], 0, sizeof(crawler_stats))
         s.crawler_stats[id].start_time = store_time(s)
-    s.crawl_map[id >> 6] |= <uint64_t>1 << (id & 63)
+    store_release(&s.crawl_map[id >> 6], s.crawl_map[id >> 6] | <uint64_t>1 << (id & 63))
 
 
 cdef crawler_result_type _crawler_start(store *s, const uint64_t *queues, uint64_t remaining, crawler_run_type kind,
@@ -359,8 +360,12 @@ cdef crawler_result_type lru_crawler_dump(store *s, const char *classes, size_t 
 
 
 cdef void lru_crawler_set_sleep(store *s, uint32_t usec) noexcept nogil:
+    pthread_mutex_lock(&s.crawler_lock)
     relaxed_store(&s.config.lru_crawler_sleep, usec)
+    pthread_mutex_unlock(&s.crawler_lock)
 
 
 cdef void lru_crawler_set_tocrawl(store *s, uint32_t items) noexcept nogil:
+    pthread_mutex_lock(&s.crawler_lock)
     relaxed_store(&s.config.lru_crawler_tocrawl, items)
+    pthread_mutex_unlock(&s.crawler_lock)

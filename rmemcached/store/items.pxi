@@ -370,7 +370,7 @@ cdef item *item_touch(store *s, const char *key, size_t nkey, rel_time_t exptime
     cdef uint32_t hv
     cdef item *it = item_get_locked(s, key, nkey, True, &hv)
     if it != NULL:
-        it.exptime = exptime
+        item_set_exptime(it, exptime)
     item_unlock(s, hv)
     return it
 
@@ -422,7 +422,7 @@ cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv,
             storing = True
         elif wanted != 0 and set_stale and wanted < present:
             it.exptime = old.exptime
-            it.it_flags |= ITEM_STALE | (old.it_flags & ITEM_TOKEN_SENT)
+            item_set_flags(it, ITEM_STALE | (old.it_flags & ITEM_TOKEN_SENT))
             storing = True
         else:
             result = EXISTS

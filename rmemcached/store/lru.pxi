@@ -7,20 +7,6 @@
 # An item's queue is told by slabs_clsid, which is changed with its item lock held while it is in no queue.
 
 
-cdef inline void item_set_flags(item *it, unsigned int flags) noexcept nogil:
-    """For flags of a linked item: its lock is held, but a reader may look at others of the flags without it."""
-    relaxed_store(&it.it_flags, it.it_flags | flags)
-
-
-cdef inline void item_clear_flags(item *it, unsigned int flags) noexcept nogil:
-    relaxed_store(&it.it_flags, it.it_flags & ~flags)
-
-
-cdef inline void item_set_time(item *it, rel_time_t now) noexcept nogil:
-    """As for item_set_flags."""
-    relaxed_store(&it.time, now)
-
-
 cdef inline unsigned int ITEM_lruid(const item *it) noexcept nogil:
     return it.slabs_clsid & LRU_MASK
 
@@ -371,7 +357,7 @@ cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
     pthread_mutex_lock(&q.lock)
     it = q.head
     # The list is sorted by time.
-    while it != NULL and <rel_time_t>relaxed_load(&it.time) >= oldest:
+    while it != NULL and item_time(it) >= oldest:
         older = it.next
         hv = store_hash(ITEM_key(it), it.nkey)
         if item_trylock(s, hv):

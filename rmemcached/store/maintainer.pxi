@@ -32,7 +32,7 @@ cdef int lru_maintainer_juggle(store *s, unsigned int clsid) noexcept nogil:
             pthread_mutex_lock(&q.lock)
             total_bytes += q.bytes
             if i << 6 == COLD_LRU and q.tail != NULL:
-                cold_age = store_time(s) - <rel_time_t>relaxed_load(&q.tail.time)
+                cold_age = store_time(s) - item_time(q.tail)
             pthread_mutex_unlock(&q.lock)
         pthread_mutex_lock(&s.tune_lock)
         hot_age = _scaled_age(cold_age, s.config.hot_max_factor)
@@ -220,12 +220,16 @@ cdef void lru_tune(store *s, unsigned int hot_lru_pct, unsigned int warm_lru_pct
 cdef void lru_set_segmented(store *s, bint segmented) noexcept nogil:
     """Flat mode (False): new items enter COLD, and the maintainer empties HOT and WARM into it."""
     if s.config.lru_maintainer:
+        pthread_mutex_lock(&s.tune_lock)
         relaxed_store(&s.config.lru_segmented, segmented)
+        pthread_mutex_unlock(&s.tune_lock)
 
 
 cdef void lru_set_temp_ttl(store *s, int32_t ttl) noexcept nogil:
     """New items that live so many seconds or less enter TEMP."""
     if s.config.lru_maintainer:
+        pthread_mutex_lock(&s.tune_lock)
         if ttl >= 0:
             relaxed_store(&s.config.temporary_ttl, ttl)
         relaxed_store(&s.config.temp_lru, ttl >= 0)
+        pthread_mutex_unlock(&s.tune_lock)

@@ -13,7 +13,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport relaxed_load
+from rmemcached.atomics cimport relaxed_load, relaxed_store
 from rmemcached.logger cimport logger
 
 # Seconds since store_process_started(); 0 = never. The clock begins at ITEM_UPDATE_INTERVAL + 2, as memcached's does,
@@ -46,7 +46,8 @@ cdef enum:
 
 cdef struct item:
     # next, prev: the LRU lock of the item's class. refcount: atomic. All else: the item lock once linked,
-    # the thread that allocated it before.
+    # the thread that allocated it before. Whoever has a reference may read the flags, times and CAS value without the
+    # lock: they are written, and so read, with the functions below.
     item *next
     item *prev
     item *h_next            # hash chain
@@ -81,11 +82,32 @@ cdef inline bint ITEM_has(const item *it, unsigned int flag) noexcept nogil:
     return (<uint16_t>relaxed_load(&(<item *>it).it_flags) & flag) != 0
 
 cdef inline uint64_t ITEM_get_cas(const item *it) noexcept nogil:
-    return (<const uint64_t *>(it + 1))[0] if ITEM_has(it, ITEM_CAS) else 0
+    return relaxed_load(<uint64_t *>(<item *>it + 1)) if ITEM_has(it, ITEM_CAS) else 0
 
 cdef inline void ITEM_set_cas(item *it, uint64_t value) noexcept nogil:
     if ITEM_has(it, ITEM_CAS):
-        (<uint64_t *>(it + 1))[0] = value
+        relaxed_store(<uint64_t *>(it + 1), value)
+
+cdef inline void item_set_flags(item *it, unsigned int flags) noexcept nogil:
+    """Of a linked item: its lock is held, but a reader may look at others of the flags without it. Of a new one: so may
+    the page mover.
+    """
+    relaxed_store(&it.it_flags, it.it_flags | flags)
+
+cdef inline void item_clear_flags(item *it, unsigned int flags) noexcept nogil:
+    relaxed_store(&it.it_flags, it.it_flags & ~flags)
+
+cdef inline rel_time_t item_time(const item *it) noexcept nogil:
+    return <rel_time_t>relaxed_load(&(<item *>it).time)
+
+cdef inline void item_set_time(item *it, rel_time_t now) noexcept nogil:
+    relaxed_store(&it.time, now)
+
+cdef inline rel_time_t item_exptime(const item *it) noexcept nogil:
+    return <rel_time_t>relaxed_load(&(<item *>it).exptime)
+
+cdef inline void item_set_exptime(item *it, rel_time_t exptime) noexcept nogil:
+    relaxed_store(&it.exptime, exptime)
 
 cdef inline char *ITEM_key(item *it) noexcept nogil:
     return <char *>(it + 1) + (8 if ITEM_has(it, ITEM_CAS) else 0)
@@ -270,7 +292,9 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
 # still be there then.
 cdef void store_stop_threads(store *s) noexcept nogil
 cdef void store_destroy(store *s) noexcept nogil
+# For what never changes, and for integers with relaxed_load; store_copy_config is for all of it at a time.
 cdef const store_config *store_get_config(store *s) noexcept nogil
+cdef void store_copy_config(store *s, store_config *out) noexcept nogil
 cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil
 # Call once a second: refreshes the clock from CLOCK_MONOTONIC, grows the hash table when it is crowded.
 cdef void store_tick(store *s) noexcept nogil

@@ -1,9 +1,9 @@
 """The item store (see store.pxd for what it promises). The parts: slabs, assoc, lru, items, crawler, maintainer, mover,
 automove, check.
 
-Lock order: the crawler lock, one item lock, the mover's lock, LRU locks, the slabs lock. Against that order only
-trylock is used: eviction looks for a victim with an LRU lock held and tries its item lock, and so does the page mover
-with the slabs lock held. The hash table's growth takes all item locks, in index order.
+Lock order: the crawler lock, one item lock, the mover's lock, the tune lock, LRU locks, the slabs lock. Against that
+order only trylock is used: eviction looks for a victim with an LRU lock held and tries its item lock, and so does the
+page mover with the slabs lock held. The hash table's growth takes all item locks, in index order.
 """
 
 from libc.stdlib cimport calloc, free, malloc
@@ -325,8 +325,9 @@ cdef struct item_stripe:
     pthread_mutex_t lock
 
 cdef struct store:
-    # constant after store_create
+    # Constant after store_create, except for the settings that have functions; integers among these are atomic.
     store_config config
+    # constant after store_create
     int64_t process_started     # Unix time
     int64_t monotonic_start     # CLOCK_MONOTONIC seconds at process_started
     unsigned int power_largest  # id of the class with the largest chunks
@@ -387,7 +388,7 @@ cdef struct store:
     lru_bump_buf *bump_bufs     # each thread uses one of them; NULL: no maintainer
     uint32_t bump_mask
     pthread_mutex_t bump_lock   # held by who makes the moves
-    pthread_mutex_t tune_lock   # hot_max_factor and warm_max_factor in config
+    pthread_mutex_t tune_lock   # writing of what `lru` sets in config, and reading of its factors
     maintainer maintainer
     # crawler: crawler_lock. What is said of the crawl under way stays while crawler_running is set.
     pthread_mutex_t crawler_lock
@@ -399,7 +400,7 @@ cdef struct store:
     bint crawler_hash           # ... of the hash table
     crawler_run_type crawler_type
     crawler_client crawler_client
-    uint64_t crawl_map[4]       # the queues that are still being crawled; read by the thread without the lock
+    uint64_t crawl_map[4]       # the queues that are still being crawled; atomic, read by the thread without the lock
     rel_time_t crawler_block_until  # no automatic crawl before
     uint64_t crawler_starts
     crawler_stats crawler_stats[NUMBER_OF_QUEUES]
@@ -631,6 +632,19 @@ cdef const store_config *store_get_config(store *s) noexcept nogil:
     return &s.config
 
 
+cdef void store_copy_config(store *s, store_config *out) noexcept nogil:
+    # The locks of all that changes it.
+    pthread_mutex_lock(&s.crawler_lock)
+    pthread_mutex_lock(&s.mover.lock)
+    pthread_mutex_lock(&s.tune_lock)
+    pthread_mutex_lock(&s.slabs_lock)
+    out[0] = s.config
+    pthread_mutex_unlock(&s.slabs_lock)
+    pthread_mutex_unlock(&s.tune_lock)
+    pthread_mutex_unlock(&s.mover.lock)
+    pthread_mutex_unlock(&s.crawler_lock)
+
+
 cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil:
     """The reserved range in which all items lie."""
     base[0] = s.arena
@@ -776,7 +790,7 @@ cdef void _add_queue_stats(store *s, lru_queue *q, unsigned int lru, class_stats
     """Adds a queue's figures to those of its class. Its lock is held."""
     cdef rel_time_t age = 0
     if q.tail != NULL:
-        age = store_time(s) - <rel_time_t>relaxed_load(&q.tail.time)
+        age = store_time(s) - item_time(q.tail)
     if lru == HOT_LRU:
         out.number_hot = q.size
         out.age_hot = age
