@@ -241,7 +241,7 @@ cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil
 cdef void out_string(conn *c, const char *text) noexcept nogil
 cdef void out_errstring(conn *c, const char *text) noexcept nogil
 
-# As `stats conns` and -vvv show it.
+# As `stats conns` shows it.
 cdef const char *conn_state_name(conn_states state) noexcept nogil
 
 cdef inline bint conn_logs(const conn *c) noexcept nogil:
