@@ -31,11 +31,13 @@ cdef extern from *:
     """
     uint64_t relaxed_load "rmc_relaxed_load"(void *p) nogil
     void relaxed_store "rmc_relaxed_store"(void *p, uint64_t value) nogil
+    void relaxed_store_pointer "rmc_relaxed_store"(void *p, const void *value) nogil
     void counter_add "rmc_counter_add"(void *p, uint64_t value) nogil
     uint64_t fetch_add "rmc_fetch_add"(void *p, uint64_t value) nogil
     uint64_t fetch_sub "rmc_fetch_sub"(void *p, uint64_t value) nogil
     uint64_t load_acquire "rmc_load_acquire"(void *p) nogil
     void store_release "rmc_store_release"(void *p, uint64_t value) nogil
+    void store_release_pointer "rmc_store_release"(void *p, const void *value) nogil
     uint64_t exchange "rmc_exchange"(void *p, uint64_t value) nogil
     void full_fence "rmc_full_fence"() nogil
     void cpu_relax "rmc_cpu_relax"() nogil

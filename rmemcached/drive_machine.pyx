@@ -48,8 +48,16 @@ cdef inline bint try_read_command(conn *c) noexcept nogil:
     return try_read_command_binary(c)
 
 
+cdef void log_change(int sfd, conn_states was, conn_states state) noexcept nogil:
+    fprintf(stderr, b"%d: going from %s to %s\n", sfd, conn_state_name(was), conn_state_name(state))
+
+
 cdef void log_state(const conn *c, conn_states was) noexcept nogil:
-    fprintf(stderr, b"%d: going from %s to %s\n", c.sfd, conn_state_name(was), conn_state_name(c.state))
+    """Writes a change of state as memcached's -vvv does. There the machine sends replies before it waits."""
+    if was == conn_new_cmd and c.state == conn_waiting:
+        log_change(c.sfd, conn_new_cmd, conn_mwrite)
+        log_change(c.sfd, conn_mwrite, conn_new_cmd)
+    log_change(c.sfd, was, c.state)
 
 
 cdef conn_want drive_machine(conn *c) noexcept nogil:

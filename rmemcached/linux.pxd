@@ -47,6 +47,7 @@ cdef extern from "<poll.h>" nogil:
         POLLOUT
         POLLERR
         POLLHUP
+        POLLNVAL
     struct pollfd:
         int fd
         short events
@@ -112,6 +113,7 @@ cdef extern from "<sys/socket.h>" nogil:
         SOL_SOCKET
         SO_REUSEADDR
         SO_KEEPALIVE
+        SO_PEERCRED
         SO_INCOMING_NAPI_ID
         MSG_NOSIGNAL
         MSG_DONTWAIT
@@ -128,11 +130,16 @@ cdef extern from "<sys/socket.h>" nogil:
         void *msg_control
         size_t msg_controllen
         int msg_flags
+    int listen(int fd, int backlog)
     int accept4(int fd, sockaddr *addr, socklen_t *addrlen, int flags)
     ssize_t recv(int fd, void *buf, size_t n, int flags)
     ssize_t recvfrom(int fd, void *buf, size_t n, int flags, sockaddr *addr, socklen_t *addrlen)
     ssize_t send(int fd, const void *buf, size_t n, int flags)
     ssize_t sendmsg(int fd, const msghdr *message, int flags)
+    cdef struct ucred:
+        uint32_t pid
+        uint32_t uid
+        uint32_t gid
     int getsockopt(int fd, int level, int optname, void *optval, socklen_t *optlen)
     int setsockopt(int fd, int level, int optname, const void *optval, socklen_t optlen)
     int getsockname(int fd, sockaddr *addr, socklen_t *addrlen)
@@ -184,3 +191,9 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_destroy(pthread_mutex_t *mutex)
     int pthread_mutex_lock(pthread_mutex_t *mutex)
     int pthread_mutex_unlock(pthread_mutex_t *mutex)
+    ctypedef struct pthread_cond_t:
+        pass
+    int pthread_cond_init(pthread_cond_t *cond, void *attr)
+    int pthread_cond_destroy(pthread_cond_t *cond)
+    int pthread_cond_signal(pthread_cond_t *cond)
+    int pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex)

@@ -2,6 +2,7 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdio cimport fprintf, stderr
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen, strncmp
 from posix.uio cimport iovec
@@ -151,6 +152,8 @@ cdef bint get_key(conn *c, const char *key, size_t nkey) noexcept nogil:
     if resp == NULL:
         item_remove(s, it)
         return False
+    if conn_logs(c):
+        fprintf(stderr, b">%d sending key %.*s\n", c.sfd, <int>nkey, key)
     p = resp.wbuf + resp.wbytes
     memcpy(p, b"VALUE ", 6)
     memcpy(p + 6, key, nkey)

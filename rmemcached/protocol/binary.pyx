@@ -6,7 +6,7 @@ Header, extras and key are taken from the input buffer together; a value to stor
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdio cimport fprintf, fputc, snprintf, stderr
+from libc.stdio cimport fprintf, fputc, stderr
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset, strlen
 from posix.uio cimport iovec
@@ -174,8 +174,8 @@ cdef inline uint64_t next_cas(conn *c) noexcept nogil:
     return get_cas_id(c.thread.store) if c.thread.cas_enabled else 0
 
 
-cdef void log_key(const char *title, const char *key, size_t nkey, const char *end) noexcept nogil:
-    fprintf(stderr, b"%s%.*s%s\n", title, <int>nkey, key, end)
+cdef void log_key(const char *title, const char *key, size_t nkey) noexcept nogil:
+    fprintf(stderr, b"%s%.*s\n", title, <int>nkey, key)
 
 
 # ---- get, touch, gat -------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, con
     cdef bint copy
     if conn_logs(c):
         fprintf(stderr, b"<%d ", c.sfd)
-        log_key(b"TOUCH " if touch else b"GET ", key, nkey, b"")
+        log_key(b"TOUCH " if touch else b"GET ", key, nkey)
     if touch:
         it = item_touch(s, key, nkey, realtime(s, load_be32(extras)))
         counter_add(&stats.touch_cmds, 1)
@@ -259,9 +259,10 @@ cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nke
     stats_prefix_record_set(c.thread.prefixes, key, nkey)
     it = item_alloc(s, key, nkey, flags, realtime(s, exptime), vlen + 2)
     if conn_logs(c):
-        fprintf(stderr, b"<%d ", c.sfd)
-        log_key(b"ADD " if op == NREAD_ADD else b"SET " if op == NREAD_SET else b"REPLACE " if op == NREAD_REPLACE
-                else b"APPEND " if op == NREAD_APPEND else b"PREPEND ", key, nkey, b"")
+        if op != NREAD_APPEND and op != NREAD_PREPEND:
+            fprintf(stderr, b"<%d %s %.*s ", c.sfd, <const char *>b"ADD" if op == NREAD_ADD else
+                    <const char *>b"SET" if op == NREAD_SET else <const char *>b"REPLACE", <int>nkey, key)
+        fprintf(stderr, b"Value len is %zu\n", vlen)
     if it == NULL:
         fits = item_size_ok(s, nkey, flags, vlen + 2)
         if fits:
@@ -342,7 +343,7 @@ cdef void process_bin_delete(conn *c, const char *key, uint16_t nkey, uint64_t c
     cdef uint32_t hv
     cdef bint same = False
     if conn_logs(c):
-        log_key(b"Deleting ", key, nkey, b"")
+        log_key(b"Deleting ", key, nkey)
     stats_prefix_record_delete(c.thread.prefixes, key, nkey)
     it = item_get_locked(s, key, nkey, False, &hv)
     if it != NULL:
@@ -395,8 +396,8 @@ cdef void complete_incr_bin(conn *c, bint incr, const char *extras, const char *
     cdef uint32_t hv
     cdef delta_result_type result
     if conn_logs(c):
-        snprintf(text, sizeof(text), b" %lld", <long long>delta)
-        log_key(b"incr ", key, nkey, text)
+        fprintf(stderr, b"incr %.*s %lld, %llu, %d\n", <int>nkey, key, <long long>delta, <unsigned long long>initial,
+                <int>exptime)
     it = item_get_locked(s, key, nkey, False, &hv)
     if it == NULL:
         item_unlock(s, hv)
@@ -482,7 +483,7 @@ cdef void process_bin_stat(conn *c, const char *sub, size_t nsub) noexcept nogil
     out.opaque = c.opaque
     if conn_logs(c):
         fprintf(stderr, b"<%d ", c.sfd)
-        log_key(b"STATS ", sub, nsub, b"")
+        log_key(b"STATS ", sub, nsub)
     if begins(sub, nsub, b"detail"):
         known = stats_detail(c, sub + 6, nsub - 6, &out)
     else:

@@ -153,12 +153,20 @@ cdef void conn_log(const conn *c, const char *mark, const char *text, size_t len
     fprintf(stderr, b"%s%d %.*s\n", mark, c.sfd, <int>length, text)
 
 
+cdef inline void log_unsent(conn *c, const char *text, size_t length) noexcept nogil:
+    if conn_logs(c):
+        while length and (text[length - 1] == c'\n' or text[length - 1] == c'\r'):
+            length -= 1
+        fprintf(stderr, b">%d NOREPLY %.*s\n", c.sfd, <int>length, text)
+
+
 cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil:
     """Answers with `text` (\\r\\n included, at most WRITE_BUFFER_SIZE bytes), unless `noreply` was given."""
     cdef mc_resp *resp
     cdef char *p
     conn_set_state(c, conn_new_cmd)
     if c.noreply:
+        log_unsent(c, text, length)
         return
     resp = resp_text(c, length)
     if resp == NULL:
@@ -176,9 +184,10 @@ cdef void out_string(conn *c, const char *text) noexcept nogil:
     cdef mc_resp *resp
     cdef char *p
     conn_set_state(c, conn_new_cmd)
-    if c.noreply:
-        return
     length = strlen(text)
+    if c.noreply:
+        log_unsent(c, text, length)
+        return
     if length > WRITE_BUFFER_SIZE - 2:
         length = WRITE_BUFFER_SIZE - 2
     resp = resp_text(c, length + 2)

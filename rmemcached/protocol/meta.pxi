@@ -752,7 +752,7 @@ cdef void process_mdebug_command(conn *c, const token *t, int n) noexcept nogil:
     if nkey > KEY_MAX_LENGTH:
         out_string(c, BAD_FORMAT)
         return
-    if n > 2 and token_is(&t[2], b"b", 1):
+    if n > 3 and token_is(&t[2], b"b", 1):
         nkey = base64_decode(key, nkey, binkey)
         key = binkey
         if nkey == 0:

@@ -131,11 +131,13 @@ cdef inline bint number_ends(const char *p, const char *end) noexcept nogil:
     return p == end or c'\t' <= p[0] <= c'\r' or p[0] == 0
 
 cdef inline bint parse_flags(const char *p, size_t length, uint32_t *out) noexcept nogil:
-    """Client flags of a storage command: unsigned, plus sign allowed; of a number beyond 32 bits the low 32 count."""
+    """Client flags of a storage command: a plus sign is allowed, a minus sign where strtoul makes no large number of it
+    (-0); of a number beyond 32 bits the low 32 count."""
     cdef const char *end = p + length
     cdef uint64_t value = 0
     cdef unsigned int digit
-    if p < end and p[0] == c'+':
+    cdef bint negative = p < end and p[0] == c'-'
+    if p < end and (negative or p[0] == c'+'):
         p += 1
     if p == end or not c'0' <= p[0] <= c'9':
         return False
@@ -149,6 +151,10 @@ cdef inline bint parse_flags(const char *p, size_t length, uint32_t *out) noexce
         p += 1
     if not number_ends(p, end):
         return False
+    if negative:
+        value = 0 - value
+        if <int64_t>value < 0:
+            return False
     out[0] = <uint32_t>value
     return True
 

@@ -206,7 +206,7 @@ cdef struct dump_log:
     size_t items
     size_t limit        # items after which the reader goes away
     sem_t reader        # one for every flush that may pass; when a reader is to be slow
-    bint slow
+    unsigned int slow   # atomic
     sem_t waiting       # one for every flush that has begun to wait
     sem_t finished
     bint complete
@@ -230,7 +230,7 @@ cdef bint _dump_item(void *arg, item *it) noexcept nogil:
 
 cdef bint _dump_flush(void *arg) noexcept nogil:
     cdef dump_log *log = <dump_log *>arg
-    if log.slow:
+    if relaxed_load(&log.slow):
         sem_post(&log.waiting)
         sem_wait(&log.reader)
     return log.items < log.limit
@@ -246,10 +246,12 @@ cdef class Dump:
     """A dump by the crawler. limit: items after which the reader goes away. slow: the reader waits for proceed()."""
 
     cdef dump_log log
+    cdef bint started
     cdef readonly str result
 
     def __init__(self, Store owner, bytes classes, size_t limit=1 << 62, bint slow=False):
         cdef st.crawler_client client
+        cdef st.crawler_result_type result
         self.log.limit = limit
         self.log.slow = slow
         sem_init(&self.log.reader, 0, 0)
@@ -259,9 +261,16 @@ cdef class Dump:
         client.item_found = _dump_item
         client.flush = _dump_flush
         client.done = _dump_done
-        self.result = CRAWLER[st.lru_crawler_dump(owner.s, classes, len(classes), &client)]
+        result = st.lru_crawler_dump(owner.s, classes, len(classes), &client)
+        self.started = result == st.CRAWLER_OK
+        self.result = CRAWLER[result]
 
     def __dealloc__(self):
+        if self.started:
+            # The crawler uses it until then.
+            self._proceed()
+            with nogil:
+                sem_wait(&self.log.finished)
         free(self.log.text)
 
     def waiting(self):
@@ -269,10 +278,13 @@ cdef class Dump:
         with nogil:
             sem_wait(&self.log.waiting)
 
+    cdef void _proceed(self):
+        relaxed_store(&self.log.slow, 0)
+        sem_post(&self.log.reader)
+
     def proceed(self):
         """The reader is not slow any more."""
-        self.log.slow = False
-        sem_post(&self.log.reader)
+        self._proceed()
 
     def found(self):
         """All keys that were dumped, when the dump is over."""

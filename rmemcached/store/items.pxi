@@ -408,6 +408,9 @@ cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv,
     cdef uint64_t present
     cdef store_item_type result = NOT_STORED
     cdef bint storing = False
+    if cas_in == 0 and s.config.use_cas:
+        # Whatever comes of it: clients see the numbers that are left.
+        cas_in = get_cas_id(s)
     if old == NULL:
         if op == NREAD_CAS:
             result = NOT_FOUND
@@ -439,8 +442,6 @@ cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv,
                 nbytes_out[0] = joined.nbytes
 
     if storing:
-        if cas_in == 0 and s.config.use_cas:
-            cas_in = get_cas_id(s)
         if old != NULL:
             do_item_unlink(s, old, hv)
         do_item_link(s, it, hv, cas_in)

@@ -286,7 +286,7 @@ FEATURES: dict[str, tuple[list[Step], str]] = {
         [b"set me1 0 0 1\r\nx\r\nme me1\r\nme nome1\r\n"],
         r"ME me1 exp=-1 la=\d+ cas=\d+ fetch=no cls=\d+ size=\d+\r\nEN\r\n$",
     ),
-    "me-b": ([b"ms Zm9v 1 b T9\r\nx\r\nme Zm9v b\r\nme foo\r\n"], r"^HD\r\n(ME Zm9v exp=9 la=0 .*\r\n){2}$"),
+    "me-b": ([b"ms Zm9v 1 b T9\r\nx\r\nme Zm9v b k\r\nme foo\r\n"], r"^HD\r\n(ME Zm9v exp=9 la=0 .*\r\n){2}$"),
     "P-and-L": ([b"set pl 0 0 1\r\nx\r\nmg pl Pfoo Lbar v\r\n"], r"VA 1\r\nx"),
     "opaque-too-long": (
         [

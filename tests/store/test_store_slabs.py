@@ -142,6 +142,7 @@ def test_small_limit_gives_every_class_its_first_page() -> None:
         store.check()
 
 
+@pytest.mark.resident
 def test_memory_is_resident_only_when_used() -> None:
     printed = subprocess.run([sys.executable, "-P", "-c", GROWTH], stdout=subprocess.PIPE, check=True).stdout
     made, used = map(int, printed.split())
