@@ -38,6 +38,7 @@ cdef enum:
     MPA_RTR_WRITE = 0x8000           # C, of the ORD word
     MPA_RTR_READ = 0x4000            # D, of the ORD word
     MPA_DEPTH_MASK = 0x3fff          # also "no negotiation of the depth"
+    RTR_STAG = 1                     # of the zero-length WRITE, which nobody looks up
 
 # FPDUs. Sizes of headers here include the two octets of MPA's ULPDU_Length.
 cdef enum:
@@ -99,6 +100,7 @@ cdef enum:
     TERM_UNTAGGED_VERSION = 0x1206
     TERM_MPA_CRC = 0x2002
     TERM_MPA_INSUFFICIENT_IRD = 0x2006
+    TERM_MPA_NO_RTR = 0x2007
 
 cdef enum:                           # third octet of a Terminate
     TERM_HAS_LENGTH = 0x80           # M

@@ -6,6 +6,7 @@ thread, except that an object must not be closed while another thread uses it.
 """
 
 import enum
+import os
 import weakref
 
 cimport cython
@@ -17,25 +18,44 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from libc cimport errno
-from libc.errno cimport EAGAIN, EINVAL
+from libc.errno cimport EAGAIN, EINVAL, EOPNOTSUPP
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset, strerror
+from libc.string cimport memcpy, memset, strerror
 
+from rmemcached.verbs.port cimport (
+    GID_ANY,
+    PORT_ANY,
+    qp_address,
+    verbs_mtu_bytes,
+    verbs_port,
+    verbs_qp_connect,
+    verbs_qp_init,
+    verbs_take_port,
+    verbs_wish,
+)
 from rmemcached.verbs.soft cimport (
     SOFT_ACCESS_SCRATCH,
+    SOFT_IW_CLOSED,
+    SOFT_IW_NONE,
+    SOFT_IW_OPEN,
+    SOFT_IW_REFUSED,
+    SOFT_IW_STARTING,
     soft_alloc_mr,
     soft_iw_accept,
     soft_iw_connect,
     soft_iw_options,
     soft_iw_parse_request,
+    soft_iw_query,
     soft_iw_reject,
     soft_iw_request,
+    soft_iw_stream,
     soft_provider,
     soft_qp_counters,
     soft_query_counters,
     soft_shm_attach,
 )
+from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport *
 
 
@@ -56,6 +76,14 @@ class State(enum.IntEnum):
     SQD = IBV_QPS_SQD
     SQE = IBV_QPS_SQE
     ERR = IBV_QPS_ERR
+
+
+class StreamState(enum.IntEnum):
+    NONE = SOFT_IW_NONE
+    STARTING = SOFT_IW_STARTING
+    OPEN = SOFT_IW_OPEN
+    REFUSED = SOFT_IW_REFUSED
+    CLOSED = SOFT_IW_CLOSED
 
 
 class Opcode(enum.IntEnum):
@@ -126,6 +154,12 @@ cdef object failure(str what, int error):
     return VerbsError(error, f"{what}: {strerror(error).decode()}")
 
 
+cdef int need_soft(const verbs_provider *provider, str what) except -1:
+    if provider != soft_provider():
+        raise failure(f"{what}: a device of the system", EOPNOTSUPP)
+    return 0
+
+
 cdef class Base:
     """What all objects share: one parent, weakly known children, a close that may be repeated."""
 
@@ -158,32 +192,56 @@ cdef class Base:
 
 @cython.no_gc_clear
 cdef class Context(Base):
-    """An open device of the software provider. `name`: as in devices()."""
+    """An open device. `name`: as in devices(), of the software provider or of the system's."""
 
     cdef const verbs_provider *p
     cdef ibv_context *context
+    cdef verbs_port port             # what queue pairs are joined over; of the device once port.context is set
     cdef readonly str name
 
     def __init__(self, str name="soft_iw0"):
-        cdef int i, count = 0
-        cdef ibv_device **found
+        cdef const char *absent = NULL
         if self.context != NULL:
             raise RuntimeError("already open")
-        self.p = soft_provider()
-        found = self.p.get_device_list(&count)
+        if not self.open(soft_provider(), name) and not self.open(system_provider(&absent), name):
+            raise VerbsError(2, f"no such device: {name}")
+
+    cdef bint open(self, const verbs_provider *provider, str name) except -1:
+        """False: the provider, which may be NULL, has no such device."""
+        cdef int i, count = 0
+        cdef ibv_device **found
+        if provider == NULL:
+            return False
+        found = provider.get_device_list(&count)
         if found == NULL:
             raise failure("get_device_list", errno.errno)
         try:
             for i in range(count):
-                if self.p.get_device_name(found[i]).decode() == name:
-                    self.context = self.p.open_device(found[i])
+                if provider.get_device_name(found[i]).decode() == name:
+                    self.context = provider.open_device(found[i])
                     if self.context == NULL:
                         raise failure(f"open_device {name}", errno.errno)
+                    self.p = provider
                     self.name = name
-                    return
+                    return True
         finally:
-            self.p.free_device_list(found)
-        raise VerbsError(2, f"no such device: {name}")
+            provider.free_device_list(found)
+        return False
+
+    cdef const verbs_port *route(self) except NULL:
+        """The port and GID of the device that the daemon and the client would take."""
+        cdef verbs_wish wish
+        cdef char why[256]
+        if self.port.context == NULL:
+            wish.device = NULL
+            wish.port = PORT_ANY
+            wish.gid_index = GID_ANY
+            self.port.provider = self.p
+            self.port.context = self.handle()
+            if verbs_take_port(&wish, &self.port, why, sizeof(why)) != 0:
+                self.port.context = NULL
+                raise VerbsError(19, (<bytes> why).decode())
+        return &self.port
 
     cdef int release(self) except -1:
         cdef int error
@@ -279,9 +337,11 @@ cdef class PD(Base):
 
     cdef const verbs_provider *p
     cdef ibv_pd *pd
+    cdef Context context
 
     def __init__(self, Context context not None):
         self.p = context.p
+        self.context = context
         self.pd = self.p.alloc_pd(context.handle())
         if self.pd == NULL:
             raise failure("alloc_pd", errno.errno)
@@ -333,8 +393,9 @@ cdef class MR(Base):
 
     @staticmethod
     def alloc(PD pd not None, size_t length, int access=IBV_ACCESS_LOCAL_WRITE):
-        """A region over zeroed memory of its own, which is reached through the region's buffer: memoryview(mr)."""
+        """soft: a region over zeroed memory of its own, which is reached as the region's buffer: memoryview(mr)."""
         cdef MR self = MR.__new__(MR)
+        need_soft(pd.p, "alloc_mr")
         self.p = pd.p
         self.mr = soft_alloc_mr(pd.handle(), length, access)
         if self.mr == NULL:
@@ -531,14 +592,14 @@ cdef class CQ(Base):
             raise failure("resize_cq", error)
 
     def poll(self, int count=16):
-        """Up to `count` completions that are there, as a list; makes progress when there is none."""
+        """Up to `count` completions that are there, as a list; makes progress when there is none, or for count 0."""
         cdef ibv_cq *cq = self.handle()
         cdef ibv_wc *entries
         cdef int i, n
         cdef WC wc
-        if count < 1:
-            raise ValueError("count must be positive")
-        entries = <ibv_wc *> calloc(count, sizeof(ibv_wc))
+        if count < 0:
+            raise ValueError("count must not be negative")
+        entries = <ibv_wc *> calloc(count + 1, sizeof(ibv_wc))
         if entries == NULL:
             raise MemoryError
         try:
@@ -689,7 +750,7 @@ cdef int fill_chain(recv_chain *chain, tuple requests) except -1:
 
 cdef int check_post(str what, int error, const recv_chain *chain) except -1:
     if error:
-        raise failure(f"{what}, request {chain.bad - chain.wrs}", error)
+        raise failure(f"{what}, request {chain.bad - chain.wrs if chain.bad != NULL else 0}", error)
     return 0
 
 
@@ -720,9 +781,11 @@ cdef class QP(Base):
 
     cdef const verbs_provider *p
     cdef ibv_qp *qp
-    cdef CQ send_cq
-    cdef CQ recv_cq
+    cdef readonly CQ send_cq
+    cdef readonly CQ recv_cq
+    cdef Context context
     cdef readonly SRQ srq
+    cdef uint32_t psn                # of the first packet that it sends after join()
 
     def __init__(self, PD pd not None, CQ send_cq not None, CQ recv_cq=None, *, SRQ srq=None, uint32_t max_send_wr=64,
                  uint32_t max_recv_wr=64, uint32_t max_send_sge=8, uint32_t max_recv_sge=8,
@@ -750,6 +813,8 @@ cdef class QP(Base):
         self.send_cq = send_cq
         self.recv_cq = recv_cq
         self.srq = srq
+        self.context = pd.context
+        self.psn = int.from_bytes(os.urandom(3), "big")
         pd.adopt(self)
         if srq is not None:
             srq.children.add(self)
@@ -781,7 +846,13 @@ cdef class QP(Base):
 
     @property
     def state(self):
-        return State(self.handle().state)
+        """The present state. libibverbs' own copy, qp.state, is of the last modify_qp."""
+        cdef ibv_qp_attr attr
+        cdef ibv_qp_init_attr init
+        cdef int error = self.p.query_qp(self.handle(), &attr, IBV_QP_STATE, &init)
+        if error:
+            raise failure("query_qp", error)
+        return State(attr.qp_state)
 
     def query(self):
         """Attributes as a dict, by libibverbs' field names."""
@@ -850,13 +921,50 @@ cdef class QP(Base):
         self.to_rtr(dest_qp_num, ird)
         self.to_rts(ord)
 
-    def connect(self, sock, *, bint crc=False, uint16_t ird=16, uint16_t ord=16, bytes private_data=b""):
-        """soft_iw: makes the connected socket the stream, as the side that sends the MPA request; takes it over."""
+    @property
+    def address(self):
+        """What the peer's join() takes: qpn, psn, lid, mtu (bytes) and gid (16 bytes), each as in an exchange."""
+        cdef const verbs_port *port = self.context.route()
+        return {"qpn": self.handle().qp_num, "psn": self.psn, "lid": port.lid, "mtu": verbs_mtu_bytes(port.mtu),
+                "gid": bytes(port.gid.raw[:16])}
+
+    def open(self, unsigned int access=0):
+        """RESET to INIT, over the port that join() uses. Receives can be posted then."""
+        cdef int error = verbs_qp_init(self.context.route(), self.handle(), access)
+        if error:
+            raise failure("modify_qp", error)
+
+    def join(self, dict peer not None, *, unsigned int ird=16, unsigned int ord=16):
+        """INIT to RTS, towards a peer's `address`: for devices of InfiniBand and RoCE, whose packets need no more."""
+        cdef qp_address there
+        cdef const verbs_port *port = self.context.route()
+        cdef bytes gid = peer["gid"]
+        cdef int error
+        if len(gid) != 16:
+            raise ValueError("a GID has 16 bytes")
+        there.qpn = peer["qpn"]
+        there.psn = peer["psn"]
+        there.lid = peer["lid"]
+        there.mtu = peer["mtu"]
+        memcpy(there.gid.raw, <const char *> gid, 16)
+        error = verbs_qp_connect(port, self.handle(), self.psn, &there, ird, ord)
+        if error:
+            raise failure("modify_qp", error)
+
+    def connect(self, sock, *, bint crc=False, uint16_t ird=16, uint16_t ord=16, bytes private_data=b"",
+                bint peer_to_peer=False, uint16_t pause=0):
+        """soft_iw: makes the connected socket the stream, as the side that sends the MPA request; takes it over.
+
+        peer_to_peer: the other side may send first. pause: milliseconds between its reply and our first frame.
+        """
         cdef soft_iw_options options
         cdef ibv_qp *qp = self.handle()
         cdef int fd = sock.fileno()
         cdef int result
+        need_soft(self.p, "soft_iw_connect")
         set_options(&options, crc, ird, ord, private_data)
+        options.peer_to_peer = peer_to_peer
+        options.pause = pause
         with nogil:
             result = soft_iw_connect(qp, fd, &options)
         if result < 0:
@@ -871,6 +979,7 @@ cdef class QP(Base):
         cdef size_t length = len(frame)
         cdef int fd = sock.fileno()
         cdef int result
+        need_soft(self.p, "soft_iw_accept")
         set_options(&options, crc, ird, ord, private_data)
         with nogil:
             result = soft_iw_accept(qp, fd, data, length, &options)
@@ -883,14 +992,27 @@ cdef class QP(Base):
         cdef ibv_qp *qp = self.handle()
         cdef int fd = sock.fileno()
         cdef int result
+        need_soft(self.p, "soft_shm_attach")
         with nogil:
             result = soft_shm_attach(qp, fd, ird, ord)
         if result < 0:
             raise failure("soft_shm_attach", errno.errno)
         sock.detach()
 
+    def stream(self):
+        """soft_iw: how far the connection is, as a dict; private_data is that of the reply to connect()."""
+        cdef soft_iw_stream s
+        need_soft(self.p, "stream")
+        soft_iw_query(self.handle(), &s)
+        return {
+            "state": StreamState(s.state), "crc": bool(s.crc), "ird": s.ird, "ord": s.ord, "peer_ird": s.peer_ird,
+            "peer_ord": s.peer_ord, "private_data": bytes(s.private_data[:s.private_length]),
+        }
+
     def counters(self):
+        """What the software device counts of this queue pair, as a dict."""
         cdef soft_qp_counters c
+        need_soft(self.p, "counters")
         soft_query_counters(self.handle(), &c)
         return c
 
@@ -946,13 +1068,14 @@ cdef class QP(Base):
             with nogil:
                 error = ibv_post_send(qp, chain, &bad)
             if error:
-                raise failure(f"post_send, request {bad - chain}", error)
+                raise failure(f"post_send, request {bad - chain if bad != NULL else 0}", error)
         finally:
             free(chain)
             free(sges)
 
 
 cdef void set_options(soft_iw_options *options, bint crc, uint16_t ird, uint16_t ord, bytes private_data):
+    memset(options, 0, sizeof(options[0]))
     options.crc = crc
     options.ird = ird
     options.ord = ord
@@ -960,11 +1083,18 @@ cdef void set_options(soft_iw_options *options, bint crc, uint16_t ird, uint16_t
     options.private_length = len(private_data)
 
 
-def devices():
-    """Names of the software provider's devices."""
+def devices(str provider not None="soft"):
+    """Names of the devices of a provider: "soft", or "system": libibverbs'. VerbsError: libibverbs is not there."""
     cdef int i, count = 0
-    cdef const verbs_provider *p = soft_provider()
-    cdef ibv_device **found = p.get_device_list(&count)
+    cdef const char *absent = NULL
+    cdef const verbs_provider *p
+    cdef ibv_device **found
+    if provider not in ("soft", "system"):
+        raise ValueError(f'the provider is "system" or "soft", not {provider!r}')
+    p = soft_provider() if provider == "soft" else system_provider(&absent)
+    if p == NULL:
+        raise VerbsError(2, absent.decode())
+    found = p.get_device_list(&count)
     if found == NULL:
         raise failure("get_device_list", errno.errno)
     try:
@@ -988,9 +1118,10 @@ def parse_request(bytes data):
     }
 
 
-def reject(sock, bytes data):
+def reject(sock, bytes data, bytes private_data=b""):
     """Answers an MPA request with a refusal. The socket stays the caller's."""
-    if soft_iw_reject(sock.fileno(), <const char *> data, len(data)) < 0:
+    if soft_iw_reject(sock.fileno(), <const char *> data, len(data), <const char *> private_data,
+                      len(private_data)) < 0:
         raise failure("soft_iw_reject", errno.errno)
 
 

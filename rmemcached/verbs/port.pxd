@@ -4,7 +4,7 @@ A `verbs_port` belongs to whoever opened it and does not change afterwards; any 
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from rmemcached.verbs.verbs cimport ibv_context, ibv_device, ibv_gid, ibv_mtu, ibv_qp, verbs_provider
 
@@ -50,11 +50,18 @@ cdef struct qp_address:          # what an exchange carries
 # brought up. 0, or -1 with one line in why.
 cdef int verbs_open_port(const verbs_provider *provider, const verbs_wish *wish, verbs_port *out, char *why,
                          size_t size) noexcept nogil
+# The same on a device that is open: provider and context of *out are set, and stay whatever comes.
+cdef int verbs_take_port(const verbs_wish *wish, verbs_port *out, char *why, size_t size) noexcept nogil
 # The GID that would be chosen on a port: the index, or -1 when there is none. *type and *gid describe it.
 cdef int verbs_choose_gid(const verbs_provider *provider, ibv_context *context, uint8_t port_num, bint ethernet,
                           gid_type *kind, ibv_gid *gid) noexcept nogil
 cdef gid_type verbs_gid_type(ibv_device *device, uint8_t port_num, int index) noexcept nogil
 cdef unsigned int verbs_mtu_bytes(ibv_mtu mtu) noexcept nogil
+
+# Takes and acknowledges the asynchronous events there are (context.async_fd has O_NONBLOCK), adds their number to
+# *events, and looks whether the device is still there. True, with one line in why: nothing can go over this port any
+# more, its objects are only good for being destroyed. Any thread.
+cdef bint verbs_port_lost(const verbs_port *port, uint64_t *events, char *why, size_t size) noexcept nogil
 
 # RESET to INIT; INIT to RTS. 0 or an errno value. Receives are posted between the two.
 cdef int verbs_qp_init(const verbs_port *port, ibv_qp *qp, unsigned int access) noexcept nogil

@@ -6,18 +6,27 @@ address is the one an administrator knows. InfiniBand needs none within a subnet
 
 from libc.errno cimport errno
 from libc.stdio cimport FILE, fclose, fgets, fopen, snprintf
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memset, strcmp, strerror, strncmp
 
+from rmemcached.atomics cimport fetch_add
 from rmemcached.verbs.soft cimport soft_provider
 from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport (
+    IBV_EVENT_CLIENT_REREGISTER, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_GID_CHANGE, IBV_EVENT_LID_CHANGE,
+    IBV_EVENT_PKEY_CHANGE, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_SM_CHANGE,
     IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_NODE_RNIC, IBV_PORT_ACTIVE,
     IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
     IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY,
-    IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, ibv_context,
-    ibv_device, ibv_device_attr, ibv_gid, ibv_mtu, ibv_port_attr, ibv_qp, ibv_qp_attr, verbs_provider,
+    IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
+    ibv_async_event, ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_mtu, ibv_port_attr, ibv_qp, ibv_qp_attr,
+    verbs_provider,
 )
+
+cdef extern from "<unistd.h>" nogil:
+    enum:
+        F_OK
+    int access(const char *path, int mode)
 
 cdef enum:
     MIN_RNR_TIMER = 12           # 0.64 ms: credits keep receives posted, it is for the start only
@@ -95,8 +104,7 @@ cdef int verbs_choose_gid(const verbs_provider *provider, ibv_context *context, 
     return best
 
 
-cdef int look_at_port(const verbs_wish *wish, verbs_port *out, char *why, size_t size) noexcept nogil:
-    """Fills in the port that the wish means on the open device. -1: there is none."""
+cdef int verbs_take_port(const verbs_wish *wish, verbs_port *out, char *why, size_t size) noexcept nogil:
     cdef ibv_device_attr device
     cdef ibv_port_attr attr
     cdef const char *name = out.provider.get_device_name(out.context.device)
@@ -168,7 +176,7 @@ cdef int verbs_open_port(const verbs_provider *provider, const verbs_wish *wish,
         if out.context == NULL:
             snprintf(why, size, b"device %s cannot be opened: %s", name, strerror(errno))
             continue
-        if look_at_port(wish, out, why, size) == 0:
+        if verbs_take_port(wish, out, why, size) == 0:
             break
         provider.close_device(out.context)
         out.context = NULL
@@ -176,6 +184,47 @@ cdef int verbs_open_port(const verbs_provider *provider, const verbs_wish *wish,
         snprintf(why, size, b"there is no RDMA device %s", wish.device)
     provider.free_device_list(devices)
     return 0 if out.context != NULL else -1
+
+
+cdef bint port_moved(const verbs_port *port) noexcept nogil:
+    """Whether the address that peers have been given is the port's no more, or the port is not up."""
+    cdef ibv_port_attr attr
+    cdef ibv_gid gid
+    return (port.provider.query_port(port.context, port.port_num, &attr) != 0 or attr.state != IBV_PORT_ACTIVE
+            or attr.lid != port.lid
+            or port.provider.query_gid(port.context, port.port_num, port.gid_index, &gid) != 0
+            or memcmp(gid.raw, port.gid.raw, 16) != 0)
+
+
+cdef bint verbs_port_lost(const verbs_port *port, uint64_t *events, char *why, size_t size) noexcept nogil:
+    cdef const verbs_provider *provider = port.provider
+    cdef ibv_async_event event
+    cdef const char *reason = NULL
+    cdef bint moved = False
+    while provider.get_async_event(port.context, &event) == 0:
+        fetch_add(events, 1)
+        if event.event_type == IBV_EVENT_DEVICE_FATAL or event.event_type == IBV_EVENT_CQ_ERR:
+            # Completion queues have room for all that can complete: what they fail of is the device.
+            reason = b" has failed"
+        elif (event.event_type == IBV_EVENT_PORT_ERR or event.event_type == IBV_EVENT_PORT_ACTIVE
+                or event.event_type == IBV_EVENT_LID_CHANGE or event.event_type == IBV_EVENT_PKEY_CHANGE
+                or event.event_type == IBV_EVENT_SM_CHANGE or event.event_type == IBV_EVENT_CLIENT_REREGISTER
+                or event.event_type == IBV_EVENT_GID_CHANGE):
+            if event.element.port_num == port.port_num:
+                if event.event_type == IBV_EVENT_PORT_ERR:
+                    reason = b": its port is down"
+                moved = True
+        # All others are about one queue pair, which has flushed its receives: its owner learns it from them.
+        provider.ack_async_event(&event)
+    # A driver that cannot take a device from its users (rxe, siw) sends no event, and waits for them.
+    if port.context.device.dev_path[0] and access(port.context.device.dev_path, F_OK) != 0:
+        reason = b" was removed"
+    elif reason == NULL and moved and port_moved(port):
+        reason = b": its port has another address"
+    if reason == NULL:
+        return False
+    snprintf(why, size, b"device %s%s", provider.get_device_name(port.context.device), reason)
+    return True
 
 
 cdef int verbs_qp_init(const verbs_port *port, ibv_qp *qp, unsigned int access) noexcept nogil:

@@ -7,31 +7,33 @@ cdef bint shm_look_for_space(shm_stream *shm) noexcept nogil:
     if shm.tail - head > SHM_RING_SIZE:
         shm.broken = True
         return False
-    shm.space_head = head
+    relaxed_store(&shm.space_head, head)
     return True
 
 
 cdef int32_t shm_records_ahead(const shm_stream *shm) noexcept nogil:
     """Records that the peer says it has sent and that were not read; negative while it has sent one and not said so."""
-    return <int32_t> (<uint32_t> load_acquire(&shm.theirs.records) - shm.records_seen)
+    return <int32_t> (<uint32_t> load_acquire(&shm.theirs.records) - <uint32_t> relaxed_load(&shm.records_seen))
 
 
 cdef bint shm_ready(const soft_qp *qp) noexcept nogil:
     """Whether there is something to receive, or room to send what is waiting."""
     cdef const shm_stream *shm = qp.shm
-    cdef const shm_page *theirs = shm.theirs
+    cdef const shm_page *theirs = <const shm_page *> load_acquire(&shm.theirs)
     if theirs == NULL:
         return False
-    return (load_acquire(&theirs.tail) != shm.head or shm_records_ahead(shm) > 0
+    # The octets come along with the word that tells of them, not after it.
+    prefetch(shm.their_ring + (relaxed_load(&shm.head) & (SHM_RING_SIZE - 1)))
+    return (load_acquire(&theirs.tail) != relaxed_load(&shm.head) or shm_records_ahead(shm) > 0
             or relaxed_load(&theirs.closed) != 0
-            or (qp.tx_blocked and load_acquire(&theirs.head) != shm.space_head))
+            or (relaxed_load(&qp.tx_blocked) and load_acquire(&theirs.head) != relaxed_load(&shm.space_head)))
 
 
 cdef bint shm_sleepy(const soft_qp *qp) noexcept nogil:
     """Whether somebody does not look at the ring but waits for the bell."""
     cdef int i
     for i in range(qp.ndomains):
-        if not qp.links[i].hot:
+        if not relaxed_load(&qp.links[i].hot):
             return True
     return False
 
@@ -70,7 +72,7 @@ cdef bint shm_wait_for_space(soft_qp *qp) noexcept nogil:
     cdef shm_stream *shm = qp.shm
     if shm.broken:
         return False
-    qp.tx_blocked = True
+    relaxed_store(&qp.tx_blocked, True)
     if shm_sleepy(qp):
         shm_wish(qp)
     return load_acquire(&shm.theirs.head) != shm.space_head
@@ -152,7 +154,7 @@ cdef ssize_t shm_recv(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
     n = <size_t> (head - shm.head)
     # A sender that found the ring full waits for several quarters of it.
     at = (head ^ shm.head) & ~<uint64_t> (SHM_RING_SIZE // 4 - 1)
-    shm.head = head
+    relaxed_store(&shm.head, head)
     store_release(&shm.ours.head, head)
     if at:
         shm_bell(qp, True)

@@ -136,7 +136,7 @@ cdef void shm_socket(soft_qp *qp) noexcept nogil:
         shm.record_have += <uint32_t> n
         if shm.record_have == SHM_RECORD_SIZE:
             shm.record_have = 0
-            shm.records_seen += 1
+            relaxed_store(&shm.records_seen, shm.records_seen + 1)
             if not shm_take(qp, &shm.record):
                 shm.broken = True
             shm_drop_fds(shm)
@@ -175,7 +175,8 @@ cdef bint shm_hello(soft_qp *qp, const shm_record *record) noexcept nogil:
         return False
     shm.their_ring = <const uint8_t *> page + SHM_RING_AT
     shm.registry = <const shm_generation *> registry
-    shm.theirs = <const shm_page *> page
+    # Last: it may be looked at from now on.
+    store_release_pointer(&shm.theirs, page)
     if qp.ord > record.ird:
         qp.ord = record.ird
     qp.tx_gate = True
@@ -253,7 +254,7 @@ cdef int soft_shm_attach(ibv_qp *ibqp, int fd, uint16_t ird, uint16_t ord) noexc
     error = 0
     if not stream_buffers(qp):
         error = ENOMEM
-    qp.fd = fd
+    relaxed_store(&qp.fd, fd)
     qp.deadline = monotonic() + START_SECONDS * <int64_t> 1000000000
     qp.phase = STREAM_REQUESTED
     for i in range(qp.ndomains):
@@ -307,9 +308,9 @@ cdef void shm_heat(soft_domain *domain, soft_link *link) noexcept nogil:
     link.hot_next = domain.hot
     if link.hot_next != NULL:
         link.hot_next.hot_prev = link
-    domain.hot = link
+    relaxed_store_pointer(&domain.hot, link)
     domain.nhot += 1
-    link.hot = True
+    relaxed_store(&link.hot, True)
 
 
 cdef void shm_unheat(soft_domain *domain, soft_link *link) noexcept nogil:
@@ -318,11 +319,11 @@ cdef void shm_unheat(soft_domain *domain, soft_link *link) noexcept nogil:
     if link.hot_prev != NULL:
         link.hot_prev.hot_next = link.hot_next
     else:
-        domain.hot = link.hot_next
+        relaxed_store_pointer(&domain.hot, link.hot_next)
     if link.hot_next != NULL:
         link.hot_next.hot_prev = link.hot_prev
     domain.nhot -= 1
-    link.hot = False
+    relaxed_store(&link.hot, False)
 
 
 cdef void shm_cool(soft_domain *domain, soft_link *link) noexcept nogil:
@@ -335,7 +336,7 @@ cdef void shm_cool(soft_domain *domain, soft_link *link) noexcept nogil:
     pthread_mutex_unlock(&qp.lock)
     if busy:
         shm_heat(domain, link)
-        domain.work = True
+        relaxed_store(&domain.work, True)
 
 
 cdef void shm_arm(soft_domain *domain) noexcept nogil:
@@ -359,7 +360,7 @@ cdef void shm_domain_poll(soft_domain *domain) noexcept nogil:
             continue
         qp = <soft_qp *> <uintptr_t> (ready[i].data.u64 & ~<uint64_t> EVENT_TIMER)
         if ready[i].data.u64 & EVENT_TIMER:
-            qp_start_timeout(qp, domain)
+            qp_deadline(qp, domain)
         else:
             shm_heat(domain, &qp.links[0] if qp.domains[0] == domain else &qp.links[1])
             shm_progress(qp, True, domain)
@@ -369,18 +370,16 @@ cdef void shm_domain_progress(soft_domain *domain, bint waits) noexcept nogil:
     """Progress of a domain of soft_shm; `waits`: for a caller that waits next. Sockets are looked at now and then."""
     cdef soft_link *link = domain.hot
     cdef soft_link *following
-    cdef bint found = False
     cdef bint all = waits
     cdef timespec now
     cdef int64_t time
-    domain.work = False
+    relaxed_store(&domain.work, False)
     while link != NULL:
         following = link.hot_next
-        if link.qp.fd < 0:
+        if <int> relaxed_load(&link.qp.fd) < 0:
             shm_unheat(domain, link)
         elif shm_ready(link.qp):
             link.idle = 0
-            found = True
             shm_progress(link.qp, False, domain)
         elif domain.nhot > SHM_FEW:
             link.idle += 1
@@ -390,7 +389,7 @@ cdef void shm_domain_progress(soft_domain *domain, bint waits) noexcept nogil:
     domain.turns += 1
     if not all:
         all = domain.hot == NULL or (domain.nhot < domain.nlinks and domain.turns >= SHM_TURNS)
-    if not all and (not found or domain.turns >= SHM_TURNS):
+    if not all and domain.turns >= SHM_TURNS:
         clock_gettime(CLOCK_MONOTONIC_COARSE, &now)
         time = <int64_t> now.tv_sec * 1000 + now.tv_nsec // 1000000
         all = time - domain.checked >= SHM_CHECK_MS
@@ -401,5 +400,6 @@ cdef void shm_domain_progress(soft_domain *domain, bint waits) noexcept nogil:
     if all:
         shm_domain_poll(domain)
     # Who has armed a queue may wait next.
-    if domain.event_fd >= 0 and domain.hot != NULL and (waits or relaxed_load(&domain.armed)):
+    if (domain.event_fd >= 0 and domain.hot != NULL and not relaxed_load(&domain.polling)
+            and (waits or relaxed_load(&domain.armed))):
         shm_arm(domain)

@@ -11,7 +11,7 @@ All functions return 0, or -1 with errno set, are thread-safe, and take ownershi
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 
-from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, ibv_qp, ibv_wc_status, verbs_provider
+from rmemcached.verbs.verbs cimport ibv_comp_channel, ibv_mr, ibv_pd, ibv_qp, ibv_wc_status, verbs_provider
 
 cdef enum:
     SOFT_IW_REQUEST_MAX = 20 + 512   # octets of the longest MPA request or reply frame
@@ -34,8 +34,30 @@ cdef struct soft_iw_options:
     bint crc                         # ask for (initiator), or insist on (responder), CRC32c
     uint16_t ird                     # limit max_dest_rd_atomic and max_rd_atomic of the queue pair; 0: as there.
     uint16_t ord                     # An initiator with both 0 sends a plain revision 1 request: no negotiation
+    # Initiator: sends a ready-to-receive frame, so that the responder need not wait for a message to send first.
+    bint peer_to_peer
+    # Initiator: milliseconds between the reply and the first FPDU. Linux' siw does not see what comes within its first
+    # moments before more comes (docs/soft-rnic.md section 2).
+    uint16_t pause
     const void *private_data         # of the ULP; may be NULL
     size_t private_length
+
+cdef enum soft_iw_state:
+    SOFT_IW_NONE                     # no stream yet
+    SOFT_IW_STARTING                 # MPA request sent
+    SOFT_IW_OPEN
+    SOFT_IW_REFUSED                  # the peer has answered with a reject
+    SOFT_IW_CLOSED
+
+cdef struct soft_iw_stream:          # what became of a start-up
+    soft_iw_state state
+    bint crc
+    uint16_t ird                     # of this side, as negotiated
+    uint16_t ord
+    uint16_t peer_ird                # as the peer said; 0 when it did not
+    uint16_t peer_ord
+    size_t private_length
+    uint8_t private_data[512]        # initiator: of the reply, or the reject
 
 # Counters of one queue pair since it was made.
 cdef struct soft_qp_counters:
@@ -72,15 +94,28 @@ cdef int soft_iw_accept(ibv_qp *qp, int fd, const void *frame, size_t received,
                         const soft_iw_options *options) noexcept nogil
 
 # Answers with R=1 (reject) on fd, best effort; fd stays the caller's.
-cdef int soft_iw_reject(int fd, const void *frame, size_t received) noexcept nogil
+cdef int soft_iw_reject(int fd, const void *frame, size_t received, const void *private_data,
+                        size_t private_length) noexcept nogil
 
 # Parses a request frame. 1: whole, out is filled; 0: more octets are needed; -1: not an acceptable MPA request
 # (errno EPROTO).
 cdef int soft_iw_parse_request(const void *buf, size_t received, soft_iw_request *out) noexcept nogil
 
+cdef void soft_iw_query(ibv_qp *qp, soft_iw_stream *out) noexcept nogil
+
 # soft_shm0: ties the UNIX socket to the queue pair; both sides do so, in any order. ird and ord as in soft_iw_options.
 # A peer that does not do so within 10 s, or is none, moves the queue pair to ERR.
 cdef int soft_shm_attach(ibv_qp *qp, int fd, uint16_t ird, uint16_t ord) noexcept nogil
+
+# For a program that looks at a channel again and again before it waits for it: polling a soft_shm queue pair costs its
+# peer no system call, waiting for it does. From the first soft_channel_poll on, the channel's descriptor says nothing
+# but that sockets are readable, and get_cq_event makes no progress; until soft_channel_arm returns false: then the
+# descriptor is readable when there is something to do. One thread at a time.
+#
+# poll makes progress; `sockets`: the descriptor was readable. Returns whether events are pending. arm returns true,
+# and poll is to be called again, when there is something to do already.
+cdef bint soft_channel_poll(ibv_comp_channel *channel, bint sockets) noexcept nogil
+cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil
 
 cdef int soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil
 

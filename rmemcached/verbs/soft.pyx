@@ -30,11 +30,24 @@ from posix.fcntl cimport F_GETFL, F_SETFL, O_NONBLOCK, fcntl
 from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport close, ftruncate, read, write
 
-from rmemcached.atomics cimport fetch_add, fetch_sub, full_fence, load_acquire, relaxed_load, store_release
+from rmemcached.atomics cimport (
+    fetch_add,
+    fetch_sub,
+    full_fence,
+    load_acquire,
+    relaxed_load,
+    relaxed_store,
+    relaxed_store_pointer,
+    store_release,
+    store_release_pointer,
+)
 from rmemcached.verbs.iwarp cimport *
 from rmemcached.verbs.shm cimport *
 from rmemcached.verbs.verbs cimport *
 
+
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void *address) noexcept nogil
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield() noexcept
@@ -97,6 +110,8 @@ cdef extern from "<sys/socket.h>" nogil:
         size_t cmsg_len
         int cmsg_level
         int cmsg_type
+    int AF_INET
+    int AF_INET6
     int AF_UNIX
     int SOCK_STREAM
     int SOL_SOCKET
@@ -119,13 +134,27 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t recvmsg(int fd, msghdr *message, int flags) noexcept
     ssize_t sendmsg(int fd, const msghdr *message, int flags) noexcept
     int shutdown(int fd, int how) noexcept
+    struct sockaddr:
+        pass
+    int getsockname(int fd, sockaddr *address, socklen_t *length) noexcept
+    int getpeername(int fd, sockaddr *address, socklen_t *length) noexcept
     int getsockopt(int fd, int level, int name, void *value, socklen_t *length) noexcept
     int setsockopt(int fd, int level, int name, const void *value, socklen_t length) noexcept
 
 cdef extern from "<netinet/in.h>" nogil:
     int IPPROTO_TCP
+    struct in_addr:
+        uint32_t s_addr
+    struct sockaddr_in:
+        in_addr sin_addr
+    struct in6_addr:
+        uint8_t s6_addr[16]
+    struct sockaddr_in6:
+        uint16_t sin6_family
+        in6_addr sin6_addr
 
 cdef extern from "<netinet/tcp.h>" nogil:
+    int TCP_CONGESTION
     int TCP_MAXSEG
     int TCP_NODELAY
 

@@ -36,13 +36,13 @@ cdef void domain_close(soft_domain *domain) noexcept nogil:
 
 cdef void domain_settle_locked(soft_domain *domain) noexcept nogil:
     cdef uint64_t value = 1
-    cdef bint wanted = domain.first_event != NULL or domain.work
+    cdef bint wanted = not domain.polling and (domain.first_event != NULL or relaxed_load(&domain.work) != 0)
     if wanted and not domain.signalled:
         if write(domain.event_fd, &value, 8) == 8:
-            domain.signalled = True
+            relaxed_store(&domain.signalled, True)
     elif not wanted and domain.signalled:
         if read(domain.event_fd, &value, 8) == 8:
-            domain.signalled = False
+            relaxed_store(&domain.signalled, False)
 
 
 cdef void domain_settle(soft_domain *domain) noexcept nogil:
@@ -88,7 +88,7 @@ cdef void domain_progress(soft_domain *domain, bint wait) noexcept nogil:
     direct = domain.nlinks <= 2
     link = domain.links
     while direct and link != NULL:
-        direct = not link.qp.tx_blocked
+        direct = not relaxed_load(&link.qp.tx_blocked)
         link = link.next
     if direct:
         link = domain.links
@@ -104,7 +104,7 @@ cdef void domain_progress(soft_domain *domain, bint wait) noexcept nogil:
                 continue
             qp = <soft_qp *> <uintptr_t> (ready[i].data.u64 & ~<uint64_t> EVENT_TIMER)
             if ready[i].data.u64 & EVENT_TIMER:
-                qp_start_timeout(qp, domain)
+                qp_deadline(qp, domain)
             else:
                 qp_progress(qp, ready[i].events, domain)
     pthread_mutex_unlock(&domain.progress)
@@ -226,7 +226,7 @@ cdef int soft_destroy_cq(ibv_cq *ibcq) noexcept nogil:
         if before != NULL:
             before.next_event = cq.next_event
         else:
-            domain.first_event = cq.next_event
+            relaxed_store_pointer(&domain.first_event, cq.next_event)
         if domain.last_event == cq:
             domain.last_event = before
         domain_settle_locked(domain)
@@ -283,7 +283,7 @@ cdef void cq_event_locked(soft_cq *cq) noexcept nogil:
     if cq.events_pending == 0:
         cq.next_event = NULL
         if domain.first_event == NULL:
-            domain.first_event = cq
+            relaxed_store_pointer(&domain.first_event, cq)
         else:
             domain.last_event.next_event = cq
         domain.last_event = cq
@@ -297,11 +297,11 @@ cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil:
     if cq.count == cq.size:
         if not cq.overrun:
             async_event(<soft_context *> cq.ibv.context, &cq.async_events, IBV_EVENT_CQ_ERR)
-        cq.overrun = True
+        relaxed_store(&cq.overrun, True)
         pthread_mutex_unlock(&cq.lock)
         return False
     cq.ring[(cq.head + cq.count) & (cq.size - 1)] = wc[0]
-    cq.count += 1
+    relaxed_store(&cq.count, cq.count + 1)
     if cq.armed != ARMED_NOT and (cq.armed == ARMED_ANY or solicited or wc.status != IBV_WC_SUCCESS):
         cq.armed = ARMED_NOT
         fetch_sub(&cq.domain.armed, 1)
@@ -321,7 +321,7 @@ cdef void cq_purge(soft_cq *cq, uint32_t qp_num) noexcept nogil:
             if kept != i:
                 cq.ring[(cq.head + kept) & mask] = cq.ring[(cq.head + i) & mask]
             kept += 1
-    cq.count = kept
+    relaxed_store(&cq.count, kept)
     pthread_mutex_unlock(&cq.lock)
 
 
@@ -332,7 +332,7 @@ cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
     while n < num_entries and cq.count:
         wc[n] = cq.ring[cq.head & (cq.size - 1)]
         cq.head += 1
-        cq.count -= 1
+        relaxed_store(&cq.count, cq.count - 1)
         n += 1
     result = -EOVERFLOW if n == 0 and cq.overrun else n
     pthread_mutex_unlock(&cq.lock)
@@ -340,18 +340,20 @@ cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
 
 
 cdef int soft_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
-    """Takes completions; with none there, makes progress first. -EOVERFLOW: completions were lost for want of room.
+    """Takes completions; with none there, or none wanted, makes progress first.
 
+    -EOVERFLOW: completions were lost for want of room.
     Now and then it makes progress all the same: a program whose own sends fill the queue must not starve its peers.
     """
     cdef soft_cq *cq = <soft_cq *> ibcq
-    cq.polls += 1
-    if relaxed_load(&cq.count) == 0 or cq.polls > POLLS_MAX:
-        cq.polls = 0
+    cdef uint32_t polls = <uint32_t> relaxed_load(&cq.polls) + 1
+    relaxed_store(&cq.polls, polls)
+    if relaxed_load(&cq.count) == 0 or polls > POLLS_MAX or num_entries == 0:
+        relaxed_store(&cq.polls, 0)
         domain_progress(cq.domain, False)
         if cq.domain.event_fd >= 0:
             domain_settle(cq.domain)
-        if relaxed_load(&cq.count) == 0 and not cq.overrun:
+        if relaxed_load(&cq.count) == 0 and not relaxed_load(&cq.overrun):
             return 0
     return cq_take(cq, num_entries, wc)
 
@@ -366,7 +368,7 @@ cdef int soft_req_notify_cq(ibv_cq *ibcq, int solicited_only) noexcept nogil:
     elif cq.armed == ARMED_NOT:
         cq.armed = ARMED_SOLICITED
     pthread_mutex_unlock(&cq.lock)
-    if cq.domain.shm and cq.domain.event_fd >= 0:
+    if cq.domain.shm and cq.domain.event_fd >= 0 and not relaxed_load(&cq.domain.polling):
         pthread_mutex_lock(&cq.domain.progress)
         shm_arm(cq.domain)
         pthread_mutex_unlock(&cq.domain.progress)
@@ -385,7 +387,7 @@ cdef soft_cq *domain_take_event(soft_domain *domain) noexcept nogil:
         cq.events_delivered += 1
         # A queue with more events goes to the end of the line.
         if cq.events_pending == 0 or cq.next_event != NULL:
-            domain.first_event = cq.next_event
+            relaxed_store_pointer(&domain.first_event, cq.next_event)
             if cq.events_pending:
                 domain.last_event.next_event = cq
                 domain.last_event = cq
@@ -404,11 +406,14 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
     cdef pollfd waiting
     cdef int flags
     while found == NULL:
+        if relaxed_load(&domain.polling):
+            errno.errno = EAGAIN
+            return -1
         # Callers that do not block come when the descriptor is readable; those that block come from an empty queue.
-        if domain.blocking:
+        if relaxed_load(&domain.blocking):
             flags = fcntl(ibchannel.fd, F_GETFL)
-            domain.blocking = flags >= 0 and not flags & O_NONBLOCK
-        if domain.blocking and domain.hot == NULL:
+            relaxed_store(&domain.blocking, flags >= 0 and not flags & O_NONBLOCK)
+        if relaxed_load(&domain.blocking) and relaxed_load(&domain.hot) == 0:
             waiting.fd = ibchannel.fd
             waiting.events = POLLIN
             if poll(&waiting, 1, -1) < 0:
@@ -422,17 +427,44 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
         found = domain_take_event(domain)
         if found == NULL and relaxed_load(&domain.work):
             continue
-        if found == NULL and not domain.blocking:
+        if found == NULL and not relaxed_load(&domain.blocking):
             flags = fcntl(ibchannel.fd, F_GETFL)
             if flags < 0:
                 return -1
             if flags & O_NONBLOCK:
                 errno.errno = EAGAIN
                 return -1
-            domain.blocking = True
+            relaxed_store(&domain.blocking, True)
     cq[0] = &found.ibv
     cq_context[0] = found.ibv.cq_context
     return 0
+
+
+cdef bint soft_channel_poll(ibv_comp_channel *ibchannel, bint sockets) noexcept nogil:
+    cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
+    if not relaxed_load(&domain.polling):
+        pthread_mutex_lock(&domain.events)
+        relaxed_store(&domain.polling, True)
+        domain_settle_locked(domain)
+        pthread_mutex_unlock(&domain.events)
+    domain_progress(domain, sockets)
+    return relaxed_load(&domain.first_event) != 0
+
+
+cdef bint soft_channel_arm(ibv_comp_channel *ibchannel) noexcept nogil:
+    cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
+    cdef bint busy
+    pthread_mutex_lock(&domain.progress)
+    relaxed_store(&domain.work, False)
+    if domain.shm:
+        shm_arm(domain)
+    pthread_mutex_unlock(&domain.progress)
+    # Events that other threads make are either seen here, or they see that the descriptor has to tell of them.
+    pthread_mutex_lock(&domain.events)
+    busy = domain.first_event != NULL or relaxed_load(&domain.work) != 0
+    relaxed_store(&domain.polling, busy)
+    pthread_mutex_unlock(&domain.events)
+    return busy
 
 
 cdef void soft_ack_cq_events(ibv_cq *ibcq, unsigned int nevents) noexcept nogil:

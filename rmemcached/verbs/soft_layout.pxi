@@ -3,6 +3,8 @@
 # Every object starts with the libibverbs struct that programs see. Locks are taken in this order, each at most once by
 # one thread: soft_domain.progress, soft_qp.lock, then one of mr_shard.lock, soft_cq.lock or soft_srq.lock, then
 # soft_domain.events or soft_context.async_lock. Reference counts (`users`) are changed atomically.
+#
+# "looked at": written with the lock held, and atomically, for it is also read without, where an old value does no harm.
 
 
 cdef extern from "<pthread.h>" nogil:
@@ -94,21 +96,22 @@ cdef struct soft_domain:
     int epoll_fd                     # streams, start-up timers, event_fd
     int event_fd                     # readable while events are pending; -1 without a channel
     bint watched                     # streams are in the epoll set; without a channel only when there is need
-    bint blocking                    # get_cq_event last saw the descriptor without O_NONBLOCK; a hint
+    bint blocking                    # get_cq_event last saw the descriptor without O_NONBLOCK; a hint, atomic
     soft_link *links
     uint32_t nlinks
     bint shm                         # of soft_shm; then, guarded by progress:
-    soft_link *hot                   # queue pairs whose rings are looked at; the others wait for their bell
+    soft_link *hot                   # queue pairs whose rings are looked at; the others wait for their bell; looked at
     uint32_t nhot
     uint32_t turns                   # since the sockets were looked at
     int64_t checked                  # when they were; CLOCK_MONOTONIC_COARSE milliseconds
     uint32_t armed                   # completion queues that are; atomic
-    bint work                        # something was there to be done when the bells were asked for
+    bint work                        # something was there to be done when the bells were asked for; looked at
     pthread_mutex_t events           # guards the rest, and the event fields of soft_cq
+    bint polling                     # soft_channel_poll is what tells of events, not the descriptor; looked at
     pthread_cond_t acked
-    soft_cq *first_event             # CQs with undelivered events, oldest first
+    soft_cq *first_event             # CQs with undelivered events, oldest first; looked at
     soft_cq *last_event
-    bint signalled                   # event_fd is readable: for events, or for `work`
+    bint signalled                   # event_fd is readable: for events, or for `work`; looked at
 
 cdef struct soft_link:               # a queue pair in a domain's list
     soft_link *next
@@ -116,7 +119,7 @@ cdef struct soft_link:               # a queue pair in a domain's list
     soft_qp *qp
     soft_domain *domain
     bint watched                     # the stream is in the domain's epoll set; guarded by soft_qp.lock
-    bint hot                         # in the domain's list of these
+    bint hot                         # in the domain's list of these; looked at
     uint32_t idle                    # looks at the ring in vain
     soft_link *hot_next
     soft_link *hot_prev
@@ -134,7 +137,7 @@ cdef struct soft_cq:
     ibv_cq ibv
     soft_domain *domain              # the channel's, or &own
     soft_domain own
-    pthread_mutex_t lock             # guards ring, head, count, armed, overrun
+    pthread_mutex_t lock             # guards ring, head, count, armed, overrun; count and overrun are looked at
     ibv_wc *ring
     uint32_t size                    # power of two, at least ibv.cqe
     uint32_t head
@@ -142,7 +145,7 @@ cdef struct soft_cq:
     int armed
     bint overrun
     uint32_t users                   # ends of queue pairs
-    uint32_t polls                   # that found completions without making progress; a hint
+    uint32_t polls                   # that found completions without making progress; a hint, atomic
     soft_cq *next_event              # guarded by domain.events, as the rest
     uint32_t events_pending          # made and not yet delivered
     uint32_t events_delivered
@@ -230,7 +233,7 @@ cdef struct shm_window:              # a region of the peer, mapped here
     uint32_t access
     bint used                        # now or before: searches go on past it
 
-cdef struct shm_stream:              # guarded by soft_qp.lock, except that shm_ready reads without it
+cdef struct shm_stream:              # guarded by soft_qp.lock; what shm_ready reads is looked at
     shm_page *ours
     uint8_t *our_ring
     const shm_page *theirs           # NULL until the peer has introduced itself
@@ -276,14 +279,15 @@ cdef struct soft_qp:
     bint drain_notify                # SQD was asked for with an event
     bint established                 # a message came in while in RTR, and the event was made
 
-    int fd                           # -1 without a stream
+    int fd                           # -1 without a stream; looked at, as ibv.state
     shm_stream *shm                  # soft_shm: NULL before the first attachment
     uint8_t phase
     int timer_fd                     # start-up time-out for domains that are watched; -1 without
-    int64_t deadline                 # of the start-up, CLOCK_MONOTONIC nanoseconds
+    int64_t deadline                 # of the start-up, or end of the pause; CLOCK_MONOTONIC nanoseconds
+    bint pausing                     # tx_gate opens at the deadline
     bint crc
     bint tx_gate                     # FPDUs may be sent (a responder's: after the first that came in)
-    bint tx_blocked                  # waiting for EPOLLOUT
+    bint tx_blocked                  # waiting for EPOLLOUT; looked at
     bint tx_dead                     # the kernel refused to send; the receive side will find out why
     uint32_t mulpdu
     bint peer_near                   # the peer seems to run on this core
@@ -291,7 +295,14 @@ cdef struct soft_qp:
     uint16_t ord
     bint want_crc                    # initiator: as requested
     bint enhanced                    # initiator: as requested
-    uint8_t *start_frame             # MPA frame to send
+    bint peer_to_peer                # initiator: as requested
+    bint refused
+    uint16_t pause                   # initiator: milliseconds
+    uint16_t peer_ird
+    uint16_t peer_ord
+    uint8_t *peer_data               # initiator: private data of the reply
+    uint32_t peer_length
+    uint8_t *start_frame             # MPA frame, or ready-to-receive FPDU, to send
     uint32_t start_length
     uint32_t start_sent
 
@@ -304,7 +315,7 @@ cdef struct soft_qp:
     uint32_t reads[MAX_READS]        # send queue indices of READs under way, ring
     uint32_t reads_done              # READ responses completed; cursor.reads counts the requests
 
-    soft_response *responses         # ring of responses_mask + 1, of which ird are used
+    soft_response *responses         # ring of responses_mask + 1, which is ird rounded up
     uint32_t responses_mask
     uint32_t responses_tail
 

@@ -62,16 +62,21 @@ cdef size_t mpa_put(uint8_t *p, const char *key, uint8_t flags, uint8_t revision
     return size
 
 
-cdef int soft_iw_reject(int fd, const void *frame, size_t received) noexcept nogil:
+cdef int soft_iw_reject(int fd, const void *frame, size_t received, const void *private_data,
+                        size_t private_length) noexcept nogil:
     cdef soft_iw_request request
     cdef uint8_t flags = 0
-    cdef uint8_t out[MPA_START_SIZE + MPA_ENHANCED_SIZE]
+    cdef uint8_t out[SOFT_IW_REQUEST_MAX]
     cdef size_t size
+    if private_length > MPA_PRIVATE_MAX - MPA_ENHANCED_SIZE:
+        errno.errno = EINVAL
+        return -1
     if mpa_parse(<const uint8_t *> frame, received, b"MPA ID Req Frame", &flags, &request) != 1:
         errno.errno = EPROTO
         return -1
     flags = (flags & MPA_FLAG_CRC) | MPA_FLAG_REJECT | (MPA_FLAG_ENHANCED if request.enhanced else 0)
-    size = mpa_put(out, b"MPA ID Rep Frame", flags, request.revision, request.ord, request.ird, NULL, 0)
+    size = mpa_put(out, b"MPA ID Rep Frame", flags, request.revision, request.ord, request.ird,
+                   private_data, private_length)
     return 0 if send(fd, out, size, MSG_NOSIGNAL | MSG_DONTWAIT) == <ssize_t> size else -1
 
 
@@ -104,12 +109,12 @@ cdef int64_t monotonic() noexcept nogil:
     return <int64_t> now.tv_sec * 1000000000 + now.tv_nsec
 
 
-cdef bint stream_watch(soft_qp *qp, soft_link *link) noexcept nogil:
-    """Puts the stream, and its start-up timer, into the link's epoll set. False with errno set: neither is."""
+cdef bint stream_timer(soft_qp *qp, soft_link *link) noexcept nogil:
+    """Puts a timer for the deadline into the link's epoll set. False with errno set: it is not."""
     cdef epoll_event event
     cdef itimerspec due
     cdef int64_t left
-    if qp.phase == STREAM_REQUESTED and qp.timer_fd < 0:
+    if qp.timer_fd < 0:
         qp.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
         if qp.timer_fd < 0:
             return False
@@ -118,16 +123,21 @@ cdef bint stream_watch(soft_qp *qp, soft_link *link) noexcept nogil:
         due.it_value.tv_sec = left // 1000000000 if left > 0 else 0
         due.it_value.tv_nsec = left % 1000000000 if left > 0 else 1
         timerfd_settime(qp.timer_fd, 0, &due, NULL)
+    event.events = EPOLLIN
+    event.data.u64 = <uint64_t> <uintptr_t> qp | EVENT_TIMER
+    return epoll_ctl(link.domain.epoll_fd, EPOLL_CTL_ADD, qp.timer_fd, &event) == 0
+
+
+cdef bint stream_watch(soft_qp *qp, soft_link *link) noexcept nogil:
+    """Puts the stream, and its timer, into the link's epoll set. False with errno set: neither is."""
+    cdef epoll_event event
     event.events = EPOLLIN | EPOLLOUT if qp.tx_blocked else EPOLLIN
     event.data.u64 = <uint64_t> <uintptr_t> qp
     if epoll_ctl(link.domain.epoll_fd, EPOLL_CTL_ADD, qp.fd, &event) < 0:
         return False
-    if qp.phase == STREAM_REQUESTED:
-        event.events = EPOLLIN
-        event.data.u64 |= EVENT_TIMER
-        if epoll_ctl(link.domain.epoll_fd, EPOLL_CTL_ADD, qp.timer_fd, &event) < 0:
-            epoll_ctl(link.domain.epoll_fd, EPOLL_CTL_DEL, qp.fd, NULL)
-            return False
+    if (qp.phase == STREAM_REQUESTED or qp.pausing) and not stream_timer(qp, link):
+        epoll_ctl(link.domain.epoll_fd, EPOLL_CTL_DEL, qp.fd, NULL)
+        return False
     link.watched = True
     return True
 
@@ -147,7 +157,7 @@ cdef int stream_undo(soft_qp *qp, int error) noexcept nogil:
     stream_unwatch(qp)
     free(qp.start_frame)
     qp.start_frame = NULL
-    qp.fd = -1
+    relaxed_store(&qp.fd, -1)
     if qp.phase != STREAM_CLOSED:
         qp.phase = STREAM_NONE
     pthread_mutex_unlock(&qp.lock)
@@ -166,11 +176,28 @@ cdef bint stream_buffers(soft_qp *qp) noexcept nogil:
     return qp.responses != NULL and qp.rx_buffer != NULL
 
 
+cdef bint stream_local(int fd) noexcept nogil:
+    """Whether both ends have the same address: the peer is on this host."""
+    cdef sockaddr_in6 here, there
+    cdef socklen_t size = sizeof(here)
+    if getsockname(fd, <sockaddr *> &here, &size) < 0:
+        return False
+    size = sizeof(there)
+    if getpeername(fd, <sockaddr *> &there, &size) < 0 or here.sin6_family != there.sin6_family:
+        return False
+    if here.sin6_family == AF_INET:
+        return (<sockaddr_in *> &here).sin_addr.s_addr == (<sockaddr_in *> &there).sin_addr.s_addr
+    return here.sin6_family == AF_INET6 and memcmp(&here.sin6_addr, &there.sin6_addr, sizeof(here.sin6_addr)) == 0
+
+
 cdef int stream_attach(soft_qp *qp, int fd, uint8_t *frame, size_t length, bint initiator) noexcept nogil:
     """Ties fd to the queue pair and sends the start-up frame, which it takes over. 0, or -1 with errno."""
     cdef int one = 1
     cdef int i
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
+    if stream_local(fd):
+        # Nothing is congested; what paces by estimated bandwidth, as BBR does, would hold large messages up.
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, b"reno", 4)
     for i in range(qp.ndomains):
         if qp.links[i].domain == NULL:
             domain_add(qp.domains[i], &qp.links[i], qp)
@@ -182,7 +209,7 @@ cdef int stream_attach(soft_qp *qp, int fd, uint8_t *frame, size_t length, bint 
         return stream_undo(qp, EINVAL)
     if not stream_buffers(qp):
         return stream_undo(qp, ENOMEM)
-    qp.fd = fd
+    relaxed_store(&qp.fd, fd)
     if initiator:
         qp.deadline = monotonic() + START_SECONDS * <int64_t> 1000000000
         qp.phase = STREAM_REQUESTED
@@ -274,19 +301,23 @@ cdef void stream_close(soft_qp *qp) noexcept nogil:
         if qp.shm != NULL:
             shm_close(qp)
         close(qp.fd)
-        qp.fd = -1
+        relaxed_store(&qp.fd, -1)
     free(qp.start_frame)
     qp.start_frame = NULL
     free(qp.bounce)
     qp.bounce = NULL
-    qp.tx_blocked = False
+    relaxed_store(&qp.tx_blocked, False)
+    qp.pausing = False
     qp.phase = STREAM_CLOSED
 
 
-cdef void qp_start_timeout(soft_qp *qp, soft_domain *domain) noexcept nogil:
+cdef void qp_deadline(soft_qp *qp, soft_domain *domain) noexcept nogil:
+    """The stream's timer has run out."""
     pthread_mutex_lock(&qp.lock)
-    if qp.phase == STREAM_REQUESTED:
+    if qp.phase == STREAM_REQUESTED or (qp.pausing and not stream_ready(qp)):
         qp_lost(qp)
+    if qp.fd >= 0 and not qp.tx_blocked and tx_pending(qp):
+        qp_transmit(qp)
     pthread_mutex_unlock(&qp.lock)
     qp_settle(qp, domain)
 
@@ -297,7 +328,7 @@ cdef void qp_want_out(soft_qp *qp, bint wanted) noexcept nogil:
     cdef int i
     if qp.tx_blocked == wanted or qp.fd < 0:
         return
-    qp.tx_blocked = wanted
+    relaxed_store(&qp.tx_blocked, wanted)
     if qp.shm != NULL:
         return
     event.events = EPOLLIN | EPOLLOUT if wanted else EPOLLIN
@@ -324,10 +355,13 @@ cdef int soft_iw_connect(ibv_qp *ibqp, int fd, const soft_iw_options *options) n
     qp.ird = depth(options.ird, qp.attr.max_dest_rd_atomic)
     qp.ord = depth(options.ord, qp.attr.max_rd_atomic)
     qp.want_crc = options.crc
-    # Without an enhanced feature the request must not be an enhanced one (RFC 6581 section 4).
-    qp.enhanced = options.ird != 0 or options.ord != 0
+    qp.peer_to_peer = options.peer_to_peer
+    qp.pause = options.pause
+    # Without an enhanced feature the request must not be an enhanced one (RFC 6581 section 10).
+    qp.enhanced = options.ird != 0 or options.ord != 0 or qp.peer_to_peer
     flags = (MPA_FLAG_CRC if options.crc else 0) | (MPA_FLAG_ENHANCED if qp.enhanced else 0)
-    size = mpa_put(frame, b"MPA ID Req Frame", flags, 2 if qp.enhanced else 1, qp.ird, qp.ord,
+    size = mpa_put(frame, b"MPA ID Req Frame", flags, 2 if qp.enhanced else 1,
+                   qp.ird | (MPA_P2P if qp.peer_to_peer else 0), qp.ord | (MPA_RTR_WRITE if qp.peer_to_peer else 0),
                    options.private_data, options.private_length)
     return stream_attach(qp, fd, frame, size, True)
 
@@ -357,12 +391,16 @@ cdef int soft_iw_accept(ibv_qp *ibqp, int fd, const void *frame, size_t received
     if qp.ird == 0:
         qp.ird = 1
     qp.ord = depth(options.ord, qp.attr.max_rd_atomic)
-    ird_word = qp.ird
+    qp.peer_ird = request.ird
+    qp.peer_ord = request.ord
+    ird_word = 0
     ord_word = 0
     if request.enhanced:
         if request.ird != MPA_DEPTH_MASK and qp.ord > request.ird:
             qp.ord = request.ird
-        ord_word = qp.ord
+        # Who wants no negotiation gets none (RFC 6581 section 9.1).
+        ird_word = <uint16_t> MPA_DEPTH_MASK if request.ord == MPA_DEPTH_MASK else qp.ird
+        ord_word = <uint16_t> MPA_DEPTH_MASK if request.ird == MPA_DEPTH_MASK else qp.ord
         if request.peer_to_peer:
             # The zero-length WRITE is the ready-to-receive frame that every peer can send.
             ird_word |= MPA_P2P
@@ -376,6 +414,8 @@ cdef int soft_iw_accept(ibv_qp *ibqp, int fd, const void *frame, size_t received
 cdef int stream_reply(soft_qp *qp) noexcept nogil:
     """Initiator: reads the MPA Reply. 1: the stream is open; 0: not yet; -1: refused or broken."""
     cdef soft_iw_request reply
+    cdef const uint8_t *rtr = qp.rx_buffer + MPA_START_SIZE + 2
+    cdef int i
     cdef uint8_t flags = 0
     cdef ssize_t n
     cdef int done
@@ -392,8 +432,19 @@ cdef int stream_reply(soft_qp *qp) noexcept nogil:
     done = mpa_parse(qp.rx_buffer, qp.rx_end, b"MPA ID Rep Frame", &flags, &reply)
     if done <= 0:
         return done
-    # The responder sends nothing behind its frame before it has received an FPDU.
-    if reply.consumed != qp.rx_end or flags & (MPA_FLAG_REJECT | MPA_FLAG_MARKERS):
+    # The responder answers what it has read, and sends nothing behind its frame before it has received an FPDU.
+    if reply.consumed != qp.rx_end or qp.start_frame != NULL:
+        return -1
+    qp.refused = (flags & MPA_FLAG_REJECT) != 0
+    qp.peer_ird = reply.ird
+    qp.peer_ord = reply.ord
+    if reply.private_length:
+        qp.peer_data = <uint8_t *> malloc(reply.private_length)
+        if qp.peer_data == NULL:
+            return -1
+        memcpy(qp.peer_data, reply.private_data, reply.private_length)
+        qp.peer_length = <uint32_t> reply.private_length
+    if flags & (MPA_FLAG_REJECT | MPA_FLAG_MARKERS):
         return -1
     if reply.enhanced != qp.enhanced and reply.revision == 2:
         return -1
@@ -403,13 +454,67 @@ cdef int stream_reply(soft_qp *qp) noexcept nogil:
             qp.ord = reply.ird
         if reply.ord != MPA_DEPTH_MASK and reply.ord > qp.ird:
             if stream_open(qp):
-                qp.tx_gate = True
                 tx_terminate(qp, TERM_MPA_INSUFFICIENT_IRD, NULL, 0)
+            return -1
+        if qp.peer_to_peer and reply.peer_to_peer and not get16(rtr) & MPA_RTR_WRITE:
+            if stream_open(qp):
+                tx_terminate(qp, TERM_MPA_NO_RTR, NULL, 0)
             return -1
     if not stream_open(qp):
         return -1
-    qp.tx_gate = True
+    if not qp.pause:
+        return 1 if stream_ready(qp) else -1
+    qp.deadline = monotonic() + qp.pause * <int64_t> 1000000
+    qp.pausing = True
+    for i in range(qp.ndomains):
+        if qp.links[i].watched and not stream_timer(qp, &qp.links[i]):
+            return -1
     return 1
+
+
+cdef bint stream_ready(soft_qp *qp) noexcept nogil:
+    """Initiator: from now on FPDUs may be sent, the first one being that which was agreed on. False: no memory."""
+    cdef uint8_t *frame
+    # Not when a responder that did not wait for it has been answered already.
+    cdef bint first = not qp.tx_gate
+    qp.pausing = False
+    stream_stop_timer(qp)
+    qp.tx_gate = True
+    if qp.peer_to_peer and first:
+        frame = <uint8_t *> malloc(TAGGED_HEADER + FPDU_TRAILER_MAX)
+        if frame == NULL:
+            return False
+        put_tagged(frame, OP_WRITE, True, 0, RTR_STAG, 0)
+        memset(frame + TAGGED_HEADER, 0, 4)
+        if qp.crc:
+            put_crc(frame + TAGGED_HEADER, crc32c_add(0xffffffffU, frame, TAGGED_HEADER))
+        qp.start_frame = frame
+        qp.start_length = TAGGED_HEADER + 4
+        qp.start_sent = 0
+        qp.counters.tx_fpdus += 1
+        stream_start(qp)
+    return True
+
+
+cdef void soft_iw_query(ibv_qp *ibqp, soft_iw_stream *out) noexcept nogil:
+    cdef soft_qp *qp = <soft_qp *> ibqp
+    memset(out, 0, sizeof(out[0]))
+    pthread_mutex_lock(&qp.lock)
+    if qp.phase == STREAM_ATTACHING or qp.phase == STREAM_REQUESTED:
+        out.state = SOFT_IW_STARTING
+    elif qp.phase == STREAM_OPEN:
+        out.state = SOFT_IW_OPEN
+    elif qp.phase == STREAM_CLOSED:
+        out.state = SOFT_IW_REFUSED if qp.refused else SOFT_IW_CLOSED
+    out.crc = qp.crc
+    out.ird = qp.ird
+    out.ord = qp.ord
+    out.peer_ird = qp.peer_ird
+    out.peer_ord = qp.peer_ord
+    out.private_length = qp.peer_length
+    if qp.peer_length:
+        memcpy(out.private_data, qp.peer_data, qp.peer_length)
+    pthread_mutex_unlock(&qp.lock)
 
 
 cdef int soft_query_counters(ibv_qp *ibqp, soft_qp_counters *out) noexcept nogil:

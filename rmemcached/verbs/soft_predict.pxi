@@ -1,9 +1,9 @@
 # Prediction: while a long tagged message comes in, one recvmsg takes many FPDUs.
 #
-# Behind the open FPDU the next ones of the same message, and of the READs behind it, are expected at known places: the
-# octets between two payloads go to a gap of their own, each payload straight to its target. What came is then parsed in
-# order; what turns out not to be where it belongs is taken up again and goes through the receive buffer, as if it had
-# been received there.
+# Behind the open FPDU, or when the socket was empty between two, the next ones of the same message, and of the READs
+# behind it, are expected at known places: the octets between two payloads go to a gap of their own, each payload
+# straight to its target. What came is then parsed in order; what turns out not to be where it belongs is taken up
+# again and goes through the receive buffer, as if it had been received there.
 #
 # Payload is thus written before its header is seen. So only memory is used whose content the peer decides anyway: all
 # that is left of the sinks of READs under way, and regions registered with SOFT_ACCESS_SCRATCH.
@@ -50,11 +50,30 @@ cdef bint rx_expect(rx_target *target, rx_plan *plan, uint32_t stag, uint64_t to
     return True
 
 
+cdef bint rx_apart(soft_qp *qp, const soft_swqe *swqe, uint32_t index, uint64_t *low, uint64_t *high) noexcept nogil:
+    """Whether a READ's sink lies outside [low, high), which is widened by it.
+
+    What is not as predicted is taken up from where it was received: no place may be used twice in one reception.
+    """
+    cdef const ibv_sge *sges = qp.sq_sges + <size_t> (index & qp.sq_mask) * qp.cap.max_send_sge
+    cdef uint64_t end
+    cdef uint32_t i
+    for i in range(swqe.num_sge):
+        end = sges[i].addr + sges[i].length
+        if sges[i].addr < high[0] and end > low[0]:
+            return False
+        low[0] = min(low[0], sges[i].addr)
+        high[0] = max(high[0], end)
+    return True
+
+
 cdef void rx_predict(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nogil:
     """Plans what is expected behind the open FPDU, whose target rx_aim has set."""
     cdef uint32_t full = qp.rx_header.payload
     cdef uint32_t read, offset, payload
     cdef uint64_t to, end
+    cdef uint64_t low = <uint64_t> -1
+    cdef uint64_t high = 0
     cdef soft_swqe *swqe
     cdef soft_mr *mr
     cdef const ibv_sge *sges
@@ -86,6 +105,8 @@ cdef void rx_predict(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nog
     read = qp.reads_done
     swqe = rx_read_head(qp)
     offset = swqe.received + qp.rx_left
+    if not rx_apart(qp, swqe, qp.reads[read % MAX_READS], &low, &high):
+        return
     while True:
         while offset == swqe.length:
             read += 1
@@ -96,6 +117,9 @@ cdef void rx_predict(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nog
             offset = 0
             if swqe.length == 0:
                 plan.ends = True
+                return
+            if not rx_apart(qp, swqe, qp.reads[read % MAX_READS], &low, &high):
+                plan.ends = False
                 return
         payload = full if swqe.length - offset > full else swqe.length - offset
         sges = qp.sq_sges + (qp.reads[read % MAX_READS] & qp.sq_mask) * qp.cap.max_send_sge
@@ -112,6 +136,26 @@ cdef void rx_predict(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nog
             plan.ends = False
             return
         offset += payload
+
+
+cdef bint rx_ahead(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nogil:
+    """Plans for the middle of a message, with nothing of its next FPDU received. False: its header must come first."""
+    cdef int why = 0
+    if qp.crc or not qp.rx_header.tagged or qp.rx_header.last or qp.rx_header.payload < PREDICTED_MIN:
+        return False
+    if qp.rx_header.opcode == OP_WRITE:
+        target.regions[0] = mr_get(qp.pd, qp.rx_header.stag, qp.rx_to, 1, IBV_ACCESS_REMOTE_WRITE, &why)
+        if target.regions[0] == NULL:
+            return False
+        target.nregions = 1
+    qp.rx_trailer = 0
+    rx_predict(qp, target, plan)
+    if plan.count == 0:
+        rx_release(target)
+        target.nregions = 0
+        target.niov = 0
+        return False
+    return True
 
 
 cdef bint rx_replay(soft_qp *qp, const rx_target *target, int index, size_t skip, uint32_t left) noexcept nogil:
@@ -172,7 +216,7 @@ cdef bint rx_predicted_came(soft_qp *qp, const rx_target *target, const rx_plan 
         if (left < fpdu.gap or get_header(octets + trailer, TAGGED_HEADER, &header) != 1 or not header.tagged
                 or header.opcode != qp.rx_header.opcode or header.stag != fpdu.stag or header.to != fpdu.to):
             return rx_replay(qp, target, fpdu.iov, 0, left)
-        if not rx_finish(qp):
+        if qp.rx_state != RX_HEADER and not rx_finish(qp):
             return False
         qp.rx_header = header
         memset(qp.rx_raw, 0, sizeof(qp.rx_raw))

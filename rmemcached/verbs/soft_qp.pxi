@@ -21,7 +21,14 @@ cdef void qp_forget_work(soft_qp *qp) noexcept nogil:
     qp.rx_send_msn = 1
     qp.rx_read_msn = 1
     qp.tx_gate = False
-    qp.tx_blocked = False
+    qp.pausing = False
+    qp.refused = False
+    qp.peer_ird = 0
+    qp.peer_ord = 0
+    free(qp.peer_data)
+    qp.peer_data = NULL
+    qp.peer_length = 0
+    relaxed_store(&qp.tx_blocked, False)
     qp.tx_dead = False
     qp.crc = False
     qp.terminated = False
@@ -38,6 +45,7 @@ cdef void qp_free(soft_qp *qp) noexcept nogil:
     free(qp.rq_sges)
     free(qp.responses)
     free(qp.rx_buffer)
+    free(qp.peer_data)
     if qp.shm != NULL:
         shm_unmap(qp.shm)
     free(qp.shm)
@@ -231,7 +239,7 @@ cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) 
     stream_close(qp)
     if qp.ibv.state == IBV_QPS_RESET:
         return
-    qp.ibv.state = IBV_QPS_ERR
+    relaxed_store(&qp.ibv.state, IBV_QPS_ERR)
     qp_retire(qp)
     while qp.sq_head != qp.sq_tail:
         swqe = &qp.sq[qp.sq_head & qp.sq_mask]
@@ -378,7 +386,7 @@ cdef int qp_modify(soft_qp *qp, const ibv_qp_attr *attr, int mask) noexcept nogi
         memset(&qp.attr, 0, sizeof(qp.attr))
         cq_purge(qp.send_cq, qp.ibv.qp_num)
         cq_purge(qp.recv_cq, qp.ibv.qp_num)
-    qp.ibv.state = <ibv_qp_state> after
+    relaxed_store(&qp.ibv.state, after)
     if after == IBV_QPS_SQD and before == IBV_QPS_RTS:
         qp.drain_notify = mask & IBV_QP_EN_SQD_ASYNC_NOTIFY and attr.en_sqd_async_notify
         qp_retire(qp)

@@ -288,7 +288,8 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     if not h.last:
         rx_fail(qp, TERM_UNTAGGED_TOO_LONG, segment, received)
         return False
-    if qp.responses_tail - qp.cursor.next_response >= qp.ird:
+    # Not qp.ird: siw rounds its ORD up to a power of two, and so is the ring.
+    if qp.responses_tail - qp.cursor.next_response > qp.responses_mask:
         rx_fail(qp, TERM_STREAM_CATASTROPHIC, segment, received)
         return False
     get_read_request(fpdu + UNTAGGED_HEADER, &request)
@@ -469,7 +470,7 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
     cdef uint32_t want, room, direct, there
     cdef uint32_t budget = RX_BYTES
     cdef ssize_t n
-    cdef bint whole
+    cdef bint whole, vector
     while True:
         if qp.rx_start == qp.rx_end:
             qp.rx_start = 0
@@ -477,7 +478,10 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
         target.niov = 0
         target.nregions = 0
         direct = 0
-        if qp.rx_state == RX_PAYLOAD:
+        plan.count = 0
+        if qp.rx_end == 0 and qp.rx_state == RX_HEADER and rx_ahead(qp, &target, &plan):
+            room = min(plan.trailer + (qp.rx_window if plan.ends else TAGGED_HEADER), qp.rx_capacity)
+        elif qp.rx_state == RX_PAYLOAD:
             # Everything buffered is placed: the buffer is empty.
             if not rx_aim(qp, &target):
                 return False
@@ -486,6 +490,8 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
             # Behind a segment in the middle of a message comes the next one's header, then payload not to be staged.
             room = plan.trailer + (qp.rx_window if plan.ends
                                    else TAGGED_HEADER if qp.rx_header.tagged else UNTAGGED_HEADER)
+            if room > qp.rx_capacity:
+                room = qp.rx_capacity
         else:
             there = qp.rx_end - qp.rx_start
             room = qp.rx_need if qp.rx_need > qp.rx_window else qp.rx_window
@@ -499,18 +505,19 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
                 room = qp.rx_capacity - qp.rx_end
         target.iov[target.niov].iov_base = qp.rx_buffer + qp.rx_end
         target.iov[target.niov].iov_len = room
-        if direct:
+        vector = direct or plan.count
+        if vector:
             memset(&message, 0, sizeof(message))
             message.msg_iov = target.iov
             message.msg_iovlen = <size_t> target.niov + 1
-        want = direct + room + (plan.size if direct else 0)
+        want = direct + room + (plan.size if plan.count else 0)
         while True:
             if qp.shm != NULL:
                 n = shm_recv(qp, target.iov, target.niov + 1)
-            elif direct == 0:
-                n = recv(qp.fd, target.iov[0].iov_base, room, MSG_DONTWAIT)
-            else:
+            elif vector:
                 n = recvmsg(qp.fd, &message, MSG_DONTWAIT)
+            else:
+                n = recv(qp.fd, target.iov[0].iov_base, room, MSG_DONTWAIT)
             if n >= 0 or errno.errno != EINTR:
                 break
         if n <= 0:
@@ -531,7 +538,7 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
             if n < direct:
                 direct = <uint32_t> n
             rx_advance(qp, direct)
-        if direct and plan.count and n > direct:
+        if plan.count and n > direct:
             whole = rx_predicted_came(qp, &target, &plan, <uint32_t> n - direct)
         else:
             qp.rx_end += <uint32_t> n - direct
@@ -559,6 +566,8 @@ cdef void qp_progress(soft_qp *qp, uint32_t events, soft_domain *domain) noexcep
             opened = stream_reply(qp) if events & ~<uint32_t> EPOLLOUT else 0
             if opened < 0:
                 qp_lost(qp)
+        elif qp.pausing and monotonic() >= qp.deadline and not stream_ready(qp):
+            qp_lost(qp)
         elif qp.phase == STREAM_OPEN and events & ~<uint32_t> EPOLLOUT:
             qp_receive(qp)
         if qp.fd >= 0 and (events & EPOLLOUT or not qp.tx_blocked) and tx_pending(qp):

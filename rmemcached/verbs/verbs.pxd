@@ -182,6 +182,11 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         IBV_EVENT_SRQ_ERR
         IBV_EVENT_SRQ_LIMIT_REACHED
         IBV_EVENT_QP_LAST_WQE_REACHED
+        IBV_EVENT_LID_CHANGE
+        IBV_EVENT_PKEY_CHANGE
+        IBV_EVENT_SM_CHANGE
+        IBV_EVENT_CLIENT_REREGISTER
+        IBV_EVENT_GID_CHANGE
 
     enum ibv_srq_attr_mask:
         IBV_SRQ_MAX_WR

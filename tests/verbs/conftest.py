@@ -1,4 +1,9 @@
-"""Every test body of this folder runs over each fabric, except those about the wire of one (marker once)."""
+"""Every test body of this folder runs over each fabric, except those about the wire of one (marker once).
+
+The fabrics are the software device's; or libibverbs' first device, when the tests' transport is "verbs". What only the
+software device has is marked soft, with the reason; the report lists what was left out. What only they have is marked
+system.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,9 @@ from collections.abc import Iterator
 import pytest
 import verbs_ends
 from verbs_ends import FABRICS
+
+LEFT_OUT = pytest.StashKey[dict[str, str]]()
+WIRE = "about the bytes of a software fabric"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -18,12 +26,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """CRC and segment size are matters of TCP."""
     kept = []
+    left_out = config.stash.setdefault(LEFT_OUT, {})
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
-        of_tcp = params.get("crc") is True or params.get("pair", "plain") != "plain"
-        if params.get("fabric", FABRICS[0]) == FABRICS[0] or not of_tcp:
+        fabric = params.get("fabric", "soft_iw")
+        soft, once = item.get_closest_marker("soft"), item.get_closest_marker("once")
+        if fabric != "soft_iw" and (params.get("crc") is True or params.get("pair", "plain") != "plain"):
+            continue
+        if fabric == "verbs" and (soft or once):
+            left_out[item.nodeid.partition("[")[0]] = soft.args[0] if soft else WIRE
+            continue
+        if fabric == "verbs" or not item.get_closest_marker("system"):
             kept.append(item)
     items[:] = kept
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    return [f"not over verbs: {test}: {why}" for test, why in config.stash.get(LEFT_OUT, {}).items()]
 
 
 @pytest.fixture(scope="module", autouse=True)

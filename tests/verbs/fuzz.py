@@ -1,24 +1,40 @@
 """A fuzzer for what a peer sends: a TCP stream (MPA, DDP, RDMAP), or a shared-memory ring with its records.
 
-    python tests/verbs/fuzz.py --seconds 3600 [--fabric soft_iw|soft_shm] [--seed N]
+    python tests/verbs/fuzz.py --seconds 3600 [--fabric soft_iw|soft_shm] [--seed N] [--corpus FOLDER]
+    python tests/verbs/fuzz.py --replay FILE...
 
-Conversations are lists of frames. They are mutated, cut anywhere, and fed to a queue pair. What it did then (counters,
-state, the Terminate it sent, its events) is its signature; conversations with a new one are mutated further. After
-each, the memory around the regions must be untouched, and another queue pair of the same completion queue must work.
+A conversation is what the program does with a queue pair and what the peer sends to it: frames, kept in their parts, so
+that lengths, CRCs, keys and addresses are right where they are not meant to be wrong. Conversations are mutated, cut
+anywhere, and fed. One that runs new code is mutated further: in the build for the fuzzer (script/sanitize fuzz) code is
+pairs of basic blocks and how often they ran, and two sanitizers watch; in others it is what can be seen of the queue
+pair (counters, state, events, the Terminate it sent). After each, the memory around the regions must be untouched, and
+another queue pair of the same completion queue must work.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import mmap
 import os
 import random
 import struct
+import sys
 import time
-from collections.abc import Callable
+from pathlib import Path
+
+# As tests/conftest.py has it.
+sys.path.append(str(Path(__file__).parent.parent / "shared"))
 
 import verbs_ends
 from verbs_ends import (
     ALL,
+    REPLY,
     REQUEST,
     End,
     completions,
@@ -35,10 +51,102 @@ from verbs_ends import (
     write,
 )
 
-from rmemcached.verbs import MR, QP, Opcode, SendWR, State, Status
+from rmemcached.verbs import (
+    MR,
+    PD,
+    QP,
+    Access,
+    Opcode,
+    SendFlag,
+    SendWR,
+    State,
+    Status,
+    parse_request,
+)
 
-CANARY = b"\xc3" * 4096
-EDGES = (0, 1, 2, 3, 4, 7, 8, 127, 128, 255, 256, 4095, 4096, 65535, 1 << 31, (1 << 32) - 1)
+isal = ctypes.PyDLL("libisal.so.2")
+
+
+def crc32c(data: bytes) -> int:
+    """verbs_ends' own takes most of the time."""
+    return int(isal.crc32_iscsi(data, len(data), ctypes.c_uint(0xFFFFFFFF))) & 0xFFFFFFFF ^ 0xFFFFFFFF
+
+
+assert crc32c(b"123456789") == verbs_ends.crc32c(b"123456789")
+verbs_ends.crc32c = crc32c
+
+ALIGN = 1 << 16
+SIZE = 1 << 15  # octets of the region
+EDGES = (0, 1, 2, 3, 4, 7, 8, 127, 128, 255, 256, 4095, 4096, SIZE, 65535, 1 << 31, (1 << 32) - 1)
+# These stand for what is known only when a conversation is fed: keys, and the address of the region.
+STAGS = [0x5AFE57A0 + i for i in range(5)]
+MINE, FOREIGN, READ_ONLY, GONE, OFFERED = STAGS
+AT = 0x1122334455660000
+SCRATCH = 1 << 29
+WORK = 8  # kinds of requests of the program
+
+
+class Coverage:
+    """Whether code ran that had not; `there` only in the build for the fuzzer."""
+
+    def __init__(self) -> None:
+        spec = importlib.util.find_spec("rmemcached.verbs.soft")
+        assert spec is not None
+        library = ctypes.PyDLL(spec.origin)
+        self.there = hasattr(library, "rmc_coverage_start")
+        if self.there:
+            self.start = library.rmc_coverage_start
+            self.stop = library.rmc_coverage_stop
+            self.total = library.rmc_coverage_total
+
+
+@dataclasses.dataclass
+class Frame:
+    octets: bytes
+    length: int = -1  # of the length field; -1: as it is
+    crc: int = 0  # exclusive-or with the right one
+    keep: int = -1  # octets of the frame; -1: all
+    tail: bytes = b""
+    lie: int = -1  # of RingFeed, before the frame; soft_shm
+    lie_value: int = 0
+
+    def wire(self, crc: bool, stags: list[bytes], at: bytes) -> bytes:
+        octets = self.octets
+        for mark, stag in zip(STAGS, stags, strict=True):
+            octets = octets.replace(struct.pack(">I", mark), stag)
+        octets = octets.replace(struct.pack(">Q", AT)[:6], at)[:65535]
+        framed = bytearray(fpdu(octets, crc and self.crc == 0 and self.length < 0))
+        if self.length >= 0:
+            framed[:2] = struct.pack(">H", self.length)
+            if crc and self.crc == 0 and self.length <= len(octets):
+                framed = bytearray(fpdu(octets[: self.length]) + octets[self.length :])
+        return bytes(framed if self.keep < 0 else framed[: self.keep]) + self.tail
+
+
+@dataclasses.dataclass
+class Conversation:
+    frames: list[Frame]
+    crc: bool = False
+    initiator: bool = False  # the queue pair is
+    start: bytes = b""  # the peer's MPA frame; empty: a right one
+    receives: int = 3
+    receive_size: int = 100
+    scratch: bool = False  # the region is registered with SOFT_ACCESS_SCRATCH
+    work: tuple[int, ...] = ()
+    chop: int = 0  # how the octets are cut into pieces
+
+    def save(self) -> str:
+        return json.dumps(dataclasses.asdict(self), default=lambda octets: octets.hex())
+
+    @staticmethod
+    def load(text: str) -> Conversation:
+        parts = json.loads(text)
+        frames = [
+            Frame(**{**f, "octets": bytes.fromhex(f["octets"]), "tail": bytes.fromhex(f["tail"])})
+            for f in parts.pop("frames")
+        ]
+        parts.update(start=bytes.fromhex(parts["start"]), work=tuple(parts["work"]))
+        return Conversation(frames, **parts)
 
 
 class Victim:
@@ -46,8 +154,16 @@ class Victim:
 
     def __init__(self) -> None:
         self.end = End(4096, cqe=4096)
-        self.block = bytearray(CANARY + bytes(4096) + CANARY)
-        self.mr = MR(self.end.pd, memoryview(self.block)[4096:8192], ALL)
+        os.set_blocking(self.end.context.async_fileno(), False)
+        self.block = mmap.mmap(-1, 4 * ALIGN)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self.block))
+        self.offset = -base % ALIGN + ALIGN
+        self.at = base + self.offset
+        self.canary = os.urandom(ALIGN)
+        self.places = (slice(self.offset - ALIGN, self.offset), slice(self.offset + SIZE, self.offset + SIZE + ALIGN))
+        for place in self.places:
+            self.block[place] = self.canary
+        self.other_pd = PD(self.end.context)
         self.friend = End(4096)
         self.good = QP(self.end.pd, self.end.cq)
         self.good.ready(access=ALL)
@@ -55,8 +171,18 @@ class Victim:
         give(self.friend.qp, ours, initiator=True)
         give(self.good, theirs, initiator=False)
 
+    def regions(self, scratch: bool) -> list[MR]:
+        """New ones for each conversation, which may invalidate them."""
+        memory = memoryview(self.block)[self.offset : self.offset + SIZE]
+        pd = self.end.pd
+        return [
+            MR(pd, memory, ALL | SCRATCH if scratch else ALL),
+            MR(self.other_pd, memory, ALL),
+            MR(pd, memory, Access.REMOTE_READ),
+        ]
+
     def check(self) -> None:
-        assert self.block[:4096] == CANARY and self.block[8192:] == CANARY, "written beyond the region"
+        assert all(self.block[place] == self.canary for place in self.places), "written beyond the region"
         self.end.done.clear()
         self.good.post_recv((99, [self.end.mr.sge(0, 16)]))
         self.friend.qp.post_send(SendWR(Opcode.SEND, [self.friend.mr.sge(0, 16)]))
@@ -69,70 +195,198 @@ class Victim:
         self.end.close()
 
 
-def seeds(victim: Victim, crc: bool) -> list[list[bytes]]:
-    """Conversations without fault."""
-    stag, at = victim.mr.rkey, victim.mr.addr
+# --- conversations ---
+
+
+def seeds() -> list[Conversation]:
+    """Conversations without fault, mostly."""
     single = [
         send(b"hello"),
         untagged(5, msn=1),
-        untagged(4, b"bye", invalidate=stag),
+        untagged(4, b"bye", invalidate=MINE),
+        untagged(6, b"gone", invalidate=GONE),
         tagged(0, 1, 0),
-        write(stag, at + 100, b"data" * 50),
-        read_request_segment((7, 8), 300, (stag, at)),
+        write(MINE, AT + 100, b"data" * 50),
+        write(MINE, AT, bytes(6000)),
+        write(READ_ONLY, AT, b"no"),
+        write(FOREIGN, AT, b"no"),
+        read_request_segment((7, 8), 300, (MINE, AT)),
+        read_request_segment((7, 8), SIZE, (READ_ONLY, AT)),
         read_request_segment((7, 8), 0, (1, 2)),
         tagged(2, 5, 6, b"unasked"),
         untagged(7, bytes([0x11, 0, 0xC0, 0]) + bytes(18), qn=2),
+        untagged(7, bytes([0x01, 1, 0xE0, 0]) + bytes(48), qn=2),
     ]
-    chains = [[frame] for frame in single]
-    chains.append([send(b"first", last=False), send(b"second", mo=5), send(b"third", 2)])
-    chains.append([write(stag, at, b"x" * 3000, last=False), write(stag, at + 3000, b"y"), send(b"", 1)])
-    chains.append([read_request_segment((7, 8), 64, (stag, at), msn=i + 1) for i in range(5)])
-    return [[fpdu(frame, crc) for frame in chain] for chain in chains]
+    found = [Conversation([Frame(octets)]) for octets in single]
+    chains = [
+        [send(b"first", last=False), send(b"second", mo=5), send(b"third", 2)],
+        [write(MINE, AT, bytes(3000), last=False), write(MINE, AT + 3000, b"y"), send(b"", 1)],
+        [*(write(MINE, AT + 5000 * i, bytes(5000), last=i == 4) for i in range(5)), send(b"done", 1)],
+        [read_request_segment((7, 8), 64, (MINE, AT), msn=i + 1) for i in range(5)],
+        [read_request_segment((7, 8), 9000, (MINE, AT)), send(b"x"), write(MINE, AT + 9000, b"y")],
+    ]
+    found += [Conversation([Frame(octets) for octets in chain]) for chain in chains]
+    answers = [tagged(2, MINE, AT, bytes(64)), tagged(2, MINE, AT + 64, bytes(20), last=False)]
+    answers.append(tagged(2, MINE, AT + 84, bytes(44)))
+    found.append(Conversation([Frame(octets) for octets in answers], work=(0, 0)))
+    found.append(Conversation([Frame(tagged(2, MINE, AT, bytes(3000)))], work=(4,)))
+    found.append(Conversation([Frame(b"", keep=0, lie=4, lie_value=i) for i in range(3)], work=(6, 7, 2, 3)))
+    found += [dataclasses.replace(one, initiator=True) for one in found[:6]]
+    found += [dataclasses.replace(one, crc=True) for one in found]
+    return found
 
 
-def mutate(draw: random.Random, chain: list[bytes], corpus: list[list[bytes]], crc: bool) -> list[bytes]:
-    chain = list(chain)
-    for _ in range(draw.randrange(1, 4)):
-        i = draw.randrange(len(chain))
-        frame = bytearray(chain[i])
-        kind = draw.randrange(7)
-        if kind == 0 and frame:
-            frame[draw.randrange(len(frame))] ^= 1 << draw.randrange(8)
-        elif kind == 1 and len(frame) > 8:
-            place = draw.randrange(len(frame) - 4)
-            frame[place : place + 4] = struct.pack(">I", draw.choice(EDGES))
-        elif kind == 2:
-            frame[0:2] = struct.pack(">H", draw.choice(EDGES) & 0xFFFF)
-        elif kind == 3:
-            del frame[draw.randrange(len(frame) + 1) :]
-        elif kind == 4:
-            frame += draw.randbytes(draw.randrange(40))
-        elif kind == 5:
-            chain.insert(i, bytes(frame))
+def number(draw: random.Random) -> int:
+    return draw.choice((draw.choice(EDGES), draw.choice(STAGS), draw.randrange(8), draw.getrandbits(32)))
+
+
+def renumber(frames: list[Frame]) -> None:
+    """Message numbers, offsets and addresses as a correct peer has them, where that can be told."""
+    msn = {0: 1, 1: 1, 2: 1}
+    mo = 0
+    to = -1
+    for frame in frames:
+        octets = bytearray(frame.octets)
+        if len(octets) >= 14 and octets[0] & 0x80:
+            if to >= 0:
+                octets[6:14] = struct.pack(">Q", to & (1 << 64) - 1)
+            to = -1 if octets[0] & 0x40 else int.from_bytes(octets[6:14], "big") + len(octets) - 14
+        elif len(octets) >= 18 and (qn := int.from_bytes(octets[6:10], "big")) in msn:
+            octets[10:18] = struct.pack(">II", msn[qn], mo if qn == 0 else 0)
+            last = octets[0] & 0x40 or qn
+            msn[qn] += 1 if last else 0
+            mo = 0 if last else mo + len(octets) - 18
+        frame.octets = bytes(octets)
+
+
+def mutate_frame(draw: random.Random, frame: Frame) -> None:
+    octets = bytearray(frame.octets)
+    kind = draw.randrange(12)
+    if kind == 0 and octets:
+        octets[draw.randrange(len(octets))] ^= 1 << draw.randrange(8)
+    elif kind == 1 and len(octets) >= 6:
+        place = draw.choice([i for i in range(2, 46, 4) if i + 4 <= len(octets)])
+        octets[place : place + 4] = struct.pack(">I", number(draw))
+    elif kind == 2 and len(octets) > 18:
+        sizes = (0, 1, 2, 3, 27, 28, 29, 64, 100, 101, 256, 257, 1400, 4095, 4096, 4097, 9000, 20000)
+        header = 14 if octets[0] & 0x80 else 18
+        payload = octets[header:] or b"\0"
+        size = draw.choice(sizes)
+        octets[header:] = (payload * (size // len(payload) + 1))[:size]
+    elif kind == 3:
+        frame.length = draw.choice((-1, draw.choice(EDGES) & 0xFFFF, max(0, len(octets) + draw.randrange(-5, 5))))
+    elif kind == 4:
+        frame.crc = draw.choice((0, 1, draw.getrandbits(32)))
+    elif kind == 5:
+        frame.keep = draw.choice((-1, draw.randrange(len(octets) + 8)))
+    elif kind == 6:
+        frame.tail = draw.randbytes(draw.randrange(40)) if draw.random() < 0.5 else b""
+    elif kind == 7 and octets:
+        octets[0] = draw.choice((0x41, 0x01, 0xC1, 0x81, draw.getrandbits(8)))
+    elif kind == 8 and len(octets) > 1:
+        octets[1] = 0x40 | draw.randrange(8) if draw.random() < 0.9 else draw.getrandbits(8)
+    elif kind == 9 and len(octets) >= 14:
+        place = draw.choice([i for i in (6, 22, 38) if i + 8 <= len(octets)])
+        offset = draw.choice((0, 64, 4095, 4096, SIZE - 1, SIZE, SIZE + 1, ALIGN - 1, draw.randrange(SIZE)))
+        octets[place : place + 8] = struct.pack(">Q", AT + offset)
+    elif kind == 10:
+        frame.lie = draw.randrange(LIES)
+        frame.lie_value = draw.choice((draw.randrange(6), draw.choice(EDGES), draw.getrandbits(64)))
+    elif kind == 11:
+        del octets[draw.randrange(len(octets) + 1) :]
+    frame.octets = bytes(octets)
+
+
+def mutate_setup(draw: random.Random, one: Conversation) -> None:
+    kind = draw.randrange(7)
+    if kind == 6:
+        one.scratch = not one.scratch
+    elif kind == 0:
+        one.receives = draw.randrange(6)
+        one.receive_size = draw.choice((0, 1, 5, 100, 5000))
+    elif kind == 1:
+        one.work = tuple(draw.randrange(WORK) for _ in range(draw.randrange(5)))
+    elif kind == 2:
+        one.crc = not one.crc
+    elif kind == 3:
+        one.initiator = not one.initiator
+        one.start = b""
+    elif kind == 4:
+        one.chop = draw.getrandbits(16)
+    else:
+        start = bytearray(one.start or start_frame(one))
+        place = draw.choice((16, 17, 18, 19, *range(20, len(start)), draw.randrange(len(start))))
+        change = draw.randrange(4)
+        if change == 0:
+            start[place] ^= 1 << draw.randrange(8)
+        elif change == 1:
+            start[place] = draw.choice(EDGES) & 255
+        elif change == 2:
+            start += draw.randbytes(draw.choice((1, 2, 4, 100, 600)))
+            start[18:20] = struct.pack(">H", len(start) - 20)
         else:
-            chain += draw.choice(corpus)
-        if crc and draw.random() < 0.7 and len(frame) > 6:
-            # With a CRC that is right, so that what is behind it is reached.
-            length = min(int.from_bytes(frame[:2], "big"), len(frame) - 6)
-            frame = bytearray(fpdu(bytes(frame[2 : 2 + length])))
-        chain[i] = bytes(frame)
-        if sum(map(len, chain)) > 100_000 or len(chain) > 24:
-            break
-    return [frame for frame in chain if frame] or [b"\0"]
+            del start[max(20, place) :]
+        one.start = bytes(start)
+
+
+def mutate(draw: random.Random, one: Conversation, corpus: list[Conversation]) -> Conversation:
+    one = dataclasses.replace(one, frames=[dataclasses.replace(frame) for frame in one.frames])
+    frames = one.frames
+    for _ in range(draw.choice((1, 1, 2, 3, 5))):
+        kind = draw.randrange(10)
+        if kind < 5 and frames:
+            mutate_frame(draw, draw.choice(frames))
+        elif kind == 5:
+            mutate_setup(draw, one)
+        elif kind == 6 and frames:
+            frames.insert(draw.randrange(len(frames) + 1), dataclasses.replace(draw.choice(frames)))
+        elif kind == 7 and len(frames) > 1:
+            frames.pop(draw.randrange(len(frames)))
+        elif kind == 8 and len(frames) > 1:
+            i, j = draw.randrange(len(frames)), draw.randrange(len(frames))
+            frames[i], frames[j] = frames[j], frames[i]
+        elif kind == 9:
+            more = draw.choice(corpus).frames
+            place = draw.randrange(len(frames) + 1)
+            frames[place:place] = [dataclasses.replace(frame) for frame in more]
+    if draw.random() < 0.4:
+        renumber(frames)
+    while len(frames) > 16 or sum(len(frame.octets) for frame in frames) > 60_000:
+        frames.pop()
+    return one
+
+
+# --- feeding them ---
+
+
+def start_frame(one: Conversation) -> bytes:
+    flags = 0x10 | (0x40 if one.crc else 0)
+    return mpa_frame(REPLY if one.initiator else REQUEST, flags, 2, (4, 4))
 
 
 class TcpFeed:
-    def __init__(self, qp: QP, crc: bool) -> None:
+    def __init__(self, qp: QP, one: Conversation, victim: Victim) -> None:
         self.sock, theirs = tcp_pair()
-        self.sock.sendall(mpa_frame(REQUEST, 0x10 | (0x40 if crc else 0), 2, (4, 4)))
-        qp.accept(theirs, read_request(theirs), ird=4, ord=4)
+        start = one.start or start_frame(one)
+        if one.initiator:
+            qp.connect(theirs, crc=one.crc, ird=4, ord=4)
+            read_request(self.sock)
+            self.sock.sendall(start)
+        else:
+            # As a program has it that reads what is there.
+            with contextlib.suppress(OSError):
+                parse_request(start)
+            with contextlib.suppress(OSError):
+                qp.accept(theirs, start, ird=4, ord=4)
+        theirs.close()
         self.sock.setblocking(False)
 
     def write(self, octets: bytes) -> None:
-        try:
+        with contextlib.suppress(OSError):
             self.sock.sendall(octets)
-        except OSError:
-            return
+
+    def lie(self, kind: int, value: int) -> None:
+        """A stream has nothing else to say."""
 
     def answer(self) -> bytes:
         try:
@@ -144,87 +398,126 @@ class TcpFeed:
         self.sock.close()
 
 
+LIES = 8
+
+
 class RingFeed:
     """Also tells lies about counters and records."""
 
-    def __init__(self, qp: QP, draw: random.Random, victim: Victim) -> None:
-        from test_shm import BELL, HELLO, OFFER, RING_SIZE, RawPeer, record
+    def __init__(self, qp: QP, one: Conversation, victim: Victim) -> None:
+        from test_shm import RawPeer
 
         self.peer = RawPeer(victim.end, qp=qp)
-        self.draw = draw
-        self.size = RING_SIZE
-        self.lies: list[Callable[[], object]] = [
-            lambda: self.peer.set_tail(draw.choice((1 << 63, self.peer.tail - 1, self.peer.tail + (1 << 40)))),
-            lambda: self.peer.set_head(draw.choice(EDGES)),
-            lambda: self.peer.post(record(draw.choice((BELL, HELLO, OFFER, draw.getrandbits(32))))),
-            lambda: self.peer.post(
-                record(OFFER, stag=1, generation=1, length=draw.choice(EDGES), slot=draw.choice(EDGES)),
-                *[self.peer.registry_fd] * draw.randrange(3),
-            ),
-            lambda: struct.pack_into("=I", self.peer.page, 72, draw.getrandbits(32)),
-            lambda: struct.pack_into("=II", self.peer.page, 8, draw.getrandbits(32), draw.randrange(2)),
-        ]
+        if one.start:
+            struct.pack_into("=Q", self.peer.page, 8, int.from_bytes(one.start[16:24], "big"))
 
     def write(self, octets: bytes) -> None:
-        self.peer.write(octets[: self.size])
-        if self.draw.random() < 0.1:
-            try:
-                self.draw.choice(self.lies)()
-            except OSError:
-                return
+        from test_shm import RING_AT, RING_SIZE
+
+        peer = self.peer
+        octets = octets[:RING_SIZE]
+        at = peer.tail % RING_SIZE
+        first = octets[: RING_SIZE - at]
+        peer.page[RING_AT + at : RING_AT + at + len(first)] = first
+        peer.page[RING_AT : RING_AT + len(octets) - len(first)] = octets[len(first) :]
+        peer.tail += len(octets)
+        peer.set_tail(peer.tail)
+
+    def lie(self, kind: int, value: int) -> None:
+        from test_shm import BELL, HELLO, OFFER, record
+
+        peer = self.peer
+        small = value & 0xFFFFFFFF
+        with contextlib.suppress(OSError):
+            if kind == 0:
+                peer.set_tail((1 << 63, peer.tail - 1, peer.tail + (1 << 40), value)[value % 4])
+            elif kind == 1:
+                peer.set_head(value)
+            elif kind == 2:
+                peer.post(record((BELL, HELLO, OFFER, small)[value % 4]))
+            elif kind == 3:
+                options = {("slot", "length", "generation", "access", "addr")[value % 5]: small}
+                peer.post(record(OFFER, stag=OFFERED, **options), *[peer.registry_fd] * (value % 3))
+            elif kind == 4:
+                # A region that is there: the queue pair may use it.
+                struct.pack_into("=I", self.registry(), 4 * (value % 16), 1 + value % 3)
+                peer.post(
+                    record(
+                        OFFER, stag=OFFERED, slot=value % 16, generation=1 + value % 2, access=6, addr=4096, length=4096
+                    ),
+                    peer.registry_fd,
+                )
+            elif kind == 5:
+                struct.pack_into("=I", peer.page, 72, small)
+            elif kind == 6:
+                struct.pack_into("=II", peer.page, 8, small, value % 2)
+            else:
+                peer.sock.sendall(struct.pack("=Q", value)[: 1 + value % 8])
+
+    def registry(self) -> mmap.mmap:
+        from test_shm import REGISTRY_SIZE
+
+        return mmap.mmap(self.peer.registry_fd, REGISTRY_SIZE)
 
     def answer(self) -> bytes:
-        return self.peer.read()
+        tail = struct.unpack_from("=Q", self.peer.theirs)[0]
+        return self.peer.read() if tail - self.peer.taken < 1 << 14 else b""
 
     def close(self) -> None:
+        self.peer.theirs.close()
+        self.peer.page.close()
         self.peer.close()
 
 
-def run(fabric: str, seconds: float, seed: int, rounds: int = 1 << 62) -> tuple[int, int]:
-    """Feeds until the time or the rounds are used up. Conversations fed, and signatures seen."""
-    verbs_ends.FABRIC = fabric
-    draw = random.Random(seed)
-    signatures: set[object] = set()
-    deadline = time.monotonic() + seconds
-    fed = 0
-    while fed < rounds and time.monotonic() < deadline:
-        # The keys of a victim are in the conversations: a new victim, a new corpus.
-        crc = fabric == "soft_iw" and draw.random() < 0.5
-        victim = Victim()
-        os.set_blocking(victim.end.context.async_fileno(), False)
-        corpus = seeds(victim, crc)
-        for _ in range(400):
-            if fed >= rounds or time.monotonic() >= deadline:
-                break
-            chain = mutate(draw, draw.choice(corpus), corpus, crc)
-            signature = feed(victim, draw, chain, crc)
-            if (crc, signature) not in signatures:
-                signatures.add((crc, signature))
-                corpus.append(chain)
-            fed += 1
-        victim.close()
-    return fed, len(signatures)
+def do_work(qp: QP, mr: MR, kinds: tuple[int, ...]) -> None:
+    """Requests of the program, whose answers the peer may give."""
+    far = {"remote_addr": 4096, "rkey": OFFERED}
+    for i, kind in enumerate(kinds):
+        request = (
+            SendWR(Opcode.RDMA_READ, [mr.sge(64 * i, 64)], remote_addr=1, rkey=2),
+            SendWR(Opcode.RDMA_READ, [], remote_addr=1, rkey=2),
+            SendWR(Opcode.SEND, [mr.sge(0, 16)]),
+            SendWR(Opcode.RDMA_WRITE, [mr.sge(0, 5000)], remote_addr=1, rkey=2),
+            SendWR(Opcode.RDMA_READ, [mr.sge(0, 1000), mr.sge(1000, 2000)], remote_addr=1, rkey=2),
+            SendWR(Opcode.SEND, [mr.sge(0, 9)], flags=SendFlag.FENCE | SendFlag.SIGNALED),
+            SendWR(Opcode.RDMA_READ, [mr.sge(0, 64)], **far),
+            SendWR(Opcode.RDMA_WRITE, [mr.sge(0, 64)], **far),
+        )[kind]
+        qp.post_send(request)
 
 
-def feed(victim: Victim, draw: random.Random, chain: list[bytes], crc: bool) -> object:
+def feed(victim: Victim, one: Conversation) -> object:
+    """What came of it, as far as it can be seen."""
+    draw = random.Random(one.chop)
+    mine, foreign, read_only = regions = victim.regions(one.scratch)
     qp = QP(victim.end.pd, victim.end.cq, max_recv_wr=8)
     qp.ready(access=ALL)
-    qp.post_recv(*((i, [victim.mr.sge(i * 100, 100)]) for i in range(draw.randrange(4))))
-    if draw.random() < 0.3:
-        read = SendWR(Opcode.RDMA_READ, [victim.mr.sge(0, 64)], remote_addr=1, rkey=2)
-        qp.post_send(*[read] * draw.randrange(1, 4))
-    peer = TcpFeed(qp, crc) if verbs_ends.FABRIC == "soft_iw" else RingFeed(qp, draw, victim)
-    octets = b"".join(chain)
-    while octets:
-        cut = draw.randrange(1, len(octets) + 1)
-        peer.write(octets[:cut])
-        octets = octets[cut:]
-        for _ in range(3):
+    qp.post_recv(*((i, [mine.sge(i * one.receive_size, one.receive_size)]) for i in range(one.receives)))
+    peer = TcpFeed(qp, one, victim) if verbs_ends.FABRIC == "soft_iw" else RingFeed(qp, one, victim)
+    do_work(qp, mine, one.work[: len(one.work) // 2])
+    stags = [struct.pack(">I", key) for key in (mine.rkey, foreign.rkey, read_only.rkey, mine.rkey ^ 256, OFFERED)]
+    at = struct.pack(">Q", victim.at)[:6]
+    pending = b""
+    for i, frame in enumerate(one.frames):
+        if frame.lie >= 0:
             victim.end.poll()
+            peer.lie(frame.lie, frame.lie_value)
+        if i == len(one.frames) // 2:
+            do_work(qp, mine, one.work[len(one.work) // 2 :])
+        pending += frame.wire(one.crc and verbs_ends.FABRIC == "soft_iw", stags, at)
+        # Several frames may come at once, or one in pieces.
+        while pending and (draw.random() < 0.7 or i == len(one.frames) - 1):
+            cut = len(pending) if draw.random() < 0.5 else draw.randrange(1, len(pending) + 1)
+            peer.write(pending[:cut])
+            pending = pending[cut:]
+            for _ in range(2):
+                victim.end.poll()
     for _ in range(3):
         victim.end.poll()
     answer = peer.answer()
+    victim.end.poll()
     peer.close()
+    victim.end.poll()
     assert qp.state in (State.RTS, State.ERR)
     counters = qp.counters()
     shown = tuple(min(value, 4) for name, value in counters.items() if not name.endswith("bytes"))
@@ -235,8 +528,68 @@ def feed(victim: Victim, draw: random.Random, chain: list[bytes], crc: bool) -> 
     code = answer[terminate + 18 : terminate + 20] if terminate >= 0 else b""
     statuses = tuple(sorted({int(wc.status) for wc in victim.end.done}))
     qp.close()
-    victim.check()
+    for region in regions:
+        region.close()
     return shown, statuses, tuple(events), code
+
+
+class Fuzzer:
+    def __init__(self, fabric: str, seed: int, folder: Path | None = None) -> None:
+        verbs_ends.FABRIC = fabric
+        self.draw = random.Random(seed)
+        self.coverage = Coverage()
+        self.signatures: set[object] = set()
+        self.corpus: list[Conversation] = []
+        self.folder = folder
+        self.victim = Victim()
+        self.fed = 0
+        known = seeds()
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            known += [Conversation.load(path.read_text()) for path in sorted(folder.glob("*.json"))]
+        for one in known:
+            self.feed(one, save=False)
+        self.corpus = self.corpus or known
+
+    def feed(self, one: Conversation, save: bool = True) -> None:
+        if self.folder is not None:
+            # What a sanitizer ends the process in is found there.
+            (self.folder / "current").write_text(one.save())
+        if self.coverage.there:
+            self.coverage.start()
+        signature = (one.crc, feed(self.victim, one))
+        fresh = self.coverage.stop() if self.coverage.there else signature not in self.signatures
+        self.signatures.add(signature)
+        self.victim.check()
+        self.fed += 1
+        if fresh:
+            self.corpus.append(one)
+            if save and self.folder is not None:
+                text = one.save()
+                (self.folder / f"{hashlib.sha1(text.encode()).hexdigest()[:16]}.json").write_text(text)
+        if self.fed % 2000 == 0:
+            self.victim.close()
+            self.victim = Victim()
+
+    def step(self) -> None:
+        # What was found lately is tried more often.
+        place = self.draw.random() if self.draw.random() < 0.5 else 1 - self.draw.random() ** 2 / 4
+        one = self.corpus[min(int(place * len(self.corpus)), len(self.corpus) - 1)]
+        self.feed(mutate(self.draw, one, self.corpus))
+
+    def report(self) -> str:
+        code = f", {self.coverage.total()} pairs of blocks" if self.coverage.there else ""
+        return f"{self.fed} conversations, {len(self.signatures)} outcomes, {len(self.corpus)} kept{code}"
+
+
+def run(fabric: str, seconds: float, seed: int, rounds: int = 1 << 62, folder: Path | None = None) -> Fuzzer:
+    """Feeds until the time or the rounds are used up."""
+    deadline = time.monotonic() + seconds
+    fuzzer = Fuzzer(fabric, seed, folder)
+    while fuzzer.fed < rounds and time.monotonic() < deadline:
+        fuzzer.step()
+    fuzzer.victim.close()
+    return fuzzer
 
 
 def main() -> None:
@@ -244,12 +597,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--fabric", choices=("soft_iw", "soft_shm"))
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
+    parser.add_argument("--corpus", type=Path, help="keeps conversations there, by fabric, and begins with them")
+    parser.add_argument("--replay", type=Path, nargs="+", help="feeds these files and nothing else")
     options = parser.parse_args()
     fabrics = [options.fabric] if options.fabric else ["soft_iw", "soft_shm"]
     for fabric in fabrics:
-        print(f"{fabric}: seed {options.seed}", flush=True)
-        fed, seen = run(fabric, options.seconds / len(fabrics), options.seed)
-        print(f"{fabric}: {fed} conversations, {seen} different outcomes, no finding")
+        if options.replay:
+            fuzzer = Fuzzer(fabric, 0)
+            for path in options.replay:
+                fuzzer.feed(Conversation.load(path.read_text()))
+        else:
+            print(f"{fabric}: seed {options.seed}", flush=True)
+            folder = options.corpus / fabric if options.corpus else None
+            fuzzer = run(fabric, options.seconds / len(fabrics), options.seed, folder=folder)
+        print(f"{fabric}: {fuzzer.report()}, no finding", flush=True)
 
 
 if __name__ == "__main__":

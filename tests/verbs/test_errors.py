@@ -10,11 +10,28 @@ import sys
 from pathlib import Path
 
 import pytest
-from verbs_ends import ALL, End, completions, connect, connected, give, statuses, stream_pair, until
+from transport import PACE
+from verbs_ends import (
+    ALL,
+    PATHS,
+    End,
+    completions,
+    connect,
+    connect_pair,
+    connected,
+    faults,
+    give,
+    ready,
+    statuses,
+    stream_pair,
+    streams,
+    until,
+)
 
 from rmemcached.verbs import MR, PD, QP, Access, Opcode, SendFlag, SendWR, State, Status, VerbsError
 
 LOCAL = Access.LOCAL_WRITE
+ENDLESS = "Soft-RoCE of Linux 6.1 tries without end to go on with a READ that the peer stopped answering midway"
 
 
 def flushed(end: End, *wr_ids: int) -> None:
@@ -125,10 +142,10 @@ def test_local_protection_of_sends(what: str, opcode: Opcode) -> None:
             SendWR(Opcode.SEND, [a.mr.sge(0, 5)], wr_id=3),
         )
         found = {wc.wr_id: wc.status for wc in completions(a, 4, b)}
-        expected = {1: Status.SUCCESS, 2: Status.LOC_PROT_ERR, 3: Status.WR_FLUSH_ERR, 7: Status.WR_FLUSH_ERR}
-        assert found == expected
-        first, second = completions(b, 2)
-        assert (first.status, second.status) == (Status.SUCCESS, Status.WR_FLUSH_ERR)
+        assert found.pop(2) in faults(Status.LOC_PROT_ERR)
+        assert found == {1: Status.SUCCESS, 3: Status.WR_FLUSH_ERR, 7: Status.WR_FLUSH_ERR}
+        expected_there = [Status.SUCCESS, Status.WR_FLUSH_ERR] if streams() else [Status.SUCCESS]
+        assert statuses(completions(b, len(expected_there))) == expected_there
 
 
 @pytest.mark.parametrize("crc", [False, True])
@@ -145,7 +162,8 @@ def test_local_protection_of_receives(what: str, size: int, crc: bool) -> None:
             sge = addr, size, key
         b.qp.post_recv((8, [sge]), (9, []))
         a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, size)], wr_id=1))
-        assert statuses(completions(b, 2, a)) == [Status.LOC_PROT_ERR, Status.WR_FLUSH_ERR]
+        first, second = completions(b, 2, a)
+        assert first.status in faults(Status.LOC_PROT_ERR) and second.status == Status.WR_FLUSH_ERR
         until(lambda: a.qp.state == State.ERR, a)
 
 
@@ -157,6 +175,7 @@ def test_a_read_needs_a_writable_sink() -> None:
         assert statuses(completions(a, 1, b)) == [Status.LOC_PROT_ERR]
 
 
+@pytest.mark.soft("a device that works by itself has carried the READ out by then")
 def test_the_sink_of_a_read_goes_away() -> None:
     a, b = connected()
     with a, b:
@@ -169,6 +188,7 @@ def test_the_sink_of_a_read_goes_away() -> None:
         assert sink == bytes(1 << 16)
 
 
+@pytest.mark.soft(ENDLESS)
 def test_the_source_of_a_read_goes_away_midway() -> None:
     """Octets that were taken from it may be on their way; after the deregistration none is."""
     for crc in (False, True):
@@ -178,13 +198,14 @@ def test_the_source_of_a_read_goes_away_midway() -> None:
             source = bytearray(b"x" * size)
             mr = MR(b.pd, source, ALL)
             a.qp.post_send(SendWR(Opcode.RDMA_READ, [a.mr.sge()], remote_addr=mr.addr, rkey=mr.rkey))
-            until(lambda: b.qp.counters()["tx_bytes"] > 100_000, a, b)
+            until(lambda: a.buffer[0] == ord("x"), a, b)
             mr.close()
             source[:] = b"s" * size
             assert completions(a, 1, b)[0].status != Status.SUCCESS
             assert b"s" not in a.buffer
 
 
+@pytest.mark.soft("libibverbs refuses requests before the queue pair has its peer")
 def test_the_source_of_a_send_goes_away_before_it_is_sent() -> None:
     with End() as a, End() as b:
         mr = MR(a.pd, bytearray(100), LOCAL)
@@ -196,6 +217,7 @@ def test_the_source_of_a_send_goes_away_before_it_is_sent() -> None:
         flushed(b, 8)
 
 
+@pytest.mark.soft("InfiniBand's sender tries again until a receive is posted: test_system.py")
 def test_no_receive_posted() -> None:
     a, b = connected()
     with a, b:
@@ -219,11 +241,13 @@ def test_message_longer_than_the_receive(size: int, crc: bool) -> None:
         b.buffer[limit:] = b"u" * (len(b.buffer) - limit)
         b.qp.post_recv((8, [b.mr.sge(0, limit)]), (9, [b.mr.sge(0, 100)]))
         a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, size)], wr_id=1))
-        assert statuses(completions(b, 2, a)) == [Status.LOC_LEN_ERR, Status.WR_FLUSH_ERR]
+        first, second = completions(b, 2, a)
+        assert first.status in faults(Status.LOC_LEN_ERR) and second.status == Status.WR_FLUSH_ERR
         until(lambda: a.qp.state == State.ERR, a)
         assert b.buffer[limit:] == b"u" * (len(b.buffer) - limit)
 
 
+@pytest.mark.soft("what becomes of a READ without ORD is the device's affair")
 def test_a_peer_without_reads() -> None:
     with End(ord=0) as a, End() as b:
         connect(a, b)
@@ -231,6 +255,7 @@ def test_a_peer_without_reads() -> None:
         assert statuses(completions(a, 1, b)) == [Status.LOC_QP_OP_ERR]
 
 
+@pytest.mark.soft("how an overrun queue answers to poll_cq is the device's affair")
 def test_completion_queue_overrun() -> None:
     """Completions that find no room are lost, the queue says so, and the queue pair is in error."""
     with End(cqe=4, max_send_wr=16) as a, End() as b:
@@ -267,10 +292,8 @@ def test_the_other_queue_pairs_go_on() -> None:
         for _ in range(5):
             pair = QP(a.pd, a.cq), QP(b.pd, b.cq)
             for qp in pair:
-                qp.ready(access=ALL)
-            ours, theirs = stream_pair()
-            give(pair[0], ours, initiator=True)
-            give(pair[1], theirs, initiator=False)
+                ready(qp)
+            connect_pair(*pair)
             ends.append(pair)
         for round_ in range(5):
             for i, (sender, receiver) in enumerate(ends):
@@ -286,6 +309,7 @@ def test_the_other_queue_pairs_go_on() -> None:
             assert receiver.state == State.ERR
 
 
+@pytest.mark.soft("RTR and RTS without a peer")
 def test_posting_in_each_state() -> None:
     with End() as a:
         a.qp.modify(State.RESET)
@@ -314,12 +338,12 @@ def test_posting_in_each_state() -> None:
 
 CHILD = """
 import socket, struct, sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {paths!r}
 import verbs_ends
 from verbs_ends import *
 from rmemcached.verbs import *
 verbs_ends.FABRIC = {fabric!r}
-end = End(64 << 20)
+end = End({size})
 give(end.qp, socket.socket(fileno=int(sys.argv[1])), initiator=True, crc=sys.argv[2] == "True")
 end.qp.post_recv((1, [end.mr.sge(0, 16)]))
 end.qp.post_send(SendWR(Opcode.SEND, [end.mr.sge(0, 8)]))
@@ -332,12 +356,13 @@ while True:
 
 
 @pytest.mark.parametrize("crc", [False, True])
-@pytest.mark.parametrize("opcode", [Opcode.RDMA_READ, Opcode.RDMA_WRITE])
+@pytest.mark.parametrize("opcode", [pytest.param(Opcode.RDMA_READ, marks=pytest.mark.soft(ENDLESS)), Opcode.RDMA_WRITE])
 def test_peer_process_is_killed_in_the_middle_of_a_transfer(opcode: Opcode, crc: bool, fabric: str) -> None:
     # Over memory that is not shared, so that both sides are in the middle of something.
-    with End(64 << 20, max_send_wr=512) as end:
+    size = (64 << 20) // min(PACE, 4)
+    with End(size, max_send_wr=512) as end:
         sock, theirs = stream_pair()
-        script = CHILD.format(tests=str(Path(__file__).parent), fabric=fabric.split()[0])
+        script = CHILD.format(paths=PATHS, fabric=fabric.split()[0], size=size)
         child = subprocess.Popen(
             [sys.executable, "-P", "-c", script, str(theirs.fileno()), str(crc)],
             cwd=Path(__file__).parent.parent.parent,
@@ -352,8 +377,8 @@ def test_peer_process_is_killed_in_the_middle_of_a_transfer(opcode: Opcode, crc:
             addr, rkey = struct.unpack(">QI4x", end.buffer[8:24])
             wr = SendWR(opcode, [end.mr.sge(64)], wr_id=9, remote_addr=addr + 64, rkey=rkey)
             end.qp.post_send(*[wr] * 100)
-            moved = "rx_bytes" if opcode == Opcode.RDMA_READ else "tx_bytes"
-            until(lambda: end.qp.counters()[moved] > 80 << 20, end)
+            # The second is under way.
+            until(lambda: end.done, end)
             os.kill(child.pid, signal.SIGKILL)
             until(lambda: end.qp.state == State.ERR, end)
             found = completions(end, 101)

@@ -9,7 +9,8 @@ import threading
 import time
 
 import pytest
-from verbs_ends import ALL, End, Peer, completions, connect, connected, fpdu, raw_initiator, send, until
+from transport import rounds
+from verbs_ends import End, Peer, completions, connect, connected, fpdu, raw_initiator, ready, send, streams, until
 
 from rmemcached.verbs import CQ, QP, CompChannel, Opcode, SendFlag, SendWR, State, Status
 
@@ -96,7 +97,10 @@ def test_solicited_only() -> None:
         completions(b, 1, a)
         assert event(b) is b.cq
         b.cq.arm(solicited_only=True)
-        a.qp.close()
+        if streams():
+            a.qp.close()
+        else:
+            b.qp.modify(State.ERR)
         until(lambda: b.qp.state == State.ERR, b)
         assert event(b) is b.cq
 
@@ -119,14 +123,16 @@ def test_several_queues_on_one_channel_take_turns() -> None:
         others = [CQ(b.context, 16, b.channel) for _ in range(3)]
         qps = [QP(b.pd, cq) for cq in others]
         for qp, cq in zip(qps, others, strict=True):
-            qp.ready()
+            ready(qp, 0)
             for _ in range(2):
                 cq.arm()
                 qp.modify(State.ERR)
                 qp.post_send(SendWR())
         assert readable(b)
         found = [event(b) for _ in range(6)]
-        assert found == others * 2
+        assert sorted(found, key=others.index) == sorted(others * 2, key=others.index)  # type: ignore[arg-type]
+        if streams():
+            assert found == others * 2
         assert event(b) is None and not readable(b)
         # A queue that goes away takes its events along.
         others[1].arm()
@@ -143,9 +149,9 @@ def test_send_and_receive_queues_on_different_channels() -> None:
         send_cq, recv_cq = (CQ(a.context, 64, channel) for channel in channels)
         a.qp.close()
         b.qp.modify(State.RESET)
-        b.qp.ready(access=ALL)
+        ready(b.qp)
         a.qp = QP(a.pd, send_cq, recv_cq)
-        a.qp.ready(access=ALL)
+        ready(a.qp)
         connect(a, b)
         # The stream may be served through either channel; an event appears on the right one.
         for channel in channels:
@@ -165,13 +171,13 @@ def test_send_and_receive_queues_on_different_channels() -> None:
         a.qp.close()
 
 
-def serve(end: End, rounds: int, pause: random.Random, blocking: bool) -> None:
+def serve(end: End, count: int, pause: random.Random, blocking: bool) -> None:
     """Answers each message, by the usual arm, poll, wait."""
     assert end.channel is not None
     poller = select.epoll()
     poller.register(end.channel, select.EPOLLIN)
     answered = 0
-    while answered < rounds:
+    while answered < count:
         found = end.cq.poll()
         if not found:
             end.cq.arm()
@@ -180,7 +186,7 @@ def serve(end: End, rounds: int, pause: random.Random, blocking: bool) -> None:
             if blocking:
                 assert end.channel.get_event() is end.cq
             else:
-                assert poller.poll(20), f"no wake-up after {answered} of {rounds}"
+                assert poller.poll(20), f"no wake-up after {answered} of {count}"
                 end.channel.get_event()
             continue
         for wc in found:
@@ -195,7 +201,7 @@ def serve(end: End, rounds: int, pause: random.Random, blocking: bool) -> None:
     poller.close()
 
 
-def ping_pong(blocking: bool, rounds: int, window: int) -> None:
+def ping_pong(blocking: bool, count: int, window: int) -> None:
     a, b = connected(max_send_wr=64)
     with a, b:
         assert a.channel is not None and b.channel is not None
@@ -203,7 +209,7 @@ def ping_pong(blocking: bool, rounds: int, window: int) -> None:
             os.set_blocking(end.channel.fileno(), blocking)  # type: ignore[union-attr]
             end.qp.post_recv(*((i, [end.mr.sge(i * 64, 64)]) for i in range(16)))
         threads = [
-            threading.Thread(target=serve, args=(end, rounds, random.Random(i), blocking))
+            threading.Thread(target=serve, args=(end, count, random.Random(i), blocking))
             for i, end in enumerate((a, b))
         ]
         for thread in threads:
@@ -217,13 +223,13 @@ def ping_pong(blocking: bool, rounds: int, window: int) -> None:
 
 
 def test_no_wake_up_is_lost_with_an_outer_epoll() -> None:
-    ping_pong(blocking=False, rounds=2000, window=1)
-    ping_pong(blocking=False, rounds=2000, window=5)
+    ping_pong(blocking=False, count=rounds(2000), window=1)
+    ping_pong(blocking=False, count=rounds(2000), window=5)
 
 
 def test_no_wake_up_is_lost_when_blocking() -> None:
-    ping_pong(blocking=True, rounds=2000, window=1)
-    ping_pong(blocking=True, rounds=2000, window=5)
+    ping_pong(blocking=True, count=rounds(2000), window=1)
+    ping_pong(blocking=True, count=rounds(2000), window=5)
 
 
 def test_two_threads_on_one_channel() -> None:
@@ -231,18 +237,18 @@ def test_two_threads_on_one_channel() -> None:
     a, b = connected()
     with a, b:
         assert b.channel is not None
-        rounds = 2000
+        count = rounds(2000)
         seen = threading.Semaphore(0)
         b.qp.post_recv(*((i, []) for i in range(32)))
 
         def wait() -> None:
-            for _ in range(rounds):
+            for _ in range(count):
                 assert b.channel is not None and b.channel.get_event() is b.cq
                 seen.release()
 
         waiter = threading.Thread(target=wait)
         waiter.start()
-        for i in range(rounds):
+        for i in range(count):
             b.cq.arm()
             a.qp.post_send(SendWR(flags=0))
             deadline = time.monotonic() + 20
@@ -280,6 +286,7 @@ def test_idle_streams_do_not_spin() -> None:
         quiet(b)
 
 
+@pytest.mark.soft("InfiniBand has no word for the end of a queue pair")
 def test_a_closed_peer_does_not_spin() -> None:
     a, b = connected()
     with a, b:

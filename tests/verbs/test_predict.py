@@ -213,3 +213,44 @@ def test_a_region_that_goes_away_while_responses_come() -> None:
         assert statuses(completions(end, 2)) == [Status.SUCCESS, Status.LOC_PROT_ERR]
         assert end.buffer[:8000] == data
         peer.close()
+
+
+def test_reads_into_one_sink() -> None:
+    """What was taken for a response and is none must still be there when its turn comes."""
+    with End(SIZE) as end:
+        peer, _ = raw_responder(end, crc=False)
+        places = reads(end, peer, [[(0, 20000)]] * 4)
+        end.qp.post_recv(*((100 + n, [end.mr.sge(100000 + 100 * n, 100)]) for n in range(4)))
+        datas = [os.urandom(20000) for _ in places]
+        stream = b""
+        for n, ((to, _), data) in enumerate(zip(places, datas, strict=True)):
+            for segment in segmented(2, end.mr.rkey, to, data, [1000]):
+                stream += fpdu(segment, False)
+            stream += fpdu(send(b"between %d" % n, msn=n + 1), False)
+        deliver(peer, end, stream, [])
+        found = completions(end, 8)
+        assert [(wc.wr_id, wc.status) for wc in found] == [
+            (wr_id, Status.SUCCESS) for n in range(4) for wr_id in (n, 100 + n)
+        ]
+        assert end.buffer[:20000] == datas[-1]
+        assert [end.buffer[100000 + 100 * n :][:9] for n in range(4)] == [b"between %d" % n for n in range(4)]
+        peer.close()
+
+
+@pytest.mark.parametrize("size", [598, 1999, 4000])
+def test_short_messages_fill_the_buffer(size: int) -> None:
+    """Behind short responses the buffer takes as much as it has room for, and no octet more."""
+    with End(SIZE, max_recv_wr=256) as end:
+        peer, _ = raw_responder(end, crc=False)
+        msn = 1
+        for _ in range(8):
+            places = reads(end, peer, [[(size * n, size)] for n in range(16)])
+            datas = [os.urandom(size) for _ in places]
+            end.qp.post_recv(*((100, [end.mr.sge(100000, 20000)]) for n in range(60)))
+            segments = [tagged(2, end.mr.rkey, to, data) for (to, _), data in zip(places, datas, strict=True)]
+            segments += [send(datas[0], msn=msn + n) for n in range(60)]
+            msn += 60
+            deliver(peer, end, b"".join(fpdu(segment, False) for segment in segments), [])
+            assert statuses(completions(end, 76)) == [Status.SUCCESS] * 76
+            assert end.buffer[: 16 * size] == b"".join(datas)
+        peer.close()

@@ -7,7 +7,8 @@ import select
 import threading
 
 import pytest
-from verbs_ends import ALL, End, completions, connect, connected, device, statuses, until
+from transport import rounds
+from verbs_ends import ALL, End, completions, connect, connected, device, faults, ready, statuses, streams, until
 
 from rmemcached.verbs import (
     CQ,
@@ -56,7 +57,7 @@ class SharedEnd(End):
 
     def another(self) -> QP:
         qp = QP(self.pd, self.cq, srq=self.srq)
-        qp.ready(access=ALL)
+        ready(qp)
         return qp
 
 
@@ -78,9 +79,10 @@ def test_receives_are_shared() -> None:
             assert (wc.wr_id, wc.status, wc.byte_len, wc.qp_num) == expected[-1]
             assert b.buffer[i * 100 : i * 100 + 70] == bytes([i + 65]) * 70
         # None left: as without a receive posted.
-        a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, 7)]))
-        until(lambda: first.state == State.ERR, a, b)
-        assert other.state == State.RTS
+        if streams():
+            a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, 7)]))
+            until(lambda: first.state == State.ERR, a, b)
+            assert other.state == State.RTS
         b.srq.post_recv((9, [b.mr.sge(0, 100)]))
         c.qp.post_send(SendWR(Opcode.SEND, [c.mr.sge(0, 7)]))
         (wc,) = completions(b, 1, c)
@@ -99,7 +101,7 @@ def test_a_message_in_several_segments_takes_one_receive() -> None:
         # Too long for the receive it finds: that receive says so.
         a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, 11)]))
         (wc,) = completions(b, 1, a)
-        assert (wc.wr_id, wc.status) == (2, Status.LOC_LEN_ERR)
+        assert wc.wr_id == 2 and wc.status in faults(Status.LOC_LEN_ERR)
 
 
 def test_limit_event() -> None:
@@ -107,7 +109,8 @@ def test_limit_event() -> None:
         connect(a, b)
         b.srq.post_recv(*((i, []) for i in range(8)))
         b.srq.modify(srq_limit=6)
-        assert b.srq.query() == {"max_wr": 64, "max_sge": 4, "srq_limit": 6}
+        found = b.srq.query()
+        assert found["max_wr"] >= 64 and found["max_sge"] >= 4 and found["srq_limit"] == 6
         for i in range(2):
             a.qp.post_send(SendWR())
             completions(b, 1, a)
@@ -121,8 +124,9 @@ def test_limit_event() -> None:
         completions(b, 1, a)
         assert events(b) == []
         # Armed too late is not too late.
-        b.srq.modify(srq_limit=5)
-        assert events(b) == [(EventType.SRQ_LIMIT_REACHED, b.srq)]
+        if streams():
+            b.srq.modify(srq_limit=5)
+            assert events(b) == [(EventType.SRQ_LIMIT_REACHED, b.srq)]
         b.srq.modify(srq_limit=2)
         b.srq.modify(srq_limit=0)
         for _ in range(4):
@@ -131,6 +135,7 @@ def test_limit_event() -> None:
         assert events(b) == []
 
 
+@pytest.mark.soft("a device's queues may be longer than was asked for")
 def test_srq_limits_and_resizing() -> None:
     with SharedEnd(max_wr=4, max_sge=2) as b:
         sge = b.mr.sge(0, 10)
@@ -177,6 +182,7 @@ def test_srq_and_its_queue_pairs() -> None:
                 gone()
 
 
+@pytest.mark.soft("Soft-RoCE does not say QP_LAST_WQE_REACHED")
 def test_the_shared_receives_survive_a_queue_pair() -> None:
     with SharedEnd() as b:
         b.srq.post_recv(*((i, [b.mr.sge(0, 10)]) for i in range(3)))
@@ -193,6 +199,7 @@ def test_the_shared_receives_survive_a_queue_pair() -> None:
                 assert b.cq.poll() == []
 
 
+@pytest.mark.soft("stops in the middle of a message")
 def test_an_open_message_is_flushed_from_the_shared_queue() -> None:
     """The receive that a half-received message had taken comes back in error; the others stay."""
     with End(8 << 20) as a, SharedEnd(8 << 20) as b:
@@ -207,6 +214,7 @@ def test_an_open_message_is_flushed_from_the_shared_queue() -> None:
         assert events(b) == [(EventType.QP_FATAL, b.qp), (EventType.QP_LAST_WQE_REACHED, b.qp)]
 
 
+@pytest.mark.soft("Soft-RoCE makes none of these events")
 def test_events_of_errors() -> None:
     """Who broke the rule, and how: the side that found out gets the event when no completion can tell."""
     remote = {"remote_addr": 64, "rkey": 1234}
@@ -247,6 +255,7 @@ def test_event_of_an_overrun_queue() -> None:
         assert events(a) == [(EventType.CQ_ERR, a.cq)]
 
 
+@pytest.mark.soft("RTR and RTS without a peer")
 def test_communication_established() -> None:
     """The responder is still in RTR when the first message comes."""
     with End() as a, End() as b:
@@ -264,6 +273,7 @@ def test_communication_established() -> None:
         completions(a, 1, b)
 
 
+@pytest.mark.soft("a device that works by itself has drained it by then")
 def test_drained_send_queue() -> None:
     a, b = connected()
     with a, b:
@@ -289,6 +299,7 @@ def test_drained_send_queue() -> None:
         assert events(a) == []
 
 
+@pytest.mark.soft("Soft-RoCE does not say QP_LAST_WQE_REACHED")
 def test_waiting_for_an_event() -> None:
     with End() as a:
         found = []
@@ -314,6 +325,7 @@ def test_event_texts() -> None:
     assert event_text(31) == "unknown"
 
 
+@pytest.mark.soft("Soft-RoCE keeps the completions of a queue pair that was reset")
 def test_resizing_a_completion_queue() -> None:
     a, b = connected(cqe=8)
     with a, b:
@@ -322,7 +334,7 @@ def test_resizing_a_completion_queue() -> None:
             b.qp.modify(State.ERR)
             b.qp.modify(State.RESET) if i < 2 else None
             if i < 2:
-                b.qp.ready()
+                ready(b.qp, 0)
         with pytest.raises(VerbsError) as caught:
             b.cq.resize(4)
         assert caught.value.errno == 22
@@ -340,7 +352,7 @@ def test_resizing_a_completion_queue() -> None:
 def test_resizing_while_in_use() -> None:
     a, b = connected(cqe=64)
     with a, b:
-        rounds = 3000
+        count = rounds(3000)
         stop = threading.Event()
 
         def resize() -> None:
@@ -353,13 +365,15 @@ def test_resizing_while_in_use() -> None:
         thread = threading.Thread(target=resize)
         thread.start()
         b.qp.post_recv(*((i, []) for i in range(32)))
-        for i in range(rounds):
-            a.qp.post_send(SendWR(wr_id=i))
-            (wc,) = completions(b, 1, a)
-            b.qp.post_recv((wc.wr_id, []))
-            assert completions(a, 1, b)[0].wr_id == i
-        stop.set()
-        thread.join()
+        try:
+            for i in range(count):
+                a.qp.post_send(SendWR(wr_id=i))
+                (wc,) = completions(b, 1, a)
+                b.qp.post_recv((wc.wr_id, []))
+                assert completions(a, 1, b)[0].wr_id == i
+        finally:
+            stop.set()
+            thread.join()
 
 
 def test_the_partition_key() -> None:
@@ -370,6 +384,7 @@ def test_the_partition_key() -> None:
                 context.query_pkey(port, index)
 
 
+@pytest.mark.soft("RTR and RTS without a peer")
 def test_attribute_values_are_checked() -> None:
     init = {"pkey_index": 0, "port_num": 1, "qp_access_flags": 0}
     rtr = {
@@ -399,6 +414,7 @@ def test_attribute_values_are_checked() -> None:
             assert asked[name] == {**init, **rtr, **rts}[name]
 
 
+@pytest.mark.soft("libibverbs has no regions over memory of its own")
 def test_memory_of_the_provider() -> None:
     with End() as a, End() as b:
         connect(a, b)

@@ -7,6 +7,7 @@ import random
 import select
 import socket
 import struct
+import time
 
 import pytest
 from verbs_ends import (
@@ -40,6 +41,7 @@ from rmemcached.verbs import (
     SendWR,
     State,
     Status,
+    StreamState,
     VerbsError,
     parse_request,
     reject,
@@ -272,7 +274,9 @@ def test_request_parser() -> None:
         (mpa_frame(REQUEST, 0x00, 2), False, mpa_frame(REPLY, 0x00, 2), False),
         (mpa_frame(REQUEST, 0x10, 2, (16, 16)), False, mpa_frame(REPLY, 0x10, 2, (8, 8)), False),
         (mpa_frame(REQUEST, 0x10, 2, (3, 2)), False, mpa_frame(REPLY, 0x10, 2, (8, 3)), False),
-        (mpa_frame(REQUEST, 0x10, 2, (0x3FFF, 0x3FFF)), False, mpa_frame(REPLY, 0x10, 2, (8, 8)), False),
+        # who wants no negotiation of a depth gets none
+        (mpa_frame(REQUEST, 0x10, 2, (0x3FFF, 0x3FFF)), False, mpa_frame(REPLY, 0x10, 2, (0x3FFF, 0x3FFF)), False),
+        (mpa_frame(REQUEST, 0x10, 2, (0x3FFF, 5)), False, mpa_frame(REPLY, 0x10, 2, (8, 0x3FFF)), False),
         # peer to peer: the kind of ready-to-receive frame is ours to choose
         (mpa_frame(REQUEST, 0x10, 2, (0xC010, 0xC010)), False, mpa_frame(REPLY, 0x10, 2, (0x8008, 0x8008)), False),
         (mpa_frame(REQUEST, 0x10, 2, (0x8010, 0x4010)), False, mpa_frame(REPLY, 0x10, 2, (0x8008, 0x4008)), False),
@@ -331,6 +335,10 @@ def test_reject(words: tuple[int, int] | None) -> None:
     ours, theirs = tcp_pair()
     reject(theirs, request)
     assert ours.recv(100) == mpa_frame(REPLY, 0x70 if words else 0x60, 2 if words else 1, words)
+    reject(theirs, request, b"why")
+    assert ours.recv(100) == mpa_frame(REPLY, 0x70 if words else 0x60, 2 if words else 1, words, b"why")
+    with pytest.raises(VerbsError):
+        reject(theirs, request, bytes(509))
     # A request with markers is refused too, politely.
     reject(theirs, mpa_frame(REQUEST, 0x80, 1))
     assert ours.recv(100) == mpa_frame(REPLY, 0x20, 1)
@@ -380,6 +388,77 @@ def test_reply_in_pieces() -> None:
         end.qp.post_send(SendWR())
         assert peer.recv_fpdu() == fpdu(send(b""))
         peer.close()
+
+
+@pytest.mark.parametrize("crc", [True, False])
+@pytest.mark.parametrize("pause", [0, 30])
+@pytest.mark.parametrize("channel", [True, False])
+def test_peer_to_peer(channel: bool, pause: int, crc: bool) -> None:
+    """The ready-to-receive frame is the first one, after the pause; the responder may send from then on."""
+    with End(channel=channel) as end:
+        ours, theirs = tcp_pair()
+        end.qp.post_recv((1, [end.mr.sge(0, 8)]))
+        end.qp.connect(ours, crc=crc, ird=8, ord=4, peer_to_peer=True, pause=pause)
+        end.qp.post_send(SendWR(Opcode.SEND, [], wr_id=2))
+        assert read_request(theirs) == mpa_frame(REQUEST, 0x50 if crc else 0x10, 2, (0x8008, 0x8004))
+        peer = Peer(theirs, end, crc)
+        begin = time.monotonic()
+        peer.raw(mpa_frame(REPLY, 0x50 if crc else 0x10, 2, (0x8004, 0x8008), b"welcome"))
+        if channel:
+            # The descriptor wakes a program up that waits for it, for the reply and for the end of the pause.
+            assert end.channel is not None
+            os.set_blocking(end.channel.fileno(), False)
+            while not select.select([theirs], [], [], 0)[0]:
+                assert select.select([end.channel], [], [], 5)[0]
+                end.channel.get_event()
+        assert peer.recv(20)[:-4].hex() == RTR_WRITE[:-8]
+        assert time.monotonic() - begin >= pause / 1000
+        assert peer.recv_fpdu()[2:4] == b"\x41\x43"
+        peer.send(send(b"first"))
+        assert {wc.wr_id for wc in completions(end, 2)} == {1, 2}
+        assert end.qp.stream() == {
+            "state": StreamState.OPEN,
+            "crc": crc,
+            "ird": 8,
+            "ord": 4,
+            "peer_ird": 4,
+            "peer_ord": 8,
+            "private_data": b"welcome",
+        }
+        peer.close()
+
+
+def test_peer_to_peer_without_a_common_frame() -> None:
+    with End() as end:
+        ours, theirs = tcp_pair()
+        end.qp.connect(ours, peer_to_peer=True)
+        read_request(theirs)
+        peer = Peer(theirs, end, crc=False)
+        peer.raw(mpa_frame(REPLY, 0x10, 2, (0xC010, 0x4010)))
+        assert peer.recv_terminate() == (2, 0, 7)
+        assert end.qp.state == State.ERR
+        peer.close()
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_the_end_of_a_stream_that_pauses(how: str) -> None:
+    with End() as end:
+        ours, theirs = tcp_pair()
+        end.qp.post_recv((1, []))
+        end.qp.connect(ours, pause=60000)
+        read_request(theirs)
+        peer = Peer(theirs, end, crc=False)
+        peer.raw(mpa_frame(REPLY, 0x10, 2, (16, 16)))
+        until(lambda: end.qp.stream()["state"] == StreamState.OPEN, end)
+        if how == "close":
+            peer.close()
+            assert statuses(completions(end, 1)) == [Status.WR_FLUSH_ERR]
+            assert end.qp.stream()["state"] == StreamState.CLOSED
+        else:
+            end.qp.modify(State.RESET)
+            assert end.qp.stream()["state"] == StreamState.NONE
+            assert end.qp.stream()["private_data"] == b""
+            peer.close()
 
 
 def test_start_up_times_out_after_ten_seconds() -> None:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import select
 import socket
 import struct
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self
 
-from rmemcached.verbs import CQ, MR, PD, QP, WC, Access, CompChannel, Context, Status, parse_request
+from transport import RDMA
+
+from rmemcached.verbs import CQ, MR, PD, QP, WC, Access, CompChannel, Context, Status, devices, parse_request
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+# where another process finds this module and what it needs
+PATHS = [str(folder) for folder in (Path(__file__).parent, Path(__file__).parent.parent / "shared")]
 PATIENCE = 20.0
-FABRICS = ("soft_iw", "soft_shm", "soft_shm shared")
+FABRICS = ("verbs",) if RDMA == "verbs" else ("soft_iw", "soft_shm", "soft_shm shared")
 FABRIC = FABRICS[0]  # set by the fixture `fabric`
 
 
@@ -39,7 +45,8 @@ def read_request(sock: socket.socket) -> bytes:
 
 
 def device() -> str:
-    return FABRIC.split()[0] + "0"
+    """The device of the fabric: "verbs" is libibverbs' first."""
+    return devices("system")[0] if FABRIC == "verbs" else FABRIC.split()[0] + "0"
 
 
 class Memory:
@@ -69,11 +76,32 @@ class Memory:
     __hash__ = None  # type: ignore[assignment]
 
 
+def streams() -> bool:
+    """Whether there is a stream whose end the peer sees, and which does not move but when an end is polled.
+
+    Devices of libibverbs work by themselves, and RC has no word for the end of a queue pair.
+    """
+    return FABRIC != "verbs"
+
+
+def faults(status: Status) -> set[Status]:
+    """What a request in error may say: `status`, or what Soft-RoCE says of most faults of one's own memory."""
+    return {status} if streams() else {status, Status.LOC_QP_OP_ERR}
+
+
+def ready(qp: QP, access: int = ALL, *, ird: int = 16, ord: int = 16) -> None:
+    """As far as a queue pair can go alone: to RTS where it gets a stream later, to INIT where it gets a peer."""
+    if FABRIC == "verbs":
+        qp.open(access)
+    else:
+        qp.ready(access=access, ird=ird, ord=ord)
+
+
 class End:
-    """A context with a PD, a channel, a CQ, a queue pair in RTS and a registered buffer."""
+    """A context with a PD, a channel, a CQ, a queue pair that is ready and a registered buffer."""
 
     def __init__(self, size: int = 1 << 16, access: int = ALL, channel: bool = True, **qp: Any) -> None:
-        ird, ord_ = qp.pop("ird", 16), qp.pop("ord", 16)
+        self.limits = {"ird": qp.pop("ird", 16), "ord": qp.pop("ord", 16)}
         qp_access = qp.pop("qp_access", ALL)
         cqe = qp.pop("cqe", 512)
         self.context = Context(device())
@@ -81,7 +109,7 @@ class End:
         self.channel = CompChannel(self.context) if channel else None
         self.cq = CQ(self.context, cqe, self.channel)
         self.qp = QP(self.pd, self.cq, **qp)
-        self.qp.ready(access=qp_access, ird=ird, ord=ord_)
+        ready(self.qp, qp_access, **self.limits)
         self.buffer: Any
         if "shared" in FABRIC:
             self.mr = MR.alloc(self.pd, size, access)
@@ -129,20 +157,46 @@ def statuses(found: list[WC]) -> list[Status]:
 def connect(
     a: End, b: End, *, crc: bool = False, responder_crc: bool = False, ird: int = 16, ord: int = 16, mss: int = 0
 ) -> None:
-    """Gives two ends one stream; a is the initiator. mss: TCP segment size to force, for small FPDUs."""
+    """Connects two ends; a is the initiator of a stream. mss: TCP segment size to force, for small FPDUs."""
+    if FABRIC == "verbs":
+        for end, peer in ((a, b), (b, a)):
+            answered, asked = min(ird, end.limits["ird"]), min(ord, end.limits["ord"])
+            end.qp.join(peer.qp.address, ird=answered, ord=min(asked, ird, peer.limits["ird"]))
+        return
     ours, theirs = tcp_pair_mss(mss) if mss else stream_pair()
     give(a.qp, ours, initiator=True, crc=crc, ird=ird, ord=ord)
     give(b.qp, theirs, initiator=False, crc=responder_crc, ird=ird, ord=ord)
 
 
+def connect_pair(a: QP, b: QP) -> None:
+    """The same for two queue pairs that are ready."""
+    if FABRIC == "verbs":
+        a.join(b.address)
+        b.join(a.address)
+        return
+    ours, theirs = stream_pair()
+    give(a, ours, initiator=True)
+    give(b, theirs, initiator=False)
+
+
 def stream_pair() -> tuple[socket.socket, socket.socket]:
     """Two connected sockets of the kind that the fabric takes."""
-    return tcp_pair() if FABRICS[0] == FABRIC else socket.socketpair()
+    return tcp_pair() if FABRIC == "soft_iw" else socket.socketpair()
 
 
 def give(qp: QP, sock: socket.socket, *, initiator: bool, crc: bool = False, ird: int = 16, ord: int = 16) -> None:
-    """Makes the socket the queue pair's stream; the initiator is to be called first."""
-    if sock.family == socket.AF_UNIX:
+    """Makes the socket the queue pair's stream; the initiator is to be called first.
+
+    "verbs": waits for the peer, which must be another process, and exchanges addresses over the socket.
+    """
+    if FABRIC == "verbs":
+        line = json.dumps({**qp.address, "gid": qp.address["gid"].hex()}) + "\n"
+        with sock, sock.makefile("rw") as file:
+            file.write(line)
+            file.flush()
+            peer = json.loads(file.readline())
+        qp.join({**peer, "gid": bytes.fromhex(peer["gid"])}, ird=ird, ord=ord)
+    elif sock.family == socket.AF_UNIX:
         qp.attach(sock, ird=ird, ord=ord)
     elif initiator:
         qp.connect(sock, crc=crc, ird=ird, ord=ord)

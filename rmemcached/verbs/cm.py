@@ -1,0 +1,205 @@
+"""Connections of soft_iw as rdma_cm makes them: one side listens on a TCP port, the other one connects to it.
+
+    with Listener(("127.0.0.1", 7174)) as listener:
+        request = listener.get_request()
+        request.accept(qp, private_data=b"welcome")
+
+    reply = connect(qp, ("127.0.0.1", 7174), private_data=b"hello")
+
+The other end may be anything that speaks iWARP: for rdma_cm on siw, or on an iWARP NIC, the port is its port, and
+private data is what its programs give to rdma_connect and rdma_accept. The queue pair is in RTS, receives may be
+posted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from rmemcached.verbs.objects import QP, State, StreamState, VerbsError, parse_request, reject
+
+START_SECONDS = 10.0  # until a start-up must be over, on both sides
+PENDING_MAX = 1024  # connections whose request has not come yet; the oldest makes way
+REQUEST_MAX = 20 + 512  # octets of the longest request
+
+
+class Refused(ConnectionRefusedError):
+    """The other side has answered with a reject."""
+
+    private_data: bytes
+    """What it gave as the reason."""
+
+
+class Request:
+    """A connection that somebody asks for. Whoever has it accepts or rejects it, or closes it."""
+
+    def __init__(self, sock: socket.socket, frame: bytes, parsed: dict[str, Any]) -> None:
+        self._sock = sock
+        self._frame = frame
+        self.peer = sock.getpeername()
+        self.private_data: bytes = parsed["private_data"]
+        self.revision: int = parsed["revision"]
+        self.crc: bool = parsed["crc"]
+        self.peer_to_peer: bool = parsed["peer_to_peer"]
+        self.ird: int | None = parsed["ird"] if parsed["enhanced"] else None
+        self.ord: int | None = parsed["ord"] if parsed["enhanced"] else None
+
+    def accept(
+        self, qp: QP, *, private_data: bytes = b"", crc: bool = False, ird: int = 16, ord: int = 16
+    ) -> dict[str, Any]:
+        """Makes the connection the stream of `qp`; gives what QP.stream() does. VerbsError: it is still here."""
+        qp.accept(self._sock, self._frame, crc=crc, ird=ird, ord=ord, private_data=private_data)
+        return qp.stream()
+
+    def reject(self, private_data: bytes = b"") -> None:
+        with contextlib.suppress(VerbsError):
+            reject(self._sock, self._frame, private_data)
+        self.close()
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class Listener:
+    """A TCP port on which connections can be asked for. For one thread at a time."""
+
+    def __init__(self, address: tuple[str, int], backlog: int = 128) -> None:
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._listener = socket.create_server(address, family=family, backlog=backlog)
+        self._listener.setblocking(False)
+        self._epoll = select.epoll()
+        self._epoll.register(self._listener, select.EPOLLIN)
+        self._pending: dict[int, tuple[socket.socket, float, bytearray]] = {}
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when get_request has something to do."""
+        return self._epoll.fileno()
+
+    def get_request(self, timeout: float | None = None) -> Request | None:
+        """The next request. None: there was none for so many seconds.
+
+        Whatever does not ask as MPA wants it within 10 s is closed; who asks for markers gets a reject.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            now = time.monotonic()
+            while self._pending and (oldest := next(iter(self._pending.values())))[1] <= now:
+                self._drop(oldest[0])
+            ends = [end for end in (deadline, oldest_end(self._pending)) if end is not None]
+            wait = max(0.0, min(ends) - now) if ends else None
+            events = self._epoll.poll(wait, maxevents=1)
+            for fd, _ in events:
+                if fd == self._listener.fileno():
+                    self._take()
+                elif (request := self._read(fd)) is not None:
+                    return request
+            if not events and deadline is not None and time.monotonic() >= deadline:
+                return None
+
+    def close(self) -> None:
+        for sock, _, _ in list(self._pending.values()):
+            self._drop(sock)
+        self._epoll.close()
+        self._listener.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:  # gone again, or no descriptor left
+            return
+        sock.setblocking(False)
+        if len(self._pending) >= PENDING_MAX:
+            self._drop(next(iter(self._pending.values()))[0])
+        self._pending[sock.fileno()] = sock, time.monotonic() + START_SECONDS, bytearray()
+        self._epoll.register(sock, select.EPOLLIN)
+
+    def _read(self, fd: int) -> Request | None:
+        sock, _, frame = self._pending[fd]
+        try:
+            # One more than a request can have shows what must not be behind it.
+            data = sock.recv(REQUEST_MAX + 1 - len(frame))
+            frame += data
+            parsed = parse_request(bytes(frame))
+        except BlockingIOError:
+            return None
+        except VerbsError:
+            with contextlib.suppress(VerbsError):
+                reject(sock, bytes(frame))
+            self._drop(sock)
+            return None
+        except OSError:
+            self._drop(sock)
+            return None
+        if parsed is not None and parsed["consumed"] == len(frame):
+            del self._pending[fd]
+            self._epoll.unregister(sock)
+            return Request(sock, bytes(frame), parsed)
+        if parsed is not None or not data:
+            self._drop(sock)
+        return None
+
+    def _drop(self, sock: socket.socket) -> None:
+        del self._pending[sock.fileno()]
+        sock.close()
+
+
+def oldest_end(pending: dict[int, tuple[socket.socket, float, bytearray]]) -> float | None:
+    return next((end for _, end, _ in pending.values()), None)
+
+
+def connect(
+    qp: QP,
+    address: tuple[str, int],
+    *,
+    timeout: float = START_SECONDS,
+    private_data: bytes = b"",
+    crc: bool = False,
+    ird: int = 16,
+    ord: int = 16,
+    peer_to_peer: bool = False,
+    pause: int = 0,
+) -> dict[str, Any]:
+    """Connects `qp`, and waits until it is connected; gives what QP.stream() does.
+
+    The options are those of QP.connect: a peer that knows only MPA revision 1 wants ird=0 and ord=0, siw a pause.
+    Refused: with a reject; ConnectionError: without; TimeoutError. After these the queue pair is in ERR, except when no
+    TCP connection came about.
+    """
+    deadline = time.monotonic() + timeout
+    sock = socket.create_connection(address, timeout)
+    try:
+        with sock.dup() as watched:
+            readable = select.poll()
+            readable.register(watched, select.POLLIN)
+            options: dict[str, Any] = {"crc": crc, "ird": ird, "ord": ord, "private_data": private_data}
+            qp.connect(sock, peer_to_peer=peer_to_peer, pause=pause, **options)
+            while (stream := qp.stream())["state"] == StreamState.STARTING:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    qp.modify(State.ERR)
+                    raise TimeoutError("no reply to the MPA request")
+                # Another thread that makes progress may take the reply.
+                readable.poll(min(left, 0.05) * 1000)
+                qp.send_cq.poll(0)
+    finally:
+        sock.close()
+    if stream["state"] == StreamState.REFUSED:
+        refused = Refused("the MPA request was rejected")
+        refused.private_data = stream["private_data"]
+        raise refused
+    if stream["state"] != StreamState.OPEN:
+        raise ConnectionError("no MPA reply, or not an acceptable one")
+    return stream
