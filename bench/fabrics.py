@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+"""The software RDMA devices beside what they are made of: shared memory, memcpy and TCP, as ratios of one run.
+
+Two processes, each on a core of its own, measure everything in turns, over and over: two cache lines that they write to
+each other, memcpy, a TCP connection, and the queue pairs of soft_shm0 and soft_iw0, all of them polled. A figure is the
+median of the rounds' medians. Then each device has a thousand connected queue pairs more on the same completion queue,
+which are idle: what they cost in memory (of both processes, beyond the receives that are posted), and in latency.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import mmap
+import os
+import resource
+import signal
+import socket
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rmemcached.perftest import session
+from rmemcached.perftest.bare import copy_rate, line_ping, tcp_ping, tcp_stream
+from rmemcached.perftest.ends import End
+from rmemcached.perftest.session import Control, Device, Test
+
+MEGABYTE = 1 << 20
+SMALL = 8
+IDLE_DEPTH = 16
+READS = 16
+
+# name, unit, of what, what it is compared with, kind of limit, limit
+LINES: tuple[tuple[str, str, str, str, str, float], ...] = (
+    ("soft_shm SEND 8 B, half round trip", "us", "shm send", "lines", "at most", 2.0),
+    ("soft_shm READ 8 B", "us", "shm read", "lines", "at most", 5.0),
+    ("soft_shm READ 1 MB", "MB/s", "shm read 1m", "memcpy", "at least", 0.8),
+    ("soft_iw SEND 8 B, half round trip", "us", "iw send", "tcp", "at most", 1.15),
+    ("soft_iw WRITE 1 MB", "MB/s", "iw write 1m", "tcp 1m", "at least", 0.8),
+    ("soft_iw READ 1 MB", "MB/s", "iw read 1m", "tcp 1m", "at least", 0.8),
+    ("soft_iw WRITE 1 MB, CRC", "MB/s", "iw crc write 1m", "tcp 1m", "at least", 0.6),
+    ("soft_iw READ 1 MB, CRC", "MB/s", "iw crc read 1m", "tcp 1m", "at least", 0.6),
+    ("soft_shm SEND 8 B, idle queue pairs beside", "us", "shm idle send", "shm send", "at most", 1.2),
+    ("soft_iw SEND 8 B, idle queue pairs beside", "us", "iw idle send", "iw send", "at most", 1.2),
+)
+MEMORY_LIMIT = 16.0  # KB of an idle queue pair
+NAMES = {
+    "lines": "two cache lines",
+    "memcpy": "memcpy",
+    "tcp": "TCP ping-pong",
+    "tcp 1m": "TCP stream, 1 MB",
+    "shm send": "without them",
+    "iw send": "without them",
+}
+
+
+class Side:
+    """One of the two processes: both call the same methods in the same order."""
+
+    def __init__(self, client: bool, control: socket.socket, descriptors: socket.socket, memory: mmap.mmap) -> None:
+        self.client = client
+        self.control = Control(control)
+        self.descriptors = descriptors
+        self.memory = memory
+        self.stack = contextlib.ExitStack()
+        self.tests: dict[str, Test] = {}
+        self.ends: dict[str, End] = {}
+        self.tcp = self.pair(False)
+
+    def pair(self, local: bool) -> socket.socket:
+        """This side's of two connected sockets."""
+        if not self.client:
+            _, (fd,), _, _ = socket.recv_fds(self.descriptors, 1, 1)
+            return socket.socket(fileno=fd)
+        if local:
+            ours, theirs = socket.socketpair()
+        else:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                ours = socket.create_connection(listener.getsockname())
+                theirs, _ = listener.accept()
+            ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            theirs.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with theirs:
+            socket.send_fds(self.descriptors, [b"x"], [theirs.fileno()])
+        return ours
+
+    def open(self, name: str, device: str, crc: bool = False) -> None:
+        test = Test("send", "lat", [MEGABYTE], 5, crc=crc, tx_depth=32, moderation=16, inline_size=64)
+        end = self.stack.enter_context(
+            contextlib.closing(session.open_end(self.control, test, Device(device, reads=READS)))
+        )
+        self.ends[name], self.tests[name] = end, test
+        self.connect(name, 0)
+
+    def connect(self, name: str, which: int) -> None:
+        end = self.ends[name]
+        session.connect(
+            end, self.control, self.tests[name], self.client, lambda: self.pair(end.fabric == "soft_shm"), which
+        )
+
+    def measure(self, name: str, verb: str, kind: str, size: int, iterations: int) -> float:
+        """Microseconds or MB/s at the client; 0 at the server."""
+        base = self.tests[name]
+        test = Test(verb, kind, [size], iterations, crc=base.crc, tx_depth=32, moderation=16 if kind == "lat" else 1)
+        if not self.client:
+            session.measure_as_server(self.ends[name], self.control, test)
+            return 0.0
+        row = session.measure_as_client(self.ends[name], self.control, test, size)
+        return float(row["t_typical" if kind == "lat" else "BW_average"])
+
+    def meet(self) -> None:
+        """Both sides are here."""
+        self.control.send(here=True)
+        self.control.receive("here")
+
+    def add_idle(self, name: str, count: int) -> float:
+        """Connects idle queue pairs; KB of memory for each, of both sides together for the two ends of each, halved."""
+        before = resident()
+        for _ in range(count):
+            self.connect(name, self.ends[name].add(IDLE_DEPTH, IDLE_DEPTH))
+        # Whoever is not yet introduced to its peer is after this, and those that are idle are found to be.
+        self.measure(name, "send", "lat", SMALL, 2000)
+        used = resident() - before
+        self.control.send(used=used)
+        return (used + float(self.control.receive("used"))) / 2 / count if count else 0.0
+
+
+def resident() -> float:
+    """KB of this process; memory that it shares counts in part."""
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return float(line.split()[1])
+    raise RuntimeError("the kernel does not tell the resident memory")
+
+
+def run(side: Side, rounds: int, iterations: int, idle: int) -> dict[str, Any]:
+    """All measurements. At the client: {name: figures of the rounds}, and "memory"."""
+    for name, device, crc in (
+        ("shm", "soft_shm0", False),
+        ("iw", "soft_iw0", False),
+        ("iw crc", "soft_iw0", True),
+        ("shm idle", "soft_shm0", False),
+        ("iw idle", "soft_iw0", False),
+    ):
+        side.open(name, device, crc)
+    memory = {name: side.add_idle(f"{name} idle", idle) for name in ("shm", "iw")}
+    large = max(5, iterations // 50)
+    steps: dict[str, Callable[[], float]] = {
+        "lines": lambda: statistics.median(line_ping(side.memory, 10 * iterations, side.client)) * 1e6,
+        "shm send": lambda: side.measure("shm", "send", "lat", SMALL, 10 * iterations),
+        "shm idle send": lambda: side.measure("shm idle", "send", "lat", SMALL, 10 * iterations),
+        "shm read": lambda: side.measure("shm", "read", "lat", SMALL, 10 * iterations),
+        "memcpy": lambda: statistics.median(copy_rate(MEGABYTE, large)) / session.MB,
+        "shm read 1m": lambda: side.measure("shm", "read", "bw", MEGABYTE, large),
+        "tcp": lambda: statistics.median(tcp_ping(side.tcp.fileno(), SMALL, iterations, side.client)) * 1e6,
+        "iw send": lambda: side.measure("iw", "send", "lat", SMALL, iterations),
+        "iw idle send": lambda: side.measure("iw idle", "send", "lat", SMALL, iterations),
+        "tcp 1m": lambda: tcp_stream(side.tcp.fileno(), MEGABYTE, large, side.client) / session.MB,
+        "iw write 1m": lambda: side.measure("iw", "write", "bw", MEGABYTE, large),
+        "iw read 1m": lambda: side.measure("iw", "read", "bw", MEGABYTE, large),
+        "iw crc write 1m": lambda: side.measure("iw crc", "write", "bw", MEGABYTE, large),
+        "iw crc read 1m": lambda: side.measure("iw crc", "read", "bw", MEGABYTE, large),
+    }
+    figures: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            side.meet()
+            figures[name].append(step())
+    side.meet()
+    side.stack.close()
+    return {"figures": figures, "memory": memory}
+
+
+def compare(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of the table."""
+    middle = {name: statistics.median(values) for name, values in found["figures"].items()}
+    rows = []
+    for name, unit, what, other, kind, limit in LINES:
+        # The ratio of each round's two figures, so that what disturbs a round meets both.
+        pairs = zip(found["figures"][what], found["figures"][other], strict=True)
+        ratio = statistics.median(ours / bare for ours, bare in pairs)
+        rows.append(
+            {
+                "name": name,
+                "unit": unit,
+                "value": middle[what],
+                "beside": NAMES[other],
+                "beside_value": middle[other],
+                "ratio": ratio,
+                "limit": f"{kind} {limit:g}",
+                "holds": ratio <= limit if kind == "at most" else ratio >= limit,
+            }
+        )
+    for name, fabric in (("shm", "soft_shm"), ("iw", "soft_iw")):
+        used = found["memory"][name]
+        rows.append(
+            {
+                "name": f"{fabric}, an idle queue pair",
+                "unit": "KB",
+                "value": used,
+                "beside": "",
+                "beside_value": MEMORY_LIMIT,
+                "ratio": used / MEMORY_LIMIT,
+                "limit": "at most 1",
+                "holds": used <= MEMORY_LIMIT,
+            }
+        )
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [f"{'':<44}{'':>12}        {'beside':<18}{'':>12}    ratio  limit"]
+    for row in rows:
+        lines.append(
+            f"{row['name']:<44}{row['value']:>12.3f} {row['unit']:<5}  {row['beside']:<18}{row['beside_value']:>12.3f}"
+            f" {row['ratio']:>8.2f}  {row['limit']}{'' if row['holds'] else '  (does not hold)'}"
+        )
+    return "\n".join(lines)
+
+
+def plot(rows: list[dict[str, Any]], path: str) -> None:
+    """Draws the ratios and their limits."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panel = pyplot.subplots(figsize=(8, 0.4 * len(rows) + 1))
+    places = range(len(rows))
+    panel.barh(places, [row["ratio"] for row in rows], color="#6b8fb5", label="ratio")
+    limits = [float(row["limit"].split()[-1]) for row in rows]
+    panel.plot(limits, places, "k|", markersize=14, label="limit")
+    panel.set_yticks(places, [f"{row['name']} ({row['limit'].rsplit(' ', 1)[0]})" for row in rows])
+    panel.invert_yaxis()
+    panel.legend()
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def pin(number: int) -> None:
+    """To a core of its own, where there are two."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        os.sched_setaffinity(0, {cores[number]})
+
+
+def both(rounds: int, iterations: int, idle: int) -> dict[str, Any]:
+    """Runs the two processes; what the client found."""
+    memory = mmap.mmap(-1, mmap.PAGESIZE)
+    ours, theirs = socket.socketpair()
+    our_fds, their_fds = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            ours.close()
+            our_fds.close()
+            pin(1)
+            run(Side(False, theirs, their_fds, memory), rounds, iterations, idle)
+            status = 0
+        except session.PeerError:
+            pass
+        except Exception as error:
+            Control(theirs).complain(f"{type(error).__name__}: {error}")
+        finally:
+            os._exit(status)
+    theirs.close()
+    their_fds.close()
+    mask = os.sched_getaffinity(0)
+    try:
+        pin(0)
+        return run(Side(True, ours, our_fds, memory), rounds, iterations, idle)
+    finally:
+        ours.close()
+        our_fds.close()
+        os.waitpid(child, 0)
+        os.sched_setaffinity(0, mask)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7, help="default: 7")
+    parser.add_argument("--iterations", type=int, default=10000, help="of a TCP ping-pong (default: 10000)")
+    parser.add_argument("--idle", type=int, default=1000, help="idle queue pairs (default: 1000)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there; - for stdout, without the table")
+    parser.add_argument("--plot", metavar="FILE", help="draw the ratios; the format follows the name (.svg, .png)")
+    options = parser.parse_args(arguments)
+    if options.rounds < 1 or options.iterations < 10 or options.idle < 1:
+        parser.error("--rounds and --idle are 1 at least, --iterations 10")
+    if options.plot and importlib.util.find_spec("matplotlib") is None:
+        parser.error("--plot needs matplotlib: pip install matplotlib")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * options.idle + 200
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        if hard != resource.RLIM_INFINITY and hard < wanted:
+            parser.error(f"--idle {options.idle} needs {wanted} descriptors, the limit is {hard}")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    try:
+        found = both(options.rounds, options.iterations, options.idle)
+    except (session.SessionError, session.EndError, OSError) as error:
+        print(f"fabrics.py: {error}", file=sys.stderr)
+        return 1
+    rows = compare(found)
+    text = json.dumps({"rounds": options.rounds, "results": rows, **found}, indent=2)
+    if options.plot:
+        plot(rows, options.plot)
+    if options.json == "-":
+        print(text)
+        return 0
+    if options.json:
+        Path(options.json).write_text(text + "\n")
+    print(table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
