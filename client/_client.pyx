@@ -163,10 +163,11 @@ cdef class Client:
         encoding: of str values (and of the text of other objects that are not bytes-like).
         tls_context: not supported, None only.
         transport: "verbs": RDMA on a device of the system (RMEMCACHED_RDMA_DEVICE names it, "none" forbids it),
-            "soft_iw": RDMA (iWARP in software), "tcp": a plain connection, "auto": the first of these that both
-            ends have; the logger rmemcached.client says which and why.
+            "soft_shm": shared memory with a server on this host, "soft_iw": RDMA (iWARP in software), "tcp": a plain
+            connection, "auto": the first of these that both ends have; the logger rmemcached.client says which and
+            why. Over a UNIX socket: "soft_shm" or "tcp".
         spin: microseconds for which a wait polls before it blocks, while that pays. 0: never. None: the default of the
-            transport (50 for soft_iw, 0 for tcp).
+            transport (0 for tcp, 50 for others).
 
     Values are bytes; any object with a contiguous buffer is sent from where it is, without a copy. The values of get
     are bytes objects into which the data was received.
@@ -254,7 +255,7 @@ cdef class Client:
             raise ValueError("tls_context: TLS is not supported")
         if transport not in TRANSPORTS:
             raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, not {transport!r}")
-        if transport not in ("auto", "tcp") and isinstance(self.server, str):
+        if transport not in ("auto", "soft_shm", "tcp") and isinstance(self.server, str):
             raise ValueError(f"transport {transport!r} needs a host and port, not the UNIX socket {self.server!r}")
         self._wanted = transport
         if spin is not None and not spin >= 0:
@@ -278,7 +279,7 @@ cdef class Client:
 
     @property
     def transport(self):
-        """The transport in use, "verbs", "soft_iw" or "tcp"; while there is no connection, the one asked for."""
+        """"verbs", "soft_shm", "soft_iw" or "tcp"; while there is no connection, the transport asked for."""
         return self._transport if self._stream is not None else self._wanted
 
     # --- the connection ---
@@ -642,6 +643,7 @@ cdef class Client:
         cdef const char *address
         cdef size_t length
         cdef Py_buffer *view
+        cdef uint64_t remote_address = 0
         cdef uint32_t remote_key = 0
         if isinstance(data, bytes):
             address = PyBytes_AS_STRING(data)
@@ -656,9 +658,9 @@ cdef class Client:
         s.put_number(length)
         put_bytes(s, options)
         if s.remote and length > s.inline_limit:
-            s.expose(address, length, &remote_key)
+            s.expose(address, length, &remote_address, &remote_key)
             s.put(" @", 2)
-            s.put_hex(<uint64_t>address)
+            s.put_hex(remote_address)
             s.put(":", 1)
             s.put_hex(remote_key)
             s.put("\r\n", 2)

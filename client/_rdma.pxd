@@ -24,7 +24,8 @@ cdef enum:
 cdef class RdmaStream(Stream):
     # self.fd is the lifeline. buffer: CREDITS receive messages, then SEND_BUFFERS send messages
     cdef str transport
-    cdef const verbs_port *port      # of the process's device
+    cdef void *device                # a `device` of this process; NULL when it is closed
+    cdef const verbs_port *port      # its port
     cdef const verbs_provider *provider
     cdef ibv_pd *domain
     cdef ibv_comp_channel *channel
@@ -49,6 +50,9 @@ cdef class RdmaStream(Stream):
     cdef size_t exposed_count
     cdef size_t exposed_cap
     cdef size_t exposed_bytes        # in them together
+    # soft_shm: copies of them, in memory that the server maps. source_used: bytes that requests of this call name
+    cdef ibv_mr *source_mr
+    cdef size_t source_used
     # where values are written: a bytes object that nobody else has seen
     cdef PyObject *landing
     cdef size_t landing_size
@@ -69,5 +73,7 @@ cdef class RdmaStream(Stream):
     cdef int wait(self, uint64_t deadline) noexcept nogil
     cdef bint drained(self) noexcept nogil
     cdef int advance(self, bint draining) noexcept nogil
+    cdef bint copy_out(self, const char *data, size_t length) except -1
+    cdef int register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     cdef void unexpose(self) noexcept
     cdef void drop_landing(self) noexcept

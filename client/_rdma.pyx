@@ -15,9 +15,10 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EINTR, ENODEV, ETIMEDOUT, errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset, strerror
 
+from rmemcached.atomics cimport load_acquire, store_release
 from rmemcached.client._stream cimport Stream, now_ns
 from rmemcached.client._sys cimport (
     MSG_DONTWAIT,
@@ -32,18 +33,36 @@ from rmemcached.client._sys cimport (
     shutdown,
     ssize_t,
 )
-from rmemcached.linux cimport sched_yield
+from rmemcached.linux cimport (
+    EFD_CLOEXEC,
+    eventfd,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_t,
+    pthread_mutex_unlock,
+    sched_yield,
+    write,
+)
 from rmemcached.verbs.port cimport (
     GID_ANY,
     qp_address,
     verbs_mtu_bytes,
     verbs_open_port,
     verbs_port,
+    verbs_port_lost,
     verbs_qp_connect,
     verbs_qp_init,
     verbs_wish,
 )
-from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_iw_connect, soft_iw_options, soft_provider
+from rmemcached.verbs.soft cimport (
+    SOFT_ACCESS_SCRATCH,
+    soft_alloc_mr,
+    soft_iw_connect,
+    soft_iw_options,
+    soft_provider,
+    soft_shm_attach,
+)
 from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport (
     IBV_ACCESS_LOCAL_WRITE,
@@ -70,6 +89,8 @@ from rmemcached.verbs.verbs cimport (
     verbs_provider,
 )
 
+from rmemcached.host import host_identity
+
 from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpectedCloseError, MemcacheUnknownError
 
 cdef extern from "<endian.h>" nogil:
@@ -88,6 +109,8 @@ cdef enum:
     POLL_BATCH = 16
     IRD = 16
     DEFAULT_EAGER = 4096
+    SHARED_MIN = 1 << 20             # bytes of the first region that the server maps
+    SHARED_MAX = 1 << 23             # and of the largest; larger values go through the ring
     LANDING_SIZE = 1 << 20           # bytes of the first landing buffer
     LANDING_MIN = 1 << 18
     LANDING_MAX = 1 << 28
@@ -96,66 +119,21 @@ cdef enum:
     LAST_WORDS_WAIT = 1000           # ms that the server gets to say why the queue pair failed
     START_WAIT = 10000               # ms for READY without a connect_timeout; the provider's own limit for the start-up
 
-cdef enum:
-    SOFT_IW = 0
-    VERBS = 1
-    DEVICES = 2
-
-# The devices of this process, one of each transport; opened by the first connection, never closed.
-cdef struct device:
-    verbs_port port
-    ibv_pd *domain
-    int pid                          # the process that opened it; 0: not open
-
-cdef device devices[DEVICES]
-
-
-cdef device *open_device(int which) except NULL:
-    cdef device *d = &devices[which]
-    cdef const verbs_provider *provider
-    cdef const char *absent = NULL
-    cdef verbs_wish wish
-    cdef verbs_port port
-    cdef char why[256]
-    # After a fork the parent's device is of no use: its locks and its connections are the parent's.
-    if d.pid == os.getpid():
-        return d
-    memset(&wish, 0, sizeof(wish))
-    wish.gid_index = GID_ANY
-    if which == SOFT_IW:
-        provider = soft_provider()
-        wish.device = b"soft_iw0"
-    else:
-        provider = system_provider(&absent)
-        if provider == NULL:
-            raise OSError(ENODEV, absent.decode())
-        name = os.environ.get("RMEMCACHED_RDMA_DEVICE")
-        if name == "none":
-            raise OSError(ENODEV, "RMEMCACHED_RDMA_DEVICE says none")
-        name = os.fsencode(name) if name else None
-        wish.device = <const char *>name if name is not None else NULL
-    if verbs_open_port(provider, &wish, &port, why, sizeof(why)) != 0:
-        raise OSError(ENODEV, (<bytes>why).decode())
-    d.domain = provider.alloc_pd(port.context)
-    if d.domain == NULL:
-        provider.close_device(port.context)
-        raise OSError(errno, strerror(errno).decode())
-    d.port = port
-    d.pid = os.getpid()
-    return d
+include "_devices.pxi"
 
 
 cdef class RdmaStream(Stream):
     """A queue pair that waits for its peer. OSError: no device, or out of resources.
 
-    transport: "soft_iw" or "verbs". timeout: seconds or None. spin: nanoseconds.
+    transport: "soft_iw", "soft_shm" or "verbs". timeout: seconds or None. spin: nanoseconds.
     """
 
     def __init__(self, transport, timeout, spin):
-        cdef device *d = open_device(SOFT_IW if transport == "soft_iw" else VERBS)
+        cdef device *d = open_device({"soft_iw": SOFT_IW, "soft_shm": SOFT_SHM, "verbs": VERBS}[transport])
         cdef const verbs_provider *provider = d.port.provider
         cdef ibv_qp_init_attr init
         cdef int i, error
+        self.device = d
         self.transport = transport
         self.port = &d.port
         self.provider = provider
@@ -209,18 +187,22 @@ cdef class RdmaStream(Stream):
     # --- connecting ---
 
     def exchange_line(self):
-        """The client's exchange line, as bytes."""
+        """The client's exchange line, as bytes. OSError: for shared memory, this host cannot be told from others."""
+        cdef str place = ""
+        if self.transport == "soft_shm":
+            place = " host={} netns={}".format(*host_identity())
         return (
             f"rdma version=1 transport={self.transport} qpn={self.qp.qp_num} psn={self.psn} "
             f"gid={(<const char *>self.port.gid.raw)[:16].hex()} lid={self.port.lid} "
             f"mtu={verbs_mtu_bytes(self.port.mtu)} credits={CREDITS} msgsize={MESSAGE_SIZE} "
-            f"ird={IRD} ord=1 crc=0\r\n"
+            f"ird={IRD} ord=1 crc=0{place}\r\n"
         ).encode()
 
     def connect(self, offer, stream, lifeline, timeout):
         """Connects the queue pair to the one that the server offered (the tokens of its exchange line).
 
-        stream: a connected socket.socket for the iWARP stream, None for other transports; lifeline: the connection of
+        stream: a connected socket.socket: TCP for the iWARP stream, or a UNIX socket on which shared memory has been
+        agreed; None for verbs. lifeline: the connection of
         the exchange. Both belong to the RdmaStream afterwards; after an error the lifeline is closed. timeout: seconds
         or None.
         """
@@ -242,7 +224,7 @@ cdef class RdmaStream(Stream):
         cdef unsigned int ird
         try:
             peer.qpn = int(offer["qpn"])
-            token = bytes.fromhex(offer["token"] if stream is not None else "")
+            token = bytes.fromhex(offer["token"] if self.transport == "soft_iw" else "")
             self.tx_credits = min(int(offer["credits"]), 65535)
             self.send_size = min(int(offer["msgsize"]), MESSAGE_SIZE)
             self.inline_limit = int(offer.get("eager", DEFAULT_EAGER))
@@ -253,7 +235,7 @@ cdef class RdmaStream(Stream):
             ird = min(IRD, int(offer.get("ord", 1)))
             gid = bytes.fromhex(offer.get("gid", "0" * 32))
             crc = int(offer.get("crc", 0))
-            if (int(offer["version"]) != 1 or (stream is not None and len(token) != 16) or len(gid) != 16
+            if (int(offer["version"]) != 1 or (self.transport == "soft_iw" and len(token) != 16) or len(gid) != 16
                     or self.send_size < 512):
                 raise ValueError
         except (KeyError, ValueError, OverflowError):
@@ -262,7 +244,12 @@ cdef class RdmaStream(Stream):
         error = verbs_qp_connect(self.port, self.qp, self.psn, &peer, ird, 1)
         if error:
             raise OSError(error, f"queue pair to RTS: {strerror(error).decode()}")
-        if stream is not None:
+        if self.transport == "soft_shm":
+            fd = stream.fileno()
+            if set_nonblocking(fd) < 0 or soft_shm_attach(self.qp, fd, IRD, 1) < 0:
+                raise OSError(errno, f"shared memory: {strerror(errno).decode()}")
+            stream.detach()
+        elif stream is not None:
             for i in range(4):
                 private_data[i] = <char>(peer.qpn >> (24 - 8 * i) & 255)
             memcpy(private_data + 4, PyBytes_AS_STRING(token), 16)
@@ -315,6 +302,9 @@ cdef class RdmaStream(Stream):
         free(self.exposed)
         self.exposed = NULL
         self.drop_landing()
+        if self.source_mr != NULL:
+            provider.dereg_mr(self.source_mr)
+            self.source_mr = NULL
         if self.cq != NULL:
             provider.destroy_cq(self.cq)
             self.cq = NULL
@@ -326,6 +316,9 @@ cdef class RdmaStream(Stream):
             self.mr = NULL
         free(self.buffer)
         self.buffer = NULL
+        if self.device != NULL:
+            leave_device(<device *>self.device)
+            self.device = NULL
 
     # --- messages ---
 
@@ -454,7 +447,8 @@ cdef class RdmaStream(Stream):
     cdef int wait(self, uint64_t deadline) noexcept nogil:
         # Sleeps until there may be a completion. deadline: 0 for none.
         cdef const verbs_provider *provider = self.provider
-        cdef pollfd waiting[2]
+        cdef device *d = <device *>self.device
+        cdef pollfd waiting[4]
         cdef uint64_t now
         cdef ibv_cq *cq
         cdef void *context
@@ -469,7 +463,12 @@ cdef class RdmaStream(Stream):
         waiting[0].events = POLLIN
         waiting[1].fd = self.fd
         waiting[1].events = POLLIN
-        n = poll(waiting, 2, timeout)
+        # The software device is never lost.
+        waiting[2].fd = d.alarm
+        waiting[3].fd = self.port.context.async_fd
+        waiting[2].events = waiting[3].events = POLLIN
+        waiting[2].revents = waiting[3].revents = 0
+        n = poll(waiting, 2 if self.provider == soft_provider() else 4, timeout)
         if n < 0:
             return -errno
         if n == 0:
@@ -483,6 +482,9 @@ cdef class RdmaStream(Stream):
                 self.failed = True
                 return 0
             self.lifeline_ended = True
+        if (waiting[2].revents or waiting[3].revents) and device_lost(d):
+            self.failed = True
+            return 0
         return 1
 
     cdef bint drained(self) noexcept nogil:
@@ -566,7 +568,36 @@ cdef class RdmaStream(Stream):
 
     # --- memory that the server touches ---
 
-    cdef int expose(self, const char *data, size_t length, uint32_t *key) except -1:
+    cdef bint copy_out(self, const char *data, size_t length) except -1:
+        # Puts the value into the region that the server has mapped. False: it has no room.
+        cdef size_t size
+        if self.transport != "soft_shm" or length > SHARED_MAX:
+            return False
+        if self.source_used == 0 and (self.source_mr == NULL or self.source_mr.length < length):
+            if self.source_mr != NULL:
+                self.provider.dereg_mr(self.source_mr)
+            size = SHARED_MIN
+            while size < length:
+                size *= 2
+            self.source_mr = soft_alloc_mr(self.domain, size, IBV_ACCESS_REMOTE_READ)
+            if self.source_mr == NULL:
+                raise self.no_resource("memory region")
+        if self.source_mr.length - self.source_used < length:
+            return False
+        memcpy(<char *>self.source_mr.addr + self.source_used, data, length)
+        return True
+
+    cdef int expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
+        if self.copy_out(data, length):
+            address[0] = <uint64_t><uintptr_t>self.source_mr.addr + self.source_used
+            key[0] = self.source_mr.rkey
+            # The next one begins a cache line of its own.
+            self.source_used = min((self.source_used + length + 63) & ~<size_t>63, self.source_mr.length)
+            self.exposed_bytes += length
+            return 0
+        return self.register_value(data, length, address, key)
+
+    cdef int register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
         cdef ibv_mr **grown
         cdef ibv_mr *mr
         if self.exposed_count == self.exposed_cap:
@@ -581,6 +612,7 @@ cdef class RdmaStream(Stream):
         self.exposed[self.exposed_count] = mr
         self.exposed_count += 1
         self.exposed_bytes += length
+        address[0] = <uint64_t><uintptr_t>data
         key[0] = mr.rkey
         return 0
 
@@ -589,9 +621,10 @@ cdef class RdmaStream(Stream):
             self.exposed_count -= 1
             self.provider.dereg_mr(self.exposed[self.exposed_count])
         self.exposed_bytes = 0
+        self.source_used = 0
 
     cdef int settle(self) except -1:
-        if self.exposed_count:
+        if self.exposed_bytes:
             self.spin_result(True)
             self.unexpose()
         return 0
@@ -604,7 +637,15 @@ cdef class RdmaStream(Stream):
 
     cdef int put_sink(self) except -1:
         cdef bytes fresh
-        if self.landing == NULL:
+        if self.landing_mr == NULL and self.transport == "soft_shm" and self.landing_next <= SHARED_MAX:
+            # What may be read is what the server maps.
+            self.landing_mr = soft_alloc_mr(
+                self.domain, self.landing_next,
+                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+            if self.landing_mr == NULL:
+                raise self.no_resource("memory region")
+            self.landing_size = self.landing_next
+        elif self.landing_mr == NULL:
             fresh = PyBytes_FromStringAndSize(NULL, self.landing_next)
             self.landing_mr = self.provider.reg_mr(
                 self.domain, PyBytes_AS_STRING(fresh), self.landing_next,
@@ -633,9 +674,13 @@ cdef class RdmaStream(Stream):
         self.spin_result(True)
         self.last_sunk = length
         self.landing_peak = max(self.landing_peak, length)
-        if length * 2 < self.landing_size:
+        if self.landing == NULL or length * 2 < self.landing_size:
             # To hand the buffer out would cost the system calls that give most of it back, and page faults in the next.
             value = PyBytes_FromStringAndSize(<char *>self.landing_mr.addr, length)
+            if length * 2 >= self.landing_size:
+                self.landing_misfits = 0
+                self.landing_peak = 0
+                return value
             self.landing_misfits += 1
             if self.landing_misfits == LANDING_WINDOW:
                 if self.landing_size > LANDING_MIN:
@@ -681,6 +726,8 @@ cdef class RdmaStream(Stream):
             if n > 0:
                 self.last_words += chunk[:n]
         text = self.last_words.decode("ascii", "replace").strip()
+        if not text and self.device != NULL and device_lost(<device *>self.device):
+            text = (<device *>self.device).why.decode()
         if not text and self.failed and self.status != IBV_WC_SUCCESS and self.status != IBV_WC_WR_FLUSH_ERR:
             text = f"the queue pair failed: {self.provider.wc_status_str(self.status).decode()}"
         return text

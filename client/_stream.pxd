@@ -91,7 +91,8 @@ cdef class Stream:
     cdef int fill(self) noexcept nogil                  # waits until rbuf has more; pushes meanwhile
     cdef int fill_body(self) noexcept nogil             # the same, straight into dst as far as possible
     cdef int settle(self) except -1                     # no request of this call may touch exposed memory any more
-    cdef int expose(self, const char *data, size_t length, uint32_t *key) except -1
+    # names the value for the server to read: where it is, or a copy of it is, and the key
+    cdef int expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     cdef int put_sink(self) except -1                   # appends " @addr:key:length" of a landing buffer
     cdef bytes take_sink(self, size_t length)           # the value that was put there
     cdef void saw_length(self, size_t length) noexcept  # a value that was too large for the landing buffer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from contextlib import suppress
 from typing import Any
 
 from ._tcp import TcpStream
@@ -11,11 +12,13 @@ from .exceptions import MemcacheServerError, MemcacheUnexpectedCloseError
 
 logger = logging.getLogger("rmemcached.client")
 
-RDMA_TRANSPORTS = ("verbs", "soft_iw")  # in the order of preference
+RDMA_TRANSPORTS = ("verbs", "soft_shm", "soft_iw")  # in the order of preference
 TRANSPORTS = ("auto", *RDMA_TRANSPORTS, "tcp")
 DEFAULT_PORT = 11211
-DEFAULT_SPIN = {"verbs": 50, "soft_iw": 50, "tcp": 0}  # microseconds
+DEFAULT_SPIN = {"verbs": 50, "soft_shm": 50, "soft_iw": 50, "tcp": 0}  # microseconds
 REPLY_LIMIT = 1026  # bytes of an exchange line with its end
+SHM_REQUEST = b"SHM ID Req Frame"
+SHM_REPLY = b"SHM ID Rep Frame"
 
 Server = tuple[str, int] | str
 
@@ -116,23 +119,70 @@ def open_rdma(client: Any, plain: socket.socket, transport: str) -> Any:
         raise TransportUnavailable(f"the client was built without it: {error}") from error
     try:
         stream = RdmaStream(transport, client.timeout, spin_time(client, transport))
+        line = stream.exchange_line()
     except OSError as error:
         raise TransportUnavailable(f"no queue pair here: {error}") from error
     # What is left of a stream that does not come about is freed with the object.
     patience = client.timeout if client.connect_timeout is None else client.connect_timeout
     plain.settimeout(patience)
-    plain.sendall(stream.exchange_line())
+    plain.sendall(line)
     offer = parse_exchange(read_reply_line(plain))
-    if transport != "soft_iw":
+    if transport == "verbs":
         stream.connect(offer, None, plain, patience)
         return stream
-    peer = plain.getpeername()
-    second = open_socket((peer[0], peer[1]), client.connect_timeout, client.socket_keepalive, True)
+    second = open_shm(client, offer, patience) if transport == "soft_shm" else open_iw(client, plain)
     try:
         stream.connect(offer, second, plain, patience)
     finally:
         second.close()
     return stream
+
+
+def open_iw(client: Any, plain: socket.socket) -> socket.socket:
+    """The connection for the iWARP stream."""
+    peer = plain.getpeername()
+    return open_socket((peer[0], peer[1]), client.connect_timeout, client.socket_keepalive, True)
+
+
+def open_shm(client: Any, offer: dict[str, str], patience: float | None) -> socket.socket:
+    """The connection for shared memory, agreed (docs/rdma-protocol.md section 3). MemcacheServerError."""
+    path = offer.get("path") or client.server
+    if not isinstance(path, str):
+        raise MemcacheServerError(f"the server's answer to the RDMA exchange names no path: {offer}")
+    try:
+        request = SHM_REQUEST + int(offer["qpn"]).to_bytes(4, "big") + bytes.fromhex(offer["token"])
+    except (KeyError, ValueError, OverflowError):
+        raise MemcacheServerError(f"the server's answer to the RDMA exchange makes no sense: {offer}") from None
+    second = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        second.settimeout(patience)
+        second.connect("\0" + path[1:] if path.startswith("@") else path)
+        # A server that refuses may do so before it has read anything.
+        with suppress(BrokenPipeError):
+            second.sendall(request)
+        reply = b""
+        with suppress(ConnectionResetError):
+            while len(reply) < len(SHM_REPLY) and (more := second.recv(len(SHM_REPLY) - len(reply))):
+                reply += more
+            while reply != SHM_REPLY and len(reply) < REPLY_LIMIT and (more := second.recv(REPLY_LIMIT - len(reply))):
+                reply += more
+        if reply != SHM_REPLY:
+            text = reply.decode("ascii", "replace").strip()
+            raise MemcacheServerError(text or "the server closed the connection for shared memory")
+    except OSError as error:
+        second.close()
+        raise MemcacheServerError(f"{path}: {error.strerror or error}") from error
+    except BaseException:
+        second.close()
+        raise
+    return second
+
+
+def is_local(plain: socket.socket) -> bool:
+    """Whether the other end is on this host, as far as addresses tell."""
+    if plain.family == socket.AF_UNIX:
+        return True
+    return plain.getpeername()[0] == plain.getsockname()[0]
 
 
 def spin_time(client: Any, transport: str) -> int:
@@ -147,11 +197,13 @@ def open_stream(client: Any, wanted: str, logged: str | None) -> tuple[Any, str,
     candidates = RDMA_TRANSPORTS if wanted == "auto" else (wanted,) if wanted != "tcp" else ()
     reasons = []
     if wanted == "auto" and isinstance(client.server, str):
-        candidates = ()
-        reasons.append("a UNIX socket")
+        candidates = ("soft_shm",)
     try:
         for transport in candidates:
             try:
+                if wanted == "auto" and transport == "soft_shm" and not is_local(plain):
+                    # Nothing of this host is told to another, and no path of his choice is gone to.
+                    raise TransportUnavailable("the server is on another host")
                 stream = open_rdma(client, plain, transport)
             except TransportUnavailable as error:
                 if wanted != "auto":
@@ -160,7 +212,7 @@ def open_stream(client: Any, wanted: str, logged: str | None) -> tuple[Any, str,
             except (MemcacheServerError, OSError) as error:
                 # A server that does not answer over TCP once would not do so twice; the networks of two verbs devices
                 # need not meet.
-                if wanted != "auto" or (isinstance(error, TimeoutError) and transport == "soft_iw"):
+                if wanted != "auto" or (isinstance(error, TimeoutError) and transport != "verbs"):
                     raise
                 reasons.append(f"{transport} failed: {error}")
                 plain.close()

@@ -7,8 +7,8 @@ daemon. It is meant to be read; it does one request at a time, on stream 0, and 
         client.set(b"key", b"value")
         assert client.get(b"key") == b"value"
 
-Needs pyverbs (Debian: python3-pyverbs) and an InfiniBand or RoCE device. Run as a program it checks a daemon:
-``reference.py HOST PORT``.
+Needs pyverbs (docs/real-devices.md says how to get it) and an InfiniBand or RoCE device. Run as a program it checks a
+daemon: ``reference.py HOST PORT``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 try:
-    from pyverbs import libibverbs_enums as e  # since rdma-core 51
+    from pyverbs import libibverbs_enums as e  # since rdma-core 50
 except ImportError:
     from pyverbs import enums as e
 

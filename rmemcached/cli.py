@@ -15,14 +15,16 @@ from rmemcached.settings import Settings
 
 EX_NOUSER = 67
 EX_OSERR = 71
-DESCRIPTORS_OF_ITS_OWN = 32  # listening sockets, standard streams, the interpreter's; besides a few for each thread
+DESCRIPTORS_OF_ITS_OWN = 32  # listening sockets, standard streams, the main thread's
+DESCRIPTORS_OF_A_THREAD = 8
 MCL_CURRENT, MCL_FUTURE = 1, 2
 PR_SET_NO_NEW_PRIVS = 38
 
 
 def raise_file_limit(settings: Settings) -> None:
     """Lets the process have as many descriptors as -c asks for; an RDMA client uses two."""
-    needed = settings.max_connections * (2 if settings.rdma else 1) + reserved_descriptors(settings)
+    needed = settings.max_connections * (2 if settings.rdma else 1)
+    needed += DESCRIPTORS_OF_ITS_OWN + DESCRIPTORS_OF_A_THREAD * settings.threads
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
@@ -30,15 +32,10 @@ def raise_file_limit(settings: Settings) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard if enough else needed))
     except (OSError, ValueError):
-        if hard < settings.max_connections + DESCRIPTORS_OF_ITS_OWN:
+        if hard < settings.max_connections:
             message = "failed to set rlimit for open files. Try starting as root or requesting smaller maxconns value."
             raise UsageError(message, EX_OSERR) from None
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def reserved_descriptors(settings: Settings) -> int:
-    """What the daemon opens besides connections."""
-    return DESCRIPTORS_OF_ITS_OWN + 8 * settings.threads
 
 
 def raise_core_limit() -> None:
@@ -139,7 +136,7 @@ def serve(settings: Settings, action: Action) -> int:
 
     if settings.preallocate:
         check_large_pages()
-    settings.reserved_fds = reserved_descriptors(settings)
+    settings.inherited_fds = len(os.listdir("/proc/self/fd")) - 1
     server = Server(settings)
     # From the first moment in which somebody can see the daemon, its signals wait until it asks for them.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1))
@@ -154,6 +151,7 @@ def serve(settings: Settings, action: Action) -> int:
         drop_privileges(action.user)
         if settings.socket_path is not None:
             server.listen()
+        server.listen_shm()
         if action.daemonize:
             sys.stdout.flush()
             daemonize(settings)

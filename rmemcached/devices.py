@@ -18,7 +18,7 @@ LAYERS = {0: "unspecified", 1: "InfiniBand", 2: "Ethernet"}
 NODES = {1: "InfiniBand or RoCE", 4: "iWARP"}
 MISSING = (
     "rmemcached-devices needs pyverbs to ask libibverbs: apt-get install python3-pyverbs, and a virtual environment of"
-    " the system's python3 with --system-site-packages"
+    " the system's python3 with --system-site-packages; or pip install 'rmemcached[pyverbs]', see docs/real-devices.md"
 )
 
 

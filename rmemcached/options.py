@@ -137,7 +137,13 @@ def word(name: str) -> Callable[[str], int]:
 
 
 def kilobytes(name: str) -> Callable[[str], int]:
-    return lambda text: word(name)(text) * 1024
+    def convert(text: str) -> int:
+        size = word(name)(text) * 1024
+        if size > 2**32 - 1:
+            raise UsageError(f"could not parse argument to {name}")
+        return size
+
+    return convert
 
 
 def rdma_number(name: str, low: int, high: int) -> Callable[[str], int]:
@@ -150,8 +156,15 @@ def rdma_number(name: str, low: int, high: int) -> Callable[[str], int]:
     return convert
 
 
+def socket_name(text: str) -> str:
+    """A path that can stand in a line of the RDMA exchange."""
+    if text != "none" and not re.fullmatch(r"/[!-~]{1,106}", text):
+        raise UsageError(f"rdma_shm must be an absolute path of up to 107 characters without spaces, or none: {text!r}")
+    return text
+
+
 def hash_power(text: str) -> int:
-    power = atoi(text, f"could not parse argument to hashpower: {text}")
+    power = atoi(text, "Initial hashtable multiplier of 0 is too low")
     if power < 12:
         raise UsageError(f"Initial hashtable multiplier of {power} is too low")
     if power > 32:
@@ -162,8 +175,21 @@ def hash_power(text: str) -> int:
     return power
 
 
+def check_hash_power(settings: Settings) -> None:
+    """The table needs more buckets than there are item locks for so many threads (memcached: thread.c)."""
+    steps = ((2, 10), (3, 11), (4, 12), (10, 13), (20, 14))
+    locks = next((power for threads, power in steps if settings.threads <= threads), 15)
+    if 0 < settings.hash_power <= locks:
+        raise UsageError(
+            f"Hash table power size ({settings.hash_power}) cannot be equal to or less than item lock table ({locks})\n"
+            "Item lock table grows with `-t N` (worker threadcount)\nHash table grows with `-o hashpower=N` "
+        )
+
+
 def slab_chunk_max(text: str) -> int:
-    value = atoi(text, "could not parse argument to slab_chunk_max")
+    if not re.fullmatch(r"\s*[+-]?\d+(\s.*)?", text, re.ASCII | re.DOTALL):
+        raise UsageError("could not parse argument to slab_chunk_max")
+    value = int(text.split()[0])
     if value <= 0:
         raise UsageError("slab_chunk_max must be >= 0")
     if value > 1024:
@@ -313,6 +339,7 @@ VALUES: dict[str, tuple[str, str, Callable[[str], int | float | str]]] = {
     "rdma_msgsize": ("rdma_msgsize", "Missing rdma_msgsize argument", rdma_number("rdma_msgsize", 512, 65536)),
     "rdma_max_qps": ("rdma_max_qps", "Missing rdma_max_qps argument", rdma_number("rdma_max_qps", 1, 1 << 20)),
     "rdma_device": ("rdma_device", "Missing rdma_device argument", str),
+    "rdma_shm": ("rdma_shm", "Missing rdma_shm argument", socket_name),
     "rdma_port": ("rdma_port", "Missing rdma_port argument", rdma_number("rdma_port", 1, 255)),
     "rdma_gid_index": ("rdma_gid_index", "Missing rdma_gid_index argument", rdma_number("rdma_gid_index", 0, 255)),
     "rdma_spin": ("rdma_spin", "Missing rdma_spin argument", rdma_number("rdma_spin", 0, 1000000)),
@@ -333,7 +360,12 @@ class Parsed:
     def extended(self, text: str) -> None:
         """The options of one -o."""
         settings = self.settings
-        for option in filter(None, text.split(",")):
+        rest = text
+        while rest:
+            option, _, after = rest.partition(",")
+            if not option:
+                raise UsageError(f'Illegal suboption "{rest}"')
+            rest = after
             name, equals, value = option.partition("=")
             if name in SWITCHES:
                 for attribute, setting in SWITCHES[name].items():
@@ -511,6 +543,7 @@ class Parsed:
             raise UsageError("hot_lru_pct + warm_lru_pct cannot be more than 80% combined", EX_USAGE)
         if settings.temp_lru and not settings.lru_maintainer:
             raise UsageError("temporary_ttl requires lru_maintainer to be enabled", EX_USAGE)
+        check_hash_power(settings)
         if settings.auth_file is not None:
             self.check_authentication()
         if settings.udp_port and not self.tcp_specified:

@@ -16,11 +16,22 @@ cdef enum:
     RDMA_LINE_MAX = 1024     # bytes of an exchange line
     RDMA_STREAMS = 64        # stream ids of one queue pair
     RDMA_TOKEN_LENGTH = 16
-    RDMA_DEVICES = 2         # a server has at most one for each transport
+    RDMA_DEVICES = 3         # a server has at most one for each transport
+    RDMA_HOST_MAX = 64       # bytes of a host identity
+    RDMA_PATH_MAX = 128
 
-cdef enum rdma_transport:    # names in the exchange: soft_iw, verbs
+ctypedef unsigned int rdma_transport
+
+cdef enum:                   # a server's device is at this index. Names in the exchange: soft_iw, soft_shm, verbs
     TRANSPORT_SOFT_IW
+    TRANSPORT_SOFT_SHM
     TRANSPORT_VERBS
+
+# Where the streams of soft_shm meet, and which clients can get there.
+cdef struct rdma_place:
+    char host[RDMA_HOST_MAX + 1]
+    unsigned long netns      # the network namespace that the path belongs to; 0: any
+    char path[RDMA_PATH_MAX]   # as in the exchange: a path, or @ and an abstract name. Empty: the lifeline's socket
 
 ctypedef conn_want (*drive_fn)(conn *c) noexcept nogil
 # Called as the last thing that is done with a connection whose queue pair failed; `line` (with \r\n) says why, or is
@@ -40,8 +51,10 @@ cdef struct rdma_device      # complete in rdma_conn.pyx
 cdef struct rdma_thread
 cdef struct rdma_conn
 
+# place: for soft_shm; else NULL.
 cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transport, const rdma_limits *limits,
-                                   drive_fn drive, rdma_failed_fn failed, const char **error) noexcept nogil
+                                   const rdma_place *place, drive_fn drive, rdma_failed_fn failed,
+                                   const char **error) noexcept nogil
 cdef void rdma_device_close(rdma_device *dev) noexcept nogil
 # Registers item memory (local write only). Any thread; extents come in rising order and are ARENA_EXTENT long or the
 # arena's last.
@@ -52,20 +65,37 @@ cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil
 cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil
 # Whether a payload is being fetched: the next completion is near, and worth a moment of polling.
 cdef bint rdma_thread_expects(rdma_thread *t) noexcept nogil
+# A thread of soft_shm tells at once whether there is something to serve, as long as it is asked (`readable`: its
+# descriptor is); before it is to be slept on, rdma_thread_arm must have returned false. Both are false for other
+# transports.
+cdef bint rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil
+cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil
 # Serves what has completed. True: streams gave way after reqs_per_event commands, call again soon.
 cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil
 
+# Constant as long as the device is open.
+cdef const verbs_port *rdma_device_port(rdma_device *dev) noexcept nogil
+# To be watched for reading: asynchronous events.
+cdef int rdma_device_async_fd(rdma_device *dev) noexcept nogil
+# Takes the asynchronous events there are. True, with one line in why: the device is of no use any more; its threads and
+# connections are to be destroyed, and then itself. One thread.
+cdef bint rdma_device_lost(rdma_device *dev, char *why, size_t size) noexcept nogil
+# Lets heir go on counting what dev, which has no threads any more, has counted.
+cdef void rdma_device_bequeath(rdma_device *dev, rdma_device *heir) noexcept nogil
+cdef rdma_thread *rdma_conn_thread(rdma_conn *rc) noexcept nogil
+
 # Answers an exchange line that came over sfd, the lifeline, with the worker's part of the device whose transport it
-# names. Returns the new connection, or NULL with an error line in reply.
-cdef rdma_conn *rdma_exchange(rdma_thread **threads, unsigned int count, void *owner, int sfd, bint has_one,
+# names. threads: one for each transport, NULL where there is no device, but one at least. Returns the new
+# connection, or NULL with an error line in reply.
+cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one,
                               const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
 cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil
 # Store time of the last command that any of its streams did.
 cdef uint32_t rdma_conn_last_cmd(rdma_conn *rc) noexcept nogil
 
-# `received` octets were read from fd, which begin like an MPA request. 0: more are needed; 1: fd now belongs to a queue
-# pair; -1: refused, the caller closes fd. Any thread. dev's transport is TRANSPORT_SOFT_IW.
+# `received` octets were read from fd, which begin like the request of a stream of dev's transport. 0: more are needed;
+# 1: fd now belongs to a queue pair; -1: refused, the caller closes fd. Any thread. Not for TRANSPORT_VERBS.
 cdef int rdma_stream_request(rdma_device *dev, int fd, const char *data, size_t received) noexcept nogil
 
-# Appends the lines of `stats rdma`: sums over the devices. Any thread.
-cdef void rdma_stats(rdma_device **devices, unsigned int count, stat_buf *out) noexcept nogil
+# Appends the lines of `stats rdma`: sums over the devices, one for each transport or NULL. Any thread.
+cdef void rdma_stats(rdma_device **devices, stat_buf *out) noexcept nogil

@@ -10,7 +10,7 @@ the next completion.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 from posix.uio cimport iovec
 
 from rmemcached.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load
@@ -25,10 +25,12 @@ from rmemcached.protocol.conn cimport (
 from rmemcached.rdma_exchange cimport exchange_request, key_is, parse_exchange, to_hex
 from rmemcached.store.store cimport ARENA_EXTENT, item, item_iov, item_remove
 from rmemcached.verbs.soft cimport (
-    soft_iw_accept, soft_iw_options, soft_iw_parse_request, soft_iw_reject, soft_iw_request, soft_qp_counters,
-    soft_qp_terminated, soft_query_counters,
+    soft_channel_arm, soft_channel_poll, soft_iw_accept, soft_iw_options, soft_iw_parse_request, soft_iw_reject,
+    soft_iw_request, soft_qp_counters, soft_qp_terminated, soft_query_counters, soft_shm_attach,
 )
-from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_port, verbs_qp_connect, verbs_qp_init
+from rmemcached.verbs.port cimport (
+    qp_address, verbs_mtu_bytes, verbs_port, verbs_port_lost, verbs_qp_connect, verbs_qp_init,
+)
 from rmemcached.verbs.verbs cimport (
     IBV_ACCESS_LOCAL_WRITE, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
     IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_comp_channel, ibv_cq, ibv_mr, ibv_pd, ibv_poll_cq,
@@ -52,6 +54,12 @@ cdef extern from "<fcntl.h>" nogil:
 cdef extern from "<sys/random.h>" nogil:
     ssize_t getrandom(void *buf, size_t n, unsigned int flags)
 
+cdef extern from "<sys/socket.h>" nogil:
+    enum:
+        MSG_DONTWAIT
+        MSG_NOSIGNAL
+    ssize_t send(int fd, const void *data, size_t length, int flags)
+
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **out, size_t alignment, size_t size)
 
@@ -61,6 +69,7 @@ cdef enum:
     MSG_CREDIT = 1
     MSG_READY = 2
     PRIVATE_DATA_LENGTH = 4 + RDMA_TOKEN_LENGTH
+    SHM_FRAME_LENGTH = 16
     SEND_BUFFERS = 16
     BULK_DEPTH = 48              # send queue entries for READs and WRITEs
     SEND_DEPTH = SEND_BUFFERS + BULK_DEPTH
@@ -124,6 +133,7 @@ cdef struct rdma_device:
     const verbs_provider *provider       # port.provider
     rdma_transport transport
     ibv_pd *pd
+    rdma_place place
     rdma_limits limits                   # no more than the device has
     unsigned int read_sges               # elements of a READ
     unsigned int write_sges              # of a WRITE
@@ -136,9 +146,12 @@ cdef struct rdma_device:
     pthread_mutex_t lock
     rdma_conn *tokens[TOKEN_BUCKETS]     # every connection, by token
     rdma_thread *threads
+    rdma_counters retired                # sums over destroyed threads
     soft_qp_counters gone                # sums over destroyed queue pairs
     uint64_t queue_pairs                 # atomic
     uint64_t extent_registrations        # atomic
+    uint64_t async_events                # atomic
+    uint64_t losses                      # atomic: devices that were lost, this one or those whose heir it is
     uint64_t refused_streams             # atomic
 
 cdef struct rdma_thread:
@@ -189,12 +202,19 @@ cdef struct rdma_conn:
 
 # ---- the device ------------------------------------------------------------------------------------------------------
 
+cdef void set_nonblocking(int fd) noexcept nogil:
+    fcntl(fd, F_SETFL, <int>(fcntl(fd, F_GETFL) | O_NONBLOCK))
+
+
 cdef const char *transport_name(rdma_transport transport) noexcept nogil:
-    return b"soft_iw" if transport == TRANSPORT_SOFT_IW else b"verbs"
+    if transport == TRANSPORT_SOFT_IW:
+        return b"soft_iw"
+    return b"soft_shm" if transport == TRANSPORT_SOFT_SHM else b"verbs"
 
 
 cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transport, const rdma_limits *limits,
-                                   drive_fn drive, rdma_failed_fn failed, const char **error) noexcept nogil:
+                                   const rdma_place *place, drive_fn drive, rdma_failed_fn failed,
+                                   const char **error) noexcept nogil:
     """Takes over the port's context, also when it fails (NULL, with a constant line in *error)."""
     cdef rdma_device *dev = <rdma_device *>calloc(1, sizeof(rdma_device))
     if dev == NULL:
@@ -204,6 +224,9 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transp
     dev.port = port[0]
     dev.provider = port.provider
     dev.transport = transport
+    if place != NULL:
+        dev.place = place[0]
+    set_nonblocking(port.context.async_fd)
     dev.limits = limits[0]
     dev.limits.ird = min(dev.limits.ird, <unsigned int>port.max_dest_rd_atomic)
     dev.limits.ord = min(dev.limits.ord, <unsigned int>port.max_rd_atomic)
@@ -270,7 +293,7 @@ cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker) noex
     if t.channel == NULL:
         free(t)
         return NULL
-    fcntl(t.channel.fd, F_SETFL, <int>(fcntl(t.channel.fd, F_GETFL) | O_NONBLOCK))
+    set_nonblocking(t.channel.fd)
     pthread_mutex_lock(&dev.lock)
     t.next = dev.threads
     dev.threads = t
@@ -286,6 +309,7 @@ cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil:
     while link[0] != t:
         link = &link[0].next
     link[0] = t.next
+    add_array(<uint64_t *>&t.dev.retired, <const uint64_t *>&t.counters, sizeof(rdma_counters) // sizeof(uint64_t))
     pthread_mutex_unlock(&t.dev.lock)
     t.dev.provider.destroy_comp_channel(t.channel)
     free(t)
@@ -297,6 +321,15 @@ cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil:
 
 cdef bint rdma_thread_expects(rdma_thread *t) noexcept nogil:
     return t.reads != 0
+
+
+cdef bint rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil:
+    return (t.dev.transport == TRANSPORT_SOFT_SHM and t.counters.queue_pairs != 0
+            and soft_channel_poll(t.channel, readable))
+
+
+cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil:
+    return t.dev.transport == TRANSPORT_SOFT_SHM and t.counters.queue_pairs != 0 and soft_channel_arm(t.channel)
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
@@ -886,7 +919,7 @@ cdef void rc_report(rdma_conn *rc) noexcept nogil:
     cdef const char *status
     cdef int opcode
     # A WRITE that the client refuses has long completed here when its Terminate arrives.
-    if (rc.failure == NULL and dev.transport == TRANSPORT_SOFT_IW
+    if (rc.failure == NULL and dev.transport != TRANSPORT_VERBS
             and soft_qp_terminated(rc.qp, &opcode, &rc.failure_status)):
         rc.failure = b"RDMA WRITE failed" if opcode == <int>IBV_WR_RDMA_WRITE else b"SEND failed"
         if opcode == <int>IBV_WR_RDMA_WRITE:
@@ -936,224 +969,6 @@ cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
     return t.yielded != NULL
 
 
-# ---- exchange --------------------------------------------------------------------------------------------------------
-
-cdef bint bring_up(rdma_conn *rc, const exchange_request *req) noexcept nogil:
-    """INIT, receives posted, RTR, RTS."""
-    cdef rdma_device *dev = rc.t.dev
-    cdef qp_address peer
-    cdef unsigned int i
-    if verbs_qp_init(&dev.port, rc.qp, 0) != 0:
-        return False
-    for i in range(dev.limits.credits):
-        if not post_receive(rc, i):
-            return False
-    peer.qpn = <uint32_t>req.qpn
-    peer.psn = <uint32_t>req.psn
-    peer.lid = <uint16_t>req.lid
-    peer.mtu = <uint32_t>req.mtu
-    peer.gid = req.gid
-    return verbs_qp_connect(&dev.port, rc.qp, rc.qp.qp_num & 0xffffff, &peer, min(dev.limits.ird, req.ord),
-                            min(dev.limits.ord, req.ird)) == 0
-
-
-cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *req) noexcept nogil:
-    cdef rdma_device *dev = t.dev
-    cdef rdma_conn *rc = <rdma_conn *>calloc(1, sizeof(rdma_conn))
-    cdef ibv_qp_init_attr init
-    cdef size_t size
-    cdef void *buffer = NULL
-    cdef unsigned int bucket
-    cdef int i
-    if rc == NULL:
-        return NULL
-    rc.t = t
-    rc.owner = owner
-    rc.send_msgsize = <unsigned int>min(req.msgsize, dev.limits.msgsize)
-    rc.tx_credits = <unsigned int>req.credits
-    rc.rx_credits = dev.limits.credits
-    for i in range(SEND_BUFFERS):
-        rc.free_send[i] = <uint16_t>(SEND_BUFFERS - 1 - i)
-    rc.free_sends = SEND_BUFFERS
-    for i in range(BULK_DEPTH):
-        rc.free_wr[i] = <uint16_t>(SEND_DEPTH - 1 - i)
-    rc.free_bulk = BULK_DEPTH
-    size = <size_t>dev.limits.credits * dev.limits.msgsize + <size_t>SEND_BUFFERS * rc.send_msgsize
-    if posix_memalign(&buffer, 4096, size) == 0:
-        rc.buffer = <char *>buffer
-        rc.mr = dev.provider.reg_mr(dev.pd, buffer, size, IBV_ACCESS_LOCAL_WRITE)
-    if rc.mr != NULL:
-        counter_add(&t.counters.registrations, 1)
-        rc.cq = dev.provider.create_cq(dev.port.context, <int>dev.limits.credits + SEND_DEPTH, rc, t.channel, 0)
-    if rc.cq != NULL:
-        memset(&init, 0, sizeof(init))
-        init.send_cq = rc.cq
-        init.recv_cq = rc.cq
-        init.qp_type = IBV_QPT_RC
-        init.cap.max_send_wr = SEND_DEPTH
-        init.cap.max_recv_wr = dev.limits.credits
-        init.cap.max_send_sge = max(dev.read_sges, dev.write_sges)
-        init.cap.max_recv_sge = 1
-        rc.qp = dev.provider.create_qp(dev.pd, &init)
-    if rc.qp != NULL:
-        counter_add(&t.counters.queue_pairs, 1)
-        counter_add(&t.counters.total_queue_pairs, 1)
-        if getrandom(rc.token, RDMA_TOKEN_LENGTH, 0) == RDMA_TOKEN_LENGTH and bring_up(rc, req) \
-                and ibv_req_notify_cq(rc.cq, 0) == 0:
-            pthread_mutex_lock(&dev.lock)
-            bucket = token_bucket(rc.token)
-            rc.token_next = dev.tokens[bucket]
-            dev.tokens[bucket] = rc
-            pthread_mutex_unlock(&dev.lock)
-            return rc
-    conn_free(rc)
-    return NULL
-
-
-cdef inline unsigned int token_bucket(const uint8_t *token) noexcept nogil:
-    return (<unsigned int>token[0] << 8 | token[1]) % TOKEN_BUCKETS
-
-
-cdef void add_counters(soft_qp_counters *total, const soft_qp_counters *more) noexcept nogil:
-    cdef size_t i
-    for i in range(sizeof(soft_qp_counters) // sizeof(uint64_t)):
-        (<uint64_t *>total)[i] += (<const uint64_t *>more)[i]
-
-
-cdef uint32_t rdma_conn_last_cmd(rdma_conn *rc) noexcept nogil:
-    return rc.last_cmd_time
-
-
-cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil:
-    """Frees the queue pair and all that belongs to the connection. No RDMA touches an item after it returns."""
-    fetch_sub(&rc.t.dev.queue_pairs, 1)
-    conn_free(rc)
-
-
-cdef void conn_free(rdma_conn *rc) noexcept nogil:
-    cdef rdma_thread *t = rc.t
-    cdef rdma_device *dev = t.dev
-    cdef rdma_conn **link
-    cdef soft_qp_counters last
-    cdef int i
-    # Out of the table first: no other thread can attach a stream to it from here on.
-    pthread_mutex_lock(&dev.lock)
-    link = &dev.tokens[token_bucket(rc.token)]
-    while link[0] != NULL and link[0] != rc:
-        link = &link[0].token_next
-    if link[0] == rc:
-        link[0] = rc.token_next
-    if rc.qp != NULL and dev.transport == TRANSPORT_SOFT_IW and soft_query_counters(rc.qp, &last) == 0:
-        add_counters(&dev.gone, &last)
-    pthread_mutex_unlock(&dev.lock)
-    rc_unyield(rc)
-    if rc.qp != NULL:
-        dev.provider.destroy_qp(rc.qp)
-        counter_add(&t.counters.queue_pairs, <uint64_t>-1)
-    for i in range(SEND_DEPTH):
-        if rc.wrs[i].kind == WR_WRITE and rc.wrs[i].item != NULL:
-            item_remove(t.worker.store, rc.wrs[i].item)
-    for i in range(RDMA_STREAMS):
-        if rc.streams[i] != NULL:
-            stream_close(rc.streams[i])
-    if rc.cq != NULL:
-        dev.provider.destroy_cq(rc.cq)
-    if rc.mr != NULL:
-        dev.provider.dereg_mr(rc.mr)
-        counter_add(&t.counters.registrations, <uint64_t>-1)
-    free(rc.buffer)
-    free(rc)
-
-
-cdef rdma_conn *rdma_exchange(rdma_thread **threads, unsigned int count, void *owner, int sfd, bint has_one,
-                              const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
-    cdef rdma_thread *t = threads[0]
-    cdef rdma_device *dev = NULL
-    cdef exchange_request req
-    cdef const char *wrong = parse_exchange(line, length, &req)
-    cdef rdma_conn *rc = NULL
-    cdef unsigned int i
-    if wrong == NULL and req.version == RDMA_PROTOCOL_VERSION:
-        for i in range(count):
-            if key_is(req.transport, req.transport_length, transport_name(threads[i].dev.transport)):
-                t = threads[i]
-                dev = t.dev
-    counter_add(&t.counters.exchanges, 1)
-    if wrong != NULL:
-        snprintf(reply, reply_size, b"CLIENT_ERROR rdma: %s\r\n", wrong)
-    elif req.version != RDMA_PROTOCOL_VERSION:
-        snprintf(reply, reply_size, b"CLIENT_ERROR rdma: version %lu is not supported, this server speaks %d\r\n",
-                 req.version, <int>RDMA_PROTOCOL_VERSION)
-    elif has_one:
-        snprintf(reply, reply_size, b"CLIENT_ERROR rdma: this connection has a queue pair\r\n")
-    elif dev == NULL:
-        snprintf(reply, reply_size, b"SERVER_ERROR rdma: transport %.*s is not available here\r\n",
-                 <int>min(req.transport_length, <size_t>32), req.transport)
-    else:
-        if fetch_add(&dev.queue_pairs, 1) < dev.limits.max_qps:
-            rc = conn_make(t, owner, &req)
-            if rc == NULL:
-                fetch_sub(&dev.queue_pairs, 1)
-        else:
-            fetch_sub(&dev.queue_pairs, 1)
-        if rc == NULL:
-            snprintf(reply, reply_size, b"SERVER_ERROR rdma: out of resources\r\n")
-    if rc == NULL:
-        counter_add(&t.counters.exchange_errors, 1)
-        return NULL
-    rc.sfd = sfd
-    offer(rc, reply, reply_size)
-    return rc
-
-
-cdef void offer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
-    """The server's line of the exchange."""
-    cdef rdma_device *dev = rc.t.dev
-    cdef char gid[33]
-    cdef char token[7 + 2 * RDMA_TOKEN_LENGTH + 1]
-    to_hex(dev.port.gid.raw, 16, gid)
-    token[0] = 0
-    if dev.transport == TRANSPORT_SOFT_IW:
-        memcpy(token, b" token=", 7)
-        to_hex(rc.token, RDMA_TOKEN_LENGTH, token + 7)
-    snprintf(reply, reply_size,
-             b"RDMA version=%d transport=%s qpn=%u psn=%u gid=%s lid=%u mtu=%u credits=%u msgsize=%u ird=%u ord=%u "
-             b"crc=%d eager=%u%s\r\n",
-             <int>RDMA_PROTOCOL_VERSION, transport_name(dev.transport), rc.qp.qp_num, rc.qp.qp_num & 0xffffff, gid,
-             <unsigned int>dev.port.lid, verbs_mtu_bytes(dev.port.mtu), dev.limits.credits, dev.limits.msgsize,
-             dev.limits.ird, dev.limits.ord, <int>dev.limits.crc, dev.limits.eager,
-             token)
-
-
-cdef int rdma_stream_request(rdma_device *dev, int fd, const char *data, size_t received) noexcept nogil:
-    cdef soft_iw_request req
-    cdef soft_iw_options options
-    cdef rdma_conn *rc
-    cdef uint32_t qpn
-    cdef int whole = soft_iw_parse_request(data, received, &req)
-    cdef int done = -1
-    if whole == 0:
-        return 0
-    if whole > 0 and req.private_length == PRIVATE_DATA_LENGTH:
-        memcpy(&qpn, req.private_data, 4)
-        pthread_mutex_lock(&dev.lock)
-        rc = dev.tokens[token_bucket(req.private_data + 4)]
-        while rc != NULL and memcmp(rc.token, req.private_data + 4, RDMA_TOKEN_LENGTH) != 0:
-            rc = rc.token_next
-        if rc != NULL and rc.qp.qp_num == be32toh(qpn) and not rc.attached:
-            memset(&options, 0, sizeof(options))
-            options.crc = dev.limits.crc
-            options.ird = <uint16_t>dev.limits.ird
-            options.ord = <uint16_t>dev.limits.ord
-            if soft_iw_accept(rc.qp, fd, data, received, &options) == 0:
-                rc.attached = True
-                done = 1
-        pthread_mutex_unlock(&dev.lock)
-    if done < 0:
-        fetch_add(&dev.refused_streams, 1)
-        if whole > 0:
-            soft_iw_reject(fd, data, received)
-    return done
-
-
+include "rdma_setup.pxi"
+include "rdma_events.pxi"
 include "rdma_stats.pxi"

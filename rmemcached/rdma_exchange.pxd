@@ -18,7 +18,10 @@ cdef struct exchange_request:
     unsigned long ord
     unsigned long crc
     ibv_gid gid
+    unsigned long netns
     bint has_qpn
+    const char *host
+    size_t host_length
     const char *transport
     size_t transport_length
 

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t
 from libc.string cimport memchr, memset, strlen, strncmp
 
-from rmemcached.rdma_conn cimport RDMA_LINE_MAX, RDMA_PROTOCOL_VERSION
+from rmemcached.rdma_conn cimport RDMA_HOST_MAX, RDMA_LINE_MAX, RDMA_PROTOCOL_VERSION
 
 
 cdef bint parse_number(const char *text, size_t length, unsigned long low, unsigned long high,
@@ -106,6 +106,12 @@ cdef const char *parse_exchange(const char *line, size_t length, exchange_reques
             good = parse_number(value, nvalue, 0, 1, &out.crc)
         elif key_is(word, nkey, b"gid"):
             good = parse_hex(value, nvalue, out.gid.raw, 16)
+        elif key_is(word, nkey, b"host"):
+            good = 0 < nvalue <= RDMA_HOST_MAX
+            out.host = value
+            out.host_length = nvalue
+        elif key_is(word, nkey, b"netns"):
+            good = parse_number(value, nvalue, 1, 0xffffffff, &out.netns)
         if not good:
             return b"a value is malformed or out of range"
     if out.version == 0:

@@ -26,8 +26,9 @@ class Settings:
     threads: int = 4
     max_bytes: int = 64 * MEGABYTE
     max_connections: int = 1024
-    reserved_fds: int = 0
-    """Descriptors that the daemon needs besides connections'."""
+    inherited_fds: int = 3
+    """Descriptors that are open at the start: the standard streams and what the parent left; they count for
+    max_connections, as with memcached."""
     maxconns_fast: bool = True
     """Refuse connections beyond max_connections with an error; else they wait in the kernel's queue."""
     idle_timeout: int = 0
@@ -101,13 +102,15 @@ class Settings:
     debug_commands: bool = False
     """Answer debugtime and debugitem, which memcached has in its debug build only."""
     rdma: bool = True
-    """Offer RDMA on the TCP port."""
+    """Offer RDMA on the TCP port, and shared memory to clients on this host."""
     rdma_device: str | None = None
     """The system's RDMA device to serve on besides the software device; "none"; None: the first that can."""
     rdma_port: int = 0
     """Its port; 0: the first active one."""
     rdma_gid_index: int = -1
     """The port's GID; -1: the best."""
+    rdma_shm: str | None = None
+    """The UNIX socket where clients come for shared memory; "none"; None: one without a file, for this user only."""
     rdma_credits: int = 16
     """Receives posted for each queue pair."""
     rdma_msgsize: int = 8192

@@ -49,7 +49,7 @@ The process
 -P, --pidfile=<file>      write the process id there (removed at the end with -d)
 -u, --user=<user>         become that user (needed when started by root)
 -r, --enable-coredumps    core files as large as allowed
--v, --verbose             errors and warnings on stderr; -vv: commands and replies as well
+-v, --verbose             errors and warnings on stderr; -vv: commands and replies, -vvv: states
 -D <char>                 delimiter between the prefix and the rest of a key, for "stats detail" [:],
                           which it switches on
 -h, --help                this text
@@ -80,8 +80,10 @@ The process
    watcher_logbuf_size=<kb>, worker_logbuf_size=<kb>   buffers of "watch" [256, 64]
    sock_cookie_id=<n>     mark of the listening sockets, for packet filters
    modern, no_modern      today's defaults, or those of memcached 1.4
-   rdma, no_rdma          offer RDMA on the TCP port [yes]
-   rdma_device=<name>     libibverbs device to serve on besides the software one; none: none [the first]
+   rdma, no_rdma          offer RDMA on the TCP port, and shared memory on this host [yes]
+   rdma_device=<name>     libibverbs device to serve on besides the software ones; none: none [the first]
+   rdma_shm=<file>        UNIX socket where clients come for shared memory, with the permissions of -a;
+                          none: no shared memory [for the daemon's user and root only, without a file]
    rdma_port=<n>          its port [the first active one]
    rdma_gid_index=<n>     its GID [RoCE v2 with an IPv4 address before others]
    rdma_eager=<n>         values up to so many bytes travel in SENDs [{eager}]

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "shared")]
 
+import transport  # noqa: E402
 from servers import Server, start_memcached, start_rmemcached  # noqa: E402
 
 ServerFactory = Callable[..., Server]
@@ -37,6 +38,14 @@ def _factory(start: ServerFactory) -> Iterator[ServerFactory]:
 
     yield make
     _stop_all(started)
+
+
+@pytest.fixture(scope="module", params=transport.RDMA_TRANSPORTS)
+def rdma_transport(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each test once for each transport, which is that of transport.rdma() meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(transport.VARIABLE, request.param)
+        yield request.param
 
 
 @pytest.fixture

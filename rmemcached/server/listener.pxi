@@ -12,7 +12,15 @@ cdef uint64_t now_us() noexcept nogil:
     return <uint64_t>t.tv_sec * 1000000 + <uint64_t>t.tv_nsec // 1000
 
 
-cdef void listen_to(server *s, uint32_t events) noexcept nogil:
+cdef inline uint64_t places_taken(const server *s) noexcept nogil:
+    """How much of -c is in use: memcached limits its descriptors, so that its own, listening sockets and what it has
+    inherited count beside connections. What is counted here is what memcached would have open, whatever this process
+    has; queue pairs do not count."""
+    return (s.settings.inherited_fds + MAIN_FDS + WORKER_FDS * <uint64_t>s.settings.num_threads
+            + relaxed_load(&s.curr_connections))
+
+
+cdef void listen_to(server *s, uint32_t events, int backlog) noexcept nogil:
     cdef epoll_event ev
     cdef unsigned int i
     for i in range(s.nlisteners):
@@ -20,13 +28,14 @@ cdef void listen_to(server *s, uint32_t events) noexcept nogil:
             ev.events = events
             ev.data.u64 = i
             epoll_ctl(s.epfd, EPOLL_CTL_MOD, s.listeners[i].fd, &ev)
+            listen(s.listeners[i].fd, backlog)
 
 
 cdef void stop_listening(server *s) noexcept nogil:
-    """Leaves further connections in the kernel's queue until one ends."""
+    """Leaves the next connection in the kernel's queue, which takes no more, until one ends."""
     if relaxed_load(&s.hooks.verbose):
         fprintf(stderr, b"Too many open connections\n")
-    listen_to(s, 0)
+    listen_to(s, 0, 0)
     s.disabled_at = now_us()
     s.disabled_with = relaxed_load(&s.curr_connections)
     relaxed_store(&s.listen_disabled, 1)
@@ -37,11 +46,11 @@ cdef void resume_listening(server *s) noexcept nogil:
     """Accepts again if a connection has ended, or after a while."""
     cdef uint64_t elapsed = now_us() - s.disabled_at
     cdef uint64_t count = relaxed_load(&s.curr_connections)
-    if count >= s.settings.maxconns or (count >= s.disabled_with and elapsed < ACCEPT_RETRY_US):
+    if places_taken(s) >= s.settings.maxconns or (count >= s.disabled_with and elapsed < ACCEPT_RETRY_US):
         return
     counter_add(&s.time_in_listen_disabled_us, elapsed)
     relaxed_store(&s.listen_disabled, 0)
-    listen_to(s, EPOLLIN)
+    listen_to(s, EPOLLIN, s.settings.backlog)
 
 
 cdef worker *next_in_turn(server *s) noexcept nogil:
@@ -72,16 +81,37 @@ cdef worker *select_worker(server *s, int fd) noexcept nogil:
     return &s.workers[i]
 
 
+cdef bint may_share(server *s, int fd) noexcept nogil:
+    """Whether the peer's user may share memory with the daemon where no permissions of a file decide. Tells him if
+    not."""
+    cdef char text[128]
+    cdef ucred peer
+    cdef socklen_t length = sizeof(peer)
+    if getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0:
+        return False
+    if peer.uid != s.strange_uid and (peer.uid == 0 or peer.uid == geteuid()):
+        return True
+    snprintf(text, sizeof(text), b"SERVER_ERROR rdma: soft_shm is for user %u and root here, not for user %u\r\n",
+             geteuid(), peer.uid)
+    send(fd, text, strlen(text), MSG_DONTWAIT | MSG_NOSIGNAL)
+    return False
+
+
 cdef void accept_all(server *s, const listener *l) noexcept nogil:
-    """Accepts until nothing is left, and hands each socket to a worker."""
+    """Accepts until nothing is left or there is no place, and hands each socket to a worker."""
     cdef int sfd, one = 1
+    cdef bint first = True
+    cdef uint64_t count
     cdef const char *full = b"ERROR Too many open connections\r\n"
     cdef log_peer peer
     cdef socklen_t length
     while True:
-        if not s.settings.maxconns_fast and relaxed_load(&s.curr_connections) >= s.settings.maxconns:
-            stop_listening(s)
+        if places_taken(s) >= s.settings.maxconns:
+            # Whether anybody waits is known of the first only.
+            if first:
+                stop_listening(s)
             return
+        first = False
         memset(&peer, 0, sizeof(peer))
         length = sizeof(peer.addr)
         peer.transport = l.transport
@@ -95,16 +125,21 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
             if errno == EMFILE or errno == ENFILE:
                 stop_listening(s)
             return
-        if fetch_add(&s.curr_connections, 1) >= s.settings.maxconns:
-            fetch_sub(&s.curr_connections, 1)
+        if l.own_users and not may_share(s, sfd):
+            close(sfd)
+            continue
+        if s.settings.maxconns_fast and places_taken(s) + 1 >= s.settings.maxconns:
             counter_add(&s.rejected_connections, 1)
             send(sfd, full, strlen(full), MSG_DONTWAIT | MSG_NOSIGNAL)
             close(sfd)
             continue
+        count = fetch_add(&s.curr_connections, 1) + 1
+        if count > s.most_connections:
+            relaxed_store(&s.most_connections, count)
         if l.transport == LOG_TCP:
             setsockopt(sfd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
             setsockopt(sfd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one))
         counter_add(&s.total_connections, 1)
-        if worker_dispatch(select_worker(s, sfd), sfd, l.prot, &peer) != 0:
+        if worker_dispatch(select_worker(s, sfd), sfd, l.prot, &peer, l.stream_only) != 0:
             close(sfd)
             fetch_sub(&s.curr_connections, 1)

@@ -6,7 +6,8 @@ from rmemcached.linux cimport pthread_mutex_t
 from rmemcached.logger cimport log_transport, logger
 from rmemcached.protocol.conn cimport conn_hooks, protocol
 from rmemcached.protocol.stats_prefix cimport stats_prefixes
-from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_device, rdma_limits
+from rmemcached.rdma_conn cimport rdma_limits
+from rmemcached.server.devices cimport rdma_devices
 from rmemcached.server.dumps cimport dumps
 from rmemcached.server.watchers cimport watchers
 from rmemcached.server.worker cimport worker
@@ -14,6 +15,8 @@ from rmemcached.store.store cimport store
 
 cdef enum:
     AUTH_ENTRIES = 8
+    MAIN_FDS = 3                 # descriptors that memcached's main thread and each of its workers have
+    WORKER_FDS = 5
 
 # What the command line said. Constant while the server runs.
 cdef struct settings:
@@ -22,7 +25,7 @@ cdef struct settings:
     int backlog
     uint32_t maxconns
     bint maxconns_fast
-    unsigned int reserved_fds    # descriptors besides those of connections
+    unsigned int inherited_fds   # descriptors that were open at the start; standard streams mostly
     unsigned int idle_timeout    # seconds; 0: none
     unsigned int num_napi_ids
     uint64_t read_buf_mem_limit  # bytes; 0: none
@@ -54,6 +57,8 @@ cdef struct listener:            # one listening socket, or a UDP one
     int fd                       # the Python object's
     log_transport transport
     protocol prot                # spoken on what is accepted
+    bint stream_only             # nothing is: it is for the streams of queue pairs
+    bint own_users               # for processes of this daemon's user and root's
 
 cdef struct auth_entry:          # a user of -Y; the bytes are in server.auth_data
     const char *user
@@ -68,10 +73,9 @@ cdef struct server:
     watchers *watchers
     dumps *dumps
     store *store
-    rdma_device *devices[RDMA_DEVICES]   # the first is soft_iw's
-    unsigned int ndevices        # 0: no RDMA
-    char *arena_low              # extents that the store used before the device was there
-    size_t arena_used
+    rdma_devices devices         # none unless settings.rdma
+    bint has_devices
+    bint look_after_devices      # the system may have or get one that is wanted
     worker *workers              # num_threads of them
     unsigned int next_worker     # the listener's
     int epfd
@@ -79,7 +83,8 @@ cdef struct server:
     int timer_fd
     int64_t started              # seconds since the epoch
     uint64_t stop                # atomic
-    uint64_t curr_connections    # atomic
+    uint64_t curr_connections    # atomic; with listening sockets and UDP ones
+    uint64_t most_connections    # the main thread's; relaxed: read by statistics
     uint64_t total_connections   # atomic
     uint64_t rejected_connections  # atomic
     uint64_t listen_disabled     # atomic: nothing is accepted at the moment
@@ -92,6 +97,7 @@ cdef struct server:
     unsigned int nlisteners
     uint64_t disabled_at         # when listen_disabled was set, in microseconds
     uint64_t disabled_with       # curr_connections then
+    uint32_t strange_uid         # what users without a number here are seen as; UINT32_MAX: there are none
     unsigned int napi_known      # workers that have a napi_id
     # under auth_lock
     pthread_mutex_t auth_lock

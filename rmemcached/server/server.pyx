@@ -1,54 +1,59 @@
 """The daemon's main thread: sockets, accept, signals, the clock; and the Python class that starts it all."""
 
 import os
-import resource
 import sys
 import time
 
 from rmemcached.server.authfile import AuthFileError
 from rmemcached.server.authfile import load as load_authfile
-from rmemcached.server.sockets import ServerError, open_listeners, write_port_file
+from rmemcached.host import host_identity
+from rmemcached.server.sockets import ServerError, listen_shm, open_listeners, strange_uid, write_port_file
 
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdio cimport fprintf, stderr
+from libc.stdio cimport fprintf, snprintf, stderr
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset, strerror, strlen
+from libc.string cimport memcpy, memset, strlen
 
-from posix.unistd cimport getpid
+from posix.unistd cimport geteuid, getpid
 
 from rmemcached.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load, relaxed_store, store_release
-from rmemcached.drive_machine cimport drive_machine
 from rmemcached.linux cimport (
     CLOCK_MONOTONIC, ECONNABORTED, EINTR, EMFILE, ENFILE, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD,
     IPPROTO_TCP, MSG_DONTWAIT, MSG_NOSIGNAL, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP, SIGINT, SIGTERM, SIGUSR1,
     SIG_BLOCK, SIG_SETMASK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, SO_INCOMING_NAPI_ID, SO_KEEPALIVE,
-    TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, accept4, clock_gettime, close, epoll_create1, epoll_ctl, epoll_event,
-    epoll_wait, errno, getsockopt, itimerspec, pthread_join, pthread_mutex_init, pthread_mutex_lock,
+    SO_PEERCRED, TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, accept4, clock_gettime, close, epoll_create1, epoll_ctl,
+    epoll_event, epoll_wait, errno, getsockopt, itimerspec, listen, pthread_join, pthread_mutex_init,
+    pthread_mutex_lock,
     pthread_mutex_unlock, pthread_sigmask, read, send, setsockopt, sigaddset, sigemptyset, signalfd,
     signalfd_siginfo, sigset_t, sockaddr, socklen_t, timerfd_create, timerfd_settime, timespec,
+    ucred,
 )
 from rmemcached.logger cimport LOG_LOCAL, LOG_TCP, LOG_UDP, log_peer, logger_create, logger_destroy
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, conn, lend_result, negotiating_prot, protocol
 from rmemcached.protocol.dump cimport dump_kind
 from rmemcached.protocol.stats_prefix cimport stats_prefix_create, stats_prefix_destroy
 from rmemcached.rdma_conn cimport (
-    TRANSPORT_SOFT_IW, TRANSPORT_VERBS, rdma_device, rdma_device_add_extent, rdma_device_close, rdma_device_open,
-    rdma_exchange, rdma_transport,
+    RDMA_HOST_MAX, RDMA_PATH_MAX, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, TRANSPORT_VERBS, rdma_exchange, rdma_place,
+    rdma_transport,
 )
 from rmemcached.server.stats cimport server_stats
+from rmemcached.server.devices cimport (
+    devices_close, devices_describe, devices_extent_added, devices_init, devices_open, devices_start, devices_stop,
+    rdma_devices,
+)
 from rmemcached.server.dumps cimport dumps_create, dumps_destroy, dumps_start, dumps_stop
 from rmemcached.server.watchers cimport (
     watchers_add, watchers_create, watchers_destroy, watchers_start, watchers_stop,
 )
 from rmemcached.server.worker cimport (
-    connection, connection_rdma_failed, worker_add_udp, worker_destroy, worker_dispatch, worker_give_back, worker_init,
+    connection, worker_add_udp, worker_destroy, worker_dispatch, worker_give_back, worker_init,
     worker_start, worker_wake,
 )
 from rmemcached.store.store cimport (
-    ARENA_EXTENT, class_stats, crawler_result_type, store_config, store_create, store_destroy, store_get_class_stats,
-    store_largest_class, store_pin_memory, store_stop_threads, store_tick,
+    class_stats, crawler_result_type, store_config, store_create, store_destroy, store_get_class_stats,
+    store_largest_class, store_stop_threads, store_tick,
 )
-from rmemcached.verbs.port cimport GID_ANY, verbs_open_port, verbs_port, verbs_wish
+from rmemcached.verbs.port cimport GID_ANY, verbs_wish
 from rmemcached.verbs.soft cimport soft_provider
 from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport verbs_provider
@@ -75,7 +80,7 @@ cdef void hook_exchange(void *arg, conn *c, const char *line, size_t length, cha
         text = b"CLIENT_ERROR rdma: this connection has a queue pair\r\n"
     elif c.datagram:
         text = b"CLIENT_ERROR rdma: a datagram cannot have a queue pair\r\n"
-    elif s.ndevices == 0:
+    elif not s.has_devices:
         text = b"SERVER_ERROR rdma: no transport is available here\r\n"
     else:
         cn = <connection *>c
@@ -85,7 +90,7 @@ cdef void hook_exchange(void *arg, conn *c, const char *line, size_t length, cha
 
 
 cdef void cn_exchange(connection *cn, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
-    rc = rdma_exchange(cn.w.rdma, cn.w.ndevices, cn, cn.fd, cn.rdma != NULL, line, length, reply, reply_size)
+    rc = rdma_exchange(cn.w.rdma, cn, cn.fd, cn.rdma != NULL, line, length, reply, reply_size)
     if rc != NULL:
         cn.rdma = rc
         # It can end at any moment now, which is no time for its socket to be elsewhere.
@@ -154,15 +159,7 @@ cdef bint hook_authenticate(void *arg, const char *user, size_t nuser, const cha
 
 
 cdef void extent_added(void *arg, void *addr, size_t length) noexcept nogil:
-    """The store's arena grows: item memory must be registered before an item lies in it."""
-    cdef server *s = <server *>arg
-    cdef unsigned int i
-    if s.ndevices == 0 and s.arena_low == NULL:
-        s.arena_low = <char *>addr
-    s.arena_used += length
-    for i in range(s.ndevices):
-        if rdma_device_add_extent(s.devices[i], addr, length) != 0:
-            fprintf(stderr, b"rmemcached: item memory could not be registered for RDMA: %s\n", strerror(errno))
+    devices_extent_added(&(<server *>arg).devices, addr, length)
 
 
 # ---- the listener ----------------------------------------------------------------------------------------------------
@@ -211,12 +208,6 @@ cdef protocol named_protocol(name):
 
 
 # ---- Python ----------------------------------------------------------------------------------------------------------
-
-def memlock():
-    """RLIMIT_MEMLOCK as `ulimit -l` prints it: kilobytes."""
-    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return "unlimited" if soft == resource.RLIM_INFINITY else f"{soft // 1024} KB"
-
 
 cdef void load_authentication(server *s) except *:
     """Reads the file of -Y. Raises AuthFileError; what was read before stays."""
@@ -267,28 +258,33 @@ cdef class Server:
     cdef object settings
     cdef object sockets          # Listeners
     cdef object keep             # bytes that settings.* point into
-    cdef object bound            # (device, inode) of the UNIX socket, to remove only what is ours
+    cdef object device_name      # ... and devices.wish
+    cdef object bound            # (path, device, inode) of the UNIX socket, to remove only what is ours
+    cdef object shm_path         # where the streams of soft_shm meet: rdma_place.path; None: nowhere
 
     def __cinit__(self, settings):
         memset(&self.s, 0, sizeof(server))
         pthread_mutex_init(&self.s.auth_lock, NULL)
+        devices_init(&self.s.devices)
         self.s.epfd = self.s.signal_fd = self.s.timer_fd = -1
 
     def __init__(self, settings):
         self.settings = settings
         self.sockets = []
         self.bound = None
+        self.shm_path = None
         inter = encoded(",".join(settings.interfaces)) if settings.interfaces else b""
         path = encoded(settings.socket_path)
         auth = encoded(settings.auth_file)
         spoken = settings.protocol.encode()
         self.keep = (inter, path, auth, spoken)
+        self.device_name = encoded(settings.rdma_device or None)
         cdef server *s = &self.s
         s.settings.port = settings.port
         s.settings.udpport = settings.udp_port
         s.settings.backlog = settings.backlog
         s.settings.maxconns_fast = settings.maxconns_fast
-        s.settings.reserved_fds = settings.reserved_fds
+        s.settings.inherited_fds = settings.inherited_fds
         s.settings.idle_timeout = settings.idle_timeout
         s.settings.num_napi_ids = settings.napi_ids
         s.settings.read_buf_mem_limit = settings.read_buf_mem_limit
@@ -315,7 +311,7 @@ cdef class Server:
         s.settings.logger_watcher_buf_size = settings.logger_watcher_buf_size
         s.settings.hash_power = settings.hash_power
         s.hooks.verbose = settings.verbose
-        s.settings.rdma = settings.rdma and settings.socket_path is None
+        s.settings.rdma = settings.rdma
         s.settings.rdma_limits.credits = settings.rdma_credits
         s.settings.rdma_limits.msgsize = settings.rdma_msgsize
         s.settings.rdma_limits.eager = settings.rdma_eager
@@ -330,10 +326,35 @@ cdef class Server:
     def listen(self):
         """Opens the listening sockets; to be called before privileges are dropped."""
         self.sockets = open_listeners(self.settings)
-        if self.settings.socket_path is not None:
-            found = os.lstat(self.settings.socket_path)
-            self.bound = (found.st_dev, found.st_ino)
+        self.remember(self.settings.socket_path)
         write_port_file(self.sockets)
+
+    def listen_shm(self):
+        """Opens the socket where clients come for shared memory; to be called after privileges are dropped."""
+        wanted = self.settings.rdma_shm
+        if not self.settings.rdma or wanted == "none":
+            return
+        try:
+            host_identity()
+            if self.settings.socket_path is not None:
+                # Whoever may connect to the daemon may do so twice.
+                self.shm_path = ""
+                return
+            opened, self.shm_path = listen_shm(self.settings)
+        except (OSError, ServerError) as error:
+            if wanted is not None:
+                raise ServerError(f"rdma_shm: {error}") from None
+            if self.settings.verbose:
+                print(f"RDMA: no shared memory: {error}", file=sys.stderr)
+            return
+        self.sockets.append(opened)
+        self.remember(wanted)
+
+    def remember(self, path):
+        """The socket's file is to be removed at the end."""
+        if path is not None:
+            found = os.lstat(path)
+            self.bound = (path, found.st_dev, found.st_ino)
 
     @property
     def addresses(self):
@@ -433,8 +454,7 @@ cdef class Server:
             w.thread.mem_limit = s.settings.read_buf_mem_limit // s.settings.num_threads
             w.idle_timeout = s.settings.idle_timeout
             w.thread.debug_commands = self.settings.debug_commands
-            w.devices = s.devices
-            w.ndevices = s.ndevices
+            w.devices = s.devices.open
             w.spin_max = <uint64_t>self.settings.rdma_spin * 1000
             w.spin_ns = w.spin_max
             w.curr_connections = &s.curr_connections
@@ -461,71 +481,62 @@ cdef class Server:
             fetch_add(&s.total_connections, 1)
 
     cdef void open_devices(self) except *:
-        """The software device, which is always there, and one of the system's."""
-        cdef verbs_wish wish
+        """The software devices, and one of the system's; on a UNIX socket only shared memory."""
+        cdef server *s = &self.s
+        cdef rdma_devices *d = &s.devices
         cdef const char *absent = NULL
-        cdef const verbs_provider *system = system_provider(&absent)
+        cdef const verbs_provider *system
+        cdef char why[256]
+        cdef rdma_place place
+        d.limits = s.settings.rdma_limits
+        d.store = s.store
         name = self.settings.rdma_device
-        memset(&wish, 0, sizeof(wish))
-        wish.device = b"soft_iw0"
-        wish.gid_index = GID_ANY
-        self.open_device(soft_provider(), &wish, TRANSPORT_SOFT_IW)
-        if name == "none":
+        if self.settings.socket_path is None:
+            self.open_soft_device(b"soft_iw0", TRANSPORT_SOFT_IW, NULL)
+        if self.shm_path is not None:
+            self.find_place(&place)
+            self.open_soft_device(b"soft_shm0", TRANSPORT_SOFT_SHM, &place)
+        if name == "none" or self.settings.socket_path is not None:
             return
-        wished = os.fsencode(name) if name else None
-        wish.device = <const char *>wished if wished is not None else NULL
-        wish.port = self.settings.rdma_port
-        wish.gid_index = self.settings.rdma_gid_index
+        d.wish.device = <const char *>self.device_name if self.device_name is not None else NULL
+        d.wish.port = self.settings.rdma_port
+        d.wish.gid_index = self.settings.rdma_gid_index
+        system = system_provider(&absent)
         if system == NULL:
             problem = absent.decode()
+        elif devices_open(d, system, &d.wish, TRANSPORT_VERBS, NULL, why, sizeof(why)) != 0:
+            problem = (<bytes>why).decode()
         else:
-            problem = self.try_device(system, &wish)
-        if problem is None:
-            return
-        if name:
-            raise ServerError(f"RDMA: {problem}; -o rdma_device=none runs on the software device alone")
+            problem = None
+        if problem is not None and name:
+            raise ServerError(f"RDMA: {problem}; -o rdma_device=none runs on the software devices alone")
+        s.look_after_devices = system != NULL
         if self.settings.verbose:
-            print(f"RDMA: {problem}: the software device serves alone", file=sys.stderr)
+            if problem is not None:
+                print(f"RDMA: {problem}: the software devices serve alone", file=sys.stderr)
+            else:
+                devices_describe(d, TRANSPORT_VERBS)
 
-    cdef object try_device(self, const verbs_provider *provider, const verbs_wish *wish):
-        """open_device that returns what is wrong, or None."""
-        try:
-            self.open_device(provider, wish, TRANSPORT_VERBS)
-        except ServerError as error:
-            return error.args[0]
+    cdef void find_place(self, rdma_place *place) except *:
+        """Where clients are to connect for shared memory."""
+        memset(place, 0, sizeof(rdma_place))
+        identity, netns = host_identity()
+        host = identity.encode()
+        path = os.fsencode(self.shm_path)
+        memcpy(place.host, <const char *>host, min(len(host), RDMA_HOST_MAX))
+        memcpy(place.path, <const char *>path, min(len(path), RDMA_PATH_MAX - 1))
+        # Only abstract names belong to a network namespace.
+        place.netns = netns if path.startswith(b"@") else 0
 
-    cdef void open_device(self, const verbs_provider *provider, const verbs_wish *wish,
-                          rdma_transport transport) except *:
-        """Adds a device and registers the item memory there is."""
-        cdef server *s = &self.s
-        cdef verbs_port port
-        cdef const char *problem = NULL
+    cdef void open_soft_device(self, const char *name, rdma_transport transport, const rdma_place *place) except *:
+        cdef verbs_wish wish
         cdef char why[256]
-        cdef char *addr = s.arena_low
-        cdef size_t left = s.arena_used
-        cdef rdma_device *device
-        if verbs_open_port(provider, wish, &port, why, sizeof(why)) != 0:
+        memset(&wish, 0, sizeof(wish))
+        wish.device = name
+        wish.gid_index = GID_ANY
+        if devices_open(&self.s.devices, soft_provider(), &wish, transport, place, why, sizeof(why)) != 0:
             raise ServerError((<bytes>why).decode())
-        device = rdma_device_open(&port, transport, &s.settings.rdma_limits, drive_machine, connection_rdma_failed,
-                                  &problem)
-        if device == NULL:
-            raise ServerError((<bytes>problem).decode())
-        while left:
-            size = min(left, <size_t>ARENA_EXTENT)
-            if rdma_device_add_extent(device, addr, size) != 0:
-                reason = os.strerror(errno)
-                rdma_device_close(device)
-                raise ServerError(f"item memory could not be registered: {reason} (ulimit -l: {memlock()})")
-            addr += size
-            left -= size
-        if transport == TRANSPORT_VERBS:
-            # Registration pinned the pages that were there; the device does not see others in their place.
-            store_pin_memory(s.store)
-        if transport == TRANSPORT_VERBS and self.settings.verbose:
-            print(f"RDMA: device {provider.get_device_name(port.context.device).decode()}, port {port.port_num}, "
-                  f"GID {port.gid_index} {(<const char *>port.gid.raw)[:16].hex()}", file=sys.stderr)
-        s.devices[s.ndevices] = device
-        s.ndevices += 1
+        self.s.has_devices = True
 
     cdef void finish(self):
         """Frees all that start made; workers have been joined."""
@@ -541,9 +552,7 @@ cdef class Server:
                     worker_destroy(&s.workers[i])
             free(s.workers)
             s.workers = NULL
-        for i in range(s.ndevices):
-            rdma_device_close(s.devices[i])
-        s.ndevices = 0
+        devices_close(&s.devices)
         if s.store != NULL:
             store_destroy(s.store)
             s.store = NULL
@@ -576,26 +585,36 @@ cdef class Server:
         while self.sockets:
             self.sockets.pop().sock.close()
         if self.bound is not None:
+            path = self.bound[0]
             try:
-                found = os.lstat(self.settings.socket_path)
-                if (found.st_dev, found.st_ino) == self.bound:
-                    os.unlink(self.settings.socket_path)
+                found = os.lstat(path)
+                if (path, found.st_dev, found.st_ino) == self.bound:
+                    os.unlink(path)
             except OSError:
                 pass
             self.bound = None
 
     cdef void watch_listeners(self) except *:
         cdef server *s = &self.s
+        s.strange_uid = strange_uid()
         s.listeners = <listener *>calloc(max(len(self.sockets), 1), sizeof(listener))
         if s.listeners == NULL:
             raise MemoryError()
         for index, opened in enumerate(self.sockets):
             s.listeners[index].fd = opened.sock.fileno()
-            s.listeners[index].transport = {"tcp": LOG_TCP, "udp": LOG_UDP, "unix": LOG_LOCAL}[opened.transport]
+            s.listeners[index].transport = {"tcp": LOG_TCP, "udp": LOG_UDP}.get(opened.transport, LOG_LOCAL)
+            s.listeners[index].stream_only = opened.transport == "shm"
+            s.listeners[index].own_users = opened.transport == "shm" and self.shm_path.startswith("@")
             s.listeners[index].prot = named_protocol(opened.protocol)
             if opened.transport != "udp" and watch(s.epfd, s.listeners[index].fd, <uint64_t>index) != 0:
                 raise ServerError(f"the listener: {os.strerror(errno)}")
+            if opened.transport not in ("udp", "shm"):
+                fetch_add(&s.curr_connections, 1)
+                fetch_add(&s.total_connections, 1)
         s.nlisteners = <unsigned int>len(self.sockets)
+        s.most_connections = s.curr_connections
+        if places_taken(s) > s.settings.maxconns:
+            raise ServerError("Maxconns setting is too low, use -c to increase.")
 
     cdef void describe(self) except *:
         """What -vv tells at the start: slab classes and listening sockets."""
@@ -606,7 +625,11 @@ cdef class Server:
         for i in range(1, store_largest_class(self.s.store) + 1):
             if store_get_class_stats(self.s.store, i, &k):
                 fprintf(stderr, b"slab class %3u: chunk size %9u perslab %7u\n", i, k.chunk_size, k.chunks_per_page)
+        if self.shm_path:
+            print(f"RDMA: shared memory meets at {self.shm_path}", file=sys.stderr)
         for listener in self.sockets:
+            if listener.transport == "shm":
+                continue
             what = "udp" if listener.transport == "udp" else listener.protocol
             text = what.encode()
             fprintf(stderr, b"<%d server listening (%s)\n", <int>listener.sock.fileno(), <const char *>text)
@@ -643,6 +666,10 @@ cdef class Server:
                 if err:
                     raise ServerError(f"can't create thread: {os.strerror(err)}")
                 started += 1
+            if s.look_after_devices:
+                err = devices_start(&s.devices, s.workers, s.settings.num_threads)
+                if err:
+                    raise ServerError(f"can't create thread: {os.strerror(err)}")
             self.describe()
             with nogil:
                 signo = server_loop(s)
@@ -652,6 +679,8 @@ cdef class Server:
                 dumps_stop(s.dumps)
             if s.store != NULL:
                 store_stop_threads(s.store)
+            with nogil:
+                devices_stop(&s.devices)
             store_release(&s.stop, 1)
             for i in range(started):
                 worker_wake(&s.workers[i])

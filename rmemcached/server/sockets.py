@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
 import socket
 import stat
+import struct
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from rmemcached.settings import Settings
 
@@ -44,7 +47,7 @@ class Listener:
 
     sock: socket.socket
     transport: str
-    """tcp, udp or unix."""
+    """tcp, udp, unix, or shm: for the streams of soft_shm only."""
     protocol: str
 
 
@@ -118,7 +121,7 @@ def prepare(sock: socket.socket, family: int, settings: Settings) -> None:
             raise ServerError("-N <num_napi_ids> option not supported") from None
     if settings.sock_cookie_id:
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, settings.sock_cookie_id)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, struct.pack("I", settings.sock_cookie_id))
         except OSError as error:
             print(f"setsockopt: {error.strerror}", file=sys.stderr)
     if sock.type == socket.SOCK_DGRAM:
@@ -166,10 +169,8 @@ def bind_all(interface: Interface, transport: str, settings: Settings, what: str
     return bound
 
 
-def listen_unix(settings: Settings) -> Listener:
-    """The UNIX socket. What a daemon that died left at its path is removed."""
-    path = settings.socket_path
-    assert path is not None
+def bind_unix(path: str, settings: Settings) -> socket.socket:
+    """A listening UNIX socket with the permissions of -a. What a daemon that died left at its path is removed."""
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(os.lstat(path).st_mode):
             os.unlink(path)
@@ -185,7 +186,47 @@ def listen_unix(settings: Settings) -> Listener:
         os.umask(old)
     sock.listen(settings.backlog)
     sock.setblocking(False)
-    return Listener(sock, "unix", settings.protocol)
+    return sock
+
+
+def listen_unix(settings: Settings) -> Listener:
+    """The UNIX socket of -s."""
+    assert settings.socket_path is not None
+    return Listener(bind_unix(settings.socket_path, settings), "unix", settings.protocol)
+
+
+def listen_shm(settings: Settings) -> tuple[Listener, str]:
+    """The socket for soft_shm besides a TCP port, and its name in the exchange. OSError, ServerError.
+
+    By default it has an abstract name, which leaves nothing behind, whatever ends the process. Nobody else has that
+    name by accident, and who connects to it is told by his user id.
+    """
+    if settings.rdma_shm is not None:
+        return Listener(bind_unix(settings.rdma_shm, settings), "shm", "ascii"), settings.rdma_shm
+    name = f"rmemcached-{secrets.token_hex(16)}"
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(b"\0" + name.encode())
+        sock.listen(settings.backlog)
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return Listener(sock, "shm", "ascii"), f"@{name}"
+
+
+def strange_uid() -> int:
+    """What processes whose user has no number in this user namespace appear as; the largest number if there are none.
+
+    See user_namespaces(7): it may be the number of a user here as well.
+    """
+    try:
+        maps = Path("/proc/self/uid_map").read_text().split()
+        if maps == ["0", "0", "4294967295"]:
+            return 0xFFFFFFFF
+        return int(Path("/proc/sys/kernel/overflowuid").read_text())
+    except (OSError, ValueError):
+        return 65534
 
 
 def open_listeners(settings: Settings) -> list[Listener]:

@@ -17,8 +17,8 @@ from rmemcached.protocol.conn cimport (
     thread_stats,
 )
 from rmemcached.protocol.stats_prefix cimport stats_prefix_clear, stats_prefix_on
-from rmemcached.rdma_conn cimport rdma_stats
-from rmemcached.server.server cimport server, settings
+from rmemcached.server.devices cimport devices_stats
+from rmemcached.server.server cimport WORKER_FDS, server, settings
 from rmemcached.server.udp cimport udp_socket
 from rmemcached.server.watchers cimport watcher_stats, watchers_get_stats, watchers_reset_stats
 from rmemcached.server.worker cimport READ_BUFFER_SIZE, connection, worker
@@ -96,16 +96,12 @@ cdef const char *yes_no(bint value) noexcept nogil:
 
 
 cdef void general_connections(server *s, const thread_stats *t, stat_buf *out) noexcept nogil:
-    cdef uint64_t structures = s.nlisteners
-    cdef unsigned int i
-    for i in range(s.settings.num_threads):
-        structures += relaxed_load(&s.workers[i].nconnections)
     stat_append(out, b"max_connections", s.settings.maxconns)
-    stat_append(out, b"curr_connections", relaxed_load(&s.curr_connections))
+    stat_append(out, b"curr_connections", relaxed_load(&s.curr_connections) - 1)
     stat_append(out, b"total_connections", relaxed_load(&s.total_connections))
     if s.settings.maxconns_fast:
         stat_append(out, b"rejected_connections", relaxed_load(&s.rejected_connections))
-    stat_append(out, b"connection_structures", structures)
+    stat_append(out, b"connection_structures", relaxed_load(&s.most_connections))
     stat_append(out, b"response_obj_oom", t.response_obj_oom)
     stat_append(out, b"response_obj_count", t.response_obj_count)
     stat_append(out, b"response_obj_bytes", t.response_obj_bytes)
@@ -113,7 +109,7 @@ cdef void general_connections(server *s, const thread_stats *t, stat_buf *out) n
     stat_append(out, b"read_buf_bytes", t.read_buf_bytes + <uint64_t>s.settings.num_threads * READ_BUFFER_SIZE)
     stat_append(out, b"read_buf_bytes_free", <uint64_t>s.settings.num_threads * READ_BUFFER_SIZE)
     stat_append(out, b"read_buf_oom", t.read_buf_oom)
-    stat_append(out, b"reserved_fds", s.settings.reserved_fds)
+    stat_append(out, b"reserved_fds", WORKER_FDS * s.settings.num_threads)
 
 
 cdef void general_commands(server *s, const thread_stats *t, const store_stats *st, stat_buf *out) noexcept nogil:
@@ -309,7 +305,6 @@ cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"num_napi_ids", set.num_napi_ids)
     stat_append_text(out, b"memory_file", b"(null)")
     stat_append(out, b"client_flags_size", 4)
-    stat_append_text(out, b"rdma", yes_no(set.rdma))
 
 
 cdef void items_text(server *s, stat_buf *out) noexcept nogil:
@@ -448,8 +443,8 @@ cdef int server_stats(void *arg, conn *c, const char *sub, size_t nsub, stat_buf
     elif named(sub, nsub, b"reset"):
         reset(s)
         return 1
-    elif named(sub, nsub, b"rdma") and s.ndevices:
-        rdma_stats(s.devices, s.ndevices, out)
+    elif named(sub, nsub, b"rdma") and s.has_devices:
+        devices_stats(&s.devices, out)
     else:
         return -1
     return 0

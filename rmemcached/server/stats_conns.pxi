@@ -122,7 +122,7 @@ cdef void append_row(const conn_row *row, stat_buf *out) noexcept nogil:
 
 cdef void conns_text(server *s, stat_buf *out) noexcept nogil:
     """Every socket in the order of descriptors. Connections that come at the same time may be left out."""
-    cdef size_t room = s.nlisteners + <size_t>relaxed_load(&s.curr_connections) + 64
+    cdef size_t room = <size_t>relaxed_load(&s.curr_connections) + 64
     cdef size_t n = 0, i
     cdef rel_time_t uptime = store_time(s.store) - ITEM_UPDATE_INTERVAL - 2
     cdef conn_row *rows = <conn_row *>calloc(room, sizeof(conn_row))
@@ -130,7 +130,7 @@ cdef void conns_text(server *s, stat_buf *out) noexcept nogil:
         out.failed = True
         return
     for i in range(s.nlisteners):
-        if s.listeners[i].transport == LOG_UDP:
+        if s.listeners[i].transport == LOG_UDP or s.listeners[i].stream_only:
             continue
         rows[n].fd = s.listeners[i].fd
         rows[n].transport = s.listeners[i].transport

@@ -3,10 +3,10 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from rmemcached.linux cimport pthread_mutex_t, pthread_t
+from rmemcached.linux cimport pthread_cond_t, pthread_mutex_t, pthread_t
 from rmemcached.logger cimport log_peer
 from rmemcached.protocol.conn cimport conn, conn_thread, protocol
-from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_conn, rdma_device, rdma_thread
+from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_conn, rdma_device, rdma_thread, rdma_transport
 from rmemcached.server.udp cimport udp_socket
 
 cdef enum:
@@ -20,6 +20,7 @@ cdef enum connection_flags:
     CONNECTION_RUNNABLE = 4      # in the worker's run queue
     CONNECTION_BLOCKED = 8       # output waits for the socket; nothing is read meanwhile
     CONNECTION_CLOSING = 16      # to be closed when its output has left
+    CONNECTION_STREAM_ONLY = 64  # came where only streams of queue pairs do
     CONNECTION_LENT = 32         # a side thread has the socket; the worker touches nothing but this structure
 
 # One accepted socket. Owned by its worker; only the worker touches it, except where noted.
@@ -47,17 +48,27 @@ cdef struct handover:
     handover *next
     int fd
     protocol prot
+    bint stream_only
     log_peer peer
+
+# A device is to be taken in or given up by all workers.
+cdef struct worker_change:
+    # constant
+    rdma_transport transport
+    rdma_device *device          # NULL: give up the one there is
+    const char *line             # what is then said on the lifelines
+    # under lock
+    pthread_mutex_t lock
+    pthread_cond_t done          # pending has become 0
+    unsigned int pending         # workers that have not done it yet
 
 cdef struct worker:
     conn_thread thread           # first. Owned by the worker; its statistics are read by others
     # set before the thread starts, then constant
     pthread_t id
     int epfd
-    int notify_fd                # eventfd: something is in `queue` or `given_back`, or `stop` is set
-    rdma_device **devices        # the server's, ndevices of them; the first is soft_iw's
-    unsigned int ndevices        # 0: no RDMA
-    rdma_thread *rdma[RDMA_DEVICES]   # the worker's part of each
+    int notify_fd                # eventfd: something is in `queue`, `given_back` or `change`, or `stop` is set
+    rdma_device **devices        # the server's, by transport; of those that can go the worker uses its part in `rdma`
     unsigned int idle_timeout    # seconds of silence after which a TCP connection is closed; 0: never
     unsigned int napi_id         # the listener's: connections of this receive queue are for this worker
     uint64_t *curr_connections   # atomic; shared by all workers and the listener
@@ -68,6 +79,7 @@ cdef struct worker:
     handover *queue_head
     handover **queue_tail
     connection *given_back       # by side threads; linked by run_next, which a lent connection has no other use for
+    worker_change *change        # not begun yet
     # the links of `connections` are written under list_lock by the worker, and read by others under it
     pthread_mutex_t list_lock
     connection *connections
@@ -77,6 +89,7 @@ cdef struct worker:
     connection *run_head
     connection **run_tail
     connection *dead
+    rdma_thread *rdma[RDMA_DEVICES]   # its part of each device; NULL: there is no such device
     unsigned int nstreams        # connections with CONNECTION_STREAM
     uint32_t streams_checked     # store time when slow ones were last looked for
     uint32_t idle_due            # store time when a connection may have been idle for too long
@@ -84,15 +97,17 @@ cdef struct worker:
     bint rdma_recent             # RDMA work was done since the last sleep
     uint64_t spin_until          # polls instead of sleeping until then (CLOCK_MONOTONIC, ns); 0: not spinning
     uint64_t spin_ns             # how long it lately paid to
-    uint64_t nconnections        # relaxed: read by statistics
 
 cdef int worker_init(worker *w) noexcept nogil
 cdef int worker_add_udp(worker *w, int fd) noexcept nogil
 cdef int worker_start(worker *w) noexcept nogil
-cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer) noexcept nogil
+# stream_only: nothing but the stream of a queue pair is taken from it.
+cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil
 # A side thread is done with a connection that was lent to it. ended: it is to be closed; else `rest` (malloc'd, may be
 # NULL), which becomes the connection's, is still to be sent.
 cdef void worker_give_back(connection *cn, bint ended, char *rest, size_t length) noexcept nogil
+# Asks a running worker for a change; one at a time. Any thread.
+cdef void worker_change_device(worker *w, worker_change *change) noexcept nogil
 cdef void worker_wake(worker *w) noexcept nogil
 cdef void worker_destroy(worker *w) noexcept nogil
 # rdma_failed_fn: owner is a connection

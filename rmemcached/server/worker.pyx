@@ -9,20 +9,20 @@ owns a read buffer only while a command is incomplete, so an idle one costs its 
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdio cimport fprintf, stderr
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memmove, memset, strlen
+from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add, fetch_sub, load_acquire, relaxed_store
+from rmemcached.atomics cimport counter_add, cpu_relax, fetch_sub, load_acquire
 from rmemcached.drive_machine cimport drive_machine
 from rmemcached.linux cimport (
     CLOCK_MONOTONIC, EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL,
     EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_NOSIGNAL, clock_gettime, close,
-    epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno, eventfd, msghdr, pthread_create, pthread_mutex_destroy,
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, read, readv, recv, sched_yield,
-    send, sendmsg, timespec, write,
+    epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno, eventfd, msghdr, pthread_cond_signal, pthread_create,
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, read,
+    readv, recv, sched_yield, send, sendmsg, strerror, timespec, write,
 )
 from rmemcached.logger cimport (
-    IDLE_TIMEOUT_CLOSE, LOG_CONNEVENTS, LOG_TCP, NORMAL_CLOSE, close_reasons, log_conn_close, log_conn_new,
+    IDLE_TIMEOUT_CLOSE, LOG_CONNEVENTS, LOG_LOCAL, LOG_TCP, NORMAL_CLOSE, close_reasons, log_conn_close, log_conn_new,
     log_thread_sfd, log_wants,
 )
 from rmemcached.protocol.conn cimport (
@@ -32,17 +32,20 @@ from rmemcached.protocol.conn cimport (
     stat_buf, stat_reply,
 )
 from rmemcached.rdma_conn cimport (
-    RDMA_DEVICES, rdma_conn_destroy, rdma_conn_last_cmd, rdma_stream_request, rdma_thread_create,
-    rdma_thread_destroy, rdma_thread_expects, rdma_thread_fd, rdma_thread_run,
+    RDMA_DEVICES, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, rdma_conn_destroy, rdma_conn_last_cmd, rdma_conn_thread,
+    rdma_device, rdma_stream_request, rdma_thread_arm, rdma_thread_create, rdma_thread_destroy, rdma_thread_expects,
+    rdma_thread_fd, rdma_thread_poll, rdma_thread_run,
 )
 from rmemcached.server.udp cimport UDP_TAG, udp_close, udp_open, udp_ready, udp_socket
 from rmemcached.store.store cimport store_time
 
 cdef enum:
+    REQUEST_KEY_LENGTH = 16      # octets by which a request for a stream is known
     STREAM_REQUEST_MAX = 532     # octets of the longest MPA request frame
     STREAM_REQUEST_SECONDS = 10  # time a peer has to complete it
     SEND_BATCH = 4 * 1024 * 1024
     MAX_BUFFERED = 64 * 1024 * 1024
+    RING_LOOKS = 32              # between two turns of a worker that polls
     SPIN_FLOOR = 16              # spinning is tried for a 16th of spin_max when it does not pay
 
 
@@ -75,7 +78,8 @@ cdef void free_buffer(connection *cn) noexcept nogil:
     cn.rsize = 0
 
 
-cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer) noexcept nogil:
+cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer,
+                                 bint stream_only) noexcept nogil:
     cdef connection *cn = <connection *>calloc(1, sizeof(connection))
     cdef epoll_event ev
     if cn == NULL:
@@ -94,11 +98,15 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
     cn.w = w
     cn.fd = fd
     cn.flags = CONNECTION_FRESH
+    if stream_only:
+        cn.flags = CONNECTION_STREAM | CONNECTION_STREAM_ONLY
+        w.nstreams += 1
     cn.opened = store_time(w.thread.store)
     cn.events = EPOLLIN
     ev.events = EPOLLIN
     ev.data.ptr = cn
     if epoll_ctl(w.epfd, EPOLL_CTL_ADD, fd, &ev) != 0:
+        w.nstreams -= stream_only
         free(cn)
         return NULL
     pthread_mutex_lock(&w.list_lock)
@@ -109,7 +117,6 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
     pthread_mutex_unlock(&w.list_lock)
     if log_wants(w.thread.log, LOG_CONNEVENTS):
         log_conn_new(w.thread.log, &cn.peer, fd)
-    relaxed_store(&w.nconnections, w.nconnections + 1)
     return cn
 
 
@@ -146,7 +153,6 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
     cn.rest = NULL
     cn.next = w.dead
     w.dead = cn
-    relaxed_store(&w.nconnections, w.nconnections - 1)
     fetch_sub(w.curr_connections, 1)
 
 
@@ -328,11 +334,33 @@ cdef void connection_run(connection *cn) noexcept nogil:
         return
 
 
+cdef rdma_device *stream_device(const connection *cn) noexcept nogil:
+    """The device whose streams come over sockets of this kind, if there is one."""
+    return cn.w.devices[TRANSPORT_SOFT_SHM if cn.peer.transport == LOG_LOCAL else TRANSPORT_SOFT_IW]
+
+
+cdef inline bint begins_stream(const connection *cn, char first) noexcept nogil:
+    """Whether it may be a request for a stream."""
+    return first == (c'S' if cn.peer.transport == LOG_LOCAL else c'M') and stream_device(cn) != NULL
+
+
 cdef void stream_readable(connection *cn) noexcept nogil:
-    """The connection began like an MPA request: collects the frame and hands the socket to its queue pair."""
+    """The connection began like a stream's request: collects the frame and hands the socket to its queue pair."""
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
-    cdef int done = rdma_stream_request(w.devices[0], cn.fd, c.rcurr, c.rbytes)
+    cdef int done
+    cdef const char *request = b"SHM ID Req Frame" if cn.peer.transport == LOG_LOCAL else b"MPA ID Req Frame"
+    if memcmp(c.rcurr, request, c.rbytes if c.rbytes < REQUEST_KEY_LENGTH else REQUEST_KEY_LENGTH) != 0:
+        if cn.flags & CONNECTION_STREAM_ONLY:
+            connection_end(cn, True)
+            return
+        # A line that begins with the same letters.
+        if cn.flags & CONNECTION_STREAM:
+            cn.flags &= ~CONNECTION_STREAM
+            w.nstreams -= 1
+        connection_run(cn)
+        return
+    done = rdma_stream_request(stream_device(cn), cn.fd, c.rcurr, c.rbytes)
     if done == 0:
         if c.rbytes >= STREAM_REQUEST_MAX or not keep_input(cn):
             connection_end(cn, True)
@@ -390,7 +418,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
                     c.rcurr = space
                 c.rbytes += <size_t>n
                 if cn.flags & (CONNECTION_FRESH | CONNECTION_STREAM):
-                    if cn.flags & CONNECTION_STREAM or (w.ndevices and c.rcurr[0] == c'M'):
+                    if cn.flags & CONNECTION_STREAM or begins_stream(cn, c.rcurr[0]):
                         cn.flags &= ~CONNECTION_FRESH
                         stream_readable(cn)
                         return
@@ -423,11 +451,56 @@ cdef void connection_writable(connection *cn) noexcept nogil:
 
 # ---- the thread ------------------------------------------------------------------------------------------------------
 
+cdef bint take_device(worker *w, unsigned int transport, rdma_device *device) noexcept nogil:
+    """Makes the worker's part of a device. False: errno."""
+    cdef epoll_event ev
+    cdef rdma_thread *t = rdma_thread_create(device, &w.thread)
+    if t == NULL:
+        return False
+    ev.events = EPOLLIN
+    ev.data.ptr = &w.rdma[transport]
+    if epoll_ctl(w.epfd, EPOLL_CTL_ADD, rdma_thread_fd(t), &ev) != 0:
+        rdma_thread_destroy(t)
+        return False
+    w.rdma[transport] = t
+    return True
+
+
+cdef void give_up_device(worker *w, unsigned int transport, const char *line) noexcept nogil:
+    """Ends all connections on a device, and the worker's part of it."""
+    cdef rdma_thread *t = w.rdma[transport]
+    cdef connection *cn = w.connections
+    cdef connection *following
+    if t == NULL:
+        return
+    while cn != NULL:
+        following = cn.next
+        if cn.rdma != NULL and rdma_conn_thread(cn.rdma) == t:
+            connection_rdma_failed(cn, line)
+        cn = following
+    epoll_ctl(w.epfd, EPOLL_CTL_DEL, rdma_thread_fd(t), NULL)
+    rdma_thread_destroy(t)
+    w.rdma[transport] = NULL
+
+
+cdef void change_device(worker *w, worker_change *change) noexcept nogil:
+    if change.device == NULL:
+        give_up_device(w, change.transport, change.line)
+    elif not take_device(w, change.transport, change.device):
+        fprintf(stderr, b"RDMA: a worker thread cannot use the device: %s\n", strerror(errno))
+    pthread_mutex_lock(&change.lock)
+    change.pending -= 1
+    if change.pending == 0:
+        pthread_cond_signal(&change.done)
+    pthread_mutex_unlock(&change.lock)
+
+
 cdef void take_handovers(worker *w) noexcept nogil:
     cdef handover *h
     cdef handover *following
     cdef connection *cn
     cdef connection *next_back
+    cdef worker_change *change
     cdef uint64_t count
     if read(w.notify_fd, &count, sizeof(count)) < 0 and errno != EAGAIN:
         return
@@ -437,14 +510,18 @@ cdef void take_handovers(worker *w) noexcept nogil:
     w.queue_tail = &w.queue_head
     cn = w.given_back
     w.given_back = NULL
+    change = w.change
+    w.change = NULL
     pthread_mutex_unlock(&w.queue_lock)
+    if change != NULL:
+        change_device(w, change)
     while cn != NULL:
         next_back = cn.run_next
         connection_returned(cn)
         cn = next_back
     while h != NULL:
         following = h.next
-        if connection_open(w, h.fd, h.prot, &h.peer) == NULL:
+        if connection_open(w, h.fd, h.prot, &h.peer, h.stream_only) == NULL:
             close(h.fd)
             fetch_sub(w.curr_connections, 1)
         free(h)
@@ -529,8 +606,8 @@ cdef uint64_t now_ns() noexcept nogil:
 
 cdef inline bint rdma_expected(worker *w) noexcept nogil:
     cdef unsigned int i
-    for i in range(w.ndevices):
-        if rdma_thread_expects(w.rdma[i]):
+    for i in range(<unsigned int>RDMA_DEVICES):
+        if w.rdma[i] != NULL and rdma_thread_expects(w.rdma[i]):
             return True
     return False
 
@@ -558,26 +635,59 @@ cdef int wait_time(worker *w) noexcept nogil:
     return 1000 if w.nstreams or w.idle_timeout else -1
 
 
+cdef unsigned int poll_rings(worker *w, int *timeout) noexcept nogil:
+    """Looks for what a descriptor does not tell of while the worker polls: a bit for each device with something to do.
+
+    Before the worker sleeps it asks to be woken for that as well; what has come meanwhile makes it stay awake.
+    """
+    cdef unsigned int found = 0
+    cdef unsigned int k
+    cdef int _look
+    cdef int looks = RING_LOOKS if w.spin_until and w.run_head == NULL else 1
+    if w.rdma[TRANSPORT_SOFT_SHM] == NULL:
+        return 0
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if w.rdma[k] == NULL:
+            continue
+        if timeout[0] != 0:
+            if not rdma_thread_arm(w.rdma[k]):
+                continue
+            timeout[0] = 0
+        for _look in range(looks):
+            if rdma_thread_poll(w.rdma[k], False):
+                found |= 1 << k
+                break
+            cpu_relax()
+    return found
+
+
 cdef void *worker_main(void *arg) noexcept nogil:
     cdef worker *w = <worker *>arg
     cdef epoll_event events[MAX_EVENTS]
     cdef connection *cn
     cdef int i, n
     cdef unsigned int k
-    cdef unsigned int rdma_ready     # bit per device, as is rdma_runnable
+    cdef int timeout
+    cdef unsigned int polled         # bits per device, as are the next and rdma_runnable
+    cdef unsigned int rdma_ready
     log_thread_sfd(&w.thread.cur_sfd)
     while not load_acquire(w.stop):
-        n = epoll_wait(w.epfd, events, MAX_EVENTS, wait_time(w))
-        if n > 0 and w.spin_until:
+        timeout = wait_time(w)
+        polled = poll_rings(w, &timeout)
+        n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout)
+        if (n > 0 or polled) and w.spin_until:
             if now_ns() < w.spin_until:
                 w.spin_ns = min(w.spin_ns * 2, w.spin_max)
             w.spin_until = 0
-        rdma_ready = w.rdma_runnable
+        rdma_ready = w.rdma_runnable | polled
         for i in range(n):
             if events[i].data.ptr == NULL:
                 take_handovers(w)
             elif <void *>&w.rdma[0] <= events[i].data.ptr < <void *>&w.rdma[RDMA_DEVICES]:
-                rdma_ready |= 1 << <unsigned int>(<rdma_thread **>events[i].data.ptr - &w.rdma[0])
+                k = <unsigned int>(<rdma_thread **>events[i].data.ptr - &w.rdma[0])
+                if w.rdma[k] != NULL:
+                    rdma_thread_poll(w.rdma[k], True)
+                rdma_ready |= 1 << k
             elif events[i].data.u64 & UDP_TAG:
                 udp_ready(<udp_socket *><uintptr_t>(events[i].data.u64 - UDP_TAG))
             else:
@@ -591,8 +701,8 @@ cdef void *worker_main(void *arg) noexcept nogil:
                     connection_readable(cn)
         if rdma_ready:
             w.rdma_runnable = 0
-            for k in range(w.ndevices):
-                if rdma_ready >> k & 1 and rdma_thread_run(w.rdma[k]):
+            for k in range(<unsigned int>RDMA_DEVICES):
+                if rdma_ready >> k & 1 and w.rdma[k] != NULL and rdma_thread_run(w.rdma[k]):
                     w.rdma_runnable |= 1 << k
             w.rdma_recent = True
         if w.run_head != NULL:
@@ -623,13 +733,8 @@ cdef int worker_init(worker *w) noexcept nogil:
     ev.data.ptr = NULL
     if epoll_ctl(w.epfd, EPOLL_CTL_ADD, w.notify_fd, &ev) != 0:
         return -1
-    for i in range(w.ndevices):
-        w.rdma[i] = rdma_thread_create(w.devices[i], &w.thread)
-        if w.rdma[i] == NULL:
-            return -1
-        ev.events = EPOLLIN
-        ev.data.ptr = &w.rdma[i]
-        if epoll_ctl(w.epfd, EPOLL_CTL_ADD, rdma_thread_fd(w.rdma[i]), &ev) != 0:
+    for i in range(<unsigned int>RDMA_DEVICES):
+        if w.devices[i] != NULL and not take_device(w, i, w.devices[i]):
             return -1
     return 0
 
@@ -658,7 +763,7 @@ cdef void worker_wake(worker *w) noexcept nogil:
         pass
 
 
-cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer) noexcept nogil:
+cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil:
     """Hands an accepted, non-blocking socket to the worker, which speaks prot on it. Any thread. -1: out of memory, fd
     is still the caller's."""
     cdef handover *h = <handover *>malloc(sizeof(handover))
@@ -667,6 +772,7 @@ cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer)
     h.next = NULL
     h.fd = fd
     h.prot = prot
+    h.stream_only = stream_only
     h.peer = peer[0]
     pthread_mutex_lock(&w.queue_lock)
     w.queue_tail[0] = h
@@ -684,6 +790,13 @@ cdef void worker_give_back(connection *cn, bint ended, char *rest, size_t length
     pthread_mutex_lock(&w.queue_lock)
     cn.run_next = w.given_back
     w.given_back = cn
+    pthread_mutex_unlock(&w.queue_lock)
+    worker_wake(w)
+
+
+cdef void worker_change_device(worker *w, worker_change *change) noexcept nogil:
+    pthread_mutex_lock(&w.queue_lock)
+    w.change = change
     pthread_mutex_unlock(&w.queue_lock)
     worker_wake(w)
 
@@ -710,7 +823,7 @@ cdef void worker_destroy(worker *w) noexcept nogil:
         w.queue_head = h.next
         close(h.fd)
         free(h)
-    for i in range(w.ndevices):
+    for i in range(<unsigned int>RDMA_DEVICES):
         if w.rdma[i] != NULL:
             rdma_thread_destroy(w.rdma[i])
             w.rdma[i] = NULL

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
-from transport import RDMA
+from transport import RDMA_TRANSPORTS
 
 from rmemcached.client import Client
 
 TIMEOUT = 20.0
-BACKENDS = [("tcp", "memcached"), ("tcp", "rmemcached"), (RDMA, "rmemcached")]
+BACKENDS = [("tcp", "memcached"), ("tcp", "rmemcached"), *((name, "rmemcached") for name in RDMA_TRANSPORTS)]
 _numbers = itertools.count()
 
 

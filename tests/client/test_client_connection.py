@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pymemcache.client.hash import HashClient
 from servers import Server, free_port
-from transport import RDMA
+from transport import RDMA_TRANSPORTS
 
 from rmemcached.client import (
     Client,
@@ -110,7 +110,7 @@ def test_unix_socket(memcached_server: ServerFactory, tmp_path: Path, caplog: py
         client.set("key", LARGE, noreply=False)
         assert client.get("key") == LARGE
         assert client.transport == "tcp"
-    assert "a UNIX socket" in caplog.text
+    assert "soft_shm is not available: the server answered ERROR" in caplog.text
     with pytest.raises(ValueError, match="UNIX socket"):
         Client(path, transport="soft_iw")
 
@@ -118,7 +118,7 @@ def test_unix_socket(memcached_server: ServerFactory, tmp_path: Path, caplog: py
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"transport": "pigeon"}, "auto, verbs, soft_iw, tcp"),
+        ({"transport": "pigeon"}, "auto, verbs, soft_shm, soft_iw, tcp"),
         ({"timeout": 0}, "positive"),
         ({"connect_timeout": -1}, "positive"),
         ({"spin": -1}, "spin"),
@@ -158,11 +158,11 @@ def test_auto_takes_rdma(shared_rmemcached: Any, caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.INFO, "rmemcached.client"), Client(shared_rmemcached.address) as client:
         assert client.transport == "auto"
         client.version()
-        assert client.transport == "soft_iw"
+        assert client.transport == "soft_shm"
         client.close()
         client.version()
     assert len(caplog.records) == 1
-    assert "transport soft_iw (both ends have it" in caplog.text
+    assert "transport soft_shm (both ends have it" in caplog.text
 
 
 def test_auto_falls_back_to_tcp(shared_memcached: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -271,7 +271,10 @@ def test_server_gone_is_a_refused_connection(client: Client) -> None:
         Client(("127.0.0.1", free_port())).get("key")
 
 
-@pytest.mark.parametrize("transport, name", [("tcp", "memcached"), ("tcp", "rmemcached"), (RDMA, "rmemcached")])
+@pytest.mark.parametrize(
+    "transport, name",
+    [("tcp", "memcached"), ("tcp", "rmemcached"), *((transport, "rmemcached") for transport in RDMA_TRANSPORTS)],
+)
 @pytest.mark.parametrize("operation", ["get", "get large", "set", "set large", "get_many", "set_many"])
 def test_server_killed_in_the_middle(request: pytest.FixtureRequest, transport: str, name: str, operation: str) -> None:
     server = request.getfixturevalue(f"{name}_server")("-I", "8m")

@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import pytest
+from transport import rounds
 
 from rmemcached.client import Client, MemcacheServerError
 
@@ -45,7 +46,7 @@ def test_every_size_there_and_back(client: Client, oracle: Any, key: str) -> Non
 def test_sizes_in_random_order(client: Client, key: str) -> None:
     chosen = random.Random(5)
     stored: dict[str, bytes] = {}
-    for number in range(600):
+    for number in range(rounds(600)):
         name = f"{key}-{chosen.randrange(20)}"
         if name in stored and chosen.random() < 0.5:
             assert client.get(name) == stored[name]
@@ -153,7 +154,7 @@ def test_flags_of_large_values(make_client: Any, key: str) -> None:
 
 @pytest.mark.parametrize("noreply", [False, True])
 def test_many_small_values(client: Client, key: str, noreply: bool) -> None:
-    values = {f"{key}-{i}": random_bytes(i % 300, i) for i in range(20000)}
+    values = {f"{key}-{i}": random_bytes(i % 300, i) for i in range(rounds(20000))}
     assert client.set_many(values, noreply=noreply) == []
     missing = [f"{key}-missing-{i}" for i in range(1000)]
     assert client.get_many([*values, *missing]) == values
@@ -187,7 +188,7 @@ def test_errors_in_a_batch_leave_the_connection_in_step(client: Client, key: str
 
 def test_error_lines_of_commands_without_reply_are_not_taken_for_answers(client: Client, key: str) -> None:
     client.set(key, b"word")
-    for number in range(3000):
+    for number in range(rounds(3000)):
         if number % 3 == 0:
             client.add(key, b"not stored", noreply=True)
         elif number % 3 == 1:

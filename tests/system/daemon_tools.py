@@ -17,15 +17,17 @@ from typing import Any
 
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
-from transport import RDMA
+from transport import rdma
 
 from rmemcached import verbs
 from rmemcached.client import Client
+from rmemcached.host import host_identity
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT = 10.0  # seconds that one operation may take; a stall is a failure
 HEADER = 8  # bytes of a message's header
 DATA, CREDIT, READY = range(3)
+SHM_REQUEST, SHM_REPLY = b"SHM ID Req Frame", b"SHM ID Rep Frame"
 
 
 class Conversation:
@@ -99,7 +101,7 @@ def eventually(check: Callable[[], Any], within: float = TIMEOUT, what: str = ""
 
 def rdma_client(server: Server | SimpleNamespace, **arguments: Any) -> Client:
     arguments = {"timeout": TIMEOUT, "connect_timeout": TIMEOUT, "default_noreply": False, **arguments}
-    return Client(server.address, transport=RDMA, **arguments)
+    return Client(server.address, transport=rdma(), **arguments)
 
 
 def tcp_client(server: Server, **arguments: Any) -> PymemcacheClient:
@@ -112,6 +114,12 @@ def rdma_at_rest(control: Conversation) -> bool:
     """Whether nothing of any queue pair is left in the daemon."""
     found = control.stats("rdma")
     return all(found[name] == "0" for name in ("rdma_queue_pairs", "rdma_registrations", "rdma_streams"))
+
+
+def room_for(connections: int, threads: int = 4) -> str:
+    """The -c with which a daemon with one listening socket takes so many connections: memcached's own descriptors count
+    (standard streams, three of the main thread, five of each worker, the listener), and the last is for refusing."""
+    return str(connections + 3 + 3 + 5 * threads + 1 + 1)
 
 
 def descriptors(pid: int) -> int:
@@ -161,6 +169,29 @@ def finished(process: subprocess.Popen[str], within: float = 30.0) -> str:
     return out
 
 
+def rdma_device() -> str:
+    """The device that a peer of the transport in use has."""
+    return verbs.devices("system")[0] if rdma() == "verbs" else f"{rdma()}0"
+
+
+def address_tokens(qp: Any) -> list[str]:
+    """What an exchange says of a queue pair beside its number."""
+    if rdma() == "soft_shm":
+        return ["host={} netns={}".format(*host_identity())]
+    if rdma() != "verbs":
+        return []
+    address = qp.address
+    return [f"psn={address['psn']}", f"lid={address['lid']}", f"mtu={address['mtu']}", f"gid={address['gid'].hex()}"]
+
+
+def shm_socket(offer: dict[str, str]) -> socket.socket:
+    """A connection to the place that the daemon named."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(TIMEOUT)
+    sock.connect("\0" + offer["path"].removeprefix("@"))
+    return sock
+
+
 class Peer:
     """An RDMA client made by hand of verbs, to say what no proper client says.
 
@@ -183,13 +214,17 @@ class Peer:
         self.server = server
         self.receive_buffer = receive_buffer
         self.msgsize = msgsize
-        self.context = verbs.Context("soft_iw0")
+        self.context = verbs.Context(rdma_device())
         self.channel = verbs.CompChannel(self.context)
         os.set_blocking(self.channel.fileno(), False)
         self.pd = verbs.PD(self.context)
         self.cq = verbs.CQ(self.context, 1024, self.channel)
         self.qp = verbs.QP(self.pd, self.cq, max_recv_wr=credits, max_send_wr=256)
-        self.qp.ready(verbs.Access.REMOTE_READ | verbs.Access.REMOTE_WRITE)
+        access = verbs.Access.REMOTE_READ | verbs.Access.REMOTE_WRITE
+        if rdma() == "verbs":
+            self.qp.open(access)
+        else:
+            self.qp.ready(access)
         self.receives = bytearray(credits * msgsize)
         self.receive_region = verbs.MR(self.pd, self.receives)
         self.sends = bytearray(65536)
@@ -205,8 +240,9 @@ class Peer:
         self.lifeline = Conversation(server)
         line = " ".join(
             (
-                f"rdma version=1 transport=soft_iw qpn={self.qp.qp_num}",
+                f"rdma version=1 transport={rdma()} qpn={self.qp.qp_num}",
                 f"credits={credits} msgsize={msgsize} ird=16 ord=16",
+                *address_tokens(self.qp),
                 *tokens,
             )
         )
@@ -226,6 +262,19 @@ class Peer:
         return int(self.offer["qpn"]).to_bytes(4, "big") + bytes.fromhex(self.offer["token"])
 
     def attach(self, private_data: bytes | None = None) -> None:
+        if rdma() == "verbs":
+            numbers = {name: int(self.offer[name]) for name in ("qpn", "psn", "lid", "mtu")}
+            self.qp.join({**numbers, "gid": bytes.fromhex(self.offer["gid"])}, ord=int(self.offer["ird"]))
+            return
+        if rdma() == "soft_shm":
+            stream = shm_socket(self.offer)
+            stream.sendall(SHM_REQUEST + (self.private_data if private_data is None else private_data))
+            reply = stream.recv(16)
+            if reply != SHM_REPLY:
+                raise ConnectionError(reply)
+            stream.setblocking(False)
+            self.qp.attach(stream)
+            return
         stream = socket.socket()
         stream.settimeout(TIMEOUT)
         if self.receive_buffer is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from daemon_tools import Conversation, eventually
+from daemon_tools import Conversation, eventually, room_for
 from servers import Server
 
 ServerFactory = Callable[..., Server]
@@ -121,9 +121,12 @@ def test_shutdown(rmemcached_server: ServerFactory, line: bytes) -> None:
 
 
 def test_full_listener_lets_clients_wait(rmemcached_server: ServerFactory) -> None:
-    server = rmemcached_server("-c", "2", "-o", "no_maxconns_fast")
+    # the descriptor that memcached keeps for refusing is a connection's then
+    server = rmemcached_server("-c", room_for(1), "-o", "no_maxconns_fast")
     with Conversation(server) as first:
-        second = server.connect()
+        second = Conversation(server)
+        assert second.ask(b"mn\r\n") == b"MN\r\n"
+        assert first.stats()["accepting_conns"] == "1"
         waiting = Conversation(server)
         waiting.send(b"mn\r\n")
         eventually(lambda: first.number("accepting_conns") == 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 import signal
 import socket
 import stat
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_tools import Conversation, Peer, child, eventually, rdma_client
+from daemon_tools import Conversation, Peer, child, eventually, rdma_client, room_for
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server, free_port, memcached_path
 
@@ -271,12 +272,13 @@ def test_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
     with Client(path) as ours, Conversation(server) as talk:
         assert ours.set("key", b"value" * 1000, noreply=False)
-        assert ours.transport == "tcp"
+        assert ours.transport == "soft_shm"
         theirs = PymemcacheClient(path)
         assert theirs.get("key") == b"value" * 1000
         theirs.close()
         assert talk.stats("settings")["domain_socket"] == path
-        assert talk.ask(b"rdma version=1\r\n").startswith(b"SERVER_ERROR rdma: ")
+        line = b"rdma version=1 transport=soft_iw qpn=1 credits=16 msgsize=8192\r\n"
+        assert talk.ask(line) == b"SERVER_ERROR rdma: transport soft_iw is not available here\r\n"
     assert server.stop() == 0
     assert not os.path.exists(path)
 
@@ -528,11 +530,12 @@ def test_many_starts_and_stops(rmemcached_server: ServerFactory) -> None:
 
 
 def test_connection_limit(rmemcached_server: ServerFactory) -> None:
-    server = rmemcached_server("-c", "10")
+    limit = room_for(10)
+    server = rmemcached_server("-c", limit)
     talks = []
     with Conversation(server) as control:
         eventually(lambda: control.number("curr_connections") == 1)
-        assert control.number("max_connections") == 10
+        assert control.stats()["max_connections"] == limit
         for _ in range(9):
             talks.append(Conversation(server))
             assert talks[-1].ask(b"mn\r\n") == b"MN\r\n"
@@ -554,8 +557,38 @@ def test_connection_limit(rmemcached_server: ServerFactory) -> None:
             eventually(lambda: control.number("curr_connections") == 2)
 
 
+@pytest.mark.parametrize(("listeners", "threads", "taken"), [(1, 1, 1 + 5 + 1), (2, 3, 1 + 15 + 2)])
+def test_what_counts_for_the_connection_limit(
+    rmemcached_server: ServerFactory, listeners: int, threads: int, taken: int
+) -> None:
+    """As with memcached: its descriptors, not only connections."""
+    addresses = ",".join(f"127.0.0.{number + 1}" for number in range(listeners))
+    server = rmemcached_server("-c", "40", "-t", str(threads), "-l", addresses)
+    talks: list[Conversation] = []
+    while True:
+        talk = Conversation(server)
+        talks.append(talk)
+        if talk.ask(b"mn\r\n") != b"MN\r\n":
+            break
+    accepted = len(talks) - 1
+    # 3 standard streams; main thread, workers, listeners; one descriptor to refuse with
+    assert accepted == 40 - 3 - 2 - taken - 1
+    found = talks[0].stats()
+    assert found["curr_connections"] == str(accepted + listeners - 1)
+    assert found["connection_structures"] == str(accepted + listeners)
+    assert found["reserved_fds"] == str(5 * threads)
+    assert (found["rejected_connections"], found["listen_disabled_num"]) == ("1", "0")
+    for talk in talks:
+        talk.close()
+
+
+def test_connection_limit_too_low() -> None:
+    message = "Maxconns setting is too low, use -c to increase.\n"
+    assert run(OURS, *AS_ROOT, "-p", str(free_port()), "-l", "127.0.0.1", "-c", "26") == (1, "", message)
+
+
 def test_rdma_client_beyond_the_limit(rmemcached_server: ServerFactory) -> None:
-    server = rmemcached_server("-c", "3")
+    server = rmemcached_server("-c", room_for(3))
     with Conversation(server) as first, Conversation(server) as second:
         eventually(lambda: first.number("curr_connections") == 2)
         assert second.ask(b"mn\r\n") == b"MN\r\n"
@@ -655,9 +688,66 @@ def test_settings_are_shown(rmemcached_server: ServerFactory) -> None:
         "inter": "127.0.0.1",
         "domain_socket": "NULL",
         "hash_algorithm": "mum",
-        "rdma": "yes",
     }
     assert {name: found.get(name) for name in expected} == expected
+
+
+def said(server: Server, conversation: list[bytes]) -> list[str]:
+    """What the daemon writes of a conversation of one-line replies, without descriptors."""
+    with Conversation(server) as talk:
+        for request in conversation:
+            talk.ask(request)
+            while b"get" in request and talk.line() != b"END\r\n":
+                pass
+        talk.send(b"quit\r\n")
+        assert talk.ended()
+    new, end = "client connection", "<N connection closed."
+
+    def everything() -> str:
+        """What was written, when all connections have ended: the one that saw the daemon come up may be among them."""
+        found = re.sub(r"(?m)^([<>]?)\d+(?=[: ])", r"\1N", server.stderr())
+        return found if found.endswith("\n") and found.count(end) == found.count(new) else ""
+
+    lines = eventually(everything).splitlines()
+    lines = lines[lines.index("N: Client using the ascii protocol") + 1 :]
+    return [line for line in lines if line != end and not line.endswith(new)]
+
+
+CONVERSATION = [
+    b"set key 0 0 3\r\nabc\r\n",
+    b"set key 0 0 3 noreply\r\nabd\r\nget key key\r\n",
+    b"bogus\r\n",
+]
+SAID = """<N set key 0 0 3
+>N STORED
+<N set key 0 0 3 noreply
+>N NOREPLY STORED
+<N get key key
+>N sending key key
+>N sending key key
+>N END
+<N bogus
+>N ERROR
+<N quit"""
+TURN = ["N: going from conn_new_cmd to conn_mwrite", "N: going from conn_mwrite to conn_new_cmd"]
+WAIT = [
+    "N: going from conn_new_cmd to conn_waiting",
+    "N: going from conn_waiting to conn_read",
+    "N: going from conn_read to conn_parse_cmd",
+]
+
+
+def test_verbosity_shows_commands_and_replies(rmemcached_server: ServerFactory) -> None:
+    """As memcached 1.6.45 writes them."""
+    assert said(rmemcached_server("-vv"), CONVERSATION) == SAID.splitlines()
+
+
+def test_verbosity_shows_states(rmemcached_server: ServerFactory) -> None:
+    stored = ["N: going from conn_parse_cmd to conn_nread", ">N STORED", "N: going from conn_nread to conn_new_cmd"]
+    done = "N: going from conn_parse_cmd to conn_new_cmd"
+    expected = ["<N set key 0 0 3", *stored, *TURN, *WAIT, "<N bogus", ">N ERROR", done, *TURN, *WAIT, "<N quit"]
+    ended = "N: going from conn_parse_cmd to conn_closing"
+    assert said(rmemcached_server("-vvv"), [CONVERSATION[0], CONVERSATION[2]]) == [*expected, ended]
 
 
 def test_verbosity_lists_the_slab_classes(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:

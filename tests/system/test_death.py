@@ -23,9 +23,12 @@ from daemon_tools import (
 )
 from selfcheck import make_value, problem
 from servers import Server
+from transport import rounds
 from victims import KEYS, SIZES
 
 from rmemcached.verbs import Access
+
+pytestmark = pytest.mark.usefixtures("rdma_transport")
 
 GONE_WITHIN = 1.0  # seconds
 BIG = 8_000_000
@@ -72,7 +75,7 @@ def test_killed_at_random_moments(scene: tuple[Server, Conversation, Nursery]) -
     reader = tcp_client(server)
     for key in range(KEYS):
         reader.set(f"storm{key}", make_value(key, source.choice(SIZES)))
-    for round_number in range(60):
+    for round_number in range(rounds(60)):
         pids = [nursery.fork("storm", 10 * round_number + i) for i in range(source.randint(1, 3))]
         if source.random() < 0.2:
             # it stops reading first: transfers to it pile up

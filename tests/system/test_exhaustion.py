@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,7 +35,12 @@ def test_descriptors_run_out(rmemcached_server: Callable[..., Server]) -> None:
         limit = before + 20
         old = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, old[1]))
-        talks = [server.connect() for _ in range(60)]
+        talks = [server.connect() for _ in range(2)]
+        # Who comes when nobody can be taken in is left waiting, by the kernel.
+        for _ in range(58):
+            talks.append(socket.socket())
+            talks[-1].setblocking(False)
+            talks[-1].connect_ex((server.host, server.port))
         eventually(lambda: descriptors(server.pid) == limit)
         # those who are connected are served, and the listener does not spin
         cpu = server.cpu_seconds()
@@ -99,3 +105,26 @@ def test_memory_runs_out(rmemcached_server: Callable[..., Server], spare: int) -
         eventually(lambda: control.number("curr_connections") == 1)
         served(server, control)
     assert server.stop() == 0
+
+
+def test_read_buffers_run_out(rmemcached_server: Callable[..., Server]) -> None:
+    """-o read_buf_mem_limit: connections that hold more of commands than that are closed, and the daemon goes on."""
+    server = rmemcached_server("-t", "1", "-o", "read_buf_mem_limit=1")
+    with Conversation(server) as control:
+        talks: list[socket.socket] = []
+        while control.number("read_buf_oom") == 0 and len(talks) < 900:
+            for _ in range(50):
+                talks.append(server.connect())
+                talks[-1].sendall(b"x" * 1900)
+        eventually(lambda: control.number("read_buf_oom") > 0)
+        found = control.stats()
+        assert int(found["read_buf_bytes"]) - int(found["read_buf_bytes_free"]) <= 1 << 20
+        for sock in talks:
+            sock.close()
+        eventually(lambda: control.number("curr_connections") == 1)
+        assert control.number("read_buf_bytes") == control.number("read_buf_bytes_free")
+        # replies count too
+        keys = b" ".join(b"key%d" % number for number in range(5000))
+        assert control.ask(b"get " + keys + b"\r\n") == b"SERVER_ERROR out of memory writing get response\r\n"
+        assert control.number("response_obj_oom") == 1
+        served(server, control)

@@ -58,14 +58,29 @@ REFUSED = [
     ("--disable", 1, "memcached: option '--disable' is ambiguous\nIllegal argument \"?\"\n"),
     ("-o nosuch", 1, 'Illegal suboption "nosuch"\n'),
     ("-o nosuch=1", 1, 'Illegal suboption "nosuch=1"\n'),
+    ("-o ,", 1, 'Illegal suboption ","\n'),
+    ("-o modern,,track_sizes", 1, 'Illegal suboption ",track_sizes"\n'),
     ("-o modern,nosuch", 1, 'Illegal suboption "nosuch"\n'),
     ("-o hashpower", 1, "Missing numeric argument for hashpower\n"),
+    ("-o hashpower=x", 1, "Initial hashtable multiplier of 0 is too low\n"),
     ("-o hashpower=11", 1, "Initial hashtable multiplier of 11 is too low\n"),
     (
         "-o hashpower=33",
         1,
         "Initial hashtable multiplier of 33 is too high\n"
         'Choose a value based on "STAT hash_power_level" from a running instance\n',
+    ),
+    (
+        "-o hashpower=12",
+        1,
+        "Hash table power size (12) cannot be equal to or less than item lock table (12)\n"
+        "Item lock table grows with `-t N` (worker threadcount)\nHash table grows with `-o hashpower=N` \n",
+    ),
+    (
+        "-o hashpower=14 -t 20",
+        1,
+        "Hash table power size (14) cannot be equal to or less than item lock table (14)\n"
+        "Item lock table grows with `-t N` (worker threadcount)\nHash table grows with `-o hashpower=N` \n",
     ),
     ("-o slab_automove=3", 1, "slab_automove must be between 0 and 2\n"),
     ("-o slab_automove=-1", 1, "slab_automove must be between 0 and 2\n"),
@@ -112,6 +127,8 @@ REFUSED = [
     ("-o slab_chunk_max", 1, "Missing slab_chunk_max argument\n"),
     ("-o slab_chunk_max=0", 1, "slab_chunk_max must be >= 0\n"),
     ("-o slab_chunk_max=-1", 1, "slab_chunk_max must be >= 0\n"),
+    ("-o slab_chunk_max=512k", 1, "could not parse argument to slab_chunk_max\n"),
+    ("-o slab_chunk_max=1.5", 1, "could not parse argument to slab_chunk_max\n"),
     ("-o slab_chunk_max=1025", 1, "slab_chunk_max must be specified in kilobytes.\n"),
     ("-o slab_chunk_max=2048", 1, "slab_chunk_max must be specified in kilobytes.\n"),
     (
@@ -150,6 +167,8 @@ ACCEPTED = [
     "--threads=2",
     "--memory-limit=8",
     "--verbos=1",
+    "-o hashpower=12 -t 3",
+    "-o hashpower=14 -t 10",
     "-o modern",
     "-o no_modern",
     "-o maxconns_fast=1",
@@ -194,8 +213,9 @@ STRICTER = {
     "-b x": "Invalid backlog: x",
     "-a x": "Invalid access mask: x",
     "-I x": "Item max size is not a number: x",
-    "-o hashpower=x": "could not parse argument to hashpower: x",
     "-o idle_timeout=x": "idle_timeout is not a number of seconds",
+    "-o worker_logbuf_size=4194304": "could not parse argument to worker_logbuf_size",
+    "-o watcher_logbuf_size=4194304": "could not parse argument to watcher_logbuf_size",
     "-o sock_cookie_id": "Missing sock_cookie_id argument",
     "-o sock_cookie_id=x": "could not parse argument to sock_cookie_id",
     "-o slab_sizes": "slab_sizes names no size",

@@ -25,6 +25,8 @@ from servers import Server, start_rmemcached
 from rmemcached import verbs
 from rmemcached.verbs import Access
 
+pytestmark = pytest.mark.usefixtures("rdma_transport")
+
 SIZE = 1_000_000
 READ_FAILED = b"SERVER_ERROR rdma: RDMA READ failed: "
 WRITE_FAILED = b"SERVER_ERROR rdma: RDMA WRITE failed: "

@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from daemon_tools import Conversation, Peer, descriptors, eventually, rdma_at_rest, rdma_client, resident, threads
 from servers import Server
+from transport import rounds
 
 from rmemcached.client import Client
 
-ROUNDS = 1000
-WARM_UP = 100  # rounds until allocators and pools have their size
+pytestmark = pytest.mark.usefixtures("rdma_transport")
+
+ROUNDS = rounds(1000)
+WARM_UP = rounds(100)  # rounds until allocators and pools have their size
 GROWTH = 2 << 20  # bytes that 900 rounds may cost: far below one queue pair's buffers (256 KB) for each hundred
 
 
@@ -49,9 +52,10 @@ def measure(control: Conversation, pid: int, round_trip: Callable[[int], None]) 
     assert max(growth) < GROWTH, growth
 
 
-@pytest.mark.parametrize("transport", ["soft_iw", "tcp"])
-def test_connect_set_get_disconnect(scene: tuple[Server, Conversation], transport: str) -> None:
+@pytest.mark.parametrize("rdma", [True, False], ids=["rdma", "tcp"])
+def test_connect_set_get_disconnect(scene: tuple[Server, Conversation], rdma: bool, rdma_transport: str) -> None:
     server, control = scene
+    transport = rdma_transport if rdma else "tcp"
 
     def round_trip(number: int) -> None:
         client = Client(server.address, transport=transport, timeout=10, connect_timeout=10, default_noreply=False)
@@ -61,7 +65,7 @@ def test_connect_set_get_disconnect(scene: tuple[Server, Conversation], transpor
         client.close()
 
     measure(control, server.pid, round_trip)
-    if transport == "soft_iw":
+    if rdma:
         assert control.number("rdma_total_queue_pairs", "rdma") == ROUNDS
 
 

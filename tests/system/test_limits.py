@@ -69,7 +69,7 @@ def fill(client: Any, error: type[Exception], size: int) -> int:
 def test_out_of_memory(rmemcached_server: Callable[..., Server], size: int) -> None:
     """-M: an error instead of an eviction, at the same point and with the same consequences as over TCP."""
     counts = []
-    for transport in ("soft_iw", "tcp"):
+    for transport in ("soft_shm", "soft_iw", "tcp"):
         server = rmemcached_server("-m", "8", "-M")
         with Client(server.address, transport=transport, timeout=10, default_noreply=False) as client:
             count = fill(client, MemcacheServerError, size)
@@ -85,7 +85,7 @@ def test_out_of_memory(rmemcached_server: Callable[..., Server], size: int) -> N
             assert found["evictions"] == "0"
             assert int(found["store_no_memory"]) >= 1
             assert int(found["curr_items"]) == count
-    assert counts[0] == counts[1]
+    assert counts[0] == counts[1] == counts[2]
 
 
 def test_out_of_memory_while_the_payload_is_awaited(rmemcached_server: Callable[..., Server]) -> None:

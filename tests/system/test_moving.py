@@ -7,8 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
 from daemon_tools import Conversation, eventually, rdma_at_rest, rdma_client
 from servers import Server
+
+pytestmark = pytest.mark.usefixtures("rdma_transport")
 
 SECONDS = 3.0
 LONGEST = 5.0  # seconds that one operation may take: all share two cores with the daemon
@@ -48,7 +51,7 @@ def work(server: Server, number: int, end: float, problems: list[str], done: lis
 
 
 def test_payloads_while_pages_move(rmemcached_server: Callable[..., Server]) -> None:
-    server = rmemcached_server("-m", "64", "-o", "slab_reassign,slab_automove=1,slab_chunk_max=512k")
+    server = rmemcached_server("-m", "64", "-o", "slab_reassign,slab_automove=1,slab_chunk_max=512")
     problems: list[str] = []
     done: list[int] = []
     with Conversation(server) as control:

@@ -1,0 +1,112 @@
+# The devices of this process, one of each transport: opened by the first connection and kept for the next. A device
+# that is of no use any more (its port is down, it was removed) is left by its connections one by one and closed by the
+# last; the connection after that opens what is there then.
+
+cdef enum:
+    SOFT_IW = 0
+    SOFT_SHM = 1
+    VERBS = 2
+    DEVICES = 3
+
+cdef struct device:
+    int which
+    verbs_port port
+    ibv_pd *domain
+    pthread_mutex_t lock             # held while events are taken
+    int pid                          # the process that opened it
+    unsigned int users               # streams; under the GIL
+    int alarm                        # eventfd, readable once it is lost: for all who wait
+    uint64_t events                  # atomic
+    uint64_t lost                    # atomic
+    char why[256]                    # constant once it is lost
+
+cdef device *devices[DEVICES]        # under the GIL
+
+
+cdef bint device_lost(device *d) noexcept nogil:
+    """Whether nothing can go over the device any more. Takes the events that say so; any thread."""
+    cdef uint64_t one = 1
+    cdef bint lost
+    if load_acquire(&d.lost):
+        return True
+    pthread_mutex_lock(&d.lock)
+    lost = d.lost or verbs_port_lost(&d.port, &d.events, d.why, sizeof(d.why))
+    if lost and not d.lost:
+        store_release(&d.lost, 1)
+        # An eventfd that has been written to stays readable.
+        while write(d.alarm, &one, sizeof(one)) < 0:
+            pass
+    pthread_mutex_unlock(&d.lock)
+    return lost
+
+
+cdef void close_device(device *d) noexcept:
+    """Its streams are gone, or there was none."""
+    if d.domain != NULL:
+        d.port.provider.dealloc_pd(d.domain)
+    d.port.provider.close_device(d.port.context)
+    if d.alarm >= 0:
+        close_fd(d.alarm)
+    pthread_mutex_destroy(&d.lock)
+    free(d)
+
+
+cdef void leave_device(device *d) noexcept:
+    """One stream less."""
+    d.users -= 1
+    if devices[d.which] == d and device_lost(d):
+        devices[d.which] = NULL
+    if devices[d.which] != d and d.users == 0:
+        close_device(d)
+
+
+cdef device *open_device(int which) except NULL:
+    """The device, with one user more."""
+    cdef device *d = devices[which]
+    cdef const verbs_provider *provider
+    cdef const char *absent = NULL
+    cdef verbs_wish wish
+    cdef verbs_port port
+    cdef char why[256]
+    cdef int error
+    # After a fork the parent's device is of no use: its locks and its connections are the parent's.
+    if d != NULL and d.pid == os.getpid():
+        if not device_lost(d):
+            d.users += 1
+            return d
+        if d.users == 0:
+            close_device(d)
+    devices[which] = NULL
+    memset(&wish, 0, sizeof(wish))
+    wish.gid_index = GID_ANY
+    if which != VERBS:
+        provider = soft_provider()
+        wish.device = b"soft_iw0" if which == SOFT_IW else b"soft_shm0"
+    else:
+        provider = system_provider(&absent)
+        if provider == NULL:
+            raise OSError(ENODEV, absent.decode())
+        name = os.environ.get("RMEMCACHED_RDMA_DEVICE")
+        if name == "none":
+            raise OSError(ENODEV, "RMEMCACHED_RDMA_DEVICE says none")
+        name = os.fsencode(name) if name else None
+        wish.device = <const char *>name if name is not None else NULL
+    if verbs_open_port(provider, &wish, &port, why, sizeof(why)) != 0:
+        raise OSError(ENODEV, (<bytes>why).decode())
+    d = <device *>calloc(1, sizeof(device))
+    if d == NULL:
+        provider.close_device(port.context)
+        raise MemoryError
+    pthread_mutex_init(&d.lock, NULL)
+    d.which = which
+    d.port = port
+    d.pid = os.getpid()
+    d.alarm = eventfd(0, EFD_CLOEXEC)
+    d.domain = provider.alloc_pd(port.context) if d.alarm >= 0 else NULL
+    if d.domain == NULL or set_nonblocking(port.context.async_fd) < 0:
+        error = errno
+        close_device(d)
+        raise OSError(error, strerror(error).decode())
+    d.users = 1
+    devices[which] = d
+    return d

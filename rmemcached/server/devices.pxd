@@ -1,0 +1,48 @@
+"""The daemon's RDMA devices: taken in at the start, given up when they fail, taken in again when they are back."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint64_t
+
+from rmemcached.linux cimport pthread_mutex_t, pthread_t
+from rmemcached.protocol.conn cimport stat_buf
+from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_device, rdma_limits, rdma_place, rdma_transport
+from rmemcached.server.worker cimport worker
+from rmemcached.store.store cimport store
+from rmemcached.verbs.port cimport verbs_wish
+from rmemcached.verbs.verbs cimport verbs_provider
+
+cdef struct rdma_devices:
+    # constant once the first device is open
+    rdma_limits limits
+    verbs_wish wish              # the device of the system that is to be taken
+    store *store
+    # constant while the thread runs
+    worker *workers              # all running
+    unsigned int nworkers
+    pthread_t id
+    int stop_fd                  # eventfd
+    bint running
+    # under lock
+    pthread_mutex_t lock
+    rdma_device *open[RDMA_DEVICES]      # by transport; NULL: not there. Software devices stay.
+    bint failing[RDMA_DEVICES]   # it is being given up: no more item memory is registered
+    char *arena_low              # item memory so far
+    size_t arena_used
+
+cdef void devices_init(rdma_devices *d) noexcept nogil
+# Opens a device and registers the item memory there is. place: of soft_shm's streams. 0, or -1 with one line in why.
+# Before the thread runs.
+cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const verbs_wish *wish, rdma_transport transport,
+                      const rdma_place *place, char *why, size_t size) noexcept nogil
+# Prints which device a transport has, and its port.
+cdef void devices_describe(rdma_devices *d, rdma_transport transport) noexcept nogil
+# Starts the thread that looks after the system's device. 0 or an errno value.
+cdef int devices_start(rdma_devices *d, worker *workers, unsigned int nworkers) noexcept nogil
+# Ends the thread; the workers still run.
+cdef void devices_stop(rdma_devices *d) noexcept nogil
+# Frees everything; the workers have been destroyed.
+cdef void devices_close(rdma_devices *d) noexcept nogil
+# The store's arena grows. Any thread.
+cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexcept nogil
+# Appends the lines of `stats rdma`. Any thread.
+cdef void devices_stats(rdma_devices *d, stat_buf *out) noexcept nogil

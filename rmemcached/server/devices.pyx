@@ -1,0 +1,247 @@
+"""RDMA devices of the daemon (see devices.pxd).
+
+The software device is always there. The system's device can fail, lose its port, or be removed while connections use
+it. A thread of its own waits for its asynchronous events; when the device is of no use any more, the thread asks every
+worker to end the connections on it, waits for them all, and only then frees what they shared: registrations, protection
+domain and context. As long as there is no such device it looks for one every second, so a cable that is plugged in
+again, a driver that is loaded late, or a device that was renamed are served without a restart.
+"""
+
+from libc.stdint cimport uint64_t
+from libc.stdio cimport fprintf, snprintf, stderr
+from libc.string cimport memset, strerror
+
+from rmemcached.drive_machine cimport drive_machine
+from rmemcached.linux cimport (
+    EFD_CLOEXEC, POLLERR, POLLHUP, POLLIN, POLLNVAL, close, errno, eventfd, poll, pollfd, pthread_cond_destroy,
+    pthread_cond_init, pthread_cond_wait, pthread_create, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
+    pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, write,
+)
+from rmemcached.rdma_conn cimport (
+    TRANSPORT_SOFT_IW, TRANSPORT_VERBS, rdma_device_add_extent, rdma_device_async_fd, rdma_device_bequeath,
+    rdma_device_close, rdma_device_lost, rdma_device_open, rdma_device_port, rdma_stats,
+)
+from rmemcached.server.worker cimport connection_rdma_failed, worker_change, worker_change_device
+from rmemcached.store.store cimport ARENA_EXTENT, store_pin_memory
+from rmemcached.verbs.port cimport verbs_open_port, verbs_port
+from rmemcached.verbs.system cimport system_provider
+from rmemcached.verbs.verbs cimport ibv_device, verbs_provider
+
+cdef extern from "<sys/resource.h>" nogil:
+    enum:
+        RLIMIT_MEMLOCK
+    unsigned long RLIM_INFINITY
+    struct rlimit:
+        unsigned long rlim_cur
+        unsigned long rlim_max
+    int getrlimit(int resource, rlimit *limit)
+
+cdef enum:
+    LOOK_MS = 1000               # how often a device is looked for, or looked after
+    PAUSE_MAX = 64               # looks that are left out, at most, when one that is there cannot be used
+    WHY_SIZE = 256
+
+
+cdef void devices_init(rdma_devices *d) noexcept nogil:
+    memset(d, 0, sizeof(rdma_devices))
+    d.stop_fd = -1
+    pthread_mutex_init(&d.lock, NULL)
+
+
+cdef void no_registration(char *why, size_t size, int error) noexcept nogil:
+    """The limit on locked memory is the usual reason."""
+    cdef rlimit limit
+    if getrlimit(RLIMIT_MEMLOCK, &limit) == 0 and limit.rlim_cur != RLIM_INFINITY:
+        snprintf(why, size, b"item memory could not be registered: %s (ulimit -l: %lu KB)", strerror(error),
+                 limit.rlim_cur // 1024)
+    else:
+        snprintf(why, size, b"item memory could not be registered: %s (ulimit -l: unlimited)", strerror(error))
+
+
+cdef bint take_arena(rdma_devices *d, rdma_device *dev, rdma_transport transport, char *why,
+                     size_t size) noexcept nogil:
+    """Registers the item memory there is, and enters the device: from then on it gets what is added."""
+    cdef size_t done = 0
+    cdef size_t length
+    cdef char *low
+    while True:
+        # Registering takes long, and workers that need memory must not wait for it.
+        pthread_mutex_lock(&d.lock)
+        low = d.arena_low
+        length = min(d.arena_used - done, <size_t>ARENA_EXTENT)
+        if length == 0:
+            d.open[transport] = dev
+        pthread_mutex_unlock(&d.lock)
+        if length == 0:
+            return True
+        if rdma_device_add_extent(dev, low + done, length) != 0:
+            no_registration(why, size, errno)
+            return False
+        done += length
+
+
+cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const verbs_wish *wish, rdma_transport transport,
+                      const rdma_place *place, char *why, size_t size) noexcept nogil:
+    cdef verbs_port port
+    cdef rdma_device *dev
+    cdef const char *problem = NULL
+    if verbs_open_port(provider, wish, &port, why, size) != 0:
+        return -1
+    dev = rdma_device_open(&port, transport, &d.limits, place, drive_machine, connection_rdma_failed,
+                           &problem)
+    if dev == NULL:
+        snprintf(why, size, b"%s", problem)
+        return -1
+    if transport == TRANSPORT_VERBS:
+        # Registration pins the pages that are there; the device would not see others in their place.
+        store_pin_memory(d.store)
+    if not take_arena(d, dev, transport, why, size):
+        rdma_device_close(dev)
+        return -1
+    return 0
+
+
+cdef void devices_describe(rdma_devices *d, rdma_transport transport) noexcept nogil:
+    cdef const verbs_port *port = rdma_device_port(d.open[transport])
+    cdef int i
+    fprintf(stderr, b"RDMA: device %s, port %d, GID %d ", port.provider.get_device_name(port.context.device),
+            <int>port.port_num, port.gid_index)
+    for i in range(16):
+        fprintf(stderr, b"%02x", <unsigned int>port.gid.raw[i])
+    fprintf(stderr, b"\n")
+
+
+cdef void change_workers(rdma_devices *d, rdma_transport transport, rdma_device *dev, const char *line) noexcept nogil:
+    """Lets every worker take dev in or, when it is NULL, give up the one it has; returns when all have."""
+    cdef worker_change change
+    cdef unsigned int i
+    pthread_mutex_init(&change.lock, NULL)
+    pthread_cond_init(&change.done, NULL)
+    change.transport = transport
+    change.device = dev
+    change.line = line
+    change.pending = d.nworkers
+    for i in range(d.nworkers):
+        worker_change_device(&d.workers[i], &change)
+    pthread_mutex_lock(&change.lock)
+    while change.pending:
+        pthread_cond_wait(&change.done, &change.lock)
+    pthread_mutex_unlock(&change.lock)
+    pthread_cond_destroy(&change.done)
+    pthread_mutex_destroy(&change.lock)
+
+
+cdef void give_up(rdma_devices *d, rdma_transport transport, const char *why) noexcept nogil:
+    cdef rdma_device *dev = d.open[transport]
+    cdef char line[WHY_SIZE + 32]
+    fprintf(stderr, b"RDMA: %s; its connections end\n", why)
+    snprintf(line, sizeof(line), b"SERVER_ERROR rdma: %s\r\n", why)
+    pthread_mutex_lock(&d.lock)
+    d.failing[transport] = True
+    pthread_mutex_unlock(&d.lock)
+    change_workers(d, transport, NULL, line)
+    pthread_mutex_lock(&d.lock)
+    rdma_device_bequeath(dev, d.open[TRANSPORT_SOFT_IW])
+    d.open[transport] = NULL
+    d.failing[transport] = False
+    pthread_mutex_unlock(&d.lock)
+    rdma_device_close(dev)
+
+
+cdef bint look_for(rdma_devices *d) noexcept nogil:
+    """Takes the system's device in if it is there. False: something is there, and of no use."""
+    cdef const char *absent = NULL
+    cdef const verbs_provider *system = system_provider(&absent)
+    cdef char why[WHY_SIZE]
+    cdef int devices = 0
+    cdef ibv_device **list
+    if devices_open(d, system, &d.wish, TRANSPORT_VERBS, NULL, why, sizeof(why)) != 0:
+        list = system.get_device_list(&devices)
+        system.free_device_list(list)
+        return devices == 0
+    change_workers(d, TRANSPORT_VERBS, d.open[TRANSPORT_VERBS], NULL)
+    devices_describe(d, TRANSPORT_VERBS)
+    return True
+
+
+cdef void *look_after(void *arg) noexcept nogil:
+    cdef rdma_devices *d = <rdma_devices *>arg
+    cdef rdma_device *dev
+    cdef pollfd waiting[2]
+    cdef char why[WHY_SIZE]
+    cdef unsigned int pause = 1      # looks from one try to the next
+    cdef unsigned int left = 1       # until the next
+    while True:
+        dev = d.open[TRANSPORT_VERBS]
+        waiting[0].fd = d.stop_fd
+        waiting[0].events = POLLIN
+        waiting[1].fd = rdma_device_async_fd(dev) if dev != NULL else -1
+        waiting[1].events = POLLIN
+        waiting[0].revents = waiting[1].revents = 0
+        poll(waiting, 2, LOOK_MS)
+        if waiting[0].revents:
+            return NULL
+        if dev != NULL:
+            snprintf(why, sizeof(why), b"its driver has gone")
+            if rdma_device_lost(dev, why, sizeof(why)) or waiting[1].revents & (POLLERR | POLLHUP | POLLNVAL):
+                give_up(d, TRANSPORT_VERBS, why)
+                pause = left = 1
+            continue
+        left -= 1
+        if left == 0:
+            pause = 1 if look_for(d) else min(pause * 2, <unsigned int>PAUSE_MAX)
+            left = pause
+
+
+cdef int devices_start(rdma_devices *d, worker *workers, unsigned int nworkers) noexcept nogil:
+    cdef int error
+    d.workers = workers
+    d.nworkers = nworkers
+    d.stop_fd = eventfd(0, EFD_CLOEXEC)
+    if d.stop_fd < 0:
+        return errno
+    error = pthread_create(&d.id, NULL, look_after, d)
+    if error == 0:
+        d.running = True
+        pthread_setname_np(d.id, b"mc-rdma")
+    return error
+
+
+cdef void devices_stop(rdma_devices *d) noexcept nogil:
+    cdef uint64_t one = 1
+    if d.running:
+        while write(d.stop_fd, &one, sizeof(one)) < 0:
+            pass
+        pthread_join(d.id, NULL)
+        d.running = False
+    if d.stop_fd >= 0:
+        close(d.stop_fd)
+        d.stop_fd = -1
+
+
+cdef void devices_close(rdma_devices *d) noexcept nogil:
+    cdef unsigned int i
+    for i in range(<unsigned int>RDMA_DEVICES):
+        if d.open[i] != NULL:
+            rdma_device_close(d.open[i])
+            d.open[i] = NULL
+    pthread_mutex_destroy(&d.lock)
+
+
+cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexcept nogil:
+    """Item memory must be registered before an item lies in it."""
+    cdef unsigned int i
+    pthread_mutex_lock(&d.lock)
+    if d.arena_low == NULL:
+        d.arena_low = <char *>addr
+    d.arena_used += length
+    for i in range(<unsigned int>RDMA_DEVICES):
+        if d.open[i] != NULL and not d.failing[i] and rdma_device_add_extent(d.open[i], addr, length) != 0:
+            fprintf(stderr, b"rmemcached: item memory could not be registered for RDMA: %s\n", strerror(errno))
+    pthread_mutex_unlock(&d.lock)
+
+
+cdef void devices_stats(rdma_devices *d, stat_buf *out) noexcept nogil:
+    pthread_mutex_lock(&d.lock)
+    rdma_stats(d.open, out)
+    pthread_mutex_unlock(&d.lock)

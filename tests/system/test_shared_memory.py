@@ -1,0 +1,455 @@
+"""soft_shm between daemon and client: who may have it and where it meets, hostile peers, the death of either end."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import stat
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transport
+from daemon_tools import (
+    DATA,
+    SHM_REPLY,
+    SHM_REQUEST,
+    TIMEOUT,
+    Conversation,
+    Peer,
+    descriptors,
+    eventually,
+    rdma_at_rest,
+    rdma_client,
+    shm_socket,
+)
+from servers import Server, start_rmemcached
+
+from rmemcached.client import Client
+from rmemcached.client.exceptions import MemcacheServerError
+from rmemcached.host import host_identity
+from rmemcached.verbs import MR, Access
+
+LARGE = 300_000
+HOST, NETNS = host_identity()
+EXCHANGE = "rdma version=1 transport=soft_shm qpn=17 credits=16 msgsize=8192"
+PLACE = f"host={HOST} netns={NETNS}"
+F_ADD_SEALS, SEAL_SHRINK, SEAL_GROW = 1033, 2, 4
+
+ServerFactory = Callable[..., Server]
+
+
+@pytest.fixture(autouse=True)
+def over_shm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(transport.VARIABLE, "soft_shm")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with start_rmemcached("-m", "64", "-I", "16m", "-t", "2") as started:
+        yield started
+        assert started.alive()
+
+
+@pytest.fixture
+def control(server: Server) -> Iterator[Conversation]:
+    """Afterwards nothing of any queue pair is left, neither memory nor descriptors."""
+    with Conversation(server) as talk:
+        eventually(lambda: talk.number("curr_connections") == 1)
+        before = descriptors(server.pid), shared_mappings(server.pid)
+        yield talk
+        eventually(lambda: rdma_at_rest(talk) and talk.number("curr_connections") == 1, 1.0)
+        eventually(lambda: (descriptors(server.pid), shared_mappings(server.pid)) == before)
+
+
+def shared_mappings(pid: int) -> int:
+    return Path(f"/proc/{pid}/maps").read_text().count("memfd:")
+
+
+def abstract_names() -> set[str]:
+    return {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "@rmemcached-" in line}
+
+
+def exchanged(talk: Conversation, line: str = f"{EXCHANGE} {PLACE}") -> dict[str, str]:
+    answer = talk.ask(line.encode() + b"\r\n").decode()
+    assert answer.startswith("RDMA "), answer
+    return dict(pair.split("=") for pair in answer.split()[1:])
+
+
+def place_of(server: Server) -> str:
+    with Conversation(server) as talk:
+        return exchanged(talk)["path"]
+
+
+def frame(offer: dict[str, str]) -> bytes:
+    return SHM_REQUEST + int(offer["qpn"]).to_bytes(4, "big") + bytes.fromhex(offer["token"])
+
+
+def everything(sock: socket.socket) -> bytes:
+    """What comes up to the end."""
+    received = b""
+    try:
+        while more := sock.recv(4096):
+            received += more
+    except ConnectionResetError:
+        pass
+    return received
+
+
+# ---- where it meets --------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_of_a_daemon_that_was_killed(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server("-t", "1")
+    name = place_of(server)
+    assert name in abstract_names()
+    with rdma_client(server) as client:
+        client.set("key", bytes(LARGE))
+        server.kill()
+    assert name not in abstract_names()
+    assert not [name for folder in ("/dev/shm", "/tmp") for name in os.listdir(folder) if "rmemcached" in name]
+
+
+@pytest.mark.parametrize(
+    "where", ["", "netns=1", "host=0123", f"host={HOST}", f"host={HOST} netns=1", f"netns={NETNS}"]
+)
+def test_another_host_or_network(control: Conversation, where: str) -> None:
+    reply = control.ask(f"{EXCHANGE} {where}".strip().encode() + b"\r\n")
+    assert reply == b"SERVER_ERROR rdma: soft_shm needs a client on the same host and network\r\n"
+    assert control.ask(b"mn\r\n") == b"MN\r\n"
+
+
+@pytest.mark.parametrize("where", ["host=", "host=" + "x" * 65, "netns=0", "netns=x", "netns=4294967296"])
+def test_a_place_that_is_none(control: Conversation, where: str) -> None:
+    reply = control.ask(f"{EXCHANGE} {where}".encode() + b"\r\n")
+    assert reply == b"CLIENT_ERROR rdma: a value is malformed or out of range\r\n"
+
+
+def as_user(uid: int, address: Any, wished: str, results: Any) -> None:
+    """In a process of its own: the transport that this user gets, or the error."""
+    logging.basicConfig(level=logging.CRITICAL)
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setuid(uid)
+    try:
+        with Client(address, transport=wished, timeout=TIMEOUT) as client:
+            client.version()
+            results.put(client.transport)
+    except MemcacheServerError as error:
+        results.put(str(error))
+
+
+def asked_as(uid: int, address: Any, wished: str) -> str:
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    process = context.Process(target=as_user, args=(uid, address, wished, results))
+    process.start()
+    found: str = results.get(timeout=TIMEOUT)
+    process.join()
+    return found
+
+
+def test_another_user(server: Server, control: Conversation) -> None:
+    """Refused with a line that says so; by itself a client goes on to the next transport."""
+    assert asked_as(os.geteuid(), server.address, "auto") == "soft_shm"
+    if os.geteuid() == 0:
+        assert asked_as(12345, server.address, "auto") == "soft_iw"
+        found = asked_as(12345, server.address, "soft_shm")
+        assert "SERVER_ERROR rdma: soft_shm is for user 0 and root here, not for user 12345" in found
+
+
+@pytest.fixture
+def open_folder() -> Iterator[str]:
+    """One that every user may look into."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield folder
+
+
+def test_a_file_of_that_name(rmemcached_server: ServerFactory, open_folder: str) -> None:
+    """-o rdma_shm: the permissions of the file decide; it goes with the daemon, or when the next one starts."""
+    path = f"{open_folder}/shm"
+    server = rmemcached_server("-o", f"rdma_shm={path}", "-a", "0666")
+    assert place_of(server) == path
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o666
+    assert asked_as(12345, server.address, "soft_shm") == "soft_shm"
+    with Conversation(server) as talk:
+        # The network is of no matter where a path is.
+        assert exchanged(talk, f"{EXCHANGE} host={HOST}")["path"] == path
+    assert server.stop() == 0
+    assert not os.path.exists(path)
+    server = rmemcached_server("-o", f"rdma_shm={path}")
+    assert place_of(server) == path
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+    if os.geteuid() == 0:
+        assert "Permission denied" in asked_as(12345, server.address, "soft_shm")
+        assert asked_as(12345, server.address, "auto") == "soft_iw"
+    server.kill()
+    assert os.path.exists(path)
+    server = rmemcached_server("-o", f"rdma_shm={path}")
+    with Client(server.address, timeout=TIMEOUT) as client:
+        client.version()
+        assert client.transport == "soft_shm"
+
+
+def test_only_streams_come_there(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
+    path = str(tmp_path / "shm")
+    assert place_of(rmemcached_server("-o", f"rdma_shm={path}")) == path
+    for octets in (b"version\r\n", b"S", b"MPA ID Req Frame" + bytes(4), bytes(36), b"\x80" + bytes(23)):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(TIMEOUT)
+            sock.connect(path)
+            sock.sendall(octets)
+            sock.shutdown(socket.SHUT_WR)
+            assert everything(sock) == b""
+
+
+def test_switched_off(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server("-o", "rdma_shm=none")
+    with Client(server.address, timeout=TIMEOUT) as client:
+        client.version()
+        assert client.transport == "soft_iw"
+    with (
+        Client(server.address, transport="soft_shm", timeout=TIMEOUT) as client,
+        pytest.raises(MemcacheServerError, match="soft_shm is not available here"),
+    ):
+        client.version()
+
+
+def test_on_a_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
+    server = rmemcached_server("-I", "8m", path=str(tmp_path / "socket"))
+    source = random.Random(1)
+    assert server.path is not None
+    with Client(server.path, timeout=TIMEOUT, default_noreply=False) as client, Conversation(server) as talk:
+        for size in (0, 1, 4096, 4097, 100_000, 1 << 20, (1 << 20) + 1, 4_000_000):
+            value = source.randbytes(size)
+            assert client.set("key", value)
+            for _ in range(2):
+                assert client.get("key") == value
+        assert client.transport == "soft_shm"
+        assert talk.stats("rdma")["rdma_soft_shm_queue_pairs"] == "1"
+        assert talk.ask(b"SHM is no command\r\n") == b"ERROR\r\n"
+    with Conversation(server) as talk:
+        # A line that begins like the frame.
+        assert talk.ask(b"SHM is no frame either\r\n") == b"ERROR\r\n"
+
+
+# ---- the request -----------------------------------------------------------------------------------------------------
+
+
+def test_every_cut_of_the_request(server: Server, control: Conversation) -> None:
+    with Conversation(server) as talk:
+        offer = exchanged(talk)
+        whole = frame(offer)
+        for length in range(len(whole)):
+            with shm_socket(offer) as sock:
+                sock.sendall(whole[:length])
+        with shm_socket(offer) as sock:
+            for octet in whole:
+                sock.sendall(bytes([octet]))
+            assert sock.recv(16) == SHM_REPLY
+
+
+def test_wrong_requests(server: Server, control: Conversation) -> None:
+    with Conversation(server) as talk:
+        offer = exchanged(talk)
+        whole = frame(offer)
+        none = b"SERVER_ERROR rdma: no queue pair waits for this stream\r\n"
+        for octets, answer in (
+            (whole[:16] + bytes(20), none),
+            (whole[:19] + bytes([whole[19] ^ 1]) + whole[20:], none),
+            (whole[:-1] + bytes([whole[-1] ^ 1]), none),
+            (whole + b"x", b""),
+            (b"SHM ID Rep Frame" + whole[16:], b""),
+            (b"stats\r\n", b""),
+        ):
+            with shm_socket(offer) as sock:
+                sock.sendall(octets)
+                assert everything(sock) == answer
+        with shm_socket(offer) as sock, shm_socket(offer) as second:
+            sock.sendall(whole)
+            assert sock.recv(16) == SHM_REPLY
+            # The token is good for one stream.
+            second.sendall(whole)
+            assert everything(second) == none
+
+
+def test_a_token_of_the_other_transport(server: Server, control: Conversation) -> None:
+    with Conversation(server) as talk, Conversation(server) as other:
+        offer = exchanged(talk)
+        iw = exchanged(other, EXCHANGE.replace("soft_shm", "soft_iw"))
+        with shm_socket(offer) as sock:
+            sock.sendall(frame(iw))
+            assert everything(sock) == b"SERVER_ERROR rdma: no queue pair waits for this stream\r\n"
+
+
+# ---- hostile peers ---------------------------------------------------------------------------------------------------
+
+
+def memfd(size: int) -> int:
+    fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, F_ADD_SEALS, SEAL_SHRINK | SEAL_GROW)
+    return fd
+
+
+def hello(sock: socket.socket, ring: int, registry: int, size: int = 1 << 17) -> None:
+    octets = struct.pack("=IIIHHIIIIQQ", 0x524D4301, 1, size, 16, 16, 0, 0, 0, 0, 0, 0)
+    sock.sendmsg([octets], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (ring, registry)))])
+
+
+def attached(talk: Conversation) -> socket.socket:
+    """A stream that was granted and says nothing yet."""
+    offer = exchanged(talk)
+    sock = shm_socket(offer)
+    sock.sendall(frame(offer))
+    assert sock.recv(16) == SHM_REPLY
+    return sock
+
+
+def test_garbage_in_place_of_records(server: Server, control: Conversation) -> None:
+    source = random.Random(3)
+    with rdma_client(server) as bystander:
+        bystander.set("safe", b"value")
+        for size in (1, 48, 48, 48, 100, 5000):
+            with Conversation(server) as talk, attached(talk) as sock:
+                sock.sendall(source.randbytes(size))
+                if size < 48:
+                    sock.shutdown(socket.SHUT_WR)
+                assert talk.ended()
+        with Conversation(server) as talk, attached(talk) as sock, open(os.devnull) as null:
+            # Descriptors that are no memory.
+            hello(sock, null.fileno(), null.fileno())
+            assert talk.ended()
+        assert bystander.get("safe") == b"value"
+
+
+def test_garbage_in_the_ring(server: Server, control: Conversation) -> None:
+    """Frames of nonsense, and counters that cannot be: the connection ends, and it alone."""
+    source = random.Random(4)
+    with rdma_client(server) as bystander:
+        bystander.set("safe", b"value")
+        for number in range(60):
+            ring, registry = memfd(4096 + (1 << 17)), memfd(65536)
+            with Conversation(server) as talk, attached(talk) as sock:
+                tail = (source.randrange(1, 5000), 1 << 18, 1 << 63, 0)[number % 4]
+                octets = source.randbytes(4096)
+                os.pwrite(ring, octets, 4096)
+                os.pwrite(ring, struct.pack("=Q", tail), 0)
+                if number % 4 == 3:
+                    # A head of what was never written.
+                    os.pwrite(ring, struct.pack("=Q", source.randrange(1 << 64)), 64)
+                    os.pwrite(ring, struct.pack("=Q", 5000), 0)
+                hello(sock, ring, registry)
+                with suppress(BrokenPipeError):
+                    sock.sendall(struct.pack("=I44x", 0x524D4302))
+                if number % 4:
+                    assert talk.ended()
+            os.close(ring)
+            os.close(registry)
+        assert bystander.get("safe") == b"value"
+
+
+def test_one_sided_memory_that_goes_away(server: Server, control: Conversation) -> None:
+    """The daemon has the region mapped; what is deregistered is refused as ever."""
+    with Peer(server) as peer:
+        region = MR.alloc(peer.pd, LARGE, Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE)
+        memory = memoryview(region)
+        memory[:] = b"x" * LARGE
+        before = control.number("shm_one_sided", "rdma")
+        source = f"@{region.addr:x}:{region.rkey:x}"
+        for _ in range(3):
+            assert peer.ask(f"ms key {LARGE} {source}\r\n".encode()) == b"HD\r\n"
+        assert control.number("shm_one_sided", "rdma") == before + 2
+        memory[:] = bytes(LARGE)
+        assert peer.ask(f"mg key v {source}:{LARGE:x}\r\n".encode()) == f"VA {LARGE} @\r\n".encode()
+        assert memory == b"x" * LARGE
+        memory.release()
+        region.close()
+        peer.send(DATA, f"ms key {LARGE} {source}\r\n".encode())
+        with pytest.raises(ConnectionError):
+            peer.wait(lambda: False)
+        assert peer.last_words().startswith(b"SERVER_ERROR rdma: RDMA READ failed: ")
+    with rdma_client(server) as client:
+        assert client.get("key") == b"x" * LARGE
+
+
+def test_one_sided_memory_beyond_its_end(server: Server, control: Conversation) -> None:
+    with rdma_client(server) as client:
+        client.set("key", bytes(LARGE))
+    for at, length in ((1, LARGE), (LARGE, 8192), (-1, 8192), (0, 2 * LARGE)):
+        with Peer(server) as peer:
+            region = MR.alloc(peer.pd, LARGE, Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE)
+            assert peer.ask(f"ms mine {LARGE} @{region.addr:x}:{region.rkey:x}\r\n".encode()) == b"HD\r\n"
+            peer.send(DATA, f"ms mine {length} @{region.addr + at:x}:{region.rkey:x}\r\n".encode())
+            with pytest.raises(ConnectionError):
+                peer.wait(lambda: False)
+            assert peer.last_words().startswith(b"SERVER_ERROR rdma: RDMA READ failed: ")
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+def test_values_of_every_size(server: Server, control: Conversation) -> None:
+    """Around the limits of messages, of the region that the daemon maps, and beyond it, one by one and together."""
+    source = random.Random(7)
+    sizes = [0, 1, 4095, 4096, 4097, 8192, 65_536, 131_072, 131_073, 1 << 20, (1 << 20) + 1, 1 << 23, (1 << 23) + 1]
+    with rdma_client(server) as client:
+        values = {f"size{size}": source.randbytes(size) for size in sizes}
+        for key, value in values.items():
+            assert client.set(key, value)
+            for _ in range(2):
+                assert client.get(key) == value
+        # More than the region has room for, in one call.
+        values = {f"many{i}": source.randbytes(2_500_000) for i in range(5)}
+        assert client.set_many(values) == []
+        assert client.get_many(list(values)) == values
+        assert client.set("small", b"again")
+        assert client.get("small") == b"again"
+
+
+# ---- the death of the daemon -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["waiting", "in a transfer"])
+def test_the_daemon_dies(rmemcached_server: ServerFactory, busy: bool) -> None:
+    """A client that waits for it learns so within 100 ms."""
+    server = rmemcached_server("-t", "1", "-I", "16m", "-m", "128")
+    ready, told = multiprocessing.Pipe()
+
+    def wait() -> None:
+        with rdma_client(server) as client:
+            client.set("key", bytes(10_000_000))
+            ready.send("ready")
+            try:
+                while True:
+                    if busy:
+                        client.get("key")
+                    else:
+                        os.kill(server.pid, signal.SIGSTOP)
+                        client.get("none")
+            except (MemcacheServerError, OSError) as error:
+                ready.send((time.monotonic(), type(error).__name__))
+
+    process = multiprocessing.get_context("fork").Process(target=wait)
+    process.start()
+    assert told.recv() == "ready"
+    if not busy:
+        eventually(lambda: Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    killed = time.monotonic()
+    server.kill()
+    assert told.poll(TIMEOUT)
+    when, _ = told.recv()
+    process.join()
+    assert when - killed < 0.1
