@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The main job, seen: starts the daemon, sets and gets values by RDMA, prints the latency table of bench/latency.py.
 
-The daemon runs on its software RDMA device, on loopback; nothing outside this machine is touched.
+The daemon runs on its software RDMA devices, on loopback and in shared memory; nothing outside this machine is touched.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rmemcached.client import Client
 SIZES = {"8 B": 8, "1 KB": 1024, "64 KB": 64 * 1024, "1 MB": 1024 * 1024}
 
 
-def show_values() -> None:
+def show_values(transport: str) -> None:
     """Sets and gets one value of each size by RDMA, and compares every byte."""
-    with start_rmemcached("-I", "8m") as server, Client(server.address, transport="soft_iw") as client:
+    with start_rmemcached("-I", "8m") as server, Client(server.address, transport=transport) as client:
         print(f"rmemcached is up on {server.host}:{server.port} after {server.started_after * 1000:.0f} ms")
         with Client(server.address, transport="tcp") as other:
             for name, size in SIZES.items():
@@ -29,7 +29,7 @@ def show_values() -> None:
                 got = client.get(name.replace(" ", ""))
                 if got != value or other.get(name.replace(" ", "")) != value:
                     raise SystemExit(f"{name}: what came back is not what was set")
-                print(f"set and get of {name} by RDMA: equal, byte for byte; read back over TCP: equal")
+                print(f"set and get of {name} by RDMA ({transport}): equal, byte for byte; read back over TCP: equal")
             counters = {key.decode(): value for key, value in other.stats("rdma").items()}
         print(
             f"the daemon fetched {counters['rdma_read_bytes']} bytes by RDMA READ and delivered"
@@ -40,7 +40,8 @@ def show_values() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     _, rest = parser.parse_known_args()
-    show_values()
+    for transport in ("soft_iw", "soft_shm"):
+        show_values(transport)
     sys.stdout.flush()
     return latency.main(rest)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Latency of get and set from Python: rmemcached over RDMA (soft_iw) and over TCP, beside memcached and pymemcache.
+"""Latency of get and set from Python: rmemcached over shared memory, RDMA and TCP, beside memcached and pymemcache.
 
 Starts rmemcached and, if it is installed, memcached, with one worker thread each, on loopback. The combinations of
 client and server take turns in short samples, so that what else happens on the machine meets all of them and the ratios
@@ -27,6 +27,7 @@ from servers import Server, memcached_path, start_memcached, start_rmemcached  #
 from rmemcached.client import Client  # noqa: E402
 
 SIZES = "8,100,1k,64k,1m"
+CLIENTS = "soft_shm,soft_iw,tcp,pymemcache"
 OPERATIONS = ("get", "set")
 SERVER_FLAGS = ("-t", "1", "-m", "256", "-I", "8m")
 TIMEOUT = 30.0
@@ -35,6 +36,7 @@ WARM_UP = 20
 
 # (client, server): how the table names the combinations, in its order
 COMBINATIONS = (
+    ("soft_shm", "rmemcached"),
     ("soft_iw", "rmemcached"),
     ("tcp", "rmemcached"),
     ("pymemcache", "rmemcached"),
@@ -233,7 +235,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default=SIZES, help=f"value sizes, comma-separated (default: {SIZES})")
     parser.add_argument("--operations", default="get,set", help="default: get,set")
-    parser.add_argument("--transports", default="soft_iw,tcp,pymemcache", help="default: soft_iw,tcp,pymemcache")
+    parser.add_argument("--transports", default=CLIENTS, help=f"default: {CLIENTS}")
     parser.add_argument("--servers", default="rmemcached,memcached", help="default: rmemcached,memcached")
     parser.add_argument("--seconds", type=float, default=0.2, help="of each sample (default: 0.2)")
     parser.add_argument("--rounds", type=int, default=5, help="samples of each kind (default: 5)")
@@ -248,7 +250,7 @@ def main(arguments: list[str] | None = None) -> int:
     clients = options.transports.split(",")
     operations = options.operations.split(",")
     names = options.servers.split(",")
-    for given, known in ((clients, ("soft_iw", "tcp", "pymemcache")), (operations, OPERATIONS)):
+    for given, known in ((clients, tuple(CLIENTS.split(","))), (operations, OPERATIONS)):
         for name in given:
             if name not in known:
                 parser.error(f"{name!r} is not one of {', '.join(known)}")

@@ -35,13 +35,14 @@ def test_latency_figures(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = json.loads(target.read_text())["results"]
     combinations = {(row["client"], row["server"]) for row in rows}
     assert combinations == {
+        ("soft_shm", "rmemcached"),
         ("soft_iw", "rmemcached"),
         ("tcp", "rmemcached"),
         ("pymemcache", "rmemcached"),
         ("tcp", "memcached"),
         ("pymemcache", "memcached"),
     }
-    assert len(rows) == 2 * 3 * 5
+    assert len(rows) == 2 * 3 * 6
     assert {row["size"] for row in rows} == {8, 5 * 1024, 1 << 20}
     for row in rows:
         assert row["count"] == 5
@@ -65,7 +66,7 @@ def test_latency_on_stdout_of_one_combination() -> None:
     "arguments, message",
     [
         (["--sizes", "big"], "not sizes: big"),
-        (["--transports", "pigeon"], "'pigeon' is not one of soft_iw, tcp, pymemcache"),
+        (["--transports", "pigeon"], "'pigeon' is not one of soft_shm, soft_iw, tcp, pymemcache"),
         (["--servers", "redis"], "'redis' is not one of rmemcached, memcached"),
         (["--operations", "push"], "'push' is not one of get, set"),
     ],
@@ -131,7 +132,7 @@ def test_pytest_benchmark_cases() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "50 passed" in done.stdout
+    assert "60 passed" in done.stdout
 
 
 def test_load_generator_notices_a_wrong_value(memcached_server: Any) -> None:
@@ -151,3 +152,26 @@ def test_load_generator_notices_a_wrong_value(memcached_server: Any) -> None:
         plain.setblocking(False)
         with pytest.raises(ValueError, match="wrong reply"):
             _load.run([plain.fileno()], 10, keys=10, set_every=0)
+
+
+def test_fabrics_figures(tmp_path: Path) -> None:
+    target, picture = tmp_path / "out.json", tmp_path / "out.svg"
+    done = run(
+        "fabrics.py",
+        "--rounds",
+        "1",
+        "--iterations",
+        "50",
+        "--idle",
+        "5",
+        "--json",
+        str(target),
+        "--plot",
+        str(picture),
+    )
+    figures = json.loads(target.read_text())
+    assert len(figures["results"]) == 12
+    for row in figures["results"]:
+        assert row["value"] > 0 and row["beside_value"] > 0 and row["ratio"] > 0
+        assert row["name"] in done.stdout
+    assert picture.read_text().lstrip().startswith("<?xml")
