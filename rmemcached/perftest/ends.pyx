@@ -17,7 +17,7 @@ from rmemcached.verbs.port cimport (
     qp_address, verbs_mtu_bytes, verbs_open_port, verbs_port, verbs_qp_connect, verbs_qp_init, verbs_wish,
 )
 from rmemcached.verbs.soft cimport (
-    soft_alloc_mr, soft_iw_accept, soft_iw_connect, soft_iw_options, soft_provider, soft_shm_attach,
+    SOFT_ACCESS_SCRATCH, soft_alloc_mr, soft_iw_accept, soft_iw_connect, soft_iw_options, soft_provider, soft_shm_attach,
 )
 from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport *
@@ -193,6 +193,9 @@ cdef class End:
         cdef size_t length
         self.half = (size + PAGE - 1) & ~<size_t> (PAGE - 1)
         length = 2 * self.half
+        if self.fabric == "soft_iw":
+            # Behind what a WRITE has placed is nothing that must stay: as in the sinks of rmemcached's client.
+            access |= SOFT_ACCESS_SCRATCH
         if self.fabric != "verbs":
             self.mr = soft_alloc_mr(self.pd_handle(), length, access)
         else:

@@ -138,10 +138,16 @@ cdef void rx_predict(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nog
         offset += payload
 
 
+cdef bint rx_midway(const soft_qp *qp) noexcept nogil:
+    """Between two FPDUs: whether more of a long tagged message is to come, so that its place may be known."""
+    return (not qp.crc and qp.rx_header.tagged and not qp.rx_header.last
+            and qp.rx_header.payload >= PREDICTED_MIN)
+
+
 cdef bint rx_ahead(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nogil:
     """Plans for the middle of a message, with nothing of its next FPDU received. False: its header must come first."""
     cdef int why = 0
-    if qp.crc or not qp.rx_header.tagged or qp.rx_header.last or qp.rx_header.payload < PREDICTED_MIN:
+    if not rx_midway(qp):
         return False
     if qp.rx_header.opcode == OP_WRITE:
         target.regions[0] = mr_get(qp.pd, qp.rx_header.stag, qp.rx_to, 1, IBV_ACCESS_REMOTE_WRITE, &why)

@@ -488,7 +488,7 @@ cdef int soft_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noe
             if qp.ibv.state == IBV_QPS_ERR:
                 qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
             wr = wr.next
-    if qp.phase == STREAM_OPEN and not qp.tx_blocked and tx_pending(qp):
+    if qp.phase == STREAM_OPEN and not qp.tx_blocked and (qp.shm != NULL or not tx_short(qp)) and tx_pending(qp):
         qp_transmit(qp)
     pthread_mutex_unlock(&qp.lock)
     qp_settle(qp, NULL)

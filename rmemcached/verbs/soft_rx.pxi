@@ -464,6 +464,27 @@ cdef bint rx_parse(soft_qp *qp) noexcept nogil:
 
 cdef bint qp_receive(soft_qp *qp) noexcept nogil:
     """Receives until the socket is empty or the turn is used up. False: the queue pair is in error. qp.lock is held."""
+    cdef uint32_t room
+    cdef ssize_t n
+    # Most looks find nothing, or a short message: between two FPDUs, with none predicted, no vector is needed for them.
+    if qp.shm == NULL and qp.rx_state == RX_HEADER and qp.rx_start == qp.rx_end and not rx_midway(qp):
+        room = qp.rx_capacity if qp.crc else qp.rx_window
+        n = recv(qp.fd, qp.rx_buffer, room, MSG_DONTWAIT)
+        if n < 0 and errno.errno == EAGAIN:
+            return True
+        if n > 0:
+            qp.counters.rx_bytes += <uint64_t> n
+            qp.rx_start = 0
+            qp.rx_end = <uint32_t> n
+            if not rx_parse(qp):
+                return False
+            if n < room:
+                return True
+    return qp_receive_all(qp)
+
+
+cdef bint qp_receive_all(soft_qp *qp) noexcept nogil:
+    """qp_receive in any state; errors and the end of the stream are found here."""
     cdef rx_target target
     cdef rx_plan plan
     cdef msghdr message
@@ -496,7 +517,8 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
             there = qp.rx_end - qp.rx_start
             room = qp.rx_need if qp.rx_need > qp.rx_window else qp.rx_window
             if qp.crc:
-                room = qp.rx_capacity
+                # Of a long FPDU no more than it and a little: what there is of the next one has to be moved.
+                room = qp.rx_need + RX_WINDOW_MIN if qp.rx_need > RX_WINDOW else qp.rx_capacity
             if room > qp.rx_capacity - qp.rx_end and qp.rx_start:
                 memmove(qp.rx_buffer, qp.rx_buffer + qp.rx_start, there)
                 qp.rx_start = 0

@@ -30,6 +30,19 @@ cdef enum:                           # results of building an FPDU
     TX_FAULT_MEMORY
 
 
+cdef uint32_t crc32c_copy(uint32_t crc, uint8_t *to, const uint8_t *data, size_t length) noexcept nogil:
+    """Copies, and adds the copy to a CRC, piece by piece while it is in the first cache."""
+    cdef size_t n
+    while length:
+        n = length if length < CRC_PIECE else CRC_PIECE
+        memcpy(to, data, n)
+        crc = crc32c_add(crc, to, n)
+        to += n
+        data += n
+        length -= n
+    return crc
+
+
 cdef bint tx_gather_owned(tx_batch *b, const void *data, size_t length) noexcept nogil:
     """Appends octets that stay as they are. Octets that follow the last ones in memory need no iovec of their own."""
     cdef iovec *last
@@ -99,6 +112,18 @@ cdef int tx_gather(soft_qp *qp, tx_batch *b, const ibv_sge *sges, uint32_t count
     return TX_BUILT
 
 
+cdef void tx_send_header(uint8_t *header, const soft_swqe *swqe, const tx_cursor *cur, bint last,
+                         uint32_t payload) noexcept nogil:
+    """The header of a SEND's FPDU at the cursor."""
+    cdef uint8_t opcode
+    if swqe.opcode == IBV_WR_SEND_WITH_INV:
+        opcode = OP_SEND_SE_INVALIDATE if swqe.flags & IBV_SEND_SOLICITED else OP_SEND_INVALIDATE
+    else:
+        opcode = OP_SEND_SE if swqe.flags & IBV_SEND_SOLICITED else OP_SEND
+    put_untagged(header, opcode, last, payload, swqe.rkey if swqe.opcode == IBV_WR_SEND_WITH_INV else 0,
+                 QN_SEND, cur.send_msn, cur.offset)
+
+
 cdef int tx_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, uint32_t *crc) noexcept nogil:
     """Header and payload of the next FPDU of a send queue entry."""
     cdef uint32_t index = cur.next_wqe & qp.sq_mask
@@ -108,7 +133,6 @@ cdef int tx_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, u
     cdef read_request request
     cdef soft_mr *mr
     cdef uint32_t size, room, payload, i
-    cdef uint8_t opcode
     cdef int why = 0
     if swqe.opcode == IBV_WR_RDMA_READ:
         if qp.ord == 0:
@@ -146,12 +170,7 @@ cdef int tx_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, u
     if swqe.opcode == IBV_WR_RDMA_WRITE:
         put_tagged(header, OP_WRITE, frame.last, payload, swqe.rkey, swqe.remote_addr + cur.offset)
     else:
-        if swqe.opcode == IBV_WR_SEND_WITH_INV:
-            opcode = OP_SEND_SE_INVALIDATE if swqe.flags & IBV_SEND_SOLICITED else OP_SEND_INVALIDATE
-        else:
-            opcode = OP_SEND_SE if swqe.flags & IBV_SEND_SOLICITED else OP_SEND
-        put_untagged(header, opcode, frame.last, payload, swqe.rkey if swqe.opcode == IBV_WR_SEND_WITH_INV else 0,
-                     QN_SEND, cur.send_msn, cur.offset)
+        tx_send_header(header, swqe, cur, frame.last, payload)
         if frame.last:
             cur.send_msn += 1
     b.used += size
@@ -214,8 +233,7 @@ cdef int tx_response(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, 
         if tx_region(qp, b, response.source_stag, <uint64_t> data, payload, IBV_ACCESS_REMOTE_READ, &result) == NULL:
             return result
         frame.bounce_at = b.bounce_used
-        memcpy(qp.bounce + frame.bounce_at, data, payload)
-        crc[0] = crc32c_add(crc[0], qp.bounce + frame.bounce_at, payload)
+        crc[0] = crc32c_copy(crc[0], qp.bounce + frame.bounce_at, data, payload)
     b.bounce_used = frame.bounce_at + payload
     return TX_BUILT if tx_gather_owned(b, qp.bounce + frame.bounce_at, payload) else TX_FULL
 
@@ -430,6 +448,69 @@ cdef void tx_fault(soft_qp *qp, int result) noexcept nogil:
         qp_error(qp, qp.cursor.next_wqe, IBV_WC_LOC_QP_OP_ERR, IBV_WC_SUCCESS)
     else:
         qp_error(qp, qp.cursor.next_wqe, IBV_WC_LOC_PROT_ERR, IBV_WC_SUCCESS)
+
+
+cdef bint tx_short(soft_qp *qp) noexcept nogil:
+    """Sends the only request that waits, when it is a short SEND: one FPDU, no batch. qp.lock is held.
+
+    False: that is for qp_transmit; also what is left of an FPDU that the socket took in part.
+    """
+    cdef uint8_t fpdu[TX_FRAME_ARENA]
+    cdef tx_cursor *cur = &qp.cursor
+    cdef uint32_t index = cur.next_wqe & qp.sq_mask
+    cdef soft_swqe *swqe = &qp.sq[index]
+    cdef const ibv_sge *sges = qp.sq_sges + index * qp.cap.max_send_sge
+    cdef uint32_t size = UNTAGGED_HEADER
+    cdef uint32_t crc = 0
+    cdef uint32_t i, pad
+    cdef soft_mr *mr
+    cdef ssize_t n
+    cdef int why = 0
+    if (cur.next_wqe + 1 != qp.sq_tail or cur.kind != TX_NONE or cur.next_response != qp.responses_tail
+            or swqe.opcode != IBV_WR_SEND and swqe.opcode != IBV_WR_SEND_WITH_INV
+            or swqe.length > TX_COPY or swqe.length + UNTAGGED_HEADER > qp.mulpdu
+            or not qp.tx_gate or qp.tx_dead or qp.start_frame != NULL or not tx_may_start(qp, cur)):
+        return False
+    cur.offset = 0
+    tx_send_header(fpdu, swqe, cur, True, swqe.length)
+    if swqe.flags & IBV_SEND_INLINE:
+        memcpy(fpdu + size, qp.sq_inline + <size_t> index * qp.cap.max_inline_data, swqe.length)
+        size += swqe.length
+    else:
+        for i in range(swqe.num_sge):
+            if sges[i].length == 0:
+                continue
+            mr = mr_get(qp.pd, sges[i].lkey, sges[i].addr, sges[i].length, 0, &why)
+            if mr == NULL:
+                return False
+            memcpy(fpdu + size, <const void *> sges[i].addr, sges[i].length)
+            mr_put(mr)
+            size += sges[i].length
+    pad = (0 - size) & 3
+    memset(fpdu + size, 0, pad + 4)
+    size += pad
+    if qp.crc:
+        crc = crc32c_add(0xffffffffU, fpdu, size)
+        put_crc(fpdu + size, crc)
+    size += 4
+    n = send(qp.fd, fpdu, size, MSG_NOSIGNAL | MSG_DONTWAIT)
+    if n <= 0:
+        return False
+    qp.counters.tx_bytes += <size_t> n
+    cur.response_turn = True
+    if n < <ssize_t> size:
+        cur.kind = TX_REQUEST
+        cur.mulpdu = qp.mulpdu
+        qp.frame_sent = <uint32_t> n
+        qp.frame_crc = crc
+        return False
+    qp.counters.tx_fpdus += 1
+    qp.counters.sends += 1
+    cur.send_msn += 1
+    cur.next_wqe += 1
+    swqe.state = SWQE_DONE
+    qp_retire(qp)
+    return True
 
 
 cdef void qp_transmit(soft_qp *qp) noexcept nogil:
