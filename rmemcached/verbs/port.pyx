@@ -199,6 +199,7 @@ cdef bint port_moved(const verbs_port *port) noexcept nogil:
 cdef bint verbs_port_lost(const verbs_port *port, uint64_t *events, char *why, size_t size) noexcept nogil:
     cdef const verbs_provider *provider = port.provider
     cdef ibv_async_event event
+    cdef ibv_port_attr state
     cdef const char *reason = NULL
     cdef bint moved = False
     while provider.get_async_event(port.context, &event) == 0:
@@ -220,7 +221,11 @@ cdef bint verbs_port_lost(const verbs_port *port, uint64_t *events, char *why, s
     if port.context.device.dev_path[0] and access(port.context.device.dev_path, F_OK) != 0:
         reason = b" was removed"
     elif reason == NULL and moved and port_moved(port):
-        reason = b": its port has another address"
+        # Its addresses may be seen to go before the event of the port itself.
+        if provider.query_port(port.context, port.port_num, &state) == 0 and state.state != IBV_PORT_ACTIVE:
+            reason = b": its port is down"
+        else:
+            reason = b": its port has another address"
     if reason == NULL:
         return False
     snprintf(why, size, b"device %s%s", provider.get_device_name(port.context.device), reason)
