@@ -17,7 +17,8 @@ from rmemcached.verbs.port cimport (
     qp_address, verbs_mtu_bytes, verbs_open_port, verbs_port, verbs_qp_connect, verbs_qp_init, verbs_wish,
 )
 from rmemcached.verbs.soft cimport (
-    SOFT_ACCESS_SCRATCH, soft_alloc_mr, soft_iw_accept, soft_iw_connect, soft_iw_options, soft_provider, soft_shm_attach,
+    SOFT_ACCESS_SCRATCH, soft_alloc_mr, soft_iw_accept, soft_iw_connect, soft_iw_options, soft_provider,
+    soft_shm_attach,
 )
 from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport *

@@ -252,7 +252,7 @@ cdef enum:
     TX_BYTES_CRC = 128 << 10         # less, as a CRC of octets that do not fit the socket is made again
     CRC_PIECE = 10240                # beyond what compilers copy without the C library
     TX_TURN = 2 << 20                # in one turn of a queue pair
-    BOUNCE_SIZE = TX_BYTES_CRC + 65536 # the FPDU that makes a batch full may be a long one
+    BOUNCE_SIZE = TX_BYTES_CRC + 65536  # the FPDU that makes a batch full may be a long one
     DRAIN_BYTES = 16 << 20
     PAGE_SIZE = 4096
     SHM_FEW = 4                      # queue pairs that may as well be looked at for ever
