@@ -54,6 +54,8 @@ from rmemcached.verbs.soft cimport (
     soft_qp_counters,
     soft_query_counters,
     soft_shm_attach,
+    soft_start_progress,
+    soft_stop_progress,
 )
 from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport *
@@ -242,6 +244,29 @@ cdef class Context(Base):
                 self.port.context = NULL
                 raise VerbsError(19, (<bytes> why).decode())
         return &self.port
+
+    def start_progress(self, unsigned int spin=50):
+        """Starts a thread that makes progress for all completion queues of this device: the program need not poll.
+
+        READs and WRITEs of peers are served, and channels become readable, while the program does something else. The
+        thread looks for up to `spin` microseconds after work, as long as that pays, and sleeps otherwise. Completions
+        are polled as ever. It ends with stop_progress(), or when the device is closed; a child made by fork has none.
+        A device of the system works by itself: nothing to do. Raises VerbsError (EALREADY).
+        """
+        cdef ibv_context *context = self.handle()
+        cdef int error
+        if self.p == soft_provider():
+            with nogil:
+                error = soft_start_progress(context, spin)
+            if error:
+                raise failure("start_progress", error)
+
+    def stop_progress(self):
+        """Ends the thread of start_progress(), if there is one. Not while another thread of the program starts it."""
+        cdef ibv_context *context = self.handle()
+        if self.p == soft_provider():
+            with nogil:
+                soft_stop_progress(context)
 
     cdef int release(self) except -1:
         cdef int error

@@ -349,28 +349,35 @@ cdef void shm_arm(soft_domain *domain) noexcept nogil:
         link = following
 
 
-cdef void shm_domain_poll(soft_domain *domain) noexcept nogil:
-    """Looks at the sockets: bells, ends, introductions."""
+cdef bint shm_domain_poll(soft_domain *domain) noexcept nogil:
+    """Looks at the sockets: bells, ends, introductions. Whether there were any."""
     cdef epoll_event ready[PROGRESS_EVENTS]
     cdef soft_qp *qp
+    cdef bint found = False
     cdef int i, n
     n = epoll_wait(domain.epoll_fd, ready, PROGRESS_EVENTS, 0)
     for i in range(n):
         if ready[i].data.u64 == 0:
             continue
+        found = True
         qp = <soft_qp *> <uintptr_t> (ready[i].data.u64 & ~<uint64_t> EVENT_TIMER)
         if ready[i].data.u64 & EVENT_TIMER:
             qp_deadline(qp, domain)
         else:
             shm_heat(domain, &qp.links[0] if qp.domains[0] == domain else &qp.links[1])
             shm_progress(qp, True, domain)
+    return found
 
 
-cdef void shm_domain_progress(soft_domain *domain, bint waits) noexcept nogil:
-    """Progress of a domain of soft_shm; `waits`: for a caller that waits next. Sockets are looked at now and then."""
+cdef bint shm_domain_progress(soft_domain *domain, bint waits) noexcept nogil:
+    """Progress of a domain of soft_shm; `waits`: for a caller that waits next. Sockets are looked at now and then.
+
+    Whether there was something to do.
+    """
     cdef soft_link *link = domain.hot
     cdef soft_link *following
     cdef bint all = waits
+    cdef bint found = False
     cdef timespec now
     cdef int64_t time
     relaxed_store(&domain.work, False)
@@ -380,6 +387,7 @@ cdef void shm_domain_progress(soft_domain *domain, bint waits) noexcept nogil:
             shm_unheat(domain, link)
         elif shm_ready(link.qp):
             link.idle = 0
+            found = True
             shm_progress(link.qp, False, domain)
         elif domain.nhot > SHM_FEW:
             link.idle += 1
@@ -398,8 +406,9 @@ cdef void shm_domain_progress(soft_domain *domain, bint waits) noexcept nogil:
     if domain.turns >= SHM_TURNS:
         domain.turns = 0
     if all:
-        shm_domain_poll(domain)
+        found |= shm_domain_poll(domain)
     # Who has armed a queue may wait next.
     if (domain.event_fd >= 0 and domain.hot != NULL and not relaxed_load(&domain.polling)
             and (waits or relaxed_load(&domain.armed))):
         shm_arm(domain)
+    return found

@@ -11,7 +11,9 @@ All functions return 0, or -1 with errno set, are thread-safe, and take ownershi
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 
-from rmemcached.verbs.verbs cimport ibv_comp_channel, ibv_mr, ibv_pd, ibv_qp, ibv_wc_status, verbs_provider
+from rmemcached.verbs.verbs cimport (
+    ibv_comp_channel, ibv_context, ibv_mr, ibv_pd, ibv_qp, ibv_wc_status, verbs_provider,
+)
 
 cdef enum:
     SOFT_IW_REQUEST_MAX = 20 + 512   # octets of the longest MPA request or reply frame
@@ -116,6 +118,14 @@ cdef int soft_shm_attach(ibv_qp *qp, int fd, uint16_t ird, uint16_t ord) noexcep
 # and poll is to be called again, when there is something to do already.
 cdef bint soft_channel_poll(ibv_comp_channel *channel, bint sockets) noexcept nogil
 cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil
+
+# Progress without a program that polls: one thread for the context, which serves all its completion queues, also those
+# made later. It looks for up to `spin` microseconds after work, as long as that pays, then sleeps; 0: it never looks in
+# vain. For a target of READs and WRITEs, and for programs that wait for a channel's descriptor but must not delay their
+# peers. Completions are polled, and events fetched, as ever; soft_channel_poll and soft_channel_arm are not for such a
+# context. It ends with stop, or with close_device. start returns an errno value: EALREADY, or what the system said.
+cdef int soft_start_progress(ibv_context *context, unsigned int spin) noexcept nogil
+cdef void soft_stop_progress(ibv_context *context) noexcept nogil
 
 cdef int soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil
 

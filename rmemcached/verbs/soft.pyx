@@ -9,6 +9,7 @@ one-sided access). The layout of all objects is in soft_layout.pxi, the coding o
 from libc cimport errno
 from libc.errno cimport (
     EAGAIN,
+    EALREADY,
     EBUSY,
     EFAULT,
     EINTR,
@@ -27,6 +28,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.fcntl cimport F_GETFL, F_SETFL, O_NONBLOCK, fcntl
+from posix.signal cimport SIG_SETMASK, sigfillset, sigset_t
 from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport close, ftruncate, read, write
 
@@ -166,6 +168,7 @@ cdef extern from "<sys/epoll.h>" nogil:
         epoll_data_t data
     uint32_t EPOLLIN
     uint32_t EPOLLOUT
+    uint32_t EPOLLET
     int EPOLL_CLOEXEC
     int EPOLL_CTL_ADD
     int EPOLL_CTL_DEL
@@ -274,6 +277,7 @@ include "soft_tx.pxi"
 include "soft_predict.pxi"
 include "soft_rx.pxi"
 include "soft_qp.pxi"
+include "soft_thread.pxi"
 
 
 cdef ibv_device **soft_get_device_list(int *num_devices) noexcept nogil:
@@ -317,6 +321,7 @@ cdef ibv_context *soft_open_device(ibv_device *device) noexcept nogil:
     if getrandom(&context.next_qp_num, sizeof(context.next_qp_num), 0) < 0:
         context.next_qp_num = 0
     pthread_mutex_init(&context.lock, NULL)
+    thread_open(context)
     for i in range(MR_SHARDS):
         pthread_rwlock_init(&context.shards[i].lock, NULL)
     context.ibv.device = device
@@ -335,6 +340,8 @@ cdef int soft_close_device(ibv_context *ibcontext) noexcept nogil:
     cdef int i
     if load_acquire(&context.users):
         return EBUSY
+    soft_stop_progress(ibcontext)
+    pthread_mutex_destroy(&context.thread_lock)
     for i in range(MR_SHARDS):
         pthread_rwlock_destroy(&context.shards[i].lock)
         free(context.shards[i].buckets)

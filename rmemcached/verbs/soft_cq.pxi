@@ -1,7 +1,7 @@
 # Completion queues, completion channels and the progress domains behind them.
 
 
-cdef bint domain_open(soft_domain *domain, const soft_context *context, bint events) noexcept nogil:
+cdef bint domain_open(soft_domain *domain, soft_context *context, bint events) noexcept nogil:
     """Makes the descriptors and locks. False with errno set; then nothing is left open."""
     cdef epoll_event event
     domain.event_fd = -1
@@ -22,10 +22,18 @@ cdef bint domain_open(soft_domain *domain, const soft_context *context, bint eve
     pthread_mutex_init(&domain.progress, NULL)
     pthread_mutex_init(&domain.events, NULL)
     pthread_cond_init(&domain.acked, NULL)
+    if not thread_add(context, domain):
+        domain_release(domain)
+        return False
     return True
 
 
-cdef void domain_close(soft_domain *domain) noexcept nogil:
+cdef void domain_close(soft_domain *domain, soft_context *context) noexcept nogil:
+    thread_drop(context, domain)
+    domain_release(domain)
+
+
+cdef void domain_release(soft_domain *domain) noexcept nogil:
     close(domain.epoll_fd)
     if domain.event_fd >= 0:
         close(domain.event_fd)
@@ -71,11 +79,8 @@ cdef void domain_progress(soft_domain *domain, bint wait) noexcept nogil:
 
     With another thread in here: waits for it, or leaves the work to it.
     """
-    cdef epoll_event ready[PROGRESS_EVENTS]
     cdef soft_link *link
-    cdef soft_qp *qp
     cdef bint direct
-    cdef int i, n
     if wait:
         pthread_mutex_lock(&domain.progress)
     elif pthread_mutex_trylock(&domain.progress) != 0:
@@ -96,18 +101,30 @@ cdef void domain_progress(soft_domain *domain, bint wait) noexcept nogil:
             qp_progress(link.qp, EPOLLIN, domain)
             link = link.next
     else:
-        if not domain.watched:
-            domain_watch(domain)
-        n = epoll_wait(domain.epoll_fd, ready, PROGRESS_EVENTS, 0)
-        for i in range(n):
-            if ready[i].data.u64 == 0:
-                continue
-            qp = <soft_qp *> <uintptr_t> (ready[i].data.u64 & ~<uint64_t> EVENT_TIMER)
-            if ready[i].data.u64 & EVENT_TIMER:
-                qp_deadline(qp, domain)
-            else:
-                qp_progress(qp, ready[i].events, domain)
+        domain_streams(domain)
     pthread_mutex_unlock(&domain.progress)
+
+
+cdef bint domain_streams(soft_domain *domain) noexcept nogil:
+    """Progress of the streams that epoll says are ready; whether there were any. The progress lock is held."""
+    cdef epoll_event ready[PROGRESS_EVENTS]
+    cdef soft_qp *qp
+    cdef bint found = False
+    cdef int i, n
+    if not domain.watched:
+        domain_watch(domain)
+    n = epoll_wait(domain.epoll_fd, ready, PROGRESS_EVENTS, 0)
+    for i in range(n):
+        # The eventfd is for those who wait.
+        if ready[i].data.u64 == 0:
+            continue
+        found = True
+        qp = <soft_qp *> <uintptr_t> (ready[i].data.u64 & ~<uint64_t> EVENT_TIMER)
+        if ready[i].data.u64 & EVENT_TIMER:
+            qp_deadline(qp, domain)
+        else:
+            qp_progress(qp, ready[i].events, domain)
+    return found
 
 
 cdef void domain_watch(soft_domain *domain) noexcept nogil:
@@ -168,7 +185,7 @@ cdef int soft_destroy_comp_channel(ibv_comp_channel *ibchannel) noexcept nogil:
     cdef soft_channel *channel = <soft_channel *> ibchannel
     if load_acquire(&channel.ibv.refcnt):
         return EBUSY
-    domain_close(&channel.domain)
+    domain_close(&channel.domain, <soft_context *> ibchannel.context)
     fetch_sub(&(<soft_context *> ibchannel.context).users, 1)
     free(channel)
     return 0
@@ -237,7 +254,7 @@ cdef int soft_destroy_cq(ibv_cq *ibcq) noexcept nogil:
     if cq.armed != ARMED_NOT:
         fetch_sub(&domain.armed, 1)
     if domain == &cq.own:
-        domain_close(&cq.own)
+        domain_close(&cq.own, <soft_context *> ibcq.context)
     else:
         fetch_sub(&cq.ibv.channel.refcnt, 1)
     pthread_mutex_destroy(&cq.lock)

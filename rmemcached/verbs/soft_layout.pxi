@@ -1,8 +1,8 @@
 # Objects of the software provider: layout, and which lock guards what.
 #
 # Every object starts with the libibverbs struct that programs see. Locks are taken in this order, each at most once by
-# one thread: soft_domain.progress, soft_qp.lock, then one of mr_shard.lock, soft_cq.lock or soft_srq.lock, then
-# soft_domain.events or soft_context.async_lock. Reference counts (`users`) are changed atomically.
+# one thread: soft_context.thread_lock, soft_domain.progress, soft_qp.lock, then one of mr_shard.lock, soft_cq.lock or
+# soft_srq.lock, then soft_domain.events or soft_context.async_lock. Reference counts (`users`) are changed atomically.
 #
 # "looked at": written with the lock held, and atomically, for it is also read without, where an old value does no harm.
 
@@ -14,6 +14,9 @@ cdef extern from "<pthread.h>" nogil:
         pass
     ctypedef struct pthread_rwlock_t:
         pass
+    ctypedef unsigned long pthread_t
+    int pthread_create(pthread_t *, const void *, void *(*)(void *) noexcept nogil, void *) noexcept
+    int pthread_join(pthread_t, void **) noexcept
     int pthread_mutex_init(pthread_mutex_t *, void *) noexcept
     int pthread_mutex_destroy(pthread_mutex_t *) noexcept
     int pthread_mutex_lock(pthread_mutex_t *) noexcept
@@ -28,6 +31,9 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_rwlock_rdlock(pthread_rwlock_t *) noexcept
     int pthread_rwlock_wrlock(pthread_rwlock_t *) noexcept
     int pthread_rwlock_unlock(pthread_rwlock_t *) noexcept
+
+cdef extern from "<signal.h>" nogil:
+    int pthread_sigmask(int how, const sigset_t *set, sigset_t *old) noexcept
 
 
 cdef enum:                           # limits of the device
@@ -69,6 +75,13 @@ cdef struct soft_context:
     soft_qp *qps
     uint32_t next_qp_num
     uint32_t users                   # PDs, CQs and channels
+    pthread_mutex_t thread_lock      # guards the list of domains, and the thread's descriptors
+    soft_domain *domains             # of all channels, and of completion queues without one
+    pthread_t thread                 # the progress thread, while thread_epoll is not -1
+    int thread_epoll
+    int thread_stop                  # eventfd
+    bint thread_stopping             # atomic
+    uint32_t thread_spin             # microseconds; set before the thread starts
     bint shm                         # the device is soft_shm0; then:
     shm_generation *registry         # of SHM_SLOTS, in shared memory; a slot is given away under `lock`
     int registry_fd
@@ -92,6 +105,8 @@ cdef struct soft_mr:
 
 # Where progress is made: the completion channel, or the CQ when it has none.
 cdef struct soft_domain:
+    soft_domain *next                # of the context; guarded by thread_lock
+    soft_domain *prev
     pthread_mutex_t progress         # held while a thread makes progress; guards links
     int epoll_fd                     # streams, start-up timers, event_fd
     int event_fd                     # readable while events are pending; -1 without a channel

@@ -1,0 +1,168 @@
+# The progress thread of a context, for programs that do not poll.
+#
+# It serves every domain of the context: looks as long as looking has lately paid, then sleeps in epoll_wait. Its epoll
+# set has the domains' descriptors, edge-triggered: one that is readable because of an event which the program has not
+# yet fetched does not wake it again. So after each wake-up it goes on until nothing is left.
+#
+# Locks: soft_context.thread_lock is taken before soft_domain.progress; nobody takes it while holding another.
+
+cdef enum:
+    THREAD_EVENTS = 16
+    THREAD_YIELD = 64                # looks in vain between two sched_yield
+
+
+cdef void thread_open(soft_context *context) noexcept nogil:
+    pthread_mutex_init(&context.thread_lock, NULL)
+    context.thread_epoll = -1
+    context.thread_stop = -1
+
+
+cdef int thread_watch(soft_context *context, soft_domain *domain) noexcept nogil:
+    """Adds the domain's descriptor to the thread's. 0 or -1. context.thread_lock is held."""
+    cdef epoll_event event
+    pthread_mutex_lock(&domain.progress)
+    if not domain.watched:
+        domain_watch(domain)
+    pthread_mutex_unlock(&domain.progress)
+    event.events = EPOLLIN | EPOLLET
+    event.data.u64 = 1
+    return epoll_ctl(context.thread_epoll, EPOLL_CTL_ADD, domain.epoll_fd, &event)
+
+
+cdef bint thread_add(soft_context *context, soft_domain *domain) noexcept nogil:
+    """Makes a new domain known. False with errno set: the thread cannot watch it."""
+    cdef bint known
+    pthread_mutex_lock(&context.thread_lock)
+    known = context.thread_epoll < 0 or thread_watch(context, domain) == 0
+    if known:
+        domain.prev = NULL
+        domain.next = context.domains
+        if domain.next != NULL:
+            domain.next.prev = domain
+        context.domains = domain
+    pthread_mutex_unlock(&context.thread_lock)
+    return known
+
+
+cdef void thread_drop(soft_context *context, soft_domain *domain) noexcept nogil:
+    """When this returns the thread does not touch the domain any more."""
+    pthread_mutex_lock(&context.thread_lock)
+    if domain.prev != NULL:
+        domain.prev.next = domain.next
+    else:
+        context.domains = domain.next
+    if domain.next != NULL:
+        domain.next.prev = domain.prev
+    pthread_mutex_unlock(&context.thread_lock)
+
+
+cdef bint thread_turn(soft_context *context, bint arm) noexcept nogil:
+    """Progress of all domains; whether there was any. `arm`: what comes from now on wakes the thread."""
+    cdef soft_domain *domain
+    cdef bint worked = False
+    pthread_mutex_lock(&context.thread_lock)
+    domain = context.domains
+    while domain != NULL:
+        pthread_mutex_lock(&domain.progress)
+        if domain.shm:
+            worked |= shm_domain_progress(domain, arm)
+            if arm:
+                shm_arm(domain)
+                worked |= relaxed_load(&domain.work) != 0
+        else:
+            worked |= domain_streams(domain)
+        pthread_mutex_unlock(&domain.progress)
+        if domain.event_fd >= 0:
+            domain_settle(domain)
+        domain = domain.next
+    pthread_mutex_unlock(&context.thread_lock)
+    return worked
+
+
+cdef void *thread_main(void *argument) noexcept nogil:
+    cdef soft_context *context = <soft_context *> argument
+    cdef epoll_event events[THREAD_EVENTS]
+    cdef int64_t most = <int64_t> context.thread_spin * 1000
+    cdef int64_t look = most         # nanoseconds to look for more; half when that was in vain
+    cdef int64_t last = monotonic()
+    cdef int64_t now
+    cdef uint32_t vain = 0
+    while not relaxed_load(&context.thread_stopping):
+        if thread_turn(context, False):
+            last = monotonic()
+            vain = 0
+            continue
+        now = monotonic()
+        if now - last < look:
+            vain += 1
+            if vain % THREAD_YIELD == 0:
+                sched_yield()
+            continue
+        look //= 2
+        if thread_turn(context, True):
+            last = monotonic()
+            continue
+        epoll_wait(context.thread_epoll, events, THREAD_EVENTS, -1)
+        last = monotonic()
+        # Had it gone on looking, it would have found this sooner.
+        if last - now < most:
+            look = most
+    return NULL
+
+
+cdef int soft_start_progress(ibv_context *ibcontext, unsigned int spin) noexcept nogil:
+    cdef soft_context *context = <soft_context *> ibcontext
+    cdef soft_domain *domain
+    cdef epoll_event event
+    cdef sigset_t every, before
+    cdef int error = 0
+    pthread_mutex_lock(&context.thread_lock)
+    if context.thread_epoll >= 0:
+        error = EALREADY
+    else:
+        context.thread_epoll = epoll_create1(EPOLL_CLOEXEC)
+        context.thread_stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        context.thread_spin = spin
+        context.thread_stopping = False
+        event.events = EPOLLIN
+        event.data.u64 = 0
+        if (context.thread_epoll < 0 or context.thread_stop < 0
+                or epoll_ctl(context.thread_epoll, EPOLL_CTL_ADD, context.thread_stop, &event) < 0):
+            error = errno.errno
+        domain = context.domains
+        while domain != NULL and error == 0:
+            if thread_watch(context, domain) < 0:
+                error = errno.errno
+            domain = domain.next
+        if error == 0:
+            # Signals are for the program's own threads.
+            sigfillset(&every)
+            pthread_sigmask(SIG_SETMASK, &every, &before)
+            error = pthread_create(&context.thread, NULL, thread_main, context)
+            pthread_sigmask(SIG_SETMASK, &before, NULL)
+        if error:
+            thread_close(context)
+    pthread_mutex_unlock(&context.thread_lock)
+    return error
+
+
+cdef void thread_close(soft_context *context) noexcept nogil:
+    if context.thread_epoll >= 0:
+        close(context.thread_epoll)
+    if context.thread_stop >= 0:
+        close(context.thread_stop)
+    context.thread_epoll = -1
+    context.thread_stop = -1
+
+
+cdef void soft_stop_progress(ibv_context *ibcontext) noexcept nogil:
+    cdef soft_context *context = <soft_context *> ibcontext
+    cdef uint64_t value = 1
+    if context.thread_epoll < 0:
+        return
+    relaxed_store(&context.thread_stopping, True)
+    write(context.thread_stop, &value, 8)
+    pthread_join(context.thread, NULL)
+    pthread_mutex_lock(&context.thread_lock)
+    thread_close(context)
+    pthread_mutex_unlock(&context.thread_lock)

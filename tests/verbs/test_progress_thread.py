@@ -1,0 +1,189 @@
+"""The progress thread of a context: what works while the program that was given it does nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from verbs_ends import PATIENCE, End, completions, connect, connect_pair, connected, ready, statuses, streams
+
+from rmemcached.verbs import CQ, QP, CompChannel, Opcode, SendFlag, SendWR, Status, VerbsError
+
+SIZES = [1, 8, 4096, 300_000, 1 << 20]
+
+
+def threads() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
+
+
+def state(thread: str) -> str:
+    return Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def switches(thread: str) -> int:
+    status = Path(f"/proc/self/task/{thread}/status").read_text()
+    return sum(int(line.split()[1]) for line in status.splitlines() if "ctxt_switches" in line)
+
+
+def wait_event(end: End) -> None:
+    """Until there is an event of the end's channel. The descriptor is readable, too, while the thread is at work."""
+    assert end.channel is not None
+    os.set_blocking(end.channel.fileno(), False)
+    deadline = time.monotonic() + PATIENCE
+    while end.channel.get_event() is None:
+        assert select.select([end.channel], [], [], deadline - time.monotonic())[0]
+
+
+def send(end: End, number: int = 0) -> None:
+    end.qp.post_send(SendWR(Opcode.SEND, [end.mr.sge(0, 8)], wr_id=number, flags=SendFlag.SIGNALED))
+
+
+def write_and_read(end: End, target: End, size: int, at: int = 0) -> None:
+    """WRITEs the first octets of the end to the target, READs them back behind them, and compares."""
+    remote = {"remote_addr": target.mr.addr + at, "rkey": target.mr.rkey, "flags": SendFlag.SIGNALED}
+    end.qp.post_send(
+        SendWR(Opcode.RDMA_WRITE, [end.mr.sge(0, size)], **remote),
+        SendWR(Opcode.RDMA_READ, [end.mr.sge(size, size)], **remote),
+    )
+    assert statuses(completions(end, 2)) == [Status.SUCCESS] * 2
+    assert end.buffer[:size] == end.buffer[size : 2 * size]
+
+
+@pytest.mark.parametrize("spin", [0, 50])
+@pytest.mark.parametrize("channel", [False, True])
+def test_the_target_does_nothing(spin: int, channel: bool) -> None:
+    """WRITEs and READs of all sizes, and SENDs, to an end that nobody polls."""
+    a, b = End(1 << 21, channel=channel), End(1 << 21, channel=channel)
+    with a, b:
+        b.context.start_progress(spin)
+        connect(a, b)
+        b.qp.post_recv((7, [b.mr.sge()]))
+        for size in SIZES:
+            a.buffer[:size] = os.urandom(size)
+            write_and_read(a, b, size)
+            assert a.buffer[:size] == b.buffer[:size]
+        send(a)
+        assert statuses(completions(a, 1)) == [Status.SUCCESS]
+        assert [(wc.wr_id, wc.byte_len) for wc in completions(b, 1)] == [(7, 8)]
+
+
+def test_a_channel_becomes_readable() -> None:
+    """As without the thread: armed, an event for each completion, which is made by the thread."""
+    a, b = connected()
+    with a, b:
+        b.context.start_progress()
+        write_and_read(a, b, 8)
+        for number in range(200):
+            b.qp.post_recv((number, [b.mr.sge()]))
+            b.cq.arm()
+            send(a)
+            wait_event(b)
+            assert [wc.wr_id for wc in b.cq.poll()] == [number]
+            completions(a, 1)
+
+
+def test_both_sides() -> None:
+    """Threads on both sides, while the program polls too: nothing is lost or comes twice."""
+    a, b = connected()
+    with a, b:
+        a.context.start_progress()
+        b.context.start_progress(0)
+        for number in range(2000):
+            b.qp.post_recv((number, [b.mr.sge()]))
+            send(a, number)
+            assert [wc.wr_id for wc in completions(b, 1)] == [number]
+            assert [wc.wr_id for wc in completions(a, 1)] == [number]
+
+
+def test_it_sleeps() -> None:
+    """With nothing to do, also with an event that the program does not fetch."""
+    if not streams():
+        return
+    before = threads()
+    a, b = connected()
+    with a, b:
+        b.context.start_progress(1000)
+        (thread,) = threads() - before
+        b.qp.post_recv((1, [b.mr.sge()]))
+        b.cq.arm()
+        send(a)
+        completions(a, 1)
+        # Asleep for a while: it is, and has not been switched between two looks apart.
+        asleep = 0
+        deadline = time.monotonic() + PATIENCE
+        seen = switches(thread)
+        while asleep < 2000:
+            assert time.monotonic() < deadline
+            now = switches(thread)
+            asleep = asleep + 1 if state(thread) == "S" and now == seen else 0
+            seen = now
+        write_and_read(a, b, 8)
+        wait_event(b)
+
+
+def test_twice_and_ended() -> None:
+    if not streams():
+        return
+    before = threads()
+    with End() as end:
+        end.context.stop_progress()
+        end.context.start_progress()
+        with pytest.raises(VerbsError) as found:
+            end.context.start_progress()
+        assert found.value.errno == errno.EALREADY
+        assert len(threads() - before) == 1
+        end.context.stop_progress()
+        end.context.stop_progress()
+        assert threads() == before
+        end.context.start_progress()
+    assert threads() == before
+
+
+def test_queues_come_and_go() -> None:
+    """Completion queues, channels and queue pairs are made and destroyed while the thread works for others."""
+    a, b = connected()
+    with a, b:
+        b.context.start_progress()
+        stop = threading.Event()
+
+        def churn() -> None:
+            while not stop.is_set():
+                with (
+                    CompChannel(b.context) as channel,
+                    CQ(b.context, 16, channel) as cq,
+                    CQ(b.context, 16) as other,
+                    QP(b.pd, cq) as ours,
+                    QP(b.pd, other) as theirs,
+                ):
+                    ready(ours)
+                    ready(theirs)
+                    connect_pair(ours, theirs)
+
+        churning = threading.Thread(target=churn)
+        churning.start()
+        try:
+            for number in range(1000):
+                a.buffer[:8] = number.to_bytes(8, "little")
+                write_and_read(a, b, 8, 8 * (number % 64))
+        finally:
+            stop.set()
+            churning.join()
+
+
+def test_the_peer_goes() -> None:
+    """The end of a stream is seen without a poll: receives are flushed."""
+    a, b = connected()
+    with b:
+        b.context.start_progress()
+        write_and_read(a, b, 8)
+        b.qp.post_recv((3, [b.mr.sge()]))
+        b.cq.arm()
+        a.close()
+        if streams():
+            wait_event(b)
+            assert [(wc.wr_id, wc.status) for wc in b.cq.poll()] == [(3, Status.WR_FLUSH_ERR)]
