@@ -1,8 +1,12 @@
 """What two processes of one host share in the fabric soft_shm: layout of memory and records. See docs/soft-rnic.md.
 
-Each end of a queue pair's stream writes one memfd, its *page and ring*; the other end maps it, and can map it, for
-reading only (F_SEAL_FUTURE_WRITE). So everything here has one writer, and what the peer wrote is not trusted: counters
-are checked, octets are copied out before they are looked at, sizes are sealed.
+Each end of a queue pair's stream writes one memfd, *control words and ring*; the other end maps it, and can map it, for
+reading only (F_SEAL_FUTURE_WRITE). So everything here has one writer, and what the peer wrote is not trusted: words are
+read once and then checked, octets are copied out before they are looked at, sizes are sealed.
+
+The ring is a sequence of *cells* of whole cache lines: a word, then octets, which go on at the ring's start when its
+end is reached. The word is written last, and tells by its stamp that the cell is there: no index of the writer is read,
+and a short cell is one line.
 
 Integers in the byte order of the machine. Counters run freely; those of octets do not wrap in practice.
 """
@@ -10,24 +14,52 @@ Integers in the byte order of the machine. Counters run freely; those of octets 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
-    SHM_VERSION = 1
-    SHM_RING_AT = 4096               # of the memfd; the page is before it
-    SHM_RING_SIZE = 1 << 17          # power of two
-    SHM_SIZE = SHM_RING_AT + SHM_RING_SIZE
+    SHM_VERSION = 2
+    SHM_LINE = 64
+    SHM_RING_AT = 2 * SHM_LINE       # of the memfd; the control words are before it
+    SHM_SIZE = 1 << 17
+    SHM_RING_SIZE = SHM_SIZE - SHM_RING_AT
+    SHM_WORD = 8                     # octets of a cell before its own
+    SHM_MESSAGE_MAX = 8192           # octets of a message in one cell
+    SHM_CHUNK_MAX = 16384 - SHM_WORD  # octets of the stream in one cell
     SHM_RECORD_SIZE = 48
     SHM_SLOTS = 16384                # regions of a context that can be shared at a time
     SHM_REGISTRY_SIZE = SHM_SLOTS * 4
 
 cdef struct shm_page:
-    # First cache line: changes when there is something for the peer.
-    uint64_t tail                    # octets ever written to the ring that follows the page
-    uint32_t records                 # records ever sent through the socket
+    # First line: changes when there is something for the peer that is not in the ring.
+    uint32_t records                 # ever sent through the socket
     uint32_t closed                  # not 0: nothing more will come
-    uint8_t line0[48]
-    # Second cache line: of the other direction.
-    uint64_t head                    # octets ever consumed of the peer's ring
+    uint8_t line0[56]
+    # Second line: of the other direction.
+    uint64_t head                    # octets of the peer's ring ever consumed; not told for each cell
     uint32_t wish                    # changed to ask for a bell; odd: also when the peer has consumed
     uint8_t line1[52]
+
+# A cell's word: the stamp in its low half, then 16 bits of length, 8 of kind, 8 of flags. The stamp is the number of
+# the cell's first line, counted from 1 at the stream's beginning. Before a word is written the writer sees to it that
+# the next cell's place does not by chance hold that cell's stamp: what is there is of an earlier lap, and may be octets
+# that somebody else has chosen.
+cdef enum:                           # kinds
+    SHM_MESSAGE = 1                  # a SEND, all of it
+    SHM_STREAM = 2                   # octets of the stream of FPDUs
+
+cdef enum:                           # flags of a message
+    SHM_SOLICITED = 1
+
+
+cdef inline uint32_t shm_stamp(uint64_t position) noexcept nogil:
+    """Of a cell that begins so many octets behind the ring's first use."""
+    return <uint32_t> (position // SHM_LINE + 1)
+
+
+cdef inline uint64_t shm_word(uint64_t position, uint32_t length, uint32_t kind, uint32_t flags) noexcept nogil:
+    return shm_stamp(position) | <uint64_t> length << 32 | <uint64_t> kind << 48 | <uint64_t> flags << 56
+
+
+cdef inline uint32_t shm_size(uint32_t length) noexcept nogil:
+    """Octets of the ring that a cell with so many of its own takes."""
+    return (SHM_WORD + length + SHM_LINE - 1) & ~<uint32_t> (SHM_LINE - 1)
 
 # One word for each slot of a context: the generation of the shared region that has it, 0 once that is not valid.
 # A memfd of its own, one for the context, which every peer maps for reading.

@@ -200,6 +200,7 @@ cdef void shm_close(soft_qp *qp) noexcept nogil:
     store_release(&shm.ours.closed, 1)
     shm_drop_fds(shm)
     shm_close_windows(shm)
+    shm_release(shm)
 
 
 cdef int soft_shm_attach(ibv_qp *ibqp, int fd, uint16_t ird, uint16_t ord) noexcept nogil:
@@ -272,6 +273,7 @@ cdef int soft_shm_attach(ibv_qp *ibqp, int fd, uint16_t ird, uint16_t ord) noexc
 cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept nogil:
     """Does what the stream allows now; `socket`: its socket is readable. The progress lock of `domain` is held."""
     cdef shm_stream *shm
+    cdef uint64_t word
     cdef bint closing
     pthread_mutex_lock(&qp.lock)
     shm = qp.shm
@@ -289,7 +291,7 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
                 if qp.fd < 0:
                     break
             # What the peer had written before its end is received.
-            closing = closing and load_acquire(&shm.theirs.tail) == shm.head
+            closing = closing and not shm_there(shm, &word)
         if closing or shm.broken:
             qp_lost(qp)
             break
@@ -378,7 +380,6 @@ cdef bint shm_domain_progress(soft_domain *domain, bint waits) noexcept nogil:
     cdef soft_link *following
     cdef bint all = waits
     cdef bint found = False
-    cdef timespec now
     cdef int64_t time
     relaxed_store(&domain.work, False)
     while link != NULL:
@@ -395,16 +396,14 @@ cdef bint shm_domain_progress(soft_domain *domain, bint waits) noexcept nogil:
                 shm_cool(domain, link)
         link = following
     domain.turns += 1
-    if not all:
-        all = domain.hot == NULL or (domain.nhot < domain.nlinks and domain.turns >= SHM_TURNS)
-    if not all and domain.turns >= SHM_TURNS:
-        clock_gettime(CLOCK_MONOTONIC_COARSE, &now)
-        time = <int64_t> now.tv_sec * 1000 + now.tv_nsec // 1000000
-        all = time - domain.checked >= SHM_CHECK_MS
-        if all:
-            domain.checked = time
-    if domain.turns >= SHM_TURNS:
+    if domain.hot == NULL:
+        all = True
+    elif domain.turns >= SHM_TURNS:
         domain.turns = 0
+        time = monotonic()
+        if time - domain.checked >= (SHM_CHECK_BELLS if domain.nhot < domain.nlinks else SHM_CHECK_ENDS):
+            domain.checked = time
+            all = True
     if all:
         found |= shm_domain_poll(domain)
     # Who has armed a queue may wait next.

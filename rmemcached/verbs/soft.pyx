@@ -48,9 +48,6 @@ from rmemcached.verbs.shm cimport *
 from rmemcached.verbs.verbs cimport *
 
 
-cdef extern from *:
-    void prefetch "__builtin_prefetch"(const void *address) noexcept nogil
-
 cdef extern from "<sched.h>" nogil:
     int sched_yield() noexcept
     int sched_getcpu() noexcept
@@ -190,7 +187,6 @@ cdef extern from "<sys/timerfd.h>" nogil:
         timespec it_interval
         timespec it_value
     int CLOCK_MONOTONIC
-    int CLOCK_MONOTONIC_COARSE
     int TFD_CLOEXEC
     int TFD_NONBLOCK
     int clock_gettime(int clock, timespec *out) noexcept
@@ -260,8 +256,10 @@ cdef enum:
     PAGE_SIZE = 4096
     SHM_FEW = 4                      # queue pairs that may as well be looked at for ever
     SHM_IDLE = 256                   # looks in vain after which more than these wait for their bells
-    SHM_TURNS = 16                   # in which those are not looked after
-    SHM_CHECK_MS = 5                 # between looks for the death of peers
+    SHM_LOOKS = 16                   # of one poll in vain
+    SHM_TURNS = 16                   # between looks at the clock
+    SHM_CHECK_BELLS = 4000           # nanoseconds between looks at the sockets of those that wait for their bells
+    SHM_CHECK_ENDS = 5000000         # and between looks for the death of peers
 
 
 include "soft_layout.pxi"
@@ -272,6 +270,7 @@ include "soft_srq.pxi"
 include "shm_ring.pxi"
 include "shm_stream.pxi"
 include "shm_region.pxi"
+include "shm_message.pxi"
 include "soft_mpa.pxi"
 include "soft_tx.pxi"
 include "soft_predict.pxi"

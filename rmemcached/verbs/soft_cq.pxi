@@ -364,12 +364,18 @@ cdef int soft_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
     """
     cdef soft_cq *cq = <soft_cq *> ibcq
     cdef uint32_t polls = <uint32_t> relaxed_load(&cq.polls) + 1
+    cdef int n = 0
     relaxed_store(&cq.polls, polls)
     if relaxed_load(&cq.count) == 0 or polls > POLLS_MAX or num_entries == 0:
         relaxed_store(&cq.polls, 0)
-        domain_progress(cq.domain, False)
+        if cq.domain.shm:
+            n = shm_poll(cq, num_entries, wc)
+        else:
+            domain_progress(cq.domain, False)
         if cq.domain.event_fd >= 0:
             domain_settle(cq.domain)
+        if n:
+            return n
         if relaxed_load(&cq.count) == 0 and not relaxed_load(&cq.overrun):
             return 0
     return cq_take(cq, num_entries, wc)

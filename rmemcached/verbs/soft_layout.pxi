@@ -1,8 +1,9 @@
 # Objects of the software provider: layout, and which lock guards what.
 #
 # Every object starts with the libibverbs struct that programs see. Locks are taken in this order, each at most once by
-# one thread: soft_context.thread_lock, soft_domain.progress, soft_qp.lock, then one of mr_shard.lock, soft_cq.lock or
-# soft_srq.lock, then soft_domain.events or soft_context.async_lock. Reference counts (`users`) are changed atomically.
+# one thread: soft_context.thread_lock, soft_domain.progress or soft_context.lock, soft_qp.lock, then one of
+# mr_shard.lock, soft_cq.lock or soft_srq.lock, then soft_domain.events or soft_context.async_lock. Reference counts
+# (`users`) are changed atomically.
 #
 # "looked at": written with the lock held, and atomically, for it is also read without, where an old value does no harm.
 
@@ -71,7 +72,7 @@ cdef struct soft_context:
     soft_async *last_async
     bint async_signalled             # async_fd is readable
     mr_shard shards[MR_SHARDS]
-    pthread_mutex_t lock             # guards the list of queue pairs and next_qp_num
+    pthread_mutex_t lock             # guards the list of queue pairs and next_qp_num; those listed are not freed
     soft_qp *qps
     uint32_t next_qp_num
     uint32_t users                   # PDs, CQs and channels
@@ -96,12 +97,12 @@ cdef struct soft_mr:
     ibv_mr ibv                       # lkey and rkey are the same STag
     soft_mr *next                    # hash chain
     int access
-    bint valid                       # false once a peer has invalidated the STag
+    bint valid                       # false once a peer has invalidated the STag; looked at
     size_t mapped                    # octets at ibv.addr that are ours to unmap; 0: the program's memory
     int memfd                        # of that memory, when it is to be shared
     uint32_t slot
     shm_generation generation        # 0: not to be shared
-    uint32_t users                   # accesses under way; dereg_mr waits until there is none
+    uint32_t users                   # accesses under way, and streams that keep it; dereg_mr waits until there is none
 
 # Where progress is made: the completion channel, or the CQ when it has none.
 cdef struct soft_domain:
@@ -117,8 +118,8 @@ cdef struct soft_domain:
     bint shm                         # of soft_shm; then, guarded by progress:
     soft_link *hot                   # queue pairs whose rings are looked at; the others wait for their bell; looked at
     uint32_t nhot
-    uint32_t turns                   # since the sockets were looked at
-    int64_t checked                  # when they were; CLOCK_MONOTONIC_COARSE milliseconds
+    uint32_t turns                   # since it was last asked what time it is
+    int64_t checked                  # when the sockets were looked at; CLOCK_MONOTONIC nanoseconds
     uint32_t armed                   # completion queues that are; atomic
     bint work                        # something was there to be done when the bells were asked for; looked at
     pthread_mutex_t events           # guards the rest, and the event fields of soft_cq
@@ -254,9 +255,16 @@ cdef struct shm_stream:              # guarded by soft_qp.lock; what shm_ready r
     const shm_page *theirs           # NULL until the peer has introduced itself
     const uint8_t *their_ring
     const shm_generation *registry   # the peer's
-    uint64_t tail                    # octets written to our ring
+    uint64_t tail                    # octets written to our ring: whole cells
     uint64_t space_head              # octets of them that the peer is known to have consumed
-    uint64_t head                    # octets consumed of theirs
+    uint64_t head                    # octets consumed of theirs: whole cells
+    uint64_t head_told               # ... that the peer can know of
+    uint64_t head_rung               # ... at which it was last seen whether it waits for space
+    uint32_t tail_at                 # the same places in the rings
+    uint32_t head_at
+    uint32_t chunk_left              # octets of the stream in the cell at the head that were not taken yet; if any:
+    uint32_t chunk_at                # where the first of them is
+    uint32_t chunk_size              # of the whole cell
     uint64_t write_tail              # where the last WRITE that went through the ring ends
     uint32_t records_sent
     uint32_t records_seen
@@ -273,6 +281,8 @@ cdef struct shm_stream:              # guarded by soft_qp.lock; what shm_ready r
     shm_window *windows              # hash table of SHM_WINDOWS_SIZE by STag; NULL without
     uint32_t nwindows                # places ever used
     shm_generation offered[SHM_OFFERS]  # by slot; offered again after a collision
+    soft_mr *sending                 # regions last used by messages in cells, or NULL. Their use is counted until the
+    soft_mr *receiving               # stream's end, or until they are deregistered (shm_let_go)
 
 cdef struct soft_qp:
     ibv_qp ibv

@@ -108,6 +108,9 @@ cdef int soft_dereg_mr(ibv_mr *ibmr) noexcept nogil:
     shard.count -= 1
     registry_remove_locked(mr)
     pthread_rwlock_unlock(&shard.lock)
+    # A stream may keep it for its next message.
+    if load_acquire(&mr.users) and (<soft_context *> ibmr.context).shm:
+        shm_let_go(<soft_context *> ibmr.context, mr)
     # An access lasts for one copy or one system call that does not block.
     while load_acquire(&mr.users):
         sched_yield()
@@ -212,7 +215,7 @@ cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil:
         mr = mr_find(shard, stag)[0]
     if (mr != NULL and mr.valid and mr.ibv.pd == &pd.ibv
             and mr.access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)):
-        mr.valid = False
+        relaxed_store(&mr.valid, False)
         registry_remove_locked(mr)
         done = True
     pthread_rwlock_unlock(&shard.lock)

@@ -182,18 +182,23 @@ cdef int soft_destroy_qp(ibv_qp *ibqp) noexcept nogil:
 
 
 cdef void qp_complete_send(soft_qp *qp, const soft_swqe *swqe, int status) noexcept nogil:
+    cdef ibv_wc_opcode opcode = IBV_WC_SEND
+    if swqe.opcode == IBV_WR_RDMA_WRITE:
+        opcode = IBV_WC_RDMA_WRITE
+    elif swqe.opcode == IBV_WR_RDMA_READ:
+        opcode = IBV_WC_RDMA_READ
+    qp_completed(qp, swqe.wr_id, opcode, swqe.length, status)
+
+
+cdef void qp_completed(soft_qp *qp, uint64_t wr_id, ibv_wc_opcode opcode, uint32_t length, int status) noexcept nogil:
+    """Adds the completion of a request of the send queue."""
     cdef ibv_wc wc
     memset(&wc, 0, sizeof(wc))
-    wc.wr_id = swqe.wr_id
+    wc.wr_id = wr_id
     wc.status = <ibv_wc_status> status
+    wc.opcode = opcode
     wc.qp_num = qp.ibv.qp_num
-    wc.byte_len = swqe.length
-    if swqe.opcode == IBV_WR_RDMA_WRITE:
-        wc.opcode = IBV_WC_RDMA_WRITE
-    elif swqe.opcode == IBV_WR_RDMA_READ:
-        wc.opcode = IBV_WC_RDMA_READ
-    else:
-        wc.opcode = IBV_WC_SEND
+    wc.byte_len = length
     if not cq_add(qp.send_cq, &wc, False) and qp.ibv.state != IBV_QPS_ERR:
         qp_terminate(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
 
@@ -480,6 +485,8 @@ cdef int soft_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noe
     cdef soft_qp *qp = <soft_qp *> ibqp
     cdef int result = 0
     pthread_mutex_lock(&qp.lock)
+    if qp.shm != NULL:
+        wr = shm_post_messages(qp, wr)
     if qp.ibv.state != IBV_QPS_RTS and qp.ibv.state != IBV_QPS_SQD and qp.ibv.state != IBV_QPS_ERR:
         result = EINVAL
     while result == 0 and wr != NULL:

@@ -219,6 +219,13 @@ cdef bint rx_begin_response(soft_qp *qp, const ddp_header *h) noexcept nogil:
     return True
 
 
+cdef void rx_established(soft_qp *qp) noexcept nogil:
+    """A message has come in."""
+    if qp.ibv.state == IBV_QPS_RTR and not qp.established:
+        qp.established = True
+        async_event(qp.context, &qp.async_events, IBV_EVENT_COMM_EST)
+
+
 cdef bint rx_finish(soft_qp *qp) noexcept nogil:
     """The FPDU is placed; completes the message with its last one. False: the queue pair is in error."""
     cdef ddp_header *h = &qp.rx_header
@@ -231,9 +238,7 @@ cdef bint rx_finish(soft_qp *qp) noexcept nogil:
     qp.tx_gate = True
     if not h.last:
         return True
-    if qp.ibv.state == IBV_QPS_RTR and not qp.established:
-        qp.established = True
-        async_event(qp.context, &qp.async_events, IBV_EVENT_COMM_EST)
+    rx_established(qp)
     if h.opcode == OP_WRITE:
         qp.counters.writes_served += 1
         return True
@@ -493,6 +498,8 @@ cdef bint qp_receive_all(soft_qp *qp) noexcept nogil:
     cdef ssize_t n
     cdef bint whole, vector
     while True:
+        if qp.shm != NULL and not shm_messages(qp, &budget):
+            return False
         if qp.rx_start == qp.rx_end:
             qp.rx_start = 0
             qp.rx_end = 0
@@ -569,8 +576,9 @@ cdef bint qp_receive_all(soft_qp *qp) noexcept nogil:
         if not whole:
             return False
         if n < want:
-            return True
-        if qp.rx_state == RX_HEADER and qp.rx_window < RX_BUFFER:
+            if qp.shm == NULL:
+                return True
+        elif qp.rx_state == RX_HEADER and qp.rx_window < RX_BUFFER:
             qp.rx_window *= 2
         if budget < n:
             return True

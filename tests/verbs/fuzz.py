@@ -109,12 +109,18 @@ class Frame:
     tail: bytes = b""
     lie: int = -1  # of RingFeed, before the frame; soft_shm
     lie_value: int = 0
+    cell: int = -1  # soft_shm: the octets are no frame but a cell of this kind
+    cell_flags: int = 0
+    cell_length: int = -1  # as its word has it; -1: as it is
 
-    def wire(self, crc: bool, stags: list[bytes], at: bytes) -> bytes:
+    def payload(self, stags: list[bytes], at: bytes) -> bytes:
         octets = self.octets
         for mark, stag in zip(STAGS, stags, strict=True):
             octets = octets.replace(struct.pack(">I", mark), stag)
-        octets = octets.replace(struct.pack(">Q", AT)[:6], at)[:65535]
+        return octets.replace(struct.pack(">Q", AT)[:6], at)[:65535]
+
+    def wire(self, crc: bool, stags: list[bytes], at: bytes) -> bytes:
+        octets = self.payload(stags, at)
         framed = bytearray(fpdu(octets, crc and self.crc == 0 and self.length < 0))
         if self.length >= 0:
             framed[:2] = struct.pack(">H", self.length)
@@ -231,6 +237,19 @@ def seeds() -> list[Conversation]:
     found.append(Conversation([Frame(octets) for octets in answers], work=(0, 0)))
     found.append(Conversation([Frame(tagged(2, MINE, AT, bytes(3000)))], work=(4,)))
     found.append(Conversation([Frame(b"", keep=0, lie=4, lie_value=i) for i in range(3)], work=(6, 7, 2, 3)))
+    message = Frame(b"a message in a cell", cell=1)
+    for frames in (
+        [message],
+        [Frame(b"", cell=1, cell_flags=1), message, Frame(bytes(100), cell=1)],
+        [Frame(send(b"first")), message, Frame(send(b"third", 3))],
+        [Frame(send(b"first", last=False)), message],
+        [Frame(send(b"hello"), keep=10), message],
+        [Frame(read_request_segment((7, 8), 9000, (MINE, AT))), message, Frame(write(MINE, AT, b"x")), message],
+        [Frame(fpdu(send(b"as it is"), crc=False), cell=2), message],
+        [Frame(bytes(8000), cell=1), Frame(bytes(8193), cell=1)],
+    ):
+        found.append(Conversation(frames))
+        found.append(Conversation(frames, work=(2, 5, 2, 0), receive_size=5000))
     found += [dataclasses.replace(one, initiator=True) for one in found[:6]]
     found += [dataclasses.replace(one, crc=True) for one in found]
     return found
@@ -247,7 +266,9 @@ def renumber(frames: list[Frame]) -> None:
     to = -1
     for frame in frames:
         octets = bytearray(frame.octets)
-        if len(octets) >= 14 and octets[0] & 0x80:
+        if frame.cell >= 0:
+            msn[0] += frame.cell == 1
+        elif len(octets) >= 14 and octets[0] & 0x80:
             if to >= 0:
                 octets[6:14] = struct.pack(">Q", to & (1 << 64) - 1)
             to = -1 if octets[0] & 0x40 else int.from_bytes(octets[6:14], "big") + len(octets) - 14
@@ -261,8 +282,15 @@ def renumber(frames: list[Frame]) -> None:
 
 def mutate_frame(draw: random.Random, frame: Frame) -> None:
     octets = bytearray(frame.octets)
-    kind = draw.randrange(12)
-    if kind == 0 and octets:
+    kind = draw.randrange(14)
+    if kind == 12:
+        frame.cell = draw.choice((-1, 1, 1, 1, 2, draw.getrandbits(8)))
+        frame.cell_flags = draw.choice((0, 0, 1, draw.getrandbits(8)))
+    elif kind == 13:
+        frame.cell_length = draw.choice(
+            (-1, draw.choice(EDGES) & 0xFFFF, draw.choice((55, 57, 8192, 8193, 16376, 16377)))
+        )
+    elif kind == 0 and octets:
         octets[draw.randrange(len(octets))] ^= 1 << draw.randrange(8)
     elif kind == 1 and len(octets) >= 6:
         place = draw.choice([i for i in range(2, 46, 4) if i + 4 <= len(octets)])
@@ -388,6 +416,9 @@ class TcpFeed:
     def lie(self, kind: int, value: int) -> None:
         """A stream has nothing else to say."""
 
+    def cell(self, frame: Frame, octets: bytes) -> None:
+        """Nor has it cells."""
+
     def answer(self) -> bytes:
         try:
             return self.sock.recv(1 << 20)
@@ -409,19 +440,19 @@ class RingFeed:
 
         self.peer = RawPeer(victim.end, qp=qp)
         if one.start:
-            struct.pack_into("=Q", self.peer.page, 8, int.from_bytes(one.start[16:24], "big"))
+            struct.pack_into("=Q", self.peer.page, 0, int.from_bytes(one.start[16:24], "big"))
 
     def write(self, octets: bytes) -> None:
-        from test_shm import RING_AT, RING_SIZE
+        self.peer.write(octets)
+
+    def cell(self, frame: Frame, octets: bytes) -> None:
+        from test_shm import cell_size
 
         peer = self.peer
-        octets = octets[:RING_SIZE]
-        at = peer.tail % RING_SIZE
-        first = octets[: RING_SIZE - at]
-        peer.page[RING_AT + at : RING_AT + at + len(first)] = first
-        peer.page[RING_AT : RING_AT + len(octets) - len(first)] = octets[len(first) :]
-        peer.tail += len(octets)
-        peer.set_tail(peer.tail)
+        length = len(octets) if frame.cell_length < 0 else frame.cell_length
+        peer.put(octets)
+        peer.word(length, frame.cell & 255, frame.cell_flags & 255)
+        peer.tail += cell_size(length)
 
     def lie(self, kind: int, value: int) -> None:
         from test_shm import BELL, HELLO, OFFER, record
@@ -430,7 +461,8 @@ class RingFeed:
         small = value & 0xFFFFFFFF
         with contextlib.suppress(OSError):
             if kind == 0:
-                peer.set_tail((1 << 63, peer.tail - 1, peer.tail + (1 << 40), value)[value % 4])
+                # The word of a cell that is none, or is not where it belongs.
+                peer.word(value >> 8 & 0xFFFF, value >> 24 & 255, value >> 32 & 255, (0, small, None)[value % 3])
             elif kind == 1:
                 peer.set_head(value)
             elif kind == 2:
@@ -450,7 +482,7 @@ class RingFeed:
             elif kind == 5:
                 struct.pack_into("=I", peer.page, 72, small)
             elif kind == 6:
-                struct.pack_into("=II", peer.page, 8, small, value % 2)
+                struct.pack_into("=II", peer.page, 0, small, value % 2)
             else:
                 peer.sock.sendall(struct.pack("=Q", value)[: 1 + value % 8])
 
@@ -460,8 +492,7 @@ class RingFeed:
         return mmap.mmap(self.peer.registry_fd, REGISTRY_SIZE)
 
     def answer(self) -> bytes:
-        tail = struct.unpack_from("=Q", self.peer.theirs)[0]
-        return self.peer.read() if tail - self.peer.taken < 1 << 14 else b""
+        return b"".join(octets for kind, _, octets in self.peer.cells() if kind == 2)[-(1 << 14) :]
 
     def close(self) -> None:
         self.peer.theirs.close()
@@ -504,7 +535,16 @@ def feed(victim: Victim, one: Conversation) -> object:
             peer.lie(frame.lie, frame.lie_value)
         if i == len(one.frames) // 2:
             do_work(qp, mine, one.work[len(one.work) // 2 :])
-        pending += frame.wire(one.crc and verbs_ends.FABRIC == "soft_iw", stags, at)
+        if frame.cell >= 0:
+            # What is pending may be the beginning of a frame.
+            if draw.random() < 0.8:
+                peer.write(pending)
+                pending = b""
+            peer.cell(frame, frame.payload(stags, at))
+            for _ in range(2):
+                victim.end.poll()
+        else:
+            pending += frame.wire(one.crc and verbs_ends.FABRIC == "soft_iw", stags, at)
         # Several frames may come at once, or one in pieces.
         while pending and (draw.random() < 0.7 or i == len(one.frames) - 1):
             cut = len(pending) if draw.random() < 0.5 else draw.randrange(1, len(pending) + 1)
