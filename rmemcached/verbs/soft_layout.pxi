@@ -368,6 +368,8 @@ cdef struct soft_qp:
     uint8_t rx_raw[20]               # the same, as received
     uint32_t rx_left                 # payload octets of the FPDU to come
     uint32_t rx_trailer              # pad and CRC behind it
+    uint32_t rx_crc                  # CRC state of what is placed of it, when it is not checked
+    bint rx_checked                  # its CRC was, before anything was placed
     uint32_t rx_segment              # payload of the last tagged FPDU that was not its message's last
     uint64_t rx_to                   # RDMA WRITE: where the next octet goes
     uint32_t rx_offset               # SEND: octets of the message placed

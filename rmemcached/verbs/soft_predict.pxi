@@ -7,6 +7,9 @@
 #
 # Payload is thus written before its header is seen. So only memory is used whose content the peer decides anyway: all
 # that is left of the sinks of READs under way, and regions registered with SOFT_ACCESS_SCRATCH.
+#
+# The same holds with CRC, where payload that goes there need not wait for its CRC: a READ is not complete, and a WRITE
+# not followed by anything, before that is right. All else is placed once the CRC of its FPDU has been checked.
 
 cdef enum:
     PREDICTED_MAX = 32
@@ -84,7 +87,7 @@ cdef void rx_predict(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nog
     plan.ends = qp.rx_header.last
     if qp.rx_header.last:
         full = qp.rx_segment
-    if qp.crc or not qp.rx_header.tagged or full < PREDICTED_MIN:
+    if not qp.rx_header.tagged or full < PREDICTED_MIN:
         return
     if qp.rx_header.opcode == OP_WRITE:
         mr = target.regions[0]
@@ -140,8 +143,50 @@ cdef void rx_predict(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nog
 
 cdef bint rx_midway(const soft_qp *qp) noexcept nogil:
     """Between two FPDUs: whether more of a long tagged message is to come, so that its place may be known."""
-    return (not qp.crc and qp.rx_header.tagged and not qp.rx_header.last
-            and qp.rx_header.payload >= PREDICTED_MIN)
+    return qp.rx_header.tagged and not qp.rx_header.last and qp.rx_header.payload >= PREDICTED_MIN
+
+
+cdef bint rx_foreseen(soft_qp *qp, const ddp_header *h) noexcept nogil:
+    """With CRC: whether the payload behind a header may be placed before the CRC is known.
+
+    It may when header and memory are just what has to come next, so that a wrong octet does no harm: see above.
+    """
+    cdef const soft_swqe *swqe
+    cdef const ibv_sge *sges
+    cdef uint32_t left
+    cdef soft_mr *mr
+    cdef bint scratch
+    cdef int why = 0
+    if (not h.tagged or h.payload < PREDICTED_MIN or h.control & DDP_VERSION_MASK != DDP_VERSION
+            or h.rdmap & RDMAP_VERSION_MASK != RDMAP_VERSION):
+        return False
+    if h.opcode == OP_READ_RESPONSE:
+        swqe = rx_read_head(qp)
+        if swqe == NULL or swqe.length == 0:
+            return False
+        sges = qp.sq_sges + <size_t> (qp.reads[qp.reads_done % MAX_READS] & qp.sq_mask) * qp.cap.max_send_sge
+        left = swqe.length - swqe.received
+        return (h.stag == sges[0].lkey and h.to == sges[0].addr + swqe.received and h.payload <= left
+                and h.last == (h.payload == left))
+    if (h.opcode != OP_WRITE or not rx_midway(qp) or qp.rx_header.opcode != OP_WRITE
+            or h.stag != qp.rx_header.stag or h.to != qp.rx_to):
+        return False
+    mr = mr_get(qp.pd, h.stag, h.to, h.payload, IBV_ACCESS_REMOTE_WRITE, &why)
+    if mr == NULL:
+        return False
+    scratch = mr.access & SOFT_ACCESS_SCRATCH != 0
+    mr_put(mr)
+    return scratch
+
+
+cdef void rx_sum(soft_qp *qp, const rx_target *target, int index, uint32_t length) noexcept nogil:
+    """With CRC: adds octets that were placed, from iov[index] on."""
+    cdef uint32_t n
+    while qp.crc and length:
+        n = length if length < target.iov[index].iov_len else <uint32_t> target.iov[index].iov_len
+        qp.rx_crc = crc32c_add(qp.rx_crc, target.iov[index].iov_base, n)
+        length -= n
+        index += 1
 
 
 cdef bint rx_ahead(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nogil:
@@ -222,8 +267,13 @@ cdef bint rx_predicted_came(soft_qp *qp, const rx_target *target, const rx_plan 
         if (left < fpdu.gap or get_header(octets + trailer, TAGGED_HEADER, &header) != 1 or not header.tagged
                 or header.opcode != qp.rx_header.opcode or header.stag != fpdu.stag or header.to != fpdu.to):
             return rx_replay(qp, target, fpdu.iov, 0, left)
-        if qp.rx_state != RX_HEADER and not rx_finish(qp):
+        if qp.rx_state != RX_HEADER and not rx_close(qp, octets):
             return False
+        if qp.crc:
+            if not rx_foreseen(qp, &header):
+                return rx_replay(qp, target, fpdu.iov, trailer, left - trailer)
+            qp.rx_checked = False
+            qp.rx_crc = crc32c_add(0xffffffffU, octets + trailer, TAGGED_HEADER)
         qp.rx_header = header
         memset(qp.rx_raw, 0, sizeof(qp.rx_raw))
         memcpy(qp.rx_raw, octets + trailer, TAGGED_HEADER)
@@ -235,6 +285,7 @@ cdef bint rx_predicted_came(soft_qp *qp, const rx_target *target, const rx_plan 
         placed = left if left < fpdu.payload else fpdu.payload
         if placed > header.payload:
             placed = header.payload
+        rx_sum(qp, target, fpdu.iov + 1, placed)
         rx_advance(qp, placed)
         left -= placed
         if qp.rx_left == 0:

@@ -1,7 +1,8 @@
 # Reception: the octets of the stream are parsed into FPDUs, checked, and placed. Nothing that comes in is trusted.
 #
 # Without CRC the payload of SENDs, WRITEs and READ responses goes from the socket straight to its target; headers,
-# trailers and what arrived together with a header pass through rx_buffer. With CRC whole FPDUs do.
+# trailers and what arrived together with a header pass through rx_buffer. With CRC whole FPDUs do, but for those that
+# rx_foreseen lets pass.
 
 
 cdef void rx_fail(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received) noexcept nogil:
@@ -141,6 +142,8 @@ cdef bint rx_place(soft_qp *qp, const uint8_t *data, uint32_t length) noexcept n
         memcpy(target.iov[i].iov_base, data + placed, n)
         placed += n
     rx_release(&target)
+    if qp.crc and not qp.rx_checked:
+        qp.rx_crc = crc32c_add(qp.rx_crc, data, length)
     rx_advance(qp, length)
     qp.counters.rx_staged_bytes += length
     return True
@@ -275,6 +278,15 @@ cdef bint rx_finish(soft_qp *qp) noexcept nogil:
     return True
 
 
+cdef bint rx_close(soft_qp *qp, const uint8_t *trailer) noexcept nogil:
+    """The trailer of the open FPDU is there. False: the queue pair is in error."""
+    cdef uint32_t pad = qp.rx_trailer - 4
+    if qp.crc and not qp.rx_checked and not crc_matches(trailer + pad, crc32c_add(qp.rx_crc, trailer, pad)):
+        rx_fail(qp, TERM_MPA_CRC, NULL, 0)
+        return False
+    return rx_finish(qp)
+
+
 cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     """A whole Read Request: checked, and queued for tx_response."""
     cdef ddp_header *h = &qp.rx_header
@@ -401,6 +413,7 @@ cdef bint rx_parse(soft_qp *qp) noexcept nogil:
     """Consumes what rx_buffer holds. False: the queue pair is in error."""
     cdef uint8_t *p
     cdef uint32_t there, total, header, n
+    cdef ddp_header ahead
     cdef int done
     while True:
         p = qp.rx_buffer + qp.rx_start
@@ -420,7 +433,7 @@ cdef bint rx_parse(soft_qp *qp) noexcept nogil:
                 qp.rx_need = qp.rx_trailer - there
                 return True
             qp.rx_start += qp.rx_trailer
-            if not rx_finish(qp):
+            if not rx_close(qp, p):
                 return False
             continue
         if there < 4:
@@ -428,12 +441,16 @@ cdef bint rx_parse(soft_qp *qp) noexcept nogil:
             return True
         total = fpdu_size(get16(p))
         if qp.crc:
-            if there < total:
+            qp.rx_checked = there >= total
+            if qp.rx_checked:
+                if not crc_matches(p + total - 4, crc32c_add(0xffffffffU, p, total - 4)):
+                    rx_fail(qp, TERM_MPA_CRC, NULL, 0)
+                    return False
+            elif get_header(p, there, &ahead) != 1 or not rx_foreseen(qp, &ahead):
                 qp.rx_need = total - there
                 return True
-            if not crc_matches(p + total - 4, crc32c_add(0xffffffffU, p, total - 4)):
-                rx_fail(qp, TERM_MPA_CRC, NULL, 0)
-                return False
+            else:
+                qp.rx_crc = crc32c_add(0xffffffffU, p, TAGGED_HEADER)
         done = get_header(p, there, &qp.rx_header)
         if done < 0:
             rx_fail(qp, TERM_DDP_CATASTROPHIC, NULL, 0)
@@ -463,7 +480,7 @@ cdef bint rx_parse(soft_qp *qp) noexcept nogil:
         qp.rx_start += header
         qp.rx_trailer = total - header - qp.rx_header.payload
         qp.rx_state = RX_PAYLOAD
-        if not qp.crc and qp.rx_header.payload > RX_SMALL:
+        if qp.rx_header.payload > RX_SMALL:
             qp.rx_window = RX_WINDOW_MIN
 
 
@@ -473,7 +490,7 @@ cdef bint qp_receive(soft_qp *qp) noexcept nogil:
     cdef ssize_t n
     # Most looks find nothing, or a short message: between two FPDUs, with none predicted, no vector is needed for them.
     if qp.shm == NULL and qp.rx_state == RX_HEADER and qp.rx_start == qp.rx_end and not rx_midway(qp):
-        room = qp.rx_capacity if qp.crc else qp.rx_window
+        room = qp.rx_window
         n = recv(qp.fd, qp.rx_buffer, room, MSG_DONTWAIT)
         if n < 0 and errno.errno == EAGAIN:
             return True
@@ -524,8 +541,8 @@ cdef bint qp_receive_all(soft_qp *qp) noexcept nogil:
             there = qp.rx_end - qp.rx_start
             room = qp.rx_need if qp.rx_need > qp.rx_window else qp.rx_window
             if qp.crc:
-                # Of a long FPDU no more than it and a little: what there is of the next one has to be moved.
-                room = qp.rx_need + RX_WINDOW_MIN if qp.rx_need > RX_WINDOW else qp.rx_capacity
+                # With a whole FPDU comes the next one's header, but not much payload that has to be moved.
+                room += RX_WINDOW_MIN
             if room > qp.rx_capacity - qp.rx_end and qp.rx_start:
                 memmove(qp.rx_buffer, qp.rx_buffer + qp.rx_start, there)
                 qp.rx_start = 0
@@ -566,6 +583,7 @@ cdef bint qp_receive_all(soft_qp *qp) noexcept nogil:
         if direct:
             if n < direct:
                 direct = <uint32_t> n
+            rx_sum(qp, &target, 0, direct)
             rx_advance(qp, direct)
         if plan.count and n > direct:
             whole = rx_predicted_came(qp, &target, &plan, <uint32_t> n - direct)

@@ -25,7 +25,7 @@ from verbs_ends import (
 
 from rmemcached.verbs import MR, Access, Opcode, SendWR, State, Status
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.parametrize("crc", [False, True])]
 
 SIZE = 1 << 17
 FILL = 0xEE
@@ -74,18 +74,18 @@ def segmented(opcode: int, stag: int, to: int, data: bytes, sizes: list[int]) ->
     [[1000], [4096], [600, 600, 700], [3000, 512], [512, 3000], [1024, 1, 1024], [9000, 100], [1 << 15]],
     ids=str,
 )
-def test_read_responses_of_any_segmentation(sizes: list[int]) -> None:
+def test_read_responses_of_any_segmentation(sizes: list[int], crc: bool) -> None:
     """Three READs, one of them of three elements, answered as regularly or not as it may be."""
     for pieces in (1, 2, 7):
         with End(SIZE) as end:
-            peer, _ = raw_responder(end, crc=False)
+            peer, _ = raw_responder(end, crc=crc)
             sinks = [[(0, 20000)], [(40000, 5000), (30000, 10), (50000, 15000)], [(70000, 1)], [(70001, 30001)]]
             places = reads(end, peer, sinks)
             datas = [os.urandom(length) for _, length in places]
             segments = []
             for (to, _), data in zip(places, datas, strict=True):
                 segments += segmented(2, end.mr.rkey, to, data, sizes)
-            stream = b"".join(fpdu(segment, False) for segment in segments) + fpdu(send(b"behind"), False)
+            stream = b"".join(fpdu(segment, crc) for segment in segments) + fpdu(send(b"behind"), crc)
             end.qp.post_recv((99, [end.mr.sge(110000, 100)]))
             chance = random.Random(pieces)
             deliver(peer, end, stream, sorted(chance.sample(range(1, len(stream)), pieces - 1)))
@@ -98,15 +98,15 @@ def test_read_responses_of_any_segmentation(sizes: list[int]) -> None:
             peer.close()
 
 
-def test_read_responses_cut_at_every_octet() -> None:
+def test_read_responses_cut_at_every_octet(crc: bool) -> None:
     with End(SIZE) as end:
-        peer, _ = raw_responder(end, crc=False)
+        peer, _ = raw_responder(end, crc=crc)
         cut = 1
         length = 0
         while cut <= length or not length:
             ((to, _),) = reads(end, peer, [[(0, 1700)]])
             data = os.urandom(1700)
-            stream = b"".join(fpdu(s, False) for s in segmented(2, end.mr.rkey, to, data, [600, 600, 500]))
+            stream = b"".join(fpdu(s, crc) for s in segmented(2, end.mr.rkey, to, data, [600, 600, 500]))
             length = len(stream)
             deliver(peer, end, stream, [cut] if cut < length else [])
             assert statuses(completions(end, 1)) == [Status.SUCCESS]
@@ -116,13 +116,13 @@ def test_read_responses_cut_at_every_octet() -> None:
 
 
 @pytest.mark.parametrize("scratch", [False, True])
-def test_writes_touch_what_they_cover(scratch: bool) -> None:
+def test_writes_touch_what_they_cover(scratch: bool, crc: bool) -> None:
     """WRITEs of changing sizes and places, SENDs between them. Only with SCRATCH may anything behind a WRITE change."""
     chance = random.Random(5)
     with End(SIZE, ALL | Access.SCRATCH if scratch else ALL) as end:
         inbox = bytearray(4096)
         region = MR(end.pd, inbox, ALL)
-        peer, _ = raw_initiator(end, crc=False)
+        peer, _ = raw_initiator(end, crc=crc)
         sends = 0
         for _ in range(40):
             end.buffer[:] = bytes([FILL]) * SIZE
@@ -146,7 +146,7 @@ def test_writes_touch_what_they_cover(scratch: bool) -> None:
                     texts.append(chance.randbytes(chance.choice([0, 5, 100, 900])))
                     end.qp.post_recv((sends, [region.sge(1000 * len(texts) - 1000, 1000)]))
                     frames.append(send(texts[-1], sends))
-            stream = b"".join(fpdu(frame, False) for frame in frames)
+            stream = b"".join(fpdu(frame, crc) for frame in frames)
             served = end.qp.counters()["writes_served"]
             deliver(peer, end, stream, sorted(chance.sample(range(1, len(stream)), chance.randrange(3))))
             assert end.qp.counters()["writes_served"] == served + messages
@@ -157,18 +157,18 @@ def test_writes_touch_what_they_cover(scratch: bool) -> None:
         peer.close()
 
 
-def outcome(kind: str, change: tuple[int, int], at_once: bool) -> tuple[object, ...]:
+def outcome(kind: str, change: tuple[int, int], at_once: bool, crc: bool) -> tuple[object, ...]:
     """What becomes of a message of three segments when one octet of the second one's header is another."""
     with End(SIZE, ALL | Access.SCRATCH) as end:
         data = bytes(range(250)) * 12
         if kind == "READ":
-            peer, _ = raw_responder(end, crc=False)
+            peer, _ = raw_responder(end, crc=crc)
             reads(end, peer, [[(1000, 3000)], [(5000, 100)]])
         else:
-            peer, _ = raw_initiator(end, crc=False)
+            peer, _ = raw_initiator(end, crc=crc)
         end.qp.post_recv((7, [end.mr.sge(100000, 1000)]))
         segments = segmented(2 if kind == "READ" else 0, end.mr.rkey, end.mr.addr + 1000, data, [1000])
-        frames = [bytearray(fpdu(segment, False)) for segment in segments]
+        frames = [bytearray(fpdu(segment, crc)) for segment in segments]
         octet, flip = change
         frames[1][octet] ^= flip
         stream = b"".join(frames)
@@ -184,19 +184,53 @@ def outcome(kind: str, change: tuple[int, int], at_once: bool) -> tuple[object, 
 
 
 @pytest.mark.parametrize("kind", ["READ", "WRITE"])
-def test_a_header_that_is_not_the_expected(kind: str) -> None:
+def test_a_header_that_is_not_the_expected(kind: str, crc: bool) -> None:
     """Every octet of it changed: the same end as when the frames come one by one, and nothing beyond the target."""
     for octet in range(16):
         for flip in (0x01, 0x40, 0x80):
             change = octet, flip
-            one, other = outcome(kind, change, True), outcome(kind, change, False)
+            one, other = outcome(kind, change, True, crc), outcome(kind, change, False, crc)
             # Behind a wrong length keys and addresses, which are random, are taken for headers.
             assert one[3] == other[3] and (octet < 2 or one == other), change
 
 
-def test_a_region_that_goes_away_while_responses_come() -> None:
+@pytest.mark.parametrize("kind", ["READ", "WRITE"])
+def test_an_octet_is_wrong(kind: str, crc: bool) -> None:
+    """With CRC, wherever it is: the stream ends with that; its READ does not complete, the one before does."""
+    for wrong in (0, 15, 16, 17, 1100, 1999, 2000, 2005, 2016, 2019, 2020, 2100, 4040, 4100, 5000, 6057, 6059):
+        for cuts in ([], [1500], [2005, 2030]):
+            with End(SIZE, ALL | Access.SCRATCH) as end:
+                data = os.urandom(3 * 2001)
+                if kind == "READ":
+                    peer, _ = raw_responder(end, crc=crc)
+                    places = reads(end, peer, [[(0, 1000)], [(1000, len(data))]])
+                    first = tagged(2, end.mr.rkey, places[0][0], data[:1000])
+                else:
+                    peer, _ = raw_initiator(end, crc=crc)
+                    first = tagged(0, end.mr.rkey, end.mr.addr, data[:1000])
+                segments = segmented(2 if kind == "READ" else 0, end.mr.rkey, end.mr.addr + 1000, data, [2001])
+                stream = bytearray(b"".join(fpdu(segment, crc) for segment in segments))
+                assert len(stream) == 3 * 2024
+                deliver(peer, end, fpdu(first, crc), [])
+                if crc:
+                    stream[wrong] ^= 0x10
+                deliver(peer, end, bytes(stream), cuts)
+                if crc:
+                    if wrong == 0:
+                        # A longer frame: its end is still to come.
+                        peer.raw(bytes(1 << 16))
+                    assert peer.recv_terminate() == (2, 0, 2)
+                    until(lambda end=end: end.qp.state == State.ERR, end)  # type: ignore[misc]
+                else:
+                    assert end.buffer[1000 : 1000 + len(data)] == data
+                wanted = [Status.SUCCESS, Status.WR_FLUSH_ERR if crc else Status.SUCCESS]
+                assert statuses(completions(end, 2)) == wanted if kind == "READ" else not end.done
+                peer.close()
+
+
+def test_a_region_that_goes_away_while_responses_come(crc: bool) -> None:
     with End(SIZE) as end:
-        peer, _ = raw_responder(end, crc=False)
+        peer, _ = raw_responder(end, crc=crc)
         other = MR(end.pd, bytearray(8000), ALL)
         wrs = [
             SendWR(Opcode.RDMA_READ, [mr.sge(0, 8000)], wr_id=n, remote_addr=1, rkey=2)
@@ -209,24 +243,24 @@ def test_a_region_that_goes_away_while_responses_come() -> None:
         other.close()
         data = os.urandom(8000)
         segments = [segment for key, to in keys for segment in segmented(2, key, to, data, [1000])]
-        deliver(peer, end, b"".join(fpdu(segment, False) for segment in segments), [])
+        deliver(peer, end, b"".join(fpdu(segment, crc) for segment in segments), [])
         assert statuses(completions(end, 2)) == [Status.SUCCESS, Status.LOC_PROT_ERR]
         assert end.buffer[:8000] == data
         peer.close()
 
 
-def test_reads_into_one_sink() -> None:
+def test_reads_into_one_sink(crc: bool) -> None:
     """What was taken for a response and is none must still be there when its turn comes."""
     with End(SIZE) as end:
-        peer, _ = raw_responder(end, crc=False)
+        peer, _ = raw_responder(end, crc=crc)
         places = reads(end, peer, [[(0, 20000)]] * 4)
         end.qp.post_recv(*((100 + n, [end.mr.sge(100000 + 100 * n, 100)]) for n in range(4)))
         datas = [os.urandom(20000) for _ in places]
         stream = b""
         for n, ((to, _), data) in enumerate(zip(places, datas, strict=True)):
             for segment in segmented(2, end.mr.rkey, to, data, [1000]):
-                stream += fpdu(segment, False)
-            stream += fpdu(send(b"between %d" % n, msn=n + 1), False)
+                stream += fpdu(segment, crc)
+            stream += fpdu(send(b"between %d" % n, msn=n + 1), crc)
         deliver(peer, end, stream, [])
         found = completions(end, 8)
         assert [(wc.wr_id, wc.status) for wc in found] == [
@@ -238,10 +272,10 @@ def test_reads_into_one_sink() -> None:
 
 
 @pytest.mark.parametrize("size", [598, 1999, 4000])
-def test_short_messages_fill_the_buffer(size: int) -> None:
+def test_short_messages_fill_the_buffer(size: int, crc: bool) -> None:
     """Behind short responses the buffer takes as much as it has room for, and no octet more."""
     with End(SIZE, max_recv_wr=256) as end:
-        peer, _ = raw_responder(end, crc=False)
+        peer, _ = raw_responder(end, crc=crc)
         msn = 1
         for _ in range(8):
             places = reads(end, peer, [[(size * n, size)] for n in range(16)])
@@ -250,7 +284,7 @@ def test_short_messages_fill_the_buffer(size: int) -> None:
             segments = [tagged(2, end.mr.rkey, to, data) for (to, _), data in zip(places, datas, strict=True)]
             segments += [send(datas[0], msn=msn + n) for n in range(60)]
             msn += 60
-            deliver(peer, end, b"".join(fpdu(segment, False) for segment in segments), [])
+            deliver(peer, end, b"".join(fpdu(segment, crc) for segment in segments), [])
             assert statuses(completions(end, 76)) == [Status.SUCCESS] * 76
             assert end.buffer[: 16 * size] == b"".join(datas)
         peer.close()
