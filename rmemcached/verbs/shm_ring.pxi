@@ -96,11 +96,6 @@ cdef int32_t shm_records_ahead(const shm_stream *shm) noexcept nogil:
     return <int32_t> (<uint32_t> load_acquire(&shm.theirs.records) - <uint32_t> relaxed_load(&shm.records_seen))
 
 
-cdef bint shm_message_there(const shm_stream *shm) noexcept nogil:
-    cdef uint64_t word
-    return shm_there(shm, &word) and shm_kind(word) == SHM_MESSAGE
-
-
 cdef bint shm_ready(const soft_qp *qp) noexcept nogil:
     """Whether there is something to receive, or room to send what is waiting."""
     cdef const shm_stream *shm = qp.shm
@@ -213,15 +208,14 @@ cdef ssize_t shm_send(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
 
 
 cdef bint shm_open_chunk(shm_stream *shm) noexcept nogil:
-    """Begins with the cell at the head. False: it is none of the stream, with errno EPROTO; or not there, EAGAIN."""
+    """Begins with the cell at the head. False: it is not there, or is a message, or (shm.broken) is no cell."""
     cdef uint64_t word
-    if not shm_there(shm, &word):
-        errno.errno = EAGAIN
+    # The word is looked at once: what is not there now may be a message a moment later.
+    if not shm_there(shm, &word) or shm_kind(word) == SHM_MESSAGE:
         return False
     if (shm_kind(word) != SHM_STREAM or shm_flags(word) or shm_length(word) == 0
             or shm_length(word) > SHM_CHUNK_MAX):
         shm.broken = True
-        errno.errno = EPROTO
         return False
     shm.chunk_left = shm_length(word)
     shm.chunk_size = shm_size(shm.chunk_left)
@@ -241,7 +235,7 @@ cdef ssize_t shm_recv(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
     for i in range(count):
         done = 0
         while done < iov[i].iov_len:
-            if shm.chunk_left == 0 and (shm_message_there(shm) or not shm_open_chunk(shm)):
+            if shm.chunk_left == 0 and not shm_open_chunk(shm):
                 break
             n = min(iov[i].iov_len - done, shm.chunk_left)
             shm.chunk_at = shm_out(shm, shm.chunk_at, <uint8_t *> iov[i].iov_base + done, n)
