@@ -60,6 +60,14 @@ def test_bandwidth(device: str, verb: str, options: tuple[str, ...]) -> None:
     assert average == pytest.approx(rate * 1e6 * 4000 / 2**20, rel=0.02, abs=0.02)
 
 
+@pytest.mark.parametrize("options", [("8",), ("8", "-b"), ("2000", "-r", "16"), ("9000", "-b")], ids=" ".join)
+def test_shared_memory_at_full_rate(options: tuple[str, ...]) -> None:
+    """Two processes write and read the rings all the time: each looks in the middle of what the other does."""
+    count = 500_000 if options[0] == "8" else 50_000
+    printed = run("send", "bw", "-d", "soft_shm0", "--local", "-n", str(count), "-s", *options).stdout
+    assert table(printed, BANDWIDTH)[0][1] == (2 * count if "-b" in options else count)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_all_sizes_with_figures_and_picture(device: str, tmp_path: Path) -> None:
     target, picture = tmp_path / "out.json", tmp_path / "out.svg"
