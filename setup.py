@@ -40,6 +40,7 @@ PACKAGES = {
 HEADERS = {
     "Python.h": "python3-dev",
     "infiniband/verbs.h": "libibverbs-dev",
+    "rdma/rdma_user_cm.h": "linux-libc-dev",
     "isa-l.h": "libisal-dev",
 }
 

@@ -16,7 +16,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-HOST = "127.0.0.1"
+# An RDMA device of the system may have to be reached by its own address, and through rdma_cm, whose port then has the
+# number of the TCP port.
+HOST = os.environ.get("RMEMCACHED_TEST_HOST", "127.0.0.1")
+CM_OPTIONS = ("-o", "rdma_cm_port={port}") if os.environ.get("RMEMCACHED_TEST_TRANSPORT") == "rdma_cm" else ()
 START_TIMEOUT = 20.0  # seconds
 STOP_TIMEOUT = 10.0
 
@@ -69,7 +72,11 @@ class Server:
     def _wait_until_accepting(self, deadline: float) -> None:
         while True:
             try:
-                self.connect(timeout=1.0).close()
+                with self.connect(timeout=1.0) as plain:
+                    if CM_OPTIONS:
+                        # TCP connections wait for the daemon to come up, requests of rdma_cm are refused until then.
+                        plain.sendall(b"version\r\n")
+                        plain.recv(64)
             except OSError as error:
                 if self.process.poll() is not None:
                     raise StartError(
@@ -175,14 +182,15 @@ def memcached_path() -> str | None:
     return shutil.which("memcached")
 
 
-def _start(command: Sequence[str], arguments: Sequence[str], path: str | None) -> Server:
+def _start(command: Sequence[str], arguments: Sequence[str], path: str | None, with_port: Sequence[str] = ()) -> Server:
     user = ["-u", "root"] if os.geteuid() == 0 and "-u" not in arguments else []
     if path is not None:
         return Server([*command, *user, "-s", path, *arguments], 0, path)
     for attempt in range(5):
         port = free_port()
         try:
-            return Server([*command, *user, "-p", str(port), "-U", "0", "-l", HOST, *arguments], port)
+            options = [word.format(port=port) for word in with_port]
+            return Server([*command, *user, "-p", str(port), "-U", "0", "-l", HOST, *options, *arguments], port)
         except StartError as error:
             if attempt == 4 or "in use" not in str(error):
                 raise
@@ -192,7 +200,7 @@ def _start(command: Sequence[str], arguments: Sequence[str], path: str | None) -
 def start_rmemcached(*arguments: str, path: str | None = None) -> Server:
     """Starts our daemon with the running interpreter; path: a UNIX socket in place of a port."""
     # -P: the installed package, not the folder of that name in the current directory.
-    return _start([sys.executable, "-P", "-m", "rmemcached"], arguments, path)
+    return _start([sys.executable, "-P", "-m", "rmemcached"], arguments, path, CM_OPTIONS)
 
 
 def start_memcached(*arguments: str, path: str | None = None, program: str | None = None) -> Server:

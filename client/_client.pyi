@@ -52,6 +52,8 @@ class Client:
     @property
     def spin(self) -> float | None: ...
     @property
+    def rdma_cm_port(self) -> int | None: ...
+    @property
     def transport(self) -> str: ...
     @overload
     def __init__(
@@ -74,6 +76,7 @@ class Client:
         *,
         transport: str = "auto",
         spin: float | None = None,
+        rdma_cm_port: int | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -92,6 +95,7 @@ class Client:
         encoding: str = "ascii",
         transport: str = "auto",
         spin: float | None = None,
+        rdma_cm_port: int | None = None,
     ) -> None: ...
     def __enter__(self: _Self) -> _Self: ...
     def __exit__(

@@ -165,9 +165,12 @@ cdef class Client:
         transport: "verbs": RDMA on a device of the system (RMEMCACHED_RDMA_DEVICE names it, "none" forbids it),
             "soft_shm": shared memory with a server on this host, "soft_iw": RDMA (iWARP in software), "tcp": a plain
             connection, "auto": the first of these that both ends have; the logger rmemcached.client says which and
-            why. Over a UNIX socket: "soft_shm" or "tcp".
+            why. Over a UNIX socket: "soft_shm" or "tcp". "rdma_cm": as "verbs", but connected through rdma_cm, without
+            a TCP connection; iWARP devices too.
         spin: microseconds for which a wait polls before it blocks, while that pays. 0: never. None: the default of the
             transport (0 for tcp, 50 for others).
+        rdma_cm_port: the server's port of rdma_cm (its -o rdma_cm_port=). With it "auto" tries rdma_cm first. None:
+            "rdma_cm" takes the number of the TCP port.
 
     Values are bytes; any object with a contiguous buffer is sent from where it is, without a copy. The values of get
     are bytes objects into which the data was received.
@@ -192,6 +195,7 @@ cdef class Client:
     cdef readonly bint allow_unicode_keys
     cdef readonly str encoding
     cdef readonly object spin
+    cdef readonly object rdma_cm_port
     cdef str _wanted             # the transport argument
     cdef object _logged          # the transport that was last reported
     cdef Stream _stream
@@ -221,6 +225,7 @@ cdef class Client:
         *,
         transport="auto",
         spin=None,
+        rdma_cm_port=None,
     ):
         if isinstance(serde, int) and not isinstance(serde, bool):
             server = (server, serde)
@@ -261,6 +266,11 @@ cdef class Client:
         if spin is not None and not spin >= 0:
             raise ValueError(f"spin must be microseconds from 0 up, not {spin!r}")
         self.spin = spin
+        if rdma_cm_port is not None and not 1 <= rdma_cm_port <= 65535:
+            raise ValueError(f"rdma_cm_port must be from 1 to 65535, not {rdma_cm_port!r}")
+        if rdma_cm_port is not None and isinstance(self.server, str):
+            raise ValueError(f"rdma_cm_port needs a host and port, not the UNIX socket {self.server!r}")
+        self.rdma_cm_port = rdma_cm_port
 
     def __del__(self):
         if self._stream is not None:
@@ -279,7 +289,7 @@ cdef class Client:
 
     @property
     def transport(self):
-        """"verbs", "soft_shm", "soft_iw" or "tcp"; while there is no connection, the transport asked for."""
+        """"rdma_cm", "verbs", "soft_shm", "soft_iw" or "tcp"; while there is no connection, the transport asked for."""
         return self._transport if self._stream is not None else self._wanted
 
     # --- the connection ---

@@ -1,12 +1,13 @@
-# The devices of this process, one of each transport: opened by the first connection and kept for the next. A device
-# that is of no use any more (its port is down, it was removed) is left by its connections one by one and closed by the
-# last; the connection after that opens what is there then.
+# The devices of this process, one of each transport, of rdma_cm the one that it chose last: opened by the first
+# connection and kept for the next. A device that is of no use any more (its port is down, it was removed) is left by
+# its connections one by one and closed by the last; the connection after that opens what is there then.
 
 cdef enum:
     SOFT_IW = 0
     SOFT_SHM = 1
     VERBS = 2
-    DEVICES = 3
+    CM = 3
+    DEVICES = 4
 
 cdef struct device:
     int which
@@ -23,21 +24,47 @@ cdef struct device:
 cdef device *devices[DEVICES]        # under the GIL
 
 
+cdef void raise_alarm(device *d) noexcept nogil:
+    """The device is lost. d.lock is held."""
+    cdef uint64_t one = 1
+    store_release(&d.lost, 1)
+    # An eventfd that has been written to stays readable.
+    while write(d.alarm, &one, sizeof(one)) < 0:
+        pass
+
+
 cdef bint device_lost(device *d) noexcept nogil:
     """Whether nothing can go over the device any more. Takes the events that say so; any thread."""
-    cdef uint64_t one = 1
     cdef bint lost
     if load_acquire(&d.lost):
         return True
     pthread_mutex_lock(&d.lock)
     lost = d.lost or verbs_port_lost(&d.port, &d.events, d.why, sizeof(d.why))
     if lost and not d.lost:
-        store_release(&d.lost, 1)
-        # An eventfd that has been written to stays readable.
-        while write(d.alarm, &one, sizeof(one)) < 0:
-            pass
+        raise_alarm(d)
     pthread_mutex_unlock(&d.lock)
     return lost
+
+
+cdef void device_removed(device *d) noexcept nogil:
+    """rdma_cm has said so; it does before the device goes."""
+    pthread_mutex_lock(&d.lock)
+    if not d.lost:
+        snprintf(d.why, sizeof(d.why), b"device %s was removed", d.port.provider.get_device_name(d.port.context.device))
+        raise_alarm(d)
+    pthread_mutex_unlock(&d.lock)
+
+
+cdef void leave_idle_devices() noexcept:
+    """A lost device that no stream uses would not be looked at again if no stream came. Those of rdma_cm do not come
+    once the kernel knows that the device is to go."""
+    cdef device *d
+    cdef int which
+    for which in range(VERBS, <int>DEVICES):
+        d = devices[which]
+        if d != NULL and d.pid == getpid() and d.users == 0 and device_lost(d):
+            devices[which] = NULL
+            close_device(d)
 
 
 cdef void close_device(device *d) noexcept:
@@ -60,8 +87,8 @@ cdef void leave_device(device *d) noexcept:
         close_device(d)
 
 
-cdef device *open_device(int which) except NULL:
-    """The device, with one user more."""
+cdef device *open_device(int which, uint64_t node_guid=0, uint8_t port_num=0) except NULL:
+    """The device, with one user more. node_guid, port_num: of CM."""
     cdef device *d = devices[which]
     cdef const verbs_provider *provider
     cdef const char *absent = NULL
@@ -71,7 +98,7 @@ cdef device *open_device(int which) except NULL:
     cdef int error
     # After a fork the parent's device is of no use: its locks and its connections are the parent's.
     if d != NULL and d.pid == os.getpid():
-        if not device_lost(d):
+        if (which != CM or (d.port.node_guid == node_guid and d.port.port_num == port_num)) and not device_lost(d):
             d.users += 1
             return d
         if d.users == 0:
@@ -79,7 +106,7 @@ cdef device *open_device(int which) except NULL:
     devices[which] = NULL
     memset(&wish, 0, sizeof(wish))
     wish.gid_index = GID_ANY
-    if which != VERBS:
+    if which == SOFT_IW or which == SOFT_SHM:
         provider = soft_provider()
         wish.device = b"soft_iw0" if which == SOFT_IW else b"soft_shm0"
     else:
@@ -91,6 +118,9 @@ cdef device *open_device(int which) except NULL:
             raise OSError(ENODEV, "RMEMCACHED_RDMA_DEVICE says none")
         name = os.fsencode(name) if name else None
         wish.device = <const char *>name if name is not None else NULL
+        wish.iwarp = which == CM
+        wish.node_guid = node_guid
+        wish.port = port_num
     if verbs_open_port(provider, &wish, &port, why, sizeof(why)) != 0:
         raise OSError(ENODEV, (<bytes>why).decode())
     d = <device *>calloc(1, sizeof(device))

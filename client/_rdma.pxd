@@ -3,6 +3,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from rmemcached.client._stream cimport Stream
 from rmemcached.verbs.port cimport verbs_port
+from rmemcached.verbs.system_cm cimport cm_event
 from rmemcached.verbs.verbs cimport (
     ibv_comp_channel,
     ibv_cq,
@@ -22,8 +23,11 @@ cdef enum:
 
 
 cdef class RdmaStream(Stream):
-    # self.fd is the lifeline. buffer: CREDITS receive messages, then SEND_BUFFERS send messages
+    # self.fd is the lifeline, or rdma_cm's descriptor with the connection cm_id, if by_cm. buffer: CREDITS receive
+    # messages, then SEND_BUFFERS send messages
     cdef str transport
+    cdef bint by_cm
+    cdef uint32_t cm_id
     cdef void *device                # a `device` of this process; NULL when it is closed
     cdef const verbs_port *port      # its port
     cdef const verbs_provider *provider
@@ -63,6 +67,9 @@ cdef class RdmaStream(Stream):
     cdef size_t landing_peak         # the largest of them
 
     cdef object no_resource(self, str what)
+    cdef int agree(self, uint64_t deadline) except -1
+    cdef int take_welcome(self, const cm_event *event) except -1
+    cdef int start(self, timeout) except -1
     cdef int post_receive(self, unsigned int index) noexcept nogil
     cdef int post_message(self, uint8_t kind, unsigned int index, size_t payload) noexcept nogil
     cdef bint may_send(self) noexcept nogil

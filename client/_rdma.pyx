@@ -8,15 +8,18 @@ request that named it, or after the queue pair is destroyed.
 """
 
 import os
+import socket
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport EINTR, ENODEV, ETIMEDOUT, errno
+from libc.errno cimport EAGAIN, ECONNREFUSED, EINTR, ENODEV, ETIMEDOUT, errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memset, strerror
+from libc.string cimport memchr, memcmp, memcpy, memset, strerror
+from posix.unistd cimport getpid
 
 from rmemcached.atomics cimport load_acquire, store_release
 from rmemcached.client._stream cimport Stream, now_ns
@@ -42,6 +45,9 @@ from rmemcached.linux cimport (
     pthread_mutex_t,
     pthread_mutex_unlock,
     sched_yield,
+    sockaddr,
+    sockaddr_in,
+    sockaddr_in6,
     write,
 )
 from rmemcached.verbs.port cimport (
@@ -64,10 +70,36 @@ from rmemcached.verbs.soft cimport (
     soft_shm_attach,
 )
 from rmemcached.verbs.system cimport system_provider
+from rmemcached.verbs.system_cm cimport (
+    CM_ADDR_RESOLVED,
+    CM_CONNECT_RESPONSE,
+    CM_CONSUMER_REJECT,
+    CM_DEVICE_REMOVAL,
+    CM_ESTABLISHED,
+    CM_REJECTED,
+    CM_ROUTE_RESOLVED,
+    cm_address,
+    cm_confirm,
+    cm_connect,
+    cm_create,
+    cm_ended,
+    cm_event,
+    cm_event_type,
+    cm_get_event,
+    cm_modify_qp,
+    cm_open,
+    cm_param,
+    cm_query,
+    cm_resolve_addr,
+    cm_resolve_route,
+)
 from rmemcached.verbs.verbs cimport (
     IBV_ACCESS_LOCAL_WRITE,
     IBV_ACCESS_REMOTE_READ,
     IBV_ACCESS_REMOTE_WRITE,
+    IBV_QPS_INIT,
+    IBV_QPS_RTR,
+    IBV_QPS_RTS,
     IBV_QPT_RC,
     IBV_SEND_SIGNALED,
     IBV_SEND_SOLICITED,
@@ -95,7 +127,9 @@ from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpected
 
 cdef extern from "<endian.h>" nogil:
     uint16_t be16toh(uint16_t value)
+    uint32_t be32toh(uint32_t value)
     uint16_t htobe16(uint16_t value)
+    uint32_t htobe32(uint32_t value)
 
 cdef extern from "Python.h":
     void Py_CLEAR(PyObject *p)
@@ -120,19 +154,30 @@ cdef enum:
     START_WAIT = 10000               # ms for READY without a connect_timeout; the provider's own limit for the start-up
 
 include "_devices.pxi"
+include "_cm.pxi"
 
 
 cdef class RdmaStream(Stream):
     """A queue pair that waits for its peer. OSError: no device, or out of resources.
 
-    transport: "soft_iw", "soft_shm" or "verbs". timeout: seconds or None. spin: nanoseconds.
+    transport: "soft_iw", "soft_shm", "verbs" or "rdma_cm". timeout: seconds or None. spin: nanoseconds. route: for
+    rdma_cm; it belongs to the RdmaStream afterwards.
     """
 
-    def __init__(self, transport, timeout, spin):
-        cdef device *d = open_device({"soft_iw": SOFT_IW, "soft_shm": SOFT_SHM, "verbs": VERBS}[transport])
-        cdef const verbs_provider *provider = d.port.provider
+    def __init__(self, transport, timeout, spin, CmRoute route=None):
+        cdef device *d
+        cdef const verbs_provider *provider
         cdef ibv_qp_init_attr init
         cdef int i, error
+        if route is None:
+            d = open_device({"soft_iw": SOFT_IW, "soft_shm": SOFT_SHM, "verbs": VERBS}[transport])
+        else:
+            d = open_device(CM, route.where.node_guid, route.where.port_num)
+            self.by_cm = True
+            self.cm_id = route.id
+            self.fd = route.fd
+            route.fd = -1
+        provider = d.port.provider
         self.device = d
         self.transport = transport
         self.port = &d.port
@@ -168,7 +213,11 @@ cdef class RdmaStream(Stream):
         self.qp = provider.create_qp(self.domain, &init)
         if self.qp == NULL:
             raise self.no_resource("queue pair")
-        error = verbs_qp_init(self.port, self.qp, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
+        if self.by_cm:
+            error = cm_modify_qp(
+                self.fd, self.cm_id, provider, self.qp, IBV_QPS_INIT, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
+        else:
+            error = verbs_qp_init(self.port, self.qp, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
         if error:
             raise OSError(error, f"queue pair to INIT: {strerror(error).decode()}")
         for i in range(CREDITS):
@@ -220,7 +269,6 @@ cdef class RdmaStream(Stream):
         cdef char private_data[20]
         cdef bytes token
         cdef int error, fd, i
-        cdef uint64_t deadline
         cdef unsigned int ird
         try:
             peer.qpn = int(offer["qpn"])
@@ -263,10 +311,80 @@ cdef class RdmaStream(Stream):
             if set_nonblocking(fd) < 0 or soft_iw_connect(self.qp, fd, &options) < 0:
                 raise OSError(errno, f"iWARP stream: {strerror(errno).decode()}")
             stream.detach()
+        self.start(timeout)
+
+    def connect_cm(self, timeout):
+        """Connects through rdma_cm. timeout: seconds or None.
+
+        TransportRefused: the server has said why it does not want the connection. ConnectionRefusedError: nobody is
+        there.
+        """
+        try:
+            self.agree(start_deadline(timeout))
+            self.start(timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    cdef int agree(self, uint64_t deadline) except -1:
+        # Request and answer of rdma_cm, with the exchange in their private data.
+        cdef cm_event event
+        cdef cm_param param
+        cdef char hello[HELLO_LENGTH]
+        cdef unsigned int ird = min(<unsigned int>IRD, <unsigned int>self.port.max_dest_rd_atomic)
+        cdef int error
+        put_hello(hello)
+        param.qpn = self.qp.qp_num
+        param.responder_resources = ird
+        param.initiator_depth = 1
+        param.private_data = hello
+        param.length = HELLO_LENGTH
+        error = cm_connect(self.fd, self.cm_id, &param)
+        if error:
+            raise OSError(error, f"rdma_cm: {strerror(error).decode()}")
+        wait_cm_event(self.fd, &event, deadline)
+        if event.type == CM_REJECTED:
+            raise_rejected(&event)
+        # iWARP has no third message: the connection is there.
+        if event.type != CM_CONNECT_RESPONSE and event.type != CM_ESTABLISHED:
+            raise cm_failure(&event)
+        self.take_welcome(&event)
+        if event.type == CM_CONNECT_RESPONSE:
+            error = cm_modify_qp(
+                self.fd, self.cm_id, self.provider, self.qp, IBV_QPS_RTR, min(ird, event.responder_resources))
+            if error == 0:
+                error = cm_modify_qp(self.fd, self.cm_id, self.provider, self.qp, IBV_QPS_RTS, 1)
+            if error == 0:
+                error = cm_confirm(self.fd, self.cm_id)
+            if error:
+                raise OSError(error, f"queue pair to RTS: {strerror(error).decode()}")
+        return 0
+
+    cdef int take_welcome(self, const cm_event *event) except -1:
+        cdef const char *data = &event.private_data[0]
+        cdef uint16_t version, credits
+        cdef uint32_t msgsize, eager
+        memcpy(&version, data + 4, 2)
+        memcpy(&credits, data + 6, 2)
+        memcpy(&msgsize, data + 8, 4)
+        memcpy(&eager, data + 12, 4)
+        self.tx_credits = be16toh(credits)
+        self.send_size = min(be32toh(msgsize), <uint32_t>MESSAGE_SIZE)
+        self.inline_limit = be32toh(eager)
+        self.remote = True
+        if (event.length < WELCOME_LENGTH or memcmp(data, b"RDMA", 4) != 0 or be16toh(version) != 1
+                or self.send_size < 512):
+            raise MemcacheServerError("what answers through rdma_cm is no rmemcached")
+        return 0
+
+    cdef int start(self, timeout) except -1:
+        # READY, and the server's.
+        cdef uint64_t deadline
+        cdef int error
         self.free_count -= 1
         if self.tx_credits < 2 or self.post_message(MESSAGE_READY, self.free_sends[self.free_count], 0) < 0:
             raise MemcacheServerError("READY could not be sent")
-        deadline = now_ns() + <uint64_t>(1000000 * (START_WAIT if timeout is None else int(timeout * 1000)))
+        deadline = start_deadline(timeout)
         while not self.ready:
             with nogil:
                 # What comes from here on makes an event; what came before is found by the poll.
@@ -280,6 +398,7 @@ cdef class RdmaStream(Stream):
                     raise TimeoutError("timed out")
                 raise MemcacheUnexpectedCloseError(self.failure_text())
             PyErr_CheckSignals()
+        return 0
 
     cdef void close(self) noexcept:
         cdef const verbs_provider *provider
@@ -294,7 +413,8 @@ cdef class RdmaStream(Stream):
             provider.destroy_qp(self.qp)
             self.qp = NULL
         if self.fd >= 0:
-            shutdown(self.fd, SHUT_RDWR)
+            if not self.by_cm:
+                shutdown(self.fd, SHUT_RDWR)
             close_fd(self.fd)
             self.fd = -1
         # Nobody can reach the memory any more.
@@ -454,6 +574,9 @@ cdef class RdmaStream(Stream):
         cdef void *context
         cdef int timeout = -1
         cdef int n
+        if self.by_cm and self.lifeline_ended:
+            self.failed = True
+            return 0
         if deadline:
             now = now_ns()
             if now >= deadline:
@@ -476,7 +599,12 @@ cdef class RdmaStream(Stream):
         # One event at most: the queue was armed once.
         if waiting[0].revents and provider.get_cq_event(self.channel, &cq, &context) == 0:
             provider.ack_cq_events(cq, 1)
-        if waiting[1].revents:
+        if waiting[1].revents and self.by_cm:
+            n = cm_ended(self.fd)
+            self.lifeline_ended = n != 0
+            if n == CM_DEVICE_REMOVAL:
+                device_removed(d)
+        elif waiting[1].revents:
             # Nothing is ever asked on the lifeline: it ends. A reply that came before the end is still taken.
             if self.lifeline_ended:
                 self.failed = True
@@ -717,7 +845,7 @@ cdef class RdmaStream(Stream):
         cdef ssize_t n = 1
         waiting.fd = self.fd
         waiting.events = POLLIN
-        while n > 0 and self.fd >= 0:
+        while n > 0 and self.fd >= 0 and not self.by_cm:
             now = now_ns()
             with nogil:
                 n = poll(&waiting, 1, <int>((deadline - now) // 1000000)) if now < deadline else 0
@@ -730,4 +858,6 @@ cdef class RdmaStream(Stream):
             text = (<device *>self.device).why.decode()
         if not text and self.failed and self.status != IBV_WC_SUCCESS and self.status != IBV_WC_WR_FLUSH_ERR:
             text = f"the queue pair failed: {self.provider.wc_status_str(self.status).decode()}"
+        if not text and self.by_cm and self.lifeline_ended:
+            text = "the server has ended the connection"
         return text

@@ -13,9 +13,9 @@ from .exceptions import MemcacheServerError, MemcacheUnexpectedCloseError
 logger = logging.getLogger("rmemcached.client")
 
 RDMA_TRANSPORTS = ("verbs", "soft_shm", "soft_iw")  # in the order of preference
-TRANSPORTS = ("auto", *RDMA_TRANSPORTS, "tcp")
+TRANSPORTS = ("auto", "rdma_cm", *RDMA_TRANSPORTS, "tcp")
 DEFAULT_PORT = 11211
-DEFAULT_SPIN = {"verbs": 50, "soft_shm": 50, "soft_iw": 50, "tcp": 0}  # microseconds
+DEFAULT_SPIN = {"rdma_cm": 50, "verbs": 50, "soft_shm": 50, "soft_iw": 50, "tcp": 0}  # microseconds
 REPLY_LIMIT = 1026  # bytes of an exchange line with its end
 SHM_REQUEST = b"SHM ID Req Frame"
 SHM_REPLY = b"SHM ID Rep Frame"
@@ -138,6 +138,37 @@ def open_rdma(client: Any, plain: socket.socket, transport: str) -> Any:
     return stream
 
 
+def open_rdma_cm(client: Any) -> Any:
+    """The RDMA stream to the server's port of rdma_cm; there is no lifeline. TransportUnavailable, OSError."""
+    try:
+        from ._rdma import CmRoute, RdmaStream, TransportRefused
+    except ImportError as error:
+        raise TransportUnavailable(f"the client was built without it: {error}") from error
+    host, port = client.server
+    patience = client.timeout if client.connect_timeout is None else client.connect_timeout
+    found = socket.getaddrinfo(host, client.rdma_cm_port or port, type=socket.SOCK_STREAM)
+    for index, (family, _, _, _, address) in enumerate(found):
+        try:
+            route = CmRoute(family, address, patience)
+            stream = RdmaStream("rdma_cm", client.timeout, spin_time(client, "rdma_cm"), route)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            if index + 1 == len(found):
+                raise TransportUnavailable(f"no queue pair here: {error}") from error
+            continue
+        try:
+            stream.connect_cm(patience)
+        except TransportRefused as error:
+            raise TransportUnavailable(str(error)) from error
+        except ConnectionRefusedError:
+            if index + 1 == len(found):
+                raise
+            continue
+        return stream
+    raise AssertionError("getaddrinfo gives one address at least")
+
+
 def open_iw(client: Any, plain: socket.socket) -> socket.socket:
     """The connection for the iWARP stream."""
     peer = plain.getpeername()
@@ -193,9 +224,21 @@ def spin_time(client: Any, transport: str) -> int:
 
 def open_stream(client: Any, wanted: str, logged: str | None) -> tuple[Any, str, str]:
     """(stream, transport, transport reported in the log) of a new connection of client."""
+    reasons = []
+    if wanted == "rdma_cm" or (wanted == "auto" and client.rdma_cm_port is not None):
+        try:
+            stream = open_rdma_cm(client)
+        except (MemcacheServerError, OSError) as error:
+            if wanted != "auto":
+                raise
+            reasons.append(f"rdma_cm is not available: {error}")
+        else:
+            if logged != "rdma_cm":
+                why = "both ends have it" if wanted == "auto" else "as asked for"
+                logger.info("%s: transport rdma_cm (%s)", client.server, why)
+            return stream, "rdma_cm", "rdma_cm"
     plain = open_socket(client.server, client.connect_timeout, client.socket_keepalive, client.no_delay)
     candidates = RDMA_TRANSPORTS if wanted == "auto" else (wanted,) if wanted != "tcp" else ()
-    reasons = []
     if wanted == "auto" and isinstance(client.server, str):
         candidates = ("soft_shm",)
     try:

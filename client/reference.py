@@ -8,11 +8,13 @@ daemon. It is meant to be read; it does one request at a time, on stream 0, and 
         assert client.get(b"key") == b"value"
 
 Needs pyverbs (docs/real-devices.md says how to get it) and an InfiniBand or RoCE device. Run as a program it checks a
-daemon: ``reference.py HOST PORT``.
+daemon: ``reference.py HOST PORT``, or ``reference.py --rdma-cm CM_PORT HOST PORT`` to connect through librdmacm, which
+iWARP devices need.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import socket
@@ -23,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 
 from pyverbs.addr import GID, AHAttr, GlobalRoute
+from pyverbs.cmid import CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam
 from pyverbs.cq import CQ
 from pyverbs.device import Context, get_device_list
 from pyverbs.mr import MR
@@ -32,12 +35,16 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 try:
     from pyverbs import libibverbs_enums as e  # since rdma-core 50
+    from pyverbs import librdmacm_enums as ce
 except ImportError:
+    from pyverbs import cm_enums as ce
     from pyverbs import enums as e
 
 CREDITS = 16
 MESSAGE_SIZE = 8192
 HEADER = struct.Struct(">BBHI")  # type, reserved, credits, stream
+REQUEST = struct.Struct(">4sHHI")  # rdma, version, credits, msgsize
+REPLY = struct.Struct(">4sHHII")  # RDMA, version, credits, msgsize, eager
 DATA, CREDIT, READY = range(3)
 TIMEOUT = 30.0
 ROCE_V2 = "RoCE v2"
@@ -67,20 +74,29 @@ def best_gid(device: str, port: int, count: int) -> int:
 class ReferenceClient:
     """One connection: a lifeline, a queue pair. Raises OSError, ProtocolError, or pyverbs' errors."""
 
-    def __init__(self, host: str, port: int, device: str | None = None) -> None:
-        self.lifeline = socket.create_connection((host, port), TIMEOUT)
-        self.context = Context(name=device or get_device_list()[0].name.decode())
-        self.port = 1
-        attributes = self.context.query_port(self.port)
-        self.gid_index = best_gid(self.context.name, self.port, attributes.gid_tbl_len)
+    def __init__(self, host: str, port: int, device: str | None = None, cm_port: int | None = None) -> None:
+        self.lifeline: socket.socket | None = None
+        if cm_port is None:
+            self.lifeline = socket.create_connection((host, port), TIMEOUT)
+            self.context = Context(name=device or get_device_list()[0].name.decode())
+            self.port = 1
+            attributes = self.context.query_port(self.port)
+            self.gid_index = best_gid(self.context.name, self.port, attributes.gid_tbl_len)
+        else:
+            self.resolve(host, cm_port)
         self.domain = PD(self.context)
         self.cq = CQ(self.context, 2 * CREDITS)
         capacity = QPCap(max_send_wr=CREDITS, max_recv_wr=CREDITS, max_send_sge=1, max_recv_sge=1)
         self.qp = QP(self.domain, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=capacity))
         remote = e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE
-        initial = QPAttr(port_num=self.port)
-        initial.qp_access_flags = remote
-        self.qp.to_init(initial)
+        if cm_port is None:
+            initial = QPAttr(port_num=self.port)
+            initial.qp_access_flags = remote
+            self.qp.to_init(initial)
+        else:
+            initial, mask = self.cmid.init_qp_attr(e.IBV_QPS_INIT)
+            initial.qp_access_flags = remote
+            self.qp.modify(initial, mask)
         # Receives first, then one message to send.
         self.messages = MR(self.domain, (CREDITS + 1) * MESSAGE_SIZE, e.IBV_ACCESS_LOCAL_WRITE)
         for index in range(CREDITS):
@@ -88,7 +104,10 @@ class ReferenceClient:
         self.owed = 0
         self.input = b""
         self.sending = False
-        self.exchange(attributes)
+        if cm_port is None:
+            self.exchange(attributes)
+        else:
+            self.cm_exchange()
         self.send(READY)
         while self.take() != READY:
             pass
@@ -103,6 +122,7 @@ class ReferenceClient:
             f"rdma version=1 transport=verbs qpn={self.qp.qp_num} psn={psn} gid={gid} lid={attributes.lid} mtu={mtu} "  # type: ignore[attr-defined]
             f"credits={CREDITS} msgsize={MESSAGE_SIZE} ird=16 ord=1\r\n"
         )
+        assert self.lifeline is not None
         self.lifeline.sendall(line.encode())
         answer = self.lifeline.makefile("rb").readline().decode().split()
         if answer[0] != "RDMA":
@@ -130,6 +150,46 @@ class ReferenceClient:
         ready.max_rd_atomic = 1
         self.qp.to_rts(ready)
 
+    # --- section 9: through rdma_cm ---
+
+    def cm_event(self, *wanted: int) -> CMEvent:
+        event = CMEvent(self.channel)
+        if event.event_type not in wanted:
+            # What InfiniBand and RoCE give is filled up with zeros.
+            reason = bytes(event.private_data or b"").rstrip(b"\0").decode()
+            raise ProtocolError(f"{event.event_str()} {reason}".rstrip())
+        return event
+
+    def resolve(self, host: str, cm_port: int) -> None:
+        self.channel = CMEventChannel()
+        self.cmid = CMID(creator=self.channel)
+        target = AddrInfo(dst=host, dst_service=str(cm_port), port_space=ce.RDMA_PS_TCP)
+        self.cmid.resolve_addr(target, int(TIMEOUT * 1000))
+        self.cm_event(ce.RDMA_CM_EVENT_ADDR_RESOLVED).ack_cm_event()
+        self.cmid.resolve_route(int(TIMEOUT * 1000))
+        self.cm_event(ce.RDMA_CM_EVENT_ROUTE_RESOLVED).ack_cm_event()
+        self.context = self.cmid.context
+
+    def cm_exchange(self) -> None:
+        asked = REQUEST.pack(b"rdma", 1, CREDITS, MESSAGE_SIZE)
+        param = ConnParam(
+            resources=16, depth=1, flow_control=1, retry=7, rnr_retry=7, qp_num=self.qp.qp_num, data_len=len(asked)
+        )
+        param.set_private_data(asked)
+        self.cmid.connect(param)
+        event = self.cm_event(ce.RDMA_CM_EVENT_CONNECT_RESPONSE, ce.RDMA_CM_EVENT_ESTABLISHED)
+        word, version, self.credits, size, _ = REPLY.unpack_from(bytes(event.private_data))
+        established = event.event_type == ce.RDMA_CM_EVENT_ESTABLISHED
+        event.ack_cm_event()
+        if (word, version) != (b"RDMA", 1):
+            raise ProtocolError(f"{word!r} {version}")
+        self.room = min(size, MESSAGE_SIZE) - HEADER.size
+        if not established:
+            # A queue pair of our own, not librdmacm's: it is for us to bring it up and to say that it is. iWARP's is.
+            for state in (e.IBV_QPS_RTR, e.IBV_QPS_RTS):
+                self.qp.modify(*self.cmid.init_qp_attr(state))
+            self.cmid.establish()
+
     # --- section 5: messages ---
 
     def receive(self, index: int) -> None:
@@ -155,7 +215,7 @@ class ReferenceClient:
         count, found = self.cq.poll(1)
         while not count:
             # Whatever the lifeline says or does now, it is the end.
-            if select.select([self.lifeline], [], [], 0)[0]:
+            if self.lifeline and select.select([self.lifeline], [], [], 0)[0]:
                 raise ProtocolError(self.lifeline.recv(1024).decode() or "the server closed the lifeline")
             if time.monotonic() > deadline:
                 raise ProtocolError("timed out")
@@ -226,8 +286,15 @@ class ReferenceClient:
     # --- the end ---
 
     def close(self) -> None:
-        for owned in (self.qp, self.cq, self.messages, self.domain, self.context, self.lifeline):
+        for owned in (self.qp, self.cq, self.messages, self.domain):
             owned.close()
+        if self.lifeline is None:
+            # The context is librdmacm's.
+            self.cmid.close()
+            self.channel.close()
+        else:
+            self.context.close()
+            self.lifeline.close()
 
     def __enter__(self) -> ReferenceClient:
         return self
@@ -240,8 +307,16 @@ class ReferenceClient:
 
 def main() -> int:
     """Sets and gets values of many sizes, and reads each back over plain TCP."""
-    host, port = sys.argv[1], int(sys.argv[2])
-    with ReferenceClient(host, port) as client, socket.create_connection((host, port), TIMEOUT) as plain:
+    arguments = argparse.ArgumentParser(description=main.__doc__)
+    arguments.add_argument("--rdma-cm", type=int, metavar="CM_PORT", help="connect through librdmacm to this port")
+    arguments.add_argument("host")
+    arguments.add_argument("port", type=int)
+    given = arguments.parse_args()
+    host, port = given.host, given.port
+    with (
+        ReferenceClient(host, port, cm_port=given.rdma_cm) as client,
+        socket.create_connection((host, port), TIMEOUT) as plain,
+    ):
         file = plain.makefile("rb")
         for size in (0, 1, 100, 4000, 4096, 4097, 10000, 65536, 1000000):
             for store in (client.set, client.set_from_memory):

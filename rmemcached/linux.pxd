@@ -159,6 +159,7 @@ cdef extern from "<netinet/in.h>" nogil:
         uint16_t sin6_family
         uint16_t sin6_port
         in6_addr sin6_addr
+        uint32_t sin6_scope_id
 
 cdef extern from "<arpa/inet.h>" nogil:
     uint16_t ntohs(uint16_t port)

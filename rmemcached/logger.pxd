@@ -37,6 +37,7 @@ cdef enum log_transport:
     LOG_LOCAL = 0                # UNIX socket
     LOG_TCP
     LOG_UDP
+    LOG_RDMA                     # rdma_cm
 
 cdef enum close_reasons:         # why a connection ended
     ERROR_CLOSE = 0

@@ -421,6 +421,8 @@ cdef const char *transport_name(int transport) noexcept nogil:
         return b"tcp"
     if transport == LOG_UDP:
         return b"udp"
+    if transport == LOG_RDMA:
+        return b"rdma"
     return b"local"
 
 

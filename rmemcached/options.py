@@ -341,6 +341,7 @@ VALUES: dict[str, tuple[str, str, Callable[[str], int | float | str]]] = {
     "rdma_device": ("rdma_device", "Missing rdma_device argument", str),
     "rdma_shm": ("rdma_shm", "Missing rdma_shm argument", socket_name),
     "rdma_port": ("rdma_port", "Missing rdma_port argument", rdma_number("rdma_port", 1, 255)),
+    "rdma_cm_port": ("rdma_cm_port", "Missing rdma_cm_port argument", rdma_number("rdma_cm_port", 1, 65535)),
     "rdma_gid_index": ("rdma_gid_index", "Missing rdma_gid_index argument", rdma_number("rdma_gid_index", 0, 255)),
     "rdma_spin": ("rdma_spin", "Missing rdma_spin argument", rdma_number("rdma_spin", 0, 1000000)),
 }
@@ -546,6 +547,10 @@ class Parsed:
         check_hash_power(settings)
         if settings.auth_file is not None:
             self.check_authentication()
+        if settings.rdma_cm_port and (settings.socket_path is not None or not settings.rdma):
+            raise UsageError("rdma_cm_port needs TCP and RDMA: it goes with neither -s nor no_rdma", EX_USAGE)
+        if settings.rdma_cm_port and settings.rdma_device == "none":
+            raise UsageError("rdma_cm_port needs a device: it does not go with rdma_device=none", EX_USAGE)
         if settings.udp_port and not self.tcp_specified:
             settings.port = settings.udp_port
         for port in (settings.port, settings.udp_port):

@@ -8,8 +8,10 @@ of the server above it: the server gives it the drive machine and a function to 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
 
+from rmemcached.linux cimport sockaddr_in6
 from rmemcached.protocol.conn cimport conn, conn_thread, conn_want, stat_buf
 from rmemcached.verbs.port cimport verbs_port
+from rmemcached.verbs.system_cm cimport CM_REQUEST_DATA, cm_address
 
 cdef enum:
     RDMA_PROTOCOL_VERSION = 1
@@ -46,6 +48,14 @@ cdef struct rdma_limits:
     unsigned int ord
     unsigned int max_qps
     bint crc
+
+# What a client that connects through rdma_cm asks for.
+cdef struct rdma_request:
+    uint32_t id              # on a descriptor of its own
+    cm_address where
+    unsigned int responder_resources
+    unsigned int initiator_depth
+    char private_data[CM_REQUEST_DATA]
 
 cdef struct rdma_device      # complete in rdma_conn.pyx
 cdef struct rdma_thread
@@ -89,6 +99,18 @@ cdef rdma_thread *rdma_conn_thread(rdma_conn *rc) noexcept nogil
 # connection, or NULL with an error line in reply.
 cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one,
                               const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
+# Accepts or rejects a connection of rdma_cm, whose descriptor cm_fd is. NULL: rejected; cm_fd is to be closed. Else it
+# is to be watched: cm_ended tells of its end.
+cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
+                               const rdma_request *request) noexcept nogil
+# Rejects it with a line (without \r\n) as the reason.
+cdef void rdma_cm_refuse(int cm_fd, uint32_t id, const char *line) noexcept nogil
+# The address that the client has connected to.
+cdef const sockaddr_in6 *rdma_cm_local(rdma_conn *rc) noexcept nogil
+# Makes sure that the peer is there: if it does not answer, the connection fails within seconds.
+cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil
+# Serves what has come so far, before the connection is ended. May end it by itself.
+cdef void rdma_conn_finish(rdma_conn *rc) noexcept nogil
 cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil
 # Store time of the last command that any of its streams did.
 cdef uint32_t rdma_conn_last_cmd(rdma_conn *rc) noexcept nogil

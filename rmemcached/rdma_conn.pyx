@@ -15,10 +15,10 @@ from posix.uio cimport iovec
 
 from rmemcached.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load
 from rmemcached.linux cimport (
-    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, sockaddr_in6,
 )
 from rmemcached.protocol.conn cimport (
-    WANT_CLOSE, WANT_FLUSH, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_gather, conn_init, conn_next_write,
+    AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_gather, conn_init, conn_next_write,
     conn_rdma_read, conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread, conn_want,
     conn_write_posted, mc_resp, stat_append, stat_append_text, stat_buf,
 )
@@ -31,11 +31,14 @@ from rmemcached.verbs.soft cimport (
 from rmemcached.verbs.port cimport (
     qp_address, verbs_mtu_bytes, verbs_port, verbs_port_lost, verbs_qp_connect, verbs_qp_init,
 )
+from rmemcached.verbs.system_cm cimport (
+    CM_REJECT_DATA, cm_accept, cm_modify_qp, cm_param, cm_reject,
+)
 from rmemcached.verbs.verbs cimport (
-    IBV_ACCESS_LOCAL_WRITE, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
-    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_comp_channel, ibv_cq, ibv_mr, ibv_pd, ibv_poll_cq,
-    ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_init_attr, ibv_recv_wr, ibv_req_notify_cq, ibv_send_wr, ibv_sge,
-    ibv_wc, ibv_wc_status, verbs_provider,
+    IBV_ACCESS_LOCAL_WRITE, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_comp_channel, ibv_cq,
+    ibv_mr, ibv_pd, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_init_attr, ibv_recv_wr, ibv_req_notify_cq,
+    ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_status, verbs_provider,
 )
 
 cdef extern from "<endian.h>" nogil:
@@ -86,6 +89,7 @@ cdef enum wr_kind:
     WR_SEND = 0
     WR_READ
     WR_WRITE
+    WR_PROBE
 
 # What a posted send work request is for; wr_id is its index.
 cdef struct rdma_wr:
@@ -149,6 +153,7 @@ cdef struct rdma_device:
     rdma_counters retired                # sums over destroyed threads
     soft_qp_counters gone                # sums over destroyed queue pairs
     uint64_t queue_pairs                 # atomic
+    uint64_t cm_queue_pairs              # atomic: those of them that are connected through rdma_cm
     uint64_t extent_registrations        # atomic
     uint64_t async_events                # atomic
     uint64_t losses                      # atomic: devices that were lost, this one or those whose heir it is
@@ -169,7 +174,9 @@ cdef struct rdma_thread:
 cdef struct rdma_conn:
     rdma_thread *t
     void *owner
-    int sfd                              # of the lifeline, for log lines
+    int sfd                              # of the lifeline, for log lines; of rdma_cm's descriptor where there is none
+    bint by_cm                           # connected through rdma_cm: there is no lifeline
+    sockaddr_in6 local                   # where, if by_cm
     ibv_cq *cq
     ibv_qp *qp
     ibv_mr *mr
@@ -342,6 +349,9 @@ cdef rdma_stream *stream_open(rdma_conn *rc, uint32_t id) noexcept nogil:
     st.c.sfd = rc.sfd
     st.c.remote_ok = True
     st.c.eager = rc.t.dev.limits.eager
+    if rc.by_cm and rc.t.worker.hooks.authenticate != NULL:
+        # Nobody has authenticated himself on a lifeline.
+        st.c.auth_wanted = AUTH_LINE
     st.rc = rc
     st.id = id
     rc.streams[id] = st
@@ -970,5 +980,6 @@ cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
 
 
 include "rdma_setup.pxi"
+include "rdma_cm.pxi"
 include "rdma_events.pxi"
 include "rdma_stats.pxi"

@@ -1,26 +1,42 @@
 # A connection's making and end: the exchange, the queue pair and its resources, the stream that is given to it.
 
 
-cdef bint bring_up(rdma_conn *rc, const exchange_request *req) noexcept nogil:
+cdef struct cm_way:              # a connection of rdma_cm
+    int fd
+    uint32_t id
+
+
+cdef bint bring_up(rdma_conn *rc, const exchange_request *req, const cm_way *cm) noexcept nogil:
     """INIT, receives posted, RTR, RTS."""
     cdef rdma_device *dev = rc.t.dev
     cdef qp_address peer
+    cdef unsigned int ird = min(dev.limits.ird, <unsigned int>req.ord)
+    cdef unsigned int ord = min(dev.limits.ord, <unsigned int>req.ird)
     cdef unsigned int i
-    if verbs_qp_init(&dev.port, rc.qp, 0) != 0:
+    cdef int error
+    if cm != NULL:
+        error = cm_modify_qp(cm.fd, cm.id, dev.provider, rc.qp, IBV_QPS_INIT, 0)
+    else:
+        error = verbs_qp_init(&dev.port, rc.qp, 0)
+    if error:
         return False
     for i in range(dev.limits.credits):
         if not post_receive(rc, i):
             return False
+    if cm != NULL:
+        return (cm_modify_qp(cm.fd, cm.id, dev.provider, rc.qp, IBV_QPS_RTR, ird) == 0
+                and cm_modify_qp(cm.fd, cm.id, dev.provider, rc.qp, IBV_QPS_RTS, ord) == 0)
     peer.qpn = <uint32_t>req.qpn
     peer.psn = <uint32_t>req.psn
     peer.lid = <uint16_t>req.lid
     peer.mtu = <uint32_t>req.mtu
     peer.gid = req.gid
-    return verbs_qp_connect(&dev.port, rc.qp, rc.qp.qp_num & 0xffffff, &peer, min(dev.limits.ird, req.ord),
-                            min(dev.limits.ord, req.ird)) == 0
+    return verbs_qp_connect(&dev.port, rc.qp, rc.qp.qp_num & 0xffffff, &peer, ird, ord) == 0
 
 
-cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *req) noexcept nogil:
+cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *req,
+                          const cm_way *cm) noexcept nogil:
+    """cm: how the queue pair gets to its peer through rdma_cm; NULL: by the addresses in req."""
     cdef rdma_device *dev = t.dev
     cdef rdma_conn *rc = <rdma_conn *>calloc(1, sizeof(rdma_conn))
     cdef ibv_qp_init_attr init
@@ -61,8 +77,8 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
     if rc.qp != NULL:
         counter_add(&t.counters.queue_pairs, 1)
         counter_add(&t.counters.total_queue_pairs, 1)
-        if getrandom(rc.token, RDMA_TOKEN_LENGTH, 0) == RDMA_TOKEN_LENGTH and bring_up(rc, req) \
-                and ibv_req_notify_cq(rc.cq, 0) == 0:
+        if (getrandom(rc.token, RDMA_TOKEN_LENGTH, 0) == RDMA_TOKEN_LENGTH and bring_up(rc, req, cm)
+                and ibv_req_notify_cq(rc.cq, 0) == 0):
             pthread_mutex_lock(&dev.lock)
             bucket = token_bucket(rc.token)
             rc.token_next = dev.tokens[bucket]
@@ -71,6 +87,17 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
             return rc
     conn_free(rc)
     return NULL
+
+
+cdef rdma_conn *conn_admit(rdma_thread *t, void *owner, const exchange_request *req,
+                           const cm_way *cm) noexcept nogil:
+    """Makes the connection unless there are too many. NULL: out of resources."""
+    cdef rdma_conn *rc = NULL
+    if fetch_add(&t.dev.queue_pairs, 1) < t.dev.limits.max_qps:
+        rc = conn_make(t, owner, req, cm)
+    if rc == NULL:
+        fetch_sub(&t.dev.queue_pairs, 1)
+    return rc
 
 
 cdef inline unsigned int token_bucket(const uint8_t *token) noexcept nogil:
@@ -90,6 +117,8 @@ cdef uint32_t rdma_conn_last_cmd(rdma_conn *rc) noexcept nogil:
 cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil:
     """Frees the queue pair and all that belongs to the connection. No RDMA touches an item after it returns."""
     fetch_sub(&rc.t.dev.queue_pairs, 1)
+    if rc.by_cm:
+        fetch_sub(&rc.t.dev.cm_queue_pairs, 1)
     conn_free(rc)
 
 
@@ -146,7 +175,8 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
     for i in range(<unsigned int>RDMA_DEVICES):
         if threads[i] == NULL:
             continue
-        if known and key_is(req.transport, req.transport_length, transport_name(threads[i].dev.transport)):
+        if (known and not threads[i].dev.port.cm_only
+                and key_is(req.transport, req.transport_length, transport_name(threads[i].dev.transport))):
             t = threads[i]
             dev = t.dev
         elif t == NULL:
@@ -167,12 +197,7 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: soft_shm needs a client on the same host%s\r\n",
                  <const char *>b" and network" if dev.place.netns else <const char *>b"")
     else:
-        if fetch_add(&dev.queue_pairs, 1) < dev.limits.max_qps:
-            rc = conn_make(t, owner, &req)
-            if rc == NULL:
-                fetch_sub(&dev.queue_pairs, 1)
-        else:
-            fetch_sub(&dev.queue_pairs, 1)
+        rc = conn_admit(t, owner, &req, NULL)
         if rc == NULL:
             snprintf(reply, reply_size, b"SERVER_ERROR rdma: out of resources\r\n")
     if rc == NULL:

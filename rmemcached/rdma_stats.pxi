@@ -22,6 +22,7 @@ cdef void rdma_stats(rdma_device **devices, stat_buf *out) noexcept nogil:
     cdef uint64_t refused = 0
     cdef uint64_t events = 0
     cdef uint64_t losses = 0
+    cdef uint64_t by_cm = 0
     cdef size_t names_used = 0
     cdef size_t transports_used = 0
     cdef size_t n_counters = sizeof(rdma_counters) // sizeof(uint64_t)
@@ -52,6 +53,7 @@ cdef void rdma_stats(rdma_device **devices, stat_buf *out) noexcept nogil:
         pthread_mutex_unlock(&dev.lock)
         extents += relaxed_load(&dev.extent_registrations)
         refused += relaxed_load(&dev.refused_streams)
+        by_cm += relaxed_load(&dev.cm_queue_pairs)
         events += relaxed_load(&dev.async_events)
         losses += relaxed_load(&dev.losses)
         names_used += <size_t>snprintf(names + names_used, sizeof(names) - names_used, b"%s%.63s",
@@ -72,6 +74,7 @@ cdef void rdma_stats(rdma_device **devices, stat_buf *out) noexcept nogil:
         if devices[n] != NULL:
             snprintf(name, sizeof(name), b"rdma_%s_queue_pairs", transport_name(devices[n].transport))
             stat_append(out, name, pairs[n])
+    stat_append(out, b"rdma_cm_queue_pairs", by_cm)
     stat_append(out, b"rdma_total_queue_pairs", sum.total_queue_pairs)
     stat_append(out, b"rdma_registrations", sum.registrations)
     stat_append(out, b"rdma_arena_registrations", extents)

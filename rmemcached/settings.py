@@ -109,6 +109,8 @@ class Settings:
     """Its port; 0: the first active one."""
     rdma_gid_index: int = -1
     """The port's GID; -1: the best."""
+    rdma_cm_port: int = 0
+    """Port of rdma_cm, on the addresses of the TCP port; 0: none."""
     rdma_shm: str | None = None
     """The UNIX socket where clients come for shared memory; "none"; None: one without a file, for this user only."""
     rdma_credits: int = 16

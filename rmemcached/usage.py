@@ -85,6 +85,7 @@ The process
    rdma_shm=<file>        UNIX socket where clients come for shared memory, with the permissions of -a;
                           none: no shared memory [for the daemon's user and root only, without a file]
    rdma_port=<n>          its port [the first active one]
+   rdma_cm_port=<n>       port for clients that connect through rdma_cm, on the same addresses [none]
    rdma_gid_index=<n>     its GID [RoCE v2 with an IPv4 address before others]
    rdma_eager=<n>         values up to so many bytes travel in SENDs [{eager}]
    rdma_credits=<n>       receives posted for each queue pair [{credits}]

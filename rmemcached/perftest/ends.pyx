@@ -163,6 +163,7 @@ cdef class End:
         cdef verbs_wish wish
         cdef char why[256]
         cdef bytes name = device.encode()
+        memset(&wish, 0, sizeof(wish))
         wish.device = name
         wish.port = port
         wish.gid_index = gid_index

@@ -1,15 +1,26 @@
 """The daemon's RDMA devices: taken in at the start, given up when they fail, taken in again when they are back."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
-from rmemcached.linux cimport pthread_mutex_t, pthread_t
+from rmemcached.linux cimport pthread_mutex_t, pthread_t, sockaddr, sockaddr_in6
 from rmemcached.protocol.conn cimport stat_buf
 from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_device, rdma_limits, rdma_place, rdma_transport
 from rmemcached.server.worker cimport worker
 from rmemcached.store.store cimport store
 from rmemcached.verbs.port cimport verbs_wish
 from rmemcached.verbs.verbs cimport verbs_provider
+
+cdef enum:
+    CM_ADDRESSES = 64            # on which connections of rdma_cm are taken, at most
+
+# Counts a connection more and chooses its worker. NULL: there are as many as there may be.
+ctypedef worker *(*admit_fn)(void *arg) noexcept nogil
+
+cdef struct cm_listener:
+    sockaddr_in6 addr            # or a sockaddr_in
+    uint32_t id
+    bint listening               # False: its device is gone; it is tried again as long as it is not back
 
 cdef struct rdma_devices:
     # constant once the first device is open
@@ -22,6 +33,13 @@ cdef struct rdma_devices:
     pthread_t id
     int stop_fd                  # eventfd
     bint running
+    admit_fn admit               # set before it starts
+    void *admit_arg
+    # the thread's, once it runs
+    int cm_fd                    # of rdma_cm, with all listeners; -1: none
+    int backlog
+    cm_listener listeners[CM_ADDRESSES]
+    unsigned int nlisteners
     # under lock
     pthread_mutex_t lock
     rdma_device *open[RDMA_DEVICES]      # by transport; NULL: not there. Software devices stay.
@@ -34,6 +52,9 @@ cdef void devices_init(rdma_devices *d) noexcept nogil
 # Before the thread runs.
 cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const verbs_wish *wish, rdma_transport transport,
                       const rdma_place *place, char *why, size_t size) noexcept nogil
+# Takes connections of rdma_cm on an address and port from the thread's start on. 0 or an errno value; *opened: whether
+# /dev/infiniband/rdma_cm could be opened. Before the thread runs.
+cdef int devices_listen(rdma_devices *d, const sockaddr *addr, int backlog, bint *opened) noexcept nogil
 # Prints which device a transport has, and its port.
 cdef void devices_describe(rdma_devices *d, rdma_transport transport) noexcept nogil
 # Starts the thread that looks after the system's device. 0 or an errno value.

@@ -5,26 +5,39 @@ it. A thread of its own waits for its asynchronous events; when the device is of
 worker to end the connections on it, waits for them all, and only then frees what they shared: registrations, protection
 domain and context. As long as there is no such device it looks for one every second, so a cable that is plugged in
 again, a driver that is loaded late, or a device that was renamed are served without a restart.
+
+The same thread takes the connections that come through rdma_cm, and hands each to a worker with a descriptor of its
+own.
 """
 
-from libc.stdint cimport uint64_t
+from libc.errno cimport ENOSPC
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdio cimport fprintf, snprintf, stderr
-from libc.string cimport memset, strerror
+from libc.string cimport memcpy, memset, strerror
 
+from rmemcached.atomics cimport fetch_sub
 from rmemcached.drive_machine cimport drive_machine
 from rmemcached.linux cimport (
-    EFD_CLOEXEC, POLLERR, POLLHUP, POLLIN, POLLNVAL, close, errno, eventfd, poll, pollfd, pthread_cond_destroy,
-    pthread_cond_init, pthread_cond_wait, pthread_create, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
-    pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, write,
+    AF_INET, CLOCK_MONOTONIC, EFD_CLOEXEC, POLLERR, POLLHUP, POLLIN, POLLNVAL, clock_gettime, close, errno, eventfd,
+    poll, pollfd, pthread_cond_destroy, pthread_cond_init, pthread_cond_wait, pthread_create, pthread_join,
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, sockaddr,
+    sockaddr_in, sockaddr_in6, timespec, write,
 )
 from rmemcached.rdma_conn cimport (
-    TRANSPORT_SOFT_IW, TRANSPORT_VERBS, rdma_device_add_extent, rdma_device_async_fd, rdma_device_bequeath,
-    rdma_device_close, rdma_device_lost, rdma_device_open, rdma_device_port, rdma_stats,
+    TRANSPORT_SOFT_IW, TRANSPORT_VERBS, rdma_cm_refuse, rdma_device_add_extent, rdma_device_async_fd,
+    rdma_device_bequeath, rdma_device_close, rdma_device_lost, rdma_device_open, rdma_device_port, rdma_request,
+    rdma_stats,
 )
-from rmemcached.server.worker cimport connection_rdma_failed, worker_change, worker_change_device
+from rmemcached.server.worker cimport (
+    connection_rdma_failed, worker_change, worker_change_device, worker_dispatch_cm,
+)
 from rmemcached.store.store cimport ARENA_EXTENT, store_pin_memory
 from rmemcached.verbs.port cimport verbs_open_port, verbs_port
 from rmemcached.verbs.system cimport system_provider
+from rmemcached.verbs.system_cm cimport (
+    CM_CONNECT_REQUEST, CM_DEVICE_REMOVAL, CM_REQUEST_DATA, cm_bind, cm_create, cm_destroy, cm_event, cm_get_event,
+    cm_listen, cm_migrate, cm_open, cm_query,
+)
 from rmemcached.verbs.verbs cimport ibv_device, verbs_provider
 
 cdef extern from "<sys/resource.h>" nogil:
@@ -40,11 +53,12 @@ cdef enum:
     LOOK_MS = 1000               # how often a device is looked for, or looked after
     PAUSE_MAX = 64               # looks that are left out, at most, when one that is there cannot be used
     WHY_SIZE = 256
+    CM_EVENTS_PER_TURN = 64
 
 
 cdef void devices_init(rdma_devices *d) noexcept nogil:
     memset(d, 0, sizeof(rdma_devices))
-    d.stop_fd = -1
+    d.stop_fd = d.cm_fd = -1
     pthread_mutex_init(&d.lock, NULL)
 
 
@@ -164,23 +178,121 @@ cdef bint look_for(rdma_devices *d) noexcept nogil:
     return True
 
 
+# ---- rdma_cm ---------------------------------------------------------------------------------------------------------
+
+cdef int start_listening(rdma_devices *d, cm_listener *one) noexcept nogil:
+    cdef int error = cm_create(d.cm_fd, &one.id)
+    if error:
+        return error
+    error = cm_bind(d.cm_fd, one.id, <const sockaddr *>&one.addr)
+    if error == 0:
+        error = cm_listen(d.cm_fd, one.id, d.backlog)
+    if error:
+        cm_destroy(d.cm_fd, one.id)
+    one.listening = error == 0
+    return error
+
+
+cdef int devices_listen(rdma_devices *d, const sockaddr *addr, int backlog, bint *opened) noexcept nogil:
+    cdef cm_listener *one = &d.listeners[d.nlisteners]
+    cdef int error
+    if d.cm_fd < 0:
+        d.cm_fd = cm_open()
+    opened[0] = d.cm_fd >= 0
+    if d.cm_fd < 0 or d.nlisteners == CM_ADDRESSES:
+        return errno if d.cm_fd < 0 else ENOSPC
+    d.backlog = backlog
+    memset(one, 0, sizeof(cm_listener))
+    memcpy(&one.addr, addr, sizeof(sockaddr_in) if addr.sa_family == AF_INET else sizeof(sockaddr_in6))
+    error = start_listening(d, one)
+    if error == 0:
+        d.nlisteners += 1
+    return error
+
+
+cdef void take_request(rdma_devices *d, const cm_event *event) noexcept nogil:
+    """Gives the connection a descriptor of its own and a worker."""
+    cdef rdma_request request
+    cdef worker *w = d.admit(d.admit_arg)
+    cdef int fd
+    if w == NULL:
+        rdma_cm_refuse(d.cm_fd, event.id, b"ERROR Too many open connections")
+        cm_destroy(d.cm_fd, event.id)
+        return
+    request.id = event.id
+    request.responder_resources = event.responder_resources
+    request.initiator_depth = event.initiator_depth
+    memcpy(request.private_data, event.private_data, CM_REQUEST_DATA)
+    fd = cm_open()
+    if fd >= 0 and cm_query(d.cm_fd, event.id, &request.where) == 0 and cm_migrate(fd, d.cm_fd, event.id) == 0:
+        if worker_dispatch_cm(w, fd, &request) == 0:
+            return
+    else:
+        rdma_cm_refuse(d.cm_fd, event.id, b"SERVER_ERROR rdma: out of resources")
+        cm_destroy(d.cm_fd, event.id)
+    if fd >= 0:
+        close(fd)
+    fetch_sub(w.curr_connections, 1)
+
+
+cdef void take_cm_events(rdma_devices *d) noexcept nogil:
+    cdef cm_event event
+    cdef cm_listener *one
+    cdef unsigned int i
+    cdef int turns = CM_EVENTS_PER_TURN
+    while turns and cm_get_event(d.cm_fd, &event) == 0:
+        turns -= 1
+        if event.type == CM_CONNECT_REQUEST:
+            take_request(d, &event)
+        elif event.type == CM_DEVICE_REMOVAL:
+            for i in range(d.nlisteners):
+                one = &d.listeners[i]
+                if one.listening and one.id == event.id:
+                    cm_destroy(d.cm_fd, one.id)
+                    one.listening = False
+
+
+cdef void listen_again(rdma_devices *d) noexcept nogil:
+    cdef unsigned int i
+    for i in range(d.nlisteners):
+        if not d.listeners[i].listening:
+            start_listening(d, &d.listeners[i])
+
+
+# ---- the thread ------------------------------------------------------------------------------------------------------
+
+cdef int64_t now_ms() noexcept nogil:
+    cdef timespec t
+    clock_gettime(CLOCK_MONOTONIC, &t)
+    return <int64_t>t.tv_sec * 1000 + t.tv_nsec // 1000000
+
+
 cdef void *look_after(void *arg) noexcept nogil:
     cdef rdma_devices *d = <rdma_devices *>arg
     cdef rdma_device *dev
-    cdef pollfd waiting[2]
+    cdef pollfd waiting[3]
     cdef char why[WHY_SIZE]
     cdef unsigned int pause = 1      # looks from one try to the next
     cdef unsigned int left = 1       # until the next
+    cdef int64_t due = now_ms() + LOOK_MS
     while True:
         dev = d.open[TRANSPORT_VERBS]
         waiting[0].fd = d.stop_fd
         waiting[0].events = POLLIN
         waiting[1].fd = rdma_device_async_fd(dev) if dev != NULL else -1
         waiting[1].events = POLLIN
-        waiting[0].revents = waiting[1].revents = 0
-        poll(waiting, 2, LOOK_MS)
+        waiting[2].fd = d.cm_fd
+        waiting[2].events = POLLIN
+        waiting[0].revents = waiting[1].revents = waiting[2].revents = 0
+        poll(waiting, 3, <int>max(due - now_ms(), 0))
         if waiting[0].revents:
             return NULL
+        if waiting[2].revents:
+            take_cm_events(d)
+        if waiting[1].revents == 0 and now_ms() < due:
+            continue
+        due = now_ms() + LOOK_MS
+        listen_again(d)
         if dev != NULL:
             snprintf(why, sizeof(why), b"its driver has gone")
             if rdma_device_lost(dev, why, sizeof(why)) or waiting[1].revents & (POLLERR | POLLHUP | POLLNVAL):
@@ -217,6 +329,9 @@ cdef void devices_stop(rdma_devices *d) noexcept nogil:
     if d.stop_fd >= 0:
         close(d.stop_fd)
         d.stop_fd = -1
+    if d.cm_fd >= 0:
+        close(d.cm_fd)
+        d.cm_fd = -1
 
 
 cdef void devices_close(rdma_devices *d) noexcept nogil:

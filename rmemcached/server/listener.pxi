@@ -97,11 +97,32 @@ cdef bint may_share(server *s, int fd) noexcept nogil:
     return False
 
 
+cdef void count_connection(server *s) noexcept nogil:
+    """The main thread and that of the devices take connections."""
+    cdef uint64_t count = fetch_add(&s.curr_connections, 1) + 1
+    cdef uint64_t most = relaxed_load(&s.most_connections)
+    fetch_add(&s.total_connections, 1)
+    while count > most:
+        # Whoever has put a larger number there gets it back.
+        most = exchange(&s.most_connections, count)
+        count, most = most, count
+
+
+cdef worker *admit_cm(void *arg) noexcept nogil:
+    """admit_fn: of rdma_cm's connections. Beyond -c they are rejected: requests do not wait in a queue for long."""
+    cdef server *s = <server *>arg
+    if places_taken(s) + s.settings.maxconns_fast >= s.settings.maxconns:
+        fetch_add(&s.rejected_connections, 1)
+        return NULL
+    count_connection(s)
+    s.next_cm_worker = (s.next_cm_worker + 1) % s.settings.num_threads
+    return &s.workers[s.next_cm_worker]
+
+
 cdef void accept_all(server *s, const listener *l) noexcept nogil:
     """Accepts until nothing is left or there is no place, and hands each socket to a worker."""
     cdef int sfd, one = 1
     cdef bint first = True
-    cdef uint64_t count
     cdef const char *full = b"ERROR Too many open connections\r\n"
     cdef log_peer peer
     cdef socklen_t length
@@ -129,17 +150,14 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
             close(sfd)
             continue
         if s.settings.maxconns_fast and places_taken(s) + 1 >= s.settings.maxconns:
-            counter_add(&s.rejected_connections, 1)
+            fetch_add(&s.rejected_connections, 1)
             send(sfd, full, strlen(full), MSG_DONTWAIT | MSG_NOSIGNAL)
             close(sfd)
             continue
-        count = fetch_add(&s.curr_connections, 1) + 1
-        if count > s.most_connections:
-            relaxed_store(&s.most_connections, count)
+        count_connection(s)
         if l.transport == LOG_TCP:
             setsockopt(sfd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
             setsockopt(sfd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one))
-        counter_add(&s.total_connections, 1)
         if worker_dispatch(select_worker(s, sfd), sfd, l.prot, &peer, l.stream_only) != 0:
             close(sfd)
             fetch_sub(&s.curr_connections, 1)

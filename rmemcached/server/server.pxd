@@ -75,6 +75,7 @@ cdef struct server:
     store *store
     rdma_devices devices         # none unless settings.rdma
     bint has_devices
+    unsigned int next_cm_worker  # of the devices' thread
     bint look_after_devices      # the system may have or get one that is wanted
     worker *workers              # num_threads of them
     unsigned int next_worker     # the listener's
@@ -84,7 +85,7 @@ cdef struct server:
     int64_t started              # seconds since the epoch
     uint64_t stop                # atomic
     uint64_t curr_connections    # atomic; with listening sockets and UDP ones
-    uint64_t most_connections    # the main thread's; relaxed: read by statistics
+    uint64_t most_connections    # atomic
     uint64_t total_connections   # atomic
     uint64_t rejected_connections  # atomic
     uint64_t listen_disabled     # atomic: nothing is accepted at the moment

@@ -1,32 +1,36 @@
 """The daemon's main thread: sockets, accept, signals, the clock; and the Python class that starts it all."""
 
 import os
+import socket
 import sys
 import time
 
 from rmemcached.server.authfile import AuthFileError
 from rmemcached.server.authfile import load as load_authfile
 from rmemcached.host import host_identity
-from rmemcached.server.sockets import ServerError, listen_shm, open_listeners, strange_uid, write_port_file
+from rmemcached.server.sockets import (
+    EX_OSERR, ServerError, choose_cm_addresses, listen_shm, open_listeners, strange_uid, write_port_file,
+)
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.errno cimport EADDRINUSE, EADDRNOTAVAIL, ENODEV, ENOENT
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdio cimport fprintf, snprintf, stderr
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strlen
 
 from posix.unistd cimport geteuid, getpid
 
-from rmemcached.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load, relaxed_store, store_release
+from rmemcached.atomics cimport counter_add, exchange, fetch_add, fetch_sub, relaxed_load, relaxed_store, store_release
 from rmemcached.linux cimport (
-    CLOCK_MONOTONIC, ECONNABORTED, EINTR, EMFILE, ENFILE, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD,
-    IPPROTO_TCP, MSG_DONTWAIT, MSG_NOSIGNAL, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP, SIGINT, SIGTERM, SIGUSR1,
+    AF_INET, AF_INET6, CLOCK_MONOTONIC, ECONNABORTED, EINTR, EMFILE, ENFILE, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
+    EPOLL_CTL_MOD, IPPROTO_TCP, MSG_DONTWAIT, MSG_NOSIGNAL, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP, SIGINT, SIGTERM, SIGUSR1,
     SIG_BLOCK, SIG_SETMASK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, SO_INCOMING_NAPI_ID, SO_KEEPALIVE,
     SO_PEERCRED, TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, accept4, clock_gettime, close, epoll_create1, epoll_ctl,
     epoll_event, epoll_wait, errno, getsockopt, itimerspec, listen, pthread_join, pthread_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock, pthread_sigmask, read, send, setsockopt, sigaddset, sigemptyset, signalfd,
-    signalfd_siginfo, sigset_t, sockaddr, socklen_t, timerfd_create, timerfd_settime, timespec,
-    ucred,
+    signalfd_siginfo, sigset_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t, timerfd_create,
+    timerfd_settime, timespec, ucred,
 )
 from rmemcached.logger cimport LOG_LOCAL, LOG_TCP, LOG_UDP, log_peer, logger_create, logger_destroy
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, conn, lend_result, negotiating_prot, protocol
@@ -38,8 +42,8 @@ from rmemcached.rdma_conn cimport (
 )
 from rmemcached.server.stats cimport server_stats
 from rmemcached.server.devices cimport (
-    devices_close, devices_describe, devices_extent_added, devices_init, devices_open, devices_start, devices_stop,
-    rdma_devices,
+    devices_close, devices_describe, devices_extent_added, devices_init, devices_listen, devices_open, devices_start,
+    devices_stop, rdma_devices,
 )
 from rmemcached.server.dumps cimport dumps_create, dumps_destroy, dumps_start, dumps_stop
 from rmemcached.server.watchers cimport (
@@ -62,6 +66,10 @@ cdef enum:
     LISTEN_EVENTS = 16
     SIGNAL_EVENT = 1 << 30       # in epoll data, beside the indices of listeners
     TIMER_EVENT = (1 << 30) + 1
+
+
+cdef extern from "<arpa/inet.h>" nogil:
+    uint16_t htons(uint16_t port)
 
 
 cdef extern from "<signal.h>" nogil:
@@ -246,6 +254,21 @@ cdef void reload_authentication(server *s) noexcept:
 
 cdef bytes encoded(text):
     return None if text is None else os.fsencode(text)
+
+
+cdef void fill_address(sockaddr_storage *out, int family, host, int port, unsigned int scope) except *:
+    cdef sockaddr_in *four = <sockaddr_in *>out
+    cdef sockaddr_in6 *six = <sockaddr_in6 *>out
+    packed = socket.inet_pton(family, host.partition("%")[0])
+    memset(out, 0, sizeof(sockaddr_storage))
+    out.ss_family = <uint16_t>family
+    if family == AF_INET:
+        four.sin_port = htons(<uint16_t>port)
+        memcpy(&four.sin_addr, <const char *>packed, 4)
+    else:
+        six.sin6_port = htons(<uint16_t>port)
+        six.sin6_scope_id = scope
+        memcpy(&six.sin6_addr, <const char *>packed, 16)
 
 
 cdef class Server:
@@ -501,6 +524,7 @@ cdef class Server:
         d.wish.device = <const char *>self.device_name if self.device_name is not None else NULL
         d.wish.port = self.settings.rdma_port
         d.wish.gid_index = self.settings.rdma_gid_index
+        d.wish.iwarp = self.settings.rdma_cm_port != 0
         system = system_provider(&absent)
         if system == NULL:
             problem = absent.decode()
@@ -511,11 +535,50 @@ cdef class Server:
         if problem is not None and name:
             raise ServerError(f"RDMA: {problem}; -o rdma_device=none runs on the software devices alone")
         s.look_after_devices = system != NULL
+        if self.settings.rdma_cm_port:
+            if system == NULL:
+                raise ServerError(f"failed to listen on rdma_cm port {self.settings.rdma_cm_port}: {problem}", EX_OSERR)
+            self.listen_cm()
         if self.settings.verbose:
             if problem is not None:
                 print(f"RDMA: {problem}: the software devices serve alone", file=sys.stderr)
             else:
                 devices_describe(d, TRANSPORT_VERBS)
+
+    cdef void listen_cm(self) except *:
+        """Takes connections of rdma_cm where TCP's are taken. An address that no RDMA device has is left out, as long
+        as there is another."""
+        cdef rdma_devices *d = &self.s.devices
+        cdef sockaddr_storage address
+        cdef bint opened = False
+        cdef int error
+        port = self.settings.rdma_cm_port
+        problem = "no RDMA device has a loopback address"
+        for family, host, scope in choose_cm_addresses(self.sockets):
+            fill_address(&address, family, host, port, scope)
+            error = devices_listen(d, <const sockaddr *>&address, self.settings.backlog, &opened)
+            name = f"[{host}]:{port}" if family == AF_INET6 else f"{host}:{port}"
+            if error == 0:
+                if self.settings.verbose:
+                    print(f"RDMA: rdma_cm takes connections on {name}", file=sys.stderr)
+                continue
+            if not opened:
+                problem = f"/dev/infiniband/rdma_cm: {os.strerror(error)}"
+                if error == ENOENT:
+                    problem += " (the kernel's module is rdma_ucm)"
+                break
+            problem = f"{name}: {os.strerror(EADDRINUSE if error == EADDRNOTAVAIL else error)}"
+            if error != ENODEV:
+                break
+            problem = f"{name}: no RDMA device has this address"
+            if self.settings.verbose:
+                print(f"RDMA: rdma_cm: {problem}", file=sys.stderr)
+        else:
+            if d.nlisteners:
+                d.admit = admit_cm
+                d.admit_arg = &self.s
+                return
+        raise ServerError(f"failed to listen on rdma_cm port {port}: {problem}", EX_OSERR)
 
     cdef void find_place(self, rdma_place *place) except *:
         """Where clients are to connect for shared memory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import re
 import secrets
@@ -244,6 +245,25 @@ def open_listeners(settings: Settings) -> list[Listener]:
         for text in settings.interfaces or ["*"]:
             opened += bind_all(parse_interface(text, port, settings), transport, settings, what)
     return opened
+
+
+def is_loopback(host: str) -> bool:
+    address = ipaddress.ip_address(host.partition("%")[0])
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def choose_cm_addresses(listeners: list[Listener]) -> list[tuple[int, str, int]]:
+    """Where to take connections of rdma_cm: (family, address, scope) of the listening sockets, each once.
+
+    Not loopback's, which no RDMA device has.
+    """
+    chosen: dict[tuple[int, str, int], None] = {}
+    for listener in listeners:
+        if listener.transport in ("tcp", "udp"):
+            host, _, *more = listener.sock.getsockname()
+            if not is_loopback(host):
+                chosen[listener.sock.family, host, more[1] if more else 0] = None
+    return list(chosen)
 
 
 def write_port_file(listeners: list[Listener]) -> None:

@@ -11,12 +11,13 @@ from rmemcached.linux cimport (
     AF_INET, AF_INET6, AF_UNIX, getsockname, pthread_mutex_lock, pthread_mutex_unlock, sockaddr, sockaddr_in,
     sockaddr_in6, socklen_t,
 )
-from rmemcached.logger cimport LOG_UDP, log_transport
+from rmemcached.logger cimport LOG_RDMA, LOG_UDP, log_transport
 from rmemcached.protocol.conn cimport (
     MEMCACHED_VERSION, conn, conn_state_name, conn_states, slab_counters, stat_append, stat_append_text, stat_buf,
     thread_stats,
 )
 from rmemcached.protocol.stats_prefix cimport stats_prefix_clear, stats_prefix_on
+from rmemcached.rdma_conn cimport rdma_cm_local
 from rmemcached.server.devices cimport devices_stats
 from rmemcached.server.server cimport WORKER_FDS, server, settings
 from rmemcached.server.udp cimport udp_socket

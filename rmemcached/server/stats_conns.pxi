@@ -33,7 +33,8 @@ cdef struct conn_row:            # what is told of one socket
 
 
 cdef void address_text(const any_address *a, log_transport transport, char *out) noexcept nogil:
-    """As memcached writes it: tcp:1.2.3.4:5, tcp6:[::1]:5, unix:/path; ?:<AF 0> for a UNIX socket's client."""
+    """As memcached writes it: tcp:1.2.3.4:5, tcp6:[::1]:5, unix:/path; ?:<AF 0> for a UNIX socket's client. rdma: and
+    rdma6: are addresses of rdma_cm."""
     cdef char text[ADDRESS_TEXT]
     cdef const char *name = b"?"
     cdef unsigned int port = 0
@@ -41,11 +42,11 @@ cdef void address_text(const any_address *a, log_transport transport, char *out)
     if a.plain.sa_family == AF_INET:
         inet_ntop(AF_INET, &a.in4.sin_addr, text, sizeof(text))
         port = ntohs(a.in4.sin_port)
-        name = b"udp" if transport == LOG_UDP else b"tcp"
+        name = b"udp" if transport == LOG_UDP else b"rdma" if transport == LOG_RDMA else b"tcp"
     elif a.plain.sa_family == AF_INET6:
         inet_ntop(AF_INET6, &a.in6.sin6_addr, text, sizeof(text))
         port = ntohs(a.in6.sin6_port)
-        name = b"udp6" if transport == LOG_UDP else b"tcp6"
+        name = b"udp6" if transport == LOG_UDP else b"rdma6" if transport == LOG_RDMA else b"tcp6"
         snprintf(out, ADDRESS_TEXT, b"%s:[%s]:%u", name, text, port)
         return
     elif a.plain.sa_family == AF_UNIX:
@@ -95,7 +96,10 @@ cdef size_t worker_rows(worker *w, conn_row *rows, size_t room) noexcept nogil:
         rows[n].state = <conn_states>relaxed_load(<unsigned int *>&cn.c.state)
         rows[n].idle = now - <rel_time_t>relaxed_load(&cn.c.last_cmd_time)
         memcpy(&rows[n].peer, &cn.peer.addr, sizeof(cn.peer.addr))
-        local_address(cn.fd, &rows[n].local)
+        if cn.peer.transport != LOG_RDMA:
+            local_address(cn.fd, &rows[n].local)
+        elif cn.rdma != NULL:
+            memcpy(&rows[n].local, rdma_cm_local(cn.rdma), sizeof(sockaddr_in6))
         n += 1
         cn = cn.next
     pthread_mutex_unlock(&w.list_lock)

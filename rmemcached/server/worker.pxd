@@ -6,7 +6,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from rmemcached.linux cimport pthread_cond_t, pthread_mutex_t, pthread_t
 from rmemcached.logger cimport log_peer
 from rmemcached.protocol.conn cimport conn, conn_thread, protocol
-from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_conn, rdma_device, rdma_thread, rdma_transport
+from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_conn, rdma_device, rdma_request, rdma_thread, rdma_transport
 from rmemcached.server.udp cimport udp_socket
 
 cdef enum:
@@ -22,12 +22,13 @@ cdef enum connection_flags:
     CONNECTION_CLOSING = 16      # to be closed when its output has left
     CONNECTION_STREAM_ONLY = 64  # came where only streams of queue pairs do
     CONNECTION_LENT = 32         # a side thread has the socket; the worker touches nothing but this structure
+    CONNECTION_CM = 128          # of rdma_cm: there is no socket, its descriptor tells of its end
 
-# One accepted socket. Owned by its worker; only the worker touches it, except where noted.
+# One accepted socket, or connection of rdma_cm. Owned by its worker; only the worker touches it, except where noted.
 cdef struct connection:
     conn c                       # first: hooks get a conn * and cast
     worker *w
-    rdma_conn *rdma              # the queue pair whose lifeline this is
+    rdma_conn *rdma              # the queue pair whose lifeline this is, or that came through rdma_cm
     connection *prev             # the worker's list of all connections
     connection *next
     connection *run_next
@@ -36,6 +37,7 @@ cdef struct connection:
     int fd                       # -1: closed, waits to be freed at the end of the turn
     uint32_t events              # epoll interest
     uint32_t opened              # store time of the accept
+    uint32_t probed              # ... of the last look whether the peer of rdma_cm is there
     log_peer peer
     # written by the side thread that gives it back
     char *rest                   # malloc'd: what the side thread left to be sent. NULL most of the time
@@ -50,6 +52,8 @@ cdef struct handover:
     protocol prot
     bint stream_only
     log_peer peer
+    bint by_cm                   # fd is a descriptor of rdma_cm with the connection that `request` is about
+    rdma_request request
 
 # A device is to be taken in or given up by all workers.
 cdef struct worker_change:
@@ -91,6 +95,8 @@ cdef struct worker:
     connection *dead
     rdma_thread *rdma[RDMA_DEVICES]   # its part of each device; NULL: there is no such device
     unsigned int nstreams        # connections with CONNECTION_STREAM
+    unsigned int ncm             # connections with CONNECTION_CM
+    uint32_t probes_due          # store time when silent ones are next looked for
     uint32_t streams_checked     # store time when slow ones were last looked for
     uint32_t idle_due            # store time when a connection may have been idle for too long
     unsigned int rdma_runnable   # bit per device: some of its streams gave way
@@ -103,6 +109,8 @@ cdef int worker_add_udp(worker *w, int fd) noexcept nogil
 cdef int worker_start(worker *w) noexcept nogil
 # stream_only: nothing but the stream of a queue pair is taken from it.
 cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil
+# Hands a connection of rdma_cm over, which is alone on the descriptor fd; the worker accepts or rejects it. As above.
+cdef int worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noexcept nogil
 # A side thread is done with a connection that was lent to it. ended: it is to be closed; else `rest` (malloc'd, may be
 # NULL), which becomes the connection's, is still to be sent.
 cdef void worker_give_back(connection *cn, bint ended, char *rest, size_t length) noexcept nogil

@@ -22,8 +22,8 @@ from rmemcached.linux cimport (
     readv, recv, sched_yield, send, sendmsg, strerror, timespec, write,
 )
 from rmemcached.logger cimport (
-    IDLE_TIMEOUT_CLOSE, LOG_CONNEVENTS, LOG_LOCAL, LOG_TCP, NORMAL_CLOSE, close_reasons, log_conn_close, log_conn_new,
-    log_thread_sfd, log_wants,
+    IDLE_TIMEOUT_CLOSE, LOG_CONNEVENTS, LOG_LOCAL, LOG_RDMA, LOG_TCP, NORMAL_CLOSE, close_reasons, log_conn_close,
+    log_conn_new, log_thread_sfd, log_wants,
 )
 from rmemcached.protocol.conn cimport (
     AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot,
@@ -32,17 +32,20 @@ from rmemcached.protocol.conn cimport (
     stat_buf, stat_reply,
 )
 from rmemcached.rdma_conn cimport (
-    RDMA_DEVICES, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, rdma_conn_destroy, rdma_conn_last_cmd, rdma_conn_thread,
-    rdma_device, rdma_stream_request, rdma_thread_arm, rdma_thread_create, rdma_thread_destroy, rdma_thread_expects,
+    RDMA_DEVICES, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, rdma_cm_accept, rdma_conn, rdma_conn_destroy,
+    rdma_conn_finish, rdma_conn_last_cmd, rdma_conn_probe, rdma_conn_thread, rdma_device, rdma_request,
+    rdma_stream_request, rdma_thread_arm, rdma_thread_create, rdma_thread_destroy, rdma_thread_expects,
     rdma_thread_fd, rdma_thread_poll, rdma_thread_run,
 )
 from rmemcached.server.udp cimport UDP_TAG, udp_close, udp_open, udp_ready, udp_socket
 from rmemcached.store.store cimport store_time
+from rmemcached.verbs.system_cm cimport cm_ended
 
 cdef enum:
     REQUEST_KEY_LENGTH = 16      # octets by which a request for a stream is known
     STREAM_REQUEST_MAX = 532     # octets of the longest MPA request frame
     STREAM_REQUEST_SECONDS = 10  # time a peer has to complete it
+    PROBE_SECONDS = 30           # a connection of rdma_cm that is silent for so long is probed
     SEND_BATCH = 4 * 1024 * 1024
     MAX_BUFFERED = 64 * 1024 * 1024
     RING_LOOKS = 32              # between two turns of a worker that polls
@@ -79,7 +82,7 @@ cdef void free_buffer(connection *cn) noexcept nogil:
 
 
 cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer,
-                                 bint stream_only) noexcept nogil:
+                                 unsigned int flags) noexcept nogil:
     cdef connection *cn = <connection *>calloc(1, sizeof(connection))
     cdef epoll_event ev
     if cn == NULL:
@@ -97,18 +100,16 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
                 <const char *>b"auto-negotiating client connection")
     cn.w = w
     cn.fd = fd
-    cn.flags = CONNECTION_FRESH
-    if stream_only:
-        cn.flags = CONNECTION_STREAM | CONNECTION_STREAM_ONLY
-        w.nstreams += 1
+    cn.flags = <uint8_t>flags
     cn.opened = store_time(w.thread.store)
     cn.events = EPOLLIN
     ev.events = EPOLLIN
     ev.data.ptr = cn
     if epoll_ctl(w.epfd, EPOLL_CTL_ADD, fd, &ev) != 0:
-        w.nstreams -= stream_only
         free(cn)
         return NULL
+    w.nstreams += flags & CONNECTION_STREAM != 0
+    w.ncm += flags & CONNECTION_CM != 0
     pthread_mutex_lock(&w.list_lock)
     cn.next = w.connections
     if cn.next != NULL:
@@ -146,6 +147,8 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
     cn.fd = -1
     if cn.flags & CONNECTION_STREAM:
         w.nstreams -= 1
+    if cn.flags & CONNECTION_CM:
+        w.ncm -= 1
     conn_release(&cn.c)
     if cn.rbuf != NULL:
         free_buffer(cn)
@@ -159,7 +162,11 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
 cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil:
     """The queue pair of a lifeline is in error: says so there, unless that would garble a reply, and ends it."""
     cdef connection *cn = <connection *>owner
-    if line != NULL and cn.c.npending == 0:
+    if cn.flags & CONNECTION_CM:
+        # Its peer sees that it ends, and there is nothing to say why with.
+        if line != NULL and conn_logs(&cn.c):
+            fprintf(stderr, b"<%d %s", cn.fd, line)
+    elif line != NULL and cn.c.npending == 0:
         send(cn.fd, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT)
     connection_end(cn, True)
 
@@ -374,6 +381,14 @@ cdef void stream_readable(connection *cn) noexcept nogil:
     connection_end(cn, done != 1)
 
 
+cdef void connection_gone(connection *cn) noexcept nogil:
+    """The peer has ended it. What it has sent before is still done."""
+    cn.c.close_reason = NORMAL_CLOSE
+    if cn.rdma != NULL:
+        rdma_conn_finish(cn.rdma)
+    connection_end(cn, True)
+
+
 cdef void connection_readable(connection *cn) noexcept nogil:
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
@@ -426,8 +441,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
                 connection_run(cn)
                 return
         if n == 0:
-            c.close_reason = NORMAL_CLOSE
-            connection_end(cn, True)
+            connection_gone(cn)
             return
         if errno == EINTR:
             continue
@@ -495,6 +509,24 @@ cdef void change_device(worker *w, worker_change *change) noexcept nogil:
     pthread_mutex_unlock(&change.lock)
 
 
+cdef void cm_open_connection(worker *w, const handover *h) noexcept nogil:
+    """Takes a connection of rdma_cm, or rejects it."""
+    cdef connection *cn = connection_open(w, h.fd, h.prot, &h.peer, CONNECTION_CM)
+    cdef rdma_conn *rc
+    if cn == NULL:
+        close(h.fd)
+        fetch_sub(w.curr_connections, 1)
+        return
+    rc = rdma_cm_accept(w.rdma, cn, h.fd, &h.request)
+    if rc == NULL:
+        connection_end(cn, True)
+        return
+    # Statistics look at what is behind it.
+    pthread_mutex_lock(&w.list_lock)
+    cn.rdma = rc
+    pthread_mutex_unlock(&w.list_lock)
+
+
 cdef void take_handovers(worker *w) noexcept nogil:
     cdef handover *h
     cdef handover *following
@@ -521,7 +553,10 @@ cdef void take_handovers(worker *w) noexcept nogil:
         cn = next_back
     while h != NULL:
         following = h.next
-        if connection_open(w, h.fd, h.prot, &h.peer, h.stream_only) == NULL:
+        if h.by_cm:
+            cm_open_connection(w, h)
+        elif connection_open(w, h.fd, h.prot, &h.peer, CONNECTION_STREAM | CONNECTION_STREAM_ONLY if h.stream_only else
+                             CONNECTION_FRESH) == NULL:
             close(h.fd)
             fetch_sub(w.curr_connections, 1)
         free(h)
@@ -571,8 +606,26 @@ cdef void drop_slow_streams(worker *w) noexcept nogil:
         cn = following
 
 
+cdef void probe_silent(worker *w) noexcept nogil:
+    """Finds out whether the peers of rdma_cm that have been silent are still there. A process that ends says so, a host
+    that does not; a TCP connection has keepalive for that."""
+    cdef connection *cn = w.connections
+    cdef connection *following
+    cdef uint32_t now = store_time(w.thread.store)
+    if now < w.probes_due:
+        return
+    w.probes_due = now + PROBE_SECONDS // 3
+    while cn != NULL:
+        following = cn.next
+        if (cn.flags & CONNECTION_CM and cn.rdma != NULL
+                and now - max(cn.opened, cn.probed, rdma_conn_last_cmd(cn.rdma)) >= PROBE_SECONDS):
+            cn.probed = now
+            rdma_conn_probe(cn.rdma)
+        cn = following
+
+
 cdef void close_idle(worker *w) noexcept nogil:
-    """Closes TCP connections that have been silent for longer than idle_timeout, between commands."""
+    """Closes connections of TCP and rdma_cm that have been silent for longer than idle_timeout, between commands."""
     cdef uint32_t now = store_time(w.thread.store)
     cdef uint32_t oldest = now
     cdef uint32_t last
@@ -585,7 +638,8 @@ cdef void close_idle(worker *w) noexcept nogil:
         last = cn.c.last_cmd_time
         if cn.rdma != NULL:
             last = max(last, rdma_conn_last_cmd(cn.rdma))
-        if cn.peer.transport == LOG_TCP and (cn.c.state == conn_new_cmd or cn.c.state == conn_read):
+        if ((cn.peer.transport == LOG_TCP or cn.peer.transport == LOG_RDMA)
+                and (cn.c.state == conn_new_cmd or cn.c.state == conn_read)):
             if now - last > w.idle_timeout:
                 if conn_logs(&cn.c):
                     fprintf(stderr, b"Closing idle fd %d\n", cn.fd)
@@ -632,7 +686,7 @@ cdef int wait_time(worker *w) noexcept nogil:
             return 0
         w.spin_ns = max(w.spin_ns // 2, w.spin_max // SPIN_FLOOR)
         w.rdma_recent = False
-    return 1000 if w.nstreams or w.idle_timeout else -1
+    return 1000 if w.nstreams or w.ncm or w.idle_timeout else -1
 
 
 cdef unsigned int poll_rings(worker *w, int *timeout) noexcept nogil:
@@ -694,7 +748,10 @@ cdef void *worker_main(void *arg) noexcept nogil:
                 cn = <connection *>events[i].data.ptr
                 if cn.fd < 0:
                     continue
-                if cn.flags & CONNECTION_BLOCKED:
+                if cn.flags & CONNECTION_CM:
+                    if cm_ended(cn.fd) != 0:
+                        connection_gone(cn)
+                elif cn.flags & CONNECTION_BLOCKED:
                     if events[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP):
                         connection_writable(cn)
                 elif not cn.flags & CONNECTION_RUNNABLE:
@@ -709,6 +766,8 @@ cdef void *worker_main(void *arg) noexcept nogil:
             run_runnable(w)
         if w.nstreams:
             drop_slow_streams(w)
+        if w.ncm:
+            probe_silent(w)
         if w.idle_timeout:
             close_idle(w)
         if w.dead != NULL:
@@ -763,22 +822,39 @@ cdef void worker_wake(worker *w) noexcept nogil:
         pass
 
 
-cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil:
-    """Hands an accepted, non-blocking socket to the worker, which speaks prot on it. Any thread. -1: out of memory, fd
-    is still the caller's."""
-    cdef handover *h = <handover *>malloc(sizeof(handover))
-    if h == NULL:
-        return -1
-    h.next = NULL
-    h.fd = fd
-    h.prot = prot
-    h.stream_only = stream_only
-    h.peer = peer[0]
+cdef void enqueue(worker *w, handover *h) noexcept nogil:
     pthread_mutex_lock(&w.queue_lock)
     w.queue_tail[0] = h
     w.queue_tail = &h.next
     pthread_mutex_unlock(&w.queue_lock)
     worker_wake(w)
+
+
+cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil:
+    """Hands an accepted, non-blocking socket to the worker, which speaks prot on it. Any thread. -1: out of memory, fd
+    is still the caller's."""
+    cdef handover *h = <handover *>calloc(1, sizeof(handover))
+    if h == NULL:
+        return -1
+    h.fd = fd
+    h.prot = prot
+    h.stream_only = stream_only
+    h.peer = peer[0]
+    enqueue(w, h)
+    return 0
+
+
+cdef int worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noexcept nogil:
+    cdef handover *h = <handover *>calloc(1, sizeof(handover))
+    if h == NULL:
+        return -1
+    h.fd = fd
+    h.prot = w.thread.binding_protocol
+    h.by_cm = True
+    h.request = request[0]
+    h.peer.addr = request.where.peer
+    h.peer.transport = LOG_RDMA
+    enqueue(w, h)
     return 0
 
 

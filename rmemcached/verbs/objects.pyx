@@ -235,6 +235,7 @@ cdef class Context(Base):
         cdef verbs_wish wish
         cdef char why[256]
         if self.port.context == NULL:
+            memset(&wish, 0, sizeof(wish))
             wish.device = NULL
             wish.port = PORT_ANY
             wish.gid_index = GID_ANY

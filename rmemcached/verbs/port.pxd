@@ -21,12 +21,16 @@ cdef struct verbs_wish:          # what the user asked for
     const char *device           # NULL: any
     int port                     # PORT_ANY: the first active one
     int gid_index                # GID_ANY: the best
+    uint64_t node_guid           # of the device, big-endian; 0: any
+    bint iwarp                   # an iWARP device of the system will do: its queue pairs get their streams by rdma_cm
 
 cdef struct verbs_port:
     const verbs_provider *provider
     ibv_context *context
     uint8_t port_num
     bint ethernet                # addressed by GID alone (RoCE, iWARP); else InfiniBand: by LID, and GID across subnets
+    bint cm_only                 # an iWARP device of the system: verbs_qp_connect is not for it
+    uint64_t node_guid           # big-endian
     int gid_index
     gid_type gid_type
     ibv_gid gid

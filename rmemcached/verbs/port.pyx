@@ -113,6 +113,10 @@ cdef int verbs_take_port(const verbs_wish *wish, verbs_port *out, char *why, siz
     if error:
         snprintf(why, size, b"device %s: %s", name, strerror(error))
         return -1
+    if wish.node_guid and device.node_guid != wish.node_guid:
+        snprintf(why, size, b"there is no RDMA device with the GUID that rdma_cm has chosen")
+        return -1
+    out.node_guid = device.node_guid
     out.max_dest_rd_atomic = <uint8_t>min(device.max_qp_rd_atom, 255)
     out.max_rd_atomic = <uint8_t>min(device.max_qp_init_rd_atom, 255)
     out.max_qp_wr = device.max_qp_wr
@@ -168,7 +172,8 @@ cdef int verbs_open_port(const verbs_provider *provider, const verbs_wish *wish,
         if wish.device != NULL and strcmp(name, wish.device) != 0:
             continue
         named = True
-        if devices[i].node_type == IBV_NODE_RNIC and devices[i].ibdev_path[0]:
+        out.cm_only = devices[i].node_type == IBV_NODE_RNIC and devices[i].ibdev_path[0]
+        if out.cm_only and not wish.iwarp:
             # The kernel gives an iWARP queue pair its stream only through rdma_cm.
             snprintf(why, size, b"device %s is iWARP, which needs rdma_cm", name)
             continue
@@ -295,6 +300,7 @@ def choose(str provider not None, device=None, int port=PORT_ANY, int gid_index=
     if table == NULL:
         raise OSError(absent.decode())
     name = None if device is None else device.encode()
+    memset(&wish, 0, sizeof(wish))
     wish.device = <const char *>name if name is not None else NULL
     wish.port = port
     wish.gid_index = gid_index

@@ -118,7 +118,7 @@ def test_unix_socket(memcached_server: ServerFactory, tmp_path: Path, caplog: py
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"transport": "pigeon"}, "auto, verbs, soft_shm, soft_iw, tcp"),
+        ({"transport": "pigeon"}, "auto, rdma_cm, verbs, soft_shm, soft_iw, tcp"),
         ({"timeout": 0}, "positive"),
         ({"connect_timeout": -1}, "positive"),
         ({"spin": -1}, "spin"),

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CANNOT = 126  # exit status of script/vm
-SECONDS = 300  # for boot, tests and shutdown
+SECONDS = 600  # for boot, tests and shutdown
 # Of tests/system: bodies that are not about iWARP's stream.
 SYSTEM = {
     "hostile_exchange": "values missing unknown_version tokens keys_are_ignored long_lines second_exchange"
@@ -76,6 +76,11 @@ def test_system_over_soft_roce() -> None:
 @pytest.mark.timeout(400)
 def test_mishaps_of_soft_roce() -> None:
     in_guest("tests/lab/guest_events.py")
+
+
+@pytest.mark.timeout(660)
+def test_rdma_cm_over_soft_roce() -> None:
+    in_guest("tests/lab/guest_cm.py")
 
 
 @pytest.mark.timeout(400)

@@ -1,0 +1,94 @@
+"""The kernel's connection manager (rdma_cm) as processes see it: the interface of /dev/infiniband/rdma_cm.
+
+librdmacm is not used: it opens device contexts of its own, in which our protection domains, registrations and
+completion queues do not hold. Here the kernel makes the connection, and the queue pair stays the caller's own.
+
+A `cm_fd` is a descriptor of the interface, with O_NONBLOCK; it is readable while it has events. The ids on it are
+connections, or listeners; who closes it ends them all, and their peers are told. Functions return 0 or an errno value,
+unless said otherwise; any thread may call them. Linux: drivers/infiniband/core/ucma.c; <rdma/rdma_user_cm.h>.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from rmemcached.linux cimport sockaddr, sockaddr_in6
+from rmemcached.verbs.verbs cimport ibv_qp, ibv_qp_state, verbs_provider
+
+cdef enum:
+    # octets of private data that every kind of device takes (InfiniBand's and RoCE's; iWARP's limits are larger)
+    CM_REQUEST_DATA = 56
+    CM_REPLY_DATA = 196
+    CM_REJECT_DATA = 148
+    CM_DATA_MAX = 256            # of an event, whatever it is
+    CM_CONSUMER_REJECT = 28      # cm_event.status of CM_REJECTED: the program at the other end did, and says why
+
+cdef enum cm_event_type:         # the kernel's numbers (enum rdma_cm_event_type)
+    CM_ADDR_RESOLVED = 0
+    CM_ADDR_ERROR
+    CM_ROUTE_RESOLVED
+    CM_ROUTE_ERROR
+    CM_CONNECT_REQUEST
+    CM_CONNECT_RESPONSE
+    CM_CONNECT_ERROR
+    CM_UNREACHABLE
+    CM_REJECTED
+    CM_ESTABLISHED
+    CM_DISCONNECTED
+    CM_DEVICE_REMOVAL
+    CM_MULTICAST_JOIN
+    CM_MULTICAST_ERROR
+    CM_ADDR_CHANGE
+    CM_TIMEWAIT_EXIT
+
+cdef struct cm_event:
+    cm_event_type type
+    uint32_t id                  # of CM_CONNECT_REQUEST: the new connection's
+    int status                   # a negative errno value; of CM_REJECTED: the reason, a positive number
+    unsigned int responder_resources   # READs that the other end wants to have outstanding
+    unsigned int initiator_depth       # READs that it answers at a time
+    size_t length                # octets of private data; InfiniBand and RoCE fill it up to the limit with zeros
+    char private_data[CM_DATA_MAX]
+
+cdef struct cm_address:          # where an id is bound, and where it leads to
+    uint64_t node_guid           # of the device, big-endian; 0: none yet
+    uint8_t port_num
+    sockaddr_in6 local           # or a sockaddr_in
+    sockaddr_in6 peer
+
+# What a connection is made with, by either side.
+cdef struct cm_param:
+    uint32_t qpn
+    unsigned int responder_resources   # READs that this end answers at a time
+    unsigned int initiator_depth       # READs that it has outstanding
+    const void *private_data
+    size_t length
+
+# Returns the descriptor, or -1 with errno. ENOENT: the module rdma_ucm is not loaded.
+cdef int cm_open() noexcept nogil
+cdef int cm_create(int cm_fd, uint32_t *id) noexcept nogil
+cdef int cm_destroy(int cm_fd, uint32_t id) noexcept nogil
+# An address takes the device that has it (ENODEV: there is none); a wildcard all devices, also later ones, and it
+# stands for its own family only. EADDRNOTAVAIL as well as EADDRINUSE: the port is taken.
+cdef int cm_bind(int cm_fd, uint32_t id, const sockaddr *addr) noexcept nogil
+cdef int cm_listen(int cm_fd, uint32_t id, int backlog) noexcept nogil
+# Their results are events. timeout: milliseconds.
+cdef int cm_resolve_addr(int cm_fd, uint32_t id, const sockaddr *addr, uint32_t timeout) noexcept nogil
+cdef int cm_resolve_route(int cm_fd, uint32_t id, uint32_t timeout) noexcept nogil
+cdef int cm_connect(int cm_fd, uint32_t id, const cm_param *param) noexcept nogil
+# The oldest event; EAGAIN: there is none.
+cdef int cm_get_event(int cm_fd, cm_event *out) noexcept nogil
+cdef int cm_query(int cm_fd, uint32_t id, cm_address *out) noexcept nogil
+# Moves an id with its events from one descriptor to another.
+cdef int cm_migrate(int to_fd, int from_fd, uint32_t id) noexcept nogil
+# Brings the queue pair of a connection to INIT, RTR or RTS. value: its access rights for INIT, the READs that it
+# answers at a time for RTR, those that it has outstanding for RTS.
+cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_provider *provider, ibv_qp *qp, ibv_qp_state state,
+                      unsigned int value) noexcept nogil
+# The passive side's, with the queue pair in RTS.
+cdef int cm_accept(int cm_fd, uint32_t id, const cm_param *param) noexcept nogil
+# The active side's answer to CM_CONNECT_RESPONSE, with the queue pair in RTS.
+cdef int cm_confirm(int cm_fd, uint32_t id) noexcept nogil
+# length: CM_REJECT_DATA at most.
+cdef int cm_reject(int cm_fd, uint32_t id, const void *private_data, size_t length) noexcept nogil
+# Takes the events of a descriptor with one connection. The cm_event_type with which it has ended, or 0: it has not.
+cdef int cm_ended(int cm_fd) noexcept nogil
