@@ -667,8 +667,7 @@ cdef class Client:
         s.put(" ", 1)
         s.put_number(length)
         put_bytes(s, options)
-        if s.remote and length > s.inline_limit:
-            s.expose(address, length, &remote_address, &remote_key)
+        if s.remote and length > s.inline_limit and s.expose(address, length, &remote_address, &remote_key):
             s.put(" @", 2)
             s.put_hex(remote_address)
             s.put(":", 1)

@@ -67,6 +67,8 @@ cdef class RdmaStream(Stream):
     cdef size_t landing_peak         # the largest of them
 
     cdef object no_resource(self, str what)
+    cdef object no_registration(self, size_t length)
+    cdef bint do_without(self, size_t length) except -1
     cdef int agree(self, uint64_t deadline) except -1
     cdef int take_welcome(self, const cm_event *event) except -1
     cdef int start(self, timeout) except -1
@@ -81,6 +83,6 @@ cdef class RdmaStream(Stream):
     cdef bint drained(self) noexcept nogil
     cdef int advance(self, bint draining) noexcept nogil
     cdef bint copy_out(self, const char *data, size_t length) except -1
-    cdef int register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
+    cdef bint register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     cdef void unexpose(self) noexcept
     cdef void drop_landing(self) noexcept

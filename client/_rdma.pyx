@@ -7,14 +7,16 @@ Memory that the server may touch (the landing buffer, values being set) is dereg
 request that named it, or after the queue pair is destroyed.
 """
 
+import logging
 import os
+import resource
 import socket
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport EAGAIN, ECONNREFUSED, EINTR, ENODEV, ETIMEDOUT, errno
+from libc.errno cimport EAGAIN, ECONNREFUSED, EINTR, ENODEV, ENOMEM, ETIMEDOUT, errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, realloc
@@ -153,6 +155,9 @@ cdef enum:
     LAST_WORDS_WAIT = 1000           # ms that the server gets to say why the queue pair failed
     START_WAIT = 10000               # ms for READY without a connect_timeout; the provider's own limit for the start-up
 
+cdef object logger = logging.getLogger("rmemcached.client")
+cdef bint told_shortage = False      # of memory that may be locked; under the GIL
+
 include "_devices.pxi"
 include "_cm.pxi"
 
@@ -201,7 +206,7 @@ cdef class RdmaStream(Stream):
         self.mr = provider.reg_mr(
             self.domain, self.buffer, (CREDITS + SEND_BUFFERS) * MESSAGE_SIZE, IBV_ACCESS_LOCAL_WRITE)
         if self.mr == NULL:
-            raise self.no_resource("memory region")
+            raise self.no_registration((CREDITS + SEND_BUFFERS) * MESSAGE_SIZE)
         memset(&init, 0, sizeof(init))
         init.send_cq = self.cq
         init.recv_cq = self.cq
@@ -232,6 +237,26 @@ cdef class RdmaStream(Stream):
 
     cdef object no_resource(self, str what):
         return OSError(errno, f"{what}: {strerror(errno).decode()}")
+
+    cdef object no_registration(self, size_t length):
+        # The limit on locked memory is the usual reason.
+        cdef int error = errno
+        soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        if error != ENOMEM or soft == resource.RLIM_INFINITY or self.provider == soft_provider():
+            return OSError(error, f"memory region: {strerror(error).decode()}")
+        return OSError(error, f"{(length + 1023) // 1024} KB could not be locked for the device: ulimit -l is"
+                              f" {soft // 1024} KB; raise it (systemd: LimitMEMLOCK=infinity)")
+
+    cdef bint do_without(self, size_t length) except -1:
+        # A value whose memory cannot be registered travels in messages. False; says so the first time.
+        global told_shortage
+        error = self.no_registration(length)
+        if error.errno != ENOMEM:
+            raise error
+        if not told_shortage:
+            told_shortage = True
+            logger.warning("transport %s: %s; large values are copied", self.transport, error.strerror)
+        return False
 
     # --- connecting ---
 
@@ -715,17 +740,17 @@ cdef class RdmaStream(Stream):
         memcpy(<char *>self.source_mr.addr + self.source_used, data, length)
         return True
 
-    cdef int expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
+    cdef bint expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
         if self.copy_out(data, length):
             address[0] = <uint64_t><uintptr_t>self.source_mr.addr + self.source_used
             key[0] = self.source_mr.rkey
             # The next one begins a cache line of its own.
             self.source_used = min((self.source_used + length + 63) & ~<size_t>63, self.source_mr.length)
             self.exposed_bytes += length
-            return 0
+            return True
         return self.register_value(data, length, address, key)
 
-    cdef int register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
+    cdef bint register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
         cdef ibv_mr **grown
         cdef ibv_mr *mr
         if self.exposed_count == self.exposed_cap:
@@ -736,13 +761,13 @@ cdef class RdmaStream(Stream):
             self.exposed_cap = self.exposed_cap * 2 + 8
         mr = self.provider.reg_mr(self.domain, <void *>data, length, IBV_ACCESS_REMOTE_READ)
         if mr == NULL:
-            raise self.no_resource("memory region")
+            return self.do_without(length)
         self.exposed[self.exposed_count] = mr
         self.exposed_count += 1
         self.exposed_bytes += length
         address[0] = <uint64_t><uintptr_t>data
         key[0] = mr.rkey
-        return 0
+        return True
 
     cdef void unexpose(self) noexcept:
         while self.exposed_count:
@@ -780,7 +805,7 @@ cdef class RdmaStream(Stream):
                 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE
                 | (SOFT_ACCESS_SCRATCH if self.provider == soft_provider() else 0))
             if self.landing_mr == NULL:
-                raise self.no_resource("memory region")
+                return self.do_without(self.landing_next)
             Py_INCREF(fresh)
             self.landing = <PyObject *>fresh
             self.landing_size = self.landing_next

@@ -91,9 +91,9 @@ cdef class Stream:
     cdef int fill(self) noexcept nogil                  # waits until rbuf has more; pushes meanwhile
     cdef int fill_body(self) noexcept nogil             # the same, straight into dst as far as possible
     cdef int settle(self) except -1                     # no request of this call may touch exposed memory any more
-    # names the value for the server to read: where it is, or a copy of it is, and the key
-    cdef int expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
-    cdef int put_sink(self) except -1                   # appends " @addr:key:length" of a landing buffer
+    # names the value for the server to read: where it is, or a copy of it is, and the key. False: it cannot be named
+    cdef bint expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
+    cdef int put_sink(self) except -1                   # appends " @addr:key:length" of a landing buffer, or nothing
     cdef bytes take_sink(self, size_t length)           # the value that was put there
     cdef void saw_length(self, size_t length) noexcept  # a value that was too large for the landing buffer
     cdef str failure_text(self)                         # what the server said when it ended the connection; may be ""

@@ -345,7 +345,7 @@ cdef class Stream:
     cdef int settle(self) except -1:
         return 0
 
-    cdef int expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
+    cdef bint expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
         raise NotImplementedError
 
     cdef int put_sink(self) except -1:

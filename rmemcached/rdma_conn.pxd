@@ -69,6 +69,8 @@ cdef void rdma_device_close(rdma_device *dev) noexcept nogil
 # Registers item memory (local write only). Any thread; extents come in rising order and are ARENA_EXTENT long or the
 # arena's last.
 cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noexcept nogil
+# Whether so much memory can be registered at all: registers some and gives it back. 0 or an errno value.
+cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil
 
 cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker) noexcept nogil
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil

@@ -15,7 +15,8 @@ from posix.uio cimport iovec
 
 from rmemcached.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load
 from rmemcached.linux cimport (
-    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, sockaddr_in6,
+    errno, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
+    sockaddr_in6,
 )
 from rmemcached.protocol.conn cimport (
     AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_gather, conn_init, conn_next_write,
@@ -283,6 +284,21 @@ cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noe
         fetch_add(&dev.extent_registrations, 1)
     pthread_mutex_unlock(&dev.lock)
     return 0 if mr != NULL else -1
+
+
+cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil:
+    cdef void *memory = NULL
+    cdef ibv_mr *mr
+    cdef int error = posix_memalign(&memory, 4096, length)
+    if error:
+        return error
+    mr = dev.provider.reg_mr(dev.pd, memory, length, IBV_ACCESS_LOCAL_WRITE)
+    if mr == NULL:
+        error = errno
+    else:
+        dev.provider.dereg_mr(mr)
+    free(memory)
+    return error
 
 
 cdef inline ibv_mr *extent_of(rdma_device *dev, void *addr) noexcept nogil:

@@ -44,6 +44,8 @@ cdef struct rdma_devices:
     pthread_mutex_t lock
     rdma_device *open[RDMA_DEVICES]      # by transport; NULL: not there. Software devices stay.
     bint failing[RDMA_DEVICES]   # it is being given up: no more item memory is registered
+    size_t missing               # bytes of item memory that the system's device could not register, and why
+    int missing_error            # errno; 0: none
     char *arena_low              # item memory so far
     size_t arena_used
 

@@ -10,7 +10,7 @@ The same thread takes the connections that come through rdma_cm, and hands each 
 own.
 """
 
-from libc.errno cimport ENOSPC
+from libc.errno cimport ENOMEM, ENOSPC
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdio cimport fprintf, snprintf, stderr
 from libc.string cimport memcpy, memset, strerror
@@ -25,8 +25,8 @@ from rmemcached.linux cimport (
 )
 from rmemcached.rdma_conn cimport (
     TRANSPORT_SOFT_IW, TRANSPORT_VERBS, rdma_cm_refuse, rdma_device_add_extent, rdma_device_async_fd,
-    rdma_device_bequeath, rdma_device_close, rdma_device_lost, rdma_device_open, rdma_device_port, rdma_request,
-    rdma_stats,
+    rdma_device_bequeath, rdma_device_close, rdma_device_lost, rdma_device_open, rdma_device_port,
+    rdma_device_try_memory, rdma_request, rdma_stats,
 )
 from rmemcached.server.worker cimport (
     connection_rdma_failed, worker_change, worker_change_device, worker_dispatch_cm,
@@ -62,14 +62,15 @@ cdef void devices_init(rdma_devices *d) noexcept nogil:
     pthread_mutex_init(&d.lock, NULL)
 
 
-cdef void no_registration(char *why, size_t size, int error) noexcept nogil:
-    """The limit on locked memory is the usual reason."""
+cdef void no_registration(size_t length, int error, char *why, size_t size) noexcept nogil:
+    """Why `length` bytes of item memory could not be registered. The limit on locked memory is the usual reason."""
     cdef rlimit limit
-    if getrlimit(RLIMIT_MEMLOCK, &limit) == 0 and limit.rlim_cur != RLIM_INFINITY:
-        snprintf(why, size, b"item memory could not be registered: %s (ulimit -l: %lu KB)", strerror(error),
+    if error == ENOMEM and getrlimit(RLIMIT_MEMLOCK, &limit) == 0 and limit.rlim_cur != RLIM_INFINITY:
+        snprintf(why, size, b"%zu MB of item memory could not be locked for the device: ulimit -l is %lu KB; it must"
+                 b" have room for -m and the connections (systemd: LimitMEMLOCK=infinity)", length >> 20,
                  limit.rlim_cur // 1024)
     else:
-        snprintf(why, size, b"item memory could not be registered: %s (ulimit -l: unlimited)", strerror(error))
+        snprintf(why, size, b"%zu MB of item memory could not be registered: %s", length >> 20, strerror(error))
 
 
 cdef bint take_arena(rdma_devices *d, rdma_device *dev, rdma_transport transport, char *why,
@@ -89,9 +90,22 @@ cdef bint take_arena(rdma_devices *d, rdma_device *dev, rdma_transport transport
         if length == 0:
             return True
         if rdma_device_add_extent(dev, low + done, length) != 0:
-            no_registration(why, size, errno)
+            no_registration(length, errno, why, size)
             return False
         done += length
+
+
+cdef bint may_lock_an_extent(rdma_device *dev, char *why, size_t size) noexcept nogil:
+    """Whether there can be item memory at all: a daemon that has none yet is not to find out with the first item."""
+    cdef rlimit limit
+    cdef int error
+    if getrlimit(RLIMIT_MEMLOCK, &limit) != 0 or limit.rlim_cur >= <unsigned long>ARENA_EXTENT:
+        return True
+    # Who may lock more than the limit is not asked for it; a little more than it is enough to know.
+    error = rdma_device_try_memory(dev, limit.rlim_cur + 4096)
+    if error:
+        no_registration(ARENA_EXTENT, error, why, size)
+    return error == 0
 
 
 cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const verbs_wish *wish, rdma_transport transport,
@@ -109,6 +123,9 @@ cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const ver
     if transport == TRANSPORT_VERBS:
         # Registration pins the pages that are there; the device would not see others in their place.
         store_pin_memory(d.store)
+    if transport == TRANSPORT_VERBS and d.arena_used == 0 and not may_lock_an_extent(dev, why, size):
+        rdma_device_close(dev)
+        return -1
     if not take_arena(d, dev, transport, why, size):
         rdma_device_close(dev)
         return -1
@@ -158,6 +175,7 @@ cdef void give_up(rdma_devices *d, rdma_transport transport, const char *why) no
     rdma_device_bequeath(dev, d.open[TRANSPORT_SOFT_IW])
     d.open[transport] = NULL
     d.failing[transport] = False
+    d.missing_error = 0
     pthread_mutex_unlock(&d.lock)
     rdma_device_close(dev)
 
@@ -272,6 +290,8 @@ cdef void *look_after(void *arg) noexcept nogil:
     cdef rdma_device *dev
     cdef pollfd waiting[3]
     cdef char why[WHY_SIZE]
+    cdef size_t length
+    cdef int error
     cdef unsigned int pause = 1      # looks from one try to the next
     cdef unsigned int left = 1       # until the next
     cdef int64_t due = now_ms() + LOOK_MS
@@ -294,6 +314,15 @@ cdef void *look_after(void *arg) noexcept nogil:
         due = now_ms() + LOOK_MS
         listen_again(d)
         if dev != NULL:
+            pthread_mutex_lock(&d.lock)
+            error, length = d.missing_error, d.missing
+            d.missing_error = 0
+            pthread_mutex_unlock(&d.lock)
+            if error:
+                no_registration(length, error, why, sizeof(why))
+                give_up(d, TRANSPORT_VERBS, why)
+                pause = left = 1
+                continue
             snprintf(why, sizeof(why), b"its driver has gone")
             if rdma_device_lost(dev, why, sizeof(why)) or waiting[1].revents & (POLLERR | POLLHUP | POLLNVAL):
                 give_up(d, TRANSPORT_VERBS, why)
@@ -344,14 +373,20 @@ cdef void devices_close(rdma_devices *d) noexcept nogil:
 
 
 cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexcept nogil:
-    """Item memory must be registered before an item lies in it."""
+    """Item memory must be registered before an item lies in it. The system's device is given up where it cannot be:
+    until then a connection ends that needs this memory.
+    """
     cdef unsigned int i
     pthread_mutex_lock(&d.lock)
     if d.arena_low == NULL:
         d.arena_low = <char *>addr
     d.arena_used += length
     for i in range(<unsigned int>RDMA_DEVICES):
-        if d.open[i] != NULL and not d.failing[i] and rdma_device_add_extent(d.open[i], addr, length) != 0:
+        if d.open[i] == NULL or d.failing[i] or rdma_device_add_extent(d.open[i], addr, length) == 0:
+            continue
+        if i == <unsigned int>TRANSPORT_VERBS:
+            d.missing_error, d.missing = errno, length
+        else:
             fprintf(stderr, b"rmemcached: item memory could not be registered for RDMA: %s\n", strerror(errno))
     pthread_mutex_unlock(&d.lock)
 

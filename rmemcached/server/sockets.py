@@ -6,7 +6,6 @@ import errno
 import ipaddress
 import os
 import re
-import secrets
 import socket
 import stat
 import struct
@@ -204,7 +203,7 @@ def listen_shm(settings: Settings) -> tuple[Listener, str]:
     """
     if settings.rdma_shm is not None:
         return Listener(bind_unix(settings.rdma_shm, settings), "shm", "ascii"), settings.rdma_shm
-    name = f"rmemcached-{secrets.token_hex(16)}"
+    name = f"rmemcached-{os.urandom(16).hex()}"
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.bind(b"\0" + name.encode())

@@ -10,84 +10,102 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from guest_selection import CHOSEN, LEFT_OUT
 
 ROOT = Path(__file__).resolve().parents[2]
 CANNOT = 126  # exit status of script/vm
-SECONDS = 600  # for boot, tests and shutdown
-# Of tests/system: bodies that are not about iWARP's stream.
-SYSTEM = {
-    "hostile_exchange": "values missing unknown_version tokens keys_are_ignored long_lines second_exchange"
-    " after_a_wrong inside_a_stream lifeline quit too_many fuzzed_lines",
-    "interop": "by_rdma by_tcp around chained",
+SECONDS = 600  # for boot, tests and shutdown; half of it where nothing else runs
+# What runs in which guest: two at once, which have as much to do. guest_selection.py says what is left out of the
+# folders that hold the host's tests too.
+GUESTS = {
+    # First what counts all that is made of the device: nothing else may use it then.
+    "devices and clients": [
+        *("tests/lab/guest_events.py", "tests/lab/guest_cm.py", "tests/lab/guest_memlock.py", "tests/lab/guest.py"),
+        *("tests/verbs", "tests/client", "tests/perftest"),
+    ],
+    "daemon": [f"tests/system/{name}.py" for name in (*LEFT_OUT, *CHOSEN)],
 }
 
 
-def run_vm(*arguments: str, **environment: str) -> str:
-    """Runs script/vm; returns what the guest printed. Skips the test where there can be no guest."""
-    command = [sys.executable, str(ROOT / "script" / "vm"), "-t", str(SECONDS)]
-    for name in environment:
-        command += ["--environment", name]
+def command(*arguments: str, **environment: str) -> list[str]:
+    """Of script/vm."""
+    passed_on = [word for name in environment for word in ("--environment", name)]
+    return [sys.executable, str(ROOT / "script" / "vm"), "-t", str(SECONDS), *passed_on, *arguments]
+
+
+def check(status: int, printed: str) -> None:
+    """Skips the test where there can be no guest."""
+    if status == CANNOT and "CI" not in os.environ:
+        pytest.skip(printed.strip())
+    assert status == 0, printed
+
+
+class Guest:
+    """Tests that run over an RDMA device of libibverbs meanwhile."""
+
+    def __init__(self, paths: list[str]) -> None:
+        environment = {"RMEMCACHED_TEST_TRANSPORT": "verbs", "RMEMCACHED_TEST_PACE": "10"}
+        tests = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "guest_selection"]
+        tests += ["-o", "pythonpath=tests/system tests/lab", *paths]
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115  (closed by end)
+        self.process = subprocess.Popen(
+            command(*tests, **environment),
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+        )
+
+    def result(self) -> tuple[int, str]:
+        """Waits for the end. Returns the exit status and what was printed."""
+        status = self.process.wait()
+        self.output.seek(0)
+        return status, self.output.read().decode(errors="replace")
+
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+        self.output.close()
+
+
+@pytest.fixture(scope="module")
+def guests(request: pytest.FixtureRequest) -> Iterator[dict[str, Guest]]:
+    """All those that the session's tests ask for."""
+    params = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
+    wanted = {spec.params["name"] for spec in params if spec is not None}
+    started = {name: Guest(paths) for name, paths in GUESTS.items() if name in wanted}
+    yield started
+    for guest in started.values():
+        guest.end()
+
+
+@pytest.mark.timeout(SECONDS + 60)
+@pytest.mark.parametrize("name", GUESTS)
+def test_over_soft_roce(guests: dict[str, Guest], name: str) -> None:
+    """The verbs layer, the clients and the daemon, with the bodies of the host's tests."""
+    status, printed = guests[name].result()
+    check(status, printed)
+    assert " passed" in printed
+
+
+@pytest.mark.timeout(SECONDS + 60)
+def test_packets_cross_a_wire() -> None:
+    """Two guests on one Ethernet segment: the daemon in one, its clients in the other."""
+    crossing = f"{shlex.quote(sys.executable)} -P tests/lab/crossing.py"
     done = subprocess.run(
-        [*command, *arguments],
+        command("-m", "1024", "--peer", f"{crossing} serve", "-c", f"{crossing} use"),
         cwd=ROOT,
-        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    if done.returncode == CANNOT and "CI" not in os.environ:
-        pytest.skip(done.stdout.strip())
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
-def in_guest(*arguments: str) -> None:
-    """Runs the tests that `arguments` select over an RDMA device of libibverbs."""
-    pytest_command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    printed = run_vm(
-        *pytest_command,
-        *("-o", "pythonpath=tests/system"),
-        *arguments,
-        RMEMCACHED_TEST_TRANSPORT="verbs",
-        RMEMCACHED_TEST_PACE="10",
-    )
-    assert " passed" in printed
-
-
-@pytest.mark.timeout(400)
-def test_verbs_and_the_daemon_over_soft_roce() -> None:
-    in_guest("tests/verbs", "tests/lab/guest.py")
-
-
-@pytest.mark.timeout(400)
-def test_clients_over_soft_roce() -> None:
-    in_guest("tests/client", "-k", "verbs")
-
-
-@pytest.mark.timeout(400)
-def test_system_over_soft_roce() -> None:
-    chosen = [f"(test_{file} and ({' or '.join(names.split())}))" for file, names in SYSTEM.items()]
-    in_guest(*(f"tests/system/test_{file}.py" for file in SYSTEM), "-k", " or ".join(chosen))
-
-
-@pytest.mark.timeout(400)
-def test_mishaps_of_soft_roce() -> None:
-    in_guest("tests/lab/guest_events.py")
-
-
-@pytest.mark.timeout(660)
-def test_rdma_cm_over_soft_roce() -> None:
-    in_guest("tests/lab/guest_cm.py")
-
-
-@pytest.mark.timeout(400)
-def test_packets_cross_a_wire() -> None:
-    """Two guests on one Ethernet segment: the daemon in one, its clients in the other."""
-    crossing = f"{shlex.quote(sys.executable)} -P tests/lab/crossing.py"
-    assert "both ways, and with losses" in run_vm("-m", "1024", "--peer", f"{crossing} serve", "-c", f"{crossing} use")
+    check(done.returncode, done.stdout)
+    assert "both ways, and with losses" in done.stdout
 
 
 def test_why_there_can_be_no_guest() -> None:

@@ -23,12 +23,17 @@ def rdma() -> str:
 
 
 PACE = int(os.environ.get("RMEMCACHED_TEST_PACE", "1"))
-"""How many times fewer repetitions there are to be: an emulated machine is that much slower."""
+"""How many times slower than usual this machine is (emulated ones are): so many times fewer repetitions there are."""
 
 
 def rounds(count: int) -> int:
     """How often to do what a machine of usual speed does `count` times."""
     return max(count // PACE, min(count, 3))
+
+
+def within(seconds: float) -> float:
+    """How long something may take that a machine of usual speed does within `seconds`."""
+    return seconds * PACE
 
 
 def some(items: Sequence[Item]) -> list[Item]:

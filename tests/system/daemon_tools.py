@@ -327,8 +327,13 @@ class Peer:
                 armed = True
                 continue
             left = deadline - time.monotonic()
-            if left < 0 or not select.select([self.channel], [], [], left)[0]:
+            # No word of a queue pair's end reaches the peer by itself but over the software devices.
+            heard: list[Any] = [self.channel, self.lifeline.sock] if rdma() == "verbs" else [self.channel]
+            readable = select.select(heard, [], [], max(left, 0))[0]
+            if not readable:
                 raise TimeoutError("the daemon said nothing")
+            if self.channel not in readable:
+                self.failed = "the daemon said something on the lifeline, or closed it"
             while self.channel.get_event() is not None:
                 pass
             armed = False

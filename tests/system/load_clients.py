@@ -19,6 +19,7 @@ from typing import Any
 
 from daemon_tools import rdma_client
 from selfcheck import make_value, problem
+from transport import within
 
 from rmemcached.client import MemcacheServerError
 
@@ -26,7 +27,7 @@ SIZES = (0, 1, 7, 8, 64, 100, 500, 1000, 4000, 4096, 4097, 8192, 16_000, 65_536,
 WEIGHTS = (2, 2, 2, 2, 8, 20, 10, 10, 4, 4, 4, 4, 4, 3, 1, 1)
 KEYS = 400
 OUT_OF_MEMORY = "out of memory storing object"
-TIMEOUT = 20.0  # seconds: an operation that takes longer is a stall
+TIMEOUT = within(20.0)  # seconds: an operation that takes longer is a stall
 
 
 class Result:

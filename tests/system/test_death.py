@@ -23,14 +23,14 @@ from daemon_tools import (
 )
 from selfcheck import make_value, problem
 from servers import Server
-from transport import rounds
+from transport import rounds, within
 from victims import KEYS, SIZES
 
 from rmemcached.verbs import Access
 
 pytestmark = pytest.mark.usefixtures("rdma_transport")
 
-GONE_WITHIN = 1.0  # seconds
+GONE_WITHIN = within(1.0)  # seconds
 BIG = 8_000_000
 
 
@@ -153,7 +153,7 @@ def test_a_stopped_reader_holds_nobody_up(scene: tuple[Server, Conversation, Nur
         pids = [nursery.fork("write", "key", BIG), nursery.fork("read", "key", BIG), nursery.fork("storm", 1)]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        for number in range(200):
+        for number in range(rounds(200)):
             assert other.set("other", make_value(number, 100_000))
             value = other.get("other")
             assert value is not None and problem(value) is None
@@ -205,7 +205,7 @@ def test_memory_taken_back_under_a_read(scene: tuple[Server, Conversation, Nurse
     server, control, _ = scene
     with rdma_client(server) as other:
         assert other.set("key", b"old")
-        for _ in range(12):
+        for _ in range(rounds(12)):
             with Peer(server) as peer:
                 memory = bytearray(BIG)
                 region = peer.region(memory, Access.REMOTE_READ)
@@ -230,7 +230,7 @@ def test_unfinished_sets_over_tcp(scene: tuple[Server, Conversation, Nursery]) -
     source = random.Random(3)
     with rdma_client(server) as other:
         assert other.set("tcp", b"old")
-        for _ in range(15):
+        for _ in range(rounds(15)):
             talks = [unfinished_tcp(server, BIG, source) for _ in range(3)]
             assert other.get("tcp") == b"old"
             for talk in talks:

@@ -1,13 +1,24 @@
-"""pyverbs is needed by two tools; its absence changes nothing else."""
+"""What is missing changes nothing else: pyverbs, which two tools need; libibverbs; a device."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+from daemon_tools import Conversation
+from servers import Server
+
+from rmemcached import verbs
+
 ROOT = Path(__file__).resolve().parents[2]
-WITHOUT = "import sys; sys.modules['pyverbs'] = None; "
+# Where it is installed, it is not found.
+WITHOUT = "import sys; " + ("sys.modules['pyverbs'] = None; " if importlib.util.find_spec("pyverbs") else "")
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
@@ -39,3 +50,78 @@ def test_the_tools_say_what_they_lack() -> None:
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(
         "ModuleNotFoundError: No module named 'pyverbs"
     )
+
+
+# ---- libibverbs ------------------------------------------------------------------------------------------------------
+
+LIBRARY = "libibverbs.so.1"
+ALONE = ": the software devices serve alone"
+# A client that connects twice.
+CLIENT = """
+import logging, os, sys
+from rmemcached.client import Client, MemcacheError
+logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
+with Client(sys.argv[1], timeout=20, default_noreply=False) as client:
+    for _ in range(2):
+        for size in (0, 10, 100_000):
+            value = os.urandom(size)
+            assert client.set("key", value) and client.get("key") == value
+        client.close()
+try:
+    Client(sys.argv[1], transport="verbs", timeout=20).version()
+except MemcacheError as error:
+    print(error)
+"""
+
+
+NO_DEVICE = [] if verbs.devices("system") else ["no device"]
+
+
+@pytest.fixture(params=["none", "another", *NO_DEVICE])
+def why_not(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The reason why processes started meanwhile have no device: what the loader finds in the library's place."""
+    if request.param == "no device":
+        return "there is no RDMA device"
+    place = tmp_path / LIBRARY
+    if request.param == "another":
+        (libc,) = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libc.so" in line}
+        shutil.copy(Path(libc).with_name("libm.so.6"), place)
+    else:
+        # What is no library cannot be loaded, and the loader looks no further.
+        place.touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", os.pathsep.join(filter(None, [str(tmp_path), os.getenv("LD_LIBRARY_PATH")])))
+    return f"{LIBRARY} lacks functions that are needed" if request.param == "another" else f"{LIBRARY} is not installed"
+
+
+@pytest.mark.parametrize("verbose", [False, True], ids=["", "-v"])
+def test_without_a_device_of_the_system(rmemcached_server: Callable[..., Server], why_not: str, verbose: bool) -> None:
+    """Daemon and client work on the software devices and say so once, the daemon with -v."""
+    server = rmemcached_server(*(["-v"] if verbose else []))
+    with Conversation(server) as talk:
+        assert talk.stats("rdma")["rdma_device"] == "soft_iw0,soft_shm0"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", CLIENT, f"{server.host}:{server.port}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+    logged, refused = done.stdout.splitlines()
+    assert "transport soft_shm (both ends have it; verbs is not available: no queue pair here: " in logged
+    assert why_not in logged and why_not in refused
+    lines = [line for line in server.stderr().splitlines() if ALONE in line]
+    assert lines == ([f"RDMA: {why_not}{ALONE}"] if verbose else [])
+
+
+def test_a_device_that_is_asked_for_must_be_there(why_not: str) -> None:
+    user = ["-u", "root"] if os.geteuid() == 0 else []
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "rmemcached", *user, "-p", "0", "-o", "rdma_device=mlx5_0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert done.stderr.startswith("RDMA: ") and done.stderr.count("\n") == 1
+    assert done.stderr.endswith("; -o rdma_device=none runs on the software devices alone\n")

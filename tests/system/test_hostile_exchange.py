@@ -23,7 +23,7 @@ from daemon_tools import (
     wait_readable,
 )
 from servers import Server
-from transport import RDMA, rounds
+from transport import RDMA, rounds, within
 
 from rmemcached import verbs
 
@@ -56,12 +56,12 @@ def bystander(server: Server) -> Iterator[None]:
         connections, open_files = control.number("curr_connections"), descriptors(server.pid)
         yield
         assert other.get("bystander") == bytes(10_000)
-        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", 1.0)
+        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", within(1.0))
         assert control.stats("rdma")["rdma_registrations"] == "1"
         eventually(lambda: control.number("curr_connections") == connections)
         eventually(lambda: descriptors(server.pid) == open_files)
         other.close()
-        eventually(lambda: rdma_at_rest(control), 1.0)
+        eventually(lambda: rdma_at_rest(control), within(1.0))
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_too_many_queue_pairs(rmemcached_server: Callable[..., Server]) -> None:
             assert second.ask(line).startswith(b"RDMA ")
             assert refused.ask(line) == b"SERVER_ERROR rdma: out of resources\r\n"
             assert refused.ask(b"mn\r\n") == b"MN\r\n"
-        eventually(lambda: rdma_at_rest(control), 1.0)
+        eventually(lambda: rdma_at_rest(control), within(1.0))
         assert refused.ask(line).startswith(b"RDMA ")
 
 
@@ -305,7 +305,7 @@ def test_token_of_a_dead_queue_pair(server: Server) -> None:
     with Peer(server) as peer:
         private_data = peer.private_data
     with Conversation(server) as control:
-        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", 1.0)
+        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", within(1.0))
     refused(server, mpa_request(private_data))
 
 

@@ -21,13 +21,14 @@ from daemon_tools import (
     resident,
 )
 from servers import Server, start_rmemcached
+from transport import PACE, rounds, within
 
 from rmemcached import verbs
 from rmemcached.verbs import Access
 
 pytestmark = pytest.mark.usefixtures("rdma_transport")
 
-SIZE = 1_000_000
+SIZE = 1_000_000 // PACE
 READ_FAILED = b"SERVER_ERROR rdma: RDMA READ failed: "
 WRITE_FAILED = b"SERVER_ERROR rdma: RDMA WRITE failed: "
 
@@ -49,13 +50,13 @@ def bystander(server: Server) -> Iterator[Any]:
         yield other
         for size in (10, SIZE):
             assert other.get(f"safe{size}") == bytes(size)
-        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", 1.0)
+        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", within(1.0))
         assert control.stats("rdma")["rdma_registrations"] == "1"
         eventually(lambda: descriptors(server.pid) == open_files)
         # Fewer when the crawler has found one that had expired.
         assert control.number("curr_items") <= items
         other.close()
-        eventually(lambda: rdma_at_rest(control), 1.0)
+        eventually(lambda: rdma_at_rest(control), within(1.0))
 
 
 @pytest.fixture
@@ -182,7 +183,7 @@ def test_fuzzed_messages(server: Server, bystander: Any) -> None:
         b"mn\r\n",
         b"quit\r\n",
     ]
-    for _ in range(60):
+    for _ in range(rounds(60)):
         with Peer(server) as peer:
             try:
                 for _ in range(source.randint(1, 10)):
@@ -382,7 +383,7 @@ def test_commands_behind_a_set_wait(peer: Peer) -> None:
 def test_the_daemon_s_memory_cannot_be_touched(server: Server, opcode: Any) -> None:
     """Not with any key, nor with the one that every READ of the daemon shows on the wire."""
     source = random.Random(6)
-    for _ in range(20):
+    for _ in range(rounds(20)):
         with Peer(server) as peer:
             memory = bytearray(4096)
             region = peer.region(memory, Access.LOCAL_WRITE)

@@ -269,19 +269,19 @@ def test_the_same_keys_from_both_sides(rdma: Any, tcp: Any) -> None:
         assert other.get(key) == model.get(key), (step, command, key)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        "rdma_credits=2,rdma_msgsize=512",
-        "rdma_credits=2,rdma_msgsize=65536",
-        "rdma_credits=3",
-        "rdma_credits=1024,rdma_msgsize=65536",
-        "rdma_eager=0",
-        "rdma_eager=1000000",
-        "rdma_crc",
-        "rdma_spin=0",
-    ],
-)
+OPTIONS = [
+    "rdma_credits=2,rdma_msgsize=512",
+    "rdma_credits=2,rdma_msgsize=65536",
+    "rdma_credits=3",
+    "rdma_credits=1024,rdma_msgsize=65536",
+    "rdma_eager=0",
+    "rdma_eager=1000000",
+    "rdma_crc",
+    "rdma_spin=0",
+]
+
+
+@pytest.mark.parametrize("options", some(OPTIONS))
 def test_with_other_settings_of_the_transport(rmemcached_server: Callable[..., Server], options: str) -> None:
     """Few credits, small messages, everything or nothing in the stream: one value at a time, and many in flight."""
     server = rmemcached_server("-m", "128", "-o", options)
@@ -293,7 +293,8 @@ def test_with_other_settings_of_the_transport(rmemcached_server: Callable[..., S
             assert rdma.set("one", value)
             assert rdma.get("one") == value
             assert tcp.get("one") == value
-        many = {f"many{number}": source.randbytes(source.choice((0, 10, 600, 5000, 20_000))) for number in range(800)}
+        lengths = source.choices((0, 10, 600, 5000, 20_000), k=rounds(800))
+        many = {f"many{number}": source.randbytes(length) for number, length in enumerate(lengths)}
         assert rdma.set_many(many) == []
         assert rdma.get_many(list(many)) == many
         assert tcp.get_many(list(many)) == many

@@ -9,6 +9,7 @@ import pytest
 from daemon_tools import DATA, Conversation, Peer, at_least, eventually, rdma_at_rest, rdma_client, tcp_client
 from pymemcache.exceptions import MemcacheServerError as TcpServerError
 from servers import Server
+from transport import some
 
 from rmemcached.client import Client, MemcacheServerError
 from rmemcached.verbs import Access
@@ -17,7 +18,7 @@ TOO_LARGE = "object too large for cache"
 FULL = "out of memory storing object"
 
 
-@pytest.mark.parametrize("size", [2_000_000, 1 << 20, 5000, 4097])
+@pytest.mark.parametrize("size", some([2_000_000, 1 << 20, 5000, 4097]))
 def test_item_too_large(rmemcached_server: Callable[..., Server], size: int) -> None:
     """The answer, and the fate of the old value, are those of a set over TCP."""
     flags = ("-m", "64") if size > 5000 else ("-m", "64", "-I", "4k", "-o", "slab_chunk_max=4,rdma_eager=512")

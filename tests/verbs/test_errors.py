@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from transport import PACE
 from verbs_ends import (
     ALL,
     PATHS,
@@ -31,7 +30,7 @@ from verbs_ends import (
 from rmemcached.verbs import MR, PD, QP, Access, Opcode, SendFlag, SendWR, State, Status, VerbsError
 
 LOCAL = Access.LOCAL_WRITE
-ENDLESS = "Soft-RoCE of Linux 6.1 tries without end to go on with a READ that the peer stopped answering midway"
+ENDLESS = "Soft-RoCE of Linux 6.1 tries a READ that ends midway again without end, and a WRITE for minutes at times"
 
 
 def flushed(end: End, *wr_ids: int) -> None:
@@ -356,10 +355,11 @@ while True:
 
 
 @pytest.mark.parametrize("crc", [False, True])
-@pytest.mark.parametrize("opcode", [pytest.param(Opcode.RDMA_READ, marks=pytest.mark.soft(ENDLESS)), Opcode.RDMA_WRITE])
+@pytest.mark.parametrize("opcode", [Opcode.RDMA_READ, Opcode.RDMA_WRITE])
+@pytest.mark.soft(ENDLESS)
 def test_peer_process_is_killed_in_the_middle_of_a_transfer(opcode: Opcode, crc: bool, fabric: str) -> None:
     # Over memory that is not shared, so that both sides are in the middle of something.
-    size = (64 << 20) // min(PACE, 4)
+    size = 64 << 20
     with End(size, max_send_wr=512) as end:
         sock, theirs = stream_pair()
         script = CHILD.format(paths=PATHS, fabric=fabric.split()[0], size=size)
