@@ -197,7 +197,7 @@ cdef enum:
     COMMAND_MAX = 512            # bytes of the longest command
     UID = 1                      # the kernel drops the events of a connection that has none
     QPT_RC = 2
-    RETRY_COUNT = 7
+    RETRY_COUNT = 6              # rxe takes 7 for without end
     RNR_RETRY_COUNT = 7          # without end, as with every queue pair of ours
     ETHERNET_TIMEOUT = 14        # 4.096 us * 2^14 = 67 ms
 
@@ -424,7 +424,7 @@ cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_provider *provider, ib
     attr.max_rd_atomic = <uint8_t>value if state == IBV_QPS_RTS else answer.max_rd_atomic
     attr.max_dest_rd_atomic = <uint8_t>value if state == IBV_QPS_RTR else answer.max_dest_rd_atomic
     attr.min_rnr_timer = answer.min_rnr_timer
-    attr.retry_cnt = answer.retry_cnt
+    attr.retry_cnt = <uint8_t>min(answer.retry_cnt, <uint8_t>RETRY_COUNT)
     attr.rnr_retry = answer.rnr_retry
     attr.timeout = answer.timeout
     if (answer.qp_attr_mask & IBV_QP_TIMEOUT and provider.query_port(qp.context, answer.ah_attr.port_num, &port) == 0
