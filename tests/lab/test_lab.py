@@ -26,9 +26,9 @@ GUESTS = {
     # First what counts all that is made of the device: nothing else may use it then.
     "devices and clients": [
         *("tests/lab/guest_events.py", "tests/lab/guest_cm.py", "tests/lab/guest_memlock.py", "tests/lab/guest.py"),
-        *("tests/verbs", "tests/client", "tests/perftest"),
+        *("tests/verbs", "tests/client"),
     ],
-    "daemon": [f"tests/system/{name}.py" for name in (*LEFT_OUT, *CHOSEN)],
+    "daemon": [*(f"tests/system/{name}.py" for name in (*LEFT_OUT, *CHOSEN)), "tests/perftest"],
 }
 
 
