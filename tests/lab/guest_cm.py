@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from daemon_tools import Conversation, child, descriptors, eventually, rdma_at_rest, room_for
@@ -79,8 +80,8 @@ class Daemon:
         command = [sys.executable, "-P", "-m", "rmemcached", *options, "-o", f"rdma_cm_port={self.cm_port}", *arguments]
         self.server = Server(command, port)
 
-    def client(self, host: str = HERE, **arguments: object) -> Client:
-        settings = {"timeout": WITHIN, "connect_timeout": WITHIN, "default_noreply": False, **arguments}
+    def client(self, host: str = HERE, **arguments: Any) -> Client:
+        settings: dict[str, Any] = {"timeout": WITHIN, "connect_timeout": WITHIN, "default_noreply": False, **arguments}
         return Client(
             (host, self.server.port),
             transport="rdma_cm",
