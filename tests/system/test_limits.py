@@ -83,9 +83,10 @@ def test_out_of_memory(rmemcached_server: Callable[..., Server], size: int) -> N
             assert client.get("again") == bytes(size)
             with Conversation(server) as control:
                 found = control.stats()
+                # A sum over queues: one that is taken while the maintainer moves items counts some twice.
+                eventually(lambda control=control, count=count: control.number("curr_items") == count)
             assert found["evictions"] == "0"
             assert int(found["store_no_memory"]) >= 1
-            assert int(found["curr_items"]) == count
     assert counts[0] == counts[1] == counts[2]
 
 
