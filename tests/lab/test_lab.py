@@ -19,17 +19,24 @@ from guest_selection import CHOSEN, LEFT_OUT
 
 ROOT = Path(__file__).resolve().parents[2]
 CANNOT = 126  # exit status of script/vm
-SECONDS = 600  # for boot, tests and shutdown; half of it where nothing else runs
-# What runs in which guest: two at once, which have as much to do. guest_selection.py says what is left out of the
-# folders that hold the host's tests too.
+SECONDS = 600  # for boot, tests and shutdown; a quarter of it where nothing else runs
+# What runs in which guest. guest_selection.py says what is left out of the folders that hold the host's tests too.
+THREADS = ["test_load", "test_moving"]
 GUESTS = {
     # First what counts all that is made of the device: nothing else may use it then.
     "devices and clients": [
         *("tests/lab/guest_events.py", "tests/lab/guest_cm.py", "tests/lab/guest_memlock.py", "tests/lab/guest.py"),
-        *("tests/verbs", "tests/client"),
+        "tests/client",
     ],
-    "daemon": [*(f"tests/system/{name}.py" for name in (*LEFT_OUT, *CHOSEN)), "tests/perftest"],
+    "daemon": [
+        *(f"tests/system/{name}.py" for name in (*LEFT_OUT, *CHOSEN) if name not in THREADS),
+        "tests/perftest",
+    ],
+    "threads": ["tests/verbs", *(f"tests/system/{name}.py" for name in THREADS)],
 }
+# Two processors for what is about threads. The others have as much to do as each other and run side by side with one
+# each, which is also what emulates fastest: nothing has to be atomic.
+PROCESSORS = {"threads": 2}
 
 
 def command(*arguments: str, **environment: str) -> list[str]:
@@ -48,13 +55,13 @@ def check(status: int, printed: str) -> None:
 class Guest:
     """Tests that run over an RDMA device of libibverbs meanwhile."""
 
-    def __init__(self, paths: list[str]) -> None:
+    def __init__(self, name: str) -> None:
         environment = {"RMEMCACHED_TEST_TRANSPORT": "verbs", "RMEMCACHED_TEST_PACE": "10"}
         tests = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "guest_selection"]
-        tests += ["-o", "pythonpath=tests/system tests/lab", *paths]
+        tests += ["-o", "pythonpath=tests/system tests/lab", *GUESTS[name]]
         self.output = tempfile.TemporaryFile()  # noqa: SIM115  (closed by end)
         self.process = subprocess.Popen(
-            command(*tests, **environment),
+            command("-j", str(PROCESSORS.get(name, 1)), *tests, **environment),
             cwd=ROOT,
             env={**os.environ, **environment},
             stdout=self.output,
@@ -75,10 +82,10 @@ class Guest:
 
 @pytest.fixture(scope="module")
 def guests(request: pytest.FixtureRequest) -> Iterator[dict[str, Guest]]:
-    """All those that the session's tests ask for."""
+    """Those of one processor that the session's tests ask for; the test of another one starts it."""
     params = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
     wanted = {spec.params["name"] for spec in params if spec is not None}
-    started = {name: Guest(paths) for name, paths in GUESTS.items() if name in wanted}
+    started = {name: Guest(name) for name in GUESTS if name in wanted and name not in PROCESSORS}
     yield started
     for guest in started.values():
         guest.end()
@@ -88,6 +95,8 @@ def guests(request: pytest.FixtureRequest) -> Iterator[dict[str, Guest]]:
 @pytest.mark.parametrize("name", GUESTS)
 def test_over_soft_roce(guests: dict[str, Guest], name: str) -> None:
     """The verbs layer, the clients and the daemon, with the bodies of the host's tests."""
+    if name not in guests:
+        guests[name] = Guest(name)
     status, printed = guests[name].result()
     check(status, printed)
     assert " passed" in printed
@@ -98,7 +107,7 @@ def test_packets_cross_a_wire() -> None:
     """Two guests on one Ethernet segment: the daemon in one, its clients in the other."""
     crossing = f"{shlex.quote(sys.executable)} -P tests/lab/crossing.py"
     done = subprocess.run(
-        command("-m", "1024", "--peer", f"{crossing} serve", "-c", f"{crossing} use"),
+        command("-m", "1024", "-j", "1", "--peer", f"{crossing} serve", "-c", f"{crossing} use"),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
