@@ -160,6 +160,8 @@ cdef const char *store_check(store *s, bint at_rest) noexcept nogil:
     cdef uint64_t lru_items = 0
     cdef uint64_t lru_nbytes = 0
     cdef uint64_t used[MAX_NUMBER_OF_SLAB_CLASSES]
+    cdef uint64_t counted_items
+    cdef uint64_t counted_nbytes
     cdef uint32_t lock
     cdef int i
     memset(used, 0, sizeof(used))
@@ -173,11 +175,14 @@ cdef const char *store_check(store *s, bint at_rest) noexcept nogil:
     for i in range(NUMBER_OF_QUEUES):
         pthread_mutex_lock(&s.queues[i].lock)
     pthread_mutex_lock(&s.slabs_lock)
+    count_items(s, &counted_items, &counted_nbytes)
     error = _check_hash(s, at_rest, &hash_items, &hash_nbytes, used)
     if error == NULL:
         error = _check_lru(s, &lru_items, &lru_nbytes)
     if error == NULL and (hash_items != lru_items or hash_nbytes != lru_nbytes):
         error = b"the hash table and the LRU lists do not hold the same items"
+    if error == NULL and (hash_items != counted_items or hash_nbytes != counted_nbytes):
+        error = b"the counts of items and bytes are not what the hash table holds"
     if error == NULL:
         error = _check_slabs(s, at_rest, used)
     pthread_mutex_unlock(&s.slabs_lock)

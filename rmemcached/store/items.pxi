@@ -274,6 +274,29 @@ cdef uint32_t store_sizes(store *s, uint32_t bucket) noexcept nogil:
     return <uint32_t>relaxed_load(&s.sizes[bucket])
 
 
+cdef inline void count_linked(store *s, item *it, uint32_t hv) noexcept nogil:
+    cdef item_stripe *stripe = &s.item_locks[hv & s.item_lock_mask]
+    relaxed_store(&stripe.items, stripe.items + 1)
+    relaxed_store(&stripe.bytes, stripe.bytes + ITEM_ntotal(it))
+    sizes_add(s, it)
+
+
+cdef inline void count_unlinked(store *s, item *it, uint32_t hv) noexcept nogil:
+    cdef item_stripe *stripe = &s.item_locks[hv & s.item_lock_mask]
+    relaxed_store(&stripe.items, stripe.items - 1)
+    relaxed_store(&stripe.bytes, stripe.bytes - ITEM_ntotal(it))
+    sizes_remove(s, it)
+
+
+cdef void count_items(store *s, uint64_t *items, uint64_t *nbytes) noexcept nogil:
+    """Of the whole store. A sum over stripes; whoever holds all item locks gets the state of one moment."""
+    cdef uint32_t i
+    items[0] = nbytes[0] = 0
+    for i in range(s.item_lock_mask + 1):
+        items[0] += relaxed_load(&s.item_locks[i].items)
+        nbytes[0] += relaxed_load(&s.item_locks[i].bytes)
+
+
 cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
     """Makes the item findable. The table takes a reference of its own."""
     cdef lru_queue *q = &s.queues[it.slabs_clsid]
@@ -284,7 +307,7 @@ cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept n
     # Published for the page mover, which reads the key of what is linked.
     store_release(&it.it_flags, it.it_flags | ITEM_LINKED)
     assoc_insert(s, it, hv)
-    sizes_add(s, it)
+    count_linked(s, it, hv)
     pthread_mutex_lock(&q.lock)
     do_item_link_q(s, q, it)
     q.stats.total_items += 1
@@ -301,7 +324,7 @@ cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil:
         q = &s.queues[it.slabs_clsid]
         item_clear_flags(it, ITEM_LINKED)
         assoc_delete(s, it, hv)
-        sizes_remove(s, it)
+        count_unlinked(s, it, hv)
         pthread_mutex_lock(&q.lock)
         do_item_unlink_q(s, q, it)
         pthread_mutex_unlock(&q.lock)

@@ -70,7 +70,7 @@ cdef void _item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) noe
     if it.it_flags & ITEM_LINKED:
         item_clear_flags(it, ITEM_LINKED)
         assoc_delete(s, it, hv)
-        sizes_remove(s, it)
+        count_unlinked(s, it, hv)
         do_item_unlink_q(s, q, it)
         do_item_remove(s, it)
 

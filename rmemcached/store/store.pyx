@@ -323,6 +323,10 @@ cdef struct slab_automove:      # the mover's lock
 
 cdef struct item_stripe:
     pthread_mutex_t lock
+    # Linked items of the stripe's keys: written with the lock held, read with relaxed loads without. The sizes of the
+    # queues would not do for that: an item that moves meanwhile may be met in two of them, or in none.
+    uint64_t items
+    uint64_t bytes
 
 cdef struct store:
     # Constant after store_create, except for the settings that have functions; integers among these are atomic.
@@ -703,15 +707,14 @@ cdef rel_time_t realtime(store *s, int64_t exptime) noexcept nogil:
 # --- statistics ---
 
 cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
-    """Sums of all classes; each class is consistent in itself."""
+    """Sums of all classes; each class is consistent in itself. An item counts once whatever queue it moves to."""
     cdef int i
     cdef lru_queue *q
     memset(out, 0, sizeof(store_stats))
+    count_items(s, &out.curr_items, &out.curr_bytes)
     for i in range(NUMBER_OF_QUEUES):
         q = &s.queues[i]
         pthread_mutex_lock(&q.lock)
-        out.curr_items += q.size
-        out.curr_bytes += q.bytes
         out.total_items += q.stats.total_items
         out.evictions += q.stats.evicted
         out.reclaimed += q.stats.reclaimed
