@@ -95,8 +95,14 @@ cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noe
 
 
 cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
-    """A chunk of the class: a free one, one of a new page, an evicted item's; or NULL."""
+    """A chunk of the class: a free one, one of a new page, an evicted item's; or NULL.
+
+    COLD's tail is evicted; when COLD is empty HOT's tail moves on. memcached leaves it at that: where every item was
+    fetched twice since the maintainer came last, all of HOT goes to WARM and there is nothing to evict. Here WARM's
+    tail goes to COLD then.
+    """
     cdef bint segmented = relaxed_load(&s.config.lru_segmented)
+    cdef int most = 2 * ALLOC_TRIES if segmented and s.config.evict_to_free else ALLOC_TRIES
     cdef item *it
     cdef int pulls = 0
     while True:
@@ -104,12 +110,15 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
             # No maintainer does it.
             lru_pull_tail(s, clsid, COLD_LRU, 0, 0, 0, PULL_TRIES)
         it = slabs_alloc(s, clsid, True, NULL)
-        if it != NULL or pulls == ALLOC_TRIES:
+        if it != NULL or pulls == most:
             break
         if lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
             if not segmented:
                 break
-            lru_pull_tail(s, clsid, HOT_LRU, 0, 0, 0, 1)
+            if pulls < ALLOC_TRIES:
+                lru_pull_tail(s, clsid, HOT_LRU, 0, 0, 0, 1)
+            else:
+                lru_pull_tail(s, clsid, WARM_LRU, 0, 0, 0, PULL_MOST)
         pulls += 1
     if pulls > 0:
         pthread_mutex_lock(&s.queues[clsid | HOT_LRU].lock)

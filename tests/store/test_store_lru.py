@@ -54,6 +54,7 @@ def into_cold(store: Store, key: bytes) -> None:
 
 def test_new_items_are_hot() -> None:
     with segmented() as store:
+        store.stop_threads()
         fill(store, 10)
         stats = store.class_stats(CLASS)
         assert (stats["number"], stats["number_hot"]) == (10, 10)
@@ -181,6 +182,26 @@ def test_without_cold_allocation_takes_from_hot() -> None:
         stats = store.stats()
         assert stats["evictions"] > 0
         assert stats["outofmemory"] == 0
+        store.check()
+
+
+def test_without_the_maintainer_allocation_takes_from_warm() -> None:
+    """All that there is has been used, and nobody has moved anything to COLD yet: new items find room all the same."""
+    with segmented(maxbytes=MB) as store:
+        store.stop_threads()
+        count = store.class_stats(CLASS)["chunks_per_page"]
+        fill(store, count)
+        for i in range(count):
+            fetch_twice(store, b"%07d" % i)
+        fill(store, 1, count)
+        assert store.stats()["evictions"] == 1
+        # Also when what is in WARM has been used there; what was in COLD is waiting for its way to WARM then.
+        for i in range(count):
+            store.get(b"%07d" % i)
+        fill(store, count - 1, count + 1)
+        stats = store.stats()
+        assert stats["outofmemory"] == 0
+        assert count - 16 <= stats["curr_items"] <= count
         store.check()
 
 
