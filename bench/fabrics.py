@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
-import json
 import mmap
 import os
 import resource
@@ -24,10 +22,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rmemcached.perftest import session
-from rmemcached.perftest.bare import copy_rate, line_ping, tcp_ping, tcp_stream
-from rmemcached.perftest.ends import End
-from rmemcached.perftest.session import Control, Device, Test
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+
+from figures import add_json, add_plot, check_plot, put_out  # noqa: E402
+
+from rmemcached.perftest import session  # noqa: E402
+from rmemcached.perftest.bare import copy_rate, line_ping, tcp_ping, tcp_stream  # noqa: E402
+from rmemcached.perftest.ends import End  # noqa: E402
+from rmemcached.perftest.session import Control, Device, Test  # noqa: E402
 
 MEGABYTE = 1 << 20
 SMALL = 8
@@ -288,13 +290,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=7, help="default: 7")
     parser.add_argument("--iterations", type=int, default=10000, help="of a TCP ping-pong (default: 10000)")
     parser.add_argument("--idle", type=int, default=1000, help="idle queue pairs (default: 1000)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there; - for stdout, without the table")
-    parser.add_argument("--plot", metavar="FILE", help="draw the ratios; the format follows the name (.svg, .png)")
+    add_json(parser)
+    add_plot(parser, "the ratios")
     options = parser.parse_args(arguments)
     if options.rounds < 1 or options.iterations < 10 or options.idle < 1:
         parser.error("--rounds and --idle are 1 at least, --iterations 10")
-    if options.plot and importlib.util.find_spec("matplotlib") is None:
-        parser.error("--plot needs matplotlib: pip install matplotlib")
+    check_plot(parser, options)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * options.idle + 200
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -307,15 +308,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"fabrics.py: {error}", file=sys.stderr)
         return 1
     rows = compare(found)
-    text = json.dumps({"rounds": options.rounds, "results": rows, **found}, indent=2)
     if options.plot:
         plot(rows, options.plot)
-    if options.json == "-":
-        print(text)
-        return 0
-    if options.json:
-        Path(options.json).write_text(text + "\n")
-    print(table(rows))
+    put_out(options, {"rounds": options.rounds, "results": rows, **found}, table(rows))
     return 0
 
 

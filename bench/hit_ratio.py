@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import random
 import re
 import socket
@@ -22,6 +21,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
+from figures import add_json, put_out  # noqa: E402
 from servers import Server, start_memcached, start_rmemcached  # noqa: E402
 
 BATCH = 50  # keys of one get
@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the figures there; - for stdout, without the table")
+    add_json(parser)
     options = parser.parse_args(arguments)
     length = sizes(options.keys, options.smallest, options.largest)
     wanted = requests(options.keys, options.requests, options.exponent)
@@ -128,10 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
     result["memcached"] = run(start_memcached(*flags, program=options.memcached), wanted, length)
     result["points"] = 100 * (result["rmemcached"]["hit_ratio"] - result["memcached"]["hit_ratio"])
     result["limit"] = options.points
-    text = json.dumps(result, indent=2)
-    if options.json and options.json != "-":
-        Path(options.json).write_text(text + "\n")
-    print(text if options.json == "-" else report(result))
+    put_out(options, result, report(result))
     return 0 if result["points"] >= -options.points else 1
 
 

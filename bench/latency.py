@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import gc
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
+from figures import add_json, add_plot, check_plot, put_out  # noqa: E402
 from servers import Server, memcached_path, start_memcached, start_rmemcached  # noqa: E402
 
 from rmemcached.client import Client  # noqa: E402
@@ -240,8 +240,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.2, help="of each sample (default: 0.2)")
     parser.add_argument("--rounds", type=int, default=5, help="samples of each kind (default: 5)")
     parser.add_argument("--least", type=int, default=20, help="operations in each sample at least (default: 20)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there; - for stdout, without the table")
-    parser.add_argument("--plot", metavar="FILE", help="draw p50 over size; the format follows the name (.svg, .png)")
+    add_json(parser)
+    add_plot(parser, "p50 over size")
     options = parser.parse_args(arguments)
     try:
         sizes = [parse_size(size) for size in options.sizes.split(",")]
@@ -257,8 +257,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in names:
         if name not in ("rmemcached", "memcached"):
             parser.error(f"{name!r} is not one of rmemcached, memcached")
-    if options.plot and importlib.util.find_spec("matplotlib") is None:
-        parser.error("--plot needs matplotlib: pip install matplotlib")
+    check_plot(parser, options)
     if "memcached" in names and memcached_path() is None:
         print("memcached is not installed: no comparison with it (apt-get install memcached)", file=sys.stderr)
         names.remove("memcached")
@@ -267,15 +266,9 @@ def main(arguments: list[str] | None = None) -> int:
         clients.remove("pymemcache")
     with running(clients, names) as made:
         rows = measure(made, sizes, operations, options.seconds, options.rounds, options.least)
-    text = json.dumps({"seconds": options.seconds, "rounds": options.rounds, "results": rows}, indent=2)
     if options.plot:
         plot(rows, options.plot)
-    if options.json == "-":
-        print(text)
-        return 0
-    if options.json:
-        Path(options.json).write_text(text + "\n")
-    print(table(rows))
+    put_out(options, {"seconds": options.seconds, "rounds": options.rounds, "results": rows}, table(rows))
     return 0
 
 

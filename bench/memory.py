@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import resource
 import socket
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
+from figures import add_json, put_out  # noqa: E402
 from servers import Server, start_memcached, start_rmemcached  # noqa: E402
 
 from rmemcached.client import _load  # noqa: E402
@@ -122,7 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the figures there; - for stdout, without the table")
+    add_json(parser)
     options = parser.parse_args(arguments)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError):  # the system's own limit
@@ -135,10 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
         start_memcached(*flags, program=options.memcached), options.items, options.connections
     )
     result["limits"] = judge(result["rmemcached"], result["memcached"])
-    text = json.dumps(result, indent=2)
-    if options.json and options.json != "-":
-        Path(options.json).write_text(text + "\n")
-    print(text if options.json == "-" else report(result))
+    put_out(options, result, report(result))
     return 0 if all(kept for _, kept in result["limits"].values()) else 1
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
+from figures import add_json, put_out  # noqa: E402
 from servers import Server, memcached_path, start_memcached, start_rmemcached  # noqa: E402
 
 from rmemcached.client import _load  # noqa: E402
@@ -134,17 +134,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="samples of each kind (default: 5)")
     parser.add_argument("--depths", default="1,16", help="requests sent at a time, comma-separated (default: 1,16)")
     parser.add_argument("--starts", type=int, default=5, help="starts of each server that are timed (default: 5)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there; - for stdout, without the table")
+    add_json(parser)
     options = parser.parse_args(arguments)
     depths = [int(depth) for depth in options.depths.split(",")]
     result = run(options.connections, options.seconds, options.rounds, depths, options.starts)
-    text = json.dumps(result, indent=2)
-    if options.json == "-":
-        print(text)
-        return 0
-    if options.json:
-        Path(options.json).write_text(text + "\n")
-    print(report(result))
+    put_out(options, result, report(result))
     return 0
 
 
