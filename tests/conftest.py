@@ -62,7 +62,15 @@ def memcached_server() -> Iterator[ServerFactory]:
 
 @pytest.fixture(scope="session")
 def shared_rmemcached() -> Iterator[Server]:
-    """One daemon of ours (-m 256 -I 8m -t 2) for all tests that neither end nor flush it."""
+    """One daemon of ours (-m 256 -I 8m -t 2) for all tests that neither end, flush nor fill it."""
+    server = start_rmemcached("-m", "256", "-I", "8m", "-t", "2")
+    yield server
+    _stop_all([server])
+
+
+@pytest.fixture(scope="module")
+def module_rmemcached() -> Iterator[Server]:
+    """One daemon of ours (-m 256 -I 8m -t 2) for the tests of a module, which may fill it."""
     server = start_rmemcached("-m", "256", "-I", "8m", "-t", "2")
     yield server
     _stop_all([server])

@@ -20,14 +20,14 @@ CHUNK_MAX = 512 * 1024
 
 
 @pytest.fixture
-def rdma(shared_rmemcached: Server) -> Iterator[Any]:
-    with rdma_client(shared_rmemcached) as client:
+def rdma(module_rmemcached: Server) -> Iterator[Any]:
+    with rdma_client(module_rmemcached) as client:
         yield client
 
 
 @pytest.fixture
-def tcp(shared_rmemcached: Server) -> Iterator[Any]:
-    client = tcp_client(shared_rmemcached)
+def tcp(module_rmemcached: Server) -> Iterator[Any]:
+    client = tcp_client(module_rmemcached)
     yield client
     client.close()
 
@@ -158,7 +158,7 @@ SIZES = [0, 10, 4096, 4097, 8192, 100_000, 1_500_000]
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("flags", [0, 1, 65535, 2**32 - 1])
-def test_flags_both_ways(shared_rmemcached: Server, rdma: Any, size: int, flags: int) -> None:
+def test_flags_both_ways(module_rmemcached: Server, rdma: Any, size: int, flags: int) -> None:
     class Flags:
         """A serde that shows the flags."""
 
@@ -171,7 +171,7 @@ def test_flags_both_ways(shared_rmemcached: Server, rdma: Any, size: int, flags:
             return value, flags
 
     value = random.Random(size).randbytes(size)
-    with rdma_client(shared_rmemcached, serde=Flags) as seeing, Conversation(shared_rmemcached) as talk:
+    with rdma_client(module_rmemcached, serde=Flags) as seeing, Conversation(module_rmemcached) as talk:
         assert seeing.set("flagged", value)
         assert raw_get(talk, "flagged")[:2] == (flags, value)
         assert talk.ask(b"set flagged %d 0 %d\r\n%s\r\n" % (flags, size, value)) == b"STORED\r\n"
@@ -179,10 +179,10 @@ def test_flags_both_ways(shared_rmemcached: Server, rdma: Any, size: int, flags:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_cas_both_ways(shared_rmemcached: Server, rdma: Any, size: int) -> None:
+def test_cas_both_ways(module_rmemcached: Server, rdma: Any, size: int) -> None:
     source = random.Random(size)
     first, second, third = (source.randbytes(size) for _ in range(3))
-    with Conversation(shared_rmemcached) as talk:
+    with Conversation(module_rmemcached) as talk:
         assert rdma.set("cas", first)
         _, value, unique = raw_get(talk, "cas")
         assert value == first
@@ -206,9 +206,9 @@ def remaining(talk: Conversation, key: str) -> bytes:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_expiry_both_ways(shared_rmemcached: Server, rdma: Any, tcp: Any, size: int) -> None:
+def test_expiry_both_ways(module_rmemcached: Server, rdma: Any, tcp: Any, size: int) -> None:
     value = bytes(size)
-    with Conversation(shared_rmemcached) as talk:
+    with Conversation(module_rmemcached) as talk:
         assert rdma.set("expiry", value, expire=1000)
         assert remaining(talk, "expiry") in (b"HD t1000\r\n", b"HD t999\r\n")
         assert rdma.set("expiry", value)
