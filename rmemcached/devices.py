@@ -20,6 +20,10 @@ MISSING = (
     "rmemcached-devices needs pyverbs to ask libibverbs: apt-get install python3-pyverbs, and a virtual environment of"
     " the system's python3 with --system-site-packages; or pip install 'rmemcached[pyverbs]', see docs/real-devices.md"
 )
+UNUSABLE = (
+    "rmemcached-devices cannot load pyverbs; it needs the libibverbs of its own release of rdma-core, see"
+    " docs/real-devices.md"
+)
 
 
 def gid_text(gid: bytes) -> str:
@@ -49,7 +53,7 @@ def show_port(context: Any, device: str, number: int) -> None:
 
 
 def show_system() -> None:
-    """Every device that libibverbs has. Raises ImportError without pyverbs."""
+    """Every device that libibverbs has. Raises ImportError; ModuleNotFoundError is without pyverbs."""
     from pyverbs.device import Context, get_device_list
     from pyverbs.pyverbs_error import PyverbsRDMAError
 
@@ -103,11 +107,12 @@ def show_choice() -> None:
 
 
 def main() -> int:
-    """The console script. Status 1 without pyverbs."""
+    """The console script. Status 1 without a pyverbs that can be loaded."""
     try:
         show_system()
     except ImportError as error:
-        print(f"{MISSING} ({error})", file=sys.stderr)
+        advice = MISSING if isinstance(error, ModuleNotFoundError) else UNUSABLE
+        print(f"{advice} ({error})", file=sys.stderr)
         return 1
     show_soft()
     show_choice()

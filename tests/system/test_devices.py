@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,6 +51,20 @@ def test_the_tools_say_what_they_lack() -> None:
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(
         "ModuleNotFoundError: No module named 'pyverbs"
     )
+
+
+def test_a_pyverbs_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beside the libibverbs of another release: what the loader says, and no advice to install what is there."""
+    package = tmp_path / "pyverbs"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / f"device{sysconfig.get_config_var('EXT_SUFFIX')}").touch()
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.getenv("PYTHONPATH")])))
+    command = [sys.executable, "-P", "-m", "rmemcached.devices"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("rmemcached-devices cannot load pyverbs") and done.stderr.count("\n") == 1
+    assert "file too short" in done.stderr and "install" not in done.stderr
 
 
 # ---- libibverbs ------------------------------------------------------------------------------------------------------
