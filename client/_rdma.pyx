@@ -220,7 +220,7 @@ cdef class RdmaStream(Stream):
             raise self.no_resource("queue pair")
         if self.by_cm:
             error = cm_modify_qp(
-                self.fd, self.cm_id, provider, self.qp, IBV_QPS_INIT, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
+                self.fd, self.cm_id, self.port, self.qp, IBV_QPS_INIT, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
         else:
             error = verbs_qp_init(self.port, self.qp, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
         if error:
@@ -376,9 +376,9 @@ cdef class RdmaStream(Stream):
         self.take_welcome(&event)
         if event.type == CM_CONNECT_RESPONSE:
             error = cm_modify_qp(
-                self.fd, self.cm_id, self.provider, self.qp, IBV_QPS_RTR, min(ird, event.responder_resources))
+                self.fd, self.cm_id, self.port, self.qp, IBV_QPS_RTR, min(ird, event.responder_resources))
             if error == 0:
-                error = cm_modify_qp(self.fd, self.cm_id, self.provider, self.qp, IBV_QPS_RTS, 1)
+                error = cm_modify_qp(self.fd, self.cm_id, self.port, self.qp, IBV_QPS_RTS, 1)
             if error == 0:
                 error = cm_confirm(self.fd, self.cm_id)
             if error:

@@ -145,7 +145,7 @@ class ReferenceClient:
         ready.min_rnr_timer = 12
         ready.sq_psn = psn
         ready.timeout = 14
-        ready.retry_cnt = 7
+        ready.retry_cnt = 6  # 7 has no end on Soft-RoCE
         ready.rnr_retry = 7
         ready.max_rd_atomic = 1
         self.qp.to_rts(ready)
@@ -173,7 +173,7 @@ class ReferenceClient:
     def cm_exchange(self) -> None:
         asked = REQUEST.pack(b"rdma", 1, CREDITS, MESSAGE_SIZE)
         param = ConnParam(
-            resources=16, depth=1, flow_control=1, retry=7, rnr_retry=7, qp_num=self.qp.qp_num, data_len=len(asked)
+            resources=16, depth=1, flow_control=1, retry=6, rnr_retry=7, qp_num=self.qp.qp_num, data_len=len(asked)
         )
         param.set_private_data(asked)
         self.cmid.connect(param)

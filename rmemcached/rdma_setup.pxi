@@ -15,7 +15,7 @@ cdef bint bring_up(rdma_conn *rc, const exchange_request *req, const cm_way *cm)
     cdef unsigned int i
     cdef int error
     if cm != NULL:
-        error = cm_modify_qp(cm.fd, cm.id, dev.provider, rc.qp, IBV_QPS_INIT, 0)
+        error = cm_modify_qp(cm.fd, cm.id, &dev.port, rc.qp, IBV_QPS_INIT, 0)
     else:
         error = verbs_qp_init(&dev.port, rc.qp, 0)
     if error:
@@ -24,8 +24,8 @@ cdef bint bring_up(rdma_conn *rc, const exchange_request *req, const cm_way *cm)
         if not post_receive(rc, i):
             return False
     if cm != NULL:
-        return (cm_modify_qp(cm.fd, cm.id, dev.provider, rc.qp, IBV_QPS_RTR, ird) == 0
-                and cm_modify_qp(cm.fd, cm.id, dev.provider, rc.qp, IBV_QPS_RTS, ord) == 0)
+        return (cm_modify_qp(cm.fd, cm.id, &dev.port, rc.qp, IBV_QPS_RTR, ird) == 0
+                and cm_modify_qp(cm.fd, cm.id, &dev.port, rc.qp, IBV_QPS_RTS, ord) == 0)
     peer.qpn = <uint32_t>req.qpn
     peer.psn = <uint32_t>req.psn
     peer.lid = <uint16_t>req.lid

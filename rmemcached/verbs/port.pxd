@@ -11,6 +11,11 @@ from rmemcached.verbs.verbs cimport ibv_context, ibv_device, ibv_gid, ibv_mtu, i
 cdef enum:
     PORT_ANY = 0
     GID_ANY = -1
+    # How every queue pair to another host asks again. A packet that is lost costs the first line's time when nothing
+    # follows it; a host that stands still may do so for seven times that, and is gone after it.
+    ACK_TIMEOUT = 16             # 4.096 us * 2^16 = 268 ms until a packet is sent; hardware may take 4 times that
+    RETRY_CNT = 6                # hardware takes 7 for one more, rxe for without end
+    RNR_RETRY = 7                # without end: credits keep receives posted
 
 cdef enum gid_type:
     GID_UNKNOWN = 0

@@ -30,9 +30,6 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef enum:
     MIN_RNR_TIMER = 12           # 0.64 ms: credits keep receives posted, it is for the start only
-    TIMEOUT = 14                 # 4.096 us * 2^14 = 67 ms until a packet is sent again
-    RETRY_CNT = 7
-    RNR_RETRY = 7                # without end
     HOP_LIMIT = 64
 
 
@@ -274,7 +271,7 @@ cdef int verbs_qp_connect(const verbs_port *port, ibv_qp *qp, uint32_t psn, cons
         return error
     memset(&attr, 0, sizeof(attr))
     attr.qp_state = IBV_QPS_RTS
-    attr.timeout = TIMEOUT
+    attr.timeout = ACK_TIMEOUT
     attr.retry_cnt = RETRY_CNT
     attr.rnr_retry = RNR_RETRY
     attr.sq_psn = psn

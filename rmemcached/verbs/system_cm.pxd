@@ -12,7 +12,8 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rmemcached.linux cimport sockaddr, sockaddr_in6
-from rmemcached.verbs.verbs cimport ibv_qp, ibv_qp_state, verbs_provider
+from rmemcached.verbs.port cimport verbs_port
+from rmemcached.verbs.verbs cimport ibv_qp, ibv_qp_state
 
 cdef enum:
     # octets of private data that every kind of device takes (InfiniBand's and RoCE's; iWARP's limits are larger)
@@ -80,9 +81,9 @@ cdef int cm_get_event(int cm_fd, cm_event *out) noexcept nogil
 cdef int cm_query(int cm_fd, uint32_t id, cm_address *out) noexcept nogil
 # Moves an id with its events from one descriptor to another.
 cdef int cm_migrate(int to_fd, int from_fd, uint32_t id) noexcept nogil
-# Brings the queue pair of a connection to INIT, RTR or RTS. value: its access rights for INIT, the READs that it
-# answers at a time for RTR, those that it has outstanding for RTS.
-cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_provider *provider, ibv_qp *qp, ibv_qp_state state,
+# Brings the queue pair of a connection, which is over that port, to INIT, RTR or RTS. value: its access rights for
+# INIT, the READs that it answers at a time for RTR, those that it has outstanding for RTS.
+cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_port *port, ibv_qp *qp, ibv_qp_state state,
                       unsigned int value) noexcept nogil
 # The passive side's, with the queue pair in RTS.
 cdef int cm_accept(int cm_fd, uint32_t id, const cm_param *param) noexcept nogil

@@ -5,10 +5,9 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from rmemcached.linux cimport sockaddr, sockaddr_in, sockaddr_in6, write
+from rmemcached.verbs.port cimport ACK_TIMEOUT, RETRY_CNT, RNR_RETRY, verbs_port
 from rmemcached.verbs.verbs cimport (
-    IBV_LINK_LAYER_ETHERNET, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
-    ibv_mtu, ibv_port_attr, ibv_qp,
-    ibv_qp_attr, ibv_qp_state, verbs_provider,
+    IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, ibv_mtu, ibv_qp, ibv_qp_attr, ibv_qp_state,
 )
 
 cdef extern from "<fcntl.h>" nogil:
@@ -197,9 +196,6 @@ cdef enum:
     COMMAND_MAX = 512            # bytes of the longest command
     UID = 1                      # the kernel drops the events of a connection that has none
     QPT_RC = 2
-    RETRY_COUNT = 6              # rxe takes 7 for without end
-    RNR_RETRY_COUNT = 7          # without end, as with every queue pair of ours
-    ETHERNET_TIMEOUT = 14        # 4.096 us * 2^14 = 67 ms
 
 
 cdef int command(int cm_fd, uint32_t number, const void *data, size_t length, size_t answer) noexcept nogil:
@@ -309,8 +305,8 @@ cdef void fill_param(rdma_ucm_conn_param *out, const cm_param *param) noexcept n
     out.responder_resources = <uint8_t>param.responder_resources
     out.initiator_depth = <uint8_t>param.initiator_depth
     out.flow_control = 1
-    out.retry_count = RETRY_COUNT
-    out.rnr_retry_count = RNR_RETRY_COUNT
+    out.retry_count = RETRY_CNT
+    out.rnr_retry_count = RNR_RETRY
     out.valid = 1
 
 
@@ -393,12 +389,11 @@ cdef int cm_migrate(int to_fd, int from_fd, uint32_t id) noexcept nogil:
     return command(to_fd, RDMA_USER_CM_CMD_MIGRATE_ID, &cmd, sizeof(cmd), sizeof(answer))
 
 
-cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_provider *provider, ibv_qp *qp, ibv_qp_state state,
+cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_port *port, ibv_qp *qp, ibv_qp_state state,
                       unsigned int value) noexcept nogil:
     cdef rdma_ucm_init_qp_attr cmd
     cdef ib_uverbs_qp_attr answer
     cdef ibv_qp_attr attr
-    cdef ibv_port_attr port
     cdef int error
     memset(&answer, 0, sizeof(answer))
     cmd.response = <uint64_t><uintptr_t>&answer
@@ -424,13 +419,12 @@ cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_provider *provider, ib
     attr.max_rd_atomic = <uint8_t>value if state == IBV_QPS_RTS else answer.max_rd_atomic
     attr.max_dest_rd_atomic = <uint8_t>value if state == IBV_QPS_RTR else answer.max_dest_rd_atomic
     attr.min_rnr_timer = answer.min_rnr_timer
-    attr.retry_cnt = <uint8_t>min(answer.retry_cnt, <uint8_t>RETRY_COUNT)
+    attr.retry_cnt = <uint8_t>min(answer.retry_cnt, <uint8_t>RETRY_CNT)
     attr.rnr_retry = answer.rnr_retry
     attr.timeout = answer.timeout
-    if (answer.qp_attr_mask & IBV_QP_TIMEOUT and provider.query_port(qp.context, answer.ah_attr.port_num, &port) == 0
-            and port.link_layer == IBV_LINK_LAYER_ETHERNET):
+    if port.ethernet:
         # An Ethernet has no subnet manager that knows how long a packet lives; the kernel makes it seconds.
-        attr.timeout = <uint8_t>min(attr.timeout, <uint8_t>ETHERNET_TIMEOUT)
+        attr.timeout = <uint8_t>min(attr.timeout, <uint8_t>ACK_TIMEOUT)
     memcpy(attr.ah_attr.grh.dgid.raw, answer.ah_attr.grh.dgid, 16)
     attr.ah_attr.grh.flow_label = answer.ah_attr.grh.flow_label
     attr.ah_attr.grh.sgid_index = answer.ah_attr.grh.sgid_index
@@ -442,7 +436,7 @@ cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_provider *provider, ib
     attr.ah_attr.static_rate = answer.ah_attr.static_rate
     attr.ah_attr.is_global = answer.ah_attr.is_global
     attr.ah_attr.port_num = answer.ah_attr.port_num
-    return provider.modify_qp(qp, &attr, <int>answer.qp_attr_mask)
+    return port.provider.modify_qp(qp, &attr, <int>answer.qp_attr_mask)
 
 
 cdef int cm_ended(int cm_fd) noexcept nogil:

@@ -12,14 +12,18 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 from pymemcache.client.base import Client as PymemcacheClient
 
-from rmemcached.client import Client
+from rmemcached.client import Client, MemcacheError
 
 THERE = "10.7.0.2"
+THERE_TOO = "10.7.0.4"  # reached when the other one is not
 PORT = 11311
+CM_PORT = 11312
 TIMEOUT = 30.0
+NOBODY_ANSWERS = "transport retry counter exceeded"
 
 
 def counters() -> dict[str, int]:
@@ -30,15 +34,26 @@ def counters() -> dict[str, int]:
     return {name: value for name, value in json.loads(printed)[0].items() if isinstance(value, int)}
 
 
-def stats(plain: PymemcacheClient) -> dict[str, int]:
-    return {name.decode(): int(value) for name, value in plain.stats("rdma").items() if str(value).isdigit()}
+def stats(plain: PymemcacheClient, *words: str) -> dict[str, int]:
+    return {name.decode(): int(value) for name, value in plain.stats(*words).items() if str(value).isdigit()}
+
+
+def client_by(transport: str) -> Client:
+    return Client(
+        (THERE, PORT),
+        transport=transport,
+        rdma_cm_port=CM_PORT,
+        timeout=TIMEOUT,
+        connect_timeout=10,
+        default_noreply=False,
+    )
 
 
 def connected() -> Client:
     """The daemon of the other machine, which may be booting yet."""
     deadline = time.monotonic() + 120
     while True:
-        client = Client((THERE, PORT), transport="verbs", timeout=TIMEOUT, connect_timeout=10, default_noreply=False)
+        client = client_by("verbs")
         try:
             client.version()
             return client
@@ -49,9 +64,77 @@ def connected() -> Client:
             time.sleep(0.2)
 
 
+def tc(command: str) -> None:
+    subprocess.run(["tc", *command.split()], check=True)
+
+
+@contextlib.contextmanager
+def cut(*, here: bool, there: bool) -> Iterator[None]:
+    """Of what THERE sends nothing comes here; of what is sent to it nothing comes there. No device notices anything."""
+    tc("qdisc add dev eth1 root handle 1: prio bands 4")
+    tc("qdisc add dev eth1 parent 1:4 netem loss 100%")
+    tc("qdisc add dev eth1 ingress")
+    if here:
+        tc(f"filter add dev eth1 parent ffff: protocol ip u32 match ip src {THERE} action drop")
+    if there:
+        tc(f"filter add dev eth1 parent 1: protocol ip u32 match ip dst {THERE} flowid 1:4")
+    yield
+    tc("qdisc del dev eth1 root")
+    tc("qdisc del dev eth1 ingress")
+
+
+def nobody_answers(client: Client) -> None:
+    """The client learns that its packets are not acknowledged, long before it runs out of patience."""
+    begin = time.monotonic()
+    try:
+        client.get("crossing")
+    except MemcacheError as error:
+        assert NOBODY_ANSWERS in str(error), error
+        print(f"{client.transport}: {error}: after {time.monotonic() - begin:.1f} s")
+    else:
+        raise AssertionError("there was an answer")
+
+
+def nothing_left(plain: PymemcacheClient) -> None:
+    """Waits until the daemon has freed what it had for the clients that it cannot reach."""
+    begin = time.monotonic()
+    while True:
+        found = stats(plain, "rdma")
+        kept = [found[f"rdma_{name}"] for name in ("queue_pairs", "registrations", "streams")]
+        # Ours, and as memcached counts all listening sockets but the first, one of those.
+        kept.append(stats(plain)["curr_connections"] - 2)
+        if not any(kept):
+            break
+        assert time.monotonic() < begin + TIMEOUT, kept
+        time.sleep(0.05)
+    print(f"the daemon after {time.monotonic() - begin:.1f} s")
+
+
+def vanish(plain: PymemcacheClient) -> None:
+    """Each end's host is gone for the other one, without a word."""
+    value = bytes(100000)
+    with client_by("verbs") as client:
+        assert client.set("crossing", value)
+        # The request comes there, the answer is not acknowledged.
+        with cut(here=True, there=False):
+            nobody_answers(client)
+            nothing_left(plain)
+        assert client.get("crossing") == value
+    with client_by("rdma_cm") as asking, client_by("rdma_cm") as silent:
+        assert asking.get("crossing") == silent.get("crossing") == value
+        assert stats(plain, "rdma")["rdma_cm_queue_pairs"] == 2
+        with cut(here=True, there=True):
+            nobody_answers(asking)
+            # Both have been silent for long enough to be looked for.
+            assert plain.raw_command(b"debugtime 40") == b"OK"
+            nothing_left(plain)
+            nobody_answers(silent)
+        assert asking.get("crossing") == silent.get("crossing") == value
+
+
 def use() -> None:
     source = random.Random(1)
-    with connected() as client, contextlib.closing(PymemcacheClient((THERE, PORT), timeout=TIMEOUT)) as plain:
+    with connected() as client, contextlib.closing(PymemcacheClient((THERE_TOO, PORT), timeout=TIMEOUT)) as plain:
         for size in (0, 1, 100, 4095, 4096, 4097, 8184, 8185, 65536, 1000000):
             value = source.randbytes(size)
             assert client.set("crossing", value)
@@ -59,11 +142,11 @@ def use() -> None:
             value = source.randbytes(size)
             assert plain.set("crossing", value, noreply=False)
             assert client.get("crossing") == value, size
-        before, packets = stats(plain), counters()
+        before, packets = stats(plain, "rdma"), counters()
         value = source.randbytes(1 << 20)
         value = value[: (1 << 20) - 200]
         assert client.set("large", value)
-        after, moved = stats(plain), counters()
+        after, moved = stats(plain, "rdma"), counters()
         assert after["rdma_read_bytes"] - before["rdma_read_bytes"] == len(value)
         # The READ was answered here: a packet of at most 4096 bytes each.
         assert moved["sent_pkts"] - packets["sent_pkts"] >= len(value) // 4096
@@ -71,17 +154,22 @@ def use() -> None:
         assert client.set_many(many) == []
         assert client.get_many(list(many)) == plain.get_many(list(many)) == many
         # Packets are lost on the way, and nothing is lost.
-        subprocess.run(["tc", "qdisc", "add", "dev", "eth1", "root", "netem", "loss", "2%"], check=True)
+        tc("qdisc add dev eth1 root netem loss 2%")
         for number in range(20):
             value = source.randbytes(20000)
             assert client.set("lossy", value), number
             assert client.get("lossy") == value, number
-    print("both ways, and with losses")
+        tc("qdisc del dev eth1 root")
+        client.close()
+        vanish(plain)
+    print("both ways, with losses, and to its end")
 
 
 def serve() -> None:
-    command = [sys.executable, "-P", "-m", "rmemcached", "-u", "root", "-l", THERE, "-p", str(PORT), "-U", "0"]
-    sys.exit(subprocess.call([*command, "-m", "256", "-v"]))
+    subprocess.run(["ip", "address", "add", f"{THERE_TOO}/24", "dev", "eth1"], check=True)
+    command = [sys.executable, "-P", "-m", "rmemcached", "-u", "root", "-l", f"{THERE},{THERE_TOO}", "-p", str(PORT)]
+    command += ["-U", "0", "-m", "256", "-v", "-o", f"rdma_cm_port={CM_PORT},debug_commands"]
+    sys.exit(subprocess.call(command))
 
 
 if __name__ == "__main__":

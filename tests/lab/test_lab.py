@@ -114,7 +114,7 @@ def test_packets_cross_a_wire() -> None:
         text=True,
     )
     check(done.returncode, done.stdout)
-    assert "both ways, and with losses" in done.stdout
+    assert "both ways, with losses, and to its end" in done.stdout
 
 
 def test_why_there_can_be_no_guest() -> None:
