@@ -967,8 +967,11 @@ cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
     cdef rdma_conn *rc
     cdef rdma_conn *following
     cdef uint64_t which
-    cdef int turns = EVENTS_PER_TURN
     # Bounded, so that busy queue pairs do not starve the sockets of the same worker; the channel stays readable.
+    cdef uint64_t turns = EVENTS_PER_TURN
+    if t.dev.transport == TRANSPORT_VERBS:
+        # While one is served the device makes the next; what the software devices do is done in here.
+        turns = min(turns, max(t.counters.queue_pairs, <uint64_t>1))
     while turns and t.dev.provider.get_cq_event(t.channel, &cq, &context) == 0:
         turns -= 1
         counter_add(&t.counters.wakeups, 1)

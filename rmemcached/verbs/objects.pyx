@@ -960,8 +960,11 @@ cdef class QP(Base):
         if error:
             raise failure("modify_qp", error)
 
-    def join(self, dict peer not None, *, unsigned int ird=16, unsigned int ord=16):
-        """INIT to RTS, towards a peer's `address`: for devices of InfiniBand and RoCE, whose packets need no more."""
+    def join(self, dict peer not None, *, unsigned int ird=16, unsigned int ord=16, psn=None):
+        """INIT to RTS, towards a peer's `address`: for devices of InfiniBand and RoCE, whose packets need no more.
+
+        psn: of the first packet; None: as `address` says.
+        """
         cdef qp_address there
         cdef const verbs_port *port = self.context.route()
         cdef bytes gid = peer["gid"]
@@ -973,6 +976,8 @@ cdef class QP(Base):
         there.lid = peer["lid"]
         there.mtu = peer["mtu"]
         memcpy(there.gid.raw, <const char *> gid, 16)
+        if psn is not None:
+            self.psn = psn
         error = verbs_qp_connect(port, self.handle(), self.psn, &there, ird, ord)
         if error:
             raise failure("modify_qp", error)

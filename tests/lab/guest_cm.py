@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from daemon_tools import Conversation, child, descriptors, eventually, rdma_at_rest, room_for
+from guest_selection import OVER_CM
 from servers import Server, free_port
 
 from rmemcached.client import Client, MemcacheError
@@ -32,8 +33,6 @@ CM_FILE = "/dev/infiniband/rdma_cm"
 WITHIN = 20.0
 SIZES = (0, 1, 100, 4000, 4095, 4096, 4097, 8192, 65536, 1_000_000, 2_000_000)
 BIG = random.Random(7).randbytes(1_000_000)
-
-CLIENT_TESTS = "tests/client/test_client_values.py"
 
 ServerFactory = Callable[..., Server]
 DaemonFactory = Callable[..., "Daemon"]
@@ -194,9 +193,10 @@ def test_auto_takes_it(daemon: Daemon) -> None:
         assert client.transport == "verbs"
 
 
-def test_values() -> None:
-    """Tests of the client, with this as the transport. Behind the set-up all is as over "verbs"."""
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "rdma_cm", CLIENT_TESTS]
+def test_bodies_of_the_host_s_tests() -> None:
+    """Values, and clients that die. Behind the set-up all else is as over "verbs"."""
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "guest_selection"]
+    command += ["-o", "pythonpath=tests/system tests/lab", *OVER_CM]
     environment = {**os.environ, "RMEMCACHED_TEST_TRANSPORT": "rdma_cm", "RMEMCACHED_TEST_HOST": HERE}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=250

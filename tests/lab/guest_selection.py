@@ -1,18 +1,24 @@
 """Which of the host's tests run over a device of libibverbs, too: a plugin of pytest, for test_lab.py.
 
 The bodies are the same: RMEMCACHED_TEST_TRANSPORT=verbs says what to run them over, RMEMCACHED_TEST_PACE how much of
-what they repeat. All of tests/verbs is run (its conftest.py says what of it is about the software fabrics); of the
-files of other folders those that are named here. The head of the report says what was left out.
+what they repeat; with RMEMCACHED_TEST_TRANSPORT=rdma_cm (guest_cm.py) those for which it matters how the connection was
+made. All of tests/verbs is run (its conftest.py says what of it is about the software fabrics); of the files of other
+folders those that are named here. The head of the report says what was left out.
 """
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+TRANSPORT = os.environ.get("RMEMCACHED_TEST_TRANSPORT", "verbs")
 FABRICS = "about the software fabrics"
 STREAM = "about iWARP's stream"
 KERNEL = "the kernel answers READs for a process that does nothing"
 SILENT = "nothing but the lifeline tells of a queue pair's end"
+NO_LIFELINE = "has no lifeline"
+OVER_TCP = "over TCP"
 
 # Files of tests/system of which everything runs but these.
 LEFT_OUT: dict[str, dict[str, str]] = {
@@ -58,6 +64,19 @@ CHOSEN = {
     "test_stats": "test_counters_by_rdma_are_those_by_tcp test_statistics_over_rdma test_flush_all",
 }
 
+# Over rdma_cm all that uses an RDMA transport in these, but what is left out.
+OVER_CM: dict[str, dict[str, str]] = {
+    "tests/client/test_client_values.py": {},
+    "tests/system/test_death.py": {
+        "test_killed_with_a_read_in_flight": KERNEL,
+        "test_killed_with_a_write_in_flight": KERNEL,
+        "test_memory_taken_back_under_a_read": KERNEL,
+        "test_the_queue_pair_goes_with_its_lifeline": NO_LIFELINE,
+        "test_the_lifeline_goes_with_its_queue_pair": NO_LIFELINE,
+        "test_unfinished_sets_over_tcp": OVER_TCP,
+    },
+}
+
 # Of tests/perftest, without options. Each starts two processes.
 PERFTEST = "test_latency test_bandwidth"
 
@@ -83,7 +102,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept, reasons = [], {}
     for item in items:
         file, name = item.path.stem, getattr(item, "originalname", item.name)
-        if file in LEFT_OUT and name in LEFT_OUT[file]:
+        if TRANSPORT == "rdma_cm":
+            left_out = OVER_CM[str(item.path.relative_to(config.rootpath))]
+            if name in left_out:
+                reasons[name] = left_out[name]
+            elif "rdma_cm" in transports(item):
+                kept.append(item)
+        elif file in LEFT_OUT and name in LEFT_OUT[file]:
             reasons[name] = LEFT_OUT[file][name]
         elif item.path.parent.name == "client":
             # Most of it once for each transport.
@@ -94,7 +119,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             (file in LEFT_OUT or {name, item.name} & {*CHOSEN[file].split()}) and not transports(item) & OTHERS
         ):
             kept.append(item)
-    config.stash[REPORT] = [f"not over verbs: {name}: {why}" for name, why in reasons.items()]
+    config.stash[REPORT] = [f"not over {TRANSPORT}: {name}: {why}" for name, why in reasons.items()]
     items[:] = kept
 
 

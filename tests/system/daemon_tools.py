@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cm_by_hand import ByHand
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
 from transport import rdma
@@ -169,9 +170,13 @@ def finished(process: subprocess.Popen[str], within: float = 30.0) -> str:
     return out
 
 
+def over_libibverbs() -> bool:
+    return rdma() in ("verbs", "rdma_cm")
+
+
 def rdma_device() -> str:
     """The device that a peer of the transport in use has."""
-    return verbs.devices("system")[0] if rdma() == "verbs" else f"{rdma()}0"
+    return verbs.devices("system")[0] if over_libibverbs() else f"{rdma()}0"
 
 
 def address_tokens(qp: Any) -> list[str]:
@@ -196,8 +201,8 @@ class Peer:
     """An RDMA client made by hand of verbs, to say what no proper client says.
 
     The queue pair is connected unless `attach` is False, and READY has been exchanged unless `ready` is False. `tokens`
-    are added to the exchange line. `receive_buffer`: bytes that the stream's socket may hold. Nothing is received, and
-    no READ is answered, but within wait().
+    are added to the exchange line. Over rdma_cm, `cm` takes the place of `lifeline`. `receive_buffer`: bytes that the
+    stream's socket may hold. Nothing is received, and no READ is answered, but within wait().
     """
 
     def __init__(
@@ -221,7 +226,7 @@ class Peer:
         self.cq = verbs.CQ(self.context, 1024, self.channel)
         self.qp = verbs.QP(self.pd, self.cq, max_recv_wr=credits, max_send_wr=256)
         access = verbs.Access.REMOTE_READ | verbs.Access.REMOTE_WRITE
-        if rdma() == "verbs":
+        if over_libibverbs():
             self.qp.open(access)
         else:
             self.qp.ready(access)
@@ -237,11 +242,24 @@ class Peer:
         self.inbox = bytearray()
         self.ready = False
         self.failed: str | None = None
-        self.lifeline = Conversation(server)
+        self.cm = ByHand(server.host, server.port, TIMEOUT) if rdma() == "rdma_cm" else None
+        if self.cm is not None:
+            self.offer = self.cm.ask(self.qp.qp_num, credits, msgsize)
+        else:
+            self.lifeline = Conversation(server)
+            self.exchange(credits, tokens)
+        self.credits = int(self.offer["credits"])
+        if attach:
+            self.attach()
+            if ready:
+                self.send(READY)
+                self.wait(lambda: self.ready)
+
+    def exchange(self, credits: int, tokens: Sequence[str]) -> None:
         line = " ".join(
             (
                 f"rdma version=1 transport={rdma()} qpn={self.qp.qp_num}",
-                f"credits={credits} msgsize={msgsize} ird=16 ord=16",
+                f"credits={credits} msgsize={self.msgsize} ird=16 ord=16",
                 *address_tokens(self.qp),
                 *tokens,
             )
@@ -250,18 +268,15 @@ class Peer:
         word, *pairs = answer.split()
         assert word == "RDMA", answer
         self.offer = dict(pair.split("=") for pair in pairs)
-        self.credits = int(self.offer["credits"])
-        if attach:
-            self.attach()
-            if ready:
-                self.send(READY)
-                self.wait(lambda: self.ready)
 
     @property
     def private_data(self) -> bytes:
         return int(self.offer["qpn"]).to_bytes(4, "big") + bytes.fromhex(self.offer["token"])
 
     def attach(self, private_data: bytes | None = None) -> None:
+        if self.cm is not None:
+            self.cm.confirm(self.qp)
+            return
         if rdma() == "verbs":
             numbers = {name: int(self.offer[name]) for name in ("qpn", "psn", "lid", "mtu")}
             self.qp.join({**numbers, "gid": bytes.fromhex(self.offer["gid"])}, ord=int(self.offer["ird"]))
@@ -328,12 +343,14 @@ class Peer:
                 continue
             left = deadline - time.monotonic()
             # No word of a queue pair's end reaches the peer by itself but over the software devices.
-            heard: list[Any] = [self.channel, self.lifeline.sock] if rdma() == "verbs" else [self.channel]
+            heard: list[Any] = [self.channel]
+            if over_libibverbs():
+                heard.append(self.lifeline.sock if self.cm is None else self.cm.sock)
             readable = select.select(heard, [], [], max(left, 0))[0]
             if not readable:
                 raise TimeoutError("the daemon said nothing")
             if self.channel not in readable:
-                self.failed = "the daemon said something on the lifeline, or closed it"
+                self.failed = "the daemon said something on the lifeline, or ended the connection"
             while self.channel.get_event() is not None:
                 pass
             armed = False
@@ -366,7 +383,10 @@ class Peer:
             return b""
 
     def close(self) -> None:
-        self.lifeline.close()
+        if self.cm is not None:
+            self.cm.close()
+        else:
+            self.lifeline.close()
         self.context.close()
 
     def __enter__(self) -> Peer:

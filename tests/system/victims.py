@@ -69,7 +69,10 @@ def hang(server: Any, mode: str, key: str, size: int) -> None:
 def main() -> None:
     host, port = sys.argv[1], int(sys.argv[2])
     server = SimpleNamespace(
-        address=(host, port), connect=lambda timeout=TIMEOUT: socket.create_connection((host, port), timeout)
+        address=(host, port),
+        host=host,
+        port=port,
+        connect=lambda timeout=TIMEOUT: socket.create_connection((host, port), timeout),
     )
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:

@@ -1,0 +1,78 @@
+"""A connection of rdma_cm made by hand, with the commands of /dev/infiniband/rdma_cm: for a peer that is no proper
+client. Linux: include/uapi/rdma/rdma_user_cm.h; the steps are those of docs/rdma-protocol.md, section 9."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import socket
+import struct
+from typing import Any
+
+CREATE_ID, RESOLVE_ROUTE, CONNECT, ACCEPT, INIT_QP_ATTR, GET_EVENT, RESOLVE_ADDR = 0, 4, 6, 8, 11, 12, 21
+ADDR_RESOLVED, ROUTE_RESOLVED, CONNECT_RESPONSE = 0, 2, 5  # events
+RTR, RTS = 2, 3
+PS_TCP, QPT_RC = 0x106, 2
+UID = struct.pack("=Q", 1)
+HELLO = struct.Struct(">4sHHI")
+WELCOME = struct.Struct(">4sHHII")
+# struct rdma_ucm_conn_param: the queue pair's number, private data and its length, SRQ, READs answered, READs asked
+# for, flow control, retries, retries without a receive, valid.
+PARAM = struct.Struct("=I4x256s8B")
+EVENT = struct.Struct("=8xIIi8x256s")
+ANSWER = 512  # bytes that an event and the attributes of a queue pair have room in
+# The beginning of struct ib_uverbs_qp_attr: path MTU, first packet's number of each side, the peer's number, its GID.
+ATTRIBUTES = struct.Struct("=12xI8xIII4x16s")
+
+
+class ByHand:
+    """Resolves the way to an address. The descriptor is readable when the connection has ended: its lifeline."""
+
+    def __init__(self, host: str, port: int, timeout: float) -> None:
+        self.timeout = timeout
+        self.sock = os.open("/dev/infiniband/rdma_cm", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        (self.id,) = struct.unpack_from("=I", self.asked(CREATE_ID, struct.pack("=HB5x", PS_TCP, QPT_RC), UID))
+        target = struct.pack("=H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host)
+        patience = int(timeout * 1000)
+        self.command(RESOLVE_ADDR, struct.pack("=IIHHI128s128s", self.id, patience, 0, 16, 0, b"", target))
+        self.event(ADDR_RESOLVED)
+        self.command(RESOLVE_ROUTE, struct.pack("=II", self.id, patience))
+        self.event(ROUTE_RESOLVED)
+
+    def command(self, number: int, data: bytes, room: int = 0) -> None:
+        os.write(self.sock, struct.pack("=IHH", number, len(data), room) + data)
+
+    def asked(self, number: int, data: bytes = b"", before: bytes = b"") -> bytes:
+        """A command that is answered at an address, which stands between the two parts."""
+        answer = ctypes.create_string_buffer(ANSWER)
+        self.command(number, before + struct.pack("=Q", ctypes.addressof(answer)) + data, ANSWER)
+        return answer.raw
+
+    def event(self, wanted: int) -> bytes:
+        """Waits for it. Returns its private data."""
+        if not select.select([self.sock], [], [], self.timeout)[0]:
+            raise TimeoutError("rdma_cm says nothing")
+        _, kind, status, private_data = EVENT.unpack_from(self.asked(GET_EVENT))
+        if kind != wanted:
+            raise ConnectionError(f"event {kind}, status {status}: {private_data.rstrip(bytes(1))!r}")
+        return bytes(private_data)
+
+    def ask(self, qpn: int, credits: int, msgsize: int) -> dict[str, str]:
+        """Request and reply, which comes in the words of an exchange."""
+        hello = HELLO.pack(b"rdma", 1, credits, msgsize)
+        param = PARAM.pack(qpn, hello, len(hello), 0, 16, 1, 1, 6, 7, 1)
+        self.command(CONNECT, param + struct.pack("=I12x", self.id))
+        word, version, credits, msgsize, eager = WELCOME.unpack_from(self.event(CONNECT_RESPONSE))
+        assert (word, version) == (b"RDMA", 1)
+        return {"credits": str(credits), "msgsize": str(msgsize), "eager": str(eager)}
+
+    def confirm(self, qp: Any) -> None:
+        """Brings the queue pair to RTS, and says so."""
+        mtu, psn, _, qpn, gid = ATTRIBUTES.unpack_from(self.asked(INIT_QP_ATTR, struct.pack("=II", self.id, RTR)))
+        ours = ATTRIBUTES.unpack_from(self.asked(INIT_QP_ATTR, struct.pack("=II", self.id, RTS)))[2]
+        qp.join({"qpn": qpn, "psn": psn, "lid": 0, "mtu": 128 << mtu, "gid": gid}, ord=1, psn=ours)
+        self.command(ACCEPT, UID + bytes(PARAM.size) + struct.pack("=I12x", self.id))
+
+    def close(self) -> None:
+        os.close(self.sock)
