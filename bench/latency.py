@@ -4,6 +4,9 @@
 Starts rmemcached and, if it is installed, memcached, with one worker thread each, on loopback. The combinations of
 client and server take turns in short samples, so that what else happens on the machine meets all of them and the ratios
 hold. Every value is compared byte for byte; the comparison is not timed.
+
+Whether client and server are on one core or on two makes plain TCP several times faster or slower, and the scheduler
+may decide it differently for each server: --cores decides it for all.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from rmemcached.client import Client  # noqa: E402
 SIZES = "8,100,1k,64k,1m"
 CLIENTS = "soft_shm,soft_iw,tcp,pymemcache"
 OPERATIONS = ("get", "set")
+CORES = ("any", "together", "apart")
 SERVER_FLAGS = ("-t", "1", "-m", "256", "-I", "8m")
 TIMEOUT = 30.0
 VALUES = 4  # different values of one size
@@ -73,12 +77,25 @@ def have_pymemcache() -> bool:
     return importlib.util.find_spec("pymemcache") is not None
 
 
+def placement(cores: str) -> tuple[set[int], set[int]]:
+    """The cores for the clients, and those for the servers."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if cores == "any":
+        return set(allowed), set(allowed)
+    return {allowed[0]}, {allowed[0] if cores == "together" else allowed[1]}
+
+
 @contextlib.contextmanager
-def running(clients: list[str], names: list[str]) -> Iterator[dict[tuple[str, str], Any]]:
-    """Starts the servers and connects the clients: {(client, server): client object}."""
+def running(clients: list[str], names: list[str], cores: str = "any") -> Iterator[dict[tuple[str, str], Any]]:
+    """Starts the servers and connects the clients: {(client, server): client object}. cores: one of CORES."""
     starters: dict[str, Callable[..., Server]] = {"rmemcached": start_rmemcached, "memcached": start_memcached}
+    allowed = os.sched_getaffinity(0)
+    for_clients, for_servers = placement(cores)
     with contextlib.ExitStack() as stack:
+        stack.callback(os.sched_setaffinity, 0, allowed)
+        os.sched_setaffinity(0, for_servers)  # they inherit it
         servers = {name: stack.enter_context(starters[name](*SERVER_FLAGS)) for name in names}
+        os.sched_setaffinity(0, for_clients)
         made = {}
         for client, server in COMBINATIONS:
             if client in clients and server in servers:
@@ -240,6 +257,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.2, help="of each sample (default: 0.2)")
     parser.add_argument("--rounds", type=int, default=5, help="samples of each kind (default: 5)")
     parser.add_argument("--least", type=int, default=20, help="operations in each sample at least (default: 20)")
+    parser.add_argument(
+        "--cores",
+        choices=CORES,
+        default="any",
+        help="client and servers share one core, or have one each (default: as the scheduler likes)",
+    )
     add_json(parser)
     add_plot(parser, "p50 over size")
     options = parser.parse_args(arguments)
@@ -257,6 +280,8 @@ def main(arguments: list[str] | None = None) -> int:
     for name in names:
         if name not in ("rmemcached", "memcached"):
             parser.error(f"{name!r} is not one of rmemcached, memcached")
+    if options.cores == "apart" and len(os.sched_getaffinity(0)) < 2:
+        parser.error("--cores apart needs two cores")
     check_plot(parser, options)
     if "memcached" in names and memcached_path() is None:
         print("memcached is not installed: no comparison with it (apt-get install memcached)", file=sys.stderr)
@@ -264,11 +289,12 @@ def main(arguments: list[str] | None = None) -> int:
     if "pymemcache" in clients and not have_pymemcache():
         print("pymemcache is not installed: no comparison with it (pip install pymemcache)", file=sys.stderr)
         clients.remove("pymemcache")
-    with running(clients, names) as made:
+    with running(clients, names, options.cores) as made:
         rows = measure(made, sizes, operations, options.seconds, options.rounds, options.least)
+    figures = {"seconds": options.seconds, "rounds": options.rounds, "cores": options.cores, "results": rows}
     if options.plot:
         plot(rows, options.plot)
-    put_out(options, {"seconds": options.seconds, "rounds": options.rounds, "results": rows}, table(rows))
+    put_out(options, figures, table(rows))
     return 0
 
 

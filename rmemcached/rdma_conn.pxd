@@ -75,8 +75,6 @@ cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil
 cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker) noexcept nogil
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil
 cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil
-# Whether a payload is being fetched: the next completion is near, and worth a moment of polling.
-cdef bint rdma_thread_expects(rdma_thread *t) noexcept nogil
 # A thread of soft_shm tells at once whether there is something to serve, as long as it is asked (`readable`: its
 # descriptor is); before it is to be slept on, rdma_thread_arm must have returned false. Both are false for other
 # transports.

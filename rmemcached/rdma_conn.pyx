@@ -168,7 +168,6 @@ cdef struct rdma_thread:
     ibv_send_wr chain[SEND_DEPTH]        # work requests of the connection being served, until ring_doorbell
     ibv_sge sges[SEND_DEPTH][BULK_SGES]  # theirs
     unsigned int nchain
-    uint64_t reads                       # READs under way
     rdma_thread *next                    # dev.threads, under dev.lock
     rdma_counters counters
 
@@ -342,10 +341,6 @@ cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil:
     return t.channel.fd
 
 
-cdef bint rdma_thread_expects(rdma_thread *t) noexcept nogil:
-    return t.reads != 0
-
-
 cdef bint rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil:
     return (t.dev.transport == TRANSPORT_SOFT_SHM and t.counters.queue_pairs != 0
             and soft_channel_poll(t.channel, readable))
@@ -386,7 +381,6 @@ cdef void stream_close(rdma_stream *st) noexcept nogil:
     rc.blocked &= ~bit
     rc.runnable &= ~bit
     rc.streams[st.id] = NULL
-    rc.t.reads -= st.reads
     conn_release(&st.c)
     free(st.inbuf)
     free(st)
@@ -563,7 +557,6 @@ cdef bint stream_read(rdma_stream *st) noexcept nogil:
         done += n
         remote += <uint64_t>length
         st.reads += 1
-        rc.t.reads += 1
         st.read_bytes += <size_t>length
     return True
 
@@ -812,7 +805,6 @@ cdef void take_read(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
     counter_add(&rc.t.counters.reads, 1)
     counter_add(&rc.t.counters.read_bytes, entry.length)
     st.reads -= 1
-    rc.t.reads -= 1
     if st.reads:
         return
     n = st.read_bytes

@@ -10,7 +10,8 @@ from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_conn, rdma_device, rdma_req
 from rmemcached.server.udp cimport udp_socket
 
 cdef enum:
-    READ_BUFFER_SIZE = 65536     # one per worker, lent to the connection that is being read
+    READ_BUFFER_SIZE = 32768     # one per worker, lent to the connection that is being read
+    BULK_READ_SIZE = 2048        # what is asked for where a payload larger than that buffer is expected behind a line
     MAX_EVENTS = 128
     IOV_BATCH = 128
 
@@ -38,6 +39,7 @@ cdef struct connection:
     uint32_t events              # epoll interest
     uint32_t opened              # store time of the accept
     uint32_t probed              # ... of the last look whether the peer of rdma_cm is there
+    bint bulk                    # its last payload was larger than the read buffer: the next may be, too
     log_peer peer
     # written by the side thread that gives it back
     char *rest                   # malloc'd: what the side thread left to be sent. NULL most of the time

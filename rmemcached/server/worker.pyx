@@ -34,8 +34,8 @@ from rmemcached.protocol.conn cimport (
 from rmemcached.rdma_conn cimport (
     RDMA_DEVICES, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, rdma_cm_accept, rdma_conn, rdma_conn_destroy,
     rdma_conn_finish, rdma_conn_last_cmd, rdma_conn_probe, rdma_conn_thread, rdma_device, rdma_request,
-    rdma_stream_request, rdma_thread_arm, rdma_thread_create, rdma_thread_destroy, rdma_thread_expects,
-    rdma_thread_fd, rdma_thread_poll, rdma_thread_run,
+    rdma_stream_request, rdma_thread_arm, rdma_thread_create, rdma_thread_destroy, rdma_thread_fd, rdma_thread_poll,
+    rdma_thread_run,
 )
 from rmemcached.server.udp cimport UDP_TAG, udp_close, udp_open, udp_ready, udp_socket
 from rmemcached.store.store cimport store_time
@@ -47,6 +47,8 @@ cdef enum:
     STREAM_REQUEST_SECONDS = 10  # time a peer has to complete it
     PROBE_SECONDS = 30           # a connection of rdma_cm that is silent for so long is probed
     SEND_BATCH = 4 * 1024 * 1024
+    RECEIVE_SIZE = 64 * 1024     # of a payload at once: while more is copied nothing is acknowledged, and BBR paces
+    RECEIVE_BATCH = 4 * 1024 * 1024  # of a payload in one turn, after which others have theirs
     MAX_BUFFERED = 64 * 1024 * 1024
     RING_LOOKS = 32              # between two turns of a worker that polls
     SPIN_FLOOR = 16              # spinning is tried for a 16th of spin_max when it does not pay
@@ -389,20 +391,42 @@ cdef void connection_gone(connection *cn) noexcept nogil:
     connection_end(cn, True)
 
 
+cdef inline bint payload_follows(connection *cn, bint filled) noexcept nogil:
+    """After the machine has run over what was read: whether the payload of its last command is to be read now, straight
+    into the item. filled: the read took all it had room for.
+
+    What precedes that is copied out of the read buffer, so where a payload is large little of it is to come there; to
+    copy one that the buffer holds costs less than another system call.
+    """
+    cdef conn *c = &cn.c
+    if cn.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_LENT):
+        return False
+    if c.rlbytes == 0:
+        if filled:
+            cn.bulk = False
+        return False
+    cn.bulk = c.roffset + c.rlbytes > READ_BUFFER_SIZE
+    return filled
+
+
 cdef void connection_readable(connection *cn) noexcept nogil:
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
     cdef iovec iov[IOV_BATCH]
     cdef char *space
-    cdef size_t room
+    cdef size_t room, taken = 0
     cdef ssize_t n
     cdef int i, count
     while True:
         if c.rlbytes and c.rbytes == 0:
             count = conn_payload_iov(c, iov, IOV_BATCH)
-            room = 0
+            room = RECEIVE_SIZE
             for i in range(count):
-                room += iov[i].iov_len
+                if iov[i].iov_len >= room:
+                    iov[i].iov_len = room
+                    count = i + 1
+                    break
+                room -= iov[i].iov_len
             if count == 1:
                 n = recv(cn.fd, iov[0].iov_base, iov[0].iov_len, 0)
             else:
@@ -410,11 +434,13 @@ cdef void connection_readable(connection *cn) noexcept nogil:
             if n > 0:
                 counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
                 conn_payload_received(c, <size_t>n)
-                if <size_t>n < room:
-                    return
-                if c.rlbytes:
+                taken += <size_t>n
+                if c.rlbytes and taken < RECEIVE_BATCH:
+                    # Even if the socket was empty: a sender on another core has been filling it meanwhile, and to sleep
+                    # would have it wake this thread.
                     continue
-                connection_run(cn)
+                if c.rlbytes == 0:
+                    connection_run(cn)
                 return
         else:
             if cn.rbuf != NULL:
@@ -425,7 +451,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
                 room = cn.rsize - <size_t>(space - cn.rbuf)
             else:
                 space = w.rbuf
-                room = READ_BUFFER_SIZE
+                room = BULK_READ_SIZE if cn.bulk else READ_BUFFER_SIZE
             n = recv(cn.fd, space, room, 0)
             if n > 0:
                 counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
@@ -439,6 +465,8 @@ cdef void connection_readable(connection *cn) noexcept nogil:
                         return
                     cn.flags &= ~CONNECTION_FRESH
                 connection_run(cn)
+                if payload_follows(cn, <size_t>n == room):
+                    continue
                 return
         if n == 0:
             connection_gone(cn)
@@ -658,25 +686,17 @@ cdef uint64_t now_ns() noexcept nogil:
     return <uint64_t>t.tv_sec * 1000000000 + <uint64_t>t.tv_nsec
 
 
-cdef inline bint rdma_expected(worker *w) noexcept nogil:
-    cdef unsigned int i
-    for i in range(<unsigned int>RDMA_DEVICES):
-        if w.rdma[i] != NULL and rdma_thread_expects(w.rdma[i]):
-            return True
-    return False
-
-
 cdef int wait_time(worker *w) noexcept nogil:
     """The timeout of the next epoll_wait, in ms.
 
-    After RDMA work, and while a payload is being fetched by RDMA, the worker polls for a moment instead of sleeping: a
-    wake-up costs more than most transfers take. The moment grows to spin_max while events come within it, and shrinks
-    when they do not.
+    After RDMA work the worker polls for a moment instead of sleeping: a wake-up costs more than most transfers take.
+    The moment grows to spin_max while RDMA events come within it, and shrinks when they do not. Those of sockets do not
+    prolong it: their peers sleep as well, and may want the core.
     """
     cdef uint64_t now
     if w.run_head != NULL or w.rdma_runnable:
         return 0
-    if w.spin_max and (w.rdma_recent or rdma_expected(w)):
+    if w.spin_max and w.rdma_recent:
         now = now_ns()
         if w.spin_until == 0:
             w.spin_until = now + w.spin_ns
@@ -685,6 +705,7 @@ cdef int wait_time(worker *w) noexcept nogil:
             sched_yield()
             return 0
         w.spin_ns = max(w.spin_ns // 2, w.spin_max // SPIN_FLOOR)
+        w.spin_until = 0
         w.rdma_recent = False
     return 1000 if w.nstreams or w.ncm or w.idle_timeout else -1
 
@@ -729,10 +750,6 @@ cdef void *worker_main(void *arg) noexcept nogil:
         timeout = wait_time(w)
         polled = poll_rings(w, &timeout)
         n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout)
-        if (n > 0 or polled) and w.spin_until:
-            if now_ns() < w.spin_until:
-                w.spin_ns = min(w.spin_ns * 2, w.spin_max)
-            w.spin_until = 0
         rdma_ready = w.rdma_runnable | polled
         for i in range(n):
             if events[i].data.ptr == NULL:
@@ -757,6 +774,10 @@ cdef void *worker_main(void *arg) noexcept nogil:
                 elif not cn.flags & CONNECTION_RUNNABLE:
                     connection_readable(cn)
         if rdma_ready:
+            if w.spin_until:
+                if now_ns() < w.spin_until:
+                    w.spin_ns = min(w.spin_ns * 2, w.spin_max)
+                w.spin_until = 0
             w.rdma_runnable = 0
             for k in range(<unsigned int>RDMA_DEVICES):
                 if rdma_ready >> k & 1 and w.rdma[k] != NULL and rdma_thread_run(w.rdma[k]):

@@ -54,10 +54,10 @@ def test_latency_figures(tmp_path: Path) -> None:
 
 
 def test_latency_on_stdout_of_one_combination() -> None:
-    done = run(
-        "latency.py", *QUICK, "--transports", "tcp", "--servers", "memcached", "--operations", "get", "--json", "-"
-    )
-    rows = json.loads(done.stdout)["results"]
+    words = "--transports tcp --servers memcached --operations get --cores together --json -"
+    figures = json.loads(run("latency.py", *QUICK, *words.split()).stdout)
+    rows = figures["results"]
+    assert figures["cores"] == "together"
     assert [row["size"] for row in rows] == [8, 100, 1024, 65536, 1 << 20]
     assert all(row["p50_to_tcp"] is None for row in rows)
 
