@@ -9,33 +9,18 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from daemon_tools import Conversation, eventually
+from guest_tools import REFERENCE, SYSTEM_PYTHON, run
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
 
 from rmemcached import verbs
 from rmemcached.client import Client
 
-ROOT = Path(__file__).resolve().parents[2]
-SYSTEM_PYTHON = "/usr/bin/python3"  # has python3-pyverbs
 SYSTEM_PACKAGES = "/usr/lib/python3/dist-packages"
 TIMEOUT = 20.0
-
-
-def run(*command: str, **environment: str) -> str:
-    done = subprocess.run(
-        command,
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 def device_counters() -> dict[str, int]:
@@ -57,14 +42,14 @@ def client(server: Server) -> Iterator[Client]:
 
 def test_the_protocol_page_is_enough(server: Server) -> None:
     host, port = server.host, server.port
-    printed = run(SYSTEM_PYTHON, str(ROOT / "client" / "reference.py"), host, str(port))
+    printed = run(SYSTEM_PYTHON, REFERENCE, host, str(port))
     assert "speaks as the protocol says" in printed
 
 
 def test_everybody_at_once(server: Server, client: Client) -> None:
     """The bundled client, the one in pyverbs, pymemcache over TCP, and the software device beside them."""
     host, port = server.host, server.port
-    reference = subprocess.Popen([SYSTEM_PYTHON, str(ROOT / "client" / "reference.py"), host, str(port)])
+    reference = subprocess.Popen([SYSTEM_PYTHON, REFERENCE, host, str(port)])
     generator = random.Random(1)
     with (
         contextlib.closing(PymemcacheClient(server.address, timeout=TIMEOUT, default_noreply=False)) as plain,

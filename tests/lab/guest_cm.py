@@ -3,7 +3,6 @@ guest that has the device rxe0."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -18,14 +17,12 @@ from typing import Any
 import pytest
 from daemon_tools import Conversation, child, descriptors, eventually, rdma_at_rest, room_for
 from guest_selection import OVER_CM
+from guest_tools import DEVICE, ROOT, SYSTEM_PYTHON, resources, run
 from servers import Server, free_port
 
 from rmemcached.client import Client, MemcacheError
 from rmemcached.client.connection import TransportUnavailable
 
-ROOT = Path(__file__).resolve().parents[2]
-SYSTEM_PYTHON = "/usr/bin/python3"  # the one that has pyverbs
-DEVICE = "rxe0"
 HERE = "10.0.2.15"
 HERE_TOO = "10.0.2.16"
 HERE_V6 = "fd00::15"
@@ -36,18 +33,6 @@ BIG = random.Random(7).randbytes(1_000_000)
 
 ServerFactory = Callable[..., Server]
 DaemonFactory = Callable[..., "Daemon"]
-
-
-def run(*command: str) -> str:
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
-def resources() -> dict[str, int]:
-    """What the kernel says is made of the device."""
-    found = [entry for entry in json.loads(run("rdma", "-j", "resource", "show")) if entry["ifname"] == DEVICE]
-    return {name: count for name, count in found[0].items() if name not in ("ifindex", "ifname")}
 
 
 def in_use() -> tuple[int, ...]:

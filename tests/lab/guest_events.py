@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 from daemon_tools import Conversation, child, descriptors, eventually, rdma_at_rest
+from guest_tools import DEVICE, resources, run
 from servers import Server
 
 from rmemcached.client import Client, MemcacheError
 
-DEVICE = "rxe0"
 CLIENTS = 4
 BIG = random.Random(5).randbytes(2_000_000)
 WITHIN = 20.0
-
-
-def run(*command: str) -> str:
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
-def resources() -> dict[str, int]:
-    """What the kernel says is made of the device: queue pairs, completion queues, registrations, contexts, ..."""
-    found = [entry for entry in json.loads(run("rdma", "-j", "resource", "show")) if entry["ifname"] == DEVICE]
-    return {name: count for name, count in found[0].items() if name not in ("ifindex", "ifname")}
 
 
 def in_use() -> tuple[int, int]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import random
 import resource
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from daemon_tools import Conversation, eventually, rdma_at_rest
+from guest_tools import REFERENCE, SYSTEM_PYTHON, run
 from servers import Server, free_port
 
 from rmemcached.client import Client
 
-ROOT = Path(__file__).resolve().parents[2]
-SYSTEM_PYTHON = "/usr/bin/python3"  # the one that has pyverbs
 HERE = "10.0.2.15"
 WITHIN = 20.0
 
@@ -56,9 +53,7 @@ def test_values_of_all_sizes(server: tuple[Server, int]) -> None:
 
 def test_librdmacm_is_a_peer(server: tuple[Server, int]) -> None:
     daemon, cm_port = server
-    command = [SYSTEM_PYTHON, str(ROOT / "client" / "reference.py"), "--rdma-cm", str(cm_port), HERE, str(daemon.port)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100)
-    assert done.returncode == 0, done.stdout
+    run(SYSTEM_PYTHON, REFERENCE, "--rdma-cm", str(cm_port), HERE, str(daemon.port))
 
 
 def test_addresses_in_lines_are_not_enough(server: tuple[Server, int]) -> None:
