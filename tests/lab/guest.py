@@ -100,11 +100,21 @@ def test_devices_are_listed() -> None:
     """Of both providers: state, port, GIDs and limits, and which would be chosen and why."""
     # A pyverbs that was named goes before the system's.
     packages = os.pathsep.join(filter(None, [os.getenv("PYTHONPATH"), SYSTEM_PACKAGES]))
-    printed = run(sys.executable, "-P", "-m", "rmemcached.devices", PYTHONPATH=packages)
-    assert "rxe0: system, InfiniBand or RoCE" in printed
     with verbs.Context("rxe0") as context:
         limits, port = context.query_device(), context.query_port()
-        gids = [context.query_gid(1, index) for index in range(port["gid_tbl_len"])]
+
+        def table() -> list[bytes]:
+            return [context.query_gid(1, index) for index in range(port["gid_tbl_len"])]
+
+        def listed() -> str | None:
+            # IPv6 addresses, and so GIDs, come a moment after a link that went up.
+            gids = table()
+            found = run(sys.executable, "-P", "-m", "rmemcached.devices", PYTHONPATH=packages)
+            return found if gids == table() else None
+
+        printed = eventually(listed, TIMEOUT)
+        gids = table()
+    assert "rxe0: system, InfiniBand or RoCE" in printed
     assert f"queue pairs {limits['max_qp']}, work requests {limits['max_qp_wr']}," in printed
     assert f"scatter entries {limits['max_sge']}" in printed
     assert f"port 1: active, Ethernet, LID 0, MTU {128 << port['active_mtu']} of 4096" in printed
