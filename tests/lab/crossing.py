@@ -96,7 +96,7 @@ def nobody_answers(client: Client) -> None:
 
 
 def nothing_left(plain: PymemcacheClient) -> None:
-    """Waits until the daemon has freed what it had for the clients that it cannot reach."""
+    """Waits until the daemon, which announces it to nobody, has freed what it had for clients that it cannot reach."""
     begin = time.monotonic()
     while True:
         found = stats(plain, "rdma")
