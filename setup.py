@@ -9,8 +9,8 @@ Environment:
 
 from __future__ import annotations
 
-import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,16 +25,17 @@ DEBUG = os.environ.get("RMEMCACHED_DEBUG", "0") not in ("", "0")
 SANITIZE = os.environ.get("RMEMCACHED_SANITIZE", "")
 ONLY = [name for name in os.environ.get("RMEMCACHED_EXTENSIONS", "").split(",") if name]
 
-# Source folder -> importable package.
-PACKAGES = {
-    "rmemcached": "rmemcached",
-    "rmemcached/store": "rmemcached.store",
-    "rmemcached/protocol": "rmemcached.protocol",
-    "rmemcached/verbs": "rmemcached.verbs",
-    "rmemcached/perftest": "rmemcached.perftest",
-    "rmemcached/server": "rmemcached.server",
-    "client": "rmemcached.client",
-}
+# Importable packages. rmemcached/client is a link to client/.
+PACKAGES = (
+    "rmemcached",
+    "rmemcached.sys",
+    "rmemcached.store",
+    "rmemcached.protocol",
+    "rmemcached.verbs",
+    "rmemcached.perftest",
+    "rmemcached.server",
+    "rmemcached.client",
+)
 
 # header -> Debian package that has it
 HEADERS = {
@@ -47,7 +48,8 @@ HEADERS = {
 COMPILE_ARGS = ["-std=gnu11", "-Wall", "-Wno-unused-function", "-pthread"]
 COMPILE_ARGS += ["-O0", "-g"] if DEBUG else ["-O2", "-g1"]
 LINK_ARGS = ["-pthread"]
-MACROS = [] if DEBUG or SANITIZE else [("NDEBUG", "1")]
+# Python's own flags have -DNDEBUG, which takes assertions out.
+COMPILE_ARGS += ["-UNDEBUG" if DEBUG or SANITIZE else "-DNDEBUG"]
 SANITIZERS = {"thread": "thread", "address": "address", "undefined": "undefined", "fuzz": "address,undefined"}
 if SANITIZE in SANITIZERS:
     COMPILE_ARGS += [f"-fsanitize={SANITIZERS[SANITIZE]}", "-fno-omit-frame-pointer", "-O1", "-g"]
@@ -106,41 +108,35 @@ def version() -> str:
     raise SystemExit("rmemcached: rmemcached/__init__.py has no __version__")
 
 
+def parts(source: Path) -> set[Path]:
+    """The files that a .pyx file includes: parts of its C unit, not modules of their own."""
+    included = re.findall(r'^\s*include "([^"]+)"', source.read_text(), re.MULTILINE)
+    return {source.parent / name for name in included}
+
+
 def extensions() -> list[Extension]:
-    """One Extension per .pyx file under the package folders."""
+    """One Extension per .pyx file in the package folders that no other one includes."""
     found = []
-    for folder, package in PACKAGES.items():
-        for source in sorted((ROOT / folder).glob("*.pyx")):
+    for package in PACKAGES:
+        folder = ROOT / package.replace(".", "/")
+        sources = set(folder.glob("*.pyx"))
+        for source in sorted(sources - set().union(*map(parts, sources))):
             name = f"{package}.{source.stem}"
             if ONLY and name not in ONLY:
                 continue
-            sources, arguments = [str(source.relative_to(ROOT))], COMPILE_ARGS
+            files, arguments = [str(source.relative_to(ROOT))], COMPILE_ARGS
             if SANITIZE == "fuzz" and name == FUZZED:
-                sources, arguments = [*sources, COVERAGE], [*COMPILE_ARGS, "-fsanitize-coverage=trace-pc"]
+                files, arguments = [*files, COVERAGE], [*COMPILE_ARGS, "-fsanitize-coverage=trace-pc"]
             found.append(
                 Extension(
                     name,
-                    sources,
+                    files,
                     libraries=LIBRARIES.get(package, []),
                     extra_compile_args=arguments,
                     extra_link_args=LINK_ARGS,
-                    define_macros=MACROS,
                 )
             )
     return found
-
-
-def package_tree() -> Path:
-    """A folder where Cython finds the .pxd files of packages whose source folder has another name than the package."""
-    tree = ROOT / "build" / "pxd"
-    for folder, package in PACKAGES.items():
-        link = tree.joinpath(*package.split("."))
-        if folder != package.replace(".", "/") and not link.exists():
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.unlink(missing_ok=True)
-            with contextlib.suppress(FileExistsError):
-                link.symlink_to((ROOT / folder).resolve(), target_is_directory=True)
-    return tree
 
 
 def build() -> None:
@@ -152,15 +148,15 @@ def build() -> None:
         modules = cythonize(
             extensions(),
             compiler_directives=DIRECTIVES,
-            include_path=[str(ROOT), str(package_tree())],
+            include_path=[str(ROOT)],
             build_dir="build/cython",
             nthreads=os.cpu_count() or 1,
+            emit_linenums=DEBUG or bool(SANITIZE),
         )
     setup(
         version=version(),
-        packages=list(PACKAGES.values()),
-        package_dir={package: folder for folder, package in PACKAGES.items()},
-        package_data={package: ["*.pxd", "*.pyi", "py.typed"] for package in PACKAGES.values()},
+        packages=list(PACKAGES),
+        package_data={package: ["*.pxd", "**/*.pxd", "*.pyi", "py.typed"] for package in PACKAGES},
         ext_modules=modules,
         options={"build": {"build_base": BUILD_BASE}, "build_ext": {"parallel": os.cpu_count() or 1}},
         zip_safe=False,

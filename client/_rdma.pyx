@@ -23,7 +23,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strerror
 from posix.unistd cimport getpid
 
-from rmemcached.atomics cimport load_acquire, store_release
+from rmemcached.sys.atomics cimport load_acquire, store_release
 from rmemcached.client._stream cimport Stream, now_ns
 from rmemcached.client._sys cimport (
     MSG_DONTWAIT,

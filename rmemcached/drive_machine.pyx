@@ -5,7 +5,7 @@ from libc.stdio cimport fprintf, stderr
 from libc.string cimport memcpy
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add, relaxed_load
+from rmemcached.sys.atomics cimport counter_add, relaxed_load
 from rmemcached.protocol.ascii cimport complete_nread_ascii, try_read_command_ascii
 from rmemcached.protocol.binary cimport PROTOCOL_BINARY_REQ, complete_nread_binary, try_read_command_binary
 from rmemcached.protocol.conn cimport (

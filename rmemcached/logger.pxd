@@ -8,8 +8,8 @@ written while nobody watches: `log_wants` is one relaxed load. memcached: logger
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from rmemcached.atomics cimport relaxed_load
-from rmemcached.linux cimport pthread_mutex_t, sockaddr_in6
+from rmemcached.sys.atomics cimport relaxed_load
+from rmemcached.sys.linux cimport pthread_mutex_t, sockaddr_in6
 
 cdef enum log_eflags:            # memcached's bits
     LOG_SYSEVENTS = 1 << 1       # what background threads do

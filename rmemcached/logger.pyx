@@ -9,10 +9,10 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strlen
 
-from rmemcached.atomics cimport (
+from rmemcached.sys.atomics cimport (
     counter_add, exchange, fetch_add, full_fence, load_acquire, relaxed_load, store_release,
 )
-from rmemcached.linux cimport (
+from rmemcached.sys.linux cimport (
     AF_INET, AF_INET6, CLOCK_REALTIME, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, INET6_ADDRSTRLEN, clock_gettime, close, errno,
     eventfd, inet_ntop, ntohs, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     sockaddr_in, timespec, write,

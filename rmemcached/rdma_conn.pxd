@@ -8,7 +8,7 @@ of the server above it: the server gives it the drive machine and a function to 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
 
-from rmemcached.linux cimport sockaddr_in6
+from rmemcached.sys.linux cimport sockaddr_in6
 from rmemcached.protocol.conn cimport conn, conn_thread, conn_want, stat_buf
 from rmemcached.verbs.port cimport verbs_port
 from rmemcached.verbs.system_cm cimport CM_REQUEST_DATA, cm_address

@@ -13,8 +13,8 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load
-from rmemcached.linux cimport (
+from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load
+from rmemcached.sys.linux cimport (
     errno, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
     sockaddr_in6,
 )

@@ -10,7 +10,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset, strerror
 
-from rmemcached.atomics cimport load_acquire, store_release
+from rmemcached.sys.atomics cimport load_acquire, store_release
 from rmemcached.perftest.cycles cimport cycles, nanoseconds
 
 from array import array as new_array

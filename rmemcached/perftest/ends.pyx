@@ -11,7 +11,7 @@ from libc.string cimport memset, strerror
 from posix.fcntl cimport F_GETFL, F_SETFL, O_NONBLOCK, fcntl
 from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
 
-from rmemcached.atomics cimport load_acquire
+from rmemcached.sys.atomics cimport load_acquire
 from rmemcached.perftest.cycles cimport cycles, nanoseconds
 from rmemcached.verbs.port cimport (
     qp_address, verbs_mtu_bytes, verbs_open_port, verbs_port, verbs_qp_connect, verbs_qp_init, verbs_wish,

@@ -4,7 +4,7 @@
 
 from libc.stdio cimport fprintf, stderr
 
-from rmemcached.atomics cimport relaxed_load
+from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.store.store cimport (
     REASSIGN_BADCLASS, REASSIGN_NOSPARE, REASSIGN_OK, REASSIGN_RUNNING, reassign_result, slabs_reassign,
     slabs_set_automove, slabs_set_automove_freeratio, slabs_set_automove_ratio, slabs_set_automove_window,

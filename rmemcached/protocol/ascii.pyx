@@ -7,7 +7,7 @@ from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen, strncmp
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add, relaxed_load, relaxed_store
+from rmemcached.sys.atomics cimport counter_add, relaxed_load, relaxed_store
 from rmemcached.logger cimport (
     LOG_CONNEVENTS, LOG_DELETIONS, LOG_EVICTIONS, LOG_FETCHERS, LOG_MUTATIONS, LOG_PROXYEVENTS, LOG_PROXYREQS,
     LOG_PROXYUSER, LOG_RAWCMDS, LOG_SYSEVENTS, LOG_TYPE_DELETE, LOG_TYPE_META_DELETE, NORMAL_CLOSE, log_delete_cmd,

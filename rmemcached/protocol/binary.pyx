@@ -11,7 +11,7 @@ from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset, strlen
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add, relaxed_load, relaxed_store
+from rmemcached.sys.atomics cimport counter_add, relaxed_load, relaxed_store
 from rmemcached.logger cimport LOG_MUTATIONS, NORMAL_CLOSE, log_item_store, log_wants
 from rmemcached.protocol.conn cimport (
     MEMCACHED_VERSION, RESP_COPY_MAX, WRITE_BUFFER_SIZE, conn, conn_closing, conn_hooks, conn_logs, conn_new_cmd,

@@ -9,7 +9,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add, relaxed_load
+from rmemcached.sys.atomics cimport counter_add, relaxed_load
 from rmemcached.logger cimport close_reasons, logger
 from rmemcached.protocol.dump cimport dump_kind
 from rmemcached.protocol.stats_prefix cimport stats_prefixes

@@ -3,8 +3,8 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
 
-from rmemcached.atomics cimport relaxed_load
-from rmemcached.linux cimport pthread_mutex_t
+from rmemcached.sys.atomics cimport relaxed_load
+from rmemcached.sys.linux cimport pthread_mutex_t
 
 cdef enum:
     PREFIX_BUCKETS = 1024

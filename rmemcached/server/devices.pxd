@@ -3,7 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
 
-from rmemcached.linux cimport pthread_mutex_t, pthread_t, sockaddr, sockaddr_in6
+from rmemcached.sys.linux cimport pthread_mutex_t, pthread_t, sockaddr, sockaddr_in6
 from rmemcached.protocol.conn cimport stat_buf
 from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_device, rdma_limits, rdma_place, rdma_transport
 from rmemcached.server.worker cimport worker

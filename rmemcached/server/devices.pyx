@@ -15,9 +15,9 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdio cimport fprintf, snprintf, stderr
 from libc.string cimport memcpy, memset, strerror
 
-from rmemcached.atomics cimport fetch_sub
+from rmemcached.sys.atomics cimport fetch_sub
 from rmemcached.drive_machine cimport drive_machine
-from rmemcached.linux cimport (
+from rmemcached.sys.linux cimport (
     AF_INET, CLOCK_MONOTONIC, EFD_CLOEXEC, POLLERR, POLLHUP, POLLIN, POLLNVAL, clock_gettime, close, errno, eventfd,
     poll, pollfd, pthread_cond_destroy, pthread_cond_init, pthread_cond_wait, pthread_create, pthread_join,
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, sockaddr,

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport strlen
 
-from rmemcached.linux cimport (
+from rmemcached.sys.linux cimport (
     EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLHUP, POLLIN, POLLOUT, close,
     errno, eventfd, poll, pollfd, send, write,
 )

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from rmemcached.linux cimport pthread_mutex_t
+from rmemcached.sys.linux cimport pthread_mutex_t
 from rmemcached.logger cimport log_transport, logger
 from rmemcached.protocol.conn cimport conn_hooks, protocol
 from rmemcached.protocol.stats_prefix cimport stats_prefixes

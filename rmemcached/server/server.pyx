@@ -20,8 +20,10 @@ from libc.string cimport memcpy, memset, strlen
 
 from posix.unistd cimport geteuid, getpid
 
-from rmemcached.atomics cimport counter_add, exchange, fetch_add, fetch_sub, relaxed_load, relaxed_store, store_release
-from rmemcached.linux cimport (
+from rmemcached.sys.atomics cimport (
+    counter_add, exchange, fetch_add, fetch_sub, relaxed_load, relaxed_store, store_release,
+)
+from rmemcached.sys.linux cimport (
     AF_INET, AF_INET6, CLOCK_MONOTONIC, ECONNABORTED, EINTR, EMFILE, ENFILE, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
     EPOLL_CTL_MOD, IPPROTO_TCP, MSG_DONTWAIT, MSG_NOSIGNAL, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP, SIGINT, SIGTERM, SIGUSR1,
     SIG_BLOCK, SIG_SETMASK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, SO_INCOMING_NAPI_ID, SO_KEEPALIVE,

@@ -6,8 +6,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset, strlen
 from posix.unistd cimport getpid
 
-from rmemcached.atomics cimport relaxed_load, relaxed_store
-from rmemcached.linux cimport (
+from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
+from rmemcached.sys.linux cimport (
     AF_INET, AF_INET6, AF_UNIX, getsockname, pthread_mutex_lock, pthread_mutex_unlock, sockaddr, sockaddr_in,
     sockaddr_in6, socklen_t,
 )

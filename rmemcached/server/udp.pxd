@@ -6,7 +6,7 @@ next datagram. Nothing is locked.
 
 from libc.stdint cimport uint16_t
 
-from rmemcached.linux cimport sockaddr_storage, socklen_t
+from rmemcached.sys.linux cimport sockaddr_storage, socklen_t
 from rmemcached.protocol.conn cimport conn, conn_thread
 
 cdef enum:

@@ -12,9 +12,9 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add
+from rmemcached.sys.atomics cimport counter_add
 from rmemcached.drive_machine cimport drive_machine
-from rmemcached.linux cimport (
+from rmemcached.sys.linux cimport (
     EAGAIN, EINTR, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLEXCLUSIVE, EPOLLIN, EPOLLOUT, close, epoll_ctl, epoll_event,
     errno, msghdr, recvfrom, sendmsg, sockaddr,
 )

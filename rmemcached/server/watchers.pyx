@@ -10,8 +10,8 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add, full_fence, load_acquire, relaxed_load, relaxed_store, store_release
-from rmemcached.linux cimport (
+from rmemcached.sys.atomics cimport counter_add, full_fence, load_acquire, relaxed_load, relaxed_store, store_release
+from rmemcached.sys.linux cimport (
     EAGAIN, EINTR, MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLHUP, POLLIN, POLLOUT, errno, msghdr, poll, pollfd,
     pthread_create, pthread_join, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, pthread_t, read, recv,
     sendmsg,

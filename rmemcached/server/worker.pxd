@@ -3,7 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from rmemcached.linux cimport pthread_cond_t, pthread_mutex_t, pthread_t
+from rmemcached.sys.linux cimport pthread_cond_t, pthread_mutex_t, pthread_t
 from rmemcached.logger cimport log_peer
 from rmemcached.protocol.conn cimport conn, conn_thread, protocol
 from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_conn, rdma_device, rdma_request, rdma_thread, rdma_transport

@@ -12,9 +12,9 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport counter_add, cpu_relax, fetch_sub, load_acquire
+from rmemcached.sys.atomics cimport counter_add, cpu_relax, fetch_sub, load_acquire
 from rmemcached.drive_machine cimport drive_machine
-from rmemcached.linux cimport (
+from rmemcached.sys.linux cimport (
     CLOCK_MONOTONIC, EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL,
     EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_NOSIGNAL, clock_gettime, close,
     epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno, eventfd, msghdr, pthread_cond_signal, pthread_create,

@@ -7,7 +7,7 @@
 from libc.stdio cimport snprintf
 from libc.stdlib cimport strtoull
 
-from rmemcached.atomics cimport relaxed_load, relaxed_store
+from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 
 
 cdef extern from "<pthread.h>" nogil:

@@ -13,7 +13,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from posix.uio cimport iovec
 
-from rmemcached.atomics cimport relaxed_load, relaxed_store
+from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.logger cimport logger
 
 # Seconds since store_process_started(); 0 = never. The clock begins at ITEM_UPDATE_INTERVAL + 2, as memcached's does,

@@ -9,7 +9,7 @@ page mover with the slabs lock held. The hash table's growth takes all item lock
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-from rmemcached.atomics cimport fetch_add, fetch_sub, load_acquire, relaxed_load, relaxed_store, store_release
+from rmemcached.sys.atomics cimport fetch_add, fetch_sub, load_acquire, relaxed_load, relaxed_store, store_release
 from rmemcached.logger cimport (
     LOG_EVICTIONS, LOG_EXPIRED, LOG_FETCHERS, LOG_FLUSHED, LOG_FOUND, LOG_MUTATIONS, LOG_NOT_FOUND, LOG_SYSEVENTS,
     LOG_TEXT_MAX, log_eviction, log_fetch_status, log_item_get, log_item_store, log_text, log_wants, logger_none,

@@ -9,7 +9,7 @@ from libc.stdio cimport FILE, fclose, fgets, fopen, snprintf
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memset, strcmp, strerror, strncmp
 
-from rmemcached.atomics cimport fetch_add
+from rmemcached.sys.atomics cimport fetch_add
 from rmemcached.verbs.soft cimport soft_provider
 from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport (

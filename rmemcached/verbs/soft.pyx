@@ -32,7 +32,7 @@ from posix.signal cimport SIG_SETMASK, sigfillset, sigset_t
 from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport close, ftruncate, read, write
 
-from rmemcached.atomics cimport (
+from rmemcached.sys.atomics cimport (
     fetch_add,
     fetch_sub,
     full_fence,

@@ -9,7 +9,7 @@ from libc.errno cimport ENOSYS, EPERM, errno
 from libc.stdint cimport uint8_t
 from libc.string cimport memset
 
-from rmemcached.linux cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
+from rmemcached.sys.linux cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from rmemcached.verbs.verbs cimport ibv_context, ibv_device, ibv_port_attr
 
 cdef extern from "<dlfcn.h>" nogil:

@@ -11,7 +11,7 @@ unless said otherwise; any thread may call them. Linux: drivers/infiniband/core/
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from rmemcached.linux cimport sockaddr, sockaddr_in6
+from rmemcached.sys.linux cimport sockaddr, sockaddr_in6
 from rmemcached.verbs.port cimport verbs_port
 from rmemcached.verbs.verbs cimport ibv_qp, ibv_qp_state
 

@@ -4,7 +4,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from rmemcached.linux cimport sockaddr, sockaddr_in, sockaddr_in6, write
+from rmemcached.sys.linux cimport sockaddr, sockaddr_in, sockaddr_in6, write
 from rmemcached.verbs.port cimport ACK_TIMEOUT, RETRY_CNT, RNR_RETRY, verbs_port
 from rmemcached.verbs.verbs cimport (
     IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, ibv_mtu, ibv_qp, ibv_qp_attr, ibv_qp_state,
