@@ -19,7 +19,7 @@ from rmemcached.client._stream cimport (
     REPLY_VA,
     Stream,
 )
-from rmemcached.client._sys cimport memmem, pthread_atfork
+from rmemcached.sys.linux cimport memmem, pthread_atfork
 
 from rmemcached.client.connection import (
     TRANSPORTS,

@@ -9,7 +9,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
 from rmemcached.client._stream cimport now_ns
-from rmemcached.client._sys cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send, ssize_t
+from rmemcached.sys.linux cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
 
 cdef extern from "<sys/epoll.h>" nogil:
     enum:

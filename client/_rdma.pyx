@@ -25,7 +25,7 @@ from posix.unistd cimport getpid
 
 from rmemcached.sys.atomics cimport load_acquire, store_release
 from rmemcached.client._stream cimport Stream, now_ns
-from rmemcached.client._sys cimport (
+from rmemcached.sys.linux cimport (
     MSG_DONTWAIT,
     POLLIN,
     SHUT_RDWR,
@@ -36,9 +36,8 @@ from rmemcached.client._sys cimport (
     recv,
     set_nonblocking,
     shutdown,
-    ssize_t,
 )
-from rmemcached.linux cimport (
+from rmemcached.sys.linux cimport (
     EFD_CLOEXEC,
     eventfd,
     pthread_mutex_destroy,

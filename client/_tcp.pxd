@@ -1,7 +1,6 @@
 from posix.uio cimport iovec
 
 from rmemcached.client._stream cimport Stream
-from rmemcached.client._sys cimport ssize_t
 
 
 cdef class TcpStream(Stream):

@@ -6,7 +6,7 @@ from libc.string cimport memset
 from posix.uio cimport iovec
 
 from rmemcached.client._stream cimport Stream, now_ns
-from rmemcached.client._sys cimport (
+from rmemcached.sys.linux cimport (
     MSG_DONTWAIT,
     MSG_NOSIGNAL,
     POLLIN,
@@ -24,10 +24,9 @@ from rmemcached.client._sys cimport (
     sendmsg,
     setsockopt,
     shutdown,
-    ssize_t,
     timeval,
 )
-from rmemcached.linux cimport sched_yield
+from rmemcached.sys.linux cimport sched_yield
 
 
 cdef enum:

@@ -1,9 +1,16 @@
-"""The Linux system calls of the event engine and the listener."""
+"""Every declaration of the C library and of Linux that the project uses and Cython's own ``libc`` and ``posix`` lack.
 
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+A system header is declared here and nowhere else: two declarations of one header drift apart. By header, in the order
+memory, files, time and resources, events, sockets, threads.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from posix.types cimport mode_t
 from posix.uio cimport iovec
 
+
+# ---- errors, text, memory --------------------------------------------------------------------------------------------
 
 cdef extern from "<errno.h>" nogil:
     int errno
@@ -19,6 +26,153 @@ cdef extern from "<errno.h>" nogil:
 cdef extern from "<string.h>" nogil:
     char *strerror(int errnum)
     const char *strsignal(int sig)
+    void *memmem(const void *haystack, size_t length, const void *needle, size_t needle_length)
+
+cdef extern from "<stdio.h>" nogil:
+    int snprintf(char *out, size_t size, const char *format, ...)
+
+cdef extern from "<stdlib.h>" nogil:
+    int posix_memalign(void **out, size_t alignment, size_t size)
+    void qsort(void *base, size_t n, size_t size, int (*compare)(const void *, const void *) noexcept nogil)
+
+cdef extern from "<endian.h>" nogil:
+    uint16_t htobe16(uint16_t value)
+    uint16_t be16toh(uint16_t value)
+    uint32_t htobe32(uint32_t value)
+    uint32_t be32toh(uint32_t value)
+    uint32_t htole32(uint32_t value)
+    uint32_t le32toh(uint32_t value)
+    uint64_t htobe64(uint64_t value)
+    uint64_t be64toh(uint64_t value)
+
+cdef extern from "<sys/random.h>" nogil:
+    ssize_t getrandom(void *out, size_t length, unsigned int flags)
+
+cdef extern from "<sys/mman.h>" nogil:
+    enum:
+        PROT_NONE
+        PROT_READ
+        PROT_WRITE
+        MAP_SHARED
+        MAP_PRIVATE
+        MAP_ANONYMOUS
+        MAP_NORESERVE
+        MADV_HUGEPAGE
+        MADV_DONTNEED
+        MFD_CLOEXEC
+        MFD_ALLOW_SEALING
+    void *MAP_FAILED
+    void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
+    int munmap(void *addr, size_t length)
+    int madvise(void *addr, size_t length, int advice)
+    int mprotect(void *addr, size_t length, int prot)
+    int memfd_create(const char *name, unsigned int flags)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+cdef extern from "<fcntl.h>" nogil:
+    """
+    #include <fcntl.h>
+    static inline int rmc_set_nonblocking(int fd)
+    {
+        int flags = fcntl(fd, F_GETFL);
+        return flags < 0 ? -1 : fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+    }
+    """
+    enum:
+        O_RDWR
+        O_NONBLOCK
+        O_CLOEXEC
+        F_GETFL
+        F_SETFL
+        F_ADD_SEALS
+        F_GET_SEALS
+        F_SEAL_SEAL
+        F_SEAL_SHRINK
+        F_SEAL_GROW
+        F_SEAL_FUTURE_WRITE
+    int open(const char *path, int flags, ...)
+    int fcntl(int fd, int cmd, ...)
+    int set_nonblocking "rmc_set_nonblocking"(int fd)
+
+cdef extern from "<unistd.h>" nogil:
+    enum:
+        F_OK
+    int access(const char *path, int mode)
+    int close(int fd)
+    int close_fd "close"(int fd)      # for classes that have a method `close`
+    int ftruncate(int fd, long length)
+    ssize_t read(int fd, void *buf, size_t n)
+    ssize_t write(int fd, const void *buf, size_t n)
+
+cdef extern from "<sys/uio.h>" nogil:
+    ssize_t readv(int fd, const iovec *iov, int iovcnt)
+
+cdef extern from "<sys/vfs.h>" nogil:
+    ctypedef struct struct_statfs "struct statfs":
+        long f_type
+    int fstatfs(int fd, struct_statfs *out)
+
+cdef extern from "<linux/magic.h>" nogil:
+    enum:
+        TMPFS_MAGIC
+
+cdef extern from "<dlfcn.h>" nogil:
+    enum:
+        RTLD_NOW
+        RTLD_LOCAL
+    void *dlopen(const char *file, int mode)
+    void *dlsym(void *library, const char *name)
+    int dlclose(void *library)
+
+
+# ---- time and resources ----------------------------------------------------------------------------------------------
+
+cdef extern from "<time.h>" nogil:
+    ctypedef long time_t
+    enum:
+        CLOCK_MONOTONIC
+        CLOCK_REALTIME
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int clockid, timespec *tp)
+    time_t c_time "time"(time_t *out)
+
+cdef extern from "<sys/time.h>" nogil:
+    struct timeval:
+        long tv_sec
+        long tv_usec
+
+cdef extern from "<sys/resource.h>" nogil:
+    enum:
+        RLIMIT_AS
+        RLIMIT_MEMLOCK
+        RUSAGE_SELF
+    ctypedef unsigned long rlim_t
+    rlim_t RLIM_INFINITY
+    struct rlimit:
+        rlim_t rlim_cur
+        rlim_t rlim_max
+    struct rusage:
+        timeval ru_utime
+        timeval ru_stime
+    int getrlimit(int resource, rlimit *limits)
+    int getrusage(int who, rusage *usage)
+
+cdef extern from "<sys/timerfd.h>" nogil:
+    enum:
+        TFD_NONBLOCK
+        TFD_CLOEXEC
+    struct itimerspec:
+        timespec it_interval
+        timespec it_value
+    int timerfd_create(int clockid, int flags)
+    int timerfd_settime(int fd, int flags, const itimerspec *new_value, itimerspec *old_value)
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
 
 cdef extern from "<sys/epoll.h>" nogil:
     enum:
@@ -26,6 +180,7 @@ cdef extern from "<sys/epoll.h>" nogil:
         EPOLLOUT
         EPOLLERR
         EPOLLHUP
+        EPOLLET
         EPOLLEXCLUSIVE
         EPOLL_CTL_ADD
         EPOLL_CTL_DEL
@@ -33,6 +188,7 @@ cdef extern from "<sys/epoll.h>" nogil:
         EPOLL_CLOEXEC
     ctypedef union epoll_data_t:
         void *ptr
+        uint32_t u32
         uint64_t u64
     struct epoll_event:
         uint32_t events
@@ -47,6 +203,7 @@ cdef extern from "<poll.h>" nogil:
         POLLOUT
         POLLERR
         POLLHUP
+        POLLRDHUP
         POLLNVAL
     struct pollfd:
         int fd
@@ -60,25 +217,6 @@ cdef extern from "<sys/eventfd.h>" nogil:
         EFD_CLOEXEC
     int eventfd(unsigned int initval, int flags)
 
-cdef extern from "<sys/timerfd.h>" nogil:
-    enum:
-        TFD_NONBLOCK
-        TFD_CLOEXEC
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    struct itimerspec:
-        timespec it_interval
-        timespec it_value
-    int timerfd_create(int clockid, int flags)
-    int timerfd_settime(int fd, int flags, const itimerspec *new_value, itimerspec *old_value)
-
-cdef extern from "<time.h>" nogil:
-    enum:
-        CLOCK_MONOTONIC
-        CLOCK_REALTIME
-    int clock_gettime(int clockid, timespec *tp)
-
 cdef extern from "<signal.h>" nogil:
     ctypedef struct sigset_t:
         pass
@@ -89,7 +227,9 @@ cdef extern from "<signal.h>" nogil:
         SIGUSR1
         SIG_BLOCK
         SIG_SETMASK
+    int kill(int pid, int sig)
     int sigemptyset(sigset_t *set)
+    int sigfillset(sigset_t *set)
     int sigaddset(sigset_t *set, int signum)
     int pthread_sigmask(int how, const sigset_t *set, sigset_t *oldset)
 
@@ -101,6 +241,9 @@ cdef extern from "<sys/signalfd.h>" nogil:
         uint32_t ssi_signo
     int signalfd(int fd, const sigset_t *mask, int flags)
 
+
+# ---- sockets ---------------------------------------------------------------------------------------------------------
+
 cdef extern from "<sys/socket.h>" nogil:
     enum:
         AF_UNIX
@@ -111,17 +254,31 @@ cdef extern from "<sys/socket.h>" nogil:
         SOCK_NONBLOCK
         SOCK_CLOEXEC
         SOL_SOCKET
+        SO_DOMAIN
+        SO_TYPE
         SO_REUSEADDR
         SO_KEEPALIVE
+        SO_RCVTIMEO
+        SO_SNDTIMEO
         SO_PEERCRED
+        SO_INCOMING_CPU
         SO_INCOMING_NAPI_ID
+        SCM_RIGHTS
+        SHUT_WR
+        SHUT_RDWR
         MSG_NOSIGNAL
         MSG_DONTWAIT
+        MSG_TRUNC
+        MSG_CMSG_CLOEXEC
     ctypedef unsigned int socklen_t
     struct sockaddr:
         uint16_t sa_family
     struct sockaddr_storage:
         uint16_t ss_family
+    struct ucred:
+        uint32_t pid
+        uint32_t uid
+        uint32_t gid
     struct msghdr:
         void *msg_name
         socklen_t msg_namelen
@@ -130,19 +287,32 @@ cdef extern from "<sys/socket.h>" nogil:
         void *msg_control
         size_t msg_controllen
         int msg_flags
+    struct cmsghdr:
+        size_t cmsg_len
+        int cmsg_level
+        int cmsg_type
+    size_t CMSG_SPACE(size_t length)
+    size_t CMSG_LEN(size_t length)
+    cmsghdr *CMSG_FIRSTHDR(msghdr *message)
+    cmsghdr *CMSG_NXTHDR(msghdr *message, cmsghdr *header)
+    uint8_t *CMSG_DATA(cmsghdr *header)
     int listen(int fd, int backlog)
     int accept4(int fd, sockaddr *addr, socklen_t *addrlen, int flags)
+    int shutdown(int fd, int how)
     ssize_t recv(int fd, void *buf, size_t n, int flags)
     ssize_t recvfrom(int fd, void *buf, size_t n, int flags, sockaddr *addr, socklen_t *addrlen)
+    ssize_t recvmsg(int fd, msghdr *message, int flags)
     ssize_t send(int fd, const void *buf, size_t n, int flags)
     ssize_t sendmsg(int fd, const msghdr *message, int flags)
-    cdef struct ucred:
-        uint32_t pid
-        uint32_t uid
-        uint32_t gid
+    int getsockname(int fd, sockaddr *addr, socklen_t *addrlen)
+    int getpeername(int fd, sockaddr *addr, socklen_t *addrlen)
     int getsockopt(int fd, int level, int optname, void *optval, socklen_t *optlen)
     int setsockopt(int fd, int level, int optname, const void *optval, socklen_t optlen)
-    int getsockname(int fd, sockaddr *addr, socklen_t *addrlen)
+
+cdef extern from "<sys/un.h>" nogil:
+    struct sockaddr_un:
+        unsigned short sun_family
+        char sun_path[108]
 
 cdef extern from "<netinet/in.h>" nogil:
     enum:
@@ -151,7 +321,7 @@ cdef extern from "<netinet/in.h>" nogil:
     struct in_addr:
         uint32_t s_addr
     struct in6_addr:
-        unsigned char s6_addr[16]
+        uint8_t s6_addr[16]
     struct sockaddr_in:
         uint16_t sin_port
         in_addr sin_addr
@@ -162,39 +332,61 @@ cdef extern from "<netinet/in.h>" nogil:
         uint32_t sin6_scope_id
 
 cdef extern from "<arpa/inet.h>" nogil:
+    uint16_t htons(uint16_t port)
     uint16_t ntohs(uint16_t port)
     const char *inet_ntop(int family, const void *address, char *text, socklen_t size)
 
 cdef extern from "<netinet/tcp.h>" nogil:
     enum:
+        TCP_CONGESTION
+        TCP_MAXSEG
         TCP_NODELAY
 
-cdef extern from "<sys/uio.h>" nogil:
-    ssize_t readv(int fd, const iovec *iov, int iovcnt)
 
-cdef extern from "<unistd.h>" nogil:
-    int close(int fd)
-    ssize_t read(int fd, void *buf, size_t n)
-    ssize_t write(int fd, const void *buf, size_t n)
+# ---- threads ---------------------------------------------------------------------------------------------------------
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
+    int sched_getcpu()
+
+cdef extern from "<semaphore.h>" nogil:
+    ctypedef struct sem_t:
+        pass
+    int sem_init(sem_t *sem, int shared, unsigned int value)
+    int sem_wait(sem_t *sem)
+    int sem_post(sem_t *sem)
 
 cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_t:
-        pass
+    ctypedef unsigned long pthread_t
     ctypedef struct pthread_mutex_t:
         pass
-    int pthread_create(pthread_t *thread, void *attr, void *(*start)(void *) noexcept nogil, void *arg)
-    int pthread_join(pthread_t thread, void **retval)
-    int pthread_setname_np(pthread_t thread, const char *name)
-    int pthread_mutex_init(pthread_mutex_t *mutex, void *attr)
-    int pthread_mutex_destroy(pthread_mutex_t *mutex)
-    int pthread_mutex_lock(pthread_mutex_t *mutex)
-    int pthread_mutex_unlock(pthread_mutex_t *mutex)
+    ctypedef struct pthread_rwlock_t:
+        pass
     ctypedef struct pthread_cond_t:
         pass
-    int pthread_cond_init(pthread_cond_t *cond, void *attr)
+    ctypedef struct pthread_condattr_t:
+        pass
+    int pthread_create(pthread_t *thread, const void *attr, void *(*start)(void *) noexcept nogil, void *arg)
+    int pthread_join(pthread_t thread, void **retval)
+    int pthread_setname_np(pthread_t thread, const char *name)
+    int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil,
+                       void (*child)() noexcept nogil)
+    int pthread_mutex_init(pthread_mutex_t *mutex, const void *attr)
+    int pthread_mutex_destroy(pthread_mutex_t *mutex)
+    int pthread_mutex_lock(pthread_mutex_t *mutex)
+    int pthread_mutex_trylock(pthread_mutex_t *mutex)
+    int pthread_mutex_unlock(pthread_mutex_t *mutex)
+    int pthread_rwlock_init(pthread_rwlock_t *lock, const void *attr)
+    int pthread_rwlock_destroy(pthread_rwlock_t *lock)
+    int pthread_rwlock_rdlock(pthread_rwlock_t *lock)
+    int pthread_rwlock_wrlock(pthread_rwlock_t *lock)
+    int pthread_rwlock_unlock(pthread_rwlock_t *lock)
+    int pthread_condattr_init(pthread_condattr_t *attr)
+    int pthread_condattr_setclock(pthread_condattr_t *attr, int clock)
+    int pthread_condattr_destroy(pthread_condattr_t *attr)
+    int pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attr)
     int pthread_cond_destroy(pthread_cond_t *cond)
     int pthread_cond_signal(pthread_cond_t *cond)
+    int pthread_cond_broadcast(pthread_cond_t *cond)
     int pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex)
+    int pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const timespec *until)

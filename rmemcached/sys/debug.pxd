@@ -1,0 +1,111 @@
+"""What a caller must hold, and what must not be left behind: checked in a debug build, absent from any other.
+
+A build with RMEMCACHED_DEBUG=1, or for a sanitizer, has no NDEBUG. An assertion that fails there writes one line with
+file, line, function and condition, and aborts. With NDEBUG the compiler checks the types of the arguments, and the
+program never evaluates them.
+
+- ``assert_held(&mutex)``: the calling thread has locked the mutex.
+- ``assert_write_held(&lock)``: the calling thread has locked the read-write lock for writing.
+- ``assert_read_held(&lock)``: somebody has locked it. The C library does not record who reads.
+- ``assert_owner(id)``: the id is the calling thread's ``thread_id()``, or 0, which means no owner yet.
+- ``assert_that(condition)``: anything else.
+
+Live objects are counted by kind, once for the process: all modules share the counters. `live_objects()` in debug.pyx
+gives them to tests.
+
+Only glibc's locks name their owner; with another C library the assertions about locks check nothing.
+"""
+
+from libc.stdint cimport int64_t, uint32_t
+
+from rmemcached.sys.atomics cimport fetch_add, fetch_sub
+
+cdef extern from *:
+    """
+    #include <pthread.h>
+    #include <stdio.h>
+    #include <stdlib.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+
+    /* Not kept for each thread: a child of fork has another one. */
+    #define rmc_thread_id() ((uint32_t) syscall(SYS_gettid))
+
+    #ifdef NDEBUG
+    #define RMC_DEBUG 0
+    #define rmc_check(condition, text) ((void) sizeof(condition))
+    #else
+    #define RMC_DEBUG 1
+    #define rmc_check(condition, text)                                                                       \
+        do {                                                                                                 \
+            if (!(condition)) {                                                                              \
+                fprintf(stderr, "rmemcached: %s:%d: %s: " text "\\n", __FILE__, __LINE__, __func__);          \
+                abort();                                                                                     \
+            }                                                                                                \
+        } while (0)
+    #endif
+
+    #ifdef __GLIBC__
+    #define rmc_mutex_owner(lock) ((uint32_t) __atomic_load_n(&(lock)->__data.__owner, __ATOMIC_RELAXED))
+    #define rmc_rwlock_writer(lock) ((uint32_t) __atomic_load_n(&(lock)->__data.__cur_writer, __ATOMIC_RELAXED))
+    #define rmc_rwlock_used(lock) (__atomic_load_n(&(lock)->__data.__readers, __ATOMIC_RELAXED) != 0)
+    #else
+    #define rmc_mutex_owner(lock) rmc_thread_id()
+    #define rmc_rwlock_writer(lock) rmc_thread_id()
+    #define rmc_rwlock_used(lock) 1
+    #endif
+
+    #define rmc_assert_held(lock) \
+        rmc_check(rmc_mutex_owner(lock) == rmc_thread_id(), "the caller does not hold the lock " #lock)
+    #define rmc_assert_write_held(lock) \
+        rmc_check(rmc_rwlock_writer(lock) == rmc_thread_id(), "the caller does not hold for writing " #lock)
+    #define rmc_assert_read_held(lock) rmc_check(rmc_rwlock_used(lock), "nobody holds " #lock)
+    #define rmc_assert_owner(id) \
+        rmc_check((id) == 0 || (id) == rmc_thread_id(), "not called by the thread that owns " #id)
+    #define rmc_assert_that(condition) rmc_check(condition, "does not hold: " #condition)
+    """
+    bint DEBUG_BUILD "RMC_DEBUG"
+    uint32_t thread_id "rmc_thread_id"() nogil
+    void assert_held "rmc_assert_held"(void *mutex) nogil
+    void assert_write_held "rmc_assert_write_held"(void *lock) nogil
+    void assert_read_held "rmc_assert_read_held"(void *lock) nogil
+    void assert_owner "rmc_assert_owner"(uint32_t id) nogil
+    void assert_that "rmc_assert_that"(bint condition) nogil
+
+cdef enum live_kind:
+    # verbs
+    LIVE_CONTEXT
+    LIVE_PD
+    LIVE_MR
+    LIVE_CHANNEL
+    LIVE_CQ
+    LIVE_SRQ
+    LIVE_QP
+    # store
+    LIVE_STORE
+    LIVE_ITEM_REF            # references to items that callers of the store hold
+    # protocol, rdma, server
+    LIVE_RESPONSE
+    LIVE_CONN
+    LIVE_RDMA_DEVICE
+    LIVE_RDMA_CONN
+    LIVE_LANE
+    LIVE_WORKER
+    LIVE_UDP_SOCKET
+    # client
+    LIVE_CLIENT_CONN
+    LIVE_CLIENT_LANE
+    LIVE_CLIENT_BUFFER
+    LIVE_KINDS
+
+cdef int64_t live_counts[LIVE_KINDS]
+
+cdef inline void live_add(live_kind kind) noexcept nogil:
+    """Counts an object that has been made. Any thread."""
+    if DEBUG_BUILD:
+        fetch_add(&live_counts[<int>kind], 1)
+
+cdef inline void live_sub(live_kind kind) noexcept nogil:
+    """Counts it as gone."""
+    if DEBUG_BUILD:
+        fetch_sub(&live_counts[<int>kind], 1)

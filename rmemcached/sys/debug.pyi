@@ -1,0 +1,3 @@
+debug_build: bool
+
+def live_objects() -> dict[str, int]: ...

@@ -1,0 +1,28 @@
+"""The counters of live objects (see debug.pxd), for the tests and for the daemon's own check at its end."""
+
+from rmemcached.sys.atomics cimport load_acquire
+
+# In the order of live_kind.
+_NAMES = (
+    "contexts", "protection domains", "memory regions", "completion channels", "completion queues",
+    "shared receive queues", "queue pairs", "stores", "item references", "responses", "connections", "RDMA devices",
+    "RDMA connections", "lanes", "workers", "UDP sockets", "client connections", "client lanes", "client buffers",
+)
+assert len(_NAMES) == LIVE_KINDS
+
+# Whether this is a debug build: assertions are checked, objects counted.
+debug_build = bool(DEBUG_BUILD)
+
+
+def live_objects():
+    """Objects of this process by kind, those of which there are none left out. Empty in a build that does not count.
+
+    Safe in any thread. Each number is read whole; together they are a snapshot only when nothing goes on.
+    """
+    cdef int i
+    counts = {}
+    for i in range(<int>LIVE_KINDS):
+        count = <int64_t>load_acquire(&live_counts[i])
+        if count:
+            counts[_NAMES[i]] = count
+    return counts
