@@ -16,7 +16,7 @@ cdef extern from "<semaphore.h>" nogil:
     int sem_wait(sem_t *sem)
     int sem_post(sem_t *sem)
 
-include "_stress.pxi"
+include "_stress.pyx"
 
 OPS = {
     "add": st.NREAD_ADD,

@@ -412,17 +412,17 @@ cdef struct store:
     slab_automove automove
 
 
-include "slabs.pxi"
-include "assoc.pxi"
-include "log.pxi"
-include "lru.pxi"
-include "items.pxi"
-include "crawler.pxi"
-include "maintainer.pxi"
-include "mover.pxi"
-include "automove.pxi"
-include "cachedump.pxi"
-include "check.pxi"
+include "slabs.pyx"
+include "assoc.pyx"
+include "log.pyx"
+include "lru.pyx"
+include "items.pyx"
+include "crawler.pyx"
+include "maintainer.pyx"
+include "mover.pyx"
+include "automove.pyx"
+include "cachedump.pyx"
+include "check.pyx"
 
 
 # --- threads ---
