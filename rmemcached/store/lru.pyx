@@ -7,74 +7,6 @@
 # An item's queue is told by slabs_clsid, which is changed with its item lock held while it is in no queue.
 
 
-cdef inline unsigned int ITEM_lruid(const item *it) noexcept nogil:
-    return it.slabs_clsid & LRU_MASK
-
-
-cdef inline void do_item_link_q(store *s, lru_queue *q, item *it) noexcept nogil:
-    it.prev = NULL
-    it.next = q.head
-    if q.head != NULL:
-        q.head.prev = it
-    else:
-        q.tail = it
-    q.head = it
-    relaxed_store(&q.size, q.size + 1)
-    q.bytes += ITEM_ntotal(it)
-
-
-cdef inline void do_item_unlink_q(store *s, lru_queue *q, item *it) noexcept nogil:
-    if it.prev != NULL:
-        it.prev.next = it.next
-    else:
-        q.head = it.next
-    if it.next != NULL:
-        it.next.prev = it.prev
-    else:
-        q.tail = it.prev
-    if q.crawl == it:
-        q.crawl = it.prev
-    relaxed_store(&q.size, q.size - 1)
-    q.bytes -= ITEM_ntotal(it)
-
-
-cdef inline void do_item_replace_q(store *s, lru_queue *q, item *it, item *fresh) noexcept nogil:
-    """Puts fresh, an item of the same size, in the item's place."""
-    fresh.prev = it.prev
-    fresh.next = it.next
-    if fresh.prev != NULL:
-        fresh.prev.next = fresh
-    else:
-        q.head = fresh
-    if fresh.next != NULL:
-        fresh.next.prev = fresh
-    else:
-        q.tail = fresh
-    if q.crawl == it:
-        q.crawl = fresh
-
-
-cdef inline bint item_is_flushed(store *s, const item *it) noexcept nogil:
-    cdef rel_time_t oldest = <rel_time_t>relaxed_load(&s.oldest_live)
-    return it.time <= oldest and oldest <= store_time(s)
-
-
-cdef inline bint item_is_expired(store *s, const item *it) noexcept nogil:
-    """Whether the item can be dropped. A lookup is a second ahead: for it, an item is dead once exptime is reached."""
-    cdef rel_time_t exptime = it.exptime
-    return (exptime != 0 and exptime < store_time(s)) or item_is_flushed(s, it)
-
-
-cdef void _item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
-    """do_item_unlink for a caller that holds the LRU lock as well."""
-    if it.it_flags & ITEM_LINKED:
-        item_clear_flags(it, ITEM_LINKED)
-        assoc_delete(s, it, hv)
-        count_unlinked(s, it, hv)
-        do_item_unlink_q(s, q, it)
-        do_item_remove(s, it)
-
-
 # --- bumps ---
 
 cdef bint _bumps_init(store *s) noexcept nogil:
@@ -386,3 +318,45 @@ cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil:
             if _flush_queue(s, &s.queues[i], oldest):
                 break
             sched_yield()
+
+
+cdef uint64_t _bumps_dropped(store *s) noexcept nogil:
+    cdef uint64_t dropped = 0
+    cdef uint32_t i
+    if s.bump_bufs != NULL:
+        for i in range(s.bump_mask + 1):
+            pthread_mutex_lock(&s.bump_bufs[i].lock)
+            dropped += s.bump_bufs[i].dropped
+            pthread_mutex_unlock(&s.bump_bufs[i].lock)
+    return dropped
+
+
+cdef void lru_tune(store *s, unsigned int hot_lru_pct, unsigned int warm_lru_pct, double hot_max_factor,
+                   double warm_max_factor) noexcept nogil:
+    """Percent of a class's memory that HOT and WARM may have, and how old their tails may be: multiples of the age of
+    COLD's tail.
+    """
+    pthread_mutex_lock(&s.tune_lock)
+    relaxed_store(&s.config.hot_lru_pct, hot_lru_pct)
+    relaxed_store(&s.config.warm_lru_pct, warm_lru_pct)
+    s.config.hot_max_factor = hot_max_factor
+    s.config.warm_max_factor = warm_max_factor
+    pthread_mutex_unlock(&s.tune_lock)
+
+
+cdef void lru_set_segmented(store *s, bint segmented) noexcept nogil:
+    """Flat mode (False): new items enter COLD, and the maintainer empties HOT and WARM into it."""
+    if s.config.lru_maintainer:
+        pthread_mutex_lock(&s.tune_lock)
+        relaxed_store(&s.config.lru_segmented, segmented)
+        pthread_mutex_unlock(&s.tune_lock)
+
+
+cdef void lru_set_temp_ttl(store *s, int32_t ttl) noexcept nogil:
+    """New items that live so many seconds or less enter TEMP."""
+    if s.config.lru_maintainer:
+        pthread_mutex_lock(&s.tune_lock)
+        if ttl >= 0:
+            relaxed_store(&s.config.temporary_ttl, ttl)
+        relaxed_store(&s.config.temp_lru, ttl >= 0)
+        pthread_mutex_unlock(&s.tune_lock)

@@ -327,3 +327,13 @@ cdef void slabs_free(store *s, item *it) noexcept nogil:
     else:
         do_slabs_push(s, it, ITEM_clsid(it))
     pthread_mutex_unlock(&s.slabs_lock)
+
+
+cdef inline uint32_t _chunk_index(store *s, void *chunk) noexcept nogil:
+    return <uint32_t>(<size_t>(<char *>chunk - s.move.page) // s.move.size)
+
+
+cdef void do_move_take(store *s, item *chunk) noexcept nogil:
+    """Takes a chunk of the page that is moved; nobody else has it. The slabs lock is held."""
+    relaxed_store(&s.move.taken[_chunk_index(s, chunk)], 1)
+    s.move.taken_count += 1

@@ -1,0 +1,189 @@
+# The store and delta commands.
+
+
+cdef item *_concatenate(store *s, item *old, item *it, store_op op) noexcept nogil:
+    """A new item with the key, flags and expiry of old, and the values of both; or NULL."""
+    cdef item *joined
+    cdef item *first = old
+    cdef item *second = it
+    if op == NREAD_PREPEND or op == NREAD_PREPENDVIV:
+        first = it
+        second = old
+    joined = item_alloc(s, ITEM_key(old), old.nkey, ITEM_client_flags(old), old.exptime,
+                        <size_t>first.nbytes - 2 + <size_t>second.nbytes)
+    if joined != NULL:
+        _data_copy(joined, 0, first, <size_t>first.nbytes - 2)
+        _data_copy(joined, <size_t>first.nbytes - 2, second, second.nbytes)
+    return joined
+
+
+cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv, uint64_t cas_in, uint64_t *cas_out,
+                                   bint set_stale, int *nbytes_out) noexcept nogil:
+    """Stores it as op says (memcached.c, do_store_item). The caller keeps its reference whatever the result.
+
+    The CAS value that the client compares with is in the item (ITEM_set_cas; 0: none). cas_in: the CAS value that
+    the stored item gets; 0: the next one. cas_out (may be NULL): its CAS value when STORED. set_stale: a compared
+    value that is older than the item's is stored and marked ITEM_STALE. nbytes_out (may be NULL): data length after
+    append and prepend, otherwise untouched. Append and prepend without memory for the result are NOT_STORED.
+    """
+    cdef item *old = do_item_get(s, ITEM_key(it), it.nkey, hv, False)
+    cdef item *joined = NULL
+    cdef uint64_t wanted = ITEM_get_cas(it)
+    cdef uint64_t present
+    cdef store_item_type result = NOT_STORED
+    cdef bint storing = False
+    if cas_in == 0 and s.config.use_cas:
+        # Whatever comes of it: clients see the numbers that are left.
+        cas_in = get_cas_id(s)
+    if old == NULL:
+        if op == NREAD_CAS:
+            result = NOT_FOUND
+        else:
+            storing = op == NREAD_ADD or op == NREAD_SET or op == NREAD_APPENDVIV or op == NREAD_PREPENDVIV
+    elif op == NREAD_ADD:
+        # Not stored, yet it counts as a use.
+        do_item_update(s, old)
+    elif op == NREAD_CAS:
+        present = ITEM_get_cas(old)
+        if wanted != 0 and wanted == present:
+            storing = True
+        elif wanted != 0 and set_stale and wanted < present:
+            it.exptime = old.exptime
+            item_set_flags(it, ITEM_STALE | (old.it_flags & ITEM_TOKEN_SENT))
+            storing = True
+        else:
+            result = EXISTS
+    elif op == NREAD_SET or op == NREAD_REPLACE:
+        storing = True
+    elif wanted != 0 and wanted != ITEM_get_cas(old):
+        result = EXISTS
+    else:
+        joined = _concatenate(s, old, it, op)
+        if joined != NULL:
+            it = joined
+            storing = True
+            if nbytes_out != NULL:
+                nbytes_out[0] = joined.nbytes
+
+    if storing:
+        if old != NULL:
+            do_item_unlink(s, old, hv)
+        do_item_link(s, it, hv, cas_in)
+        result = STORED
+        if cas_out != NULL:
+            cas_out[0] = ITEM_get_cas(it)
+    if log_wants(s.config.log, LOG_MUTATIONS):
+        log_item_store(s.config.log, result, op, ITEM_key(it), it.nkey, it.nbytes,
+                       it.exptime - store_time(s) if it.exptime != 0 else 0, ITEM_clsid(it))
+    if old != NULL:
+        do_item_remove(s, old)
+    if joined != NULL:
+        do_item_remove(s, joined)
+    return result
+
+
+cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas_in, uint64_t *cas_out,
+                                bint set_stale, int *nbytes_out) noexcept nogil:
+    """do_store_item under the item's lock."""
+    cdef uint32_t hv = store_hash(ITEM_key(it), it.nkey)
+    cdef store_item_type result
+    item_lock(s, hv)
+    result = do_store_item(s, it, op, hv, cas_in, cas_out, set_stale, nbytes_out)
+    item_unlock(s, hv)
+    return result
+
+
+cdef inline bint _is_space(char c) noexcept nogil:
+    return c == c' ' or c'\t' <= c <= c'\r'
+
+
+cdef bint _parse_number(const char *text, const char *end, uint64_t *value) noexcept nogil:
+    """A decimal number before `end` that white space or a NUL ends; takes what memcached's safe_strtoull takes: white
+    space and a sign before it, no overflow, and of negative numbers those that strtoull makes positive (-0).
+    """
+    cdef uint64_t total = 0
+    cdef unsigned int digit
+    cdef bint negative
+    while text < end and _is_space(text[0]):
+        text += 1
+    if text == end:
+        return False
+    negative = text[0] == c'-'
+    if negative or text[0] == c'+':
+        text += 1
+    # A digit is never the last byte: the data ends with \r\n.
+    if text == end or not c'0' <= text[0] <= c'9':
+        return False
+    while c'0' <= text[0] <= c'9':
+        digit = text[0] - c'0'
+        if total > (<uint64_t>0xffffffffffffffff - digit) // 10:
+            return False
+        total = total * 10 + digit
+        text += 1
+    if negative:
+        total = 0 - total
+        if <int64_t>total < 0:
+            return False
+    value[0] = total
+    return _is_space(text[0]) or text[0] == 0
+
+
+cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, uint64_t delta, char *buf,
+                                    uint64_t *cas) noexcept nogil:
+    """Adds to (incr) or takes from a decimal value. incr wraps at 64 bits, decr stops at 0.
+
+    it: a linked item of item_get_locked. buf: INCR_MAX_STORAGE_LEN bytes for the new value as text with a NUL.
+    cas (may be NULL): in, the CAS value to compare with (0: none); out, the new one. The value is written in place,
+    padded with spaces, when it fits and nobody else has a reference; otherwise a new item takes the place of it.
+    """
+    cdef uint64_t value
+    cdef uint64_t new_cas = 0
+    cdef size_t length
+    cdef item *fresh
+    # A chained item is too long for a number.
+    if it.nbytes <= 2 or it.it_flags & ITEM_CHUNKED:
+        return NON_NUMERIC
+    if cas != NULL and cas[0] != 0 and cas[0] != ITEM_get_cas(it):
+        return DELTA_ITEM_CAS_MISMATCH
+    if not _parse_number(ITEM_data(it), ITEM_data(it) + it.nbytes, &value):
+        return NON_NUMERIC
+    if not it.it_flags & ITEM_LINKED:
+        return DELTA_ITEM_NOT_FOUND
+    if incr:
+        value += delta
+    else:
+        value = value - delta if delta < value else 0
+    length = <size_t>snprintf(buf, INCR_MAX_STORAGE_LEN, "%llu", <unsigned long long>value)
+    if length + 2 <= <size_t>it.nbytes and load_acquire(&it.refcount) == 2:
+        if s.config.use_cas:
+            new_cas = get_cas_id(s)
+        ITEM_set_cas(it, new_cas)
+        memcpy(ITEM_data(it), buf, length)
+        memset(ITEM_data(it) + length, c' ', <size_t>it.nbytes - length - 2)
+        do_item_update(s, it)
+    else:
+        fresh = item_alloc(s, ITEM_key(it), it.nkey, ITEM_client_flags(it), it.exptime, length + 2)
+        if fresh == NULL:
+            return EOM
+        if s.config.use_cas:
+            new_cas = get_cas_id(s)
+        _data_write(fresh, 0, buf, length)
+        do_item_unlink(s, it, hv)
+        do_item_link(s, fresh, hv, new_cas)
+        do_item_remove(s, fresh)
+    if cas != NULL:
+        cas[0] = new_cas
+    return OK
+
+
+cdef delta_result_type add_delta(store *s, const char *key, size_t nkey, bint incr, uint64_t delta, char *buf,
+                                 uint64_t *cas) noexcept nogil:
+    """do_add_delta on the item of the key; DELTA_ITEM_NOT_FOUND when there is none."""
+    cdef uint32_t hv
+    cdef delta_result_type result = DELTA_ITEM_NOT_FOUND
+    cdef item *it = item_get_locked(s, key, nkey, False, &hv)
+    if it != NULL:
+        result = do_add_delta(s, it, hv, incr, delta, buf, cas)
+        do_item_remove(s, it)
+    item_unlock(s, hv)
+    return result

@@ -1,0 +1,157 @@
+# Statistics.
+
+
+cdef const char *_status_text(unsigned int status) noexcept nogil:
+    if status == MOVE_NONE:
+        return b"none"
+    if status == MOVE_FROM_LRU:
+        return b"from_lru"
+    if status == MOVE_BUSY_ACTIVE:
+        return b"busy_active"
+    if status == MOVE_BUSY_FLOATING:
+        return b"busy_floating"
+    return b"locked"
+
+
+cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
+    """Sums of all classes; each class is consistent in itself. An item counts once whatever queue it moves to."""
+    cdef int i
+    cdef lru_queue *q
+    memset(out, 0, sizeof(store_stats))
+    count_items(s, &out.curr_items, &out.curr_bytes)
+    for i in range(NUMBER_OF_QUEUES):
+        q = &s.queues[i]
+        pthread_mutex_lock(&q.lock)
+        out.total_items += q.stats.total_items
+        out.evictions += q.stats.evicted
+        out.reclaimed += q.stats.reclaimed
+        out.expired_unfetched += q.stats.expired_unfetched
+        out.evicted_unfetched += q.stats.evicted_unfetched
+        out.evicted_active += q.stats.evicted_active
+        out.lrutail_reflocked += q.stats.lrutail_reflocked
+        out.outofmemory += q.stats.outofmemory
+        out.direct_reclaims += q.stats.direct_reclaims
+        out.crawler_reclaimed += q.stats.crawler_reclaimed
+        out.crawler_items_checked += q.stats.crawler_items_checked
+        out.moves_to_cold += q.stats.moves_to_cold
+        out.moves_to_warm += q.stats.moves_to_warm
+        out.moves_within_lru += q.stats.moves_within_lru
+        pthread_mutex_unlock(&q.lock)
+    pthread_mutex_lock(&s.slabs_lock)
+    out.total_malloced = s.malloced
+    out.slab_global_page_pool = s.classes[SLAB_GLOBAL_PAGE_POOL].pages.count
+    pthread_mutex_unlock(&s.slabs_lock)
+    pthread_mutex_lock(&s.crawler_lock)
+    out.lru_crawler_starts = s.crawler_starts
+    out.lru_crawler_running = s.crawler_running
+    pthread_mutex_unlock(&s.crawler_lock)
+    out.lru_maintainer_juggles = relaxed_load(&s.maintainer_juggles)
+    out.lru_bumps_dropped = _bumps_dropped(s)
+    out.slab_reassign_running = relaxed_load(&s.mover.running) != 0
+    out.slabs_moved = relaxed_load(&s.mover.slabs_moved)
+    out.slab_reassign_rescues = relaxed_load(&s.mover.rescues)
+    out.slab_reassign_chunk_rescues = relaxed_load(&s.mover.chunk_rescues)
+    out.slab_reassign_inline_reclaim = relaxed_load(&s.mover.inline_reclaim)
+    out.slab_reassign_busy_items = relaxed_load(&s.mover.busy_items)
+    out.slab_reassign_busy_deletes = relaxed_load(&s.mover.busy_deletes)
+    out.slab_reassign_busy_nomem = relaxed_load(&s.mover.busy_nomem)
+    out.slab_reassign_last_busy_status = _status_text(<unsigned int>relaxed_load(&s.mover.last_busy_status))
+    out.malloc_fails = relaxed_load(&s.malloc_fails)
+    out.hash_power_level = <unsigned int>relaxed_load(&s.hashpower)
+    out.hash_is_expanding = relaxed_load(&s.expanding) != 0
+    out.hash_bytes = (<uint64_t>1 << out.hash_power_level) * sizeof(void *)
+    if out.hash_is_expanding:
+        out.hash_bytes += out.hash_bytes // 2
+    out.get_expired = relaxed_load(&s.get_expired)
+    out.get_flushed = relaxed_load(&s.get_flushed)
+    out.oldest_live = <rel_time_t>relaxed_load(&s.oldest_live)
+
+
+cdef void store_reset_stats(store *s) noexcept nogil:
+    """Clears the counters; sizes and current amounts stay."""
+    cdef int i
+    for i in range(NUMBER_OF_QUEUES):
+        pthread_mutex_lock(&s.queues[i].lock)
+        memset(&s.queues[i].stats, 0, sizeof(lru_counters))
+        pthread_mutex_unlock(&s.queues[i].lock)
+    relaxed_store(&s.malloc_fails, 0)
+    relaxed_store(&s.get_expired, 0)
+    relaxed_store(&s.get_flushed, 0)
+    relaxed_store(&s.mover.slabs_moved, 0)
+    relaxed_store(&s.mover.rescues, 0)
+    relaxed_store(&s.mover.chunk_rescues, 0)
+    relaxed_store(&s.mover.inline_reclaim, 0)
+    relaxed_store(&s.mover.busy_items, 0)
+    relaxed_store(&s.mover.busy_deletes, 0)
+    relaxed_store(&s.mover.busy_nomem, 0)
+    relaxed_store(&s.mover.last_busy_status, MOVE_NONE)
+
+
+cdef unsigned int store_largest_class(store *s) noexcept nogil:
+    return s.power_largest
+
+
+cdef unsigned int store_class_of(store *s, size_t ntotal) noexcept nogil:
+    """The class of an item of so many bytes (ITEM_ntotal); 0: larger than the item size limit."""
+    return slabs_clsid(s, ntotal)
+
+
+cdef void _add_queue_stats(store *s, lru_queue *q, unsigned int lru, class_stats *out) noexcept nogil:
+    """Adds a queue's figures to those of its class. Its lock is held."""
+    cdef rel_time_t age = 0
+    if q.tail != NULL:
+        age = store_time(s) - item_time(q.tail)
+    if lru == HOT_LRU:
+        out.number_hot = q.size
+        out.age_hot = age
+    elif lru == WARM_LRU:
+        out.number_warm = q.size
+        out.age_warm = age
+    elif lru == COLD_LRU:
+        out.number_cold = q.size
+        out.age = age
+        out.evicted_time = q.stats.evicted_time
+    else:
+        out.number_temp = q.size
+    out.number += q.size
+    out.mem_requested += q.bytes
+    out.evicted += q.stats.evicted
+    out.evicted_nonzero += q.stats.evicted_nonzero
+    out.outofmemory += q.stats.outofmemory
+    out.reclaimed += q.stats.reclaimed
+    out.expired_unfetched += q.stats.expired_unfetched
+    out.evicted_unfetched += q.stats.evicted_unfetched
+    out.evicted_active += q.stats.evicted_active
+    out.lrutail_reflocked += q.stats.lrutail_reflocked
+    out.tailrepairs += q.stats.tailrepairs
+    out.crawler_reclaimed += q.stats.crawler_reclaimed
+    out.crawler_items_checked += q.stats.crawler_items_checked
+    out.moves_to_cold += q.stats.moves_to_cold
+    out.moves_to_warm += q.stats.moves_to_warm
+    out.moves_within_lru += q.stats.moves_within_lru
+    out.direct_reclaims += q.stats.direct_reclaims
+
+
+cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) noexcept nogil:
+    """Fills in one class; False when there is no class of that id."""
+    cdef slab_class *p
+    cdef lru_queue *q
+    cdef unsigned int queue
+    memset(out, 0, sizeof(class_stats))
+    if clsid < 1 or clsid > s.power_largest:
+        return False
+    p = &s.classes[clsid]
+    pthread_mutex_lock(&s.slabs_lock)
+    out.chunk_size = p.size
+    out.chunks_per_page = p.perslab
+    out.total_pages = p.pages.count
+    out.total_chunks = <uint64_t>p.pages.count * p.perslab
+    out.free_chunks = p.sl_curr
+    pthread_mutex_unlock(&s.slabs_lock)
+    out.used_chunks = out.total_chunks - out.free_chunks
+    for queue in range(4):
+        q = &s.queues[clsid | queue << 6]
+        pthread_mutex_lock(&q.lock)
+        _add_queue_stats(s, q, queue << 6, out)
+        pthread_mutex_unlock(&q.lock)
+    return True
