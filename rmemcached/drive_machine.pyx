@@ -80,7 +80,7 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
                 c.reqs_left -= 1
                 if not conn_charge(c):
                     # As in memcached, what is waiting is not sent.
-                    if not c.remote_ok:
+                    if not c.engine.remote:
                         resp_rollback(c, NULL, 0)
                     c.state = conn_closing
             elif c.state == conn_parse_cmd:

@@ -19,9 +19,9 @@ from rmemcached.sys.linux cimport (
     sockaddr_in6,
 )
 from rmemcached.protocol.conn cimport (
-    AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_gather, conn_init, conn_next_write,
-    conn_rdma_read, conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread, conn_want,
-    conn_write_posted, mc_resp, stat_append, stat_append_text, stat_buf,
+    AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_engine, conn_gather, conn_init,
+    conn_next_write, conn_rdma_read, conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread,
+    conn_want, conn_write_posted, mc_resp, stat_append, stat_append_text, stat_buf,
 )
 from rmemcached.rdma_exchange cimport exchange_request, key_is, parse_exchange, to_hex
 from rmemcached.store.store cimport ARENA_EXTENT, item, item_iov, item_remove
@@ -352,13 +352,20 @@ cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil:
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
 
+cdef const char *lane_exchange(conn *c, const char *line, size_t length, char *reply,
+                               size_t reply_size) noexcept nogil:
+    return b"CLIENT_ERROR rdma: this connection has a queue pair\r\n"
+
+
+cdef conn_engine lane_engine = conn_engine(exchange=lane_exchange, watch=NULL, dump=NULL, remote=True, datagrams=False)
+
+
 cdef rdma_stream *stream_open(rdma_conn *rc, uint32_t id) noexcept nogil:
     cdef rdma_stream *st = <rdma_stream *>calloc(1, sizeof(rdma_stream))
     if st == NULL:
         return NULL
-    conn_init(&st.c, rc.t.worker)
+    conn_init(&st.c, rc.t.worker, &lane_engine)
     st.c.sfd = rc.sfd
-    st.c.remote_ok = True
     st.c.eager = rc.t.dev.limits.eager
     if rc.by_cm and rc.t.worker.hooks.authenticate != NULL:
         # Nobody has authenticated himself on a lifeline.

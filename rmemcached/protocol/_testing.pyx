@@ -10,8 +10,8 @@ from rmemcached.drive_machine cimport drive_machine
 from rmemcached.logger cimport logger_none
 from rmemcached.protocol.conn cimport (
     LINE_MAX_LENGTH, MAX_PENDING_BYTES, MAX_PENDING_RESPS, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD,
-    WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn, conn_gather, conn_hooks, conn_init,
-    conn_next_write, conn_payload_failed, conn_payload_iov, conn_payload_received, conn_release, conn_sent,
+    WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn, conn_engine, conn_gather, conn_hooks, conn_init,
+    conn_next_write, conn_payload_iov, conn_payload_received, conn_release, conn_sent,
     conn_thread, conn_thread_release, conn_want, conn_write_posted, mc_resp, negotiating_prot, stat_append,
     stat_append_text, stat_buf,
 )
@@ -63,11 +63,12 @@ cdef int _stats(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out)
     return -1
 
 
-cdef void _exchange(void *arg, conn *c, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
+cdef const char *_exchange(conn *c, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
     cdef size_t n = length if length < 64 else 64
     memcpy(reply, b"RDMA got ", 9)
     memcpy(reply + 9, line, n)
     memcpy(reply + 9 + n, b"\r\n", 3)
+    return reply
 
 
 cdef void _set_verbosity(void *arg, int level) noexcept nogil:
@@ -81,6 +82,7 @@ cdef class Server:
     cdef conn_thread thread
     cdef conn_hooks hooks
     cdef server_state state
+    cdef bint exchange
     cdef readonly int connections
 
     def __init__(self, uint64_t maxbytes=64 << 20, uint64_t item_size_max=1 << 20, uint32_t slab_chunk_size_max=1 << 19,
@@ -103,8 +105,7 @@ cdef class Server:
             raise ValueError(error.decode())
         self.hooks.arg = &self.state
         self.hooks.stats = _stats
-        if exchange:
-            self.hooks.exchange = _exchange
+        self.exchange = exchange
         self.hooks.set_verbosity = _set_verbosity
         self.thread.store = self.s
         self.thread.log = logger_none()
@@ -165,7 +166,7 @@ cdef class Server:
 cdef class Machine:
     """A connection to a Server, fed by hand.
 
-    eager, remote_ok: what the engine says of remote payloads.
+    remote: whether the engine can move payloads by itself. eager: conn.eager.
     memory: rkey -> (address, bytearray), the client's memory.
     max_iov, max_bytes, max_sent: bound what one gather describes and what one send takes.
     direct: payloads go straight into the item instead of through the input buffer.
@@ -177,6 +178,7 @@ cdef class Machine:
 
     cdef readonly Server server
     cdef conn c
+    cdef conn_engine engine
     cdef char *area
     cdef char *input_end
     cdef readonly bint closed
@@ -190,7 +192,7 @@ cdef class Machine:
     cdef readonly unsigned int most_pending
     cdef size_t streamed
 
-    def __cinit__(self, Server server, bint remote_ok=False, uint32_t eager=0):
+    def __cinit__(self, Server server, bint remote=False, uint32_t eager=0):
         cdef void *area = mmap(NULL, INPUT_SIZE + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
         if area == MAP_FAILED:
             raise MemoryError
@@ -204,8 +206,10 @@ cdef class Machine:
         self.memory = {}
         self.wants = []
         self.writes = []
-        conn_init(&self.c, &server.thread)
-        self.c.remote_ok = remote_ok
+        if server.exchange:
+            self.engine.exchange = _exchange
+        self.engine.remote = remote
+        conn_init(&self.c, &server.thread, &self.engine)
         self.c.eager = eager
         server.connections += 1
 
@@ -267,8 +271,8 @@ cdef class Machine:
         self.writes.append((resp.sink.rkey, resp.sink.addr, len(value), self.streamed))
         st.item_remove(self.server.s, conn_write_posted(&self.c))
 
-    cdef read_value(self):
-        """The part of an RDMA READ, in as many steps as there are extents."""
+    cdef bint read_value(self):
+        """The part of an RDMA READ, in as many steps as there are extents. False: the client has no such memory."""
         cdef iovec iov[4]
         cdef int count, i
         cdef Py_ssize_t start
@@ -276,8 +280,7 @@ cdef class Machine:
         addr, buffer = self.memory.get(self.c.remote.rkey, (0, b""))
         start = self.c.remote.addr - addr
         if not 0 <= start <= len(buffer) - self.c.remote.length:
-            conn_payload_failed(&self.c)
-            return
+            return False
         view = buffer
         while self.c.rlbytes:
             count = conn_payload_iov(&self.c, iov, 4)
@@ -285,6 +288,7 @@ cdef class Machine:
                 memcpy(iov[i].iov_base, &view[start], iov[i].iov_len)
                 start += iov[i].iov_len
                 conn_payload_received(&self.c, iov[i].iov_len)
+        return True
 
     cdef size_t receive_payload(self, const char *data, size_t n):
         """Payload straight into the item; returns the bytes used."""
@@ -329,7 +333,9 @@ cdef class Machine:
                 # In order: what was answered before leaves while the READ is under way.
                 if send:
                     out.append(self.send())
-                self.read_value()
+                if not self.read_value():
+                    self.close()
+                    break
             elif left == 0:
                 break
             elif want == WANT_PAYLOAD and self.direct:
@@ -351,9 +357,6 @@ cdef class Machine:
         with nogil:
             want = drive_machine(&self.c)
         return _WANTS[want]
-
-    def fail_payload(self):
-        conn_payload_failed(&self.c)
 
     @property
     def pending(self):

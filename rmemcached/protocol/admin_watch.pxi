@@ -22,7 +22,7 @@ cdef inline bint begins(const token *t, const char *text, size_t length) noexcep
 cdef bint can_lend(conn *c, const char *pipelined) noexcept nogil:
     """Whether a side thread can have the connection now; if not, answers why. `pipelined` is the answer to a command
     behind others of the same batch: their replies would have to leave first."""
-    if not c.lendable:
+    if c.engine.watch == NULL:
         out_errstring(c, b"CLIENT_ERROR not on this connection: it has no socket of its own")
         return False
     if c.npending or c.reqs_left != c.thread.reqs_per_event:
@@ -41,12 +41,11 @@ cdef uint32_t watch_eflag(const token *t) noexcept nogil:
 
 cdef void process_watch_command(conn *c, const token *t, int n) noexcept nogil:
     """watch [word ...]; without a word: fetchers."""
-    cdef const conn_hooks *hooks = c.thread.hooks
     cdef uint32_t eflags = LOG_FETCHERS if n == 1 else 0
     cdef uint32_t eflag
     cdef lend_result result
     cdef int i
-    if not c.thread.watch_enabled or hooks.watch == NULL:
+    if not c.thread.watch_enabled:
         out_errstring(c, b"CLIENT_ERROR watch commands not allowed")
         return
     if not can_lend(c, b"ERROR cannot pipeline other commands before watch"):
@@ -59,7 +58,7 @@ cdef void process_watch_command(conn *c, const token *t, int n) noexcept nogil:
         eflags |= eflag
     # From here on the other thread may be at work already.
     conn_set_state(c, conn_watch)
-    result = hooks.watch(hooks.arg, c, eflags)
+    result = c.engine.watch(c, eflags)
     if result == LEND_TOO_MANY:
         out_errstring(c, b"WATCHER_TOO_MANY log watcher limit reached")
     elif result != LEND_OK:
@@ -79,7 +78,6 @@ cdef void crawler_refused(conn *c, crawler_result_type result) noexcept nogil:
 
 cdef bint process_dump_command(conn *c, const token *t) noexcept nogil:
     """lru_crawler metadump|mgdump <classes|all|hash>. False: it is another subcommand."""
-    cdef const conn_hooks *hooks = c.thread.hooks
     cdef dump_kind kind
     cdef crawler_result_type result
     if begins(&t[1], b"metadump", 8):
@@ -88,14 +86,14 @@ cdef bint process_dump_command(conn *c, const token *t) noexcept nogil:
         kind = DUMP_MG
     else:
         return False
-    if hooks.dump == NULL or not relaxed_load(&store_get_config(c.thread.store).lru_crawler):
+    if not relaxed_load(&store_get_config(c.thread.store).lru_crawler):
         out_string(c, b"CLIENT_ERROR lru crawler disabled")
     elif not c.thread.dump_enabled:
         out_string(c, b"ERROR metadump not allowed" if kind == DUMP_META else b"ERROR key dump not allowed")
     elif can_lend(c, b"ERROR cannot pipeline other commands before metadump" if kind == DUMP_META
                   else b"ERROR cannot pipeline other commands before mgdump"):
         conn_set_state(c, conn_watch)
-        result = hooks.dump(hooks.arg, c, kind, t[2].value, t[2].length)
+        result = c.engine.dump(c, kind, t[2].value, t[2].length)
         if result != CRAWLER_OK:
             crawler_refused(c, result)
     return True

@@ -520,10 +520,8 @@ include "admin_stats.pxi"
 
 cdef void process_exchange(conn *c, const char *line, const char *end) noexcept nogil:
     """The line that agrees on queue pairs."""
-    cdef const conn_hooks *hooks = c.thread.hooks
-    cdef char reply[WRITE_BUFFER_SIZE]
-    reply[0] = 0
-    hooks.exchange(hooks.arg, c, line, <size_t>(end - line), reply, sizeof(reply))
+    cdef char buffer[WRITE_BUFFER_SIZE]
+    cdef const char *reply = c.engine.exchange(c, line, <size_t>(end - line), buffer, sizeof(buffer))
     out_line(c, reply, strlen(reply))
 
 
@@ -568,7 +566,7 @@ cdef void process_other_command(conn *c, const char *line, const char *end) noex
             return
         if c.thread.debug_commands and process_debug_command(c, t, n):
             return
-        if token_is(&t[0], b"rdma", 4) and c.thread.hooks.exchange != NULL:
+        if token_is(&t[0], b"rdma", 4) and c.engine.exchange != NULL:
             c.noreply = False
             process_exchange(c, t[0].value, end)
             return

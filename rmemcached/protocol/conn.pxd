@@ -1,8 +1,9 @@
 """A connection as the protocol and the drive machine see it: bytes in, reply segments out, no socket.
 
-Everything here is owned by the worker thread that serves the connection; nothing is locked. The engine
+Everything here is owned by the worker thread that serves the connection; nothing is locked. An engine
 (`rmemcached/server`, `rmemcached/rdma_conn`) embeds `conn` as the first member of a structure of its own, supplies
-input in ``rcurr``/``rbytes``, calls ``drive_machine``, and sends what ``conn_gather`` returns.
+input in ``rcurr``/``rbytes``, calls ``drive_machine``, and sends what ``conn_gather`` returns. What it can do for a
+connection beyond that stands in a table, ``conn.engine``.
 """
 
 from libc.stddef cimport size_t
@@ -47,7 +48,7 @@ cdef enum protocol:
 cdef enum conn_want:         # what drive_machine returns
     WANT_INPUT               # more input: fill rbuf after rcurr + rbytes, call again
     WANT_PAYLOAD             # rlbytes of the item, straight into conn_payload_iov; report with conn_payload_received
-    WANT_REMOTE_PAYLOAD      # rlbytes of the item from remote (an RDMA READ); then conn_payload_received or _failed
+    WANT_REMOTE_PAYLOAD      # rlbytes of the item from remote (an RDMA READ); report as above. Only if engine.remote
     WANT_FLUSH               # too many replies are waiting; call again when they have left
     WANT_LENT                # nothing: a side thread reads and writes the socket until it gives the connection back
     WANT_YIELD               # reqs_per_event commands were done and more input is there; serve others, call again
@@ -127,18 +128,25 @@ cdef enum lend_result:       # what came of lending a connection to a side threa
     LEND_TOO_MANY
     LEND_FAILED
 
+# What an engine can do for a connection, beside moving its bytes: a constant table for each kind of connection. The
+# functions get the conn, which is the first member of the engine's own structure, and run in the connection's worker.
+cdef struct conn_engine:
+    # "rdma ..." line: agrees on a queue pair. Returns the reply line (with \r\n): a constant, or what it has written
+    # into `reply`. NULL: the command is unknown.
+    const char *(*exchange)(conn *c, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
+    # watch: lends the connection's socket to the logger thread, which answers. NULL, as dump then is: it has none.
+    lend_result (*watch)(conn *c, uint32_t eflags) noexcept nogil
+    # lru_crawler metadump, mgdump: lends it to the crawler thread, which answers.
+    crawler_result_type (*dump)(conn *c, dump_kind kind, const char *classes, size_t length) noexcept nogil
+    bint remote              # it fetches payloads from `conn.remote` and writes values to sinks (conn_next_write)
+    bint datagrams           # each reply is a message of its own, so that no two share an mc_resp
+
 # What commands need of the server, given as functions so that the protocol imports nothing above it. All may be called
 # from any worker. `arg` is hooks.arg.
 cdef struct conn_hooks:
     void *arg
     # stats [sub]: appends the lines, without END. Returns 0; -1: unknown sub (ERROR); 1: "RESET\r\n" is to be answered.
     int (*stats)(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil
-    # "rdma ..." line: writes one reply line (with \r\n) into reply; NULL where there is no RDMA.
-    void (*exchange)(void *arg, conn *c, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
-    # watch: lends the connection to the logger thread, which answers. NULL: this engine cannot.
-    lend_result (*watch)(void *arg, conn *c, uint32_t eflags) noexcept nogil
-    # lru_crawler metadump, mgdump: lends the connection to the crawler thread, which answers. NULL: there is none.
-    crawler_result_type (*dump)(void *arg, conn *c, dump_kind kind, const char *classes, size_t length) noexcept nogil
     # shutdown: graceful, or at once. NULL: not enabled.
     void (*shutdown)(void *arg, bint graceful) noexcept nogil
     # Whether a user has this password. NULL: connections need not authenticate.
@@ -194,9 +202,10 @@ cdef struct mc_resp:
 
 cdef struct conn:
     conn_thread *thread
+    const conn_engine *engine    # may be exchanged for another table between commands
     conn_states state
     protocol protocol
-    int sfd                  # of the connection or, for a stream of a queue pair, its lifeline: names it in log lines
+    int sfd                  # of the connection or, for a lane of a queue pair, its lifeline: names it in log lines
     # input: [rcurr, rcurr + rbytes) is unparsed. The memory is the engine's. Across calls it keeps unparsed bytes.
     char *rcurr
     size_t rbytes
@@ -218,20 +227,17 @@ cdef struct conn:
     bint noreply             # of the command being done: nothing but a meta command's error is answered
     uint8_t mget             # mget_flags
     rel_time_t mget_exptime  # of a gat
-    bint lendable            # it has a socket of its own, which a side thread can take over for a while
     uint8_t close_reason     # close_reasons
-    bint remote_ok           # the engine can do RDMA READ and WRITE for this connection
-    uint32_t eager           # values up to this many bytes travel in the stream even when a sink is named
+    uint32_t eager           # values up to this many bytes travel in the reply even when a sink is named
     unsigned int charged     # commands and keys since the output was empty; counted where there is a mem_limit
     unsigned int reqs_left   # commands that may still be done in this call of drive_machine
-    bint datagram            # its input is one datagram, and each reply a message of its own
     unsigned int npending    # mc_resps in the list
     size_t pending_bytes     # bytes of items and owned text that they refer to
     mc_resp *resp_head       # oldest reply not wholly sent
     mc_resp *resp            # newest; being filled
     rel_time_t last_cmd_time
 
-cdef void conn_init(conn *c, conn_thread *thread) noexcept nogil
+cdef void conn_init(conn *c, conn_thread *thread, const conn_engine *engine) noexcept nogil
 cdef void conn_release(conn *c) noexcept nogil
 cdef void conn_thread_release(conn_thread *t) noexcept nogil
 cdef bint conn_memory(conn_thread *t, size_t more) noexcept nogil
@@ -288,7 +294,7 @@ cdef inline mc_resp *resp_text(conn *c, size_t room) noexcept nogil:
     newest if nothing but text is in it, else a new one. The caller then calls resp_add. NULL: as resp_start."""
     cdef mc_resp *resp = c.resp
     if (resp != NULL and resp.data_length == 0 and resp.tail_bytes == 0 and resp.owned == NULL and not resp.sink.set
-            and resp.wbytes + room <= WRITE_BUFFER_SIZE and not c.datagram):
+            and resp.wbytes + room <= WRITE_BUFFER_SIZE and not c.engine.datagrams):
         return resp
     return resp_start(c)
 
@@ -322,7 +328,6 @@ cdef mc_resp *conn_next_write(conn *c) noexcept nogil
 cdef item *conn_write_posted(conn *c) noexcept nogil
 cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil
 cdef void conn_payload_received(conn *c, size_t n) noexcept nogil
-cdef void conn_payload_failed(conn *c) noexcept nogil
 
 # --- statistics text ---
 cdef void stat_append(stat_buf *out, const char *name, uint64_t value) noexcept nogil

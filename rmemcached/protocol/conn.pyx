@@ -23,18 +23,20 @@ memcached_version = MEMCACHED_VERSION.decode()
 
 # ---- life ------------------------------------------------------------------------------------------------------------
 
-cdef void conn_init(conn *c, conn_thread *thread) noexcept nogil:
-    """Prepares a connection. remote_ok and eager are 0; the engine sets them when it can move payloads by itself."""
+cdef void conn_init(conn *c, conn_thread *thread, const conn_engine *engine) noexcept nogil:
+    """Prepares a connection. eager is 0; an engine that moves payloads by itself sets it."""
     memset(c, 0, sizeof(conn))
     c.thread = thread
+    c.engine = engine
     c.state = conn_new_cmd
     c.protocol = thread.binding_protocol
     c.last_cmd_time = store_time(thread.store)
 
 
 cdef void conn_release(conn *c) noexcept nogil:
-    """Gives back all that the connection holds: the half-received item and the waiting replies. The engine has made
-    sure that nothing is being written into or read from them any more."""
+    """Ends the connection and gives back all that it holds: the waiting replies, and the item whose payload has not
+    arrived whole; what the key had stays. The engine has made sure that nothing is written into or read from them any
+    more."""
     if c.item != NULL:
         item_remove(c.thread.store, c.item)
         c.item = NULL
@@ -316,16 +318,6 @@ cdef void conn_payload_received(conn *c, size_t n) noexcept nogil:
     """n more bytes of the payload are in place. The machine goes on when rlbytes is 0."""
     c.roffset += n
     c.rlbytes -= n
-
-
-cdef void conn_payload_failed(conn *c) noexcept nogil:
-    """The payload will not arrive: drops the item; what the key had stays. The connection ends. Nothing writes into the
-    item any more."""
-    if c.item != NULL:
-        item_remove(c.thread.store, c.item)
-        c.item = NULL
-    c.rlbytes = 0
-    conn_set_state(c, conn_closing)
 
 
 # ---- statistics text -------------------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ cdef bint parse_meta_flags(conn *c, const token *t, int n, int first, char comma
                 error[0] = b"CLIENT_ERROR invalid numeric delta value"
                 good = False
         elif flag == c'@':
-            if not c.remote_ok:
+            if not c.engine.remote:
                 error[0] = NO_QUEUE_PAIR
                 return False
             if not parse_remote(f.value + 1, f.length - 1, command == c'g', &of.remote):

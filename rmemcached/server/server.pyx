@@ -35,11 +35,10 @@ from rmemcached.sys.linux cimport (
     timerfd_settime, timespec, ucred,
 )
 from rmemcached.logger cimport LOG_LOCAL, LOG_TCP, LOG_UDP, log_peer, logger_create, logger_destroy
-from rmemcached.protocol.conn cimport ascii_prot, binary_prot, conn, lend_result, negotiating_prot, protocol
-from rmemcached.protocol.dump cimport dump_kind
+from rmemcached.protocol.conn cimport ascii_prot, binary_prot, negotiating_prot, protocol
 from rmemcached.protocol.stats_prefix cimport stats_prefix_create, stats_prefix_destroy
 from rmemcached.rdma_conn cimport (
-    RDMA_HOST_MAX, RDMA_PATH_MAX, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, TRANSPORT_VERBS, rdma_exchange, rdma_place,
+    RDMA_HOST_MAX, RDMA_PATH_MAX, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, TRANSPORT_VERBS, rdma_place,
     rdma_transport,
 )
 from rmemcached.server.stats cimport server_stats
@@ -47,16 +46,16 @@ from rmemcached.server.devices cimport (
     devices_close, devices_describe, devices_extent_added, devices_init, devices_listen, devices_open, devices_start,
     devices_stop, rdma_devices,
 )
-from rmemcached.server.dumps cimport dumps_create, dumps_destroy, dumps_start, dumps_stop
+from rmemcached.server.dumps cimport dumps_create, dumps_destroy, dumps_stop
 from rmemcached.server.watchers cimport (
-    watchers_add, watchers_create, watchers_destroy, watchers_start, watchers_stop,
+    watchers_create, watchers_destroy, watchers_start, watchers_stop,
 )
 from rmemcached.server.worker cimport (
     connection, worker_add_udp, worker_destroy, worker_dispatch, worker_give_back, worker_init,
     worker_start, worker_wake,
 )
 from rmemcached.store.store cimport (
-    class_stats, crawler_result_type, store_config, store_create, store_destroy, store_get_class_stats,
+    class_stats, store_config, store_create, store_destroy, store_get_class_stats,
     store_largest_class, store_stop_threads, store_tick,
 )
 from rmemcached.verbs.port cimport GID_ANY, verbs_wish
@@ -80,54 +79,8 @@ cdef extern from "<signal.h>" nogil:
 
 # ---- hooks that the protocol calls -----------------------------------------------------------------------------------
 
-cdef void hook_exchange(void *arg, conn *c, const char *line, size_t length, char *reply,
-                        size_t reply_size) noexcept nogil:
-    cdef server *s = <server *>arg
-    cdef connection *cn
-    cdef const char *text
-    if c.remote_ok:
-        # A stream of a queue pair: there is no `connection` around this conn.
-        text = b"CLIENT_ERROR rdma: this connection has a queue pair\r\n"
-    elif c.datagram:
-        text = b"CLIENT_ERROR rdma: a datagram cannot have a queue pair\r\n"
-    elif not s.has_devices:
-        text = b"SERVER_ERROR rdma: no transport is available here\r\n"
-    else:
-        cn = <connection *>c
-        cn_exchange(cn, line, length, reply, reply_size)
-        return
-    copy_text(reply, reply_size, text)
-
-
-cdef void cn_exchange(connection *cn, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
-    rc = rdma_exchange(cn.w.rdma, cn, cn.fd, cn.rdma != NULL, line, length, reply, reply_size)
-    if rc != NULL:
-        cn.rdma = rc
-        # It can end at any moment now, which is no time for its socket to be elsewhere.
-        cn.c.lendable = False
-
-
-cdef void copy_text(char *out, size_t size, const char *text) noexcept nogil:
-    cdef size_t i = 0
-    while i + 1 < size and text[i]:
-        out[i] = text[i]
-        i += 1
-    out[i] = 0
-
-
-cdef lend_result hook_watch(void *arg, conn *c, uint32_t eflags) noexcept nogil:
-    cdef connection *cn = <connection *>c
-    return watchers_add((<server *>arg).watchers, cn, cn.fd, eflags)
-
-
 cdef void watcher_gone(void *owner) noexcept nogil:
     worker_give_back(<connection *>owner, True, NULL, 0)
-
-
-cdef crawler_result_type hook_dump(void *arg, conn *c, dump_kind kind, const char *classes,
-                                   size_t length) noexcept nogil:
-    cdef connection *cn = <connection *>c
-    return dumps_start((<server *>arg).dumps, cn, cn.fd, kind, classes, length)
 
 
 cdef void dump_over(void *owner, bint ended, char *rest, size_t length) noexcept nogil:
@@ -447,9 +400,6 @@ cdef class Server:
             raise ServerError(f"dumps: {os.strerror(errno)}")
         s.hooks.arg = s
         s.hooks.stats = server_stats
-        s.hooks.exchange = hook_exchange
-        s.hooks.watch = hook_watch
-        s.hooks.dump = hook_dump
         s.hooks.set_verbosity = hook_verbosity
         if self.settings.shutdown_command:
             s.hooks.shutdown = hook_shutdown
@@ -479,6 +429,8 @@ cdef class Server:
             w.thread.mem_limit = s.settings.read_buf_mem_limit // s.settings.num_threads
             w.idle_timeout = s.settings.idle_timeout
             w.thread.debug_commands = self.settings.debug_commands
+            w.watchers = s.watchers
+            w.dumps = s.dumps
             w.devices = s.devices.open
             w.spin_max = <uint64_t>self.settings.rdma_spin * 1000
             w.spin_ns = w.spin_max

@@ -16,7 +16,7 @@ cdef enum:
     UDP_READ_BUFFER_SIZE = 65536   # more than the longest datagram
 
 cdef struct udp_socket:
-    conn c                   # first: hooks get a conn *
+    conn c                   # first: the engine's functions get a conn *
     conn_thread *thread
     udp_socket *next         # the worker's list
     int fd

@@ -20,14 +20,22 @@ from rmemcached.sys.linux cimport (
 )
 from rmemcached.protocol.binary cimport PROTOCOL_BINARY_REQ
 from rmemcached.protocol.conn cimport (
-    WANT_FLUSH, WANT_YIELD, ascii_prot, binary_prot, conn_gather, conn_init, conn_release, conn_sent, conn_want,
-    mc_resp,
+    WANT_FLUSH, WANT_YIELD, ascii_prot, binary_prot, conn, conn_engine, conn_gather, conn_init, conn_release,
+    conn_sent, conn_want, mc_resp,
 )
 
 cdef enum:
     DATA_SIZE = UDP_MAX_PAYLOAD_SIZE - UDP_HEADER_SIZE
     MAX_DATAGRAMS = 65535    # that a message can say it has
     IOV_SIZE = 16
+
+
+cdef const char *udp_exchange(conn *c, const char *line, size_t length, char *reply,
+                              size_t reply_size) noexcept nogil:
+    return b"CLIENT_ERROR rdma: a datagram cannot have a queue pair\r\n"
+
+
+cdef conn_engine udp_engine = conn_engine(exchange=udp_exchange, watch=NULL, dump=NULL, remote=False, datagrams=True)
 
 
 cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil:
@@ -37,7 +45,7 @@ cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil:
     u.thread = thread
     u.fd = fd
     u.epfd = epfd
-    conn_init(&u.c, thread)
+    conn_init(&u.c, thread, &udp_engine)
     if not udp_interest(u, EPOLLIN | EPOLLEXCLUSIVE):
         free(u)
         return NULL
@@ -139,9 +147,8 @@ cdef bint udp_take(udp_socket *u, size_t length) noexcept nogil:
     if frame[4] != 0 or frame[5] != 1:
         # A part of a request, or of nothing.
         return False
-    conn_init(c, u.thread)
+    conn_init(c, u.thread, &udp_engine)
     c.sfd = u.fd
-    c.datagram = True
     c.protocol = binary_prot if frame[UDP_HEADER_SIZE] == PROTOCOL_BINARY_REQ else ascii_prot
     c.rcurr = &u.rbuf[UDP_HEADER_SIZE]
     c.rbytes = length - UDP_HEADER_SIZE

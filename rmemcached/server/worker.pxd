@@ -7,7 +7,9 @@ from rmemcached.sys.linux cimport pthread_cond_t, pthread_mutex_t, pthread_t
 from rmemcached.logger cimport log_peer
 from rmemcached.protocol.conn cimport conn, conn_thread, protocol
 from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_conn, rdma_device, rdma_request, rdma_thread, rdma_transport
+from rmemcached.server.dumps cimport dumps
 from rmemcached.server.udp cimport udp_socket
+from rmemcached.server.watchers cimport watchers
 
 cdef enum:
     READ_BUFFER_SIZE = 32768     # one per worker, lent to the connection that is being read
@@ -27,7 +29,7 @@ cdef enum connection_flags:
 
 # One accepted socket, or connection of rdma_cm. Owned by its worker; only the worker touches it, except where noted.
 cdef struct connection:
-    conn c                       # first: hooks get a conn * and cast
+    conn c                       # first: the engine's functions get a conn * and cast
     worker *w
     rdma_conn *rdma              # the queue pair whose lifeline this is, or that came through rdma_cm
     connection *prev             # the worker's list of all connections
@@ -74,6 +76,8 @@ cdef struct worker:
     pthread_t id
     int epfd
     int notify_fd                # eventfd: something is in `queue`, `given_back` or `change`, or `stop` is set
+    watchers *watchers           # whom a connection is lent to
+    dumps *dumps
     rdma_device **devices        # the server's, by transport; of those that can go the worker uses its part in `rdma`
     unsigned int idle_timeout    # seconds of silence after which a TCP connection is closed; 0: never
     unsigned int napi_id         # the listener's: connections of this receive queue are for this worker

@@ -26,19 +26,22 @@ from rmemcached.logger cimport (
     log_conn_new, log_thread_sfd, log_wants,
 )
 from rmemcached.protocol.conn cimport (
-    AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot,
-    conn, conn_gather, conn_init, conn_logs, conn_memory, conn_new_cmd, conn_payload_iov, conn_payload_received,
-    conn_read, conn_release, conn_sent, conn_set_state, conn_thread, conn_thread_release, conn_want, protocol,
-    stat_buf, stat_reply,
+    AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn,
+    conn_engine, conn_gather, conn_init, conn_logs, conn_memory, conn_new_cmd, conn_payload_iov, conn_payload_received,
+    conn_read, conn_release, conn_sent, conn_set_state, conn_thread, conn_thread_release, conn_want, lend_result,
+    protocol, stat_buf, stat_reply,
 )
+from rmemcached.protocol.dump cimport dump_kind
 from rmemcached.rdma_conn cimport (
     RDMA_DEVICES, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, rdma_cm_accept, rdma_conn, rdma_conn_destroy,
-    rdma_conn_finish, rdma_conn_last_cmd, rdma_conn_probe, rdma_conn_thread, rdma_device, rdma_request,
+    rdma_conn_finish, rdma_conn_last_cmd, rdma_conn_probe, rdma_conn_thread, rdma_device, rdma_exchange, rdma_request,
     rdma_stream_request, rdma_thread_arm, rdma_thread_create, rdma_thread_destroy, rdma_thread_fd, rdma_thread_poll,
     rdma_thread_run,
 )
+from rmemcached.server.dumps cimport dumps_start
 from rmemcached.server.udp cimport UDP_TAG, udp_close, udp_open, udp_ready, udp_socket
-from rmemcached.store.store cimport store_time
+from rmemcached.server.watchers cimport watchers_add
+from rmemcached.store.store cimport crawler_result_type, store_time
 from rmemcached.verbs.system_cm cimport cm_ended
 
 cdef enum:
@@ -52,6 +55,47 @@ cdef enum:
     MAX_BUFFERED = 64 * 1024 * 1024
     RING_LOOKS = 32              # between two turns of a worker that polls
     SPIN_FLOOR = 16              # spinning is tried for a 16th of spin_max when it does not pay
+
+
+# ---- what the engine can do for its connections ----------------------------------------------------------------------
+
+cdef const char *connection_exchange(conn *c, const char *line, size_t length, char *reply,
+                                     size_t reply_size) noexcept nogil:
+    cdef connection *cn = <connection *>c
+    cdef rdma_conn *rc
+    if not has_device(cn.w):
+        return b"SERVER_ERROR rdma: no transport is available here\r\n"
+    rc = rdma_exchange(cn.w.rdma, cn, cn.fd, cn.rdma != NULL, line, length, reply, reply_size)
+    if rc != NULL:
+        cn.rdma = rc
+        c.engine = &lifeline_engine
+    return reply
+
+
+cdef lend_result connection_watch(conn *c, uint32_t eflags) noexcept nogil:
+    cdef connection *cn = <connection *>c
+    return watchers_add(cn.w.watchers, cn, cn.fd, eflags)
+
+
+cdef crawler_result_type connection_dump(conn *c, dump_kind kind, const char *classes, size_t length) noexcept nogil:
+    cdef connection *cn = <connection *>c
+    return dumps_start(cn.w.dumps, cn, cn.fd, kind, classes, length)
+
+
+cdef conn_engine socket_engine = conn_engine(
+    exchange=connection_exchange, watch=connection_watch, dump=connection_dump, remote=False, datagrams=False)
+
+# A lifeline's queue pair can end at any moment, which is no time for its socket to be lent.
+cdef conn_engine lifeline_engine = conn_engine(
+    exchange=connection_exchange, watch=NULL, dump=NULL, remote=False, datagrams=False)
+
+
+cdef bint has_device(const worker *w) noexcept nogil:
+    cdef unsigned int i
+    for i in range(<unsigned int>RDMA_DEVICES):
+        if w.rdma[i] != NULL:
+            return True
+    return False
 
 
 # ---- connections -----------------------------------------------------------------------------------------------------
@@ -89,10 +133,9 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
     cdef epoll_event ev
     if cn == NULL:
         return NULL
-    conn_init(&cn.c, &w.thread)
+    conn_init(&cn.c, &w.thread, &socket_engine)
     cn.c.sfd = fd
     cn.c.protocol = prot
-    cn.c.lendable = True
     if w.thread.hooks.authenticate != NULL:
         cn.c.auth_wanted = AUTH_LINE
     cn.peer = peer[0]
@@ -338,7 +381,7 @@ cdef void connection_run(connection *cn) noexcept nogil:
                 w.run_tail[0] = cn
                 w.run_tail = &cn.run_next
             return
-        # WANT_CLOSE; WANT_REMOTE_PAYLOAD cannot be: a socket's connection never has remote_ok
+        # WANT_CLOSE; WANT_REMOTE_PAYLOAD cannot be: socket_engine.remote is false
         connection_end(cn, True)
         return
 

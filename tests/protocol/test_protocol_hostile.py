@@ -56,7 +56,7 @@ def test_rubbish(seed: int) -> None:
     machines: list[Machine] = []
     for _ in range(4000):
         if len(machines) < 4:
-            machines.append(Machine(server, remote_ok=bool(seed & 2), eager=rng.choice([0, 100])))
+            machines.append(Machine(server, remote=bool(seed & 2), eager=rng.choice([0, 100])))
             machines[-1].memory[1] = (0, bytearray(65536))
             machines[-1].direct = rng.random() < 0.5
             machines[-1].max_iov = rng.choice([1, 3, 100])
