@@ -10,11 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rmemcached.options import EX_USAGE, Action, UsageError, parse
+from rmemcached.options import Action, UsageError, parse
 from rmemcached.settings import Settings
 
-EX_NOUSER = 67
-EX_OSERR = 71
 DESCRIPTORS_OF_ITS_OWN = 32  # listening sockets, standard streams, the main thread's
 DESCRIPTORS_OF_A_THREAD = 8
 MCL_CURRENT, MCL_FUTURE = 1, 2
@@ -34,7 +32,7 @@ def raise_file_limit(settings: Settings) -> None:
     except (OSError, ValueError):
         if hard < settings.max_connections:
             message = "failed to set rlimit for open files. Try starting as root or requesting smaller maxconns value."
-            raise UsageError(message, EX_OSERR) from None
+            raise UsageError(message, os.EX_OSERR) from None
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -48,7 +46,7 @@ def raise_core_limit() -> None:
         except (OSError, ValueError):
             continue
     if resource.getrlimit(resource.RLIMIT_CORE)[0] == 0:
-        raise UsageError("failed to ensure corefile creation", EX_OSERR)
+        raise UsageError("failed to ensure corefile creation", os.EX_OSERR)
 
 
 def check_large_pages() -> None:
@@ -82,19 +80,19 @@ def drop_privileges(user: str | None) -> None:
     if os.getuid() != 0 and os.geteuid() != 0:
         return
     if not user:
-        raise UsageError("must add '-u root' to start as root", EX_USAGE)
+        raise UsageError("must add '-u root' to start as root", os.EX_USAGE)
     import pwd
 
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
-        raise UsageError(f"can't find the user {user} to switch to", EX_NOUSER) from None
+        raise UsageError(f"can't find the user {user} to switch to", os.EX_NOUSER) from None
     try:
         os.initgroups(user, entry.pw_gid)
         os.setgid(entry.pw_gid)
         os.setuid(entry.pw_uid)
     except OSError:
-        raise UsageError(f"failed to assume identity of user {user}", EX_OSERR) from None
+        raise UsageError(f"failed to assume identity of user {user}", os.EX_OSERR) from None
 
 
 def daemonize(settings: Settings) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MEGABYTE = 1024 * 1024
+HASH_ALGORITHM = "mum"
+"""The hash function of keys (store_hash), whatever -o hash_algorithm asks for."""
 
 
 @dataclass

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from rmemcached import MEMCACHED_VERSION
-from rmemcached.settings import Settings
+from rmemcached.settings import HASH_ALGORITHM, MEGABYTE, Settings
 
 USAGE = """\
 memcached {version}
 Usage: rmemcached [options]      (numbers in brackets: defaults)
 
 Where to listen
--p, --port=<num>          TCP port [11211]; 0: no TCP; -1: a free one
--U, --udp-port=<num>      UDP port [0: no UDP]
+-p, --port=<num>          TCP port [{d.port}]; 0: no TCP; -1: a free one
+-U, --udp-port=<num>      UDP port [{d.udp_port}: no UDP]
 -s, --unix-socket=<file>  UNIX socket in place of TCP and UDP
--a, --unix-mask=<mask>    its permissions, in octal [700]
+-a, --unix-mask=<mask>    its permissions, in octal [{d.socket_mask:o}]
 -l, --listen=<addr>       address to listen on [all]: host, host:port, [ipv6]:port, several of
                           them separated by commas, or -l more than once. Before an address,
                           proto[ascii]: proto[binary]: or proto[negotiating]: say what is
                           spoken there, and tag[name]: (or tag_name_:) names it
 -B, --protocol=<name>     what is spoken everywhere: ascii, binary or auto [auto]
--b, --listen-backlog=<num> length of the kernel's queue of new connections [1024]
--c, --conn-limit=<num>    connections at the same time, at most [1024]
+-b, --listen-backlog=<num> length of the kernel's queue of new connections [{d.backlog}]
+-c, --conn-limit=<num>    connections at the same time, at most [{d.max_connections}]
 
 Memory and items
--m, --memory-limit=<num>  megabytes for items [64]
+-m, --memory-limit=<num>  megabytes for items [{megabytes}]
 -M, --disable-evictions   answer with an error when memory is full, evict nothing
--I, --max-item-size=<num> size of the largest item, with k or m behind it [1m; from 1k to 1024m]
--f, --slab-growth-factor=<num> each slab class's chunks are so many times the last's [1.25]
--n, --slab-min-size=<num> bytes for key, value and flags in the smallest chunk [48]
+-I, --max-item-size=<num> size of the largest item, with k or m behind it [{item_megabytes}m; from 1k to 1024m]
+-f, --slab-growth-factor=<num> each slab class's chunks are so many times the last's [{d.factor}]
+-n, --slab-min-size=<num> bytes for key, value and flags in the smallest chunk [{d.chunk_size}]
 -L, --enable-largepages   take all memory at the start, in huge pages
 -k, --lock-memory         lock the process's memory into RAM
 -C, --disable-cas         items without CAS values: 8 bytes less each
@@ -41,8 +41,8 @@ What clients may do
                           The file has up to 8 lines of the form user:password; SIGHUP reads it again
 
 The process
--t, --threads=<num>       worker threads [4]
--R, --max-reqs-per-event=<num> commands of one connection before others have their turn [20]
+-t, --threads=<num>       worker threads [{d.threads}]
+-R, --max-reqs-per-event=<num> commands of one connection before others have their turn [{d.requests_per_event}]
 -N, --napi-ids=<num>      choose the worker by the queue of the network card that the connection
                           came by; so many queues there are
 -d, --daemon              go to the background
@@ -50,7 +50,7 @@ The process
 -u, --user=<user>         become that user (needed when started by root)
 -r, --enable-coredumps    core files as large as allowed
 -v, --verbose             errors and warnings on stderr; -vv: commands and replies, -vvv: states
--D <char>                 delimiter between the prefix and the rest of a key, for "stats detail" [:],
+-D <char>                 delimiter between the prefix and the rest of a key, for "stats detail" [{d.prefix_delimiter}],
                           which it switches on
 -h, --help                this text
 -i, --license             the license
@@ -59,25 +59,29 @@ The process
    maxconns_fast, no_maxconns_fast   refuse connections beyond -c at once [yes], or let them wait
    hashpower=<n>          the hash table starts with 2^n buckets [16]
    no_hashexpand          ... and never grows
-   hash_algorithm=<name>  jenkins, murmur3 or xxh3: accepted, has no effect: keys have one hash function, mum
-   idle_timeout=<s>       close TCP connections that are silent for so many seconds [0: never]
-   read_buf_mem_limit=<mb> megabytes for connections' buffers, for all threads together [0: no limit]
+   hash_algorithm=<name>  jenkins, murmur3 or xxh3: accepted, has no effect: keys have one hash function, {hash}
+   idle_timeout=<s>       close TCP connections that are silent for so many seconds [{d.idle_timeout}: never]
+   read_buf_mem_limit=<mb> megabytes for connections' buffers, for all threads together\
+ [{d.read_buf_mem_limit}: no limit]
    lru_maintainer, no_lru_maintainer   the segmented LRU and its thread [on]
-   hot_lru_pct=<n>, warm_lru_pct=<n>   percent of a class's memory for HOT [20] and WARM [40]
-   hot_max_factor=<x>, warm_max_factor=<x>   leave the queue at so much of COLD's age [0.2, 2.0]
+   hot_lru_pct=<n>, warm_lru_pct=<n>   percent of a class's memory for HOT\
+ [{d.hot_lru_pct}] and WARM [{d.warm_lru_pct}]
+   hot_max_factor=<x>, warm_max_factor=<x>   leave the queue at so much of COLD's age\
+ [{d.hot_max_factor}, {d.warm_max_factor}]
    temporary_ttl=<s>      items that live no longer have a queue of their own [none]
    lru_crawler, no_lru_crawler   the thread that frees expired items [on]
-   lru_crawler_sleep=<us>, lru_crawler_tocrawl=<n>   its pause per item [100], items per class [0: all]
-   tail_repair_time=<s>   free items of leaked references by force after so long [0: never]
+   lru_crawler_sleep=<us>, lru_crawler_tocrawl=<n>   its pause per item [{d.lru_crawler_sleep}], items\
+ per class [{d.lru_crawler_tocrawl}: all]
+   tail_repair_time=<s>   free items of leaked references by force after so long [{d.tail_repair_time}: never]
    slab_reassign, no_slab_reassign   pages may move between classes [yes]
-   slab_automove=<0|1|2>, no_slab_automove   ... by themselves [1]
-   slab_automove_ratio=<x>, slab_automove_window=<n>   how eagerly [0.8, 10]
-   slab_automove_freeratio=<x>   share of memory that stays free [0.01]
-   slab_chunk_max=<kb>    size of the largest chunk; larger items are chains of chunks [512]
+   slab_automove=<0|1|2>, no_slab_automove   ... by themselves [{d.slab_automove}]
+   slab_automove_ratio=<x>, slab_automove_window=<n>   how eagerly [{d.slab_automove_ratio}, {d.slab_automove_window}]
+   slab_automove_freeratio=<x>   share of memory that stays free [{d.slab_automove_freeratio}]
+   slab_chunk_max=<kb>    size of the largest chunk; larger items are chains of chunks [{chunk_kilobytes}]
    slab_sizes=<a-b-c>     sizes of the slab classes, in place of -f
    no_chunked_items       the largest chunk is a whole page
    track_sizes            count items by size for "stats sizes"
-   watcher_logbuf_size=<kb>, worker_logbuf_size=<kb>   buffers of "watch" [256, 64]
+   watcher_logbuf_size=<kb>, worker_logbuf_size=<kb>   buffers of "watch" [{watcher_kilobytes}, {worker_kilobytes}]
    sock_cookie_id=<n>     mark of the listening sockets, for packet filters
    modern, no_modern      today's defaults, or those of memcached 1.4
    rdma, no_rdma          offer RDMA on the TCP port, and shared memory on this host [yes]
@@ -87,11 +91,11 @@ The process
    rdma_port=<n>          its port [the first active one]
    rdma_cm_port=<n>       port for clients that connect through rdma_cm, on the same addresses [none]
    rdma_gid_index=<n>     its GID [RoCE v2 with an IPv4 address before others]
-   rdma_eager=<n>         values up to so many bytes travel in SENDs [{eager}]
-   rdma_credits=<n>       receives posted for each queue pair [{credits}]
-   rdma_msgsize=<n>       bytes of each [{msgsize}]
-   rdma_max_qps=<n>       queue pairs at most [{qps}]
-   rdma_spin=<us>         time to poll, at most, before sleeping after RDMA work [{spin}]
+   rdma_eager=<n>         values up to so many bytes travel in SENDs [{d.rdma_eager}]
+   rdma_credits=<n>       receives posted for each queue pair [{d.rdma_credits}]
+   rdma_msgsize=<n>       bytes of each [{d.rdma_msgsize}]
+   rdma_max_qps=<n>       queue pairs at most [{d.rdma_max_qps}]
+   rdma_spin=<us>         time to poll, at most, before sleeping after RDMA work [{d.rdma_spin}]
    rdma_crc, no_rdma_crc  CRC32c on every iWARP stream [where the client asks]
    debug_commands         answer debugtime and debugitem, for tests
 """
@@ -102,9 +106,11 @@ def usage() -> str:
     defaults = Settings()
     return USAGE.format(
         version=MEMCACHED_VERSION,
-        eager=defaults.rdma_eager,
-        credits=defaults.rdma_credits,
-        msgsize=defaults.rdma_msgsize,
-        qps=defaults.rdma_max_qps,
-        spin=defaults.rdma_spin,
+        hash=HASH_ALGORITHM,
+        d=defaults,
+        megabytes=defaults.max_bytes // MEGABYTE,
+        item_megabytes=defaults.item_size_max // MEGABYTE,
+        chunk_kilobytes=defaults.slab_chunk_max // 1024,
+        watcher_kilobytes=defaults.logger_watcher_buf_size // 1024,
+        worker_kilobytes=defaults.logger_buf_size // 1024,
     )

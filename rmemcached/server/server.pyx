@@ -9,7 +9,7 @@ from rmemcached.server.authfile import AuthFileError
 from rmemcached.server.authfile import load as load_authfile
 from rmemcached.host import host_identity
 from rmemcached.server.sockets import (
-    EX_OSERR, ServerError, choose_cm_addresses, listen_shm, open_listeners, strange_uid, write_port_file,
+    ServerError, choose_cm_addresses, listen_shm, open_listeners, strange_uid, write_port_file,
 )
 
 from libc.errno cimport EADDRINUSE, EADDRNOTAVAIL, ENODEV, ENOENT
@@ -491,7 +491,8 @@ cdef class Server:
         s.look_after_devices = system != NULL
         if self.settings.rdma_cm_port:
             if system == NULL:
-                raise ServerError(f"failed to listen on rdma_cm port {self.settings.rdma_cm_port}: {problem}", EX_OSERR)
+                message = f"failed to listen on rdma_cm port {self.settings.rdma_cm_port}: {problem}"
+                raise ServerError(message, os.EX_OSERR)
             self.listen_cm()
         if self.settings.verbose:
             if problem is not None:
@@ -532,7 +533,7 @@ cdef class Server:
                 d.admit = admit_cm
                 d.admit_arg = &self.s
                 return
-        raise ServerError(f"failed to listen on rdma_cm port {port}: {problem}", EX_OSERR)
+        raise ServerError(f"failed to listen on rdma_cm port {port}: {problem}", os.EX_OSERR)
 
     cdef void find_place(self, rdma_place *place) except *:
         """Where clients are to connect for shared memory."""

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from rmemcached.settings import Settings
 
-EX_OSERR = 71
 SO_INCOMING_NAPI_ID = 56
 MAX_SENDBUF_SIZE = 256 * 1024 * 1024
 MAX_TAG_LENGTH = 8
@@ -56,20 +55,20 @@ def parse_interface(text: str, port: int, settings: Settings) -> Interface:
     rest = text
     for word in ("notls", "btls", "mtls"):
         if rest.startswith(word):
-            raise ServerError(f"'{word}' option is valid only when SSL is enabled", EX_OSERR)
+            raise ServerError(f"'{word}' option is valid only when SSL is enabled", os.EX_OSERR)
     protocol = settings.protocol
     if rest.startswith("proto["):
         name, bracket, rest = rest[6:].partition("]")
         if not bracket:
-            raise ServerError(f'Invalid protocol spec: "{text}"', EX_OSERR)
+            raise ServerError(f'Invalid protocol spec: "{text}"', os.EX_OSERR)
         rest = rest[1:]
         if name not in ("ascii", "binary", "negotiating"):
             reason = "Server not built with proxy" if name == "proxy" else "Invalid protocol spec"
-            raise ServerError(f'{reason}: "{text}"', EX_OSERR)
+            raise ServerError(f'{reason}: "{text}"', os.EX_OSERR)
         protocol = "auto-negotiate" if name == "negotiating" else name
         if settings.auth_file is not None:
             if protocol == "binary":
-                raise ServerError("Cannot use binary protocol when ascii authentication enabled", EX_OSERR)
+                raise ServerError("Cannot use binary protocol when ascii authentication enabled", os.EX_OSERR)
             if protocol == "auto-negotiate":
                 message = "WARNING: negotiating ports are ascii only when ascii authentication enabled"
                 print(message, file=sys.stderr)
@@ -77,14 +76,14 @@ def parse_interface(text: str, port: int, settings: Settings) -> Interface:
     if found := re.match(r"tag[\[_]", rest):
         name, end, rest = re.match(r"([^\]_]*)([\]_]?)(.*)", rest[found.end() :], re.DOTALL).groups()  # type: ignore[union-attr]
         if not end:
-            raise ServerError(f'Invalid tag in socket config: "{text}"', EX_OSERR)
+            raise ServerError(f'Invalid tag in socket config: "{text}"', os.EX_OSERR)
         if not 1 <= len(name) <= MAX_TAG_LENGTH:
-            raise ServerError(f'Listener tags must be between 1 and 8 characters: "{name}"', EX_OSERR)
+            raise ServerError(f'Listener tags must be between 1 and 8 characters: "{name}"', os.EX_OSERR)
         rest = rest[1:]
     if rest.startswith("["):
         host, bracket, rest = rest[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise ServerError(f'Invalid IPV6 address: "{text}"', EX_OSERR)
+            raise ServerError(f'Invalid IPV6 address: "{text}"', os.EX_OSERR)
         number = rest[1:]
     elif rest.count(":") == 1:
         host, _, number = rest.partition(":")
@@ -92,7 +91,7 @@ def parse_interface(text: str, port: int, settings: Settings) -> Interface:
         host, number = rest, ""
     if number:
         if not number.isdecimal() or not 0 < int(number) < 65536:
-            raise ServerError(f'Invalid port number: "{number}"', EX_OSERR)
+            raise ServerError(f'Invalid port number: "{number}"', os.EX_OSERR)
         port = int(number)
     return Interface(None if host == "*" else host, port, protocol)
 
@@ -135,7 +134,7 @@ def bind_all(interface: Interface, transport: str, settings: Settings, what: str
         found = socket.getaddrinfo(interface.host, max(interface.port, 0), type=kind, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ServerError(f"failed to listen on {what}: getaddrinfo(): {reason}", EX_OSERR) from None
+        raise ServerError(f"failed to listen on {what}: getaddrinfo(): {reason}", os.EX_OSERR) from None
     problem: OSError | None = None
     bound: list[Listener] = []
     for family, kind, number, _, address in found:
@@ -156,7 +155,7 @@ def bind_all(interface: Interface, transport: str, settings: Settings, what: str
         except OSError as error:
             sock.close()
             if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
-                raise ServerError(f"failed to listen on {what}: {error.strerror}", EX_OSERR) from None
+                raise ServerError(f"failed to listen on {what}: {error.strerror}", os.EX_OSERR) from None
             problem = error
             if error.errno == errno.EADDRINUSE:
                 break
@@ -165,7 +164,7 @@ def bind_all(interface: Interface, transport: str, settings: Settings, what: str
         bound.append(Listener(sock, transport, interface.protocol))
     if not bound or (problem is not None and problem.errno == errno.EADDRINUSE):
         reason = problem.strerror if problem is not None else "no address"
-        raise ServerError(f"failed to listen on {what}: {reason}", EX_OSERR)
+        raise ServerError(f"failed to listen on {what}: {reason}", os.EX_OSERR)
     return bound
 
 
@@ -181,7 +180,7 @@ def bind_unix(path: str, settings: Settings) -> socket.socket:
     except OSError as error:
         sock.close()
         message = f"failed to listen on UNIX socket: {path}: {error.strerror or error}"
-        raise ServerError(message, EX_OSERR) from None
+        raise ServerError(message, os.EX_OSERR) from None
     finally:
         os.umask(old)
     sock.listen(settings.backlog)
