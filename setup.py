@@ -32,6 +32,7 @@ PACKAGES = (
     "rmemcached.store",
     "rmemcached.protocol",
     "rmemcached.verbs",
+    "rmemcached.rdma",
     "rmemcached.perftest",
     "rmemcached.server",
     "rmemcached.client",

@@ -1,30 +1,22 @@
 # Connections through rdma_cm (docs/rdma-protocol.md, section 9): the exchange is in the private data, the end of the
 # connection takes the place of the lifeline's.
 
-cdef enum:
-    CM_HELLO_LENGTH = 12         # "rdma", version, credits, msgsize
-    CM_WELCOME_LENGTH = 16       # "RDMA", version, credits, msgsize, eager
-
 
 cdef const char *read_hello(const rdma_request *request, exchange_request *out) noexcept nogil:
     """The private data of a request. Returns NULL, or what is wrong. An unknown version is not wrong."""
-    cdef const char *data = &request.private_data[0]
-    cdef uint16_t version, credits
-    cdef uint32_t msgsize
+    cdef rdma_hello hello
     memset(out, 0, sizeof(exchange_request))
-    memcpy(&version, data + 4, 2)
-    memcpy(&credits, data + 6, 2)
-    memcpy(&msgsize, data + 8, 4)
-    out.version = be16toh(version)
-    out.credits = be16toh(credits)
-    out.msgsize = be32toh(msgsize)
+    if not get_hello(request.private_data, CM_REQUEST_DATA, &hello):
+        return b"the private data does not begin with rdma"
+    out.version = hello.version
+    out.credits = hello.credits
+    out.msgsize = hello.msgsize
     out.ord = request.responder_resources
     out.ird = request.initiator_depth
-    if memcmp(data, b"rdma", 4) != 0:
-        return b"the private data does not begin with rdma"
     if out.version != RDMA_PROTOCOL_VERSION:
         return NULL
-    if not 2 <= out.credits <= 1024 or not 512 <= out.msgsize <= 65536:
+    if (not RDMA_CREDITS_MIN <= out.credits <= RDMA_CREDITS_MAX
+            or not RDMA_MSGSIZE_MIN <= out.msgsize <= RDMA_MSGSIZE_MAX):
         return b"a value is out of range"
     if out.ird == 0:
         return b"the client answers no RDMA READ"
@@ -38,22 +30,19 @@ cdef void rdma_cm_refuse(int cm_fd, uint32_t id, const char *line) noexcept nogi
 cdef bint welcome(rdma_conn *rc, const exchange_request *req, const cm_way *cm) noexcept nogil:
     """Accepts the connection with the server's part of the exchange."""
     cdef rdma_device *dev = rc.t.dev
-    cdef char data[CM_WELCOME_LENGTH]
-    cdef uint16_t version = htobe16(RDMA_PROTOCOL_VERSION)
-    cdef uint16_t credits = htobe16(<uint16_t>dev.limits.credits)
-    cdef uint32_t msgsize = htobe32(dev.limits.msgsize)
-    cdef uint32_t eager = htobe32(dev.limits.eager)
+    cdef char data[WELCOME_LENGTH]
+    cdef rdma_welcome said
     cdef cm_param param
-    memcpy(data, b"RDMA", 4)
-    memcpy(data + 4, &version, 2)
-    memcpy(data + 6, &credits, 2)
-    memcpy(data + 8, &msgsize, 4)
-    memcpy(data + 12, &eager, 4)
+    said.version = RDMA_PROTOCOL_VERSION
+    said.credits = <uint16_t>dev.limits.credits
+    said.msgsize = dev.limits.msgsize
+    said.eager = dev.limits.eager
+    put_welcome(data, &said)
     param.qpn = rc.qp.qp_num
     param.responder_resources = min(dev.limits.ird, <unsigned int>req.ord)
     param.initiator_depth = min(dev.limits.ord, <unsigned int>req.ird)
     param.private_data = data
-    param.length = CM_WELCOME_LENGTH
+    param.length = WELCOME_LENGTH
     return cm_accept(cm.fd, cm.id, &param) == 0
 
 

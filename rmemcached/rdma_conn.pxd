@@ -10,24 +10,13 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.sys.linux cimport sockaddr_in6
 from rmemcached.protocol.conn cimport conn, conn_thread, conn_want, stat_buf
+from rmemcached.rdma.wire cimport RDMA_HOST_MAX, RDMA_TRANSPORTS, rdma_transport
 from rmemcached.verbs.port cimport verbs_port
 from rmemcached.verbs.system_cm cimport CM_REQUEST_DATA, cm_address
 
 cdef enum:
-    RDMA_PROTOCOL_VERSION = 1
-    RDMA_LINE_MAX = 1024     # bytes of an exchange line
-    RDMA_STREAMS = 64        # stream ids of one queue pair
-    RDMA_TOKEN_LENGTH = 16
-    RDMA_DEVICES = 3         # a server has at most one for each transport
-    RDMA_HOST_MAX = 64       # bytes of a host identity
+    RDMA_DEVICES = RDMA_TRANSPORTS   # a server has at most one for each
     RDMA_PATH_MAX = 128
-
-ctypedef unsigned int rdma_transport
-
-cdef enum:                   # a server's device is at this index. Names in the exchange: soft_iw, soft_shm, verbs
-    TRANSPORT_SOFT_IW
-    TRANSPORT_SOFT_SHM
-    TRANSPORT_VERBS
 
 # Where the streams of soft_shm meet, and which clients can get there.
 cdef struct rdma_place:

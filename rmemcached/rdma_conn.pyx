@@ -23,6 +23,13 @@ from rmemcached.protocol.conn cimport (
     conn_next_write, conn_rdma_read, conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread,
     conn_want, conn_write_posted, mc_resp, stat_append, stat_append_text, stat_buf,
 )
+from rmemcached.rdma.wire cimport (
+    ATTACH_LENGTH, EXCHANGE_REPLY, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_READY,
+    RDMA_CREDITS_HELD_MAX, RDMA_CREDITS_MAX, RDMA_CREDITS_MIN, RDMA_LANES, RDMA_MSGSIZE_MAX, RDMA_MSGSIZE_MIN,
+    RDMA_PROTOCOL_VERSION, RDMA_TOKEN_LENGTH, SHM_KEY_LENGTH, SHM_REPLY_KEY, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM,
+    TRANSPORT_VERBS, WELCOME_LENGTH, attach_request, get_attach, get_hello, get_message_header, get_shm_request,
+    message_header, put_message_header, put_welcome, rdma_hello, rdma_transport, rdma_welcome, transport_name,
+)
 from rmemcached.rdma_exchange cimport exchange_request, key_is, parse_exchange, to_hex
 from rmemcached.store.store cimport ARENA_EXTENT, item, item_iov, item_remove
 from rmemcached.verbs.soft cimport (
@@ -41,12 +48,6 @@ from rmemcached.verbs.verbs cimport (
     ibv_mr, ibv_pd, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_init_attr, ibv_recv_wr, ibv_req_notify_cq,
     ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_status, verbs_provider,
 )
-
-cdef extern from "<endian.h>" nogil:
-    uint16_t be16toh(uint16_t value)
-    uint32_t be32toh(uint32_t value)
-    uint16_t htobe16(uint16_t value)
-    uint32_t htobe32(uint32_t value)
 
 cdef extern from "<fcntl.h>" nogil:
     enum:
@@ -68,12 +69,6 @@ cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **out, size_t alignment, size_t size)
 
 cdef enum:
-    MESSAGE_HEADER = 8
-    MSG_DATA = 0
-    MSG_CREDIT = 1
-    MSG_READY = 2
-    PRIVATE_DATA_LENGTH = 4 + RDMA_TOKEN_LENGTH
-    SHM_FRAME_LENGTH = 16
     SEND_BUFFERS = 16
     BULK_DEPTH = 48              # send queue entries for READs and WRITEs
     SEND_DEPTH = SEND_BUFFERS + BULK_DEPTH
@@ -184,7 +179,7 @@ cdef struct rdma_conn:
     rdma_conn *token_next                # under dev.lock
     rdma_conn *yield_next
     rdma_conn *yield_prev
-    rdma_stream *streams[RDMA_STREAMS]
+    rdma_stream *streams[RDMA_LANES]
     uint64_t live                        # bit per stream id
     uint64_t blocked                     # streams with replies that could not be posted
     uint64_t runnable                    # streams that gave way
@@ -211,12 +206,6 @@ cdef struct rdma_conn:
 
 cdef void set_nonblocking(int fd) noexcept nogil:
     fcntl(fd, F_SETFL, <int>(fcntl(fd, F_GETFL) | O_NONBLOCK))
-
-
-cdef const char *transport_name(rdma_transport transport) noexcept nogil:
-    if transport == TRANSPORT_SOFT_IW:
-        return b"soft_iw"
-    return b"soft_shm" if transport == TRANSPORT_SOFT_SHM else b"verbs"
 
 
 cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transport, const rdma_limits *limits,
@@ -487,13 +476,8 @@ cdef void ring_doorbell(rdma_conn *rc) noexcept nogil:
 cdef void post_message(rdma_conn *rc, uint8_t kind, uint32_t stream, unsigned int index, size_t payload) noexcept nogil:
     """Sends buffer `index`, which has `payload` bytes behind the header's place."""
     cdef char *buf = send_buffer(rc, index)
-    cdef uint16_t owed = htobe16(<uint16_t>rc.owed)
-    cdef uint32_t id = htobe32(stream)
     cdef ibv_send_wr *wr
-    buf[0] = <char>kind
-    buf[1] = 0
-    memcpy(buf + 2, &owed, 2)
-    memcpy(buf + 4, &id, 4)
+    put_message_header(buf, kind, <uint16_t>rc.owed, stream)
     wr = chain_request(rc, index)
     add_element(wr, buf, MESSAGE_HEADER + payload, rc.mr.lkey)
     wr.opcode = IBV_WR_SEND
@@ -510,7 +494,7 @@ cdef void return_credits(rdma_conn *rc) noexcept nogil:
     """Announces receives that no reply has carried, once half of them wait to be."""
     if rc.owed * 2 >= rc.t.dev.limits.credits and rc.tx_credits and rc.free_sends and not rc.failed:
         rc.free_sends -= 1
-        post_message(rc, MSG_CREDIT, 0, rc.free_send[rc.free_sends], 0)
+        post_message(rc, MESSAGE_CREDIT, 0, rc.free_send[rc.free_sends], 0)
 
 
 cdef ssize_t post_bulk(rdma_conn *rc, wr_kind kind, const iovec *iov, int count, uint64_t remote, uint32_t rkey,
@@ -626,7 +610,7 @@ cdef bint stream_flush(rdma_stream *st) noexcept nogil:
         for i in range(count):
             memcpy(buf + n, iov[i].iov_base, iov[i].iov_len)
             n += iov[i].iov_len
-        post_message(rc, MSG_DATA, st.id, index, n)
+        post_message(rc, MESSAGE_DATA, st.id, index, n)
         conn_sent(c, n)
     rc.blocked &= ~bit
     return not rc.failed
@@ -745,9 +729,7 @@ cdef bint post_receive(rdma_conn *rc, unsigned int index) noexcept nogil:
 cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcept nogil:
     """A SEND of the client has arrived in receive `index`."""
     cdef const char *data = rc.buffer + <size_t>index * rc.t.dev.limits.msgsize
-    cdef uint16_t credits
-    cdef uint32_t id
-    cdef uint8_t kind
+    cdef message_header header
     cdef rdma_stream *st
     cdef bint keep = False
     counter_add(&rc.t.counters.recvs, 1)
@@ -755,20 +737,16 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
         rc_fail(rc, b"a message without a credit", IBV_WC_SUCCESS)
         return
     rc.rx_credits -= 1
-    if length < MESSAGE_HEADER:
+    if not get_message_header(data, length, &header):
         rc_fail(rc, b"a message shorter than its header", IBV_WC_SUCCESS)
         return
     counter_add(&rc.t.counters.recv_bytes, length - MESSAGE_HEADER)
-    kind = <uint8_t>data[0]
-    memcpy(&credits, data + 2, 2)
-    memcpy(&id, data + 4, 4)
-    rc.tx_credits += be16toh(credits)
-    id = be32toh(id)
-    if rc.tx_credits > 65535:
+    rc.tx_credits += header.credits
+    if rc.tx_credits > RDMA_CREDITS_HELD_MAX:
         rc_fail(rc, b"more credits than any client has", IBV_WC_SUCCESS)
         return
     if not rc.ready:
-        if kind != MSG_READY:
+        if header.kind != MESSAGE_READY:
             rc_fail(rc, b"a first message that is not READY", IBV_WC_SUCCESS)
             return
         rc.ready = True
@@ -777,21 +755,21 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
             return
         rc.owed += 1
         rc.free_sends -= 1
-        post_message(rc, MSG_READY, 0, rc.free_send[rc.free_sends], 0)
+        post_message(rc, MESSAGE_READY, 0, rc.free_send[rc.free_sends], 0)
         return
-    if kind == MSG_DATA:
-        if id >= RDMA_STREAMS:
+    if header.kind == MESSAGE_DATA:
+        if header.lane >= RDMA_LANES:
             rc_fail(rc, b"a stream id above 63", IBV_WC_SUCCESS)
             return
-        st = rc.streams[id]
+        st = rc.streams[header.lane]
         if st == NULL:
-            st = stream_open(rc, id)
+            st = stream_open(rc, header.lane)
             if st == NULL:
                 rc_fail(rc, NULL, IBV_WC_SUCCESS)
                 return
         if length > MESSAGE_HEADER and stream_input(st, data + MESSAGE_HEADER, length - MESSAGE_HEADER):
             keep = st.c.rbytes > INPUT_MAX
-    elif kind != MSG_CREDIT:
+    elif header.kind != MESSAGE_CREDIT:
         rc_fail(rc, b"a message of unknown type", IBV_WC_SUCCESS)
         return
     if rc.failed:
@@ -800,7 +778,7 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
         rc_fail(rc, NULL, IBV_WC_SUCCESS)
         return
     if keep:
-        rc.streams[id].deferred += 1
+        rc.streams[header.lane].deferred += 1
     else:
         rc.owed += 1
 

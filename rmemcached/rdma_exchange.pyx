@@ -3,7 +3,10 @@
 from libc.stdint cimport uint8_t
 from libc.string cimport memchr, memset, strlen, strncmp
 
-from rmemcached.rdma_conn cimport RDMA_HOST_MAX, RDMA_LINE_MAX, RDMA_PROTOCOL_VERSION
+from rmemcached.rdma.wire cimport (
+    RDMA_CREDITS_MAX, RDMA_CREDITS_MIN, RDMA_HOST_MAX, RDMA_LINE_MAX, RDMA_MSGSIZE_MAX, RDMA_MSGSIZE_MIN, RDMA_MTU_MAX,
+    RDMA_MTU_MIN, RDMA_PROTOCOL_VERSION, RDMA_QPN_MAX, RDMA_READS_MAX,
+)
 
 
 cdef bint parse_number(const char *text, size_t length, unsigned long low, unsigned long high,
@@ -86,22 +89,22 @@ cdef const char *parse_exchange(const char *line, size_t length, exchange_reques
             out.transport = value
             out.transport_length = nvalue
         elif key_is(word, nkey, b"qpn"):
-            good = parse_number(value, nvalue, 0, 0xffffff, &out.qpn)
+            good = parse_number(value, nvalue, 0, RDMA_QPN_MAX, &out.qpn)
             out.has_qpn = True
         elif key_is(word, nkey, b"psn"):
-            good = parse_number(value, nvalue, 0, 0xffffff, &out.psn)
+            good = parse_number(value, nvalue, 0, RDMA_QPN_MAX, &out.psn)
         elif key_is(word, nkey, b"lid"):
             good = parse_number(value, nvalue, 0, 0xffff, &out.lid)
         elif key_is(word, nkey, b"mtu"):
-            good = parse_number(value, nvalue, 256, 4096, &out.mtu)
+            good = parse_number(value, nvalue, RDMA_MTU_MIN, RDMA_MTU_MAX, &out.mtu)
         elif key_is(word, nkey, b"credits"):
-            good = parse_number(value, nvalue, 2, 1024, &out.credits)
+            good = parse_number(value, nvalue, RDMA_CREDITS_MIN, RDMA_CREDITS_MAX, &out.credits)
         elif key_is(word, nkey, b"msgsize"):
-            good = parse_number(value, nvalue, 512, 65536, &out.msgsize)
+            good = parse_number(value, nvalue, RDMA_MSGSIZE_MIN, RDMA_MSGSIZE_MAX, &out.msgsize)
         elif key_is(word, nkey, b"ird"):
-            good = parse_number(value, nvalue, 1, 128, &out.ird)
+            good = parse_number(value, nvalue, 1, RDMA_READS_MAX, &out.ird)
         elif key_is(word, nkey, b"ord"):
-            good = parse_number(value, nvalue, 1, 128, &out.ord)
+            good = parse_number(value, nvalue, 1, RDMA_READS_MAX, &out.ord)
         elif key_is(word, nkey, b"crc"):
             good = parse_number(value, nvalue, 0, 1, &out.crc)
         elif key_is(word, nkey, b"gid"):

@@ -145,7 +145,7 @@ cdef void conn_free(rdma_conn *rc) noexcept nogil:
     for i in range(SEND_DEPTH):
         if rc.wrs[i].kind == WR_WRITE and rc.wrs[i].item != NULL:
             item_remove(t.worker.store, rc.wrs[i].item)
-    for i in range(RDMA_STREAMS):
+    for i in range(RDMA_LANES):
         if rc.streams[i] != NULL:
             stream_close(rc.streams[i])
     if rc.cq != NULL:
@@ -217,11 +217,11 @@ cdef void offer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
     to_hex(dev.port.gid.raw, 16, gid)
     used = snprintf(
         reply, reply_size,
-        b"RDMA version=%d transport=%s qpn=%u psn=%u gid=%s lid=%u mtu=%u credits=%u msgsize=%u ird=%u ord=%u "
+        b"%s version=%d transport=%s qpn=%u psn=%u gid=%s lid=%u mtu=%u credits=%u msgsize=%u ird=%u ord=%u "
         b"crc=%d eager=%u",
-        <int>RDMA_PROTOCOL_VERSION, transport_name(dev.transport), rc.qp.qp_num, rc.qp.qp_num & 0xffffff, gid,
-        <unsigned int>dev.port.lid, verbs_mtu_bytes(dev.port.mtu), dev.limits.credits, dev.limits.msgsize,
-        dev.limits.ird, dev.limits.ord, <int>dev.limits.crc, dev.limits.eager)
+        EXCHANGE_REPLY, <int>RDMA_PROTOCOL_VERSION, transport_name(dev.transport), rc.qp.qp_num,
+        rc.qp.qp_num & 0xffffff, gid, <unsigned int>dev.port.lid, verbs_mtu_bytes(dev.port.mtu), dev.limits.credits,
+        dev.limits.msgsize, dev.limits.ird, dev.limits.ord, <int>dev.limits.crc, dev.limits.eager)
     if dev.transport != TRANSPORT_VERBS:
         to_hex(rc.token, RDMA_TOKEN_LENGTH, token)
         used += snprintf(reply + used, reply_size - used, b" token=%s", token)
@@ -230,28 +230,28 @@ cdef void offer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
     snprintf(reply + used, reply_size - used, b"\r\n")
 
 
-cdef rdma_conn *token_owner(rdma_device *dev, const uint8_t *private_data) noexcept nogil:
+cdef rdma_conn *token_owner(rdma_device *dev, const attach_request *attach) noexcept nogil:
     """The connection whose queue pair number and token these are, if it still waits for its stream. dev.lock is
     held."""
-    cdef rdma_conn *rc = dev.tokens[token_bucket(private_data + 4)]
-    cdef uint32_t qpn
-    memcpy(&qpn, private_data, 4)
-    while rc != NULL and memcmp(rc.token, private_data + 4, RDMA_TOKEN_LENGTH) != 0:
+    cdef rdma_conn *rc = dev.tokens[token_bucket(attach.token)]
+    while rc != NULL and memcmp(rc.token, attach.token, RDMA_TOKEN_LENGTH) != 0:
         rc = rc.token_next
-    return rc if rc != NULL and rc.qp.qp_num == be32toh(qpn) and not rc.attached else NULL
+    return rc if rc != NULL and rc.qp.qp_num == attach.qpn and not rc.attached else NULL
 
 
 cdef int iw_request(rdma_device *dev, int fd, const char *data, size_t received) noexcept nogil:
     cdef soft_iw_request req
     cdef soft_iw_options options
+    cdef attach_request attach
     cdef rdma_conn *rc
     cdef int whole = soft_iw_parse_request(data, received, &req)
     cdef int done = -1
     if whole == 0:
         return 0
-    if whole > 0 and req.private_length == PRIVATE_DATA_LENGTH:
+    if whole > 0 and req.private_length == ATTACH_LENGTH:
+        get_attach(req.private_data, &attach)
         pthread_mutex_lock(&dev.lock)
-        rc = token_owner(dev, req.private_data)
+        rc = token_owner(dev, &attach)
         if rc != NULL:
             memset(&options, 0, sizeof(options))
             options.crc = dev.limits.crc
@@ -267,26 +267,23 @@ cdef int iw_request(rdma_device *dev, int fd, const char *data, size_t received)
 
 
 cdef int shm_request(rdma_device *dev, int fd, const char *data, size_t received) noexcept nogil:
-    cdef const char *request = b"SHM ID Req Frame"
-    cdef const char *accepted = b"SHM ID Rep Frame"
     cdef const char *refusal = b"SERVER_ERROR rdma: no queue pair waits for this stream\r\n"
+    cdef attach_request attach
     cdef rdma_conn *rc
-    cdef int done = -1
-    if memcmp(data, request, min(received, <size_t>SHM_FRAME_LENGTH)) != 0:
-        return -1
-    if received < SHM_FRAME_LENGTH + PRIVATE_DATA_LENGTH:
-        return 0
-    if received == SHM_FRAME_LENGTH + PRIVATE_DATA_LENGTH:
-        pthread_mutex_lock(&dev.lock)
-        rc = token_owner(dev, <const uint8_t *>data + SHM_FRAME_LENGTH)
-        # The reply comes first: what follows it is the queue pairs'.
-        if (rc != NULL and send(fd, accepted, SHM_FRAME_LENGTH, MSG_NOSIGNAL | MSG_DONTWAIT) == SHM_FRAME_LENGTH
-                and soft_shm_attach(rc.qp, fd, <uint16_t>dev.limits.ird, <uint16_t>dev.limits.ord) == 0):
-            rc.attached = True
-            done = 1
-        pthread_mutex_unlock(&dev.lock)
-        if rc == NULL:
-            send(fd, refusal, strlen(refusal), MSG_NOSIGNAL | MSG_DONTWAIT)
+    cdef int done = get_shm_request(data, received, &attach)
+    if done <= 0:
+        return done
+    done = -1
+    pthread_mutex_lock(&dev.lock)
+    rc = token_owner(dev, &attach)
+    # The reply comes first: what follows it is the queue pairs'.
+    if (rc != NULL and send(fd, SHM_REPLY_KEY, SHM_KEY_LENGTH, MSG_NOSIGNAL | MSG_DONTWAIT) == SHM_KEY_LENGTH
+            and soft_shm_attach(rc.qp, fd, <uint16_t>dev.limits.ird, <uint16_t>dev.limits.ord) == 0):
+        rc.attached = True
+        done = 1
+    pthread_mutex_unlock(&dev.lock)
+    if rc == NULL:
+        send(fd, refusal, strlen(refusal), MSG_NOSIGNAL | MSG_DONTWAIT)
     return done
 
 

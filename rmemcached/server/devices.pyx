@@ -23,8 +23,9 @@ from rmemcached.sys.linux cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, sockaddr,
     sockaddr_in, sockaddr_in6, timespec, write,
 )
+from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW, TRANSPORT_VERBS
 from rmemcached.rdma_conn cimport (
-    TRANSPORT_SOFT_IW, TRANSPORT_VERBS, rdma_cm_refuse, rdma_device_add_extent, rdma_device_async_fd,
+    rdma_cm_refuse, rdma_device_add_extent, rdma_device_async_fd,
     rdma_device_bequeath, rdma_device_close, rdma_device_lost, rdma_device_open, rdma_device_port,
     rdma_device_try_memory, rdma_request, rdma_stats,
 )

@@ -37,10 +37,8 @@ from rmemcached.sys.linux cimport (
 from rmemcached.logger cimport LOG_LOCAL, LOG_TCP, LOG_UDP, log_peer, logger_create, logger_destroy
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, negotiating_prot, protocol
 from rmemcached.protocol.stats_prefix cimport stats_prefix_create, stats_prefix_destroy
-from rmemcached.rdma_conn cimport (
-    RDMA_HOST_MAX, RDMA_PATH_MAX, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, TRANSPORT_VERBS, rdma_place,
-    rdma_transport,
-)
+from rmemcached.rdma.wire cimport RDMA_HOST_MAX, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, TRANSPORT_VERBS, rdma_transport
+from rmemcached.rdma_conn cimport RDMA_PATH_MAX, rdma_place
 from rmemcached.server.stats cimport server_stats
 from rmemcached.server.devices cimport (
     devices_close, devices_describe, devices_extent_added, devices_init, devices_listen, devices_open, devices_start,

@@ -6,7 +6,8 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from rmemcached.sys.linux cimport pthread_cond_t, pthread_mutex_t, pthread_t
 from rmemcached.logger cimport log_peer
 from rmemcached.protocol.conn cimport conn, conn_thread, protocol
-from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_conn, rdma_device, rdma_request, rdma_thread, rdma_transport
+from rmemcached.rdma.wire cimport rdma_transport
+from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_conn, rdma_device, rdma_request, rdma_thread
 from rmemcached.server.dumps cimport dumps
 from rmemcached.server.udp cimport udp_socket
 from rmemcached.server.watchers cimport watchers

@@ -32,8 +32,9 @@ from rmemcached.protocol.conn cimport (
     protocol, stat_buf, stat_reply,
 )
 from rmemcached.protocol.dump cimport dump_kind
+from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM
 from rmemcached.rdma_conn cimport (
-    RDMA_DEVICES, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, rdma_cm_accept, rdma_conn, rdma_conn_destroy,
+    RDMA_DEVICES, rdma_cm_accept, rdma_conn, rdma_conn_destroy,
     rdma_conn_finish, rdma_conn_last_cmd, rdma_conn_probe, rdma_conn_thread, rdma_device, rdma_exchange, rdma_request,
     rdma_stream_request, rdma_thread_arm, rdma_thread_create, rdma_thread_destroy, rdma_thread_fd, rdma_thread_poll,
     rdma_thread_run,
