@@ -1,15 +1,18 @@
-"""Style and types, checked as tests."""
+"""Style, types, and the rules of the house, checked as tests."""
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
+from layers import ROOT, Tree, without_text
 
 CHECKS = {
     "ruff check": ["ruff", "check", "."],
@@ -17,6 +20,15 @@ CHECKS = {
     "mypy": ["mypy"],
     "cython-lint": ["cython-lint", "rmemcached", "client"],
 }
+
+FUNCTION_LINES = 60
+FILE_LINES = {"rmemcached": 1200, "client": 1200, "bench": 1200, "tests": 1200}
+REASON = "Long: "
+
+FILES = Tree().files
+OURS = [file for file in FILES if file.startswith(("rmemcached/", "client/"))]
+
+CYTHON_FUNCTION = re.compile(r"^([ \t]*)(?:async )?(?:cdef|cpdef|def) (?!class |struct |enum|union |packed |extern )")
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -35,13 +47,84 @@ def test_linter_is_content(name: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+class Function(NamedTuple):
+    name: str
+    line: int
+    length: int
+    text: str
+
+
+def python_functions(text: str) -> Iterator[Function]:
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            body = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+            yield Function(node.name, node.lineno, node.end_lineno - node.lineno + 1, body)
+
+
+def cython_functions(text: str) -> Iterator[Function]:
+    """By indentation: a function ends before the next line that is not indented more than its first one."""
+    lines = text.splitlines()
+    code = [re.sub(r"\"[^\"]*\"|'[^']*'", "", line).rstrip() for line in without_text(text).split("\n")]
+    for first, line in enumerate(code):
+        start = CYTHON_FUNCTION.match(line)
+        if start is None:
+            continue
+        head = line
+        last = first
+        while head.count("(") > head.count(")"):
+            last += 1
+            head += code[last]
+        name = re.search(r"(\w+)\(", head)
+        if name is None or not head.endswith(":"):
+            continue
+        for number in range(last + 1, len(code)):
+            if code[number]:
+                if len(code[number]) - len(code[number].lstrip()) <= len(start[1]):
+                    break
+                last = number
+        yield Function(name[1], first + 1, last - first + 1, "\n".join(lines[first : last + 1]))
+
+
+def functions(file: str) -> Iterator[Function]:
+    text = (ROOT / file).read_text()
+    return python_functions(text) if file.endswith((".py", ".pyi")) else cython_functions(text)
+
+
+def test_length_of_functions_is_found() -> None:
+    cython = '''
+cdef int one(int a,
+             int b) noexcept nogil:
+    """Text:
+
+def nothing():
+    """
+    cdef int (*f)(int)
+
+    return 0
+
+cdef class Two(One):
+    cdef int g(self)
+    def two(self): # (
+        pass
+
+
+    # The last line.
+    cdef inline void three(self) except *:
+        pass
+'''
+    found = [(function.name, function.line, function.length) for function in cython_functions(cython)]
+    assert found == [("one", 2, 9), ("two", 14, 2), ("three", 19, 2)]
+    python = "class A:\n    def f(self):\n        def g():\n            pass\n\n        return g\n"
+    assert [(f.name, f.line, f.length) for f in python_functions(python)] == [("f", 2, 5), ("g", 3, 2)]
+
+
 def test_files_are_of_readable_size() -> None:
-    """One subject a file: nothing over 1200 lines."""
-    patterns = ("rmemcached/**/*.p*", "client/**/*.p*", "bench/*.py", "tests/**/*.py")
+    """One subject a file."""
     long = {
-        str(path.relative_to(ROOT)): count
-        for pattern in patterns
-        for path in ROOT.glob(pattern)
-        if path.suffix in {".py", ".pyx", ".pxd", ".pxi"} and (count := len(path.read_text().splitlines())) > 1200
+        file: count
+        for file in FILES
+        if (count := len((ROOT / file).read_text().splitlines())) > FILE_LINES[file.partition("/")[0]]
     }
     assert not long

@@ -1,0 +1,129 @@
+"""Imports point downward only: docs/layers.tsv has the layers, and every import in the tree is held against it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import layers as source
+import pytest
+from layers import Tree, cycles, draw, layer_of, read_layers, upward
+
+ROOT = source.ROOT
+LAYERS = read_layers()
+
+# Modules that import each other in a circle, and why they must.
+CIRCLES = {
+    frozenset({"rmemcached/rdma_conn", "rmemcached/rdma_exchange"}): "limits of the exchange are a connection's",
+    frozenset({"rmemcached/server/server", "rmemcached/server/stats"}): "the statistics of a server",
+}
+
+
+def described(tree: Tree) -> list[str]:
+    """A line for each import of each circle that has no reason."""
+    return [
+        f"{entry.file}:{entry.line}: imports {entry.target}, which imports {entry.module}, directly or not"
+        for group in cycles(tree)
+        if frozenset(entry.module for entry in group) not in CIRCLES
+        for entry in group
+    ]
+
+
+def test_imports_point_downward() -> None:
+    wrong = upward(Tree(), LAYERS)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    wrong = described(Tree())
+    assert not wrong, "\n".join(wrong)
+
+
+def test_architecture_shows_these_layers() -> None:
+    page = (ROOT / source.PAGE).read_text()
+    assert page == draw(page, LAYERS), "script/layers draws the picture anew"
+
+
+# A line that a file of this tree could have, the file, and the line of the report; None: there is none.
+LINES = {
+    "python": ("from rmemcached.cli import main", "rmemcached/store/wrong.py", "cli"),
+    "python, of a package": ("from rmemcached import cli", "rmemcached/store/wrong.py", "cli"),
+    "python, in a function": ("def f():\n    import rmemcached.server.server", "rmemcached/settings.py", "server"),
+    "python, relative": ("from ..cli import main", "rmemcached/verbs/wrong.py", "cli"),
+    "python, relative package": ("from .. import cli", "rmemcached/verbs/wrong.py", "cli"),
+    "python, several lines": ("from rmemcached.cli import (\n    main,\n)", "rmemcached/sys/wrong.py", "cli"),
+    "python, bare": ("import servers", "rmemcached/cli.py", "bench"),
+    "cython": ("cimport rmemcached.store.store as store", "rmemcached/verbs/wrong.pyx", "store"),
+    "cython, from": ("from rmemcached.store.store cimport item", "rmemcached/logger.pxd", "store"),
+    "cython, from a package": ("from rmemcached.store cimport store", "rmemcached/logger.pyx", "store"),
+    "cython, all names": ("from rmemcached.rdma_conn cimport *", "rmemcached/protocol/wrong.pyx", "rdma"),
+    "client": ("from rmemcached.client import Client", "rmemcached/cli.py", "client"),
+    "client's module": ("from rmemcached.client._rdma cimport X", "rmemcached/verbs/wrong.pxd", "client"),
+    "beside": ("from rmemcached.verbs.verbs cimport ibv_qp", "rmemcached/store/wrong.pxd", "verbs"),
+    "a part": ("from rmemcached.cli import main", "rmemcached/store/part/part.pyx", "cli"),
+    "downward": ("from rmemcached.store.store cimport item", "rmemcached/protocol/wrong.pyx", None),
+    "a comment": ("# from rmemcached.cli import main", "rmemcached/store/wrong.py", None),
+    "a docstring": ('"""For programs:\n\nfrom rmemcached.cli import main\n"""', "rmemcached/store/wrong.py", None),
+    "no layer": ("", "rmemcached/new/wrong.py", "no layer"),
+}
+
+
+FILES = (
+    *("rmemcached/__init__.py", "rmemcached/cli.py", "rmemcached/settings.py", "rmemcached/server/server.pyx"),
+    *("rmemcached/rdma_conn.pxd", "rmemcached/rdma_conn.pyx", "rmemcached/logger.pxd", "rmemcached/logger.pyx"),
+    *("rmemcached/store/__init__.py", "rmemcached/store/store.pxd", "rmemcached/store/store.pyx"),
+    *("rmemcached/verbs/verbs.pxd", "client/__init__.py", "client/_rdma.pxd", "bench/servers.py"),
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A small source tree without a wrong import; rmemcached/store/store has the part rmemcached/store/part/part."""
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('"""A module."""\n')
+    (tmp_path / "rmemcached/store/store.pyx").write_text('include "part/part.pyx"\n')
+    assert upward(Tree(tmp_path), LAYERS) == described(Tree(tmp_path)) == []
+    return tmp_path
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_wrong_import_is_found(case: str, tree: Path) -> None:
+    line, name, layer = LINES[case]
+    file = tree / name
+    file.parent.mkdir(exist_ok=True)
+    text = file.read_text() if file.exists() else ""
+    file.write_text(f"{text}{line}\n")
+    found = upward(Tree(tree), LAYERS)
+    if layer is None:
+        assert found == []
+    elif layer == "no layer":
+        assert found == [f"{name}: in no layer of docs/layers.tsv"]
+    else:
+        number = text.count("\n") + 1 + ("def" in line)
+        assert len(found) == 1
+        assert found[0].startswith(f"{name}:{number}: layer ") and found[0].endswith(f" of layer {layer}")
+
+
+def test_circle_is_found(tree: Path) -> None:
+    for name, other in (("one", "two"), ("two", "three"), ("three", "one")):
+        (tree / f"rmemcached/store/{name}.pxd").write_text(f"\nfrom rmemcached.store.{other} cimport x\n")
+    assert [report.partition(", which")[0] for report in described(Tree(tree))] == [
+        "rmemcached/store/one.pxd:2: imports rmemcached/store/two",
+        "rmemcached/store/three.pxd:2: imports rmemcached/store/one",
+        "rmemcached/store/two.pxd:2: imports rmemcached/store/three",
+    ]
+
+
+def test_table_points_downward(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / source.TABLE).write_text("layer\tmodules\tmay import\twhat\na\ta/*\tb\t\nb\tb/*\ta\t\n")
+    with pytest.raises(ValueError, match="b may import a, which is not a layer below it"):
+        read_layers(tmp_path)
+
+
+def test_module_is_in_one_layer() -> None:
+    assert layer_of("rmemcached/rdma/wire", LAYERS).name == "wire"
+    assert layer_of("rmemcached/rdma/lane", LAYERS).name == "rdma"
+    twice = [*LAYERS, source.Layer("again", ("client/*",), (), "")]
+    with pytest.raises(ValueError, match="in the layers client and again"):
+        layer_of("client/connection", twice)
