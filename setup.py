@@ -4,6 +4,7 @@ Environment:
     RMEMCACHED_DEBUG=1            debug build: -O0, -g, C assertions on
     RMEMCACHED_SANITIZE=KIND      build for a sanitizer: thread, address or undefined; or fuzz: for the fuzzer, with two
                                   sanitizers and a record of what code ran (see script/sanitize)
+    RMEMCACHED_TESTING=1          build the modules that only tests use, too; a build in place always does
     RMEMCACHED_EXTENSIONS=a,b     build only the named extension modules (development)
 """
 
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -23,6 +25,7 @@ from setuptools import Extension, setup
 ROOT = Path(__file__).parent
 DEBUG = os.environ.get("RMEMCACHED_DEBUG", "0") not in ("", "0")
 SANITIZE = os.environ.get("RMEMCACHED_SANITIZE", "")
+TESTING = os.environ.get("RMEMCACHED_TESTING", "0") not in ("", "0") or "--inplace" in sys.argv
 ONLY = [name for name in os.environ.get("RMEMCACHED_EXTENSIONS", "").split(",") if name]
 
 # Importable packages. rmemcached/client is a link to client/.
@@ -59,7 +62,11 @@ if SANITIZE == "thread":
     # Fences order atomic accesses here, which the sanitizer knows; nothing else is published through them.
     COMPILE_ARGS += ["-Wno-tsan"]
 # Objects of one kind of build are not taken for those of another.
-BUILD_BASE = f"build/{SANITIZE}" if SANITIZE else "build"
+KIND = SANITIZE or ("debug" if DEBUG else "")
+BUILD_BASE = f"build/{KIND}" if KIND else "build"
+
+# Modules that only tests use, and their parts.
+TEST_MODULES = "_testing*"
 
 # What the fuzzer is about, and the record of what code of it ran.
 FUZZED = "rmemcached.verbs.soft"
@@ -123,7 +130,7 @@ def extensions() -> list[Extension]:
         sources = set(folder.glob("*.pyx"))
         for source in sorted(sources - set().union(*map(parts, sources))):
             name = f"{package}.{source.stem}"
-            if ONLY and name not in ONLY:
+            if (ONLY and name not in ONLY) or (fnmatch(source.name, TEST_MODULES) and not TESTING):
                 continue
             files, arguments = [str(source.relative_to(ROOT))], COMPILE_ARGS
             if SANITIZE == "fuzz" and name == FUZZED:
@@ -140,6 +147,28 @@ def extensions() -> list[Extension]:
     return found
 
 
+def remove_stale(modules: list[Extension]) -> None:
+    """Removes what earlier builds left where this one would take it for its own.
+
+    A build in place does not see that a module was compiled with other options. A wheel takes whatever is in the
+    build's folder: also modules that are not built any more, or not without RMEMCACHED_TESTING.
+    """
+    if "--inplace" in sys.argv:
+        for module in modules:
+            options = ROOT / "build" / "inplace" / module.name
+            if not options.exists() or options.read_text() != " ".join(COMPILE_ARGS):
+                for built in ROOT.glob(f"{module.name.replace('.', '/')}.*.so"):
+                    built.unlink()
+                options.parent.mkdir(parents=True, exist_ok=True)
+                options.write_text(" ".join(COMPILE_ARGS))
+    elif not ONLY:
+        kept = {module.name.replace(".", "/") for module in modules}
+        for folder in ROOT.glob(f"{BUILD_BASE}/lib*"):
+            for path in filter(Path.is_file, folder.rglob("*")):
+                if path.suffix != ".so" or str(path.relative_to(folder)).partition(".")[0] not in kept:
+                    path.unlink()
+
+
 def build() -> None:
     modules: list[Extension] = []
     if {"build_ext", "bdist_wheel", "build", "install", "develop", "editable_wheel"} & set(sys.argv):
@@ -150,18 +179,21 @@ def build() -> None:
             extensions(),
             compiler_directives=DIRECTIVES,
             include_path=[str(ROOT)],
-            build_dir="build/cython",
+            build_dir=f"{BUILD_BASE}/cython",
             nthreads=os.cpu_count() or 1,
             emit_linenums=DEBUG or bool(SANITIZE),
         )
+        remove_stale(modules)
     setup(
         version=version(),
         packages=list(PACKAGES),
         package_data={package: ["*.pxd", "**/*.pxd", "*.pyi", "py.typed"] for package in PACKAGES},
+        exclude_package_data={} if TESTING else {"": [TEST_MODULES, f"{TEST_MODULES}/*"]},
         ext_modules=modules,
         options={"build": {"build_base": BUILD_BASE}, "build_ext": {"parallel": os.cpu_count() or 1}},
         zip_safe=False,
     )
 
 
-build()
+if __name__ == "__main__":
+    build()
