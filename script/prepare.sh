@@ -56,6 +56,27 @@ prepare() {
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         die "Python 3.11 or later is needed; $("$python" -V) was found (PYTHON=... names another)"
     [ -x .venv/bin/python ] || "$python" -m venv .venv
+    case ,$extras, in
+    *,test,*) export RMEMCACHED_TESTING=1 ;;
+    esac
     .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" ".[$extras]" ||
         die "the build failed"
+}
+
+# build_beside KIND VARIABLE=VALUE...: builds the project with these variables into build/KIND/site, after `prepare`. What is
+# installed in .venv stays as it is; Python imports this build with PYTHONPATH=$PWD/build/KIND/site.
+build_beside() {
+    local kind=$1
+    shift
+    env "$@" .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+        --target "build/$kind/site" . || die "the $kind build failed"
+}
+
+# check_imported KIND COMMAND...: ends the script unless this command, a Python with its environment, imports that build.
+check_imported() {
+    local kind=$1
+    shift
+    "$@" -P -c 'import sys; from rmemcached.store import store
+sys.exit(0 if store.__file__.startswith(sys.argv[1]) else f"{store.__file__} would be tested")' "$PWD/build/$kind/" ||
+        die "the $kind build is not the one that Python imports"
 }

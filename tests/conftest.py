@@ -1,12 +1,14 @@
-"""Fixtures that every test folder shares: daemons on ephemeral loopback ports.
+"""Fixtures that every test folder shares: daemons on ephemeral loopback ports, and the count of live objects.
 
-A test that asks for a daemon fails when that daemon ends by itself.
+A test that asks for a daemon fails when that daemon ends by itself, or not in order.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +19,55 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "shared")]
 import transport  # noqa: E402
 from servers import Server, start_memcached, start_rmemcached  # noqa: E402
 
+from rmemcached.sys.debug import debug_build, live_objects  # noqa: E402
+
 ServerFactory = Callable[..., Server]
+
+# Folders of tests that use the layers, or the client, in their own process.
+IN_PROCESS = {"store", "verbs", "protocol", "drive_machine", "client"}
+LEFT_SECONDS = 5.0  # until threads that a test has told to end must be gone
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """On a debug build each test leaves no more live objects behind than it found.
+
+    One that fails may: its traceback holds what it had.
+    """
+    if not debug_build or request.path.relative_to(ROOT / "tests").parts[0] not in IN_PROCESS:
+        yield
+        return
+    before = live_objects()
+    yield
+    deadline = time.monotonic() + LEFT_SECONDS
+    while not request.node.stash.get(FAILED, False):
+        gc.collect()
+        left = {kind: count - before.get(kind, 0) for kind, count in live_objects().items()}
+        more = {kind: count for kind, count in left.items() if count > 0}
+        if not more:
+            break
+        if time.monotonic() > deadline:
+            pytest.fail(f"left behind: {', '.join(f'{count} {kind}' for kind, count in more.items())}")
+        time.sleep(0.01)
 
 
 def _stop_all(started: list[Server]) -> None:
     crashed = [server for server in started if not server.ended_by_us and not server.alive()]
     for server in reversed(started):
         server.stop()
-    for server in crashed:
-        pytest.fail(f"{server.command} ended with status {server.process.returncode}:\n{server.stderr()}")
+    for server in started:
+        if server in crashed or not server.ended_well():
+            pytest.fail(f"{server.command} ended with status {server.process.returncode}:\n{server.stderr()}")
 
 
 def _factory(start: ServerFactory) -> Iterator[ServerFactory]:
