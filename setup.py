@@ -125,10 +125,10 @@ def parts(source: Path) -> set[Path]:
 def extensions() -> list[Extension]:
     """One Extension per .pyx file in the package folders that no other one includes."""
     found = []
-    for package in PACKAGES:
-        folder = ROOT / package.replace(".", "/")
-        sources = set(folder.glob("*.pyx"))
-        for source in sorted(sources - set().union(*map(parts, sources))):
+    folders = {package: ROOT / package.replace(".", "/") for package in PACKAGES}
+    included = {part for folder in folders.values() for source in folder.glob("*.pyx") for part in parts(source)}
+    for package, folder in folders.items():
+        for source in sorted(set(folder.glob("*.pyx")) - included):
             name = f"{package}.{source.stem}"
             if (ONLY and name not in ONLY) or (fnmatch(source.name, TEST_MODULES) and not TESTING):
                 continue

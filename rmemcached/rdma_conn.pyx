@@ -23,6 +23,7 @@ from rmemcached.protocol.conn cimport (
     conn_next_write, conn_rdma_read, conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread,
     conn_want, conn_write_posted, mc_resp, stat_append, stat_append_text, stat_buf,
 )
+from rmemcached.rdma.exchange cimport exchange_request, key_is, parse_exchange, to_hex
 from rmemcached.rdma.wire cimport (
     ATTACH_LENGTH, EXCHANGE_REPLY, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_READY,
     RDMA_CREDITS_HELD_MAX, RDMA_CREDITS_MAX, RDMA_CREDITS_MIN, RDMA_LANES, RDMA_MSGSIZE_MAX, RDMA_MSGSIZE_MIN,
@@ -30,7 +31,6 @@ from rmemcached.rdma.wire cimport (
     TRANSPORT_VERBS, WELCOME_LENGTH, attach_request, get_attach, get_hello, get_message_header, get_shm_request,
     message_header, put_message_header, put_welcome, rdma_hello, rdma_transport, rdma_welcome, transport_name,
 )
-from rmemcached.rdma_exchange cimport exchange_request, key_is, parse_exchange, to_hex
 from rmemcached.store.store cimport ARENA_EXTENT, item, item_iov, item_remove
 from rmemcached.verbs.soft cimport (
     soft_channel_arm, soft_channel_poll, soft_iw_accept, soft_iw_options, soft_iw_parse_request, soft_iw_reject,
@@ -975,7 +975,7 @@ cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
     return t.yielded != NULL
 
 
-include "rdma_setup.pxi"
-include "rdma_cm.pxi"
-include "rdma_events.pxi"
-include "rdma_stats.pxi"
+include "rdma/attach.pyx"
+include "rdma/cm.pyx"
+include "rdma/device.pyx"
+include "rdma/stats.pyx"
