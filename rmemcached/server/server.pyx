@@ -6,55 +6,48 @@ import sys
 import time
 
 from rmemcached.server.authfile import AuthFileError
-from rmemcached.server.authfile import load as load_authfile
 from rmemcached.host import host_identity
 from rmemcached.server.sockets import (
     ServerError, choose_cm_addresses, listen_shm, open_listeners, strange_uid, write_port_file,
 )
 
 from libc.errno cimport EADDRINUSE, EADDRNOTAVAIL, ENODEV, ENOENT
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
-from libc.stdio cimport fprintf, snprintf, stderr
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset, strlen
+from libc.stdint cimport uint16_t, uint64_t
+from libc.stdio cimport fprintf, stderr
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
 
-from posix.unistd cimport geteuid, getpid
+from posix.unistd cimport getpid
 
-from rmemcached.sys.atomics cimport (
-    counter_add, exchange, fetch_add, fetch_sub, relaxed_load, relaxed_store, store_release,
-)
+from rmemcached.sys.atomics cimport fetch_add, relaxed_load, relaxed_store, store_release
 from rmemcached.sys.linux cimport (
-    AF_INET, AF_INET6, CLOCK_MONOTONIC, ECONNABORTED, EINTR, EMFILE, ENFILE, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
-    EPOLL_CTL_MOD, IPPROTO_TCP, MSG_DONTWAIT, MSG_NOSIGNAL, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP, SIGINT, SIGTERM, SIGUSR1,
-    SIG_BLOCK, SIG_SETMASK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, SO_INCOMING_NAPI_ID, SO_KEEPALIVE,
-    SO_PEERCRED, TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, accept4, clock_gettime, close, epoll_create1, epoll_ctl,
-    epoll_event, epoll_wait, errno, getsockopt, itimerspec, listen, pthread_join, pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock, pthread_sigmask, read, send, setsockopt, sigaddset, sigemptyset, signalfd,
-    signalfd_siginfo, sigset_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t, timerfd_create,
-    timerfd_settime, timespec, ucred,
+    AF_INET, AF_INET6, CLOCK_MONOTONIC, EINTR, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP,
+    SIGINT, SIGTERM, SIGUSR1, SIG_BLOCK, SIG_SETMASK, TFD_CLOEXEC, TFD_NONBLOCK, close, epoll_create1, epoll_ctl,
+    epoll_event, epoll_wait, errno, itimerspec, pthread_join, pthread_mutex_init, pthread_sigmask, read,
+    sigaddset, sigemptyset, signalfd, signalfd_siginfo, sigset_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage,
+    timerfd_create, timerfd_settime,
 )
-from rmemcached.logger cimport LOG_LOCAL, LOG_TCP, LOG_UDP, log_peer, logger_create, logger_destroy
+from rmemcached.logger cimport LOG_LOCAL, LOG_TCP, LOG_UDP, logger_create, logger_destroy
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, negotiating_prot, protocol
 from rmemcached.protocol.stats_prefix cimport stats_prefix_create, stats_prefix_destroy
 from rmemcached.rdma.wire cimport RDMA_HOST_MAX, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, TRANSPORT_VERBS, rdma_transport
 from rmemcached.rdma_conn cimport RDMA_PATH_MAX, rdma_place
+from rmemcached.server.auth cimport hook_authenticate, load_authentication, reload_authentication
+from rmemcached.server.layout cimport listener, server
+from rmemcached.server.listener cimport ACCEPT_RETRY_MS, accept_all, admit_cm, places_taken, resume_listening
 from rmemcached.server.stats cimport server_stats
 from rmemcached.server.devices cimport (
     devices_close, devices_describe, devices_extent_added, devices_init, devices_listen, devices_open, devices_start,
     devices_stop, rdma_devices,
 )
 from rmemcached.server.dumps cimport dumps_create, dumps_destroy, dumps_stop
-from rmemcached.server.watchers cimport (
-    watchers_create, watchers_destroy, watchers_start, watchers_stop,
-)
+from rmemcached.server.watchers cimport watchers_create, watchers_destroy, watchers_start, watchers_stop
 from rmemcached.server.worker cimport (
-    connection, worker_add_udp, worker_destroy, worker_dispatch, worker_give_back, worker_init,
-    worker_start, worker_wake,
+    connection, worker, worker_add_udp, worker_destroy, worker_give_back, worker_init, worker_start, worker_wake,
 )
 from rmemcached.store.store cimport (
-    class_stats, store_config, store_create, store_destroy, store_get_class_stats,
-    store_largest_class, store_stop_threads, store_tick,
+    class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_largest_class,
+    store_stop_threads, store_tick,
 )
 from rmemcached.verbs.port cimport GID_ANY, verbs_wish
 from rmemcached.verbs.soft cimport soft_provider
@@ -94,38 +87,8 @@ cdef void hook_shutdown(void *arg, bint graceful) noexcept nogil:
     kill(getpid(), SIGUSR1 if graceful else SIGINT)
 
 
-cdef bint same_bytes(const char *a, const char *b, size_t length) noexcept nogil:
-    """memcmp that takes the same time wherever the difference is."""
-    cdef unsigned char difference = 0
-    cdef size_t i
-    for i in range(length):
-        difference |= <unsigned char>a[i] ^ <unsigned char>b[i]
-    return difference == 0
-
-
-cdef bint hook_authenticate(void *arg, const char *user, size_t nuser, const char *password,
-                            size_t npassword) noexcept nogil:
-    cdef server *s = <server *>arg
-    cdef bint found = False
-    cdef auth_entry *entry
-    cdef unsigned int i
-    pthread_mutex_lock(&s.auth_lock)
-    for i in range(s.nauth):
-        entry = &s.auth_entries[i]
-        if (entry.nuser == nuser and entry.npassword == npassword and same_bytes(entry.user, user, nuser)
-                and same_bytes(entry.password, password, npassword)):
-            found = True
-    pthread_mutex_unlock(&s.auth_lock)
-    return found
-
-
 cdef void extent_added(void *arg, void *addr, size_t length) noexcept nogil:
     devices_extent_added(&(<server *>arg).devices, addr, length)
-
-
-# ---- the listener ----------------------------------------------------------------------------------------------------
-
-include "listener.pxi"
 
 
 cdef int server_loop(server *s) noexcept nogil:
@@ -169,41 +132,6 @@ cdef protocol named_protocol(name):
 
 
 # ---- Python ----------------------------------------------------------------------------------------------------------
-
-cdef void load_authentication(server *s) except *:
-    """Reads the file of -Y. Raises AuthFileError; what was read before stays."""
-    cdef auth_entry entries[AUTH_ENTRIES]
-    cdef size_t length, at = 0
-    cdef unsigned int n = 0
-    found = load_authfile(os.fsdecode(s.settings.auth_file))
-    text = b"".join(user + password for user, password in found)
-    length = len(text)
-    data = <char *>malloc(length + 1)
-    if data == NULL:
-        raise MemoryError()
-    memcpy(data, <const char *>text, length)
-    for user, password in found:
-        entries[n].user = data + at
-        entries[n].nuser = len(user)
-        at += entries[n].nuser
-        entries[n].password = data + at
-        entries[n].npassword = len(password)
-        at += entries[n].npassword
-        n += 1
-    pthread_mutex_lock(&s.auth_lock)
-    free(s.auth_data)
-    s.auth_data = data
-    memcpy(s.auth_entries, entries, sizeof(entries))
-    s.nauth = n
-    pthread_mutex_unlock(&s.auth_lock)
-
-
-cdef void reload_authentication(server *s) noexcept:
-    try:
-        load_authentication(s)
-    except (AuthFileError, MemoryError) as error:
-        print(f"{error}: the users there were stay", file=sys.stderr)
-
 
 cdef bytes encoded(text):
     return None if text is None else os.fsencode(text)

@@ -1,32 +1,25 @@
 """The text of `stats` and its subcommands: memcached's names, in memcached's order."""
 
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy, memset, strlen
+from libc.string cimport memcmp, memset, strlen
 from posix.unistd cimport getpid
 
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
-from rmemcached.sys.linux cimport (
-    AF_INET, AF_INET6, AF_UNIX, getsockname, pthread_mutex_lock, pthread_mutex_unlock, sockaddr, sockaddr_in,
-    sockaddr_in6, socklen_t,
-)
-from rmemcached.logger cimport LOG_RDMA, LOG_UDP, log_transport
 from rmemcached.protocol.conn cimport (
-    MEMCACHED_VERSION, conn, conn_state_name, conn_states, slab_counters, stat_append, stat_append_text, stat_buf,
-    thread_stats,
+    MEMCACHED_VERSION, conn, slab_counters, stat_append, stat_append_text, stat_buf, thread_stats,
 )
 from rmemcached.protocol.stats_prefix cimport stats_prefix_clear, stats_prefix_on
-from rmemcached.rdma_conn cimport rdma_cm_local
 from rmemcached.server.devices cimport devices_stats
-from rmemcached.server.server cimport WORKER_FDS, server, settings
-from rmemcached.server.udp cimport udp_socket
+from rmemcached.server.layout cimport WORKER_FDS, server, settings
+from rmemcached.server.stats_conns cimport conns_text
+from rmemcached.server.stats_lines cimport append_class, append_decimal, append_int, append_seconds, or_word, yes_no
 from rmemcached.server.watchers cimport watcher_stats, watchers_get_stats, watchers_reset_stats
-from rmemcached.server.worker cimport READ_BUFFER_SIZE, connection, worker
+from rmemcached.server.worker cimport READ_BUFFER_SIZE
 from rmemcached.store.store cimport (
     ITEM_UPDATE_INTERVAL, MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, class_stats, rel_time_t, store_config,
-    store_copy_config, store_get_class_stats, store_get_stats, store_process_started, store_reset_stats,
-    store_sizes, store_sizes_buckets, store_stats, store_time,
+    store_copy_config, store_get_class_stats, store_get_stats, store_process_started, store_reset_stats, store_sizes,
+    store_sizes_buckets, store_stats, store_time,
 )
 
 cdef extern from "<sys/resource.h>" nogil:
@@ -43,29 +36,6 @@ cdef extern from "<sys/resource.h>" nogil:
 cdef extern from "<time.h>" nogil:
     ctypedef long time_t
     time_t time(time_t *out)
-
-
-cdef void append_seconds(stat_buf *out, const char *name, long seconds, long micros) noexcept nogil:
-    cdef char text[48]
-    snprintf(text, sizeof(text), b"%ld.%06ld", seconds, micros)
-    stat_append_text(out, name, text)
-
-
-cdef void append_decimal(stat_buf *out, const char *name, const char *fmt, double value) noexcept nogil:
-    cdef char text[48]
-    snprintf(text, sizeof(text), fmt, value)
-    stat_append_text(out, name, text)
-
-
-cdef void append_class(stat_buf *out, const char *prefix, int clsid, const char *name, uint64_t value,
-                       const char *word=NULL) noexcept nogil:
-    """<prefix><number>:<name>, and the value or, if there is one, the word."""
-    cdef char full[80]
-    snprintf(full, sizeof(full), b"%s%d:%s", prefix, clsid, name)
-    if word != NULL:
-        stat_append_text(out, full, word)
-    else:
-        stat_append(out, full, value)
 
 
 cdef void sum_threads(server *s, thread_stats *total) noexcept nogil:
@@ -86,14 +56,6 @@ cdef uint64_t get_hits(const thread_stats *t, unsigned int clsid) noexcept nogil
         if clsid == 0 or i & (MAX_NUMBER_OF_SLAB_CLASSES - 1) == clsid:
             hits += t.lru_hits[i]
     return hits
-
-
-cdef const char *or_word(const char *text, const char *word) noexcept nogil:
-    return text if text != NULL else word
-
-
-cdef const char *yes_no(bint value) noexcept nogil:
-    return b"yes" if value else b"no"
 
 
 cdef void general_connections(server *s, const thread_stats *t, stat_buf *out) noexcept nogil:
@@ -234,12 +196,6 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"unexpected_napi_ids", relaxed_load(&s.unexpected_napi_ids))
     stat_append(out, b"round_robin_fallback", relaxed_load(&s.round_robin_fallback))
     general_items(&st, &config, out)
-
-
-cdef void append_int(stat_buf *out, const char *name, int value) noexcept nogil:
-    cdef char text[16]
-    snprintf(text, sizeof(text), b"%d", value)
-    stat_append_text(out, name, text)
 
 
 cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
@@ -397,9 +353,6 @@ cdef void sizes_text(server *s, stat_buf *out) noexcept nogil:
             snprintf(name, sizeof(name), b"%u", bucket * 32)
             stat_append(out, name, count)
         bucket += 1
-
-
-include "stats_conns.pxi"
 
 
 cdef void reset(server *s) noexcept nogil:

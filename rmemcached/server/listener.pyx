@@ -1,8 +1,24 @@
-# Accepting connections within the limit of -c, and choosing their workers. Included in server.pyx; all of it is the
-# main thread's.
+"""Accepting connections within the limit of -c, and choosing their workers. All of it is the main thread's."""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdio cimport fprintf, snprintf, stderr
+from libc.string cimport memset, strlen
+
+from posix.unistd cimport geteuid
+
+from rmemcached.sys.atomics cimport counter_add, exchange, fetch_add, fetch_sub, relaxed_load, relaxed_store
+from rmemcached.sys.linux cimport (
+    CLOCK_MONOTONIC, ECONNABORTED, EINTR, EMFILE, ENFILE, EPOLLIN, EPOLL_CTL_MOD, IPPROTO_TCP, MSG_DONTWAIT,
+    MSG_NOSIGNAL, SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, SO_INCOMING_NAPI_ID, SO_KEEPALIVE, SO_PEERCRED, TCP_NODELAY,
+    accept4, clock_gettime, close, epoll_ctl, epoll_event, errno, getsockopt, listen, send, setsockopt, sockaddr,
+    socklen_t, timespec, ucred,
+)
+from rmemcached.logger cimport LOG_TCP, LOG_UDP, log_peer
+from rmemcached.server.worker cimport worker_dispatch
+from rmemcached.server.layout cimport MAIN_FDS, WORKER_FDS, listener, server
+from rmemcached.server.worker cimport worker
 
 cdef enum:
-    ACCEPT_RETRY_MS = 10         # while nothing is accepted: how often to look whether it can go on
     ACCEPT_RETRY_US = 1000000    # it is tried again after this time even if no connection ended
 
 
@@ -12,7 +28,7 @@ cdef uint64_t now_us() noexcept nogil:
     return <uint64_t>t.tv_sec * 1000000 + <uint64_t>t.tv_nsec // 1000
 
 
-cdef inline uint64_t places_taken(const server *s) noexcept nogil:
+cdef uint64_t places_taken(const server *s) noexcept nogil:
     """How much of -c is in use: memcached limits its descriptors, so that its own, listening sockets and what it has
     inherited count beside connections. What is counted here is what memcached would have open, whatever this process
     has; queue pairs do not count."""

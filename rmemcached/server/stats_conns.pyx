@@ -1,4 +1,23 @@
-# stats conns. Included in stats.pyx.
+"""The text of `stats conns`."""
+
+from libc.stdint cimport uint16_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset, strlen
+
+from rmemcached.sys.atomics cimport relaxed_load
+from rmemcached.sys.linux cimport (
+    AF_INET, AF_INET6, AF_UNIX, getsockname, pthread_mutex_lock, pthread_mutex_unlock, sockaddr, sockaddr_in,
+    sockaddr_in6, socklen_t,
+)
+from rmemcached.logger cimport LOG_RDMA, LOG_UDP, log_transport
+from rmemcached.protocol.conn cimport conn_state_name, conn_states, stat_buf
+from rmemcached.rdma_conn cimport rdma_cm_local
+from rmemcached.server.layout cimport server
+from rmemcached.server.stats_lines cimport append_class
+from rmemcached.server.udp cimport udp_socket
+from rmemcached.server.worker cimport connection, worker
+from rmemcached.store.store cimport ITEM_UPDATE_INTERVAL, rel_time_t, store_time
 
 cdef extern from "<arpa/inet.h>" nogil:
     const char *inet_ntop(int af, const void *src, char *dst, socklen_t size)

@@ -1,0 +1,7 @@
+"""The text of `stats conns`."""
+
+from rmemcached.protocol.conn cimport stat_buf
+from rmemcached.server.layout cimport server
+
+
+cdef void conns_text(server *s, stat_buf *out) noexcept nogil

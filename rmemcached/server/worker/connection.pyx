@@ -1,0 +1,193 @@
+cdef enum:
+    MAX_BUFFERED = 64 * 1024 * 1024
+
+
+cdef void connection_interest(connection *cn, uint32_t events) noexcept nogil:
+    cdef epoll_event ev
+    if cn.events == events:
+        return
+    ev.events = events
+    ev.data.ptr = cn
+    epoll_ctl(cn.w.epfd, EPOLL_CTL_MOD, cn.fd, &ev)
+    cn.events = events
+
+
+cdef void set_buffer(connection *cn, char *buffer, uint32_t size) noexcept nogil:
+    cdef conn_thread *t = &cn.w.thread
+    cn.rbuf = buffer
+    cn.rsize = size
+    counter_add(&t.stats.read_buf_count, 1)
+    counter_add(&t.stats.read_buf_bytes, size)
+
+
+cdef void free_buffer(connection *cn) noexcept nogil:
+    cdef conn_thread *t = &cn.w.thread
+    counter_add(&t.stats.read_buf_count, -1)
+    counter_add(&t.stats.read_buf_bytes, -<int64_t>cn.rsize)
+    free(cn.rbuf)
+    cn.rbuf = NULL
+    cn.rsize = 0
+
+
+cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer,
+                                 unsigned int flags) noexcept nogil:
+    cdef connection *cn = <connection *>calloc(1, sizeof(connection))
+    cdef epoll_event ev
+    if cn == NULL:
+        return NULL
+    conn_init(&cn.c, &w.thread, &socket_engine)
+    cn.c.sfd = fd
+    cn.c.protocol = prot
+    if w.thread.hooks.authenticate != NULL:
+        cn.c.auth_wanted = AUTH_LINE
+    cn.peer = peer[0]
+    if conn_logs(&cn.c):
+        fprintf(stderr, b"<%d new %s\n", fd, <const char *>b"ascii client connection." if prot == ascii_prot else
+                <const char *>b"binary client connection." if prot == binary_prot else
+                <const char *>b"auto-negotiating client connection")
+    cn.w = w
+    cn.fd = fd
+    cn.flags = <uint8_t>flags
+    cn.opened = store_time(w.thread.store)
+    cn.events = EPOLLIN
+    ev.events = EPOLLIN
+    ev.data.ptr = cn
+    if epoll_ctl(w.epfd, EPOLL_CTL_ADD, fd, &ev) != 0:
+        free(cn)
+        return NULL
+    w.nstreams += flags & CONNECTION_STREAM != 0
+    w.ncm += flags & CONNECTION_CM != 0
+    pthread_mutex_lock(&w.list_lock)
+    cn.next = w.connections
+    if cn.next != NULL:
+        cn.next.prev = cn
+    w.connections = cn
+    pthread_mutex_unlock(&w.list_lock)
+    if log_wants(w.thread.log, LOG_CONNEVENTS):
+        log_conn_new(w.thread.log, &cn.peer, fd)
+    return cn
+
+
+cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
+    """Releases all the connection holds. The structure itself is freed at the end of the turn: events of it may be
+    pending."""
+    cdef worker *w = cn.w
+    if cn.fd < 0:
+        return
+    pthread_mutex_lock(&w.list_lock)
+    if cn.prev != NULL:
+        cn.prev.next = cn.next
+    else:
+        w.connections = cn.next
+    if cn.next != NULL:
+        cn.next.prev = cn.prev
+    pthread_mutex_unlock(&w.list_lock)
+    if cn.rdma != NULL:
+        rdma_conn_destroy(cn.rdma)
+        cn.rdma = NULL
+    if log_wants(w.thread.log, LOG_CONNEVENTS):
+        log_conn_close(w.thread.log, &cn.peer, cn.fd, <close_reasons>cn.c.close_reason)
+    if conn_logs(&cn.c):
+        fprintf(stderr, b"<%d connection closed.\n", cn.fd)
+    if close_fd:
+        close(cn.fd)
+    cn.fd = -1
+    if cn.flags & CONNECTION_STREAM:
+        w.nstreams -= 1
+    if cn.flags & CONNECTION_CM:
+        w.ncm -= 1
+    conn_release(&cn.c)
+    if cn.rbuf != NULL:
+        free_buffer(cn)
+    free(cn.rest)
+    cn.rest = NULL
+    cn.next = w.dead
+    w.dead = cn
+    fetch_sub(w.curr_connections, 1)
+
+
+cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil:
+    """The queue pair of a lifeline is in error: says so there, unless that would garble a reply, and ends it."""
+    cdef connection *cn = <connection *>owner
+    if cn.flags & CONNECTION_CM:
+        # Its peer sees that it ends, and there is nothing to say why with.
+        if line != NULL and conn_logs(&cn.c):
+            fprintf(stderr, b"<%d %s", cn.fd, line)
+    elif line != NULL and cn.c.npending == 0:
+        send(cn.fd, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT)
+    connection_end(cn, True)
+
+
+cdef bint keep_input(connection *cn) noexcept nogil:
+    """Moves unparsed bytes into a buffer of the connection's own. False: out of memory."""
+    cdef conn *c = &cn.c
+    cdef size_t want
+    cdef char *fresh
+    if c.rbytes == 0:
+        if cn.rbuf != NULL:
+            free_buffer(cn)
+        return True
+    if cn.rbuf != NULL and cn.rbuf <= c.rcurr < cn.rbuf + cn.rsize:
+        return True
+    want = 2048
+    while want <= c.rbytes:
+        want *= 2
+    fresh = <char *>malloc(want) if conn_memory(c.thread, want) else NULL
+    if fresh == NULL:
+        counter_add(&c.thread.stats.read_buf_oom, 1)
+        return False
+    memcpy(fresh, c.rcurr, c.rbytes)
+    if cn.rbuf != NULL:
+        free_buffer(cn)
+    set_buffer(cn, fresh, <uint32_t>want)
+    c.rcurr = fresh
+    return True
+
+
+cdef bint make_room(connection *cn) noexcept nogil:
+    """Makes space behind the unparsed bytes of the own buffer. False: out of memory, or a command of absurd length."""
+    cdef conn *c = &cn.c
+    cdef uint32_t size
+    cdef char *fresh
+    if c.rcurr + c.rbytes < cn.rbuf + cn.rsize:
+        return True
+    if c.rcurr != cn.rbuf:
+        memmove(cn.rbuf, c.rcurr, c.rbytes)
+        c.rcurr = cn.rbuf
+        return True
+    # A full buffer that is still one incomplete command: a long multiget.
+    if cn.rsize >= MAX_BUFFERED:
+        return False
+    fresh = <char *>malloc(<size_t>cn.rsize * 2) if conn_memory(c.thread, cn.rsize) else NULL
+    if fresh == NULL:
+        counter_add(&c.thread.stats.read_buf_oom, 1)
+        return False
+    memcpy(fresh, c.rcurr, c.rbytes)
+    size = cn.rsize * 2
+    free_buffer(cn)
+    set_buffer(cn, fresh, size)
+    c.rcurr = fresh
+    return True
+
+
+cdef void connection_gone(connection *cn) noexcept nogil:
+    """The peer has ended it. What it has sent before is still done."""
+    cn.c.close_reason = NORMAL_CLOSE
+    if cn.rdma != NULL:
+        rdma_conn_finish(cn.rdma)
+    connection_end(cn, True)
+
+
+cdef void free_dead(worker *w) noexcept nogil:
+    """Frees ended connections, except those that the run queue still names."""
+    cdef connection *cn = w.dead
+    cdef connection *following
+    w.dead = NULL
+    while cn != NULL:
+        following = cn.next
+        if cn.flags & CONNECTION_RUNNABLE:
+            cn.next = w.dead
+            w.dead = cn
+        else:
+            free(cn)
+        cn = following

@@ -1,0 +1,81 @@
+cdef const char *connection_exchange(conn *c, const char *line, size_t length, char *reply,
+                                     size_t reply_size) noexcept nogil:
+    cdef connection *cn = <connection *>c
+    cdef rdma_conn *rc
+    if not has_device(cn.w):
+        return b"SERVER_ERROR rdma: no transport is available here\r\n"
+    rc = rdma_exchange(cn.w.rdma, cn, cn.fd, cn.rdma != NULL, line, length, reply, reply_size)
+    if rc != NULL:
+        cn.rdma = rc
+        c.engine = &lifeline_engine
+    return reply
+
+
+cdef lend_result connection_watch(conn *c, uint32_t eflags) noexcept nogil:
+    cdef connection *cn = <connection *>c
+    return watchers_add(cn.w.watchers, cn, cn.fd, eflags)
+
+
+cdef crawler_result_type connection_dump(conn *c, dump_kind kind, const char *classes, size_t length) noexcept nogil:
+    cdef connection *cn = <connection *>c
+    return dumps_start(cn.w.dumps, cn, cn.fd, kind, classes, length)
+
+
+cdef conn_engine socket_engine = conn_engine(
+    exchange=connection_exchange, watch=connection_watch, dump=connection_dump, remote=False, datagrams=False)
+
+
+# A lifeline's queue pair can end at any moment, which is no time for its socket to be lent.
+cdef conn_engine lifeline_engine = conn_engine(
+    exchange=connection_exchange, watch=NULL, dump=NULL, remote=False, datagrams=False)
+
+
+cdef void connection_lent(connection *cn) noexcept nogil:
+    """A side thread has taken the socket over. Input behind the command waits until it is given back."""
+    if not keep_input(cn):
+        cn.flags |= CONNECTION_CLOSING
+        cn.c.rbytes = 0
+    cn.flags |= CONNECTION_LENT
+    epoll_ctl(cn.w.epfd, EPOLL_CTL_DEL, cn.fd, NULL)
+
+
+cdef void connection_returned(connection *cn) noexcept nogil:
+    """A side thread gave the connection back."""
+    cdef epoll_event ev
+    cdef stat_buf out
+    cdef int left
+    cn.flags &= ~CONNECTION_LENT
+    ev.events = cn.events = EPOLLIN
+    ev.data.ptr = cn
+    if cn.ended_by_side or cn.flags & CONNECTION_CLOSING or epoll_ctl(cn.w.epfd, EPOLL_CTL_ADD, cn.fd, &ev) != 0:
+        connection_end(cn, True)
+        return
+    conn_set_state(&cn.c, conn_new_cmd)
+    if cn.rest != NULL:
+        memset(&out, 0, sizeof(out))
+        out.data = cn.rest
+        out.used = cn.rest_length
+        cn.rest = NULL
+        stat_reply(&cn.c, &out)
+        # First of all: another command that lends the connection may be in the input, and wants no output before it.
+        left = connection_flush(cn)
+        if left == 0:
+            cn.flags |= CONNECTION_BLOCKED
+            connection_interest(cn, EPOLLOUT)
+            return
+        if left < 0:
+            connection_end(cn, True)
+            return
+    connection_run(cn)
+
+
+cdef void worker_give_back(connection *cn, bint ended, char *rest, size_t length) noexcept nogil:
+    cdef worker *w = cn.w
+    cn.ended_by_side = ended
+    cn.rest = rest
+    cn.rest_length = <uint32_t>length
+    pthread_mutex_lock(&w.queue_lock)
+    cn.run_next = w.given_back
+    w.given_back = cn
+    pthread_mutex_unlock(&w.queue_lock)
+    worker_wake(w)

@@ -1,0 +1,118 @@
+cdef enum:
+    RING_LOOKS = 32              # between two turns of a worker that polls
+    SPIN_FLOOR = 16              # spinning is tried for a 16th of spin_max when it does not pay
+
+
+cdef bint has_device(const worker *w) noexcept nogil:
+    cdef unsigned int i
+    for i in range(<unsigned int>RDMA_DEVICES):
+        if w.rdma[i] != NULL:
+            return True
+    return False
+
+
+cdef bint take_device(worker *w, unsigned int transport, rdma_device *device) noexcept nogil:
+    """Makes the worker's part of a device. False: errno."""
+    cdef epoll_event ev
+    cdef rdma_thread *t = rdma_thread_create(device, &w.thread)
+    if t == NULL:
+        return False
+    ev.events = EPOLLIN
+    ev.data.ptr = &w.rdma[transport]
+    if epoll_ctl(w.epfd, EPOLL_CTL_ADD, rdma_thread_fd(t), &ev) != 0:
+        rdma_thread_destroy(t)
+        return False
+    w.rdma[transport] = t
+    return True
+
+
+cdef void give_up_device(worker *w, unsigned int transport, const char *line) noexcept nogil:
+    """Ends all connections on a device, and the worker's part of it."""
+    cdef rdma_thread *t = w.rdma[transport]
+    cdef connection *cn = w.connections
+    cdef connection *following
+    if t == NULL:
+        return
+    while cn != NULL:
+        following = cn.next
+        if cn.rdma != NULL and rdma_conn_thread(cn.rdma) == t:
+            connection_rdma_failed(cn, line)
+        cn = following
+    epoll_ctl(w.epfd, EPOLL_CTL_DEL, rdma_thread_fd(t), NULL)
+    rdma_thread_destroy(t)
+    w.rdma[transport] = NULL
+
+
+cdef void change_device(worker *w, worker_change *change) noexcept nogil:
+    if change.device == NULL:
+        give_up_device(w, change.transport, change.line)
+    elif not take_device(w, change.transport, change.device):
+        fprintf(stderr, b"RDMA: a worker thread cannot use the device: %s\n", strerror(errno))
+    pthread_mutex_lock(&change.lock)
+    change.pending -= 1
+    if change.pending == 0:
+        pthread_cond_signal(&change.done)
+    pthread_mutex_unlock(&change.lock)
+
+
+cdef void worker_change_device(worker *w, worker_change *change) noexcept nogil:
+    pthread_mutex_lock(&w.queue_lock)
+    w.change = change
+    pthread_mutex_unlock(&w.queue_lock)
+    worker_wake(w)
+
+
+cdef uint64_t now_ns() noexcept nogil:
+    cdef timespec t
+    clock_gettime(CLOCK_MONOTONIC, &t)
+    return <uint64_t>t.tv_sec * 1000000000 + <uint64_t>t.tv_nsec
+
+
+cdef int wait_time(worker *w) noexcept nogil:
+    """The timeout of the next epoll_wait, in ms.
+
+    After RDMA work the worker polls for a moment instead of sleeping: a wake-up costs more than most transfers take.
+    The moment grows to spin_max while RDMA events come within it, and shrinks when they do not. Those of sockets do not
+    prolong it: their peers sleep as well, and may want the core.
+    """
+    cdef uint64_t now
+    if w.run_head != NULL or w.rdma_runnable:
+        return 0
+    if w.spin_max and w.rdma_recent:
+        now = now_ns()
+        if w.spin_until == 0:
+            w.spin_until = now + w.spin_ns
+        if now < w.spin_until:
+            # Whoever is to send the next event may be waiting for this very core.
+            sched_yield()
+            return 0
+        w.spin_ns = max(w.spin_ns // 2, w.spin_max // SPIN_FLOOR)
+        w.spin_until = 0
+        w.rdma_recent = False
+    return 1000 if w.nstreams or w.ncm or w.idle_timeout else -1
+
+
+cdef unsigned int poll_rings(worker *w, int *timeout) noexcept nogil:
+    """Looks for what a descriptor does not tell of while the worker polls: a bit for each device with something to do.
+
+    Before the worker sleeps it asks to be woken for that as well; what has come meanwhile makes it stay awake.
+    """
+    cdef unsigned int found = 0
+    cdef unsigned int k
+    cdef int _look
+    cdef int looks = RING_LOOKS if w.spin_until and w.run_head == NULL else 1
+    if w.rdma[TRANSPORT_SOFT_SHM] == NULL:
+        return 0
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if w.rdma[k] == NULL:
+            continue
+        if timeout[0] != 0:
+            if not rdma_thread_arm(w.rdma[k]):
+                continue
+            timeout[0] = 0
+        for _look in range(looks):
+            if rdma_thread_poll(w.rdma[k], False):
+                found |= 1 << k
+                break
+            cpu_relax()
+    return found

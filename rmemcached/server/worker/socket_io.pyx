@@ -1,0 +1,197 @@
+cdef enum:
+    SEND_BATCH = 4 * 1024 * 1024
+    RECEIVE_SIZE = 64 * 1024     # of a payload at once: while more is copied nothing is acknowledged, and BBR paces
+    RECEIVE_BATCH = 4 * 1024 * 1024  # of a payload in one turn, after which others have theirs
+
+
+cdef int connection_flush(connection *cn) noexcept nogil:
+    """Sends what is queued. 1: all has left; 0: the socket is full; -1: the connection is broken."""
+    cdef iovec iov[IOV_BATCH]
+    cdef msghdr msg
+    cdef ssize_t n
+    cdef size_t total
+    cdef int i, count
+    while cn.c.npending:
+        count = conn_gather(&cn.c, iov, IOV_BATCH, SEND_BATCH)
+        if count == 0:
+            conn_sent(&cn.c, 0)
+            break
+        total = 0
+        for i in range(count):
+            total += iov[i].iov_len
+        if count == 1:
+            n = send(cn.fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL)
+        else:
+            memset(&msg, 0, sizeof(msg))
+            msg.msg_iov = iov
+            msg.msg_iovlen = count
+            n = sendmsg(cn.fd, &msg, MSG_NOSIGNAL)
+        if n < 0:
+            if errno == EINTR:
+                continue
+            if errno == EAGAIN:
+                return 0
+            return -1
+        counter_add(&cn.w.thread.stats.bytes_written, <uint64_t>n)
+        conn_sent(&cn.c, <size_t>n)
+        if <size_t>n < total:
+            return 0
+    return 1
+
+
+cdef void connection_run(connection *cn) noexcept nogil:
+    """Runs the machine over the input that is there, sends the replies, and arranges for what is wanted next."""
+    cdef conn_want want
+    cdef int left
+    cdef worker *w = cn.w
+    while True:
+        want = drive_machine(&cn.c)
+        left = connection_flush(cn)
+        if left < 0:
+            connection_end(cn, True)
+            return
+        if want == WANT_CLOSE:
+            cn.flags |= CONNECTION_CLOSING
+        if left == 0:
+            if not keep_input(cn):
+                connection_end(cn, True)
+                return
+            cn.flags |= CONNECTION_BLOCKED
+            connection_interest(cn, EPOLLOUT)
+            return
+        if want == WANT_FLUSH:
+            continue
+        if want == WANT_INPUT or want == WANT_PAYLOAD:
+            if not keep_input(cn):
+                connection_end(cn, True)
+            return
+        if want == WANT_LENT:
+            connection_lent(cn)
+            return
+        if want == WANT_YIELD:
+            if not keep_input(cn):
+                connection_end(cn, True)
+                return
+            if not cn.flags & CONNECTION_RUNNABLE:
+                cn.flags |= CONNECTION_RUNNABLE
+                cn.run_next = NULL
+                w.run_tail[0] = cn
+                w.run_tail = &cn.run_next
+            return
+        # WANT_CLOSE; WANT_REMOTE_PAYLOAD cannot be: socket_engine.remote is false
+        connection_end(cn, True)
+        return
+
+
+cdef inline bint payload_follows(connection *cn, bint filled) noexcept nogil:
+    """After the machine has run over what was read: whether the payload of its last command is to be read now, straight
+    into the item. filled: the read took all it had room for.
+
+    What precedes that is copied out of the read buffer, so where a payload is large little of it is to come there; to
+    copy one that the buffer holds costs less than another system call.
+    """
+    cdef conn *c = &cn.c
+    if cn.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_LENT):
+        return False
+    if c.rlbytes == 0:
+        if filled:
+            cn.bulk = False
+        return False
+    cn.bulk = c.roffset + c.rlbytes > READ_BUFFER_SIZE
+    return filled
+
+
+cdef void connection_readable(connection *cn) noexcept nogil:
+    cdef worker *w = cn.w
+    cdef conn *c = &cn.c
+    cdef iovec iov[IOV_BATCH]
+    cdef char *space
+    cdef size_t room, taken = 0
+    cdef ssize_t n
+    cdef int i, count
+    while True:
+        if c.rlbytes and c.rbytes == 0:
+            count = conn_payload_iov(c, iov, IOV_BATCH)
+            room = RECEIVE_SIZE
+            for i in range(count):
+                if iov[i].iov_len >= room:
+                    iov[i].iov_len = room
+                    count = i + 1
+                    break
+                room -= iov[i].iov_len
+            if count == 1:
+                n = recv(cn.fd, iov[0].iov_base, iov[0].iov_len, 0)
+            else:
+                n = readv(cn.fd, iov, count)
+            if n > 0:
+                counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
+                conn_payload_received(c, <size_t>n)
+                taken += <size_t>n
+                if c.rlbytes and taken < RECEIVE_BATCH:
+                    # Even if the socket was empty: a sender on another core has been filling it meanwhile, and to sleep
+                    # would have it wake this thread.
+                    continue
+                if c.rlbytes == 0:
+                    connection_run(cn)
+                return
+        else:
+            if cn.rbuf != NULL:
+                if not make_room(cn):
+                    connection_end(cn, True)
+                    return
+                space = c.rcurr + c.rbytes
+                room = cn.rsize - <size_t>(space - cn.rbuf)
+            else:
+                space = w.rbuf
+                room = BULK_READ_SIZE if cn.bulk else READ_BUFFER_SIZE
+            n = recv(cn.fd, space, room, 0)
+            if n > 0:
+                counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
+                if cn.rbuf == NULL:
+                    c.rcurr = space
+                c.rbytes += <size_t>n
+                if cn.flags & (CONNECTION_FRESH | CONNECTION_STREAM):
+                    if cn.flags & CONNECTION_STREAM or begins_stream(cn, c.rcurr[0]):
+                        cn.flags &= ~CONNECTION_FRESH
+                        stream_readable(cn)
+                        return
+                    cn.flags &= ~CONNECTION_FRESH
+                connection_run(cn)
+                if payload_follows(cn, <size_t>n == room):
+                    continue
+                return
+        if n == 0:
+            connection_gone(cn)
+            return
+        if errno == EINTR:
+            continue
+        if errno != EAGAIN:
+            connection_end(cn, True)
+        return
+
+
+cdef void connection_writable(connection *cn) noexcept nogil:
+    cdef int left = connection_flush(cn)
+    if left < 0:
+        connection_end(cn, True)
+    elif left == 1:
+        if cn.flags & CONNECTION_CLOSING:
+            connection_end(cn, True)
+            return
+        cn.flags &= ~CONNECTION_BLOCKED
+        connection_interest(cn, EPOLLIN)
+        connection_run(cn)
+
+
+cdef void run_runnable(worker *w) noexcept nogil:
+    """One more turn for each connection that gave way; those that give way again wait for the next."""
+    cdef connection *cn = w.run_head
+    cdef connection *following
+    w.run_head = NULL
+    w.run_tail = &w.run_head
+    while cn != NULL:
+        following = cn.run_next
+        cn.flags &= ~CONNECTION_RUNNABLE
+        if cn.fd >= 0 and not cn.flags & CONNECTION_BLOCKED:
+            connection_run(cn)
+        cn = following
