@@ -202,529 +202,7 @@ cdef struct rdma_conn:
     uint8_t token[RDMA_TOKEN_LENGTH]
 
 
-# ---- the device ------------------------------------------------------------------------------------------------------
-
-cdef void set_nonblocking(int fd) noexcept nogil:
-    fcntl(fd, F_SETFL, <int>(fcntl(fd, F_GETFL) | O_NONBLOCK))
-
-
-cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transport, const rdma_limits *limits,
-                                   const rdma_place *place, drive_fn drive, rdma_failed_fn failed,
-                                   const char **error) noexcept nogil:
-    """Takes over the port's context, also when it fails (NULL, with a constant line in *error)."""
-    cdef rdma_device *dev = <rdma_device *>calloc(1, sizeof(rdma_device))
-    if dev == NULL:
-        error[0] = b"out of memory"
-        port.provider.close_device(port.context)
-        return NULL
-    dev.port = port[0]
-    dev.provider = port.provider
-    dev.transport = transport
-    if place != NULL:
-        dev.place = place[0]
-    set_nonblocking(port.context.async_fd)
-    dev.limits = limits[0]
-    dev.limits.ird = min(dev.limits.ird, <unsigned int>port.max_dest_rd_atomic)
-    dev.limits.ord = min(dev.limits.ord, <unsigned int>port.max_rd_atomic)
-    dev.drive = drive
-    dev.failed = failed
-    pthread_mutex_init(&dev.lock, NULL)
-    if dev.limits.ord == 0 or port.max_qp_wr < SEND_DEPTH or port.max_cqe < SEND_DEPTH:
-        error[0] = b"the RDMA device has no RDMA READ, or its queues are too short"
-    else:
-        dev.limits.credits = min(dev.limits.credits, <unsigned int>port.max_qp_wr,
-                                 <unsigned int>port.max_cqe - SEND_DEPTH)
-        dev.pd = port.provider.alloc_pd(port.context)
-        error[0] = b"the RDMA device refused a protection domain"
-    if dev.pd == NULL:
-        rdma_device_close(dev)
-        return NULL
-    dev.read_sges = <unsigned int>max(1, min(port.max_sge_rd, <int>BULK_SGES))
-    dev.write_sges = <unsigned int>max(1, min(port.max_sge, <int>BULK_SGES))
-    return dev
-
-
-cdef void rdma_device_close(rdma_device *dev) noexcept nogil:
-    """Frees the device. All its threads and connections have been destroyed."""
-    cdef int i
-    for i in range(MAX_EXTENTS):
-        if dev.extents[i] != NULL:
-            dev.provider.dereg_mr(dev.extents[i])
-    if dev.pd != NULL:
-        dev.provider.dealloc_pd(dev.pd)
-    dev.provider.close_device(dev.port.context)
-    pthread_mutex_destroy(&dev.lock)
-    free(dev)
-
-
-cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noexcept nogil:
-    cdef size_t index
-    cdef ibv_mr *mr
-    pthread_mutex_lock(&dev.lock)
-    if dev.arena == NULL:
-        dev.arena = <char *>addr
-    index = <size_t>(<char *>addr - dev.arena) // ARENA_EXTENT
-    mr = NULL
-    if index < MAX_EXTENTS:
-        mr = dev.provider.reg_mr(dev.pd, addr, length, IBV_ACCESS_LOCAL_WRITE)
-    if mr != NULL:
-        dev.extents[index] = mr
-        fetch_add(&dev.extent_registrations, 1)
-    pthread_mutex_unlock(&dev.lock)
-    return 0 if mr != NULL else -1
-
-
-cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil:
-    cdef void *memory = NULL
-    cdef ibv_mr *mr
-    cdef int error = posix_memalign(&memory, 4096, length)
-    if error:
-        return error
-    mr = dev.provider.reg_mr(dev.pd, memory, length, IBV_ACCESS_LOCAL_WRITE)
-    if mr == NULL:
-        error = errno
-    else:
-        dev.provider.dereg_mr(mr)
-    free(memory)
-    return error
-
-
-cdef inline ibv_mr *extent_of(rdma_device *dev, void *addr) noexcept nogil:
-    cdef size_t index = <size_t>(<char *>addr - dev.arena) // ARENA_EXTENT
-    return dev.extents[index] if index < MAX_EXTENTS else NULL
-
-
-cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker) noexcept nogil:
-    cdef rdma_thread *t = <rdma_thread *>calloc(1, sizeof(rdma_thread))
-    if t == NULL:
-        return NULL
-    t.dev = dev
-    t.worker = worker
-    t.channel = dev.provider.create_comp_channel(dev.port.context)
-    if t.channel == NULL:
-        free(t)
-        return NULL
-    set_nonblocking(t.channel.fd)
-    pthread_mutex_lock(&dev.lock)
-    t.next = dev.threads
-    dev.threads = t
-    pthread_mutex_unlock(&dev.lock)
-    return t
-
-
-cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil:
-    """Frees the thread's part. Its connections have been destroyed."""
-    cdef rdma_thread **link
-    pthread_mutex_lock(&t.dev.lock)
-    link = &t.dev.threads
-    while link[0] != t:
-        link = &link[0].next
-    link[0] = t.next
-    add_array(<uint64_t *>&t.dev.retired, <const uint64_t *>&t.counters, sizeof(rdma_counters) // sizeof(uint64_t))
-    pthread_mutex_unlock(&t.dev.lock)
-    t.dev.provider.destroy_comp_channel(t.channel)
-    free(t)
-
-
-cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil:
-    return t.channel.fd
-
-
-cdef bint rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil:
-    return (t.dev.transport == TRANSPORT_SOFT_SHM and t.counters.queue_pairs != 0
-            and soft_channel_poll(t.channel, readable))
-
-
-cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil:
-    return t.dev.transport == TRANSPORT_SOFT_SHM and t.counters.queue_pairs != 0 and soft_channel_arm(t.channel)
-
-
-# ---- streams ---------------------------------------------------------------------------------------------------------
-
-cdef const char *lane_exchange(conn *c, const char *line, size_t length, char *reply,
-                               size_t reply_size) noexcept nogil:
-    return b"CLIENT_ERROR rdma: this connection has a queue pair\r\n"
-
-
-cdef conn_engine lane_engine = conn_engine(exchange=lane_exchange, watch=NULL, dump=NULL, remote=True, datagrams=False)
-
-
-cdef rdma_stream *stream_open(rdma_conn *rc, uint32_t id) noexcept nogil:
-    cdef rdma_stream *st = <rdma_stream *>calloc(1, sizeof(rdma_stream))
-    if st == NULL:
-        return NULL
-    conn_init(&st.c, rc.t.worker, &lane_engine)
-    st.c.sfd = rc.sfd
-    st.c.eager = rc.t.dev.limits.eager
-    if rc.by_cm and rc.t.worker.hooks.authenticate != NULL:
-        # Nobody has authenticated himself on a lifeline.
-        st.c.auth_wanted = AUTH_LINE
-    st.rc = rc
-    st.id = id
-    rc.streams[id] = st
-    rc.live |= <uint64_t>1 << id
-    counter_add(&rc.t.counters.streams, 1)
-    return st
-
-
-cdef void stream_close(rdma_stream *st) noexcept nogil:
-    cdef rdma_conn *rc = st.rc
-    cdef uint64_t bit = <uint64_t>1 << st.id
-    while st.deferred:
-        st.deferred -= 1
-        rc.owed += 1
-    rc.live &= ~bit
-    rc.blocked &= ~bit
-    rc.runnable &= ~bit
-    rc.streams[st.id] = NULL
-    conn_release(&st.c)
-    free(st.inbuf)
-    free(st)
-    counter_add(&rc.t.counters.streams, <uint64_t>-1)
-
-
-cdef bint stream_keep(rdma_stream *st, const char *more, size_t length) noexcept nogil:
-    """Puts `length` bytes behind the unparsed ones, in memory of the stream's own. False: out of memory."""
-    cdef conn *c = &st.c
-    cdef size_t total = c.rbytes + length
-    cdef size_t size
-    cdef char *fresh
-    if total == 0:
-        free(st.inbuf)
-        st.inbuf = NULL
-        st.insize = 0
-        return True
-    if st.inbuf != NULL and st.inbuf <= c.rcurr < st.inbuf + st.insize:
-        if c.rcurr + total > st.inbuf + st.insize:
-            memmove(st.inbuf, c.rcurr, c.rbytes)
-            c.rcurr = st.inbuf
-    if st.inbuf == NULL or not st.inbuf <= c.rcurr < st.inbuf + st.insize or c.rcurr + total > st.inbuf + st.insize:
-        size = 4096
-        while size < total:
-            size *= 2
-        fresh = <char *>malloc(size)
-        if fresh == NULL:
-            return False
-        memcpy(fresh, c.rcurr, c.rbytes)
-        free(st.inbuf)
-        st.inbuf = fresh
-        st.insize = size
-        c.rcurr = fresh
-    if length:
-        memcpy(c.rcurr + c.rbytes, more, length)
-        c.rbytes += length
-    return True
-
-
-# ---- posting ---------------------------------------------------------------------------------------------------------
-
-cdef void rc_fail(rdma_conn *rc, const char *operation, ibv_wc_status status) noexcept nogil:
-    """The queue pair is of no use any more. The first reason is kept: what follows it are only flushes."""
-    if not rc.failed:
-        rc.failed = True
-        rc.failure = operation
-        rc.failure_status = status
-        counter_add(&rc.t.counters.qp_errors, 1)
-
-
-cdef inline char *send_buffer(rdma_conn *rc, unsigned int index) noexcept nogil:
-    return rc.buffer + <size_t>(rc.t.dev.limits.credits) * rc.t.dev.limits.msgsize + <size_t>index * rc.send_msgsize
-
-
-cdef bint may_send(rdma_conn *rc) noexcept nogil:
-    """Whether a DATA message can be posted: a buffer, and a credit besides the last, which is for CREDIT."""
-    if rc.free_sends == 0:
-        return False
-    if rc.tx_credits >= 2:
-        return True
-    counter_add(&rc.t.counters.credit_waits, 1)
-    return False
-
-
-cdef ibv_send_wr *chain_request(rdma_conn *rc, uint64_t id) noexcept nogil:
-    """Appends a signalled work request to the chain, without elements; there is room, as each has a reserved entry."""
-    cdef rdma_thread *t = rc.t
-    cdef ibv_send_wr *wr = &t.chain[t.nchain]
-    memset(wr, 0, sizeof(ibv_send_wr))
-    wr.wr_id = id
-    wr.sg_list = t.sges[t.nchain]
-    wr.send_flags = IBV_SEND_SIGNALED
-    if t.nchain:
-        t.chain[t.nchain - 1].next = wr
-    t.nchain += 1
-    return wr
-
-
-cdef inline void add_element(ibv_send_wr *wr, void *addr, size_t length, uint32_t lkey) noexcept nogil:
-    cdef ibv_sge *sge = &wr.sg_list[wr.num_sge]
-    sge.addr = <uint64_t><uintptr_t>addr
-    sge.length = <uint32_t>length
-    sge.lkey = lkey
-    wr.num_sge += 1
-
-
-cdef void ring_doorbell(rdma_conn *rc) noexcept nogil:
-    """Posts the chain at once: what one turn has to say leaves together, a WRITE with the reply behind it."""
-    cdef rdma_thread *t = rc.t
-    cdef ibv_send_wr *bad
-    if t.nchain:
-        t.nchain = 0
-        if ibv_post_send(rc.qp, t.chain, &bad) != 0:
-            rc_fail(rc, NULL, IBV_WC_SUCCESS)
-
-
-cdef void post_message(rdma_conn *rc, uint8_t kind, uint32_t stream, unsigned int index, size_t payload) noexcept nogil:
-    """Sends buffer `index`, which has `payload` bytes behind the header's place."""
-    cdef char *buf = send_buffer(rc, index)
-    cdef ibv_send_wr *wr
-    put_message_header(buf, kind, <uint16_t>rc.owed, stream)
-    wr = chain_request(rc, index)
-    add_element(wr, buf, MESSAGE_HEADER + payload, rc.mr.lkey)
-    wr.opcode = IBV_WR_SEND
-    wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED
-    rc.wrs[index].kind = WR_SEND
-    rc.rx_credits += rc.owed
-    rc.owed = 0
-    rc.tx_credits -= 1
-    counter_add(&rc.t.counters.sends, 1)
-    counter_add(&rc.t.counters.send_bytes, payload)
-
-
-cdef void return_credits(rdma_conn *rc) noexcept nogil:
-    """Announces receives that no reply has carried, once half of them wait to be."""
-    if rc.owed * 2 >= rc.t.dev.limits.credits and rc.tx_credits and rc.free_sends and not rc.failed:
-        rc.free_sends -= 1
-        post_message(rc, MESSAGE_CREDIT, 0, rc.free_send[rc.free_sends], 0)
-
-
-cdef ssize_t post_bulk(rdma_conn *rc, wr_kind kind, const iovec *iov, int count, uint64_t remote, uint32_t rkey,
-                       rdma_stream *st) noexcept nogil:
-    """Chains one READ into, or WRITE out of, extents of item memory. The caller has seen that an entry is free.
-
-    The octets of them all, or -1: the connection has failed.
-    """
-    cdef ibv_send_wr *wr
-    cdef unsigned int index
-    cdef uint32_t length = 0
-    cdef int i
-    for i in range(count):
-        if extent_of(rc.t.dev, iov[i].iov_base) == NULL:
-            rc_fail(rc, NULL, IBV_WC_SUCCESS)
-            return -1
-    rc.free_bulk -= 1
-    index = rc.free_wr[rc.free_bulk]
-    wr = chain_request(rc, index)
-    wr.opcode = IBV_WR_RDMA_READ if kind == WR_READ else IBV_WR_RDMA_WRITE
-    wr.wr.rdma.remote_addr = remote
-    wr.wr.rdma.rkey = rkey
-    for i in range(count):
-        add_element(wr, iov[i].iov_base, iov[i].iov_len, extent_of(rc.t.dev, iov[i].iov_base).lkey)
-        length += <uint32_t>iov[i].iov_len
-    rc.wrs[index].kind = kind
-    rc.wrs[index].length = length
-    rc.wrs[index].stream = st
-    rc.wrs[index].item = NULL
-    return length
-
-
-cdef bint stream_read(rdma_stream *st) noexcept nogil:
-    """Posts READs for the payload that the machine waits for. False: no entry was free, to be tried again."""
-    cdef rdma_conn *rc = st.rc
-    cdef conn *c = &st.c
-    cdef iovec iov[READS_AT_A_TIME * BULK_SGES]
-    cdef int count, n
-    cdef int done = 0
-    cdef int per = <int>rc.t.dev.read_sges
-    cdef ssize_t length
-    cdef uint64_t remote = c.remote.addr + c.roffset
-    if rc.free_bulk == 0:
-        return False
-    count = conn_payload_iov(c, iov, <int>min(rc.free_bulk, <unsigned int>READS_AT_A_TIME) * per)
-    while done < count:
-        n = min(count - done, per)
-        length = post_bulk(rc, WR_READ, &iov[done], n, remote, c.remote.rkey, st)
-        if length < 0:
-            return True
-        done += n
-        remote += <uint64_t>length
-        st.reads += 1
-        st.read_bytes += <size_t>length
-    return True
-
-
-cdef bint stream_write(rdma_stream *st, mc_resp *resp) noexcept nogil:
-    """Chains WRITEs of a reply's data into the memory the client named. False: the queue is full; goes on later."""
-    cdef rdma_conn *rc = st.rc
-    cdef iovec iov[BULK_SGES]
-    cdef item *it = resp.item
-    cdef ssize_t length
-    cdef int count
-    while st.write_off < resp.data_length:
-        if rc.free_bulk == 0:
-            return False
-        count = item_iov(it, resp.data_offset + st.write_off, resp.data_length - st.write_off, iov,
-                         <int>rc.t.dev.write_sges)
-        length = post_bulk(rc, WR_WRITE, iov, count, resp.sink.addr + st.write_off, resp.sink.rkey, st)
-        if length < 0:
-            return False
-        st.write_off += <size_t>length
-        if st.write_off == resp.data_length:
-            # The reference goes with the last WRITE: they complete in order.
-            rc.wrs[rc.free_wr[rc.free_bulk]].item = it
-    st.write_off = 0
-    conn_write_posted(&st.c)
-    return True
-
-
-cdef bint stream_flush(rdma_stream *st) noexcept nogil:
-    """Posts the stream's replies. True: all have been; else the stream is marked blocked."""
-    cdef rdma_conn *rc = st.rc
-    cdef conn *c = &st.c
-    cdef iovec iov[32]
-    cdef mc_resp *resp
-    cdef char *buf
-    cdef size_t n
-    cdef int i, count
-    cdef unsigned int index
-    cdef uint64_t bit = <uint64_t>1 << st.id
-    while c.npending and not rc.failed:
-        resp = conn_next_write(c)
-        if resp != NULL:
-            if not stream_write(st, resp):
-                rc.blocked |= bit
-                return False
-            continue
-        count = conn_gather(c, iov, 32, rc.send_msgsize - MESSAGE_HEADER)
-        if count == 0:
-            conn_sent(c, 0)
-            if conn_next_write(c) == NULL:
-                break
-            continue
-        if not may_send(rc):
-            rc.blocked |= bit
-            return False
-        rc.free_sends -= 1
-        index = rc.free_send[rc.free_sends]
-        buf = send_buffer(rc, index) + MESSAGE_HEADER
-        n = 0
-        for i in range(count):
-            memcpy(buf + n, iov[i].iov_base, iov[i].iov_len)
-            n += iov[i].iov_len
-        post_message(rc, MESSAGE_DATA, st.id, index, n)
-        conn_sent(c, n)
-    rc.blocked &= ~bit
-    return not rc.failed
-
-
-cdef void rc_yield(rdma_conn *rc) noexcept nogil:
-    cdef rdma_thread *t = rc.t
-    if not rc.yielding:
-        rc.yielding = True
-        rc.yield_prev = NULL
-        rc.yield_next = t.yielded
-        if t.yielded != NULL:
-            t.yielded.yield_prev = rc
-        t.yielded = rc
-
-
-cdef void rc_unyield(rdma_conn *rc) noexcept nogil:
-    if rc.yielding:
-        rc.yielding = False
-        if rc.yield_prev != NULL:
-            rc.yield_prev.yield_next = rc.yield_next
-        else:
-            rc.t.yielded = rc.yield_next
-        if rc.yield_next != NULL:
-            rc.yield_next.yield_prev = rc.yield_prev
-
-
-cdef void stream_run(rdma_stream *st) noexcept nogil:
-    """Runs the machine over the stream's input as far as replies can leave and no payload is awaited."""
-    cdef rdma_conn *rc = st.rc
-    cdef uint64_t bit = <uint64_t>1 << st.id
-    cdef conn_want want
-    rc.runnable &= ~bit
-    while True:
-        if st.reads or not stream_flush(st):
-            return
-        want = rc.t.dev.drive(&st.c)
-        rc.last_cmd_time = st.c.last_cmd_time
-        if want == WANT_REMOTE_PAYLOAD:
-            # Replies that came before it need not wait for the READ.
-            stream_flush(st)
-            if not stream_read(st):
-                rc.blocked |= bit
-            return
-        if not stream_flush(st):
-            return
-        if want == WANT_CLOSE:
-            stream_close(st)
-            return
-        if want == WANT_YIELD:
-            rc.runnable |= bit
-            rc_yield(rc)
-            return
-        if want != WANT_FLUSH:
-            return
-
-
-cdef bint stream_input(rdma_stream *st, const char *data, size_t length) noexcept nogil:
-    """Takes the payload of a DATA message. False: the stream is gone or out of memory (then the connection has
-    failed)."""
-    cdef rdma_conn *rc = st.rc
-    cdef uint32_t id = st.id
-    cdef bint direct = st.c.rbytes == 0 and st.reads == 0 and not rc.blocked >> id & 1
-    if direct:
-        st.c.rcurr = <char *>data
-        st.c.rbytes = length
-        stream_run(st)
-        if rc.streams[id] != st:
-            return False
-        if stream_keep(st, NULL, 0):
-            return True
-    elif stream_keep(st, data, length):
-        if st.reads == 0 and not rc.blocked >> id & 1:
-            stream_run(st)
-            if rc.streams[id] != st:
-                return False
-        return True
-    rc_fail(rc, NULL, IBV_WC_SUCCESS)
-    return False
-
-
-cdef void resume_streams(rdma_conn *rc, uint64_t which) noexcept nogil:
-    """Lets streams go on that waited for room to post, or had given way."""
-    cdef rdma_stream *st
-    cdef uint32_t id = 0
-    while which and not rc.failed:
-        if which & 1:
-            st = rc.streams[id]
-            if st != NULL and st.reads == 0:
-                rc.blocked &= ~(<uint64_t>1 << id)
-                stream_run(st)
-                st = rc.streams[id]
-                if st != NULL and not stream_keep(st, NULL, 0):
-                    rc_fail(rc, NULL, IBV_WC_SUCCESS)
-        which >>= 1
-        id += 1
-
-
 # ---- completions -----------------------------------------------------------------------------------------------------
-
-cdef bint post_receive(rdma_conn *rc, unsigned int index) noexcept nogil:
-    cdef ibv_sge sge
-    cdef ibv_recv_wr wr
-    cdef ibv_recv_wr *bad
-    cdef uint32_t size = rc.t.dev.limits.msgsize
-    sge.addr = <uint64_t><uintptr_t>(rc.buffer + <size_t>index * size)
-    sge.length = size
-    sge.lkey = rc.mr.lkey
-    memset(&wr, 0, sizeof(wr))
-    wr.wr_id = RECV_WR | index
-    wr.sg_list = &sge
-    wr.num_sge = 1
-    return ibv_post_recv(rc.qp, &wr, &bad) == 0
-
 
 cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcept nogil:
     """A SEND of the client has arrived in receive `index`."""
@@ -818,22 +296,6 @@ cdef void take_failure(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noex
     rc_fail(rc, NULL, status)
 
 
-cdef bint release_deferred(rdma_conn *rc) noexcept nogil:
-    """Gives receives back that streams with too much input had held."""
-    cdef uint64_t which = rc.live
-    cdef uint32_t id = 0
-    cdef rdma_stream *st
-    while which:
-        if which & 1:
-            st = rc.streams[id]
-            if st.deferred and st.c.rbytes <= INPUT_MAX:
-                rc.owed += st.deferred
-                st.deferred = 0
-        which >>= 1
-        id += 1
-    return True
-
-
 cdef void rc_serve(rdma_conn *rc) noexcept nogil:
     """Takes all completions there are. May end with the connection destroyed by dev.failed."""
     cdef ibv_wc wc[POLL_BATCH]
@@ -893,26 +355,6 @@ cdef void rc_serve(rdma_conn *rc) noexcept nogil:
             armed = True
     if rc.failed:
         rc_report(rc)
-
-
-cdef void retry_blocked(rdma_conn *rc) noexcept nogil:
-    """Tries again what could not be posted: READs first, then replies."""
-    cdef uint64_t which = rc.blocked
-    cdef uint32_t id = 0
-    cdef rdma_stream *st
-    while which and not rc.failed:
-        if which & 1:
-            st = rc.streams[id]
-            if st.reads == 0 and st.c.state == conn_rdma_read:
-                stream_flush(st)
-                if stream_read(st):
-                    rc.blocked &= ~(<uint64_t>1 << id)
-            elif st.reads:
-                stream_flush(st)
-            else:
-                resume_streams(rc, <uint64_t>1 << id)
-        which >>= 1
-        id += 1
 
 
 cdef void rc_report(rdma_conn *rc) noexcept nogil:
@@ -975,7 +417,304 @@ cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
     return t.yielded != NULL
 
 
+# ---- making and end --------------------------------------------------------------------------------------------------
+
+cdef struct cm_way:              # a connection of rdma_cm
+    int fd
+    uint32_t id
+
+
+cdef bint bring_up(rdma_conn *rc, const exchange_request *req, const cm_way *cm) noexcept nogil:
+    """INIT, receives posted, RTR, RTS."""
+    cdef rdma_device *dev = rc.t.dev
+    cdef qp_address peer
+    cdef unsigned int ird = min(dev.limits.ird, <unsigned int>req.ord)
+    cdef unsigned int ord = min(dev.limits.ord, <unsigned int>req.ird)
+    cdef unsigned int i
+    cdef int error
+    if cm != NULL:
+        error = cm_modify_qp(cm.fd, cm.id, &dev.port, rc.qp, IBV_QPS_INIT, 0)
+    else:
+        error = verbs_qp_init(&dev.port, rc.qp, 0)
+    if error:
+        return False
+    for i in range(dev.limits.credits):
+        if not post_receive(rc, i):
+            return False
+    if cm != NULL:
+        return (cm_modify_qp(cm.fd, cm.id, &dev.port, rc.qp, IBV_QPS_RTR, ird) == 0
+                and cm_modify_qp(cm.fd, cm.id, &dev.port, rc.qp, IBV_QPS_RTS, ord) == 0)
+    peer.qpn = <uint32_t>req.qpn
+    peer.psn = <uint32_t>req.psn
+    peer.lid = <uint16_t>req.lid
+    peer.mtu = <uint32_t>req.mtu
+    peer.gid = req.gid
+    return verbs_qp_connect(&dev.port, rc.qp, rc.qp.qp_num & 0xffffff, &peer, ird, ord) == 0
+
+
+cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *req,
+                          const cm_way *cm) noexcept nogil:
+    """cm: how the queue pair gets to its peer through rdma_cm; NULL: by the addresses in req."""
+    cdef rdma_device *dev = t.dev
+    cdef rdma_conn *rc = <rdma_conn *>calloc(1, sizeof(rdma_conn))
+    cdef ibv_qp_init_attr init
+    cdef size_t size
+    cdef void *buffer = NULL
+    cdef unsigned int bucket
+    cdef int i
+    if rc == NULL:
+        return NULL
+    rc.t = t
+    rc.owner = owner
+    rc.send_msgsize = <unsigned int>min(req.msgsize, dev.limits.msgsize)
+    rc.tx_credits = <unsigned int>req.credits
+    rc.rx_credits = dev.limits.credits
+    for i in range(SEND_BUFFERS):
+        rc.free_send[i] = <uint16_t>(SEND_BUFFERS - 1 - i)
+    rc.free_sends = SEND_BUFFERS
+    for i in range(BULK_DEPTH):
+        rc.free_wr[i] = <uint16_t>(SEND_DEPTH - 1 - i)
+    rc.free_bulk = BULK_DEPTH
+    size = <size_t>dev.limits.credits * dev.limits.msgsize + <size_t>SEND_BUFFERS * rc.send_msgsize
+    if posix_memalign(&buffer, 4096, size) == 0:
+        rc.buffer = <char *>buffer
+        rc.mr = dev.provider.reg_mr(dev.pd, buffer, size, IBV_ACCESS_LOCAL_WRITE)
+    if rc.mr != NULL:
+        counter_add(&t.counters.registrations, 1)
+        rc.cq = dev.provider.create_cq(dev.port.context, <int>dev.limits.credits + SEND_DEPTH, rc, t.channel, 0)
+    if rc.cq != NULL:
+        memset(&init, 0, sizeof(init))
+        init.send_cq = rc.cq
+        init.recv_cq = rc.cq
+        init.qp_type = IBV_QPT_RC
+        init.cap.max_send_wr = SEND_DEPTH
+        init.cap.max_recv_wr = dev.limits.credits
+        init.cap.max_send_sge = max(dev.read_sges, dev.write_sges)
+        init.cap.max_recv_sge = 1
+        rc.qp = dev.provider.create_qp(dev.pd, &init)
+    if rc.qp != NULL:
+        counter_add(&t.counters.queue_pairs, 1)
+        counter_add(&t.counters.total_queue_pairs, 1)
+        if (getrandom(rc.token, RDMA_TOKEN_LENGTH, 0) == RDMA_TOKEN_LENGTH and bring_up(rc, req, cm)
+                and ibv_req_notify_cq(rc.cq, 0) == 0):
+            pthread_mutex_lock(&dev.lock)
+            bucket = token_bucket(rc.token)
+            rc.token_next = dev.tokens[bucket]
+            dev.tokens[bucket] = rc
+            pthread_mutex_unlock(&dev.lock)
+            return rc
+    conn_free(rc)
+    return NULL
+
+
+cdef rdma_conn *conn_admit(rdma_thread *t, void *owner, const exchange_request *req,
+                           const cm_way *cm) noexcept nogil:
+    """Makes the connection unless there are too many. NULL: out of resources."""
+    cdef rdma_conn *rc = NULL
+    if fetch_add(&t.dev.queue_pairs, 1) < t.dev.limits.max_qps:
+        rc = conn_make(t, owner, req, cm)
+    if rc == NULL:
+        fetch_sub(&t.dev.queue_pairs, 1)
+    return rc
+
+
+cdef void conn_free(rdma_conn *rc) noexcept nogil:
+    cdef rdma_thread *t = rc.t
+    cdef rdma_device *dev = t.dev
+    cdef rdma_conn **link
+    cdef soft_qp_counters last
+    cdef int i
+    # Out of the table first: no other thread can attach a stream to it from here on.
+    pthread_mutex_lock(&dev.lock)
+    link = &dev.tokens[token_bucket(rc.token)]
+    while link[0] != NULL and link[0] != rc:
+        link = &link[0].token_next
+    if link[0] == rc:
+        link[0] = rc.token_next
+    if rc.qp != NULL and dev.transport != TRANSPORT_VERBS and soft_query_counters(rc.qp, &last) == 0:
+        add_counters(&dev.gone, &last)
+    pthread_mutex_unlock(&dev.lock)
+    rc_unyield(rc)
+    if rc.qp != NULL:
+        dev.provider.destroy_qp(rc.qp)
+        counter_add(&t.counters.queue_pairs, <uint64_t>-1)
+    for i in range(SEND_DEPTH):
+        if rc.wrs[i].kind == WR_WRITE and rc.wrs[i].item != NULL:
+            item_remove(t.worker.store, rc.wrs[i].item)
+    for i in range(RDMA_LANES):
+        if rc.streams[i] != NULL:
+            stream_close(rc.streams[i])
+    if rc.cq != NULL:
+        dev.provider.destroy_cq(rc.cq)
+    if rc.mr != NULL:
+        dev.provider.dereg_mr(rc.mr)
+        counter_add(&t.counters.registrations, <uint64_t>-1)
+    free(rc.buffer)
+    free(rc)
+
+
+cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil:
+    """Frees the queue pair and all that belongs to the connection. No RDMA touches an item after it returns."""
+    fetch_sub(&rc.t.dev.queue_pairs, 1)
+    if rc.by_cm:
+        fetch_sub(&rc.t.dev.cm_queue_pairs, 1)
+    conn_free(rc)
+
+
+# ---- the exchange ----------------------------------------------------------------------------------------------------
+
+cdef bint is_near(const rdma_device *dev, const exchange_request *req) noexcept nogil:
+    """Whether a client that says where it is can reach the place where soft_shm's streams meet."""
+    return (key_is(req.host, req.host_length, dev.place.host)
+            and (dev.place.netns == 0 or dev.place.netns == req.netns))
+
+
+cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one,
+                              const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
+    cdef rdma_thread *t = NULL
+    cdef rdma_device *dev = NULL
+    cdef exchange_request req
+    cdef const char *wrong = parse_exchange(line, length, &req)
+    cdef rdma_conn *rc = NULL
+    cdef bint known = wrong == NULL and req.version == RDMA_PROTOCOL_VERSION
+    cdef unsigned int i
+    for i in range(<unsigned int>RDMA_DEVICES):
+        if threads[i] == NULL:
+            continue
+        if (known and not threads[i].dev.port.cm_only
+                and key_is(req.transport, req.transport_length, transport_name(threads[i].dev.transport))):
+            t = threads[i]
+            dev = t.dev
+        elif t == NULL:
+            # Of the exchanges that fail, one has to keep count.
+            t = threads[i]
+    counter_add(&t.counters.exchanges, 1)
+    if wrong != NULL:
+        snprintf(reply, reply_size, b"CLIENT_ERROR rdma: %s\r\n", wrong)
+    elif req.version != RDMA_PROTOCOL_VERSION:
+        snprintf(reply, reply_size, b"CLIENT_ERROR rdma: version %lu is not supported, this server speaks %d\r\n",
+                 req.version, <int>RDMA_PROTOCOL_VERSION)
+    elif has_one:
+        snprintf(reply, reply_size, b"CLIENT_ERROR rdma: this connection has a queue pair\r\n")
+    elif dev == NULL:
+        snprintf(reply, reply_size, b"SERVER_ERROR rdma: transport %.*s is not available here\r\n",
+                 <int>min(req.transport_length, <size_t>32), req.transport)
+    elif dev.transport == TRANSPORT_SOFT_SHM and not is_near(dev, &req):
+        snprintf(reply, reply_size, b"SERVER_ERROR rdma: soft_shm needs a client on the same host%s\r\n",
+                 <const char *>b" and network" if dev.place.netns else <const char *>b"")
+    else:
+        rc = conn_admit(t, owner, &req, NULL)
+        if rc == NULL:
+            snprintf(reply, reply_size, b"SERVER_ERROR rdma: out of resources\r\n")
+    if rc == NULL:
+        counter_add(&t.counters.exchange_errors, 1)
+        return NULL
+    rc.sfd = sfd
+    offer(rc, reply, reply_size)
+    return rc
+
+
+cdef void offer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
+    """The server's line of the exchange."""
+    cdef rdma_device *dev = rc.t.dev
+    cdef char gid[33]
+    cdef char token[2 * RDMA_TOKEN_LENGTH + 1]
+    cdef int used
+    to_hex(dev.port.gid.raw, 16, gid)
+    used = snprintf(
+        reply, reply_size,
+        b"%s version=%d transport=%s qpn=%u psn=%u gid=%s lid=%u mtu=%u credits=%u msgsize=%u ird=%u ord=%u "
+        b"crc=%d eager=%u",
+        EXCHANGE_REPLY, <int>RDMA_PROTOCOL_VERSION, transport_name(dev.transport), rc.qp.qp_num,
+        rc.qp.qp_num & 0xffffff, gid, <unsigned int>dev.port.lid, verbs_mtu_bytes(dev.port.mtu), dev.limits.credits,
+        dev.limits.msgsize, dev.limits.ird, dev.limits.ord, <int>dev.limits.crc, dev.limits.eager)
+    if dev.transport != TRANSPORT_VERBS:
+        to_hex(rc.token, RDMA_TOKEN_LENGTH, token)
+        used += snprintf(reply + used, reply_size - used, b" token=%s", token)
+    if dev.place.path[0]:
+        used += snprintf(reply + used, reply_size - used, b" path=%s", dev.place.path)
+    snprintf(reply + used, reply_size - used, b"\r\n")
+
+
+cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
+                               const rdma_request *request) noexcept nogil:
+    cdef rdma_thread *t = threads[TRANSPORT_VERBS]
+    cdef rdma_device *dev = t.dev if t != NULL else NULL
+    cdef exchange_request req
+    cdef const char *wrong = read_hello(request, &req)
+    cdef rdma_conn *rc = NULL
+    cdef cm_way cm
+    cdef char line[CM_REJECT_DATA]
+    cm.fd = cm_fd
+    cm.id = request.id
+    if t == NULL:
+        # Of the requests that fail, one has to keep count.
+        t = threads[TRANSPORT_SOFT_IW]
+    counter_add(&t.counters.exchanges, 1)
+    if wrong != NULL:
+        snprintf(line, sizeof(line), b"CLIENT_ERROR rdma: %s", wrong)
+    elif req.version != RDMA_PROTOCOL_VERSION:
+        snprintf(line, sizeof(line), b"CLIENT_ERROR rdma: version %lu is not supported, this server speaks %d",
+                 req.version, <int>RDMA_PROTOCOL_VERSION)
+    elif dev == NULL:
+        snprintf(line, sizeof(line), b"SERVER_ERROR rdma: no device of the system is in use here")
+    elif request.where.node_guid != dev.port.node_guid or request.where.port_num != dev.port.port_num:
+        snprintf(line, sizeof(line), b"SERVER_ERROR rdma: port %d of device %.63s is in use here, not this one",
+                 <int>dev.port.port_num, dev.provider.get_device_name(dev.port.context.device))
+    else:
+        rc = conn_admit(t, owner, &req, &cm)
+        snprintf(line, sizeof(line), b"SERVER_ERROR rdma: out of resources")
+    if rc != NULL:
+        rc.sfd = cm_fd
+        rc.local = request.where.local
+        rc.by_cm = True
+        fetch_add(&dev.cm_queue_pairs, 1)
+        if welcome(rc, &req, &cm):
+            return rc
+        # The client has gone.
+        rdma_conn_destroy(rc)
+    rdma_cm_refuse(cm_fd, request.id, line)
+    counter_add(&t.counters.exchange_errors, 1)
+    return NULL
+
+
+cdef rdma_thread *rdma_conn_thread(rdma_conn *rc) noexcept nogil:
+    return rc.t
+
+
+cdef uint32_t rdma_conn_last_cmd(rdma_conn *rc) noexcept nogil:
+    return rc.last_cmd_time
+
+
+cdef const sockaddr_in6 *rdma_cm_local(rdma_conn *rc) noexcept nogil:
+    return &rc.local
+
+
+cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil:
+    """A WRITE of nothing: what it names is not looked at, but its packet is acknowledged."""
+    cdef ibv_send_wr *wr
+    cdef unsigned int index
+    if rc.failed or rc.free_bulk < BULK_DEPTH:
+        # What is under way is a probe as good.
+        return
+    rc.free_bulk -= 1
+    index = rc.free_wr[rc.free_bulk]
+    wr = chain_request(rc, index)
+    wr.opcode = IBV_WR_RDMA_WRITE
+    rc.wrs[index].kind = WR_PROBE
+    ring_doorbell(rc)
+    if rc.failed:
+        rc_report(rc)
+
+
+cdef void rdma_conn_finish(rdma_conn *rc) noexcept nogil:
+    rc_serve(rc)
+
+
 include "rdma/attach.pyx"
 include "rdma/cm.pyx"
 include "rdma/device.pyx"
+include "rdma/lane.pyx"
+include "rdma/queue.pyx"
 include "rdma/stats.pyx"
+include "rdma/thread.pyx"
