@@ -69,7 +69,7 @@ cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil
 # transports.
 cdef bint rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil
 cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil
-# Serves what has completed. True: streams gave way after reqs_per_event commands, call again soon.
+# Serves what has completed. True: lanes gave way after reqs_per_event commands, call again soon.
 cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil
 
 # Constant as long as the device is open.
@@ -101,7 +101,7 @@ cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil
 # Serves what has come so far, before the connection is ended. May end it by itself.
 cdef void rdma_conn_finish(rdma_conn *rc) noexcept nogil
 cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil
-# Store time of the last command that any of its streams did.
+# Store time of the last command that any of its lanes did.
 cdef uint32_t rdma_conn_last_cmd(rdma_conn *rc) noexcept nogil
 
 # `received` octets were read from fd, which begin like the request of a stream of dev's transport. 0: more are needed;

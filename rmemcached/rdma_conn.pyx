@@ -3,7 +3,7 @@
 Each queue pair has a completion queue of its own on the worker's completion channel: an event names the connection
 that has something to do, and idle connections cost nothing. A connection owns one registered buffer, cut into receive
 and send messages; item memory is registered once for the whole device. Whatever could not be posted for want of
-credits, send buffers or send queue entries stays where it is (in the reply list of its stream) and is tried again at
+credits, send buffers or send queue entries stays where it is (in the reply list of its lane) and is tried again at
 the next completion.
 """
 
@@ -73,12 +73,12 @@ cdef enum:
     BULK_DEPTH = 48              # send queue entries for READs and WRITEs
     SEND_DEPTH = SEND_BUFFERS + BULK_DEPTH
     BULK_SGES = 8                # extents of one item in one READ or WRITE, if the device takes as many
-    READS_AT_A_TIME = 16         # of one stream
+    READS_AT_A_TIME = 16         # of one lane
     POLL_BATCH = 32
     EVENTS_PER_TURN = 256
     TOKEN_BUCKETS = 1024
     MAX_EXTENTS = 16384          # 1 TiB of arena
-    INPUT_MAX = 256 * 1024       # unparsed bytes of a stream beyond which its receives are not given back
+    INPUT_MAX = 256 * 1024       # unparsed bytes of a lane beyond which its receives are not given back
     RECV_WR = 1 << 16            # in wr_id: a receive
 
 cdef enum wr_kind:
@@ -91,10 +91,10 @@ cdef enum wr_kind:
 cdef struct rdma_wr:
     wr_kind kind
     uint32_t length
-    rdma_stream *stream          # WR_READ
+    rdma_lane *lane          # WR_READ
     item *item                   # WR_WRITE: the reference to drop; NULL on all but the last of an item
 
-cdef struct rdma_stream:
+cdef struct rdma_lane:
     conn c                       # first: the machine's
     rdma_conn *rc
     char *inbuf                  # unparsed input, when it could not be used at once
@@ -113,7 +113,7 @@ cdef struct rdma_counters:
     uint64_t total_queue_pairs
     uint64_t registrations
     uint64_t qp_errors
-    uint64_t streams
+    uint64_t lanes
     uint64_t sends
     uint64_t send_bytes
     uint64_t recvs
@@ -159,7 +159,7 @@ cdef struct rdma_thread:
     rdma_device *dev
     conn_thread *worker
     ibv_comp_channel *channel
-    rdma_conn *yielded                   # connections with streams that gave way
+    rdma_conn *yielded                   # connections with lanes that gave way
     ibv_send_wr chain[SEND_DEPTH]        # work requests of the connection being served, until ring_doorbell
     ibv_sge sges[SEND_DEPTH][BULK_SGES]  # theirs
     unsigned int nchain
@@ -179,10 +179,10 @@ cdef struct rdma_conn:
     rdma_conn *token_next                # under dev.lock
     rdma_conn *yield_next
     rdma_conn *yield_prev
-    rdma_stream *streams[RDMA_LANES]
-    uint64_t live                        # bit per stream id
-    uint64_t blocked                     # streams with replies that could not be posted
-    uint64_t runnable                    # streams that gave way
+    rdma_lane *lanes[RDMA_LANES]
+    uint64_t live                        # bit per lane
+    uint64_t blocked                     # lanes with replies that could not be posted
+    uint64_t runnable                    # lanes that gave way
     unsigned int send_msgsize            # bytes of the largest message the peer takes
     unsigned int tx_credits              # SENDs that may be posted
     unsigned int rx_credits              # SENDs that the peer may still make
@@ -196,7 +196,7 @@ cdef struct rdma_conn:
     bint ready
     bint failed
     bint yielding                        # in t.yielded
-    uint32_t last_cmd_time               # of its streams
+    uint32_t last_cmd_time               # of its lanes
     const char *failure                  # which operation, for the error line; NULL: the peer went away
     ibv_wc_status failure_status
     uint8_t token[RDMA_TOKEN_LENGTH]
@@ -208,7 +208,7 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
     """A SEND of the client has arrived in receive `index`."""
     cdef const char *data = rc.buffer + <size_t>index * rc.t.dev.limits.msgsize
     cdef message_header header
-    cdef rdma_stream *st
+    cdef rdma_lane *lane
     cdef bint keep = False
     counter_add(&rc.t.counters.recvs, 1)
     if rc.rx_credits == 0:
@@ -239,14 +239,14 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
         if header.lane >= RDMA_LANES:
             rc_fail(rc, b"a stream id above 63", IBV_WC_SUCCESS)
             return
-        st = rc.streams[header.lane]
-        if st == NULL:
-            st = stream_open(rc, header.lane)
-            if st == NULL:
+        lane = rc.lanes[header.lane]
+        if lane == NULL:
+            lane = lane_open(rc, header.lane)
+            if lane == NULL:
                 rc_fail(rc, NULL, IBV_WC_SUCCESS)
                 return
-        if length > MESSAGE_HEADER and stream_input(st, data + MESSAGE_HEADER, length - MESSAGE_HEADER):
-            keep = st.c.rbytes > INPUT_MAX
+        if length > MESSAGE_HEADER and lane_input(lane, data + MESSAGE_HEADER, length - MESSAGE_HEADER):
+            keep = lane.c.rbytes > INPUT_MAX
     elif header.kind != MESSAGE_CREDIT:
         rc_fail(rc, b"a message of unknown type", IBV_WC_SUCCESS)
         return
@@ -256,28 +256,28 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
         rc_fail(rc, NULL, IBV_WC_SUCCESS)
         return
     if keep:
-        rc.streams[header.lane].deferred += 1
+        rc.lanes[header.lane].deferred += 1
     else:
         rc.owed += 1
 
 
 cdef void take_read(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
     """One READ of a payload has completed; the last of a batch lets the machine go on."""
-    cdef rdma_stream *st = entry.stream
+    cdef rdma_lane *lane = entry.lane
     cdef size_t n
     counter_add(&rc.t.counters.reads, 1)
     counter_add(&rc.t.counters.read_bytes, entry.length)
-    st.reads -= 1
-    if st.reads:
+    lane.reads -= 1
+    if lane.reads:
         return
-    n = st.read_bytes
-    st.read_bytes = 0
-    conn_payload_received(&st.c, n)
-    if st.c.rlbytes:
-        if not stream_read(st):
-            rc.blocked |= <uint64_t>1 << st.id
+    n = lane.read_bytes
+    lane.read_bytes = 0
+    conn_payload_received(&lane.c, n)
+    if lane.c.rlbytes:
+        if not lane_read(lane):
+            rc.blocked |= <uint64_t>1 << lane.id
         return
-    resume_streams(rc, <uint64_t>1 << st.id)
+    resume_lanes(rc, <uint64_t>1 << lane.id)
 
 
 cdef void take_failure(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noexcept nogil:
@@ -406,7 +406,7 @@ cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
         rc.yielding = False
         which = rc.runnable
         rc.runnable = 0
-        resume_streams(rc, which)
+        resume_lanes(rc, which)
         if not rc.failed:
             release_deferred(rc)
             return_credits(rc)
@@ -542,8 +542,8 @@ cdef void conn_free(rdma_conn *rc) noexcept nogil:
         if rc.wrs[i].kind == WR_WRITE and rc.wrs[i].item != NULL:
             item_remove(t.worker.store, rc.wrs[i].item)
     for i in range(RDMA_LANES):
-        if rc.streams[i] != NULL:
-            stream_close(rc.streams[i])
+        if rc.lanes[i] != NULL:
+            lane_close(rc.lanes[i])
     if rc.cq != NULL:
         dev.provider.destroy_cq(rc.cq)
     if rc.mr != NULL:

@@ -71,11 +71,11 @@ cdef bint post_receive(rdma_conn *rc, unsigned int index) noexcept nogil:
     return ibv_post_recv(rc.qp, &wr, &bad) == 0
 
 
-cdef void post_message(rdma_conn *rc, uint8_t kind, uint32_t stream, unsigned int index, size_t payload) noexcept nogil:
+cdef void post_message(rdma_conn *rc, uint8_t kind, uint32_t id, unsigned int index, size_t payload) noexcept nogil:
     """Sends buffer `index`, which has `payload` bytes behind the header's place."""
     cdef char *buf = send_buffer(rc, index)
     cdef ibv_send_wr *wr
-    put_message_header(buf, kind, <uint16_t>rc.owed, stream)
+    put_message_header(buf, kind, <uint16_t>rc.owed, id)
     wr = chain_request(rc, index)
     add_element(wr, buf, MESSAGE_HEADER + payload, rc.mr.lkey)
     wr.opcode = IBV_WR_SEND
@@ -96,7 +96,7 @@ cdef void return_credits(rdma_conn *rc) noexcept nogil:
 
 
 cdef ssize_t post_bulk(rdma_conn *rc, wr_kind kind, const iovec *iov, int count, uint64_t remote, uint32_t rkey,
-                       rdma_stream *st) noexcept nogil:
+                       rdma_lane *lane) noexcept nogil:
     """Chains one READ into, or WRITE out of, extents of item memory. The caller has seen that an entry is free.
 
     The octets of them all, or -1: the connection has failed.
@@ -120,6 +120,6 @@ cdef ssize_t post_bulk(rdma_conn *rc, wr_kind kind, const iovec *iov, int count,
         length += <uint32_t>iov[i].iov_len
     rc.wrs[index].kind = kind
     rc.wrs[index].length = length
-    rc.wrs[index].stream = st
+    rc.wrs[index].lane = lane
     rc.wrs[index].item = NULL
     return length

@@ -78,7 +78,7 @@ cdef void rdma_stats(rdma_device **devices, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_total_queue_pairs", sum.total_queue_pairs)
     stat_append(out, b"rdma_registrations", sum.registrations)
     stat_append(out, b"rdma_arena_registrations", extents)
-    stat_append(out, b"rdma_streams", sum.streams)
+    stat_append(out, b"rdma_streams", sum.lanes)
     stat_append(out, b"rdma_exchanges", sum.exchanges)
     stat_append(out, b"rdma_exchange_errors", sum.exchange_errors)
     stat_append(out, b"rdma_refused_streams", refused)
