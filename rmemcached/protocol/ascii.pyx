@@ -401,7 +401,7 @@ cdef void complete_nread_ascii(conn *c) noexcept nogil:
     item_remove(s, it)
 
 
-include "meta.pxi"
+include "meta.pyx"
 
 
 # ---- delete, touch, incr, decr ---------------------------------------------------------------------------------------
@@ -508,14 +508,14 @@ cdef void process_flush_all_command(conn *c, token *t, int n) noexcept nogil:
     out_line(c, b"OK\r\n", 4)
 
 
-include "admin.pxi"
-include "admin_watch.pxi"
-include "admin_slabs.pxi"
-include "admin_lru.pxi"
-include "auth.pxi"
+include "admin.pyx"
+include "admin_watch.pyx"
+include "admin_slabs.pyx"
+include "admin_lru.pyx"
+include "auth.pyx"
 
 
-include "admin_stats.pxi"
+include "admin_stats.pyx"
 
 
 cdef void process_exchange(conn *c, const char *line, const char *end) noexcept nogil:
