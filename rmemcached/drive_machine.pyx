@@ -10,11 +10,11 @@ from rmemcached.protocol.ascii cimport complete_nread_ascii, try_read_command_as
 from rmemcached.protocol.binary cimport PROTOCOL_BINARY_REQ, complete_nread_binary, try_read_command_binary
 from rmemcached.protocol.conn cimport (
     WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot,
-    binary_prot, conn, conn_charge, conn_closing, conn_logs, conn_mwrite, conn_new_cmd, conn_nread,
-    conn_output_full, conn_parse_cmd, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_read,
-    conn_state_name, conn_states, conn_swallow, conn_waiting, conn_want, conn_watch, negotiating_prot,
-    resp_rollback,
+    binary_prot, conn, conn_charge, conn_closing, conn_logs, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full,
+    conn_parse_cmd, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_read, conn_state_name, conn_states,
+    conn_swallow, conn_waiting, conn_want, conn_watch, negotiating_prot,
 )
+from rmemcached.protocol.reply cimport resp_rollback
 
 
 cdef void copy_payload(conn *c) noexcept nogil:

@@ -9,7 +9,8 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.sys.linux cimport sockaddr_in6
-from rmemcached.protocol.conn cimport conn, conn_thread, conn_want, stat_buf
+from rmemcached.protocol.conn cimport conn, conn_thread, conn_want
+from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.rdma.wire cimport RDMA_HOST_MAX, RDMA_TRANSPORTS, rdma_transport
 from rmemcached.verbs.port cimport verbs_port
 from rmemcached.verbs.system_cm cimport CM_REQUEST_DATA, cm_address

@@ -21,8 +21,9 @@ from rmemcached.sys.linux cimport (
 from rmemcached.protocol.conn cimport (
     AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn, conn_engine, conn_gather, conn_init,
     conn_next_write, conn_rdma_read, conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread,
-    conn_want, conn_write_posted, mc_resp, stat_append, stat_append_text, stat_buf,
+    conn_want, conn_write_posted, mc_resp,
 )
+from rmemcached.protocol.stats_text cimport stat_append, stat_append_text, stat_buf
 from rmemcached.rdma.exchange cimport exchange_request, key_is, parse_exchange, to_hex
 from rmemcached.rdma.wire cimport (
     ATTACH_LENGTH, EXCHANGE_REPLY, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_READY,

@@ -11,10 +11,10 @@ from rmemcached.logger cimport logger_none
 from rmemcached.protocol.conn cimport (
     LINE_MAX_LENGTH, MAX_PENDING_BYTES, MAX_PENDING_RESPS, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD,
     WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn, conn_engine, conn_gather, conn_hooks, conn_init,
-    conn_next_write, conn_payload_iov, conn_payload_received, conn_release, conn_sent,
-    conn_thread, conn_thread_release, conn_want, conn_write_posted, mc_resp, negotiating_prot, stat_append,
-    stat_append_text, stat_buf,
+    conn_next_write, conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread,
+    conn_thread_release, conn_want, conn_write_posted, mc_resp, negotiating_prot,
 )
+from rmemcached.protocol.stats_text cimport stat_append, stat_append_text, stat_buf
 from rmemcached.protocol.parse cimport (
     LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_exptime, parse_flags, parse_hex, parse_i32,
     parse_u32, parse_u64, token, tokenize,

@@ -14,12 +14,16 @@ from rmemcached.logger cimport (
     log_deletion, log_item_store, log_wants,
 )
 from rmemcached.protocol.conn cimport (
-    AUTH_LINE, LEND_OK, LEND_TOO_MANY, LINE_MAX_LENGTH, MEMCACHED_VERSION, MGET_ACTIVE, MGET_CAS, MGET_HIT,
-    MGET_OOM, MGET_SKIP, MGET_TOUCH, RESP_COPY_MAX, WRITE_BUFFER_SIZE, conn, conn_charge, conn_closing, conn_hooks,
-    conn_log, conn_logs, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_rdma_read, conn_set_state,
-    conn_swallow, conn_watch, lend_result, mc_resp, out_errstring, out_line, out_string, overused, remote_buf,
-    resp_add, resp_rollback, resp_start, resp_text, stat_buf, stat_end, stat_reply, text_reply, thread_stats,
+    AUTH_LINE, LEND_OK, LEND_TOO_MANY, LINE_MAX_LENGTH, MEMCACHED_VERSION, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM,
+    MGET_SKIP, MGET_TOUCH, WRITE_BUFFER_SIZE, conn, conn_charge, conn_closing, conn_hooks, conn_log, conn_logs,
+    conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_rdma_read, conn_set_state, conn_swallow, conn_watch,
+    lend_result, mc_resp, overused, remote_buf, thread_stats,
 )
+from rmemcached.protocol.reply cimport (
+    RESP_COPY_MAX, out_errstring, out_line, out_string, resp_add, resp_rollback, resp_start, resp_text, stat_reply,
+    text_reply,
+)
+from rmemcached.protocol.stats_text cimport stat_buf, stat_end
 from rmemcached.protocol.parse cimport (
     LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_exptime, parse_flags, parse_hex, parse_i32,
     parse_i64, parse_u32, parse_u64, token, token_is, tokenize,

@@ -14,11 +14,11 @@ from posix.uio cimport iovec
 from rmemcached.sys.atomics cimport counter_add, relaxed_load, relaxed_store
 from rmemcached.logger cimport LOG_MUTATIONS, NORMAL_CLOSE, log_item_store, log_wants
 from rmemcached.protocol.conn cimport (
-    MEMCACHED_VERSION, RESP_COPY_MAX, WRITE_BUFFER_SIZE, conn, conn_closing, conn_hooks, conn_logs, conn_new_cmd,
-    conn_nread, conn_set_state, conn_swallow, mc_resp, overused, resp_add, resp_text, stat_buf, stat_end, stat_packet,
-    stat_reply,
-    thread_stats,
+    MEMCACHED_VERSION, WRITE_BUFFER_SIZE, conn, conn_closing, conn_hooks, conn_logs, conn_new_cmd, conn_nread,
+    conn_set_state, conn_swallow, mc_resp, overused, thread_stats,
 )
+from rmemcached.protocol.reply cimport RESP_COPY_MAX, resp_add, resp_text, stat_reply
+from rmemcached.protocol.stats_text cimport stat_buf, stat_end, stat_packet
 from rmemcached.protocol.parse cimport U64_TEXT, itoa_u64, parse_u64
 from rmemcached.protocol.stats_prefix cimport (
     stats_prefix_dump, stats_prefix_record_delete, stats_prefix_record_get, stats_prefix_record_set, stats_prefixes,
@@ -31,16 +31,7 @@ from rmemcached.store.store cimport (
     item_remove, item_size_ok, item_touch, item_unlink, item_unlock, realtime, store, store_flush_all, store_item,
     store_item_type, store_op, store_time,
 )
-
-
-cdef extern from "<endian.h>" nogil:
-    uint16_t htobe16(uint16_t)
-    uint16_t be16toh(uint16_t)
-    uint32_t htobe32(uint32_t)
-    uint32_t be32toh(uint32_t)
-    uint64_t htobe64(uint64_t)
-    uint64_t be64toh(uint64_t)
-
+from rmemcached.sys.linux cimport be16toh, be32toh, be64toh, htobe16, htobe32, htobe64
 
 cdef enum:
     HEADER = sizeof(protocol_binary_header)

@@ -14,6 +14,7 @@ from rmemcached.sys.atomics cimport counter_add, relaxed_load
 from rmemcached.logger cimport close_reasons, logger
 from rmemcached.protocol.dump cimport dump_kind
 from rmemcached.protocol.stats_prefix cimport stats_prefixes
+from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, crawler_result_type, item, store
 
 cdef extern from *:
@@ -56,7 +57,6 @@ cdef enum conn_want:         # what drive_machine returns
 
 cdef enum:
     WRITE_BUFFER_SIZE = 512  # room for a reply's formatted part: key 250 (or in base64 252), flags, opaque, numbers
-    RESP_COPY_MAX = 256      # a value of up to this many bytes is copied behind its header, a longer one referenced
     MAX_PENDING_RESPS = 256  # with as many replies waiting, or ...
     MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... as many bytes of items and statistics, the machine asks for WANT_FLUSH
     MAX_FREE_RESPS = 4096    # per thread
@@ -112,16 +112,6 @@ cdef struct thread_stats:
     uint64_t response_obj_bytes  # those in reserve included
     uint64_t read_buf_count      # of connections; each thread has one more
     uint64_t read_buf_bytes
-
-# Output of a statistics function: appends "STAT name value\r\n" lines, or packets of the binary protocol, to a growing
-# buffer.
-cdef struct stat_buf:
-    bint binary
-    uint32_t opaque          # of the binary request
-    char *data               # malloc'd
-    size_t used
-    size_t size
-    bint failed              # out of memory: nothing more is appended
 
 cdef enum lend_result:       # what came of lending a connection to a side thread
     LEND_OK = 0              # it is gone: the worker must not touch its socket
@@ -241,11 +231,8 @@ cdef void conn_init(conn *c, conn_thread *thread, const conn_engine *engine) noe
 cdef void conn_release(conn *c) noexcept nogil
 cdef void conn_thread_release(conn_thread *t) noexcept nogil
 cdef bint conn_memory(conn_thread *t, size_t more) noexcept nogil
-cdef mc_resp *resp_allocate(conn *c) noexcept nogil
-cdef void resp_rollback(conn *c, mc_resp *last, uint32_t wbytes) noexcept nogil
-cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil
-cdef void out_string(conn *c, const char *text) noexcept nogil
-cdef void out_errstring(conn *c, const char *text) noexcept nogil
+# Releases what a reply refers to and the reply itself, which is not in the list any more.
+cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil
 
 # As `stats conns` shows it.
 cdef const char *conn_state_name(conn_states state) noexcept nogil
@@ -259,50 +246,6 @@ cdef void conn_log(const conn *c, const char *mark, const char *text, size_t len
 
 cdef inline void conn_set_state(conn *c, conn_states state) noexcept nogil:
     c.state = state
-
-cdef inline mc_resp *resp_start(conn *c) noexcept nogil:
-    """Appends an empty mc_resp, which the caller fills, to the output. NULL: out of memory, the connection closes."""
-    cdef conn_thread *t = c.thread
-    cdef mc_resp *resp = t.free_resps
-    if resp != NULL:
-        t.free_resps = resp.next
-        t.nfree_resps -= 1
-    else:
-        resp = resp_allocate(c)
-        if resp == NULL:
-            return NULL
-    resp.next = NULL
-    resp.item = NULL
-    resp.tosend = 0
-    resp.sent = 0
-    resp.wbytes = 0
-    resp.data_length = 0
-    resp.tail_bytes = 0
-    resp.owned = NULL
-    resp.sink.set = False
-    if c.resp == NULL:
-        c.resp_head = resp
-    else:
-        c.resp.next = resp
-    c.resp = resp
-    c.npending += 1
-    counter_add(&t.stats.response_obj_count, 1)
-    return resp
-
-cdef inline mc_resp *resp_text(conn *c, size_t room) noexcept nogil:
-    """The mc_resp that text of up to `room` (at most WRITE_BUFFER_SIZE) bytes can be appended to, at wbuf + wbytes: the
-    newest if nothing but text is in it, else a new one. The caller then calls resp_add. NULL: as resp_start."""
-    cdef mc_resp *resp = c.resp
-    if (resp != NULL and resp.data_length == 0 and resp.tail_bytes == 0 and resp.owned == NULL and not resp.sink.set
-            and resp.wbytes + room <= WRITE_BUFFER_SIZE and not c.engine.datagrams):
-        return resp
-    return resp_start(c)
-
-cdef inline void resp_add(mc_resp *resp, const char *end) noexcept nogil:
-    """Accounts for text that was written up to `end`."""
-    cdef uint32_t n = <uint32_t>(end - resp.wbuf) - resp.wbytes
-    resp.wbytes += n
-    resp.tosend += n
 
 cdef inline bint overused(item *it) noexcept nogil:
     return relaxed_load(&it.refcount) > REFCOUNT_LIMIT
@@ -328,12 +271,3 @@ cdef mc_resp *conn_next_write(conn *c) noexcept nogil
 cdef item *conn_write_posted(conn *c) noexcept nogil
 cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil
 cdef void conn_payload_received(conn *c, size_t n) noexcept nogil
-
-# --- statistics text ---
-cdef void stat_append(stat_buf *out, const char *name, uint64_t value) noexcept nogil
-cdef void stat_append_text(stat_buf *out, const char *name, const char *value) noexcept nogil
-cdef void stat_append_raw(stat_buf *out, const char *text, size_t length) noexcept nogil
-cdef void stat_packet(stat_buf *out, const char *name, size_t nname, const char *value, size_t nvalue) noexcept nogil
-cdef void stat_end(stat_buf *out) noexcept nogil
-cdef bint stat_reply(conn *c, stat_buf *out) noexcept nogil
-cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil

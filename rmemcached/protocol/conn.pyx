@@ -1,21 +1,11 @@
-"""Replies in order: filling them, handing their bytes to an engine, releasing what they held."""
+"""Connections: their life, the release of replies, and what engines do with input and output (see conn.pxd)."""
 
-from libc.stdint cimport INT32_MAX, int64_t, uint16_t, uint32_t, uint64_t
-from libc.stdio cimport fprintf, snprintf, stderr
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memset, strlen
+from libc.stdint cimport int64_t
+from libc.stdio cimport fprintf, stderr
+from libc.stdlib cimport free
+from libc.string cimport memset
 
 from rmemcached.store.store cimport ITEM_CHUNKED, ITEM_data, ITEM_has, item_iov, item_remove, store_time
-
-from rmemcached.protocol.parse cimport U64_TEXT, itoa_u64
-
-cdef extern from "<endian.h>" nogil:
-    uint16_t htobe16(uint16_t)
-    uint32_t htobe32(uint32_t)
-
-
-cdef enum:
-    STAT_HEADER = 24         # bytes of a binary response's header
 
 # The version that `version` answers, -V prints and the statistics give.
 memcached_version = MEMCACHED_VERSION.decode()
@@ -83,19 +73,6 @@ cdef const char *conn_state_name(conn_states state) noexcept nogil:
 
 # ---- replies ---------------------------------------------------------------------------------------------------------
 
-cdef mc_resp *resp_allocate(conn *c) noexcept nogil:
-    cdef conn_thread *t = c.thread
-    cdef mc_resp *resp = NULL
-    if conn_memory(t, sizeof(mc_resp)):
-        resp = <mc_resp *>malloc(sizeof(mc_resp))
-    if resp == NULL:
-        counter_add(&t.stats.response_obj_oom, 1)
-        conn_set_state(c, conn_closing)
-    else:
-        counter_add(&t.stats.response_obj_bytes, sizeof(mc_resp))
-    return resp
-
-
 cdef bint conn_memory(conn_thread *t, size_t more) noexcept nogil:
     """Whether the thread's share of read_buf_mem_limit has room for so many bytes."""
     return t.mem_limit == 0 or t.stats.response_obj_bytes + t.stats.read_buf_bytes + more <= t.mem_limit
@@ -129,84 +106,10 @@ cdef void resp_finish(conn *c, mc_resp *resp) noexcept nogil:
     resp_free(c, resp)
 
 
-cdef void resp_rollback(conn *c, mc_resp *last, uint32_t wbytes) noexcept nogil:
-    """Takes back output that has not been gathered: all replies newer than `last` (NULL: all), and text of `last`
-    beyond `wbytes`."""
-    cdef mc_resp *resp
-    cdef mc_resp *following
-    if last == NULL:
-        resp = c.resp_head
-        c.resp_head = NULL
-    else:
-        resp = last.next
-        last.next = NULL
-        last.tosend -= last.wbytes - wbytes
-        last.wbytes = wbytes
-    c.resp = last
-    while resp != NULL:
-        following = resp.next
-        resp_free(c, resp)
-        resp = following
-
-
 cdef void conn_log(const conn *c, const char *mark, const char *text, size_t length) noexcept nogil:
     while length and (text[length - 1] == c'\n' or text[length - 1] == c'\r'):
         length -= 1
     fprintf(stderr, b"%s%d %.*s\n", mark, c.sfd, <int>length, text)
-
-
-cdef inline void log_unsent(conn *c, const char *text, size_t length) noexcept nogil:
-    if conn_logs(c):
-        while length and (text[length - 1] == c'\n' or text[length - 1] == c'\r'):
-            length -= 1
-        fprintf(stderr, b">%d NOREPLY %.*s\n", c.sfd, <int>length, text)
-
-
-cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil:
-    """Answers with `text` (\\r\\n included, at most WRITE_BUFFER_SIZE bytes), unless `noreply` was given."""
-    cdef mc_resp *resp
-    cdef char *p
-    conn_set_state(c, conn_new_cmd)
-    if c.noreply:
-        log_unsent(c, text, length)
-        return
-    resp = resp_text(c, length)
-    if resp == NULL:
-        return
-    if conn_logs(c):
-        conn_log(c, b">", text, length)
-    p = resp.wbuf + resp.wbytes
-    memcpy(p, text, length)
-    resp_add(resp, p + length)
-
-
-cdef void out_string(conn *c, const char *text) noexcept nogil:
-    """Answers with `text` (without \\r\\n), unless `noreply` was given. The state becomes conn_new_cmd."""
-    cdef size_t length
-    cdef mc_resp *resp
-    cdef char *p
-    conn_set_state(c, conn_new_cmd)
-    length = strlen(text)
-    if c.noreply:
-        log_unsent(c, text, length)
-        return
-    if length > WRITE_BUFFER_SIZE - 2:
-        length = WRITE_BUFFER_SIZE - 2
-    resp = resp_text(c, length + 2)
-    if resp == NULL:
-        return
-    if conn_logs(c):
-        conn_log(c, b">", text, length)
-    p = resp.wbuf + resp.wbytes
-    memcpy(p, text, length)
-    memcpy(p + length, b"\r\n", 2)
-    resp_add(resp, p + length + 2)
-
-
-cdef void out_errstring(conn *c, const char *text) noexcept nogil:
-    """out_string for errors that are answered in spite of a quiet flag."""
-    c.noreply = False
-    out_string(c, text)
 
 
 # ---- for the engine --------------------------------------------------------------------------------------------------
@@ -318,105 +221,3 @@ cdef void conn_payload_received(conn *c, size_t n) noexcept nogil:
     """n more bytes of the payload are in place. The machine goes on when rlbytes is 0."""
     c.roffset += n
     c.rlbytes -= n
-
-
-# ---- statistics text -------------------------------------------------------------------------------------------------
-
-cdef bint stat_room(stat_buf *out, size_t n) noexcept nogil:
-    """Makes room for n more bytes."""
-    cdef size_t size = out.size
-    cdef char *fresh
-    if out.failed:
-        return False
-    if out.used + n <= size:
-        return True
-    if size == 0:
-        size = 1024
-    while size < out.used + n:
-        size *= 2
-    fresh = <char *>realloc(out.data, size)
-    if fresh == NULL:
-        out.failed = True
-        return False
-    out.data = fresh
-    out.size = size
-    return True
-
-
-cdef void stat_packet(stat_buf *out, const char *name, size_t nname, const char *value, size_t nvalue) noexcept nogil:
-    """One response of the binary protocol to STAT (protocol_binary.h)."""
-    cdef uint16_t keylen = htobe16(<uint16_t>nname)
-    cdef uint32_t bodylen = htobe32(<uint32_t>(nname + nvalue))
-    cdef char *p
-    if not stat_room(out, STAT_HEADER + nname + nvalue):
-        return
-    p = out.data + out.used
-    memset(p, 0, STAT_HEADER)
-    p[0] = <char>0x81
-    p[1] = 0x10
-    memcpy(p + 2, &keylen, 2)
-    memcpy(p + 8, &bodylen, 4)
-    memcpy(p + 12, &out.opaque, 4)
-    memcpy(p + STAT_HEADER, name, nname)
-    memcpy(p + STAT_HEADER + nname, value, nvalue)
-    out.used += STAT_HEADER + nname + nvalue
-
-
-cdef void stat_append_text(stat_buf *out, const char *name, const char *value) noexcept nogil:
-    """Appends ``STAT name value``."""
-    cdef size_t nname = strlen(name)
-    cdef size_t nvalue = strlen(value)
-    cdef size_t n = nname + nvalue + 9
-    if out.binary:
-        stat_packet(out, name, nname, value, nvalue)
-    elif stat_room(out, n):
-        snprintf(out.data + out.used, n, b"STAT %s %s\r\n", name, value)
-        out.used += n - 1
-
-
-cdef void stat_append(stat_buf *out, const char *name, uint64_t value) noexcept nogil:
-    """Appends ``STAT name value`` with a decimal number."""
-    cdef char text[U64_TEXT + 1]
-    itoa_u64(value, text)[0] = 0
-    stat_append_text(out, name, text)
-
-
-cdef void stat_append_raw(stat_buf *out, const char *text, size_t length) noexcept nogil:
-    """Appends text as it is."""
-    if stat_room(out, length):
-        memcpy(out.data + out.used, text, length)
-        out.used += length
-
-
-cdef void stat_end(stat_buf *out) noexcept nogil:
-    """Appends what ends the statistics: END, or a packet without key and value."""
-    if out.binary:
-        stat_packet(out, b"", 0, b"", 0)
-    else:
-        stat_append_raw(out, b"END\r\n", 5)
-
-
-cdef bint stat_reply(conn *c, stat_buf *out) noexcept nogil:
-    """Answers with the text, which is freed when it has left. False: out of memory; nothing is answered."""
-    if out.failed:
-        free(out.data)
-        return False
-    return text_reply(c, out.data, out.used)
-
-
-cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil:
-    """The same for malloc'd text."""
-    cdef mc_resp *resp
-    if length > INT32_MAX:
-        free(text)
-        return False
-    resp = resp_start(c)
-    if resp == NULL:
-        free(text)
-        return True
-    resp.owned = text
-    resp.wbytes = <uint32_t>length
-    resp.tosend = resp.wbytes
-    c.pending_bytes += resp.wbytes
-    conn_set_state(c, conn_new_cmd)
-    return True

@@ -4,7 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.sys.linux cimport pthread_mutex_t, pthread_t, sockaddr, sockaddr_in6
-from rmemcached.protocol.conn cimport stat_buf
+from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.rdma.wire cimport rdma_transport
 from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_device, rdma_limits, rdma_place
 from rmemcached.server.worker cimport worker

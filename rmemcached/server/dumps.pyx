@@ -8,7 +8,7 @@ from rmemcached.sys.linux cimport (
     EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLHUP, POLLIN, POLLOUT, close,
     errno, eventfd, poll, pollfd, send, write,
 )
-from rmemcached.protocol.conn cimport stat_append_raw, stat_buf
+from rmemcached.protocol.stats_text cimport stat_append_raw, stat_buf
 from rmemcached.protocol.dump cimport DUMP_LINE_MAX, dump_end, dump_line
 from rmemcached.store.store cimport (
     CRAWLER_ERROR, CRAWLER_OK, crawler_client, item, lru_crawler_dump, store_process_started,

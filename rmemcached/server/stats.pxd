@@ -1,6 +1,7 @@
 """The text of `stats` and its subcommands."""
 
-from rmemcached.protocol.conn cimport conn, stat_buf
+from rmemcached.protocol.conn cimport conn
+from rmemcached.protocol.stats_text cimport stat_buf
 
 
 # conn_hooks.stats; arg is a server. Any worker.

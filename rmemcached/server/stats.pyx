@@ -6,9 +6,8 @@ from libc.string cimport memcmp, memset, strlen
 from posix.unistd cimport getpid
 
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
-from rmemcached.protocol.conn cimport (
-    MEMCACHED_VERSION, conn, slab_counters, stat_append, stat_append_text, stat_buf, thread_stats,
-)
+from rmemcached.protocol.conn cimport MEMCACHED_VERSION, conn, slab_counters, thread_stats
+from rmemcached.protocol.stats_text cimport stat_append, stat_append_text, stat_buf
 from rmemcached.protocol.stats_prefix cimport stats_prefix_clear, stats_prefix_on
 from rmemcached.server.devices cimport devices_stats
 from rmemcached.server.layout cimport WORKER_FDS, server, settings

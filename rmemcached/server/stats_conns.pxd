@@ -1,6 +1,6 @@
 """The text of `stats conns`."""
 
-from rmemcached.protocol.conn cimport stat_buf
+from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.server.layout cimport server
 
 

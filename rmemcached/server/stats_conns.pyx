@@ -11,7 +11,8 @@ from rmemcached.sys.linux cimport (
     sockaddr_in6, socklen_t,
 )
 from rmemcached.logger cimport LOG_RDMA, LOG_UDP, log_transport
-from rmemcached.protocol.conn cimport conn_state_name, conn_states, stat_buf
+from rmemcached.protocol.conn cimport conn_state_name, conn_states
+from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.rdma_conn cimport rdma_cm_local
 from rmemcached.server.layout cimport server
 from rmemcached.server.stats_lines cimport append_class

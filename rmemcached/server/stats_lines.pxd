@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint64_t
 
-from rmemcached.protocol.conn cimport stat_buf
+from rmemcached.protocol.stats_text cimport stat_buf
 
 
 cdef void append_seconds(stat_buf *out, const char *name, long seconds, long micros) noexcept nogil

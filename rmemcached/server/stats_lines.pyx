@@ -3,7 +3,7 @@
 from libc.stdint cimport uint64_t
 from libc.stdio cimport snprintf
 
-from rmemcached.protocol.conn cimport stat_append, stat_append_text, stat_buf
+from rmemcached.protocol.stats_text cimport stat_append, stat_append_text, stat_buf
 
 
 cdef void append_seconds(stat_buf *out, const char *name, long seconds, long micros) noexcept nogil:

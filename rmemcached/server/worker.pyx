@@ -29,8 +29,10 @@ from rmemcached.protocol.conn cimport (
     AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn,
     conn_engine, conn_gather, conn_init, conn_logs, conn_memory, conn_new_cmd, conn_payload_iov, conn_payload_received,
     conn_read, conn_release, conn_sent, conn_set_state, conn_thread, conn_thread_release, conn_want, lend_result,
-    protocol, stat_buf, stat_reply,
+    protocol,
 )
+from rmemcached.protocol.reply cimport stat_reply
+from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.protocol.dump cimport dump_kind
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM
 from rmemcached.rdma_conn cimport (

@@ -1,0 +1,80 @@
+"""How commands answer: replies appended to a connection's output, in order.
+
+Called by the command modules (`ascii`, `meta`, `admin*`, `auth`, `binary`), and by an engine that answers by itself. A
+reply is one mc_resp or text in a shared one; `conn` says what an mc_resp is and hands its bytes to the engine.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint32_t
+
+from rmemcached.protocol.conn cimport WRITE_BUFFER_SIZE, conn, conn_thread, mc_resp
+from rmemcached.protocol.stats_text cimport stat_buf
+from rmemcached.sys.atomics cimport counter_add
+
+cdef enum:
+    RESP_COPY_MAX = 256      # a value of up to this many bytes is copied behind its header, a longer one referenced
+
+# ---- whole lines; the state becomes conn_new_cmd ---------------------------------------------------------------------
+
+# Answers with `text` (\r\n included, at most WRITE_BUFFER_SIZE bytes), unless `noreply` was given.
+cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil
+# The same for a string without \r\n.
+cdef void out_string(conn *c, const char *text) noexcept nogil
+# out_string for an error that is answered in spite of a quiet flag.
+cdef void out_errstring(conn *c, const char *text) noexcept nogil
+# Answers with the statistics; their memory is freed when they have left. False: out of memory, nothing is answered.
+cdef bint stat_reply(conn *c, stat_buf *out) noexcept nogil
+# The same for malloc'd text.
+cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil
+
+# ---- formatting in place ---------------------------------------------------------------------------------------------
+
+# For resp_start: an mc_resp beyond the thread's free ones. NULL: as resp_start.
+cdef mc_resp *resp_allocate(conn *c) noexcept nogil
+# Takes back output that has not been gathered: all replies newer than `last` (NULL: all), and text of `last` beyond
+# `wbytes`.
+cdef void resp_rollback(conn *c, mc_resp *last, uint32_t wbytes) noexcept nogil
+
+cdef inline mc_resp *resp_start(conn *c) noexcept nogil:
+    """Appends an empty mc_resp, which the caller fills, to the output. NULL: out of memory, the connection closes."""
+    cdef conn_thread *t = c.thread
+    cdef mc_resp *resp = t.free_resps
+    if resp != NULL:
+        t.free_resps = resp.next
+        t.nfree_resps -= 1
+    else:
+        resp = resp_allocate(c)
+        if resp == NULL:
+            return NULL
+    resp.next = NULL
+    resp.item = NULL
+    resp.tosend = 0
+    resp.sent = 0
+    resp.wbytes = 0
+    resp.data_length = 0
+    resp.tail_bytes = 0
+    resp.owned = NULL
+    resp.sink.set = False
+    if c.resp == NULL:
+        c.resp_head = resp
+    else:
+        c.resp.next = resp
+    c.resp = resp
+    c.npending += 1
+    counter_add(&t.stats.response_obj_count, 1)
+    return resp
+
+cdef inline mc_resp *resp_text(conn *c, size_t room) noexcept nogil:
+    """The mc_resp that text of up to `room` (at most WRITE_BUFFER_SIZE) bytes can be appended to, at wbuf + wbytes: the
+    newest if nothing but text is in it, else a new one. The caller then calls resp_add. NULL: as resp_start."""
+    cdef mc_resp *resp = c.resp
+    if (resp != NULL and resp.data_length == 0 and resp.tail_bytes == 0 and resp.owned == NULL and not resp.sink.set
+            and resp.wbytes + room <= WRITE_BUFFER_SIZE and not c.engine.datagrams):
+        return resp
+    return resp_start(c)
+
+cdef inline void resp_add(mc_resp *resp, const char *end) noexcept nogil:
+    """Accounts for text that was written up to `end`."""
+    cdef uint32_t n = <uint32_t>(end - resp.wbuf) - resp.wbytes
+    resp.wbytes += n
+    resp.tosend += n
