@@ -214,7 +214,7 @@ cdef class Machine:
         server.connections += 1
 
     def __dealloc__(self):
-        if self.server is not None:
+        if self.c.thread != NULL:
             conn_release(&self.c)
         if self.area != NULL:
             munmap(self.area, INPUT_SIZE + PAGE)

@@ -160,6 +160,7 @@ cdef struct conn_thread:
     store *store
     const conn_hooks *hooks
     unsigned int reqs_per_event
+    uint32_t owner           # thread_id() of the worker, from its start to its end; else 0. It alone uses all of this
     uint64_t mem_limit       # bytes of read buffers and replies, at most; 0: no limit
     protocol binding_protocol    # of new connections
     bint cas_enabled

@@ -6,6 +6,7 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 
 from rmemcached.store.store cimport ITEM_CHUNKED, ITEM_data, ITEM_has, item_iov, item_remove, store_time
+from rmemcached.sys.debug cimport LIVE_CONN, assert_owner, live_add, live_sub
 
 # The version that `version` answers, -V prints and the statistics give.
 memcached_version = MEMCACHED_VERSION.decode()
@@ -15,6 +16,8 @@ memcached_version = MEMCACHED_VERSION.decode()
 
 cdef void conn_init(conn *c, conn_thread *thread, const conn_engine *engine) noexcept nogil:
     """Prepares a connection. eager is 0; an engine that moves payloads by itself sets it."""
+    assert_owner(thread.owner)
+    live_add(LIVE_CONN)
     memset(c, 0, sizeof(conn))
     c.thread = thread
     c.engine = engine
@@ -27,6 +30,9 @@ cdef void conn_release(conn *c) noexcept nogil:
     """Ends the connection and gives back all that it holds: the waiting replies, and the item whose payload has not
     arrived whole; what the key had stays. The engine has made sure that nothing is written into or read from them any
     more."""
+    assert_owner(c.thread.owner)
+    if c.state != conn_closed:
+        live_sub(LIVE_CONN)
     if c.item != NULL:
         item_remove(c.thread.store, c.item)
         c.item = NULL

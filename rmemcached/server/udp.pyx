@@ -45,7 +45,9 @@ cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil:
     u.thread = thread
     u.fd = fd
     u.epfd = epfd
+    # No datagram is being answered.
     conn_init(&u.c, thread, &udp_engine)
+    conn_release(&u.c)
     if not udp_interest(u, EPOLLIN | EPOLLEXCLUSIVE):
         free(u)
         return NULL

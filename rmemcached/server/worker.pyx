@@ -14,6 +14,7 @@ from posix.uio cimport iovec
 
 from rmemcached.sys.atomics cimport counter_add, cpu_relax, fetch_sub, load_acquire
 from rmemcached.drive_machine cimport drive_machine
+from rmemcached.sys.debug cimport thread_id
 from rmemcached.sys.linux cimport (
     CLOCK_MONOTONIC, EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL,
     EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_NOSIGNAL, clock_gettime, close,

@@ -53,6 +53,7 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
     ev.events = EPOLLIN
     ev.data.ptr = cn
     if epoll_ctl(w.epfd, EPOLL_CTL_ADD, fd, &ev) != 0:
+        conn_release(&cn.c)
         free(cn)
         return NULL
     w.nstreams += flags & CONNECTION_STREAM != 0

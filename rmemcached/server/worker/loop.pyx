@@ -7,6 +7,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
     cdef int timeout
     cdef unsigned int polled         # bits per device, as are the next and rdma_runnable
     cdef unsigned int rdma_ready
+    w.thread.owner = thread_id()
     log_thread_sfd(&w.thread.cur_sfd)
     while not load_acquire(w.stop):
         timeout = wait_time(w)
@@ -55,6 +56,8 @@ cdef void *worker_main(void *arg) noexcept nogil:
             close_idle(w)
         if w.dead != NULL:
             free_dead(w)
+    # What is left is freed by the thread that joins this one.
+    w.thread.owner = 0
     return NULL
 
 
