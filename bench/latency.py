@@ -2,11 +2,11 @@
 """Latency of get and set from Python: rmemcached over shared memory, RDMA and TCP, beside memcached and pymemcache.
 
 Starts rmemcached and, if it is installed, memcached, with one worker thread each, on loopback. The combinations of
-client and server take turns in short samples, so that what else happens on the machine meets all of them and the ratios
-hold. Every value is compared byte for byte; the comparison is not timed.
+client and server take turns in short samples: other load on the machine slows all of them alike, and the ratios hold.
+Every value is compared byte for byte; the comparison is not timed.
 
-Whether client and server are on one core or on two makes plain TCP several times faster or slower, and the scheduler
-may decide it differently for each server: --cores decides it for all.
+Plain TCP is several times faster or slower depending on whether client and server share a core, and the scheduler may
+decide that differently for each server. --cores decides it for all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
@@ -32,21 +32,23 @@ from rmemcached.client import Client  # noqa: E402
 SIZES = "8,100,1k,64k,1m"
 CLIENTS = "soft_shm,soft_iw,tcp,pymemcache"
 OPERATIONS = ("get", "set")
-CORES = ("any", "together", "apart")
+CORES = {"any": "cores as the scheduler chooses", "together": "client and server on one core", "apart": "a core each"}
 SERVER_FLAGS = ("-t", "1", "-m", "256", "-I", "8m")
 TIMEOUT = 30.0
 VALUES = 4  # different values of one size
 WARM_UP = 20
 
-# (client, server): how the table names the combinations, in its order
-COMBINATIONS = (
-    ("soft_shm", "rmemcached"),
-    ("soft_iw", "rmemcached"),
-    ("tcp", "rmemcached"),
-    ("pymemcache", "rmemcached"),
-    ("tcp", "memcached"),
-    ("pymemcache", "memcached"),
-)
+# (client, server) in the order of the table, with their colours in the plot
+COLOURS = {
+    ("soft_shm", "rmemcached"): "#2a9d6f",
+    ("soft_iw", "rmemcached"): "#3b8ed0",
+    ("tcp", "rmemcached"): "#9a6fd0",
+    ("pymemcache", "rmemcached"): "#c9a227",
+    ("tcp", "memcached"): "#d9652b",
+    ("pymemcache", "memcached"): "#c8446a",
+}
+COMBINATIONS = tuple(COLOURS)
+GREY = "#7d8590"
 
 
 def parse_size(text: str) -> int:
@@ -103,8 +105,13 @@ def running(clients: list[str], names: list[str], cores: str = "any") -> Iterato
         yield made
 
 
-def sample(client: Any, operation: str, key: str, values: list[bytes], seconds: float, least: int) -> list[int]:
-    """Latencies in nanoseconds of one operation, repeated for a time and at least `least` times."""
+def sample(
+    client: Any, operation: str, key: str, values: list[bytes], seconds: float, least: int, pause: float = 0
+) -> list[int]:
+    """Latencies in nanoseconds of one operation, repeated for `seconds` and at least `least` times.
+
+    pause: seconds of sleep before each operation; they are not timed.
+    """
     latencies = []
     get, put = client.get, client.set
     end = perf_counter_ns() + int(seconds * 1e9)
@@ -112,6 +119,8 @@ def sample(client: Any, operation: str, key: str, values: list[bytes], seconds: 
     while number < least or perf_counter_ns() < end:
         value = values[number % len(values)]
         number += 1
+        if pause:
+            sleep(pause)
         if operation == "get":
             begin = perf_counter_ns()
             got = get(key)
@@ -139,6 +148,7 @@ def measure(
     seconds: float,
     rounds: int,
     least: int,
+    pause: float = 0,
 ) -> list[dict[str, Any]]:
     """One row for each operation, size and combination."""
     rows = []
@@ -149,14 +159,14 @@ def measure(
             for which, client in clients.items():
                 key = f"{which[0]}-{operation}-{size}"
                 client.set(key, values[0])
-                sample(client, operation, key, values, 0, min(least, WARM_UP))
+                sample(client, operation, key, values, 0, min(least, WARM_UP), pause)
             for _ in range(rounds):
                 for which, client in clients.items():
                     key = f"{which[0]}-{operation}-{size}"
                     client.set(key, values[0])
                     gc.disable()
                     try:
-                        taken[which] += sample(client, operation, key, values, seconds, least)
+                        taken[which] += sample(client, operation, key, values, seconds, least, pause)
                     finally:
                         gc.enable()
             for (client_name, server_name), latencies in taken.items():
@@ -193,59 +203,79 @@ def ratio(rows: list[dict[str, Any]], row: dict[str, Any], client: str, server: 
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as text."""
-    lines = [
-        "                                                                          p50 relative to",
-        "        size  client      server          p50 us     p99 us      ops/s    our tcp   pymemcache+memcached",
-    ]
-    previous = None
-    for row in rows:
-        group = (row["operation"], row["size"])
-        if previous not in (None, group):
+    """The rows as text, those of one placement after those of another."""
+    lines: list[str] = []
+    for cores in dict.fromkeys(row["cores"] for row in rows):
+        if lines:
             lines.append("")
-        name = f"{row['operation']} {size_name(row['size']):>8}" if group != previous else ""
-        previous = group
-        ratios = "".join(
-            f"{'' if row[key] is None else format(row[key], '.2f'):>{width}}"
-            for key, width in (("p50_to_tcp", 11), ("p50_to_memcached", 15))
-        )
-        lines.append(
-            f"{name:<12}  {row['client']:<11} {row['server']:<11} {row['p50_us']:10.1f} {row['p99_us']:10.1f}"
-            f" {row['per_second']:10.0f}{ratios}".rstrip()
-        )
+        lines += [
+            f"{CORES[cores]:<60}              p50 relative to",
+            "        size  client      server          p50 us     p99 us      ops/s    our tcp   pymemcache+memcached",
+        ]
+        previous = None
+        for row in rows:
+            if row["cores"] != cores:
+                continue
+            group = (row["operation"], row["size"])
+            if previous not in (None, group):
+                lines.append("")
+            name = f"{row['operation']} {size_name(row['size']):>8}" if group != previous else ""
+            previous = group
+            ratios = "".join(
+                f"{'' if row[key] is None else format(row[key], '.2f'):>{width}}"
+                for key, width in (("p50_to_tcp", 11), ("p50_to_memcached", 15))
+            )
+            lines.append(
+                f"{name:<12}  {row['client']:<11} {row['server']:<11} {row['p50_us']:10.1f} {row['p99_us']:10.1f}"
+                f" {row['per_second']:10.0f}{ratios}".rstrip()
+            )
     return "\n".join(lines)
 
 
 def plot(rows: list[dict[str, Any]], path: str) -> None:
-    """Draws p50 over the value size, one panel for each operation."""
+    """Draws p50 over the value size, one panel for each operation and placement.
+
+    The background is transparent and the colours are of medium brightness: readable on a light page and on a dark one.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    operations = list(dict.fromkeys(row["operation"] for row in rows))
-    figure, panels = pyplot.subplots(1, len(operations), figsize=(6 * len(operations), 4.5), sharey=True, squeeze=False)
-    for panel, operation in zip(panels[0], operations, strict=True):
-        for client, server in COMBINATIONS:
+    # Text stays text, and nothing in the file depends on when it was made.
+    matplotlib.rc("svg", fonttype="none", hashsalt="rmemcached")
+    matplotlib.rc("font", size=9)
+    matplotlib.rc("text", color=GREY)
+    matplotlib.rc("xtick", color=GREY)
+    matplotlib.rc("ytick", color=GREY)
+    matplotlib.rc("axes", labelcolor=GREY, edgecolor=GREY)
+    panels = list(dict.fromkeys((row["operation"], row["cores"]) for row in rows))
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(1.5 + 3.5 * len(panels), 3.6), sharey=True, squeeze=False)
+    for panel, (operation, cores) in zip(axes[0], panels, strict=True):
+        for (client, server), colour in COLOURS.items():
             points = [
                 (row["size"], row["p50_us"])
                 for row in rows
-                if (row["operation"], row["client"], row["server"]) == (operation, client, server)
+                if (row["operation"], row["cores"], row["client"], row["server"]) == (operation, cores, client, server)
             ]
             if points:
                 dashes = "-" if server == "rmemcached" else "--"
-                panel.plot(*zip(*points, strict=True), dashes, marker="o", markersize=4, label=f"{client}, {server}")
+                label = f"{client} client, {server}" if client != "pymemcache" else f"pymemcache, {server}"
+                panel.plot(*zip(*points, strict=True), dashes, color=colour, marker="o", markersize=3, label=label)
         sizes = sorted({row["size"] for row in rows})
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
-        panel.set_xticks(sizes, [size_name(size) for size in sizes])
-        panel.set_title(operation)
-        panel.set_xlabel("value size")
-        panel.grid(True, which="both", alpha=0.25)
-    panels[0][0].set_ylabel("p50, microseconds")
-    panels[0][-1].legend()
-    figure.tight_layout()
-    figure.savefig(path)
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.set_xticks(sizes, [size_name(size) for size in sizes], rotation=45)
+        panel.set_title(f"{operation}, {CORES[cores]}", fontsize=9)
+        panel.minorticks_off()
+        panel.grid(True, color=GREY, alpha=0.25)
+        panel.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel("median latency, microseconds")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=3, frameon=False)
+    figure.tight_layout(rect=(0, 0.06 * -(-len(labels) // 3), 1, 1))
+    figure.savefig(path, transparent=True, metadata={"Date": None} if path.endswith(".svg") else None)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -258,10 +288,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="samples of each kind (default: 5)")
     parser.add_argument("--least", type=int, default=20, help="operations in each sample at least (default: 20)")
     parser.add_argument(
+        "--pause", type=float, default=0, metavar="US", help="microseconds of sleep before each operation (default: 0)"
+    )
+    parser.add_argument(
         "--cores",
-        choices=CORES,
         default="any",
-        help="client and servers share one core, or have one each (default: as the scheduler likes)",
+        help="any: as the scheduler chooses; together: client and server on one core; apart: a core each;"
+        " or several of them, comma-separated (default: any)",
     )
     add_json(parser)
     add_plot(parser, "p50 over size")
@@ -273,14 +306,15 @@ def main(arguments: list[str] | None = None) -> int:
     clients = options.transports.split(",")
     operations = options.operations.split(",")
     names = options.servers.split(",")
-    for given, known in ((clients, tuple(CLIENTS.split(","))), (operations, OPERATIONS)):
+    placements = options.cores.split(",")
+    for given, known in ((clients, tuple(CLIENTS.split(","))), (operations, OPERATIONS), (placements, tuple(CORES))):
         for name in given:
             if name not in known:
                 parser.error(f"{name!r} is not one of {', '.join(known)}")
     for name in names:
         if name not in ("rmemcached", "memcached"):
             parser.error(f"{name!r} is not one of rmemcached, memcached")
-    if options.cores == "apart" and len(os.sched_getaffinity(0)) < 2:
+    if "apart" in placements and len(os.sched_getaffinity(0)) < 2:
         parser.error("--cores apart needs two cores")
     check_plot(parser, options)
     if "memcached" in names and memcached_path() is None:
@@ -289,9 +323,14 @@ def main(arguments: list[str] | None = None) -> int:
     if "pymemcache" in clients and not have_pymemcache():
         print("pymemcache is not installed: no comparison with it (pip install pymemcache)", file=sys.stderr)
         clients.remove("pymemcache")
-    with running(clients, names, options.cores) as made:
-        rows = measure(made, sizes, operations, options.seconds, options.rounds, options.least)
-    figures = {"seconds": options.seconds, "rounds": options.rounds, "cores": options.cores, "results": rows}
+    rows = []
+    for cores in placements:
+        with running(clients, names, cores) as made:
+            taken = measure(
+                made, sizes, operations, options.seconds, options.rounds, options.least, options.pause / 1e6
+            )
+        rows += [{**row, "cores": cores} for row in taken]
+    figures = {key: getattr(options, key) for key in ("seconds", "rounds", "cores", "pause")} | {"results": rows}
     if options.plot:
         plot(rows, options.plot)
     put_out(options, figures, table(rows))

@@ -54,11 +54,13 @@ def test_latency_figures(tmp_path: Path) -> None:
 
 
 def test_latency_on_stdout_of_one_combination() -> None:
-    words = "--transports tcp --servers memcached --operations get --cores together --json -"
+    words = "--transports tcp --servers memcached --operations get --cores together,any --pause 10 --json -"
     figures = json.loads(run("latency.py", *QUICK, *words.split()).stdout)
     rows = figures["results"]
-    assert figures["cores"] == "together"
-    assert [row["size"] for row in rows] == [8, 100, 1024, 65536, 1 << 20]
+    assert figures["cores"] == "together,any" and figures["pause"] == 10
+    assert [(row["cores"], row["size"]) for row in rows] == [
+        (cores, size) for cores in ("together", "any") for size in (8, 100, 1024, 65536, 1 << 20)
+    ]
     assert all(row["p50_to_tcp"] is None for row in rows)
 
 
@@ -69,6 +71,7 @@ def test_latency_on_stdout_of_one_combination() -> None:
         (["--transports", "pigeon"], "'pigeon' is not one of soft_shm, soft_iw, tcp, pymemcache"),
         (["--servers", "redis"], "'redis' is not one of rmemcached, memcached"),
         (["--operations", "push"], "'push' is not one of get, set"),
+        (["--cores", "many"], "'many' is not one of any, together, apart"),
     ],
 )
 def test_latency_names_a_wrong_argument(arguments: list[str], message: str) -> None:
