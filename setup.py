@@ -35,6 +35,7 @@ PACKAGES = (
     "rmemcached.store",
     "rmemcached.protocol",
     "rmemcached.verbs",
+    "rmemcached.verbs.objects",
     "rmemcached.rdma",
     "rmemcached.perftest",
     "rmemcached.server",
@@ -73,7 +74,7 @@ FUZZED = "rmemcached.verbs.soft"
 COVERAGE = "tests/verbs/coverage.c"
 
 # Libraries that a module's C code is linked with.
-LIBRARIES = {"rmemcached.verbs": ["isal"]}
+LIBRARIES = {"rmemcached.verbs.soft": ["isal"]}
 
 DIRECTIVES = {
     "language_level": "3",
@@ -139,7 +140,7 @@ def extensions() -> list[Extension]:
                 Extension(
                     name,
                     files,
-                    libraries=LIBRARIES.get(package, []),
+                    libraries=LIBRARIES.get(name, []),
                     extra_compile_args=arguments,
                     extra_link_args=LINK_ARGS,
                 )

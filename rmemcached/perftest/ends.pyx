@@ -42,7 +42,7 @@ cdef extern from "<sched.h>" nogil:
     int sched_yield() noexcept
 
 
-include "loops.pxi"
+include "loops.pyx"
 
 cdef enum:
     PAGE = 4096
