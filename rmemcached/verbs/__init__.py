@@ -10,30 +10,20 @@
 Importing it opens no device.
 """
 
-from rmemcached.verbs.objects import (
-    CQ,
-    MR,
-    PD,
+from rmemcached.verbs.objects.base import VerbsError
+from rmemcached.verbs.objects.completion import CQ, WC, CompChannel, Status, WCOpcode, status_text
+from rmemcached.verbs.objects.device import Context, EventType, devices, event_text
+from rmemcached.verbs.objects.memory import MR, PD, Access
+from rmemcached.verbs.objects.queue_pair import (
     QP,
     SRQ,
-    WC,
-    Access,
-    CompChannel,
-    Context,
-    EventType,
     Opcode,
     SendFlag,
     SendWR,
     State,
-    Status,
     StreamState,
-    VerbsError,
-    WCOpcode,
-    devices,
-    event_text,
     parse_request,
     reject,
-    status_text,
 )
 
 __all__ = [

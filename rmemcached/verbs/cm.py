@@ -20,7 +20,8 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
-from rmemcached.verbs.objects import QP, State, StreamState, VerbsError, parse_request, reject
+from rmemcached.verbs.objects.base import VerbsError
+from rmemcached.verbs.objects.queue_pair import QP, State, StreamState, parse_request, reject
 
 START_SECONDS = 10.0  # until a start-up must be over, on both sides
 PENDING_MAX = 1024  # connections whose request has not come yet; the oldest makes way

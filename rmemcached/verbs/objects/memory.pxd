@@ -1,0 +1,23 @@
+"""Protection domains and memory regions."""
+
+from rmemcached.verbs.objects.base cimport Base
+from rmemcached.verbs.objects.device cimport Context
+from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
+
+
+cdef class PD(Base):
+    cdef const verbs_provider *p
+    cdef ibv_pd *pd
+    cdef Context context
+
+    cdef ibv_pd *handle(self) except NULL
+
+
+cdef class MR(Base):
+    cdef const verbs_provider *p
+    cdef ibv_mr *mr
+    cdef Py_buffer view              # of the program's object, if `held`
+    cdef bint held
+    cdef int views                   # memoryviews of this region that are in use
+
+    cdef ibv_mr *handle(self) except NULL

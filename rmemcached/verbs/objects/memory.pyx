@@ -1,0 +1,149 @@
+"""Protection domains and memory regions."""
+
+import enum
+
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    PyBUF_WRITABLE,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from libc cimport errno
+from libc.stdint cimport uintptr_t
+
+from rmemcached.verbs.objects.base cimport Base, failure, need_soft
+from rmemcached.verbs.objects.device cimport Context
+from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_alloc_mr
+from rmemcached.verbs.verbs cimport *
+
+
+class Access(enum.IntFlag):
+    LOCAL_WRITE = IBV_ACCESS_LOCAL_WRITE
+    REMOTE_WRITE = IBV_ACCESS_REMOTE_WRITE
+    REMOTE_READ = IBV_ACCESS_REMOTE_READ
+    REMOTE_ATOMIC = IBV_ACCESS_REMOTE_ATOMIC
+    RELAXED_ORDERING = IBV_ACCESS_RELAXED_ORDERING
+    SCRATCH = SOFT_ACCESS_SCRATCH
+
+
+@cython.no_gc_clear
+cdef class PD(Base):
+    """A protection domain."""
+
+    def __init__(self, Context context not None):
+        self.p = context.p
+        self.context = context
+        self.pd = self.p.alloc_pd(context.handle())
+        if self.pd == NULL:
+            raise failure("alloc_pd", errno.errno)
+        context.adopt(self)
+
+    cdef int release(self) except -1:
+        cdef int error
+        if self.pd != NULL:
+            error = self.p.dealloc_pd(self.pd)
+            if error:
+                raise failure("dealloc_pd", error)
+            self.pd = NULL
+        return 0
+
+    def __dealloc__(self):
+        if self.pd != NULL:
+            self.p.dealloc_pd(self.pd)
+
+    cdef ibv_pd *handle(self) except NULL:
+        if self.pd == NULL:
+            raise ValueError("the protection domain is closed")
+        return self.pd
+
+
+@cython.no_gc_clear
+cdef class MR(Base):
+    """A memory region over an object with a contiguous buffer, which it holds until it is closed.
+
+    With Access.LOCAL_WRITE the buffer must be writable. `sge(offset, length)` names a part of it for a work request.
+    A region is itself a buffer (memoryview(mr)), and cannot be closed while one of its views is in use: BufferError.
+    """
+
+    def __init__(self, PD pd not None, buffer, int access=IBV_ACCESS_LOCAL_WRITE):
+        if self.held:
+            raise RuntimeError("already registered")
+        PyObject_GetBuffer(buffer, &self.view, PyBUF_WRITABLE if access & IBV_ACCESS_LOCAL_WRITE else PyBUF_SIMPLE)
+        self.held = True
+        self.p = pd.p
+        self.mr = self.p.reg_mr(pd.handle(), self.view.buf, <size_t> self.view.len, access)
+        if self.mr == NULL:
+            raise failure("reg_mr", errno.errno)
+        pd.adopt(self)
+
+    @staticmethod
+    def alloc(PD pd not None, size_t length, int access=IBV_ACCESS_LOCAL_WRITE):
+        """soft: a region over zeroed memory of its own, which is reached as the region's buffer: memoryview(mr)."""
+        cdef MR self = MR.__new__(MR)
+        need_soft(pd.p, "alloc_mr")
+        self.p = pd.p
+        self.mr = soft_alloc_mr(pd.handle(), length, access)
+        if self.mr == NULL:
+            raise failure("alloc_mr", errno.errno)
+        pd.adopt(self)
+        return self
+
+    def __getbuffer__(self, Py_buffer *out, int flags):
+        cdef ibv_mr *mr = self.handle()
+        PyBuffer_FillInfo(out, self, mr.addr, <Py_ssize_t> mr.length, self.held and self.view.readonly, flags)
+        self.views += 1
+
+    def __releasebuffer__(self, Py_buffer *out):
+        self.views -= 1
+
+    cdef int release(self) except -1:
+        cdef int error
+        if self.views:
+            raise BufferError("views of the memory region are in use")
+        if self.mr != NULL:
+            with nogil:
+                error = self.p.dereg_mr(self.mr)
+            if error:
+                raise failure("dereg_mr", error)
+            self.mr = NULL
+        if self.held:
+            self.held = False
+            PyBuffer_Release(&self.view)
+        return 0
+
+    def __dealloc__(self):
+        if self.mr != NULL:
+            self.p.dereg_mr(self.mr)
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+    cdef ibv_mr *handle(self) except NULL:
+        if self.mr == NULL:
+            raise ValueError("the memory region is closed")
+        return self.mr
+
+    @property
+    def addr(self):
+        return <uintptr_t> self.handle().addr
+
+    @property
+    def length(self):
+        return self.handle().length
+
+    @property
+    def lkey(self):
+        return self.handle().lkey
+
+    @property
+    def rkey(self):
+        return self.handle().rkey
+
+    def sge(self, offset=0, length=None):
+        """(address, length, lkey) of a part of the region."""
+        if length is None:
+            length = self.length - offset
+        if offset < 0 or length < 0 or offset + length > self.length:
+            raise ValueError(f"[{offset}, {offset + length}) is not in the region's {self.length} bytes")
+        return self.addr + offset, length, self.lkey
