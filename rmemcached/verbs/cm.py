@@ -1,4 +1,4 @@
-"""Connections of soft_iw as rdma_cm makes them: one side listens on a TCP port, the other one connects to it.
+"""Connections of soft_iw as rdma_cm makes them: one side listens on a TCP port, the other connects to it.
 
     with Listener(("127.0.0.1", 7174)) as listener:
         request = listener.get_request()
@@ -6,9 +6,8 @@
 
     reply = connect(qp, ("127.0.0.1", 7174), private_data=b"hello")
 
-The other end may be anything that speaks iWARP: for rdma_cm on siw, or on an iWARP NIC, the port is its port, and
-private data is what its programs give to rdma_connect and rdma_accept. The queue pair is in RTS, receives may be
-posted.
+The other end may be anything that speaks iWARP. With rdma_cm on siw or on an iWARP NIC, the TCP port is rdma_cm's port
+and the private data is that of rdma_connect and rdma_accept. The queue pair is in RTS; receives may be posted before.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from typing import Any, Self
 from rmemcached.verbs.objects.base import VerbsError
 from rmemcached.verbs.objects.queue_pair import QP, State, StreamState, parse_request, reject
 
-START_SECONDS = 10.0  # until a start-up must be over, on both sides
-PENDING_MAX = 1024  # connections whose request has not come yet; the oldest makes way
+START_SECONDS = 10.0  # how long a start-up may take, on either side
+PENDING_MAX = 1024  # connections whose request has not come yet; one more closes the oldest
 REQUEST_MAX = 20 + 512  # octets of the longest request
 
 
@@ -32,11 +31,11 @@ class Refused(ConnectionRefusedError):
     """The other side has answered with a reject."""
 
     private_data: bytes
-    """What it gave as the reason."""
+    """The private data of the reject, which may say why."""
 
 
 class Request:
-    """A connection that somebody asks for. Whoever has it accepts or rejects it, or closes it."""
+    """A connection that a peer asks for. The program accepts, rejects or closes it."""
 
     def __init__(self, sock: socket.socket, frame: bytes, parsed: dict[str, Any]) -> None:
         self._sock = sock
@@ -52,7 +51,7 @@ class Request:
     def accept(
         self, qp: QP, *, private_data: bytes = b"", crc: bool = False, ird: int = 16, ord: int = 16
     ) -> dict[str, Any]:
-        """Makes the connection the stream of `qp`; gives what QP.stream() does. VerbsError: it is still here."""
+        """Makes the connection the stream of `qp`; returns QP.stream(). After a VerbsError the request is still open."""
         qp.accept(self._sock, self._frame, crc=crc, ird=ird, ord=ord, private_data=private_data)
         return qp.stream()
 
@@ -66,7 +65,7 @@ class Request:
 
 
 class Listener:
-    """A TCP port on which connections can be asked for. For one thread at a time."""
+    """A TCP port on which peers ask for connections. For one thread at a time."""
 
     def __init__(self, address: tuple[str, int], backlog: int = 128) -> None:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
@@ -78,13 +77,13 @@ class Listener:
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
 
     def fileno(self) -> int:
-        """A descriptor that is readable when get_request has something to do."""
+        """A descriptor that is readable when get_request() has something to do."""
         return self._epoll.fileno()
 
     def get_request(self, timeout: float | None = None) -> Request | None:
-        """The next request. None: there was none for so many seconds.
+        """The next request, or None if there is none within `timeout` seconds.
 
-        Whatever does not ask as MPA wants it within 10 s is closed; who asks for markers gets a reject.
+        A connection on which no valid MPA request comes within 10 s is closed. A request for markers is rejected.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -119,7 +118,7 @@ class Listener:
     def _take(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # gone again, or no descriptor left
+        except OSError:  # the peer has gone again, or the process has no descriptor left
             return
         sock.setblocking(False)
         if len(self._pending) >= PENDING_MAX:
@@ -130,7 +129,7 @@ class Listener:
     def _read(self, fd: int) -> Request | None:
         sock, _, frame = self._pending[fd]
         try:
-            # One more than a request can have shows what must not be behind it.
+            # One byte more than a request can have: the peer must not send anything behind it.
             data = sock.recv(REQUEST_MAX + 1 - len(frame))
             frame += data
             parsed = parse_request(bytes(frame))
@@ -173,11 +172,11 @@ def connect(
     peer_to_peer: bool = False,
     pause: int = 0,
 ) -> dict[str, Any]:
-    """Connects `qp`, and waits until it is connected; gives what QP.stream() does.
+    """Connects `qp`, waits until it is connected, and returns QP.stream().
 
-    The options are those of QP.connect: a peer that knows only MPA revision 1 wants ird=0 and ord=0, siw a pause.
-    Refused: with a reject; ConnectionError: without; TimeoutError. After these the queue pair is in ERR, except when no
-    TCP connection came about.
+    The options are those of QP.connect. A peer that knows only MPA revision 1 needs ird=0 and ord=0; siw needs a pause.
+    Raises Refused if the peer sends a reject, ConnectionError if the stream ends without one, and TimeoutError. The queue
+    pair is in ERR afterwards, unless there was no TCP connection.
     """
     deadline = time.monotonic() + timeout
     sock = socket.create_connection(address, timeout)
@@ -192,7 +191,7 @@ def connect(
                 if left <= 0:
                     qp.modify(State.ERR)
                     raise TimeoutError("no reply to the MPA request")
-                # Another thread that makes progress may take the reply.
+                # A progress thread may take the reply: then the socket does not become readable here.
                 readable.poll(min(left, 0.05) * 1000)
                 qp.send_cq.poll(0)
     finally:

@@ -23,7 +23,7 @@ class WCOpcode(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """Of a work completion."""
+    """The status of a work completion."""
 
     SUCCESS = IBV_WC_SUCCESS
     LOC_LEN_ERR = IBV_WC_LOC_LEN_ERR
@@ -75,7 +75,7 @@ cdef class CompChannel(Base):
         return self.handle().fd
 
     def get_event(self):
-        """The CQ that an event is for; the event is acknowledged. None: there is none, and the fd is non-blocking."""
+        """Takes and acknowledges an event; returns its CQ, or None if there is none and the fd is non-blocking."""
         cdef ibv_comp_channel *channel = self.handle()
         cdef ibv_cq *cq = NULL
         cdef void *context = NULL
@@ -146,19 +146,19 @@ cdef class CQ(Base):
         return self.handle().cqe
 
     def arm(self, bint solicited_only=False):
-        """Asks for one event on the channel, for the next completion."""
+        """ibv_req_notify_cq: the next completion makes one event on the channel."""
         cdef int error = ibv_req_notify_cq(self.handle(), solicited_only)
         if error:
             raise failure("req_notify_cq", error)
 
     def resize(self, int cqe):
-        """At least `cqe` entries; completions stay."""
+        """Changes the size to at least `cqe` entries. Completions that are in the queue stay."""
         cdef int error = self.p.resize_cq(self.handle(), cqe)
         if error:
             raise failure("resize_cq", error)
 
     def poll(self, int count=16):
-        """Up to `count` completions that are there, as a list; makes progress when there is none, or for count 0."""
+        """Up to `count` completions as a list. Makes progress if there is none; with count 0 it does nothing else."""
         cdef ibv_cq *cq = self.handle()
         cdef ibv_wc *entries
         cdef int i, n
@@ -189,5 +189,5 @@ cdef class CQ(Base):
 
 
 def status_text(status):
-    """The provider's words for a completion status."""
+    """ibv_wc_status_str."""
     return soft_provider().wc_status_str(<ibv_wc_status> <int> status).decode()

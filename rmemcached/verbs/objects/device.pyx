@@ -18,7 +18,7 @@ from rmemcached.verbs.objects.base import VerbsError
 
 
 class EventType(enum.IntEnum):
-    """Of an asynchronous event."""
+    """The kinds of asynchronous events."""
 
     CQ_ERR = IBV_EVENT_CQ_ERR
     QP_FATAL = IBV_EVENT_QP_FATAL
@@ -32,7 +32,7 @@ class EventType(enum.IntEnum):
 
 @cython.no_gc_clear
 cdef class Context(Base):
-    """An open device. `name`: as in devices(), of the software provider or of the system's."""
+    """An open device. `name` is one of devices("soft") or of devices("system")."""
 
     def __init__(self, str name="soft_iw0"):
         cdef const char *absent = NULL
@@ -79,12 +79,13 @@ cdef class Context(Base):
         return &self.port
 
     def start_progress(self, unsigned int spin=50):
-        """Starts a thread that makes progress for all completion queues of this device: the program need not poll.
+        """Starts a thread that makes progress for all completion queues of this device.
 
-        READs and WRITEs of peers are served, and channels become readable, while the program does something else. The
-        thread looks for up to `spin` microseconds after work, as long as that pays, and sleeps otherwise. Completions
-        are polled as ever. It ends with stop_progress(), or when the device is closed; a child made by fork has none.
-        A device of the system works by itself: nothing to do. Raises VerbsError (EALREADY).
+        The thread serves READs and WRITEs of peers, and makes channels readable, while the program does something else.
+        The program takes completions by poll() as before. After work the thread polls for up to `spin` microseconds, as
+        long as that pays, and then sleeps. It ends with stop_progress() or when the device is closed. A child process
+        has no such thread. Devices of the system make progress by themselves; for them the call does nothing.
+        Raises VerbsError (EALREADY) if there is such a thread.
         """
         cdef ibv_context *context = self.handle()
         cdef int error
@@ -95,7 +96,7 @@ cdef class Context(Base):
                 raise failure("start_progress", error)
 
     def stop_progress(self):
-        """Ends the thread of start_progress(), if there is one. Not while another thread of the program starts it."""
+        """Ends the thread of start_progress(), if there is one. No other thread may call start_progress() meanwhile."""
         cdef ibv_context *context = self.handle()
         if self.p == soft_provider():
             with nogil:
@@ -158,10 +159,10 @@ cdef class Context(Base):
         return self.handle().async_fd
 
     def get_async_event(self):
-        """(EventType, the QP, CQ or SRQ it befell); acknowledged.
+        """Takes and acknowledges an event: (EventType, the QP, CQ or SRQ that it is about).
 
-        None: there is none, and async_fileno() is non-blocking. Events are made by whoever makes
-        progress: a thread that only waits here makes none.
+        Returns None if there is no event and async_fileno() is non-blocking. A software device reports events while it
+        makes progress: a thread that waits here does not make any.
         """
         cdef ibv_context *context = self.handle()
         cdef ibv_async_event event
@@ -190,7 +191,7 @@ cdef class Context(Base):
 
 
 def devices(str provider not None="soft"):
-    """Names of the devices of a provider: "soft", or "system": libibverbs'. VerbsError: libibverbs is not there."""
+    """Names of the devices of a provider: "soft", or "system" (libibverbs; VerbsError if it is not installed)."""
     cdef int i, count = 0
     cdef const char *absent = NULL
     cdef const verbs_provider *p
@@ -210,5 +211,5 @@ def devices(str provider not None="soft"):
 
 
 def event_text(event):
-    """The provider's words for an asynchronous event."""
+    """ibv_event_type_str."""
     return soft_provider().event_type_str(<ibv_event_type> <int> event).decode()

@@ -64,7 +64,7 @@ cdef class MR(Base):
     """A memory region over an object with a contiguous buffer, which it holds until it is closed.
 
     With Access.LOCAL_WRITE the buffer must be writable. `sge(offset, length)` names a part of it for a work request.
-    A region is itself a buffer (memoryview(mr)), and cannot be closed while one of its views is in use: BufferError.
+    A region is itself a buffer: memoryview(mr). close() raises BufferError while such a view is in use.
     """
 
     def __init__(self, PD pd not None, buffer, int access=IBV_ACCESS_LOCAL_WRITE):
@@ -80,7 +80,7 @@ cdef class MR(Base):
 
     @staticmethod
     def alloc(PD pd not None, size_t length, int access=IBV_ACCESS_LOCAL_WRITE):
-        """soft: a region over zeroed memory of its own, which is reached as the region's buffer: memoryview(mr)."""
+        """A region of a software device over zeroed memory of its own, which memoryview(mr) shows."""
         cdef MR self = MR.__new__(MR)
         need_soft(pd.p, "alloc_mr")
         self.p = pd.p

@@ -47,6 +47,8 @@ class State(enum.IntEnum):
 
 
 class StreamState(enum.IntEnum):
+    """How far the TCP stream of a soft_iw queue pair is."""
+
     NONE = SOFT_IW_NONE
     STARTING = SOFT_IW_STARTING
     OPEN = SOFT_IW_OPEN
@@ -55,7 +57,7 @@ class StreamState(enum.IntEnum):
 
 
 class Opcode(enum.IntEnum):
-    """Of a send work request."""
+    """The opcode of a send work request."""
 
     RDMA_WRITE = IBV_WR_RDMA_WRITE
     RDMA_WRITE_WITH_IMM = IBV_WR_RDMA_WRITE_WITH_IMM
@@ -96,7 +98,7 @@ cdef struct recv_chain:
 
 
 cdef int fill_chain(recv_chain *chain, tuple requests) except -1:
-    """Makes work requests of (wr_id, sges); the caller frees the arrays."""
+    """Makes a chain of work requests from (wr_id, sges) pairs. The caller frees wrs and sges."""
     cdef size_t i = 0, at = 0, total = 0
     for _, parts in requests:
         total += len(parts)
@@ -174,7 +176,7 @@ cdef class SRQ(Base):
         return {"max_wr": attr.max_wr, "max_sge": attr.max_sge, "srq_limit": attr.srq_limit}
 
     def modify(self, *, max_wr=None, srq_limit=None):
-        """A new size, or arms the event for when fewer than srq_limit receives are left (0: disarms it)."""
+        """Changes the size, or arms the event SRQ_LIMIT_REACHED: fewer than srq_limit receives are left (0 disarms it)."""
         cdef ibv_srq_attr attr
         cdef int mask = 0
         cdef int error
@@ -201,7 +203,7 @@ cdef class SRQ(Base):
             free(chain.sges)
 
 
-# attribute -> its bit in modify_qp's mask
+# attribute -> its bit in the mask of ibv_modify_qp
 cdef dict ATTRIBUTES = {
     "cur_qp_state": IBV_QP_CUR_STATE,
     "qp_access_flags": IBV_QP_ACCESS_FLAGS,
@@ -312,7 +314,10 @@ cdef class QP(Base):
         }
 
     def modify(self, state=None, **attributes):
-        """modify_qp with exactly the attributes named, as in libibverbs' struct ibv_qp_attr; ah_attr=True gives one."""
+        """ibv_modify_qp with a mask of exactly these attributes, which are fields of struct ibv_qp_attr.
+
+        ah_attr=True sets the bit of the address vector, whose value is zeros.
+        """
         cdef ibv_qp_attr attr
         cdef int mask = 0
         cdef int error
@@ -362,21 +367,21 @@ cdef class QP(Base):
 
     @property
     def address(self):
-        """What the peer's join() takes: qpn, psn, lid, mtu (bytes) and gid (16 bytes), each as in an exchange."""
+        """A dict for the peer's join(): qpn, psn, lid, mtu (bytes) and gid (16 bytes), as in an exchange line."""
         cdef const verbs_port *port = self.context.route()
         return {"qpn": self.handle().qp_num, "psn": self.psn, "lid": port.lid, "mtu": verbs_mtu_bytes(port.mtu),
                 "gid": bytes(port.gid.raw[:16])}
 
     def open(self, unsigned int access=0):
-        """RESET to INIT, over the port that join() uses. Receives can be posted then."""
+        """RESET to INIT, on the port that join() uses. Receives can be posted afterwards."""
         cdef int error = verbs_qp_init(self.context.route(), self.handle(), access)
         if error:
             raise failure("modify_qp", error)
 
     def join(self, dict peer not None, *, unsigned int ird=16, unsigned int ord=16, psn=None):
-        """INIT to RTS, towards a peer's `address`: for devices of InfiniBand and RoCE, whose packets need no more.
+        """INIT to RTS, towards the peer's `address`. For InfiniBand and RoCE; iWARP needs a stream, see connect().
 
-        psn: of the first packet; None: as `address` says.
+        psn: of the first packet sent, in place of the one that our own `address` has told the peer.
         """
         cdef qp_address there
         cdef const verbs_port *port = self.context.route()
@@ -397,9 +402,10 @@ cdef class QP(Base):
 
     def connect(self, sock, *, bint crc=False, uint16_t ird=16, uint16_t ord=16, bytes private_data=b"",
                 bint peer_to_peer=False, uint16_t pause=0):
-        """soft_iw: makes the connected socket the stream, as the side that sends the MPA request; takes it over.
+        """soft_iw: sends the MPA request on the connected socket, which becomes the stream of the queue pair.
 
-        peer_to_peer: the other side may send first. pause: milliseconds between its reply and our first frame.
+        The queue pair takes over the socket. peer_to_peer: the other side may send first. pause: milliseconds between
+        the MPA reply and our first frame.
         """
         cdef soft_iw_options options
         cdef ibv_qp *qp = self.handle()
@@ -416,7 +422,7 @@ cdef class QP(Base):
         sock.detach()
 
     def accept(self, sock, bytes frame, *, bint crc=False, uint16_t ird=16, uint16_t ord=16, bytes private_data=b""):
-        """soft_iw: answers the MPA request that was read from the socket. Takes over the socket."""
+        """soft_iw: answers the MPA request `frame`, which was read from the socket, and takes over the socket."""
         cdef soft_iw_options options
         cdef ibv_qp *qp = self.handle()
         cdef const char *data = frame
@@ -432,7 +438,7 @@ cdef class QP(Base):
         sock.detach()
 
     def attach(self, sock, *, uint16_t ird=16, uint16_t ord=16):
-        """soft_shm: makes the connected UNIX socket the stream; the peer does the same. Takes over the socket."""
+        """soft_shm: takes over the connected UNIX socket as the stream of the queue pair. The peer does the same."""
         cdef ibv_qp *qp = self.handle()
         cdef int fd = sock.fileno()
         cdef int result
@@ -444,7 +450,7 @@ cdef class QP(Base):
         sock.detach()
 
     def stream(self):
-        """soft_iw: how far the connection is, as a dict; private_data is that of the reply to connect()."""
+        """soft_iw: the state of the stream as a dict. private_data is that of the MPA reply to connect()."""
         cdef soft_iw_stream s
         need_soft(self.p, "stream")
         soft_iw_query(self.handle(), &s)
@@ -528,7 +534,7 @@ cdef void set_options(soft_iw_options *options, bint crc, uint16_t ird, uint16_t
 
 
 def parse_request(bytes data):
-    """An MPA request frame as a dict; None when more bytes are needed. VerbsError (EPROTO): not an acceptable one."""
+    """Parses an MPA request frame: a dict, or None if bytes are missing. VerbsError (EPROTO) if it is not acceptable."""
     cdef soft_iw_request request
     cdef int done = soft_iw_parse_request(<const char *> data, len(data), &request)
     if done < 0:
@@ -543,7 +549,7 @@ def parse_request(bytes data):
 
 
 def reject(sock, bytes data, bytes private_data=b""):
-    """Answers an MPA request with a refusal. The socket stays the caller's."""
+    """Answers the MPA request `data` with a reject. The socket stays the caller's."""
     if soft_iw_reject(sock.fileno(), <const char *> data, len(data), <const char *> private_data,
                       len(private_data)) < 0:
         raise failure("soft_iw_reject", errno.errno)
