@@ -92,7 +92,7 @@ cdef device *open_device(int which, uint64_t node_guid=0, uint8_t port_num=0) ex
     cdef device *d = devices[which]
     cdef const verbs_provider *provider
     cdef const char *absent = NULL
-    cdef verbs_wish wish
+    cdef port_spec spec
     cdef verbs_port port
     cdef char why[256]
     cdef int error
@@ -104,11 +104,11 @@ cdef device *open_device(int which, uint64_t node_guid=0, uint8_t port_num=0) ex
         if d.users == 0:
             close_device(d)
     devices[which] = NULL
-    memset(&wish, 0, sizeof(wish))
-    wish.gid_index = GID_ANY
+    memset(&spec, 0, sizeof(spec))
+    spec.gid_index = GID_ANY
     if which == SOFT_IW or which == SOFT_SHM:
         provider = soft_provider()
-        wish.device = b"soft_iw0" if which == SOFT_IW else b"soft_shm0"
+        spec.device = b"soft_iw0" if which == SOFT_IW else b"soft_shm0"
     else:
         provider = system_provider(&absent)
         if provider == NULL:
@@ -117,11 +117,11 @@ cdef device *open_device(int which, uint64_t node_guid=0, uint8_t port_num=0) ex
         if name == "none":
             raise OSError(ENODEV, "RMEMCACHED_RDMA_DEVICE says none")
         name = os.fsencode(name) if name else None
-        wish.device = <const char *>name if name is not None else NULL
-        wish.iwarp = which == CM
-        wish.node_guid = node_guid
-        wish.port = port_num
-    if verbs_open_port(provider, &wish, &port, why, sizeof(why)) != 0:
+        spec.device = <const char *>name if name is not None else NULL
+        spec.iwarp = which == CM
+        spec.node_guid = node_guid
+        spec.port = port_num
+    if verbs_open_port(provider, &spec, &port, why, sizeof(why)) != 0:
         raise OSError(ENODEV, (<bytes>why).decode())
     d = <device *>calloc(1, sizeof(device))
     if d == NULL:

@@ -60,7 +60,7 @@ from rmemcached.verbs.port cimport (
     verbs_port_lost,
     verbs_qp_connect,
     verbs_qp_init,
-    verbs_wish,
+    port_spec,
 )
 from rmemcached.verbs.soft cimport (
     SOFT_ACCESS_SCRATCH,

@@ -14,7 +14,7 @@ from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_
 from rmemcached.sys.atomics cimport load_acquire
 from rmemcached.perftest.cycles cimport cycles, nanoseconds
 from rmemcached.verbs.port cimport (
-    qp_address, verbs_mtu_bytes, verbs_open_port, verbs_port, verbs_qp_connect, verbs_qp_init, verbs_wish,
+    qp_address, verbs_mtu_bytes, verbs_open_port, verbs_port, verbs_qp_connect, verbs_qp_init, port_spec,
 )
 from rmemcached.verbs.soft cimport (
     SOFT_ACCESS_SCRATCH, soft_alloc_mr, soft_iw_accept, soft_iw_connect, soft_iw_options, soft_provider,
@@ -160,17 +160,17 @@ cdef class End:
 
     cdef int open_port(self, str device, int port, int gid_index) except -1:
         cdef const char *absent = NULL
-        cdef verbs_wish wish
+        cdef port_spec spec
         cdef char why[256]
         cdef bytes name = device.encode()
-        memset(&wish, 0, sizeof(wish))
-        wish.device = name
-        wish.port = port
-        wish.gid_index = gid_index
+        memset(&spec, 0, sizeof(spec))
+        spec.device = name
+        spec.port = port
+        spec.gid_index = gid_index
         self.p = soft_provider() if soft_name(device) else system_provider(&absent)
         if self.p == NULL:
             raise EndError(absent.decode())
-        if verbs_open_port(self.p, &wish, &self.port, why, sizeof(why)) != 0:
+        if verbs_open_port(self.p, &spec, &self.port, why, sizeof(why)) != 0:
             raise EndError((<bytes> why).decode())
         self.device = self.p.get_device_name(self.port.context.device).decode()
         self.fabric = self.device.removesuffix("0") if soft_name(self.device) else "verbs"

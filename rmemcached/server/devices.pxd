@@ -9,7 +9,7 @@ from rmemcached.rdma.wire cimport rdma_transport
 from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_device, rdma_limits, rdma_place
 from rmemcached.server.worker cimport worker
 from rmemcached.store.store cimport store
-from rmemcached.verbs.port cimport verbs_wish
+from rmemcached.verbs.port cimport port_spec
 from rmemcached.verbs.verbs cimport verbs_provider
 
 cdef enum:
@@ -26,7 +26,7 @@ cdef struct cm_listener:
 cdef struct rdma_devices:
     # constant once the first device is open
     rdma_limits limits
-    verbs_wish wish              # the device of the system that is to be taken
+    port_spec spec              # the device of the system that is to be taken
     store *store
     # constant while the thread runs
     worker *workers              # all running
@@ -53,7 +53,7 @@ cdef struct rdma_devices:
 cdef void devices_init(rdma_devices *d) noexcept nogil
 # Opens a device and registers the item memory there is. place: of soft_shm's streams. 0, or -1 with one line in why.
 # Before the thread runs.
-cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const verbs_wish *wish, rdma_transport transport,
+cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const port_spec *spec, rdma_transport transport,
                       const rdma_place *place, char *why, size_t size) noexcept nogil
 # Takes connections of rdma_cm on an address and port from the thread's start on. 0 or an errno value; *opened: whether
 # /dev/infiniband/rdma_cm could be opened. Before the thread runs.

@@ -109,12 +109,12 @@ cdef bint may_lock_an_extent(rdma_device *dev, char *why, size_t size) noexcept 
     return error == 0
 
 
-cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const verbs_wish *wish, rdma_transport transport,
+cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const port_spec *spec, rdma_transport transport,
                       const rdma_place *place, char *why, size_t size) noexcept nogil:
     cdef verbs_port port
     cdef rdma_device *dev
     cdef const char *problem = NULL
-    if verbs_open_port(provider, wish, &port, why, size) != 0:
+    if verbs_open_port(provider, spec, &port, why, size) != 0:
         return -1
     dev = rdma_device_open(&port, transport, &d.limits, place, drive_machine, connection_rdma_failed,
                            &problem)
@@ -188,7 +188,7 @@ cdef bint look_for(rdma_devices *d) noexcept nogil:
     cdef char why[WHY_SIZE]
     cdef int devices = 0
     cdef ibv_device **list
-    if devices_open(d, system, &d.wish, TRANSPORT_VERBS, NULL, why, sizeof(why)) != 0:
+    if devices_open(d, system, &d.spec, TRANSPORT_VERBS, NULL, why, sizeof(why)) != 0:
         list = system.get_device_list(&devices)
         system.free_device_list(list)
         return devices == 0

@@ -49,7 +49,7 @@ from rmemcached.store.store cimport (
     class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_largest_class,
     store_stop_threads, store_tick,
 )
-from rmemcached.verbs.port cimport GID_ANY, verbs_wish
+from rmemcached.verbs.port cimport GID_ANY, port_spec
 from rmemcached.verbs.soft cimport soft_provider
 from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport verbs_provider
@@ -162,7 +162,7 @@ cdef class Server:
     cdef object settings
     cdef object sockets          # Listeners
     cdef object keep             # bytes that settings.* point into
-    cdef object device_name      # ... and devices.wish
+    cdef object device_name      # ... and devices.spec
     cdef object bound            # (path, device, inode) of the UNIX socket, to remove only what is ours
     cdef object shm_path         # where the streams of soft_shm meet: rdma_place.path; None: nowhere
 
@@ -401,14 +401,14 @@ cdef class Server:
             self.open_soft_device(b"soft_shm0", TRANSPORT_SOFT_SHM, &place)
         if name == "none" or self.settings.socket_path is not None:
             return
-        d.wish.device = <const char *>self.device_name if self.device_name is not None else NULL
-        d.wish.port = self.settings.rdma_port
-        d.wish.gid_index = self.settings.rdma_gid_index
-        d.wish.iwarp = self.settings.rdma_cm_port != 0
+        d.spec.device = <const char *>self.device_name if self.device_name is not None else NULL
+        d.spec.port = self.settings.rdma_port
+        d.spec.gid_index = self.settings.rdma_gid_index
+        d.spec.iwarp = self.settings.rdma_cm_port != 0
         system = system_provider(&absent)
         if system == NULL:
             problem = absent.decode()
-        elif devices_open(d, system, &d.wish, TRANSPORT_VERBS, NULL, why, sizeof(why)) != 0:
+        elif devices_open(d, system, &d.spec, TRANSPORT_VERBS, NULL, why, sizeof(why)) != 0:
             problem = (<bytes>why).decode()
         else:
             problem = None
@@ -473,12 +473,12 @@ cdef class Server:
         place.netns = netns if path.startswith(b"@") else 0
 
     cdef void open_soft_device(self, const char *name, rdma_transport transport, const rdma_place *place) except *:
-        cdef verbs_wish wish
+        cdef port_spec spec
         cdef char why[256]
-        memset(&wish, 0, sizeof(wish))
-        wish.device = name
-        wish.gid_index = GID_ANY
-        if devices_open(&self.s.devices, soft_provider(), &wish, transport, place, why, sizeof(why)) != 0:
+        memset(&spec, 0, sizeof(spec))
+        spec.device = name
+        spec.gid_index = GID_ANY
+        if devices_open(&self.s.devices, soft_provider(), &spec, transport, place, why, sizeof(why)) != 0:
             raise ServerError((<bytes>why).decode())
         self.s.has_devices = True
 

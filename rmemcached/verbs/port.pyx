@@ -1,7 +1,7 @@
-"""Which device, port and GID (see port.pxd), and the attributes that bring a queue pair up.
+"""See port.pxd.
 
-RoCE needs a GID whose type both ends use: RoCE v2 is what routers and all present NICs speak, and its IPv4-mapped
-address is the one an administrator knows. InfiniBand needs none within a subnet.
+The order of preference among GIDs: both ends of RoCE must use the same type. All present NICs and routers speak RoCE v2,
+and its IPv4-mapped address is the one that an administrator knows. Within an InfiniBand subnet any GID will do.
 """
 
 from libc.errno cimport errno
@@ -10,6 +10,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memset, strcmp, strerror, strncmp
 
 from rmemcached.sys.atomics cimport fetch_add
+from rmemcached.sys.linux cimport F_OK, access
 from rmemcached.verbs.soft cimport soft_provider
 from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport (
@@ -23,13 +24,8 @@ from rmemcached.verbs.verbs cimport (
     verbs_provider,
 )
 
-cdef extern from "<unistd.h>" nogil:
-    enum:
-        F_OK
-    int access(const char *path, int mode)
-
 cdef enum:
-    MIN_RNR_TIMER = 12           # 0.64 ms: credits keep receives posted, it is for the start only
+    MIN_RNR_TIMER = 12           # 0.64 ms; only matters at the start, later credits keep receives posted
     HOP_LIMIT = 64
 
 
@@ -54,7 +50,6 @@ cdef bint is_mapped_ipv4(const ibv_gid *gid) noexcept nogil:
 
 
 cdef gid_type verbs_gid_type(ibv_device *device, uint8_t port_num, int index) noexcept nogil:
-    """What the kernel says of a GID; GID_UNKNOWN where it says nothing (a software device, an old kernel)."""
     cdef char path[512]
     cdef char line[64]
     cdef FILE *file
@@ -65,7 +60,7 @@ cdef gid_type verbs_gid_type(ibv_device *device, uint8_t port_num, int index) no
     file = fopen(path, b"r")
     if file == NULL:
         return GID_UNKNOWN
-    # The file of an unused entry gives an error when read.
+    # Reading the file of an unused entry fails.
     if fgets(line, sizeof(line), file) != NULL:
         kind = GID_ROCE_V2 if strncmp(line, b"RoCE v2", 7) == 0 else GID_IB_ROCE_V1
     fclose(file)
@@ -101,7 +96,7 @@ cdef int verbs_choose_gid(const verbs_provider *provider, ibv_context *context, 
     return best
 
 
-cdef int verbs_take_port(const verbs_wish *wish, verbs_port *out, char *why, size_t size) noexcept nogil:
+cdef int verbs_take_port(const port_spec *spec, verbs_port *out, char *why, size_t size) noexcept nogil:
     cdef ibv_device_attr device
     cdef ibv_port_attr attr
     cdef const char *name = out.provider.get_device_name(out.context.device)
@@ -110,7 +105,7 @@ cdef int verbs_take_port(const verbs_wish *wish, verbs_port *out, char *why, siz
     if error:
         snprintf(why, size, b"device %s: %s", name, strerror(error))
         return -1
-    if wish.node_guid and device.node_guid != wish.node_guid:
+    if spec.node_guid and device.node_guid != spec.node_guid:
         snprintf(why, size, b"there is no RDMA device with the GUID that rdma_cm has chosen")
         return -1
     out.node_guid = device.node_guid
@@ -120,8 +115,8 @@ cdef int verbs_take_port(const verbs_wish *wish, verbs_port *out, char *why, siz
     out.max_sge = device.max_sge
     out.max_sge_rd = device.max_sge_rd
     out.max_cqe = device.max_cqe
-    first = wish.port if wish.port != PORT_ANY else 1
-    last = wish.port if wish.port != PORT_ANY else device.phys_port_cnt
+    first = spec.port if spec.port != PORT_ANY else 1
+    last = spec.port if spec.port != PORT_ANY else device.phys_port_cnt
     snprintf(why, size, b"device %s has no active port", name)
     for number in range(first, last + 1):
         error = out.provider.query_port(out.context, <uint8_t>number, &attr)
@@ -129,19 +124,19 @@ cdef int verbs_take_port(const verbs_wish *wish, verbs_port *out, char *why, siz
             snprintf(why, size, b"device %s has no port %d", name, number)
             continue
         if attr.state != IBV_PORT_ACTIVE:
-            if wish.port != PORT_ANY:
+            if spec.port != PORT_ANY:
                 snprintf(why, size, b"port %d of device %s is not active", number, name)
             continue
         out.port_num = <uint8_t>number
         out.ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET
         out.lid = attr.lid
         out.mtu = attr.active_mtu
-        if wish.gid_index != GID_ANY:
-            out.gid_index = wish.gid_index
-            if out.provider.query_gid(out.context, out.port_num, wish.gid_index, &out.gid) != 0 or is_zero(&out.gid):
-                snprintf(why, size, b"port %d of device %s has no GID %d", number, name, wish.gid_index)
+        if spec.gid_index != GID_ANY:
+            out.gid_index = spec.gid_index
+            if out.provider.query_gid(out.context, out.port_num, spec.gid_index, &out.gid) != 0 or is_zero(&out.gid):
+                snprintf(why, size, b"port %d of device %s has no GID %d", number, name, spec.gid_index)
                 continue
-            out.gid_type = verbs_gid_type(out.context.device, out.port_num, wish.gid_index)
+            out.gid_type = verbs_gid_type(out.context.device, out.port_num, spec.gid_index)
             return 0
         out.gid_index = verbs_choose_gid(out.provider, out.context, out.port_num, out.ethernet, &out.gid_type, &out.gid)
         if out.gid_index >= 0:
@@ -150,7 +145,7 @@ cdef int verbs_take_port(const verbs_wish *wish, verbs_port *out, char *why, siz
     return -1
 
 
-cdef int verbs_open_port(const verbs_provider *provider, const verbs_wish *wish, verbs_port *out, char *why,
+cdef int verbs_open_port(const verbs_provider *provider, const port_spec *spec, verbs_port *out, char *why,
                          size_t size) noexcept nogil:
     cdef ibv_device **devices
     cdef const char *name
@@ -166,30 +161,30 @@ cdef int verbs_open_port(const verbs_provider *provider, const verbs_wish *wish,
     snprintf(why, size, b"there is no RDMA device")
     for i in range(count):
         name = provider.get_device_name(devices[i])
-        if wish.device != NULL and strcmp(name, wish.device) != 0:
+        if spec.device != NULL and strcmp(name, spec.device) != 0:
             continue
         named = True
         out.cm_only = devices[i].node_type == IBV_NODE_RNIC and devices[i].ibdev_path[0]
-        if out.cm_only and not wish.iwarp:
-            # The kernel gives an iWARP queue pair its stream only through rdma_cm.
+        if out.cm_only and not spec.iwarp:
+            # The kernel gives iWARP queue pairs a stream through rdma_cm only.
             snprintf(why, size, b"device %s is iWARP, which needs rdma_cm", name)
             continue
         out.context = provider.open_device(devices[i])
         if out.context == NULL:
             snprintf(why, size, b"device %s cannot be opened: %s", name, strerror(errno))
             continue
-        if verbs_take_port(wish, out, why, size) == 0:
+        if verbs_take_port(spec, out, why, size) == 0:
             break
         provider.close_device(out.context)
         out.context = NULL
-    if wish.device != NULL and not named:
-        snprintf(why, size, b"there is no RDMA device %s", wish.device)
+    if spec.device != NULL and not named:
+        snprintf(why, size, b"there is no RDMA device %s", spec.device)
     provider.free_device_list(devices)
     return 0 if out.context != NULL else -1
 
 
 cdef bint port_moved(const verbs_port *port) noexcept nogil:
-    """Whether the address that peers have been given is the port's no more, or the port is not up."""
+    """Whether the port is down, or no longer has the address that peers were given."""
     cdef ibv_port_attr attr
     cdef ibv_gid gid
     return (port.provider.query_port(port.context, port.port_num, &attr) != 0 or attr.state != IBV_PORT_ACTIVE
@@ -207,7 +202,7 @@ cdef bint verbs_port_lost(const verbs_port *port, uint64_t *events, char *why, s
     while provider.get_async_event(port.context, &event) == 0:
         fetch_add(events, 1)
         if event.event_type == IBV_EVENT_DEVICE_FATAL or event.event_type == IBV_EVENT_CQ_ERR:
-            # Completion queues have room for all that can complete: what they fail of is the device.
+            # A completion queue cannot overflow here, since it has room for all that can complete. So it is the device.
             reason = b" has failed"
         elif (event.event_type == IBV_EVENT_PORT_ERR or event.event_type == IBV_EVENT_PORT_ACTIVE
                 or event.event_type == IBV_EVENT_LID_CHANGE or event.event_type == IBV_EVENT_PKEY_CHANGE
@@ -217,13 +212,13 @@ cdef bint verbs_port_lost(const verbs_port *port, uint64_t *events, char *why, s
                 if event.event_type == IBV_EVENT_PORT_ERR:
                     reason = b": its port is down"
                 moved = True
-        # All others are about one queue pair, which has flushed its receives: its owner learns it from them.
+        # All other events are about one queue pair, whose owner learns of it from its flushed receives.
         provider.ack_async_event(&event)
-    # A driver that cannot take a device from its users (rxe, siw) sends no event, and waits for them.
+    # Drivers that cannot take a device from its users (rxe, siw) send no event: they wait until all have closed it.
     if port.context.device.dev_path[0] and access(port.context.device.dev_path, F_OK) != 0:
         reason = b" was removed"
     elif reason == NULL and moved and port_moved(port):
-        # Its addresses may be seen to go before the event of the port itself.
+        # The addresses may go before the event that says the port is down.
         if provider.query_port(port.context, port.port_num, &state) == 0 and state.state != IBV_PORT_ACTIVE:
             reason = b": its port is down"
         else:
@@ -281,14 +276,14 @@ cdef int verbs_qp_connect(const verbs_port *port, ibv_qp *qp, uint32_t psn, cons
 
 
 def choose(str provider not None, device=None, int port=PORT_ANY, int gid_index=GID_ANY):
-    """What verbs_open_port would take: a dict of device, port, gid_index, gid (16 bytes), mtu (bytes), reads (answered
-    and outstanding at a time).
+    """What verbs_open_port would open, as a dict: device, port, gid_index, gid (16 bytes), mtu (bytes), reads.
 
-    provider: "system" or "soft". Raises OSError with one line when there is nothing.
+    reads: RDMA READs answered, and outstanding, at a time. provider: "system" or "soft". OSError says in one line why
+    there is none.
     """
     cdef const verbs_provider *table
     cdef const char *absent = NULL
-    cdef verbs_wish wish
+    cdef port_spec spec
     cdef verbs_port found
     cdef char why[256]
     if provider not in ("system", "soft"):
@@ -297,11 +292,11 @@ def choose(str provider not None, device=None, int port=PORT_ANY, int gid_index=
     if table == NULL:
         raise OSError(absent.decode())
     name = None if device is None else device.encode()
-    memset(&wish, 0, sizeof(wish))
-    wish.device = <const char *>name if name is not None else NULL
-    wish.port = port
-    wish.gid_index = gid_index
-    if verbs_open_port(table, &wish, &found, why, sizeof(why)) != 0:
+    memset(&spec, 0, sizeof(spec))
+    spec.device = <const char *>name if name is not None else NULL
+    spec.port = port
+    spec.gid_index = gid_index
+    if verbs_open_port(table, &spec, &found, why, sizeof(why)) != 0:
         raise OSError((<bytes>why).decode())
     try:
         return {

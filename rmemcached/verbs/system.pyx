@@ -1,26 +1,21 @@
-"""libibverbs as a provider (see system.pxd): its functions by dlsym, so that nothing is linked with it.
+"""libibverbs as a provider (see system.pxd). Its functions are found by dlsym, so nothing is linked with it.
 
-Most entries of the table are the library's own functions. What differs: an empty list of devices is no error here
-(the library says ENOSYS where the kernel has no RDMA), and ibv_query_port is the symbol for programs of before 2018,
-which fills the structure's older part only.
+Most entries of the table are the library's own functions. Two differ: get_device_list returns an empty list where the
+kernel has no RDMA and the library says ENOSYS; and the symbol ibv_query_port is the one for programs from before 2018,
+which fills only the older part of the structure.
 """
 
 from libc.errno cimport ENOSYS, EPERM, errno
 from libc.stdint cimport uint8_t
 from libc.string cimport memset
 
-from rmemcached.sys.linux cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
+from rmemcached.sys.debug cimport assert_held
+from rmemcached.sys.linux cimport (
+    RTLD_LOCAL, RTLD_NOW, dlclose, dlopen, dlsym, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
+)
 from rmemcached.verbs.verbs cimport ibv_context, ibv_device, ibv_port_attr
 
-cdef extern from "<dlfcn.h>" nogil:
-    enum:
-        RTLD_NOW
-        RTLD_LOCAL
-    void *dlopen(const char *file, int mode)
-    void *dlsym(void *library, const char *name)
-    int dlclose(void *library)
-
-cdef extern from "<pthread.h>" nogil:
+cdef extern from *:
     """
     static pthread_mutex_t rmc_system_lock = PTHREAD_MUTEX_INITIALIZER;
     """
@@ -30,13 +25,13 @@ ctypedef ibv_device **(*get_device_list_fn)(int *num) noexcept nogil
 ctypedef void (*free_device_list_fn)(ibv_device **devices) noexcept nogil
 ctypedef int (*query_port_fn)(ibv_context *context, uint8_t port, ibv_port_attr *out) noexcept nogil
 
-# under bind_lock until `bound`, then constant
+# Written under bind_lock until `bound` is set; constant afterwards.
 cdef verbs_provider table
 cdef bint bound = False
 cdef get_device_list_fn lib_get_device_list
 cdef free_device_list_fn lib_free_device_list
 cdef query_port_fn lib_query_port
-# what a machine without devices gives: a list that ends at once
+# The empty list.
 cdef ibv_device *no_devices[1]
 
 
@@ -66,7 +61,8 @@ cdef bint find(void *library, const char *name, void **out) noexcept nogil:
 
 
 cdef bint bind(void *library) noexcept nogil:
-    """Fills the table. False: a function is missing."""
+    """Fills the table; False if the library lacks a function."""
+    assert_held(&bind_lock)
     table.name = b"system"
     table.get_device_list = system_get_device_list
     table.free_device_list = system_free_device_list

@@ -1,11 +1,11 @@
-"""The kernel's connection manager (rdma_cm) as processes see it: the interface of /dev/infiniband/rdma_cm.
+"""The kernel's connection manager (rdma_cm): the system interface of /dev/infiniband/rdma_cm.
 
-librdmacm is not used: it opens device contexts of its own, in which our protection domains, registrations and
-completion queues do not hold. Here the kernel makes the connection, and the queue pair stays the caller's own.
+librdmacm is not used. It opens device contexts of its own, where our protection domains, registrations and completion
+queues are not valid. Here the kernel makes the connection, and the queue pair remains the caller's.
 
-A `cm_fd` is a descriptor of the interface, with O_NONBLOCK; it is readable while it has events. The ids on it are
-connections, or listeners; who closes it ends them all, and their peers are told. Functions return 0 or an errno value,
-unless said otherwise; any thread may call them. Linux: drivers/infiniband/core/ucma.c; <rdma/rdma_user_cm.h>.
+A `cm_fd` is a descriptor of the interface, with O_NONBLOCK. It is readable while it has events. Its ids are connections
+and listeners; closing the descriptor ends them all, and their peers are told. Functions return 0 or an errno value unless
+said otherwise. Any thread may call them. In Linux: drivers/infiniband/core/ucma.c, <rdma/rdma_user_cm.h>.
 """
 
 from libc.stddef cimport size_t
@@ -16,12 +16,12 @@ from rmemcached.verbs.port cimport verbs_port
 from rmemcached.verbs.verbs cimport ibv_qp, ibv_qp_state
 
 cdef enum:
-    # octets of private data that every kind of device takes (InfiniBand's and RoCE's; iWARP's limits are larger)
+    # Bytes of private data that every kind of device takes: the limits of InfiniBand and RoCE; those of iWARP are larger.
     CM_REQUEST_DATA = 56
     CM_REPLY_DATA = 196
     CM_REJECT_DATA = 148
     CM_DATA_MAX = 256            # of an event, whatever it is
-    CM_CONSUMER_REJECT = 28      # cm_event.status of CM_REJECTED: the program at the other end did, and says why
+    CM_CONSUMER_REJECT = 28      # cm_event.status of CM_REJECTED: by the program at the other end, with private data
 
 cdef enum cm_event_type:         # the kernel's numbers (enum rdma_cm_event_type)
     CM_ADDR_RESOLVED = 0
@@ -46,21 +46,20 @@ cdef struct cm_event:
     uint32_t id                  # of CM_CONNECT_REQUEST: the new connection's
     int status                   # a negative errno value; of CM_REJECTED: the reason, a positive number
     unsigned int responder_resources   # READs that the other end wants to have outstanding
-    unsigned int initiator_depth       # READs that it answers at a time
-    size_t length                # octets of private data; InfiniBand and RoCE fill it up to the limit with zeros
+    unsigned int initiator_depth       # READs that the other end answers at a time
+    size_t length                # bytes of private data; InfiniBand and RoCE pad it with zeros up to the limit
     char private_data[CM_DATA_MAX]
 
-cdef struct cm_address:          # where an id is bound, and where it leads to
+cdef struct cm_address:          # of an id: its device, and the addresses of both ends
     uint64_t node_guid           # of the device, big-endian; 0: none yet
     uint8_t port_num
     sockaddr_in6 local           # or a sockaddr_in
     sockaddr_in6 peer
 
-# What a connection is made with, by either side.
-cdef struct cm_param:
+cdef struct cm_param:            # what either side brings to a connection
     uint32_t qpn
     unsigned int responder_resources   # READs that this end answers at a time
-    unsigned int initiator_depth       # READs that it has outstanding
+    unsigned int initiator_depth       # READs that this end has outstanding
     const void *private_data
     size_t length
 
@@ -68,11 +67,11 @@ cdef struct cm_param:
 cdef int cm_open() noexcept nogil
 cdef int cm_create(int cm_fd, uint32_t *id) noexcept nogil
 cdef int cm_destroy(int cm_fd, uint32_t id) noexcept nogil
-# An address takes the device that has it (ENODEV: there is none); a wildcard all devices, also later ones, and it
-# stands for its own family only. EADDRNOTAVAIL as well as EADDRINUSE: the port is taken.
+# An address binds the id to the device that has it (ENODEV: there is none). A wildcard binds it to all devices, also later
+# ones, but to its own address family only. EADDRNOTAVAIL and EADDRINUSE both mean that the port is taken.
 cdef int cm_bind(int cm_fd, uint32_t id, const sockaddr *addr) noexcept nogil
 cdef int cm_listen(int cm_fd, uint32_t id, int backlog) noexcept nogil
-# Their results are events. timeout: milliseconds.
+# The next three report their results as events. timeout: in milliseconds.
 cdef int cm_resolve_addr(int cm_fd, uint32_t id, const sockaddr *addr, uint32_t timeout) noexcept nogil
 cdef int cm_resolve_route(int cm_fd, uint32_t id, uint32_t timeout) noexcept nogil
 cdef int cm_connect(int cm_fd, uint32_t id, const cm_param *param) noexcept nogil
@@ -81,15 +80,15 @@ cdef int cm_get_event(int cm_fd, cm_event *out) noexcept nogil
 cdef int cm_query(int cm_fd, uint32_t id, cm_address *out) noexcept nogil
 # Moves an id with its events from one descriptor to another.
 cdef int cm_migrate(int to_fd, int from_fd, uint32_t id) noexcept nogil
-# Brings the queue pair of a connection, which is over that port, to INIT, RTR or RTS. value: its access rights for
-# INIT, the READs that it answers at a time for RTR, those that it has outstanding for RTS.
+# Brings the queue pair of a connection over `port` to INIT, RTR or RTS. value: for INIT its access rights, for RTR the
+# READs that it answers at a time, for RTS those that it has outstanding.
 cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_port *port, ibv_qp *qp, ibv_qp_state state,
                       unsigned int value) noexcept nogil
-# The passive side's, with the queue pair in RTS.
+# Accepts, on the passive side; the queue pair is in RTS.
 cdef int cm_accept(int cm_fd, uint32_t id, const cm_param *param) noexcept nogil
-# The active side's answer to CM_CONNECT_RESPONSE, with the queue pair in RTS.
+# Answers CM_CONNECT_RESPONSE, on the active side; the queue pair is in RTS.
 cdef int cm_confirm(int cm_fd, uint32_t id) noexcept nogil
 # length: CM_REJECT_DATA at most.
 cdef int cm_reject(int cm_fd, uint32_t id, const void *private_data, size_t length) noexcept nogil
-# Takes the events of a descriptor with one connection. The cm_event_type with which it has ended, or 0: it has not.
+# Takes the events of a descriptor that has one connection: the cm_event_type that ended it, or 0 if it has not ended.
 cdef int cm_ended(int cm_fd) noexcept nogil

@@ -4,23 +4,14 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from rmemcached.sys.linux cimport sockaddr, sockaddr_in, sockaddr_in6, write
+from rmemcached.sys.debug cimport assert_that
+from rmemcached.sys.linux cimport (
+    AF_INET, AF_INET6, O_CLOEXEC, O_NONBLOCK, O_RDWR, open, sockaddr, sockaddr_in, sockaddr_in6, write,
+)
 from rmemcached.verbs.port cimport ACK_TIMEOUT, RETRY_CNT, RNR_RETRY, verbs_port
 from rmemcached.verbs.verbs cimport (
     IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, ibv_mtu, ibv_qp, ibv_qp_attr, ibv_qp_state,
 )
-
-cdef extern from "<fcntl.h>" nogil:
-    enum:
-        O_RDWR
-        O_NONBLOCK
-        O_CLOEXEC
-    int open(const char *path, int flags)
-
-cdef extern from "<sys/socket.h>" nogil:
-    enum:
-        AF_INET
-        AF_INET6
 
 cdef extern from "<rdma/rdma_user_cm.h>" nogil:
     enum:
@@ -194,13 +185,14 @@ cdef extern from "<rdma/rdma_user_cm.h>" nogil:
 
 cdef enum:
     COMMAND_MAX = 512            # bytes of the longest command
-    UID = 1                      # the kernel drops the events of a connection that has none
-    QPT_RC = 2
+    UID = 1                      # any but 0: the kernel reports no events of connections without one
+    QPT_RC = 2                   # the kernel's IB_QPT_RC
 
 
 cdef int command(int cm_fd, uint32_t number, const void *data, size_t length, size_t answer) noexcept nogil:
     cdef char whole[COMMAND_MAX]
     cdef rdma_ucm_cmd_hdr header
+    assert_that(sizeof(header) + length <= sizeof(whole))
     header.cmd = number
     header.size_in = <uint16_t>length
     header.size_out = <uint16_t>answer
@@ -256,7 +248,7 @@ cdef int cm_bind(int cm_fd, uint32_t id, const sockaddr *addr) noexcept nogil:
     cdef rdma_ucm_set_option option
     cdef int one = 1
     cdef int error
-    # Two wildcards on one port have to have it both.
+    # The wildcards of IPv4 and IPv6 can share a port only if both have this option.
     memset(&option, 0, sizeof(option))
     option.optval = <uint64_t><uintptr_t>&one
     option.id = id
@@ -403,7 +395,7 @@ cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_port *port, ibv_qp *qp
     if error:
         return error
     if not answer.qp_attr_mask & IBV_QP_STATE:
-        # iWARP: the kernel brings it to RTS when it gives it its stream.
+        # iWARP: the kernel brings the queue pair to RTS when it gives it a stream.
         return 0
     memset(&attr, 0, sizeof(attr))
     attr.qp_state = state
@@ -411,11 +403,11 @@ cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_port *port, ibv_qp *qp
     attr.rq_psn = answer.rq_psn
     attr.sq_psn = answer.sq_psn
     attr.dest_qp_num = answer.dest_qp_num
-    # The kernel's choice opens the memory of every program to its peer.
+    # The kernel would let the peer read and write remotely, whatever the program wants.
     attr.qp_access_flags = value if state == IBV_QPS_INIT else answer.qp_access_flags
     attr.pkey_index = answer.pkey_index
     attr.port_num = answer.port_num
-    # As long as the connection is not accepted the kernel knows only what the other end has asked for.
+    # Before the connection is accepted the kernel knows only what the other end has asked for.
     attr.max_rd_atomic = <uint8_t>value if state == IBV_QPS_RTS else answer.max_rd_atomic
     attr.max_dest_rd_atomic = <uint8_t>value if state == IBV_QPS_RTR else answer.max_dest_rd_atomic
     attr.min_rnr_timer = answer.min_rnr_timer
@@ -423,7 +415,7 @@ cdef int cm_modify_qp(int cm_fd, uint32_t id, const verbs_port *port, ibv_qp *qp
     attr.rnr_retry = answer.rnr_retry
     attr.timeout = answer.timeout
     if port.ethernet:
-        # An Ethernet has no subnet manager that knows how long a packet lives; the kernel makes it seconds.
+        # Ethernet has no subnet manager that knows the lifetime of packets; the kernel assumes seconds.
         attr.timeout = <uint8_t>min(attr.timeout, <uint8_t>ACK_TIMEOUT)
     memcpy(attr.ah_attr.grh.dgid.raw, answer.ah_attr.grh.dgid, 16)
     attr.ah_attr.grh.flow_label = answer.ah_attr.grh.flow_label

@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint16_t
 from libc.string cimport memset
 
 from rmemcached.verbs.objects.base cimport Base, failure
-from rmemcached.verbs.port cimport GID_ANY, PORT_ANY, verbs_port, verbs_take_port, verbs_wish
+from rmemcached.verbs.port cimport GID_ANY, PORT_ANY, verbs_port, verbs_take_port, port_spec
 from rmemcached.verbs.soft cimport soft_provider, soft_start_progress, soft_stop_progress
 from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport *
@@ -64,16 +64,16 @@ cdef class Context(Base):
         return False
 
     cdef const verbs_port *route(self) except NULL:
-        cdef verbs_wish wish
+        cdef port_spec spec
         cdef char why[256]
         if self.port.context == NULL:
-            memset(&wish, 0, sizeof(wish))
-            wish.device = NULL
-            wish.port = PORT_ANY
-            wish.gid_index = GID_ANY
+            memset(&spec, 0, sizeof(spec))
+            spec.device = NULL
+            spec.port = PORT_ANY
+            spec.gid_index = GID_ANY
             self.port.provider = self.p
             self.port.context = self.handle()
-            if verbs_take_port(&wish, &self.port, why, sizeof(why)) != 0:
+            if verbs_take_port(&spec, &self.port, why, sizeof(why)) != 0:
                 self.port.context = NULL
                 raise VerbsError(19, (<bytes> why).decode())
         return &self.port
