@@ -30,7 +30,7 @@ from rmemcached.rdma_conn cimport (
     rdma_device_try_memory, rdma_request, rdma_stats,
 )
 from rmemcached.server.worker cimport (
-    connection_rdma_failed, worker_change, worker_change_device, worker_dispatch_cm,
+    connection_rdma_failed, device_change, worker_change_device, worker_dispatch_cm,
 )
 from rmemcached.store.store cimport ARENA_EXTENT, store_pin_memory
 from rmemcached.verbs.port cimport verbs_open_port, verbs_port
@@ -145,7 +145,7 @@ cdef void devices_describe(rdma_devices *d, rdma_transport transport) noexcept n
 
 cdef void change_workers(rdma_devices *d, rdma_transport transport, rdma_device *dev, const char *line) noexcept nogil:
     """Lets every worker take dev in or, when it is NULL, give up the one it has; returns when all have."""
-    cdef worker_change change
+    cdef device_change change
     cdef unsigned int i
     pthread_mutex_init(&change.lock, NULL)
     pthread_cond_init(&change.done, NULL)

@@ -14,17 +14,20 @@ from posix.uio cimport iovec
 
 from rmemcached.sys.atomics cimport counter_add, cpu_relax, fetch_sub, load_acquire
 from rmemcached.drive_machine cimport drive_machine
-from rmemcached.sys.debug cimport thread_id
+from rmemcached.sys.clock cimport now_ns
+from rmemcached.sys.debug cimport (
+    LIVE_SERVER_CONN, LIVE_WORKER, assert_owner, assert_that, live_add, live_sub, thread_id,
+)
 from rmemcached.sys.linux cimport (
-    CLOCK_MONOTONIC, EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL,
-    EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_NOSIGNAL, clock_gettime, close,
-    epoll_create1, epoll_ctl, epoll_event, epoll_wait, errno, eventfd, msghdr, pthread_cond_signal, pthread_create,
-    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, read,
-    readv, recv, sched_yield, send, sendmsg, strerror, timespec, write,
+    EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
+    EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL, close, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
+    errno, eventfd, eventfd_clear, eventfd_signal, msghdr, pthread_cond_signal, pthread_create, pthread_mutex_destroy,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, readv, recv, sched_yield, send,
+    sendmsg, strerror,
 )
 from rmemcached.logger cimport (
     IDLE_TIMEOUT_CLOSE, LOG_CONNEVENTS, LOG_LOCAL, LOG_RDMA, LOG_TCP, NORMAL_CLOSE, close_reasons, log_conn_close,
-    log_conn_new, log_thread_sfd, log_wants,
+    log_conn_new, log_thread_sfd, log_wants, logger,
 )
 from rmemcached.protocol.conn cimport (
     AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn,
@@ -35,17 +38,17 @@ from rmemcached.protocol.conn cimport (
 from rmemcached.protocol.reply cimport stat_reply
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.protocol.dump cimport dump_kind
-from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM
+from rmemcached.rdma.wire cimport SHM_REQUEST_KEY, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM
 from rmemcached.rdma_conn cimport (
-    RDMA_DEVICES, rdma_cm_accept, rdma_conn, rdma_conn_destroy,
-    rdma_conn_finish, rdma_conn_last_cmd, rdma_conn_probe, rdma_conn_thread, rdma_device, rdma_exchange, rdma_request,
-    rdma_stream_request, rdma_thread_arm, rdma_thread_create, rdma_thread_destroy, rdma_thread_fd, rdma_thread_poll,
-    rdma_thread_run,
+    RDMA_DEVICES, rdma_cm_accept, rdma_conn, rdma_conn_destroy, rdma_conn_finish, rdma_conn_last_cmd, rdma_conn_probe,
+    rdma_conn_thread, rdma_device, rdma_exchange, rdma_request, rdma_stream_request, rdma_thread_arm,
+    rdma_thread_create, rdma_thread_destroy, rdma_thread_fd, rdma_thread_poll, rdma_thread_run,
 )
 from rmemcached.server.dumps cimport dumps_start
 from rmemcached.server.udp cimport UDP_TAG, udp_close, udp_open, udp_ready, udp_socket
 from rmemcached.server.watchers cimport watchers_add
 from rmemcached.store.store cimport crawler_result_type, store_time
+from rmemcached.verbs.iwarp cimport MPA_KEY_SIZE, MPA_PRIVATE_MAX, MPA_REQUEST_KEY, MPA_START_SIZE
 from rmemcached.verbs.system_cm cimport cm_ended
 
 include "worker/connection.pyx"

@@ -91,6 +91,7 @@ cdef enum live_kind:
     LIVE_RDMA_CONN
     LIVE_LANE
     LIVE_WORKER
+    LIVE_SERVER_CONN         # sockets, and connections of rdma_cm, that a worker has
     LIVE_UDP_SOCKET
     # client
     LIVE_CLIENT_CONN

@@ -217,6 +217,18 @@ cdef extern from "<sys/eventfd.h>" nogil:
         EFD_CLOEXEC
     int eventfd(unsigned int initval, int flags)
 
+cdef inline void eventfd_signal(int fd) noexcept nogil:
+    """Makes an eventfd readable."""
+    cdef uint64_t one = 1
+    while write(fd, &one, sizeof(one)) < 0 and errno == EINTR:
+        pass
+
+cdef inline void eventfd_clear(int fd) noexcept nogil:
+    """Takes what was signalled on a non-blocking eventfd."""
+    cdef uint64_t count
+    while read(fd, &count, sizeof(count)) < 0 and errno == EINTR:
+        pass
+
 cdef extern from "<signal.h>" nogil:
     ctypedef struct sigset_t:
         pass

@@ -24,6 +24,12 @@ cdef extern from "<endian.h>" nogil:
 
 
 # MPA start-up frames
+cdef extern from *:
+    """
+    #define RMC_MPA_REQUEST_KEY "MPA ID Req Frame"
+    """
+    const char *MPA_REQUEST_KEY "RMC_MPA_REQUEST_KEY"
+
 cdef enum:
     MPA_KEY_SIZE = 16
     MPA_START_SIZE = 20              # key, flags, revision, PD_Length

@@ -1,9 +1,11 @@
 cdef enum:
+    FIRST_BUFFER = 2048          # bytes of the smallest buffer that a connection has
     MAX_BUFFERED = 64 * 1024 * 1024
 
 
 cdef void connection_interest(connection *cn, uint32_t events) noexcept nogil:
     cdef epoll_event ev
+    assert_owner(cn.w.thread.owner)
     if cn.events == events:
         return
     ev.events = events
@@ -11,6 +13,8 @@ cdef void connection_interest(connection *cn, uint32_t events) noexcept nogil:
     epoll_ctl(cn.w.epfd, EPOLL_CTL_MOD, cn.fd, &ev)
     cn.events = events
 
+
+# ---- the read buffer -------------------------------------------------------------------------------------------------
 
 cdef void set_buffer(connection *cn, char *buffer, uint32_t size) noexcept nogil:
     cdef conn_thread *t = &cn.w.thread
@@ -29,33 +33,96 @@ cdef void free_buffer(connection *cn) noexcept nogil:
     cn.rsize = 0
 
 
+cdef inline bint keep_input(connection *cn) noexcept nogil:
+    cdef conn *c = &cn.c
+    cdef size_t want
+    cdef char *fresh
+    assert_owner(cn.w.thread.owner)
+    if c.rbytes == 0:
+        if cn.rbuf != NULL:
+            free_buffer(cn)
+        return True
+    if cn.rbuf != NULL and cn.rbuf <= c.rcurr < cn.rbuf + cn.rsize:
+        return True
+    want = FIRST_BUFFER
+    while want <= c.rbytes:
+        want *= 2
+    fresh = <char *>malloc(want) if conn_memory(c.thread, want) else NULL
+    if fresh == NULL:
+        counter_add(&c.thread.stats.read_buf_oom, 1)
+        return False
+    memcpy(fresh, c.rcurr, c.rbytes)
+    if cn.rbuf != NULL:
+        free_buffer(cn)
+    set_buffer(cn, fresh, <uint32_t>want)
+    c.rcurr = fresh
+    return True
+
+
+cdef bint make_room(connection *cn) noexcept nogil:
+    cdef conn *c = &cn.c
+    cdef uint32_t size
+    cdef char *fresh
+    assert_owner(cn.w.thread.owner)
+    if c.rcurr + c.rbytes < cn.rbuf + cn.rsize:
+        return True
+    if c.rcurr != cn.rbuf:
+        memmove(cn.rbuf, c.rcurr, c.rbytes)
+        c.rcurr = cn.rbuf
+        return True
+    # A full buffer that is still one incomplete command: a long multiget.
+    if cn.rsize >= MAX_BUFFERED:
+        return False
+    fresh = <char *>malloc(<size_t>cn.rsize * 2) if conn_memory(c.thread, cn.rsize) else NULL
+    if fresh == NULL:
+        counter_add(&c.thread.stats.read_buf_oom, 1)
+        return False
+    memcpy(fresh, c.rcurr, c.rbytes)
+    size = cn.rsize * 2
+    free_buffer(cn)
+    set_buffer(cn, fresh, size)
+    c.rcurr = fresh
+    return True
+
+
+# ---- beginning and end -----------------------------------------------------------------------------------------------
+
+cdef void log_open(const connection *cn) noexcept nogil:
+    cdef protocol prot = cn.c.protocol
+    cdef logger *log = cn.w.thread.log
+    if conn_logs(&cn.c):
+        fprintf(stderr, b"<%d new %s\n", cn.fd, <const char *>b"ascii client connection." if prot == ascii_prot else
+                <const char *>b"binary client connection." if prot == binary_prot else
+                <const char *>b"auto-negotiating client connection")
+    if log_wants(log, LOG_CONNEVENTS):
+        log_conn_new(log, &cn.peer, cn.fd)
+
+
 cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer,
                                  unsigned int flags) noexcept nogil:
-    cdef connection *cn = <connection *>calloc(1, sizeof(connection))
+    cdef connection *cn
     cdef epoll_event ev
+    assert_owner(w.thread.owner)
+    cn = <connection *>calloc(1, sizeof(connection))
     if cn == NULL:
         return NULL
+    ev.events = EPOLLIN
+    ev.data.ptr = cn
+    if epoll_ctl(w.epfd, EPOLL_CTL_ADD, fd, &ev) != 0:
+        free(cn)
+        return NULL
+    live_add(LIVE_SERVER_CONN)
     conn_init(&cn.c, &w.thread, &socket_engine)
     cn.c.sfd = fd
     cn.c.protocol = prot
     if w.thread.hooks.authenticate != NULL:
         cn.c.auth_wanted = AUTH_LINE
     cn.peer = peer[0]
-    if conn_logs(&cn.c):
-        fprintf(stderr, b"<%d new %s\n", fd, <const char *>b"ascii client connection." if prot == ascii_prot else
-                <const char *>b"binary client connection." if prot == binary_prot else
-                <const char *>b"auto-negotiating client connection")
     cn.w = w
     cn.fd = fd
     cn.flags = <uint8_t>flags
     cn.opened = store_time(w.thread.store)
     cn.events = EPOLLIN
-    ev.events = EPOLLIN
-    ev.data.ptr = cn
-    if epoll_ctl(w.epfd, EPOLL_CTL_ADD, fd, &ev) != 0:
-        conn_release(&cn.c)
-        free(cn)
-        return NULL
     w.nstreams += flags & CONNECTION_STREAM != 0
     w.ncm += flags & CONNECTION_CM != 0
     pthread_mutex_lock(&w.list_lock)
@@ -64,15 +131,13 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
         cn.next.prev = cn
     w.connections = cn
     pthread_mutex_unlock(&w.list_lock)
-    if log_wants(w.thread.log, LOG_CONNEVENTS):
-        log_conn_new(w.thread.log, &cn.peer, fd)
+    log_open(cn)
     return cn
 
 
 cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
-    """Releases all the connection holds. The structure itself is freed at the end of the turn: events of it may be
-    pending."""
     cdef worker *w = cn.w
+    assert_owner(w.thread.owner)
     if cn.fd < 0:
         return
     pthread_mutex_lock(&w.list_lock)
@@ -110,8 +175,9 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
 cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil:
     """The queue pair of a lifeline is in error: says so there, unless that would garble a reply, and ends it."""
     cdef connection *cn = <connection *>owner
+    assert_owner(cn.w.thread.owner)
     if cn.flags & CONNECTION_CM:
-        # Its peer sees that it ends, and there is nothing to say why with.
+        # Its peer sees that it ends; there is no socket to say why.
         if line != NULL and conn_logs(&cn.c):
             fprintf(stderr, b"<%d %s", cn.fd, line)
     elif line != NULL and cn.c.npending == 0:
@@ -119,60 +185,8 @@ cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil:
     connection_end(cn, True)
 
 
-cdef bint keep_input(connection *cn) noexcept nogil:
-    """Moves unparsed bytes into a buffer of the connection's own. False: out of memory."""
-    cdef conn *c = &cn.c
-    cdef size_t want
-    cdef char *fresh
-    if c.rbytes == 0:
-        if cn.rbuf != NULL:
-            free_buffer(cn)
-        return True
-    if cn.rbuf != NULL and cn.rbuf <= c.rcurr < cn.rbuf + cn.rsize:
-        return True
-    want = 2048
-    while want <= c.rbytes:
-        want *= 2
-    fresh = <char *>malloc(want) if conn_memory(c.thread, want) else NULL
-    if fresh == NULL:
-        counter_add(&c.thread.stats.read_buf_oom, 1)
-        return False
-    memcpy(fresh, c.rcurr, c.rbytes)
-    if cn.rbuf != NULL:
-        free_buffer(cn)
-    set_buffer(cn, fresh, <uint32_t>want)
-    c.rcurr = fresh
-    return True
-
-
-cdef bint make_room(connection *cn) noexcept nogil:
-    """Makes space behind the unparsed bytes of the own buffer. False: out of memory, or a command of absurd length."""
-    cdef conn *c = &cn.c
-    cdef uint32_t size
-    cdef char *fresh
-    if c.rcurr + c.rbytes < cn.rbuf + cn.rsize:
-        return True
-    if c.rcurr != cn.rbuf:
-        memmove(cn.rbuf, c.rcurr, c.rbytes)
-        c.rcurr = cn.rbuf
-        return True
-    # A full buffer that is still one incomplete command: a long multiget.
-    if cn.rsize >= MAX_BUFFERED:
-        return False
-    fresh = <char *>malloc(<size_t>cn.rsize * 2) if conn_memory(c.thread, cn.rsize) else NULL
-    if fresh == NULL:
-        counter_add(&c.thread.stats.read_buf_oom, 1)
-        return False
-    memcpy(fresh, c.rcurr, c.rbytes)
-    size = cn.rsize * 2
-    free_buffer(cn)
-    set_buffer(cn, fresh, size)
-    c.rcurr = fresh
-    return True
-
-
 cdef void connection_gone(connection *cn) noexcept nogil:
-    """The peer has ended it. What it has sent before is still done."""
+    assert_owner(cn.w.thread.owner)
     cn.c.close_reason = NORMAL_CLOSE
     if cn.rdma != NULL:
         rdma_conn_finish(cn.rdma)
@@ -180,15 +194,17 @@ cdef void connection_gone(connection *cn) noexcept nogil:
 
 
 cdef void free_dead(worker *w) noexcept nogil:
-    """Frees ended connections, except those that the run queue still names."""
     cdef connection *cn = w.dead
     cdef connection *following
+    assert_owner(w.thread.owner)
     w.dead = NULL
     while cn != NULL:
         following = cn.next
         if cn.flags & CONNECTION_RUNNABLE:
+            # The run queue still names it.
             cn.next = w.dead
             w.dead = cn
         else:
             free(cn)
+            live_sub(LIVE_SERVER_CONN)
         cn = following

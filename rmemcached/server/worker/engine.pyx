@@ -1,7 +1,9 @@
 cdef const char *connection_exchange(conn *c, const char *line, size_t length, char *reply,
                                      size_t reply_size) noexcept nogil:
+    """conn_engine.exchange"""
     cdef connection *cn = <connection *>c
     cdef rdma_conn *rc
+    assert_owner(cn.w.thread.owner)
     if not has_device(cn.w):
         return b"SERVER_ERROR rdma: no transport is available here\r\n"
     rc = rdma_exchange(cn.w.rdma, cn, cn.fd, cn.rdma != NULL, line, length, reply, reply_size)
@@ -12,26 +14,27 @@ cdef const char *connection_exchange(conn *c, const char *line, size_t length, c
 
 
 cdef lend_result connection_watch(conn *c, uint32_t eflags) noexcept nogil:
+    """conn_engine.watch"""
     cdef connection *cn = <connection *>c
+    assert_owner(cn.w.thread.owner)
     return watchers_add(cn.w.watchers, cn, cn.fd, eflags)
 
 
 cdef crawler_result_type connection_dump(conn *c, dump_kind kind, const char *classes, size_t length) noexcept nogil:
+    """conn_engine.dump"""
     cdef connection *cn = <connection *>c
+    assert_owner(cn.w.thread.owner)
     return dumps_start(cn.w.dumps, cn, cn.fd, kind, classes, length)
 
 
-cdef conn_engine socket_engine = conn_engine(
+socket_engine = conn_engine(
     exchange=connection_exchange, watch=connection_watch, dump=connection_dump, remote=False, datagrams=False)
-
-
-# A lifeline's queue pair can end at any moment, which is no time for its socket to be lent.
-cdef conn_engine lifeline_engine = conn_engine(
+lifeline_engine = conn_engine(
     exchange=connection_exchange, watch=NULL, dump=NULL, remote=False, datagrams=False)
 
 
 cdef void connection_lent(connection *cn) noexcept nogil:
-    """A side thread has taken the socket over. Input behind the command waits until it is given back."""
+    assert_owner(cn.w.thread.owner)
     if not keep_input(cn):
         cn.flags |= CONNECTION_CLOSING
         cn.c.rbytes = 0
@@ -40,10 +43,11 @@ cdef void connection_lent(connection *cn) noexcept nogil:
 
 
 cdef void connection_returned(connection *cn) noexcept nogil:
-    """A side thread gave the connection back."""
     cdef epoll_event ev
     cdef stat_buf out
     cdef int left
+    assert_owner(cn.w.thread.owner)
+    assert_that(cn.flags & CONNECTION_LENT)
     cn.flags &= ~CONNECTION_LENT
     ev.events = cn.events = EPOLLIN
     ev.data.ptr = cn
@@ -60,8 +64,7 @@ cdef void connection_returned(connection *cn) noexcept nogil:
         # First of all: another command that lends the connection may be in the input, and wants no output before it.
         left = connection_flush(cn)
         if left == 0:
-            cn.flags |= CONNECTION_BLOCKED
-            connection_interest(cn, EPOLLOUT)
+            connection_block(cn)
             return
         if left < 0:
             connection_end(cn, True)

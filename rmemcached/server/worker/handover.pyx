@@ -1,61 +1,7 @@
-cdef void cm_open_connection(worker *w, const handover *h) noexcept nogil:
-    """Takes a connection of rdma_cm, or rejects it."""
-    cdef connection *cn = connection_open(w, h.fd, h.prot, &h.peer, CONNECTION_CM)
-    cdef rdma_conn *rc
-    if cn == NULL:
-        close(h.fd)
-        fetch_sub(w.curr_connections, 1)
-        return
-    rc = rdma_cm_accept(w.rdma, cn, h.fd, &h.request)
-    if rc == NULL:
-        connection_end(cn, True)
-        return
-    # Statistics look at what is behind it.
-    pthread_mutex_lock(&w.list_lock)
-    cn.rdma = rc
-    pthread_mutex_unlock(&w.list_lock)
-
-
-cdef void take_handovers(worker *w) noexcept nogil:
-    cdef handover *h
-    cdef handover *following
-    cdef connection *cn
-    cdef connection *next_back
-    cdef worker_change *change
-    cdef uint64_t count
-    if read(w.notify_fd, &count, sizeof(count)) < 0 and errno != EAGAIN:
-        return
-    pthread_mutex_lock(&w.queue_lock)
-    h = w.queue_head
-    w.queue_head = NULL
-    w.queue_tail = &w.queue_head
-    cn = w.given_back
-    w.given_back = NULL
-    change = w.change
-    w.change = NULL
-    pthread_mutex_unlock(&w.queue_lock)
-    if change != NULL:
-        change_device(w, change)
-    while cn != NULL:
-        next_back = cn.run_next
-        connection_returned(cn)
-        cn = next_back
-    while h != NULL:
-        following = h.next
-        if h.by_cm:
-            cm_open_connection(w, h)
-        elif connection_open(w, h.fd, h.prot, &h.peer, CONNECTION_STREAM | CONNECTION_STREAM_ONLY if h.stream_only else
-                             CONNECTION_FRESH) == NULL:
-            close(h.fd)
-            fetch_sub(w.curr_connections, 1)
-        free(h)
-        h = following
-
+# ---- any thread ------------------------------------------------------------------------------------------------------
 
 cdef void worker_wake(worker *w) noexcept nogil:
-    cdef uint64_t one = 1
-    while write(w.notify_fd, &one, sizeof(one)) < 0 and errno == EINTR:
-        pass
+    eventfd_signal(w.notify_fd)
 
 
 cdef void enqueue(worker *w, handover *h) noexcept nogil:
@@ -67,8 +13,6 @@ cdef void enqueue(worker *w, handover *h) noexcept nogil:
 
 
 cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil:
-    """Hands an accepted, non-blocking socket to the worker, which speaks prot on it. Any thread. -1: out of memory, fd
-    is still the caller's."""
     cdef handover *h = <handover *>calloc(1, sizeof(handover))
     if h == NULL:
         return -1
@@ -92,3 +36,70 @@ cdef int worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noex
     h.peer.transport = LOG_RDMA
     enqueue(w, h)
     return 0
+
+
+cdef void worker_change_device(worker *w, device_change *change) noexcept nogil:
+    pthread_mutex_lock(&w.queue_lock)
+    w.change = change
+    pthread_mutex_unlock(&w.queue_lock)
+    worker_wake(w)
+
+
+# ---- the worker's thread ---------------------------------------------------------------------------------------------
+
+cdef void open_socket(worker *w, const handover *h) noexcept nogil:
+    cdef unsigned int flags = CONNECTION_STREAM | CONNECTION_STREAM_ONLY if h.stream_only else CONNECTION_FRESH
+    if connection_open(w, h.fd, h.prot, &h.peer, flags) == NULL:
+        close(h.fd)
+        fetch_sub(w.curr_connections, 1)
+
+
+cdef void open_cm(worker *w, const handover *h) noexcept nogil:
+    """Takes a connection of rdma_cm, or rejects it."""
+    cdef connection *cn = connection_open(w, h.fd, h.prot, &h.peer, CONNECTION_CM)
+    cdef rdma_conn *rc
+    if cn == NULL:
+        close(h.fd)
+        fetch_sub(w.curr_connections, 1)
+        return
+    rc = rdma_cm_accept(w.rdma, cn, h.fd, &h.request)
+    if rc == NULL:
+        connection_end(cn, True)
+        return
+    # `stats conns` follows this pointer in another thread.
+    pthread_mutex_lock(&w.list_lock)
+    cn.rdma = rc
+    pthread_mutex_unlock(&w.list_lock)
+
+
+cdef void take_handovers(worker *w) noexcept nogil:
+    cdef handover *h
+    cdef handover *following
+    cdef connection *cn
+    cdef connection *next_back
+    cdef device_change *change
+    assert_owner(w.thread.owner)
+    eventfd_clear(w.notify_fd)
+    pthread_mutex_lock(&w.queue_lock)
+    h = w.queue_head
+    w.queue_head = NULL
+    w.queue_tail = &w.queue_head
+    cn = w.given_back
+    w.given_back = NULL
+    change = w.change
+    w.change = NULL
+    pthread_mutex_unlock(&w.queue_lock)
+    if change != NULL:
+        change_device(w, change)
+    while cn != NULL:
+        next_back = cn.run_next
+        connection_returned(cn)
+        cn = next_back
+    while h != NULL:
+        following = h.next
+        if h.by_cm:
+            open_cm(w, h)
+        else:
+            open_socket(w, h)
+        free(h)
+        h = following

@@ -1,7 +1,10 @@
 cdef enum:
     RING_LOOKS = 32              # between two turns of a worker that polls
-    SPIN_FLOOR = 16              # spinning is tried for a 16th of spin_max when it does not pay
+    SPIN_FLOOR = 16              # the least it polls is a 16th of spin_max
+    TICK_MS = 1000               # how often timeouts are looked at
 
+
+# ---- devices come and go ---------------------------------------------------------------------------------------------
 
 cdef bint has_device(const worker *w) noexcept nogil:
     cdef unsigned int i
@@ -12,9 +15,10 @@ cdef bint has_device(const worker *w) noexcept nogil:
 
 
 cdef bint take_device(worker *w, unsigned int transport, rdma_device *device) noexcept nogil:
-    """Makes the worker's part of a device. False: errno."""
     cdef epoll_event ev
-    cdef rdma_thread *t = rdma_thread_create(device, &w.thread)
+    cdef rdma_thread *t
+    assert_owner(w.thread.owner)
+    t = rdma_thread_create(device, &w.thread)
     if t == NULL:
         return False
     ev.events = EPOLLIN
@@ -43,7 +47,8 @@ cdef void give_up_device(worker *w, unsigned int transport, const char *line) no
     w.rdma[transport] = NULL
 
 
-cdef void change_device(worker *w, worker_change *change) noexcept nogil:
+cdef void change_device(worker *w, device_change *change) noexcept nogil:
+    assert_owner(w.thread.owner)
     if change.device == NULL:
         give_up_device(w, change.transport, change.line)
     elif not take_device(w, change.transport, change.device):
@@ -55,27 +60,13 @@ cdef void change_device(worker *w, worker_change *change) noexcept nogil:
     pthread_mutex_unlock(&change.lock)
 
 
-cdef void worker_change_device(worker *w, worker_change *change) noexcept nogil:
-    pthread_mutex_lock(&w.queue_lock)
-    w.change = change
-    pthread_mutex_unlock(&w.queue_lock)
-    worker_wake(w)
+# ---- polling ---------------------------------------------------------------------------------------------------------
 
-
-cdef uint64_t now_ns() noexcept nogil:
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return <uint64_t>t.tv_sec * 1000000000 + <uint64_t>t.tv_nsec
-
-
-cdef int wait_time(worker *w) noexcept nogil:
-    """The timeout of the next epoll_wait, in ms.
-
-    After RDMA work the worker polls for a moment instead of sleeping: a wake-up costs more than most transfers take.
-    The moment grows to spin_max while RDMA events come within it, and shrinks when they do not. Those of sockets do not
-    prolong it: their peers sleep as well, and may want the core.
-    """
-    cdef uint64_t now
+cdef int turn_timeout(worker *w) noexcept nogil:
+    """Polling is bounded by what lately paid: up to spin_max while RDMA events come within it, less when they do not.
+    Events of sockets do not prolong it: their peers sleep as well, and may want the core."""
+    cdef int64_t now
+    assert_owner(w.thread.owner)
     if w.run_head != NULL or w.rdma_runnable:
         return 0
     if w.spin_max and w.rdma_recent:
@@ -89,18 +80,15 @@ cdef int wait_time(worker *w) noexcept nogil:
         w.spin_ns = max(w.spin_ns // 2, w.spin_max // SPIN_FLOOR)
         w.spin_until = 0
         w.rdma_recent = False
-    return 1000 if w.nstreams or w.ncm or w.idle_timeout else -1
+    return TICK_MS if w.nstreams or w.ncm or w.idle_timeout else -1
 
 
 cdef unsigned int poll_rings(worker *w, int *timeout) noexcept nogil:
-    """Looks for what a descriptor does not tell of while the worker polls: a bit for each device with something to do.
-
-    Before the worker sleeps it asks to be woken for that as well; what has come meanwhile makes it stay awake.
-    """
     cdef unsigned int found = 0
     cdef unsigned int k
     cdef int _look
     cdef int looks = RING_LOOKS if w.spin_until and w.run_head == NULL else 1
+    assert_owner(w.thread.owner)
     if w.rdma[TRANSPORT_SOFT_SHM] == NULL:
         return 0
     for k in range(<unsigned int>RDMA_DEVICES):
@@ -116,3 +104,28 @@ cdef unsigned int poll_rings(worker *w, int *timeout) noexcept nogil:
                 break
             cpu_relax()
     return found
+
+
+cdef inline bint is_channel(worker *w, const epoll_event *event) noexcept nogil:
+    return <void *>&w.rdma[0] <= event.data.ptr < <void *>&w.rdma[RDMA_DEVICES]
+
+
+cdef unsigned int channel_readable(worker *w, const epoll_event *event) noexcept nogil:
+    cdef unsigned int k = <unsigned int>(<rdma_thread **>event.data.ptr - &w.rdma[0])
+    if w.rdma[k] != NULL:
+        rdma_thread_poll(w.rdma[k], True)
+    return 1 << k
+
+
+cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil:
+    cdef unsigned int k
+    assert_owner(w.thread.owner)
+    if w.spin_until:
+        if now_ns() < w.spin_until:
+            w.spin_ns = min(w.spin_ns * 2, w.spin_max)
+        w.spin_until = 0
+    w.rdma_runnable = 0
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if ready >> k & 1 and w.rdma[k] != NULL and rdma_thread_run(w.rdma[k]):
+            w.rdma_runnable |= 1 << k
+    w.rdma_recent = True

@@ -2,15 +2,18 @@ cdef enum:
     SEND_BATCH = 4 * 1024 * 1024
     RECEIVE_SIZE = 64 * 1024     # of a payload at once: while more is copied nothing is acknowledged, and BBR paces
     RECEIVE_BATCH = 4 * 1024 * 1024  # of a payload in one turn, after which others have theirs
+    BULK_READ_SIZE = 2048        # what is read of input where a payload larger than the read buffer may follow it
 
+
+# ---- out -------------------------------------------------------------------------------------------------------------
 
 cdef int connection_flush(connection *cn) noexcept nogil:
-    """Sends what is queued. 1: all has left; 0: the socket is full; -1: the connection is broken."""
     cdef iovec iov[IOV_BATCH]
     cdef msghdr msg
     cdef ssize_t n
     cdef size_t total
     cdef int i, count
+    assert_owner(cn.w.thread.owner)
     while cn.c.npending:
         count = conn_gather(&cn.c, iov, IOV_BATCH, SEND_BATCH)
         if count == 0:
@@ -39,11 +42,31 @@ cdef int connection_flush(connection *cn) noexcept nogil:
     return 1
 
 
+cdef void connection_block(connection *cn) noexcept nogil:
+    cn.flags |= CONNECTION_BLOCKED
+    connection_interest(cn, EPOLLOUT)
+
+
+cdef void connection_writable(connection *cn) noexcept nogil:
+    cdef int left = connection_flush(cn)
+    if left < 0:
+        connection_end(cn, True)
+    elif left == 1:
+        if cn.flags & CONNECTION_CLOSING:
+            connection_end(cn, True)
+            return
+        cn.flags &= ~CONNECTION_BLOCKED
+        connection_interest(cn, EPOLLIN)
+        connection_run(cn)
+
+
+# ---- the machine -----------------------------------------------------------------------------------------------------
+
 cdef void connection_run(connection *cn) noexcept nogil:
-    """Runs the machine over the input that is there, sends the replies, and arranges for what is wanted next."""
     cdef conn_want want
     cdef int left
     cdef worker *w = cn.w
+    assert_owner(w.thread.owner)
     while True:
         want = drive_machine(&cn.c)
         left = connection_flush(cn)
@@ -53,11 +76,10 @@ cdef void connection_run(connection *cn) noexcept nogil:
         if want == WANT_CLOSE:
             cn.flags |= CONNECTION_CLOSING
         if left == 0:
-            if not keep_input(cn):
+            if keep_input(cn):
+                connection_block(cn)
+            else:
                 connection_end(cn, True)
-                return
-            cn.flags |= CONNECTION_BLOCKED
-            connection_interest(cn, EPOLLOUT)
             return
         if want == WANT_FLUSH:
             continue
@@ -83,12 +105,76 @@ cdef void connection_run(connection *cn) noexcept nogil:
         return
 
 
+cdef void run_runnable(worker *w) noexcept nogil:
+    cdef connection *cn = w.run_head
+    cdef connection *following
+    assert_owner(w.thread.owner)
+    w.run_head = NULL
+    w.run_tail = &w.run_head
+    while cn != NULL:
+        following = cn.run_next
+        cn.flags &= ~CONNECTION_RUNNABLE
+        if cn.fd >= 0 and not cn.flags & CONNECTION_BLOCKED:
+            connection_run(cn)
+        cn = following
+
+
+# ---- in --------------------------------------------------------------------------------------------------------------
+
+cdef inline ssize_t receive_payload(connection *cn) noexcept nogil:
+    """Reads straight into the item. Returns what recv does."""
+    cdef conn *c = &cn.c
+    cdef iovec iov[IOV_BATCH]
+    cdef size_t room = RECEIVE_SIZE
+    cdef ssize_t n
+    cdef int count = conn_payload_iov(c, iov, IOV_BATCH)
+    cdef int i
+    for i in range(count):
+        if iov[i].iov_len >= room:
+            iov[i].iov_len = room
+            count = i + 1
+            break
+        room -= iov[i].iov_len
+    if count == 1:
+        n = recv(cn.fd, iov[0].iov_base, iov[0].iov_len, 0)
+    else:
+        n = readv(cn.fd, iov, count)
+    if n > 0:
+        counter_add(&cn.w.thread.stats.bytes_read, <uint64_t>n)
+        conn_payload_received(c, <size_t>n)
+    return n
+
+
+cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
+    """Reads behind the unparsed bytes, for which make_room has made space, or into the worker's buffer. Returns what
+    recv does; filled: it took all there was room for."""
+    cdef worker *w = cn.w
+    cdef conn *c = &cn.c
+    cdef char *space
+    cdef size_t room
+    cdef ssize_t n
+    if cn.rbuf != NULL:
+        space = c.rcurr + c.rbytes
+        room = cn.rsize - <size_t>(space - cn.rbuf)
+    else:
+        space = w.rbuf
+        room = BULK_READ_SIZE if cn.bulk else READ_BUFFER_SIZE
+    n = recv(cn.fd, space, room, 0)
+    if n > 0:
+        counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
+        if cn.rbuf == NULL:
+            c.rcurr = space
+        c.rbytes += <size_t>n
+        filled[0] = <size_t>n == room
+    return n
+
+
 cdef inline bint payload_follows(connection *cn, bint filled) noexcept nogil:
     """After the machine has run over what was read: whether the payload of its last command is to be read now, straight
     into the item. filled: the read took all it had room for.
 
-    What precedes that is copied out of the read buffer, so where a payload is large little of it is to come there; to
-    copy one that the buffer holds costs less than another system call.
+    What precedes the payload is copied out of the read buffer, so where a payload is large little of it should come
+    there; to copy a payload that the buffer holds costs less than another system call.
     """
     cdef conn *c = &cn.c
     if cn.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_LENT):
@@ -102,30 +188,15 @@ cdef inline bint payload_follows(connection *cn, bint filled) noexcept nogil:
 
 
 cdef void connection_readable(connection *cn) noexcept nogil:
-    cdef worker *w = cn.w
     cdef conn *c = &cn.c
-    cdef iovec iov[IOV_BATCH]
-    cdef char *space
-    cdef size_t room, taken = 0
+    cdef size_t taken = 0        # of a payload
+    cdef bint filled = False
     cdef ssize_t n
-    cdef int i, count
+    assert_owner(cn.w.thread.owner)
     while True:
         if c.rlbytes and c.rbytes == 0:
-            count = conn_payload_iov(c, iov, IOV_BATCH)
-            room = RECEIVE_SIZE
-            for i in range(count):
-                if iov[i].iov_len >= room:
-                    iov[i].iov_len = room
-                    count = i + 1
-                    break
-                room -= iov[i].iov_len
-            if count == 1:
-                n = recv(cn.fd, iov[0].iov_base, iov[0].iov_len, 0)
-            else:
-                n = readv(cn.fd, iov, count)
+            n = receive_payload(cn)
             if n > 0:
-                counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
-                conn_payload_received(c, <size_t>n)
                 taken += <size_t>n
                 if c.rlbytes and taken < RECEIVE_BATCH:
                     # Even if the socket was empty: a sender on another core has been filling it meanwhile, and to sleep
@@ -135,29 +206,16 @@ cdef void connection_readable(connection *cn) noexcept nogil:
                     connection_run(cn)
                 return
         else:
-            if cn.rbuf != NULL:
-                if not make_room(cn):
-                    connection_end(cn, True)
-                    return
-                space = c.rcurr + c.rbytes
-                room = cn.rsize - <size_t>(space - cn.rbuf)
-            else:
-                space = w.rbuf
-                room = BULK_READ_SIZE if cn.bulk else READ_BUFFER_SIZE
-            n = recv(cn.fd, space, room, 0)
+            if cn.rbuf != NULL and not make_room(cn):
+                connection_end(cn, True)
+                return
+            n = receive_input(cn, &filled)
             if n > 0:
-                counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
-                if cn.rbuf == NULL:
-                    c.rcurr = space
-                c.rbytes += <size_t>n
-                if cn.flags & (CONNECTION_FRESH | CONNECTION_STREAM):
-                    if cn.flags & CONNECTION_STREAM or begins_stream(cn, c.rcurr[0]):
-                        cn.flags &= ~CONNECTION_FRESH
-                        stream_readable(cn)
-                        return
-                    cn.flags &= ~CONNECTION_FRESH
+                if cn.flags & (CONNECTION_FRESH | CONNECTION_STREAM) and begins_stream(cn):
+                    stream_readable(cn)
+                    return
                 connection_run(cn)
-                if payload_follows(cn, <size_t>n == room):
+                if payload_follows(cn, filled):
                     continue
                 return
         if n == 0:
@@ -168,30 +226,3 @@ cdef void connection_readable(connection *cn) noexcept nogil:
         if errno != EAGAIN:
             connection_end(cn, True)
         return
-
-
-cdef void connection_writable(connection *cn) noexcept nogil:
-    cdef int left = connection_flush(cn)
-    if left < 0:
-        connection_end(cn, True)
-    elif left == 1:
-        if cn.flags & CONNECTION_CLOSING:
-            connection_end(cn, True)
-            return
-        cn.flags &= ~CONNECTION_BLOCKED
-        connection_interest(cn, EPOLLIN)
-        connection_run(cn)
-
-
-cdef void run_runnable(worker *w) noexcept nogil:
-    """One more turn for each connection that gave way; those that give way again wait for the next."""
-    cdef connection *cn = w.run_head
-    cdef connection *following
-    w.run_head = NULL
-    w.run_tail = &w.run_head
-    while cn != NULL:
-        following = cn.run_next
-        cn.flags &= ~CONNECTION_RUNNABLE
-        if cn.fd >= 0 and not cn.flags & CONNECTION_BLOCKED:
-            connection_run(cn)
-        cn = following

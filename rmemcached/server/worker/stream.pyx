@@ -1,29 +1,34 @@
 cdef enum:
-    REQUEST_KEY_LENGTH = 16      # octets by which a request for a stream is known
-    STREAM_REQUEST_MAX = 532     # octets of the longest MPA request frame
+    STREAM_REQUEST_MAX = MPA_START_SIZE + MPA_PRIVATE_MAX    # octets of the longest request
+    STREAM_KEY_LENGTH = MPA_KEY_SIZE                         # octets by which a request is known; SHM_KEY_LENGTH as well
 
 
-cdef rdma_device *stream_device(const connection *cn) noexcept nogil:
+cdef inline rdma_device *stream_device(const connection *cn) noexcept nogil:
     """The device whose streams come over sockets of this kind, if there is one."""
     return cn.w.devices[TRANSPORT_SOFT_SHM if cn.peer.transport == LOG_LOCAL else TRANSPORT_SOFT_IW]
 
 
-cdef inline bint begins_stream(const connection *cn, char first) noexcept nogil:
-    """Whether it may be a request for a stream."""
-    return first == (c'S' if cn.peer.transport == LOG_LOCAL else c'M') and stream_device(cn) != NULL
+cdef inline const char *stream_key(const connection *cn) noexcept nogil:
+    return SHM_REQUEST_KEY if cn.peer.transport == LOG_LOCAL else MPA_REQUEST_KEY
+
+
+cdef bint begins_stream(connection *cn) noexcept nogil:
+    assert_owner(cn.w.thread.owner)
+    cn.flags &= ~CONNECTION_FRESH
+    if cn.flags & CONNECTION_STREAM:
+        return True
+    return cn.c.rcurr[0] == stream_key(cn)[0] and stream_device(cn) != NULL
 
 
 cdef void stream_readable(connection *cn) noexcept nogil:
-    """The connection began like a stream's request: collects the frame and hands the socket to its queue pair."""
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
     cdef int done
-    cdef const char *request = b"SHM ID Req Frame" if cn.peer.transport == LOG_LOCAL else b"MPA ID Req Frame"
-    if memcmp(c.rcurr, request, c.rbytes if c.rbytes < REQUEST_KEY_LENGTH else REQUEST_KEY_LENGTH) != 0:
+    assert_owner(w.thread.owner)
+    if memcmp(c.rcurr, stream_key(cn), min(c.rbytes, <size_t>STREAM_KEY_LENGTH)) != 0:
         if cn.flags & CONNECTION_STREAM_ONLY:
             connection_end(cn, True)
             return
-        # A line that begins with the same letters.
         if cn.flags & CONNECTION_STREAM:
             cn.flags &= ~CONNECTION_STREAM
             w.nstreams -= 1
@@ -38,6 +43,6 @@ cdef void stream_readable(connection *cn) noexcept nogil:
             w.nstreams += 1
         return
     if done == 1:
-        # The socket lives on in the queue pair: it must leave this epoll set by hand.
+        # The socket stays open, as the queue pair's, and would stay in this epoll set.
         epoll_ctl(w.epfd, EPOLL_CTL_DEL, cn.fd, NULL)
     connection_end(cn, done != 1)

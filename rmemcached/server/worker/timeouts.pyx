@@ -1,6 +1,6 @@
 cdef enum:
-    STREAM_REQUEST_SECONDS = 10  # time a peer has to complete it
-    PROBE_SECONDS = 30           # a connection of rdma_cm that is silent for so long is probed
+    STREAM_REQUEST_SECONDS = 10  # time a peer has to complete its request for a stream
+    PROBE_SECONDS = 30           # a peer of rdma_cm that is silent for so long is probed
 
 
 cdef void drop_slow_streams(worker *w) noexcept nogil:
@@ -18,8 +18,8 @@ cdef void drop_slow_streams(worker *w) noexcept nogil:
 
 
 cdef void probe_silent(worker *w) noexcept nogil:
-    """Finds out whether the peers of rdma_cm that have been silent are still there. A process that ends says so, a host
-    that does not; a TCP connection has keepalive for that."""
+    """Finds out whether silent peers of rdma_cm are still there. A process that ends says so, a host that vanishes does
+    not; a TCP connection has keepalive for that."""
     cdef connection *cn = w.connections
     cdef connection *following
     cdef uint32_t now = store_time(w.thread.store)
@@ -61,3 +61,13 @@ cdef void close_idle(worker *w) noexcept nogil:
                 oldest = min(oldest, last)
         cn = following
     w.idle_due = oldest + w.idle_timeout + 1
+
+
+cdef inline void enforce_timeouts(worker *w) noexcept nogil:
+    assert_owner(w.thread.owner)
+    if w.nstreams:
+        drop_slow_streams(w)
+    if w.ncm:
+        probe_silent(w)
+    if w.idle_timeout:
+        close_idle(w)

@@ -1,0 +1,21 @@
+# A connection from its accept to its end: the worker's list, the epoll set, the read buffer. The worker's thread.
+#
+# A connection reads into the worker's buffer. It has one of its own only while a command is incomplete, so an idle
+# connection costs its structure alone.
+
+# Adds a socket or a descriptor of rdma_cm to the worker. NULL: out of memory, fd is still the caller's.
+cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer,
+                                 unsigned int flags) noexcept nogil
+# Releases all that the connection holds, again harmless. The structure lives until the end of the turn, since events of
+# it may be pending. close_fd: else the descriptor has another owner now.
+cdef void connection_end(connection *cn, bint close_fd) noexcept nogil
+# The peer has ended it. What it has sent before is still served.
+cdef void connection_gone(connection *cn) noexcept nogil
+# Frees the structures of connections that have ended.
+cdef void free_dead(worker *w) noexcept nogil
+# Changes what epoll reports.
+cdef void connection_interest(connection *cn, uint32_t events) noexcept nogil
+# Moves unparsed bytes out of the worker's buffer into one of the connection's own. False: out of memory.
+cdef bint keep_input(connection *cn) noexcept nogil
+# Makes space behind the unparsed bytes of the connection's own buffer. False: out of memory, or the command is too long.
+cdef bint make_room(connection *cn) noexcept nogil

@@ -1,0 +1,4 @@
+# What other threads leave for the worker, under queue_lock: new sockets, connections that were lent, a device's change.
+
+# Takes all that is there. The worker's thread.
+cdef void take_handovers(worker *w) noexcept nogil

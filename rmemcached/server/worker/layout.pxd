@@ -1,0 +1,100 @@
+# The structures of a worker, and which thread or lock owns each field. Two locks, of which none is taken with the other
+# held: queue_lock guards what other threads leave for the worker; list_lock lets them read the list of connections.
+
+cdef enum:
+    IOV_BATCH = 128
+
+cdef enum connection_flags:
+    CONNECTION_FRESH = 1         # no byte has been read yet
+    CONNECTION_STREAM = 2        # what it has sent so far is the beginning of a stream request (worker/stream)
+    CONNECTION_RUNNABLE = 4      # in the worker's run queue
+    CONNECTION_BLOCKED = 8       # output waits for room in the socket; nothing is read meanwhile
+    CONNECTION_CLOSING = 16      # closed when its output has left
+    CONNECTION_LENT = 32         # a side thread has the socket; the worker touches nothing but this structure
+    CONNECTION_STREAM_ONLY = 64  # came where nothing but a stream request is taken
+    CONNECTION_CM = 128          # of rdma_cm: it has no socket, its descriptor becomes readable when it ends
+
+# One accepted socket, or one connection of rdma_cm. Its worker's alone, except for the last group.
+cdef struct connection:
+    conn c                       # first: the engine's functions get a conn * and cast it
+    worker *w
+    rdma_conn *rdma              # the queue pair whose lifeline this is, or that came through rdma_cm
+    connection *prev             # the worker's list of all connections
+    connection *next
+    connection *run_next
+    char *rbuf                   # holds unparsed bytes between reads; NULL most of the time
+    uint32_t rsize
+    int fd                       # -1: it has ended, and is freed at the end of the turn
+    uint32_t events              # epoll interest
+    uint32_t opened              # store time of the accept
+    uint32_t probed              # ... of the last probe of an rdma_cm peer
+    bint bulk                    # its last payload was larger than the read buffer: the next may be, too
+    log_peer peer
+    uint8_t flags
+    # written by the side thread that gives it back
+    char *rest                   # malloc'd: what the side thread left to be sent. NULL most of the time
+    uint32_t rest_length
+    bint ended_by_side           # it is to be closed
+
+# A socket on its way to a worker. The worker's once it is in the queue.
+cdef struct handover:
+    handover *next
+    int fd
+    protocol prot
+    bint stream_only
+    log_peer peer
+    bint by_cm                   # fd is a descriptor of rdma_cm with the connection that `request` is about
+    rdma_request request
+
+# All workers are to take a device, or to give up the one they have. Owned by who asks, until `pending` is 0.
+cdef struct device_change:
+    # constant
+    rdma_transport transport
+    rdma_device *device          # NULL: give up the one there is
+    const char *line             # what is then said on the lifelines
+    # under lock
+    pthread_mutex_t lock
+    pthread_cond_t done          # pending has become 0
+    unsigned int pending         # workers that have not done it yet
+
+cdef struct worker:
+    conn_thread thread           # first. Owned by the worker; its statistics are read by others
+    # set before worker_init, then constant
+    rdma_device **devices        # the server's, by transport; of those that can go the worker uses its part in `rdma`
+    watchers *watchers           # to whom connections are lent
+    dumps *dumps
+    unsigned int idle_timeout    # seconds of silence after which a TCP connection is closed; 0: never
+    uint64_t *curr_connections   # atomic; shared by all workers and the listener
+    uint64_t *stop               # atomic: the worker is to end
+    int64_t spin_max             # ns that the worker polls after RDMA work, at most; 0: never
+    # set by worker_init and worker_start, then constant
+    pthread_t id
+    int epfd
+    int notify_fd                # eventfd: something is in `queue`, `given_back` or `change`, or `stop` is set
+    # the listener's
+    unsigned int napi_id         # connections of this receive queue are for this worker
+    # under queue_lock
+    pthread_mutex_t queue_lock
+    handover *queue_head
+    handover **queue_tail        # NULL: worker_init has not been called
+    connection *given_back       # by side threads; linked by run_next, which a lent connection has no other use for
+    device_change *change        # not begun yet
+    # the links of `connections` are written under list_lock by the worker, and read by others under it
+    pthread_mutex_t list_lock
+    connection *connections
+    # the worker's own
+    char *rbuf
+    udp_socket *udp
+    connection *run_head         # connections that gave way, and have input to go on with
+    connection **run_tail
+    connection *dead             # ended in this turn
+    rdma_thread *rdma[RDMA_DEVICES]   # its part of each device; NULL: there is no such device
+    unsigned int nstreams        # connections with CONNECTION_STREAM
+    unsigned int ncm             # connections with CONNECTION_CM
+    uint32_t probes_due          # store time when silent ones are next looked for
+    uint32_t streams_checked     # store time when slow ones were last looked for
+    uint32_t idle_due            # store time when a connection may have been idle for too long
+    unsigned int rdma_runnable   # bit per device: some of its lanes gave way
+    bint rdma_recent             # RDMA work was done since the last sleep
+    int64_t spin_until           # polls instead of sleeping until then (now_ns); 0: it does not poll
+    int64_t spin_ns              # for how long polling has lately paid
