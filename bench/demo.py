@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The main job, seen: starts the daemon, sets and gets values by RDMA, prints the latency table of bench/latency.py.
+"""A demonstration: starts the daemon, sets and gets values by RDMA, and prints the latency table of bench/latency.py.
 
-The daemon runs on its software RDMA devices, on loopback and in shared memory; nothing outside this machine is touched.
+The daemon uses its software RDMA devices, over loopback and shared memory; nothing leaves this machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIZES = {"8 B": 8, "1 KB": 1024, "64 KB": 64 * 1024, "1 MB": 1024 * 1024}
 
 
 def show_values(transport: str) -> None:
-    """Sets and gets one value of each size by RDMA, and compares every byte."""
+    """Sets and gets one value of each size by RDMA, and ends the program when one of them comes back changed."""
     with start_rmemcached("-I", "8m") as server, Client(server.address, transport=transport) as client:
         print(f"rmemcached is up on {server.host}:{server.port} after {server.started_after * 1000:.0f} ms")
         with Client(server.address, transport="tcp") as other:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The software RDMA devices beside what they are made of: shared memory, memcpy and TCP, as ratios of one run.
+"""The software RDMA devices compared with shared memory, memcpy and TCP, as ratios within one run.
 
-Two processes, each on a core of its own, measure everything in turns, over and over: two cache lines that they write to
-each other, memcpy, a TCP connection, and the queue pairs of soft_shm0 and soft_iw0, all of them polled. A figure is the
-median of the rounds' medians. Then each device has a thousand connected queue pairs more on the same completion queue,
-which are idle: what they cost in memory (of both processes, beyond the receives that are posted), and in latency.
+Two processes, each on a core of its own, alternate between these measurements: a ping-pong through two cache lines,
+memcpy, a TCP connection, and the queue pairs of soft_shm0 and soft_iw0. All of them poll. A figure is the median of the
+rounds' medians. A second queue pair of each device shares its completion queue with a thousand idle queue pairs. They
+show what an idle queue pair costs in memory (of both processes, without its posted receives) and in latency.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SMALL = 8
 IDLE_DEPTH = 16
 READS = 16
 
-# name, unit, of what, what it is compared with, kind of limit, limit
+# name, unit, the figure, the figure it is compared with, kind of limit, limit
 LINES: tuple[tuple[str, str, str, str, str, float], ...] = (
     ("soft_shm SEND 8 B, half round trip", "us", "shm send", "lines", "at most", 2.0),
     ("soft_shm READ 8 B", "us", "shm read", "lines", "at most", 5.0),
@@ -61,7 +61,7 @@ NAMES = {
 
 
 class Side:
-    """One of the two processes: both call the same methods in the same order."""
+    """One of the two processes. Both call the same methods in the same order."""
 
     def __init__(self, client: bool, control: socket.socket, descriptors: socket.socket, memory: mmap.mmap) -> None:
         self.client = client
@@ -74,7 +74,7 @@ class Side:
         self.tcp = self.pair(False)
 
     def pair(self, local: bool) -> socket.socket:
-        """This side's of two connected sockets."""
+        """This side's end of a new pair of connected sockets. local: UNIX sockets, else TCP over loopback."""
         if not self.client:
             _, (fd,), _, _ = socket.recv_fds(self.descriptors, 1, 1)
             return socket.socket(fileno=fd)
@@ -91,6 +91,7 @@ class Side:
         return ours
 
     def open(self, name: str, device: str, crc: bool = False) -> None:
+        """Opens a device and connects its first queue pair to the other side's. crc: with MPA's CRC32c."""
         test = Test("send", "lat", [MEGABYTE], 5, crc=crc, tx_depth=32, moderation=16, inline_size=64)
         end = self.stack.enter_context(
             contextlib.closing(session.open_end(self.control, test, Device(device, reads=READS)))
@@ -99,13 +100,14 @@ class Side:
         self.connect(name, 0)
 
     def connect(self, name: str, which: int) -> None:
+        """Connects queue pair number `which` of the device to the other side's."""
         end = self.ends[name]
         session.connect(
             end, self.control, self.tests[name], self.client, lambda: self.pair(end.fabric == "soft_shm"), which
         )
 
     def measure(self, name: str, verb: str, kind: str, size: int, iterations: int) -> float:
-        """Microseconds or MB/s at the client; 0 at the server."""
+        """Measures a latency (kind "lat", in microseconds) or a bandwidth ("bw", in MB/s). Returns 0 at the server."""
         base = self.tests[name]
         test = Test(verb, kind, [size], iterations, crc=base.crc, tx_depth=32, moderation=16 if kind == "lat" else 1)
         if not self.client:
@@ -115,16 +117,16 @@ class Side:
         return float(row["t_typical" if kind == "lat" else "BW_average"])
 
     def meet(self) -> None:
-        """Both sides are here."""
+        """Waits until the other side calls it too."""
         self.control.send(here=True)
         self.control.receive("here")
 
     def add_idle(self, name: str, count: int) -> float:
-        """Connects idle queue pairs; KB of memory for each, of both sides together for the two ends of each, halved."""
+        """Connects `count` idle queue pairs. Returns the KB of memory that one end of such a queue pair takes."""
         before = resident()
         for _ in range(count):
             self.connect(name, self.ends[name].add(IDLE_DEPTH, IDLE_DEPTH))
-        # Whoever is not yet introduced to its peer is after this, and those that are idle are found to be.
+        # This completes the start-up of the new queue pairs, and lets the device notice that they are idle.
         self.measure(name, "send", "lat", SMALL, 2000)
         used = resident() - before
         self.control.send(used=used)
@@ -132,7 +134,7 @@ class Side:
 
 
 def resident() -> float:
-    """KB of this process; memory that it shares counts in part."""
+    """The process's proportional set size in KB: a page shared with n processes counts 1/n."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return float(line.split()[1])
@@ -140,7 +142,10 @@ def resident() -> float:
 
 
 def run(side: Side, rounds: int, iterations: int, idle: int) -> dict[str, Any]:
-    """All measurements. At the client: {name: figures of the rounds}, and "memory"."""
+    """All measurements: {"figures": {name: one figure a round}, "memory": {fabric: KB of an idle queue pair}}.
+
+    The figures are 0 at the server.
+    """
     for name, device, crc in (
         ("shm", "soft_shm0", False),
         ("iw", "soft_iw0", False),
@@ -156,7 +161,7 @@ def run(side: Side, rounds: int, iterations: int, idle: int) -> dict[str, Any]:
         "shm send": lambda: side.measure("shm", "send", "lat", SMALL, 10 * iterations),
         "shm idle send": lambda: side.measure("shm idle", "send", "lat", SMALL, 10 * iterations),
         "shm read": lambda: side.measure("shm", "read", "lat", SMALL, 10 * iterations),
-        # Of all copies together, as the bandwidth of READs is of all of them.
+        # The rate of all copies together, because the bandwidth of READs is that of all READs together.
         "memcpy": lambda: statistics.harmonic_mean(copy_rate(MEGABYTE, large)) / session.MB,
         "shm read 1m": lambda: side.measure("shm", "read", "bw", MEGABYTE, large),
         "tcp": lambda: statistics.median(tcp_ping(side.tcp.fileno(), SMALL, iterations, side.client)) * 1e6,
@@ -179,11 +184,11 @@ def run(side: Side, rounds: int, iterations: int, idle: int) -> dict[str, Any]:
 
 
 def compare(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of the table."""
+    """The rows of the table, with each ratio and whether it keeps its limit."""
     middle = {name: statistics.median(values) for name, values in found["figures"].items()}
     rows = []
     for name, unit, what, other, kind, limit in LINES:
-        # The ratio of each round's two figures, so that what disturbs a round meets both.
+        # The ratio is taken within each round, where a disturbance meets both figures.
         pairs = zip(found["figures"][what], found["figures"][other], strict=True)
         ratio = statistics.median(ours / bare for ours, bare in pairs)
         rows.append(
@@ -216,6 +221,7 @@ def compare(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as text."""
     lines = [f"{'':<44}{'':>12}        {'beside':<18}{'':>12}    ratio  limit"]
     for row in rows:
         lines.append(
@@ -245,14 +251,14 @@ def plot(rows: list[dict[str, Any]], path: str) -> None:
 
 
 def pin(number: int) -> None:
-    """To a core of its own, where there are two."""
+    """Pins the process to its allowed core number 0 or 1, if it is allowed more than one."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) > 1:
         os.sched_setaffinity(0, {cores[number]})
 
 
 def both(rounds: int, iterations: int, idle: int) -> dict[str, Any]:
-    """Runs the two processes; what the client found."""
+    """Runs the two processes and returns what the client measured. Raises SessionError, EndError, OSError."""
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     ours, theirs = socket.socketpair()
     our_fds, their_fds = socket.socketpair()

@@ -1,4 +1,4 @@
-"""What the benchmarks do with their figures: a table, a JSON file, a picture."""
+"""The output of the benchmarks: a table, a JSON file, a picture."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from pathlib import Path
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
+    """Adds the option --json."""
     parser.add_argument("--json", metavar="FILE", help="write the figures there; - for stdout, without the table")
 
 
 def add_plot(parser: argparse.ArgumentParser, drawn: str) -> None:
+    """Adds the option --plot; `drawn` says what the picture shows."""
     parser.add_argument("--plot", metavar="FILE", help=f"draw {drawn}; the format follows the name (.svg, .png)")
 
 
 def check_plot(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Ends the program when a picture is wanted that cannot be drawn, before anything is measured."""
+    """Ends the program, before it has measured anything, when --plot is given and matplotlib is missing."""
     if options.plot and importlib.util.find_spec("matplotlib") is None:
         parser.error("--plot needs matplotlib: pip install matplotlib")
 
 
 def put_out(options: argparse.Namespace, figures: Mapping[str, object], table: str) -> None:
-    """The figures where --json says, and the table on stdout unless they went there. Raises OSError."""
+    """Writes the figures to the file of --json, and the table to stdout unless --json took stdout. Raises OSError."""
     text = json.dumps(figures, indent=2)
     if options.json and options.json != "-":
         Path(options.json).write_text(text + "\n")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The hit ratio of a full cache: rmemcached beside memcached, the same requests, the same -m.
+"""The hit ratio of a full cache: rmemcached and memcached under the same requests and the same -m.
 
-One connection works as an application does that keeps what it computes in the cache: it asks for keys that follow
-Zipf's law, and stores what it did not get. The size of a value follows from its key, evenly on a logarithmic scale
-between --smallest and --largest bytes. The requests of the first half fill the cache; the ratio is that of the second
-half. The exit status is 1 when rmemcached's is more than --points below memcached's.
+One connection behaves like an application that caches what it computes: it asks for keys that follow Zipf's law, and
+stores those that it did not get. Each key has a value size of its own, spread evenly on a logarithmic scale between
+--smallest and --largest bytes. The first half of the requests fills the cache; the ratio is that of the second half.
+The exit status is 1 when rmemcached's ratio is more than --points below memcached's.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ VALUE = re.compile(rb"VALUE (\d+) 0 (\d+)\r\n")
 
 
 def sizes(keys: int, smallest: int, largest: int) -> list[int]:
-    """The value size of each key."""
+    """The value size of each key, in bytes."""
     spread = random.Random(1)
     return [int(smallest * (largest / smallest) ** spread.random()) for _ in range(keys)]
 
 
 def requests(keys: int, count: int, exponent: float) -> list[int]:
-    """Keys by Zipf's law; which key is popular has nothing to do with its number, and so with its size."""
+    """`count` keys by Zipf's law. A key's popularity is independent of its number, and so of its size."""
     order = list(range(keys))
     source = random.Random(2)
     source.shuffle(order)
@@ -44,7 +44,7 @@ def requests(keys: int, count: int, exponent: float) -> list[int]:
 
 
 def ask(plain: socket.socket, keys: Sequence[int], length: Sequence[int]) -> set[int]:
-    """One get; the keys that were there."""
+    """Sends one get and returns the keys that were there. Raises ValueError for a value of a wrong size."""
     plain.sendall(b"get " + " ".join(map(str, keys)).encode() + b"\r\n")
     parts: list[bytes] = []
     while not parts or not parts[-1].endswith(b"END\r\n"):
@@ -62,11 +62,11 @@ def ask(plain: socket.socket, keys: Sequence[int], length: Sequence[int]) -> set
 
 
 def run(server: Server, wanted: Sequence[int], length: Sequence[int]) -> dict[str, Any]:
-    """The load on one server."""
+    """Puts the load on one server, stops it, and returns its hit ratio (0 to 1) and counters."""
     filler = memoryview(b"x" * max(length))
     hits = asked = 0
     with server, server.connect(30) as plain:
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # sets are followed by gets, with no reply between
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a get follows a set that has no reply
         for first in range(0, len(wanted), BATCH):
             keys = wanted[first : first + BATCH]
             there = ask(plain, list(dict.fromkeys(keys)), length)
@@ -88,6 +88,7 @@ def run(server: Server, wanted: Sequence[int], length: Sequence[int]) -> dict[st
 
 
 def report(result: dict[str, Any]) -> str:
+    """The result as text."""
     lines = [
         f"{result['requests']} requests for {result['keys']} keys by Zipf's law (exponent {result['exponent']}),"
         f" {result['smallest']} to {result['largest']} B, -m {result['megabytes']}",

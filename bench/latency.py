@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Latency of get and set from Python: rmemcached over shared memory, RDMA and TCP, beside memcached and pymemcache.
+"""Latency of get and set from Python: rmemcached over shared memory, RDMA and TCP, with memcached and pymemcache.
 
 Starts rmemcached and, if it is installed, memcached, with one worker thread each, on loopback. The combinations of
 client and server take turns in short samples: other load on the machine slows all of them alike, and the ratios hold.
@@ -52,13 +52,14 @@ GREY = "#7d8590"
 
 
 def parse_size(text: str) -> int:
-    """Bytes from "100", "64k" or "1m"."""
+    """Bytes from "100", "64k" or "1m". Raises ValueError."""
     factors = {"k": 1024, "m": 1024 * 1024}
     factor = factors.get(text[-1:].lower(), 1)
     return int(text[:-1] if factor > 1 else text) * factor
 
 
 def size_name(size: int) -> str:
+    """A number of bytes as text, for example "64 KB"."""
     if size >= 2**20 and size % 2**20 == 0:
         return f"{size >> 20} MB"
     if size >= 1024 and size % 1024 == 0:
@@ -67,7 +68,7 @@ def size_name(size: int) -> str:
 
 
 def make_client(name: str, server: Server) -> Any:
-    """A connected client: "pymemcache", or our own with that transport."""
+    """A client of the server: "pymemcache", or our own with the transport of that name."""
     if name == "pymemcache":
         from pymemcache.client.base import Client as PymemcacheClient
 
@@ -110,7 +111,7 @@ def sample(
 ) -> list[int]:
     """Latencies in nanoseconds of one operation, repeated for `seconds` and at least `least` times.
 
-    pause: seconds of sleep before each operation; they are not timed.
+    pause: seconds of sleep before each operation, outside the measured time. Raises ValueError for a changed value.
     """
     latencies = []
     get, put = client.get, client.set
@@ -137,7 +138,7 @@ def sample(
 
 
 def percentile(ordered: list[int], fraction: float) -> float:
-    """In microseconds, of latencies in rising order."""
+    """A percentile in microseconds; `ordered` are nanoseconds in rising order."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))] / 1000
 
 
@@ -190,7 +191,7 @@ def measure(
 
 
 def ratio(rows: list[dict[str, Any]], row: dict[str, Any], client: str, server: str) -> float | None:
-    """p50 of a row over that of another client and server for the same operation and size."""
+    """p50 of a row over that of another client and server for the same operation and size; None without such a row."""
     for other in rows:
         if (other["operation"], other["size"], other["client"], other["server"]) == (
             row["operation"],

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Memory that the server takes: at start, for each item, for each idle connection; rmemcached beside memcached.
+"""Memory of the server at start, for each item and for each idle connection: rmemcached compared with memcached.
 
-At start: the resident set. Items: 1 000 000 of 32 B keys and 100 B values (change with --items); what `stats` counts in
-bytes, and what the process takes for itself (resident anonymous memory), over the number of items. Connections: 5000
-TCP connections that have made one request each (change with --connections). The limits that rmemcached is to keep are
-in the last column; the exit status is 1 when one is missed.
+At start: the resident set. Items: 1 000 000 with 32 B keys and 100 B values (--items); the growth of `bytes` in
+`stats`, and of the process's resident anonymous memory, divided by the number of items. Connections: 5000 TCP
+connections that have made one request each (--connections). The last column shows the limits for rmemcached; the exit
+status is 1 when it misses one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from servers import Server, start_memcached, start_rmemcached  # noqa: E402
 from rmemcached.client import _load  # noqa: E402
 
 BASE_MORE = 30 * 2**20  # bytes that rmemcached may take more at start, for Python
-ITEM_MORE = 0.05  # of an item's memory
-WARM = 100  # connections made before the first look: the allocator's and the tables' first steps
+ITEM_MORE = 0.05  # the part of an item's memory that rmemcached may take more
+WARM = 100  # connections made before the first look, so that allocator and tables have grown once
 
 
 def exchange(plain: socket.socket, request: bytes, length: int) -> bytes:
-    """Sends a request, reads a reply of `length` bytes."""
+    """Sends a request and returns its reply of `length` bytes. Raises ConnectionError."""
     plain.sendall(request)
     reply = bytearray()
     while len(reply) < length:
@@ -42,9 +42,9 @@ def exchange(plain: socket.socket, request: bytes, length: int) -> bytes:
 
 
 def measure_items(server: Server, count: int) -> dict[str, float]:
-    """Bytes per item."""
+    """Bytes per item, resident and as `stats` counts them. Raises ValueError when an item was not stored."""
     with server.connect(30) as plain:
-        # The first items bring the hash table and the first pages.
+        # The first items are not counted: they make the server allocate its hash table and first pages.
         done = exchange(plain, _load.store_commands(0, 1000), 8 * 1000)
         before, counted = server.private_bytes(), int(server.stats()["bytes"])
         for first in range(1000, 1000 + count, 1000):
@@ -62,7 +62,7 @@ def measure_items(server: Server, count: int) -> dict[str, float]:
 
 
 def measure_connections(server: Server, count: int) -> float:
-    """Bytes per idle connection."""
+    """Bytes of resident memory per idle connection. Raises ValueError for a wrong reply."""
     with contextlib.ExitStack() as stack:
 
         def add(number: int) -> None:
@@ -79,6 +79,7 @@ def measure_connections(server: Server, count: int) -> float:
 
 
 def measure(server: Server, items: int, connections: int) -> dict[str, float]:
+    """All figures of one server, in bytes. Stops it."""
     with server:
         figures: dict[str, float] = {"base": server.resident_bytes()}
         if connections:
@@ -89,7 +90,7 @@ def measure(server: Server, items: int, connections: int) -> dict[str, float]:
 
 
 def judge(ours: dict[str, float], theirs: dict[str, float]) -> dict[str, tuple[str, bool]]:
-    """figure -> its limit in words, whether it is kept."""
+    """{figure: (its limit in words, whether rmemcached keeps it)}."""
     limits = {
         "base": ("memcached's + 30 MB", theirs["base"] + BASE_MORE),
         "connection": ("memcached's", theirs.get("connection", 0)),
@@ -100,6 +101,7 @@ def judge(ours: dict[str, float], theirs: dict[str, float]) -> dict[str, tuple[s
 
 
 def report(result: dict[str, Any]) -> str:
+    """The result as text."""
     names = {
         "base": "at start",
         "connection": f"per connection, of {result['connections']}",

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Server CPU per request, start-up time and resident memory: rmemcached beside memcached.
+"""Server CPU per request, start-up time and resident memory: rmemcached compared with memcached.
 
-50 connections speak the text protocol over loopback TCP, 9 gets to 1 set, 32 B keys, 100 B values, against one worker
-thread; one request at a time on each connection, and pipelined by 16. CPU time is user plus system time of all threads
-of the server. The servers take turns, so that what else happens on the machine meets both.
+50 connections speak the text protocol over loopback TCP with a server of one worker thread: 9 gets to 1 set, 32 B keys,
+100 B values; first one request at a time on each connection, then 16. CPU time is the user and system time of all
+threads of the server. The servers take turns, so that other load on the machine meets both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEYS = 10000
 
 
 def fill(server: Server, keys: int) -> None:
-    """Stores the keys that the load generator asks for."""
+    """Stores the keys that the load generator asks for. Raises ConnectionError, ValueError."""
     with server.connect(30) as plain:
         for first in range(0, keys, 1000):
             count = min(1000, keys - first)

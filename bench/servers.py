@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-# An RDMA device of the system may have to be reached by its own address, and through rdma_cm, whose port then has the
+# Tests on an RDMA device of the system set these: its own address, and the transport rdma_cm, whose port gets the
 # number of the TCP port.
 HOST = os.environ.get("RMEMCACHED_TEST_HOST", "127.0.0.1")
 CM_OPTIONS = ("-o", "rdma_cm_port={port}") if os.environ.get("RMEMCACHED_TEST_TRANSPORT") == "rdma_cm" else ()
@@ -29,7 +29,7 @@ class StartError(RuntimeError):
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody listened on a moment ago."""
+    """A TCP port of HOST that nobody listened on a moment ago."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
@@ -38,8 +38,8 @@ def free_port() -> int:
 class Server:
     """A running daemon.
 
-    Attributes: host, port (both None-like for UNIX sockets: host is "" and port 0), path (of the UNIX socket or None),
-    process (subprocess.Popen), pid, started_after (seconds from exec to the first accepted connection).
+    Attributes: host and port ("" and 0 for a UNIX socket), path (of the UNIX socket, or None), process
+    (subprocess.Popen), pid, started_after (seconds from exec to the first accepted connection). Raises StartError.
     """
 
     def __init__(self, command: Sequence[str], port: int, path: str | None = None) -> None:
@@ -67,7 +67,7 @@ class Server:
 
     @property
     def address(self) -> tuple[str, int] | str:
-        """What a client's constructor takes."""
+        """The server argument of a client."""
         return (self.host, self.port) if self.path is None else self.path
 
     def _wait_until_accepting(self, deadline: float) -> None:
@@ -75,7 +75,7 @@ class Server:
             try:
                 with self.connect(timeout=1.0) as plain:
                     if CM_OPTIONS:
-                        # TCP connections wait for the daemon to come up, requests of rdma_cm are refused until then.
+                        # The kernel accepts TCP connections before the daemon does; it refuses requests of rdma_cm.
                         plain.sendall(b"version\r\n")
                         plain.recv(64)
             except OSError as error:
@@ -90,7 +90,7 @@ class Server:
                 return
 
     def connect(self, timeout: float | None = 5.0) -> socket.socket:
-        """A plain socket connected to the daemon."""
+        """A plain socket connected to the daemon. timeout: seconds. Raises OSError."""
         if self.path is not None:
             plain = socket.socket(socket.AF_UNIX)
             plain.settimeout(timeout)
@@ -103,7 +103,7 @@ class Server:
         return socket.create_connection((self.host, self.port), timeout)
 
     def stderr(self) -> str:
-        """What the daemon wrote to stdout and stderr so far."""
+        """The daemon's output to stdout and stderr so far."""
         if self._stderr.closed:
             return self._last_stderr
         position = self._stderr.tell()
@@ -116,7 +116,7 @@ class Server:
         return self.process.poll() is None
 
     def stop(self, how: int = signal.SIGTERM) -> int:
-        """Ends the daemon by a signal (again harmless) and returns its exit status, negative for a signal."""
+        """Ends the daemon by a signal and returns its exit status, negative when a signal ended it. May be repeated."""
         self.ended_by_us = True
         if self.alive():
             self._ended_by = how
@@ -139,11 +139,11 @@ class Server:
         return self.process.returncode in (0, -self._ended_by)
 
     def kill(self) -> int:
-        """SIGKILL."""
+        """Ends the daemon by SIGKILL."""
         return self.stop(signal.SIGKILL)
 
     def cpu_seconds(self) -> float:
-        """CPU time of all its threads so far: nanosecond counters of the scheduler, or clock ticks without them."""
+        """CPU time of all its threads so far: from the scheduler's nanosecond counters, else from clock ticks."""
         total = 0
         for task in Path(f"/proc/{self.pid}/task").iterdir():
             try:
@@ -157,18 +157,18 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def resident_bytes(self) -> int:
-        """Resident set size."""
+        """Resident set size, in bytes."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def private_bytes(self) -> int:
-        """Resident anonymous memory: what the process took for itself, without the programs and libraries it maps."""
+        """Resident anonymous memory, in bytes: without the programs and libraries that the process maps."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
                 return int(line.split()[1]) * 1024
         raise OSError("no RssAnon in /proc/PID/status")
 
     def stats(self) -> dict[str, str]:
-        """The general statistics."""
+        """The general statistics, as text. Raises ConnectionError."""
         with self.connect() as plain, plain.makefile("rb") as lines:
             plain.sendall(b"stats\r\n")
             found: dict[str, str] = {}
