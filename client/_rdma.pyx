@@ -157,8 +157,8 @@ cdef enum:
 cdef object logger = logging.getLogger("rmemcached.client")
 cdef bint told_shortage = False      # of memory that may be locked; under the GIL
 
-include "_devices.pxi"
-include "_cm.pxi"
+include "_devices.pyx"
+include "_cm.pyx"
 
 
 cdef class RdmaStream(Stream):
