@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from ._client import Client
-from .connection import KeepaliveOpts
 from .exceptions import (
     MemcacheClientError,
     MemcacheError,
@@ -19,6 +18,7 @@ from .exceptions import (
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
 )
+from .sockets import KeepaliveOpts
 
 __all__ = [
     "Client",

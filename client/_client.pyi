@@ -2,7 +2,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType, TracebackType
 from typing import Any, Protocol, TypeVar, overload
 
-from .connection import Server
+from .sockets import Keepalive, Server
 
 _Key = bytes | str
 _K = TypeVar("_K", bytes, str)
@@ -11,11 +11,6 @@ _Self = TypeVar("_Self", bound="Client")
 class Serde(Protocol):
     def serialize(self, key: Any, value: Any, /) -> tuple[Any, int]: ...
     def deserialize(self, key: Any, value: bytes, flags: int, /) -> Any: ...
-
-class Keepalive(Protocol):
-    idle: int
-    intvl: int
-    cnt: int
 
 class FunctionSerde:
     def __init__(

@@ -9,7 +9,7 @@ from libc.errno cimport EBADMSG, EINTR, EMSGSIZE, ENOMEM, ETIMEDOUT
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport strerror, strlen
 
-from rmemcached.client._stream cimport (
+from rmemcached.client._reply cimport (
     REPLY_EN,
     REPLY_EX,
     REPLY_HD,
@@ -17,16 +17,11 @@ from rmemcached.client._stream cimport (
     REPLY_NF,
     REPLY_NS,
     REPLY_VA,
-    Stream,
 )
+from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport memmem, pthread_atfork
 
-from rmemcached.client.connection import (
-    TRANSPORTS,
-    KeepaliveOpts,
-    normalize_server,
-    open_stream,
-)
+from rmemcached.client.connection import TRANSPORTS, open_stream
 from rmemcached.client.exceptions import (
     MemcacheClientError,
     MemcacheIllegalInputError,
@@ -35,6 +30,7 @@ from rmemcached.client.exceptions import (
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
 )
+from rmemcached.client.sockets import KeepaliveOpts, normalize_server
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
@@ -401,7 +397,7 @@ cdef class Client:
         if s.iov_next < s.iov_count:
             # A value that is refused is answered before all of it was sent.
             self._send(s)
-        return s.settle()
+        return s.unexpose()
 
     cdef int _unanswered(self, Stream s, size_t commands) except -1:
         # Sends commands with the q flag or noreply. Error lines that come nevertheless are found and dropped later.

@@ -1,35 +1,49 @@
-# Connecting through rdma_cm (docs/rdma-protocol.md, section 9).
+"""See _cm.pxd."""
 
-cdef enum:
-    HELLO_LENGTH = 12                # "rdma", version, credits, msgsize
-    WELCOME_LENGTH = 16              # "RDMA", version, credits, msgsize, eager
+import socket
+
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EAGAIN, ECONNREFUSED, ENODEV, ETIMEDOUT, errno
+from libc.string cimport memchr, memcpy, memset
+
+from rmemcached.client._devices cimport close_lost_devices
+from rmemcached.client._errors cimport os_error
+from rmemcached.client._timeouts cimport START_WAIT, milliseconds, poll_timeout, start_deadline
+from rmemcached.sys.clock cimport now_ns
+from rmemcached.sys.linux cimport POLLIN, close, htobe16, poll, pollfd, sockaddr, sockaddr_in, sockaddr_in6
+from rmemcached.verbs.system_cm cimport (
+    CM_ADDR_RESOLVED,
+    CM_CONSUMER_REJECT,
+    CM_ROUTE_RESOLVED,
+    cm_create,
+    cm_get_event,
+    cm_open,
+    cm_query,
+    cm_resolve_addr,
+    cm_resolve_route,
+)
+
+from rmemcached.client.exceptions import TransportRefused
 
 
-class TransportRefused(MemcacheServerError):
-    """The server has said why it does not want a connection."""
-
-
-cdef uint64_t start_deadline(timeout):
-    return now_ns() + <uint64_t>(1000000 * (START_WAIT if timeout is None else int(timeout * 1000)))
-
-
-cdef int wait_cm_event(int fd, cm_event *event, uint64_t deadline) except -1:
+cdef int wait_cm_event(int fd, cm_event *event, int64_t deadline) except -1:
     cdef pollfd waiting
-    cdef uint64_t now
+    cdef int64_t now
     cdef int error
     while True:
         error = cm_get_event(fd, event)
         if error == 0:
             return 0
         if error != EAGAIN:
-            raise OSError(error, f"rdma_cm: {strerror(error).decode()}")
+            raise os_error("rdma_cm", error)
         now = now_ns()
         if now >= deadline:
             raise TimeoutError("timed out")
         waiting.fd = fd
         waiting.events = POLLIN
         with nogil:
-            poll(&waiting, 1, <int>min((deadline - now + 999999) // 1000000, <uint64_t>0x7FFFFFFF))
+            poll(&waiting, 1, poll_timeout(deadline, now))
         PyErr_CheckSignals()
 
 
@@ -39,11 +53,11 @@ cdef object cm_failure(const cm_event *event):
         return TimeoutError("timed out")
     if error <= 0:
         return OSError(f"rdma_cm: the connection failed (event {<int>event.type}, status {event.status})")
-    return OSError(error, f"rdma_cm: {strerror(error).decode()}")
+    return os_error("rdma_cm", error)
 
 
 cdef int raise_rejected(const cm_event *event) except -1:
-    # A program's reason is a line; the connection manager's own have no private data.
+    # A server's reason is a line. A reject of the connection manager itself has no private data.
     cdef const char *data = &event.private_data[0]
     cdef const char *end = <const char *>memchr(data, 0, event.length)
     cdef bytes line = data[:end - data if end != NULL else event.length]
@@ -52,39 +66,25 @@ cdef int raise_rejected(const cm_event *event) except -1:
     raise ConnectionRefusedError(ECONNREFUSED, f"rdma_cm: nobody listens there (reason {event.status})")
 
 
-cdef void put_hello(char *out) noexcept:
-    cdef uint16_t version = htobe16(1)
-    cdef uint16_t credits = htobe16(CREDITS)
-    cdef uint32_t msgsize = htobe32(MESSAGE_SIZE)
-    memcpy(out, b"rdma", 4)
-    memcpy(out + 4, &version, 2)
-    memcpy(out + 6, &credits, 2)
-    memcpy(out + 8, &msgsize, 4)
-
-
 cdef class CmRoute:
     """A way to an address through rdma_cm, with the device that leads there.
 
     family, address: as of socket.getaddrinfo. timeout: seconds or None. OSError: there is no such way; ENODEV: no RDMA
-    device leads there.
+    device leads there. TimeoutError.
     """
-
-    cdef int fd                      # -1: it belongs to a RdmaStream
-    cdef uint32_t id
-    cdef cm_address where
 
     def __cinit__(self):
         self.fd = -1
 
     def __init__(self, family, address, timeout):
-        cdef uint64_t deadline = start_deadline(timeout)
-        cdef uint32_t patience = START_WAIT if timeout is None else max(1, min(int(timeout * 1000), 2**31 - 1))
+        cdef int64_t deadline = start_deadline(timeout)
+        cdef uint32_t patience = milliseconds(timeout, START_WAIT)
         cdef sockaddr_in6 target
         cdef sockaddr_in *four = <sockaddr_in *>&target
         cdef cm_event event
         cdef bytes packed = socket.inet_pton(family, address[0].partition("%")[0])
         cdef int error
-        leave_idle_devices()
+        close_lost_devices()
         memset(&target, 0, sizeof(target))
         (<sockaddr *>&target).sa_family = family
         target.sin6_port = htobe16(address[1])
@@ -95,7 +95,7 @@ cdef class CmRoute:
             target.sin6_scope_id = address[3]
         self.fd = cm_open()
         if self.fd < 0:
-            raise OSError(errno, f"/dev/infiniband/rdma_cm: {strerror(errno).decode()}")
+            raise os_error("/dev/infiniband/rdma_cm", errno)
         error = cm_create(self.fd, &self.id)
         if error == 0:
             error = cm_resolve_addr(self.fd, self.id, <const sockaddr *>&target, patience)
@@ -108,16 +108,17 @@ cdef class CmRoute:
 
     def __dealloc__(self):
         if self.fd >= 0:
-            close_fd(self.fd)
+            close(self.fd)
 
-    cdef int expect(self, cm_event_type wanted, cm_event *event, int error, uint64_t deadline) except -1:
+    cdef int expect(self, cm_event_type wanted, cm_event *event, int error, int64_t deadline) except -1:
+        # Waits for an event; `error` is what asking for it returned.
         if error == 0:
             wait_cm_event(self.fd, event, deadline)
             if event.type == wanted:
                 return 0
-            error = -event.status
+            if event.status != -ENODEV:
+                raise cm_failure(event)
+            error = ENODEV
         if error == ENODEV:
             raise OSError(ENODEV, "rdma_cm: no RDMA device leads there")
-        if error > 0 and error != ETIMEDOUT:
-            raise OSError(error, f"rdma_cm: {strerror(error).decode()}")
-        raise cm_failure(event)
+        raise os_error("rdma_cm", error)

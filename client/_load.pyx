@@ -4,44 +4,36 @@ Every reply is compared byte for byte with the one expected. Cheap enough to kee
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
-from rmemcached.client._stream cimport now_ns
-from rmemcached.sys.linux cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
-
-cdef extern from "<sys/epoll.h>" nogil:
-    enum:
-        EPOLLIN
-        EPOLL_CLOEXEC
-        EPOLL_CTL_ADD
-
-    union epoll_data:
-        uint32_t u32
-
-    struct epoll_event:
-        uint32_t events
-        epoll_data data
-
-    int epoll_create1(int flags)
-    int epoll_ctl(int epfd, int op, int fd, epoll_event *event)
-    int epoll_wait(int epfd, epoll_event *events, int count, int timeout)
-
-cdef extern from "<stdio.h>" nogil:
-    int snprintf(char *out, size_t size, const char *format, ...)
-
-cdef extern from "<unistd.h>" nogil:
-    int close(int fd)
+from rmemcached.sys.clock cimport now_ns
+from rmemcached.sys.linux cimport (
+    EPOLL_CLOEXEC,
+    EPOLL_CTL_ADD,
+    EPOLLIN,
+    MSG_DONTWAIT,
+    MSG_NOSIGNAL,
+    close,
+    epoll_create1,
+    epoll_ctl,
+    epoll_event,
+    epoll_wait,
+    recv,
+    send,
+    snprintf,
+)
 
 cdef enum:
     EVENTS = 256
     STALL_MS = 5000          # a server that is silent for so long has failed
     STORED_LENGTH = 8
+    TEXT_MORE = 64           # bytes of a request or reply besides key and value, at most
 
 cdef struct client:
     int fd
-    char *expected           # of the batch under way
+    char *expected           # the replies to the batch under way
     size_t expected_length
     size_t received
 
@@ -60,11 +52,11 @@ cdef struct load:
     size_t set_length
     size_t hit_length
     char *request            # scratch for one batch
-    char *reply              # scratch for what arrives
+    char *reply              # scratch for input
     size_t reply_size
     uint64_t gets
     uint64_t sets
-    char *wrong              # where a reply differs from what was expected; the batch's receive position
+    char *wrong              # of a wrong reply: the bytes that were expected in its place
     size_t wrong_length
 
 
@@ -142,7 +134,7 @@ cdef int send_batch(load *l, client *c) noexcept nogil:
 
 
 cdef int take(load *l, client *c) noexcept nogil:
-    # 1: the batch is complete; 0: more is to come; -1: connection lost; -2: wrong bytes.
+    # 1: the batch is complete; 0: more is to come; -1: the connection was lost; -2: wrong bytes.
     cdef ssize_t n = recv(c.fd, l.reply, l.reply_size, MSG_DONTWAIT)
     if n < 0 and (errno == EAGAIN or errno == EINTR):
         return 0
@@ -156,7 +148,7 @@ cdef int take(load *l, client *c) noexcept nogil:
     return 1 if c.received == c.expected_length else 0
 
 
-cdef int work(load *l, uint64_t until) noexcept nogil:
+cdef int work(load *l, int64_t until) noexcept nogil:
     # 0; -1: a connection was lost; -2: wrong bytes; -3: silence.
     cdef epoll_event events[EVENTS]
     cdef int i, n, r
@@ -181,20 +173,62 @@ cdef int work(load *l, uint64_t until) noexcept nogil:
     return 0
 
 
+cdef int prepare(load *l, descriptors, size_t batch) except -1:
+    # Allocates everything, formats the requests and replies of all keys, and watches the sockets.
+    cdef epoll_event event
+    cdef size_t text = l.key_size + l.value_size + TEXT_MORE
+    cdef int i
+    l.clients = <client *>calloc(l.count + 1, sizeof(client))
+    l.request = <char *>calloc(1, batch)
+    l.reply = <char *>calloc(1, l.reply_size)
+    l.set_texts = <char *>calloc(l.keys, text)
+    l.hit_texts = <char *>calloc(l.keys, text)
+    if l.clients == NULL or l.request == NULL or l.reply == NULL or l.set_texts == NULL or l.hit_texts == NULL:
+        raise MemoryError
+    for i in range(<int>l.keys):
+        l.set_length = put_set(l, l.set_texts + i * l.set_length, i)
+        l.hit_length = put_hit(l, l.hit_texts + i * l.hit_length, i)
+    l.epoll = epoll_create1(EPOLL_CLOEXEC)
+    if l.epoll < 0:
+        raise OSError(errno, "epoll_create1")
+    for i in range(l.count):
+        l.clients[i].fd = descriptors[i]
+        l.clients[i].expected = <char *>calloc(1, batch)
+        if l.clients[i].expected == NULL:
+            raise MemoryError
+        event.events = EPOLLIN
+        event.data.u32 = i
+        if epoll_ctl(l.epoll, EPOLL_CTL_ADD, l.clients[i].fd, &event) != 0:
+            raise OSError(errno, "epoll_ctl")
+    return 0
+
+
+cdef void release(load *l) noexcept:
+    cdef int i
+    if l.epoll >= 0:
+        close(l.epoll)
+    if l.clients != NULL:
+        for i in range(l.count):
+            free(l.clients[i].expected)
+    free(l.clients)
+    free(l.set_texts)
+    free(l.hit_texts)
+    free(l.request)
+    free(l.reply)
+
+
 def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, set_every=10, seed=1):
     """Loads a server through connected sockets for a time, one batch of `depth` requests at a time on each.
 
     Args: descriptors of the sockets; seconds; number of keys (which must be stored, see `store_commands`) and their
     size; value size in bytes; one request in set_every is a set (0: none), the others are gets.
 
-    Returns {"requests", "gets", "sets", "seconds"}. Raises ConnectionError, TimeoutError, or ValueError for a wrong
-    reply.
+    Returns {"requests", "gets", "sets", "seconds"}. Raises ConnectionError, TimeoutError, OSError, MemoryError, or
+    ValueError for wrong arguments or a wrong reply. Thread-safe; it runs without the GIL.
     """
     cdef load l
-    cdef epoll_event event
-    cdef size_t batch = depth * (key_size + value_size + 64)
-    cdef uint64_t begin, until
-    cdef int i, r
+    cdef int64_t begin, until
+    cdef int r
     if key_size < 10 or key_size > 250 or depth < 1 or keys < 1 or value_size < 0 or set_every < 0:
         raise ValueError("key_size is 10 to 250, depth and keys are at least 1")
     memset(&l, 0, sizeof(l))
@@ -208,28 +242,7 @@ def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, 
     l.count = len(descriptors)
     l.reply_size = 65536
     try:
-        l.clients = <client *>calloc(l.count + 1, sizeof(client))
-        l.request = <char *>calloc(1, batch)
-        l.reply = <char *>calloc(1, l.reply_size)
-        l.set_texts = <char *>calloc(keys, key_size + value_size + 64)
-        l.hit_texts = <char *>calloc(keys, key_size + value_size + 64)
-        if l.clients == NULL or l.request == NULL or l.reply == NULL or l.set_texts == NULL or l.hit_texts == NULL:
-            raise MemoryError
-        for i in range(keys):
-            l.set_length = put_set(&l, l.set_texts + i * l.set_length, i)
-            l.hit_length = put_hit(&l, l.hit_texts + i * l.hit_length, i)
-        l.epoll = epoll_create1(EPOLL_CLOEXEC)
-        if l.epoll < 0:
-            raise OSError(errno, "epoll_create1")
-        for i in range(l.count):
-            l.clients[i].fd = descriptors[i]
-            l.clients[i].expected = <char *>calloc(1, batch)
-            if l.clients[i].expected == NULL:
-                raise MemoryError
-            event.events = EPOLLIN
-            event.data.u32 = i
-            if epoll_ctl(l.epoll, EPOLL_CTL_ADD, l.clients[i].fd, &event) != 0:
-                raise OSError(errno, "epoll_ctl")
+        prepare(&l, descriptors, depth * (key_size + value_size + TEXT_MORE))
         begin = now_ns()
         until = begin + int(seconds * 1e9)
         with nogil:
@@ -243,22 +256,16 @@ def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, 
             raise TimeoutError("the server is silent")
         return {"requests": l.gets + l.sets, "gets": l.gets, "sets": l.sets, "seconds": elapsed}
     finally:
-        if l.epoll >= 0:
-            close(l.epoll)
-        if l.clients != NULL:
-            for i in range(l.count):
-                free(l.clients[i].expected)
-        free(l.clients)
-        free(l.set_texts)
-        free(l.hit_texts)
-        free(l.request)
-        free(l.reply)
+        release(&l)
 
 
 def store_commands(first, count, key_size=32, value_size=100):
-    """The text protocol's set commands, as bytes, that store `count` of the keys which `run` asks for."""
+    """The text protocol's set commands that store `count` of the keys which `run` asks for, as bytes.
+
+    Raises ValueError for a wrong key_size.
+    """
     cdef load l
-    cdef bytearray out = bytearray(count * (key_size + value_size + 64))
+    cdef bytearray out = bytearray(count * (key_size + value_size + TEXT_MORE))
     cdef char *p = out
     cdef unsigned int number
     if key_size < 10 or key_size > 250:

@@ -1,43 +1,25 @@
 """A memcached connection as a byte stream in both directions, whatever carries it.
 
 Requests are formatted into `wbuf`; large values are referenced, not copied; `push` sends what the transport takes at
-the moment. Replies are read with `read_line` and `read_body`, which go on sending what is still queued while they wait,
-so that a batch of any size cannot deadlock with a server that answers while it reads.
+the moment. Replies are read with `read_reply` and `read_body`, which go on sending what is still queued while they
+wait: a batch of any size cannot deadlock with a server that answers while it reads.
 
-One thread at a time. All `nogil` methods return a positive number, 0 when the server ended the connection, or a
-negative errno; -EINTR means that signal handlers want to run and that the call is to be repeated.
+One thread at a time. A method that may wait returns a positive number, 0 when the connection has ended, or a negative
+errno; -EINTR means that signal handlers want to run and that the call is to be repeated.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.uio cimport iovec
+
+from rmemcached.client._reply cimport reply_line
 
 cdef enum:
     RBUF_SIZE = 16384        # bytes of the receive buffer at first
     LINE_LIMIT = 65536       # bytes of the longest reply line that is accepted
     COPY_LIMIT = 2048        # values up to this size are copied behind their header
 
-cdef enum reply_code:
-    REPLY_OTHER              # an error line, or a classic reply
-    REPLY_HD
-    REPLY_EN
-    REPLY_VA
-    REPLY_NS
-    REPLY_EX
-    REPLY_NF
-    REPLY_MN
-
-cdef struct reply_line:      # a meta reply, parsed
-    reply_code code
-    size_t length            # VA: bytes of the value
-    uint32_t flags           # f
-    size_t cas_offset        # c: where its digits are in the line
-    size_t cas_length
-    bint in_memory           # @: the value is in the memory that the request named
-
 cdef class Stream:
-    cdef int fd              # the socket of the memcached connection; -1: closed
-    cdef int timeout_ms      # -1: none
-    cdef int pid             # of the process that made the connection
+    cdef int timeout_ms      # of each wait; -1: none
     # input: [rpos, rend) of rbuf is unread
     cdef char *rbuf
     cdef size_t rcap
@@ -59,44 +41,44 @@ cdef class Stream:
     cdef size_t iov_count
     cdef size_t noreplies    # commands without a reply since the last mn
     # waiting
-    cdef uint64_t spin_ns    # poll for this long before blocking; 0: never
+    cdef int64_t spin_ns     # poll for this long before blocking; 0: never
     cdef int spin_score      # above 0: spinning has lately paid
     cdef unsigned int spin_skipped
     # memory named in requests
     cdef bint remote         # requests may name memory
-    cdef bint sink_named     # the request names the landing buffer
-    cdef size_t inline_limit  # larger values of a set are better read from memory by the server
+    cdef bint sink_named     # the request names the sink
+    cdef size_t inline_limit  # values up to this size are sent in the request
 
+    # requests: the first call is begin, the last one commit
     cdef int begin(self) except -1
     cdef int grow(self, size_t more) except -1
     cdef int put(self, const char *data, size_t length) except -1
     cdef int put_number(self, uint64_t value) except -1
     cdef int put_hex(self, uint64_t value) except -1
     cdef int put_reference(self, const char *data, size_t length) except -1
-    cdef int end_piece(self) except -1
     cdef int commit(self) except -1
-    cdef void sent(self, size_t n) noexcept nogil
-    cdef uint64_t spin_budget(self) noexcept nogil
-    cdef void spin_result(self, bint paid) noexcept nogil
-    cdef int parse_reply(self) noexcept nogil
+    # replies
     cdef int read_line(self) noexcept nogil
     cdef int read_reply(self) noexcept nogil
     cdef int read_body(self) noexcept nogil
     cdef bint has_line(self) noexcept nogil
+    # for the transports
+    cdef void sent(self, size_t n) noexcept nogil
     cdef int reserve_input(self, size_t length) noexcept nogil
-    cdef bint foreign(self) noexcept nogil
+    cdef int deliver(self, const char *data, size_t length) noexcept nogil
+    cdef int64_t spin_budget(self) noexcept nogil
+    cdef void spin_result(self, bint paid) noexcept nogil
+
     # the transport's part
     cdef int push(self) noexcept nogil                  # sends without waiting; 1, also when something is left
     cdef int drain(self) noexcept nogil                 # waits until everything is sent; keeps what arrives meanwhile
     cdef int fill(self) noexcept nogil                  # waits until rbuf has more; pushes meanwhile
     cdef int fill_body(self) noexcept nogil             # the same, straight into dst as far as possible
-    cdef int settle(self) except -1                     # no request of this call may touch exposed memory any more
-    # names the value for the server to read: where it is, or a copy of it is, and the key. False: it cannot be named
+    # Names a value for the server to read: its address, or a copy's, and the key. False: it cannot be named.
     cdef bint expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
-    cdef int put_sink(self) except -1                   # appends " @addr:key:length" of a landing buffer, or nothing
-    cdef bytes take_sink(self, size_t length)           # the value that was put there
-    cdef void saw_length(self, size_t length) noexcept  # a value that was too large for the landing buffer
-    cdef str failure_text(self)                         # what the server said when it ended the connection; may be ""
+    cdef int unexpose(self) except -1                   # no request of this call needs its exposed values any more
+    cdef int put_sink(self) except -1                   # appends " @addr:key:length" of the sink, or nothing
+    cdef bytes take_sink(self, size_t length)           # the value that the server has written there
+    cdef void saw_length(self, size_t length) noexcept  # a value came that was too large for the sink
+    cdef str failure_text(self)                         # why the connection has ended, as far as known; may be ""
     cdef void close(self) noexcept                      # in a forked child: leaves the parent's connection alone
-
-cdef uint64_t now_ns() noexcept nogil

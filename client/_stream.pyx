@@ -1,10 +1,11 @@
-"""What all transports share: the request buffer, the reply buffer, the reply parser, the decision to spin."""
+"""What all transports share: the request buffer, the reply buffer, the decision to spin."""
 
 from libc.errno cimport EBADMSG, EMSGSIZE, ENOMEM
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcpy, memmove
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
-from posix.unistd cimport getpid
+
+from rmemcached.client._reply cimport REPLY_MN, parse_reply
+from rmemcached.sys.debug cimport assert_that
 
 
 cdef enum:
@@ -15,31 +16,10 @@ cdef enum:
 cdef const char *HEX_DIGITS = "0123456789abcdef"
 
 
-cdef uint64_t now_ns() noexcept nogil:
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return <uint64_t>t.tv_sec * 1000000000 + <uint64_t>t.tv_nsec
-
-
-cdef inline const char *digits(const char *p, const char *end, uint64_t *value) noexcept nogil:
-    # The end of the decimal number at p; p itself when there is none or it does not fit.
-    cdef const char *start = p
-    cdef uint64_t v = 0
-    while p < end and c'0' <= p[0] <= c'9':
-        if p - start == 19:
-            return start
-        v = v * 10 + <uint64_t>(p[0] - c'0')
-        p += 1
-    value[0] = v
-    return p
-
-
 cdef class Stream:
 
     def __cinit__(self):
-        self.fd = -1
         self.timeout_ms = -1
-        self.pid = getpid()
         self.spin_score = SPIN_SCORE_MAX // 2
         self.rcap = RBUF_SIZE
         self.rbuf = <char *>malloc(self.rcap)
@@ -117,14 +97,14 @@ cdef class Stream:
         # The bytes are sent from where they are; the caller keeps them until the command is over.
         if length <= COPY_LIMIT:
             return self.put(data, length)
-        self.end_piece()
+        self.commit()
         self.iov[self.iov_count].iov_base = <void *>data
         self.iov[self.iov_count].iov_len = length
         self.iov_count += 1
         return 0
 
-    cdef int end_piece(self) except -1:
-        # Closes the current piece of wbuf; afterwards iov has room for one entry more.
+    cdef int commit(self) except -1:
+        # Closes the current piece of wbuf. Afterwards iov has room for one more entry.
         cdef iovec *iov
         if self.iov_count + 2 > self.iov_cap:
             iov = <iovec *>realloc(self.iov, self.iov_cap * 2 * sizeof(iovec))
@@ -139,13 +119,11 @@ cdef class Stream:
             self.wmark = self.wlen
         return 0
 
-    cdef int commit(self) except -1:
-        return self.end_piece()
-
     cdef void sent(self, size_t n) noexcept nogil:
         # Takes n bytes off the front of iov.
         cdef iovec *v
         while n:
+            assert_that(self.iov_next < self.iov_count)
             v = &self.iov[self.iov_next]
             if n < v.iov_len:
                 v.iov_base = <char *>v.iov_base + n
@@ -156,11 +134,8 @@ cdef class Stream:
 
     # --- replies ---
 
-    cdef bint foreign(self) noexcept nogil:
-        return getpid() != self.pid
-
     cdef int reserve_input(self, size_t length) noexcept nogil:
-        # Makes room for `length` more bytes behind rend.
+        # Makes room for `length` more bytes behind rend. 1, or -ENOMEM.
         cdef size_t unread = self.rend - self.rpos
         cdef size_t size = self.rcap
         cdef char *grown
@@ -182,6 +157,25 @@ cdef class Stream:
             self.rcap = size
         self.rpos = 0
         self.rend = unread
+        return 1
+
+    cdef int deliver(self, const char *data, size_t length) noexcept nogil:
+        # Input that the transport has received in a buffer of its own: to dst while a value is awaited, else to rbuf.
+        cdef size_t n
+        cdef int r
+        if self.dst_left and self.rpos == self.rend:
+            n = min(length, self.dst_left)
+            memcpy(self.dst, data, n)
+            self.dst += n
+            self.dst_left -= n
+            data += n
+            length -= n
+        if length:
+            r = self.reserve_input(length)
+            if r <= 0:
+                return r
+            memcpy(self.rbuf + self.rend, data, length)
+            self.rend += length
         return 1
 
     cdef bint has_line(self) noexcept nogil:
@@ -209,85 +203,24 @@ cdef class Stream:
             if r <= 0:
                 return r
 
-    cdef int parse_reply(self) noexcept nogil:
-        # Reads the meta reply in line into reply. -EBADMSG: it begins as one, but is none.
-        cdef const char *p = self.line
-        cdef const char *end = p + self.line_length
-        cdef const char *after
-        cdef uint64_t value = 0
-        cdef reply_line *out = &self.reply
-        out.code = REPLY_OTHER
-        out.flags = 0
-        out.cas_length = 0
-        out.in_memory = False
-        if self.line_length < 2 or (self.line_length > 2 and p[2] != c' '):
-            return 1
-        if p[0] == c'V' and p[1] == c'A':
-            p += 3
-            after = digits(p, end, &value)
-            if after <= p:
-                return -EBADMSG
-            out.code = REPLY_VA
-            out.length = value
-            p = after
-        elif p[0] == c'H' and p[1] == c'D':
-            out.code = REPLY_HD
-            p += 2
-        elif p[0] == c'E' and p[1] == c'N':
-            out.code = REPLY_EN
-            return 1
-        elif p[0] == c'N' and p[1] == c'S':
-            out.code = REPLY_NS
-            return 1
-        elif p[0] == c'E' and p[1] == c'X':
-            out.code = REPLY_EX
-            return 1
-        elif p[0] == c'N' and p[1] == c'F':
-            out.code = REPLY_NF
-            return 1
-        elif p[0] == c'M' and p[1] == c'N':
-            out.code = REPLY_MN
-            return 1
-        else:
-            return 1
-        while p < end:
-            if p[0] == c' ':
-                p += 1
-                continue
-            if p[0] == c'f':
-                after = digits(p + 1, end, &value)
-                if after <= p + 1 or value > 0xFFFFFFFFULL:
-                    return -EBADMSG
-                out.flags = <uint32_t>value
-            elif p[0] == c'c':
-                out.cas_offset = p + 1 - self.line
-                after = p + 1
-                while after < end and after[0] != c' ':
-                    after += 1
-                out.cas_length = after - p - 1
-            elif p[0] == c'@':
-                out.in_memory = True
-            while p < end and p[0] != c' ':
-                p += 1
-        return 1
-
     cdef int read_reply(self) noexcept nogil:
+        # Reads the next line and parses it into reply.
         cdef int r
         while True:
             r = self.read_line()
             if r <= 0:
                 return r
-            r = self.parse_reply()
+            r = parse_reply(self.line, self.line_length, &self.reply)
             if r <= 0:
                 return r
             if self.noreplies == 0:
                 return 1
-            # What precedes the answer to mn belongs to commands whose reply nobody wanted.
+            # What precedes the answer to mn is the answer of a command that was sent without wanting one.
             if self.reply.code == REPLY_MN:
                 self.noreplies = 0
 
     cdef int read_body(self) noexcept nogil:
-        # dst_left bytes to dst, then \r\n.
+        # Reads dst_left bytes to dst, and the \r\n behind them.
         cdef size_t n
         cdef int r
         while self.dst_left:
@@ -313,7 +246,7 @@ cdef class Stream:
 
     # --- waiting ---
 
-    cdef uint64_t spin_budget(self) noexcept nogil:
+    cdef int64_t spin_budget(self) noexcept nogil:
         # Nanoseconds that the coming wait may spin.
         if self.spin_ns == 0:
             return 0
@@ -328,7 +261,7 @@ cdef class Stream:
         elif self.spin_score > 0:
             self.spin_score -= 1
 
-    # --- the transport's part ---
+    # --- the transport's part: as a plain socket has it, or not at all ---
 
     cdef int push(self) noexcept nogil:
         return -EBADMSG
@@ -342,11 +275,11 @@ cdef class Stream:
     cdef int fill_body(self) noexcept nogil:
         return self.fill()
 
-    cdef int settle(self) except -1:
-        return 0
-
     cdef bint expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
-        raise NotImplementedError
+        return False
+
+    cdef int unexpose(self) except -1:
+        return 0
 
     cdef int put_sink(self) except -1:
         return 0
@@ -355,10 +288,10 @@ cdef class Stream:
         return None
 
     cdef void saw_length(self, size_t length) noexcept:
-        pass
+        return
 
     cdef str failure_text(self):
         return ""
 
     cdef void close(self) noexcept:
-        pass
+        return

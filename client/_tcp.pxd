@@ -1,8 +1,13 @@
+"""The plain transport: a memcached connection over TCP or a UNIX socket."""
+
 from posix.uio cimport iovec
 
 from rmemcached.client._stream cimport Stream
 
 
 cdef class TcpStream(Stream):
+    cdef int fd              # -1: closed
+    cdef int pid             # of the process that made the stream
+
     cdef int wait(self, short events) noexcept nogil
     cdef ssize_t receive(self, iovec *iov, int count) noexcept nogil

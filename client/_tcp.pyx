@@ -1,11 +1,13 @@
 """The plain transport: a memcached connection over TCP or a UNIX socket."""
 
 from libc.errno cimport EAGAIN, ETIMEDOUT, errno
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t
 from libc.string cimport memset
-from posix.uio cimport iovec
+from posix.unistd cimport getpid
 
-from rmemcached.client._stream cimport Stream, now_ns
+from rmemcached.client._timeouts cimport milliseconds
+from rmemcached.sys.clock cimport now_ns
+from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, live_add, live_sub
 from rmemcached.sys.linux cimport (
     MSG_DONTWAIT,
     MSG_NOSIGNAL,
@@ -20,13 +22,13 @@ from rmemcached.sys.linux cimport (
     pollfd,
     recv,
     recvmsg,
+    sched_yield,
     send,
     sendmsg,
     setsockopt,
     shutdown,
     timeval,
 )
-from rmemcached.sys.linux cimport sched_yield
 
 
 cdef enum:
@@ -35,22 +37,27 @@ cdef enum:
 
 
 cdef class TcpStream(Stream):
-    """TcpStream(fd, timeout, spin): takes a connected, blocking socket.
+    """The stream of a connected, blocking socket, whose descriptor belongs to it afterwards.
 
-    timeout: seconds, None for none. spin: nanoseconds. The descriptor belongs to the stream from here on.
+    timeout: seconds for each wait, or None. spin: nanoseconds.
     """
+
+    def __cinit__(self):
+        self.fd = -1
+        self.pid = getpid()
 
     def __init__(self, int fd, timeout, spin):
         cdef timeval limit
+        self.timeout_ms = milliseconds(timeout, -1)
         memset(&limit, 0, sizeof(limit))
-        if timeout is not None:
-            self.timeout_ms = max(1, min(int(timeout * 1000), 2**31 - 1))
+        if self.timeout_ms >= 0:
             limit.tv_sec = self.timeout_ms // 1000
             limit.tv_usec = self.timeout_ms % 1000 * 1000
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit))
         self.spin_ns = spin
         self.inline_limit = <size_t>-1
         self.fd = fd
+        live_add(LIVE_CLIENT_CONN)
 
     def __dealloc__(self):
         self.close()
@@ -58,10 +65,11 @@ cdef class TcpStream(Stream):
     cdef void close(self) noexcept:
         if self.fd >= 0:
             # Another process may hold a copy of the descriptor; the server is to see the end now.
-            if not self.foreign():
+            if getpid() == self.pid:
                 shutdown(self.fd, SHUT_RDWR)
             close_fd(self.fd)
             self.fd = -1
+            live_sub(LIVE_CLIENT_CONN)
 
     cdef int push(self) noexcept nogil:
         cdef msghdr message
@@ -116,9 +124,9 @@ cdef class TcpStream(Stream):
                     return r
 
     cdef ssize_t receive(self, iovec *iov, int count) noexcept nogil:
-        # Waits for input and reads it; goes on sending meanwhile. 0: the end, negative: errno.
+        # Waits for input and reads it; goes on sending meanwhile. 0: the end; negative: an errno.
         cdef msghdr message
-        cdef uint64_t budget, until
+        cdef int64_t budget, until
         cdef ssize_t n
         cdef int r
         memset(&message, 0, sizeof(message))

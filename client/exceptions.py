@@ -33,3 +33,11 @@ class MemcacheUnexpectedCloseError(MemcacheServerError):
 
     Over RDMA the message holds the line in which the server said why, when one came.
     """
+
+
+class TransportUnavailable(MemcacheServerError):
+    """The server, or this machine, does not have the transport."""
+
+
+class TransportRefused(MemcacheServerError):
+    """The server has said, through rdma_cm, why it does not want a connection."""

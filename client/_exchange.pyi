@@ -1,0 +1,9 @@
+LINE_MAX: int
+SHM_REPLY: bytes
+
+class Offer:
+    def __init__(self, line: bytes, transport: str) -> None: ...
+    @property
+    def path(self) -> str | None: ...
+
+def shm_request(offer: Offer) -> bytes: ...

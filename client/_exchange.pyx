@@ -1,0 +1,72 @@
+"""The server's exchange line, and the request that begins a connection of soft_shm."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+
+from rmemcached.rdma.wire cimport (
+    EXCHANGE_REPLY,
+    RDMA_CREDITS_HELD_MAX,
+    RDMA_LINE_MAX,
+    RDMA_MSGSIZE_MIN,
+    RDMA_PROTOCOL_VERSION,
+    RDMA_TOKEN_LENGTH,
+    SHM_KEY_LENGTH,
+    SHM_REPLY_KEY,
+    SHM_REQUEST_LENGTH,
+    put_shm_request,
+)
+
+from rmemcached.client.exceptions import MemcacheServerError, TransportUnavailable
+
+cdef enum:
+    DEFAULT_EAGER = 4096     # of a server that does not say it
+
+LINE_MAX = RDMA_LINE_MAX
+"""Bytes of an exchange line, without its end."""
+SHM_REPLY = SHM_REPLY_KEY[:SHM_KEY_LENGTH]
+"""The answer to shm_request."""
+
+
+cdef int read_offer(Offer offer, dict tokens, str transport) except -1:
+    # Fills the offer. KeyError, ValueError, OverflowError: a token is missing, is none, or does not fit.
+    cdef bint attaches = transport == "soft_iw" or transport == "soft_shm"
+    offer.qpn = int(tokens["qpn"])
+    offer.psn = int(tokens.get("psn", 0))
+    offer.lid = int(tokens.get("lid", 0))
+    offer.mtu = int(tokens.get("mtu", 0))
+    offer.gid = bytes.fromhex(tokens.get("gid", "0" * 32))
+    offer.token = bytes.fromhex(tokens["token"] if attaches else "")
+    offer.path = tokens.get("path") or None
+    offer.credits = min(int(tokens["credits"]), <int>RDMA_CREDITS_HELD_MAX)
+    offer.msgsize = int(tokens["msgsize"])
+    offer.eager = int(tokens.get("eager", <int>DEFAULT_EAGER))
+    offer.reads = int(tokens.get("ord", 1))
+    offer.crc = int(tokens.get("crc", 0))
+    if (int(tokens["version"]) != RDMA_PROTOCOL_VERSION or len(offer.gid) != 16
+            or (attaches and len(offer.token) != RDMA_TOKEN_LENGTH) or offer.msgsize < RDMA_MSGSIZE_MIN):
+        raise ValueError
+    return 0
+
+
+cdef class Offer:
+    """The server's end of a queue pair, as its exchange line describes it.
+
+    line: without its end. transport: the one that was asked for. TransportUnavailable: the server has refused.
+    MemcacheServerError: the line makes no sense.
+    """
+
+    def __init__(self, bytes line, str transport):
+        word, *words = line.decode("ascii", "replace").split(" ")
+        if word != EXCHANGE_REPLY.decode():
+            raise TransportUnavailable(f"the server answered {line.decode('ascii', 'replace')}")
+        tokens = dict(token.partition("=")[::2] for token in words)
+        try:
+            read_offer(self, tokens, transport)
+        except (KeyError, ValueError, OverflowError):
+            raise MemcacheServerError(f"the server's answer to the RDMA exchange makes no sense: {tokens}") from None
+
+
+def shm_request(Offer offer):
+    """The bytes that begin the connection of a soft_shm queue pair."""
+    cdef bytes request = PyBytes_FromStringAndSize(NULL, SHM_REQUEST_LENGTH)
+    put_shm_request(PyBytes_AS_STRING(request), offer.qpn, PyBytes_AS_STRING(offer.token))
+    return request

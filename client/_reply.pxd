@@ -1,0 +1,27 @@
+"""The parser of meta replies' lines.
+
+No I/O, no allocation, no Python objects; any thread.
+"""
+
+from libc.stdint cimport uint32_t
+
+cdef enum reply_code:
+    REPLY_OTHER              # an error line, or a classic reply
+    REPLY_HD
+    REPLY_EN
+    REPLY_VA
+    REPLY_NS
+    REPLY_EX
+    REPLY_NF
+    REPLY_MN
+
+cdef struct reply_line:
+    reply_code code
+    size_t length            # VA: bytes of the value
+    uint32_t flags           # f
+    size_t cas_offset        # c: where its digits are in the line
+    size_t cas_length
+    bint in_memory           # @: the value is in the memory that the request named
+
+# Parses a line without its \r\n. 1, or -EBADMSG: it begins as a meta reply and is none.
+cdef int parse_reply(const char *line, size_t length, reply_line *out) noexcept nogil

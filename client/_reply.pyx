@@ -1,0 +1,84 @@
+"""See _reply.pxd."""
+
+from libc.errno cimport EBADMSG
+from libc.stdint cimport uint64_t
+
+
+cdef inline const char *digits(const char *p, const char *end, uint64_t *value) noexcept nogil:
+    # The end of the decimal number at p; p itself when there is none or it does not fit.
+    cdef const char *start = p
+    cdef uint64_t v = 0
+    while p < end and c'0' <= p[0] <= c'9':
+        if p - start == 19:
+            return start
+        v = v * 10 + <uint64_t>(p[0] - c'0')
+        p += 1
+    value[0] = v
+    return p
+
+
+cdef inline reply_code code_of(const char *line, size_t length) noexcept nogil:
+    if length < 2 or (length > 2 and line[2] != c' '):
+        return REPLY_OTHER
+    if line[0] == c'V' and line[1] == c'A':
+        return REPLY_VA
+    if line[0] == c'H' and line[1] == c'D':
+        return REPLY_HD
+    if line[0] == c'E' and line[1] == c'N':
+        return REPLY_EN
+    if line[0] == c'N' and line[1] == c'S':
+        return REPLY_NS
+    if line[0] == c'E' and line[1] == c'X':
+        return REPLY_EX
+    if line[0] == c'N' and line[1] == c'F':
+        return REPLY_NF
+    if line[0] == c'M' and line[1] == c'N':
+        return REPLY_MN
+    return REPLY_OTHER
+
+
+cdef int parse_flags(const char *line, const char *p, const char *end, reply_line *out) noexcept nogil:
+    # The flags from p on. Of those that no request here asks for, none is looked at.
+    cdef const char *after
+    cdef uint64_t value = 0
+    while p < end:
+        if p[0] == c' ':
+            p += 1
+            continue
+        if p[0] == c'f':
+            after = digits(p + 1, end, &value)
+            if after <= p + 1 or value > 0xFFFFFFFFULL:
+                return -EBADMSG
+            out.flags = <uint32_t>value
+        elif p[0] == c'c':
+            out.cas_offset = p + 1 - line
+            after = p + 1
+            while after < end and after[0] != c' ':
+                after += 1
+            out.cas_length = after - p - 1
+        elif p[0] == c'@':
+            out.in_memory = True
+        while p < end and p[0] != c' ':
+            p += 1
+    return 1
+
+
+cdef int parse_reply(const char *line, size_t length, reply_line *out) noexcept nogil:
+    cdef const char *p = line + 2
+    cdef const char *end = line + length
+    cdef const char *after
+    cdef uint64_t value = 0
+    out.code = code_of(line, length)
+    out.flags = 0
+    out.cas_length = 0
+    out.in_memory = False
+    if out.code == REPLY_VA:
+        p += 1
+        after = digits(p, end, &value)
+        if after <= p:
+            return -EBADMSG
+        out.length = value
+        p = after
+    elif out.code != REPLY_HD:
+        return 1
+    return parse_flags(line, p, end, out)

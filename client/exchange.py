@@ -1,0 +1,141 @@
+"""Brings up a queue pair to a server: the exchange on the lifeline, the second connection, or rdma_cm.
+
+docs/rdma-protocol.md, sections 2, 3 and 9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import cast
+
+from ._cm import CmRoute
+from ._exchange import LINE_MAX, SHM_REPLY, Offer, shm_request
+from ._queue_pair import QueuePair
+from ._rdma import RdmaStream
+from .exceptions import MemcacheServerError, MemcacheUnexpectedCloseError, TransportRefused, TransportUnavailable
+from .sockets import Options, Server, open_socket, open_unix
+
+DEFAULT_SPIN = 50  # microseconds
+REPLY_LIMIT = LINE_MAX + len("\r\n")
+
+
+def patience(client: Options) -> float | None:
+    """Seconds for each step of connecting, or None."""
+    return client.timeout if client.connect_timeout is None else client.connect_timeout
+
+
+def stream_of(client: Options, queue: QueuePair) -> RdmaStream:
+    """The stream of a connected queue pair, with the client's time limits."""
+    spin = DEFAULT_SPIN if client.spin is None else client.spin
+    return RdmaStream(queue, client.timeout, int(spin * 1000))
+
+
+def read_reply_line(plain: socket.socket) -> bytes:
+    """The next line of the server, without its end. The server sends nothing behind it.
+
+    Raises MemcacheServerError, MemcacheUnexpectedCloseError, OSError, TimeoutError.
+    """
+    received = b""
+    while not received.endswith(b"\r\n"):
+        if len(received) >= REPLY_LIMIT:
+            raise MemcacheServerError(f"the answer to the RDMA exchange is too long: {received[:64]!r}...")
+        more = plain.recv(REPLY_LIMIT - len(received))
+        if not more:
+            raise MemcacheUnexpectedCloseError("the server closed the connection during the RDMA exchange")
+        received += more
+    return received[:-2]
+
+
+def open_rdma(client: Options, plain: socket.socket, transport: str) -> RdmaStream:
+    """The RDMA stream whose lifeline is plain, for one of "verbs", "soft_shm", "soft_iw".
+
+    Raises TransportUnavailable, after which plain is still an ordinary connection; MemcacheServerError, OSError,
+    TimeoutError.
+    """
+    try:
+        queue = QueuePair(transport)
+        line = queue.exchange_line()
+    except OSError as error:
+        raise TransportUnavailable(f"no queue pair here: {error}") from error
+    # If anything is raised from here on, the queue pair is freed with its object.
+    plain.settimeout(patience(client))
+    plain.sendall(line)
+    offer = Offer(read_reply_line(plain), transport)
+    with contextlib.ExitStack() as stack:
+        second = None
+        if transport == "soft_shm":
+            second = stack.enter_context(contextlib.closing(open_shm(client.server, offer, patience(client))))
+        elif transport == "soft_iw":
+            second = stack.enter_context(contextlib.closing(open_iw(client, plain)))
+        queue.connect(offer, second, plain, patience(client))
+    return stream_of(client, queue)
+
+
+def open_iw(client: Options, plain: socket.socket) -> socket.socket:
+    """The connection for the iWARP stream. Raises OSError, TimeoutError."""
+    peer = plain.getpeername()
+    return open_socket((peer[0], peer[1]), client.connect_timeout, client.socket_keepalive, True)
+
+
+def open_shm(server: Server, offer: Offer, timeout: float | None) -> socket.socket:
+    """The connection for shared memory, which the server has accepted. timeout: seconds. Raises MemcacheServerError."""
+    path = offer.path or server
+    if not isinstance(path, str):
+        raise MemcacheServerError("the server's answer to the RDMA exchange names no path")
+    try:
+        second = open_unix("\0" + path[1:] if path.startswith("@") else path, timeout)
+        try:
+            reply = ask_for_shm(second, shm_request(offer))
+        except BaseException:
+            second.close()
+            raise
+    except OSError as error:
+        raise MemcacheServerError(f"{path}: {error.strerror or error}") from error
+    if reply != SHM_REPLY:
+        second.close()
+        text = reply.decode("ascii", "replace").strip()
+        raise MemcacheServerError(text or "the server closed the connection for shared memory")
+    return second
+
+
+def ask_for_shm(second: socket.socket, request: bytes) -> bytes:
+    """Sends the request for shared memory. Returns SHM_REPLY, or what the server says instead. Raises OSError."""
+    # A server that refuses may do so before it has read anything.
+    with contextlib.suppress(BrokenPipeError):
+        second.sendall(request)
+    reply = b""
+    with contextlib.suppress(ConnectionResetError):
+        while len(reply) < len(SHM_REPLY) and (more := second.recv(len(SHM_REPLY) - len(reply))):
+            reply += more
+        while reply != SHM_REPLY and len(reply) < REPLY_LIMIT and (more := second.recv(REPLY_LIMIT - len(reply))):
+            reply += more
+    return reply
+
+
+def open_rdma_cm(client: Options) -> RdmaStream:
+    """The RDMA stream to the server's port of rdma_cm; there is no lifeline.
+
+    Raises TransportUnavailable, MemcacheServerError, OSError, TimeoutError.
+    """
+    host, port = cast(tuple[str, int], client.server)  # a Client takes no path with rdma_cm
+    found = socket.getaddrinfo(host, client.rdma_cm_port or port, type=socket.SOCK_STREAM)
+    for index, (family, _, _, _, address) in enumerate(found):
+        try:
+            queue = QueuePair("rdma_cm", CmRoute(family, address, patience(client)))
+        except TimeoutError:
+            raise
+        except OSError as error:
+            if index + 1 == len(found):
+                raise TransportUnavailable(f"no queue pair here: {error}") from error
+            continue
+        try:
+            queue.connect_cm(patience(client))
+        except TransportRefused as error:
+            raise TransportUnavailable(str(error)) from error
+        except ConnectionRefusedError:
+            if index + 1 == len(found):
+                raise
+            continue
+        return stream_of(client, queue)
+    raise AssertionError("getaddrinfo gives one address at least")

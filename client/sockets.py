@@ -1,0 +1,115 @@
+"""Servers' addresses, and sockets that are connected to them."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Protocol
+
+DEFAULT_PORT = 11211
+
+Server = tuple[str, int] | str
+
+
+class Keepalive(Protocol):
+    """TCP keepalive, as KeepaliveOpts has it."""
+
+    idle: int
+    intvl: int
+    cnt: int
+
+
+class Options(Protocol):
+    """The options of a Client that its connections depend on."""
+
+    @property
+    def server(self) -> Server: ...
+    @property
+    def connect_timeout(self) -> float | None: ...
+    @property
+    def timeout(self) -> float | None: ...
+    @property
+    def no_delay(self) -> bool: ...
+    @property
+    def socket_keepalive(self) -> Keepalive | None: ...
+    @property
+    def spin(self) -> float | None: ...
+    @property
+    def rdma_cm_port(self) -> int | None: ...
+
+
+class KeepaliveOpts:
+    """TCP keepalive: seconds idle before the first probe, seconds between probes, probes before giving up.
+
+    Raises ValueError when one of them is below 1.
+    """
+
+    __slots__ = ("cnt", "idle", "intvl")
+
+    def __init__(self, idle: int = 1, intvl: int = 1, cnt: int = 5) -> None:
+        for name, value in (("idle", idle), ("intvl", intvl), ("cnt", cnt)):
+            if value < 1:
+                raise ValueError(f"The {name} parameter must be greater or equal to 1.")
+        self.idle = idle
+        self.intvl = intvl
+        self.cnt = cnt
+
+
+def normalize_server(server: Any) -> Server:
+    """A (host, port) tuple, or the path of a UNIX socket, from what pymemcache takes as a server. Raises ValueError."""
+    if isinstance(server, (tuple, list)):
+        host, port = server
+        return (host, int(port))
+    if not isinstance(server, str):
+        raise ValueError(f"Unsupported server specification: {server!r}")
+    if server.startswith("unix:"):
+        return server[5:]
+    if server.startswith("/"):
+        return server
+    if ":" not in server or server.endswith("]"):
+        host, port = server, DEFAULT_PORT
+    else:
+        host, _, digits = server.rpartition(":")
+        port = int(digits)
+    if host.startswith("["):
+        host = host.strip("[]")
+    return (host, port)
+
+
+def open_unix(path: str, timeout: float | None) -> socket.socket:
+    """A socket connected to a UNIX socket, with its time-out in seconds. Raises OSError, TimeoutError."""
+    plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        plain.settimeout(timeout)
+        plain.connect(path)
+    except BaseException:
+        plain.close()
+        raise
+    return plain
+
+
+def open_socket(
+    server: Server, connect_timeout: float | None, keepalive: Keepalive | None, no_delay: bool
+) -> socket.socket:
+    """A connected socket that still has connect_timeout, in seconds, as its time-out. Raises OSError, TimeoutError."""
+    if isinstance(server, str):
+        return open_unix(server, connect_timeout)
+    plain = socket.create_connection(server, connect_timeout)
+    try:
+        if no_delay:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if keepalive is not None:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, keepalive.idle)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, keepalive.intvl)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, keepalive.cnt)
+    except BaseException:
+        plain.close()
+        raise
+    return plain
+
+
+def is_local(plain: socket.socket) -> bool:
+    """Whether the peer of a connected socket is on this host, as far as addresses tell."""
+    if plain.family == socket.AF_UNIX:
+        return True
+    return bool(plain.getpeername()[0] == plain.getsockname()[0])
