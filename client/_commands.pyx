@@ -1,0 +1,262 @@
+"""See _commands.pxd."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport uint32_t, uint64_t
+
+from rmemcached.client._reply cimport REPLY_EX, REPLY_HD, REPLY_NF, REPLY_NS
+
+from rmemcached.client.exceptions import (
+    MemcacheClientError,
+    MemcacheIllegalInputError,
+    MemcacheServerError,
+    MemcacheUnknownCommandError,
+    MemcacheUnknownError,
+)
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text)
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    Py_buffer *PyMemoryView_GET_BUFFER(object view)
+    bint PyBuffer_IsContiguous(const Py_buffer *view, char order)
+
+cdef enum:
+    KEY_MAX = 250            # bytes
+
+
+# --- keys, values and numbers ---
+
+cdef bytes checked_key(bytes key):
+    cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(key)
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(key)
+    cdef Py_ssize_t i
+    if n > KEY_MAX:
+        raise MemcacheIllegalInputError(f"Key is too long: {key!r}")
+    if n == 0:
+        raise MemcacheIllegalInputError("Key is empty")
+    for i in range(n):
+        if p[i] <= 32:
+            if p[i] == 32 or 9 <= p[i] <= 13:
+                raise MemcacheIllegalInputError(f"Key contains whitespace: {key!r}")
+            if p[i] == 0:
+                raise MemcacheIllegalInputError(f"Key contains null: {key!r}")
+    return key
+
+
+cdef bytes encode_key(object key, bytes prefix, bint unicode_keys):
+    cdef const char *text
+    cdef Py_ssize_t n
+    cdef bytes encoded
+    if isinstance(key, bytes):
+        encoded = key
+    elif isinstance(key, str):
+        if not (unicode_keys or PyUnicode_IS_ASCII(key)):
+            raise MemcacheIllegalInputError(f"Non-ASCII key: {key!r}")
+        text = PyUnicode_AsUTF8AndSize(key, &n)
+        encoded = PyBytes_FromStringAndSize(text, n)
+    else:
+        raise TypeError(f"key must be str or bytes, not {type(key).__name__}")
+    if PyBytes_GET_SIZE(prefix):
+        encoded = prefix + encoded
+    return checked_key(encoded)
+
+
+cdef object encode_value(object value, str encoding):
+    cdef object view
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode(encoding)
+        except UnicodeEncodeError as error:
+            raise MemcacheIllegalInputError(f"Data values must be binary-safe: {error}") from error
+    try:
+        view = memoryview(value)
+    except TypeError:
+        return encode_value(str(value), encoding)
+    if PyBuffer_IsContiguous(PyMemoryView_GET_BUFFER(view), c'C'):
+        return view
+    return view.tobytes()
+
+
+cdef bytes integer_text(object value, str name):
+    if not isinstance(value, int):
+        raise MemcacheIllegalInputError(f"{name} must be integer, got bad value: {value!r}")
+    return b"%d" % value
+
+
+cdef bytes cas_text(object cas, str encoding):
+    if isinstance(cas, (int, str)):
+        try:
+            cas = str(cas).encode(encoding)
+        except UnicodeEncodeError:
+            raise MemcacheIllegalInputError(f"non-ASCII cas value: {cas!r}") from None
+    elif not isinstance(cas, bytes):
+        raise MemcacheIllegalInputError(f"cas must be integer, string, or bytes, got bad value: {cas!r}")
+    if not cas.isdigit():
+        raise MemcacheIllegalInputError(f"cas must only contain values in 0-9, got bad value: {cas!r}")
+    return cas
+
+
+# --- requests ---
+
+cdef int put_bytes(Stream s, bytes text) except -1:
+    return s.put(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+
+
+cdef int put_end(Stream s, bint quiet) except -1:
+    return s.put(" q\r\n", 4) if quiet else s.put("\r\n", 2)
+
+
+cdef int put_fetch(Stream s, bytes key, bint with_flags, bint with_cas, bytes expire) except -1:
+    s.put("mg ", 3)
+    put_bytes(s, key)
+    s.put(" v", 2)
+    if with_flags:
+        s.put(" f", 2)
+    if with_cas:
+        s.put(" c", 2)
+    if expire is not None:
+        s.put(" T", 2)
+        put_bytes(s, expire)
+    return 0
+
+
+cdef bint put_store(Stream s, bytes key, object data, bytes options, bint quiet) except -1:
+    cdef const char *address
+    cdef size_t length
+    cdef Py_buffer *view
+    cdef uint64_t remote_address = 0
+    cdef uint32_t remote_key = 0
+    if isinstance(data, bytes):
+        address = PyBytes_AS_STRING(data)
+        length = PyBytes_GET_SIZE(data)
+    else:
+        view = PyMemoryView_GET_BUFFER(data)
+        address = <const char *>view.buf
+        length = view.len
+    s.put("ms ", 3)
+    put_bytes(s, key)
+    s.put(" ", 1)
+    s.put_number(length)
+    put_bytes(s, options)
+    if s.remote and length > s.inline_limit and s.expose(address, length, &remote_address, &remote_key):
+        s.put(" @", 2)
+        s.put_hex(remote_address)
+        s.put(":", 1)
+        s.put_hex(remote_key)
+        s.put("\r\n", 2)
+        return True
+    put_end(s, quiet)
+    s.put_reference(address, length)
+    s.put("\r\n", 2)
+    return False
+
+
+cdef int put_delete(Stream s, bytes key, bint quiet) except -1:
+    s.put("md ", 3)
+    put_bytes(s, key)
+    return put_end(s, quiet)
+
+
+cdef int put_arithmetic(Stream s, bytes key, bytes mode, bytes delta, bint quiet) except -1:
+    s.put("ma ", 3)
+    put_bytes(s, key)
+    put_bytes(s, mode)
+    put_bytes(s, delta)
+    return s.put(" q\r\n", 4) if quiet else s.put(" v\r\n", 4)
+
+
+cdef int put_touch(Stream s, bytes key, bytes seconds, bint quiet) except -1:
+    if quiet:
+        # mg answers hits in spite of q.
+        return put_bytes(s, b"touch %b %b noreply\r\n" % (key, seconds))
+    return put_bytes(s, b"mg %b T%b\r\n" % (key, seconds))
+
+
+# --- answers ---
+
+cdef bytes answer(Stream s):
+    return s.line[:s.line_length]
+
+
+cdef bint is_error(bytes line):
+    return line.startswith((b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR"))
+
+
+cdef object error_of(bytes line, bytes name):
+    if line.startswith(b"CLIENT_ERROR"):
+        return MemcacheClientError(line[line.find(b" ") + 1:])
+    if line.startswith(b"SERVER_ERROR"):
+        return MemcacheServerError(line[line.find(b" ") + 1:])
+    if line.startswith(b"ERROR"):
+        raise MemcacheUnknownCommandError(name)
+    raise MemcacheUnknownError(line[:32])
+
+
+cdef object read_stored(Stream s, bytes name, list errors):
+    if s.reply.code == REPLY_HD:
+        return True
+    if s.reply.code == REPLY_NS or s.reply.code == REPLY_EX:
+        return False
+    if s.reply.code != REPLY_NF:
+        errors.append(error_of(answer(s), name))
+    return None
+
+
+cdef bint read_statistic(bytes line, dict found) except -1:
+    parts = line.split()
+    if len(parts) < 2:
+        return False
+    if line.startswith(b"STAT "):
+        found[parts[1]] = parts[2] if len(parts) > 2 else b""
+        return True
+    if line.startswith(b"ITEM "):
+        found[parts[1]] = b" ".join(parts[2:])
+        return True
+    return False
+
+
+def _to_bool(value):
+    return int(value) != 0
+
+
+def _to_float(value):
+    return float(value.replace(b":", b"."))
+
+
+def _to_yes(value):
+    return value == b"yes"
+
+
+def _to_umask(value):
+    return int(value, 8)
+
+
+# Statistics that are not integers: name -> conversion of the value's bytes.
+cdef dict STAT_TYPES = {
+    b"version": bytes,
+    b"rusage_user": _to_float,
+    b"rusage_system": _to_float,
+    b"hash_is_expanding": _to_bool,
+    b"slab_reassign_running": _to_bool,
+    b"inter": bytes,
+    b"growth_factor": float,
+    b"stat_key_prefix": bytes,
+    b"umask": _to_umask,
+    b"detail_enabled": _to_bool,
+    b"cas_enabled": _to_bool,
+    b"auth_enabled_sasl": _to_yes,
+    b"maxconns_fast": _to_bool,
+    b"slab_reassign": _to_bool,
+    b"slab_automove": _to_bool,
+}
+
+
+cdef int convert_statistics(dict found) except -1:
+    for name, value in found.items():
+        try:
+            found[name] = STAT_TYPES.get(name, int)(value)
+        except ValueError:
+            # It stays bytes, as with pymemcache.
+            continue
+    return 0

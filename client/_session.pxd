@@ -1,0 +1,55 @@
+"""The connection of a Client: made on demand, used by one call at a time, dropped when it is of no use any more.
+
+A call is `enter`, requests formatted into the Stream, `exchange` (or `unanswered`), `next` for each further answer, and
+`leave`. Whatever is raised between `enter` and `leave` leaves requests or answers half done: `drop` comes then. The
+methods that wait release the GIL meanwhile, and let signal handlers run. They raise what `broken` makes.
+"""
+
+from rmemcached.client._stream cimport Stream
+
+
+cdef class Session:
+    cdef readonly object server
+    cdef readonly object connect_timeout
+    cdef readonly object timeout
+    cdef readonly bint no_delay
+    cdef readonly object socket_keepalive
+    cdef readonly object spin
+    cdef readonly object rdma_cm_port
+    cdef str _wanted             # the transport argument
+    cdef object _logged          # the transport that was last reported
+    cdef Stream _stream
+    cdef str _transport          # of the connection
+    cdef bint _busy              # a call is under way
+    cdef unsigned int _generation  # of the process that made the connection
+
+    # Takes the options, or raises ValueError.
+    cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin,
+                       rdma_cm_port) except -1
+    # Whether the connection is the parent process's.
+    cdef bint foreign(self) noexcept
+    # The stream, connected, with an empty request. RuntimeError: another call is under way, or the connection is the
+    # parent process's. quiet: the call waits for no answer.
+    cdef Stream enter(self, bint quiet)
+    # The end of a call. Raises the first of the errors.
+    cdef int leave(self, list errors) except -1
+    cdef void drop(self) noexcept
+    # Sends the request and reads the first line of the answer.
+    cdef int exchange(self, Stream s) except -1
+    # Reads the next line.
+    cdef int next(self, Stream s) except -1
+    # exchange for the first answer to a request, next for the others.
+    cdef int read_answer(self, Stream s, bint first) except -1
+    # Sends a request that has no answer.
+    cdef int send(self, Stream s) except -1
+    # Sends so many commands with the q flag or noreply. Their error lines are found and dropped later.
+    cdef int unanswered(self, Stream s, size_t commands) except -1
+    # Sends the request with a mn at its end, and drops all that is answered before that.
+    cdef int synchronise(self, Stream s) except -1
+    # The end of a call that has sent values: afterwards none of them is needed any more.
+    cdef int values_sent(self, Stream s) except -1
+    # Reads the value behind a VA line.
+    cdef bytes value(self, Stream s)
+
+    cdef object broken(self, Stream s, int code)
+    cdef int interrupted(self, Stream s, int code) except -1
