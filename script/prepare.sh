@@ -32,6 +32,12 @@ missing_packages() {
     esac
 }
 
+# apt_get ARGUMENT...: quietly, and after whoever else is at work on the packages
+apt_get() {
+    # RUNLEVEL=1: installing a package does not start its daemon.
+    DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq -o DPkg::Lock::Timeout=300 "$@"
+}
+
 # install_packages EXTRAS
 install_packages() {
     local missing
@@ -39,9 +45,7 @@ install_packages() {
     [ -n "${missing// /}" ] || return 0
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "installing: $missing"
-        # RUNLEVEL=1: installing a package does not start its daemon.
-        DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq update &&
-            DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq install -y --no-install-recommends $missing >/dev/null ||
+        apt_get update && apt_get install -y --no-install-recommends $missing >/dev/null ||
             die "apt-get could not install: $missing"
     else
         die "missing: these packages (Debian's names; install them as root): $missing"
