@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
 import importlib.util
 import os
@@ -89,9 +90,17 @@ def placement(cores: str) -> tuple[set[int], set[int]]:
 
 
 @contextlib.contextmanager
-def running(clients: list[str], names: list[str], cores: str = "any") -> Iterator[dict[tuple[str, str], Any]]:
-    """Starts the servers and connects the clients: {(client, server): client object}. cores: one of CORES."""
-    starters: dict[str, Callable[..., Server]] = {"rmemcached": start_rmemcached, "memcached": start_memcached}
+def running(
+    clients: list[str], names: list[str], cores: str = "any", memcached: str | None = None
+) -> Iterator[dict[tuple[str, str], Any]]:
+    """Starts the servers and connects the clients: {(client, server): client object}.
+
+    cores: one of CORES. memcached: the program to start, by default the installed one.
+    """
+    starters: dict[str, Callable[..., Server]] = {
+        "rmemcached": start_rmemcached,
+        "memcached": functools.partial(start_memcached, program=memcached),
+    }
     allowed = os.sched_getaffinity(0)
     for_clients, for_servers = placement(cores)
     with contextlib.ExitStack() as stack:
@@ -297,6 +306,9 @@ def main(arguments: list[str] | None = None) -> int:
         help="any: as the scheduler chooses; together: client and server on one core; apart: a core each;"
         " or several of them, comma-separated (default: any)",
     )
+    parser.add_argument(
+        "--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)"
+    )
     add_json(parser)
     add_plot(parser, "p50 over size")
     options = parser.parse_args(arguments)
@@ -318,7 +330,7 @@ def main(arguments: list[str] | None = None) -> int:
     if "apart" in placements and len(os.sched_getaffinity(0)) < 2:
         parser.error("--cores apart needs two cores")
     check_plot(parser, options)
-    if "memcached" in names and memcached_path() is None:
+    if "memcached" in names and (options.memcached or memcached_path()) is None:
         print("memcached is not installed: no comparison with it (apt-get install memcached)", file=sys.stderr)
         names.remove("memcached")
     if "pymemcache" in clients and not have_pymemcache():
@@ -326,7 +338,7 @@ def main(arguments: list[str] | None = None) -> int:
         clients.remove("pymemcache")
     rows = []
     for cores in placements:
-        with running(clients, names, cores) as made:
+        with running(clients, names, cores, options.memcached) as made:
             taken = measure(
                 made, sizes, operations, options.seconds, options.rounds, options.least, options.pause / 1e6
             )

@@ -127,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
     add_json(parser)
     options = parser.parse_args(arguments)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError):  # the system's own limit
+    with contextlib.suppress(ValueError):  # the system's limit is lower
         wanted = 2 * options.connections + 4096
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard < 0 else min(wanted, hard), hard))
     flags = ["-m", "1024", "-t", "1", "-c", str(options.connections + WARM + 100)]

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +55,14 @@ def measure(server: Server, connections: int, seconds: float, depth: int, keys: 
     return {"cpu_us": used / done["requests"] * 1e6, "per_second": done["requests"] / done["seconds"]}
 
 
-def run(connections: int, seconds: float, rounds: int, depths: list[int], starts: int) -> dict[str, Any]:
-    """All measurements, as the JSON document has them."""
-    starters = {"rmemcached": start_rmemcached}
-    if memcached_path() is not None:
-        starters["memcached"] = start_memcached
+def run(
+    connections: int, seconds: float, rounds: int, depths: list[int], starts: int, memcached: str | None = None
+) -> dict[str, Any]:
+    """Measures everything; the result is the JSON document. memcached: the program, by default the installed one."""
+    starters: dict[str, Callable[..., Server]] = {"rmemcached": start_rmemcached}
+    memcached = memcached or memcached_path()
+    if memcached is not None:
+        starters["memcached"] = functools.partial(start_memcached, program=memcached)
     start_up: dict[str, Any] = {name: {"ready_s": [], "resident_bytes": []} for name in starters}
     for _ in range(starts):
         for name, start in starters.items():
@@ -134,10 +139,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="samples of each kind (default: 5)")
     parser.add_argument("--depths", default="1,16", help="requests sent at a time, comma-separated (default: 1,16)")
     parser.add_argument("--starts", type=int, default=5, help="starts of each server that are timed (default: 5)")
+    parser.add_argument(
+        "--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)"
+    )
     add_json(parser)
     options = parser.parse_args(arguments)
     depths = [int(depth) for depth in options.depths.split(",")]
-    result = run(options.connections, options.seconds, options.rounds, depths, options.starts)
+    result = run(options.connections, options.seconds, options.rounds, depths, options.starts, options.memcached)
     put_out(options, result, report(result))
     return 0
 

@@ -132,9 +132,9 @@ class Server:
         return status
 
     def ended_well(self) -> bool:
-        """Whether the daemon, which has ended, did so in order, or by the signal that it was sent.
+        """Whether the daemon, which has ended, ended with status 0 or by the signal that it was sent.
 
-        One of a debug build has a status of its own when it leaves objects behind, and says which on stderr.
+        A debug build ends with another status when live objects are left, and names them on stderr.
         """
         return self.process.returncode in (0, -self._ended_by)
 
@@ -208,7 +208,7 @@ def _start(command: Sequence[str], arguments: Sequence[str], path: str | None, w
 
 def start_rmemcached(*arguments: str, path: str | None = None) -> Server:
     """Starts our daemon with the running interpreter; path: a UNIX socket in place of a port."""
-    # -P: the installed package, not the folder of that name in the current directory.
+    # -P: what is installed, or first in PYTHONPATH; not the folder of that name in the current directory.
     return _start([sys.executable, "-P", "-m", "rmemcached"], arguments, path, CM_OPTIONS)
 
 

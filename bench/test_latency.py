@@ -1,4 +1,4 @@
-"""The cases of latency.py for pytest-benchmark: `pytest bench/`."""
+"""latency.py's measurements as pytest-benchmark cases: `pytest bench`."""
 
 from __future__ import annotations
 

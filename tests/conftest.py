@@ -1,6 +1,6 @@
-"""Fixtures that every test folder shares: daemons on ephemeral loopback ports, and the count of live objects.
+"""Fixtures that every test folder shares: daemons on ephemeral loopback ports, and a check of live objects.
 
-A test that asks for a daemon fails when that daemon ends by itself, or not in order.
+A test fails when a daemon that it asked for ends by itself, or with an error.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """On a debug build each test leaves no more live objects behind than it found.
+    """On a debug build, a test fails when more objects are alive after it than before.
 
-    One that fails may: its traceback holds what it had.
+    A test that failed already may leave objects: its traceback refers to them.
     """
     if not debug_build or request.path.relative_to(ROOT / "tests").parts[0] not in IN_PROCESS:
         yield
@@ -84,7 +84,7 @@ def _factory(start: ServerFactory) -> Iterator[ServerFactory]:
 
 @pytest.fixture(scope="module", params=transport.RDMA_TRANSPORTS)
 def rdma_transport(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each test once for each transport, which is that of transport.rdma() meanwhile."""
+    """Runs each test once for each transport; transport.rdma() returns that transport meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(transport.VARIABLE, request.param)
         yield request.param
