@@ -20,6 +20,7 @@ from rmemcached.protocol.parse cimport (
     parse_u32, parse_u64, token, tokenize,
 )
 from rmemcached.store cimport store as st
+from rmemcached.store.check cimport store_check
 from rmemcached.store.store cimport store, store_config
 
 cdef enum:
@@ -158,7 +159,7 @@ cdef class Server:
         all connections are idle."""
         cdef const char *error
         with nogil:
-            error = st.store_check(self.s, True)
+            error = store_check(self.s, True)
         assert error == NULL, error.decode()
         assert <long long>self.thread.stats.response_obj_count == 0
 

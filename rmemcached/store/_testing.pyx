@@ -2,21 +2,16 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memset
 from posix.uio cimport iovec
 
 from rmemcached.store cimport store as st
+from rmemcached.store._testing_stress cimport race_run, stress_result, stress_run
+from rmemcached.store.check cimport store_check
 from rmemcached.store.store cimport item, rel_time_t, store, store_config
-
-cdef extern from "<semaphore.h>" nogil:
-    ctypedef struct sem_t:
-        pass
-    int sem_init(sem_t *sem, int shared, unsigned int value)
-    int sem_wait(sem_t *sem)
-    int sem_post(sem_t *sem)
-
-include "_stress.pyx"
+from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
+from rmemcached.sys.linux cimport sem_init, sem_post, sem_t, sem_wait
 
 OPS = {
     "add": st.NREAD_ADD,
@@ -516,7 +511,7 @@ cdef class Store:
 
     def sizes(self):
         """{size: items} of `stats sizes`."""
-        return {32 * i: st.store_sizes(self.s, i) for i in range(st.store_sizes_buckets(self.s))
+        return {st.SIZES_GRANULARITY * i: st.store_sizes(self.s, i) for i in range(st.store_sizes_buckets(self.s))
                 if st.store_sizes(self.s, i)}
 
     # --- what is inside ---
@@ -560,7 +555,7 @@ cdef class Store:
         """Raises AssertionError when the store's structures are inconsistent."""
         cdef const char *error
         with nogil:
-            error = st.store_check(self.s, at_rest)
+            error = store_check(self.s, at_rest)
         if error != NULL:
             raise AssertionError(error.decode())
 

@@ -1,14 +1,11 @@
-# Which class needs a page, and which has one too many. memcached: slab_automove.c.
-#
-# Every run looks at what happened to each class since the last, and sums that up over a window of runs. A class with
-# many free chunks that was left alone for a window gives a page to the pool. Otherwise, the class that evicts the
-# youngest items gets one of the class with the oldest items, when it throws them away much younger.
+cdef double MIN_PAGES_FOR_RECLAIM = 2.5         # free memory of a class that gives a page to the pool, in pages
+cdef uint32_t MIN_PAGES_FOR_SOURCE = 2          # a class with more pages may lose one
 
 
 cdef void _automove_sample(store *s, class_sample *samples) noexcept nogil:
     cdef class_stats stats
     cdef unsigned int clsid
-    for clsid in range(1, s.power_largest + 1):
+    for clsid in range(1, s.slabs.power_largest + 1):
         store_get_class_stats(s, clsid, &stats)
         samples[clsid].evicted = stats.evicted
         samples[clsid].outofmemory = stats.outofmemory
@@ -24,7 +21,6 @@ cdef inline uint64_t _since(uint64_t before, uint64_t after) noexcept nogil:
 
 
 cdef bint automove_init(store *s) noexcept nogil:
-    """Starts over with the present settings; keeps what there is when there is no memory."""
     cdef slab_automove *a = &s.automove
     cdef uint32_t size = s.config.slab_automove_window
     cdef window_data *window = <window_data *>calloc(<size_t>size * MAX_NUMBER_OF_SLAB_CLASSES, sizeof(window_data))
@@ -37,6 +33,10 @@ cdef bint automove_init(store *s) noexcept nogil:
     a.max_age_ratio = s.config.slab_automove_ratio
     _automove_sample(s, a.before)
     return True
+
+
+cdef void automove_destroy(store *s) noexcept nogil:
+    free(s.automove.window)
 
 
 cdef window_data _window_sum(const slab_automove *a, unsigned int clsid) noexcept nogil:
@@ -67,11 +67,11 @@ cdef bint _automove_decide(store *s, int *src, int *dst) noexcept nogil:
     cdef unsigned int clsid
     global_page_pool_size(s, &limit_reached)
     _automove_sample(s, after)
-    for clsid in range(1, s.power_largest + 1):
+    for clsid in range(1, s.slabs.power_largest + 1):
         evicted_total += _since(a.before[clsid].evicted, after[clsid].evicted)
     a.window_cur += 1
     src[0] = dst[0] = -1
-    for clsid in range(1, s.power_largest + 1):
+    for clsid in range(1, s.slabs.power_largest + 1):
         w = &a.window[clsid * a.window_size + a.window_cur % a.window_size]
         memset(w, 0, sizeof(window_data))
         evicted = _since(a.before[clsid].evicted, after[clsid].evicted)
@@ -104,23 +104,31 @@ cdef bint _automove_decide(store *s, int *src, int *dst) noexcept nogil:
     return src[0] != -1
 
 
-cdef bint automove_run(store *s, move_request *r) noexcept nogil:
-    """Whether a page should be moved now, and which. The mover's lock is held."""
-    cdef page_mover *m = &s.mover
-    cdef timespec now
+cdef void _log_slab_move(store *s, int src, int dst, bint started) noexcept nogil:
+    """A page is to be moved. started: the mover can do it."""
+    cdef char text[LOG_TEXT_MAX]
+    if log_wants(s.config.log, LOG_SYSEVENTS):
+        snprintf(text, sizeof(text), "type=slab_move src=%d dst=%d state=%s", src, dst,
+                 <const char *>(b"ok" if started else b"fail"))
+        log_text(s.config.log, LOG_SYSEVENTS, text)
+
+
+cdef bint do_automove_run(store *s, move_request *r) noexcept nogil:
+    cdef slab_automove *a = &s.automove
+    cdef int64_t now
     cdef int src, dst
     cdef bint good
     if s.config.slab_automove == 0:
         return False
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    if m.automove_last == now.tv_sec:
+    now = now_seconds()
+    if a.last == now:
         return False
-    if m.automove_changed and automove_init(s):
-        m.automove_changed = False
+    if a.changed and automove_init(s):
+        a.changed = False
     if not _automove_decide(s, &src, &dst):
         return False
-    good = _check_reassign(s, &src, dst) == REASSIGN_OK
-    log_slab_move(s, src, dst, good)
+    good = check_reassign(s, &src, dst) == REASSIGN_OK
+    _log_slab_move(s, src, dst, good)
     if not good:
         return False
     r.src = src
@@ -128,35 +136,31 @@ cdef bint automove_run(store *s, move_request *r) noexcept nogil:
     r.allow_evictions = False
     # One page a second, unless it is only to the pool.
     if dst != SLAB_GLOBAL_PAGE_POOL:
-        m.automove_last = now.tv_sec
+        a.last = now
     return True
 
 
 cdef void slabs_set_automove(store *s, unsigned int level) noexcept nogil:
-    """0: no page is moved but on request. 1: as automove_run decides. 2: also with every eviction."""
-    pthread_mutex_lock(&s.mover.lock)
+    pthread_mutex_lock(&s.reassign.lock)
     relaxed_store(&s.config.slab_automove, level)
-    pthread_mutex_unlock(&s.mover.lock)
+    pthread_mutex_unlock(&s.reassign.lock)
 
 
 cdef void slabs_set_automove_ratio(store *s, double ratio) noexcept nogil:
-    """A class whose oldest item is younger than so much of the oldest of all may take a page away."""
-    pthread_mutex_lock(&s.mover.lock)
+    pthread_mutex_lock(&s.reassign.lock)
     s.config.slab_automove_ratio = ratio
-    s.mover.automove_changed = True
-    pthread_mutex_unlock(&s.mover.lock)
+    s.automove.changed = True
+    pthread_mutex_unlock(&s.reassign.lock)
 
 
 cdef void slabs_set_automove_window(store *s, unsigned int runs) noexcept nogil:
-    """Runs of the algorithm, at most ten a second, that a decision looks back at; greater than zero."""
-    pthread_mutex_lock(&s.mover.lock)
+    pthread_mutex_lock(&s.reassign.lock)
     s.config.slab_automove_window = runs
-    s.mover.automove_changed = True
-    pthread_mutex_unlock(&s.mover.lock)
+    s.automove.changed = True
+    pthread_mutex_unlock(&s.reassign.lock)
 
 
 cdef void slabs_set_automove_freeratio(store *s, double ratio) noexcept nogil:
-    """Only kept and shown, as in a memcached without external storage."""
-    pthread_mutex_lock(&s.mover.lock)
+    pthread_mutex_lock(&s.reassign.lock)
     s.config.slab_automove_freeratio = ratio
-    pthread_mutex_unlock(&s.mover.lock)
+    pthread_mutex_unlock(&s.reassign.lock)

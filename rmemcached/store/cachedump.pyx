@@ -1,5 +1,3 @@
-# stats cachedump: the keys at the head of a class's COLD queue. Included in store.pyx.
-
 cdef enum:
     CACHEDUMP_MAX = 2 * 1024 * 1024   # bytes of the answer
     CACHEDUMP_LINE = 512
@@ -21,7 +19,7 @@ cdef char *store_cachedump(store *s, unsigned int clsid, uint32_t limit, size_t 
             exptime = item_exptime(it)
             used += <size_t>snprintf(text + used, CACHEDUMP_LINE, b"ITEM %.*s [%d b; %llu s]\r\n", <int>it.nkey,
                                      ITEM_key(it), it.nbytes - 2,
-                                     <unsigned long long>(exptime + s.process_started if exptime != 0 else 0))
+                                     <unsigned long long>(exptime + s.clock.process_started if exptime != 0 else 0))
             shown += 1
         it = it.next
     pthread_mutex_unlock(&q.lock)

@@ -1,52 +1,82 @@
-# A whole-store consistency check.
+"""Walks hash table, LRU queues and slab classes, and compares them with each other and with the counts."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from rmemcached.store.hash cimport store_hash
+from rmemcached.store.store cimport (
+    ITEM_CHUNK, ITEM_CHUNKED, ITEM_LINKED, ITEM_SLABBED, MAX_NUMBER_OF_SLAB_CLASSES, NO_PAGE, NUMBER_OF_QUEUES,
+    PAGE_IN_TRANSIT, PAGE_RELEASED, SLAB_PAGE_SIZE, ITEM_clsid, ITEM_key, ITEM_ntotal, ITEM_schunk, assoc_find,
+    count_items, item, item_chunk, lru_maintainer_bumps, lru_queue, move_chunk_index, on_moving_page, page_list,
+    slab_class,
+)
+from rmemcached.sys.atomics cimport relaxed_load
+from rmemcached.sys.linux cimport pthread_mutex_lock, pthread_mutex_unlock
 
 
-cdef const char *_check_hash(store *s, bint at_rest, uint64_t *items, uint64_t *nbytes, uint64_t *used) noexcept nogil:
-    """Every chain; adds up the items, their bytes and the chunks they use per class."""
-    cdef uint64_t bucket
-    cdef int pass_
-    cdef item **table
-    cdef uint64_t mask
-    cdef item *it
-    cdef item_chunk *ch
-    cdef size_t total
+cdef struct found:              # what the hash table holds
+    uint64_t items
+    uint64_t nbytes
+    uint64_t used[MAX_NUMBER_OF_SLAB_CLASSES]   # chunks of its items, by class
+
+
+cdef const char *_check_chain(item *it, found *f) noexcept nogil:
+    """The chunks of a chained item."""
+    cdef item_chunk *ch = ITEM_schunk(it)
+    cdef size_t total = 0
+    f.used[ch.orig_clsid] += 1
+    ch = ch.next
+    while ch != NULL:
+        if ch.head != it or ch.it_flags != ITEM_CHUNK or ch.used > ch.size or ch.prev.next != ch:
+            return b"a chunk of a chained item is inconsistent"
+        total += ch.used
+        f.used[ch.slabs_clsid] += 1
+        ch = ch.next
+    if total != <size_t>it.nbytes:
+        return b"the chunks of a chained item do not add up to its length"
+    return NULL
+
+
+cdef const char *_check_bucket(store *s, item *it, uint64_t mask, uint64_t bucket, bint at_rest,
+                               found *f) noexcept nogil:
+    """The items of a bucket, from `it` on."""
+    cdef const char *error
     cdef uint32_t hv
     cdef uint16_t refcount
-    for pass_ in range(2):
-        if pass_ == 1 and not s.expanding:
-            break
-        table = s.old_hashtable if pass_ else s.primary_hashtable
-        mask = s.old_hash_mask if pass_ else s.hash_mask
-        for bucket in range(mask + 1):
-            it = table[bucket]
-            while it != NULL:
-                hv = store_hash(ITEM_key(it), it.nkey)
-                if hv & mask != bucket or assoc_find(s, ITEM_key(it), it.nkey, hv) != it:
-                    return b"an item in the hash table is not found by its key"
-                if it.it_flags & ITEM_LINKED == 0 or it.it_flags & (ITEM_SLABBED | ITEM_CHUNK):
-                    return b"an item in the hash table has wrong flags"
-                refcount = <uint16_t>relaxed_load(&it.refcount)
-                if refcount == 0 or (at_rest and refcount != 1):
-                    return b"an item in the hash table has a wrong reference count"
-                items[0] += 1
-                nbytes[0] += ITEM_ntotal(it)
-                if it.it_flags & ITEM_CHUNKED:
-                    ch = ITEM_schunk(it)
-                    used[ch.orig_clsid] += 1
-                    total = 0
-                    ch = ch.next
-                    while ch != NULL:
-                        if ch.head != it or ch.it_flags != ITEM_CHUNK or ch.used > ch.size or ch.prev.next != ch:
-                            return b"a chunk of a chained item is inconsistent"
-                        total += ch.used
-                        used[ch.slabs_clsid] += 1
-                        ch = ch.next
-                    if total != <size_t>it.nbytes:
-                        return b"the chunks of a chained item do not add up to its length"
-                else:
-                    used[ITEM_clsid(it)] += 1
-                it = it.h_next
+    while it != NULL:
+        hv = store_hash(ITEM_key(it), it.nkey)
+        if hv & mask != bucket or assoc_find(s, ITEM_key(it), it.nkey, hv) != it:
+            return b"an item in the hash table is not found by its key"
+        if it.it_flags & ITEM_LINKED == 0 or it.it_flags & (ITEM_SLABBED | ITEM_CHUNK):
+            return b"an item in the hash table has wrong flags"
+        refcount = <uint16_t>relaxed_load(&it.refcount)
+        if refcount == 0 or (at_rest and refcount != 1):
+            return b"an item in the hash table has a wrong reference count"
+        f.items += 1
+        f.nbytes += ITEM_ntotal(it)
+        if it.it_flags & ITEM_CHUNKED:
+            error = _check_chain(it, f)
+            if error != NULL:
+                return error
+        else:
+            f.used[ITEM_clsid(it)] += 1
+        it = it.h_next
     return NULL
+
+
+cdef const char *_check_hash(store *s, bint at_rest, found *f) noexcept nogil:
+    """Every bucket of the table, and of the old one while the table grows."""
+    cdef const char *error = NULL
+    cdef uint64_t bucket
+    for bucket in range(s.assoc.hash_mask + 1):
+        if error == NULL:
+            error = _check_bucket(s, s.assoc.primary_hashtable[bucket], s.assoc.hash_mask, bucket, at_rest, f)
+    if s.assoc.expanding:
+        for bucket in range(s.assoc.old_hash_mask + 1):
+            if error == NULL:
+                error = _check_bucket(s, s.assoc.old_hashtable[bucket], s.assoc.old_hash_mask, bucket, at_rest, f)
+    return error
 
 
 cdef const char *_check_lru(store *s, uint64_t *items, uint64_t *nbytes) noexcept nogil:
@@ -87,22 +117,22 @@ cdef const char *_check_pages(store *s) noexcept nogil:
     cdef page_list *pages
     cdef uint32_t page, last, count
     cdef uint32_t total = 0
-    cdef uint32_t used = <uint32_t>(s.arena_used // SLAB_PAGE_SIZE)
+    cdef uint32_t used = <uint32_t>(s.slabs.arena_used // SLAB_PAGE_SIZE)
     for page in range(used):
-        total += s.page_class[page] == PAGE_IN_TRANSIT
+        total += s.slabs.page_class[page] == PAGE_IN_TRANSIT
     for clsid in range(PAGE_RELEASED + 1):
-        pages = &s.released if clsid == PAGE_RELEASED else &s.classes[clsid].pages
-        if clsid != PAGE_RELEASED and clsid > s.power_largest:
+        pages = &s.slabs.released if clsid == PAGE_RELEASED else &s.slabs.classes[clsid].pages
+        if clsid != PAGE_RELEASED and clsid > s.slabs.power_largest:
             continue
         count = 0
         last = NO_PAGE
         page = pages.head
         while page != NO_PAGE and count <= pages.count:
-            if page >= used or s.page_class[page] != clsid:
+            if page >= used or s.slabs.page_class[page] != clsid:
                 return b"a list of slab pages has one that is not its own"
             count += 1
             last = page
-            page = s.page_next[page]
+            page = s.slabs.page_next[page]
         if count != pages.count or last != pages.tail:
             return b"a list of slab pages does not agree with its length"
         total += count
@@ -113,30 +143,30 @@ cdef const char *_check_pages(store *s) noexcept nogil:
 
 cdef const char *_check_class(store *s, unsigned int clsid, uint64_t used, bint at_rest) noexcept nogil:
     """The free list of a class, and that its chunks are all accounted for: used, free, or taken by the page mover."""
-    cdef slab_class *p = &s.classes[clsid]
+    cdef slab_class *p = &s.slabs.classes[clsid]
     cdef item *it = p.slots
     cdef item *before = NULL
     cdef uint64_t count = p.carve_left
     cdef uint64_t taken = 0
     cdef size_t offset
     while it != NULL and count <= p.sl_curr:
-        offset = <size_t>(<char *>it - s.arena)
-        if offset >= s.arena_used or s.page_class[offset // SLAB_PAGE_SIZE] != clsid \
+        offset = <size_t>(<char *>it - s.slabs.arena)
+        if offset >= s.slabs.arena_used or s.slabs.page_class[offset // SLAB_PAGE_SIZE] != clsid \
                 or offset % SLAB_PAGE_SIZE % p.size != 0:
             return b"a free chunk lies outside of its slab class"
         if it.it_flags != ITEM_SLABBED or it.slabs_clsid != clsid or it.prev != before:
             return b"a free chunk is inconsistent"
-        if _on_moving_page(s, it) and s.move.taken[_chunk_index(s, it)]:
+        if on_moving_page(s, it) and s.slabs.move.taken[move_chunk_index(s, it)]:
             return b"a chunk that the page mover has taken is on a free list"
         count += 1
         before = it
         it = it.next
     if count != p.sl_curr:
         return b"a slab class does not agree with its free list"
-    if s.move.page != NULL and s.move.src == clsid:
-        for offset in range(s.move.perslab):
-            taken += s.move.taken[offset]
-        if taken != s.move.taken_count:
+    if s.slabs.move.page != NULL and s.slabs.move.src == clsid:
+        for offset in range(s.slabs.move.perslab):
+            taken += s.slabs.move.taken[offset]
+        if taken != s.slabs.move.taken_count:
             return b"the page mover does not agree with the chunks it has taken"
     count = <uint64_t>p.pages.count * p.perslab - p.sl_curr - taken
     if used > count or (at_rest and used != count):
@@ -147,47 +177,51 @@ cdef const char *_check_class(store *s, unsigned int clsid, uint64_t used, bint 
 cdef const char *_check_slabs(store *s, bint at_rest, const uint64_t *used) noexcept nogil:
     cdef unsigned int clsid
     cdef const char *error = _check_pages(s)
-    for clsid in range(1, s.power_largest + 1):
+    for clsid in range(1, s.slabs.power_largest + 1):
         if error == NULL:
             error = _check_class(s, clsid, used[clsid], at_rest)
     return error
 
 
-cdef const char *store_check(store *s, bint at_rest) noexcept nogil:
+cdef const char *_check(store *s, bint at_rest) noexcept nogil:
+    """All locks are held."""
     cdef const char *error
-    cdef uint64_t hash_items = 0
-    cdef uint64_t hash_nbytes = 0
+    cdef found f
     cdef uint64_t lru_items = 0
     cdef uint64_t lru_nbytes = 0
-    cdef uint64_t used[MAX_NUMBER_OF_SLAB_CLASSES]
-    cdef uint64_t counted_items
-    cdef uint64_t counted_nbytes
-    cdef uint32_t lock
-    cdef int i
-    memset(used, 0, sizeof(used))
-    if at_rest and s.bump_bufs != NULL:
-        # These hold references.
-        pthread_mutex_lock(&s.bump_lock)
-        lru_maintainer_bumps(s)
-        pthread_mutex_unlock(&s.bump_lock)
-    for lock in range(s.item_lock_mask + 1):
-        pthread_mutex_lock(&s.item_locks[lock].lock)
-    for i in range(NUMBER_OF_QUEUES):
-        pthread_mutex_lock(&s.queues[i].lock)
-    pthread_mutex_lock(&s.slabs_lock)
+    cdef uint64_t counted_items, counted_nbytes
+    memset(&f, 0, sizeof(f))
     count_items(s, &counted_items, &counted_nbytes)
-    error = _check_hash(s, at_rest, &hash_items, &hash_nbytes, used)
+    error = _check_hash(s, at_rest, &f)
     if error == NULL:
         error = _check_lru(s, &lru_items, &lru_nbytes)
-    if error == NULL and (hash_items != lru_items or hash_nbytes != lru_nbytes):
+    if error == NULL and (f.items != lru_items or f.nbytes != lru_nbytes):
         error = b"the hash table and the LRU lists do not hold the same items"
-    if error == NULL and (hash_items != counted_items or hash_nbytes != counted_nbytes):
+    if error == NULL and (f.items != counted_items or f.nbytes != counted_nbytes):
         error = b"the counts of items and bytes are not what the hash table holds"
     if error == NULL:
-        error = _check_slabs(s, at_rest, used)
-    pthread_mutex_unlock(&s.slabs_lock)
+        error = _check_slabs(s, at_rest, f.used)
+    return error
+
+
+cdef const char *store_check(store *s, bint at_rest) noexcept nogil:
+    cdef const char *error
+    cdef uint32_t lock
+    cdef int i
+    if at_rest and s.lru.bump_bufs != NULL:
+        # The moves that wait for the maintainer hold references.
+        pthread_mutex_lock(&s.lru.bump_lock)
+        lru_maintainer_bumps(s)
+        pthread_mutex_unlock(&s.lru.bump_lock)
+    for lock in range(s.assoc.item_lock_mask + 1):
+        pthread_mutex_lock(&s.assoc.item_locks[lock].lock)
+    for i in range(NUMBER_OF_QUEUES):
+        pthread_mutex_lock(&s.queues[i].lock)
+    pthread_mutex_lock(&s.slabs.lock)
+    error = _check(s, at_rest)
+    pthread_mutex_unlock(&s.slabs.lock)
     for i in range(NUMBER_OF_QUEUES):
         pthread_mutex_unlock(&s.queues[i].lock)
-    for lock in range(s.item_lock_mask + 1):
-        pthread_mutex_unlock(&s.item_locks[lock].lock)
+    for lock in range(s.assoc.item_lock_mask + 1):
+        pthread_mutex_unlock(&s.assoc.item_locks[lock].lock)
     return error

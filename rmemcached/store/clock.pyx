@@ -1,27 +1,39 @@
-# The clock, and what is dead by it.
+cdef void clock_init(store *s) noexcept nogil:
+    # The clock begins at ITEM_UPDATE_INTERVAL + 2: see rel_time_t.
+    s.clock.process_started = <int64_t>c_time(NULL) - ITEM_UPDATE_INTERVAL - 2
+    s.clock.monotonic_start = now_seconds() - ITEM_UPDATE_INTERVAL - 2
+
+
+cdef void clock_tick(store *s) noexcept nogil:
+    cdef rel_time_t advance, now
+    if not relaxed_load(&s.clock.paused):
+        now = <rel_time_t>(now_seconds() - s.clock.monotonic_start)
+        while True:
+            advance = <rel_time_t>relaxed_load(&s.clock.advance)
+            relaxed_store(&s.clock.current_time, now + advance)
+            # store_advance may have come between.
+            if advance == <rel_time_t>relaxed_load(&s.clock.advance):
+                break
 
 
 cdef void store_advance(store *s, int64_t seconds) noexcept nogil:
-    fetch_add(&s.advance, <uint64_t>seconds)
-    fetch_add(&s.current_time, <uint64_t>seconds)
+    fetch_add(&s.clock.advance, <uint64_t>seconds)
+    fetch_add(&s.clock.current_time, <uint64_t>seconds)
 
 
 cdef void store_pause(store *s, bint paused) noexcept nogil:
-    relaxed_store(&s.paused, paused)
+    relaxed_store(&s.clock.paused, paused)
 
 
-cdef rel_time_t store_time(store *s) noexcept nogil:
-    """The clock at the last store_tick."""
-    return <rel_time_t>relaxed_load(&s.current_time)
+cdef inline rel_time_t store_time(store *s) noexcept nogil:
+    return <rel_time_t>relaxed_load(&s.clock.current_time)
 
 
 cdef int64_t store_process_started(store *s) noexcept nogil:
-    """Unix time of rel_time_t 0."""
-    return s.process_started
+    return s.clock.process_started
 
 
 cdef rel_time_t realtime(store *s, int64_t exptime) noexcept nogil:
-    """A client's expiry time as a rel_time_t: 0 never, negative at once, up to 30 days relative, above a Unix time."""
     cdef int64_t relative
     if exptime == 0:
         return 0
@@ -29,18 +41,17 @@ cdef rel_time_t realtime(store *s, int64_t exptime) noexcept nogil:
         return 1
     if exptime <= REALTIME_MAXDELTA:
         return <rel_time_t>(exptime + <int64_t>store_time(s))
-    if exptime <= s.process_started:
+    if exptime <= s.clock.process_started:
         return 1
-    relative = exptime - s.process_started
+    relative = exptime - s.clock.process_started
     return <rel_time_t>relative if relative < <int64_t>0xffffffff else <rel_time_t>0xffffffff
 
 
 cdef inline bint item_is_flushed(store *s, const item *it) noexcept nogil:
-    cdef rel_time_t oldest = <rel_time_t>relaxed_load(&s.oldest_live)
+    cdef rel_time_t oldest = <rel_time_t>relaxed_load(&s.clock.oldest_live)
     return it.time <= oldest and oldest <= store_time(s)
 
 
 cdef inline bint item_is_expired(store *s, const item *it) noexcept nogil:
-    """Whether the item can be dropped. A lookup is a second ahead: for it, an item is dead once exptime is reached."""
     cdef rel_time_t exptime = it.exptime
     return (exptime != 0 and exptime < store_time(s)) or item_is_flushed(s, it)

@@ -1,6 +1,3 @@
-# The store and delta commands.
-
-
 cdef item *_concatenate(store *s, item *old, item *it, store_op op) noexcept nogil:
     """A new item with the key, flags and expiry of old, and the values of both; or NULL."""
     cdef item *joined
@@ -12,64 +9,64 @@ cdef item *_concatenate(store *s, item *old, item *it, store_op op) noexcept nog
     joined = item_alloc(s, ITEM_key(old), old.nkey, ITEM_client_flags(old), old.exptime,
                         <size_t>first.nbytes - 2 + <size_t>second.nbytes)
     if joined != NULL:
-        _data_copy(joined, 0, first, <size_t>first.nbytes - 2)
-        _data_copy(joined, <size_t>first.nbytes - 2, second, second.nbytes)
+        data_copy(joined, 0, first, <size_t>first.nbytes - 2)
+        data_copy(joined, <size_t>first.nbytes - 2, second, second.nbytes)
     return joined
+
+
+cdef inline store_item_type _may_store(store *s, item *it, item *old, store_op op, bint set_stale) noexcept nogil:
+    """STORED if op may store the item in place of old (NULL: there is none), else the result. Marks a stale value."""
+    cdef uint64_t wanted = ITEM_get_cas(it)
+    cdef uint64_t present
+    if old == NULL:
+        if op == NREAD_CAS:
+            return NOT_FOUND
+        if op == NREAD_ADD or op == NREAD_SET or op == NREAD_APPENDVIV or op == NREAD_PREPENDVIV:
+            return STORED
+        return NOT_STORED
+    if op == NREAD_ADD:
+        # Not stored, yet it counts as a use.
+        do_item_update(s, old)
+        return NOT_STORED
+    if op == NREAD_SET or op == NREAD_REPLACE:
+        return STORED
+    present = ITEM_get_cas(old)
+    if op != NREAD_CAS:
+        return STORED if wanted == 0 or wanted == present else EXISTS
+    if wanted != 0 and wanted == present:
+        return STORED
+    if wanted != 0 and set_stale and wanted < present:
+        it.exptime = old.exptime
+        item_set_flags(it, ITEM_STALE | (old.it_flags & ITEM_TOKEN_SENT))
+        return STORED
+    return EXISTS
+
+
+cdef inline bint _is_joined(store_op op) noexcept nogil:
+    return op == NREAD_APPEND or op == NREAD_PREPEND or op == NREAD_APPENDVIV or op == NREAD_PREPENDVIV
 
 
 cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv, uint64_t cas_in, uint64_t *cas_out,
                                    bint set_stale, int *nbytes_out) noexcept nogil:
-    """Stores it as op says (memcached.c, do_store_item). The caller keeps its reference whatever the result.
-
-    The CAS value that the client compares with is in the item (ITEM_set_cas; 0: none). cas_in: the CAS value that
-    the stored item gets; 0: the next one. cas_out (may be NULL): its CAS value when STORED. set_stale: a compared
-    value that is older than the item's is stored and marked ITEM_STALE. nbytes_out (may be NULL): data length after
-    append and prepend, otherwise untouched. Append and prepend without memory for the result are NOT_STORED.
-    """
     cdef item *old = do_item_get(s, ITEM_key(it), it.nkey, hv, False)
     cdef item *joined = NULL
-    cdef uint64_t wanted = ITEM_get_cas(it)
-    cdef uint64_t present
-    cdef store_item_type result = NOT_STORED
-    cdef bint storing = False
+    cdef store_item_type result
     if cas_in == 0 and s.config.use_cas:
         # Whatever comes of it: clients see the numbers that are left.
         cas_in = get_cas_id(s)
-    if old == NULL:
-        if op == NREAD_CAS:
-            result = NOT_FOUND
-        else:
-            storing = op == NREAD_ADD or op == NREAD_SET or op == NREAD_APPENDVIV or op == NREAD_PREPENDVIV
-    elif op == NREAD_ADD:
-        # Not stored, yet it counts as a use.
-        do_item_update(s, old)
-    elif op == NREAD_CAS:
-        present = ITEM_get_cas(old)
-        if wanted != 0 and wanted == present:
-            storing = True
-        elif wanted != 0 and set_stale and wanted < present:
-            it.exptime = old.exptime
-            item_set_flags(it, ITEM_STALE | (old.it_flags & ITEM_TOKEN_SENT))
-            storing = True
-        else:
-            result = EXISTS
-    elif op == NREAD_SET or op == NREAD_REPLACE:
-        storing = True
-    elif wanted != 0 and wanted != ITEM_get_cas(old):
-        result = EXISTS
-    else:
+    result = _may_store(s, it, old, op, set_stale)
+    if result == STORED and old != NULL and _is_joined(op):
         joined = _concatenate(s, old, it, op)
-        if joined != NULL:
+        if joined == NULL:
+            result = NOT_STORED
+        else:
             it = joined
-            storing = True
             if nbytes_out != NULL:
                 nbytes_out[0] = joined.nbytes
-
-    if storing:
+    if result == STORED:
         if old != NULL:
             do_item_unlink(s, old, hv)
         do_item_link(s, it, hv, cas_in)
-        result = STORED
         if cas_out != NULL:
             cas_out[0] = ITEM_get_cas(it)
     if log_wants(s.config.log, LOG_MUTATIONS):
@@ -84,7 +81,6 @@ cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv,
 
 cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas_in, uint64_t *cas_out,
                                 bint set_stale, int *nbytes_out) noexcept nogil:
-    """do_store_item under the item's lock."""
     cdef uint32_t hv = store_hash(ITEM_key(it), it.nkey)
     cdef store_item_type result
     item_lock(s, hv)
@@ -130,12 +126,6 @@ cdef bint _parse_number(const char *text, const char *end, uint64_t *value) noex
 
 cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, uint64_t delta, char *buf,
                                     uint64_t *cas) noexcept nogil:
-    """Adds to (incr) or takes from a decimal value. incr wraps at 64 bits, decr stops at 0.
-
-    it: a linked item of item_get_locked. buf: INCR_MAX_STORAGE_LEN bytes for the new value as text with a NUL.
-    cas (may be NULL): in, the CAS value to compare with (0: none); out, the new one. The value is written in place,
-    padded with spaces, when it fits and nobody else has a reference; otherwise a new item takes the place of it.
-    """
     cdef uint64_t value
     cdef uint64_t new_cas = 0
     cdef size_t length
@@ -167,7 +157,7 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
             return EOM
         if s.config.use_cas:
             new_cas = get_cas_id(s)
-        _data_write(fresh, 0, buf, length)
+        data_write(fresh, 0, buf, length)
         do_item_unlink(s, it, hv)
         do_item_link(s, fresh, hv, new_cas)
         do_item_remove(s, fresh)
@@ -178,7 +168,6 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
 
 cdef delta_result_type add_delta(store *s, const char *key, size_t nkey, bint incr, uint64_t delta, char *buf,
                                  uint64_t *cas) noexcept nogil:
-    """do_add_delta on the item of the key; DELTA_ITEM_NOT_FOUND when there is none."""
     cdef uint32_t hv
     cdef delta_result_type result = DELTA_ITEM_NOT_FOUND
     cdef item *it = item_get_locked(s, key, nkey, False, &hv)

@@ -1,7 +1,4 @@
-# The data bytes of an item.
-
-
-cdef struct data_cursor:
+cdef struct data_cursor:        # a place in an item's data
     item_chunk *chunk   # NULL: the item is not chained
     char *data
     size_t left         # bytes from data on to the end of this run
@@ -54,7 +51,7 @@ cdef int item_iov(item *it, size_t offset, size_t length, iovec *iov, int max_io
     return count
 
 
-cdef void _data_write(item *it, size_t offset, const char *src, size_t length) noexcept nogil:
+cdef void data_write(item *it, size_t offset, const char *src, size_t length) noexcept nogil:
     cdef data_cursor c
     cdef size_t n
     _cursor_set(&c, it, offset)
@@ -66,14 +63,13 @@ cdef void _data_write(item *it, size_t offset, const char *src, size_t length) n
         _cursor_advance(&c, n)
 
 
-cdef void _data_copy(item *dst, size_t offset, item *src, size_t length) noexcept nogil:
-    """Copies the first length data bytes of src to data byte offset of dst."""
+cdef void data_copy(item *dst, size_t offset, item *src, size_t length) noexcept nogil:
     cdef data_cursor c
     cdef size_t n
     _cursor_set(&c, src, 0)
     while length > 0:
         n = length if length < c.left else c.left
-        _data_write(dst, offset, c.data, n)
+        data_write(dst, offset, c.data, n)
         offset += n
         length -= n
         _cursor_advance(&c, n)

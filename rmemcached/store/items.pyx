@@ -1,4 +1,5 @@
-# Items: allocation, linking, lookup, the store commands. memcached: items.c, and memcached.c for store and delta.
+cdef enum:
+    ALLOC_TRIES = 10            # pulls that one allocation makes
 
 
 # --- allocation ---
@@ -8,7 +9,6 @@ cdef inline size_t _item_ntotal(store *s, size_t nkey, uint32_t flags, size_t nb
 
 
 cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noexcept nogil:
-    """Whether an item of these sizes is within the item size limit."""
     if nbytes < 2 or nbytes > s.config.item_size_max:
         return False
     return slabs_clsid(s, _item_ntotal(s, nkey, flags, nbytes)) != 0
@@ -29,7 +29,7 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
         if not segmented:
             # No maintainer does it.
             lru_pull_tail(s, clsid, COLD_LRU, 0, 0, 0, PULL_TRIES)
-        it = slabs_alloc(s, clsid, True, NULL)
+        it = slabs_alloc(s, clsid, True)
         if it != NULL or pulls == most:
             break
         if lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
@@ -65,9 +65,9 @@ cdef item_chunk *_alloc_chunk(store *s, item_chunk *ch, size_t remain) noexcept 
         size = largest
     clsid = slabs_clsid(s, size)
     chained = <item_chunk *>_alloc_pull(s, clsid)
-    if chained == NULL and clsid != s.power_largest:
+    if chained == NULL and clsid != s.slabs.power_largest:
         # The small class may have nothing to evict while the largest has.
-        clsid = s.power_largest
+        clsid = s.slabs.power_largest
         chained = <item_chunk *>_alloc_pull(s, clsid)
     if chained == NULL:
         return NULL
@@ -99,11 +99,6 @@ cdef bint _alloc_chain(store *s, item *it) noexcept nogil:
 
 cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime,
                       size_t nbytes) noexcept nogil:
-    """A new item, not linked, for nbytes of data (value and \\r\\n, which is already written), or NULL.
-
-    NULL means that it is over the item size limit (item_size_ok) or that there is no memory. nkey is at most
-    KEY_MAX_LENGTH. A large item comes with all the chunks it needs. Older items may be evicted.
-    """
     cdef size_t ntotal, htotal
     cdef unsigned int clsid, head_clsid
     cdef uint16_t it_flags = 0
@@ -151,37 +146,28 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
         s.queues[clsid | HOT_LRU].stats.outofmemory += 1
         pthread_mutex_unlock(&s.queues[clsid | HOT_LRU].lock)
         return NULL
-    _data_write(it, nbytes - 2, b"\r\n", 2)
+    data_write(it, nbytes - 2, b"\r\n", 2)
     return it
 
 
-# --- references and links ---
-
 cdef uint64_t get_cas_id(store *s) noexcept nogil:
-    """The next CAS value."""
-    return fetch_add(&s.cas_id, 1) + 1
-
-
-cdef void item_remove(store *s, item *it) noexcept nogil:
-    """Gives a reference back; NULL is not allowed."""
-    do_item_remove(s, it)
+    return fetch_add(&s.items.cas_id, 1) + 1
 
 
 # --- lookup ---
 
 cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil:
-    """item_get for a caller that holds the item lock."""
     cdef item *it = assoc_find(s, key, nkey, hv)
     cdef log_fetch_status status = LOG_NOT_FOUND
     if it != NULL:
         if item_is_flushed(s, it):
             do_item_unlink(s, it, hv)
-            fetch_add(&s.get_flushed, 1)
+            fetch_add(&s.items.get_flushed, 1)
             it = NULL
             status = LOG_FLUSHED
         elif it.exptime != 0 and it.exptime <= store_time(s):
             do_item_unlink(s, it, hv)
-            fetch_add(&s.get_expired, 1)
+            fetch_add(&s.items.get_expired, 1)
             it = NULL
             status = LOG_EXPIRED
         else:
@@ -196,7 +182,6 @@ cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint
 
 
 cdef item *item_get(store *s, const char *key, size_t nkey, bint do_update) noexcept nogil:
-    """The item of the key, with a reference, or NULL. An expired or flushed one is unlinked. do_update: it is used."""
     cdef uint32_t hv = store_hash(key, nkey)
     cdef item *it
     item_lock(s, hv)
@@ -206,16 +191,12 @@ cdef item *item_get(store *s, const char *key, size_t nkey, bint do_update) noex
 
 
 cdef item *item_get_locked(store *s, const char *key, size_t nkey, bint do_update, uint32_t *hv) noexcept nogil:
-    """item_get that leaves the item lock of ``*hv`` held, also when it returns NULL."""
     hv[0] = store_hash(key, nkey)
     item_lock(s, hv[0])
     return do_item_get(s, key, nkey, hv[0], do_update)
 
 
 cdef void item_unlink(store *s, const char *key, size_t nkey) noexcept nogil:
-    """Unlinks the item of the key, if there is one. By its key, for the page mover may put a copy in an item's place
-    at any time but under its lock.
-    """
     cdef uint32_t hv
     cdef item *it = item_get_locked(s, key, nkey, False, &hv)
     if it != NULL:
@@ -225,7 +206,6 @@ cdef void item_unlink(store *s, const char *key, size_t nkey) noexcept nogil:
 
 
 cdef item *item_touch(store *s, const char *key, size_t nkey, rel_time_t exptime) noexcept nogil:
-    """item_get that sets a new expiry time."""
     cdef uint32_t hv
     cdef item *it = item_get_locked(s, key, nkey, True, &hv)
     if it != NULL:

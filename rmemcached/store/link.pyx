@@ -1,5 +1,25 @@
-# Items in the hash table and in the LRU queues, and references to them.
+cdef enum:
+    GROW_CHECK_MASK = 255       # a class looks at the load of the hash table every 256 links
 
+
+cdef bint link_init(store *s) noexcept nogil:
+    cdef int i
+    for i in range(NUMBER_OF_QUEUES):
+        pthread_mutex_init(&s.queues[i].lock, NULL)
+    if s.config.track_sizes:
+        s.sizes.buckets = <uint32_t>(s.config.item_size_max // SIZES_GRANULARITY + 2)
+        s.sizes.count = <uint32_t *>calloc(s.sizes.buckets, sizeof(uint32_t))
+    return s.sizes.buckets == 0 or s.sizes.count != NULL
+
+
+cdef void link_destroy(store *s) noexcept nogil:
+    cdef int i
+    free(s.sizes.count)
+    for i in range(NUMBER_OF_QUEUES):
+        pthread_mutex_destroy(&s.queues[i].lock)
+
+
+# --- queues ---
 
 cdef inline unsigned int ITEM_lruid(const item *it) noexcept nogil:
     return it.slabs_clsid & LRU_MASK
@@ -32,7 +52,7 @@ cdef inline void do_item_unlink_q(store *s, lru_queue *q, item *it) noexcept nog
     q.bytes -= ITEM_ntotal(it)
 
 
-cdef inline void do_item_replace_q(store *s, lru_queue *q, item *it, item *fresh) noexcept nogil:
+cdef inline void _item_replace_q(store *s, lru_queue *q, item *it, item *fresh) noexcept nogil:
     """Puts fresh, an item of the same size, in the item's place."""
     fresh.prev = it.prev
     fresh.next = it.next
@@ -48,67 +68,70 @@ cdef inline void do_item_replace_q(store *s, lru_queue *q, item *it, item *fresh
         q.crawl = fresh
 
 
-cdef bint sizes_init(store *s) noexcept nogil:
-    s.sizes_buckets = <uint32_t>(s.config.item_size_max // SIZES_GRANULARITY + 2)
-    s.sizes = <uint32_t *>calloc(s.sizes_buckets, sizeof(uint32_t))
-    return s.sizes != NULL
-
+# --- counts ---
 
 cdef inline uint32_t _sizes_bucket(item *it) noexcept nogil:
     return <uint32_t>((ITEM_ntotal(it) + SIZES_GRANULARITY - 1) // SIZES_GRANULARITY)
 
 
-cdef inline void sizes_add(store *s, item *it) noexcept nogil:
-    if s.sizes != NULL:
-        fetch_add(&s.sizes[_sizes_bucket(it)], 1)
+cdef inline void _sizes_add(store *s, item *it) noexcept nogil:
+    if s.sizes.count != NULL:
+        fetch_add(&s.sizes.count[_sizes_bucket(it)], 1)
 
 
-cdef inline void sizes_remove(store *s, item *it) noexcept nogil:
-    if s.sizes != NULL:
-        fetch_sub(&s.sizes[_sizes_bucket(it)], 1)
+cdef inline void _sizes_remove(store *s, item *it) noexcept nogil:
+    if s.sizes.count != NULL:
+        fetch_sub(&s.sizes.count[_sizes_bucket(it)], 1)
 
 
 cdef uint32_t store_sizes_buckets(store *s) noexcept nogil:
-    return s.sizes_buckets
+    return s.sizes.buckets
 
 
 cdef uint32_t store_sizes(store *s, uint32_t bucket) noexcept nogil:
-    return <uint32_t>relaxed_load(&s.sizes[bucket])
+    return <uint32_t>relaxed_load(&s.sizes.count[bucket])
 
 
-cdef inline void count_linked(store *s, item *it, uint32_t hv) noexcept nogil:
-    cdef item_stripe *stripe = &s.item_locks[hv & s.item_lock_mask]
+cdef inline void _count_linked(store *s, item *it, uint32_t hv) noexcept nogil:
+    cdef item_stripe *stripe = &s.assoc.item_locks[hv & s.assoc.item_lock_mask]
     relaxed_store(&stripe.items, stripe.items + 1)
     relaxed_store(&stripe.bytes, stripe.bytes + ITEM_ntotal(it))
-    sizes_add(s, it)
+    _sizes_add(s, it)
 
 
-cdef inline void count_unlinked(store *s, item *it, uint32_t hv) noexcept nogil:
-    cdef item_stripe *stripe = &s.item_locks[hv & s.item_lock_mask]
+cdef inline void _count_unlinked(store *s, item *it, uint32_t hv) noexcept nogil:
+    cdef item_stripe *stripe = &s.assoc.item_locks[hv & s.assoc.item_lock_mask]
     relaxed_store(&stripe.items, stripe.items - 1)
     relaxed_store(&stripe.bytes, stripe.bytes - ITEM_ntotal(it))
-    sizes_remove(s, it)
+    _sizes_remove(s, it)
 
 
 cdef void count_items(store *s, uint64_t *items, uint64_t *nbytes) noexcept nogil:
-    """Of the whole store. A sum over stripes; whoever holds all item locks gets the state of one moment."""
     cdef uint32_t i
     items[0] = nbytes[0] = 0
-    for i in range(s.item_lock_mask + 1):
-        items[0] += relaxed_load(&s.item_locks[i].items)
-        nbytes[0] += relaxed_load(&s.item_locks[i].bytes)
+    for i in range(s.assoc.item_lock_mask + 1):
+        items[0] += relaxed_load(&s.assoc.item_locks[i].items)
+        nbytes[0] += relaxed_load(&s.assoc.item_locks[i].bytes)
 
 
-cdef void do_item_remove(store *s, item *it) noexcept nogil:
-    """Gives a reference back; the last one frees the item. Needs no lock: whoever takes a reference finds the item
-    linked, with its item lock held, and a linked item has one more.
-    """
+# --- items ---
+
+cdef inline void do_item_unref(store *s, item *it) noexcept nogil:
+    # Needs no lock: whoever takes a reference finds the item linked, with its item lock held, and a linked item has one
+    # more.
     if fetch_sub(&it.refcount, 1) == 1:
         slabs_free(s, it)
 
 
+cdef void do_item_remove(store *s, item *it) noexcept nogil:
+    do_item_unref(s, it)
+
+
+cdef void item_remove(store *s, item *it) noexcept nogil:
+    do_item_unref(s, it)
+
+
 cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
-    """Makes the item findable. The table takes a reference of its own."""
     cdef lru_queue *q = &s.queues[it.slabs_clsid]
     cdef bint crowded
     it.time = store_time(s)
@@ -117,7 +140,7 @@ cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept n
     # Published for the page mover, which reads the key of what is linked.
     store_release(&it.it_flags, it.it_flags | ITEM_LINKED)
     assoc_insert(s, it, hv)
-    count_linked(s, it, hv)
+    _count_linked(s, it, hv)
     pthread_mutex_lock(&q.lock)
     do_item_link_q(s, q, it)
     q.stats.total_items += 1
@@ -128,24 +151,32 @@ cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept n
 
 
 cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil:
-    """Takes the item out of the table, if it is there. The caller's reference stays."""
     cdef lru_queue *q
     if it.it_flags & ITEM_LINKED:
         q = &s.queues[it.slabs_clsid]
         item_clear_flags(it, ITEM_LINKED)
         assoc_delete(s, it, hv)
-        count_unlinked(s, it, hv)
+        _count_unlinked(s, it, hv)
         pthread_mutex_lock(&q.lock)
         do_item_unlink_q(s, q, it)
         pthread_mutex_unlock(&q.lock)
-        do_item_remove(s, it)
+        do_item_unref(s, it)
 
 
-cdef void _item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
-    """do_item_unlink for a caller that holds the LRU lock as well."""
+cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
     if it.it_flags & ITEM_LINKED:
         item_clear_flags(it, ITEM_LINKED)
         assoc_delete(s, it, hv)
-        count_unlinked(s, it, hv)
+        _count_unlinked(s, it, hv)
         do_item_unlink_q(s, q, it)
-        do_item_remove(s, it)
+        do_item_unref(s, it)
+
+
+cdef void do_item_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil:
+    cdef lru_queue *q = &s.queues[it.slabs_clsid]
+    assoc_replace(s, it, fresh, hv)
+    pthread_mutex_lock(&q.lock)
+    _item_replace_q(s, q, it, fresh)
+    pthread_mutex_unlock(&q.lock)
+    item_clear_flags(it, ITEM_LINKED)
+    fetch_sub(&it.refcount, 1)

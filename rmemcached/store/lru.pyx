@@ -1,39 +1,64 @@
-# The segmented LRU: four queues for each slab class, the moves between them, and eviction. memcached: items.c.
-#
-# New items enter HOT, or TEMP when they live briefly. HOT's tail goes to COLD or, when it was fetched twice, to WARM;
-# WARM's tail goes to COLD or, when it was fetched again, to WARM's head; an item of COLD that is fetched goes to WARM;
-# eviction takes COLD's tail. TEMP's items stay until they expire. In flat mode there is COLD only.
-#
-# An item's queue is told by slabs_clsid, which is changed with its item lock held while it is in no queue.
+cdef extern from *:
+    """
+    /* A small number of the calling thread's own. */
+    static inline unsigned int rmc_thread_slot(void)
+    {
+        static unsigned int threads;
+        static __thread unsigned int slot;
+        if (slot == 0)
+            slot = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
+        return slot;
+    }
+    """
+    unsigned int _thread_slot "rmc_thread_slot"() nogil
+
+cdef enum:
+    NOT_MOVED = 1               # no queue's id
+
+cdef struct moved_item:         # taken out of its queue, with its item lock held
+    item *it
+    uint32_t hv
+    unsigned int lru            # the queue it goes to
+
+cdef struct moved_items:
+    moved_item items[PULL_MOST]
+    int count
+
+
+cdef void lru_init(store *s) noexcept nogil:
+    pthread_mutex_init(&s.lru.bump_lock, NULL)
+    pthread_mutex_init(&s.lru.tune_lock, NULL)
+
+
+cdef void lru_destroy(store *s) noexcept nogil:
+    cdef uint32_t i
+    if s.lru.bump_bufs != NULL:
+        for i in range(s.lru.bump_mask + 1):
+            pthread_mutex_destroy(&s.lru.bump_bufs[i].lock)
+        free(s.lru.bump_bufs)
+    pthread_mutex_destroy(&s.lru.bump_lock)
+    pthread_mutex_destroy(&s.lru.tune_lock)
 
 
 # --- bumps ---
 
-cdef bint _bumps_init(store *s) noexcept nogil:
+cdef bint lru_bumps_init(store *s) noexcept nogil:
     cdef uint32_t count = 1
     cdef uint32_t i
     while count < s.config.nthreads:
         count *= 2
-    s.bump_bufs = <lru_bump_buf *>calloc(count, sizeof(lru_bump_buf))
-    if s.bump_bufs == NULL:
+    s.lru.bump_bufs = <lru_bump_buf *>calloc(count, sizeof(lru_bump_buf))
+    if s.lru.bump_bufs == NULL:
         return False
-    s.bump_mask = count - 1
+    s.lru.bump_mask = count - 1
     for i in range(count):
-        pthread_mutex_init(&s.bump_bufs[i].lock, NULL)
+        pthread_mutex_init(&s.lru.bump_bufs[i].lock, NULL)
     return True
 
 
-cdef void _bumps_free(store *s) noexcept nogil:
-    cdef uint32_t i
-    if s.bump_bufs != NULL:
-        for i in range(s.bump_mask + 1):
-            pthread_mutex_destroy(&s.bump_bufs[i].lock)
-        free(s.bump_bufs)
-
-
-cdef bint lru_bump_async(store *s, item *it, uint32_t hv) noexcept nogil:
+cdef bint _lru_bump_async(store *s, item *it, uint32_t hv) noexcept nogil:
     """Leaves the move of an item of COLD to WARM to the maintainer. False: too many such moves are waiting."""
-    cdef lru_bump_buf *b = &s.bump_bufs[thread_slot() & s.bump_mask]
+    cdef lru_bump_buf *b = &s.lru.bump_bufs[_thread_slot() & s.lru.bump_mask]
     cdef lru_bump_entry *entry
     cdef bint ok
     pthread_mutex_lock(&b.lock)
@@ -51,13 +76,12 @@ cdef bint lru_bump_async(store *s, item *it, uint32_t hv) noexcept nogil:
 
 
 cdef bint lru_maintainer_bumps(store *s) noexcept nogil:
-    """Makes the moves that are waiting; whether there were any. One thread at a time."""
     cdef lru_bump_buf *b
     cdef lru_bump_entry entry
     cdef uint32_t i, n, todo
     cdef bint bumped = False
-    for i in range(s.bump_mask + 1):
-        b = &s.bump_bufs[i]
+    for i in range(s.lru.bump_mask + 1):
+        b = &s.lru.bump_bufs[i]
         pthread_mutex_lock(&b.lock)
         todo = b.tail - b.head
         pthread_mutex_unlock(&b.lock)
@@ -66,7 +90,7 @@ cdef bint lru_maintainer_bumps(store *s) noexcept nogil:
             entry = b.entries[(b.head + n) % LRU_BUMP_BUF_SIZE]
             item_lock(s, entry.hv)
             do_item_update(s, entry.it)
-            do_item_remove(s, entry.it)
+            do_item_unref(s, entry.it)
             item_unlock(s, entry.hv)
         if todo != 0:
             bumped = True
@@ -76,10 +100,18 @@ cdef bint lru_maintainer_bumps(store *s) noexcept nogil:
     return bumped
 
 
+cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil:
+    cdef uint64_t dropped = 0
+    cdef uint32_t i
+    if s.lru.bump_bufs != NULL:
+        for i in range(s.lru.bump_mask + 1):
+            pthread_mutex_lock(&s.lru.bump_bufs[i].lock)
+            dropped += s.lru.bump_bufs[i].dropped
+            pthread_mutex_unlock(&s.lru.bump_bufs[i].lock)
+    return dropped
+
+
 cdef void do_item_update(store *s, item *it) noexcept nogil:
-    """The item is used: its time is the present. In flat mode, it moves to the head if it has not done so for
-    ITEM_UPDATE_INTERVAL seconds; else, one of COLD that was marked active moves to WARM.
-    """
     cdef rel_time_t now = store_time(s)
     cdef lru_queue *q
     if not it.it_flags & ITEM_LINKED:
@@ -109,9 +141,6 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
 
 
 cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
-    """Notes that the item was fetched. The second fetch makes it active, which saves it from COLD; once is enough for
-    an item that has been so before.
-    """
     cdef unsigned int flags = it.it_flags
     if not relaxed_load(&s.config.lru_segmented):
         if not flags & ITEM_FETCHED:
@@ -125,11 +154,19 @@ cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
         item_set_flags(it, ITEM_ACTIVE)
         if ITEM_lruid(it) != COLD_LRU:
             item_set_time(it, store_time(s))
-        elif not lru_bump_async(s, it, hv):
+        elif not _lru_bump_async(s, it, hv):
             item_clear_flags(it, ITEM_ACTIVE)
 
 
 # --- the tails ---
+
+cdef void log_evicted(store *s, item *it) noexcept nogil:
+    cdef rel_time_t now
+    if log_wants(s.config.log, LOG_EVICTIONS):
+        now = store_time(s)
+        log_eviction(s.config.log, ITEM_key(it), it.nkey, ITEM_has(it, ITEM_FETCHED),
+                     <int64_t>it.exptime - now if it.exptime != 0 else -1, now - it.time, ITEM_clsid(it), it.nbytes)
+
 
 cdef bint _pull_evict(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
     """Evicts the item, if that is allowed. Item and LRU lock are held."""
@@ -144,7 +181,7 @@ cdef bint _pull_evict(store *s, lru_queue *q, item *it, uint32_t hv) noexcept no
     if it.it_flags & ITEM_ACTIVE:
         q.stats.evicted_active += 1
     log_evicted(s, it)
-    _item_unlink_nolock(s, q, it, hv)
+    do_item_unlink_nolock(s, q, it, hv)
     return True
 
 
@@ -184,50 +221,63 @@ cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int
     return True
 
 
-cdef void _pull_finish(store *s, const moved_item *moved, int count) noexcept nogil:
+cdef bint _pull_repair(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
+    """Of an item that somebody has a reference to: whether it was unlinked because that reference has leaked, as far as
+    one can tell. Item and LRU lock are held.
+    """
+    cdef rel_time_t repair_time = s.config.tail_repair_time
+    q.stats.lrutail_reflocked += 1
+    if repair_time == 0 or it.time + repair_time >= store_time(s):
+        return False
+    q.stats.tailrepairs += 1
+    relaxed_store(&it.refcount, 1)
+    do_item_unlink_nolock(s, q, it, hv)
+    return True
+
+
+cdef void _pull_expired(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
+    """Drops an expired item. Item and LRU lock are held."""
+    q.stats.reclaimed += 1
+    if not it.it_flags & ITEM_FETCHED:
+        q.stats.expired_unfetched += 1
+    do_item_unlink_nolock(s, q, it, hv)
+
+
+cdef void _pull_finish(store *s, const moved_items *moved) noexcept nogil:
     """Puts items that were taken out of their queue into other ones of the class, and unlocks them."""
     cdef lru_queue *q = NULL
     cdef lru_queue *target
     cdef item *it
     cdef int i
-    for i in range(count):
-        it = moved[i].it
-        target = &s.queues[ITEM_clsid(it) | moved[i].lru]
+    for i in range(moved.count):
+        it = moved.items[i].it
+        target = &s.queues[ITEM_clsid(it) | moved.items[i].lru]
         if target != q:
             if q != NULL:
                 pthread_mutex_unlock(&q.lock)
             q = target
             pthread_mutex_lock(&q.lock)
-        relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | moved[i].lru)
+        relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | moved.items[i].lru)
         do_item_link_q(s, q, it)
     if q != NULL:
         pthread_mutex_unlock(&q.lock)
-    for i in range(count):
-        item_unlock(s, moved[i].hv)
+    for i in range(moved.count):
+        item_unlock(s, moved.items[i].hv)
 
 
 cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
                        rel_time_t max_age, int most) noexcept nogil:
-    """Looks at the tail of a queue: drops what is expired or flushed and moves on what is not, up to `most` (at most
-    PULL_MOST) items or until one can stay. With PULL_EVICT, evicts one if none had expired. Returns how many went or
-    moved; 0: nothing is to be done.
-
-    total_bytes: of the class, of which HOT and WARM may have their shares. max_age: seconds that HOT's and WARM's items
-    may be unused. Items that are locked are passed over, PULL_TRIES at most in a row.
-    """
     cdef lru_queue *q = &s.queues[clsid | lru]
-    cdef moved_item moved[PULL_MOST]
+    cdef moved_items moved
+    cdef moved_item *move = &moved.items[0]
     cdef item *it
     cdef item *newer
-    cdef uint32_t hv
-    cdef rel_time_t repair_time = s.config.tail_repair_time
-    cdef unsigned int move_to
     cdef int removed = 0
-    cdef int count = 0
     cdef int tries = PULL_TRIES
     cdef bint evicted = False
     if relaxed_load(&q.size) == 0:
         return 0
+    moved.count = 0
     pthread_mutex_lock(&q.lock)
     newer = q.tail
     while newer != NULL and tries > 0 and removed < most:
@@ -238,43 +288,33 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
             # The crawler has not seen it yet.
             break
         # No item leaves the queue without this LRU lock, so its key can be read; its item lock can only be tried.
-        hv = store_hash(ITEM_key(it), it.nkey)
-        if not item_trylock(s, hv):
+        move.hv = store_hash(ITEM_key(it), it.nkey)
+        if not item_trylock(s, move.hv):
             continue
-        if relaxed_load(&it.refcount) > 1:
-            # It can go, though its memory does not come back before the last reference does.
-            q.stats.lrutail_reflocked += 1
-            if repair_time != 0 and it.time + repair_time < store_time(s):
-                # A reference has leaked, as far as one can tell.
-                q.stats.tailrepairs += 1
-                relaxed_store(&it.refcount, 1)
-                _item_unlink_nolock(s, q, it, hv)
-                item_unlock(s, hv)
-                continue
-        move_to = NOT_MOVED
+        # An item with references can go, though its memory does not come back before the last of them does.
+        if relaxed_load(&it.refcount) > 1 and _pull_repair(s, q, it, move.hv):
+            item_unlock(s, move.hv)
+            continue
+        move.lru = NOT_MOVED
         if item_is_expired(s, it):
-            q.stats.reclaimed += 1
-            if not it.it_flags & ITEM_FETCHED:
-                q.stats.expired_unfetched += 1
-            _item_unlink_nolock(s, q, it, hv)
+            _pull_expired(s, q, it, move.hv)
         elif (flags & PULL_EVICT and removed != 0) \
-                or not _pull_live(s, q, it, hv, lru, total_bytes, flags, max_age, &move_to):
-            item_unlock(s, hv)
+                or not _pull_live(s, q, it, move.hv, lru, total_bytes, flags, max_age, &move.lru):
+            item_unlock(s, move.hv)
             break
         elif flags & PULL_EVICT:
             evicted = True
             most = 0
         removed += 1
         tries = PULL_TRIES
-        if move_to != NOT_MOVED:
-            moved[count].it = it
-            moved[count].hv = hv
-            moved[count].lru = move_to
-            count += 1
+        if move.lru != NOT_MOVED:
+            move.it = it
+            moved.count += 1
+            move += 1
         else:
-            item_unlock(s, hv)
+            item_unlock(s, move.hv)
     pthread_mutex_unlock(&q.lock)
-    _pull_finish(s, moved, count)
+    _pull_finish(s, &moved)
     if evicted and relaxed_load(&s.config.slab_automove) == 2:
         slabs_reassign(s, -1, <int>clsid, True)
     return removed
@@ -293,7 +333,7 @@ cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
         older = it.next
         hv = store_hash(ITEM_key(it), it.nkey)
         if item_trylock(s, hv):
-            _item_unlink_nolock(s, q, it, hv)
+            do_item_unlink_nolock(s, q, it, hv)
             item_unlock(s, hv)
         else:
             complete = False
@@ -303,60 +343,43 @@ cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
 
 
 cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil:
-    """Invalidates all items there are, at once (exptime <= 0) or when the clock reaches exptime (as in realtime()).
-
-    Items last used before that second die when they are next looked at; those of the present second are unlinked here,
-    because the clock cannot tell them from items that are stored after the flush.
-    """
+    # Items last used before that second die when somebody looks at them next. Those of the present second are unlinked
+    # here, because the clock cannot tell them from items that are stored after the flush.
     cdef rel_time_t oldest
-    cdef int i, tries
+    cdef int i, _try
     oldest = realtime(s, exptime) - 1 if exptime > 0 else store_time(s) - 1
-    relaxed_store(&s.oldest_live, oldest)
+    relaxed_store(&s.clock.oldest_live, oldest)
     for i in range(NUMBER_OF_QUEUES):
         # The holder of an item lock may be waiting for the LRU lock: let it pass and look again.
-        for tries in range(1000):
+        for _try in range(1000):
             if _flush_queue(s, &s.queues[i], oldest):
                 break
             sched_yield()
 
 
-cdef uint64_t _bumps_dropped(store *s) noexcept nogil:
-    cdef uint64_t dropped = 0
-    cdef uint32_t i
-    if s.bump_bufs != NULL:
-        for i in range(s.bump_mask + 1):
-            pthread_mutex_lock(&s.bump_bufs[i].lock)
-            dropped += s.bump_bufs[i].dropped
-            pthread_mutex_unlock(&s.bump_bufs[i].lock)
-    return dropped
-
+# --- settings at run time ---
 
 cdef void lru_tune(store *s, unsigned int hot_lru_pct, unsigned int warm_lru_pct, double hot_max_factor,
                    double warm_max_factor) noexcept nogil:
-    """Percent of a class's memory that HOT and WARM may have, and how old their tails may be: multiples of the age of
-    COLD's tail.
-    """
-    pthread_mutex_lock(&s.tune_lock)
+    pthread_mutex_lock(&s.lru.tune_lock)
     relaxed_store(&s.config.hot_lru_pct, hot_lru_pct)
     relaxed_store(&s.config.warm_lru_pct, warm_lru_pct)
     s.config.hot_max_factor = hot_max_factor
     s.config.warm_max_factor = warm_max_factor
-    pthread_mutex_unlock(&s.tune_lock)
+    pthread_mutex_unlock(&s.lru.tune_lock)
 
 
 cdef void lru_set_segmented(store *s, bint segmented) noexcept nogil:
-    """Flat mode (False): new items enter COLD, and the maintainer empties HOT and WARM into it."""
     if s.config.lru_maintainer:
-        pthread_mutex_lock(&s.tune_lock)
+        pthread_mutex_lock(&s.lru.tune_lock)
         relaxed_store(&s.config.lru_segmented, segmented)
-        pthread_mutex_unlock(&s.tune_lock)
+        pthread_mutex_unlock(&s.lru.tune_lock)
 
 
 cdef void lru_set_temp_ttl(store *s, int32_t ttl) noexcept nogil:
-    """New items that live so many seconds or less enter TEMP."""
     if s.config.lru_maintainer:
-        pthread_mutex_lock(&s.tune_lock)
+        pthread_mutex_lock(&s.lru.tune_lock)
         if ttl >= 0:
             relaxed_store(&s.config.temporary_ttl, ttl)
         relaxed_store(&s.config.temp_lru, ttl >= 0)
-        pthread_mutex_unlock(&s.tune_lock)
+        pthread_mutex_unlock(&s.lru.tune_lock)

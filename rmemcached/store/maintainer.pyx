@@ -1,5 +1,19 @@
-# The maintainer thread: keeps the queues of all classes within their limits, and has the crawler look for expired items
-# where it pays. memcached: items.c.
+cdef enum:
+    JUGGLES_MAX = 500           # items of a class that the maintainer moves in one go
+    MIN_MAINTAINER_SLEEP = 1000         # microseconds
+    MAX_MAINTAINER_SLEEP = 1000000 - 1
+    MAX_MAINTCRAWL_WAIT = 60 * 60       # seconds between two automatic crawls of a queue, at most
+    MIN_MAINTCRAWL_WAIT = 5
+
+
+cdef void maintainer_init(store *s) noexcept nogil:
+    pthread_mutex_init(&s.maintainer.lock, NULL)
+    cond_init(&s.maintainer.cond)
+
+
+cdef void maintainer_destroy(store *s) noexcept nogil:
+    pthread_cond_destroy(&s.maintainer.cond)
+    pthread_mutex_destroy(&s.maintainer.lock)
 
 
 cdef int _juggle_temp(store *s, unsigned int clsid) noexcept nogil:
@@ -28,16 +42,16 @@ cdef int lru_maintainer_juggle(store *s, unsigned int clsid) noexcept nogil:
     cdef int limit = moves + JUGGLES_MAX
     if segmented:
         for i in range(3):
-            q = &s.queues[clsid | <unsigned int>i << 6]
+            q = &s.queues[clsid | <unsigned int>i << SLAB_CLASS_BITS]
             pthread_mutex_lock(&q.lock)
             total_bytes += q.bytes
-            if i << 6 == COLD_LRU and q.tail != NULL:
+            if i << SLAB_CLASS_BITS == COLD_LRU and q.tail != NULL:
                 cold_age = store_time(s) - item_time(q.tail)
             pthread_mutex_unlock(&q.lock)
-        pthread_mutex_lock(&s.tune_lock)
+        pthread_mutex_lock(&s.lru.tune_lock)
         hot_age = _scaled_age(cold_age, s.config.hot_max_factor)
         warm_age = _scaled_age(cold_age, s.config.warm_max_factor)
-        pthread_mutex_unlock(&s.tune_lock)
+        pthread_mutex_unlock(&s.lru.tune_lock)
     while moves < limit and more != 0:
         more = lru_pull_tail(s, clsid, HOT_LRU, total_bytes, PULL_CRAWL_BLOCKS, hot_age, PULL_MOST)
         if more == 0:
@@ -53,6 +67,27 @@ cdef inline rel_time_t _scaled_age(rel_time_t age, double factor) noexcept nogil
     return <rel_time_t>scaled if scaled < 4e9 else <rel_time_t>4000000000
 
 
+cdef void _log_crawl(store *s, unsigned int id, const crawler_stats *stats, uint64_t low_watermark, uint64_t available,
+                     rel_time_t next_run) noexcept nogil:
+    """An automatic crawl of a queue has been judged; the next one begins in next_run seconds."""
+    cdef char text[LOG_TEXT_MAX]
+    cdef const char *lru = b"hot"
+    if not log_wants(s.config.log, LOG_SYSEVENTS):
+        return
+    if id & LRU_MASK == WARM_LRU:
+        lru = b"warm"
+    elif id & LRU_MASK == COLD_LRU:
+        lru = b"cold"
+    elif id & LRU_MASK == TEMP_LRU:
+        lru = b"temp"
+    snprintf(text, sizeof(text),
+             "type=lru_crawler crawler=%u lru=%s low_mark=%llu next_reclaims=%llu since_run=%u next_run=%u elapsed=%u "
+             "examined=%llu reclaimed=%llu", id & SLAB_CLASS_MASK, lru, <unsigned long long>low_watermark,
+             <unsigned long long>available, store_time(s) - stats.end_time, next_run,
+             stats.end_time - stats.start_time, <unsigned long long>stats.seen, <unsigned long long>stats.reclaimed)
+    log_text(s.config.log, LOG_SYSEVENTS, text)
+
+
 cdef rel_time_t _crawl_judge(store *s, unsigned int id, const crawler_stats *stats, rel_time_t wait) noexcept nogil:
     """Seconds to wait before the next crawl of a queue, from what the last one found and the wait before it: about
     as long as it takes until one in a hundred of the items that can expire has done so.
@@ -60,7 +95,7 @@ cdef rel_time_t _crawl_judge(store *s, unsigned int id, const crawler_stats *sta
     cdef uint64_t low_watermark = (stats.seen - stats.noexp) // 100 + 1
     cdef uint64_t available = 0
     cdef uint32_t minute
-    for minute in range(60):
+    for minute in range(<uint32_t>CRAWL_MINUTES):
         available += stats.histo[minute]
         if available > low_watermark:
             if wait < minute * 60:
@@ -72,15 +107,15 @@ cdef rel_time_t _crawl_judge(store *s, unsigned int id, const crawler_stats *sta
         wait += 60
     if wait > MAX_MAINTCRAWL_WAIT:
         wait = MAX_MAINTCRAWL_WAIT
-    log_crawl(s, id, stats, low_watermark, available, wait + MIN_MAINTCRAWL_WAIT)
+    _log_crawl(s, id, stats, low_watermark, available, wait + MIN_MAINTCRAWL_WAIT)
     return wait
 
 
 cdef void lru_maintainer_crawler_check(store *s) noexcept nogil:
     """Starts a crawl of the queues whose time has come."""
     cdef maintainer *m = &s.maintainer
-    cdef crawler_stats *stats
-    cdef uint64_t todo[4]
+    cdef crawler_stats stats
+    cdef uint64_t todo[QUEUE_WORDS]
     cdef uint64_t limit = 0
     cdef uint64_t tocrawl
     cdef bint any_todo = False
@@ -88,16 +123,12 @@ cdef void lru_maintainer_crawler_check(store *s) noexcept nogil:
     cdef rel_time_t now = store_time(s)
     memset(todo, 0, sizeof(todo))
     for i in range(<unsigned int>NUMBER_OF_QUEUES):
-        clsid = i & 63
-        if clsid == 0 or clsid > s.power_largest:
+        clsid = i & SLAB_CLASS_MASK
+        if clsid == 0 or clsid > s.slabs.power_largest:
             continue
-        stats = &s.crawler_stats[i]
-        pthread_mutex_lock(&s.crawler_lock)
-        if stats.run_complete:
-            stats.run_complete = False
-            m.next_crawl_wait[i] = _crawl_judge(s, i, stats, m.next_crawl_wait[i])
+        if crawler_take_result(s, i, &stats):
+            m.next_crawl_wait[i] = _crawl_judge(s, i, &stats, m.next_crawl_wait[i])
             m.next_crawl[i] = now + m.next_crawl_wait[i] + MIN_MAINTCRAWL_WAIT
-        pthread_mutex_unlock(&s.crawler_lock)
         if now > m.next_crawl[i]:
             if relaxed_load(&s.queues[i].size) > limit:
                 limit = relaxed_load(&s.queues[i].size)
@@ -108,7 +139,7 @@ cdef void lru_maintainer_crawler_check(store *s) noexcept nogil:
         tocrawl = relaxed_load(&s.config.lru_crawler_tocrawl)
         if tocrawl != 0 and tocrawl < limit:
             limit = tocrawl
-        _crawler_start(s, todo, limit if limit != 0 else CRAWL_ALL, CRAWLER_AUTOEXPIRE, NULL)
+        crawler_start(s, todo, limit if limit != 0 else CRAWL_ALL, CRAWLER_AUTOEXPIRE, NULL)
 
 
 cdef uint32_t _maintain(store *s, uint32_t slept) noexcept nogil:
@@ -121,8 +152,8 @@ cdef uint32_t _maintain(store *s, uint32_t slept) noexcept nogil:
     cdef bint bumped
     if slept < MIN_MAINTAINER_SLEEP:
         slept = MIN_MAINTAINER_SLEEP
-    fetch_add(&s.maintainer_juggles, 1)
-    for clsid in range(1, s.power_largest + 1):
+    fetch_add(&m.juggles, 1)
+    for clsid in range(1, s.slabs.power_largest + 1):
         m.next_juggle[clsid] = m.next_juggle[clsid] - slept if m.next_juggle[clsid] > slept else 0
         if m.next_juggle[clsid] == 0:
             if lru_maintainer_juggle(s, clsid) == 0:
@@ -136,9 +167,9 @@ cdef uint32_t _maintain(store *s, uint32_t slept) noexcept nogil:
             m.next_juggle[clsid] = m.backoff[clsid]
         if m.next_juggle[clsid] < to_sleep:
             to_sleep = m.next_juggle[clsid]
-    pthread_mutex_lock(&s.bump_lock)
+    pthread_mutex_lock(&s.lru.bump_lock)
     bumped = lru_maintainer_bumps(s)
-    pthread_mutex_unlock(&s.bump_lock)
+    pthread_mutex_unlock(&s.lru.bump_lock)
     if bumped and to_sleep > MIN_MAINTAINER_SLEEP:
         to_sleep = MIN_MAINTAINER_SLEEP
     if relaxed_load(&s.config.lru_crawler) and m.last_crawler_check != store_time(s):
@@ -149,11 +180,11 @@ cdef uint32_t _maintain(store *s, uint32_t slept) noexcept nogil:
 
 cdef void lru_maintain(store *s) noexcept nogil:
     cdef unsigned int clsid
-    if s.bump_bufs != NULL:
-        pthread_mutex_lock(&s.bump_lock)
+    if s.lru.bump_bufs != NULL:
+        pthread_mutex_lock(&s.lru.bump_lock)
         lru_maintainer_bumps(s)
-        pthread_mutex_unlock(&s.bump_lock)
-    for clsid in range(1, s.power_largest + 1):
+        pthread_mutex_unlock(&s.lru.bump_lock)
+    for clsid in range(1, s.slabs.power_largest + 1):
         while lru_maintainer_juggle(s, clsid) != 0:
             pass
 
@@ -163,29 +194,28 @@ cdef void *_maintainer_thread(void *arg) noexcept nogil:
     cdef uint32_t to_sleep = MIN_MAINTAINER_SLEEP
     cdef timespec until
     while True:
-        pthread_mutex_lock(&s.maintainer_lock)
-        _time_after(&until, to_sleep)
+        pthread_mutex_lock(&s.maintainer.lock)
+        time_after(&until, to_sleep)
         while to_sleep != 0 and not relaxed_load(&s.stopping) \
-                and pthread_cond_timedwait(&s.maintainer_cond, &s.maintainer_lock, &until) == 0:
+                and pthread_cond_timedwait(&s.maintainer.cond, &s.maintainer.lock, &until) == 0:
             pass
-        pthread_mutex_unlock(&s.maintainer_lock)
+        pthread_mutex_unlock(&s.maintainer.lock)
         if relaxed_load(&s.stopping):
             return NULL
         to_sleep = _maintain(s, to_sleep)
 
 
-cdef bint _maintainer_start(store *s) noexcept nogil:
-    if not _bumps_init(s):
+cdef bint maintainer_start(store *s) noexcept nogil:
+    if not lru_bumps_init(s):
         return False
-    s.maintainer_joinable = _start_thread(&s.maintainer_thread, b"mc-lrumaint", _maintainer_thread, s)
-    return s.maintainer_joinable
+    s.maintainer.joinable = start_thread(&s.maintainer.thread, b"mc-lrumaint", _maintainer_thread, s)
+    return s.maintainer.joinable
 
 
-cdef void _maintainer_stop(store *s) noexcept nogil:
-    """Ends the thread; s.stopping is set."""
-    pthread_mutex_lock(&s.maintainer_lock)
-    pthread_cond_broadcast(&s.maintainer_cond)
-    pthread_mutex_unlock(&s.maintainer_lock)
-    if s.maintainer_joinable:
-        pthread_join(s.maintainer_thread, NULL)
-        s.maintainer_joinable = False
+cdef void maintainer_stop(store *s) noexcept nogil:
+    pthread_mutex_lock(&s.maintainer.lock)
+    pthread_cond_broadcast(&s.maintainer.cond)
+    pthread_mutex_unlock(&s.maintainer.lock)
+    if s.maintainer.joinable:
+        pthread_join(s.maintainer.thread, NULL)
+        s.maintainer.joinable = False

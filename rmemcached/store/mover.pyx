@@ -1,20 +1,7 @@
-# The page mover: empties a page of one slab class and gives it to another, or to the global pool. memcached:
-# slabs_mover.c.
-#
-# While a page is moved, each of its chunks is taken as soon as nobody has it: free chunks from the free list, chunks
-# that are given back at once (do_slabs_push), those of linked items after a copy has taken the item's place. What is
-# referenced keeps its memory until the last reference is gone: bytes that a send, an RDMA READ or an RDMA WRITE is
-# working on are never moved or used again under it.
-
-
-cdef enum move_status:
-    MOVE_NONE = 0
-    MOVE_PASS           # taken before
-    MOVE_FROM_SLAB      # it was free
-    MOVE_FROM_LRU       # of a linked item that nobody else has
-    MOVE_BUSY_ACTIVE    # of a linked item with references
-    MOVE_BUSY_FLOATING  # of an item that is being filled, or was unlinked and still has references
-    MOVE_LOCKED         # of an item whose lock was taken
+cdef enum:
+    MOVE_MAX_LOOPS = 5000       # passes over a page before the mover deletes and evicts what is in its way
+    MOVE_GIVE_UP_LOOPS = 2 * MOVE_MAX_LOOPS     # ... and before it leaves the page where it is
+    MOVE_BACKOFF_MAX = 5000     # microseconds between two passes
 
 cdef struct move_target:        # a chunk of the page, looked at
     item *chunk
@@ -26,12 +13,12 @@ cdef struct move_target:        # a chunk of the page, looked at
 
 cdef item *_move_alloc(store *s, unsigned int clsid, bint new_page) noexcept nogil:
     """A chunk of the class outside of the page."""
-    cdef item *it = slabs_alloc(s, clsid, new_page, NULL)
-    while it != NULL and _on_moving_page(s, it):
-        pthread_mutex_lock(&s.slabs_lock)
+    cdef item *it = slabs_alloc(s, clsid, new_page)
+    while it != NULL and on_moving_page(s, it):
+        pthread_mutex_lock(&s.slabs.lock)
         do_slabs_push(s, it, clsid)
-        pthread_mutex_unlock(&s.slabs_lock)
-        it = slabs_alloc(s, clsid, new_page, NULL)
+        pthread_mutex_unlock(&s.slabs.lock)
+        it = slabs_alloc(s, clsid, new_page)
     return it
 
 
@@ -39,27 +26,27 @@ cdef void _move_prepare(store *s) noexcept nogil:
     """Gets a chunk to copy the next item to, if there is one to be had."""
     cdef page_mover *m = &s.mover
     cdef bint limit_reached
-    cdef int tries
+    cdef int _try
     if m.spare != NULL:
         return
-    m.spare = _move_alloc(s, s.move.src, False)
+    m.spare = _move_alloc(s, s.slabs.move.src, False)
     if m.spare != NULL:
         return
     if not m.allow_evictions:
         global_page_pool_size(s, &limit_reached)
         if not limit_reached:
             # Below the limit another page costs less than an item.
-            m.spare = _move_alloc(s, s.move.src, True)
+            m.spare = _move_alloc(s, s.slabs.move.src, True)
         elif m.busy_loops > MOVE_MAX_LOOPS:
             # Full since the move began: it would never end.
             m.allow_evictions = True
     if m.allow_evictions:
-        for tries in range(10):
+        for _try in range(10):
             if m.spare != NULL:
                 return
-            if lru_pull_tail(s, s.move.src, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
-                lru_pull_tail(s, s.move.src, HOT_LRU, 0, 0, 0, 1)
-            m.spare = _move_alloc(s, s.move.src, False)
+            if lru_pull_tail(s, s.slabs.move.src, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
+                lru_pull_tail(s, s.slabs.move.src, HOT_LRU, 0, 0, 0, 1)
+            m.spare = _move_alloc(s, s.slabs.move.src, False)
 
 
 cdef move_status _move_look(store *s, move_target *t) noexcept nogil:
@@ -67,12 +54,12 @@ cdef move_status _move_look(store *s, move_target *t) noexcept nogil:
     cdef item *chunk = t.chunk
     cdef unsigned int flags
     cdef move_status status = MOVE_BUSY_FLOATING
-    pthread_mutex_lock(&s.slabs_lock)
+    pthread_mutex_lock(&s.slabs.lock)
     flags = <unsigned int>load_acquire(&chunk.it_flags) & 0xffff
-    if relaxed_load(&s.move.taken[_chunk_index(s, chunk)]):
+    if relaxed_load(&s.slabs.move.taken[move_chunk_index(s, chunk)]):
         status = MOVE_PASS
     elif flags & ITEM_SLABBED:
-        do_slabs_unlink_free_chunk(s, chunk, s.move.src)
+        do_slabs_unlink_free_chunk(s, chunk, s.slabs.move.src)
         do_move_take(s, chunk)
         status = MOVE_FROM_SLAB
     else:
@@ -86,7 +73,7 @@ cdef move_status _move_look(store *s, move_target *t) noexcept nogil:
                 item_unlock(s, t.hv)
             else:
                 status = MOVE_FROM_LRU if fetch_add(&t.it.refcount, 1) == 1 else MOVE_BUSY_ACTIVE
-    pthread_mutex_unlock(&s.slabs_lock)
+    pthread_mutex_unlock(&s.slabs.lock)
     return status
 
 
@@ -95,7 +82,6 @@ cdef void _move_item(store *s, item *it, item *fresh, uint32_t hv) noexcept nogi
     the table's reference goes over to the copy. The item's lock is held, and a reference. If it is chained, nobody else
     has one.
     """
-    cdef lru_queue *q = &s.queues[it.slabs_clsid]
     cdef unsigned int flags = <unsigned int>relaxed_load(&it.it_flags) & 0xffff
     cdef size_t body
     cdef item_chunk *ch
@@ -119,16 +105,11 @@ cdef void _move_item(store *s, item *it, item *fresh, uint32_t hv) noexcept nogi
             ch.head = fresh
             ch = ch.next
 
-    assoc_replace(s, it, fresh, hv)
-    pthread_mutex_lock(&q.lock)
-    do_item_replace_q(s, q, it, fresh)
-    pthread_mutex_unlock(&q.lock)
-    item_clear_flags(it, ITEM_LINKED)
+    do_item_replace(s, it, fresh, hv)
     if flags & ITEM_CHUNKED:
         # The chain has gone to the copy: this is a plain chunk now.
         it.slabs_clsid = ITEM_schunk(it).orig_clsid
         relaxed_store(&it.it_flags, 0)
-    fetch_sub(&it.refcount, 1)
 
 
 cdef void _move_chunk(store *s, item_chunk *ch, item_chunk *fresh) noexcept nogil:
@@ -147,9 +128,9 @@ cdef void _move_chunk(store *s, item_chunk *ch, item_chunk *fresh) noexcept nogi
         ch.next.prev = fresh
     store_release(&fresh.it_flags, ITEM_CHUNK)
     relaxed_store(&ch.it_flags, 0)
-    pthread_mutex_lock(&s.slabs_lock)
-    do_slabs_push(s, <item *>ch, s.move.src)
-    pthread_mutex_unlock(&s.slabs_lock)
+    pthread_mutex_lock(&s.slabs.lock)
+    do_slabs_push(s, <item *>ch, s.slabs.move.src)
+    pthread_mutex_unlock(&s.slabs.lock)
 
 
 cdef void _move_evict(store *s, item *it, uint32_t hv) noexcept nogil:
@@ -201,86 +182,86 @@ cdef uint32_t _move_pass(store *s) noexcept nogil:
     cdef move_status status
     cdef uint32_t i, busy = 0
     cdef uint32_t moved = 0
-    for i in range(s.move.perslab):
-        if relaxed_load(&s.move.taken[i]) or relaxed_load(&m.stop):
+    for i in range(s.slabs.move.perslab):
+        if relaxed_load(&s.slabs.move.taken[i]) or relaxed_load(&m.stop):
             continue
         _move_prepare(s)
-        t.chunk = <item *>(s.move.page + <size_t>i * s.move.size)
+        t.chunk = <item *>(s.slabs.move.page + <size_t>i * s.slabs.move.size)
         status = _move_look(s, &t)
         if status == MOVE_FROM_LRU or status == MOVE_BUSY_ACTIVE:
             _move_linked(s, &t, status == MOVE_BUSY_ACTIVE)
             do_item_remove(s, t.it)
             item_unlock(s, t.hv)
-            moved += relaxed_load(&s.move.taken[i])
-        if not relaxed_load(&s.move.taken[i]):
+            moved += relaxed_load(&s.slabs.move.taken[i])
+        if not relaxed_load(&s.slabs.move.taken[i]):
             busy += 1
             relaxed_store(&m.last_busy_status, status)
-    pthread_mutex_lock(&s.slabs_lock)
-    relaxed_store(&m.inline_reclaim, m.inline_reclaim + s.move.given_back - moved)
-    s.move.given_back = 0
-    pthread_mutex_unlock(&s.slabs_lock)
+    pthread_mutex_lock(&s.slabs.lock)
+    relaxed_store(&m.inline_reclaim, m.inline_reclaim + s.slabs.move.given_back - moved)
+    s.slabs.move.given_back = 0
+    pthread_mutex_unlock(&s.slabs.lock)
     return busy
 
 
 cdef bint _move_begin(store *s, const move_request *r) noexcept nogil:
     """Chooses the oldest page of the class. False: there is none to spare any more."""
-    cdef slab_class *p = &s.classes[r.src]
+    cdef slab_class *p = &s.slabs.classes[r.src]
     cdef bint begun = False
     cdef uint32_t i
-    pthread_mutex_lock(&s.slabs_lock)
+    pthread_mutex_lock(&s.slabs.lock)
     if p.pages.count >= 2:
-        s.move.src = r.src
-        s.move.dst = r.dst
-        s.move.size = p.size
-        s.move.perslab = p.perslab
-        s.move.taken_count = 0
-        s.move.given_back = 0
-        memset(s.move.taken, 0, p.perslab)
+        s.slabs.move.src = r.src
+        s.slabs.move.dst = r.dst
+        s.slabs.move.size = p.size
+        s.slabs.move.perslab = p.perslab
+        s.slabs.move.taken_count = 0
+        s.slabs.move.given_back = 0
+        memset(s.slabs.move.taken, 0, p.perslab)
         begun = True
         if r.src != SLAB_GLOBAL_PAGE_POOL:
-            s.move.page = page_address(s, p.pages.head)
-            if p.carve_left != 0 and _on_moving_page(s, p.carve):
+            s.slabs.move.page = page_address(s, p.pages.head)
+            if p.carve_left != 0 and on_moving_page(s, p.carve):
                 for i in range(p.carve_left):
-                    s.move.taken[i] = 1
-                s.move.taken_count = p.carve_left
+                    s.slabs.move.taken[i] = 1
+                s.slabs.move.taken_count = p.carve_left
                 p.sl_curr -= p.carve_left
                 p.carve_left = 0
-    pthread_mutex_unlock(&s.slabs_lock)
+    pthread_mutex_unlock(&s.slabs.lock)
     return begun
 
 
 cdef void _move_end(store *s) noexcept nogil:
     """Gives the page to its new class. All its chunks have been taken."""
-    cdef slab_class *from_ = &s.classes[s.move.src]
-    cdef slab_class *to = &s.classes[s.move.dst]
+    cdef slab_class *from_ = &s.slabs.classes[s.slabs.move.src]
+    cdef slab_class *to = &s.slabs.classes[s.slabs.move.dst]
     cdef uint32_t page, i
     cdef item *it = NULL
     cdef item *first = NULL
-    pthread_mutex_lock(&s.slabs_lock)
+    pthread_mutex_lock(&s.slabs.lock)
     # The pool may have been emptied meanwhile.
-    if from_.pages.count < 2 and s.move.src == SLAB_GLOBAL_PAGE_POOL:
-        pthread_mutex_unlock(&s.slabs_lock)
+    if from_.pages.count < 2 and s.slabs.move.src == SLAB_GLOBAL_PAGE_POOL:
+        pthread_mutex_unlock(&s.slabs.lock)
         return
-    s.move.page = NULL
+    s.slabs.move.page = NULL
     page = do_page_take(s, &from_.pages)
-    s.page_class[page] = PAGE_IN_TRANSIT
-    pthread_mutex_unlock(&s.slabs_lock)
+    s.slabs.page_class[page] = PAGE_IN_TRANSIT
+    pthread_mutex_unlock(&s.slabs.lock)
 
-    if s.move.dst == SLAB_GLOBAL_PAGE_POOL:
+    if s.slabs.move.dst == SLAB_GLOBAL_PAGE_POOL:
         memset(page_address(s, page), 0, SLAB_PAGE_SIZE)
     else:
         for i in range(to.perslab):
             it = <item *>(page_address(s, page) + <size_t>i * to.size)
             relaxed_store(&it.it_flags, ITEM_SLABBED)
-            it.slabs_clsid = s.move.dst
+            it.slabs_clsid = s.slabs.move.dst
             it.prev = NULL
             it.next = first
             if first != NULL:
                 first.prev = it
             first = it
 
-    pthread_mutex_lock(&s.slabs_lock)
-    s.page_class[page] = s.move.dst
+    pthread_mutex_lock(&s.slabs.lock)
+    s.slabs.page_class[page] = s.slabs.move.dst
     do_page_append(s, &to.pages, page)
     if first != NULL:
         it = <item *>page_address(s, page)
@@ -289,7 +270,7 @@ cdef void _move_end(store *s) noexcept nogil:
             it.next.prev = it
         to.slots = first
         to.sl_curr += to.perslab
-    pthread_mutex_unlock(&s.slabs_lock)
+    pthread_mutex_unlock(&s.slabs.lock)
     relaxed_store(&s.mover.slabs_moved, s.mover.slabs_moved + 1)
     slabs_release(s)
 
@@ -297,22 +278,22 @@ cdef void _move_end(store *s) noexcept nogil:
 cdef void _move_give_up(store *s) noexcept nogil:
     """Leaves the page where it is: what was taken is free again, and the next move tries another page."""
     cdef uint32_t i
-    cdef page_list *pages = &s.classes[s.move.src].pages
-    cdef char *page = s.move.page
-    pthread_mutex_lock(&s.slabs_lock)
-    s.move.page = NULL
+    cdef page_list *pages = &s.slabs.classes[s.slabs.move.src].pages
+    cdef char *page = s.slabs.move.page
+    pthread_mutex_lock(&s.slabs.lock)
+    s.slabs.move.page = NULL
     do_page_append(s, pages, do_page_take(s, pages))
-    for i in range(s.move.perslab):
-        if s.move.taken[i]:
-            do_slabs_push(s, <item *>(page + <size_t>i * s.move.size), s.move.src)
-    pthread_mutex_unlock(&s.slabs_lock)
+    for i in range(s.slabs.move.perslab):
+        if s.slabs.move.taken[i]:
+            do_slabs_push(s, <item *>(page + <size_t>i * s.slabs.move.size), s.slabs.move.src)
+    pthread_mutex_unlock(&s.slabs.lock)
 
 
 cdef void _mover_sleep(store *s, unsigned int usec) noexcept nogil:
     """Until a request comes, or the end; the mover's lock is held."""
     cdef timespec until
-    _time_after(&until, usec)
-    pthread_cond_timedwait(&s.mover.cond, &s.mover.lock, &until)
+    time_after(&until, usec)
+    pthread_cond_timedwait(&s.reassign.cond, &s.reassign.lock, &until)
 
 
 cdef void _move_page(store *s, const move_request *r) noexcept nogil:
@@ -332,17 +313,17 @@ cdef void _move_page(store *s, const move_request *r) noexcept nogil:
     while busy != 0 and m.busy_loops < MOVE_GIVE_UP_LOOPS and not relaxed_load(&m.stop):
         m.busy_loops += 1
         relaxed_store(&m.busy_items, m.busy_items + busy)
-        pthread_mutex_lock(&m.lock)
+        pthread_mutex_lock(&s.reassign.lock)
         if not m.stop:
             _mover_sleep(s, backoff)
-        pthread_mutex_unlock(&m.lock)
+        pthread_mutex_unlock(&s.reassign.lock)
         backoff = backoff * 2 if backoff < MOVE_BACKOFF_MAX // 2 else MOVE_BACKOFF_MAX
         busy = _move_pass(s)
     if m.spare != NULL:
         # It has not been an item yet: its own slabs_clsid may not be set.
-        pthread_mutex_lock(&s.slabs_lock)
+        pthread_mutex_lock(&s.slabs.lock)
         do_slabs_push(s, m.spare, r.src)
-        pthread_mutex_unlock(&s.slabs_lock)
+        pthread_mutex_unlock(&s.slabs.lock)
         m.spare = NULL
     if busy == 0 and not relaxed_load(&m.stop):
         _move_end(s)
@@ -354,46 +335,42 @@ cdef void _move_page(store *s, const move_request *r) noexcept nogil:
 
 cdef void *_mover_thread(void *arg) noexcept nogil:
     cdef store *s = <store *>arg
-    cdef page_mover *m = &s.mover
     cdef move_request r
-    cdef uint32_t i, idle = 0
-    pthread_mutex_lock(&m.lock)
-    while not m.stop:
-        if m.requests != 0:
-            r = m.request[0]
-            m.requests -= 1
-            for i in range(m.requests):
-                m.request[i] = m.request[i + 1]
-        elif not automove_run(s, &r):
+    cdef uint32_t idle = 0
+    pthread_mutex_lock(&s.reassign.lock)
+    while not s.mover.stop:
+        if s.reassign.requests != 0:
+            r = do_reassign_take(s)
+        elif not do_automove_run(s, &r):
             # Often at first, for memory that has just been freed comes in several pages.
             idle += 1
             _mover_sleep(s, 100000 if idle <= 10 else 1000000)
             continue
         else:
             idle = 0
-        relaxed_store(&m.running, 1)
-        pthread_mutex_unlock(&m.lock)
+        relaxed_store(&s.reassign.running, 1)
+        pthread_mutex_unlock(&s.reassign.lock)
         _move_page(s, &r)
-        pthread_mutex_lock(&m.lock)
-        relaxed_store(&m.running, 0)
-    pthread_mutex_unlock(&m.lock)
+        pthread_mutex_lock(&s.reassign.lock)
+        relaxed_store(&s.reassign.running, 0)
+    pthread_mutex_unlock(&s.reassign.lock)
     return NULL
 
 
 cdef bint mover_start(store *s) noexcept nogil:
-    s.move.taken = <uint8_t *>calloc(SLAB_PAGE_SIZE // sizeof(item), 1)
-    if s.move.taken == NULL or not automove_init(s):
+    if not automove_init(s):
         return False
-    s.mover.joinable = _start_thread(&s.mover.thread, b"mc-slabmaint", _mover_thread, s)
+    s.mover.joinable = start_thread(&s.mover.thread, b"mc-slabmaint", _mover_thread, s)
+    s.reassign.open = s.mover.joinable
     return s.mover.joinable
 
 
 cdef void mover_stop(store *s) noexcept nogil:
-    """Ends the thread; a page that is being moved stays where it is."""
-    pthread_mutex_lock(&s.mover.lock)
+    pthread_mutex_lock(&s.reassign.lock)
+    s.reassign.open = False
     relaxed_store(&s.mover.stop, 1)
-    pthread_cond_broadcast(&s.mover.cond)
-    pthread_mutex_unlock(&s.mover.lock)
+    pthread_cond_broadcast(&s.reassign.cond)
+    pthread_mutex_unlock(&s.reassign.lock)
     if s.mover.joinable:
         pthread_join(s.mover.thread, NULL)
         s.mover.joinable = False

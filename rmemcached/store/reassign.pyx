@@ -1,49 +1,67 @@
-# Requests for slab pages.
+cdef void reassign_init(store *s) noexcept nogil:
+    pthread_mutex_init(&s.reassign.lock, NULL)
+    cond_init(&s.reassign.cond)
+
+
+cdef void reassign_destroy(store *s) noexcept nogil:
+    pthread_cond_destroy(&s.reassign.cond)
+    pthread_mutex_destroy(&s.reassign.lock)
 
 
 cdef int _pick_any(store *s, int dst) noexcept nogil:
     """A class with a page to spare, a different one each time; -1: none."""
-    cdef int tries
-    for tries in range(MAX_NUMBER_OF_SLAB_CLASSES):
-        s.mover.any_class += 1
-        if s.mover.any_class > s.power_largest:
-            s.mover.any_class = 1
-        if <int>s.mover.any_class != dst and s.classes[s.mover.any_class].pages.count > 1:
-            return <int>s.mover.any_class
+    cdef reassign *r = &s.reassign
+    cdef int _try
+    for _try in range(MAX_NUMBER_OF_SLAB_CLASSES):
+        r.any_class += 1
+        if r.any_class > s.slabs.power_largest:
+            r.any_class = 1
+        if <int>r.any_class != dst and s.slabs.classes[r.any_class].pages.count > 1:
+            return <int>r.any_class
     return -1
 
 
-cdef reassign_result _check_reassign(store *s, int *src, int dst) noexcept nogil:
+cdef reassign_result check_reassign(store *s, int *src, int dst) noexcept nogil:
     cdef reassign_result result = REASSIGN_OK
+    cdef int largest = <int>s.slabs.power_largest
     if src[0] == dst:
         return REASSIGN_SRC_DST_SAME
-    pthread_mutex_lock(&s.slabs_lock)
+    pthread_mutex_lock(&s.slabs.lock)
     if src[0] == -1:
         src[0] = _pick_any(s, dst)
-    if not 0 <= src[0] <= <int>s.power_largest or not 0 <= dst <= <int>s.power_largest:
+    if not 0 <= src[0] <= largest or not 0 <= dst <= largest:
         result = REASSIGN_BADCLASS
-    elif s.classes[src[0]].pages.count < 2:
+    elif s.slabs.classes[src[0]].pages.count < 2:
         result = REASSIGN_NOSPARE
-    pthread_mutex_unlock(&s.slabs_lock)
+    pthread_mutex_unlock(&s.slabs.lock)
     return result
 
 
 cdef reassign_result slabs_reassign(store *s, int src, int dst, bint allow_evictions) noexcept nogil:
-    """Asks for a page of class src to be moved to class dst; 0 is the global pool, src -1 any class. Returns at once:
-    store_stats tell when the page has moved. allow_evictions: items may be evicted for it when memory is full.
-    """
-    cdef page_mover *m = &s.mover
+    cdef reassign *r = &s.reassign
+    cdef move_request *request
     cdef reassign_result result
-    pthread_mutex_lock(&m.lock)
-    if m.running or m.requests == MOVE_REQUESTS or not m.joinable:
+    pthread_mutex_lock(&r.lock)
+    if r.running or r.requests == MOVE_REQUESTS or not r.open:
         result = REASSIGN_RUNNING
     else:
-        result = _check_reassign(s, &src, dst)
+        result = check_reassign(s, &src, dst)
         if result == REASSIGN_OK:
-            m.request[m.requests].src = src
-            m.request[m.requests].dst = dst
-            m.request[m.requests].allow_evictions = allow_evictions
-            m.requests += 1
-            pthread_cond_broadcast(&m.cond)
-    pthread_mutex_unlock(&m.lock)
+            request = &r.request[r.requests]
+            request.src = src
+            request.dst = dst
+            request.allow_evictions = allow_evictions
+            r.requests += 1
+            pthread_cond_broadcast(&r.cond)
+    pthread_mutex_unlock(&r.lock)
     return result
+
+
+cdef move_request do_reassign_take(store *s) noexcept nogil:
+    cdef reassign *r = &s.reassign
+    cdef move_request request = r.request[0]
+    cdef uint32_t i
+    r.requests -= 1
+    for i in range(r.requests):
+        r.request[i] = r.request[i + 1]
+    return request

@@ -1,6 +1,3 @@
-# Statistics.
-
-
 cdef const char *_status_text(unsigned int status) noexcept nogil:
     if status == MOVE_NONE:
         return b"none"
@@ -13,41 +10,26 @@ cdef const char *_status_text(unsigned int status) noexcept nogil:
     return b"locked"
 
 
-cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
-    """Sums of all classes; each class is consistent in itself. An item counts once whatever queue it moves to."""
-    cdef int i
-    cdef lru_queue *q
-    memset(out, 0, sizeof(store_stats))
-    count_items(s, &out.curr_items, &out.curr_bytes)
-    for i in range(NUMBER_OF_QUEUES):
-        q = &s.queues[i]
-        pthread_mutex_lock(&q.lock)
-        out.total_items += q.stats.total_items
-        out.evictions += q.stats.evicted
-        out.reclaimed += q.stats.reclaimed
-        out.expired_unfetched += q.stats.expired_unfetched
-        out.evicted_unfetched += q.stats.evicted_unfetched
-        out.evicted_active += q.stats.evicted_active
-        out.lrutail_reflocked += q.stats.lrutail_reflocked
-        out.outofmemory += q.stats.outofmemory
-        out.direct_reclaims += q.stats.direct_reclaims
-        out.crawler_reclaimed += q.stats.crawler_reclaimed
-        out.crawler_items_checked += q.stats.crawler_items_checked
-        out.moves_to_cold += q.stats.moves_to_cold
-        out.moves_to_warm += q.stats.moves_to_warm
-        out.moves_within_lru += q.stats.moves_within_lru
-        pthread_mutex_unlock(&q.lock)
-    pthread_mutex_lock(&s.slabs_lock)
-    out.total_malloced = s.malloced
-    out.slab_global_page_pool = s.classes[SLAB_GLOBAL_PAGE_POOL].pages.count
-    pthread_mutex_unlock(&s.slabs_lock)
-    pthread_mutex_lock(&s.crawler_lock)
-    out.lru_crawler_starts = s.crawler_starts
-    out.lru_crawler_running = s.crawler_running
-    pthread_mutex_unlock(&s.crawler_lock)
-    out.lru_maintainer_juggles = relaxed_load(&s.maintainer_juggles)
-    out.lru_bumps_dropped = _bumps_dropped(s)
-    out.slab_reassign_running = relaxed_load(&s.mover.running) != 0
+cdef void _add_queue_totals(lru_queue *q, store_stats *out) noexcept nogil:
+    """Adds a queue's counters to those of the store. The LRU lock is held."""
+    out.total_items += q.stats.total_items
+    out.evictions += q.stats.evicted
+    out.reclaimed += q.stats.reclaimed
+    out.expired_unfetched += q.stats.expired_unfetched
+    out.evicted_unfetched += q.stats.evicted_unfetched
+    out.evicted_active += q.stats.evicted_active
+    out.lrutail_reflocked += q.stats.lrutail_reflocked
+    out.outofmemory += q.stats.outofmemory
+    out.direct_reclaims += q.stats.direct_reclaims
+    out.crawler_reclaimed += q.stats.crawler_reclaimed
+    out.crawler_items_checked += q.stats.crawler_items_checked
+    out.moves_to_cold += q.stats.moves_to_cold
+    out.moves_to_warm += q.stats.moves_to_warm
+    out.moves_within_lru += q.stats.moves_within_lru
+
+
+cdef void _mover_stats(store *s, store_stats *out) noexcept nogil:
+    out.slab_reassign_running = relaxed_load(&s.reassign.running) != 0
     out.slabs_moved = relaxed_load(&s.mover.slabs_moved)
     out.slab_reassign_rescues = relaxed_load(&s.mover.rescues)
     out.slab_reassign_chunk_rescues = relaxed_load(&s.mover.chunk_rescues)
@@ -56,15 +38,40 @@ cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
     out.slab_reassign_busy_deletes = relaxed_load(&s.mover.busy_deletes)
     out.slab_reassign_busy_nomem = relaxed_load(&s.mover.busy_nomem)
     out.slab_reassign_last_busy_status = _status_text(<unsigned int>relaxed_load(&s.mover.last_busy_status))
-    out.malloc_fails = relaxed_load(&s.malloc_fails)
-    out.hash_power_level = <unsigned int>relaxed_load(&s.hashpower)
-    out.hash_is_expanding = relaxed_load(&s.expanding) != 0
+
+
+cdef void _assoc_stats(store *s, store_stats *out) noexcept nogil:
+    out.malloc_fails = relaxed_load(&s.assoc.malloc_fails)
+    out.hash_power_level = <unsigned int>relaxed_load(&s.assoc.hashpower)
+    out.hash_is_expanding = relaxed_load(&s.assoc.expanding) != 0
     out.hash_bytes = (<uint64_t>1 << out.hash_power_level) * sizeof(void *)
     if out.hash_is_expanding:
         out.hash_bytes += out.hash_bytes // 2
-    out.get_expired = relaxed_load(&s.get_expired)
-    out.get_flushed = relaxed_load(&s.get_flushed)
-    out.oldest_live = <rel_time_t>relaxed_load(&s.oldest_live)
+
+
+cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
+    cdef int i
+    memset(out, 0, sizeof(store_stats))
+    count_items(s, &out.curr_items, &out.curr_bytes)
+    for i in range(NUMBER_OF_QUEUES):
+        pthread_mutex_lock(&s.queues[i].lock)
+        _add_queue_totals(&s.queues[i], out)
+        pthread_mutex_unlock(&s.queues[i].lock)
+    pthread_mutex_lock(&s.slabs.lock)
+    out.total_malloced = s.slabs.malloced
+    out.slab_global_page_pool = s.slabs.classes[SLAB_GLOBAL_PAGE_POOL].pages.count
+    pthread_mutex_unlock(&s.slabs.lock)
+    pthread_mutex_lock(&s.crawler.lock)
+    out.lru_crawler_starts = s.crawler.starts
+    out.lru_crawler_running = s.crawler.running
+    pthread_mutex_unlock(&s.crawler.lock)
+    out.lru_maintainer_juggles = relaxed_load(&s.maintainer.juggles)
+    out.lru_bumps_dropped = lru_bumps_dropped(s)
+    _mover_stats(s, out)
+    _assoc_stats(s, out)
+    out.get_expired = relaxed_load(&s.items.get_expired)
+    out.get_flushed = relaxed_load(&s.items.get_flushed)
+    out.oldest_live = <rel_time_t>relaxed_load(&s.clock.oldest_live)
 
 
 cdef void store_reset_stats(store *s) noexcept nogil:
@@ -74,9 +81,9 @@ cdef void store_reset_stats(store *s) noexcept nogil:
         pthread_mutex_lock(&s.queues[i].lock)
         memset(&s.queues[i].stats, 0, sizeof(lru_counters))
         pthread_mutex_unlock(&s.queues[i].lock)
-    relaxed_store(&s.malloc_fails, 0)
-    relaxed_store(&s.get_expired, 0)
-    relaxed_store(&s.get_flushed, 0)
+    relaxed_store(&s.assoc.malloc_fails, 0)
+    relaxed_store(&s.items.get_expired, 0)
+    relaxed_store(&s.items.get_flushed, 0)
     relaxed_store(&s.mover.slabs_moved, 0)
     relaxed_store(&s.mover.rescues, 0)
     relaxed_store(&s.mover.chunk_rescues, 0)
@@ -88,7 +95,7 @@ cdef void store_reset_stats(store *s) noexcept nogil:
 
 
 cdef unsigned int store_largest_class(store *s) noexcept nogil:
-    return s.power_largest
+    return s.slabs.power_largest
 
 
 cdef unsigned int store_class_of(store *s, size_t ntotal) noexcept nogil:
@@ -136,22 +143,23 @@ cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) 
     """Fills in one class; False when there is no class of that id."""
     cdef slab_class *p
     cdef lru_queue *q
-    cdef unsigned int queue
+    cdef unsigned int queue, lru
     memset(out, 0, sizeof(class_stats))
-    if clsid < 1 or clsid > s.power_largest:
+    if clsid < 1 or clsid > s.slabs.power_largest:
         return False
-    p = &s.classes[clsid]
-    pthread_mutex_lock(&s.slabs_lock)
+    p = &s.slabs.classes[clsid]
+    pthread_mutex_lock(&s.slabs.lock)
     out.chunk_size = p.size
     out.chunks_per_page = p.perslab
     out.total_pages = p.pages.count
     out.total_chunks = <uint64_t>p.pages.count * p.perslab
     out.free_chunks = p.sl_curr
-    pthread_mutex_unlock(&s.slabs_lock)
+    pthread_mutex_unlock(&s.slabs.lock)
     out.used_chunks = out.total_chunks - out.free_chunks
     for queue in range(4):
-        q = &s.queues[clsid | queue << 6]
+        lru = queue << SLAB_CLASS_BITS
+        q = &s.queues[clsid | lru]
         pthread_mutex_lock(&q.lock)
-        _add_queue_stats(s, q, queue << 6, out)
+        _add_queue_stats(s, q, lru, out)
         pthread_mutex_unlock(&q.lock)
     return True

@@ -13,8 +13,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from posix.uio cimport iovec
 
-from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.logger cimport logger
+from rmemcached.store.hash cimport STORE_HASH_NAME, store_hash
+from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
+from rmemcached.sys.linux cimport pthread_cond_t, pthread_mutex_t, pthread_t, timespec
 
 # Seconds since store_process_started(); 0 = never. The clock begins at ITEM_UPDATE_INTERVAL + 2, as memcached's does,
 # so that neither "now" nor "a bump interval ago" is ever 0: uptime is store_time() - ITEM_UPDATE_INTERVAL.
@@ -22,13 +24,17 @@ ctypedef uint32_t rel_time_t
 
 cdef enum:
     KEY_MAX_LENGTH = 250
-    MAX_NUMBER_OF_SLAB_CLASSES = 64   # class ids are 1..63; 0 is the pool of unassigned pages
+    SLAB_CLASS_BITS = 6
+    MAX_NUMBER_OF_SLAB_CLASSES = 1 << SLAB_CLASS_BITS   # class ids are 1..63; 0 is the pool of unassigned pages
+    SLAB_CLASS_MASK = MAX_NUMBER_OF_SLAB_CLASSES - 1
+    NUMBER_OF_QUEUES = 4 * MAX_NUMBER_OF_SLAB_CLASSES   # LRU queues: class id | queue << SLAB_CLASS_BITS
     ITEM_UPDATE_INTERVAL = 60         # seconds between two LRU bumps of one item
     SLAB_PAGE_SIZE = 1024 * 1024
     SLAB_GLOBAL_PAGE_POOL = 0
-    ARENA_EXTENT = 64 * 1024 * 1024   # bytes of arena that become usable (and registrable) at a time
+    ARENA_EXTENT = 64 * SLAB_PAGE_SIZE  # bytes of arena that become usable (and registrable) at a time
     REALTIME_MAXDELTA = 60 * 60 * 24 * 30
-    NUMBER_OF_QUEUES = 256            # LRU queues: class id | queue << 6
+    SIZES_GRANULARITY = 32            # bytes of one bucket of `stats sizes`
+    CACHE_LINE = 64
 
 # item.it_flags, memcached's values
 cdef enum:
@@ -56,7 +62,7 @@ cdef struct item:
     int32_t nbytes          # data length including the trailing \r\n
     uint16_t refcount
     uint16_t it_flags
-    uint8_t slabs_clsid     # class id | LRU queue << 6. The queue may change while somebody has a reference
+    uint8_t slabs_clsid     # class id | queue << SLAB_CLASS_BITS. The queue may change while somebody has a reference
     uint8_t nkey
     # At offset 48: cas (8 bytes, if ITEM_CAS), key and a NUL, client flags (4 bytes, if ITEM_CFLAGS), then the data;
     # for ITEM_CHUNKED items an item_chunk header (ITEM_schunk) instead of the data, with no bytes of its own.
@@ -132,10 +138,10 @@ cdef inline size_t ITEM_ntotal(item *it) noexcept nogil:
     return <size_t>(ITEM_data(it) - <char *>it) + <size_t>it.nbytes
 
 cdef inline unsigned int ITEM_clsid(const item *it) noexcept nogil:
-    return <unsigned int>relaxed_load(&(<item *>it).slabs_clsid) & 63
+    return <unsigned int>relaxed_load(&(<item *>it).slabs_clsid) & SLAB_CLASS_MASK
 
 cdef inline unsigned int ITEM_queue(const item *it) noexcept nogil:
-    """The LRU queue that the item is in: its class id | queue << 6. Queues: 0 HOT, 1 WARM, 2 COLD, 3 TEMP."""
+    """The LRU queue that the item is in: class id | queue << SLAB_CLASS_BITS. Queues: 0 HOT, 1 WARM, 2 COLD, 3 TEMP."""
     return <unsigned int>relaxed_load(&(<item *>it).slabs_clsid)
 
 cdef enum store_item_type:
@@ -171,15 +177,15 @@ ctypedef void (*extent_fn)(void *arg, void *addr, size_t length) noexcept nogil
 cdef struct store_config:
     uint64_t maxbytes           # memory limit in bytes
     uint64_t item_size_max      # bytes, header included
-    uint32_t slab_chunk_size_max  # largest chunk; larger items are chained
-    uint32_t chunk_size         # smallest data size the first class has room for (-n)
+    uint32_t slab_chunk_size_max  # the largest chunk; larger items are chained
+    uint32_t chunk_size         # smallest data size that the first class has room for (-n)
     double factor               # growth between classes (-f)
     bint use_cas
     bint evict_to_free
-    unsigned int hashpower_init
+    unsigned int hashpower_init  # 0: the default
     bint hash_expand            # the hash table grows (no_hashexpand: it does not)
     unsigned int nthreads       # for the number of item locks
-    # the segmented LRU; what `lru tune`, `lru mode` and `lru temp_ttl` change starts with these
+    # The segmented LRU. What `lru tune`, `lru mode` and `lru temp_ttl` change starts with these.
     bint lru_maintainer         # run the maintainer thread
     bint lru_segmented
     unsigned int hot_lru_pct    # percent of a class's memory
@@ -188,23 +194,24 @@ cdef struct store_config:
     double warm_max_factor
     bint temp_lru
     unsigned int temporary_ttl  # seconds
-    # the crawler; `lru_crawler enable|disable|sleep|tocrawl` change these
+    # The crawler. `lru_crawler enable|disable|sleep|tocrawl` change these.
     bint lru_crawler
     unsigned int lru_crawler_sleep    # microseconds
     unsigned int lru_crawler_tocrawl  # 0: no limit
     unsigned int tail_repair_time     # seconds; 0: off
-    # the page mover; `slabs automove` changes slab_automove
+    # The page mover. `slabs automove` changes slab_automove.
     bint slab_reassign
     unsigned int slab_automove        # 0, 1, 2
     double slab_automove_ratio
     unsigned int slab_automove_window
     double slab_automove_freeratio    # share of all memory to be kept as free pages (0.01 = 1 %)
     bint preallocate                  # -L: take (and touch) all memory at start
-    uint64_t initial_malloced         # bytes that total_malloced begins with; memcached's suite sets it
-    uint32_t slab_sizes[64]     # -o slab_sizes: chunk sizes, ended by 0; [0] = 0: by factor
+    uint64_t initial_malloced         # bytes that total_malloced begins with; memcached's test suite sets it
+    uint32_t slab_sizes[MAX_NUMBER_OF_SLAB_CLASSES]    # -o slab_sizes: chunk sizes, ended by 0; [0] = 0: by factor
     bint track_sizes            # count items by size for `stats sizes`
-    logger *log                 # fetches, stores and evictions are logged there; NULL: nowhere
-    # Called (under the slabs lock) before an extent of the arena is first used; may be NULL.
+    logger *log                 # receives fetches, stores and evictions; NULL: nobody does
+    # Called before an extent of the arena is first used, with the slabs lock held: it must not call the store. May be
+    # NULL.
     extent_fn extent_added
     void *extent_arg
 
@@ -284,28 +291,37 @@ cdef struct class_stats:
     uint64_t moves_within_lru
     uint64_t direct_reclaims
 
-cdef struct store           # complete in store.pyx
+cdef struct store           # layout.pxd
 
-# --- life, time, limits ---
+# --- life and settings ---
+# A new, empty store, or NULL with a text in *error, which is not to be freed. Starts the threads that config asks for;
+# touches little memory.
 cdef store *store_create(const store_config *config, const char **error) noexcept nogil
-# Ends the store's threads; a dump ends with done(False). store_destroy does it too, but whom a dump reports to must
-# still be there then.
+# Ends all threads of the store; twice is harmless. The store stays usable, but grows and maintains nothing any more. A
+# dump ends with done(False): what it reports to must still be there.
 cdef void store_stop_threads(store *s) noexcept nogil
+# Stops the threads and frees everything. No other thread may be in the store, and no item may be used afterwards.
 cdef void store_destroy(store *s) noexcept nogil
-# For what never changes, and for integers with relaxed_load; store_copy_config is for all of it at a time.
+# For what never changes, and for integers with relaxed_load; store_copy_config is for all settings at one moment.
 cdef const store_config *store_get_config(store *s) noexcept nogil
 cdef void store_copy_config(store *s, store_config *out) noexcept nogil
+# The reserved range of addresses in which all items lie.
 cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil
-# Call once a second: refreshes the clock from CLOCK_MONOTONIC, grows the hash table when it is crowded.
+
+# --- time ---
+# Call once a second: sets the clock by CLOCK_MONOTONIC, and grows the hash table when it is crowded.
 cdef void store_tick(store *s) noexcept nogil
-# Moves the clock, and stops it or lets it go on; for tests of expiry and LRU age (memcached: debugtime).
+# Moves the clock; stops it and lets it go on. For tests of expiry and LRU age (memcached: debugtime).
 cdef void store_advance(store *s, int64_t seconds) noexcept nogil
 cdef void store_pause(store *s, bint paused) noexcept nogil
+# The clock at the last store_tick.
 cdef rel_time_t store_time(store *s) noexcept nogil
+# Unix time of rel_time_t 0.
 cdef int64_t store_process_started(store *s) noexcept nogil
+# A client's expiry time on the store's clock. 0: never; negative: at once; up to 30 days: from now; else a Unix time.
 cdef rel_time_t realtime(store *s, int64_t exptime) noexcept nogil
+# Invalidates all items that there are, at once (exptime <= 0) or when the clock reaches realtime(exptime).
 cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil
-cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noexcept nogil
 
 # --- slab pages ---
 cdef enum reassign_result:
@@ -315,42 +331,77 @@ cdef enum reassign_result:
     REASSIGN_NOSPARE        # the source has less than two pages
     REASSIGN_SRC_DST_SAME
 
+# Asks for a page of class src to be moved to class dst; 0 is the global pool, src -1 any class. Returns at once:
+# store_stats tell when the page has moved. allow_evictions: items may be evicted for it when memory is full.
 cdef reassign_result slabs_reassign(store *s, int src, int dst, bint allow_evictions) noexcept nogil
+# 0: pages move on request only. 1: also as automove decides. 2: also with every eviction.
 cdef void slabs_set_automove(store *s, unsigned int level) noexcept nogil
+# A class may take a page if its oldest item is younger than this share of the age of the oldest item of all.
 cdef void slabs_set_automove_ratio(store *s, double ratio) noexcept nogil
+# Runs of automove, at most ten a second, that a decision looks back at; greater than zero.
 cdef void slabs_set_automove_window(store *s, unsigned int runs) noexcept nogil
+# Kept and shown, without effect, as in a memcached without external storage.
 cdef void slabs_set_automove_freeratio(store *s, double ratio) noexcept nogil
+# Changes the memory limit at run time. When it shrinks, pages of the pool are given back to the system at once, others
+# as the page mover frees them; after store_pin_memory they stay in the pool, where no class gets them until the limit
+# allows it. False: the memory was preallocated, or the reserved range is smaller than that.
 cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil
-# For memory that a device knows by its physical address: call it when the arena has been registered with one, and
-# before the memory limit may change. Otherwise a page that was given back to the system and taken again has other
-# physical memory.
+# From now on the arena keeps its physical memory: no page is given back to the system. Call it when the arena has been
+# registered with a device that knows memory by its physical address, before the memory limit may change.
 cdef void store_pin_memory(store *s) noexcept nogil
 
 # --- items ---
-cdef uint32_t store_hash(const char *key, size_t nkey) noexcept nogil
 cdef void item_lock(store *s, uint32_t hv) noexcept nogil
 cdef void item_unlock(store *s, uint32_t hv) noexcept nogil
+# Whether an item of these sizes is within the item size limit.
+cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noexcept nogil
+# A new item, not linked, for nbytes of data: value and \r\n, which is already written. nkey is at most KEY_MAX_LENGTH.
+# A large item comes with all the chunks that it needs. Older items may be evicted. NULL: it is over the item size limit
+# (item_size_ok), or there is no memory.
 cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime,
                       size_t nbytes) noexcept nogil
+# The item of the key, or NULL. Unlinks it if it has expired or was flushed. do_update: this counts as a use.
 cdef item *item_get(store *s, const char *key, size_t nkey, bint do_update) noexcept nogil
+# item_get that leaves the item lock of *hv held, also when it returns NULL.
 cdef item *item_get_locked(store *s, const char *key, size_t nkey, bint do_update, uint32_t *hv) noexcept nogil
-cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil
+# item_get that sets a new expiry time.
 cdef item *item_touch(store *s, const char *key, size_t nkey, rel_time_t exptime) noexcept nogil
+# Gives a reference back; the last one frees the item. Neither needs the item lock.
 cdef void item_remove(store *s, item *it) noexcept nogil
 cdef void do_item_remove(store *s, item *it) noexcept nogil
+# Unlinks the item of the key, if there is one. By its key, because the page mover may put a copy in an item's place
+# whenever its lock is free.
 cdef void item_unlink(store *s, const char *key, size_t nkey) noexcept nogil
+# Takes the item out of the hash table, if it is there. The caller's reference stays.
 cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil
+# Puts the item into the hash table, which takes a reference of its own, with that CAS value.
+cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil
+# Notes that the item was fetched. The second fetch makes it active, which saves it from COLD.
 cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil
+# The next CAS value.
+cdef uint64_t get_cas_id(store *s) noexcept nogil
+
+# Stores an item as op says. The caller keeps its reference whatever the result. The CAS value that the client compares
+# with is in the item (ITEM_set_cas; 0: none).
+# - cas_in: the CAS value that the stored item gets; 0: the next one.
+# - cas_out (may be NULL): the stored item's CAS value, if STORED.
+# - set_stale: a value whose CAS value is older than the present item's is stored, and marked ITEM_STALE.
+# - nbytes_out (may be NULL): data length after append and prepend, otherwise untouched.
+# Append and prepend without memory for the result are NOT_STORED.
 cdef store_item_type store_item(store *s, item *it, store_op op, uint64_t cas_in, uint64_t *cas_out,
                                 bint set_stale, int *nbytes_out) noexcept nogil
-cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil
 cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv, uint64_t cas_in, uint64_t *cas_out,
                                    bint set_stale, int *nbytes_out) noexcept nogil
+# Adds to (incr) or takes from a decimal value. incr wraps at 64 bits, decr stops at 0.
+# - buf: INCR_MAX_STORAGE_LEN bytes for the new value as text with a NUL.
+# - cas (may be NULL): in, the CAS value to compare with (0: none); out, the new one.
+# The value is written in place, padded with spaces, when it fits and nobody else has a reference; otherwise a new item
+# takes the item's place.
 cdef delta_result_type add_delta(store *s, const char *key, size_t nkey, bint incr, uint64_t delta, char *buf,
                                  uint64_t *cas) noexcept nogil
+# it: from item_get_locked.
 cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, uint64_t delta, char *buf,
                                     uint64_t *cas) noexcept nogil
-cdef uint64_t get_cas_id(store *s) noexcept nogil
 
 # --- the bytes of an item ---
 # Describes data bytes [offset, offset + length), clipped to the item's nbytes; returns the number of entries filled.
@@ -358,12 +409,16 @@ cdef uint64_t get_cas_id(store *s) noexcept nogil
 cdef int item_iov(item *it, size_t offset, size_t length, iovec *iov, int max_iov) noexcept nogil
 
 # --- the LRU at run time (memcached: lru tune, mode, temp_ttl) ---
+# Percent of a class's memory that HOT and WARM may have, and how old their tails may be: multiples of the age of COLD's
+# tail.
 cdef void lru_tune(store *s, unsigned int hot_lru_pct, unsigned int warm_lru_pct, double hot_max_factor,
                    double warm_max_factor) noexcept nogil
-# These two want the maintainer (store_get_config(s).lru_maintainer), and do nothing without.
+# These two need the maintainer (store_get_config(s).lru_maintainer), and do nothing without.
+# Flat mode (False): new items enter COLD, and the maintainer empties HOT and WARM into it.
 cdef void lru_set_segmented(store *s, bint segmented) noexcept nogil
-cdef void lru_set_temp_ttl(store *s, int32_t ttl) noexcept nogil   # seconds; negative: no TEMP queue
-# What the maintainer would do in a while, at once; for tests of it.
+# New items that live for ttl seconds or less enter TEMP; negative: none does.
+cdef void lru_set_temp_ttl(store *s, int32_t ttl) noexcept nogil
+# Does at once what the maintainer would do in a while; for tests.
 cdef void lru_maintain(store *s) noexcept nogil
 
 # --- the crawler ---
@@ -380,36 +435,60 @@ cdef struct crawler_client:
     # One item that is neither expired nor flushed. Its item lock is held: write what is wanted of it into memory;
     # neither wait nor call a function of the store. False: no memory; the dump ends.
     bint (*item_found)(void *arg, item *it) noexcept nogil
-    # Between items: before each one of a queue, after each bucket of the hash table in which some were found. No lock
-    # is held: it may wait, for a slow reader as well. False: the reader is gone; the dump ends.
+    # Between items: before each item of a queue, after each bucket of the hash table that had some. No lock is held: it
+    # may wait, for a slow reader as well. False: the reader is gone; the dump ends.
     bint (*flush)(void *arg) noexcept nogil
     # The dump is over; the crawler may be busy with another one already when this writes what is left. complete: all
-    # items were visited; else one of the above was False, or the store is being stopped.
+    # items were visited; else one of the above returned False, or the store is being stopped.
     void (*done)(void *arg, bint complete) noexcept nogil
 
-# Starts and ends the crawler thread at run time. store_get_config(s).lru_crawler says whether there is one.
+# Starts the crawler thread. False: there is one already, or none can be started.
 cdef bint lru_crawler_enable(store *s) noexcept nogil
+# Ends the crawler thread: at once or, when a crawl is under way, after it.
 cdef void lru_crawler_disable(store *s) noexcept nogil
 cdef void lru_crawler_set_sleep(store *s, uint32_t usec) noexcept nogil
 cdef void lru_crawler_set_tocrawl(store *s, uint32_t items) noexcept nogil
-# classes: slab class ids separated by commas, or "all". Returns when the crawl has been started.
+# Starts a crawl that frees expired items of the classes, looking at lru_crawler_tocrawl items of each queue at most.
+# classes: slab class ids separated by commas, or "all".
 cdef crawler_result_type lru_crawler_crawl(store *s, const char *classes, size_t length) noexcept nogil
-# The same, or "hash" for a walk of the hash table, which takes less time from the LRU. Copies *client.
+# Starts a dump of the classes, or of "hash", a walk of the hash table, which disturbs the LRU less. Copies *client.
 cdef crawler_result_type lru_crawler_dump(store *s, const char *classes, size_t length,
                                           const crawler_client *client) noexcept nogil
 
 # --- statistics ---
+# Sums of all classes; each class is consistent in itself. An item counts once whatever queue it moves to.
 cdef void store_get_stats(store *s, store_stats *out) noexcept nogil
+# Clears the counters; sizes and current amounts stay.
 cdef void store_reset_stats(store *s) noexcept nogil
 cdef unsigned int store_largest_class(store *s) noexcept nogil
+# False: there is no class of that id.
 cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) noexcept nogil
+# The class of an item of so many bytes (ITEM_ntotal); 0: larger than the item size limit.
 cdef unsigned int store_class_of(store *s, size_t ntotal) noexcept nogil
-# Linked items by size, for `stats sizes`. Bucket b counts those of more than 32 * (b - 1) and at most 32 * b bytes; the
-# number of buckets is 0 unless config.track_sizes is set.
+# Linked items by size, for `stats sizes`: bucket b counts those of more than SIZES_GRANULARITY * (b - 1) and at most
+# SIZES_GRANULARITY * b bytes. The number of buckets is 0 unless config.track_sizes is set.
 cdef uint32_t store_sizes_buckets(store *s) noexcept nogil
 cdef uint32_t store_sizes(store *s, uint32_t bucket) noexcept nogil
 # The lines of `stats cachedump`, END included, malloc'd; NULL: no memory. limit 0: as many as fit into 2 MB.
 cdef char *store_cachedump(store *s, unsigned int clsid, uint32_t limit, size_t *length) noexcept nogil
-# Checks every structure with all locks held; NULL, or what is wrong. at_rest: no reference is out, so that every used
-# chunk must belong to a linked item. Slow; for tests and debug builds.
-cdef const char *store_check(store *s, bint at_rest) noexcept nogil
+
+
+# --- the parts, for each other only; from the lowest to the highest, see layout.pxd ---
+include "threads.pxd"
+include "clock.pxd"
+include "slabs.pxd"
+include "assoc.pxd"
+include "link.pxd"
+include "reassign.pxd"
+include "lru.pxd"
+include "data.pxd"
+include "items.pxd"
+include "commands.pxd"
+include "crawler.pxd"
+include "stats.pxd"
+include "maintainer.pxd"
+include "automove.pxd"
+include "mover.pxd"
+include "cachedump.pxd"
+include "life.pxd"
+include "layout.pxd"

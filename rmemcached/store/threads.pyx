@@ -1,9 +1,5 @@
-# Starting threads, and waiting.
-
-
-cdef bint _start_thread(pthread_t *thread, const char *name, void *(*fn)(void *) noexcept nogil,
-                        store *s) noexcept nogil:
-    """Starts a thread of the store's. Signals are for the process's own threads: all are blocked in it."""
+cdef bint start_thread(pthread_t *thread, const char *name, void *(*fn)(void *) noexcept nogil,
+                       store *s) noexcept nogil:
     cdef sigset_t all_signals, old_signals
     cdef bint started
     sigfillset(&all_signals)
@@ -15,11 +11,13 @@ cdef bint _start_thread(pthread_t *thread, const char *name, void *(*fn)(void *)
     return started
 
 
-cdef void _time_after(timespec *until, unsigned int usec) noexcept nogil:
-    """CLOCK_MONOTONIC in so many microseconds, for pthread_cond_timedwait."""
-    clock_gettime(CLOCK_MONOTONIC, until)
-    until.tv_sec += usec // 1000000
-    until.tv_nsec += usec % 1000000 * 1000
-    if until.tv_nsec >= 1000000000:
-        until.tv_nsec -= 1000000000
-        until.tv_sec += 1
+cdef void cond_init(pthread_cond_t *cond) noexcept nogil:
+    cdef pthread_condattr_t clock
+    pthread_condattr_init(&clock)
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC)
+    pthread_cond_init(cond, &clock)
+    pthread_condattr_destroy(&clock)
+
+
+cdef void time_after(timespec *until, unsigned int usec) noexcept nogil:
+    until[0] = ns_timespec(now_ns() + <int64_t>usec * 1000)

@@ -1,20 +1,35 @@
-# The hash function of keys.
+"""The hash function of keys. The same value in every process."""
 
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+cdef extern from *:
+    """
+    #define RMC_STORE_HASH_NAME "mum"
+
+    /* Folds the 128 bit product of two words into one: every input bit reaches most output bits. */
+    static inline unsigned long long rmc_mum(unsigned long long a, unsigned long long b)
+    {
+        unsigned __int128 product = (unsigned __int128)a * b;
+        return (unsigned long long)product ^ (unsigned long long)(product >> 64);
+    }
+    """
+    const char *STORE_HASH_NAME "RMC_STORE_HASH_NAME"   # `stats settings` hash_algorithm
+    uint64_t mum "rmc_mum"(uint64_t a, uint64_t b) nogil
 
 cdef inline uint64_t _load8(const char *p) noexcept nogil:
     cdef uint64_t word
     memcpy(&word, p, 8)
     return word
 
-
 cdef inline uint64_t _load4(const char *p) noexcept nogil:
     cdef uint32_t word
     memcpy(&word, p, 4)
     return word
 
-
-cdef uint32_t store_hash(const char *key, size_t nkey) noexcept nogil:
-    """Hash of a key: folded 64 x 64 bit multiplications, 16 bytes a step. The same in every process."""
+cdef inline uint32_t store_hash(const char *key, size_t nkey) noexcept nogil:
+    """Folds 64 x 64 bit products, one for each 16 bytes of the key."""
     cdef uint64_t h = mum(<uint64_t>nkey ^ <uint64_t>0x9e3779b97f4a7c15, <uint64_t>0xd1342543de82ef95)
     cdef uint64_t a, b
     cdef size_t left = nkey

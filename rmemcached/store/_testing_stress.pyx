@@ -1,42 +1,26 @@
-# Threads that use the store at once and verify whatever they read.
-#
-# The kind of a key is its number modulo 4. 0, 1: a value of any length, all of whose bytes follow from the key and the
-# version in its first word. 2: blocks of 16 bytes that each verify themselves, so that they can be appended and
-# prepended. 3: a decimal number.
+"""The stress test's threads. The kind of a key is its number modulo 4:
 
-from libc.stdio cimport snprintf
-from libc.stdlib cimport strtoull
+- 0, 1: a value of any length, all of whose bytes follow from the key and the version in its first word;
+- 2: blocks of 16 bytes that each verify themselves, so that they can be appended and prepended;
+- 3: a decimal number.
+"""
 
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, strtoull
+from libc.string cimport memcmp, memcpy, memset
+from posix.uio cimport iovec
+
+from rmemcached.store cimport store as st
+from rmemcached.store.store cimport item, rel_time_t, store
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
-
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_t:
-        pass
-    int pthread_create(pthread_t *thread, const void *attr, void *(*fn)(void *) noexcept nogil, void *arg)
-    int pthread_join(pthread_t thread, void **ret)
-
-cdef extern from "<sched.h>" nogil:
-    int sched_yield()
-
+from rmemcached.sys.linux cimport pthread_create, pthread_join, pthread_t, sched_yield, snprintf
 
 cdef enum:
     HELD = 8            # references that a thread keeps over other commands
     MAX_RUNS = 16       # runs of an item's data that are looked at together
     NUMBER = 3          # the kind of key that holds a number
     BLOCKS = 2
-
-cdef struct stress_result:
-    uint64_t gets
-    uint64_t hits
-    uint64_t stored
-    uint64_t not_stored
-    uint64_t no_memory
-    uint64_t joined
-    uint64_t deleted
-    uint64_t counted
-    uint64_t flushed
-    uint64_t moves      # pages asked for and granted
 
 cdef struct held_item:
     item *it
@@ -293,9 +277,9 @@ cdef void _one_command(stress_thread *t) noexcept nogil:
 
 cdef void *_stress_thread(void *arg) noexcept nogil:
     cdef stress_thread *t = <stress_thread *>arg
-    cdef uint64_t i
+    cdef uint64_t _i
     cdef int j
-    for i in range(t.ops):
+    for _i in range(t.ops):
         _one_command(t)
         if t.error != NULL:
             break

@@ -1,0 +1,27 @@
+"""Threads that use a store at once and verify whatever they read, for Store.stress and Store.race of _testing."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint64_t
+
+from rmemcached.store.store cimport store
+
+cdef struct stress_result:
+    uint64_t gets
+    uint64_t hits
+    uint64_t stored
+    uint64_t not_stored
+    uint64_t no_memory
+    uint64_t joined
+    uint64_t deleted
+    uint64_t counted
+    uint64_t flushed
+    uint64_t moves      # pages asked for and granted
+
+# Random commands of all kinds, ops for each thread. clock: one thread also moves the clock and flushes. move: another
+# thread has slab pages moved all the time. Returns what a thread found wrong, or NULL.
+cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, uint64_t keys, size_t max_value,
+                            bint clock, bint move, stress_result *result) noexcept nogil
+# Each thread adds 1 to the number at key ops times, by incr or by get and cas; counts the attempts that others were
+# faster at. Returns what a thread found wrong, or NULL.
+cdef const char *race_run(store *s, int threads, uint64_t ops, const char *key, size_t nkey, bint use_cas,
+                          uint64_t *retries) noexcept nogil

@@ -1,0 +1,53 @@
+"""The hash table, which a thread doubles while it is in use, and the item locks. memcached: assoc.c, thread.c.
+
+An item lock guards all buckets whose index ends in the lock's index, and the items in them. There are fewer locks than
+buckets, so that a bucket keeps its lock when the table grows.
+"""
+
+cdef enum:
+    HASHPOWER_MAX = 32
+
+cdef struct item_stripe:
+    pthread_mutex_t lock        # an item lock
+    # The linked items of the stripe: written with the lock held, read with relaxed loads without it. The sizes of the
+    # queues would not do for that: an item that moves meanwhile may be met in two of them, or in none.
+    uint64_t items
+    uint64_t bytes
+
+cdef struct hash_table:
+    # constant
+    item_stripe *item_locks
+    uint32_t item_lock_mask
+    # A bucket: its item lock. The pointers and masks change with all item locks held; the growing thread writes
+    # expand_bucket with the item lock of that bucket held.
+    item **primary_hashtable
+    item **old_hashtable
+    uint64_t hash_mask
+    uint64_t old_hash_mask
+    unsigned int hashpower      # atomic
+    unsigned int expanding      # atomic: buckets of the old table from expand_bucket on are still in it
+    uint64_t expand_bucket
+    # growth
+    pthread_mutex_t grow_lock   # starting and joining the thread. Only trylock is used while another lock is held
+    pthread_t grow_thread
+    bint grow_joinable
+    unsigned int growing        # atomic: the thread is at work
+    uint64_t malloc_fails       # atomic: there was no memory to grow
+
+# False: no memory.
+cdef bint assoc_init(store *s) noexcept nogil
+# Waits for the growing thread; store.stopping is set.
+cdef void assoc_stop(store *s) noexcept nogil
+cdef void assoc_destroy(store *s) noexcept nogil
+# Starts the growing thread when there are more than 1.5 items per bucket.
+cdef void assoc_check_load(store *s) noexcept nogil
+
+cdef pthread_mutex_t *item_mutex(store *s, uint32_t hv) noexcept nogil
+cdef bint item_trylock(store *s, uint32_t hv) noexcept nogil
+
+# The item lock of hv is held in the following.
+cdef item *assoc_find(store *s, const char *key, size_t nkey, uint32_t hv) noexcept nogil
+cdef void assoc_insert(store *s, item *it, uint32_t hv) noexcept nogil
+cdef void assoc_delete(store *s, item *it, uint32_t hv) noexcept nogil
+# Puts fresh, whose h_next is the item's, in the item's place.
+cdef void assoc_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil

@@ -1,0 +1,10 @@
+"""Allocation and lookup of items. memcached: items.c."""
+
+cdef struct item_counters:
+    uint64_t cas_id             # atomic: the last CAS value; every set writes it
+    char pad_after_cas_id[CACHE_LINE]
+    uint64_t get_expired        # atomic
+    uint64_t get_flushed        # atomic
+
+# item_get for a caller that holds the item lock.
+cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil

@@ -1,0 +1,33 @@
+"""The store as a whole.
+
+The parts are included in store.pxd from the lowest to the highest, and a part calls only those before it. Each header
+says what the part is for and has the structs that it owns; a struct says which lock or thread each field belongs to.
+What a header does not declare stays within its part.
+
+Lock order. A thread that holds one of these locks may wait only for those that come later:
+
+    the crawler lock, bump_lock, one item lock, the reassign lock, tune_lock, one LRU lock, the slabs lock
+
+Against that order locks are only tried: eviction has an LRU lock and tries the item lock of its victim, the page mover
+has the slabs lock and tries the item lock of a chunk's item. Three threads take several locks of a kind: the
+growing thread all item locks in the order of their index, for a moment; store_check all item locks and all LRU
+locks, in the same way; a pull of an LRU tail keeps the item locks that it got by trying.
+"""
+
+cdef struct store:
+    # Constant after store_create, except for the settings that have functions; integers among these are atomic.
+    store_config config
+    unsigned int stopping       # atomic: store_stop_threads wants all threads to end
+    store_clock clock
+    char pad_after_clock[CACHE_LINE]    # every get reads the clock, every set writes items.cas_id
+    item_counters items
+    hash_table assoc
+    item_sizes sizes
+    slabs slabs
+    lru_queue queues[NUMBER_OF_QUEUES]
+    lru_control lru
+    crawler crawler
+    maintainer maintainer
+    reassign reassign
+    slab_automove automove
+    page_mover mover

@@ -1,0 +1,51 @@
+"""The segmented LRU: the moves between the four queues of a slab class, and eviction. memcached: items.c.
+
+New items enter HOT, or TEMP when they live briefly. HOT's tail goes to COLD or, if it was fetched twice, to WARM;
+WARM's tail goes to COLD or, if it was fetched again, to WARM's head; an item of COLD that is fetched twice goes to WARM;
+eviction takes COLD's tail. Items in TEMP stay there until they expire. In flat mode there is COLD only.
+"""
+
+cdef enum:
+    PULL_TRIES = 5              # items in a row that a pull passes over before it gives up
+    PULL_MOST = 16              # items that one pull moves or drops, at most
+    PULL_EVICT = 1              # flag of a pull of COLD: evict its tail
+    PULL_CRAWL_BLOCKS = 2       # flag of a pull: leave alone what the crawler has not seen
+    LRU_BUMP_BUF_SIZE = 8192    # entries
+
+cdef struct lru_bump_entry:
+    item *it                    # with a reference
+    uint32_t hv
+
+cdef struct lru_bump_buf:       # moves from COLD to WARM that wait for the maintainer. Its lock
+    pthread_mutex_t lock
+    uint32_t head               # entries [head, tail), modulo the size. With bump_lock held they can be read without lock
+    uint32_t tail
+    uint64_t dropped
+    lru_bump_entry entries[LRU_BUMP_BUF_SIZE]
+
+cdef struct lru_control:
+    # constant
+    lru_bump_buf *bump_bufs     # each thread uses one of them; NULL: no maintainer
+    uint32_t bump_mask
+    pthread_mutex_t bump_lock   # held by the thread that makes the moves
+    pthread_mutex_t tune_lock   # writing of what `lru` sets in config, and reading of its factors
+
+cdef void lru_init(store *s) noexcept nogil
+cdef void lru_destroy(store *s) noexcept nogil
+# Makes room for moves that wait for the maintainer, before it starts. False: no memory.
+cdef bint lru_bumps_init(store *s) noexcept nogil
+# Makes the moves that are waiting; whether there were any.
+cdef bint lru_maintainer_bumps(store *s) noexcept nogil
+cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil
+
+# The item is used: its time is the present. In flat mode it moves to the head of its queue if it has not done so for
+# ITEM_UPDATE_INTERVAL seconds; else an item of COLD that was marked active moves to WARM. Its item lock is held.
+cdef void do_item_update(store *s, item *it) noexcept nogil
+# Looks at the tail of a queue: drops what is expired or flushed and moves on what is not, up to `most` (at most
+# PULL_MOST) items or until one can stay. With PULL_EVICT, evicts one if none had expired. Returns how many went or
+# moved; 0: there was nothing to do. Items that are locked are passed over, PULL_TRIES at most in a row. total_bytes: of
+# the class, of which HOT and WARM may have their shares. max_age: seconds that items of HOT and WARM may be unused.
+cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
+                       rel_time_t max_age, int most) noexcept nogil
+# Tells watchers that the item is about to be evicted. Its item lock is held.
+cdef void log_evicted(store *s, item *it) noexcept nogil

@@ -1,0 +1,23 @@
+"""The maintainer thread keeps the queues of all classes within their limits, and starts crawls where they pay.
+memcached: items.c.
+"""
+
+cdef struct maintainer:
+    pthread_mutex_t lock        # for waiting only: a thread that sets store.stopping takes it
+    pthread_cond_t cond         # store.stopping was set
+    pthread_t thread
+    bint joinable
+    uint64_t juggles            # atomic
+    # the thread's own
+    uint32_t next_juggle[MAX_NUMBER_OF_SLAB_CLASSES]    # microseconds until the class's next turn
+    uint32_t backoff[MAX_NUMBER_OF_SLAB_CLASSES]        # microseconds between two turns
+    rel_time_t next_crawl[NUMBER_OF_QUEUES]
+    rel_time_t next_crawl_wait[NUMBER_OF_QUEUES]
+    rel_time_t last_crawler_check
+
+cdef void maintainer_init(store *s) noexcept nogil
+# False: the thread cannot be started.
+cdef bint maintainer_start(store *s) noexcept nogil
+# Ends the thread; store.stopping is set.
+cdef void maintainer_stop(store *s) noexcept nogil
+cdef void maintainer_destroy(store *s) noexcept nogil

@@ -1,0 +1,28 @@
+"""Requests for slab pages: any thread makes them, the page mover carries them out. memcached: slabs.c."""
+
+cdef enum:
+    MOVE_REQUESTS = 8           # page moves that may wait for the mover
+
+cdef struct move_request:
+    unsigned int src
+    unsigned int dst
+    bint allow_evictions
+
+cdef struct reassign:
+    pthread_mutex_t lock        # the reassign lock, which guards automove too
+    pthread_cond_t cond         # for the mover: there is a request, or it has to end
+    # the reassign lock
+    bint open                   # there is a mover
+    move_request request[MOVE_REQUESTS]
+    uint32_t requests
+    # atomic, written by the mover with the reassign lock held
+    unsigned int running        # a page is being moved
+    # the slabs lock
+    unsigned int any_class      # the last source that was chosen for "any class"
+
+cdef void reassign_init(store *s) noexcept nogil
+cdef void reassign_destroy(store *s) noexcept nogil
+# Whether a page of class src can go to class dst. Chooses a class when src is -1.
+cdef reassign_result check_reassign(store *s, int *src, int dst) noexcept nogil
+# Takes the oldest request. The reassign lock is held, and there is one.
+cdef move_request do_reassign_take(store *s) noexcept nogil

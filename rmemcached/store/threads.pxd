@@ -1,0 +1,10 @@
+"""Threads of the store and their waiting."""
+
+# Starts a thread that takes the store as its argument, with all signals blocked: signals are for the threads of the
+# program. False: the system refuses.
+cdef bint start_thread(pthread_t *thread, const char *name, void *(*fn)(void *) noexcept nogil,
+                       store *s) noexcept nogil
+# A condition variable whose timed waits end by CLOCK_MONOTONIC.
+cdef void cond_init(pthread_cond_t *cond) noexcept nogil
+# The moment so many microseconds from now, for pthread_cond_timedwait.
+cdef void time_after(timespec *until, unsigned int usec) noexcept nogil

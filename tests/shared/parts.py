@@ -1,0 +1,93 @@
+"""Parts of one C unit keep to their headers.
+
+A module that is one C unit for speed includes its parts: `module.pyx` the `part.pyx` files, `module.pxd` the headers
+`part.pxd`. What a header, or the module's own .pxd, declares is for the other parts; all other functions of a part are
+its own. Cython does not see that difference, so that tests look for it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+INCLUDE = re.compile(r'^include "([^"]+)"', re.MULTILINE)
+# A string or a comment. C character literals (c'"') have to be found first.
+NOT_CODE = re.compile(
+    r"""c'(?:\\.|[^'])'|\"{3}.*?\"{3}|'{3}.*?'{3}|"(?:\\.|[^"\n])*"|'(?:\\.|[^'\n])*'|\#[^\n]*""", re.DOTALL
+)
+# The name of a function that is defined or declared in a line.
+FUNCTION = re.compile(r"^cdef (?:inline )?[^(\n=]*?(\w+)\(")
+NAME = re.compile(r"(?<![\w.])\w+")
+
+
+def code(text: str) -> str:
+    """The text without strings and comments, its lines where they were."""
+    return NOT_CODE.sub(lambda found: "\n" * found[0].count("\n"), text)
+
+
+def functions(text: str) -> dict[str, int]:
+    """The cdef functions that are defined or declared, with their lines."""
+    return {m[1]: n for n, line in enumerate(text.splitlines(), 1) if (m := FUNCTION.match(line))}
+
+
+@dataclass
+class Part:
+    """One source file of a C unit, and its header."""
+
+    source: Path
+    header: Path
+    defined: dict[str, int] = field(default_factory=dict)
+    declared: dict[str, int] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        text = code(self.source.read_text())
+        self.defined = functions(text)
+        # A definition or declaration is no use.
+        self.used = set(NAME.findall("\n".join(FUNCTION.sub("", line) for line in text.splitlines())))
+        if self.header.exists():
+            text = code(self.header.read_text())
+            # Inline functions are defined there.
+            self.declared = functions(re.sub(r"^cdef inline ", "", text, flags=re.MULTILINE))
+
+
+def parts_of(module: Path) -> list[Part]:
+    """The parts that a module includes, in that order, and the module itself. Empty: it includes none."""
+    included = [module.parent / name for name in INCLUDE.findall(module.read_text()) if name.endswith(".pyx")]
+    return [Part(path, path.with_suffix(".pxd")) for path in [*included, module]] if included else []
+
+
+def violations(folder: Path, layered: bool = False) -> list[str]:
+    """What is wrong in the modules of a folder that are made of parts, a line each.
+
+    Each part has a header, which the module's .pxd includes. A part uses functions of other parts only if a header
+    declares them, and a header declares only what its part defines and others use. layered: a part uses no function of
+    a part that is included after it.
+    """
+    found = []
+    for module in sorted(folder.glob("*.pyx")):
+        *parts, whole = parts_of(module) or [None]
+        if not parts:
+            continue
+        included = INCLUDE.findall(whole.header.read_text()) if whole.header.exists() else []
+        everywhere = [*parts, *(Part(path, path.with_suffix(".pxd")) for path in folder.glob("*.pyx"))]
+        home = {name: number for number, part in enumerate([*parts, whole]) for name in part.defined}
+        for name, line in whole.declared.items():
+            if name not in home:
+                found.append(f"{whole.header}:{line}: {name} is not defined")
+        for number, part in enumerate(parts):
+            if str(part.header.relative_to(folder)) not in included:
+                found.append(f"{part.source}: {whole.header.name} does not include its header")
+            for name, line in part.declared.items():
+                if name not in part.defined:
+                    found.append(f"{part.header}:{line}: {name} is not defined in {part.source.name}")
+                elif not any(name in other.used for other in everywhere if other.source != part.source):
+                    found.append(f"{part.header}:{line}: nobody else uses {name}")
+            for name in sorted(part.used & home.keys()):
+                other = ([*parts, whole])[home[name]]
+                if name not in other.declared and name not in whole.declared and other is not part:
+                    found.append(f"{part.source}: {name} of {other.source.name} is in no header")
+                elif layered and home[name] > number:
+                    found.append(f"{part.source}: {name} of {other.source.name}, a part that is included later")
+    return found
