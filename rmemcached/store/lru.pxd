@@ -1,8 +1,8 @@
 """The segmented LRU: the moves between the four queues of a slab class, and eviction. memcached: items.c.
 
-New items enter HOT, or TEMP when they live briefly. HOT's tail goes to COLD or, if it was fetched twice, to WARM;
-WARM's tail goes to COLD or, if it was fetched again, to WARM's head; an item of COLD that is fetched twice goes to WARM;
-eviction takes COLD's tail. Items in TEMP stay there until they expire. In flat mode there is COLD only.
+New items enter HOT, or TEMP when they live briefly. HOT's tail goes to COLD or, if it was fetched twice, to WARM.
+WARM's tail goes to COLD or, if it was fetched again, to WARM's head. An item of COLD that is fetched twice goes to
+WARM. Eviction takes COLD's tail. Items in TEMP stay there until they expire. In flat mode there is COLD only.
 """
 
 cdef enum:
@@ -18,7 +18,7 @@ cdef struct lru_bump_entry:
 
 cdef struct lru_bump_buf:       # moves from COLD to WARM that wait for the maintainer. Its lock
     pthread_mutex_t lock
-    uint32_t head               # entries [head, tail), modulo the size. With bump_lock held they can be read without lock
+    uint32_t head               # entries [head, tail), modulo the size; who holds bump_lock alone moves head
     uint32_t tail
     uint64_t dropped
     lru_bump_entry entries[LRU_BUMP_BUF_SIZE]

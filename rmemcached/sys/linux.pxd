@@ -85,7 +85,8 @@ cdef extern from "<sys/mman.h>" nogil:
     int madvise(void *addr, size_t length, int advice)
     int mprotect(void *addr, size_t length, int prot)
     int memfd_create(const char *name, unsigned int flags)
-    int populate "rmc_populate"(char *memory, size_t length)    # makes memory of zeros resident; -1: there is not so much
+    # Makes memory that is all zeros resident; -1: there is not so much.
+    int populate "rmc_populate"(char *memory, size_t length)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
