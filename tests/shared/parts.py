@@ -67,12 +67,13 @@ def violations(folder: Path, layered: bool = False) -> list[str]:
     """
     found = []
     for module in sorted(folder.glob("*.pyx")):
-        *parts, whole = parts_of(module) or [None]
-        if not parts:
+        units = parts_of(module)
+        if not units:
             continue
+        *parts, whole = units
         included = INCLUDE.findall(whole.header.read_text()) if whole.header.exists() else []
         everywhere = [*parts, *(Part(path, path.with_suffix(".pxd")) for path in folder.glob("*.pyx"))]
-        home = {name: number for number, part in enumerate([*parts, whole]) for name in part.defined}
+        home = {name: number for number, part in enumerate(units) for name in part.defined}
         for name, line in whole.declared.items():
             if name not in home:
                 found.append(f"{whole.header}:{line}: {name} is not defined")
@@ -85,7 +86,7 @@ def violations(folder: Path, layered: bool = False) -> list[str]:
                 elif not any(name in other.used for other in everywhere if other.source != part.source):
                     found.append(f"{part.header}:{line}: nobody else uses {name}")
             for name in sorted(part.used & home.keys()):
-                other = ([*parts, whole])[home[name]]
+                other = units[home[name]]
                 if name not in other.declared and name not in whole.declared and other is not part:
                     found.append(f"{part.source}: {name} of {other.source.name} is in no header")
                 elif layered and home[name] > number:
