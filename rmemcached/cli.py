@@ -128,6 +128,17 @@ def save_pid(path: str) -> None:
         print(f"Could not open the pid file {temporary} for writing: {error.strerror}", file=sys.stderr)
 
 
+def check_left_behind() -> int:
+    """The exit status of a daemon that has ended in order; a debug build has one for objects that should be gone."""
+    from rmemcached.sys.debug import live_objects
+
+    left = ", ".join(f"{count} {kind}" for kind, count in live_objects().items())
+    if not left:
+        return 0
+    print(f"left behind: {left}", file=sys.stderr)
+    return os.EX_SOFTWARE
+
+
 def serve(settings: Settings, action: Action) -> int:
     from rmemcached.server.server import Server
     from rmemcached.server.sockets import ServerError
@@ -165,7 +176,7 @@ def serve(settings: Settings, action: Action) -> int:
             print("Gracefully stopping", file=sys.stderr)
         elif settings.verbose:
             print("Exiting normally", file=sys.stderr)
-        return 0
+        return check_left_behind()
     except ServerError as error:
         raise UsageError(str(error), error.status) from None
     finally:

@@ -1,11 +1,26 @@
-"""Users and passwords of -Y."""
+"""The users of -Y. Any thread; what is there is replaced as a whole, under the lock."""
 
-from rmemcached.server.layout cimport server
+from libc.stddef cimport size_t
 
+from rmemcached.sys.linux cimport pthread_mutex_t
 
-# Reads the file. Raises AuthFileError; what was read before stays.
-cdef void load_authentication(server *s) except *
-cdef void reload_authentication(server *s) noexcept
-# conn_hooks.authenticate; arg is a server. Any worker.
-cdef bint hook_authenticate(void *arg, const char *user, size_t nuser, const char *password,
-                            size_t npassword) noexcept nogil
+cdef struct auth_entry:          # the bytes are in auth_users.data
+    const char *user
+    size_t nuser
+    const char *password
+    size_t npassword
+
+cdef struct auth_users:
+    pthread_mutex_t lock
+    # under lock
+    char *data                   # malloc'd
+    auth_entry *entries          # malloc'd; `count` of them
+    unsigned int count
+
+cdef void auth_init(auth_users *users) noexcept nogil
+cdef void auth_destroy(auth_users *users) noexcept nogil
+# Reads the file. Raises AuthFileError; the users there were stay.
+cdef void auth_load(auth_users *users, path) except *
+# Whether there is such a user with this password.
+cdef bint auth_check(auth_users *users, const char *user, size_t nuser, const char *password,
+                     size_t npassword) noexcept nogil

@@ -1,16 +1,60 @@
-"""Users and passwords of -Y."""
+"""The users of -Y, in memory that no Python object owns: workers look them up without the GIL."""
 
-import os
-import sys
+from rmemcached.server.authfile import load as load_file
 
-from rmemcached.server.authfile import AuthFileError
-from rmemcached.server.authfile import load as load_authfile
-
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from rmemcached.server.layout cimport AUTH_ENTRIES, auth_entry, server
-from rmemcached.sys.linux cimport pthread_mutex_lock, pthread_mutex_unlock
+from rmemcached.sys.debug cimport assert_held
+from rmemcached.sys.linux cimport pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
+
+
+cdef void auth_init(auth_users *users) noexcept nogil:
+    pthread_mutex_init(&users.lock, NULL)
+    users.data = NULL
+    users.entries = NULL
+    users.count = 0
+
+
+cdef void auth_destroy(auth_users *users) noexcept nogil:
+    free(users.data)
+    free(users.entries)
+    pthread_mutex_destroy(&users.lock)
+
+
+cdef void do_replace(auth_users *users, auth_users *fresh) noexcept nogil:
+    assert_held(&users.lock)
+    users.data, fresh.data = fresh.data, users.data
+    users.entries, fresh.entries = fresh.entries, users.entries
+    users.count = fresh.count
+
+
+cdef void auth_load(auth_users *users, path) except *:
+    cdef auth_users fresh
+    cdef auth_entry *entry
+    cdef size_t at = 0
+    found = load_file(path)
+    text = b"".join(user + password for user, password in found)
+    fresh.count = <unsigned int>len(found)
+    fresh.data = <char *>malloc(len(text) + 1)
+    fresh.entries = <auth_entry *>calloc(fresh.count + 1, sizeof(auth_entry))
+    if fresh.data == NULL or fresh.entries == NULL:
+        free(fresh.data)
+        free(fresh.entries)
+        raise MemoryError()
+    memcpy(fresh.data, <const char *>text, len(text))
+    for index, (user, password) in enumerate(found):
+        entry = &fresh.entries[<size_t>index]
+        entry.user = fresh.data + at
+        entry.nuser = len(user)
+        entry.password = entry.user + entry.nuser
+        entry.npassword = len(password)
+        at += entry.nuser + entry.npassword
+    pthread_mutex_lock(&users.lock)
+    do_replace(users, &fresh)
+    pthread_mutex_unlock(&users.lock)
+    free(fresh.data)
+    free(fresh.entries)
 
 
 cdef bint same_bytes(const char *a, const char *b, size_t length) noexcept nogil:
@@ -22,52 +66,16 @@ cdef bint same_bytes(const char *a, const char *b, size_t length) noexcept nogil
     return difference == 0
 
 
-cdef bint hook_authenticate(void *arg, const char *user, size_t nuser, const char *password,
-                            size_t npassword) noexcept nogil:
-    cdef server *s = <server *>arg
+cdef bint auth_check(auth_users *users, const char *user, size_t nuser, const char *password,
+                     size_t npassword) noexcept nogil:
     cdef bint found = False
     cdef auth_entry *entry
     cdef unsigned int i
-    pthread_mutex_lock(&s.auth_lock)
-    for i in range(s.nauth):
-        entry = &s.auth_entries[i]
+    pthread_mutex_lock(&users.lock)
+    for i in range(users.count):
+        entry = &users.entries[i]
         if (entry.nuser == nuser and entry.npassword == npassword and same_bytes(entry.user, user, nuser)
                 and same_bytes(entry.password, password, npassword)):
             found = True
-    pthread_mutex_unlock(&s.auth_lock)
+    pthread_mutex_unlock(&users.lock)
     return found
-
-
-cdef void load_authentication(server *s) except *:
-    """Reads the file of -Y. Raises AuthFileError; what was read before stays."""
-    cdef auth_entry entries[AUTH_ENTRIES]
-    cdef size_t length, at = 0
-    cdef unsigned int n = 0
-    found = load_authfile(os.fsdecode(s.settings.auth_file))
-    text = b"".join(user + password for user, password in found)
-    length = len(text)
-    data = <char *>malloc(length + 1)
-    if data == NULL:
-        raise MemoryError()
-    memcpy(data, <const char *>text, length)
-    for user, password in found:
-        entries[n].user = data + at
-        entries[n].nuser = len(user)
-        at += entries[n].nuser
-        entries[n].password = data + at
-        entries[n].npassword = len(password)
-        at += entries[n].npassword
-        n += 1
-    pthread_mutex_lock(&s.auth_lock)
-    free(s.auth_data)
-    s.auth_data = data
-    memcpy(s.auth_entries, entries, sizeof(entries))
-    s.nauth = n
-    pthread_mutex_unlock(&s.auth_lock)
-
-
-cdef void reload_authentication(server *s) noexcept:
-    try:
-        load_authentication(s)
-    except (AuthFileError, MemoryError) as error:
-        print(f"{error}: the users there were stay", file=sys.stderr)

@@ -37,6 +37,7 @@ cdef struct rdma_devices:
     admit_fn admit               # set before it starts
     void *admit_arg
     # the thread's, once it runs
+    uint32_t owner               # its thread_id(); 0: it does not run
     int cm_fd                    # of rdma_cm, with all listeners; -1: none
     int backlog
     cm_listener listeners[CM_ADDRESSES]

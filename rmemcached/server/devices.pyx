@@ -11,27 +11,26 @@ own.
 """
 
 from libc.errno cimport ENOMEM, ENOSPC
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 from libc.stdio cimport fprintf, snprintf, stderr
 from libc.string cimport memcpy, memset, strerror
 
 from rmemcached.sys.atomics cimport fetch_sub
 from rmemcached.drive_machine cimport drive_machine
+from rmemcached.sys.clock cimport now_ns
+from rmemcached.sys.debug cimport assert_owner, thread_id
 from rmemcached.sys.linux cimport (
-    AF_INET, CLOCK_MONOTONIC, EFD_CLOEXEC, POLLERR, POLLHUP, POLLIN, POLLNVAL, clock_gettime, close, errno, eventfd,
-    poll, pollfd, pthread_cond_destroy, pthread_cond_init, pthread_cond_wait, pthread_create, pthread_join,
-    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, sockaddr,
-    sockaddr_in, sockaddr_in6, timespec, write,
+    AF_INET, EFD_CLOEXEC, POLLERR, POLLHUP, POLLIN, POLLNVAL, RLIMIT_MEMLOCK, RLIM_INFINITY, close, errno, eventfd,
+    eventfd_signal, getrlimit, poll, pollfd, pthread_cond_destroy, pthread_cond_init, pthread_cond_wait, pthread_create,
+    pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
+    pthread_setname_np, rlimit, sockaddr, sockaddr_in, sockaddr_in6,
 )
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW, TRANSPORT_VERBS
 from rmemcached.rdma_conn cimport (
-    rdma_cm_refuse, rdma_device_add_extent, rdma_device_async_fd,
-    rdma_device_bequeath, rdma_device_close, rdma_device_lost, rdma_device_open, rdma_device_port,
-    rdma_device_try_memory, rdma_request, rdma_stats,
+    rdma_cm_refuse, rdma_device_add_extent, rdma_device_async_fd, rdma_device_bequeath, rdma_device_close,
+    rdma_device_lost, rdma_device_open, rdma_device_port, rdma_device_try_memory, rdma_request, rdma_stats,
 )
-from rmemcached.server.worker cimport (
-    connection_rdma_failed, device_change, worker_change_device, worker_dispatch_cm,
-)
+from rmemcached.server.worker cimport connection_rdma_failed, device_change, worker_change_device, worker_dispatch_cm
 from rmemcached.store.store cimport ARENA_EXTENT, store_pin_memory
 from rmemcached.verbs.port cimport verbs_open_port, verbs_port
 from rmemcached.verbs.system cimport system_provider
@@ -41,17 +40,8 @@ from rmemcached.verbs.system_cm cimport (
 )
 from rmemcached.verbs.verbs cimport ibv_device, verbs_provider
 
-cdef extern from "<sys/resource.h>" nogil:
-    enum:
-        RLIMIT_MEMLOCK
-    unsigned long RLIM_INFINITY
-    struct rlimit:
-        unsigned long rlim_cur
-        unsigned long rlim_max
-    int getrlimit(int resource, rlimit *limit)
-
 cdef enum:
-    LOOK_MS = 1000               # how often a device is looked for, or looked after
+    LOOK_NS = 1000000000         # how often a device is looked for, or looked after
     PAUSE_MAX = 64               # looks that are left out, at most, when one that is there cannot be used
     WHY_SIZE = 256
     CM_EVENTS_PER_TURN = 64
@@ -80,6 +70,7 @@ cdef bint take_arena(rdma_devices *d, rdma_device *dev, rdma_transport transport
     cdef size_t done = 0
     cdef size_t length
     cdef char *low
+    assert_owner(d.owner)
     while True:
         # Registering takes long, and workers that need memory must not wait for it.
         pthread_mutex_lock(&d.lock)
@@ -147,6 +138,7 @@ cdef void change_workers(rdma_devices *d, rdma_transport transport, rdma_device 
     """Lets every worker take dev in or, when it is NULL, give up the one it has; returns when all have."""
     cdef device_change change
     cdef unsigned int i
+    assert_owner(d.owner)
     pthread_mutex_init(&change.lock, NULL)
     pthread_cond_init(&change.done, NULL)
     change.transport = transport
@@ -166,6 +158,7 @@ cdef void change_workers(rdma_devices *d, rdma_transport transport, rdma_device 
 cdef void give_up(rdma_devices *d, rdma_transport transport, const char *why) noexcept nogil:
     cdef rdma_device *dev = d.open[transport]
     cdef char line[WHY_SIZE + 32]
+    assert_owner(d.owner)
     fprintf(stderr, b"RDMA: %s; its connections end\n", why)
     snprintf(line, sizeof(line), b"SERVER_ERROR rdma: %s\r\n", why)
     pthread_mutex_lock(&d.lock)
@@ -188,6 +181,7 @@ cdef bint look_for(rdma_devices *d) noexcept nogil:
     cdef char why[WHY_SIZE]
     cdef int devices = 0
     cdef ibv_device **list
+    assert_owner(d.owner)
     if devices_open(d, system, &d.spec, TRANSPORT_VERBS, NULL, why, sizeof(why)) != 0:
         list = system.get_device_list(&devices)
         system.free_device_list(list)
@@ -201,6 +195,7 @@ cdef bint look_for(rdma_devices *d) noexcept nogil:
 
 cdef int start_listening(rdma_devices *d, cm_listener *one) noexcept nogil:
     cdef int error = cm_create(d.cm_fd, &one.id)
+    assert_owner(d.owner)
     if error:
         return error
     error = cm_bind(d.cm_fd, one.id, <const sockaddr *>&one.addr)
@@ -234,6 +229,7 @@ cdef void take_request(rdma_devices *d, const cm_event *event) noexcept nogil:
     cdef rdma_request request
     cdef worker *w = d.admit(d.admit_arg)
     cdef int fd
+    assert_owner(d.owner)
     if w == NULL:
         rdma_cm_refuse(d.cm_fd, event.id, b"ERROR Too many open connections")
         cm_destroy(d.cm_fd, event.id)
@@ -259,6 +255,7 @@ cdef void take_cm_events(rdma_devices *d) noexcept nogil:
     cdef cm_listener *one
     cdef unsigned int i
     cdef int turns = CM_EVENTS_PER_TURN
+    assert_owner(d.owner)
     while turns and cm_get_event(d.cm_fd, &event) == 0:
         turns -= 1
         if event.type == CM_CONNECT_REQUEST:
@@ -273,6 +270,7 @@ cdef void take_cm_events(rdma_devices *d) noexcept nogil:
 
 cdef void listen_again(rdma_devices *d) noexcept nogil:
     cdef unsigned int i
+    assert_owner(d.owner)
     for i in range(d.nlisteners):
         if not d.listeners[i].listening:
             start_listening(d, &d.listeners[i])
@@ -280,22 +278,30 @@ cdef void listen_again(rdma_devices *d) noexcept nogil:
 
 # ---- the thread ------------------------------------------------------------------------------------------------------
 
-cdef int64_t now_ms() noexcept nogil:
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return <int64_t>t.tv_sec * 1000 + t.tv_nsec // 1000000
+cdef bint device_failed(rdma_devices *d, rdma_device *dev, short events, char *why, size_t size) noexcept nogil:
+    """Whether the system's device is of no use any more, and why. events: what poll says of its asynchronous events."""
+    cdef size_t length
+    cdef int error
+    pthread_mutex_lock(&d.lock)
+    error, length = d.missing_error, d.missing
+    d.missing_error = 0
+    pthread_mutex_unlock(&d.lock)
+    if error:
+        no_registration(length, error, why, size)
+        return True
+    snprintf(why, size, b"its driver has gone")
+    return rdma_device_lost(dev, why, size) or events & (POLLERR | POLLHUP | POLLNVAL)
 
 
-cdef void *look_after(void *arg) noexcept nogil:
+cdef void *devices_main(void *arg) noexcept nogil:
     cdef rdma_devices *d = <rdma_devices *>arg
     cdef rdma_device *dev
     cdef pollfd waiting[3]
     cdef char why[WHY_SIZE]
-    cdef size_t length
-    cdef int error
-    cdef unsigned int pause = 1      # looks from one try to the next
+    cdef unsigned int pause = 1      # looks from one try to open a device to the next
     cdef unsigned int left = 1       # until the next
-    cdef int64_t due = now_ms() + LOOK_MS
+    cdef int64_t due = now_ns() + LOOK_NS
+    d.owner = thread_id()
     while True:
         dev = d.open[TRANSPORT_VERBS]
         waiting[0].fd = d.stop_fd
@@ -305,27 +311,18 @@ cdef void *look_after(void *arg) noexcept nogil:
         waiting[2].fd = d.cm_fd
         waiting[2].events = POLLIN
         waiting[0].revents = waiting[1].revents = waiting[2].revents = 0
-        poll(waiting, 3, <int>max(due - now_ms(), 0))
+        poll(waiting, 3, <int>((max(due - now_ns(), 0) + 999999) // 1000000))
         if waiting[0].revents:
+            d.owner = 0
             return NULL
         if waiting[2].revents:
             take_cm_events(d)
-        if waiting[1].revents == 0 and now_ms() < due:
+        if waiting[1].revents == 0 and now_ns() < due:
             continue
-        due = now_ms() + LOOK_MS
+        due = now_ns() + LOOK_NS
         listen_again(d)
         if dev != NULL:
-            pthread_mutex_lock(&d.lock)
-            error, length = d.missing_error, d.missing
-            d.missing_error = 0
-            pthread_mutex_unlock(&d.lock)
-            if error:
-                no_registration(length, error, why, sizeof(why))
-                give_up(d, TRANSPORT_VERBS, why)
-                pause = left = 1
-                continue
-            snprintf(why, sizeof(why), b"its driver has gone")
-            if rdma_device_lost(dev, why, sizeof(why)) or waiting[1].revents & (POLLERR | POLLHUP | POLLNVAL):
+            if device_failed(d, dev, waiting[1].revents, why, sizeof(why)):
                 give_up(d, TRANSPORT_VERBS, why)
                 pause = left = 1
             continue
@@ -342,7 +339,7 @@ cdef int devices_start(rdma_devices *d, worker *workers, unsigned int nworkers) 
     d.stop_fd = eventfd(0, EFD_CLOEXEC)
     if d.stop_fd < 0:
         return errno
-    error = pthread_create(&d.id, NULL, look_after, d)
+    error = pthread_create(&d.id, NULL, devices_main, d)
     if error == 0:
         d.running = True
         pthread_setname_np(d.id, b"mc-rdma")
@@ -350,10 +347,8 @@ cdef int devices_start(rdma_devices *d, worker *workers, unsigned int nworkers) 
 
 
 cdef void devices_stop(rdma_devices *d) noexcept nogil:
-    cdef uint64_t one = 1
     if d.running:
-        while write(d.stop_fd, &one, sizeof(one)) < 0:
-            pass
+        eventfd_signal(d.stop_fd)
         pthread_join(d.id, NULL)
         d.running = False
     if d.stop_fd >= 0:

@@ -1,12 +1,12 @@
 """Dumps: what the crawler finds is gathered in a buffer, and sent between items."""
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport strlen
 
 from rmemcached.sys.linux cimport (
     EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLHUP, POLLIN, POLLOUT, close,
-    errno, eventfd, poll, pollfd, send, write,
+    errno, eventfd, eventfd_signal, poll, pollfd, send,
 )
 from rmemcached.protocol.stats_text cimport stat_append_raw, stat_buf
 from rmemcached.protocol.dump cimport DUMP_LINE_MAX, dump_end, dump_line
@@ -102,9 +102,7 @@ cdef dumps *dumps_create(store *s, dump_release_fn release) noexcept nogil:
 
 
 cdef void dumps_stop(dumps *d) noexcept nogil:
-    cdef uint64_t one = 1
-    while write(d.stop_fd, &one, sizeof(one)) < 0 and errno == EINTR:
-        pass
+    eventfd_signal(d.stop_fd)
 
 
 cdef void dumps_destroy(dumps *d) noexcept nogil:

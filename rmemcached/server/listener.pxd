@@ -1,6 +1,4 @@
-"""Accepting connections within the limit of -c, and choosing their workers."""
-
-from libc.stdint cimport uint64_t
+"""Accepting connections within the limit of -c, and choosing their workers. The main thread, but for admit_cm."""
 
 from rmemcached.server.layout cimport listener, server
 from rmemcached.server.worker cimport worker
@@ -8,7 +6,11 @@ from rmemcached.server.worker cimport worker
 cdef enum:
     ACCEPT_RETRY_MS = 10         # while nothing is accepted: how often to look whether it can go on
 
-cdef uint64_t places_taken(const server *s) noexcept nogil
+# Whether -c leaves room for so many connections more.
+cdef bint has_room(const server *s, unsigned int more) noexcept nogil
+# Accepts until nothing is left or there is no room, and hands each socket to a worker.
 cdef void accept_all(server *s, const listener *l) noexcept nogil
+# Accepts again, after listen_disabled was set, if a connection has ended, or after a while.
 cdef void resume_listening(server *s) noexcept nogil
+# admit_fn (see devices.pxd): arg is a server. The devices' thread.
 cdef worker *admit_cm(void *arg) noexcept nogil

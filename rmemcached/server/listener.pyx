@@ -1,17 +1,18 @@
-"""Accepting connections within the limit of -c, and choosing their workers. All of it is the main thread's."""
+"""Accepting connections within the limit of -c, and choosing their workers."""
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdio cimport fprintf, snprintf, stderr
 from libc.string cimport memset, strlen
 
 from posix.unistd cimport geteuid
 
 from rmemcached.sys.atomics cimport counter_add, exchange, fetch_add, fetch_sub, relaxed_load, relaxed_store
+from rmemcached.sys.clock cimport now_ns
+from rmemcached.sys.debug cimport assert_owner
 from rmemcached.sys.linux cimport (
-    CLOCK_MONOTONIC, ECONNABORTED, EINTR, EMFILE, ENFILE, EPOLLIN, EPOLL_CTL_MOD, IPPROTO_TCP, MSG_DONTWAIT,
-    MSG_NOSIGNAL, SOCK_CLOEXEC, SOCK_NONBLOCK, SOL_SOCKET, SO_INCOMING_NAPI_ID, SO_KEEPALIVE, SO_PEERCRED, TCP_NODELAY,
-    accept4, clock_gettime, close, epoll_ctl, epoll_event, errno, getsockopt, listen, send, setsockopt, sockaddr,
-    socklen_t, timespec, ucred,
+    ECONNABORTED, EINTR, EMFILE, ENFILE, EPOLLIN, EPOLL_CTL_MOD, IPPROTO_TCP, MSG_DONTWAIT, MSG_NOSIGNAL, SOCK_CLOEXEC,
+    SOCK_NONBLOCK, SOL_SOCKET, SO_INCOMING_NAPI_ID, SO_KEEPALIVE, SO_PEERCRED, TCP_NODELAY, accept4, close, epoll_ctl,
+    epoll_event, errno, getsockopt, listen, send, setsockopt, sockaddr, socklen_t, ucred,
 )
 from rmemcached.logger cimport LOG_TCP, LOG_UDP, log_peer
 from rmemcached.server.worker cimport worker_dispatch
@@ -19,26 +20,20 @@ from rmemcached.server.layout cimport MAIN_FDS, WORKER_FDS, listener, server
 from rmemcached.server.worker cimport worker
 
 cdef enum:
-    ACCEPT_RETRY_US = 1000000    # it is tried again after this time even if no connection ended
+    ACCEPT_RETRY_NS = 1000000000     # accepting is tried again after this time even if no connection ended
 
 
-cdef uint64_t now_us() noexcept nogil:
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return <uint64_t>t.tv_sec * 1000000 + <uint64_t>t.tv_nsec // 1000
-
-
-cdef uint64_t places_taken(const server *s) noexcept nogil:
-    """How much of -c is in use: memcached limits its descriptors, so that its own, listening sockets and what it has
-    inherited count beside connections. What is counted here is what memcached would have open, whatever this process
-    has; queue pairs do not count."""
+cdef bint has_room(const server *s, unsigned int more) noexcept nogil:
+    """memcached limits its descriptors: its own, listening sockets and what it has inherited count beside connections.
+    What is counted here is what memcached would have open, whatever this process has; queue pairs do not count."""
     return (s.settings.inherited_fds + MAIN_FDS + WORKER_FDS * <uint64_t>s.settings.num_threads
-            + relaxed_load(&s.curr_connections))
+            + relaxed_load(&s.curr_connections) + more) <= s.settings.maxconns
 
 
 cdef void listen_to(server *s, uint32_t events, int backlog) noexcept nogil:
     cdef epoll_event ev
     cdef unsigned int i
+    assert_owner(s.owner)
     for i in range(s.nlisteners):
         if s.listeners[i].transport != LOG_UDP:
             ev.events = events
@@ -52,19 +47,18 @@ cdef void stop_listening(server *s) noexcept nogil:
     if relaxed_load(&s.hooks.verbose):
         fprintf(stderr, b"Too many open connections\n")
     listen_to(s, 0, 0)
-    s.disabled_at = now_us()
+    s.disabled_at = now_ns()
     s.disabled_with = relaxed_load(&s.curr_connections)
     relaxed_store(&s.listen_disabled, 1)
     counter_add(&s.listen_disabled_num, 1)
 
 
 cdef void resume_listening(server *s) noexcept nogil:
-    """Accepts again if a connection has ended, or after a while."""
-    cdef uint64_t elapsed = now_us() - s.disabled_at
+    cdef int64_t elapsed = now_ns() - s.disabled_at
     cdef uint64_t count = relaxed_load(&s.curr_connections)
-    if places_taken(s) >= s.settings.maxconns or (count >= s.disabled_with and elapsed < ACCEPT_RETRY_US):
+    if not has_room(s, 1) or (count >= s.disabled_with and elapsed < ACCEPT_RETRY_NS):
         return
-    counter_add(&s.time_in_listen_disabled_us, elapsed)
+    counter_add(&s.time_in_listen_disabled_us, elapsed // 1000)
     relaxed_store(&s.listen_disabled, 0)
     listen_to(s, EPOLLIN, s.settings.backlog)
 
@@ -79,6 +73,7 @@ cdef worker *select_worker(server *s, int fd) noexcept nogil:
     thread.c, select_thread_by_napi_id)."""
     cdef unsigned int napi_id = 0, i
     cdef socklen_t length = sizeof(napi_id)
+    assert_owner(s.owner)
     if s.settings.num_napi_ids == 0:
         return next_in_turn(s)
     if getsockopt(fd, SOL_SOCKET, SO_INCOMING_NAPI_ID, &napi_id, &length) != 0 or napi_id == 0:
@@ -98,8 +93,8 @@ cdef worker *select_worker(server *s, int fd) noexcept nogil:
 
 
 cdef bint may_share(server *s, int fd) noexcept nogil:
-    """Whether the peer's user may share memory with the daemon where no permissions of a file decide. Tells him if
-    not."""
+    """Whether the peer's user may share memory with the daemon where no permissions of a file decide. If not, the peer
+    is told."""
     cdef char text[128]
     cdef ucred peer
     cdef socklen_t length = sizeof(peer)
@@ -114,7 +109,7 @@ cdef bint may_share(server *s, int fd) noexcept nogil:
 
 
 cdef void count_connection(server *s) noexcept nogil:
-    """The main thread and that of the devices take connections."""
+    """The main thread and the devices' thread count connections at the same time."""
     cdef uint64_t count = fetch_add(&s.curr_connections, 1) + 1
     cdef uint64_t most = relaxed_load(&s.most_connections)
     fetch_add(&s.total_connections, 1)
@@ -125,9 +120,11 @@ cdef void count_connection(server *s) noexcept nogil:
 
 
 cdef worker *admit_cm(void *arg) noexcept nogil:
-    """admit_fn: of rdma_cm's connections. Beyond -c they are rejected: requests do not wait in a queue for long."""
+    """Beyond -c connections of rdma_cm are rejected, whatever maxconns_fast says: their requests do not wait for
+    long."""
     cdef server *s = <server *>arg
-    if places_taken(s) + s.settings.maxconns_fast >= s.settings.maxconns:
+    assert_owner(s.devices.owner)
+    if not has_room(s, 1 + s.settings.maxconns_fast):
         fetch_add(&s.rejected_connections, 1)
         return NULL
     count_connection(s)
@@ -136,14 +133,14 @@ cdef worker *admit_cm(void *arg) noexcept nogil:
 
 
 cdef void accept_all(server *s, const listener *l) noexcept nogil:
-    """Accepts until nothing is left or there is no place, and hands each socket to a worker."""
     cdef int sfd, one = 1
     cdef bint first = True
     cdef const char *full = b"ERROR Too many open connections\r\n"
     cdef log_peer peer
     cdef socklen_t length
+    assert_owner(s.owner)
     while True:
-        if places_taken(s) >= s.settings.maxconns:
+        if not has_room(s, 1):
             # Whether anybody waits is known of the first only.
             if first:
                 stop_listening(s)
@@ -165,7 +162,7 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
         if l.own_users and not may_share(s, sfd):
             close(sfd)
             continue
-        if s.settings.maxconns_fast and places_taken(s) + 1 >= s.settings.maxconns:
+        if s.settings.maxconns_fast and not has_room(s, 2):
             fetch_add(&s.rejected_connections, 1)
             send(sfd, full, strlen(full), MSG_DONTWAIT | MSG_NOSIGNAL)
             close(sfd)

@@ -1,58 +1,45 @@
 """The daemon's main thread: sockets, accept, signals, the clock; and the Python class that starts it all."""
 
 import os
-import socket
 import sys
-import time
 
 from rmemcached.server.authfile import AuthFileError
 from rmemcached.host import host_identity
-from rmemcached.server.sockets import (
-    ServerError, choose_cm_addresses, listen_shm, open_listeners, strange_uid, write_port_file,
-)
+from rmemcached.server.sockets import ServerError, listen_shm, open_listeners, strange_uid, write_port_file
 
-from libc.errno cimport EADDRINUSE, EADDRNOTAVAIL, ENODEV, ENOENT
-from libc.stdint cimport uint16_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdio cimport fprintf, stderr
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from posix.unistd cimport getpid
 
 from rmemcached.sys.atomics cimport fetch_add, relaxed_load, relaxed_store, store_release
+from rmemcached.sys.debug cimport assert_owner, thread_id
 from rmemcached.sys.linux cimport (
-    AF_INET, AF_INET6, CLOCK_MONOTONIC, EINTR, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP,
-    SIGINT, SIGTERM, SIGUSR1, SIG_BLOCK, SIG_SETMASK, TFD_CLOEXEC, TFD_NONBLOCK, close, epoll_create1, epoll_ctl,
-    epoll_event, epoll_wait, errno, itimerspec, pthread_join, pthread_mutex_init, pthread_sigmask, read,
-    sigaddset, sigemptyset, signalfd, signalfd_siginfo, sigset_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage,
-    timerfd_create, timerfd_settime,
+    CLOCK_MONOTONIC, EINTR, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, SFD_CLOEXEC, SFD_NONBLOCK, SIGHUP, SIGINT, SIGTERM,
+    SIGUSR1, SIG_BLOCK, SIG_SETMASK, TFD_CLOEXEC, TFD_NONBLOCK, close, epoll_create1, epoll_ctl, epoll_event,
+    epoll_wait, errno, itimerspec, kill, pthread_join, pthread_sigmask, read, sigaddset, sigemptyset, signalfd,
+    signalfd_siginfo, sigset_t, timerfd_create, timerfd_settime,
 )
 from rmemcached.logger cimport LOG_LOCAL, LOG_TCP, LOG_UDP, logger_create, logger_destroy
-from rmemcached.protocol.conn cimport ascii_prot, binary_prot, negotiating_prot, protocol
 from rmemcached.protocol.stats_prefix cimport stats_prefix_create, stats_prefix_destroy
-from rmemcached.rdma.wire cimport RDMA_HOST_MAX, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, TRANSPORT_VERBS, rdma_transport
-from rmemcached.rdma_conn cimport RDMA_PATH_MAX, rdma_place
-from rmemcached.server.auth cimport hook_authenticate, load_authentication, reload_authentication
+from rmemcached.server.auth cimport auth_check, auth_destroy, auth_init, auth_load
+from rmemcached.server.configure cimport fill_settings, fill_store_config, named_protocol
+from rmemcached.server.device_setup cimport setup_devices
 from rmemcached.server.layout cimport listener, server
-from rmemcached.server.listener cimport ACCEPT_RETRY_MS, accept_all, admit_cm, places_taken, resume_listening
+from rmemcached.server.listener cimport ACCEPT_RETRY_MS, accept_all, has_room, resume_listening
 from rmemcached.server.stats cimport server_stats
-from rmemcached.server.devices cimport (
-    devices_close, devices_describe, devices_extent_added, devices_init, devices_listen, devices_open, devices_start,
-    devices_stop, rdma_devices,
-)
+from rmemcached.server.devices cimport devices_close, devices_extent_added, devices_init, devices_start, devices_stop
 from rmemcached.server.dumps cimport dumps_create, dumps_destroy, dumps_stop
 from rmemcached.server.watchers cimport watchers_create, watchers_destroy, watchers_start, watchers_stop
 from rmemcached.server.worker cimport (
-    connection, worker, worker_add_udp, worker_destroy, worker_give_back, worker_init, worker_start, worker_wake,
+    worker, worker_add_udp, worker_destroy, worker_give_back, worker_init, worker_start, worker_wake,
 )
 from rmemcached.store.store cimport (
     class_stats, store_config, store_create, store_destroy, store_get_class_stats, store_largest_class,
     store_stop_threads, store_tick,
 )
-from rmemcached.verbs.port cimport GID_ANY, port_spec
-from rmemcached.verbs.soft cimport soft_provider
-from rmemcached.verbs.system cimport system_provider
-from rmemcached.verbs.verbs cimport verbs_provider
 
 cdef enum:
     LISTEN_EVENTS = 16
@@ -60,23 +47,7 @@ cdef enum:
     TIMER_EVENT = (1 << 30) + 1
 
 
-cdef extern from "<arpa/inet.h>" nogil:
-    uint16_t htons(uint16_t port)
-
-
-cdef extern from "<signal.h>" nogil:
-    int kill(int pid, int sig)
-
-
-# ---- hooks that the protocol calls -----------------------------------------------------------------------------------
-
-cdef void watcher_gone(void *owner) noexcept nogil:
-    worker_give_back(<connection *>owner, True, NULL, 0)
-
-
-cdef void dump_over(void *owner, bint ended, char *rest, size_t length) noexcept nogil:
-    worker_give_back(<connection *>owner, ended, rest, length)
-
+# ---- hooks that the protocol and the store call; arg is a server -----------------------------------------------------
 
 cdef void hook_verbosity(void *arg, int level) noexcept nogil:
     relaxed_store(&(<server *>arg).hooks.verbose, <uint64_t>level)
@@ -87,8 +58,22 @@ cdef void hook_shutdown(void *arg, bint graceful) noexcept nogil:
     kill(getpid(), SIGUSR1 if graceful else SIGINT)
 
 
+cdef bint hook_authenticate(void *arg, const char *user, size_t nuser, const char *password,
+                            size_t npassword) noexcept nogil:
+    return auth_check(&(<server *>arg).users, user, nuser, password, npassword)
+
+
 cdef void extent_added(void *arg, void *addr, size_t length) noexcept nogil:
     devices_extent_added(&(<server *>arg).devices, addr, length)
+
+
+# ---- the main thread -------------------------------------------------------------------------------------------------
+
+cdef void reload_users(server *s) noexcept:
+    try:
+        auth_load(&s.users, os.fsdecode(s.settings.auth_file))
+    except (AuthFileError, MemoryError) as error:
+        print(f"{error}: the users there were stay", file=sys.stderr)
 
 
 cdef int server_loop(server *s) noexcept nogil:
@@ -97,6 +82,7 @@ cdef int server_loop(server *s) noexcept nogil:
     cdef signalfd_siginfo info
     cdef uint64_t ticks
     cdef int i, n
+    assert_owner(s.owner)
     while True:
         n = epoll_wait(s.epfd, events, LISTEN_EVENTS, ACCEPT_RETRY_MS if s.listen_disabled else -1)
         if n < 0:
@@ -110,7 +96,7 @@ cdef int server_loop(server *s) noexcept nogil:
                         return <int>info.ssi_signo
                     if s.settings.auth_file != NULL:
                         with gil:
-                            reload_authentication(s)
+                            reload_users(s)
             elif events[i].data.u64 == TIMER_EVENT:
                 if read(s.timer_fd, &ticks, sizeof(ticks)) == sizeof(ticks):
                     store_tick(s.store)
@@ -127,31 +113,6 @@ cdef int watch(int epfd, int fd, uint64_t what) noexcept nogil:
     return epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &ev)
 
 
-cdef protocol named_protocol(name):
-    return {"ascii": ascii_prot, "binary": binary_prot}.get(name, negotiating_prot)
-
-
-# ---- Python ----------------------------------------------------------------------------------------------------------
-
-cdef bytes encoded(text):
-    return None if text is None else os.fsencode(text)
-
-
-cdef void fill_address(sockaddr_storage *out, int family, host, int port, unsigned int scope) except *:
-    cdef sockaddr_in *four = <sockaddr_in *>out
-    cdef sockaddr_in6 *six = <sockaddr_in6 *>out
-    packed = socket.inet_pton(family, host.partition("%")[0])
-    memset(out, 0, sizeof(sockaddr_storage))
-    out.ss_family = <uint16_t>family
-    if family == AF_INET:
-        four.sin_port = htons(<uint16_t>port)
-        memcpy(&four.sin_addr, <const char *>packed, 4)
-    else:
-        six.sin6_port = htons(<uint16_t>port)
-        six.sin6_scope_id = scope
-        memcpy(&six.sin6_addr, <const char *>packed, 16)
-
-
 cdef class Server:
     """One daemon. Made from a Settings object; `run` serves until a signal ends it.
 
@@ -161,14 +122,14 @@ cdef class Server:
     cdef server s
     cdef object settings
     cdef object sockets          # Listeners
-    cdef object keep             # bytes that settings.* point into
-    cdef object device_name      # ... and devices.spec
+    cdef object keep             # bytes that s.settings points into
+    cdef bytes device_name       # ... and s.devices.spec
     cdef object bound            # (path, device, inode) of the UNIX socket, to remove only what is ours
     cdef object shm_path         # where the streams of soft_shm meet: rdma_place.path; None: nowhere
 
     def __cinit__(self, settings):
         memset(&self.s, 0, sizeof(server))
-        pthread_mutex_init(&self.s.auth_lock, NULL)
+        auth_init(&self.s.users)
         devices_init(&self.s.devices)
         self.s.epfd = self.s.signal_fd = self.s.timer_fd = -1
 
@@ -177,53 +138,12 @@ cdef class Server:
         self.sockets = []
         self.bound = None
         self.shm_path = None
-        inter = encoded(",".join(settings.interfaces)) if settings.interfaces else b""
-        path = encoded(settings.socket_path)
-        auth = encoded(settings.auth_file)
-        spoken = settings.protocol.encode()
-        self.keep = (inter, path, auth, spoken)
-        self.device_name = encoded(settings.rdma_device or None)
-        cdef server *s = &self.s
-        s.settings.port = settings.port
-        s.settings.udpport = settings.udp_port
-        s.settings.backlog = settings.backlog
-        s.settings.maxconns_fast = settings.maxconns_fast
-        s.settings.inherited_fds = settings.inherited_fds
-        s.settings.idle_timeout = settings.idle_timeout
-        s.settings.num_napi_ids = settings.napi_ids
-        s.settings.read_buf_mem_limit = settings.read_buf_mem_limit
-        s.settings.binding_protocol = <const char *>spoken
-        s.settings.auth_file = <const char *>auth if auth is not None else NULL
-        s.settings.dump_enabled = settings.dump_enabled
-        s.settings.maxconns = settings.max_connections
-        s.settings.num_threads = settings.threads
-        s.settings.num_threads_per_udp = settings.threads if len(settings.interfaces) < 2 else 1
-        s.settings.reqs_per_event = settings.requests_per_event
-        s.settings.access = settings.socket_mask
-        s.settings.inter = <const char *>inter if inter else NULL
-        s.settings.socketpath = <const char *>path if path is not None else NULL
-        s.settings.maxbytes = settings.max_bytes
-        s.settings.item_size_max = settings.item_size_max
-        s.settings.slab_chunk_max = settings.slab_chunk_max
-        s.settings.chunk_size = settings.chunk_size
-        s.settings.factor = settings.factor
-        s.settings.use_cas = settings.use_cas
-        s.settings.evict_to_free = settings.evict_to_free
-        s.settings.flush_enabled = settings.flush_enabled
-        s.settings.watch_enabled = settings.watch_enabled
-        s.settings.logger_buf_size = settings.logger_buf_size
-        s.settings.logger_watcher_buf_size = settings.logger_watcher_buf_size
-        s.settings.hash_power = settings.hash_power
-        s.hooks.verbose = settings.verbose
-        s.settings.rdma = settings.rdma
-        s.settings.rdma_limits.credits = settings.rdma_credits
-        s.settings.rdma_limits.msgsize = settings.rdma_msgsize
-        s.settings.rdma_limits.eager = settings.rdma_eager
-        s.settings.rdma_limits.ird = settings.rdma_ird
-        s.settings.rdma_limits.ord = settings.rdma_ord
-        s.settings.rdma_limits.max_qps = settings.rdma_max_qps
-        s.settings.rdma_limits.crc = settings.rdma_crc
-        s.started = int(time.time())
+        self.device_name = os.fsencode(settings.rdma_device) if settings.rdma_device else None
+        self.keep = fill_settings(&self.s.settings, settings)
+        self.s.hooks.verbose = settings.verbose
+
+    def __dealloc__(self):
+        auth_destroy(&self.s.users)
 
     # -- sockets --
 
@@ -268,49 +188,33 @@ cdef class Server:
     # -- life --
 
     cdef void start(self) except *:
+        """Makes everything but the threads of the workers, the logger and the devices. `finish` frees what there is."""
+        cdef server *s = &self.s
+        self.open_store()
+        if self.settings.rdma:
+            setup_devices(s, self.settings, self.sockets, self.shm_path, self.device_name)
+        s.dumps = dumps_create(s.store, worker_give_back)
+        if s.dumps == NULL:
+            raise ServerError(f"dumps: {os.strerror(errno)}")
+        self.set_hooks()
+        s.prefixes = stats_prefix_create(<char>ord(self.settings.prefix_delimiter), self.settings.detail_enabled)
+        if s.prefixes == NULL:
+            raise MemoryError()
+        self.make_workers()
+        for listener in self.sockets:
+            if listener.transport == "udp":
+                self.add_udp(listener.sock)
+
+    cdef void open_store(self) except *:
+        """The store, and the log that it writes to."""
         cdef server *s = &self.s
         cdef store_config config
         cdef const char *problem = NULL
-        cdef unsigned int i
-        memset(&config, 0, sizeof(config))
-        config.maxbytes = s.settings.maxbytes
-        config.item_size_max = s.settings.item_size_max
-        config.slab_chunk_size_max = s.settings.slab_chunk_max
-        config.chunk_size = s.settings.chunk_size
-        config.factor = s.settings.factor
-        config.use_cas = s.settings.use_cas
-        config.evict_to_free = s.settings.evict_to_free
-        config.hashpower_init = s.settings.hash_power
-        config.nthreads = s.settings.num_threads
-        wanted = self.settings
-        config.hash_expand = wanted.hash_expand
-        config.lru_maintainer = wanted.lru_maintainer
-        config.lru_segmented = wanted.lru_segmented
-        config.hot_lru_pct = wanted.hot_lru_pct
-        config.warm_lru_pct = wanted.warm_lru_pct
-        config.hot_max_factor = wanted.hot_max_factor
-        config.warm_max_factor = wanted.warm_max_factor
-        config.temp_lru = wanted.temp_lru
-        config.temporary_ttl = wanted.temporary_ttl
-        config.lru_crawler = wanted.lru_crawler
-        config.lru_crawler_sleep = wanted.lru_crawler_sleep
-        config.lru_crawler_tocrawl = wanted.lru_crawler_tocrawl
-        config.tail_repair_time = wanted.tail_repair_time
-        config.slab_reassign = wanted.slab_reassign
-        config.slab_automove = wanted.slab_automove
-        config.slab_automove_ratio = wanted.slab_automove_ratio
-        config.slab_automove_window = wanted.slab_automove_window
-        config.slab_automove_freeratio = wanted.slab_automove_freeratio
-        config.preallocate = wanted.preallocate
-        for i in range(min(len(wanted.slab_sizes), 63)):
-            config.slab_sizes[i] = wanted.slab_sizes[i]
-        config.track_sizes = wanted.track_sizes
-        # For memcached's suite.
-        config.initial_malloced = int(os.environ.get("T_MEMD_INITIAL_MALLOC") or 0)
+        fill_store_config(&config, self.settings)
         s.log = logger_create(s.settings.logger_buf_size)
         if s.log == NULL:
             raise ServerError(f"the logger: {os.strerror(errno)}")
-        s.watchers = watchers_create(s.log, s.settings.logger_watcher_buf_size, watcher_gone)
+        s.watchers = watchers_create(s.log, s.settings.logger_watcher_buf_size, worker_give_back)
         if s.watchers == NULL:
             raise MemoryError()
         config.log = s.log
@@ -319,25 +223,26 @@ cdef class Server:
         s.store = store_create(&config, &problem)
         if s.store == NULL:
             raise ServerError((<bytes>problem).decode())
-        if s.settings.rdma:
-            self.open_devices()
-        s.dumps = dumps_create(s.store, dump_over)
-        if s.dumps == NULL:
-            raise ServerError(f"dumps: {os.strerror(errno)}")
+
+    cdef void set_hooks(self) except *:
+        cdef server *s = &self.s
         s.hooks.arg = s
         s.hooks.stats = server_stats
         s.hooks.set_verbosity = hook_verbosity
         if self.settings.shutdown_command:
             s.hooks.shutdown = hook_shutdown
-        if s.settings.auth_file != NULL:
+        if self.settings.auth_file is not None:
             try:
-                load_authentication(s)
+                auth_load(&s.users, self.settings.auth_file)
             except AuthFileError as error:
                 raise ServerError(error.args[0]) from None
             s.hooks.authenticate = hook_authenticate
-        s.prefixes = stats_prefix_create(<char>ord(self.settings.prefix_delimiter), self.settings.detail_enabled)
-        if s.prefixes == NULL:
-            raise MemoryError()
+
+    cdef void make_workers(self) except *:
+        cdef server *s = &self.s
+        cdef worker *w
+        cdef unsigned int i
+        wanted = self.settings
         s.workers = <worker *>calloc(s.settings.num_threads, sizeof(worker))
         if s.workers == NULL:
             raise MemoryError()
@@ -345,29 +250,26 @@ cdef class Server:
             w = &s.workers[i]
             w.thread.store = s.store
             w.thread.hooks = &s.hooks
-            w.thread.reqs_per_event = s.settings.reqs_per_event
-            w.thread.cas_enabled = s.settings.use_cas
-            w.thread.flush_enabled = s.settings.flush_enabled
-            w.thread.watch_enabled = s.settings.watch_enabled
             w.thread.log = s.log
-            w.thread.dump_enabled = s.settings.dump_enabled
             w.thread.prefixes = s.prefixes
+            w.thread.reqs_per_event = s.settings.reqs_per_event
             w.thread.mem_limit = s.settings.read_buf_mem_limit // s.settings.num_threads
-            w.idle_timeout = s.settings.idle_timeout
-            w.thread.debug_commands = self.settings.debug_commands
+            w.thread.binding_protocol = named_protocol(wanted.protocol)
+            w.thread.cas_enabled = wanted.use_cas
+            w.thread.flush_enabled = wanted.flush_enabled
+            w.thread.watch_enabled = wanted.watch_enabled
+            w.thread.dump_enabled = wanted.dump_enabled
+            w.thread.debug_commands = wanted.debug_commands
             w.watchers = s.watchers
             w.dumps = s.dumps
             w.devices = s.devices.open
-            w.spin_max = <uint64_t>self.settings.rdma_spin * 1000
+            w.idle_timeout = s.settings.idle_timeout
+            w.spin_max = <int64_t>wanted.rdma_spin * 1000
             w.spin_ns = w.spin_max
             w.curr_connections = &s.curr_connections
             w.stop = &s.stop
-            w.thread.binding_protocol = named_protocol(self.settings.protocol)
             if worker_init(w) != 0:
                 raise ServerError(f"worker thread {i}: {os.strerror(errno)}")
-        for listener in self.sockets:
-            if listener.transport == "udp":
-                self.add_udp(listener.sock)
 
     cdef void add_udp(self, sock) except *:
         """Lets num_threads_per_udp workers serve the socket, each with a descriptor of its own."""
@@ -382,105 +284,6 @@ cdef class Server:
             s.next_worker = (s.next_worker + 1) % s.settings.num_threads
             fetch_add(&s.curr_connections, 1)
             fetch_add(&s.total_connections, 1)
-
-    cdef void open_devices(self) except *:
-        """The software devices, and one of the system's; on a UNIX socket only shared memory."""
-        cdef server *s = &self.s
-        cdef rdma_devices *d = &s.devices
-        cdef const char *absent = NULL
-        cdef const verbs_provider *system
-        cdef char why[256]
-        cdef rdma_place place
-        d.limits = s.settings.rdma_limits
-        d.store = s.store
-        name = self.settings.rdma_device
-        if self.settings.socket_path is None:
-            self.open_soft_device(b"soft_iw0", TRANSPORT_SOFT_IW, NULL)
-        if self.shm_path is not None:
-            self.find_place(&place)
-            self.open_soft_device(b"soft_shm0", TRANSPORT_SOFT_SHM, &place)
-        if name == "none" or self.settings.socket_path is not None:
-            return
-        d.spec.device = <const char *>self.device_name if self.device_name is not None else NULL
-        d.spec.port = self.settings.rdma_port
-        d.spec.gid_index = self.settings.rdma_gid_index
-        d.spec.iwarp = self.settings.rdma_cm_port != 0
-        system = system_provider(&absent)
-        if system == NULL:
-            problem = absent.decode()
-        elif devices_open(d, system, &d.spec, TRANSPORT_VERBS, NULL, why, sizeof(why)) != 0:
-            problem = (<bytes>why).decode()
-        else:
-            problem = None
-        if problem is not None and name:
-            raise ServerError(f"RDMA: {problem}; -o rdma_device=none runs on the software devices alone")
-        s.look_after_devices = system != NULL
-        if self.settings.rdma_cm_port:
-            if system == NULL:
-                message = f"failed to listen on rdma_cm port {self.settings.rdma_cm_port}: {problem}"
-                raise ServerError(message, os.EX_OSERR)
-            self.listen_cm()
-        if self.settings.verbose:
-            if problem is not None:
-                print(f"RDMA: {problem}: the software devices serve alone", file=sys.stderr)
-            else:
-                devices_describe(d, TRANSPORT_VERBS)
-
-    cdef void listen_cm(self) except *:
-        """Takes connections of rdma_cm where TCP's are taken. An address that no RDMA device has is left out, as long
-        as there is another."""
-        cdef rdma_devices *d = &self.s.devices
-        cdef sockaddr_storage address
-        cdef bint opened = False
-        cdef int error
-        port = self.settings.rdma_cm_port
-        problem = "no RDMA device has a loopback address"
-        for family, host, scope in choose_cm_addresses(self.sockets):
-            fill_address(&address, family, host, port, scope)
-            error = devices_listen(d, <const sockaddr *>&address, self.settings.backlog, &opened)
-            name = f"[{host}]:{port}" if family == AF_INET6 else f"{host}:{port}"
-            if error == 0:
-                if self.settings.verbose:
-                    print(f"RDMA: rdma_cm takes connections on {name}", file=sys.stderr)
-                continue
-            if not opened:
-                problem = f"/dev/infiniband/rdma_cm: {os.strerror(error)}"
-                if error == ENOENT:
-                    problem += " (the kernel's module is rdma_ucm)"
-                break
-            problem = f"{name}: {os.strerror(EADDRINUSE if error == EADDRNOTAVAIL else error)}"
-            if error != ENODEV:
-                break
-            problem = f"{name}: no RDMA device has this address"
-            if self.settings.verbose:
-                print(f"RDMA: rdma_cm: {problem}", file=sys.stderr)
-        else:
-            if d.nlisteners:
-                d.admit = admit_cm
-                d.admit_arg = &self.s
-                return
-        raise ServerError(f"failed to listen on rdma_cm port {port}: {problem}", os.EX_OSERR)
-
-    cdef void find_place(self, rdma_place *place) except *:
-        """Where clients are to connect for shared memory."""
-        memset(place, 0, sizeof(rdma_place))
-        identity, netns = host_identity()
-        host = identity.encode()
-        path = os.fsencode(self.shm_path)
-        memcpy(place.host, <const char *>host, min(len(host), RDMA_HOST_MAX))
-        memcpy(place.path, <const char *>path, min(len(path), RDMA_PATH_MAX - 1))
-        # Only abstract names belong to a network namespace.
-        place.netns = netns if path.startswith(b"@") else 0
-
-    cdef void open_soft_device(self, const char *name, rdma_transport transport, const rdma_place *place) except *:
-        cdef port_spec spec
-        cdef char why[256]
-        memset(&spec, 0, sizeof(spec))
-        spec.device = name
-        spec.gid_index = GID_ANY
-        if devices_open(&self.s.devices, soft_provider(), &spec, transport, place, why, sizeof(why)) != 0:
-            raise ServerError((<bytes>why).decode())
-        self.s.has_devices = True
 
     cdef void finish(self):
         """Frees all that start made; workers have been joined."""
@@ -512,9 +315,6 @@ cdef class Server:
         if s.prefixes != NULL:
             stats_prefix_destroy(s.prefixes)
             s.prefixes = NULL
-        free(s.auth_data)
-        s.auth_data = NULL
-        s.nauth = 0
         s.nlisteners = 0
         free(s.listeners)
         s.listeners = NULL
@@ -557,7 +357,7 @@ cdef class Server:
                 fetch_add(&s.total_connections, 1)
         s.nlisteners = <unsigned int>len(self.sockets)
         s.most_connections = s.curr_connections
-        if places_taken(s) > s.settings.maxconns:
+        if not has_room(s, 0):
             raise ServerError("Maxconns setting is too low, use -c to increase.")
 
     cdef void describe(self) except *:
@@ -590,6 +390,7 @@ cdef class Server:
         for number in (SIGINT, SIGTERM, SIGUSR1, SIGHUP):
             sigaddset(&mask, number)
         pthread_sigmask(SIG_BLOCK, &mask, &old)
+        s.owner = thread_id()
         try:
             self.start()
             s.epfd = epoll_create1(EPOLL_CLOEXEC)
@@ -610,7 +411,7 @@ cdef class Server:
                 if err:
                     raise ServerError(f"can't create thread: {os.strerror(err)}")
                 started += 1
-            if s.look_after_devices:
+            if s.has_system_devices:
                 err = devices_start(&s.devices, s.workers, s.settings.num_threads)
                 if err:
                     raise ServerError(f"can't create thread: {os.strerror(err)}")
@@ -632,4 +433,5 @@ cdef class Server:
                 for i in range(started):
                     pthread_join(s.workers[i].id, NULL)
             self.finish()
+            s.owner = 0
             pthread_sigmask(SIG_SETMASK, &old, NULL)

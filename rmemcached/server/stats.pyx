@@ -6,6 +6,7 @@ from libc.string cimport memcmp, memset, strlen
 from posix.unistd cimport getpid
 
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
+from rmemcached.sys.linux cimport RUSAGE_SELF, getrusage, rusage
 from rmemcached.protocol.conn cimport MEMCACHED_VERSION, conn, slab_counters, thread_stats
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text, stat_buf
 from rmemcached.protocol.stats_prefix cimport stats_prefix_clear, stats_prefix_on
@@ -20,21 +21,6 @@ from rmemcached.store.store cimport (
     store_copy_config, store_get_class_stats, store_get_stats, store_process_started, store_reset_stats, store_sizes,
     store_sizes_buckets, store_stats, store_time,
 )
-
-cdef extern from "<sys/resource.h>" nogil:
-    enum:
-        RUSAGE_SELF
-    struct timeval:
-        long tv_sec
-        long tv_usec
-    struct rusage:
-        timeval ru_utime
-        timeval ru_stime
-    int getrusage(int who, rusage *usage)
-
-cdef extern from "<time.h>" nogil:
-    ctypedef long time_t
-    time_t time(time_t *out)
 
 
 cdef void sum_threads(server *s, thread_stats *total) noexcept nogil:
@@ -197,12 +183,11 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     general_items(&st, &config, out)
 
 
-cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
-    cdef store_config config
+cdef void settings_basic(server *s, const store_config *config, stat_buf *out) noexcept nogil:
+    """Mostly of options that have a letter."""
     cdef const settings *set = &s.settings
     cdef store_stats st
     cdef char text[16]
-    store_copy_config(s.store, &config)
     store_get_stats(s.store, &st)
     stat_append(out, b"maxbytes", config.maxbytes)
     stat_append(out, b"maxconns", set.maxconns)
@@ -229,6 +214,11 @@ cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
     stat_append_text(out, b"binding_protocol", set.binding_protocol)
     stat_append_text(out, b"auth_enabled_sasl", b"no")
     stat_append_text(out, b"auth_enabled_ascii", or_word(set.auth_file, b"no"))
+
+
+cdef void settings_store(server *s, const store_config *config, stat_buf *out) noexcept nogil:
+    """Memory and the LRU."""
+    cdef const settings *set = &s.settings
     stat_append(out, b"item_size_max", config.item_size_max)
     stat_append_text(out, b"maxconns_fast", yes_no(set.maxconns_fast))
     stat_append(out, b"hashpower_init", set.hash_power)
@@ -243,7 +233,7 @@ cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"tail_repair_time", config.tail_repair_time)
     stat_append_text(out, b"flush_enabled", yes_no(set.flush_enabled))
     stat_append_text(out, b"dump_enabled", yes_no(set.dump_enabled))
-    stat_append_text(out, b"hash_algorithm", b"mum")    # store_hash, whatever -o hash_algorithm asked for
+    stat_append_text(out, b"hash_algorithm", set.hash_algorithm)
     stat_append_text(out, b"lru_maintainer_thread", yes_no(config.lru_maintainer))
     stat_append_text(out, b"lru_segmented", yes_no(config.lru_segmented))
     stat_append(out, b"hot_lru_pct", config.hot_lru_pct)
@@ -252,6 +242,14 @@ cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
     append_decimal(out, b"warm_max_factor", b"%.2f", config.warm_max_factor)
     stat_append_text(out, b"temp_lru", yes_no(config.temp_lru))
     stat_append(out, b"temporary_ttl", config.temporary_ttl)
+
+
+cdef void settings_text(server *s, stat_buf *out) noexcept nogil:
+    cdef store_config config
+    cdef const settings *set = &s.settings
+    store_copy_config(s.store, &config)
+    settings_basic(s, &config, out)
+    settings_store(s, &config, out)
     stat_append(out, b"idle_timeout", set.idle_timeout)
     stat_append(out, b"watcher_logbuf_size", set.logger_watcher_buf_size)
     stat_append(out, b"worker_logbuf_size", set.logger_buf_size)

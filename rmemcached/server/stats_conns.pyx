@@ -1,14 +1,13 @@
 """The text of `stats conns`."""
 
-from libc.stdint cimport uint16_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset, strlen
 
 from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.linux cimport (
-    AF_INET, AF_INET6, AF_UNIX, getsockname, pthread_mutex_lock, pthread_mutex_unlock, sockaddr, sockaddr_in,
-    sockaddr_in6, socklen_t,
+    AF_INET, AF_INET6, AF_UNIX, getsockname, inet_ntop, ntohs, pthread_mutex_lock, pthread_mutex_unlock, qsort,
+    sockaddr, sockaddr_in, sockaddr_in6, sockaddr_un, socklen_t,
 )
 from rmemcached.logger cimport LOG_RDMA, LOG_UDP, log_transport
 from rmemcached.protocol.conn cimport conn_state_name, conn_states
@@ -19,18 +18,6 @@ from rmemcached.server.stats_lines cimport append_class
 from rmemcached.server.udp cimport udp_socket
 from rmemcached.server.worker cimport connection, worker
 from rmemcached.store.store cimport ITEM_UPDATE_INTERVAL, rel_time_t, store_time
-
-cdef extern from "<arpa/inet.h>" nogil:
-    const char *inet_ntop(int af, const void *src, char *dst, socklen_t size)
-    uint16_t ntohs(uint16_t)
-
-cdef extern from "<sys/un.h>" nogil:
-    struct sockaddr_un:
-        unsigned short sun_family
-        char sun_path[108]
-
-cdef extern from "<stdlib.h>" nogil:
-    void qsort(void *base, size_t n, size_t size, int (*compare)(const void *, const void *) noexcept nogil)
 
 cdef enum:
     ADDRESS_TEXT = 160

@@ -7,21 +7,22 @@ datagram is dropped, and so is what follows a command that ends a connection.
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t, uint8_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 from posix.uio cimport iovec
 
 from rmemcached.sys.atomics cimport counter_add
 from rmemcached.drive_machine cimport drive_machine
+from rmemcached.sys.debug cimport LIVE_UDP_SOCKET, assert_owner, live_add, live_sub
 from rmemcached.sys.linux cimport (
-    EAGAIN, EINTR, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLEXCLUSIVE, EPOLLIN, EPOLLOUT, close, epoll_ctl, epoll_event,
+    EAGAIN, EINTR, EPOLLEXCLUSIVE, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, close, epoll_ctl, epoll_event,
     errno, msghdr, recvfrom, sendmsg, sockaddr,
 )
 from rmemcached.protocol.binary cimport PROTOCOL_BINARY_REQ
 from rmemcached.protocol.conn cimport (
-    WANT_FLUSH, WANT_YIELD, ascii_prot, binary_prot, conn, conn_engine, conn_gather, conn_init, conn_release,
-    conn_sent, conn_want, mc_resp,
+    WANT_FLUSH, WANT_YIELD, ascii_prot, binary_prot, conn, conn_engine, conn_gather, conn_init, conn_release, conn_sent,
+    conn_want, mc_resp,
 )
 
 cdef enum:
@@ -51,6 +52,7 @@ cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil:
     if not udp_interest(u, EPOLLIN | EPOLLEXCLUSIVE):
         free(u)
         return NULL
+    live_add(LIVE_UDP_SOCKET)
     return u
 
 
@@ -59,6 +61,7 @@ cdef void udp_close(udp_socket *u) noexcept nogil:
     conn_release(&u.c)
     close(u.fd)
     free(u)
+    live_sub(LIVE_UDP_SOCKET)
 
 
 cdef bint udp_interest(udp_socket *u, uint32_t events) noexcept nogil:
@@ -162,6 +165,7 @@ cdef bint udp_take(udp_socket *u, size_t length) noexcept nogil:
 cdef void udp_ready(udp_socket *u) noexcept nogil:
     cdef unsigned int left = u.thread.reqs_per_event
     cdef ssize_t n
+    assert_owner(u.thread.owner)
     if u.blocked:
         udp_block(u, False)
         if not udp_run(u):

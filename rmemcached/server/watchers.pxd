@@ -13,8 +13,8 @@ from rmemcached.protocol.conn cimport lend_result
 cdef enum:
     WATCHER_LIMIT = 20
 
-# Called by the logger thread: it is done with the socket, which is to be closed.
-ctypedef void (*watcher_release_fn)(void *owner) noexcept nogil
+# The logger thread is done with the socket. ended: always, it is to be closed; rest, length: nothing.
+ctypedef void (*watcher_release_fn)(void *owner, bint ended, char *rest, size_t length) noexcept nogil
 
 cdef struct watchers         # complete in watchers.pyx
 

@@ -11,9 +11,10 @@ from libc.string cimport memcpy, memset
 from posix.uio cimport iovec
 
 from rmemcached.sys.atomics cimport counter_add, full_fence, load_acquire, relaxed_load, relaxed_store, store_release
+from rmemcached.sys.debug cimport assert_held
 from rmemcached.sys.linux cimport (
-    EAGAIN, EINTR, MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLHUP, POLLIN, POLLOUT, errno, msghdr, poll, pollfd,
-    pthread_create, pthread_join, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, pthread_t, read, recv,
+    EAGAIN, EINTR, MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLHUP, POLLIN, POLLOUT, errno, eventfd_clear, msghdr, poll,
+    pollfd, pthread_create, pthread_join, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, pthread_t, recv,
     sendmsg,
 )
 from rmemcached.logger cimport (
@@ -107,10 +108,11 @@ cdef bint hung_up(watcher *w) noexcept nogil:
 cdef void remove(watchers *ws, int slot) noexcept nogil:
     """Gives the connection back, to be closed."""
     cdef watcher *w = ws.slots[slot]
+    assert_held(&ws.log.lock)
     ws.slots[slot] = NULL
     ws.count -= 1
     set_flags(ws)
-    ws.release(w.owner)
+    ws.release(w.owner, True, NULL, 0)
     free(w.data)
     free(w)
 
@@ -118,6 +120,7 @@ cdef void remove(watchers *ws, int slot) noexcept nogil:
 cdef void set_flags(watchers *ws) noexcept nogil:
     cdef uint32_t eflags = 0
     cdef int i
+    assert_held(&ws.log.lock)
     for i in range(WATCHER_LIMIT):
         if ws.slots[i] != NULL:
             eflags |= ws.slots[i].eflags
@@ -135,6 +138,7 @@ cdef void report_skipped(watcher *w) noexcept nogil:
 cdef void offer(watchers *ws, int slot, const char *line, size_t length) noexcept nogil:
     """Queues a line for a watcher, or counts it as skipped."""
     cdef watcher *w = ws.slots[slot]
+    assert_held(&ws.log.lock)
     if not w.stuck and w.size - w.used < length + SKIPPED_MAX and not flush(w):
         remove(ws, slot)
         return
@@ -157,6 +161,7 @@ cdef bint distribute(watchers *ws) noexcept nogil:
     cdef size_t length
     cdef bint found = False
     cdef int i
+    assert_held(&ws.log.lock)
     log_round(ws.log)
     while True:
         e = log_next(ws.log, &ring)
@@ -177,6 +182,7 @@ cdef void flush_all(watchers *ws) noexcept nogil:
     """Sends what waits, and to a watcher that has caught up how much it has missed."""
     cdef watcher *w
     cdef int i
+    assert_held(&ws.log.lock)
     for i in range(WATCHER_LIMIT):
         w = ws.slots[i]
         if w == NULL or w.stuck:
@@ -196,7 +202,6 @@ cdef void *logger_main(void *arg) noexcept nogil:
     cdef pollfd fds[WATCHER_LIMIT + 1]
     cdef int slot_of[WATCHER_LIMIT + 1]
     cdef watcher *w
-    cdef uint64_t count
     cdef int i, n
     cdef int timeout
     cdef bint busy = False
@@ -226,8 +231,7 @@ cdef void *logger_main(void *arg) noexcept nogil:
             n = 0
         relaxed_store(&log.reader_waits, READER_AWAKE)
         if n and fds[0].revents:
-            while read(log.wake_fd, &count, sizeof(count)) < 0 and errno == EINTR:
-                pass
+            eventfd_clear(log.wake_fd)
         pthread_mutex_lock(&log.lock)
         for i in range(1, n):
             # Nobody else empties a slot, and a new watcher takes one that was empty.
@@ -315,6 +319,7 @@ cdef lend_result watchers_add(watchers *ws, void *owner, int fd, uint32_t eflags
 cdef void counted(watchers *ws, watcher_stats *out) noexcept nogil:
     """The counters since the start."""
     cdef log_stats rings
+    assert_held(&ws.log.lock)
     log_get_stats(ws.log, &rings)
     out.dropped = rings.worker_dropped
     out.written = rings.worker_written

@@ -49,9 +49,9 @@ cdef void worker_change_device(worker *w, device_change *change) noexcept nogil
 cdef void worker_wake(worker *w) noexcept nogil
 
 # --- the side thread that has the connection ---
-# Returns a connection that was lent. ended: it is to be closed; else `rest` (malloc'd, may be NULL), which becomes the
-# connection's, is still to be sent.
-cdef void worker_give_back(connection *cn, bint ended, char *rest, size_t length) noexcept nogil
+# dump_release_fn and watcher_release_fn: owner is a connection that was lent, and goes back to its worker. ended: it is
+# to be closed; else `rest` (malloc'd, may be NULL), which becomes the connection's, is still to be sent.
+cdef void worker_give_back(void *owner, bint ended, char *rest, size_t length) noexcept nogil
 
 # --- the worker's thread ---
 # rdma_failed_fn: owner is a connection.

@@ -17,5 +17,5 @@ cdef void free_dead(worker *w) noexcept nogil
 cdef void connection_interest(connection *cn, uint32_t events) noexcept nogil
 # Moves unparsed bytes out of the worker's buffer into one of the connection's own. False: out of memory.
 cdef bint keep_input(connection *cn) noexcept nogil
-# Makes space behind the unparsed bytes of the connection's own buffer. False: out of memory, or the command is too long.
+# Makes space behind the unparsed bytes of its own buffer. False: out of memory, or the command is too long.
 cdef bint make_room(connection *cn) noexcept nogil

@@ -33,7 +33,7 @@ cdef void free_buffer(connection *cn) noexcept nogil:
     cn.rsize = 0
 
 
-cdef inline bint keep_input(connection *cn) noexcept nogil:
+cdef bint keep_input(connection *cn) noexcept nogil:
     cdef conn *c = &cn.c
     cdef size_t want
     cdef char *fresh

@@ -72,7 +72,8 @@ cdef void connection_returned(connection *cn) noexcept nogil:
     connection_run(cn)
 
 
-cdef void worker_give_back(connection *cn, bint ended, char *rest, size_t length) noexcept nogil:
+cdef void worker_give_back(void *owner, bint ended, char *rest, size_t length) noexcept nogil:
+    cdef connection *cn = <connection *>owner
     cdef worker *w = cn.w
     cn.ended_by_side = ended
     cn.rest = rest

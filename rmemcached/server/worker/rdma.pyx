@@ -106,7 +106,7 @@ cdef unsigned int poll_rings(worker *w, int *timeout) noexcept nogil:
     return found
 
 
-cdef inline bint is_channel(worker *w, const epoll_event *event) noexcept nogil:
+cdef bint is_channel(worker *w, const epoll_event *event) noexcept nogil:
     return <void *>&w.rdma[0] <= event.data.ptr < <void *>&w.rdma[RDMA_DEVICES]
 
 

@@ -1,6 +1,6 @@
 cdef enum:
-    STREAM_REQUEST_MAX = MPA_START_SIZE + MPA_PRIVATE_MAX    # octets of the longest request
-    STREAM_KEY_LENGTH = MPA_KEY_SIZE                         # octets by which a request is known; SHM_KEY_LENGTH as well
+    STREAM_REQUEST_MAX = MPA_START_SIZE + MPA_PRIVATE_MAX   # octets of the longest request
+    STREAM_KEY_LENGTH = MPA_KEY_SIZE     # octets by which a request is known; soft_shm's are as many
 
 
 cdef inline rdma_device *stream_device(const connection *cn) noexcept nogil:

@@ -63,7 +63,7 @@ cdef void close_idle(worker *w) noexcept nogil:
     w.idle_due = oldest + w.idle_timeout + 1
 
 
-cdef inline void enforce_timeouts(worker *w) noexcept nogil:
+cdef void enforce_timeouts(worker *w) noexcept nogil:
     assert_owner(w.thread.owner)
     if w.nstreams:
         drop_slow_streams(w)

@@ -1,0 +1,101 @@
+"""From the Python Settings object into structures of C."""
+
+import os
+
+from rmemcached.settings import HASH_ALGORITHM
+
+from libc.string cimport memset
+
+from rmemcached.protocol.conn cimport ascii_prot, binary_prot, negotiating_prot
+from rmemcached.rdma_conn cimport rdma_limits
+from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES
+
+
+cdef protocol named_protocol(name):
+    return {"ascii": ascii_prot, "binary": binary_prot}.get(name, negotiating_prot)
+
+
+cdef const char *text_of(bytes text) noexcept:
+    """NULL for None."""
+    return <const char *>text if text is not None else NULL
+
+
+cdef void fill_rdma_limits(rdma_limits *out, wanted) except *:
+    out.credits = wanted.rdma_credits
+    out.msgsize = wanted.rdma_msgsize
+    out.eager = wanted.rdma_eager
+    out.ird = wanted.rdma_ird
+    out.ord = wanted.rdma_ord
+    out.max_qps = wanted.rdma_max_qps
+    out.crc = wanted.rdma_crc
+
+
+cdef object fill_settings(settings *out, wanted):
+    inter = os.fsencode(",".join(wanted.interfaces)) if wanted.interfaces else None
+    path = os.fsencode(wanted.socket_path) if wanted.socket_path is not None else None
+    auth = os.fsencode(wanted.auth_file) if wanted.auth_file is not None else None
+    spoken = wanted.protocol.encode()
+    algorithm = HASH_ALGORITHM.encode()
+    memset(out, 0, sizeof(settings))
+    out.port = wanted.port
+    out.udpport = wanted.udp_port
+    out.backlog = wanted.backlog
+    out.inter = text_of(inter)
+    out.socketpath = text_of(path)
+    out.access = wanted.socket_mask
+    out.binding_protocol = text_of(spoken)
+    out.auth_file = text_of(auth)
+    out.maxconns = wanted.max_connections
+    out.maxconns_fast = wanted.maxconns_fast
+    out.inherited_fds = wanted.inherited_fds
+    out.idle_timeout = wanted.idle_timeout
+    out.read_buf_mem_limit = wanted.read_buf_mem_limit
+    out.num_threads = wanted.threads
+    out.num_threads_per_udp = wanted.threads if len(wanted.interfaces) < 2 else 1
+    out.num_napi_ids = wanted.napi_ids
+    out.reqs_per_event = wanted.requests_per_event
+    out.flush_enabled = wanted.flush_enabled
+    out.dump_enabled = wanted.dump_enabled
+    out.logger_buf_size = wanted.logger_buf_size
+    out.logger_watcher_buf_size = wanted.logger_watcher_buf_size
+    out.hash_power = wanted.hash_power
+    out.hash_algorithm = text_of(algorithm)
+    fill_rdma_limits(&out.rdma_limits, wanted)
+    return inter, path, auth, spoken, algorithm
+
+
+cdef void fill_store_config(store_config *out, wanted) except *:
+    memset(out, 0, sizeof(store_config))
+    out.maxbytes = wanted.max_bytes
+    out.item_size_max = wanted.item_size_max
+    out.slab_chunk_size_max = wanted.slab_chunk_max
+    out.chunk_size = wanted.chunk_size
+    out.factor = wanted.factor
+    for index, size in enumerate(wanted.slab_sizes[:MAX_NUMBER_OF_SLAB_CLASSES - 1]):
+        out.slab_sizes[<size_t>index] = size
+    out.use_cas = wanted.use_cas
+    out.evict_to_free = wanted.evict_to_free
+    out.preallocate = wanted.preallocate
+    # For memcached's suite.
+    out.initial_malloced = int(os.environ.get("T_MEMD_INITIAL_MALLOC") or 0)
+    out.nthreads = wanted.threads
+    out.hashpower_init = wanted.hash_power
+    out.hash_expand = wanted.hash_expand
+    out.lru_maintainer = wanted.lru_maintainer
+    out.lru_segmented = wanted.lru_segmented
+    out.hot_lru_pct = wanted.hot_lru_pct
+    out.warm_lru_pct = wanted.warm_lru_pct
+    out.hot_max_factor = wanted.hot_max_factor
+    out.warm_max_factor = wanted.warm_max_factor
+    out.temp_lru = wanted.temp_lru
+    out.temporary_ttl = wanted.temporary_ttl
+    out.lru_crawler = wanted.lru_crawler
+    out.lru_crawler_sleep = wanted.lru_crawler_sleep
+    out.lru_crawler_tocrawl = wanted.lru_crawler_tocrawl
+    out.tail_repair_time = wanted.tail_repair_time
+    out.slab_reassign = wanted.slab_reassign
+    out.slab_automove = wanted.slab_automove
+    out.slab_automove_ratio = wanted.slab_automove_ratio
+    out.slab_automove_window = wanted.slab_automove_window
+    out.slab_automove_freeratio = wanted.slab_automove_freeratio
+    out.track_sizes = wanted.track_sizes

@@ -1,0 +1,147 @@
+"""Opening the daemon's RDMA devices: the software devices, and one of the system's if there is any."""
+
+import os
+import socket
+import sys
+
+from rmemcached.host import host_identity
+from rmemcached.server.sockets import ServerError, choose_cm_addresses
+
+from libc.errno cimport EADDRINUSE, EADDRNOTAVAIL, ENODEV, ENOENT
+from libc.stdint cimport uint16_t
+from libc.string cimport memcpy, memset
+
+from rmemcached.sys.linux cimport AF_INET, AF_INET6, htons, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage
+from rmemcached.rdma.wire cimport RDMA_HOST_MAX, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, TRANSPORT_VERBS, rdma_transport
+from rmemcached.rdma_conn cimport RDMA_PATH_MAX, rdma_place
+from rmemcached.server.devices cimport devices_describe, devices_listen, devices_open, rdma_devices
+from rmemcached.server.listener cimport admit_cm
+from rmemcached.verbs.port cimport GID_ANY, port_spec
+from rmemcached.verbs.soft cimport soft_provider
+from rmemcached.verbs.system cimport system_provider
+from rmemcached.verbs.verbs cimport verbs_provider
+
+cdef enum:
+    WHY_SIZE = 256
+
+
+# ---- the software devices --------------------------------------------------------------------------------------------
+
+cdef void fill_place(rdma_place *place, shm_path) except *:
+    """Where clients are to connect for shared memory."""
+    memset(place, 0, sizeof(rdma_place))
+    identity, netns = host_identity()
+    host = identity.encode()
+    path = os.fsencode(shm_path)
+    memcpy(place.host, <const char *>host, min(len(host), RDMA_HOST_MAX))
+    memcpy(place.path, <const char *>path, min(len(path), RDMA_PATH_MAX - 1))
+    # Only abstract names belong to a network namespace.
+    place.netns = netns if path.startswith(b"@") else 0
+
+
+cdef void open_soft(server *s, const char *name, rdma_transport transport, const rdma_place *place) except *:
+    cdef port_spec spec
+    cdef char why[WHY_SIZE]
+    memset(&spec, 0, sizeof(spec))
+    spec.device = name
+    spec.gid_index = GID_ANY
+    if devices_open(&s.devices, soft_provider(), &spec, transport, place, why, sizeof(why)) != 0:
+        raise ServerError((<bytes>why).decode())
+    s.has_devices = True
+
+
+# ---- the system's device ---------------------------------------------------------------------------------------------
+
+cdef open_system(server *s, settings, bytes device_name):
+    """Returns None, or why there is none in use."""
+    cdef rdma_devices *d = &s.devices
+    cdef const char *absent = NULL
+    cdef const verbs_provider *system = system_provider(&absent)
+    cdef char why[WHY_SIZE]
+    d.spec.device = <const char *>device_name if device_name is not None else NULL
+    d.spec.port = settings.rdma_port
+    d.spec.gid_index = settings.rdma_gid_index
+    d.spec.iwarp = settings.rdma_cm_port != 0
+    s.has_system_devices = system != NULL
+    if system == NULL:
+        return absent.decode()
+    if devices_open(d, system, &d.spec, TRANSPORT_VERBS, NULL, why, sizeof(why)) != 0:
+        return (<bytes>why).decode()
+    return None
+
+
+cdef void fill_address(sockaddr_storage *out, int family, host, int port, unsigned int scope) except *:
+    cdef sockaddr_in *four = <sockaddr_in *>out
+    cdef sockaddr_in6 *six = <sockaddr_in6 *>out
+    packed = socket.inet_pton(family, host.partition("%")[0])
+    memset(out, 0, sizeof(sockaddr_storage))
+    out.ss_family = <uint16_t>family
+    if family == AF_INET:
+        four.sin_port = htons(<uint16_t>port)
+        memcpy(&four.sin_addr, <const char *>packed, 4)
+    else:
+        six.sin6_port = htons(<uint16_t>port)
+        six.sin6_scope_id = scope
+        memcpy(&six.sin6_addr, <const char *>packed, 16)
+
+
+cdef void listen_cm(server *s, settings, sockets) except *:
+    """Takes connections of rdma_cm where TCP's are taken. An address that no RDMA device has is left out, as long as
+    there is another."""
+    cdef rdma_devices *d = &s.devices
+    cdef sockaddr_storage address
+    cdef bint opened = False
+    cdef int error
+    port = settings.rdma_cm_port
+    problem = "no RDMA device has a loopback address"
+    for family, host, scope in choose_cm_addresses(sockets):
+        fill_address(&address, family, host, port, scope)
+        error = devices_listen(d, <const sockaddr *>&address, settings.backlog, &opened)
+        name = f"[{host}]:{port}" if family == AF_INET6 else f"{host}:{port}"
+        if error == 0:
+            if settings.verbose:
+                print(f"RDMA: rdma_cm takes connections on {name}", file=sys.stderr)
+            continue
+        if not opened:
+            problem = f"/dev/infiniband/rdma_cm: {os.strerror(error)}"
+            if error == ENOENT:
+                problem += " (the kernel's module is rdma_ucm)"
+            break
+        problem = f"{name}: {os.strerror(EADDRINUSE if error == EADDRNOTAVAIL else error)}"
+        if error != ENODEV:
+            break
+        problem = f"{name}: no RDMA device has this address"
+        if settings.verbose:
+            print(f"RDMA: rdma_cm: {problem}", file=sys.stderr)
+    else:
+        if d.nlisteners:
+            d.admit = admit_cm
+            d.admit_arg = s
+            return
+    raise ServerError(f"failed to listen on rdma_cm port {port}: {problem}", os.EX_OSERR)
+
+
+cdef void setup_devices(server *s, settings, sockets, shm_path, bytes device_name) except *:
+    cdef rdma_place place
+    s.devices.limits = s.settings.rdma_limits
+    s.devices.store = s.store
+    if settings.socket_path is None:
+        open_soft(s, b"soft_iw0", TRANSPORT_SOFT_IW, NULL)
+    if shm_path is not None:
+        fill_place(&place, shm_path)
+        open_soft(s, b"soft_shm0", TRANSPORT_SOFT_SHM, &place)
+    if settings.rdma_device == "none" or settings.socket_path is not None:
+        return
+    problem = open_system(s, settings, device_name)
+    if problem is not None and settings.rdma_device:
+        raise ServerError(f"RDMA: {problem}; -o rdma_device=none runs on the software devices alone")
+    if settings.rdma_cm_port:
+        if not s.has_system_devices:
+            message = f"failed to listen on rdma_cm port {settings.rdma_cm_port}: {problem}"
+            raise ServerError(message, os.EX_OSERR)
+        listen_cm(s, settings, sockets)
+    if settings.verbose:
+        if problem is not None:
+            print(f"RDMA: {problem}: the software devices serve alone", file=sys.stderr)
+        else:
+            devices_describe(&s.devices, TRANSPORT_VERBS)
