@@ -51,7 +51,7 @@ class Request:
     def accept(
         self, qp: QP, *, private_data: bytes = b"", crc: bool = False, ird: int = 16, ord: int = 16
     ) -> dict[str, Any]:
-        """Makes the connection the stream of `qp`; returns QP.stream(). After a VerbsError the request is still open."""
+        """Makes the connection the stream of `qp`; returns QP.stream(). After a VerbsError the request is open."""
         qp.accept(self._sock, self._frame, crc=crc, ird=ird, ord=ord, private_data=private_data)
         return qp.stream()
 
@@ -175,8 +175,8 @@ def connect(
     """Connects `qp`, waits until it is connected, and returns QP.stream().
 
     The options are those of QP.connect. A peer that knows only MPA revision 1 needs ird=0 and ord=0; siw needs a pause.
-    Raises Refused if the peer sends a reject, ConnectionError if the stream ends without one, and TimeoutError. The queue
-    pair is in ERR afterwards, unless there was no TCP connection.
+    Raises Refused if the peer sends a reject, ConnectionError if the stream ends without one, and TimeoutError. The
+    queue pair is in ERR afterwards, unless there was no TCP connection.
     """
     deadline = time.monotonic() + timeout
     sock = socket.create_connection(address, timeout)

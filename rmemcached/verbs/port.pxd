@@ -69,12 +69,12 @@ cdef int verbs_choose_gid(const verbs_provider *provider, ibv_context *context, 
 cdef gid_type verbs_gid_type(ibv_device *device, uint8_t port_num, int index) noexcept nogil
 cdef unsigned int verbs_mtu_bytes(ibv_mtu mtu) noexcept nogil
 
-# Takes and acknowledges all pending asynchronous events (context.async_fd has O_NONBLOCK), adds their number to *events,
-# and checks that the device is still there. True, with one line in why: the port is lost, its objects can only be
-# destroyed.
+# Takes and acknowledges all pending asynchronous events (context.async_fd has O_NONBLOCK), adds their number to
+# *events, and checks that the device is still there. True, with one line in why: the port is lost, its objects can only
+# be destroyed.
 cdef bint verbs_port_lost(const verbs_port *port, uint64_t *events, char *why, size_t size) noexcept nogil
 
 # RESET to INIT; INIT to RTS. 0 or an errno value. Receives are posted between the two.
-cdef int verbs_qp_init(const verbs_port *port, ibv_qp *qp, unsigned int access) noexcept nogil
+cdef int verbs_qp_init(const verbs_port *port, ibv_qp *qp, unsigned int rights) noexcept nogil
 cdef int verbs_qp_connect(const verbs_port *port, ibv_qp *qp, uint32_t psn, const qp_address *peer, unsigned int ird,
                           unsigned int ord) noexcept nogil

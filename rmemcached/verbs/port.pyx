@@ -1,7 +1,7 @@
 """See port.pxd.
 
-The order of preference among GIDs: both ends of RoCE must use the same type. All present NICs and routers speak RoCE v2,
-and its IPv4-mapped address is the one that an administrator knows. Within an InfiniBand subnet any GID will do.
+The order of preference among GIDs: both ends of RoCE must use the same type. All present NICs and routers speak
+RoCE v2, and its IPv4-mapped address is the one that an administrator knows. Within an InfiniBand subnet any GID will do.
 """
 
 from libc.errno cimport errno
@@ -229,12 +229,12 @@ cdef bint verbs_port_lost(const verbs_port *port, uint64_t *events, char *why, s
     return True
 
 
-cdef int verbs_qp_init(const verbs_port *port, ibv_qp *qp, unsigned int access) noexcept nogil:
+cdef int verbs_qp_init(const verbs_port *port, ibv_qp *qp, unsigned int rights) noexcept nogil:
     cdef ibv_qp_attr attr
     memset(&attr, 0, sizeof(attr))
     attr.qp_state = IBV_QPS_INIT
     attr.port_num = port.port_num
-    attr.qp_access_flags = access
+    attr.qp_access_flags = rights
     return port.provider.modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
 
 

@@ -4,8 +4,8 @@ librdmacm is not used. It opens device contexts of its own, where our protection
 queues are not valid. Here the kernel makes the connection, and the queue pair remains the caller's.
 
 A `cm_fd` is a descriptor of the interface, with O_NONBLOCK. It is readable while it has events. Its ids are connections
-and listeners; closing the descriptor ends them all, and their peers are told. Functions return 0 or an errno value unless
-said otherwise. Any thread may call them. In Linux: drivers/infiniband/core/ucma.c, <rdma/rdma_user_cm.h>.
+and listeners; closing the descriptor ends them all, and their peers are told. Functions return 0 or an errno value
+unless said otherwise. Any thread may call them. In Linux: drivers/infiniband/core/ucma.c, <rdma/rdma_user_cm.h>.
 """
 
 from libc.stddef cimport size_t
@@ -16,7 +16,7 @@ from rmemcached.verbs.port cimport verbs_port
 from rmemcached.verbs.verbs cimport ibv_qp, ibv_qp_state
 
 cdef enum:
-    # Bytes of private data that every kind of device takes: the limits of InfiniBand and RoCE; those of iWARP are larger.
+    # Bytes of private data that every device takes: the limits of InfiniBand and RoCE; those of iWARP are larger.
     CM_REQUEST_DATA = 56
     CM_REPLY_DATA = 196
     CM_REJECT_DATA = 148
@@ -67,8 +67,8 @@ cdef struct cm_param:            # what either side brings to a connection
 cdef int cm_open() noexcept nogil
 cdef int cm_create(int cm_fd, uint32_t *id) noexcept nogil
 cdef int cm_destroy(int cm_fd, uint32_t id) noexcept nogil
-# An address binds the id to the device that has it (ENODEV: there is none). A wildcard binds it to all devices, also later
-# ones, but to its own address family only. EADDRNOTAVAIL and EADDRINUSE both mean that the port is taken.
+# An address binds the id to the device that has it (ENODEV: there is none). A wildcard binds it to all devices, also
+# later ones, but to its own address family only. EADDRNOTAVAIL and EADDRINUSE both mean that the port is taken.
 cdef int cm_bind(int cm_fd, uint32_t id, const sockaddr *addr) noexcept nogil
 cdef int cm_listen(int cm_fd, uint32_t id, int backlog) noexcept nogil
 # The next three report their results as events. timeout: in milliseconds.

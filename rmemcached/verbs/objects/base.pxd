@@ -2,9 +2,9 @@
 
 An object that owns a handle of the provider follows these rules:
 
-- It holds its parent strongly and its children weakly. `close()` closes the children first, because a provider refuses to
-  destroy what is in use (EBUSY).
-- The handle is NULL before `__init__` has succeeded and after `release()`; `handle()` checks that and raises ValueError.
+- It holds its parent strongly and its children weakly. `close()` closes the children first, because a provider
+  refuses to destroy what is in use (EBUSY).
+- The handle is NULL before `__init__` has succeeded and after `release()`; `handle()` then raises ValueError.
 - It is `no_gc_clear`: the collector must not drop the parent before `__dealloc__` has destroyed the handle.
 """
 

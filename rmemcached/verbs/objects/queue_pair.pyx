@@ -12,7 +12,6 @@ from libc.string cimport memcpy, memset
 
 from rmemcached.verbs.objects.base cimport Base, failure, need_soft
 from rmemcached.verbs.objects.completion cimport CQ
-from rmemcached.verbs.objects.device cimport Context
 from rmemcached.verbs.objects.memory cimport PD
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_port, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport (
@@ -176,7 +175,7 @@ cdef class SRQ(Base):
         return {"max_wr": attr.max_wr, "max_sge": attr.max_sge, "srq_limit": attr.srq_limit}
 
     def modify(self, *, max_wr=None, srq_limit=None):
-        """Changes the size, or arms the event SRQ_LIMIT_REACHED: fewer than srq_limit receives are left (0 disarms it)."""
+        """Changes the size; arms the event SRQ_LIMIT_REACHED (fewer than srq_limit receives are left; 0 disarms it)."""
         cdef ibv_srq_attr attr
         cdef int mask = 0
         cdef int error
@@ -534,7 +533,7 @@ cdef void set_options(soft_iw_options *options, bint crc, uint16_t ird, uint16_t
 
 
 def parse_request(bytes data):
-    """Parses an MPA request frame: a dict, or None if bytes are missing. VerbsError (EPROTO) if it is not acceptable."""
+    """Parses an MPA request frame: a dict, or None if bytes are missing. VerbsError (EPROTO): not an acceptable one."""
     cdef soft_iw_request request
     cdef int done = soft_iw_parse_request(<const char *> data, len(data), &request)
     if done < 0:
