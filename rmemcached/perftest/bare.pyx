@@ -1,17 +1,20 @@
-"""What the fabrics are compared with: two cache lines between processes, memcpy, and TCP without anything above it.
+"""What the fabrics are compared with: two cache lines between processes, memcpy, and TCP alone.
 
-Each function is one side of a measurement, and returns when its part is done. The ways of waiting are those of the
-loops in loops.pxi: with `events` a side sleeps until there is something, else it tries again and again.
+Each function is one side of a measurement and returns when its part is done. It waits as the loops of loops.pyx do:
+with `events` it sleeps until the socket is ready, otherwise it polls.
 """
 
 from cpython.array cimport array, clone
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset, strerror
 
 from rmemcached.sys.atomics cimport load_acquire, store_release
-from rmemcached.perftest.cycles cimport cycles, nanoseconds
+from rmemcached.sys.clock cimport cycles, now_ns
+from rmemcached.sys.linux cimport (
+    MSG_DONTWAIT, MSG_NOSIGNAL, POLLIN, POLLOUT, poll, pollfd, posix_memalign, recv, sched_yield, send,
+)
 
 from array import array as new_array
 
@@ -20,31 +23,10 @@ from rmemcached.perftest.ends import seconds_per_cycle
 cdef array template = new_array("Q")
 
 
-cdef extern from "<stdlib.h>" nogil:
-    int posix_memalign(void **out, size_t alignment, size_t size) noexcept
-
-cdef extern from "<poll.h>" nogil:
-    short POLLIN
-    short POLLOUT
-    struct pollfd:
-        int fd
-        short events
-        short revents
-    int poll(pollfd *fds, unsigned long count, int timeout) noexcept
-
-cdef extern from "<sched.h>" nogil:
-    int sched_yield() noexcept
-
-cdef extern from "<sys/socket.h>" nogil:
-    int MSG_DONTWAIT
-    int MSG_NOSIGNAL
-    ssize_t recv(int fd, void *buf, size_t length, int flags) noexcept
-    ssize_t send(int fd, const void *buf, size_t length, int flags) noexcept
-
 cdef enum:
     LINE_SIZE = 64
     PATIENCE = 10                    # seconds without an answer, then the peer is taken for dead
-    LOOKS = 1024                     # in vain, then others may have the core
+    YIELD_EVERY = 1024               # polls without success between calls of sched_yield
 
 
 cdef list latencies(array stamps, double factor):
@@ -55,23 +37,24 @@ cdef list latencies(array stamps, double factor):
 
 
 cdef int wait_line(uint64_t *line, uint64_t value) noexcept nogil:
-    cdef uint64_t looks = 0
-    cdef uint64_t deadline = 0
+    cdef uint64_t polls = 0
+    cdef int64_t deadline = 0
     while load_acquire(line) != value:
-        looks += 1
-        if looks % LOOKS == 0:
+        polls += 1
+        if polls % YIELD_EVERY == 0:
             sched_yield()
             if deadline == 0:
-                deadline = nanoseconds() + PATIENCE * <uint64_t> 1000000000
-            elif nanoseconds() > deadline:
+                deadline = now_ns() + PATIENCE * <int64_t> 1000000000
+            elif now_ns() > deadline:
                 return -1
     return 0
 
 
 def line_ping(memory, uint64_t count, bint first):
-    """Two cache lines of shared, zeroed memory: each side writes one and looks at the other. Half round trips, seconds.
+    """A ping-pong through two cache lines of shared memory: half round trips, in seconds.
 
-    Both sides call it with the same count. TimeoutError: the other side does not answer.
+    Each side writes one line and polls the other. Both call this with the same zeroed memory and count. TimeoutError if
+    the other side does not answer.
     """
     cdef uint8_t[::1] view = memory
     cdef uint64_t *ours = <uint64_t *> &view[0 if first else 4 * LINE_SIZE]
@@ -98,7 +81,7 @@ def line_ping(memory, uint64_t count, bint first):
 
 
 def copy_rate(size_t size, int count):
-    """Bytes a second of each of `count` copies by memcpy between two buffers, which were used just before."""
+    """Bytes per second of each of `count` copies by memcpy, between two buffers that were used just before."""
     cdef void *source = NULL
     cdef void *target = NULL
     cdef array stamps = clone(template, count + 1, zero=True)
@@ -121,8 +104,8 @@ def copy_rate(size_t size, int count):
     return [size / seconds for seconds in latencies(stamps, 1)]
 
 
-cdef int attend(int fd, short events, bint sleep, uint64_t *looks) noexcept nogil:
-    """After EAGAIN."""
+cdef int wait_ready(int fd, short events, bint sleep, uint64_t *polls) noexcept nogil:
+    """What to do after EAGAIN."""
     cdef pollfd waiting
     if sleep:
         waiting.fd = fd
@@ -130,15 +113,15 @@ cdef int attend(int fd, short events, bint sleep, uint64_t *looks) noexcept nogi
         if poll(&waiting, 1, -1) < 0 and errno != EINTR:
             return -1
         return 0
-    looks[0] += 1
-    if looks[0] % LOOKS == 0:
+    polls[0] += 1
+    if polls[0] % YIELD_EVERY == 0:
         sched_yield()
     return 0
 
 
 cdef int receive(int fd, uint8_t *out, size_t size, bint sleep) noexcept nogil:
-    """Exactly `size` octets. 0; -1 with errno; -2: the stream has ended."""
-    cdef uint64_t looks = 0
+    """Receives exactly `size` bytes. 0; -1 with errno; -2 if the stream has ended."""
+    cdef uint64_t polls = 0
     cdef ssize_t n
     while size:
         n = recv(fd, out, size, MSG_DONTWAIT)
@@ -147,20 +130,20 @@ cdef int receive(int fd, uint8_t *out, size_t size, bint sleep) noexcept nogil:
             size -= <size_t> n
         elif n == 0:
             return -2
-        elif errno != EAGAIN and errno != EINTR or attend(fd, POLLIN, sleep, &looks) < 0:
+        elif errno != EAGAIN and errno != EINTR or wait_ready(fd, POLLIN, sleep, &polls) < 0:
             return -1
     return 0
 
 
 cdef int transmit(int fd, const uint8_t *data, size_t size, bint sleep) noexcept nogil:
-    cdef uint64_t looks = 0
+    cdef uint64_t polls = 0
     cdef ssize_t n
     while size:
         n = send(fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL)
         if n >= 0:
             data += n
             size -= <size_t> n
-        elif errno != EAGAIN and errno != EINTR or attend(fd, POLLOUT, sleep, &looks) < 0:
+        elif errno != EAGAIN and errno != EINTR or wait_ready(fd, POLLOUT, sleep, &polls) < 0:
             return -1
     return 0
 
@@ -170,9 +153,9 @@ cdef object broken(int result):
 
 
 def tcp_ping(int fd, Py_ssize_t size, int count, bint first, bint events=False):
-    """A ping-pong of `size` octets over a connected stream socket: half round trips, in seconds."""
-    cdef bytearray octets = bytearray(size)
-    cdef uint8_t *data = octets
+    """A ping-pong of `size` bytes over a connected stream socket: half round trips, in seconds."""
+    cdef bytearray buffer = bytearray(size)
+    cdef uint8_t *data = buffer
     cdef array stamps = clone(template, count + 1, zero=True)
     cdef uint64_t *at = <uint64_t *> stamps.data.as_ulongs
     cdef int result = 0
@@ -195,9 +178,9 @@ def tcp_ping(int fd, Py_ssize_t size, int count, bint first, bint events=False):
 
 
 def tcp_stream(int fd, Py_ssize_t size, int count, bint first, bint events=False):
-    """`count` messages of `size` octets from the first side to the other, which answers the last: octets a second."""
-    cdef bytearray octets = bytearray(size)
-    cdef uint8_t *data = octets
+    """Sends `count` messages of `size` bytes to the other side, which answers the last one: bytes per second."""
+    cdef bytearray buffer = bytearray(size)
+    cdef uint8_t *data = buffer
     cdef uint64_t begin = 0
     cdef uint64_t end = 0
     cdef int result = 0

@@ -4,7 +4,7 @@
     rmemcached-perftest send lat -d soft_iw0 HOST          # its client, on another
     rmemcached-perftest read bw -d soft_shm0 -a --local    # both, in one command
 
-Both sides use devices of one kind. What the client says of sizes, iterations and the like holds for the server too.
+Both sides use devices of one kind. The client's sizes, iterations and the like hold for the server too.
 Latencies are half round trips for SEND and WRITE, as perftest's, and whole ones for READ; MB is 2^20 bytes.
 """
 
@@ -93,7 +93,7 @@ def plot(test: Test, device: str, rows: list[dict[str, Any]], path: str) -> None
 
 
 def socket_path(port: str) -> str:
-    """The UNIX socket over which the two of soft_shm meet: a path as given, or a private one for the number."""
+    """The UNIX socket where two sides of soft_shm meet: the path given, or a private one for the port number."""
     if "/" in port:
         return port
     folder = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
@@ -101,7 +101,7 @@ def socket_path(port: str) -> str:
 
 
 def reason(error: OSError) -> str:
-    """The system's words; create_server adds some to those."""
+    """The system's message, without what create_server adds to it."""
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 
@@ -132,7 +132,7 @@ def listening(port: str, bind: str, shm: bool) -> Iterator[socket.socket]:
 
 
 def listen_unix(path: str) -> socket.socket:
-    """Only this user may connect. What a server that was killed has left behind is replaced."""
+    """Only this user may connect. Replaces the socket of a server that was killed."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
         if Path(path).is_socket():
             try:
@@ -170,7 +170,7 @@ def dial(host: str, port: str, shm: bool) -> socket.socket:
 
 
 def accept_stream(listener: socket.socket, token: bytes) -> socket.socket:
-    """The connection that begins with the token which the other side was given. Others are closed."""
+    """Accepts the connection that begins with the token, which the other side was told. Closes others."""
     listener.settimeout(session.PATIENCE)
     while True:
         try:
@@ -191,7 +191,7 @@ def dial_stream(host: str, port: str, shm: bool, token: bytes) -> socket.socket:
 
 
 def find_device(name: str | None, port: int, gid_index: int) -> tuple[str, str]:
-    """(device, fabric). Without a name the first of the system that can be used, or else soft_iw0."""
+    """(device, fabric). Without a name: the first usable device of the system, or else soft_iw0."""
     if name in verbs.devices():
         assert name is not None
         return name, name.removesuffix("0")
@@ -204,7 +204,7 @@ def find_device(name: str | None, port: int, gid_index: int) -> tuple[str, str]:
 
 
 class Side:
-    """What one side of a session has: its device, its control connection, and a way to the second connection."""
+    """One side of a session: its device and its control connection."""
 
     def __init__(self, device: Device, fabric: str, control: Control, shown: bool) -> None:
         self.device = device
@@ -228,8 +228,8 @@ class Side:
         if self.shown:
             print(line(test, row), flush=True)
 
-    def serve(self, wishes: dict[str, Any], stream: Callable[[bytes], socket.socket]) -> None:
-        test = session.agree_as_server(self.control, wishes, self.fabric)
+    def serve(self, required: dict[str, Any], stream: Callable[[bytes], socket.socket]) -> None:
+        test = session.agree_as_server(self.control, required, self.fabric)
         with contextlib.closing(session.open_end(self.control, test, self.device)) as end:
             token = secrets.token_bytes(TOKEN_SIZE)
             self.control.send(token=token.hex())
@@ -254,7 +254,7 @@ class Side:
 
 @contextlib.contextmanager
 def complaining(control: Control) -> Iterator[None]:
-    """The other side is told of an error of this one."""
+    """Tells the other side of an error of this one."""
     try:
         with contextlib.closing(control):
             try:
@@ -278,7 +278,7 @@ def run_server(options: argparse.Namespace, device: Device, fabric: str) -> None
         control = Control(sock)
         with complaining(control):
             side = Side(device, fabric, control, not options.quiet)
-            side.serve(wishes(options), lambda token: accept_stream(listener, token))
+            side.serve(required(options), lambda token: accept_stream(listener, token))
 
 
 def run_client(options: argparse.Namespace, test: Test, device: Device, fabric: str) -> list[dict[str, Any]]:
@@ -290,7 +290,7 @@ def run_client(options: argparse.Namespace, test: Test, device: Device, fabric: 
 
 
 def run_local(options: argparse.Namespace, test: Test, device: Device, fabric: str) -> list[dict[str, Any]]:
-    """Both sides, in two processes. The server's troubles are told by the client's side."""
+    """Both sides, in two processes. The client's side reports errors of the server's."""
     ours, theirs = socket.socketpair()
     streams = stream_pair(fabric)
     child = os.fork()
@@ -301,7 +301,7 @@ def run_local(options: argparse.Namespace, test: Test, device: Device, fabric: s
             streams[0].close()
             control = Control(theirs)
             with contextlib.suppress(SessionError, EndError, OSError), complaining(control):
-                Side(device, fabric, control, False).serve(wishes(options), lambda token: streams[1])
+                Side(device, fabric, control, False).serve(required(options), lambda token: streams[1])
                 status = 0
         finally:
             os._exit(status)
@@ -365,8 +365,8 @@ def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argpars
     return parser, options
 
 
-def wishes(options: argparse.Namespace) -> dict[str, Any]:
-    """What the server insists on: what it was told explicitly."""
+def required(options: argparse.Namespace) -> dict[str, Any]:
+    """What the server insists on: the options that it was given."""
     wanted: dict[str, Any] = {"verb": options.verb, "kind": options.kind}
     if options.size is not None or options.all:
         wanted["sizes"] = list(SIZES_ALL) if options.all else [options.size]
@@ -454,7 +454,7 @@ def check(options: argparse.Namespace, fabric: str) -> str | None:
 def main(arguments: list[str] | None = None) -> int:
     """The console script. Status 1 and one line on stderr when it cannot measure, 2 for wrong arguments."""
     parser, options = parse(arguments)
-    # The loops run without Python: a Ctrl-C ends the process, and the kernel cleans up.
+    # The loops run without Python, so a Ctrl-C has to end the process itself.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         name, fabric = find_device(options.ib_dev, options.ib_port, options.gid_index)

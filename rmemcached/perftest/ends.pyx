@@ -1,18 +1,24 @@
-"""One end of a measurement: a device, a memory region, a completion queue, queue pairs; and the measured loops.
+"""One end of a measurement: a device, a memory region, a completion queue and queue pairs.
 
-An End is used by one thread. Its region has two halves: messages leave from the first and arrive in the second.
+An End belongs to the thread that makes it. Its region has two halves: messages leave from the first and arrive in the
+second.
 """
 
 from cpython.array cimport array, clone
-from libc.errno cimport EAGAIN, EINTR, ENOMEM, errno
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.errno cimport EINVAL, ENOMEM, errno
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset, strerror
-from posix.fcntl cimport F_GETFL, F_SETFL, O_NONBLOCK, fcntl
-from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
 
-from rmemcached.sys.atomics cimport load_acquire
-from rmemcached.perftest.cycles cimport cycles, nanoseconds
+from rmemcached.perftest.loops cimport (
+    BATCH, ROOM, STOP_CONTROL, STOP_EVENT, STOP_NOT, STOP_POLL, STOP_POST, STOP_STATUS, best_rate, credit_id, drain,
+    flow, give_receives, ping_read, ping_send, ping_write, pong_send, pong_write, serve, side, unlimited,
+)
+from rmemcached.sys.clock cimport cycles, now_ns
+from rmemcached.sys.debug cimport assert_owner, thread_id
+from rmemcached.sys.linux cimport (
+    MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, POLLIN, POLLRDHUP, PROT_READ, PROT_WRITE, mmap, munmap, set_nonblocking,
+)
 from rmemcached.verbs.port cimport (
     qp_address, verbs_mtu_bytes, verbs_open_port, verbs_port, verbs_qp_connect, verbs_qp_init, port_spec,
 )
@@ -28,29 +34,13 @@ from array import array as new_array
 cdef array template = new_array("Q")
 
 
-cdef extern from "<poll.h>" nogil:
-    short POLLIN
-    short POLLRDHUP
-    struct pollfd:
-        int fd
-        short events
-        short revents
-    int poll(pollfd *fds, unsigned long count, int timeout) noexcept
-
-
-cdef extern from "<sched.h>" nogil:
-    int sched_yield() noexcept
-
-
-include "loops.pyx"
-
 cdef enum:
     PAGE = 4096
-    PSN = 0x123456                   # any will do: a queue pair has one stream in its life
+    PSN = 0x123456                   # any will do: a queue pair is connected once in its life
 
 OPCODES = {"send": IBV_WR_SEND, "write": IBV_WR_RDMA_WRITE, "read": IBV_WR_RDMA_READ}
 
-# What an end gives as result of a loop, beside errors.
+# What run() returns.
 DONE = STOP_NOT
 CONTROL = STOP_CONTROL
 
@@ -74,41 +64,42 @@ class EndError(Exception):
 
 
 class BrokenError(EndError):
-    """A request failed, or a completion did: the peer may know why."""
+    """A work request failed. The peer may know why."""
 
 
 def seconds_per_cycle():
     """Measured once, against CLOCK_MONOTONIC, in 20 ms."""
     global cycle_time
-    cdef uint64_t begin, now, first
+    cdef uint64_t first
+    cdef int64_t begin, now
     if cycle_time == 0:
-        begin = nanoseconds()
+        begin = now_ns()
         first = cycles()
         now = begin
         while now - begin < 20000000:
-            now = nanoseconds()
+            now = now_ns()
         cycle_time = <double> (now - begin) * 1e-9 / <double> (cycles() - first)
     return cycle_time
 
 
 cdef class End:
-    """An open device; the call raises EndError.
+    """An open device with its queue pairs. The constructor raises EndError.
 
-    port, gid_index: 0 and -1 are the device's best. size: of the longest message. events: sleep instead of polling.
-    tx_depth, rx_depth, inline_size: of the queue pair that tests use. mtu: in bytes, 0 is the port's. reads: RDMA READs
-    under way at most, 0 is the device's limit. control: descriptor of the connection that ends a loop.
+    port, gid_index: 0 and -1 choose the device's best. size: of the longest message. events: sleep instead of polling.
+    tx_depth, rx_depth, inline_size: of the queue pair that tests use. mtu: in bytes, 0 is the port's. reads: the most
+    RDMA READs under way, 0 is the device's limit. control: descriptor of the connection that ends a loop.
     """
 
     cdef verbs_port port
     cdef const verbs_provider *p
     cdef ibv_pd *pd
     cdef ibv_mr *mr
-    cdef void *memory                # of the region, when it is ours
+    cdef void *memory                # of the region, unless the provider owns it
     cdef ibv_comp_channel *channel
     cdef ibv_cq *cq
     cdef ibv_qp **qps
     cdef int count
-    cdef int places                  # in qps
+    cdef int qps_size                # entries that qps has room for
     cdef int reads
     cdef uint32_t tx_depth
     cdef uint32_t rx_depth
@@ -138,7 +129,7 @@ cdef class End:
         self.tx_depth = tx_depth
         self.rx_depth = rx_depth
         self.inline_size = inline_size
-        if 2 * tx_depth + ROOM > <uint32_t> self.port.max_qp_wr or 2 * rx_depth + TAKE > <uint32_t> self.port.max_qp_wr:
+        if max(2 * tx_depth + ROOM, 2 * rx_depth + BATCH) > <uint32_t> self.port.max_qp_wr:
             raise EndError(f"{self.device} has {self.port.max_qp_wr} work requests in a queue: the depth may be "
                            f"{(self.port.max_qp_wr - ROOM) // 2} at most")
         self.make_region(size)
@@ -146,12 +137,14 @@ cdef class End:
             self.channel = self.p.create_comp_channel(self.port.context)
             if self.channel == NULL:
                 raise failed("create_comp_channel")
-            fcntl(self.channel.fd, F_SETFL, fcntl(self.channel.fd, F_GETFL) | O_NONBLOCK)
+            if set_nonblocking(self.channel.fd) < 0:
+                raise failed("completion channel")
         self.cq = self.p.create_cq(self.port.context, min(4 * (tx_depth + rx_depth) + 64, self.port.max_cqe), NULL,
                                    self.channel, 0)
         if self.cq == NULL:
             raise failed("create_cq")
         memset(&self.s, 0, sizeof(self.s))
+        self.s.owner = thread_id()
         self.s.control = control
         self.s.watched = POLLIN | POLLRDHUP
         self.s.provider = self.p
@@ -196,7 +189,7 @@ cdef class End:
         self.half = (size + PAGE - 1) & ~<size_t> (PAGE - 1)
         length = 2 * self.half
         if self.fabric == "soft_iw":
-            # Behind what a WRITE has placed is nothing that must stay: as in the sinks of rmemcached's client.
+            # A WRITE may overwrite what is behind its data, as in the sinks of rmemcached's client.
             access |= SOFT_ACCESS_SCRATCH
         if self.fabric != "verbs":
             self.mr = soft_alloc_mr(self.pd_handle(), length, access)
@@ -209,7 +202,7 @@ cdef class End:
         if self.mr == NULL:
             hint = " (see ulimit -l)" if errno == ENOMEM and self.fabric == "verbs" else ""
             raise EndError(f"memory region of {length} bytes: {strerror(errno).decode()}{hint}")
-        # Every page is there before anything is measured.
+        # Touches every page before anything is measured.
         memset(self.mr.addr, 0, length)
         return 0
 
@@ -221,15 +214,15 @@ cdef class End:
         return self.pd
 
     def add(self, int tx_depth=0, int rx_depth=0):
-        """Makes a queue pair in INIT, and gives its number here. The first is the one that tests use.
+        """Makes a queue pair in INIT and returns its index. Tests use the first.
 
-        Depths: of those after the first, whose receives are posted once and stay.
+        The depths are for the others, whose receives are posted once and stay.
         """
         cdef ibv_qp_init_attr init
         cdef ibv_qp **qps
         cdef ibv_qp *qp
         cdef int i, error
-        cdef uint32_t receives = rx_depth if self.count else 2 * self.rx_depth + TAKE
+        cdef uint32_t receives = rx_depth if self.count else 2 * self.rx_depth + BATCH
         memset(&init, 0, sizeof(init))
         init.send_cq = self.cq
         init.recv_cq = self.cq
@@ -239,15 +232,15 @@ cdef class End:
         init.cap.max_recv_sge = 1
         init.cap.max_inline_data = self.inline_size
         init.qp_type = IBV_QPT_RC
-        if self.count == self.places:
-            qps = <ibv_qp **> realloc(self.qps, (2 * self.places + 1) * sizeof(ibv_qp *))
+        if self.count == self.qps_size:
+            qps = <ibv_qp **> realloc(self.qps, (2 * self.qps_size + 1) * sizeof(ibv_qp *))
             if qps == NULL:
                 raise MemoryError
             self.qps = qps
-            self.places = 2 * self.places + 1
+            self.qps_size = 2 * self.qps_size + 1
         qp = self.p.create_qp(self.pd, &init)
         if qp == NULL:
-            if errno == 22 and self.inline_size:
+            if errno == EINVAL and self.inline_size:
                 raise EndError(f"{self.device} has no queue pair with {self.inline_size} bytes inline: see -I")
             raise failed("create_qp")
         self.qps[self.count] = qp
@@ -258,7 +251,7 @@ cdef class End:
         if self.count == 1:
             self.prepare(qp)
         while receives:
-            i = min(receives, <uint32_t> TAKE)
+            i = min(receives, <uint32_t> BATCH)
             self.s.qp = qp
             error = give_receives(&self.s, i)
             if error:
@@ -268,22 +261,22 @@ cdef class End:
         return self.count - 1
 
     cdef void prepare(self, ibv_qp *qp):
-        """The requests that do not change from test to test."""
+        """Fills in what work requests have in common in all tests."""
         cdef int i
         self.s.qp = qp
         self.s.recv_sge.addr = <uintptr_t> self.mr.addr + self.half
         self.s.recv_sge.length = <uint32_t> self.half
         self.s.recv_sge.lkey = self.mr.lkey
-        for i in range(<int> TAKE):
+        for i in range(<int> BATCH):
             self.s.recv[i].sg_list = &self.s.recv_sge
             self.s.recv[i].num_sge = 1
-            self.s.recv[i].next = &self.s.recv[i + 1] if i + 1 < TAKE else NULL
+            self.s.recv[i].next = &self.s.recv[i + 1] if i + 1 < BATCH else NULL
         self.s.data_sge.lkey = self.mr.lkey
         self.s.data.sg_list = &self.s.data_sge
         self.s.data.num_sge = 1
         self.s.credit.opcode = IBV_WR_SEND
         self.s.credit.send_flags = IBV_SEND_SIGNALED
-        self.s.credit.wr_id = CREDIT
+        self.s.credit.wr_id = credit_id()
         self.s.last_sge.addr = <uintptr_t> self.mr.addr
         self.s.last_sge.length = 1
         self.s.last_sge.lkey = self.mr.lkey
@@ -293,7 +286,7 @@ cdef class End:
         self.s.last.send_flags = IBV_SEND_SIGNALED
 
     def address(self, int which=0):
-        """What the peer's connect() needs, as a dict for JSON."""
+        """A dict for JSON with what the peer's connect() needs."""
         if not 0 <= which < self.count:
             raise IndexError(which)
         return {
@@ -303,14 +296,14 @@ cdef class End:
         }
 
     def connect(self, dict peer not None, int which=0):
-        """To RTS, with the address of the peer's queue pair. The peer is trusted with no more than its own memory."""
+        """Brings a queue pair to RTS, given the `address` of the peer's."""
         cdef qp_address address
         cdef int error, i
         cdef bytes gid = bytes.fromhex(peer["gid"])
         if not 0 <= which < self.count:
             raise IndexError(which)
         if len(gid) != 16:
-            raise ValueError("a GID has 16 octets")
+            raise ValueError("a GID has 16 bytes")
         memset(&address, 0, sizeof(address))
         address.qpn = peer["qpn"]
         address.psn = peer["psn"]
@@ -331,9 +324,9 @@ cdef class End:
             self.s.last.wr.rdma.remote_addr = peer["addr"]
 
     def stream(self, sock, bytes request=None, *, bint crc=False, int which=0):
-        """A software device's queue pair takes over the connected socket.
+        """Gives a software device's queue pair the connected socket as its stream.
 
-        request: of soft_iw, the MPA request that was read; None: this side is to send it.
+        request: for soft_iw, the MPA request that was read from the socket, or None if this side is to send it.
         """
         cdef soft_iw_options options
         cdef int result
@@ -356,11 +349,12 @@ cdef class End:
 
     def prepare_test(self, str verb not None, size_t size, *, total=None, double seconds=0, expected=None,
                      uint32_t moderation=1, uint32_t credit_every=0, bint stamps=False, bint peak=False):
-        """Sets up a test. Both sides have to, before one of them runs it.
+        """Sets up a test. Both sides call this before either of them runs the test.
 
-        total: messages to send, expected: to receive; None: as many as there will be. seconds: when sending ends
-        that has no total. moderation: messages for one completion, at most tx_depth. credit_every: of a SEND bandwidth
-        test, messages for one credit, else 0. stamps: take the times for latencies(); peak: those for rate()'s peak.
+        total: messages to send; expected: messages to receive; None if the number is not known. seconds: how long to
+        send if there is no total. moderation: messages for one completion, at most tx_depth. credit_every: messages for
+        one credit in a SEND bandwidth test, else 0. stamps: take the times for latencies(). peak: take those for the
+        peak of rate().
         """
         cdef side *s = &self.s
         cdef uint64_t groups
@@ -368,7 +362,7 @@ cdef class End:
             raise ValueError("not a test of this end")
         if (stamps or peak) and total is None:
             raise ValueError("times are taken of a known number of messages")
-        self.check(settle(s))
+        self.check(drain(s))
         s.data.opcode = OPCODES[verb]
         s.data_sge.addr = <uintptr_t> self.mr.addr + (self.half if verb == "read" else 0)
         s.data_sge.length = <uint32_t> size
@@ -377,12 +371,12 @@ cdef class End:
         s.mark_out = <uint8_t *> self.mr.addr + size - 1
         s.mark_in = <uint8_t *> self.mr.addr + self.half + size - 1
         s.mark_in[0] = 0
-        s.total = UNLIMITED if total is None else total
-        s.expected = UNLIMITED if expected is None else expected
+        s.total = unlimited() if total is None else total
+        s.expected = unlimited() if expected is None else expected
         s.depth = self.tx_depth
         s.moderation = moderation
         s.stale = s.since
-        s.window = self.rx_depth
+        s.peer_receives = self.rx_depth
         s.credit_every = credit_every
         s.posted = 0
         s.completed = 0
@@ -406,16 +400,17 @@ cdef class End:
             s.room = groups
 
     def run(self, str loop not None):
-        """Runs a loop of the test, or goes on with it: DONE, or CONTROL when the control connection is readable.
+        """Runs a loop of the test, or continues it. DONE, or CONTROL when the control connection is readable.
 
-        "ping" and "flow" are the measured ones; "pong" answers SENDs or WRITEs, "serve" the rest, both without end.
-        Raises BrokenError when a request fails.
+        "ping" and "flow" are measured. "pong" answers SENDs or WRITEs, "serve" everything else; both end with CONTROL
+        only. Raises BrokenError when a work request fails.
         """
         cdef side *s = &self.s
         cdef uint64_t *stamps = NULL
         cdef int which = ("ping", "pong", "flow", "serve").index(loop)
         cdef ibv_wr_opcode opcode = s.data.opcode
         cdef int result
+        assert_owner(s.owner)
         if self.times is not None:
             stamps = <uint64_t *> self.times.data.as_ulongs
         cdef double cycle = seconds_per_cycle()
@@ -454,18 +449,18 @@ cdef class End:
         return 0
 
     def ignore_control(self):
-        """From now on only the control connection's end ends a loop, not what may be read from it."""
+        """From now on loops end when the control connection is closed, and no longer when it is readable."""
         self.s.watched = POLLRDHUP
 
     def latencies(self):
-        """Seconds from each message's post to the next one's, or to the end of the test."""
+        """Seconds from the post of each message to that of the next, or to the end of the test."""
         cdef double cycle = seconds_per_cycle()
         cdef uint64_t[::1] times = self.times
         cdef Py_ssize_t i
         return [<double> (times[i + 1] - times[i]) * cycle for i in range(<Py_ssize_t> self.s.total)]
 
     def rate(self):
-        """(messages sent, seconds that took, messages a second in the best stretch; 0 without `peak`)."""
+        """(messages sent, seconds, messages per second in the best stretch, or 0 without `peak`)."""
         cdef double best = best_rate(&self.s, self.s.room)
         cdef double cycle = seconds_per_cycle()
         return self.s.posted, <double> (self.end - self.start) * cycle, best / cycle

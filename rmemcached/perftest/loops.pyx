@@ -1,67 +1,19 @@
-# The measured loops. A `side` belongs to one thread.
-#
-# All loops can be left and entered again: where a test stands is in the side.
+"""See loops.pxd."""
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from rmemcached.sys.atomics cimport load_acquire
+from rmemcached.sys.clock cimport cycles
+from rmemcached.sys.debug cimport assert_owner, assert_that
+from rmemcached.sys.linux cimport POLLIN, poll, pollfd, sched_yield
+from rmemcached.verbs.verbs cimport (
+    IBV_SEND_SIGNALED, IBV_WC_RECV, IBV_WC_SUCCESS, IBV_WR_RDMA_READ, ibv_cq, ibv_poll_cq, ibv_post_recv,
+    ibv_post_send, ibv_recv_wr, ibv_req_notify_cq, ibv_send_wr, ibv_wc,
+)
 
 cdef enum:
-    TAKE = 16                        # completions taken, and receives posted, at a time
-    LOOKS = 1024                     # polls in vain between looks at the control connection
-    CREDITS_MAX = 16                 # credit messages under way
-    ROOM = CREDITS_MAX + 1           # in the send queue beside the data: for these, and for the last READ
-
-cdef uint64_t UNLIMITED = <uint64_t> -1
-cdef uint64_t CREDIT = 1 << 32       # wr_id of a message that only returns credit
-
-cdef enum stop:                      # why a loop was left; 0: the test is done
-    STOP_NOT = 0
-    STOP_CONTROL = -1                # the control connection is readable
-    STOP_STATUS = -2                 # a work request failed: side.code is its ibv_wc_status
-    STOP_POST = -3                   # a call failed: side.code is the errno value
-    STOP_POLL = -4
-    STOP_EVENT = -5
-
-cdef struct side:
-    ibv_qp *qp
-    ibv_cq *cq
-    ibv_comp_channel *channel        # NULL: the completion queue is polled
-    const verbs_provider *provider
-    int control                      # descriptor
-    short watched                    # poll events of it that end a loop
-    int code
-    uint32_t in_vain                 # polls
-    bint armed
-    uint32_t receives                # taken and not yet posted again
-    ibv_recv_wr recv[TAKE]
-    ibv_sge recv_sge
-    ibv_send_wr data
-    ibv_sge data_sge
-    ibv_send_wr credit
-    ibv_send_wr last                 # a READ of one octet, answered when all before it is done
-    ibv_sge last_sge
-    unsigned int flags               # of the data requests
-    uint8_t *mark_out                # last octets of the outgoing and the incoming message
-    uint8_t *mark_in
-    # The test under way.
-    uint64_t total                   # messages to send
-    uint64_t until                   # with a duration: cycles; the total is settled then
-    uint64_t expected                # messages to receive; of a duration: 2^64 - 1
-    uint32_t depth                   # messages in the send queue
-    uint32_t moderation              # every so many have a completion
-    uint32_t since                   # messages posted since the last of those; may begin in the test before:
-    uint32_t stale                   # so many did
-    uint32_t window                  # SEND: messages that the peer has receives for
-    uint32_t credit_every            # messages that one credit stands for
-    uint64_t posted
-    uint64_t completed
-    uint64_t received
-    uint64_t credits
-    uint64_t returned                # credits
-    uint32_t returning               # ... under way
-    bint last_posted
-    bint last_done
-    uint64_t *begun                  # cycles at the first post of each signalled group, and at its completion
-    uint64_t *done
-    uint64_t room                    # groups that these have room for
-    uint64_t groups
+    CHECK_EVERY = 1024               # empty polls between looks at the control connection
 
 
 cdef int post_failed(side *s, int error) noexcept nogil:
@@ -70,18 +22,19 @@ cdef int post_failed(side *s, int error) noexcept nogil:
 
 
 cdef int give_receives(side *s, uint32_t count) noexcept nogil:
-    """Posts up to TAKE receives. 0 or an errno value."""
     cdef ibv_recv_wr *bad
     cdef int error
+    assert_owner(s.owner)
+    assert_that(1 <= count <= BATCH)
     s.recv[count - 1].next = NULL
     error = ibv_post_recv(s.qp, s.recv, &bad)
-    if count < TAKE:
+    if count < BATCH:
         s.recv[count - 1].next = &s.recv[count]
     return error
 
 
 cdef int wait_event(side *s) noexcept nogil:
-    """Sleeps until the channel or the control connection has something."""
+    """Sleeps until the channel or the control connection is readable."""
     cdef pollfd fds[2]
     cdef ibv_cq *cq
     cdef void *context
@@ -107,7 +60,7 @@ cdef int wait_event(side *s) noexcept nogil:
 
 
 cdef int idle(side *s) noexcept nogil:
-    """What to do when there was no completion."""
+    """Waits, or looks at the control connection, after a poll without a completion."""
     cdef pollfd look
     cdef int error
     if s.channel != NULL:
@@ -119,11 +72,11 @@ cdef int idle(side *s) noexcept nogil:
             return STOP_EVENT
         s.armed = True
         return 0
-    s.in_vain += 1
-    if s.in_vain < LOOKS:
+    s.empty_polls += 1
+    if s.empty_polls < CHECK_EVERY:
         return 0
-    s.in_vain = 0
-    # The peer may be waiting for this core.
+    s.empty_polls = 0
+    # The peer may need this core.
     sched_yield()
     look.fd = s.control
     look.events = s.watched
@@ -131,10 +84,12 @@ cdef int idle(side *s) noexcept nogil:
 
 
 cdef int collect(side *s) noexcept nogil:
-    """Takes completions, or waits. How many it took, or why to stop."""
-    cdef ibv_wc wcs[TAKE]
+    """Takes completions, or waits. Returns their number, or a `stop`."""
+    cdef ibv_wc wcs[BATCH]
     cdef int i, error
-    cdef int n = ibv_poll_cq(s.cq, TAKE, wcs)
+    cdef int n
+    assert_owner(s.owner)
+    n = ibv_poll_cq(s.cq, BATCH, wcs)
     if n == 0:
         return idle(s)
     if n < 0:
@@ -146,12 +101,12 @@ cdef int collect(side *s) noexcept nogil:
             return STOP_STATUS
         if wcs[i].opcode & IBV_WC_RECV:
             s.receives += 1
-            # A message without octets is a credit.
+            # A message without data is a credit.
             if wcs[i].byte_len:
                 s.received += 1
             else:
                 s.credits += 1
-        elif wcs[i].wr_id == CREDIT:
+        elif wcs[i].wr_id == credit_id():
             s.returning -= 1
         elif wcs[i].wr_id == 0:
             s.last_done = True
@@ -160,11 +115,11 @@ cdef int collect(side *s) noexcept nogil:
             if s.groups < s.room:
                 s.done[s.groups] = cycles()
             s.groups += 1
-    while s.receives >= TAKE:
-        error = give_receives(s, TAKE)
+    while s.receives >= BATCH:
+        error = give_receives(s, BATCH)
         if error:
             return post_failed(s, error)
-        s.receives -= TAKE
+        s.receives -= BATCH
     return n
 
 
@@ -188,7 +143,7 @@ cdef int post(side *s) noexcept nogil:
 
 
 cdef int return_credits(side *s) noexcept nogil:
-    """Tells the sender how many messages were received: each credit_every, and at the end."""
+    """Sends a credit for every credit_every messages received, and one for the rest at the end."""
     cdef ibv_send_wr *bad
     cdef uint64_t due
     cdef int error
@@ -204,8 +159,7 @@ cdef int return_credits(side *s) noexcept nogil:
     return 0
 
 
-cdef int settle(side *s) noexcept nogil:
-    """Takes the completions that are still to come of the sends of a test that has ended."""
+cdef int drain(side *s) noexcept nogil:
     cdef int result = 0
     while s.completed + s.since - s.stale < s.posted and result >= 0:
         result = collect(s)
@@ -213,7 +167,6 @@ cdef int settle(side *s) noexcept nogil:
 
 
 cdef int ping_send(side *s, uint64_t *stamps) noexcept nogil:
-    """The client of a SEND latency test. stamps: of total + 1, or NULL."""
     cdef int result
     while s.posted < s.total or s.received < s.posted:
         if s.received == s.posted:
@@ -239,7 +192,6 @@ cdef int ping_send(side *s, uint64_t *stamps) noexcept nogil:
 
 
 cdef int pong_send(side *s) noexcept nogil:
-    """The server of a SEND latency test. Ends with STOP_CONTROL, or an error."""
     cdef int result
     while True:
         result = collect(s)
@@ -256,7 +208,7 @@ cdef int pong_send(side *s) noexcept nogil:
 
 
 cdef bint arrived(const side *s, uint64_t number) noexcept nogil:
-    """Whether WRITE `number`, counted from 0, of the peer is there: it ends in an octet that changes with each."""
+    """Whether WRITE `number` of the peer, counted from 0, is there. The last byte of each differs from the one before."""
     return <uint8_t> load_acquire(s.mark_in) == 1 + number % 255
 
 
@@ -271,7 +223,7 @@ cdef int write_ping(side *s) noexcept nogil:
 
 
 cdef int ping_write(side *s, uint64_t *stamps) noexcept nogil:
-    """The client of a WRITE latency test, which sees in its memory that the answer is there."""
+    """It sees in its memory that the answer is there."""
     cdef int result
     while s.posted < s.total or s.received < s.posted:
         if s.received == s.posted:
@@ -307,7 +259,6 @@ cdef int pong_write(side *s) noexcept nogil:
 
 
 cdef int ping_read(side *s, uint64_t *stamps) noexcept nogil:
-    """The client of a READ latency test: one at a time."""
     cdef int result
     while s.posted < s.total or s.completed < s.posted:
         if s.completed == s.posted:
@@ -329,7 +280,6 @@ cdef int ping_read(side *s, uint64_t *stamps) noexcept nogil:
 
 
 cdef int serve(side *s) noexcept nogil:
-    """Receives, returns credits, and makes progress for the peer. Ends with STOP_CONTROL, or an error."""
     cdef int result
     while True:
         result = collect(s)
@@ -342,13 +292,13 @@ cdef int serve(side *s) noexcept nogil:
 cdef bint may_post(side *s) noexcept nogil:
     if s.posted >= s.total or s.posted - s.completed >= s.depth:
         return False
-    return s.credit_every == 0 or s.posted < s.window + s.credits * s.credit_every
+    return s.credit_every == 0 or s.posted < s.peer_receives + s.credits * s.credit_every
 
 
 cdef int flow(side *s) noexcept nogil:
-    """The sender of a bandwidth test: keeps the send queue full until everything has arrived at the peer.
+    """Keeps the send queue full until everything has arrived at the peer.
 
-    That SENDs have arrived the peer's credits tell. WRITEs are there when a READ behind them is answered.
+    The peer's credits say that SENDs have arrived. WRITEs have arrived when a READ posted after them is answered.
     """
     cdef ibv_send_wr *bad
     cdef uint64_t now
@@ -356,7 +306,7 @@ cdef int flow(side *s) noexcept nogil:
     while True:
         while may_post(s):
             now = cycles()
-            if s.until and now >= s.until and s.total == UNLIMITED:
+            if s.until and now >= s.until and s.total == unlimited():
                 s.total = s.posted + 1
                 if s.credit_every:
                     s.total += s.credit_every - 1 - s.posted % s.credit_every
@@ -384,7 +334,6 @@ cdef int flow(side *s) noexcept nogil:
 
 
 cdef double best_rate(const side *s, uint64_t groups) noexcept nogil:
-    """Messages per cycle of the best stretch between the post of one group and the completion of a later one."""
     cdef double best = 0
     cdef double rate
     cdef uint64_t i, j, messages

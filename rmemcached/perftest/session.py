@@ -1,8 +1,8 @@
-"""Two processes that measure together: how they agree on a test and connect, and the course of a test.
+"""Two processes that measure together: how they agree on a test, connect, and run it.
 
-They talk over a control connection, in lines of JSON: the client says what is to be measured, both exchange the
-addresses of their queue pairs, and before and after each size they wait for each other. The stream of a software
-device's queue pair is a second connection. The clock is the client's, and so are the figures, which the server is told.
+They talk over a control connection, in lines of JSON. The client says what to measure, both exchange the addresses of
+their queue pairs, and they wait for each other before and after each size. The stream of a software device's queue pair
+is a second connection. The client measures, and tells the server the figures.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rmemcached.perftest.ends import CONTROL, BrokenError, End, EndError
 
 PROTOCOL = 1
 LINE_MAX = 65536
-PIECE = 900  # octets received at a time: what malloc gives again and again, so that memory can be measured
+PIECE = 900  # bytes received at a time: malloc reuses blocks of this size, so that tests can measure memory
 SIZE_MAX = 1 << 23
 MB = 1 << 20  # as perftest counts
-PATIENCE = 10.0  # for the peer to answer while nothing is measured
+PATIENCE = 10.0  # seconds for the peer to answer while nothing is measured
 WARM_UP = 100  # messages, fewer of large ones
 WARM_UP_BYTES = 8 << 20
 
@@ -40,7 +40,7 @@ class PeerError(SessionError):
 
 @dataclass(frozen=True)
 class Test:
-    """What both sides have to know. iterations: of each size; seconds, when not 0, take their place."""
+    """What both sides have to know. iterations: for each size, unless `seconds` is not 0."""
 
     verb: str
     kind: str
@@ -72,7 +72,7 @@ class Device:
 
 
 class Control:
-    """The connection over which the two sides agree."""
+    """The control connection."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -118,7 +118,7 @@ class Control:
             self.send(error=text)
 
     def explain(self) -> None:
-        """Raises PeerError if the other side has said something that explains a failure, or has gone."""
+        """Raises PeerError if the other side has told the reason of a failure, or has gone."""
         if select.select([self.sock], [], [], 0.5)[0]:
             self.receive()
 
@@ -127,7 +127,7 @@ class Control:
 
 
 def read_request(sock: socket.socket) -> bytes:
-    """One MPA request frame, and nothing behind it."""
+    """Reads one MPA request frame, and nothing behind it."""
     data = b""
     sock.settimeout(PATIENCE)
     try:
@@ -143,7 +143,7 @@ def read_request(sock: socket.socket) -> bytes:
 
 
 def give_stream(end: End, sock: socket.socket, client: bool, crc: bool, which: int = 0) -> None:
-    """Makes a connected socket the queue pair's stream; on soft_iw the client's is to be given first."""
+    """Makes a connected socket the queue pair's stream. On soft_iw the client does so first."""
     request = None
     if end.fabric == "soft_iw" and not client:
         request = read_request(sock)
@@ -178,8 +178,8 @@ def agree_as_client(control: Control, test: Test, fabric: str) -> None:
     control.receive("agreed")
 
 
-def agree_as_server(control: Control, wishes: dict[str, Any], fabric: str) -> Test:
-    """The client's test; `wishes` are the values of its fields that this side insists on."""
+def agree_as_server(control: Control, required: dict[str, Any], fabric: str) -> Test:
+    """Returns the client's test. `required`: the values of its fields that this side insists on."""
     version, peer_fabric, values = control.receive("perftest", "fabric", "test", patience=PATIENCE)
     try:
         test = Test(**{field.name: values[field.name] for field in fields(Test)})
@@ -190,10 +190,10 @@ def agree_as_server(control: Control, wishes: dict[str, Any], fabric: str) -> Te
         raise PeerError("the other side is not a rmemcached-perftest of this version")
     if peer_fabric != fabric:
         raise SessionError(f"the server uses {fabric}, the client {peer_fabric}")
-    ours = f"{wishes['verb']}_{wishes['kind']}"
+    ours = f"{required['verb']}_{required['kind']}"
     if ours != test.name:
         raise SessionError(f"the server runs {ours}, the client {test.name}")
-    for name, value in wishes.items():
+    for name, value in required.items():
         if getattr(test, name) != value:
             raise SessionError(f"the server has {name} {value}, the client {getattr(test, name)}")
     control.send(agreed=True)
@@ -203,7 +203,7 @@ def agree_as_server(control: Control, wishes: dict[str, Any], fabric: str) -> Te
 def connect(
     end: End, control: Control, test: Test, client: bool, stream: Callable[[], socket.socket] | None, which: int = 0
 ) -> None:
-    """Brings one queue pair up. stream: connects or accepts the second connection; None: a device needs none."""
+    """Brings one queue pair up. stream: makes the second connection; None if the device needs none."""
     control.send(address=end.address(which))
     end.connect(control.receive("address"), which)
     if stream is not None:
@@ -225,7 +225,7 @@ def prepare(end: End, test: Test, size: int, iterations: int | None, client: boo
             size,
             total=iterations if client else None,
             seconds=seconds if client else 0,
-            # One READ follows the other's completion.
+            # Each READ is posted after the completion of the one before it.
             moderation=1 if test.verb == "read" else min(test.moderation, test.tx_depth),
             stamps=measured and client and iterations is not None,
         )
@@ -242,13 +242,13 @@ def prepare(end: End, test: Test, size: int, iterations: int | None, client: boo
         expected=iterations if receives else None,
         moderation=moderation,
         credit_every=max(1, min(test.rx_depth // 4, (4 << 20) // size)) if test.verb == "send" else 0,
-        # The best stretch is sought among all pairs.
+        # The best stretch is searched for among all pairs of groups.
         peak=measured and sends and 0 < groups <= 5000,
     )
 
 
 def loop(end: End, control: Control, name: str) -> bool:
-    """Runs one loop of the end. True: it has done; False: there is something to be read from the control connection."""
+    """Runs one loop of the end. True if the test is done, False if the control connection is readable."""
     try:
         return bool(end.run(name) != CONTROL)
     except BrokenError:
@@ -257,7 +257,7 @@ def loop(end: End, control: Control, name: str) -> bool:
 
 
 def course_as_client(end: End, control: Control, test: Test) -> Any:
-    """Runs the test once; gives what the server has measured."""
+    """Runs the test once and returns what the server has measured."""
     if not loop(end, control, "ping" if test.kind == "lat" else "flow"):
         control.receive("nothing but an error")
     control.send(done=True)
@@ -293,7 +293,7 @@ def measure_as_client(end: End, control: Control, test: Test, size: int) -> dict
 
 
 def measure_as_server(end: End, control: Control, test: Test) -> dict[str, Any] | None:
-    """Serves one size and gives the client's row; None when there is no more."""
+    """Serves one size and returns the client's row, or None when there are no more sizes."""
     for _ in range(2):
         size, iterations, measured = control.receive("size", "iterations", "measured")
         if size is None:
@@ -310,7 +310,7 @@ def end_session(control: Control) -> None:
 
 
 def latency_row(end: End, test: Test, size: int) -> dict[str, Any]:
-    """Microseconds, half of the round trip for SEND and WRITE; by the names of perftest's JSON."""
+    """Microseconds; half the round trip for SEND and WRITE. The names are those of perftest's JSON."""
     factor = 1e6 if test.verb == "read" else 0.5e6
     if test.seconds:
         count, seconds, _ = end.rate()
@@ -337,7 +337,7 @@ def latency_row(end: End, test: Test, size: int) -> dict[str, Any]:
 
 
 def bandwidth_row(end: End, theirs: tuple[int, float, float] | None, size: int) -> dict[str, Any]:
-    """MB (2^20 bytes) and millions of messages a second; of both directions together. A peak of 0: none was sought."""
+    """MB (2^20 bytes) and millions of messages per second, both directions together. A peak of 0 was not measured."""
     count = peak = rate = 0.0
     for messages, seconds, best in (end.rate(), *([theirs] if theirs else [])):
         count += messages

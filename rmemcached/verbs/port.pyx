@@ -1,7 +1,7 @@
 """See port.pxd.
 
 The order of preference among GIDs: both ends of RoCE must use the same type. All present NICs and routers speak
-RoCE v2, and its IPv4-mapped address is the one that an administrator knows. Within an InfiniBand subnet any GID will do.
+RoCE v2, and its IPv4-mapped address is the one that an administrator knows. Within an InfiniBand subnet any GID does.
 """
 
 from libc.errno cimport errno

@@ -1,11 +1,11 @@
 """The verbs interface: libibverbs' own types, and the table of control calls that each provider fills.
 
-The only file that declares anything of <infiniband/verbs.h>. The library itself is not linked. Control calls go
-through a `verbs_provider`; data calls (`ibv_post_send`, `ibv_post_recv`, `ibv_poll_cq`, `ibv_req_notify_cq`) are the
+This is the only file that declares anything of <infiniband/verbs.h>. The library itself is not linked. Control calls go
+through a `verbs_provider`. Data calls (`ibv_post_send`, `ibv_post_recv`, `ibv_poll_cq`, `ibv_req_notify_cq`) are the
 header's inline functions, which go through `context->ops`.
 
-Arguments, results and thread-safety are libibverbs': functions that return int give 0 or an errno value, unless said
-otherwise below; functions that return a pointer give NULL and set errno.
+Arguments, results and thread-safety are those of libibverbs. Functions that return int return 0 or an errno value,
+unless said otherwise below. Functions that return a pointer return NULL and set errno on failure.
 """
 
 from libc.stddef cimport size_t
@@ -401,7 +401,7 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         int num_sge
         ibv_wr_opcode opcode
         unsigned int send_flags
-        uint32_t imm_data            # big-endian; shares its place with invalidate_rkey
+        uint32_t imm_data            # big-endian; in a union with invalidate_rkey
         uint32_t invalidate_rkey
         ibv_send_wr_wr wr
 
@@ -427,7 +427,7 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         ibv_wc_opcode opcode
         uint32_t vendor_err
         uint32_t byte_len
-        uint32_t imm_data            # big-endian; shares its place with invalidated_rkey
+        uint32_t imm_data            # big-endian; in a union with invalidated_rkey
         uint32_t invalidated_rkey
         uint32_t qp_num
         uint32_t src_qp
