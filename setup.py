@@ -189,7 +189,7 @@ def build() -> None:
         version=version(),
         packages=list(PACKAGES),
         package_data={package: ["*.pxd", "**/*.pxd", "*.pyi", "py.typed"] for package in PACKAGES},
-        exclude_package_data={} if TESTING else {"": [TEST_MODULES, f"{TEST_MODULES}/*"]},
+        exclude_package_data={} if TESTING else {"": [TEST_MODULES, f"*/{TEST_MODULES}"]},
         ext_modules=modules,
         options={"build": {"build_base": BUILD_BASE}, "build_ext": {"parallel": os.cpu_count() or 1}},
         zip_safe=False,
