@@ -1,9 +1,17 @@
-# Connections through rdma_cm (docs/rdma-protocol.md, section 9): the exchange is in the private data, the end of the
-# connection takes the place of the lifeline's.
+"""Reads, accepts and rejects requests of rdma_cm (see cm.pxd)."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint16_t
+from libc.string cimport memset, strlen
+
+from rmemcached.rdma.wire cimport (
+    RDMA_CREDITS_MAX, RDMA_CREDITS_MIN, RDMA_MSGSIZE_MAX, RDMA_MSGSIZE_MIN, RDMA_PROTOCOL_VERSION, WELCOME_LENGTH,
+    get_hello, put_welcome, rdma_hello, rdma_welcome,
+)
+from rmemcached.verbs.system_cm cimport CM_REJECT_DATA, cm_accept, cm_param, cm_reject
 
 
 cdef const char *read_hello(const rdma_request *request, exchange_request *out) noexcept nogil:
-    """The private data of a request. Returns NULL, or what is wrong. An unknown version is not wrong."""
     cdef rdma_hello hello
     memset(out, 0, sizeof(exchange_request))
     if not get_hello(request.private_data, CM_REQUEST_DATA, &hello):
@@ -23,24 +31,23 @@ cdef const char *read_hello(const rdma_request *request, exchange_request *out) 
     return NULL
 
 
-cdef void rdma_cm_refuse(int cm_fd, uint32_t id, const char *line) noexcept nogil:
-    cm_reject(cm_fd, id, line, min(strlen(line), <size_t>CM_REJECT_DATA))
-
-
-cdef bint welcome(rdma_conn *rc, const exchange_request *req, const cm_way *cm) noexcept nogil:
-    """Accepts the connection with the server's part of the exchange."""
-    cdef rdma_device *dev = rc.t.dev
+cdef bint send_welcome(const rdma_device *dev, uint32_t qpn, const exchange_request *client, int cm_fd,
+                       uint32_t id) noexcept nogil:
     cdef char data[WELCOME_LENGTH]
-    cdef rdma_welcome said
+    cdef rdma_welcome welcome
     cdef cm_param param
-    said.version = RDMA_PROTOCOL_VERSION
-    said.credits = <uint16_t>dev.limits.credits
-    said.msgsize = dev.limits.msgsize
-    said.eager = dev.limits.eager
-    put_welcome(data, &said)
-    param.qpn = rc.qp.qp_num
-    param.responder_resources = min(dev.limits.ird, <unsigned int>req.ord)
-    param.initiator_depth = min(dev.limits.ord, <unsigned int>req.ird)
+    welcome.version = RDMA_PROTOCOL_VERSION
+    welcome.credits = <uint16_t>dev.limits.credits
+    welcome.msgsize = dev.limits.msgsize
+    welcome.eager = dev.limits.eager
+    put_welcome(data, &welcome)
+    param.qpn = qpn
+    param.responder_resources = min(dev.limits.ird, <unsigned int>client.ord)
+    param.initiator_depth = min(dev.limits.ord, <unsigned int>client.ird)
     param.private_data = data
     param.length = WELCOME_LENGTH
-    return cm_accept(cm.fd, cm.id, &param) == 0
+    return cm_accept(cm_fd, id, &param) == 0
+
+
+cdef void rdma_cm_refuse(int cm_fd, uint32_t id, const char *line) noexcept nogil:
+    cm_reject(cm_fd, id, line, min(strlen(line), <size_t>CM_REJECT_DATA))

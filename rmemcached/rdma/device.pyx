@@ -1,30 +1,40 @@
-# A device that comes and goes: its asynchronous events, and the end of what was on it.
+"""Opens and closes devices, registers item memory, keeps the table of queue pairs (see device.pxd)."""
 
+from libc.stdint cimport uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp
 
-cdef void set_nonblocking(int fd) noexcept nogil:
-    fcntl(fd, F_SETFL, <int>(fcntl(fd, F_GETFL) | O_NONBLOCK))
+from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load
+from rmemcached.sys.debug cimport LIVE_RDMA_DEVICE, assert_held, assert_that, live_add, live_sub
+from rmemcached.sys.linux cimport (
+    errno, posix_memalign, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
+    set_nonblocking,
+)
+from rmemcached.rdma.wire cimport TRANSPORT_SOFT_SHM, TRANSPORT_VERBS
+from rmemcached.verbs.port cimport verbs_port_lost
+from rmemcached.verbs.soft cimport soft_query_counters
+from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE
 
 
 cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transport, const rdma_limits *limits,
-                                   const rdma_place *place, drive_fn drive, rdma_failed_fn failed,
-                                   const char **error) noexcept nogil:
-    """Takes over the port's context, also when it fails (NULL, with a constant line in *error)."""
+                                   const shm_endpoint *endpoint, const char **error) noexcept nogil:
     cdef rdma_device *dev = <rdma_device *>calloc(1, sizeof(rdma_device))
     if dev == NULL:
         error[0] = b"out of memory"
         port.provider.close_device(port.context)
         return NULL
+    live_add(LIVE_RDMA_DEVICE)
     dev.port = port[0]
     dev.provider = port.provider
     dev.transport = transport
-    if place != NULL:
-        dev.place = place[0]
+    dev.software = transport != TRANSPORT_VERBS
+    dev.same_host = transport == TRANSPORT_SOFT_SHM
+    if endpoint != NULL:
+        dev.endpoint = endpoint[0]
     set_nonblocking(port.context.async_fd)
     dev.limits = limits[0]
     dev.limits.ird = min(dev.limits.ird, <unsigned int>port.max_dest_rd_atomic)
     dev.limits.ord = min(dev.limits.ord, <unsigned int>port.max_rd_atomic)
-    dev.drive = drive
-    dev.failed = failed
     pthread_mutex_init(&dev.lock, NULL)
     if dev.limits.ord == 0 or port.max_qp_wr < SEND_DEPTH or port.max_cqe < SEND_DEPTH:
         error[0] = b"the RDMA device has no RDMA READ, or its queues are too short"
@@ -42,8 +52,9 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transp
 
 
 cdef void rdma_device_close(rdma_device *dev) noexcept nogil:
-    """Frees the device. All its threads and connections have been destroyed."""
     cdef int i
+    assert_that(dev.counting == NULL and dev.queue_pairs == 0)
+    assert_that(dev.retired.queue_pairs == 0 and dev.retired.registrations == 0 and dev.retired.lanes == 0)
     for i in range(MAX_EXTENTS):
         if dev.extents[i] != NULL:
             dev.provider.dereg_mr(dev.extents[i])
@@ -52,17 +63,24 @@ cdef void rdma_device_close(rdma_device *dev) noexcept nogil:
     dev.provider.close_device(dev.port.context)
     pthread_mutex_destroy(&dev.lock)
     free(dev)
+    live_sub(LIVE_RDMA_DEVICE)
 
+
+cdef const verbs_port *rdma_device_port(rdma_device *dev) noexcept nogil:
+    return &dev.port
+
+
+# ---- item memory -----------------------------------------------------------------------------------------------------
 
 cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noexcept nogil:
     cdef size_t index
-    cdef ibv_mr *mr
+    cdef ibv_mr *mr = NULL
     pthread_mutex_lock(&dev.lock)
     if dev.arena == NULL:
         dev.arena = <char *>addr
     index = <size_t>(<char *>addr - dev.arena) // ARENA_EXTENT
-    mr = NULL
     if index < MAX_EXTENTS:
+        assert_that(dev.extents[index] == NULL)
         mr = dev.provider.reg_mr(dev.pd, addr, length, IBV_ACCESS_LOCAL_WRITE)
     if mr != NULL:
         dev.extents[index] = mr
@@ -86,14 +104,7 @@ cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil:
     return error
 
 
-cdef inline ibv_mr *extent_of(rdma_device *dev, void *addr) noexcept nogil:
-    cdef size_t index = <size_t>(<char *>addr - dev.arena) // ARENA_EXTENT
-    return dev.extents[index] if index < MAX_EXTENTS else NULL
-
-
-cdef const verbs_port *rdma_device_port(rdma_device *dev) noexcept nogil:
-    return &dev.port
-
+# ---- events and loss -------------------------------------------------------------------------------------------------
 
 cdef int rdma_device_async_fd(rdma_device *dev) noexcept nogil:
     return dev.port.context.async_fd
@@ -106,21 +117,76 @@ cdef bint rdma_device_lost(rdma_device *dev, char *why, size_t size) noexcept no
     return True
 
 
-cdef inline void add_array(uint64_t *total, const uint64_t *more, size_t n) noexcept nogil:
-    cdef size_t i
-    for i in range(n):
-        counter_add(&total[i], relaxed_load(&more[i]))
+cdef void rdma_device_hand_over_counts(rdma_device *dev, rdma_device *successor) noexcept nogil:
+    assert_that(dev.counting == NULL)
+    pthread_mutex_lock(&successor.lock)
+    add_counts(&successor.retired, &dev.retired, sizeof(rdma_counters))
+    pthread_mutex_unlock(&successor.lock)
+    fetch_add(&successor.async_events, relaxed_load(&dev.async_events))
+    fetch_add(&successor.losses, relaxed_load(&dev.losses))
 
 
-cdef void add_counters(soft_qp_counters *total, const soft_qp_counters *more) noexcept nogil:
-    cdef size_t i
-    for i in range(sizeof(soft_qp_counters) // sizeof(uint64_t)):
-        (<uint64_t *>total)[i] += (<const uint64_t *>more)[i]
+# ---- queue pairs -----------------------------------------------------------------------------------------------------
+
+cdef inline unsigned int pair_bucket(const uint8_t *token) noexcept nogil:
+    return (<unsigned int>token[0] << 8 | token[1]) % PAIR_BUCKETS
 
 
-cdef void rdma_device_bequeath(rdma_device *dev, rdma_device *heir) noexcept nogil:
-    pthread_mutex_lock(&heir.lock)
-    add_array(<uint64_t *>&heir.retired, <const uint64_t *>&dev.retired, sizeof(rdma_counters) // sizeof(uint64_t))
-    pthread_mutex_unlock(&heir.lock)
-    fetch_add(&heir.async_events, relaxed_load(&dev.async_events))
-    fetch_add(&heir.losses, relaxed_load(&dev.losses))
+cdef bint rdma_device_admit(rdma_device *dev) noexcept nogil:
+    if fetch_add(&dev.queue_pairs, 1) < dev.limits.max_qps:
+        return True
+    rdma_device_release(dev)
+    return False
+
+
+cdef void rdma_device_release(rdma_device *dev) noexcept nogil:
+    cdef uint64_t before = fetch_sub(&dev.queue_pairs, 1)
+    assert_that(before > 0)
+
+
+cdef void rdma_device_enter_pair(rdma_device *dev, pair_entry *entry) noexcept nogil:
+    cdef pair_entry **bucket = &dev.pairs[pair_bucket(entry.token)]
+    pthread_mutex_lock(&dev.lock)
+    entry.next = bucket[0]
+    bucket[0] = entry
+    pthread_mutex_unlock(&dev.lock)
+
+
+cdef void rdma_device_remove_pair(rdma_device *dev, pair_entry *entry) noexcept nogil:
+    cdef pair_entry **link = &dev.pairs[pair_bucket(entry.token)]
+    cdef soft_qp_counters last
+    pthread_mutex_lock(&dev.lock)
+    while link[0] != NULL and link[0] != entry:
+        link = &link[0].next
+    if link[0] == entry:
+        link[0] = entry.next
+    if entry.qp != NULL and dev.software and soft_query_counters(entry.qp, &last) == 0:
+        add_counts(&dev.gone, &last, sizeof(soft_qp_counters))
+    pthread_mutex_unlock(&dev.lock)
+
+
+cdef pair_entry *do_find_waiting_pair(rdma_device *dev, const attach_request *attach) noexcept nogil:
+    cdef pair_entry *entry = dev.pairs[pair_bucket(attach.token)]
+    assert_held(&dev.lock)
+    while entry != NULL and memcmp(entry.token, attach.token, RDMA_TOKEN_LENGTH) != 0:
+        entry = entry.next
+    return entry if entry != NULL and entry.qp.qp_num == attach.qpn and not entry.attached else NULL
+
+
+# ---- counters --------------------------------------------------------------------------------------------------------
+
+cdef void rdma_device_enter_counters(rdma_device *dev, counter_entry *entry) noexcept nogil:
+    pthread_mutex_lock(&dev.lock)
+    entry.next = dev.counting
+    dev.counting = entry
+    pthread_mutex_unlock(&dev.lock)
+
+
+cdef void rdma_device_retire_counters(rdma_device *dev, counter_entry *entry) noexcept nogil:
+    cdef counter_entry **link = &dev.counting
+    pthread_mutex_lock(&dev.lock)
+    while link[0] != entry:
+        link = &link[0].next
+    link[0] = entry.next
+    add_counts(&dev.retired, entry.counters, sizeof(rdma_counters))
+    pthread_mutex_unlock(&dev.lock)

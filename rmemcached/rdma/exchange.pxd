@@ -1,11 +1,17 @@
-"""The exchange line of docs/rdma-protocol.md, section 2, as the server reads it. Borrowed text, no allocation."""
+"""The exchange line of docs/rdma-protocol.md, section 2: the server reads the client's and writes its own.
+
+Functions on borrowed text: no I/O, no state, no allocation. Any thread.
+"""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint32_t
 
+from rmemcached.rdma.wire cimport rdma_transport
 from rmemcached.verbs.verbs cimport ibv_gid
 
 
+# What the client says. Numbers are in the ranges of wire.pxd; those that it left out have their defaults. The strings
+# point into the line, and are NULL when they are missing.
 cdef struct exchange_request:
     unsigned long version
     unsigned long qpn
@@ -17,17 +23,34 @@ cdef struct exchange_request:
     unsigned long ird
     unsigned long ord
     unsigned long crc
-    ibv_gid gid
     unsigned long netns
-    bint has_qpn
+    ibv_gid gid
     const char *host
     size_t host_length
     const char *transport
     size_t transport_length
 
+# What the server says.
+cdef struct exchange_offer:
+    rdma_transport transport
+    uint32_t qpn
+    uint32_t psn
+    const ibv_gid *gid
+    unsigned int lid
+    unsigned int mtu
+    unsigned int credits
+    unsigned int msgsize
+    unsigned int ird
+    unsigned int ord
+    unsigned int eager
+    bint crc
+    const uint8_t *token         # NULL: the transport needs none
+    const char *path             # NULL: that of the lifeline, or none
 
-# NULL, or what is wrong with the line. An unknown version is not wrong: the caller looks at it first.
+
+# Fills *out. NULL, or what is wrong with the line. An unknown version is not wrong: the caller looks at it first.
 cdef const char *parse_exchange(const char *line, size_t length, exchange_request *out) noexcept nogil
-cdef bint key_is(const char *key, size_t nkey, const char *name) noexcept nogil
-# Writes 2 * n digits and a NUL.
-cdef void to_hex(const uint8_t *data, size_t n, char *out) noexcept nogil
+# Writes the line with its \r\n.
+cdef void write_offer(const exchange_offer *offer, char *out, size_t size) noexcept nogil
+# Whether the text is `name`.
+cdef bint key_is(const char *text, size_t length, const char *name) noexcept nogil

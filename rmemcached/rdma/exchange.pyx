@@ -1,16 +1,29 @@
-"""Reads an exchange line (docs/rdma-protocol.md, section 2)."""
+"""Reads and writes exchange lines (see exchange.pxd)."""
 
 from libc.stdint cimport uint8_t
+from libc.stdio cimport snprintf
 from libc.string cimport memchr, memset, strlen, strncmp
 
 from rmemcached.rdma.wire cimport (
-    RDMA_CREDITS_MAX, RDMA_CREDITS_MIN, RDMA_HOST_MAX, RDMA_LINE_MAX, RDMA_MSGSIZE_MAX, RDMA_MSGSIZE_MIN, RDMA_MTU_MAX,
-    RDMA_MTU_MIN, RDMA_PROTOCOL_VERSION, RDMA_QPN_MAX, RDMA_READS_MAX,
+    EXCHANGE_REPLY, RDMA_CREDITS_MAX, RDMA_CREDITS_MIN, RDMA_HOST_MAX, RDMA_LINE_MAX, RDMA_MSGSIZE_MAX,
+    RDMA_MSGSIZE_MIN, RDMA_MTU_MAX, RDMA_MTU_MIN, RDMA_PROTOCOL_VERSION, RDMA_QPN_MAX, RDMA_READS_MAX,
+    RDMA_TOKEN_LENGTH, transport_name,
 )
 
+cdef enum:
+    UINT32_LAST = 0xffffffff
+    QPN_MISSING = RDMA_QPN_MAX + 1
 
-cdef bint parse_number(const char *text, size_t length, unsigned long low, unsigned long high,
-                       unsigned long *out) noexcept nogil:
+cdef struct number_key:
+    const char *name
+    unsigned long low
+    unsigned long high
+    unsigned long *value
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+cdef bint parse_number(const char *text, size_t length, const number_key *key) noexcept nogil:
     """Decimal digits only, low <= value <= high."""
     cdef unsigned long value = 0
     cdef size_t i
@@ -20,9 +33,9 @@ cdef bint parse_number(const char *text, size_t length, unsigned long low, unsig
         if not c'0' <= text[i] <= c'9':
             return False
         value = value * 10 + <unsigned long>(text[i] - c'0')
-    if value < low or value > high:
+    if value < key.low or value > key.high:
         return False
-    out[0] = value
+    key.value[0] = value
     return True
 
 
@@ -50,20 +63,78 @@ cdef bint parse_hex(const char *text, size_t length, uint8_t *out, size_t n) noe
     return True
 
 
-cdef bint key_is(const char *key, size_t nkey, const char *name) noexcept nogil:
-    return nkey == strlen(name) and strncmp(key, name, nkey) == 0
+cdef void to_hex(const uint8_t *data, size_t n, char *out) noexcept nogil:
+    """Writes 2 * n digits and a NUL."""
+    cdef const char *digits = b"0123456789abcdef"
+    cdef size_t i
+    for i in range(n):
+        out[2 * i] = digits[data[i] >> 4]
+        out[2 * i + 1] = digits[data[i] & 15]
+    out[2 * n] = 0
+
+
+cdef bint key_is(const char *text, size_t length, const char *name) noexcept nogil:
+    return length == strlen(name) and strncmp(text, name, length) == 0
+
+
+# ---- the client's line -----------------------------------------------------------------------------------------------
+
+cdef bint take_value(exchange_request *out, const char *key, size_t nkey, const char *value,
+                     size_t nvalue) noexcept nogil:
+    """False: the value is malformed or out of range. Unknown keys are ignored."""
+    cdef number_key[11] numbers = [
+        number_key(b"version", 0, UINT32_LAST, &out.version),
+        number_key(b"qpn", 0, RDMA_QPN_MAX, &out.qpn),
+        number_key(b"psn", 0, RDMA_QPN_MAX, &out.psn),
+        number_key(b"lid", 0, 0xffff, &out.lid),
+        number_key(b"mtu", RDMA_MTU_MIN, RDMA_MTU_MAX, &out.mtu),
+        number_key(b"credits", RDMA_CREDITS_MIN, RDMA_CREDITS_MAX, &out.credits),
+        number_key(b"msgsize", RDMA_MSGSIZE_MIN, RDMA_MSGSIZE_MAX, &out.msgsize),
+        number_key(b"ird", 1, RDMA_READS_MAX, &out.ird),
+        number_key(b"ord", 1, RDMA_READS_MAX, &out.ord),
+        number_key(b"crc", 0, 1, &out.crc),
+        number_key(b"netns", 1, UINT32_LAST, &out.netns),
+    ]
+    cdef size_t i
+    for i in range(sizeof(numbers) // sizeof(number_key)):
+        if key_is(key, nkey, numbers[i].name):
+            return parse_number(value, nvalue, &numbers[i])
+    if key_is(key, nkey, b"transport"):
+        out.transport = value
+        out.transport_length = nvalue
+    elif key_is(key, nkey, b"gid"):
+        return parse_hex(value, nvalue, out.gid.raw, 16)
+    elif key_is(key, nkey, b"host"):
+        out.host = value
+        out.host_length = nvalue
+        return 0 < nvalue <= RDMA_HOST_MAX
+    return True
+
+
+cdef const char *what_is_missing(const exchange_request *request) noexcept nogil:
+    if request.version == 0:
+        return b"version is missing"
+    if request.version != RDMA_PROTOCOL_VERSION:
+        # What else its lines must have is not known here.
+        return NULL
+    if request.transport == NULL:
+        return b"transport is missing"
+    if request.qpn == QPN_MISSING:
+        return b"qpn is missing"
+    if request.credits == 0:
+        return b"credits is missing"
+    if request.msgsize == 0:
+        return b"msgsize is missing"
+    return NULL
 
 
 cdef const char *parse_exchange(const char *line, size_t length, exchange_request *out) noexcept nogil:
-    """Fills `out`. Returns NULL, or what is wrong."""
     cdef const char *at = line
     cdef const char *end = line + length
     cdef const char *word
-    cdef const char *eq
-    cdef const char *value
-    cdef size_t nkey, nvalue
-    cdef bint good
+    cdef const char *equals
     memset(out, 0, sizeof(exchange_request))
+    out.qpn = QPN_MISSING
     out.ird = 1
     out.ord = 1
     if length > RDMA_LINE_MAX:
@@ -75,67 +146,32 @@ cdef const char *parse_exchange(const char *line, size_t length, exchange_reques
         while at < end and at[0] != c' ':
             at += 1
         if word == at or word == line:
+            # The end, or the command's name.
             continue
-        eq = <const char *>memchr(word, c'=', at - word)
-        if eq == NULL:
+        equals = <const char *>memchr(word, c'=', at - word)
+        if equals == NULL:
             return b"a token is not of the form key=value"
-        nkey = eq - word
-        value = eq + 1
-        nvalue = at - value
-        good = True
-        if key_is(word, nkey, b"version"):
-            good = parse_number(value, nvalue, 0, 0xffffffff, &out.version)
-        elif key_is(word, nkey, b"transport"):
-            out.transport = value
-            out.transport_length = nvalue
-        elif key_is(word, nkey, b"qpn"):
-            good = parse_number(value, nvalue, 0, RDMA_QPN_MAX, &out.qpn)
-            out.has_qpn = True
-        elif key_is(word, nkey, b"psn"):
-            good = parse_number(value, nvalue, 0, RDMA_QPN_MAX, &out.psn)
-        elif key_is(word, nkey, b"lid"):
-            good = parse_number(value, nvalue, 0, 0xffff, &out.lid)
-        elif key_is(word, nkey, b"mtu"):
-            good = parse_number(value, nvalue, RDMA_MTU_MIN, RDMA_MTU_MAX, &out.mtu)
-        elif key_is(word, nkey, b"credits"):
-            good = parse_number(value, nvalue, RDMA_CREDITS_MIN, RDMA_CREDITS_MAX, &out.credits)
-        elif key_is(word, nkey, b"msgsize"):
-            good = parse_number(value, nvalue, RDMA_MSGSIZE_MIN, RDMA_MSGSIZE_MAX, &out.msgsize)
-        elif key_is(word, nkey, b"ird"):
-            good = parse_number(value, nvalue, 1, RDMA_READS_MAX, &out.ird)
-        elif key_is(word, nkey, b"ord"):
-            good = parse_number(value, nvalue, 1, RDMA_READS_MAX, &out.ord)
-        elif key_is(word, nkey, b"crc"):
-            good = parse_number(value, nvalue, 0, 1, &out.crc)
-        elif key_is(word, nkey, b"gid"):
-            good = parse_hex(value, nvalue, out.gid.raw, 16)
-        elif key_is(word, nkey, b"host"):
-            good = 0 < nvalue <= RDMA_HOST_MAX
-            out.host = value
-            out.host_length = nvalue
-        elif key_is(word, nkey, b"netns"):
-            good = parse_number(value, nvalue, 1, 0xffffffff, &out.netns)
-        if not good:
+        if not take_value(out, word, equals - word, equals + 1, at - equals - 1):
             return b"a value is malformed or out of range"
-    if out.version == 0:
-        return b"version is missing"
-    if out.version != RDMA_PROTOCOL_VERSION:
-        return NULL
-    if out.transport == NULL:
-        return b"transport is missing"
-    if not out.has_qpn:
-        return b"qpn is missing"
-    if out.credits == 0:
-        return b"credits is missing"
-    if out.msgsize == 0:
-        return b"msgsize is missing"
-    return NULL
+    return what_is_missing(out)
 
 
-cdef void to_hex(const uint8_t *data, size_t n, char *out) noexcept nogil:
-    cdef const char *digits = b"0123456789abcdef"
-    cdef size_t i
-    for i in range(n):
-        out[2 * i] = digits[data[i] >> 4]
-        out[2 * i + 1] = digits[data[i] & 15]
-    out[2 * n] = 0
+# ---- the server's line -----------------------------------------------------------------------------------------------
+
+cdef void write_offer(const exchange_offer *offer, char *out, size_t size) noexcept nogil:
+    cdef char gid[33]
+    cdef char token[2 * RDMA_TOKEN_LENGTH + 1]
+    cdef int used
+    to_hex(offer.gid.raw, 16, gid)
+    used = snprintf(
+        out, size,
+        b"%s version=%d transport=%s qpn=%u psn=%u gid=%s lid=%u mtu=%u credits=%u msgsize=%u ird=%u ord=%u "
+        b"crc=%d eager=%u",
+        EXCHANGE_REPLY, <int>RDMA_PROTOCOL_VERSION, transport_name(offer.transport), offer.qpn, offer.psn, gid,
+        offer.lid, offer.mtu, offer.credits, offer.msgsize, offer.ird, offer.ord, <int>offer.crc, offer.eager)
+    if offer.token != NULL:
+        to_hex(offer.token, RDMA_TOKEN_LENGTH, token)
+        used += snprintf(out + used, size - used, b" token=%s", token)
+    if offer.path != NULL:
+        used += snprintf(out + used, size - used, b" path=%s", offer.path)
+    snprintf(out + used, size - used, b"\r\n")

@@ -1,112 +1,165 @@
-# `stats rdma`: sums over devices, their threads and queue pairs.
+"""Writes `stats rdma` (see stats.pxd)."""
+
+from libc.stdint cimport uint64_t
+from libc.stdio cimport snprintf
+from libc.string cimport memset
+
+from rmemcached.protocol.stats_text cimport stat_append, stat_append_text
+from rmemcached.rdma.device cimport RDMA_DEVICES, PAIR_BUCKETS, add_counts, counter_entry, pair_entry, rdma_counters
+from rmemcached.rdma.wire cimport transport_name
+from rmemcached.sys.atomics cimport relaxed_load
+from rmemcached.sys.debug cimport assert_held
+from rmemcached.sys.linux cimport pthread_mutex_lock, pthread_mutex_unlock
+from rmemcached.verbs.soft cimport soft_qp_counters, soft_query_counters
+
+cdef struct rdma_totals:         # over all devices
+    rdma_counters counts
+    uint64_t cm_queue_pairs
+    uint64_t extent_registrations
+    uint64_t refused_streams
+    uint64_t async_events
+    uint64_t losses
+    soft_qp_counters iw          # of the queue pairs of soft_iw
+    soft_qp_counters shm         # and of soft_shm
+
+cdef struct stat_line:
+    const char *name
+    const uint64_t *value
 
 
-cdef const char *separator(size_t used) noexcept nogil:
-    return b"," if used else b""
+cdef void do_sum_workers(rdma_device *dev, rdma_counters *total) noexcept nogil:
+    """Those of the workers that there are and have been."""
+    cdef counter_entry *entry = dev.counting
+    assert_held(&dev.lock)
+    add_counts(total, &dev.retired, sizeof(rdma_counters))
+    while entry != NULL:
+        add_counts(total, entry.counters, sizeof(rdma_counters))
+        entry = entry.next
 
 
-cdef void rdma_stats(rdma_device **devices, stat_buf *out) noexcept nogil:
-    cdef rdma_device *dev
-    cdef rdma_device *sample = NULL
-    cdef rdma_counters sum
-    cdef soft_qp_counters wire[2]        # of soft_iw and soft_shm
+cdef void do_sum_pairs(rdma_device *dev, soft_qp_counters *total) noexcept nogil:
+    """Those of the queue pairs that there are and have been. Only the software provider counts."""
     cdef soft_qp_counters one
-    cdef soft_qp_counters *kind
-    cdef uint64_t pairs[RDMA_DEVICES]
-    cdef char name[64]
-    cdef rdma_thread *t
-    cdef rdma_conn *rc
+    cdef pair_entry *entry
+    cdef int bucket
+    assert_held(&dev.lock)
+    add_counts(total, &dev.gone, sizeof(soft_qp_counters))
+    for bucket in range(PAIR_BUCKETS):
+        entry = dev.pairs[bucket]
+        while entry != NULL:
+            if soft_query_counters(entry.qp, &one) == 0:
+                add_counts(total, &one, sizeof(soft_qp_counters))
+            entry = entry.next
+
+
+cdef void sum_device(rdma_device *dev, rdma_totals *total) noexcept nogil:
+    pthread_mutex_lock(&dev.lock)
+    do_sum_workers(dev, &total.counts)
+    if dev.software:
+        do_sum_pairs(dev, &total.shm if dev.same_host else &total.iw)
+    pthread_mutex_unlock(&dev.lock)
+    total.cm_queue_pairs += relaxed_load(&dev.cm_queue_pairs)
+    total.extent_registrations += relaxed_load(&dev.extent_registrations)
+    total.refused_streams += relaxed_load(&dev.refused_streams)
+    total.async_events += relaxed_load(&dev.async_events)
+    total.losses += relaxed_load(&dev.losses)
+
+
+cdef void append_device_names(rdma_device **devices, stat_buf *out) noexcept nogil:
+    """The devices, and their transports, separated by commas."""
+    cdef rdma_device *dev
     cdef char names[256]
     cdef char transports[64]
-    cdef uint64_t extents = 0
-    cdef uint64_t refused = 0
-    cdef uint64_t events = 0
-    cdef uint64_t losses = 0
-    cdef uint64_t by_cm = 0
-    cdef size_t names_used = 0
+    cdef const char *comma = b""
+    cdef size_t used = 0
     cdef size_t transports_used = 0
-    cdef size_t n_counters = sizeof(rdma_counters) // sizeof(uint64_t)
-    cdef int bucket
     cdef unsigned int n
-    memset(&sum, 0, sizeof(sum))
-    memset(wire, 0, sizeof(wire))
     for n in range(<unsigned int>RDMA_DEVICES):
         dev = devices[n]
         if dev == NULL:
             continue
-        pthread_mutex_lock(&dev.lock)
-        kind = &wire[dev.transport == TRANSPORT_SOFT_SHM]
-        add_counters(kind, &dev.gone)
-        add_array(<uint64_t *>&sum, <const uint64_t *>&dev.retired, n_counters)
-        t = dev.threads
-        while t != NULL:
-            add_array(<uint64_t *>&sum, <const uint64_t *>&t.counters, n_counters)
-            t = t.next
-        pairs[n] = relaxed_load(&dev.queue_pairs)
-        if dev.transport != TRANSPORT_VERBS:
-            for bucket in range(TOKEN_BUCKETS):
-                rc = dev.tokens[bucket]
-                while rc != NULL:
-                    if soft_query_counters(rc.qp, &one) == 0:
-                        add_counters(kind, &one)
-                    rc = rc.token_next
-        pthread_mutex_unlock(&dev.lock)
-        extents += relaxed_load(&dev.extent_registrations)
-        refused += relaxed_load(&dev.refused_streams)
-        by_cm += relaxed_load(&dev.cm_queue_pairs)
-        events += relaxed_load(&dev.async_events)
-        losses += relaxed_load(&dev.losses)
-        names_used += <size_t>snprintf(names + names_used, sizeof(names) - names_used, b"%s%.63s",
-                                       separator(names_used), dev.provider.get_device_name(dev.port.context.device))
+        used += <size_t>snprintf(names + used, sizeof(names) - used, b"%s%.63s", comma,
+                                 dev.provider.get_device_name(dev.port.context.device))
         transports_used += <size_t>snprintf(transports + transports_used, sizeof(transports) - transports_used,
-                                            b"%s%s", separator(transports_used), transport_name(dev.transport))
-        sample = dev
-    # The limits are the same for all.
-    dev = sample
+                                            b"%s%s", comma, transport_name(dev.transport))
+        comma = b","
     stat_append_text(out, b"rdma_device", names)
     stat_append_text(out, b"rdma_transport", transports)
+
+
+cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_credits", dev.limits.credits)
     stat_append(out, b"rdma_msgsize", dev.limits.msgsize)
     stat_append(out, b"rdma_eager", dev.limits.eager)
     stat_append(out, b"rdma_max_queue_pairs", dev.limits.max_qps)
-    stat_append(out, b"rdma_queue_pairs", sum.queue_pairs)
+
+
+cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogil:
+    cdef char name[64]
+    cdef unsigned int n
     for n in range(<unsigned int>RDMA_DEVICES):
         if devices[n] != NULL:
             snprintf(name, sizeof(name), b"rdma_%s_queue_pairs", transport_name(devices[n].transport))
-            stat_append(out, name, pairs[n])
-    stat_append(out, b"rdma_cm_queue_pairs", by_cm)
-    stat_append(out, b"rdma_total_queue_pairs", sum.total_queue_pairs)
-    stat_append(out, b"rdma_registrations", sum.registrations)
-    stat_append(out, b"rdma_arena_registrations", extents)
-    stat_append(out, b"rdma_streams", sum.lanes)
-    stat_append(out, b"rdma_exchanges", sum.exchanges)
-    stat_append(out, b"rdma_exchange_errors", sum.exchange_errors)
-    stat_append(out, b"rdma_refused_streams", refused)
-    stat_append(out, b"rdma_sends", sum.sends)
-    stat_append(out, b"rdma_send_bytes", sum.send_bytes)
-    stat_append(out, b"rdma_recvs", sum.recvs)
-    stat_append(out, b"rdma_recv_bytes", sum.recv_bytes)
-    stat_append(out, b"rdma_reads", sum.reads)
-    stat_append(out, b"rdma_read_bytes", sum.read_bytes)
-    stat_append(out, b"rdma_read_errors", sum.read_errors)
-    stat_append(out, b"rdma_writes", sum.writes)
-    stat_append(out, b"rdma_write_bytes", sum.write_bytes)
-    stat_append(out, b"rdma_write_errors", sum.write_errors)
-    stat_append(out, b"rdma_qp_errors", sum.qp_errors)
-    stat_append(out, b"rdma_credit_waits", sum.credit_waits)
-    stat_append(out, b"rdma_wakeups", sum.wakeups)
-    stat_append(out, b"rdma_async_events", events)
-    stat_append(out, b"rdma_devices_lost", losses)
-    stat_append(out, b"iw_rx_fpdus", wire[0].rx_fpdus)
-    stat_append(out, b"iw_tx_fpdus", wire[0].tx_fpdus)
-    stat_append(out, b"iw_rx_bytes", wire[0].rx_bytes)
-    stat_append(out, b"iw_tx_bytes", wire[0].tx_bytes)
-    stat_append(out, b"iw_rx_staged_bytes", wire[0].rx_staged_bytes)
-    stat_append(out, b"iw_terminates_sent", wire[0].terminates_sent)
-    stat_append(out, b"iw_terminates_received", wire[0].terminates_received)
-    stat_append(out, b"shm_rx_bytes", wire[1].rx_bytes)
-    stat_append(out, b"shm_tx_bytes", wire[1].tx_bytes)
-    stat_append(out, b"shm_rx_staged_bytes", wire[1].rx_staged_bytes)
-    stat_append(out, b"shm_one_sided", wire[1].one_sided)
-    stat_append(out, b"shm_terminates_sent", wire[1].terminates_sent)
-    stat_append(out, b"shm_terminates_received", wire[1].terminates_received)
+            stat_append(out, name, relaxed_load(&devices[n].queue_pairs))
+
+
+cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
+    cdef const rdma_counters *counts = &total.counts
+    cdef int i
+    cdef stat_line[36] lines = [
+        stat_line(b"rdma_cm_queue_pairs", &total.cm_queue_pairs),
+        stat_line(b"rdma_total_queue_pairs", &counts.total_queue_pairs),
+        stat_line(b"rdma_registrations", &counts.registrations),
+        stat_line(b"rdma_arena_registrations", &total.extent_registrations),
+        stat_line(b"rdma_streams", &counts.lanes),
+        stat_line(b"rdma_exchanges", &counts.exchanges),
+        stat_line(b"rdma_exchange_errors", &counts.exchange_errors),
+        stat_line(b"rdma_refused_streams", &total.refused_streams),
+        stat_line(b"rdma_sends", &counts.sends),
+        stat_line(b"rdma_send_bytes", &counts.send_bytes),
+        stat_line(b"rdma_recvs", &counts.recvs),
+        stat_line(b"rdma_recv_bytes", &counts.recv_bytes),
+        stat_line(b"rdma_reads", &counts.reads),
+        stat_line(b"rdma_read_bytes", &counts.read_bytes),
+        stat_line(b"rdma_read_errors", &counts.read_errors),
+        stat_line(b"rdma_writes", &counts.writes),
+        stat_line(b"rdma_write_bytes", &counts.write_bytes),
+        stat_line(b"rdma_write_errors", &counts.write_errors),
+        stat_line(b"rdma_qp_errors", &counts.qp_errors),
+        stat_line(b"rdma_credit_waits", &counts.credit_waits),
+        stat_line(b"rdma_wakeups", &counts.wakeups),
+        stat_line(b"rdma_async_events", &total.async_events),
+        stat_line(b"rdma_devices_lost", &total.losses),
+        stat_line(b"iw_rx_fpdus", &total.iw.rx_fpdus),
+        stat_line(b"iw_tx_fpdus", &total.iw.tx_fpdus),
+        stat_line(b"iw_rx_bytes", &total.iw.rx_bytes),
+        stat_line(b"iw_tx_bytes", &total.iw.tx_bytes),
+        stat_line(b"iw_rx_staged_bytes", &total.iw.rx_staged_bytes),
+        stat_line(b"iw_terminates_sent", &total.iw.terminates_sent),
+        stat_line(b"iw_terminates_received", &total.iw.terminates_received),
+        stat_line(b"shm_rx_bytes", &total.shm.rx_bytes),
+        stat_line(b"shm_tx_bytes", &total.shm.tx_bytes),
+        stat_line(b"shm_rx_staged_bytes", &total.shm.rx_staged_bytes),
+        stat_line(b"shm_one_sided", &total.shm.one_sided),
+        stat_line(b"shm_terminates_sent", &total.shm.terminates_sent),
+        stat_line(b"shm_terminates_received", &total.shm.terminates_received),
+    ]
+    for i in range(<int>(sizeof(lines) // sizeof(stat_line))):
+        stat_append(out, lines[i].name, lines[i].value[0])
+
+
+cdef void rdma_stats(rdma_device **devices, stat_buf *out) noexcept nogil:
+    cdef rdma_totals total
+    cdef rdma_device *some = NULL
+    cdef unsigned int n
+    memset(&total, 0, sizeof(total))
+    for n in range(<unsigned int>RDMA_DEVICES):
+        if devices[n] != NULL:
+            sum_device(devices[n], &total)
+            some = devices[n]
+    append_device_names(devices, out)
+    # The limits are those of the last: only a device with short queues has others.
+    append_limits(some, out)
+    stat_append(out, b"rdma_queue_pairs", total.counts.queue_pairs)
+    append_queue_pairs(devices, out)
+    append_totals(&total, out)

@@ -1,34 +1,28 @@
-# A worker's part of a device.
-
-
-cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker) noexcept nogil:
+cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, drive_fn drive,
+                                     rdma_failed_fn failed) noexcept nogil:
     cdef rdma_thread *t = <rdma_thread *>calloc(1, sizeof(rdma_thread))
+    assert_owner(worker.owner)
     if t == NULL:
         return NULL
     t.dev = dev
     t.worker = worker
+    t.drive = drive
+    t.failed = failed
     t.channel = dev.provider.create_comp_channel(dev.port.context)
     if t.channel == NULL:
         free(t)
         return NULL
     set_nonblocking(t.channel.fd)
-    pthread_mutex_lock(&dev.lock)
-    t.next = dev.threads
-    dev.threads = t
-    pthread_mutex_unlock(&dev.lock)
+    t.counter_entry.counters = &t.counters
+    rdma_device_enter_counters(dev, &t.counter_entry)
     return t
 
 
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil:
-    """Frees the thread's part. Its connections have been destroyed."""
-    cdef rdma_thread **link
-    pthread_mutex_lock(&t.dev.lock)
-    link = &t.dev.threads
-    while link[0] != t:
-        link = &link[0].next
-    link[0] = t.next
-    add_array(<uint64_t *>&t.dev.retired, <const uint64_t *>&t.counters, sizeof(rdma_counters) // sizeof(uint64_t))
-    pthread_mutex_unlock(&t.dev.lock)
+    assert_owner(t.worker.owner)
+    assert_that(t.counters.queue_pairs == 0 and t.counters.registrations == 0 and t.counters.lanes == 0)
+    assert_that(t.yielded == NULL and t.nchain == 0)
+    rdma_device_retire_counters(t.dev, &t.counter_entry)
     t.dev.provider.destroy_comp_channel(t.channel)
     free(t)
 
@@ -37,17 +31,43 @@ cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil:
     return t.channel.fd
 
 
+# Only soft_shm has a channel that a look into shared memory can spare the system calls of.
 cdef bint rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil:
-    return (t.dev.transport == TRANSPORT_SOFT_SHM and t.counters.queue_pairs != 0
-            and soft_channel_poll(t.channel, readable))
+    assert_owner(t.worker.owner)
+    return t.dev.same_host and t.counters.queue_pairs != 0 and soft_channel_poll(t.channel, readable)
 
 
 cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil:
-    return t.dev.transport == TRANSPORT_SOFT_SHM and t.counters.queue_pairs != 0 and soft_channel_arm(t.channel)
+    assert_owner(t.worker.owner)
+    return t.dev.same_host and t.counters.queue_pairs != 0 and soft_channel_arm(t.channel)
 
 
-cdef void rc_yield(rdma_conn *rc) noexcept nogil:
-    cdef rdma_thread *t = rc.t
+cdef inline ibv_send_wr *thread_chain(rdma_thread *t, uint64_t wr_id) noexcept nogil:
+    cdef ibv_send_wr *wr = &t.chain[t.nchain]
+    assert_owner(t.worker.owner)
+    assert_that(t.nchain < SEND_DEPTH)
+    memset(wr, 0, sizeof(ibv_send_wr))
+    wr.wr_id = wr_id
+    wr.sg_list = t.sges[t.nchain]
+    wr.send_flags = IBV_SEND_SIGNALED
+    if t.nchain:
+        t.chain[t.nchain - 1].next = wr
+    t.nchain += 1
+    return wr
+
+
+cdef inline void add_element(ibv_send_wr *wr, void *addr, size_t length, uint32_t lkey) noexcept nogil:
+    cdef ibv_sge *sge = &wr.sg_list[wr.num_sge]
+    assert_that(wr.num_sge < BULK_SGES)
+    sge.addr = <uint64_t><uintptr_t>addr
+    sge.length = <uint32_t>length
+    sge.lkey = lkey
+    wr.num_sge += 1
+
+
+cdef void thread_yield(rdma_conn *rc) noexcept nogil:
+    cdef rdma_thread *t = rc.q.t
+    assert_owner(t.worker.owner)
     if not rc.yielding:
         rc.yielding = True
         rc.yield_prev = NULL
@@ -57,12 +77,14 @@ cdef void rc_yield(rdma_conn *rc) noexcept nogil:
         t.yielded = rc
 
 
-cdef void rc_unyield(rdma_conn *rc) noexcept nogil:
+cdef void thread_unyield(rdma_conn *rc) noexcept nogil:
+    cdef rdma_thread *t = rc.q.t
+    assert_owner(t.worker.owner)
     if rc.yielding:
         rc.yielding = False
         if rc.yield_prev != NULL:
             rc.yield_prev.yield_next = rc.yield_next
         else:
-            rc.t.yielded = rc.yield_next
+            t.yielded = rc.yield_next
         if rc.yield_next != NULL:
             rc.yield_next.yield_prev = rc.yield_prev

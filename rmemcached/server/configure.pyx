@@ -7,7 +7,7 @@ from rmemcached.settings import HASH_ALGORITHM
 from libc.string cimport memset
 
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, negotiating_prot
-from rmemcached.rdma_conn cimport rdma_limits
+from rmemcached.rdma.device cimport rdma_limits
 from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES
 
 

@@ -13,7 +13,7 @@ from libc.string cimport memcpy, memset
 
 from rmemcached.sys.linux cimport AF_INET, AF_INET6, htons, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage
 from rmemcached.rdma.wire cimport RDMA_HOST_MAX, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, TRANSPORT_VERBS, rdma_transport
-from rmemcached.rdma_conn cimport RDMA_PATH_MAX, rdma_place
+from rmemcached.rdma.device cimport RDMA_PATH_MAX, shm_endpoint
 from rmemcached.server.devices cimport devices_describe, devices_listen, devices_open, rdma_devices
 from rmemcached.server.listener cimport admit_cm
 from rmemcached.verbs.port cimport GID_ANY, port_spec
@@ -27,25 +27,25 @@ cdef enum:
 
 # ---- the software devices --------------------------------------------------------------------------------------------
 
-cdef void fill_place(rdma_place *place, shm_path) except *:
+cdef void fill_endpoint(shm_endpoint *endpoint, shm_path) except *:
     """Where clients are to connect for shared memory."""
-    memset(place, 0, sizeof(rdma_place))
+    memset(endpoint, 0, sizeof(shm_endpoint))
     identity, netns = host_identity()
     host = identity.encode()
     path = os.fsencode(shm_path)
-    memcpy(place.host, <const char *>host, min(len(host), RDMA_HOST_MAX))
-    memcpy(place.path, <const char *>path, min(len(path), RDMA_PATH_MAX - 1))
+    memcpy(endpoint.host, <const char *>host, min(len(host), RDMA_HOST_MAX))
+    memcpy(endpoint.path, <const char *>path, min(len(path), RDMA_PATH_MAX - 1))
     # Only abstract names belong to a network namespace.
-    place.netns = netns if path.startswith(b"@") else 0
+    endpoint.netns = netns if path.startswith(b"@") else 0
 
 
-cdef void open_soft(server *s, const char *name, rdma_transport transport, const rdma_place *place) except *:
+cdef void open_soft(server *s, const char *name, rdma_transport transport, const shm_endpoint *endpoint) except *:
     cdef port_spec spec
     cdef char why[WHY_SIZE]
     memset(&spec, 0, sizeof(spec))
     spec.device = name
     spec.gid_index = GID_ANY
-    if devices_open(&s.devices, soft_provider(), &spec, transport, place, why, sizeof(why)) != 0:
+    if devices_open(&s.devices, soft_provider(), &spec, transport, endpoint, why, sizeof(why)) != 0:
         raise ServerError((<bytes>why).decode())
     s.has_devices = True
 
@@ -122,14 +122,14 @@ cdef void listen_cm(server *s, settings, sockets) except *:
 
 
 cdef void setup_devices(server *s, settings, sockets, shm_path, bytes device_name) except *:
-    cdef rdma_place place
+    cdef shm_endpoint endpoint
     s.devices.limits = s.settings.rdma_limits
     s.devices.store = s.store
     if settings.socket_path is None:
         open_soft(s, b"soft_iw0", TRANSPORT_SOFT_IW, NULL)
     if shm_path is not None:
-        fill_place(&place, shm_path)
-        open_soft(s, b"soft_shm0", TRANSPORT_SOFT_SHM, &place)
+        fill_endpoint(&endpoint, shm_path)
+        open_soft(s, b"soft_shm0", TRANSPORT_SOFT_SHM, &endpoint)
     if settings.rdma_device == "none" or settings.socket_path is not None:
         return
     problem = open_system(s, settings, device_name)

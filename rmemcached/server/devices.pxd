@@ -6,7 +6,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from rmemcached.sys.linux cimport pthread_mutex_t, pthread_t, sockaddr, sockaddr_in6
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.rdma.wire cimport rdma_transport
-from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_device, rdma_limits, rdma_place
+from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device, rdma_limits, shm_endpoint
 from rmemcached.server.worker cimport worker
 from rmemcached.store.store cimport store
 from rmemcached.verbs.port cimport port_spec
@@ -52,10 +52,10 @@ cdef struct rdma_devices:
     size_t arena_used
 
 cdef void devices_init(rdma_devices *d) noexcept nogil
-# Opens a device and registers the item memory there is. place: of soft_shm's streams. 0, or -1 with one line in why.
+# Opens a device and registers the item memory there is. endpoint: of soft_shm. 0, or -1 with one line in why.
 # Before the thread runs.
 cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const port_spec *spec, rdma_transport transport,
-                      const rdma_place *place, char *why, size_t size) noexcept nogil
+                      const shm_endpoint *endpoint, char *why, size_t size) noexcept nogil
 # Takes connections of rdma_cm on an address and port from the thread's start on. 0 or an errno value; *opened: whether
 # /dev/infiniband/rdma_cm could be opened. Before the thread runs.
 cdef int devices_listen(rdma_devices *d, const sockaddr *addr, int backlog, bint *opened) noexcept nogil

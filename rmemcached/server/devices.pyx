@@ -16,7 +16,6 @@ from libc.stdio cimport fprintf, snprintf, stderr
 from libc.string cimport memcpy, memset, strerror
 
 from rmemcached.sys.atomics cimport fetch_sub
-from rmemcached.drive_machine cimport drive_machine
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport assert_owner, thread_id
 from rmemcached.sys.linux cimport (
@@ -25,12 +24,14 @@ from rmemcached.sys.linux cimport (
     pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     pthread_setname_np, rlimit, sockaddr, sockaddr_in, sockaddr_in6,
 )
-from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW, TRANSPORT_VERBS
-from rmemcached.rdma_conn cimport (
-    rdma_cm_refuse, rdma_device_add_extent, rdma_device_async_fd, rdma_device_bequeath, rdma_device_close,
-    rdma_device_lost, rdma_device_open, rdma_device_port, rdma_device_try_memory, rdma_request, rdma_stats,
+from rmemcached.rdma.cm cimport rdma_cm_refuse, rdma_request
+from rmemcached.rdma.device cimport (
+    rdma_device_add_extent, rdma_device_async_fd, rdma_device_close, rdma_device_hand_over_counts, rdma_device_lost,
+    rdma_device_open, rdma_device_port, rdma_device_try_memory,
 )
-from rmemcached.server.worker cimport connection_rdma_failed, device_change, worker_change_device, worker_dispatch_cm
+from rmemcached.rdma.stats cimport rdma_stats
+from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW, TRANSPORT_VERBS
+from rmemcached.server.worker cimport device_change, worker_change_device, worker_dispatch_cm
 from rmemcached.store.store cimport ARENA_EXTENT, store_pin_memory
 from rmemcached.verbs.port cimport verbs_open_port, verbs_port
 from rmemcached.verbs.system cimport system_provider
@@ -101,14 +102,13 @@ cdef bint may_lock_an_extent(rdma_device *dev, char *why, size_t size) noexcept 
 
 
 cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const port_spec *spec, rdma_transport transport,
-                      const rdma_place *place, char *why, size_t size) noexcept nogil:
+                      const shm_endpoint *endpoint, char *why, size_t size) noexcept nogil:
     cdef verbs_port port
     cdef rdma_device *dev
     cdef const char *problem = NULL
     if verbs_open_port(provider, spec, &port, why, size) != 0:
         return -1
-    dev = rdma_device_open(&port, transport, &d.limits, place, drive_machine, connection_rdma_failed,
-                           &problem)
+    dev = rdma_device_open(&port, transport, &d.limits, endpoint, &problem)
     if dev == NULL:
         snprintf(why, size, b"%s", problem)
         return -1
@@ -166,7 +166,7 @@ cdef void give_up(rdma_devices *d, rdma_transport transport, const char *why) no
     pthread_mutex_unlock(&d.lock)
     change_workers(d, transport, NULL, line)
     pthread_mutex_lock(&d.lock)
-    rdma_device_bequeath(dev, d.open[TRANSPORT_SOFT_IW])
+    rdma_device_hand_over_counts(dev, d.open[TRANSPORT_SOFT_IW])
     d.open[transport] = NULL
     d.failing[transport] = False
     d.missing_error = 0

@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from rmemcached.logger cimport log_transport, logger
 from rmemcached.protocol.conn cimport conn_hooks, protocol
 from rmemcached.protocol.stats_prefix cimport stats_prefixes
-from rmemcached.rdma_conn cimport rdma_limits
+from rmemcached.rdma.device cimport rdma_limits
 from rmemcached.server.auth cimport auth_users
 from rmemcached.server.devices cimport rdma_devices
 from rmemcached.server.dumps cimport dumps

@@ -125,7 +125,7 @@ cdef class Server:
     cdef object keep             # bytes that s.settings points into
     cdef bytes device_name       # ... and s.devices.spec
     cdef object bound            # (path, device, inode) of the UNIX socket, to remove only what is ours
-    cdef object shm_path         # where the streams of soft_shm meet: rdma_place.path; None: nowhere
+    cdef object shm_path         # shm_endpoint.path; None: nowhere
 
     def __cinit__(self, settings):
         memset(&self.s, 0, sizeof(server))

@@ -14,8 +14,10 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from rmemcached.sys.linux cimport epoll_event, pthread_cond_t, pthread_mutex_t, pthread_t
 from rmemcached.logger cimport log_peer
 from rmemcached.protocol.conn cimport conn, conn_engine, conn_thread, protocol
+from rmemcached.rdma.cm cimport rdma_request
+from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
 from rmemcached.rdma.wire cimport rdma_transport
-from rmemcached.rdma_conn cimport RDMA_DEVICES, rdma_conn, rdma_device, rdma_request, rdma_thread
+from rmemcached.rdma_conn cimport rdma_conn, rdma_thread
 from rmemcached.server.dumps cimport dumps
 from rmemcached.server.udp cimport udp_socket
 from rmemcached.server.watchers cimport watchers

@@ -38,11 +38,14 @@ from rmemcached.protocol.conn cimport (
 from rmemcached.protocol.reply cimport stat_reply
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.protocol.dump cimport dump_kind
+from rmemcached.rdma.attach cimport rdma_stream_request
+from rmemcached.rdma.cm cimport rdma_request
+from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
 from rmemcached.rdma.wire cimport SHM_REQUEST_KEY, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM
 from rmemcached.rdma_conn cimport (
-    RDMA_DEVICES, rdma_cm_accept, rdma_conn, rdma_conn_destroy, rdma_conn_finish, rdma_conn_last_cmd, rdma_conn_probe,
-    rdma_conn_thread, rdma_device, rdma_exchange, rdma_request, rdma_stream_request, rdma_thread_arm,
-    rdma_thread_create, rdma_thread_destroy, rdma_thread_fd, rdma_thread_poll, rdma_thread_run,
+    rdma_cm_accept, rdma_conn, rdma_conn_destroy, rdma_conn_finish, rdma_conn_last_cmd, rdma_conn_probe,
+    rdma_conn_thread, rdma_exchange, rdma_thread_arm, rdma_thread_create, rdma_thread_destroy, rdma_thread_fd,
+    rdma_thread_poll, rdma_thread_run,
 )
 from rmemcached.server.dumps cimport dumps_start
 from rmemcached.server.udp cimport UDP_TAG, udp_close, udp_open, udp_ready, udp_socket

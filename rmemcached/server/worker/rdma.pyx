@@ -18,7 +18,7 @@ cdef bint take_device(worker *w, unsigned int transport, rdma_device *device) no
     cdef epoll_event ev
     cdef rdma_thread *t
     assert_owner(w.thread.owner)
-    t = rdma_thread_create(device, &w.thread)
+    t = rdma_thread_create(device, &w.thread, drive_machine, connection_rdma_failed)
     if t == NULL:
         return False
     ev.events = EPOLLIN

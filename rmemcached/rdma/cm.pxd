@@ -1,0 +1,27 @@
+"""The exchange by rdma_cm (docs/rdma-protocol.md, section 9): the two ends' parameters travel in its private data.
+
+Any thread. The end of the connection takes the place of the lifeline's end.
+"""
+
+from libc.stdint cimport uint32_t
+
+from rmemcached.rdma.device cimport rdma_device
+from rmemcached.rdma.exchange cimport exchange_request
+from rmemcached.verbs.system_cm cimport CM_REQUEST_DATA, cm_address
+
+# What a client that connects through rdma_cm asks for.
+cdef struct rdma_request:
+    uint32_t id                  # of its connection, on a descriptor of its own
+    cm_address where
+    unsigned int responder_resources
+    unsigned int initiator_depth
+    char private_data[CM_REQUEST_DATA]
+
+# Fills *out from the request. NULL, or what is wrong with it. An unknown version is not wrong: the caller looks at it
+# first.
+cdef const char *read_hello(const rdma_request *request, exchange_request *out) noexcept nogil
+# Accepts the connection for a queue pair in RTS, with the server's parameters. False: the client has gone.
+cdef bint send_welcome(const rdma_device *dev, uint32_t qpn, const exchange_request *client, int cm_fd,
+                       uint32_t id) noexcept nogil
+# Rejects the connection with a line (without \r\n) as the reason.
+cdef void rdma_cm_refuse(int cm_fd, uint32_t id, const char *line) noexcept nogil

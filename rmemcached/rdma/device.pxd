@@ -1,0 +1,165 @@
+"""A device on the server's side: its port, its limits, the registrations of item memory, the queue pairs on it.
+
+A daemon has one rdma_device at most for each transport, and all workers share it. Each field says who may touch it;
+`lock` is held for moments: when a queue pair is made or ends, gets its stream, when item memory grows, for statistics.
+
+Connections and workers are the layer above: they embed `pair_entry` and `counter_entry`, by which a device knows them.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint64_t
+
+from rmemcached.rdma.wire cimport (
+    RDMA_HOST_MAX, RDMA_TOKEN_LENGTH, RDMA_TRANSPORTS, attach_request, rdma_transport,
+)
+from rmemcached.store.store cimport ARENA_EXTENT
+from rmemcached.sys.atomics cimport relaxed_load
+from rmemcached.sys.linux cimport pthread_mutex_t
+from rmemcached.verbs.port cimport verbs_port
+from rmemcached.verbs.soft cimport soft_qp_counters
+from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, ibv_qp, verbs_provider
+
+cdef enum:
+    RDMA_DEVICES = RDMA_TRANSPORTS   # a server has at most one for each
+    RDMA_PATH_MAX = 128
+    MAX_EXTENTS = 16384          # 1 TiB of item memory
+    PAIR_BUCKETS = 1024
+
+# What every queue pair takes of its device.
+cdef enum:
+    SEND_BUFFERS = 16            # messages that are under way
+    BULK_DEPTH = 48              # send queue entries for READs and WRITEs
+    SEND_DEPTH = SEND_BUFFERS + BULK_DEPTH
+    BULK_SGES = 8                # extents of one item in one READ or WRITE, if the device takes as many
+
+cdef struct rdma_limits:
+    unsigned int credits         # receives posted for each queue pair
+    unsigned int msgsize         # bytes of each
+    unsigned int eager           # values of up to this many bytes travel in SENDs
+    unsigned int ird
+    unsigned int ord
+    unsigned int max_qps
+    bint crc
+
+# Where clients open the second connection of soft_shm, and which of them can get there.
+cdef struct shm_endpoint:
+    char host[RDMA_HOST_MAX + 1]
+    unsigned long netns          # the network namespace that the path belongs to; 0: any
+    char path[RDMA_PATH_MAX]     # as in the exchange: a path, or @ and an abstract name. Empty: the lifeline's socket
+
+# Written by one worker with counter_add, read by any thread. uint64_t only: they are added up as an array.
+cdef struct rdma_counters:
+    uint64_t exchanges
+    uint64_t exchange_errors
+    uint64_t queue_pairs
+    uint64_t total_queue_pairs
+    uint64_t registrations
+    uint64_t qp_errors
+    uint64_t lanes
+    uint64_t sends
+    uint64_t send_bytes
+    uint64_t recvs
+    uint64_t recv_bytes
+    uint64_t reads
+    uint64_t read_bytes
+    uint64_t read_errors
+    uint64_t writes
+    uint64_t write_bytes
+    uint64_t write_errors
+    uint64_t credit_waits
+    uint64_t wakeups
+
+# The counters of one worker, in dev.counting.
+cdef struct counter_entry:
+    const rdma_counters *counters
+    counter_entry *next          # under dev.lock
+
+# A queue pair in dev.pairs. Constant while it is there, except as noted.
+cdef struct pair_entry:
+    ibv_qp *qp
+    uint8_t token[RDMA_TOKEN_LENGTH]
+    bint attached                # under dev.lock: has its stream
+    pair_entry *next             # under dev.lock
+
+cdef struct rdma_device:
+    # constant after rdma_device_open
+    verbs_port port
+    const verbs_provider *provider   # port.provider
+    rdma_transport transport
+    bint software                # of the software provider: it has counters, and a stream for each queue pair
+    bint same_host               # for clients on this host alone
+    ibv_pd *pd
+    shm_endpoint endpoint
+    rdma_limits limits           # no more than the device has
+    unsigned int read_sges       # elements of a READ
+    unsigned int write_sges      # of a WRITE
+    # written under lock, read without: an entry is there before an item can lie in its extent, and does not change
+    char *arena
+    ibv_mr *extents[MAX_EXTENTS]
+    # under lock
+    pthread_mutex_t lock
+    pair_entry *pairs[PAIR_BUCKETS]  # every queue pair, by token
+    counter_entry *counting      # the counters of every worker
+    rdma_counters retired        # sums over workers' parts that were destroyed
+    soft_qp_counters gone        # sums over queue pairs that were destroyed
+    # atomic
+    uint64_t queue_pairs
+    uint64_t cm_queue_pairs      # those of them that are connected through rdma_cm
+    uint64_t extent_registrations
+    uint64_t async_events
+    uint64_t losses              # devices that were lost, this one and those it counts for
+    uint64_t refused_streams
+
+# Takes over the port's context, also when it fails: then NULL, with a constant line in *error. endpoint: for soft_shm,
+# else NULL.
+cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transport, const rdma_limits *limits,
+                                   const shm_endpoint *endpoint, const char **error) noexcept nogil
+# Frees the device. All workers' parts and all queue pairs have been destroyed.
+cdef void rdma_device_close(rdma_device *dev) noexcept nogil
+# Constant as long as the device is open.
+cdef const verbs_port *rdma_device_port(rdma_device *dev) noexcept nogil
+
+# --- item memory ---
+# Registers an extent (local write only). Any thread; extents come in rising order and are ARENA_EXTENT long or the
+# arena's last. 0, or -1 with errno.
+cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noexcept nogil
+# Whether so much memory can be registered at all: registers some and gives it back. 0 or an errno value.
+cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil
+
+cdef inline ibv_mr *extent_of(rdma_device *dev, const void *addr) noexcept nogil:
+    """The registration of the item memory at addr. NULL: there is none. Any thread."""
+    cdef size_t index = <size_t>(<const char *>addr - dev.arena) // ARENA_EXTENT
+    return dev.extents[index] if index < MAX_EXTENTS else NULL
+
+# --- asynchronous events, and the loss of the device: one thread ---
+# To be watched for reading.
+cdef int rdma_device_async_fd(rdma_device *dev) noexcept nogil
+# Takes the asynchronous events there are. True, with one line in why: the device is of no use any more. Its workers'
+# parts and its queue pairs are to be destroyed, and then itself.
+cdef bint rdma_device_lost(rdma_device *dev, char *why, size_t size) noexcept nogil
+# Adds what a device without workers has counted to what another one counts.
+cdef void rdma_device_hand_over_counts(rdma_device *dev, rdma_device *successor) noexcept nogil
+
+# --- queue pairs: any thread ---
+# Counts one more. False: there are as many as there may be.
+cdef bint rdma_device_admit(rdma_device *dev) noexcept nogil
+cdef void rdma_device_release(rdma_device *dev) noexcept nogil
+# The entry, with qp and token set, is in the table until it is removed: no stream can reach the queue pair afterwards,
+# and what it has counted is in dev.gone. An entry that was never entered can be removed, too.
+cdef void rdma_device_enter_pair(rdma_device *dev, pair_entry *entry) noexcept nogil
+cdef void rdma_device_remove_pair(rdma_device *dev, pair_entry *entry) noexcept nogil
+# The queue pair that a second connection names, if it still waits for its stream. Under dev.lock.
+cdef pair_entry *do_find_waiting_pair(rdma_device *dev, const attach_request *attach) noexcept nogil
+
+# --- counters: any thread ---
+cdef void rdma_device_enter_counters(rdma_device *dev, counter_entry *entry) noexcept nogil
+# Their sums are kept.
+cdef void rdma_device_retire_counters(rdma_device *dev, counter_entry *entry) noexcept nogil
+
+cdef inline void add_counts(void *total, const void *more, size_t size) noexcept nogil:
+    """Adds up structures of uint64_t counters. Another thread may be writing `more`, none reads `total`."""
+    cdef uint64_t *sums = <uint64_t *>total
+    cdef const uint64_t *terms = <const uint64_t *>more
+    cdef size_t i
+    for i in range(size // sizeof(uint64_t)):
+        sums[i] += relaxed_load(&terms[i])

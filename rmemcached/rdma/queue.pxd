@@ -1,0 +1,78 @@
+"""A queue pair: its message buffers, what is posted on it, the credits of both ends.
+
+Posting never waits. The caller asks first whether there is room (queue_may_send, free_bulk), and leaves what it has
+where it is when there is none; each completion makes room. Work requests are chained and leave together at
+queue_ring_doorbell, a WRITE with the reply behind it.
+
+All of it belongs to the connection's worker. A part of the C unit of rdma_conn, above rdma/thread: it knows neither the
+connection nor what lanes do.
+"""
+
+cdef enum:
+    RECV_WR = 1 << 16            # in wr_id: a receive, and its index
+
+cdef enum wr_kind:
+    WR_SEND = 0
+    WR_READ
+    WR_WRITE
+    WR_PROBE
+
+# What a posted send work request is for; wr_id is its index. Indices below SEND_BUFFERS are those of send buffers.
+cdef struct rdma_wr:
+    wr_kind kind
+    uint32_t length
+    rdma_lane *lane              # WR_READ
+    item *item                   # WR_WRITE: the reference to release; NULL on all but the last of an item
+
+cdef struct rdma_queue:
+    rdma_thread *t
+    ibv_cq *cq
+    ibv_qp *qp
+    ibv_mr *mr                   # of buffer
+    char *buffer                 # limits.credits receive messages, then SEND_BUFFERS send messages
+    unsigned int send_msgsize    # bytes of the largest message the peer takes
+    unsigned int tx_credits      # SENDs that may be posted
+    unsigned int rx_credits      # SENDs that the peer may still make
+    unsigned int owed            # receives posted anew and not yet announced
+    unsigned int free_sends      # entries of free_send
+    unsigned int free_bulk       # entries of free_wr
+    uint16_t free_send[SEND_BUFFERS]
+    uint16_t free_wr[BULK_DEPTH]
+    rdma_wr wrs[SEND_DEPTH]
+    bint failed                  # it is of no use any more
+    const char *failure          # which operation, for the error line; NULL: the peer went away
+    ibv_wc_status failure_status
+
+# Makes the completion queue, on t's channel with `context` for its events, the registered buffers and the queue pair,
+# in RESET. peer_credits and peer_msgsize: what the client has announced. False: out of resources; queue_destroy then
+# frees what there is.
+cdef bint queue_create(rdma_queue *q, rdma_thread *t, void *context, unsigned int peer_credits,
+                       unsigned int peer_msgsize) noexcept nogil
+# Ends all RDMA, and releases the items that it was about. The queue pair first: what else the connection has may be in
+# use by lanes until queue_free.
+cdef void queue_stop(rdma_queue *q) noexcept nogil
+cdef void queue_free(rdma_queue *q) noexcept nogil
+
+# The queue pair is of no use any more. Only the first reason is kept: what follows it are flushes.
+cdef void queue_fail(rdma_queue *q, const char *operation, ibv_wc_status status) noexcept nogil
+
+cdef bint queue_post_receive(rdma_queue *q, unsigned int index) noexcept nogil
+cdef char *queue_received(rdma_queue *q, unsigned int index) noexcept nogil
+# Whether a DATA message can be sent: a buffer, and a credit besides the last, which is for CREDIT.
+cdef bint queue_may_send(rdma_queue *q) noexcept nogil
+# Takes a send buffer; there is one. Its payload belongs behind the header: queue_payload. Then queue_send.
+cdef unsigned int queue_take_buffer(rdma_queue *q) noexcept nogil
+cdef char *queue_payload(rdma_queue *q, unsigned int index) noexcept nogil
+cdef void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, unsigned int index, size_t payload) noexcept nogil
+# Announces receives that no reply has carried, once half of them wait to be.
+cdef void queue_return_credits(rdma_queue *q) noexcept nogil
+# Chains one READ into, or WRITE out of, extents of item memory; free_bulk is not 0. Returns the work request, which the
+# caller completes (lane, item). NULL: the queue pair has failed.
+cdef rdma_wr *queue_post_bulk(rdma_queue *q, wr_kind kind, const iovec *iov, int count, uint64_t remote,
+                              uint32_t rkey) noexcept nogil
+# A WRITE of nothing. The peer does not look at what it names, but acknowledges it: if it is gone, the queue pair fails.
+cdef void queue_probe(rdma_queue *q) noexcept nogil
+# Posts what has been chained.
+cdef void queue_ring_doorbell(rdma_queue *q) noexcept nogil
+# Makes room for another: the work request with this index has completed.
+cdef rdma_wr *queue_completed(rdma_queue *q, unsigned int index) noexcept nogil

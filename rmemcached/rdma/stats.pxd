@@ -1,0 +1,7 @@
+"""`stats rdma`: the counters of all devices, their workers and their queue pairs, added up. Any thread."""
+
+from rmemcached.protocol.stats_text cimport stat_buf
+from rmemcached.rdma.device cimport rdma_device
+
+# Appends the lines. devices: one for each transport, or NULL; one at least is there.
+cdef void rdma_stats(rdma_device **devices, stat_buf *out) noexcept nogil

@@ -1,0 +1,28 @@
+"""A worker's part of a device: its completion channel, its counters, the work requests that it is about to post.
+
+All of it belongs to the worker alone; only the list that its counters are in is the device's. A part of the C unit of
+rdma_conn, below all other parts: it knows a connection by its place in the list of those that gave way.
+"""
+
+cdef struct rdma_thread:
+    rdma_device *dev
+    conn_thread *worker
+    drive_fn drive
+    rdma_failed_fn failed
+    ibv_comp_channel *channel
+    rdma_conn *yielded           # connections with lanes that gave way
+    # Work requests of the queue pair being served, which leave together: between two queue pairs there are none.
+    unsigned int nchain
+    ibv_send_wr chain[SEND_DEPTH]
+    ibv_sge sges[SEND_DEPTH][BULK_SGES]
+    rdma_counters counters
+    counter_entry counter_entry
+
+# Appends a signalled work request without elements to the chain, and an element to a work request. There is room: each
+# has a reserved entry of the send queue.
+cdef ibv_send_wr *thread_chain(rdma_thread *t, uint64_t wr_id) noexcept nogil
+cdef void add_element(ibv_send_wr *wr, void *addr, size_t length, uint32_t lkey) noexcept nogil
+
+# Puts a connection into t.yielded, and takes it out again, if that has not been done.
+cdef void thread_yield(rdma_conn *rc) noexcept nogil
+cdef void thread_unyield(rdma_conn *rc) noexcept nogil
