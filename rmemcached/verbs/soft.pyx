@@ -44,7 +44,6 @@ from rmemcached.sys.atomics cimport (
     store_release_pointer,
 )
 from rmemcached.verbs.iwarp cimport *
-from rmemcached.verbs.shm cimport *
 from rmemcached.verbs.verbs cimport *
 
 
@@ -262,21 +261,22 @@ cdef enum:
     SHM_CHECK_ENDS = 5000000         # and between looks for the death of peers
 
 
-include "soft_layout.pxi"
-include "soft_async.pxi"
-include "soft_mr.pxi"
-include "soft_cq.pxi"
-include "soft_srq.pxi"
-include "shm_ring.pxi"
-include "shm_stream.pxi"
-include "shm_region.pxi"
-include "shm_message.pxi"
-include "soft_mpa.pxi"
-include "soft_tx.pxi"
-include "soft_predict.pxi"
-include "soft_rx.pxi"
-include "soft_qp.pxi"
-include "soft_thread.pxi"
+include "soft/shm/layout.pxd"
+include "soft/layout.pxd"
+include "soft/async_events.pyx"
+include "soft/mr.pyx"
+include "soft/cq.pyx"
+include "soft/srq.pyx"
+include "soft/shm/ring.pyx"
+include "soft/shm/stream.pyx"
+include "soft/shm/region.pyx"
+include "soft/shm/message.pyx"
+include "soft/tcp/mpa.pyx"
+include "soft/rdmap_tx.pyx"
+include "soft/predict.pyx"
+include "soft/rdmap_rx.pyx"
+include "soft/qp.pyx"
+include "soft/thread.pyx"
 
 
 cdef ibv_device **soft_get_device_list(int *num_devices) noexcept nogil:
