@@ -55,6 +55,7 @@ cdef enum:
     HEADER_MAX = 20
     READ_REQUEST_PAYLOAD = 28
     FPDU_TRAILER_MAX = 7             # pad and CRC
+    TERMINATE_PAYLOAD_MAX = 4 + UNTAGGED_HEADER + READ_REQUEST_PAYLOAD
 
 cdef enum:
     DDP_TAGGED = 0x80
@@ -272,7 +273,7 @@ cdef inline int get_header(const uint8_t *p, size_t received, ddp_header *out) n
 
 cdef inline uint32_t put_terminate(uint8_t *p, uint32_t error, const uint8_t *segment,
                                    uint32_t received) noexcept nogil:
-    """Writes a Terminate payload (at most 52 octets) and gives its length.
+    """Writes a Terminate payload (at most TERMINATE_PAYLOAD_MAX octets) and gives its length.
 
     `segment` is the offending FPDU from its ULPDU_Length on, of which `received` octets are there, or NULL.
     """

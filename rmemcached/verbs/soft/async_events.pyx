@@ -18,7 +18,7 @@ cdef void async_close(soft_context *context) noexcept nogil:
     pthread_cond_destroy(&context.async_acked)
 
 
-cdef void async_settle_locked(soft_context *context) noexcept nogil:
+cdef void async_update_fd_locked(soft_context *context) noexcept nogil:
     """Makes async_fd say whether events are pending."""
     cdef uint64_t value = 1
     if (context.first_async != NULL) == context.async_signalled:
@@ -39,7 +39,7 @@ cdef void async_event(soft_context *context, soft_async *events, int kind) noexc
             context.last_async.next = events
         context.last_async = events
     events.pending |= 1U << kind
-    async_settle_locked(context)
+    async_update_fd_locked(context)
     pthread_mutex_unlock(&context.async_lock)
 
 
@@ -63,7 +63,7 @@ cdef void async_forget(soft_context *context, soft_async *events) noexcept nogil
     if events.pending:
         async_unlink_locked(context, events)
         events.pending = 0
-        async_settle_locked(context)
+        async_update_fd_locked(context)
     while events.acked != events.delivered:
         pthread_cond_wait(&context.async_acked, &context.async_lock)
     pthread_mutex_unlock(&context.async_lock)
@@ -84,7 +84,7 @@ cdef bint async_take(soft_context *context, ibv_async_event *event) noexcept nog
         event.element.qp = <ibv_qp *> events.element
         if not events.pending:
             async_unlink_locked(context, events)
-            async_settle_locked(context)
+            async_update_fd_locked(context)
     pthread_mutex_unlock(&context.async_lock)
     return events != NULL
 

@@ -1,170 +1,7 @@
-# Completion queues, completion channels and the progress domains behind them.
+# Completion channels and completion queues.
 
-
-cdef bint domain_open(soft_domain *domain, soft_context *context, bint events) noexcept nogil:
-    """Makes the descriptors and locks. False with errno set; then nothing is left open."""
-    cdef epoll_event event
-    domain.event_fd = -1
-    domain.shm = context.shm
-    domain.watched = events or domain.shm
-    domain.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
-    if domain.epoll_fd < 0:
-        return False
-    if events:
-        domain.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
-        event.events = EPOLLIN
-        event.data.u64 = 0
-        if domain.event_fd < 0 or epoll_ctl(domain.epoll_fd, EPOLL_CTL_ADD, domain.event_fd, &event) < 0:
-            if domain.event_fd >= 0:
-                close(domain.event_fd)
-            close(domain.epoll_fd)
-            return False
-    pthread_mutex_init(&domain.progress, NULL)
-    pthread_mutex_init(&domain.events, NULL)
-    pthread_cond_init(&domain.acked, NULL)
-    if not thread_add(context, domain):
-        domain_release(domain)
-        return False
-    return True
-
-
-cdef void domain_close(soft_domain *domain, soft_context *context) noexcept nogil:
-    thread_drop(context, domain)
-    domain_release(domain)
-
-
-cdef void domain_release(soft_domain *domain) noexcept nogil:
-    close(domain.epoll_fd)
-    if domain.event_fd >= 0:
-        close(domain.event_fd)
-    pthread_mutex_destroy(&domain.progress)
-    pthread_mutex_destroy(&domain.events)
-    pthread_cond_destroy(&domain.acked)
-
-
-cdef void domain_settle_locked(soft_domain *domain) noexcept nogil:
-    cdef uint64_t value = 1
-    cdef bint wanted = not domain.polling and (domain.first_event != NULL or relaxed_load(&domain.work) != 0)
-    if wanted and not domain.signalled:
-        if write(domain.event_fd, &value, 8) == 8:
-            relaxed_store(&domain.signalled, True)
-    elif not wanted and domain.signalled:
-        if read(domain.event_fd, &value, 8) == 8:
-            relaxed_store(&domain.signalled, False)
-
-
-cdef void domain_settle(soft_domain *domain) noexcept nogil:
-    """Makes event_fd say whether events are pending.
-
-    Called at the end of each entry point that may have made events, not where they are made: an event that get_cq_event
-    itself makes and delivers costs no system call.
-    """
-    cdef bint wanted = relaxed_load(&domain.first_event) != 0 or relaxed_load(&domain.work) != 0
-    if wanted != <bint> relaxed_load(&domain.signalled):
-        pthread_mutex_lock(&domain.events)
-        domain_settle_locked(domain)
-        pthread_mutex_unlock(&domain.events)
-
-
-cdef void qp_settle(soft_qp *qp, soft_domain *but) noexcept nogil:
-    """domain_settle for the domains of a queue pair, except the one whose caller does it."""
-    cdef int i
-    for i in range(qp.ndomains):
-        if qp.domains[i] != but and qp.domains[i].event_fd >= 0:
-            domain_settle(qp.domains[i])
-
-
-cdef void domain_progress(soft_domain *domain, bint wait) noexcept nogil:
-    """Receives and sends what is possible without blocking, on all streams of the domain.
-
-    With another thread in here: waits for it, or leaves the work to it.
-    """
-    cdef soft_link *link
-    cdef bint direct
-    if wait:
-        pthread_mutex_lock(&domain.progress)
-    elif pthread_mutex_trylock(&domain.progress) != 0:
-        return
-    if domain.shm:
-        shm_domain_progress(domain, wait)
-        pthread_mutex_unlock(&domain.progress)
-        return
-    # With one or two streams it is cheaper to try them than to ask which is ready.
-    direct = domain.nlinks <= 2
-    link = domain.links
-    while direct and link != NULL:
-        direct = not relaxed_load(&link.qp.tx_blocked)
-        link = link.next
-    if direct:
-        link = domain.links
-        while link != NULL:
-            qp_progress(link.qp, EPOLLIN, domain)
-            link = link.next
-    else:
-        domain_streams(domain)
-    pthread_mutex_unlock(&domain.progress)
-
-
-cdef bint domain_streams(soft_domain *domain) noexcept nogil:
-    """Progress of the streams that epoll says are ready; whether there were any. The progress lock is held."""
-    cdef epoll_event ready[PROGRESS_EVENTS]
-    cdef soft_qp *qp
-    cdef bint found = False
-    cdef int i, n
-    if not domain.watched:
-        domain_watch(domain)
-    n = epoll_wait(domain.epoll_fd, ready, PROGRESS_EVENTS, 0)
-    for i in range(n):
-        # The eventfd is for those who wait.
-        if ready[i].data.u64 == 0:
-            continue
-        found = True
-        qp = <soft_qp *> <uintptr_t> (ready[i].data.u64 & ~<uint64_t> EVENT_TIMER)
-        if ready[i].data.u64 & EVENT_TIMER:
-            qp_deadline(qp, domain)
-        else:
-            qp_progress(qp, ready[i].events, domain)
-    return found
-
-
-cdef void domain_watch(soft_domain *domain) noexcept nogil:
-    """Puts the streams into the epoll set, these and later ones. The progress lock is held."""
-    cdef soft_link *link = domain.links
-    store_release(&domain.watched, 1)
-    while link != NULL:
-        pthread_mutex_lock(&link.qp.lock)
-        if link.qp.fd >= 0 and not link.watched and not stream_watch(link.qp, link):
-            qp_lost(link.qp)
-        pthread_mutex_unlock(&link.qp.lock)
-        link = link.next
-
-
-cdef void domain_forget(soft_domain *domain, soft_link *link) noexcept nogil:
-    """Takes a queue pair off the domain's list; when this returns no thread makes progress for it."""
-    pthread_mutex_lock(&domain.progress)
-    if link.prev != NULL:
-        link.prev.next = link.next
-    else:
-        domain.links = link.next
-    if link.next != NULL:
-        link.next.prev = link.prev
-    domain.nlinks -= 1
-    link.domain = NULL
-    shm_unheat(domain, link)
-    pthread_mutex_unlock(&domain.progress)
-
-
-cdef void domain_add(soft_domain *domain, soft_link *link, soft_qp *qp) noexcept nogil:
-    pthread_mutex_lock(&domain.progress)
-    link.qp = qp
-    link.domain = domain
-    link.prev = NULL
-    link.next = domain.links
-    if link.next != NULL:
-        link.next.prev = link
-    domain.links = link
-    domain.nlinks += 1
-    pthread_mutex_unlock(&domain.progress)
+cdef enum:
+    POLLS_MAX = 64                   # polls in a row without progress
 
 
 cdef ibv_comp_channel *soft_create_comp_channel(ibv_context *context) noexcept nogil:
@@ -246,7 +83,7 @@ cdef int soft_destroy_cq(ibv_cq *ibcq) noexcept nogil:
             relaxed_store_pointer(&domain.first_event, cq.next_event)
         if domain.last_event == cq:
             domain.last_event = before
-        domain_settle_locked(domain)
+        domain_update_fd_locked(domain)
     while cq.events_acked != cq.events_delivered:
         pthread_cond_wait(&domain.acked, &domain.events)
     pthread_mutex_unlock(&domain.events)
@@ -356,70 +193,53 @@ cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
     return result
 
 
+cdef inline bint cq_wants_progress(soft_cq *cq, int num_entries) noexcept nogil:
+    """Now and then also while there are completions: a program whose own sends fill the queue must not starve its peers."""
+    cdef uint32_t polls = <uint32_t> relaxed_load(&cq.polls) + 1
+    if relaxed_load(&cq.count) == 0 or polls > POLLS_MAX or num_entries == 0:
+        relaxed_store(&cq.polls, 0)
+        return True
+    relaxed_store(&cq.polls, polls)
+    return False
+
+
+cdef inline int cq_after_progress(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
+    if relaxed_load(&cq.count) == 0 and not relaxed_load(&cq.overrun):
+        return 0
+    return cq_take(cq, num_entries, wc)
+
+
 cdef int soft_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
     """Takes completions; with none there, or none wanted, makes progress first.
 
     -EOVERFLOW: completions were lost for want of room.
-    Now and then it makes progress all the same: a program whose own sends fill the queue must not starve its peers.
     """
     cdef soft_cq *cq = <soft_cq *> ibcq
-    cdef uint32_t polls = <uint32_t> relaxed_load(&cq.polls) + 1
-    cdef int n = 0
-    relaxed_store(&cq.polls, polls)
-    if relaxed_load(&cq.count) == 0 or polls > POLLS_MAX or num_entries == 0:
-        relaxed_store(&cq.polls, 0)
-        if cq.domain.shm:
-            n = shm_poll(cq, num_entries, wc)
-        else:
-            domain_progress(cq.domain, False)
-        if cq.domain.event_fd >= 0:
-            domain_settle(cq.domain)
-        if n:
-            return n
-        if relaxed_load(&cq.count) == 0 and not relaxed_load(&cq.overrun):
-            return 0
-    return cq_take(cq, num_entries, wc)
+    if not cq_wants_progress(cq, num_entries):
+        return cq_take(cq, num_entries, wc)
+    domain_progress(cq.domain, False)
+    if cq.domain.event_fd >= 0:
+        domain_update_fd(cq.domain)
+    return cq_after_progress(cq, num_entries, wc)
 
 
 cdef int soft_req_notify_cq(ibv_cq *ibcq, int solicited_only) noexcept nogil:
     cdef soft_cq *cq = <soft_cq *> ibcq
+    cdef soft_domain *domain = cq.domain
     pthread_mutex_lock(&cq.lock)
     if cq.armed == ARMED_NOT:
-        fetch_add(&cq.domain.armed, 1)
+        fetch_add(&domain.armed, 1)
     if not solicited_only:
         cq.armed = ARMED_ANY
     elif cq.armed == ARMED_NOT:
         cq.armed = ARMED_SOLICITED
     pthread_mutex_unlock(&cq.lock)
-    if cq.domain.shm and cq.domain.event_fd >= 0 and not relaxed_load(&cq.domain.polling):
-        pthread_mutex_lock(&cq.domain.progress)
-        shm_arm(cq.domain)
-        pthread_mutex_unlock(&cq.domain.progress)
-        domain_settle(cq.domain)
+    if domain.fabric.arm != NULL and domain.event_fd >= 0 and not relaxed_load(&domain.polling):
+        pthread_mutex_lock(&domain.progress)
+        domain.fabric.arm(domain)
+        pthread_mutex_unlock(&domain.progress)
+        domain_update_fd(domain)
     return 0
-
-
-cdef soft_cq *domain_take_event(soft_domain *domain) noexcept nogil:
-    cdef soft_cq *cq
-    if relaxed_load(&domain.first_event) == 0:
-        return NULL
-    pthread_mutex_lock(&domain.events)
-    cq = domain.first_event
-    if cq != NULL:
-        cq.events_pending -= 1
-        cq.events_delivered += 1
-        # A queue with more events goes to the end of the line.
-        if cq.events_pending == 0 or cq.next_event != NULL:
-            relaxed_store_pointer(&domain.first_event, cq.next_event)
-            if cq.events_pending:
-                domain.last_event.next_event = cq
-                domain.last_event = cq
-            elif domain.first_event == NULL:
-                domain.last_event = NULL
-            cq.next_event = NULL
-        domain_settle_locked(domain)
-    pthread_mutex_unlock(&domain.events)
-    return cq
 
 
 cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_context) noexcept nogil:
@@ -436,7 +256,7 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
         if relaxed_load(&domain.blocking):
             flags = fcntl(ibchannel.fd, F_GETFL)
             relaxed_store(&domain.blocking, flags >= 0 and not flags & O_NONBLOCK)
-        if relaxed_load(&domain.blocking) and relaxed_load(&domain.hot) == 0:
+        if relaxed_load(&domain.blocking) and not (domain.fabric.polls != NULL and domain.fabric.polls(domain)):
             waiting.fd = ibchannel.fd
             waiting.events = POLLIN
             if poll(&waiting, 1, -1) < 0:
@@ -445,12 +265,14 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
             if found != NULL:
                 break
         domain_progress(domain, True)
-        if domain.shm:
-            domain_settle(domain)
         found = domain_take_event(domain)
-        if found == NULL and relaxed_load(&domain.work):
+        if found != NULL:
+            break
+        # For want of an event nobody has done this.
+        domain_update_fd(domain)
+        if relaxed_load(&domain.work_pending):
             continue
-        if found == NULL and not relaxed_load(&domain.blocking):
+        if not relaxed_load(&domain.blocking):
             flags = fcntl(ibchannel.fd, F_GETFL)
             if flags < 0:
                 return -1
@@ -468,7 +290,7 @@ cdef bint soft_channel_poll(ibv_comp_channel *ibchannel, bint sockets) noexcept 
     if not relaxed_load(&domain.polling):
         pthread_mutex_lock(&domain.events)
         relaxed_store(&domain.polling, True)
-        domain_settle_locked(domain)
+        domain_update_fd_locked(domain)
         pthread_mutex_unlock(&domain.events)
     domain_progress(domain, sockets)
     return relaxed_load(&domain.first_event) != 0
@@ -478,13 +300,13 @@ cdef bint soft_channel_arm(ibv_comp_channel *ibchannel) noexcept nogil:
     cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
     cdef bint busy
     pthread_mutex_lock(&domain.progress)
-    relaxed_store(&domain.work, False)
-    if domain.shm:
-        shm_arm(domain)
+    relaxed_store(&domain.work_pending, False)
+    if domain.fabric.arm != NULL:
+        domain.fabric.arm(domain)
     pthread_mutex_unlock(&domain.progress)
     # Events that other threads make are either seen here, or they see that the descriptor has to tell of them.
     pthread_mutex_lock(&domain.events)
-    busy = domain.first_event != NULL or relaxed_load(&domain.work) != 0
+    busy = domain.first_event != NULL or relaxed_load(&domain.work_pending) != 0
     relaxed_store(&domain.polling, busy)
     pthread_mutex_unlock(&domain.events)
     return busy

@@ -1,12 +1,12 @@
 # Memory regions: registration, and the checks made before each access.
 
 
-cdef uint32_t mr_hash(uint32_t stag) noexcept nogil:
+cdef inline uint32_t mr_hash(uint32_t stag) noexcept nogil:
     return stag * 0x9e3779b1U
 
 
 cdef mr_shard *mr_shard_of(soft_context *context, uint32_t stag) noexcept nogil:
-    return &context.shards[mr_hash(stag) >> 28]
+    return &context.shards[mr_hash(stag) >> (32 - MR_SHARD_BITS)]
 
 
 cdef soft_mr **mr_find(mr_shard *shard, uint32_t stag) noexcept nogil:
@@ -67,7 +67,6 @@ cdef ibv_mr *soft_reg_mr(ibv_pd *ibpd, void *addr, size_t length, int access) no
     mr.ibv.length = length
     mr.access = access
     mr.valid = True
-    mr.memfd = -1
     while True:
         # All 32 bits from the kernel's generator: not to be guessed, and not soon used again (RFC 5042 section 6.1.1).
         if getrandom(&stag, sizeof(stag), 0) != <ssize_t> sizeof(stag):
@@ -100,81 +99,70 @@ cdef ibv_mr *soft_reg_mr(ibv_pd *ibpd, void *addr, size_t length, int access) no
 
 cdef int soft_dereg_mr(ibv_mr *ibmr) noexcept nogil:
     cdef soft_mr *mr = <soft_mr *> ibmr
-    cdef mr_shard *shard = mr_shard_of(<soft_context *> ibmr.context, ibmr.lkey)
+    cdef soft_context *context = <soft_context *> ibmr.context
+    cdef mr_shard *shard = mr_shard_of(context, ibmr.lkey)
     cdef soft_mr **link
     pthread_rwlock_wrlock(&shard.lock)
     link = mr_find(shard, ibmr.lkey)
     link[0] = mr.next
     shard.count -= 1
-    registry_remove_locked(mr)
+    if context.fabric.withdraw != NULL:
+        context.fabric.withdraw(mr)
     pthread_rwlock_unlock(&shard.lock)
-    # A stream may keep it for its next message.
-    if load_acquire(&mr.users) and (<soft_context *> ibmr.context).shm:
-        shm_let_go(<soft_context *> ibmr.context, mr)
+    if load_acquire(&mr.users) and context.fabric.release != NULL:
+        context.fabric.release(mr)
     # An access lasts for one copy or one system call that does not block.
     while load_acquire(&mr.users):
         sched_yield()
     fetch_sub(&(<soft_pd *> ibmr.pd).users, 1)
     if mr.mapped:
-        munmap(ibmr.addr, mr.mapped)
-    if mr.memfd >= 0:
-        close(mr.memfd)
+        context.fabric.free_memory(ibmr.addr, mr.mapped, mr.fabric_state)
     free(mr)
     return 0
+
+
+cdef void *mr_alloc_memory(soft_context *context, size_t size, int access, void **state) noexcept nogil:
+    cdef void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    state[0] = NULL
+    return NULL if memory == MAP_FAILED else memory
+
+
+cdef void mr_free_memory(void *memory, size_t size, void *state) noexcept nogil:
+    munmap(memory, size)
 
 
 cdef ibv_mr *soft_alloc_mr(ibv_pd *ibpd, size_t length, int access) noexcept nogil:
     cdef size_t mapped = (length + PAGE_SIZE - 1) & ~<size_t> (PAGE_SIZE - 1)
     cdef soft_context *context = <soft_context *> ibpd.context
-    # What a peer may not read is never shared, see shm_offer.
-    cdef bint shared = context.shm and access & IBV_ACCESS_REMOTE_READ
-    cdef ibv_mr *mr
+    cdef void *state = NULL
     cdef void *memory
-    cdef int fd = -1
+    cdef soft_mr *mr
     cdef int error
     if length == 0 or mapped < length:
         errno.errno = EINVAL
         return NULL
-    if shared:
-        memory = shared_memory(mapped, access & IBV_ACCESS_REMOTE_WRITE, &fd)
-    else:
-        memory = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-    if memory == NULL or memory == MAP_FAILED:
+    memory = context.fabric.alloc_memory(context, mapped, access, &state)
+    if memory == NULL:
         return NULL
-    mr = soft_reg_mr(ibpd, memory, length, access)
+    mr = <soft_mr *> soft_reg_mr(ibpd, memory, length, access)
     if mr == NULL:
         error = errno.errno
-        munmap(memory, mapped)
-        if fd >= 0:
-            close(fd)
+        context.fabric.free_memory(memory, mapped, state)
         errno.errno = error
         return NULL
-    (<soft_mr *> mr).mapped = mapped
-    (<soft_mr *> mr).memfd = fd
-    if shared:
-        registry_add(context, <soft_mr *> mr)
-    return mr
+    mr.mapped = mapped
+    mr.fabric_state = state
+    if context.fabric.expose != NULL:
+        context.fabric.expose(mr)
+    return &mr.ibv
 
 
-cdef enum:                           # why mr_get refuses
-    MR_STAG
-    MR_STREAM                        # of another PD
-    MR_ACCESS
-    MR_BOUNDS
-    MR_WRAP
-
-
-cdef bint mr_covers(soft_mr *mr, uint64_t addr, uint64_t length) noexcept nogil:
+cdef inline bint mr_covers(const soft_mr *mr, uint64_t addr, uint64_t length) noexcept nogil:
     cdef uint64_t start = <uint64_t> mr.ibv.addr
     return addr >= start and length <= mr.ibv.length and addr - start <= mr.ibv.length - length
 
 
-cdef soft_mr *mr_get(soft_pd *pd, uint32_t stag, uint64_t addr, uint64_t length, int access,
-                     int *why) noexcept nogil:
-    """The region of the STag, if [addr, addr + length) lies in it, it is of this PD and gives all rights in `access`.
-
-    The region cannot go away until mr_put. NULL: refused, *why says why.
-    """
+cdef soft_mr *mr_get(soft_pd *pd, uint32_t stag, uint64_t addr, uint64_t length, int access, int *why) noexcept nogil:
     cdef mr_shard *shard = mr_shard_of(<soft_context *> pd.ibv.context, stag)
     cdef soft_mr *mr = NULL
     if addr + length < addr:
@@ -201,13 +189,13 @@ cdef soft_mr *mr_get(soft_pd *pd, uint32_t stag, uint64_t addr, uint64_t length,
     return mr
 
 
-cdef void mr_put(soft_mr *mr) noexcept nogil:
+cdef inline void mr_put(soft_mr *mr) noexcept nogil:
     fetch_sub(&mr.users, 1)
 
 
 cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil:
-    """Takes the STag out of use at the peer's request; the region stays until it is deregistered."""
-    cdef mr_shard *shard = mr_shard_of(<soft_context *> pd.ibv.context, stag)
+    cdef soft_context *context = <soft_context *> pd.ibv.context
+    cdef mr_shard *shard = mr_shard_of(context, stag)
     cdef soft_mr *mr = NULL
     cdef bint done = False
     pthread_rwlock_wrlock(&shard.lock)
@@ -216,7 +204,8 @@ cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil:
     if (mr != NULL and mr.valid and mr.ibv.pd == &pd.ibv
             and mr.access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)):
         relaxed_store(&mr.valid, False)
-        registry_remove_locked(mr)
+        if context.fabric.withdraw != NULL:
+            context.fabric.withdraw(mr)
         done = True
     pthread_rwlock_unlock(&shard.lock)
     return done

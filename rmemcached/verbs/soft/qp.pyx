@@ -1,55 +1,34 @@
-# Queue pairs: creation, states, posting, completion of sends, errors.
+# Queue pairs; see qp.pxd.
+
+cdef enum:
+    QP_NUM_MASK = 0xffffff
 
 
-cdef void qp_forget_work(soft_qp *qp) noexcept nogil:
-    """The queues and the protocol's counters as in RESET."""
+cdef void qp_reset(soft_qp *qp) noexcept nogil:
+    """The queues and the protocol's counters as in RESET. Nobody else uses the queue pair, or qp.lock is held."""
     qp.sq_head = 0
     qp.sq_tail = 0
     qp.rq_head = 0
     qp.rq_tail = 0
     qp.reads_done = 0
     qp.responses_tail = 0
-    memset(&qp.cursor, 0, sizeof(qp.cursor))
-    qp.cursor.send_msn = 1
-    qp.cursor.read_msn = 1
-    qp.frame_sent = 0
-    qp.rx_state = RX_HEADER
-    qp.rx_start = 0
-    qp.rx_end = 0
-    qp.rx_offset = 0
-    qp.rx_segment = 0
-    qp.rx_send_msn = 1
-    qp.rx_read_msn = 1
-    qp.tx_gate = False
-    qp.pausing = False
-    qp.refused = False
-    qp.peer_ird = 0
-    qp.peer_ord = 0
-    free(qp.peer_data)
-    qp.peer_data = NULL
-    qp.peer_length = 0
-    relaxed_store(&qp.tx_blocked, False)
-    qp.tx_dead = False
+    memset(&qp.tx.cursor, 0, sizeof(qp.tx.cursor))
+    qp.tx.cursor.send_msn = 1
+    qp.tx.cursor.read_msn = 1
+    qp.tx.allowed = False
+    qp.tx.held = False
+    relaxed_store(&qp.tx.blocked, False)
+    qp.tx.broken = False
+    qp.tx.frame_sent = 0
+    rx_open(qp)
+    qp.rx.offset = 0
+    qp.rx.segment = 0
+    qp.rx.send_msn = 1
+    qp.rx.read_msn = 1
     qp.crc = False
     qp.terminated = False
     qp.drain_notify = False
     qp.established = False
-
-
-cdef void qp_free(soft_qp *qp) noexcept nogil:
-    pthread_mutex_destroy(&qp.lock)
-    free(qp.sq)
-    free(qp.sq_sges)
-    free(qp.sq_inline)
-    free(qp.rq)
-    free(qp.rq_sges)
-    free(qp.responses)
-    free(qp.rx_buffer)
-    free(qp.peer_data)
-    if qp.shm != NULL:
-        shm_unmap(qp.shm)
-    free(qp.shm)
-    free(qp)
 
 
 cdef uint32_t ring_size(uint32_t entries) noexcept nogil:
@@ -59,29 +38,26 @@ cdef uint32_t ring_size(uint32_t entries) noexcept nogil:
     return size
 
 
-cdef ibv_qp *soft_create_qp(ibv_pd *ibpd, ibv_qp_init_attr *init) noexcept nogil:
-    cdef soft_context *context = <soft_context *> ibpd.context
-    cdef soft_qp *qp
-    cdef soft_qp *other
+cdef int qp_check_init(const ibv_context *context, const ibv_qp_init_attr *init) noexcept nogil:
+    """What a queue pair is asked to be. 0 or an errno value."""
+    cdef const ibv_qp_cap *cap = &init.cap
+    if init.qp_type != IBV_QPT_RC:
+        return EOPNOTSUPP
+    if (init.send_cq == NULL or init.recv_cq == NULL or init.send_cq.context != context
+            or init.recv_cq.context != context or (init.srq != NULL and init.srq.context != context)):
+        return EINVAL
+    if (cap.max_send_wr > MAX_QP_WR or cap.max_recv_wr > MAX_QP_WR or cap.max_send_sge > MAX_SGE
+            or cap.max_recv_sge > MAX_SGE or cap.max_inline_data > MAX_INLINE):
+        return EINVAL
+    return 0
+
+
+cdef bint qp_make_queues(soft_qp *qp, ibv_qp_init_attr *init) noexcept nogil:
+    """Makes the work queues; init.cap becomes what they are. False: no memory, what there is of it is qp_free's."""
     cdef ibv_qp_cap *cap = &init.cap
     cdef uint32_t sends, recvs
-    if init.qp_type != IBV_QPT_RC:
-        errno.errno = EOPNOTSUPP
-        return NULL
-    if (init.send_cq == NULL or init.recv_cq == NULL or init.send_cq.context != ibpd.context
-            or init.recv_cq.context != ibpd.context
-            or (init.srq != NULL and init.srq.context != ibpd.context)
-            or cap.max_send_wr > MAX_QP_WR or cap.max_recv_wr > MAX_QP_WR
-            or cap.max_send_sge > MAX_SGE or cap.max_recv_sge > MAX_SGE or cap.max_inline_data > MAX_INLINE):
-        errno.errno = EINVAL
-        return NULL
-    qp = <soft_qp *> calloc(1, sizeof(soft_qp))
-    if qp == NULL:
-        errno.errno = ENOMEM
-        return NULL
-    pthread_mutex_init(&qp.lock, NULL)
     if init.srq != NULL:
-        # The queue pair has no receive queue: one place, for the receive that is taken from the shared one.
+        # The queue pair has no receive queue: one entry, for the receive that is taken from the shared one.
         cap.max_recv_wr = 0
         cap.max_recv_sge = 0
     qp.cap = cap[0]
@@ -96,11 +72,60 @@ cdef ibv_qp *soft_create_qp(ibv_pd *ibpd, ibv_qp_init_attr *init) noexcept nogil
     qp.sq_sges = <ibv_sge *> malloc((<size_t> sends * cap.max_send_sge + 1) * sizeof(ibv_sge))
     qp.rq_sges = <ibv_sge *> malloc((<size_t> recvs * qp.rq_sge + 1) * sizeof(ibv_sge))
     qp.sq_inline = <uint8_t *> malloc(<size_t> sends * cap.max_inline_data + 1)
-    if qp.sq == NULL or qp.rq == NULL or qp.sq_sges == NULL or qp.rq_sges == NULL or qp.sq_inline == NULL:
+    return (qp.sq != NULL and qp.rq != NULL and qp.sq_sges != NULL and qp.rq_sges != NULL
+            and qp.sq_inline != NULL)
+
+
+cdef void qp_list(soft_context *context, soft_qp *qp) noexcept nogil:
+    """Gives the queue pair its number and adds it to the context's list."""
+    cdef soft_qp *other = qp
+    pthread_mutex_lock(&context.lock)
+    while other != NULL:
+        # 24 bits, none that is in use; 0 and 1 are special in InfiniBand.
+        context.next_qp_num = (context.next_qp_num + 1) & QP_NUM_MASK
+        if context.next_qp_num < 2:
+            continue
+        other = context.qps
+        while other != NULL and other.ibv.qp_num != context.next_qp_num:
+            other = other.next
+    qp.ibv.qp_num = context.next_qp_num
+    qp.ibv.handle = qp.ibv.qp_num
+    qp.next = context.qps
+    if qp.next != NULL:
+        qp.next.prev = qp
+    context.qps = qp
+    pthread_mutex_unlock(&context.lock)
+
+
+cdef void qp_unlist(soft_context *context, soft_qp *qp) noexcept nogil:
+    pthread_mutex_lock(&context.lock)
+    if qp.prev != NULL:
+        qp.prev.next = qp.next
+    else:
+        context.qps = qp.next
+    if qp.next != NULL:
+        qp.next.prev = qp.prev
+    pthread_mutex_unlock(&context.lock)
+
+
+cdef ibv_qp *soft_create_qp(ibv_pd *ibpd, ibv_qp_init_attr *init) noexcept nogil:
+    cdef soft_context *context = <soft_context *> ibpd.context
+    cdef soft_qp *qp
+    cdef int error = qp_check_init(ibpd.context, init)
+    if error:
+        errno.errno = error
+        return NULL
+    qp = <soft_qp *> calloc(1, sizeof(soft_qp))
+    if qp == NULL:
+        errno.errno = ENOMEM
+        return NULL
+    pthread_mutex_init(&qp.lock, NULL)
+    if not qp_make_queues(qp, init):
         qp_free(qp)
         errno.errno = ENOMEM
         return NULL
     qp.context = context
+    qp.fabric = context.fabric
     qp.pd = <soft_pd *> ibpd
     qp.send_cq = <soft_cq *> init.send_cq
     qp.recv_cq = <soft_cq *> init.recv_cq
@@ -112,9 +137,9 @@ cdef ibv_qp *soft_create_qp(ibv_pd *ibpd, ibv_qp_init_attr *init) noexcept nogil
         qp.domains[1] = qp.send_cq.domain
         qp.ndomains = 2
     qp.sig_all = init.sq_sig_all != 0
-    qp.fd = -1
-    qp.timer_fd = -1
-    qp_forget_work(qp)
+    qp.stream.fd = -1
+    qp.stream.timer_fd = -1
+    qp_reset(qp)
     qp.ibv.context = ibpd.context
     qp.ibv.qp_context = init.qp_context
     qp.ibv.pd = ibpd
@@ -128,26 +153,22 @@ cdef ibv_qp *soft_create_qp(ibv_pd *ibpd, ibv_qp_init_attr *init) noexcept nogil
     fetch_add(&qp.recv_cq.users, 1)
     if qp.srq != NULL:
         fetch_add(&qp.srq.users, 1)
-    pthread_mutex_lock(&context.lock)
-    other = NULL
-    while True:
-        # 24 bits, none that is in use; 0 and 1 are special in InfiniBand.
-        context.next_qp_num = (context.next_qp_num + 1) & 0xffffff
-        if context.next_qp_num < 2:
-            continue
-        other = context.qps
-        while other != NULL and other.ibv.qp_num != context.next_qp_num:
-            other = other.next
-        if other == NULL:
-            break
-    qp.ibv.qp_num = context.next_qp_num
-    qp.ibv.handle = qp.ibv.qp_num
-    qp.next = context.qps
-    if qp.next != NULL:
-        qp.next.prev = qp
-    context.qps = qp
-    pthread_mutex_unlock(&context.lock)
+    qp_list(context, qp)
     return &qp.ibv
+
+
+cdef void qp_free(soft_qp *qp) noexcept nogil:
+    pthread_mutex_destroy(&qp.lock)
+    free(qp.sq)
+    free(qp.sq_sges)
+    free(qp.sq_inline)
+    free(qp.rq)
+    free(qp.rq_sges)
+    free(qp.responses)
+    free(qp.rx.buffer)
+    if qp.fabric_state != NULL:
+        qp.fabric.free(qp)
+    free(qp)
 
 
 cdef int soft_destroy_qp(ibv_qp *ibqp) noexcept nogil:
@@ -159,18 +180,11 @@ cdef int soft_destroy_qp(ibv_qp *ibqp) noexcept nogil:
     pthread_mutex_unlock(&qp.lock)
     for i in range(qp.ndomains):
         if qp.links[i].domain != NULL:
-            domain_forget(qp.domains[i], &qp.links[i])
+            domain_remove(qp.domains[i], &qp.links[i])
     cq_purge(qp.send_cq, qp.ibv.qp_num)
     if qp.recv_cq != qp.send_cq:
         cq_purge(qp.recv_cq, qp.ibv.qp_num)
-    pthread_mutex_lock(&qp.context.lock)
-    if qp.prev != NULL:
-        qp.prev.next = qp.next
-    else:
-        qp.context.qps = qp.next
-    if qp.next != NULL:
-        qp.next.prev = qp.prev
-    pthread_mutex_unlock(&qp.context.lock)
+    qp_unlist(qp.context, qp)
     async_forget(qp.context, &qp.async_events)
     if qp.srq != NULL:
         fetch_sub(&qp.srq.users, 1)
@@ -191,7 +205,6 @@ cdef void qp_complete_send(soft_qp *qp, const soft_swqe *swqe, int status) noexc
 
 
 cdef void qp_completed(soft_qp *qp, uint64_t wr_id, ibv_wc_opcode opcode, uint32_t length, int status) noexcept nogil:
-    """Adds the completion of a request of the send queue."""
     cdef ibv_wc wc
     memset(&wc, 0, sizeof(wc))
     wc.wr_id = wr_id
@@ -215,7 +228,6 @@ cdef void qp_complete_recv(soft_qp *qp, const soft_rwqe *rwqe, int status) noexc
 
 
 cdef void qp_retire(soft_qp *qp) noexcept nogil:
-    """Completes, in order, the sends that are done. qp.lock is held."""
     cdef soft_swqe *swqe
     while qp.sq_head != qp.sq_tail:
         swqe = &qp.sq[qp.sq_head & qp.sq_mask]
@@ -231,14 +243,10 @@ cdef void qp_retire(soft_qp *qp) noexcept nogil:
 
 cdef bint qp_drained(soft_qp *qp) noexcept nogil:
     """Whether every request that was begun is complete."""
-    return qp.sq_head == qp.cursor.next_wqe and qp.cursor.kind != TX_REQUEST
+    return qp.sq_head == qp.tx.cursor.next_wqe and qp.tx.cursor.kind != TX_REQUEST
 
 
 cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) noexcept nogil:
-    """To ERR: closes the stream and flushes both queues. qp.lock is held.
-
-    A sq_status other than success is for the send queue entry `culprit`, such an rq_status for the oldest receive.
-    """
     cdef soft_swqe *swqe
     cdef bint entered = qp.ibv.state != IBV_QPS_ERR
     stream_close(qp)
@@ -263,7 +271,6 @@ cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) 
 
 
 cdef void qp_lost(soft_qp *qp) noexcept nogil:
-    """To ERR because the stream is no more, with no request to blame. qp.lock is held."""
     if qp.ibv.state != IBV_QPS_RESET and qp.ibv.state != IBV_QPS_ERR:
         async_event(qp.context, &qp.async_events, IBV_EVENT_QP_FATAL)
     qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
@@ -281,7 +288,6 @@ cdef int qp_event_of(uint32_t error) noexcept nogil:
 
 cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received, int sq_status,
                        int rq_status) noexcept nogil:
-    """Tells the peer, best effort, and goes to ERR. `sq_status` is for the oldest READ under way."""
     cdef uint32_t culprit = qp.reads[qp.reads_done % MAX_READS]
     # An error that a completion tells of makes no event.
     if sq_status == IBV_WC_SUCCESS and rq_status == IBV_WC_SUCCESS:
@@ -331,7 +337,7 @@ cdef bint qp_values_valid(const ibv_qp_attr *attr, int mask) noexcept nogil:
         return False
     if mask & IBV_QP_PATH_MTU and (<int> attr.path_mtu < IBV_MTU_256 or <int> attr.path_mtu > IBV_MTU_4096):
         return False
-    if (mask & IBV_QP_DEST_QPN and attr.dest_qp_num > 0xffffff) or (mask & IBV_QP_TIMEOUT and attr.timeout > 31):
+    if (mask & IBV_QP_DEST_QPN and attr.dest_qp_num > QP_NUM_MASK) or (mask & IBV_QP_TIMEOUT and attr.timeout > 31):
         return False
     if (mask & IBV_QP_RETRY_CNT and attr.retry_cnt > 7) or (mask & IBV_QP_RNR_RETRY and attr.rnr_retry > 7):
         return False
@@ -386,8 +392,8 @@ cdef int qp_modify(soft_qp *qp, const ibv_qp_attr *attr, int mask) noexcept nogi
         qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
     elif after == IBV_QPS_RESET:
         stream_close(qp)
-        qp.phase = STREAM_NONE
-        qp_forget_work(qp)
+        qp.stream.phase = STREAM_NONE
+        qp_reset(qp)
         memset(&qp.attr, 0, sizeof(qp.attr))
         cq_purge(qp.send_cq, qp.ibv.qp_num)
         cq_purge(qp.recv_cq, qp.ibv.qp_num)
@@ -395,8 +401,8 @@ cdef int qp_modify(soft_qp *qp, const ibv_qp_attr *attr, int mask) noexcept nogi
     if after == IBV_QPS_SQD and before == IBV_QPS_RTS:
         qp.drain_notify = mask & IBV_QP_EN_SQD_ASYNC_NOTIFY and attr.en_sqd_async_notify
         qp_retire(qp)
-    if after == IBV_QPS_RTS and not qp.tx_blocked and tx_pending(qp):
-        qp_transmit(qp)
+    if after == IBV_QPS_RTS and not qp.tx.blocked and tx_pending(qp):
+        qp.fabric.transmit(qp)
     return 0
 
 
@@ -406,7 +412,7 @@ cdef int soft_modify_qp(ibv_qp *ibqp, ibv_qp_attr *attr, int mask) noexcept nogi
     pthread_mutex_lock(&qp.lock)
     result = qp_modify(qp, attr, mask)
     pthread_mutex_unlock(&qp.lock)
-    qp_settle(qp, NULL)
+    qp_update_fds(qp, NULL)
     return result
 
 
@@ -418,7 +424,7 @@ cdef int soft_query_qp(ibv_qp *ibqp, ibv_qp_attr *attr, int mask, ibv_qp_init_at
     attr.cur_qp_state = qp.ibv.state
     attr.sq_draining = qp.ibv.state == IBV_QPS_SQD and not qp_drained(qp)
     attr.cap = qp.cap
-    if qp.phase == STREAM_OPEN:
+    if qp.stream.phase == STREAM_OPEN:
         # As negotiated with the peer.
         attr.max_rd_atomic = <uint8_t> qp.ord
         attr.max_dest_rd_atomic = <uint8_t> qp.ird
@@ -481,26 +487,17 @@ cdef int qp_enqueue_send(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
     return 0
 
 
-cdef int soft_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noexcept nogil:
-    cdef soft_qp *qp = <soft_qp *> ibqp
+cdef int qp_enqueue_sends(soft_qp *qp, ibv_send_wr **wr) noexcept nogil:
     cdef int result = 0
-    pthread_mutex_lock(&qp.lock)
-    if qp.shm != NULL:
-        wr = shm_post_messages(qp, wr)
     if qp.ibv.state != IBV_QPS_RTS and qp.ibv.state != IBV_QPS_SQD and qp.ibv.state != IBV_QPS_ERR:
-        result = EINVAL
-    while result == 0 and wr != NULL:
-        result = qp_enqueue_send(qp, wr)
-        if result == 0:
-            if qp.ibv.state == IBV_QPS_ERR:
-                qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
-            wr = wr.next
-    if qp.phase == STREAM_OPEN and not qp.tx_blocked and (qp.shm != NULL or not tx_short(qp)) and tx_pending(qp):
-        qp_transmit(qp)
-    pthread_mutex_unlock(&qp.lock)
-    qp_settle(qp, NULL)
-    if result and bad_wr != NULL:
-        bad_wr[0] = wr
+        return EINVAL
+    while wr[0] != NULL:
+        result = qp_enqueue_send(qp, wr[0])
+        if result:
+            break
+        if qp.ibv.state == IBV_QPS_ERR:
+            qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
+        wr[0] = wr[0].next
     return result
 
 
@@ -538,7 +535,26 @@ cdef int soft_post_recv(ibv_qp *ibqp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noe
         wr = wr.next
     pthread_mutex_unlock(&qp.lock)
     if flushed:
-        qp_settle(qp, NULL)
+        qp_update_fds(qp, NULL)
     if result and bad_wr != NULL:
         bad_wr[0] = wr
     return result
+
+
+cdef int soft_query_counters(ibv_qp *ibqp, soft_qp_counters *out) noexcept nogil:
+    cdef soft_qp *qp = <soft_qp *> ibqp
+    pthread_mutex_lock(&qp.lock)
+    out[0] = qp.counters
+    pthread_mutex_unlock(&qp.lock)
+    return 0
+
+
+cdef bint soft_qp_terminated(ibv_qp *ibqp, int *opcode, ibv_wc_status *status) noexcept nogil:
+    cdef soft_qp *qp = <soft_qp *> ibqp
+    cdef bint known
+    pthread_mutex_lock(&qp.lock)
+    known = qp.terminated and qp.terminated_opcode >= 0
+    opcode[0] = qp.terminated_opcode
+    status[0] = <ibv_wc_status> qp.terminated_status
+    pthread_mutex_unlock(&qp.lock)
+    return known

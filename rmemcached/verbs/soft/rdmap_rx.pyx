@@ -1,8 +1,22 @@
-# Reception: the octets of the stream are parsed into FPDUs, checked, and placed. Nothing that comes in is trusted.
-#
-# Without CRC the payload of SENDs, WRITEs and READ responses goes from the socket straight to its target; headers,
-# trailers and what arrived together with a header pass through rx_buffer. With CRC whole FPDUs do, but for those that
-# rx_foreseen lets pass.
+# The octets of the stream are parsed into FPDUs, checked, and placed; see rdmap_rx.pxd.
+
+cdef enum:
+    RX_SMALL = 4096                  # payloads that are as well copied as received for themselves
+    TERMINATE_MAX = 256
+
+cdef enum:                           # what rx_parse_header has found
+    RX_WRONG                         # the queue pair is in error
+    RX_MORE                          # more octets are needed
+    RX_DONE                          # an FPDU without payload to place, which is dealt with
+    RX_OPENED                        # the header of an FPDU whose payload is to be placed
+
+
+cdef void rx_open(soft_qp *qp) noexcept nogil:
+    qp.rx.start = 0
+    qp.rx.end = 0
+    qp.rx.need = 0
+    qp.rx.read_size = RX_READ
+    qp.rx.state = RX_HEADER
 
 
 cdef void rx_fail(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received) noexcept nogil:
@@ -32,18 +46,11 @@ cdef uint32_t rx_read_error(int why) noexcept nogil:
     return TERM_PROTECTION_STAG
 
 
-cdef soft_swqe *rx_read_head(soft_qp *qp) noexcept nogil:
+cdef soft_swqe *rx_oldest_read(soft_qp *qp) noexcept nogil:
     """The oldest READ under way, or NULL."""
-    if qp.reads_done == qp.cursor.reads:
+    if qp.reads_done == qp.tx.cursor.reads:
         return NULL
     return &qp.sq[qp.reads[qp.reads_done % MAX_READS] & qp.sq_mask]
-
-
-cdef struct rx_target:
-    iovec iov[RX_IOVECS]
-    soft_mr *regions[RX_IOVECS]      # held until the octets are placed
-    int niov
-    int nregions
 
 
 cdef void rx_release(rx_target *target) noexcept nogil:
@@ -82,33 +89,33 @@ cdef bint rx_scatter(soft_qp *qp, rx_target *target, const ibv_sge *sges, uint32
     return length == 0
 
 
-cdef bint rx_aim(soft_qp *qp, rx_target *target) noexcept nogil:
+cdef bint rx_find_target(soft_qp *qp, rx_target *target) noexcept nogil:
     """Where the next rx_left octets of payload go. False: nowhere, and the queue pair is in error."""
     cdef soft_swqe *swqe
     cdef uint32_t index
     cdef int why = 0
     target.niov = 0
     target.nregions = 0
-    if qp.rx_header.opcode == OP_WRITE:
-        target.regions[0] = mr_get(qp.pd, qp.rx_header.stag, qp.rx_to, qp.rx_left, IBV_ACCESS_REMOTE_WRITE, &why)
+    if qp.rx.header.opcode == OP_WRITE:
+        target.regions[0] = mr_get(qp.pd, qp.rx.header.stag, qp.rx.to, qp.rx.left, IBV_ACCESS_REMOTE_WRITE, &why)
         if target.regions[0] == NULL:
-            rx_fail(qp, rx_write_error(why), qp.rx_raw, HEADER_MAX)
+            rx_fail(qp, rx_write_error(why), qp.rx.raw, HEADER_MAX)
             return False
         target.nregions = 1
-        target.iov[0].iov_base = <void *> qp.rx_to
-        target.iov[0].iov_len = qp.rx_left
+        target.iov[0].iov_base = <void *> qp.rx.to
+        target.iov[0].iov_len = qp.rx.left
         target.niov = 1
         return True
-    if qp.rx_header.opcode == OP_READ_RESPONSE:
-        swqe = rx_read_head(qp)
+    if qp.rx.header.opcode == OP_READ_RESPONSE:
+        swqe = rx_oldest_read(qp)
         index = qp.reads[qp.reads_done % MAX_READS] & qp.sq_mask
-        if rx_scatter(qp, target, qp.sq_sges + index * qp.cap.max_send_sge, swqe.num_sge, swqe.received, qp.rx_left):
+        if rx_scatter(qp, target, qp.sq_sges + index * qp.cap.max_send_sge, swqe.num_sge, swqe.received, qp.rx.left):
             return True
         rx_release(target)
         qp_terminate(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0, IBV_WC_LOC_PROT_ERR, IBV_WC_SUCCESS)
         return False
     index = qp.rq_head & qp.rq_mask
-    if rx_scatter(qp, target, qp.rq_sges + index * qp.rq_sge, qp.rq[index].num_sge, qp.rx_offset, qp.rx_left):
+    if rx_scatter(qp, target, qp.rq_sges + index * qp.rq_sge, qp.rq[index].num_sge, qp.rx.offset, qp.rx.left):
         return True
     rx_release(target)
     qp_terminate(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0, IBV_WC_SUCCESS, IBV_WC_LOC_PROT_ERR)
@@ -116,13 +123,13 @@ cdef bint rx_aim(soft_qp *qp, rx_target *target) noexcept nogil:
 
 
 cdef void rx_advance(soft_qp *qp, uint32_t placed) noexcept nogil:
-    qp.rx_left -= placed
-    if qp.rx_header.opcode == OP_WRITE:
-        qp.rx_to += placed
-    elif qp.rx_header.opcode == OP_READ_RESPONSE:
-        rx_read_head(qp).received += placed
+    qp.rx.left -= placed
+    if qp.rx.header.opcode == OP_WRITE:
+        qp.rx.to += placed
+    elif qp.rx.header.opcode == OP_READ_RESPONSE:
+        rx_oldest_read(qp).received += placed
     else:
-        qp.rx_offset += placed
+        qp.rx.offset += placed
 
 
 cdef bint rx_place(soft_qp *qp, const uint8_t *data, uint32_t length) noexcept nogil:
@@ -133,7 +140,7 @@ cdef bint rx_place(soft_qp *qp, const uint8_t *data, uint32_t length) noexcept n
     cdef int i
     if length == 0:
         return True
-    if not rx_aim(qp, &target):
+    if not rx_find_target(qp, &target):
         return False
     for i in range(target.niov):
         n = length - placed
@@ -142,103 +149,102 @@ cdef bint rx_place(soft_qp *qp, const uint8_t *data, uint32_t length) noexcept n
         memcpy(target.iov[i].iov_base, data + placed, n)
         placed += n
     rx_release(&target)
-    if qp.crc and not qp.rx_checked:
-        qp.rx_crc = crc32c_add(qp.rx_crc, data, length)
+    if qp.crc and not qp.rx.checked:
+        qp.rx.crc = crc32c_add(qp.rx.crc, data, length)
     rx_advance(qp, length)
     qp.counters.rx_staged_bytes += length
     return True
 
 
-cdef bint rx_begin(soft_qp *qp) noexcept nogil:
+cdef bint rx_begin_segment(soft_qp *qp) noexcept nogil:
     """Checks the header of an FPDU that carries payload. False: the queue pair is in error."""
-    cdef ddp_header *h = &qp.rx_header
+    cdef ddp_header *h = &qp.rx.header
     cdef soft_swqe *swqe
     cdef soft_rwqe *rwqe
     cdef soft_mr *mr
     cdef int why = 0
-    qp.rx_left = h.payload
+    qp.rx.left = h.payload
     if h.tagged and not h.last:
-        qp.rx_segment = h.payload
+        qp.rx.segment = h.payload
     if h.opcode == OP_WRITE:
         # A zero-length WRITE names no memory: it may be a peer's ready-to-receive frame.
         if h.payload == 0:
             return True
         if not qp.attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE:
-            rx_fail(qp, TERM_TAGGED_STAG, qp.rx_raw, HEADER_MAX)
+            rx_fail(qp, TERM_TAGGED_STAG, qp.rx.raw, HEADER_MAX)
             return False
         mr = mr_get(qp.pd, h.stag, h.to, h.payload, IBV_ACCESS_REMOTE_WRITE, &why)
         if mr == NULL:
-            rx_fail(qp, rx_write_error(why), qp.rx_raw, HEADER_MAX)
+            rx_fail(qp, rx_write_error(why), qp.rx.raw, HEADER_MAX)
             return False
-        if qp.shm != NULL:
-            shm_offer(qp, mr)
+        if qp.fabric.named != NULL:
+            qp.fabric.named(qp, mr)
         mr_put(mr)
-        qp.rx_to = h.to
+        qp.rx.to = h.to
         return True
     if h.opcode == OP_READ_RESPONSE:
         return rx_begin_response(qp, h)
-    if h.msn != qp.rx_send_msn:
-        rx_fail(qp, TERM_UNTAGGED_MSN, qp.rx_raw, HEADER_MAX)
+    if h.msn != qp.rx.send_msn:
+        rx_fail(qp, TERM_UNTAGGED_MSN, qp.rx.raw, HEADER_MAX)
         return False
-    if h.mo != qp.rx_offset:
-        rx_fail(qp, TERM_UNTAGGED_MO, qp.rx_raw, HEADER_MAX)
+    if h.mo != qp.rx.offset:
+        rx_fail(qp, TERM_UNTAGGED_MO, qp.rx.raw, HEADER_MAX)
         return False
-    if h.mo != 0 and h.opcode != qp.rx_send:
-        rx_fail(qp, TERM_UNEXPECTED_OPCODE, qp.rx_raw, HEADER_MAX)
+    if h.mo != 0 and h.opcode != qp.rx.send:
+        rx_fail(qp, TERM_UNEXPECTED_OPCODE, qp.rx.raw, HEADER_MAX)
         return False
     # An empty segment that is not the last would go on for ever.
     if h.payload == 0 and not h.last:
-        rx_fail(qp, TERM_UNTAGGED_MO, qp.rx_raw, HEADER_MAX)
+        rx_fail(qp, TERM_UNTAGGED_MO, qp.rx.raw, HEADER_MAX)
         return False
     if qp.rq_head == qp.rq_tail and (qp.srq == NULL or not srq_take(qp)):
-        rx_fail(qp, TERM_UNTAGGED_NO_BUFFER, qp.rx_raw, HEADER_MAX)
+        rx_fail(qp, TERM_UNTAGGED_NO_BUFFER, qp.rx.raw, HEADER_MAX)
         return False
     rwqe = &qp.rq[qp.rq_head & qp.rq_mask]
     if <uint64_t> h.mo + h.payload > rwqe.length:
-        qp_terminate(qp, TERM_UNTAGGED_TOO_LONG, qp.rx_raw, HEADER_MAX, IBV_WC_SUCCESS, IBV_WC_LOC_LEN_ERR)
+        qp_terminate(qp, TERM_UNTAGGED_TOO_LONG, qp.rx.raw, HEADER_MAX, IBV_WC_SUCCESS, IBV_WC_LOC_LEN_ERR)
         return False
-    qp.rx_send = h.opcode
+    qp.rx.send = h.opcode
     return True
 
 
 cdef bint rx_begin_response(soft_qp *qp, const ddp_header *h) noexcept nogil:
     """A READ response must be the continuation of the oldest READ under way."""
-    cdef soft_swqe *swqe = rx_read_head(qp)
+    cdef soft_swqe *swqe = rx_oldest_read(qp)
     cdef const ibv_sge *sges
     if swqe == NULL:
-        rx_fail(qp, TERM_UNEXPECTED_OPCODE, qp.rx_raw, HEADER_MAX)
+        rx_fail(qp, TERM_UNEXPECTED_OPCODE, qp.rx.raw, HEADER_MAX)
         return False
     sges = qp.sq_sges + (qp.reads[qp.reads_done % MAX_READS] & qp.sq_mask) * qp.cap.max_send_sge
     if swqe.length:
         if h.stag != sges[0].lkey:
-            rx_fail(qp, TERM_TAGGED_STAG, qp.rx_raw, HEADER_MAX)
+            rx_fail(qp, TERM_TAGGED_STAG, qp.rx.raw, HEADER_MAX)
             return False
         if h.to != sges[0].addr + swqe.received:
-            rx_fail(qp, TERM_TAGGED_BOUNDS, qp.rx_raw, HEADER_MAX)
+            rx_fail(qp, TERM_TAGGED_BOUNDS, qp.rx.raw, HEADER_MAX)
             return False
     if h.payload > swqe.length - swqe.received or h.last != (h.payload == swqe.length - swqe.received):
-        rx_fail(qp, TERM_TAGGED_BOUNDS, qp.rx_raw, HEADER_MAX)
+        rx_fail(qp, TERM_TAGGED_BOUNDS, qp.rx.raw, HEADER_MAX)
         return False
     return True
 
 
-cdef void rx_established(soft_qp *qp) noexcept nogil:
-    """A message has come in."""
+cdef inline void rx_established(soft_qp *qp) noexcept nogil:
     if qp.ibv.state == IBV_QPS_RTR and not qp.established:
         qp.established = True
         async_event(qp.context, &qp.async_events, IBV_EVENT_COMM_EST)
 
 
-cdef bint rx_finish(soft_qp *qp) noexcept nogil:
+cdef bint rx_finish_segment(soft_qp *qp) noexcept nogil:
     """The FPDU is placed; completes the message with its last one. False: the queue pair is in error."""
-    cdef ddp_header *h = &qp.rx_header
+    cdef ddp_header *h = &qp.rx.header
     cdef soft_rwqe *rwqe
     cdef soft_swqe *swqe
     cdef ibv_wc wc
     cdef bint solicited
-    qp.rx_state = RX_HEADER
+    qp.rx.state = RX_HEADER
     qp.counters.rx_fpdus += 1
-    qp.tx_gate = True
+    qp.tx.allowed = True
     if not h.last:
         return True
     rx_established(qp)
@@ -246,17 +252,17 @@ cdef bint rx_finish(soft_qp *qp) noexcept nogil:
         qp.counters.writes_served += 1
         return True
     if h.opcode == OP_READ_RESPONSE:
-        swqe = rx_read_head(qp)
+        swqe = rx_oldest_read(qp)
         swqe.state = SWQE_DONE
         qp.reads_done += 1
         qp.counters.reads += 1
         qp.counters.read_bytes += swqe.length
         qp_retire(qp)
-        return qp.fd >= 0
+        return qp.stream.fd >= 0
     memset(&wc, 0, sizeof(wc))
     if h.opcode == OP_SEND_INVALIDATE or h.opcode == OP_SEND_SE_INVALIDATE:
         if not mr_invalidate(qp.pd, h.stag):
-            rx_fail(qp, TERM_CANNOT_INVALIDATE, qp.rx_raw, HEADER_MAX)
+            rx_fail(qp, TERM_CANNOT_INVALIDATE, qp.rx.raw, HEADER_MAX)
             return False
         wc.wc_flags = IBV_WC_WITH_INV
         wc.invalidated_rkey = h.stag
@@ -264,12 +270,12 @@ cdef bint rx_finish(soft_qp *qp) noexcept nogil:
     wc.wr_id = rwqe.wr_id
     wc.status = IBV_WC_SUCCESS
     wc.opcode = IBV_WC_RECV
-    wc.byte_len = qp.rx_offset
+    wc.byte_len = qp.rx.offset
     wc.qp_num = qp.ibv.qp_num
     wc.src_qp = qp.attr.dest_qp_num
     qp.rq_head += 1
-    qp.rx_offset = 0
-    qp.rx_send_msn += 1
+    qp.rx.offset = 0
+    qp.rx.send_msn += 1
     qp.counters.recvs += 1
     solicited = h.opcode == OP_SEND_SE or h.opcode == OP_SEND_SE_INVALIDATE
     if not cq_add(qp.recv_cq, &wc, solicited):
@@ -278,25 +284,25 @@ cdef bint rx_finish(soft_qp *qp) noexcept nogil:
     return True
 
 
-cdef bint rx_close(soft_qp *qp, const uint8_t *trailer) noexcept nogil:
+cdef bint rx_end_fpdu(soft_qp *qp, const uint8_t *trailer) noexcept nogil:
     """The trailer of the open FPDU is there. False: the queue pair is in error."""
-    cdef uint32_t pad = qp.rx_trailer - 4
-    if qp.crc and not qp.rx_checked and not crc_matches(trailer + pad, crc32c_add(qp.rx_crc, trailer, pad)):
+    cdef uint32_t pad = qp.rx.trailer - 4
+    if qp.crc and not qp.rx.checked and not crc_matches(trailer + pad, crc32c_add(qp.rx.crc, trailer, pad)):
         rx_fail(qp, TERM_MPA_CRC, NULL, 0)
         return False
-    return rx_finish(qp)
+    return rx_finish_segment(qp)
 
 
 cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     """A whole Read Request: checked, and queued for tx_response."""
-    cdef ddp_header *h = &qp.rx_header
+    cdef ddp_header *h = &qp.rx.header
     cdef const uint8_t *segment = fpdu
     cdef uint32_t received = UNTAGGED_HEADER + READ_REQUEST_PAYLOAD
     cdef read_request request
     cdef soft_response *response
     cdef soft_mr *mr
     cdef int why = 0
-    if h.msn != qp.rx_read_msn:
+    if h.msn != qp.rx.read_msn:
         rx_fail(qp, TERM_UNTAGGED_MSN, segment, received)
         return False
     if h.mo != 0:
@@ -306,7 +312,7 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
         rx_fail(qp, TERM_UNTAGGED_TOO_LONG, segment, received)
         return False
     # Not qp.ird: siw rounds its ORD up to a power of two, and so is the ring.
-    if qp.responses_tail - qp.cursor.next_response > qp.responses_mask:
+    if qp.responses_tail - qp.tx.cursor.next_response > qp.responses_mask:
         rx_fail(qp, TERM_STREAM_CATASTROPHIC, segment, received)
         return False
     get_read_request(fpdu + UNTAGGED_HEADER, &request)
@@ -318,8 +324,8 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
         if mr == NULL:
             rx_fail(qp, rx_read_error(why), segment, received)
             return False
-        if qp.shm != NULL:
-            shm_offer(qp, mr)
+        if qp.fabric.named != NULL:
+            qp.fabric.named(qp, mr)
         mr_put(mr)
     response = &qp.responses[qp.responses_tail & qp.responses_mask]
     response.sink_stag = request.sink_stag
@@ -328,9 +334,9 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     response.source_stag = request.source_stag
     response.source_to = request.source_to
     qp.responses_tail += 1
-    qp.rx_read_msn += 1
+    qp.rx.read_msn += 1
     qp.counters.rx_fpdus += 1
-    qp.tx_gate = True
+    qp.tx.allowed = True
     return True
 
 
@@ -343,7 +349,7 @@ cdef void rx_terminate(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     cdef int culprit = -1
     qp.counters.rx_fpdus += 1
     qp.counters.terminates_received += 1
-    if get_terminate(fpdu + UNTAGGED_HEADER, qp.rx_header.payload, &what) < 0:
+    if get_terminate(fpdu + UNTAGGED_HEADER, qp.rx.header.payload, &what) < 0:
         what.error = TERM_LOCAL_CATASTROPHIC
         what.about_read = False
     if what.about_read:
@@ -366,13 +372,13 @@ cdef void rx_terminate(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     qp.terminated_opcode = culprit
     qp.terminated_status = status
     # Of the requests that are at least begun, the oldest of the kind that is not complete.
-    while index != qp.sq_tail and (index != qp.cursor.next_wqe or qp.cursor.kind == TX_REQUEST):
+    while index != qp.sq_tail and (index != qp.tx.cursor.next_wqe or qp.tx.cursor.kind == TX_REQUEST):
         swqe = &qp.sq[index & qp.sq_mask]
         if swqe.state != SWQE_DONE and (
                 swqe.opcode == culprit or (culprit == IBV_WR_SEND and swqe.opcode == IBV_WR_SEND_WITH_INV)):
             qp_error(qp, index, status, IBV_WC_SUCCESS)
             return
-        if index == qp.cursor.next_wqe:
+        if index == qp.tx.cursor.next_wqe:
             break
         index += 1
     qp_lost(qp)
@@ -380,7 +386,7 @@ cdef void rx_terminate(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
 
 cdef bint rx_check(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     """Versions, opcode and queue of an FPDU whose header is there. False: the queue pair is in error."""
-    cdef ddp_header *h = &qp.rx_header
+    cdef ddp_header *h = &qp.rx.header
     cdef uint32_t error = 0
     if h.control & DDP_VERSION_MASK != DDP_VERSION:
         error = TERM_TAGGED_VERSION if h.tagged else TERM_UNTAGGED_VERSION
@@ -409,216 +415,175 @@ cdef bint rx_check(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     return True
 
 
-cdef bint rx_parse(soft_qp *qp) noexcept nogil:
-    """Consumes what rx_buffer holds. False: the queue pair is in error."""
-    cdef uint8_t *p
-    cdef uint32_t there, total, header, n
+cdef int rx_check_crc(soft_qp *qp, const uint8_t *p, uint32_t there, uint32_t total) noexcept nogil:
+    """With CRC, at an FPDU's start: RX_OPENED when the header may be looked at, else RX_MORE or RX_WRONG."""
     cdef ddp_header ahead
-    cdef int done
+    qp.rx.checked = there >= total
+    if qp.rx.checked:
+        if not crc_matches(p + total - 4, crc32c_add(0xffffffffU, p, total - 4)):
+            rx_fail(qp, TERM_MPA_CRC, NULL, 0)
+            return RX_WRONG
+    elif get_header(p, there, &ahead) != 1 or not rx_may_place_early(qp, &ahead):
+        qp.rx.need = total - there
+        return RX_MORE
+    else:
+        qp.rx.crc = crc32c_add(0xffffffffU, p, TAGGED_HEADER)
+    return RX_OPENED
+
+
+cdef int rx_parse_header(soft_qp *qp) noexcept nogil:
+    """At an FPDU's start: parses its header, and all of it when it carries no payload to be placed."""
+    cdef uint8_t *p = qp.rx.buffer + qp.rx.start
+    cdef uint32_t there = qp.rx.end - qp.rx.start
+    cdef uint32_t total, header
+    cdef int found
+    if there < 4:
+        qp.rx.need = HEADER_MAX - there
+        return RX_MORE
+    total = fpdu_size(get16(p))
+    if qp.crc:
+        found = rx_check_crc(qp, p, there, total)
+        if found != RX_OPENED:
+            return found
+    found = get_header(p, there, &qp.rx.header)
+    if found < 0:
+        rx_fail(qp, TERM_DDP_CATASTROPHIC, NULL, 0)
+        return RX_WRONG
+    if found == 0:
+        qp.rx.need = HEADER_MAX - there
+        return RX_MORE
+    header = TAGGED_HEADER if qp.rx.header.tagged else UNTAGGED_HEADER
+    # For the Terminate that tells of an error in here; its last octets are not the header's when that is short.
+    memset(qp.rx.raw, 0, sizeof(qp.rx.raw))
+    memcpy(qp.rx.raw, p, header)
+    if not rx_check(qp, qp.rx.raw):
+        return RX_WRONG
+    if not qp.rx.header.tagged and qp.rx.header.qn != QN_SEND:
+        if there < total:
+            qp.rx.need = total - there
+            return RX_MORE
+        if qp.rx.header.qn == QN_TERMINATE:
+            rx_terminate(qp, p)
+            return RX_WRONG
+        if not rx_read_request(qp, p):
+            return RX_WRONG
+        qp.rx.start += total
+        return RX_DONE
+    if not rx_begin_segment(qp):
+        return RX_WRONG
+    qp.rx.start += header
+    qp.rx.trailer = total - header - qp.rx.header.payload
+    if qp.rx.header.payload > RX_SMALL:
+        qp.rx.read_size = RX_READ_MIN
+    return RX_OPENED
+
+
+cdef bint rx_parse(soft_qp *qp) noexcept nogil:
+    cdef uint8_t *p
+    cdef uint32_t there, n
+    cdef int found
     while True:
-        p = qp.rx_buffer + qp.rx_start
-        there = qp.rx_end - qp.rx_start
-        qp.rx_need = 0
-        if qp.rx_state == RX_PAYLOAD:
-            n = there if there < qp.rx_left else qp.rx_left
+        qp.rx.need = 0
+        if qp.rx.state == RX_HEADER:
+            found = rx_parse_header(qp)
+            if found == RX_WRONG or found == RX_MORE:
+                return found == RX_MORE
+            if found == RX_DONE:
+                continue
+            qp.rx.state = RX_PAYLOAD
+        p = qp.rx.buffer + qp.rx.start
+        there = qp.rx.end - qp.rx.start
+        if qp.rx.state == RX_PAYLOAD:
+            n = there if there < qp.rx.left else qp.rx.left
             if not rx_place(qp, p, n):
                 return False
-            qp.rx_start += n
-            if qp.rx_left:
+            qp.rx.start += n
+            if qp.rx.left:
                 return True
-            qp.rx_state = RX_TRAILER
-            continue
-        if qp.rx_state == RX_TRAILER:
-            if there < qp.rx_trailer:
-                qp.rx_need = qp.rx_trailer - there
-                return True
-            qp.rx_start += qp.rx_trailer
-            if not rx_close(qp, p):
-                return False
-            continue
-        if there < 4:
-            qp.rx_need = HEADER_MAX - there
+            qp.rx.state = RX_TRAILER
+            p += n
+            there -= n
+        if there < qp.rx.trailer:
+            qp.rx.need = qp.rx.trailer - there
             return True
-        total = fpdu_size(get16(p))
-        if qp.crc:
-            qp.rx_checked = there >= total
-            if qp.rx_checked:
-                if not crc_matches(p + total - 4, crc32c_add(0xffffffffU, p, total - 4)):
-                    rx_fail(qp, TERM_MPA_CRC, NULL, 0)
-                    return False
-            elif get_header(p, there, &ahead) != 1 or not rx_foreseen(qp, &ahead):
-                qp.rx_need = total - there
-                return True
-            else:
-                qp.rx_crc = crc32c_add(0xffffffffU, p, TAGGED_HEADER)
-        done = get_header(p, there, &qp.rx_header)
-        if done < 0:
-            rx_fail(qp, TERM_DDP_CATASTROPHIC, NULL, 0)
+        qp.rx.start += qp.rx.trailer
+        if not rx_end_fpdu(qp, p):
             return False
-        if done == 0:
-            qp.rx_need = HEADER_MAX - there
-            return True
-        header = TAGGED_HEADER if qp.rx_header.tagged else UNTAGGED_HEADER
-        # For the Terminate that tells of an error in here; its last octets are not the header's when that is short.
-        memset(qp.rx_raw, 0, sizeof(qp.rx_raw))
-        memcpy(qp.rx_raw, p, header)
-        if not rx_check(qp, qp.rx_raw):
-            return False
-        if not qp.rx_header.tagged and qp.rx_header.qn != QN_SEND:
-            if there < total:
-                qp.rx_need = total - there
-                return True
-            if qp.rx_header.qn == QN_TERMINATE:
-                rx_terminate(qp, p)
-                return False
-            if not rx_read_request(qp, p):
-                return False
-            qp.rx_start += total
-            continue
-        if not rx_begin(qp):
-            return False
-        qp.rx_start += header
-        qp.rx_trailer = total - header - qp.rx_header.payload
-        qp.rx_state = RX_PAYLOAD
-        if qp.rx_header.payload > RX_SMALL:
-            qp.rx_window = RX_WINDOW_MIN
 
 
-cdef bint qp_receive(soft_qp *qp) noexcept nogil:
-    """Receives until the socket is empty or the turn is used up. False: the queue pair is in error. qp.lock is held."""
-    cdef uint32_t room
-    cdef ssize_t n
-    # Most looks find nothing, or a short message: between two FPDUs, with none predicted, no vector is needed for them.
-    if qp.shm == NULL and qp.rx_state == RX_HEADER and qp.rx_start == qp.rx_end and not rx_midway(qp):
-        room = qp.rx_window
-        n = recv(qp.fd, qp.rx_buffer, room, MSG_DONTWAIT)
-        if n < 0 and errno.errno == EAGAIN:
-            return True
-        if n > 0:
-            qp.counters.rx_bytes += <uint64_t> n
-            qp.rx_start = 0
-            qp.rx_end = <uint32_t> n
-            if not rx_parse(qp):
-                return False
-            if n < room:
-                return True
-    return qp_receive_all(qp)
+cdef void rx_make_room(soft_qp *qp, rx_reception *r) noexcept nogil:
+    """Between payloads: what comes next goes behind what the receive buffer holds."""
+    cdef uint32_t there = qp.rx.end - qp.rx.start
+    r.room = qp.rx.need if qp.rx.need > qp.rx.read_size else qp.rx.read_size
+    if qp.crc:
+        # With a whole FPDU comes the next one's header, but not much payload that has to be moved.
+        r.room += RX_READ_MIN
+    if r.room > qp.rx.capacity - qp.rx.end and qp.rx.start:
+        memmove(qp.rx.buffer, qp.rx.buffer + qp.rx.start, there)
+        qp.rx.start = 0
+        qp.rx.end = there
+    if r.room > qp.rx.capacity - qp.rx.end:
+        r.room = qp.rx.capacity - qp.rx.end
 
 
-cdef bint qp_receive_all(soft_qp *qp) noexcept nogil:
-    """qp_receive in any state; errors and the end of the stream are found here."""
-    cdef rx_target target
-    cdef rx_plan plan
-    cdef msghdr message
-    cdef uint32_t want, room, direct, there
-    cdef uint32_t budget = RX_BYTES
-    cdef ssize_t n
-    cdef bint whole, vector
-    while True:
-        if qp.shm != NULL and not shm_messages(qp, &budget):
+cdef bint rx_prepare(soft_qp *qp, rx_reception *r) noexcept nogil:
+    if qp.rx.start == qp.rx.end:
+        qp.rx.start = 0
+        qp.rx.end = 0
+    r.target.niov = 0
+    r.target.nregions = 0
+    r.direct = 0
+    r.plan.count = 0
+    if qp.rx.end == 0 and qp.rx.state == RX_HEADER and rx_predict_between(qp, &r.target, &r.plan):
+        r.room = min(r.plan.trailer + (qp.rx.read_size if r.plan.ends else TAGGED_HEADER), qp.rx.capacity)
+    elif qp.rx.state == RX_PAYLOAD:
+        # Everything buffered is placed: the buffer is empty.
+        if not rx_find_target(qp, &r.target):
             return False
-        if qp.rx_start == qp.rx_end:
-            qp.rx_start = 0
-            qp.rx_end = 0
-        target.niov = 0
-        target.nregions = 0
-        direct = 0
-        plan.count = 0
-        if qp.rx_end == 0 and qp.rx_state == RX_HEADER and rx_ahead(qp, &target, &plan):
-            room = min(plan.trailer + (qp.rx_window if plan.ends else TAGGED_HEADER), qp.rx_capacity)
-        elif qp.rx_state == RX_PAYLOAD:
-            # Everything buffered is placed: the buffer is empty.
-            if not rx_aim(qp, &target):
-                return False
-            direct = qp.rx_left
-            rx_predict(qp, &target, &plan)
-            # Behind a segment in the middle of a message comes the next one's header, then payload not to be staged.
-            room = plan.trailer + (qp.rx_window if plan.ends
-                                   else TAGGED_HEADER if qp.rx_header.tagged else UNTAGGED_HEADER)
-            if room > qp.rx_capacity:
-                room = qp.rx_capacity
-        else:
-            there = qp.rx_end - qp.rx_start
-            room = qp.rx_need if qp.rx_need > qp.rx_window else qp.rx_window
-            if qp.crc:
-                # With a whole FPDU comes the next one's header, but not much payload that has to be moved.
-                room += RX_WINDOW_MIN
-            if room > qp.rx_capacity - qp.rx_end and qp.rx_start:
-                memmove(qp.rx_buffer, qp.rx_buffer + qp.rx_start, there)
-                qp.rx_start = 0
-                qp.rx_end = there
-            if room > qp.rx_capacity - qp.rx_end:
-                room = qp.rx_capacity - qp.rx_end
-        target.iov[target.niov].iov_base = qp.rx_buffer + qp.rx_end
-        target.iov[target.niov].iov_len = room
-        vector = direct or plan.count
-        if vector:
-            memset(&message, 0, sizeof(message))
-            message.msg_iov = target.iov
-            message.msg_iovlen = <size_t> target.niov + 1
-        want = direct + room + (plan.size if plan.count else 0)
-        while True:
-            if qp.shm != NULL:
-                n = shm_recv(qp, target.iov, target.niov + 1)
-            elif vector:
-                n = recvmsg(qp.fd, &message, MSG_DONTWAIT)
-            else:
-                n = recv(qp.fd, target.iov[0].iov_base, room, MSG_DONTWAIT)
-            if n >= 0 or errno.errno != EINTR:
-                break
-        if n <= 0:
-            rx_release(&target)
-        if n < 0:
-            if errno.errno == EAGAIN:
-                return True
-            if errno.errno == EFAULT:
-                rx_fail(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0)
-            else:
-                qp_lost(qp)
-            return False
-        if n == 0:
-            qp_lost(qp)
-            return False
-        qp.counters.rx_bytes += <uint64_t> n
-        if direct:
-            if n < direct:
-                direct = <uint32_t> n
-            rx_sum(qp, &target, 0, direct)
-            rx_advance(qp, direct)
-        if plan.count and n > direct:
-            whole = rx_predicted_came(qp, &target, &plan, <uint32_t> n - direct)
-        else:
-            qp.rx_end += <uint32_t> n - direct
-            whole = rx_parse(qp)
-        rx_release(&target)
-        if not whole:
-            return False
-        if n < want:
-            if qp.shm == NULL:
-                return True
-        elif qp.rx_state == RX_HEADER and qp.rx_window < RX_BUFFER:
-            qp.rx_window *= 2
-        if budget < n:
-            return True
-        budget -= <uint32_t> n
+        r.direct = qp.rx.left
+        rx_predict(qp, &r.target, &r.plan)
+        # Behind a segment in the middle of a message comes the next one's header, then payload not to be staged.
+        r.room = r.plan.trailer + (qp.rx.read_size if r.plan.ends
+                                   else TAGGED_HEADER if qp.rx.header.tagged else UNTAGGED_HEADER)
+        if r.room > qp.rx.capacity:
+            r.room = qp.rx.capacity
+    else:
+        rx_make_room(qp, r)
+    r.target.iov[r.target.niov].iov_base = qp.rx.buffer + qp.rx.end
+    r.target.iov[r.target.niov].iov_len = r.room
+    r.target.niov += 1
+    r.want = r.direct + r.room + (r.plan.size if r.plan.count else 0)
+    return True
 
 
-cdef void qp_progress(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept nogil:
-    """Does what the stream allows now. The progress lock of `domain` is held."""
-    cdef int opened = 1
-    pthread_mutex_lock(&qp.lock)
-    if qp.fd >= 0:
-        if events & EPOLLOUT and qp.start_frame != NULL:
-            stream_start(qp)
-        if qp.phase == STREAM_REQUESTED:
-            opened = stream_reply(qp) if events & ~<uint32_t> EPOLLOUT else 0
-            if opened < 0:
-                qp_lost(qp)
-        elif qp.pausing and monotonic() >= qp.deadline and not stream_ready(qp):
-            qp_lost(qp)
-        elif qp.phase == STREAM_OPEN and events & ~<uint32_t> EPOLLOUT:
-            qp_receive(qp)
-        if qp.fd >= 0 and (events & EPOLLOUT or not qp.tx_blocked) and tx_pending(qp):
-            qp_transmit(qp)
-    pthread_mutex_unlock(&qp.lock)
-    qp_settle(qp, domain)
+cdef bint rx_take(soft_qp *qp, rx_reception *r, size_t n) noexcept nogil:
+    cdef uint32_t left = <uint32_t> n
+    cdef bint whole
+    qp.counters.rx_bytes += n
+    if r.direct:
+        if left < r.direct:
+            r.direct = left
+        rx_add_crc(qp, &r.target, 0, r.direct)
+        rx_advance(qp, r.direct)
+        left -= r.direct
+    if r.plan.count and left:
+        whole = rx_take_predicted(qp, &r.target, &r.plan, left)
+    else:
+        qp.rx.end += left
+        whole = rx_parse(qp)
+    rx_release(&r.target)
+    if whole and n >= r.want and qp.rx.state == RX_HEADER and qp.rx.read_size < RX_BUFFER:
+        qp.rx.read_size *= 2
+    return whole
+
+
+cdef bint rx_nothing(soft_qp *qp, rx_reception *r, ssize_t n) noexcept nogil:
+    cdef int error = errno.errno
+    rx_release(&r.target)
+    if n < 0 and error == EAGAIN:
+        return True
+    if n < 0 and error == EFAULT:
+        rx_fail(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0)
+    else:
+        qp_lost(qp)
+    return False

@@ -64,16 +64,10 @@ cdef bint thread_turn(soft_context *context, bint arm) noexcept nogil:
     domain = context.domains
     while domain != NULL:
         pthread_mutex_lock(&domain.progress)
-        if domain.shm:
-            worked |= shm_domain_progress(domain, arm)
-            if arm:
-                shm_arm(domain)
-                worked |= relaxed_load(&domain.work) != 0
-        else:
-            worked |= domain_streams(domain)
+        worked |= domain.fabric.serve(domain, arm)
         pthread_mutex_unlock(&domain.progress)
         if domain.event_fd >= 0:
-            domain_settle(domain)
+            domain_update_fd(domain)
         domain = domain.next
     pthread_mutex_unlock(&context.thread_lock)
     return worked
@@ -84,15 +78,15 @@ cdef void *thread_main(void *argument) noexcept nogil:
     cdef epoll_event events[THREAD_EVENTS]
     cdef int64_t most = <int64_t> context.thread_spin * 1000
     cdef int64_t look = most         # nanoseconds to look for more; half when that was in vain
-    cdef int64_t last = monotonic()
+    cdef int64_t last = now_ns()
     cdef int64_t now
     cdef uint32_t vain = 0
     while not relaxed_load(&context.thread_stopping):
         if thread_turn(context, False):
-            last = monotonic()
+            last = now_ns()
             vain = 0
             continue
-        now = monotonic()
+        now = now_ns()
         if now - last < look:
             vain += 1
             if vain % THREAD_YIELD == 0:
@@ -100,10 +94,10 @@ cdef void *thread_main(void *argument) noexcept nogil:
             continue
         look //= 2
         if thread_turn(context, True):
-            last = monotonic()
+            last = now_ns()
             continue
         epoll_wait(context.thread_epoll, events, THREAD_EVENTS, -1)
-        last = monotonic()
+        last = now_ns()
         # Had it gone on looking, it would have found this sooner.
         if last - now < most:
             look = most

@@ -1,17 +1,14 @@
-"""What two processes of one host share in the fabric soft_shm: layout of memory and records. See docs/soft-rnic.md.
-
-Each end of a queue pair's stream writes one memfd, *control words and ring*; the other end maps it, and can map it, for
-reading only (F_SEAL_FUTURE_WRITE). So everything here has one writer, and what the peer wrote is not trusted: words are
-read once and then checked, octets are copied out before they are looked at, sizes are sealed.
-
-The ring is a sequence of *cells* of whole cache lines: a word, then octets, which go on at the ring's start when its
-end is reached. The word is written last, and tells by its stamp that the cell is there: no index of the writer is read,
-and a short cell is one line.
-
-Integers in the byte order of the machine. Counters run freely; those of octets do not wrap in practice.
-"""
-
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+# What two processes of one host share in soft_shm: the layout of memory and records. See docs/soft-rnic.md, section 4.
+#
+# Each end of a queue pair's stream writes one memfd, control words and ring; the other end maps it, and can map it, for
+# reading only (F_SEAL_FUTURE_WRITE). So everything here has one writer, and what the peer wrote is not trusted: words
+# are read once and then checked, octets are copied out before they are looked at, sizes are sealed.
+#
+# The ring is a sequence of cells of whole cache lines: a word, then octets, which go on at the ring's start when its
+# end is reached. The word is written last, and tells by its stamp that the cell is there: no index of the writer is
+# read, and a short cell is one line.
+#
+# Integers in the byte order of the machine. Counters run freely; those of octets do not wrap in practice.
 
 cdef enum:
     SHM_VERSION = 2
@@ -32,14 +29,14 @@ cdef struct shm_page:
     uint32_t closed                  # not 0: nothing more will come
     uint8_t line0[56]
     # Second line: of the other direction.
-    uint64_t head                    # octets of the peer's ring ever consumed; not told for each cell
-    uint32_t wish                    # changed to ask for a bell; odd: also when the peer has consumed
+    uint64_t head                    # octets of the peer's ring ever consumed; not written for each cell
+    uint32_t wakeup                  # changed to ask for a wake-up; odd: also when the peer has consumed
     uint8_t line1[52]
 
 # A cell's word: the stamp in its low half, then 16 bits of length, 8 of kind, 8 of flags. The stamp is the number of
 # the cell's first line, counted from 1 at the stream's beginning. Before a word is written the writer sees to it that
-# the next cell's place does not by chance hold that cell's stamp: what is there is of an earlier lap, and may be octets
-# that somebody else has chosen.
+# the next cell's position does not by chance hold that cell's stamp: what is there is of an earlier lap, and may be
+# octets that somebody else has chosen.
 cdef enum:                           # kinds
     SHM_MESSAGE = 1                  # a SEND, all of it
     SHM_STREAM = 2                   # octets of the stream of FPDUs
@@ -47,27 +44,13 @@ cdef enum:                           # kinds
 cdef enum:                           # flags of a message
     SHM_SOLICITED = 1
 
-
-cdef inline uint32_t shm_stamp(uint64_t position) noexcept nogil:
-    """Of a cell that begins so many octets behind the ring's first use."""
-    return <uint32_t> (position // SHM_LINE + 1)
-
-
-cdef inline uint64_t shm_word(uint64_t position, uint32_t length, uint32_t kind, uint32_t flags) noexcept nogil:
-    return shm_stamp(position) | <uint64_t> length << 32 | <uint64_t> kind << 48 | <uint64_t> flags << 56
-
-
-cdef inline uint32_t shm_size(uint32_t length) noexcept nogil:
-    """Octets of the ring that a cell with so many of its own takes."""
-    return (SHM_WORD + length + SHM_LINE - 1) & ~<uint32_t> (SHM_LINE - 1)
-
 # One word for each slot of a context: the generation of the shared region that has it, 0 once that is not valid.
 # A memfd of its own, one for the context, which every peer maps for reading.
 ctypedef uint32_t shm_generation
 
 cdef enum:                           # shm_record.kind
     SHM_HELLO = 0x524d4301           # with two descriptors: page and ring, and registry
-    SHM_BELL = 0x524d4302
+    SHM_WAKEUP = 0x524d4302
     SHM_OFFER = 0x524d4303           # with one descriptor: a region's memory
 
 cdef struct shm_record:              # what goes through the socket, always whole: SHM_RECORD_SIZE octets
@@ -82,3 +65,5 @@ cdef struct shm_record:              # what goes through the socket, always whol
     uint32_t access                  # of enum ibv_access_flags: remote read, or remote read and write
     uint64_t addr                    # of the owner
     uint64_t length
+
+cdef struct shm_stream

@@ -1,42 +1,31 @@
-# soft_shm: regions in memfds, their offers to peers, and one-sided access to those of the peer.
+# soft_shm: regions, offers and windows; see region.pxd.
 
 
-cdef bint registry_open(soft_context *context) noexcept nogil:
-    context.registry = <shm_generation *> shm_make(b"rmemcached registry", SHM_REGISTRY_SIZE, &context.registry_fd)
-    return context.registry != NULL
+cdef inline shm_context *shm_context_of(const soft_context *context) noexcept nogil:
+    return <shm_context *> context.fabric_state
 
 
-cdef void registry_close(soft_context *context) noexcept nogil:
-    munmap(context.registry, SHM_REGISTRY_SIZE)
-    close(context.registry_fd)
+cdef bint shm_open_context(soft_context *context) noexcept nogil:
+    cdef shm_context *shared = <shm_context *> calloc(1, sizeof(shm_context))
+    if shared == NULL:
+        errno.errno = ENOMEM
+        return False
+    shared.registry = <shm_generation *> shm_make(b"rmemcached registry", SHM_REGISTRY_SIZE, &shared.registry_fd)
+    if shared.registry == NULL:
+        free(shared)
+        return False
+    context.fabric_state = shared
+    return True
 
 
-cdef void registry_add(soft_context *context, soft_mr *mr) noexcept nogil:
-    """Gives the region a slot. Without one it is served like memory that is not shared."""
-    cdef uint32_t i, slot
-    pthread_mutex_lock(&context.lock)
-    for i in range(<uint32_t> SHM_SLOTS):
-        slot = (context.next_slot + i) % SHM_SLOTS
-        if context.registry[slot] == 0:
-            context.next_slot = slot + 1
-            context.next_generation += 1
-            if context.next_generation == 0:
-                context.next_generation = 1
-            mr.slot = slot
-            mr.generation = context.next_generation
-            store_release(&context.registry[slot], mr.generation)
-            break
-    pthread_mutex_unlock(&context.lock)
+cdef void shm_close_context(soft_context *context) noexcept nogil:
+    cdef shm_context *shared = shm_context_of(context)
+    munmap(shared.registry, SHM_REGISTRY_SIZE)
+    close(shared.registry_fd)
+    free(shared)
 
 
-cdef void registry_remove_locked(soft_mr *mr) noexcept nogil:
-    """Tells all peers that the region is not valid any more. The shard's lock is held for writing."""
-    cdef soft_context *context = <soft_context *> mr.ibv.context
-    if mr.generation and context.registry[mr.slot] == mr.generation:
-        store_release(&context.registry[mr.slot], 0)
-
-
-cdef void *shared_memory(size_t size, bint writable, int *fd) noexcept nogil:
+cdef void *shm_file_memory(size_t size, bint writable, int *fd) noexcept nogil:
     """Memory of its own file; writable: a peer may be let to write it."""
     cdef void *memory
     if not writable:
@@ -53,39 +42,97 @@ cdef void *shared_memory(size_t size, bint writable, int *fd) noexcept nogil:
     return memory
 
 
-cdef void shm_offer(soft_qp *qp, const soft_mr *mr) noexcept nogil:
-    """Hands the region's memory to a peer that has just named it rightly. qp.lock is held."""
-    cdef shm_stream *shm = qp.shm
+cdef void *shm_alloc_memory(soft_context *context, size_t size, int access, void **state) noexcept nogil:
+    cdef shm_region *region
+    cdef void *memory
+    # What a peer may not read is never shared, see shm_offer.
+    if not access & IBV_ACCESS_REMOTE_READ:
+        return mr_alloc_memory(context, size, access, state)
+    region = <shm_region *> calloc(1, sizeof(shm_region))
+    if region == NULL:
+        errno.errno = ENOMEM
+        return NULL
+    memory = shm_file_memory(size, access & IBV_ACCESS_REMOTE_WRITE, &region.memfd)
+    if memory == NULL:
+        free(region)
+        return NULL
+    state[0] = region
+    return memory
+
+
+cdef void shm_free_memory(void *memory, size_t size, void *state) noexcept nogil:
+    munmap(memory, size)
+    if state != NULL:
+        close((<shm_region *> state).memfd)
+        free(state)
+
+
+cdef void shm_expose(soft_mr *mr) noexcept nogil:
+    """Gives the region a slot, if there is one."""
+    cdef soft_context *context = <soft_context *> mr.ibv.context
+    cdef shm_context *shared = shm_context_of(context)
+    cdef shm_region *region = <shm_region *> mr.fabric_state
+    cdef uint32_t i, slot
+    if region == NULL:
+        return
+    pthread_mutex_lock(&context.lock)
+    for i in range(<uint32_t> SHM_SLOTS):
+        slot = (shared.next_slot + i) % SHM_SLOTS
+        if shared.registry[slot] == 0:
+            shared.next_slot = slot + 1
+            shared.next_generation += 1
+            if shared.next_generation == 0:
+                shared.next_generation = 1
+            region.slot = slot
+            region.generation = shared.next_generation
+            store_release(&shared.registry[slot], region.generation)
+            break
+    pthread_mutex_unlock(&context.lock)
+
+
+cdef void shm_withdraw(soft_mr *mr) noexcept nogil:
+    """Tells all peers that the region is not valid any more."""
+    cdef shm_context *shared = shm_context_of(<soft_context *> mr.ibv.context)
+    cdef const shm_region *region = <const shm_region *> mr.fabric_state
+    if region != NULL and region.generation and shared.registry[region.slot] == region.generation:
+        store_release(&shared.registry[region.slot], 0)
+
+
+cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil:
+    """Hands the region's memory to a peer that has just named it rightly."""
+    cdef shm_stream *shm = shm_of(qp)
+    cdef const shm_region *region = <const shm_region *> mr.fabric_state
     cdef shm_record record
     cdef int remote = mr.access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
     # Whoever can map memory can read it; and what the queue pair's rights narrow cannot be narrowed in a mapping.
-    if (not mr.generation or shm.offered[mr.slot % SHM_OFFERS] == mr.generation
+    if (region == NULL or not region.generation
+            or shm.offered[region.slot % SHM_OFFERS] == region.generation
             or not remote & IBV_ACCESS_REMOTE_READ or remote & ~<int> qp.attr.qp_access_flags):
         return
     memset(&record, 0, sizeof(record))
     record.kind = SHM_OFFER
     record.stag = mr.ibv.rkey
-    record.slot = mr.slot
-    record.generation = mr.generation
+    record.slot = region.slot
+    record.generation = region.generation
     record.access = <uint32_t> remote
     record.addr = <uint64_t> mr.ibv.addr
     record.length = mr.ibv.length
-    if shm_post(qp, &record, &mr.memfd, 1):
-        shm.offered[mr.slot % SHM_OFFERS] = mr.generation
+    if shm_send_record(qp, &record, &region.memfd, 1):
+        shm.offered[region.slot % SHM_OFFERS] = region.generation
 
 
-cdef shm_window *shm_find(shm_stream *shm, uint32_t stag) noexcept nogil:
-    cdef uint32_t place = mr_hash(stag) >> 16
+cdef shm_window *shm_find_window(shm_stream *shm, uint32_t stag) noexcept nogil:
+    cdef uint32_t i = mr_hash(stag) >> 16
     cdef shm_window *window
     if shm.windows == NULL:
         return NULL
     while True:
-        window = &shm.windows[place & (SHM_WINDOWS_SIZE - 1)]
+        window = &shm.windows[i & (SHM_WINDOWS_SIZE - 1)]
         if not window.used:
             return NULL
         if window.base != NULL and window.stag == stag:
             return window
-        place += 1
+        i += 1
 
 
 cdef bint shm_window_valid(const shm_stream *shm, const shm_window *window) noexcept nogil:
@@ -97,16 +144,16 @@ cdef void shm_window_close(shm_window *window) noexcept nogil:
     window.base = NULL
 
 
-cdef shm_window *shm_place(shm_window *windows, uint32_t stag) noexcept nogil:
-    """A free place for the STag."""
-    cdef uint32_t place = mr_hash(stag) >> 16
-    while windows[place & (SHM_WINDOWS_SIZE - 1)].base != NULL:
-        place += 1
-    return &windows[place & (SHM_WINDOWS_SIZE - 1)]
+cdef shm_window *shm_free_entry(shm_window *windows, uint32_t stag) noexcept nogil:
+    """A free entry for the STag."""
+    cdef uint32_t i = mr_hash(stag) >> 16
+    while windows[i & (SHM_WINDOWS_SIZE - 1)].base != NULL:
+        i += 1
+    return &windows[i & (SHM_WINDOWS_SIZE - 1)]
 
 
-cdef bint shm_tidy(shm_stream *shm) noexcept nogil:
-    """Forgets the places that are free again. False: too many are in use."""
+cdef bint shm_rehash_windows(shm_stream *shm) noexcept nogil:
+    """Forgets the entries that are free again. False: too many are in use."""
     cdef shm_window *windows = <shm_window *> calloc(SHM_WINDOWS_SIZE, sizeof(shm_window))
     cdef uint32_t i
     if windows == NULL:
@@ -114,7 +161,7 @@ cdef bint shm_tidy(shm_stream *shm) noexcept nogil:
     shm.nwindows = 0
     for i in range(<uint32_t> SHM_WINDOWS_SIZE):
         if shm.windows[i].base != NULL:
-            shm_place(windows, shm.windows[i].stag)[0] = shm.windows[i]
+            shm_free_entry(windows, shm.windows[i].stag)[0] = shm.windows[i]
             shm.nwindows += 1
     free(shm.windows)
     shm.windows = windows
@@ -122,7 +169,6 @@ cdef bint shm_tidy(shm_stream *shm) noexcept nogil:
 
 
 cdef bint shm_accept_offer(shm_stream *shm, const shm_record *record) noexcept nogil:
-    """Maps a region of the peer. False: the offer is none that a correct peer makes."""
     cdef bint writable = record.access & IBV_ACCESS_REMOTE_WRITE
     cdef shm_window *window
     cdef uint32_t i
@@ -139,12 +185,12 @@ cdef bint shm_accept_offer(shm_stream *shm, const shm_record *record) noexcept n
         window = &shm.windows[i]
         if window.base != NULL and (window.stag == record.stag or not shm_window_valid(shm, window)):
             shm_window_close(window)
-    if shm.nwindows >= SHM_WINDOWS_MAX and not shm_tidy(shm):
+    if shm.nwindows >= SHM_WINDOWS_MAX and not shm_rehash_windows(shm):
         return True
-    base = shm_map(shm.fds[0], record.length, PROT_READ | PROT_WRITE if writable else PROT_READ)
+    base = shm_map(shm.reader.fds[0], record.length, PROT_READ | PROT_WRITE if writable else PROT_READ)
     if base == NULL:
         return False
-    window = shm_place(shm.windows, record.stag)
+    window = shm_free_entry(shm.windows, record.stag)
     shm.nwindows += not window.used
     window.used = True
     window.base = <uint8_t *> base
@@ -169,9 +215,9 @@ cdef void shm_close_windows(shm_stream *shm) noexcept nogil:
     shm.nwindows = 0
 
 
-cdef shm_window *shm_direct(soft_qp *qp, const tx_cursor *cur) noexcept nogil:
+cdef shm_window *shm_direct_window(const soft_qp *qp, const tx_cursor *cur) noexcept nogil:
     """The window through which the next send queue entry can be carried out here and now; NULL: through the stream."""
-    cdef shm_stream *shm = qp.shm
+    cdef shm_stream *shm = shm_of(qp)
     cdef const soft_swqe *swqe = &qp.sq[cur.next_wqe & qp.sq_mask]
     cdef shm_window *window
     cdef uint32_t right
@@ -186,13 +232,17 @@ cdef shm_window *shm_direct(soft_qp *qp, const tx_cursor *cur) noexcept nogil:
     # A WRITE that is still in the ring would be overtaken.
     if load_acquire(&shm.theirs.head) < shm.write_tail:
         return NULL
-    window = shm_find(shm, swqe.rkey)
+    window = shm_find_window(shm, swqe.rkey)
     if window == NULL or not window.access & right or not shm_window_valid(shm, window):
         return NULL
     if (swqe.remote_addr < window.addr or swqe.length > window.length
             or swqe.remote_addr - window.addr > window.length - swqe.length):
         return NULL
     return window
+
+
+cdef bint shm_is_direct(const soft_qp *qp, const tx_cursor *cur) noexcept nogil:
+    return shm_direct_window(qp, cur) != NULL
 
 
 cdef int shm_copy(soft_qp *qp, soft_swqe *swqe, uint32_t index, const shm_window *window) noexcept nogil:
@@ -224,7 +274,7 @@ cdef int shm_copy(soft_qp *qp, soft_swqe *swqe, uint32_t index, const shm_window
                 memcpy(remote, <const void *> sges[i].addr, sges[i].length)
             remote += sges[i].length
         full_fence()
-        if not shm_window_valid(qp.shm, window):
+        if not shm_window_valid(shm_of(qp), window):
             result = 0
     for i in range(held):
         if regions[i] != NULL:
@@ -232,17 +282,16 @@ cdef int shm_copy(soft_qp *qp, soft_swqe *swqe, uint32_t index, const shm_window
     return result
 
 
-cdef bint shm_execute(soft_qp *qp) noexcept nogil:
-    """Carries out the requests at the cursor that need no help of the peer. False: the queue pair is in error."""
+cdef bint shm_execute_direct(soft_qp *qp) noexcept nogil:
     cdef soft_swqe *swqe
     cdef const shm_window *window
     cdef uint32_t index
     cdef int done
-    while qp.cursor.kind == TX_NONE and tx_may_start(qp, &qp.cursor):
-        window = shm_direct(qp, &qp.cursor)
+    while qp.tx.cursor.kind == TX_NONE and tx_may_start(qp, &qp.tx.cursor):
+        window = shm_direct_window(qp, &qp.tx.cursor)
         if window == NULL:
             break
-        index = qp.cursor.next_wqe & qp.sq_mask
+        index = qp.tx.cursor.next_wqe & qp.sq_mask
         swqe = &qp.sq[index]
         done = shm_copy(qp, swqe, index, window)
         if done < 0:
@@ -251,7 +300,7 @@ cdef bint shm_execute(soft_qp *qp) noexcept nogil:
         if done == 0:
             break
         swqe.state = SWQE_DONE
-        qp.cursor.next_wqe += 1
+        qp.tx.cursor.next_wqe += 1
         qp.counters.one_sided += 1
         if swqe.opcode == IBV_WR_RDMA_WRITE:
             qp.counters.writes += 1

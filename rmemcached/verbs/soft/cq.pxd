@@ -1,0 +1,47 @@
+# Completion channels and completion queues.
+
+cdef struct soft_channel:
+    ibv_comp_channel ibv             # fd is the domain's epoll descriptor; refcnt counts CQs, and is atomic
+    soft_domain domain
+
+cdef enum:                           # soft_cq.armed
+    ARMED_NOT
+    ARMED_SOLICITED
+    ARMED_ANY
+
+cdef struct soft_cq:
+    ibv_cq ibv
+    soft_domain *domain              # the channel's, or &own
+    soft_domain own
+    pthread_mutex_t lock             # guards the next six; count and overrun are read unlocked
+    ibv_wc *ring
+    uint32_t size                    # power of two, at least ibv.cqe
+    uint32_t head
+    uint32_t count
+    int armed
+    bint overrun
+    uint32_t users                   # ends of queue pairs
+    uint32_t polls                   # that found completions without making progress; a hint, atomic
+    soft_cq *next_event              # guarded by domain.events, as the next three
+    uint32_t events_pending          # made and not yet delivered
+    uint32_t events_delivered
+    uint32_t events_acked
+    soft_async async_events
+
+# Stores a completion. False: the queue has no room, the completion is lost and the queue is unusable. Takes the queue's
+# lock.
+cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil
+
+# Drops the completions of a queue pair that goes away.
+cdef void cq_purge(soft_cq *cq, uint32_t qp_num) noexcept nogil
+
+# The parts of poll_cq, for fabrics that have one of their own: whether this poll has to make progress, and what comes
+# after that.
+cdef bint cq_wants_progress(soft_cq *cq, int num_entries) noexcept nogil
+cdef int cq_after_progress(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
+# Takes completions; -EOVERFLOW: there are none, and some were lost for want of room.
+cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
+
+# ibv_poll_cq for fabrics that have none of their own.
+cdef int soft_poll_cq(ibv_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
+cdef int soft_req_notify_cq(ibv_cq *cq, int solicited_only) noexcept nogil

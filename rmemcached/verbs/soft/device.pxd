@@ -1,0 +1,27 @@
+# The device as a program opens it: contexts, protection domains, and what can be asked about the device.
+
+cdef struct soft_context:
+    ibv_context ibv                  # async_fd is an eventfd, readable while asynchronous events are pending
+    const soft_fabric *fabric
+    void *fabric_state               # the fabric's own; NULL if it keeps nothing for a context
+    pthread_mutex_t async_lock       # guards the next four
+    pthread_cond_t async_acked
+    soft_async *first_async          # objects with pending events, oldest first
+    soft_async *last_async
+    bint async_signalled             # async_fd is readable
+    mr_shard shards[MR_SHARDS]
+    pthread_mutex_t lock             # guards the next two, and what the fabric says; a listed queue pair is not freed
+    soft_qp *qps
+    uint32_t next_qp_num
+    uint32_t users                   # PDs, CQs and channels
+    pthread_mutex_t thread_lock      # guards the list of domains, and the thread's descriptors
+    soft_domain *domains             # of all channels, and of completion queues without one
+    pthread_t thread                 # the progress thread, while thread_epoll is not -1
+    int thread_epoll
+    int thread_stop                  # eventfd
+    bint thread_stopping             # atomic
+    uint32_t thread_spin             # microseconds; set before the thread starts
+
+cdef struct soft_pd:
+    ibv_pd ibv
+    uint32_t users                   # MRs, SRQs and QPs

@@ -1,0 +1,177 @@
+# Progress domains: descriptors, lists of queue pairs, and whose turn it is.
+
+cdef enum:
+    PROGRESS_EVENTS = 64             # of one epoll_wait
+
+
+cdef bint domain_open(soft_domain *domain, soft_context *context, bint channel) noexcept nogil:
+    cdef epoll_event event
+    domain.fabric = context.fabric
+    domain.event_fd = -1
+    domain.watched = channel
+    domain.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
+    if domain.epoll_fd < 0:
+        return False
+    if channel:
+        domain.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        event.events = EPOLLIN
+        event.data.u64 = 0
+        if domain.event_fd < 0 or epoll_ctl(domain.epoll_fd, EPOLL_CTL_ADD, domain.event_fd, &event) < 0:
+            if domain.event_fd >= 0:
+                close(domain.event_fd)
+            close(domain.epoll_fd)
+            return False
+    pthread_mutex_init(&domain.progress, NULL)
+    pthread_mutex_init(&domain.events, NULL)
+    pthread_cond_init(&domain.acked, NULL)
+    if domain.fabric.open_domain != NULL and not domain.fabric.open_domain(domain):
+        domain_release(domain)
+        return False
+    if not thread_add(context, domain):
+        if domain.fabric.close_domain != NULL:
+            domain.fabric.close_domain(domain)
+        domain_release(domain)
+        return False
+    return True
+
+
+cdef void domain_close(soft_domain *domain, soft_context *context) noexcept nogil:
+    thread_drop(context, domain)
+    if domain.fabric.close_domain != NULL:
+        domain.fabric.close_domain(domain)
+    domain_release(domain)
+
+
+cdef void domain_release(soft_domain *domain) noexcept nogil:
+    close(domain.epoll_fd)
+    if domain.event_fd >= 0:
+        close(domain.event_fd)
+    pthread_mutex_destroy(&domain.progress)
+    pthread_mutex_destroy(&domain.events)
+    pthread_cond_destroy(&domain.acked)
+
+
+cdef void domain_update_fd_locked(soft_domain *domain) noexcept nogil:
+    cdef uint64_t value = 1
+    cdef bint wanted = not domain.polling and (domain.first_event != NULL or relaxed_load(&domain.work_pending) != 0)
+    if wanted and not domain.signalled:
+        if write(domain.event_fd, &value, 8) == 8:
+            relaxed_store(&domain.signalled, True)
+    elif not wanted and domain.signalled:
+        if read(domain.event_fd, &value, 8) == 8:
+            relaxed_store(&domain.signalled, False)
+
+
+cdef void domain_update_fd(soft_domain *domain) noexcept nogil:
+    """Makes event_fd say whether events are pending.
+
+    Called at the end of each entry point that may have made events, not where they are made: an event that get_cq_event
+    itself makes and delivers costs no system call.
+    """
+    cdef bint wanted = relaxed_load(&domain.first_event) != 0 or relaxed_load(&domain.work_pending) != 0
+    if wanted != <bint> relaxed_load(&domain.signalled):
+        pthread_mutex_lock(&domain.events)
+        domain_update_fd_locked(domain)
+        pthread_mutex_unlock(&domain.events)
+
+
+cdef void qp_update_fds(soft_qp *qp, soft_domain *but) noexcept nogil:
+    """domain_update_fd for the domains of a queue pair, except the one whose caller does it."""
+    cdef int i
+    for i in range(qp.ndomains):
+        if qp.domains[i] != but and qp.domains[i].event_fd >= 0:
+            domain_update_fd(qp.domains[i])
+
+
+cdef void domain_progress(soft_domain *domain, bint waits) noexcept nogil:
+    if waits:
+        pthread_mutex_lock(&domain.progress)
+    elif pthread_mutex_trylock(&domain.progress) != 0:
+        return
+    domain.fabric.progress(domain, waits)
+    pthread_mutex_unlock(&domain.progress)
+
+
+cdef bint domain_poll_descriptors(soft_domain *domain) noexcept nogil:
+    cdef epoll_event ready[PROGRESS_EVENTS]
+    cdef soft_qp *qp
+    cdef bint found = False
+    cdef int i, n
+    if not domain.watched:
+        domain_watch(domain)
+    n = epoll_wait(domain.epoll_fd, ready, PROGRESS_EVENTS, 0)
+    for i in range(n):
+        # The eventfd is for those who wait.
+        if ready[i].data.u64 == 0:
+            continue
+        found = True
+        qp = <soft_qp *> <uintptr_t> (ready[i].data.u64 & ~<uint64_t> EVENT_TIMER)
+        if ready[i].data.u64 & EVENT_TIMER:
+            stream_deadline(qp, domain)
+        else:
+            domain.fabric.ready(qp, ready[i].events, domain)
+    return found
+
+
+cdef void domain_watch(soft_domain *domain) noexcept nogil:
+    """Puts the streams into the epoll set, these and later ones. The progress lock is held."""
+    cdef soft_link *link = domain.links
+    store_release(&domain.watched, 1)
+    while link != NULL:
+        pthread_mutex_lock(&link.qp.lock)
+        if link.qp.stream.fd >= 0 and not link.watched and not stream_watch(link.qp, link):
+            qp_lost(link.qp)
+        pthread_mutex_unlock(&link.qp.lock)
+        link = link.next
+
+
+cdef void domain_remove(soft_domain *domain, soft_link *link) noexcept nogil:
+    """Takes a queue pair off the domain's list; when this returns no thread makes progress for it."""
+    pthread_mutex_lock(&domain.progress)
+    if link.prev != NULL:
+        link.prev.next = link.next
+    else:
+        domain.links = link.next
+    if link.next != NULL:
+        link.next.prev = link.prev
+    domain.nlinks -= 1
+    link.domain = NULL
+    if domain.fabric.leave != NULL:
+        domain.fabric.leave(domain, link.qp)
+    pthread_mutex_unlock(&domain.progress)
+
+
+cdef void domain_add(soft_domain *domain, soft_link *link, soft_qp *qp) noexcept nogil:
+    pthread_mutex_lock(&domain.progress)
+    link.qp = qp
+    link.domain = domain
+    link.prev = NULL
+    link.next = domain.links
+    if link.next != NULL:
+        link.next.prev = link
+    domain.links = link
+    domain.nlinks += 1
+    pthread_mutex_unlock(&domain.progress)
+
+
+cdef soft_cq *domain_take_event(soft_domain *domain) noexcept nogil:
+    cdef soft_cq *cq
+    if relaxed_load(&domain.first_event) == 0:
+        return NULL
+    pthread_mutex_lock(&domain.events)
+    cq = domain.first_event
+    if cq != NULL:
+        cq.events_pending -= 1
+        cq.events_delivered += 1
+        # A queue with more events goes to the end of the line.
+        if cq.events_pending == 0 or cq.next_event != NULL:
+            relaxed_store_pointer(&domain.first_event, cq.next_event)
+            if cq.events_pending:
+                domain.last_event.next_event = cq
+                domain.last_event = cq
+            elif domain.first_event == NULL:
+                domain.last_event = NULL
+            cq.next_event = NULL
+        domain_update_fd_locked(domain)
+    pthread_mutex_unlock(&domain.events)
+    return cq

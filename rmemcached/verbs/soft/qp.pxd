@@ -1,0 +1,105 @@
+# Queue pairs: creation, states, work queues, completion of requests, errors.
+
+cdef enum:                           # soft_swqe.state
+    SWQE_POSTED
+    SWQE_SENT                        # a READ whose request is on its way
+    SWQE_DONE
+
+cdef struct soft_swqe:               # an entry of the send queue
+    uint64_t wr_id
+    uint64_t remote_addr
+    uint32_t rkey                    # or the STag to invalidate
+    uint32_t length
+    uint32_t received                # READ: octets placed
+    uint16_t num_sge                 # 0 with inline data
+    uint8_t opcode                   # ibv_wr_opcode
+    uint8_t flags                    # ibv_send_flags; SIGNALED also for sq_sig_all
+    uint8_t state
+
+cdef struct soft_response:           # a READ of the peer to be answered
+    uint64_t sink_to
+    uint64_t source_to
+    uint32_t sink_stag
+    uint32_t source_stag
+    uint32_t length
+
+cdef struct soft_qp:
+    ibv_qp ibv
+    pthread_mutex_t lock             # guards what says nothing else, ibv.state (read unlocked) and the stream's use
+    soft_context *context            # set at creation, as the next eight
+    const soft_fabric *fabric
+    soft_pd *pd
+    soft_cq *send_cq
+    soft_cq *recv_cq
+    soft_srq *srq                    # NULL: own receive queue. Else rq has one entry, for the open message
+    soft_domain *domains[2]          # of send_cq and recv_cq; one entry when they are the same
+    int ndomains
+    bint sig_all
+    void *fabric_state               # the fabric's own, for a stream; NULL before the first attachment
+    soft_async async_events
+    soft_qp *next                    # context list; guarded by context.lock
+    soft_qp *prev
+    soft_link links[2]               # for domains[]; what guards them is said there
+    ibv_qp_attr attr
+    ibv_qp_cap cap
+    bint drain_notify                # SQD was asked for with an event
+    bint established                 # a message came in while in RTR, and the event was made
+
+    stream_state stream
+    bint crc                         # as negotiated, as the next two
+    uint16_t ird
+    uint16_t ord
+
+    soft_swqe *sq                    # ring of sq_mask + 1
+    ibv_sge *sq_sges                 # cap.max_send_sge for each
+    uint8_t *sq_inline               # cap.max_inline_data octets for each
+    uint32_t sq_mask
+    uint32_t sq_head                 # oldest not completed
+    uint32_t sq_tail
+    uint32_t reads[MAX_READS]        # send queue indices of READs under way, ring
+    uint32_t reads_done              # READ responses completed; tx.cursor.reads counts the requests
+
+    soft_response *responses         # ring of responses_mask + 1, which is ird rounded up
+    uint32_t responses_mask
+    uint32_t responses_tail          # tx.cursor.next_response is the head
+
+    soft_rwqe *rq                    # ring of rq_mask + 1; with an SRQ one entry, for the receive in use
+    ibv_sge *rq_sges
+    uint32_t rq_mask
+    uint32_t rq_sge                  # elements of rq_sges for each
+    uint32_t rq_head
+    uint32_t rq_tail
+
+    tx_state tx
+    rx_state rx
+
+    soft_qp_counters counters
+    bint terminated                  # the peer has sent a Terminate, which complained of:
+    int terminated_opcode            # ibv_wr_opcode, or -1: no request of this side
+    int terminated_status            # ibv_wc_status
+
+# The power of two that has room for so many entries.
+cdef uint32_t ring_size(uint32_t entries) noexcept nogil
+
+# From here on, soft_qp.lock is held, if nothing else is said.
+
+# For the post_send of a fabric: takes work requests into the send queue. 0, or an errno value for wr[0], which stays at
+# the request that was not taken.
+cdef int qp_enqueue_sends(soft_qp *qp, ibv_send_wr **wr) noexcept nogil
+# Adds the completion of a request of the send queue.
+cdef void qp_completed(soft_qp *qp, uint64_t wr_id, ibv_wc_opcode opcode, uint32_t length, int status) noexcept nogil
+# Completes, in order, the sends that are done.
+cdef void qp_retire(soft_qp *qp) noexcept nogil
+
+# To ERR: closes the stream and flushes both queues. A sq_status other than success is for the send queue entry
+# `culprit`, such an rq_status for the oldest receive.
+cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) noexcept nogil
+# To ERR because the stream is no more, with no request to blame.
+cdef void qp_lost(soft_qp *qp) noexcept nogil
+# Tells the peer, best effort, and goes to ERR. sq_status is for the oldest READ under way.
+cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received, int sq_status,
+                       int rq_status) noexcept nogil
+
+# Fills in a receive. The caller holds the lock of the queue that it is in.
+cdef void rwqe_fill(soft_rwqe *rwqe, ibv_sge *sges, const ibv_recv_wr *wr) noexcept nogil
+cdef int soft_post_recv(ibv_qp *qp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noexcept nogil

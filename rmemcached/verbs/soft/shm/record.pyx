@@ -1,0 +1,123 @@
+# soft_shm: records through the socket; see record.pxd.
+
+cdef extern from *:
+    """
+    typedef union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(8 * sizeof(int))];
+    } rmc_control_space;
+    """
+    ctypedef struct control_space "rmc_control_space":
+        pass
+
+
+cdef bint shm_send_record(soft_qp *qp, const shm_record *record, const int *fds, int nfds) noexcept nogil:
+    cdef shm_stream *shm = shm_of(qp)
+    cdef iovec iov
+    cdef msghdr message
+    cdef control_space control
+    cdef cmsghdr *header
+    cdef ssize_t n
+    memset(&message, 0, sizeof(message))
+    iov.iov_base = <void *> record
+    iov.iov_len = SHM_RECORD_SIZE
+    message.msg_iov = &iov
+    message.msg_iovlen = 1
+    if nfds:
+        memset(&control, 0, sizeof(control))
+        message.msg_control = &control
+        message.msg_controllen = CMSG_SPACE(nfds * sizeof(int))
+        header = CMSG_FIRSTHDR(&message)
+        header.cmsg_level = SOL_SOCKET
+        header.cmsg_type = SCM_RIGHTS
+        header.cmsg_len = CMSG_LEN(nfds * sizeof(int))
+        memcpy(CMSG_DATA(header), fds, nfds * sizeof(int))
+    while True:
+        n = sendmsg(qp.stream.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+        if n >= 0 or errno.errno != EINTR:
+            break
+    if n != SHM_RECORD_SIZE:
+        return False
+    shm.records_sent += 1
+    store_release(&shm.ours.records, shm.records_sent)
+    return True
+
+
+cdef void shm_drop_fds(shm_reader *reader) noexcept nogil:
+    while reader.nfds:
+        reader.nfds -= 1
+        close(reader.fds[reader.nfds])
+
+
+cdef void shm_keep_fds(shm_reader *reader, msghdr *message) noexcept nogil:
+    """Takes the descriptors of a message; more than a record can have are closed."""
+    cdef cmsghdr *header = CMSG_FIRSTHDR(message)
+    cdef size_t i, count
+    cdef int fd
+    while header != NULL:
+        if header.cmsg_level == SOL_SOCKET and header.cmsg_type == SCM_RIGHTS:
+            count = (header.cmsg_len - CMSG_LEN(0)) // sizeof(int)
+            for i in range(count):
+                memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int))
+                if reader.nfds < 2:
+                    reader.fds[reader.nfds] = fd
+                    reader.nfds += 1
+                else:
+                    close(fd)
+        header = CMSG_NXTHDR(message, header)
+
+
+cdef int32_t shm_records_ahead(const shm_stream *shm) noexcept nogil:
+    return <int32_t> (<uint32_t> load_acquire(&shm.theirs.records) - <uint32_t> relaxed_load(&shm.records_seen))
+
+
+cdef void shm_read_records(soft_qp *qp) noexcept nogil:
+    cdef shm_stream *shm = shm_of(qp)
+    cdef shm_reader *reader = &shm.reader
+    cdef iovec iov
+    cdef msghdr message
+    cdef control_space control
+    cdef ssize_t n
+    cdef int32_t ahead
+    while not shm.eof and not shm.broken:
+        ahead = shm_records_ahead(shm) if shm.theirs != NULL else 0
+        memset(&message, 0, sizeof(message))
+        iov.iov_base = <uint8_t *> &reader.record + reader.have
+        iov.iov_len = SHM_RECORD_SIZE - reader.have
+        message.msg_iov = &iov
+        message.msg_iovlen = 1
+        message.msg_control = &control
+        message.msg_controllen = sizeof(control)
+        n = recvmsg(qp.stream.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
+        if n < 0 and errno.errno == EINTR:
+            continue
+        if n < 0 and errno.errno == EAGAIN:
+            # A record is sent before it is counted.
+            shm.broken = ahead > 0
+            return
+        if n <= 0:
+            shm.eof = True
+            return
+        shm_keep_fds(reader, &message)
+        reader.have += <uint32_t> n
+        if reader.have == SHM_RECORD_SIZE:
+            reader.have = 0
+            relaxed_store(&shm.records_seen, shm.records_seen + 1)
+            if not shm_handle_record(qp, &reader.record):
+                shm.broken = True
+            shm_drop_fds(reader)
+
+
+cdef bint shm_handle_record(soft_qp *qp, const shm_record *record) noexcept nogil:
+    """What a record says. False: no correct peer says so."""
+    cdef shm_stream *shm = shm_of(qp)
+    if record.kind == SHM_HELLO:
+        return shm_hello(qp, record)
+    if shm.theirs == NULL:
+        return False
+    if record.kind == SHM_WAKEUP:
+        shm.wakeup_pending = False
+        return True
+    if record.kind == SHM_OFFER and shm.reader.nfds == 1:
+        return shm_accept_offer(shm, record)
+    return False

@@ -1,0 +1,218 @@
+# soft_shm: polling and waiting; see wait.pxd.
+
+cdef enum:
+    SHM_IDLE_POLLS = 256             # in vain, after which streams beyond SHM_ALWAYS_POLLED wait for a wake-up
+    SHM_CHECK_WAKEUPS = 4000         # nanoseconds between looks at the sockets while some streams wait for a wake-up
+    SHM_CHECK_ENDS = 5000000         # and while none does: for the death of peers
+
+
+cdef inline shm_domain *shm_domain_of(const soft_domain *domain) noexcept nogil:
+    return <shm_domain *> domain.fabric_state
+
+
+cdef shm_link *shm_link_of(const soft_domain *domain, const soft_qp *qp) noexcept nogil:
+    return &shm_of(qp).links[0 if qp.domains[0] == domain else 1]
+
+
+cdef bint shm_open_domain(soft_domain *domain) noexcept nogil:
+    domain.fabric_state = calloc(1, sizeof(shm_domain))
+    if domain.fabric_state == NULL:
+        errno.errno = ENOMEM
+        return False
+    # Sockets are read seldom: epoll says when.
+    domain.watched = True
+    return True
+
+
+cdef void shm_close_domain(soft_domain *domain) noexcept nogil:
+    free(domain.fabric_state)
+
+
+# Waiting for the peer.
+
+
+cdef bint shm_ready(const soft_qp *qp) noexcept nogil:
+    """Whether there is something to receive, or room to send what is waiting. Needs no lock."""
+    cdef const shm_stream *shm = shm_of(qp)
+    cdef const shm_page *theirs = <const shm_page *> load_acquire(&shm.theirs)
+    cdef uint64_t word
+    if theirs == NULL:
+        return False
+    return (shm_cell_ready(shm, &word) or shm_records_ahead(shm) > 0
+            or relaxed_load(&theirs.closed) != 0
+            or (relaxed_load(&qp.tx.blocked) and load_acquire(&theirs.head) != relaxed_load(&shm.space_head)))
+
+
+cdef bint shm_has_waiter(const soft_qp *qp) noexcept nogil:
+    cdef const shm_stream *shm = shm_of(qp)
+    cdef int i
+    for i in range(qp.ndomains):
+        if not relaxed_load(&shm.links[i].polled):
+            return True
+    return False
+
+
+cdef bint shm_request_wakeup(soft_qp *qp) noexcept nogil:
+    cdef shm_stream *shm = shm_of(qp)
+    if not shm.wakeup_pending or (qp.tx.blocked and not shm.wakeup_for_space):
+        shm.wakeups_requested += 1
+        shm.wakeup_pending = True
+        shm.wakeup_for_space = qp.tx.blocked
+        store_release(&shm.ours.wakeup, shm.wakeups_requested << 1 | shm.wakeup_for_space)
+    # Either the peer sees the request, or the request comes after what the peer wrote, which is seen here.
+    full_fence()
+    return shm_ready(qp)
+
+
+cdef bint shm_wait_for_space(soft_qp *qp) noexcept nogil:
+    cdef shm_stream *shm = shm_of(qp)
+    if shm.broken:
+        return False
+    relaxed_store(&qp.tx.blocked, True)
+    if shm_has_waiter(qp):
+        shm_request_wakeup(qp)
+    return load_acquire(&shm.theirs.head) != shm.space_head
+
+
+cdef void shm_wake_peer(soft_qp *qp, bint consumed) noexcept nogil:
+    cdef shm_stream *shm = shm_of(qp)
+    cdef shm_record record
+    cdef uint32_t request
+    full_fence()
+    request = relaxed_load(&shm.theirs.wakeup)
+    if request == shm.wakeup_answered or (consumed and not request & 1):
+        return
+    memset(&record, 0, sizeof(record))
+    record.kind = SHM_WAKEUP
+    # A socket that is full of records is readable anyway.
+    shm_send_record(qp, &record, NULL, 0)
+    shm.wakeup_answered = request
+
+
+# Streams that are polled. The progress lock is held.
+
+
+cdef void shm_start_polling(soft_domain *domain, soft_qp *qp) noexcept nogil:
+    cdef shm_domain *shared = shm_domain_of(domain)
+    cdef shm_link *link = shm_link_of(domain, qp)
+    link.idle = 0
+    if link.polled:
+        return
+    link.qp = qp
+    link.prev = NULL
+    link.next = shared.polled
+    if link.next != NULL:
+        link.next.prev = link
+    relaxed_store_pointer(&shared.polled, link)
+    shared.npolled += 1
+    relaxed_store(&link.polled, True)
+
+
+cdef void shm_stop_polling(soft_domain *domain, shm_link *link) noexcept nogil:
+    cdef shm_domain *shared = shm_domain_of(domain)
+    if not link.polled:
+        return
+    if link.prev != NULL:
+        link.prev.next = link.next
+    else:
+        relaxed_store_pointer(&shared.polled, link.next)
+    if link.next != NULL:
+        link.next.prev = link.prev
+    shared.npolled -= 1
+    relaxed_store(&link.polled, False)
+
+
+cdef void shm_leave(soft_domain *domain, soft_qp *qp) noexcept nogil:
+    if qp.fabric_state != NULL:
+        shm_stop_polling(domain, shm_link_of(domain, qp))
+
+
+cdef bint shm_polls(const soft_domain *domain) noexcept nogil:
+    return relaxed_load(&shm_domain_of(domain).polled) != 0
+
+
+cdef void shm_await_wakeup(soft_domain *domain, shm_link *link) noexcept nogil:
+    """Waits for a wake-up instead of polling the ring, unless there is something to do already."""
+    cdef soft_qp *qp = link.qp
+    cdef bint busy
+    shm_stop_polling(domain, link)
+    pthread_mutex_lock(&qp.lock)
+    busy = qp.stream.fd >= 0 and qp.stream.phase == STREAM_OPEN and shm_request_wakeup(qp)
+    pthread_mutex_unlock(&qp.lock)
+    if busy:
+        shm_start_polling(domain, qp)
+        relaxed_store(&domain.work_pending, True)
+
+
+cdef void shm_arm(soft_domain *domain) noexcept nogil:
+    cdef shm_link *link = shm_domain_of(domain).polled
+    cdef shm_link *following
+    while link != NULL:
+        following = link.next
+        shm_await_wakeup(domain, link)
+        link = following
+
+
+cdef bint shm_poll_rings(soft_domain *domain) noexcept nogil:
+    """Progress of the streams that are polled. Whether there was something to do."""
+    cdef shm_domain *shared = shm_domain_of(domain)
+    cdef shm_link *link = shared.polled
+    cdef shm_link *following
+    cdef bint found = False
+    while link != NULL:
+        following = link.next
+        if <int> relaxed_load(&link.qp.stream.fd) < 0:
+            shm_stop_polling(domain, link)
+        elif shm_ready(link.qp):
+            link.idle = 0
+            found = True
+            shm_progress(link.qp, False, domain)
+        elif shared.npolled > SHM_ALWAYS_POLLED:
+            link.idle += 1
+            if link.idle >= SHM_IDLE_POLLS:
+                shm_await_wakeup(domain, link)
+        link = following
+    return found
+
+
+cdef bint shm_sockets_due(soft_domain *domain) noexcept nogil:
+    """Whether it is time to look at the sockets, for wake-ups and for the death of peers."""
+    cdef shm_domain *shared = shm_domain_of(domain)
+    cdef int64_t now
+    shared.turns += 1
+    if shared.polled == NULL:
+        return True
+    if shared.turns < SHM_TURNS:
+        return False
+    shared.turns = 0
+    now = now_ns()
+    if now - shared.checked < (SHM_CHECK_WAKEUPS if shared.npolled < domain.nlinks else SHM_CHECK_ENDS):
+        return False
+    shared.checked = now
+    return True
+
+
+cdef bint shm_make_progress(soft_domain *domain, bint waits) noexcept nogil:
+    """shm_domain_progress. Whether there was something to do."""
+    cdef bint found
+    relaxed_store(&domain.work_pending, False)
+    found = shm_poll_rings(domain)
+    if shm_sockets_due(domain) or waits:
+        found |= domain_poll_descriptors(domain)
+    # Who has armed a queue may wait next.
+    if (domain.event_fd >= 0 and shm_domain_of(domain).polled != NULL and not relaxed_load(&domain.polling)
+            and (waits or relaxed_load(&domain.armed))):
+        shm_arm(domain)
+    return found
+
+
+cdef void shm_domain_progress(soft_domain *domain, bint waits) noexcept nogil:
+    shm_make_progress(domain, waits)
+
+
+cdef bint shm_serve(soft_domain *domain, bint arm) noexcept nogil:
+    cdef bint found = shm_make_progress(domain, arm)
+    if arm:
+        shm_arm(domain)
+        found |= relaxed_load(&domain.work_pending) != 0
+    return found

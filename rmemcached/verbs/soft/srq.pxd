@@ -1,0 +1,24 @@
+# Shared receive queues.
+
+cdef struct soft_rwqe:               # a receive
+    uint64_t wr_id
+    uint64_t length
+    uint32_t num_sge
+
+cdef struct soft_srq:
+    ibv_srq ibv
+    pthread_mutex_t lock             # guards the rest, but `users`
+    soft_rwqe *ring                  # of mask + 1
+    ibv_sge *sges                    # max_sge for each
+    uint32_t mask
+    uint32_t head
+    uint32_t tail
+    uint32_t max_wr
+    uint32_t max_sge
+    uint32_t limit                   # an event when fewer receives than this are left; 0: not armed
+    uint32_t users                   # queue pairs
+    soft_async async_events
+
+# Moves the oldest receive into the queue pair's own queue, which has one entry. False: there is none. qp.lock is held;
+# takes srq.lock.
+cdef bint srq_take(soft_qp *qp) noexcept nogil

@@ -1,0 +1,31 @@
+# soft_iw: a queue pair's stream over a TCP socket, and the table of this fabric.
+
+cdef struct tcp_stream:              # soft_qp.fabric_state; guarded by soft_qp.lock
+    uint8_t *start_frame             # MPA frame, or ready-to-receive FPDU, still to be sent; NULL: none
+    uint32_t start_length
+    uint32_t start_sent
+    bint pausing                     # until stream.deadline FPDUs are not sent yet
+    bint same_core                   # the peer seems to run on this core
+    # Initiator: as requested.
+    bint want_crc
+    bint enhanced
+    bint peer_to_peer
+    uint16_t pause                   # milliseconds
+    # What the peer has said.
+    bint refused
+    uint16_t peer_ird
+    uint16_t peer_ord
+    uint8_t *peer_data               # initiator: private data of the reply
+    uint32_t peer_length
+
+cdef tcp_stream *tcp_of(const soft_qp *qp) noexcept nogil
+
+# After stream_begin. The queue pair's state for a new stream, with qp.lock taken. NULL: no memory, qp.lock is not held
+# and there is no stream, as after stream_undo.
+cdef tcp_stream *tcp_prepare(soft_qp *qp) noexcept nogil
+
+# Ties fd to the prepared queue pair and sends the start-up frame. 0, or -1 with errno. qp.lock is held, and released.
+cdef int tcp_attach(soft_qp *qp, int fd, bint initiator) noexcept nogil
+
+# Sends what is left of the start-up frame. qp.lock is held.
+cdef void tcp_send_start(soft_qp *qp) noexcept nogil

@@ -1,0 +1,404 @@
+# soft_iw: sockets, and the table of this fabric.
+
+cdef enum:
+    TCP_BATCH_SAME_CORE = 240 << 10  # of one sendmsg to a peer on the same core: four FPDUs of loopback's size
+    TCP_TURN = 2 << 20               # octets sent in one turn of a queue pair
+    TCP_TRY = 2                      # streams that are tried without asking epoll which are ready
+    TCP_DRAIN = 16 << 20
+
+
+cdef inline tcp_stream *tcp_of(const soft_qp *qp) noexcept nogil:
+    return <tcp_stream *> qp.fabric_state
+
+
+# Attachment and end.
+
+
+cdef tcp_stream *tcp_prepare(soft_qp *qp) noexcept nogil:
+    stream_join(qp)
+    pthread_mutex_lock(&qp.lock)
+    if qp.fabric_state == NULL:
+        qp.fabric_state = calloc(1, sizeof(tcp_stream))
+    if qp.fabric_state == NULL or qp.stream.phase != STREAM_ATTACHING:
+        stream_undo(qp, ENOMEM if qp.fabric_state == NULL else EINVAL)
+        return NULL
+    free(tcp_of(qp).peer_data)
+    memset(qp.fabric_state, 0, sizeof(tcp_stream))
+    return tcp_of(qp)
+
+
+cdef int tcp_undo(soft_qp *qp, int error) noexcept nogil:
+    """stream_undo after tcp_prepare."""
+    tcp_close(qp)
+    return stream_undo(qp, error)
+
+
+cdef bint tcp_is_local(int fd) noexcept nogil:
+    """Whether both ends have the same address: the peer is on this host."""
+    cdef sockaddr_in6 here, there
+    cdef socklen_t size = sizeof(here)
+    if getsockname(fd, <sockaddr *> &here, &size) < 0:
+        return False
+    size = sizeof(there)
+    if getpeername(fd, <sockaddr *> &there, &size) < 0 or here.sin6_family != there.sin6_family:
+        return False
+    if here.sin6_family == AF_INET:
+        return (<sockaddr_in *> &here).sin_addr.s_addr == (<sockaddr_in *> &there).sin_addr.s_addr
+    return here.sin6_family == AF_INET6 and memcmp(&here.sin6_addr, &there.sin6_addr, sizeof(here.sin6_addr)) == 0
+
+
+cdef int tcp_attach(soft_qp *qp, int fd, bint initiator) noexcept nogil:
+    cdef int one = 1
+    cdef int i
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
+    if tcp_is_local(fd):
+        # Nothing is congested; what paces by estimated bandwidth, as BBR does, would hold large messages up.
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, b"reno", 4)
+    if not stream_buffers(qp):
+        return tcp_undo(qp, ENOMEM)
+    relaxed_store(&qp.stream.fd, fd)
+    if initiator:
+        stream_await_peer(qp)
+    elif not stream_open(qp):
+        return tcp_undo(qp, ENOMEM)
+    for i in range(qp.ndomains):
+        if load_acquire(&qp.domains[i].watched) and not stream_watch(qp, &qp.links[i]):
+            return tcp_undo(qp, errno.errno)
+    tcp_send_start(qp)
+    pthread_mutex_unlock(&qp.lock)
+    qp_update_fds(qp, NULL)
+    return 0
+
+
+cdef void tcp_close(soft_qp *qp) noexcept nogil:
+    cdef tcp_stream *tcp = tcp_of(qp)
+    free(tcp.start_frame)
+    tcp.start_frame = NULL
+    tcp.pausing = False
+    qp.tx.held = False
+
+
+cdef void tcp_free(soft_qp *qp) noexcept nogil:
+    free(tcp_of(qp).peer_data)
+    free(qp.fabric_state)
+
+
+# Sending.
+
+
+cdef void tcp_send_start(soft_qp *qp) noexcept nogil:
+    cdef tcp_stream *tcp = tcp_of(qp)
+    cdef ssize_t n
+    if qp.tx.broken:
+        return
+    while tcp.start_frame != NULL:
+        n = send(qp.stream.fd, tcp.start_frame + tcp.start_sent, tcp.start_length - tcp.start_sent,
+                 MSG_NOSIGNAL | MSG_DONTWAIT)
+        if n < 0 and errno.errno == EINTR:
+            continue
+        if n < 0 and (errno.errno == EAGAIN or errno.errno == ENOTCONN):
+            stream_want_writable(qp, True)
+            return
+        if n < 0:
+            qp.tx.broken = True
+            break
+        tcp.start_sent += <uint32_t> n
+        qp.counters.tx_bytes += <uint64_t> n
+        if tcp.start_sent == tcp.start_length:
+            free(tcp.start_frame)
+            tcp.start_frame = NULL
+            qp.tx.held = False
+    stream_want_writable(qp, False)
+
+
+cdef void tcp_measure(soft_qp *qp) noexcept nogil:
+    """Fits FPDUs to TCP's segments, which grow with the peer's window, and finds out where the peer runs.
+
+    Over loopback the last segment was received on the core of the process that sent it.
+    """
+    cdef tcp_stream *tcp = tcp_of(qp)
+    cdef int segment = 0
+    cdef int cpu = -1
+    cdef socklen_t size = sizeof(segment)
+    if getsockopt(qp.stream.fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &size) < 0 or segment <= 0:
+        segment = ULPDU_MAX
+    qp.tx.mulpdu = mulpdu_of(<uint32_t> segment)
+    size = sizeof(cpu)
+    tcp.same_core = (getsockopt(qp.stream.fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &size) == 0
+                     and cpu == sched_getcpu())
+    qp.tx.batch_bytes = TCP_BATCH_SAME_CORE if tcp.same_core else TX_BYTES
+
+
+cdef void tcp_want_writable(soft_qp *qp) noexcept nogil:
+    """Asks for EPOLLOUT only while there is something that could not be written."""
+    cdef epoll_event event
+    cdef int i
+    event.events = EPOLLIN | EPOLLOUT if qp.tx.blocked else EPOLLIN
+    event.data.u64 = <uint64_t> <uintptr_t> qp
+    for i in range(qp.ndomains):
+        if qp.links[i].watched:
+            epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_MOD, qp.stream.fd, &event)
+
+
+cdef ssize_t tcp_write(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
+    """One system call."""
+    cdef msghdr message
+    cdef ssize_t n
+    if count > 1:
+        memset(&message, 0, sizeof(message))
+        message.msg_iov = <iovec *> iov
+        message.msg_iovlen = <size_t> count
+    while True:
+        if count == 1:
+            n = send(qp.stream.fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
+        else:
+            n = sendmsg(qp.stream.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+        if n >= 0 or errno.errno != EINTR:
+            return n
+
+
+cdef void tcp_end_writing(soft_qp *qp) noexcept nogil:
+    # With unread octets a close resets the connection, and what was sent may be lost to the peer.
+    shutdown(qp.stream.fd, SHUT_WR)
+    recv(qp.stream.fd, NULL, TCP_DRAIN, MSG_TRUNC | MSG_DONTWAIT)
+
+
+cdef bint tcp_copy_payload(soft_qp *qp, uint32_t index, uint8_t *to) noexcept nogil:
+    """Copies the payload of a send queue entry. False: some of its memory may not be read."""
+    cdef const soft_swqe *swqe = &qp.sq[index]
+    cdef const ibv_sge *sges = qp.sq_sges + <size_t> index * qp.cap.max_send_sge
+    cdef soft_mr *mr
+    cdef uint32_t i
+    cdef int why = 0
+    if swqe.flags & IBV_SEND_INLINE:
+        memcpy(to, qp.sq_inline + <size_t> index * qp.cap.max_inline_data, swqe.length)
+        return True
+    for i in range(swqe.num_sge):
+        if sges[i].length == 0:
+            continue
+        mr = mr_get(qp.pd, sges[i].lkey, sges[i].addr, sges[i].length, 0, &why)
+        if mr == NULL:
+            return False
+        memcpy(to, <const void *> sges[i].addr, sges[i].length)
+        mr_put(mr)
+        to += sges[i].length
+    return True
+
+
+cdef bint tcp_send_short(soft_qp *qp) noexcept nogil:
+    """Sends the only request that waits, when it is a short SEND: one FPDU, no batch.
+
+    False: that is for tcp_transmit; also what is left of an FPDU that the socket took in part.
+    """
+    cdef uint8_t fpdu[TX_FRAME_ARENA]
+    cdef tx_cursor *cur = &qp.tx.cursor
+    cdef uint32_t index = cur.next_wqe & qp.sq_mask
+    cdef soft_swqe *swqe = &qp.sq[index]
+    cdef uint32_t size
+    cdef ssize_t n
+    if (cur.next_wqe + 1 != qp.sq_tail or cur.kind != TX_NONE or cur.next_response != qp.responses_tail
+            or swqe.opcode != IBV_WR_SEND and swqe.opcode != IBV_WR_SEND_WITH_INV
+            or swqe.length > TX_COPY or swqe.length + UNTAGGED_HEADER > qp.tx.mulpdu
+            or not tx_may_write(qp) or not tx_may_start(qp, cur)):
+        return False
+    cur.offset = 0
+    tx_put_send_header(fpdu, swqe, cur, True, swqe.length)
+    if not tcp_copy_payload(qp, index, fpdu + UNTAGGED_HEADER):
+        return False
+    size = tx_put_trailer(qp, fpdu, UNTAGGED_HEADER + swqe.length)
+    n = send(qp.stream.fd, fpdu, size, MSG_NOSIGNAL | MSG_DONTWAIT)
+    if n <= 0:
+        return False
+    qp.counters.tx_bytes += <size_t> n
+    cur.response_turn = True
+    if n < <ssize_t> size:
+        cur.kind = TX_REQUEST
+        cur.mulpdu = qp.tx.mulpdu
+        qp.tx.frame_sent = <uint32_t> n
+        qp.tx.frame_crc = crc32c_add(0xffffffffU, fpdu, size - 4) if qp.crc else 0
+        return False
+    qp.counters.tx_fpdus += 1
+    qp.counters.sends += 1
+    cur.send_msn += 1
+    cur.next_wqe += 1
+    swqe.state = SWQE_DONE
+    qp_retire(qp)
+    return True
+
+
+cdef void tcp_transmit(soft_qp *qp) noexcept nogil:
+    cdef tx_batch b
+    cdef int result
+    cdef size_t sent = 0
+    cdef ssize_t n
+    if not tx_may_write(qp):
+        return
+    while sent < TCP_TURN:
+        result = tx_build(qp, &b, TX_FRAMES)
+        if b.nframes == 0:
+            tx_release(&b)
+            if result != TX_BUILT and result != TX_FULL:
+                tx_fault(qp, result)
+                return
+            break
+        n = tcp_write(qp, b.iov, b.niov)
+        tx_release(&b)
+        if n < 0 and errno.errno == EFAULT:
+            tx_choose(qp, &qp.tx.cursor)
+            tx_fault(qp, TX_FAULT_REGION)
+            return
+        if n < 0 and errno.errno != EAGAIN and errno.errno != ENOBUFS:
+            # The reason is read from the receive side, behind a Terminate that may still be there.
+            qp.tx.broken = True
+            stream_want_writable(qp, False)
+            break
+        if n > 0:
+            tx_commit(qp, &b, <size_t> n)
+            sent += <size_t> n
+        if n < <ssize_t> b.size or result == TX_BUILT:
+            break
+        if tcp_of(qp).same_core:
+            # Copied out while it is in the cache, and into the same pages again: faster than all of it at once.
+            sched_yield()
+    tx_end_turn(qp)
+
+
+cdef int tcp_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noexcept nogil:
+    cdef soft_qp *qp = <soft_qp *> ibqp
+    cdef int result
+    pthread_mutex_lock(&qp.lock)
+    result = qp_enqueue_sends(qp, &wr)
+    if qp.stream.phase == STREAM_OPEN and not qp.tx.blocked and not tcp_send_short(qp) and tx_pending(qp):
+        tcp_transmit(qp)
+    pthread_mutex_unlock(&qp.lock)
+    qp_update_fds(qp, NULL)
+    if result and bad_wr != NULL:
+        bad_wr[0] = wr
+    return result
+
+
+# Receiving.
+
+
+cdef ssize_t tcp_read(soft_qp *qp, rx_target *target) noexcept nogil:
+    cdef msghdr message
+    cdef ssize_t n
+    if target.niov > 1:
+        memset(&message, 0, sizeof(message))
+        message.msg_iov = target.iov
+        message.msg_iovlen = <size_t> target.niov
+    while True:
+        if target.niov > 1:
+            n = recvmsg(qp.stream.fd, &message, MSG_DONTWAIT)
+        else:
+            n = recv(qp.stream.fd, target.iov[0].iov_base, target.iov[0].iov_len, MSG_DONTWAIT)
+        if n >= 0 or errno.errno != EINTR:
+            return n
+
+
+cdef bint tcp_receive_all(soft_qp *qp) noexcept nogil:
+    """tcp_receive in any state; errors and the end of the stream are found here."""
+    cdef rx_reception r
+    cdef uint32_t budget = RX_BYTES
+    cdef ssize_t n
+    while True:
+        if not rx_prepare(qp, &r):
+            return False
+        n = tcp_read(qp, &r.target)
+        if n <= 0:
+            return rx_nothing(qp, &r, n)
+        if not rx_take(qp, &r, <size_t> n):
+            return False
+        if n < r.want or budget < n:
+            return True
+        budget -= <uint32_t> n
+
+
+cdef bint tcp_receive(soft_qp *qp) noexcept nogil:
+    """Receives until the socket is empty or the turn is used up. False: the queue pair is in error."""
+    cdef uint32_t room = qp.rx.read_size
+    cdef ssize_t n
+    # Most looks find nothing, or a short message: between two FPDUs, with none predicted, no vector is needed for them.
+    if qp.rx.state == RX_HEADER and qp.rx.start == qp.rx.end and not rx_within_message(qp):
+        n = recv(qp.stream.fd, qp.rx.buffer, room, MSG_DONTWAIT)
+        if n < 0 and errno.errno == EAGAIN:
+            return True
+        if n > 0:
+            qp.counters.rx_bytes += <uint64_t> n
+            qp.rx.start = 0
+            qp.rx.end = <uint32_t> n
+            if not rx_parse(qp):
+                return False
+            if n < room:
+                return True
+    return tcp_receive_all(qp)
+
+
+# Progress.
+
+
+cdef void tcp_ready(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept nogil:
+    cdef tcp_stream *tcp
+    pthread_mutex_lock(&qp.lock)
+    if qp.stream.fd >= 0:
+        tcp = tcp_of(qp)
+        if events & EPOLLOUT and tcp.start_frame != NULL:
+            tcp_send_start(qp)
+        if qp.stream.phase == STREAM_REQUESTED:
+            if events & ~<uint32_t> EPOLLOUT and mpa_read_reply(qp) < 0:
+                qp_lost(qp)
+        elif tcp.pausing and now_ns() >= qp.stream.deadline and not mpa_ready(qp):
+            qp_lost(qp)
+        elif qp.stream.phase == STREAM_OPEN and events & ~<uint32_t> EPOLLOUT:
+            tcp_receive(qp)
+        if qp.stream.fd >= 0 and (events & EPOLLOUT or not qp.tx.blocked) and tx_pending(qp):
+            tcp_transmit(qp)
+    pthread_mutex_unlock(&qp.lock)
+    qp_update_fds(qp, domain)
+
+
+cdef bint tcp_deadline(soft_qp *qp) noexcept nogil:
+    return qp.fabric_state == NULL or not tcp_of(qp).pausing or mpa_ready(qp)
+
+
+cdef void tcp_progress(soft_domain *domain, bint waits) noexcept nogil:
+    """With one or two streams it is cheaper to try them than to ask which is ready."""
+    cdef bint few = domain.nlinks <= TCP_TRY
+    cdef soft_link *link = domain.links
+    while few and link != NULL:
+        few = not relaxed_load(&link.qp.tx.blocked)
+        link = link.next
+    if not few:
+        domain_poll_descriptors(domain)
+        return
+    link = domain.links
+    while link != NULL:
+        tcp_ready(link.qp, EPOLLIN, domain)
+        link = link.next
+
+
+cdef bint tcp_serve(soft_domain *domain, bint arm) noexcept nogil:
+    """The epoll set is level-triggered: it is always armed."""
+    return domain_poll_descriptors(domain)
+
+
+cdef ibv_device tcp_device
+cdef soft_fabric tcp_fabric
+
+fabric_device(&tcp_device, b"soft_iw0")
+tcp_fabric.device = &tcp_device
+tcp_fabric.post_send = tcp_post_send
+tcp_fabric.poll_cq = soft_poll_cq
+tcp_fabric.alloc_memory = mr_alloc_memory
+tcp_fabric.free_memory = mr_free_memory
+tcp_fabric.progress = tcp_progress
+tcp_fabric.serve = tcp_serve
+tcp_fabric.ready = tcp_ready
+tcp_fabric.transmit = tcp_transmit
+tcp_fabric.write = tcp_write
+tcp_fabric.want_writable = tcp_want_writable
+tcp_fabric.measure = tcp_measure
+tcp_fabric.deadline = tcp_deadline
+tcp_fabric.end_writing = tcp_end_writing
+tcp_fabric.close = tcp_close
+tcp_fabric.free = tcp_free
