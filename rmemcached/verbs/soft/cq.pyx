@@ -194,7 +194,10 @@ cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
 
 
 cdef inline bint cq_wants_progress(soft_cq *cq, int num_entries) noexcept nogil:
-    """Now and then also while there are completions: a program whose own sends fill the queue must not starve its peers."""
+    """Now and then a poll makes progress although there are completions.
+
+    A program whose own sends fill the queue must not starve its peers.
+    """
     cdef uint32_t polls = <uint32_t> relaxed_load(&cq.polls) + 1
     if relaxed_load(&cq.count) == 0 or polls > POLLS_MAX or num_entries == 0:
         relaxed_store(&cq.polls, 0)

@@ -21,7 +21,7 @@ cdef struct soft_domain:
     pthread_mutex_t progress         # held by the thread that makes progress; guards links and nlinks
     int epoll_fd                     # has streams, start-up timers and event_fd
     int event_fd                     # readable while events are pending; -1 without a channel
-    bint watched                     # streams are in the epoll set; without a channel only when that pays; read unlocked
+    bint watched                     # streams are in the epoll set: with a channel, or when that pays; read unlocked
     bint blocking                    # get_cq_event last saw the descriptor without O_NONBLOCK; a hint, atomic
     soft_link *links
     uint32_t nlinks

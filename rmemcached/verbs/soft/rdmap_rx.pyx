@@ -159,7 +159,6 @@ cdef bint rx_place(soft_qp *qp, const uint8_t *data, uint32_t length) noexcept n
 cdef bint rx_begin_segment(soft_qp *qp) noexcept nogil:
     """Checks the header of an FPDU that carries payload. False: the queue pair is in error."""
     cdef ddp_header *h = &qp.rx.header
-    cdef soft_swqe *swqe
     cdef soft_rwqe *rwqe
     cdef soft_mr *mr
     cdef int why = 0

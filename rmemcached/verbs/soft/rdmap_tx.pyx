@@ -35,7 +35,7 @@ cdef bint tx_gather_owned(tx_batch *b, const void *data, size_t length) noexcept
 
 
 cdef soft_mr *tx_hold_region(soft_qp *qp, tx_batch *b, uint32_t stag, uint64_t addr, uint32_t length, int access,
-                        int *result) noexcept nogil:
+                             int *result) noexcept nogil:
     """The region, held by the batch."""
     cdef soft_mr *mr
     cdef int why = 0
@@ -198,7 +198,8 @@ cdef int tx_response(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, 
         return TX_BUILT
     data = <const uint8_t *> (response.source_to + cur.offset)
     if not qp.crc:
-        if tx_hold_region(qp, b, response.source_stag, <uint64_t> data, payload, IBV_ACCESS_REMOTE_READ, &result) == NULL:
+        if tx_hold_region(qp, b, response.source_stag, <uint64_t> data, payload, IBV_ACCESS_REMOTE_READ,
+                          &result) == NULL:
             return result
         if payload <= TX_COPY:
             memcpy(b.arena + b.used, data, payload)
@@ -215,7 +216,8 @@ cdef int tx_response(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, 
     else:
         if b.bounce_used + payload > BOUNCE_SIZE:
             return TX_FULL
-        if tx_hold_region(qp, b, response.source_stag, <uint64_t> data, payload, IBV_ACCESS_REMOTE_READ, &result) == NULL:
+        if tx_hold_region(qp, b, response.source_stag, <uint64_t> data, payload, IBV_ACCESS_REMOTE_READ,
+                          &result) == NULL:
             return result
         frame.bounce_at = b.bounce_used
         crc[0] = crc32c_copy(crc[0], qp.tx.bounce + frame.bounce_at, data, payload)

@@ -24,7 +24,7 @@ cdef void stream_join(soft_qp *qp) noexcept nogil
 # held, and released.
 cdef int stream_undo(soft_qp *qp, int error) noexcept nogil
 
-# The number of READs under way: what the options ask for, 0 standing for the queue pair's attribute, which is the limit.
+# How many READs may be under way: what the options ask for, at most the queue pair's attribute; 0: as many as that.
 cdef uint16_t stream_depth(uint32_t wanted, uint32_t limit) noexcept nogil
 
 # From here on qp.lock is held.

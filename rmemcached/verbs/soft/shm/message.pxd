@@ -6,8 +6,8 @@
 # ibv_poll_cq: receives messages past the completion queue where that makes no difference.
 cdef int shm_poll_cq(ibv_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 
-# For soft_fabric.release: makes all streams forget a region, which cannot be found any more. Takes soft_context.lock and
-# the locks of its queue pairs.
+# For soft_fabric.release: makes all streams forget a region, which cannot be found any more. Takes soft_context.lock,
+# and the locks of its queue pairs.
 cdef void shm_forget_region(soft_mr *mr) noexcept nogil
 
 # From here on qp.lock is held.

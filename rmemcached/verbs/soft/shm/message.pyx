@@ -2,7 +2,7 @@
 
 
 cdef inline soft_mr *shm_hold_region(soft_qp *qp, soft_mr **kept, uint32_t stag, uint64_t addr, uint64_t length,
-                              int access) noexcept nogil:
+                                    int access) noexcept nogil:
     """As mr_get, for as long as qp.lock is held. The region stays in use, to be found at once the next time."""
     cdef soft_mr *mr = kept[0]
     cdef int why = 0
@@ -51,7 +51,7 @@ cdef inline bint shm_can_post_message(const soft_qp *qp) noexcept nogil:
 
 
 cdef bint shm_post_message(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
-    """Puts one request into the ring, after shm_can_post_message. False: it has to take the long way, or has a fault."""
+    """Puts one request into the ring, after shm_can_post_message. False: it goes through the queue, or has a fault."""
     cdef shm_stream *shm = shm_of(qp)
     cdef const ibv_sge *sge
     cdef uint64_t length = 0

@@ -1,7 +1,7 @@
 # soft_shm: who polls a ring, who waits, and how the one that waits is woken.
 #
-# In each of its domains a stream is either polled, that is, its ring is looked at by everybody who makes progress there,
-# or it waits for a wake-up: its page asks the peer for one, and the peer, when it has written something, sends a record
+# In each of its domains a stream is either polled, so that everybody who makes progress there looks at its ring, or it
+# waits for a wake-up: its page asks the peer for one, and the peer, when it has written something, sends a record
 # that makes the socket readable. A stream that is polled everywhere asks for nothing and costs its peer no system call.
 
 cdef enum:
@@ -44,6 +44,6 @@ cdef bint shm_has_waiter(const soft_qp *qp) noexcept nogil
 cdef bint shm_request_wakeup(soft_qp *qp) noexcept nogil
 # With a full ring: asks for a wake-up if somebody is going to wait for it. True: there is room already.
 cdef bint shm_wait_for_space(soft_qp *qp) noexcept nogil
-# Wakes the peer if it has asked for that. Called after each change that the peer may be waiting for; `consumed`: of what
-# was consumed of its ring.
+# Wakes the peer if it has asked for that. Called after each change that the peer may wait for; `consumed`: what has
+# changed is how much of its ring was consumed.
 cdef void shm_wake_peer(soft_qp *qp, bint consumed) noexcept nogil
