@@ -17,7 +17,8 @@ from posix.uio cimport iovec
 
 from rmemcached.sys.linux cimport pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, pthread_t
 from rmemcached.verbs.iwarp cimport (
-    FPDU_TRAILER_MAX, HEADER_MAX, MPA_PRIVATE_MAX, MPA_START_SIZE, TAGGED_HEADER, ULPDU_MAX, UNTAGGED_HEADER, ddp_header,
+    FPDU_TRAILER_MAX, HEADER_MAX, MPA_PRIVATE_MAX, MPA_START_SIZE, TAGGED_HEADER, ULPDU_MAX, UNTAGGED_HEADER,
+    ddp_header,
 )
 from rmemcached.verbs.verbs cimport (
     ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_recv_wr,

@@ -2,7 +2,7 @@
 
 
 cdef inline soft_mr *shm_hold_region(soft_qp *qp, soft_mr **kept, uint32_t stag, uint64_t addr, uint64_t length,
-                                    int access) noexcept nogil:
+                                     int access) noexcept nogil:
     """As mr_get, for as long as qp.lock is held. The region stays in use, to be found at once the next time."""
     cdef soft_mr *mr = kept[0]
     cdef int why = 0
