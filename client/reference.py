@@ -1,7 +1,7 @@
 """A client of the RDMA transport in plain Python and pyverbs, written from docs/rdma-protocol.md alone.
 
 It shares no code with rmemcached: it shows that the page is enough, and that another verbs library can speak with the
-daemon. It is meant to be read; it does one request at a time, on stream 0, and is not fast.
+daemon. It is meant to be read; it does one request at a time, on lane 0, and is not fast.
 
     with ReferenceClient("10.0.0.1", 11211) as client:
         client.set(b"key", b"value")
@@ -42,7 +42,7 @@ except ImportError:
 
 CREDITS = 16
 MESSAGE_SIZE = 8192
-HEADER = struct.Struct(">BBHI")  # type, reserved, credits, stream
+HEADER = struct.Struct(">BBHI")  # type, reserved, credits, lane
 REQUEST = struct.Struct(">4sHHI")  # rdma, version, credits, msgsize
 REPLY = struct.Struct(">4sHHII")  # RDMA, version, credits, msgsize, eager
 DATA, CREDIT, READY = range(3)

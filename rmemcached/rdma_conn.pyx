@@ -134,7 +134,7 @@ cdef void take_sent(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
     elif entry.kind == WR_WRITE:
         counter_add(&counters.writes, 1)
         counter_add(&counters.write_bytes, entry.length)
-        release_item(&rc.q, entry)
+        queue_release_item(&rc.q, entry)
 
 
 cdef void take_failure(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noexcept nogil:
@@ -146,7 +146,7 @@ cdef void take_failure(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noex
     elif entry.kind == WR_WRITE and status != IBV_WC_WR_FLUSH_ERR:
         counter_add(&counters.write_errors, 1)
         queue_fail(&rc.q, b"RDMA WRITE failed", status)
-    release_item(&rc.q, entry)
+    queue_release_item(&rc.q, entry)
     queue_fail(&rc.q, NULL, status)
 
 

@@ -74,5 +74,7 @@ cdef rdma_wr *queue_post_bulk(rdma_queue *q, wr_kind kind, const iovec *iov, int
 cdef void queue_probe(rdma_queue *q) noexcept nogil
 # Posts what has been chained.
 cdef void queue_ring_doorbell(rdma_queue *q) noexcept nogil
-# Makes room for another: the work request with this index has completed.
+# The work request with this index has completed: there is room for another one.
 cdef rdma_wr *queue_completed(rdma_queue *q, unsigned int index) noexcept nogil
+# If it was the last WRITE of an item, releases the reference that it held.
+cdef void queue_release_item(rdma_queue *q, rdma_wr *entry) noexcept nogil

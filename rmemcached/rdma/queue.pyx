@@ -52,7 +52,7 @@ cdef void queue_stop(rdma_queue *q) noexcept nogil:
         q.qp = NULL
         counter_add(&t.counters.queue_pairs, <uint64_t>-1)
     for i in range(SEND_DEPTH):
-        release_item(q, &q.wrs[i])
+        queue_release_item(q, &q.wrs[i])
 
 
 cdef void queue_free(rdma_queue *q) noexcept nogil:
@@ -209,8 +209,7 @@ cdef inline rdma_wr *queue_completed(rdma_queue *q, unsigned int index) noexcept
     return entry
 
 
-cdef inline void release_item(rdma_queue *q, rdma_wr *entry) noexcept nogil:
-    """The WRITE of an item is over, and with it the reference that it held."""
+cdef inline void queue_release_item(rdma_queue *q, rdma_wr *entry) noexcept nogil:
     if entry.kind == WR_WRITE and entry.item != NULL:
         item_remove(q.t.worker.store, entry.item)
         entry.item = NULL

@@ -241,7 +241,7 @@ def test_idle_timeout(make: DaemonFactory) -> None:
 
 
 def test_authentication(make: DaemonFactory, tmp_path: Path) -> None:
-    """There is no lifeline on which it could have been done: each stream wants it."""
+    """There is no lifeline on which it could have been done: each lane wants it."""
     users = tmp_path / "users"
     users.write_text("me:secret\n")
     daemon = make(None, "-Y", str(users))

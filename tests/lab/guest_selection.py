@@ -59,7 +59,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
 # Files that are about something else mostly, and what runs of them.
 CHOSEN = {
     "test_daemon": "test_stop_with_clients_and_transfers[SIGTERM]",
-    "test_pressure": "test_greedy_rdma_client test_stream_that_waits_for_a_read_stops_its_client test_long_multigets"
+    "test_pressure": "test_greedy_rdma_client test_lane_that_waits_for_a_read_stops_its_client test_long_multigets"
     " test_byte_by_byte test_idle_queue_pairs",
     "test_stats": "test_counters_by_rdma_are_those_by_tcp test_statistics_over_rdma test_flush_all",
 }

@@ -312,12 +312,12 @@ class Peer:
         self.qp.post_send(verbs.SendWR(verbs.Opcode.SEND, sges, wr_id=1 << 20))
         self.wait(lambda: done or self.failed, done)
 
-    def send(self, kind: int, payload: bytes = b"", stream: int = 0, credits: int | None = None) -> None:
+    def send(self, kind: int, payload: bytes = b"", lane: int = 0, credits: int | None = None) -> None:
         if credits is None:
             self.wait(lambda: self.credits > 0)
             credits, self.owed = self.owed, 0
         self.credits -= 1
-        self.send_raw(bytes([kind, 0]) + credits.to_bytes(2, "big") + stream.to_bytes(4, "big") + payload)
+        self.send_raw(bytes([kind, 0]) + credits.to_bytes(2, "big") + lane.to_bytes(4, "big") + payload)
 
     def wait(self, until: Callable[[], Any], sent: list[Any] | None = None, timeout: float = TIMEOUT) -> None:
         """Takes completions until `until()` is true."""
@@ -366,9 +366,9 @@ class Peer:
         self.post_receive(index)
         self.owed += 1
 
-    def ask(self, request: bytes, end: bytes = b"\r\n", stream: int = 0) -> bytes:
+    def ask(self, request: bytes, end: bytes = b"\r\n", lane: int = 0) -> bytes:
         """Sends DATA and takes the reply up to `end`."""
-        self.send(DATA, request, stream)
+        self.send(DATA, request, lane)
         self.wait(lambda: end in self.inbox)
         at = self.inbox.index(end) + len(end)
         reply = bytes(self.inbox[:at])

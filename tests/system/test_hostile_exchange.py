@@ -163,7 +163,7 @@ def test_exchange_after_a_wrong_one(talk: Conversation) -> None:
     assert talk.ask(f"rdma {GOOD}\r\n".encode()).startswith(b"RDMA ")
 
 
-def test_exchange_inside_a_stream(server: Server) -> None:
+def test_exchange_inside_a_lane(server: Server) -> None:
     with Peer(server) as peer:
         expected = b"CLIENT_ERROR rdma: this connection has a queue pair\r\n"
         assert peer.ask(f"rdma {GOOD}\r\n".encode()) == expected
@@ -181,12 +181,12 @@ def test_commands_on_the_lifeline(server: Server) -> None:
         assert peer.lifeline.ask(b"mn\r\n") == b"MN\r\n"
 
 
-def test_quit_in_a_stream_ends_that_stream_only(server: Server) -> None:
+def test_quit_in_a_lane_ends_that_lane_only(server: Server) -> None:
     with Peer(server) as peer:
-        assert peer.ask(b"mn\r\n", stream=5) == b"MN\r\n"
+        assert peer.ask(b"mn\r\n", lane=5) == b"MN\r\n"
         peer.send(DATA, b"quit\r\n", 5)
-        assert peer.ask(b"mn\r\n", stream=0) == b"MN\r\n"
-        assert peer.ask(b"mn\r\n", stream=5) == b"MN\r\n"
+        assert peer.ask(b"mn\r\n", lane=0) == b"MN\r\n"
+        assert peer.ask(b"mn\r\n", lane=5) == b"MN\r\n"
 
 
 def test_no_rdma(rmemcached_server: Callable[..., Server]) -> None:

@@ -73,8 +73,8 @@ def ended(peer: Peer, words: bytes) -> None:
             peer.wait(lambda: False)
 
 
-def message(kind: int, stream: int = 0, credits: int = 0, payload: bytes = b"") -> bytes:
-    return bytes([kind, 0]) + credits.to_bytes(2, "big") + stream.to_bytes(4, "big") + payload
+def message(kind: int, lane: int = 0, credits: int = 0, payload: bytes = b"") -> bytes:
+    return bytes([kind, 0]) + credits.to_bytes(2, "big") + lane.to_bytes(4, "big") + payload
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
@@ -92,9 +92,9 @@ def test_unknown_type(peer: Peer, kind: int) -> None:
     ended(peer, b"SERVER_ERROR rdma: a message of unknown type\r\n")
 
 
-@pytest.mark.parametrize("stream", [64, 65, 2**31, 2**32 - 1])
-def test_stream_id_too_large(peer: Peer, stream: int) -> None:
-    peer.send_raw(message(DATA, stream, payload=b"mn\r\n"))
+@pytest.mark.parametrize("lane", [64, 65, 2**31, 2**32 - 1])
+def test_lane_too_large(peer: Peer, lane: int) -> None:
+    peer.send_raw(message(DATA, lane, payload=b"mn\r\n"))
     ended(peer, b"SERVER_ERROR rdma: a stream id above 63\r\n")
 
 
@@ -120,7 +120,7 @@ def test_more_credits_than_anybody_has(peer: Peer) -> None:
 
 
 def test_send_without_a_credit(server: Server) -> None:
-    """As many messages as the daemon gave credits, on a stream that waits for a READ, and one more."""
+    """As many messages as the daemon gave credits, on a lane that waits for a READ, and one more."""
     with Peer(server) as peer:
         memory = bytearray(SIZE)
         region = peer.region(memory, Access.REMOTE_READ)
@@ -157,12 +157,12 @@ def test_no_credit_for_the_daemon(server: Server, bystander: Any) -> None:
     assert bystander.delete("big")
 
 
-def test_all_streams(peer: Peer) -> None:
-    for stream in range(64):
-        assert peer.ask(b"mn\r\n", stream=stream) == b"MN\r\n"
-    for stream in range(64):
-        peer.send(DATA, b"quit\r\n", stream)
-    assert peer.ask(b"mn\r\n", stream=63) == b"MN\r\n"
+def test_all_lanes(peer: Peer) -> None:
+    for lane in range(64):
+        assert peer.ask(b"mn\r\n", lane=lane) == b"MN\r\n"
+    for lane in range(64):
+        peer.send(DATA, b"quit\r\n", lane)
+    assert peer.ask(b"mn\r\n", lane=63) == b"MN\r\n"
 
 
 def test_empty_data(peer: Peer) -> None:
@@ -313,7 +313,7 @@ def test_get_with_a_sink_longer_than_its_region(peer: Peer) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 4096, SIZE - 1])
 def test_get_with_too_short_a_sink(peer: Peer, length: int) -> None:
-    """The value comes in the stream, and the memory is not touched."""
+    """The value comes in messages, and the memory is not touched."""
     memory = bytearray(b"x" * SIZE)
     region = peer.region(memory, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
     request = get_request(region.addr, region.rkey, length)
@@ -337,7 +337,7 @@ def test_get_touches_nothing_beyond_the_value(peer: Peer) -> None:
 
 
 def test_get_that_needs_no_sink(peer: Peer) -> None:
-    """A descriptor of nonsense harms nobody where the value travels in the stream, or there is none."""
+    """A descriptor of nonsense harms nobody where the value travels in messages, or there is none."""
     assert peer.ask(get_request(1, 1, 1, "absent")) == b"EN\r\n"
     assert peer.ask(get_request(1, 1, SIZE, "safe10"), b"\0\r\n") == b"VA 10\r\n" + bytes(10) + b"\r\n"
     assert peer.ask(b"mg safe%d s @1:1:ffffffff\r\n" % SIZE) == b"HD s%d\r\n" % SIZE
@@ -368,7 +368,7 @@ def test_set_of_nothing(peer: Peer) -> None:
 
 
 def test_commands_behind_a_set_wait(peer: Peer) -> None:
-    """The same stream sees its own set; another stream is served meanwhile."""
+    """The same lane sees its own set; another lane is served meanwhile."""
     memory = bytearray(b"s" * SIZE)
     region = peer.region(memory, Access.REMOTE_READ)
     peer.send(DATA, b"ms order %d @%x:%x\r\nmg order s\r\nmd order\r\n" % (SIZE, region.addr, region.rkey))

@@ -283,7 +283,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", some(OPTIONS))
 def test_with_other_settings_of_the_transport(rmemcached_server: Callable[..., Server], options: str) -> None:
-    """Few credits, small messages, everything or nothing in the stream: one value at a time, and many in flight."""
+    """Few credits, small messages, everything or nothing in messages: one value at a time, and many in flight."""
     server = rmemcached_server("-m", "128", "-o", options)
     source = random.Random(options)
     tcp = tcp_client(server)

@@ -149,7 +149,7 @@ def test_greedy_rdma_client(server: Server) -> None:
         assert taken == expected
 
 
-def test_stream_that_waits_for_a_read_stops_its_client(server: Server) -> None:
+def test_lane_that_waits_for_a_read_stops_its_client(server: Server) -> None:
     """Commands behind a READ that is not answered are kept to a bound; credits end before memory does."""
     with Peer(server) as peer:
         # The first item brings item memory with it, of which a device of the system wants all at once.
