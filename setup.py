@@ -170,7 +170,15 @@ def remove_stale(modules: list[Extension]) -> None:
                     path.unlink()
 
 
+def link_client() -> None:
+    """Makes the link rmemcached/client where there is none: a source distribution has files only, each of them once."""
+    link = ROOT / "rmemcached" / "client"
+    if not link.exists():
+        link.symlink_to(Path("..") / "client", target_is_directory=True)
+
+
 def build() -> None:
+    link_client()
     modules: list[Extension] = []
     if {"build_ext", "bdist_wheel", "build", "install", "develop", "editable_wheel"} & set(sys.argv):
         check_requirements()

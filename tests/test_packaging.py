@@ -1,10 +1,12 @@
-"""What a wheel has: the modules, and not those that only tests use."""
+"""What a wheel has: the modules, without those of tests. What a source distribution has: every tracked file, once."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -18,13 +20,13 @@ for extension in runpy.run_path("setup.py", run_name="list")["extensions"]():
 """
 
 
-def setup(*arguments: str, testing: bool) -> str:
-    """Runs Python in the source tree as a build does, and gives what it printed."""
+def setup(*arguments: str, testing: bool, tree: Path = ROOT) -> str:
+    """Runs Python in a source tree as a build does, and gives what it printed."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RMEMCACHED_")}
     if testing:
         environment["RMEMCACHED_TESTING"] = "1"
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *arguments], cwd=tree, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -46,3 +48,41 @@ def test_files_of_modules_for_tests(testing: bool, tmp_path: Path) -> None:
     assert {"rmemcached/cli.py", "rmemcached/client/py.typed"} <= files
     assert any("_testing" in name for name in files) == testing
     assert not [name for name in files if name.endswith((".c", ".so")) or name.startswith("tests")]
+
+
+LINK = "rmemcached/client"
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], Path]:
+    """The tracked files, and the folder of an unpacked source distribution that was made of them."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("only in a clone")
+    folder = tmp_path_factory.mktemp("sdist")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    tracked = set(listed.stdout.splitlines())
+    for name in filter(lambda name: (ROOT / name).exists(), tracked):
+        (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / "tree" / name, follow_symlinks=False)
+    setup("setup.py", "-q", "sdist", "--dist-dir", str(folder), testing=False, tree=folder / "tree")
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as content:
+        assert not [member.name for member in content if not (member.isfile() or member.isdir())]
+        content.extractall(folder, filter="data")
+    return tracked, folder / archive.name.removesuffix(".tar.gz")
+
+
+def test_source_distribution_has_every_file_once(unpacked: tuple[set[str], Path]) -> None:
+    tracked, root = unpacked
+    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    made = {name for name in files if name in ("PKG-INFO", "setup.cfg") or name.startswith("rmemcached.egg-info/")}
+    settings = {name for name in tracked if Path(name).name.startswith(".")}
+    assert files - made == tracked - settings - {LINK}
+
+
+def test_source_distribution_lists_the_same_modules(unpacked: tuple[set[str], Path]) -> None:
+    _, root = unpacked
+    assert not (root / LINK).exists()
+    setup("setup.py", "-q", "build_py", "--build-lib", str(root / "lib"), testing=False, tree=root)
+    assert setup("-c", LIST, testing=False, tree=root) == setup("-c", LIST, testing=False)
+    assert (root / "lib" / LINK / "py.typed").is_file()
