@@ -196,6 +196,7 @@ def build() -> None:
     setup(
         version=version(),
         packages=list(PACKAGES),
+        include_package_data=False,
         package_data={package: ["*.pxd", "**/*.pxd", "*.pyi", "py.typed"] for package in PACKAGES},
         exclude_package_data={} if TESTING else {"": [TEST_MODULES, f"*/{TEST_MODULES}"]},
         ext_modules=modules,

@@ -47,7 +47,7 @@ def test_files_of_modules_for_tests(testing: bool, tmp_path: Path) -> None:
     assert {"rmemcached/store/store.pxd", "rmemcached/client/connection.py", "rmemcached/client/_client.pyi"} <= files
     assert {"rmemcached/cli.py", "rmemcached/client/py.typed"} <= files
     assert any("_testing" in name for name in files) == testing
-    assert not [name for name in files if name.endswith((".c", ".so")) or name.startswith("tests")]
+    assert not [name for name in files if name.endswith((".c", ".so", ".pyx", ".pxi")) or name.startswith("tests")]
 
 
 LINK = "rmemcached/client"
