@@ -20,7 +20,8 @@ from rmemcached.server.worker cimport connection, worker
 from rmemcached.store.store cimport ITEM_UPDATE_INTERVAL, rel_time_t, store_time
 
 cdef enum:
-    ADDRESS_TEXT = 160
+    HOST_TEXT = 128              # an address without its kind and port, or a path
+    ADDRESS_TEXT = HOST_TEXT + 32
 
 cdef union any_address:
     sockaddr plain
@@ -42,7 +43,7 @@ cdef struct conn_row:            # what is told of one socket
 cdef void address_text(const any_address *a, log_transport transport, char *out) noexcept nogil:
     """As memcached writes it: tcp:1.2.3.4:5, tcp6:[::1]:5, unix:/path; ?:<AF 0> for a UNIX socket's client. rdma: and
     rdma6: are addresses of rdma_cm."""
-    cdef char text[ADDRESS_TEXT]
+    cdef char text[HOST_TEXT]
     cdef const char *name = b"?"
     cdef unsigned int port = 0
     text[0] = 0

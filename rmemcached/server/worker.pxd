@@ -4,8 +4,7 @@ A worker is one thread with the connections that were handed to it. The listener
 threads reach it through a queue and an eventfd; nobody else touches its connections.
 
 The first part of this file is what the rest of the server calls. The worker is one C unit, for the path recv ->
-drive_machine -> sendmsg; its parts are in worker/, and each has a header, included below. worker/loop has none: it is
-the thread itself, which calls the other parts and is called through the functions here.
+drive_machine -> sendmsg; its parts are in worker/, and each has a header, included below.
 """
 
 from libc.stddef cimport size_t
@@ -67,3 +66,4 @@ include "worker/engine.pxd"
 include "worker/handover.pxd"
 include "worker/rdma.pxd"
 include "worker/timeouts.pxd"
+include "worker/loop.pxd"
