@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rmemcached.options import Action, UsageError, parse
@@ -20,7 +21,7 @@ PR_SET_NO_NEW_PRIVS = 38
 
 
 def raise_file_limit(settings: Settings) -> None:
-    """Lets the process have as many descriptors as -c asks for; an RDMA client uses two."""
+    """Raises the limit of descriptors to what -c asks for; an RDMA client uses two."""
     needed = settings.max_connections * (2 if settings.rdma else 1)
     needed += DESCRIPTORS_OF_ITS_OWN + DESCRIPTORS_OF_A_THREAD * settings.threads
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -50,7 +51,7 @@ def raise_core_limit() -> None:
 
 
 def check_large_pages() -> None:
-    """-L: the store asks for huge pages; are there any?"""
+    """-L: the store asks for huge pages. Raises UsageError where the system has none."""
     try:
         found = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
         reason = "Transparent huge pages support disabled." if "[never]" in found else None
@@ -71,7 +72,7 @@ def lock_memory() -> None:
 
 
 def give_up_privileges() -> None:
-    """-o drop_privileges: no program that this process might execute can give it more rights."""
+    """-o drop_privileges: no program that this process executes can gain privileges."""
     ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
@@ -114,12 +115,10 @@ def daemonize(settings: Settings) -> None:
 def save_pid(path: str) -> None:
     """Writes the PID file whole; warns of another live daemon's, as memcached does."""
     file = Path(path)
-    try:
+    with suppress(OSError, ValueError):
         other = int(file.read_text())
         os.kill(other, 0)
         print(f"WARNING: The pid file contained the following (running) pid: {other}", file=sys.stderr)
-    except (OSError, ValueError):
-        pass
     temporary = Path(path + ".tmp")
     try:
         temporary.write_text(f"{os.getpid()}\n")
@@ -147,7 +146,7 @@ def serve(settings: Settings, action: Action) -> int:
         check_large_pages()
     settings.inherited_fds = len(os.listdir("/proc/self/fd")) - 1
     server = Server(settings)
-    # From the first moment in which somebody can see the daemon, its signals wait until it asks for them.
+    # From the moment when others can see the daemon, its signals wait until it asks for them.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1))
     saved = False
     try:

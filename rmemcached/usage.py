@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rmemcached import MEMCACHED_VERSION
+from rmemcached.server.authfile import MAX_ENTRIES
 from rmemcached.settings import HASH_ALGORITHM, MEGABYTE, Settings
 
 USAGE = """\
@@ -20,38 +21,38 @@ Where to listen
                           spoken there, and tag[name]: (or tag_name_:) names it
 -B, --protocol=<name>     what is spoken everywhere: ascii, binary or auto [auto]
 -b, --listen-backlog=<num> length of the kernel's queue of new connections [{d.backlog}]
--c, --conn-limit=<num>    connections at the same time, at most [{d.max_connections}]
+-c, --conn-limit=<num>    simultaneous connections, at most [{d.max_connections}]
 
 Memory and items
 -m, --memory-limit=<num>  megabytes for items [{megabytes}]
--M, --disable-evictions   answer with an error when memory is full, evict nothing
+-M, --disable-evictions   when memory is full, answer with an error in place of evicting
 -I, --max-item-size=<num> size of the largest item, with k or m behind it [{item_megabytes}m; from 1k to 1024m]
--f, --slab-growth-factor=<num> each slab class's chunks are so many times the last's [{d.factor}]
+-f, --slab-growth-factor=<num> size of a slab class's chunks, as a multiple of the class before's [{d.factor}]
 -n, --slab-min-size=<num> bytes for key, value and flags in the smallest chunk [{d.chunk_size}]
 -L, --enable-largepages   take all memory at the start, in huge pages
 -k, --lock-memory         lock the process's memory into RAM
 -C, --disable-cas         items without CAS values: 8 bytes less each
 
 What clients may do
--A, --enable-shutdown     the command "shutdown"
--F, --disable-flush-all   not the command "flush_all"
--X, --disable-dumping     not "stats cachedump", "stats detail", "lru_crawler metadump" and "mgdump"
--W, --disable-watch       not the command "watch"
+-A, --enable-shutdown     accept "shutdown"
+-F, --disable-flush-all   refuse "flush_all"
+-X, --disable-dumping     refuse "stats cachedump", "stats detail", "lru_crawler metadump" and "mgdump"
+-W, --disable-watch       refuse "watch"
 -Y, --auth-file=<file>    clients first authenticate, with a "set" whose value is "user password".
-                          The file has up to 8 lines of the form user:password; SIGHUP reads it again
+                          The file has up to {users} lines of the form user:password; SIGHUP reads it again
 
 The process
 -t, --threads=<num>       worker threads [{d.threads}]
 -R, --max-reqs-per-event=<num> commands of one connection before others have their turn [{d.requests_per_event}]
--N, --napi-ids=<num>      choose the worker by the queue of the network card that the connection
-                          came by; so many queues there are
+-N, --napi-ids=<num>      choose a connection's worker by the receive queue of the network card;
+                          the number of these queues
 -d, --daemon              go to the background
 -P, --pidfile=<file>      write the process id there (removed at the end with -d)
 -u, --user=<user>         become that user (needed when started by root)
 -r, --enable-coredumps    core files as large as allowed
 -v, --verbose             errors and warnings on stderr; -vv: commands and replies, -vvv: states
--D <char>                 delimiter between the prefix and the rest of a key, for "stats detail" [{d.prefix_delimiter}],
-                          which it switches on
+-D <char>                 delimiter between the prefix and the rest of a key [{d.prefix_delimiter}]; switches on
+                          "stats detail"
 -h, --help                this text
 -i, --license             the license
 -V, --version             the version
@@ -59,23 +60,24 @@ The process
    maxconns_fast, no_maxconns_fast   refuse connections beyond -c at once [yes], or let them wait
    hashpower=<n>          the hash table starts with 2^n buckets [16]
    no_hashexpand          ... and never grows
-   hash_algorithm=<name>  jenkins, murmur3 or xxh3: accepted, has no effect: keys have one hash function, {hash}
+   hash_algorithm=<name>  jenkins, murmur3 or xxh3: accepted without effect; the hash function is {hash}
    idle_timeout=<s>       close TCP connections that are silent for so many seconds [{d.idle_timeout}: never]
    read_buf_mem_limit=<mb> megabytes for connections' buffers, for all threads together\
  [{d.read_buf_mem_limit}: no limit]
    lru_maintainer, no_lru_maintainer   the segmented LRU and its thread [on]
    hot_lru_pct=<n>, warm_lru_pct=<n>   percent of a class's memory for HOT\
  [{d.hot_lru_pct}] and WARM [{d.warm_lru_pct}]
-   hot_max_factor=<x>, warm_max_factor=<x>   leave the queue at so much of COLD's age\
+   hot_max_factor=<x>, warm_max_factor=<x>   items leave at so many times the age of COLD's tail\
  [{d.hot_max_factor}, {d.warm_max_factor}]
-   temporary_ttl=<s>      items that live no longer have a queue of their own [none]
+   temporary_ttl=<s>      items that live no longer than this have a queue of their own [none]
    lru_crawler, no_lru_crawler   the thread that frees expired items [on]
    lru_crawler_sleep=<us>, lru_crawler_tocrawl=<n>   its pause per item [{d.lru_crawler_sleep}], items\
  per class [{d.lru_crawler_tocrawl}: all]
-   tail_repair_time=<s>   free items of leaked references by force after so long [{d.tail_repair_time}: never]
+   tail_repair_time=<s>   free items whose references leaked after so many seconds [{d.tail_repair_time}: never]
    slab_reassign, no_slab_reassign   pages may move between classes [yes]
    slab_automove=<0|1|2>, no_slab_automove   ... by themselves [{d.slab_automove}]
-   slab_automove_ratio=<x>, slab_automove_window=<n>   how eagerly [{d.slab_automove_ratio}, {d.slab_automove_window}]
+   slab_automove_ratio=<x>, slab_automove_window=<n>   thresholds for that\
+ [{d.slab_automove_ratio}, {d.slab_automove_window}]
    slab_automove_freeratio=<x>   share of memory that stays free [{d.slab_automove_freeratio}]
    slab_chunk_max=<kb>    size of the largest chunk; larger items are chains of chunks [{chunk_kilobytes}]
    slab_sizes=<a-b-c>     sizes of the slab classes, in place of -f
@@ -88,14 +90,14 @@ The process
    rdma_device=<name>     libibverbs device to serve on besides the software ones; none: none [the first]
    rdma_shm=<file>        UNIX socket where clients come for shared memory, with the permissions of -a;
                           none: no shared memory [for the daemon's user and root only, without a file]
-   rdma_port=<n>          its port [the first active one]
+   rdma_port=<n>          port of rdma_device [the first active one]
    rdma_cm_port=<n>       port for clients that connect through rdma_cm, on the same addresses [none]
-   rdma_gid_index=<n>     its GID [RoCE v2 with an IPv4 address before others]
+   rdma_gid_index=<n>     GID of rdma_device [RoCE v2 with an IPv4 address before others]
    rdma_eager=<n>         values up to so many bytes travel in SENDs [{d.rdma_eager}]
    rdma_credits=<n>       receives posted for each queue pair [{d.rdma_credits}]
    rdma_msgsize=<n>       bytes of each [{d.rdma_msgsize}]
    rdma_max_qps=<n>       queue pairs at most [{d.rdma_max_qps}]
-   rdma_spin=<us>         time to poll, at most, before sleeping after RDMA work [{d.rdma_spin}]
+   rdma_spin=<us>         microseconds to poll, at most, after RDMA work before sleeping [{d.rdma_spin}]
    rdma_crc, no_rdma_crc  CRC32c on every iWARP stream [where the client asks]
    debug_commands         answer debugtime and debugitem, for tests
 """
@@ -108,6 +110,7 @@ def usage() -> str:
         version=MEMCACHED_VERSION,
         hash=HASH_ALGORITHM,
         d=defaults,
+        users=MAX_ENTRIES,
         megabytes=defaults.max_bytes // MEGABYTE,
         item_megabytes=defaults.item_size_max // MEGABYTE,
         chunk_kilobytes=defaults.slab_chunk_max // 1024,

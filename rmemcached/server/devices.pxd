@@ -1,4 +1,8 @@
-"""The daemon's RDMA devices: taken in at the start, given up when they fail, taken in again when they are back."""
+"""The daemon's RDMA devices: opened at the start, closed when they fail, opened again when they are back.
+
+Workers share a device, its protection domain and the registration of item memory. Whatever is done to a device after
+the start is done by one thread, `mc-rdma`; it also takes the connections that come through rdma_cm.
+"""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
@@ -15,21 +19,21 @@ from rmemcached.verbs.verbs cimport verbs_provider
 cdef enum:
     CM_ADDRESSES = 64            # on which connections of rdma_cm are taken, at most
 
-# Counts a connection more and chooses its worker. NULL: there are as many as there may be.
+# Counts one more connection and chooses its worker. NULL: there are as many as -c allows.
 ctypedef worker *(*admit_fn)(void *arg) noexcept nogil
 
 cdef struct cm_listener:
     sockaddr_in6 addr            # or a sockaddr_in
     uint32_t id
-    bint listening               # False: its device is gone; it is tried again as long as it is not back
+    bint listening               # False: its device is gone; listening is tried again every second
 
 cdef struct rdma_devices:
     # constant once the first device is open
     rdma_limits limits
-    port_spec spec              # the device of the system that is to be taken
+    port_spec spec               # which of the system's devices is wanted
     store *store
     # constant while the thread runs
-    worker *workers              # all running
+    worker *workers              # all of them run
     unsigned int nworkers
     pthread_t id
     int stop_fd                  # eventfd
@@ -44,24 +48,24 @@ cdef struct rdma_devices:
     unsigned int nlisteners
     # under lock
     pthread_mutex_t lock
-    rdma_device *open[RDMA_DEVICES]      # by transport; NULL: not there. Software devices stay.
-    bint failing[RDMA_DEVICES]   # it is being given up: no more item memory is registered
-    size_t missing               # bytes of item memory that the system's device could not register, and why
-    int missing_error            # errno; 0: none
+    rdma_device *open[RDMA_DEVICES]      # by transport; NULL: there is none. Software devices stay open.
+    bint failing[RDMA_DEVICES]   # it is being closed: no more item memory is registered
+    size_t missing               # bytes of item memory that could not be registered with the system's device
+    int missing_error            # why: errno; 0: there are none
     char *arena_low              # item memory so far
     size_t arena_used
 
 cdef void devices_init(rdma_devices *d) noexcept nogil
-# Opens a device and registers the item memory there is. endpoint: of soft_shm. 0, or -1 with one line in why.
-# Before the thread runs.
+# Opens a device and registers the item memory there is. endpoint: of soft_shm, else NULL. 0, or -1 with one line in
+# why. Before the thread runs, or the thread.
 cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const port_spec *spec, rdma_transport transport,
                       const shm_endpoint *endpoint, char *why, size_t size) noexcept nogil
-# Takes connections of rdma_cm on an address and port from the thread's start on. 0 or an errno value; *opened: whether
-# /dev/infiniband/rdma_cm could be opened. Before the thread runs.
+# Listens on an address and port; connections of rdma_cm are taken from the thread's start on. 0 or an errno value;
+# *opened: whether /dev/infiniband/rdma_cm could be opened. Before the thread runs.
 cdef int devices_listen(rdma_devices *d, const sockaddr *addr, int backlog, bint *opened) noexcept nogil
 # Prints which device a transport has, and its port.
 cdef void devices_describe(rdma_devices *d, rdma_transport transport) noexcept nogil
-# Starts the thread that looks after the system's device. 0 or an errno value.
+# Starts the thread. 0 or an errno value.
 cdef int devices_start(rdma_devices *d, worker *workers, unsigned int nworkers) noexcept nogil
 # Ends the thread; the workers still run.
 cdef void devices_stop(rdma_devices *d) noexcept nogil

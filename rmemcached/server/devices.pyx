@@ -1,13 +1,12 @@
 """RDMA devices of the daemon (see devices.pxd).
 
-The software device is always there. The system's device can fail, lose its port, or be removed while connections use
-it. A thread of its own waits for its asynchronous events; when the device is of no use any more, the thread asks every
-worker to end the connections on it, waits for them all, and only then frees what they shared: registrations, protection
-domain and context. As long as there is no such device it looks for one every second, so a cable that is plugged in
-again, a driver that is loaded late, or a device that was renamed are served without a restart.
+The software devices are always there. The system's device can fail, lose its port, or be removed while connections use
+it. The thread waits for its asynchronous events. When the device cannot be used any more, the thread asks every worker
+to end the connections on it, waits for all workers, and only then frees what they shared: registrations, protection
+domain and context. As long as there is no such device the thread looks for one every second, so that a cable that is
+plugged in again, a driver that is loaded late, or a device that was renamed needs no restart.
 
-The same thread takes the connections that come through rdma_cm, and hands each to a worker with a descriptor of its
-own.
+A connection that comes through rdma_cm gets a descriptor of its own, with which it is handed to a worker.
 """
 
 from libc.errno cimport ENOMEM, ENOSPC
@@ -42,8 +41,8 @@ from rmemcached.verbs.system_cm cimport (
 from rmemcached.verbs.verbs cimport ibv_device, verbs_provider
 
 cdef enum:
-    LOOK_NS = 1000000000         # how often a device is looked for, or looked after
-    PAUSE_MAX = 64               # looks that are left out, at most, when one that is there cannot be used
+    LOOK_NS = 1000000000         # how often a device that is open is checked, or one that is not is looked for
+    PAUSE_MAX = 64               # looks, at most, from one attempt to open a device that cannot be used to the next
     WHY_SIZE = 256
     CM_EVENTS_PER_TURN = 64
 
@@ -65,9 +64,9 @@ cdef void no_registration(size_t length, int error, char *why, size_t size) noex
         snprintf(why, size, b"%zu MB of item memory could not be registered: %s", length >> 20, strerror(error))
 
 
-cdef bint take_arena(rdma_devices *d, rdma_device *dev, rdma_transport transport, char *why,
-                     size_t size) noexcept nogil:
-    """Registers the item memory there is, and enters the device: from then on it gets what is added."""
+cdef bint register_arena(rdma_devices *d, rdma_device *dev, rdma_transport transport, char *why,
+                         size_t size) noexcept nogil:
+    """Registers the item memory there is, and makes the device known: from then on it gets the memory that is added."""
     cdef size_t done = 0
     cdef size_t length
     cdef char *low
@@ -89,12 +88,12 @@ cdef bint take_arena(rdma_devices *d, rdma_device *dev, rdma_transport transport
 
 
 cdef bint may_lock_an_extent(rdma_device *dev, char *why, size_t size) noexcept nogil:
-    """Whether there can be item memory at all: a daemon that has none yet is not to find out with the first item."""
+    """Whether item memory can be registered at all. A daemon that has none yet would find out with its first item."""
     cdef rlimit limit
     cdef int error
     if getrlimit(RLIMIT_MEMLOCK, &limit) != 0 or limit.rlim_cur >= <unsigned long>ARENA_EXTENT:
         return True
-    # Who may lock more than the limit is not asked for it; a little more than it is enough to know.
+    # A privileged process may lock more than the limit; to lock a little more than it tells.
     error = rdma_device_try_memory(dev, limit.rlim_cur + 4096)
     if error:
         no_registration(ARENA_EXTENT, error, why, size)
@@ -118,7 +117,7 @@ cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const por
     if transport == TRANSPORT_VERBS and d.arena_used == 0 and not may_lock_an_extent(dev, why, size):
         rdma_device_close(dev)
         return -1
-    if not take_arena(d, dev, transport, why, size):
+    if not register_arena(d, dev, transport, why, size):
         rdma_device_close(dev)
         return -1
     return 0
@@ -135,7 +134,7 @@ cdef void devices_describe(rdma_devices *d, rdma_transport transport) noexcept n
 
 
 cdef void change_workers(rdma_devices *d, rdma_transport transport, rdma_device *dev, const char *line) noexcept nogil:
-    """Lets every worker take dev in or, when it is NULL, give up the one it has; returns when all have."""
+    """Lets every worker take dev or, when it is NULL, give up the one it has; returns when all have done so."""
     cdef device_change change
     cdef unsigned int i
     assert_owner(d.owner)
@@ -155,7 +154,8 @@ cdef void change_workers(rdma_devices *d, rdma_transport transport, rdma_device 
     pthread_mutex_destroy(&change.lock)
 
 
-cdef void give_up(rdma_devices *d, rdma_transport transport, const char *why) noexcept nogil:
+cdef void close_failed(rdma_devices *d, rdma_transport transport, const char *why) noexcept nogil:
+    """Ends the connections on a device and closes it. Its counters go on in those of soft_iw."""
     cdef rdma_device *dev = d.open[transport]
     cdef char line[WHY_SIZE + 32]
     assert_owner(d.owner)
@@ -174,8 +174,8 @@ cdef void give_up(rdma_devices *d, rdma_transport transport, const char *why) no
     rdma_device_close(dev)
 
 
-cdef bint look_for(rdma_devices *d) noexcept nogil:
-    """Takes the system's device in if it is there. False: something is there, and of no use."""
+cdef bint open_again(rdma_devices *d) noexcept nogil:
+    """Opens the system's device if it is there. False: a device is there that cannot be used."""
     cdef const char *absent = NULL
     cdef const verbs_provider *system = system_provider(&absent)
     cdef char why[WHY_SIZE]
@@ -279,7 +279,7 @@ cdef void listen_again(rdma_devices *d) noexcept nogil:
 # ---- the thread ------------------------------------------------------------------------------------------------------
 
 cdef bint device_failed(rdma_devices *d, rdma_device *dev, short events, char *why, size_t size) noexcept nogil:
-    """Whether the system's device is of no use any more, and why. events: what poll says of its asynchronous events."""
+    """Whether the system's device cannot be used any more, and why. events: what poll says of its descriptor."""
     cdef size_t length
     cdef int error
     pthread_mutex_lock(&d.lock)
@@ -323,12 +323,12 @@ cdef void *devices_main(void *arg) noexcept nogil:
         listen_again(d)
         if dev != NULL:
             if device_failed(d, dev, waiting[1].revents, why, sizeof(why)):
-                give_up(d, TRANSPORT_VERBS, why)
+                close_failed(d, TRANSPORT_VERBS, why)
                 pause = left = 1
             continue
         left -= 1
         if left == 0:
-            pause = 1 if look_for(d) else min(pause * 2, <unsigned int>PAUSE_MAX)
+            pause = 1 if open_again(d) else min(pause * 2, <unsigned int>PAUSE_MAX)
             left = pause
 
 
@@ -369,9 +369,8 @@ cdef void devices_close(rdma_devices *d) noexcept nogil:
 
 
 cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexcept nogil:
-    """Item memory must be registered before an item lies in it. The system's device is given up where it cannot be:
-    until then a connection ends that needs this memory.
-    """
+    """Item memory must be registered before an item lies in it. If the system's device cannot register it the thread
+    closes the device; until then connections that need this memory end."""
     cdef unsigned int i
     pthread_mutex_lock(&d.lock)
     if d.arena_low == NULL:

@@ -1,7 +1,7 @@
 """Dumps of all items: the crawler thread writes them to a connection that its worker lent.
 
-While a dump is under way only the crawler thread touches the socket. What it has not sent when the last item was found
-goes back with the connection, so that the crawler does not wait for a slow reader's END. memcached: crawler.c.
+While a dump is under way only the crawler thread uses the socket. What it has not sent after the last item goes back
+with the connection, so that the crawler does not wait for a slow reader to take the END. memcached: crawler.c.
 """
 
 from libc.stddef cimport size_t
@@ -17,12 +17,11 @@ cdef struct dumps            # complete in dumps.pyx
 
 # NULL: no memory, or no descriptor (errno).
 cdef dumps *dumps_create(store *s, dump_release_fn release) noexcept nogil
-# Ends a dump that is under way, soon, and those to come; whoever then ends the store's threads waits for nobody's
-# socket.
+# Ends the dump that is under way and all later ones, so that to end the store's threads takes no reader's time.
 cdef void dumps_stop(dumps *d) noexcept nogil
 # The store's threads have ended.
 cdef void dumps_destroy(dumps *d) noexcept nogil
-# Lends a non-blocking socket with nothing to send. CRAWLER_OK: it is the crawler's, which answers OK, the lines of the
-# items and END. Any thread. classes: as lru_crawler_dump has it.
+# Lends a non-blocking socket on which no output waits. CRAWLER_OK: the crawler thread has it, and answers with OK, the
+# lines of the items and END. Any thread. classes: as lru_crawler_dump has it.
 cdef crawler_result_type dumps_start(dumps *d, void *owner, int fd, dump_kind kind, const char *classes,
                                      size_t length) noexcept nogil

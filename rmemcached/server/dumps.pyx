@@ -1,4 +1,4 @@
-"""Dumps: what the crawler finds is gathered in a buffer, and sent between items."""
+"""Dumps: lines gather in a buffer while item locks are held, and are sent between items."""
 
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
@@ -15,8 +15,8 @@ from rmemcached.store.store cimport (
 )
 
 cdef enum:
-    FLUSH_BYTES = 32 * 1024      # so much is gathered before it is sent
-    STALL_MS = 1800 * 1000       # a reader that takes nothing for so long is given up
+    FLUSH_BYTES = 32 * 1024      # are gathered before they are sent
+    STALL_MS = 1800 * 1000       # a reader that takes nothing for so long loses its connection
 
 cdef struct dumps:               # constant
     store *store
@@ -34,7 +34,7 @@ cdef struct dump:                # the crawler thread's; the worker's before tha
 
 
 cdef bint item_found(void *arg, item *it) noexcept nogil:
-    """crawler_client.item_found. The buffer may grow beyond FLUSH_BYTES here, for nothing can be sent now."""
+    """crawler_client.item_found. Nothing is sent with an item lock held: the buffer may grow beyond FLUSH_BYTES."""
     cdef dump *d = <dump *>arg
     cdef char line[DUMP_LINE_MAX]
     stat_append_raw(&d.out, line, <size_t>(dump_line(d.kind, it, d.started, line) - line))
@@ -57,7 +57,7 @@ cdef bint wait_writable(dump *d) noexcept nogil:
 
 
 cdef bint flush(void *arg) noexcept nogil:
-    """crawler_client.flush. A half-closed connection is not noticed: its other half still reads."""
+    """crawler_client.flush. A peer that has only shut down its own sending still gets everything."""
     cdef dump *d = <dump *>arg
     cdef size_t sent = 0
     cdef ssize_t n

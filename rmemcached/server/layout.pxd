@@ -50,8 +50,8 @@ cdef struct listener:            # one listening socket, or a UDP one. Constant 
     int fd                       # the Python object's
     log_transport transport
     protocol prot                # spoken on what is accepted
-    bint stream_only             # nothing is: it is for the streams of queue pairs
-    bint own_users               # for processes of this daemon's user and root's
+    bint stream_only             # no protocol is: it is for the streams of queue pairs
+    bint own_users               # peers must be processes of this daemon's user or root's
 
 cdef struct server:
     # constant while the workers run
@@ -66,7 +66,7 @@ cdef struct server:
     worker *workers              # num_threads of them
     listener *listeners          # nlisteners of them
     unsigned int nlisteners
-    uint32_t strange_uid         # what users without a number here are seen as; UINT32_MAX: there are none
+    uint32_t overflow_uid        # of users without an id in this user namespace; UINT32_MAX: there are none
     stats_prefixes *prefixes
     int epfd
     int signal_fd

@@ -100,7 +100,7 @@ cdef bint may_share(server *s, int fd) noexcept nogil:
     cdef socklen_t length = sizeof(peer)
     if getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0:
         return False
-    if peer.uid != s.strange_uid and (peer.uid == 0 or peer.uid == geteuid()):
+    if peer.uid != s.overflow_uid and (peer.uid == 0 or peer.uid == geteuid()):
         return True
     snprintf(text, sizeof(text), b"SERVER_ERROR rdma: soft_shm is for user %u and root here, not for user %u\r\n",
              geteuid(), peer.uid)

@@ -1,11 +1,12 @@
-"""The daemon's main thread: sockets, accept, signals, the clock; and the Python class that starts it all."""
+"""The daemon: the Python class that makes all its parts and ends them, and the main thread's loop in between."""
 
 import os
 import sys
+from contextlib import suppress
 
 from rmemcached.server.authfile import AuthFileError
 from rmemcached.host import host_identity
-from rmemcached.server.sockets import ServerError, listen_shm, open_listeners, strange_uid, write_port_file
+from rmemcached.server.sockets import ServerError, listen_shm, open_listeners, overflow_uid, write_port_file
 
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdio cimport fprintf, stderr
@@ -54,7 +55,7 @@ cdef void hook_verbosity(void *arg, int level) noexcept nogil:
 
 
 cdef void hook_shutdown(void *arg, bint graceful) noexcept nogil:
-    # The main thread takes it, as it does when it comes from outside.
+    # The main thread gets the signal, as it does when it comes from outside.
     kill(getpid(), SIGUSR1 if graceful else SIGINT)
 
 
@@ -77,7 +78,8 @@ cdef void reload_users(server *s) noexcept:
 
 
 cdef int server_loop(server *s) noexcept nogil:
-    """Accepts, ticks and waits for a signal. Returns the signal's number, or -1 with errno set."""
+    """Accepts connections and ticks the store's clock until a signal ends it. Returns the signal's number, or -1 with
+    errno set."""
     cdef epoll_event events[LISTEN_EVENTS]
     cdef signalfd_siginfo info
     cdef uint64_t ticks
@@ -125,6 +127,7 @@ cdef class Server:
     cdef object keep             # bytes that s.settings points into
     cdef bytes device_name       # ... and s.devices.spec
     cdef object bound            # (path, device, inode) of the UNIX socket, to remove only what is ours
+    cdef unsigned int started    # workers whose threads run
     cdef object shm_path         # shm_endpoint.path; None: nowhere
 
     def __cinit__(self, settings):
@@ -161,7 +164,7 @@ cdef class Server:
         try:
             host_identity()
             if self.settings.socket_path is not None:
-                # Whoever may connect to the daemon may do so twice.
+                # Clients connect to the daemon's own socket once more.
                 self.shm_path = ""
                 return
             opened, self.shm_path = listen_shm(self.settings)
@@ -175,7 +178,7 @@ cdef class Server:
         self.remember(wanted)
 
     def remember(self, path):
-        """The socket's file is to be removed at the end."""
+        """Notes the socket's file, which is removed at the end."""
         if path is not None:
             found = os.lstat(path)
             self.bound = (path, found.st_dev, found.st_ino)
@@ -286,7 +289,7 @@ cdef class Server:
             fetch_add(&s.total_connections, 1)
 
     cdef void finish(self):
-        """Frees all that start made; workers have been joined."""
+        """Frees what `start` has made. The workers have been joined."""
         cdef server *s = &self.s
         cdef unsigned int i
         if s.watchers != NULL:
@@ -330,17 +333,15 @@ cdef class Server:
             self.sockets.pop().sock.close()
         if self.bound is not None:
             path = self.bound[0]
-            try:
+            with suppress(OSError):
                 found = os.lstat(path)
                 if (path, found.st_dev, found.st_ino) == self.bound:
                     os.unlink(path)
-            except OSError:
-                pass
             self.bound = None
 
     cdef void watch_listeners(self) except *:
         cdef server *s = &self.s
-        s.strange_uid = strange_uid()
+        s.overflow_uid = overflow_uid()
         s.listeners = <listener *>calloc(max(len(self.sockets), 1), sizeof(listener))
         if s.listeners == NULL:
             raise MemoryError()
@@ -361,7 +362,7 @@ cdef class Server:
             raise ServerError("Maxconns setting is too low, use -c to increase.")
 
     cdef void describe(self) except *:
-        """What -vv tells at the start: slab classes and listening sockets."""
+        """Prints what -vv tells at the start: slab classes and listening sockets."""
         cdef class_stats k
         cdef unsigned int i
         if relaxed_load(&self.s.hooks.verbose) < 2:
@@ -378,60 +379,72 @@ cdef class Server:
             text = what.encode()
             fprintf(stderr, b"<%d server listening (%s)\n", <int>listener.sock.fileno(), <const char *>text)
 
+    cdef void open_loop(self, const sigset_t *signals) except *:
+        """Makes what server_loop waits for."""
+        cdef server *s = &self.s
+        cdef itimerspec interval
+        memset(&interval, 0, sizeof(interval))
+        interval.it_interval.tv_sec = 1
+        interval.it_value.tv_sec = 1
+        s.epfd = epoll_create1(EPOLL_CLOEXEC)
+        s.signal_fd = signalfd(-1, signals, SFD_NONBLOCK | SFD_CLOEXEC)
+        s.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
+        if s.epfd < 0 or s.signal_fd < 0 or s.timer_fd < 0 or timerfd_settime(s.timer_fd, 0, &interval, NULL) != 0 \
+                or watch(s.epfd, s.signal_fd, SIGNAL_EVENT) != 0 or watch(s.epfd, s.timer_fd, TIMER_EVENT) != 0:
+            raise ServerError(f"the listener: {os.strerror(errno)}")
+        self.watch_listeners()
+
+    cdef void start_threads(self) except *:
+        cdef server *s = &self.s
+        cdef int err = watchers_start(s.watchers)
+        while err == 0 and self.started < s.settings.num_threads:
+            err = worker_start(&s.workers[self.started])
+            self.started += err == 0
+        if err == 0 and s.has_system_devices:
+            err = devices_start(&s.devices, s.workers, s.settings.num_threads)
+        if err:
+            raise ServerError(f"can't create thread: {os.strerror(err)}")
+
+    cdef void stop_threads(self):
+        """Ends all threads but the logger's, which `finish` ends when nobody logs any more."""
+        cdef server *s = &self.s
+        cdef unsigned int i
+        if s.dumps != NULL:
+            dumps_stop(s.dumps)
+        if s.store != NULL:
+            store_stop_threads(s.store)
+        with nogil:
+            # The devices' thread may wait for the workers: they run until it has ended.
+            devices_stop(&s.devices)
+        store_release(&s.stop, 1)
+        for i in range(self.started):
+            worker_wake(&s.workers[i])
+        with nogil:
+            for i in range(self.started):
+                pthread_join(s.workers[i].id, NULL)
+        self.started = 0
+
     def run(self):
         """Serves until SIGINT, SIGTERM or SIGUSR1. Returns the signal's number."""
         cdef server *s = &self.s
-        cdef sigset_t mask, old
-        cdef itimerspec interval
-        cdef unsigned int i, started = 0
-        cdef int signo = -1, err = 0
+        cdef sigset_t signals, old
+        cdef int signo = -1
         # Blocked here, so that all threads inherit it: signals arrive at signal_fd only.
-        sigemptyset(&mask)
+        sigemptyset(&signals)
         for number in (SIGINT, SIGTERM, SIGUSR1, SIGHUP):
-            sigaddset(&mask, number)
-        pthread_sigmask(SIG_BLOCK, &mask, &old)
+            sigaddset(&signals, number)
+        pthread_sigmask(SIG_BLOCK, &signals, &old)
         s.owner = thread_id()
         try:
             self.start()
-            s.epfd = epoll_create1(EPOLL_CLOEXEC)
-            s.signal_fd = signalfd(-1, &mask, SFD_NONBLOCK | SFD_CLOEXEC)
-            s.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
-            memset(&interval, 0, sizeof(interval))
-            interval.it_interval.tv_sec = 1
-            interval.it_value.tv_sec = 1
-            if s.epfd < 0 or s.signal_fd < 0 or s.timer_fd < 0 or timerfd_settime(s.timer_fd, 0, &interval, NULL) != 0 \
-                    or watch(s.epfd, s.signal_fd, SIGNAL_EVENT) != 0 or watch(s.epfd, s.timer_fd, TIMER_EVENT) != 0:
-                raise ServerError(f"the listener: {os.strerror(errno)}")
-            self.watch_listeners()
-            err = watchers_start(s.watchers)
-            if err:
-                raise ServerError(f"can't create thread: {os.strerror(err)}")
-            for i in range(s.settings.num_threads):
-                err = worker_start(&s.workers[i])
-                if err:
-                    raise ServerError(f"can't create thread: {os.strerror(err)}")
-                started += 1
-            if s.has_system_devices:
-                err = devices_start(&s.devices, s.workers, s.settings.num_threads)
-                if err:
-                    raise ServerError(f"can't create thread: {os.strerror(err)}")
+            self.open_loop(&signals)
+            self.start_threads()
             self.describe()
             with nogil:
                 signo = server_loop(s)
             return signo
         finally:
-            if s.dumps != NULL:
-                dumps_stop(s.dumps)
-            if s.store != NULL:
-                store_stop_threads(s.store)
-            with nogil:
-                devices_stop(&s.devices)
-            store_release(&s.stop, 1)
-            for i in range(started):
-                worker_wake(&s.workers[i])
-            with nogil:
-                for i in range(started):
-                    pthread_join(s.workers[i].id, NULL)
+            self.stop_threads()
             self.finish()
             s.owner = 0
             pthread_sigmask(SIG_SETMASK, &old, NULL)

@@ -97,7 +97,7 @@ def parse_interface(text: str, port: int, settings: Settings) -> Interface:
 
 
 def maximize_sndbuf(sock: socket.socket) -> None:
-    """The largest send buffer that the system gives."""
+    """Gives the socket the largest send buffer that the system allows."""
     low, high = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), MAX_SENDBUF_SIZE
     while low <= high:
         middle = (low + high) // 2
@@ -169,7 +169,7 @@ def bind_all(interface: Interface, transport: str, settings: Settings, what: str
 
 
 def bind_unix(path: str, settings: Settings) -> socket.socket:
-    """A listening UNIX socket with the permissions of -a. What a daemon that died left at its path is removed."""
+    """A listening UNIX socket with the permissions of -a, in place of the one that a daemon which died has left."""
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(os.lstat(path).st_mode):
             os.unlink(path)
@@ -197,8 +197,8 @@ def listen_unix(settings: Settings) -> Listener:
 def listen_shm(settings: Settings) -> tuple[Listener, str]:
     """The socket for soft_shm besides a TCP port, and its name in the exchange. OSError, ServerError.
 
-    By default it has an abstract name, which leaves nothing behind, whatever ends the process. Nobody else has that
-    name by accident, and who connects to it is told by his user id.
+    By default it has an abstract name, which leaves no file behind, however the process ends. The name is random, and
+    the peer's user id decides who may connect.
     """
     if settings.rdma_shm is not None:
         return Listener(bind_unix(settings.rdma_shm, settings), "shm", "ascii"), settings.rdma_shm
@@ -214,10 +214,10 @@ def listen_shm(settings: Settings) -> tuple[Listener, str]:
     return Listener(sock, "shm", "ascii"), f"@{name}"
 
 
-def strange_uid() -> int:
-    """What processes whose user has no number in this user namespace appear as; the largest number if there are none.
+def overflow_uid() -> int:
+    """The user id that users without one in this user namespace appear with; the largest number if there are none.
 
-    See user_namespaces(7): it may be the number of a user here as well.
+    See user_namespaces(7). It may be the id of a user of this namespace as well.
     """
     try:
         maps = Path("/proc/self/uid_map").read_text().split()
@@ -253,7 +253,7 @@ def is_loopback(host: str) -> bool:
 def choose_cm_addresses(listeners: list[Listener]) -> list[tuple[int, str, int]]:
     """Where to take connections of rdma_cm: (family, address, scope) of the listening sockets, each once.
 
-    Not loopback's, which no RDMA device has.
+    Loopback addresses are left out: no RDMA device has one.
     """
     chosen: dict[tuple[int, str, int], None] = {}
     for listener in listeners:
@@ -265,7 +265,7 @@ def choose_cm_addresses(listeners: list[Listener]) -> list[tuple[int, str, int]]
 
 
 def write_port_file(listeners: list[Listener]) -> None:
-    """The file that MEMCACHED_PORT_FILENAME names tells the ports in use; written whole or not at all."""
+    """Writes the ports in use to the file that MEMCACHED_PORT_FILENAME names, whole or not at all."""
     name = os.environ.get("MEMCACHED_PORT_FILENAME")
     if not name:
         return

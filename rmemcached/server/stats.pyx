@@ -353,12 +353,12 @@ cdef void sizes_text(server *s, stat_buf *out) noexcept nogil:
 
 
 cdef void reset(server *s) noexcept nogil:
-    """stats reset. A worker that counts at the same moment may keep one count of before."""
+    """stats reset. A worker that counts something at the same moment may keep that counter's old value."""
     cdef unsigned int i
     cdef uint64_t *counter
     for i in range(s.settings.num_threads):
         counter = <uint64_t *>&s.workers[i].thread.stats
-        # What stands from there on is not counted but in use.
+        # The fields from there on tell what is in use.
         while counter < &s.workers[i].thread.stats.response_obj_count:
             relaxed_store(counter, 0)
             counter += 1

@@ -29,7 +29,7 @@ cdef union any_address:
     sockaddr_in6 in6
     sockaddr_un un
 
-cdef struct conn_row:            # what is told of one socket
+cdef struct conn_row:            # one socket
     int fd
     log_transport transport
     bint listening
@@ -85,7 +85,7 @@ cdef size_t worker_rows(worker *w, conn_row *rows, size_t room) noexcept nogil:
     cdef connection *cn
     cdef udp_socket *u = w.udp
     while u != NULL and n < room:
-        # They are there before the workers start, and stay.
+        # UDP sockets are there before the workers start, and stay.
         memset(&rows[n], 0, sizeof(conn_row))
         rows[n].fd = u.fd
         rows[n].transport = LOG_UDP
@@ -133,7 +133,7 @@ cdef void append_row(const conn_row *row, stat_buf *out) noexcept nogil:
 
 
 cdef void conns_text(server *s, stat_buf *out) noexcept nogil:
-    """Every socket in the order of descriptors. Connections that come at the same time may be left out."""
+    """Every socket, in the order of descriptors. Connections that are accepted meanwhile may be left out."""
     cdef size_t room = <size_t>relaxed_load(&s.curr_connections) + 64
     cdef size_t n = 0, i
     cdef rel_time_t uptime = store_time(s.store) - ITEM_UPDATE_INTERVAL - 2

@@ -1,8 +1,8 @@
 """UDP: every datagram is a connection of its own, with all of its input there from the start.
 
 Each reply is a message, whose datagrams are numbered from 0; so the keys of a multiget, and the commands of a datagram
-that holds several, are answered by several messages with the same request id, as memcached 1.6 does. What memcached
-sends besides, headers without content for quiet binary commands, is not sent. A request that is not whole within its
+that holds several, are answered by several messages with the same request id, as memcached 1.6 does. For quiet binary
+commands memcached also sends headers without content; here nothing is sent. A request that is not whole within its
 datagram is dropped, and so is what follows a command that ends a connection.
 """
 

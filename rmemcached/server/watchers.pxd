@@ -1,7 +1,7 @@
 """The logger thread: takes log entries out of the rings and writes their lines to the connections that watch.
 
 A watcher's connection is lent by its worker: while it is here, only the logger thread reads and writes its socket, and
-it goes back through `release` to be closed. memcached: logger.c.
+it goes back to the worker, which closes it. memcached: logger.c.
 """
 
 from libc.stddef cimport size_t
@@ -29,10 +29,10 @@ cdef struct watcher_stats:   # since the start or the last reset
 cdef watchers *watchers_create(logger *log, size_t buffer_size, watcher_release_fn release) noexcept nogil
 # Returns 0 or an errno.
 cdef int watchers_start(watchers *ws) noexcept nogil
-# Ends the thread, after a last attempt to send what waits. The sockets stay open: their owners close them.
+# Ends the thread after one more attempt to send what waits. The sockets stay open: their workers close them.
 cdef void watchers_stop(watchers *ws) noexcept nogil
 cdef void watchers_destroy(watchers *ws) noexcept nogil
-# Lends a non-blocking socket. Any thread. The thread answers OK and then sends what matches eflags (log_eflags).
+# Lends a non-blocking socket. The logger thread answers OK and then sends what matches eflags (log_eflags). Any thread.
 cdef lend_result watchers_add(watchers *ws, void *owner, int fd, uint32_t eflags) noexcept nogil
 # Any thread.
 cdef void watchers_get_stats(watchers *ws, watcher_stats *out) noexcept nogil

@@ -1,8 +1,8 @@
 """Watchers: each has a ring of bytes that wait for its socket.
 
-The thread sleeps in poll until an entry is logged, a watcher can take more, or one has hung up. After
-work it naps for a moment, so that a busy daemon's lines leave many at a time. A line that finds a watcher's ring full
-is skipped for that watcher, and the next that fits is preceded by their number.
+The thread sleeps in poll until an entry is logged, a watcher can take more, or one has hung up. After work it sleeps a
+millisecond at least, so that a busy daemon's lines leave many at a time. A line that finds a watcher's ring full is
+skipped for that watcher; before the next line that fits, the watcher is told how many were skipped.
 """
 
 from libc.stdio cimport snprintf
@@ -28,7 +28,7 @@ cdef enum:
     NAP_MS = 1
     DISCARD = 4096               # bytes of a watcher's input that are read, and dropped, at a time
 
-cdef struct watcher:
+cdef struct watcher:             # under log.lock, but for `owner` and `fd`, which are constant
     void *owner
     int fd
     uint32_t eflags
@@ -45,16 +45,17 @@ cdef struct watchers:
     logger *log
     size_t buffer_size
     watcher_release_fn release
+    # the main thread's
+    pthread_t id
+    bint started
     # under log.lock
     watcher *slots[WATCHER_LIMIT]
     int count
     watcher_stats at_reset       # the counters at the last reset
-    # relaxed: written by the thread
-    uint64_t skipped
+    # atomic
+    uint64_t skipped             # written by the logger thread alone, as is sent
     uint64_t sent
-    pthread_t id
-    bint started
-    uint64_t stop                # atomic
+    uint64_t stop
 
 
 # ---- one watcher -----------------------------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ cdef void *logger_main(void *arg) noexcept nogil:
     cdef int timeout
     cdef bint busy = False
     while True:
-        # Announced before looking: who comes later wakes this thread.
+        # Announced before the look for entries: whoever logs one later wakes this thread.
         relaxed_store(&log.reader_waits, READER_NAPS if busy else READER_SLEEPS)
         full_fence()
         pthread_mutex_lock(&log.lock)
@@ -226,7 +227,7 @@ cdef void *logger_main(void *arg) noexcept nogil:
         pthread_mutex_unlock(&log.lock)
         if poll(fds, n, timeout) < 0:
             if errno != EINTR:
-                # Only for want of kernel memory: as if all were quiet.
+                # The kernel has no memory: tried again.
                 continue
             n = 0
         relaxed_store(&log.reader_waits, READER_AWAKE)
@@ -339,7 +340,7 @@ cdef void watchers_get_stats(watchers *ws, watcher_stats *out) noexcept nogil:
 
 
 cdef void watchers_reset_stats(watchers *ws) noexcept nogil:
-    """The counters have other writers, who are not disturbed: what they are now counts as nothing."""
+    """Other threads write the counters: their present values are noted, and subtracted from then on."""
     pthread_mutex_lock(&ws.log.lock)
     counted(ws, &ws.at_reset)
     pthread_mutex_unlock(&ws.log.lock)
