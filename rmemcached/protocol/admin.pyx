@@ -56,9 +56,9 @@ cdef void process_debugitem_command(conn *c, token *t, int n) noexcept nogil:
         out_line(c, b"ERROR\r\n", 7)
         return
     if token_is(&t[1], b"lock", 4):
-        item_lock(s, store_hash(t[2].value, t[2].length))
+        store_debug_lock(s, store_hash(t[2].value, t[2].length))
     elif token_is(&t[1], b"unlock", 6):
-        item_unlock(s, store_hash(t[2].value, t[2].length))
+        store_debug_unlock(s, store_hash(t[2].value, t[2].length))
     elif token_is(&t[1], b"unref", 5) and token_is(&t[2], b"reffed", 6):
         if c.thread.debug_item_reffed != NULL:
             item_remove(s, c.thread.debug_item_reffed)

@@ -40,9 +40,10 @@ from rmemcached.store.store cimport (
     STORED, TOO_LARGE, ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal,
     ITEM_queue, ITEM_set_cas, crawler_result_type, delta_result_type, do_add_delta, do_item_bump, do_item_link,
     do_item_remove, do_item_unlink, do_store_item, get_cas_id, item, item_alloc, item_get, item_get_locked,
-    item_clear_flags, item_exptime, item_iov, item_lock, item_remove, item_set_exptime, item_set_flags, item_size_ok,
+    item_clear_flags, item_exptime, item_iov, item_remove, item_set_exptime, item_set_flags, item_size_ok,
     item_time, item_touch, item_unlink, item_unlock, realtime, rel_time_t, store, store_advance, store_cachedump,
-    store_flush_all, store_get_config, store_hash, store_item, store_item_type, store_op, store_pause, store_time,
+    store_debug_lock, store_debug_unlock, store_flush_all, store_get_config, store_hash, store_item, store_item_type,
+    store_op, store_pause, store_time,
 )
 
 cdef enum:

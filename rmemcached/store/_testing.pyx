@@ -11,6 +11,7 @@ from rmemcached.store._testing_stress cimport race_run, stress_result, stress_ru
 from rmemcached.store.check cimport store_check
 from rmemcached.store.store cimport item, rel_time_t, store, store_config
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
+from rmemcached.sys.debug cimport LIVE_ITEM_REF, live_sub
 from rmemcached.sys.linux cimport sem_init, sem_post, sem_t, sem_wait
 
 OPS = {
@@ -88,8 +89,12 @@ cdef class Item:
         self.release()
 
     cpdef release(self):
-        if self.it != NULL and self.owner.s != NULL:
-            st.item_remove(self.owner.s, self.it)
+        if self.it != NULL:
+            if self.owner.s != NULL:
+                st.item_remove(self.owner.s, self.it)
+            else:
+                # The item is gone with its store.
+                live_sub(LIVE_ITEM_REF)
         self.it = NULL
 
     def iov(self, size_t offset=0, length=None, int max_iov=4096):
@@ -136,6 +141,7 @@ cdef class Item:
 
     def leak(self):
         """Forgets the reference without giving it back."""
+        live_sub(LIVE_ITEM_REF)
         self.it = NULL
 
     def unlink(self):

@@ -42,7 +42,10 @@ cdef void assoc_destroy(store *s) noexcept nogil
 # Starts the growing thread when there are more than 1.5 items per bucket.
 cdef void assoc_check_load(store *s) noexcept nogil
 
+# The item lock of a hash value, and of an item's key.
 cdef pthread_mutex_t *item_mutex(store *s, uint32_t hv) noexcept nogil
+cdef pthread_mutex_t *item_mutex_of(store *s, item *it) noexcept nogil
+cdef void item_lock(store *s, uint32_t hv) noexcept nogil
 cdef bint item_trylock(store *s, uint32_t hv) noexcept nogil
 
 # The item lock of hv is held in the following.

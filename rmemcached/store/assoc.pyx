@@ -6,16 +6,20 @@ cdef inline pthread_mutex_t *item_mutex(store *s, uint32_t hv) noexcept nogil:
     return &s.assoc.item_locks[hv & s.assoc.item_lock_mask].lock
 
 
+cdef inline pthread_mutex_t *item_mutex_of(store *s, item *it) noexcept nogil:
+    return item_mutex(s, store_hash(ITEM_key(it), it.nkey))
+
+
 cdef inline void item_lock(store *s, uint32_t hv) noexcept nogil:
-    pthread_mutex_lock(item_mutex(s, hv))
+    lock_ranked(item_mutex(s, hv), ITEM_LOCK)
 
 
 cdef inline bint item_trylock(store *s, uint32_t hv) noexcept nogil:
-    return pthread_mutex_trylock(item_mutex(s, hv)) == 0
+    return trylock_ranked(item_mutex(s, hv), ITEM_LOCK)
 
 
 cdef inline void item_unlock(store *s, uint32_t hv) noexcept nogil:
-    pthread_mutex_unlock(item_mutex(s, hv))
+    unlock_ranked(item_mutex(s, hv), ITEM_LOCK)
 
 
 cdef unsigned int _item_lock_power(unsigned int nthreads) noexcept nogil:
@@ -31,6 +35,14 @@ cdef unsigned int _item_lock_power(unsigned int nthreads) noexcept nogil:
     if nthreads <= 20:
         return 14
     return 15
+
+
+cdef void store_debug_lock(store *s, uint32_t hv) noexcept nogil:
+    pthread_mutex_lock(item_mutex(s, hv))
+
+
+cdef void store_debug_unlock(store *s, uint32_t hv) noexcept nogil:
+    pthread_mutex_unlock(item_mutex(s, hv))
 
 
 cdef bint assoc_init(store *s) noexcept nogil:
@@ -55,11 +67,11 @@ cdef bint assoc_init(store *s) noexcept nogil:
 
 
 cdef void assoc_stop(store *s) noexcept nogil:
-    pthread_mutex_lock(&s.assoc.grow_lock)
+    lock_ranked(&s.assoc.grow_lock, GROW_LOCK)
     if s.assoc.grow_joinable:
         pthread_join(s.assoc.grow_thread, NULL)
         s.assoc.grow_joinable = False
-    pthread_mutex_unlock(&s.assoc.grow_lock)
+    unlock_ranked(&s.assoc.grow_lock, GROW_LOCK)
 
 
 cdef void assoc_destroy(store *s) noexcept nogil:
@@ -74,11 +86,12 @@ cdef void assoc_destroy(store *s) noexcept nogil:
 
 
 cdef inline item **_assoc_bucket(store *s, uint32_t hv) noexcept nogil:
-    """The chain of a hash value. The caller holds its item lock.
+    """The chain of a hash value.
 
     The growing thread moves a bucket with the bucket's item lock held, so what another thread reads here about its
     own bucket does not change while that holds its lock.
     """
+    assert_held(item_mutex(s, hv))
     cdef uint64_t old_bucket
     if relaxed_load(&s.assoc.expanding):
         old_bucket = hv & s.assoc.old_hash_mask
@@ -88,6 +101,7 @@ cdef inline item **_assoc_bucket(store *s, uint32_t hv) noexcept nogil:
 
 
 cdef inline item *assoc_find(store *s, const char *key, size_t nkey, uint32_t hv) noexcept nogil:
+    assert_held(item_mutex(s, hv))
     cdef item *it = _assoc_bucket(s, hv)[0]
     while it != NULL:
         if it.nkey == nkey and memcmp(key, ITEM_key(it), nkey) == 0:
@@ -97,12 +111,14 @@ cdef inline item *assoc_find(store *s, const char *key, size_t nkey, uint32_t hv
 
 
 cdef inline void assoc_insert(store *s, item *it, uint32_t hv) noexcept nogil:
+    assert_held(item_mutex(s, hv))
     cdef item **bucket = _assoc_bucket(s, hv)
     it.h_next = bucket[0]
     bucket[0] = it
 
 
 cdef inline void assoc_delete(store *s, item *it, uint32_t hv) noexcept nogil:
+    assert_held(item_mutex(s, hv))
     cdef item **pos = _assoc_bucket(s, hv)
     while pos[0] != it:
         pos = &pos[0].h_next
@@ -111,6 +127,7 @@ cdef inline void assoc_delete(store *s, item *it, uint32_t hv) noexcept nogil:
 
 
 cdef inline void assoc_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil:
+    assert_held(item_mutex(s, hv))
     cdef item **pos = _assoc_bucket(s, hv)
     while pos[0] != it:
         pos = &pos[0].h_next
@@ -121,7 +138,7 @@ cdef void _assoc_expand(store *s, item **table) noexcept nogil:
     """Makes table, twice the size, the primary one. All item locks are held for the few assignments."""
     cdef uint32_t i
     for i in range(s.assoc.item_lock_mask + 1):
-        pthread_mutex_lock(&s.assoc.item_locks[i].lock)
+        lock_next_ranked(&s.assoc.item_locks[i].lock, ITEM_LOCK)
     s.assoc.old_hashtable = s.assoc.primary_hashtable
     s.assoc.old_hash_mask = s.assoc.hash_mask
     s.assoc.primary_hashtable = table
@@ -130,7 +147,7 @@ cdef void _assoc_expand(store *s, item **table) noexcept nogil:
     relaxed_store(&s.assoc.expand_bucket, 0)
     relaxed_store(&s.assoc.expanding, 1)
     for i in range(s.assoc.item_lock_mask + 1):
-        pthread_mutex_unlock(&s.assoc.item_locks[i].lock)
+        unlock_ranked(&s.assoc.item_locks[i].lock, ITEM_LOCK)
 
 
 cdef void *_assoc_grow_thread(void *arg) noexcept nogil:
@@ -181,7 +198,7 @@ cdef void assoc_check_load(store *s) noexcept nogil:
         return
     for i in range(<unsigned int>NUMBER_OF_QUEUES):
         items += relaxed_load(&s.queues[i].size)
-    if not _crowded(s, items) or pthread_mutex_trylock(&s.assoc.grow_lock) != 0:
+    if not _crowded(s, items) or not trylock_ranked(&s.assoc.grow_lock, GROW_LOCK):
         return
     if not load_acquire(&s.assoc.growing) and not relaxed_load(&s.stopping) and _crowded(s, items):
         if s.assoc.grow_joinable:
@@ -190,4 +207,4 @@ cdef void assoc_check_load(store *s) noexcept nogil:
         s.assoc.grow_joinable = start_thread(&s.assoc.grow_thread, b"mc-assocmaint", _assoc_grow_thread, s)
         if not s.assoc.grow_joinable:
             store_release(&s.assoc.growing, 0)
-    pthread_mutex_unlock(&s.assoc.grow_lock)
+    unlock_ranked(&s.assoc.grow_lock, GROW_LOCK)

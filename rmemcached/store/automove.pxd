@@ -28,8 +28,8 @@ cdef struct slab_automove:      # the reassign lock
     int64_t last                # CLOCK_MONOTONIC second of the last page that a class got
     bint changed                # settings that automove_init has to look at
 
-# Starts over with the present settings. False: there is no memory, and it goes on with those from before.
-cdef bint automove_init(store *s) noexcept nogil
+# Starts over with the present settings. The reassign lock is held here and in do_automove_run. False: there is no memory, and it goes on with those from before.
+cdef bint do_automove_init(store *s) noexcept nogil
 cdef void automove_destroy(store *s) noexcept nogil
-# Whether a page should be moved now, and which. The reassign lock is held.
+# Whether a page should be moved now, and which. The mover asks.
 cdef bint do_automove_run(store *s, move_request *r) noexcept nogil

@@ -3,6 +3,7 @@ cdef uint32_t MIN_PAGES_FOR_SOURCE = 2          # a class with more pages may lo
 
 
 cdef void _automove_sample(store *s, class_sample *samples) noexcept nogil:
+    assert_held(&s.reassign.lock)
     cdef class_stats stats
     cdef unsigned int clsid
     for clsid in range(1, s.slabs.power_largest + 1):
@@ -20,7 +21,8 @@ cdef inline uint64_t _since(uint64_t before, uint64_t after) noexcept nogil:
     return after - before if after >= before else after
 
 
-cdef bint automove_init(store *s) noexcept nogil:
+cdef bint do_automove_init(store *s) noexcept nogil:
+    assert_held(&s.reassign.lock)
     cdef slab_automove *a = &s.automove
     cdef uint32_t size = s.config.slab_automove_window
     cdef window_data *window = <window_data *>calloc(<size_t>size * MAX_NUMBER_OF_SLAB_CLASSES, sizeof(window_data))
@@ -53,6 +55,7 @@ cdef window_data _window_sum(const slab_automove *a, unsigned int clsid) noexcep
 
 
 cdef bint _automove_decide(store *s, int *src, int *dst) noexcept nogil:
+    assert_held(&s.reassign.lock)
     cdef slab_automove *a = &s.automove
     cdef class_sample after[MAX_NUMBER_OF_SLAB_CLASSES]
     cdef window_data *w
@@ -114,6 +117,8 @@ cdef void _log_slab_move(store *s, int src, int dst, bint started) noexcept nogi
 
 
 cdef bint do_automove_run(store *s, move_request *r) noexcept nogil:
+    assert_held(&s.reassign.lock)
+    assert_owner(s.mover.owner)
     cdef slab_automove *a = &s.automove
     cdef int64_t now
     cdef int src, dst
@@ -123,7 +128,7 @@ cdef bint do_automove_run(store *s, move_request *r) noexcept nogil:
     now = now_seconds()
     if a.last == now:
         return False
-    if a.changed and automove_init(s):
+    if a.changed and do_automove_init(s):
         a.changed = False
     if not _automove_decide(s, &src, &dst):
         return False
@@ -141,26 +146,26 @@ cdef bint do_automove_run(store *s, move_request *r) noexcept nogil:
 
 
 cdef void slabs_set_automove(store *s, unsigned int level) noexcept nogil:
-    pthread_mutex_lock(&s.reassign.lock)
+    lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     relaxed_store(&s.config.slab_automove, level)
-    pthread_mutex_unlock(&s.reassign.lock)
+    unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)
 
 
 cdef void slabs_set_automove_ratio(store *s, double ratio) noexcept nogil:
-    pthread_mutex_lock(&s.reassign.lock)
+    lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     s.config.slab_automove_ratio = ratio
     s.automove.changed = True
-    pthread_mutex_unlock(&s.reassign.lock)
+    unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)
 
 
 cdef void slabs_set_automove_window(store *s, unsigned int runs) noexcept nogil:
-    pthread_mutex_lock(&s.reassign.lock)
+    lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     s.config.slab_automove_window = runs
     s.automove.changed = True
-    pthread_mutex_unlock(&s.reassign.lock)
+    unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)
 
 
 cdef void slabs_set_automove_freeratio(store *s, double ratio) noexcept nogil:
-    pthread_mutex_lock(&s.reassign.lock)
+    lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     s.config.slab_automove_freeratio = ratio
-    pthread_mutex_unlock(&s.reassign.lock)
+    unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)

@@ -12,7 +12,7 @@ cdef char *store_cachedump(store *s, unsigned int clsid, uint32_t limit, size_t 
     cdef item *it
     if text == NULL:
         return NULL
-    pthread_mutex_lock(&q.lock)
+    lock_ranked(&q.lock, LRU_LOCK)
     it = q.head
     while it != NULL and (limit == 0 or shown < limit) and used + CACHEDUMP_LINE + 5 <= CACHEDUMP_MAX:
         if not ITEM_has(it, ITEM_KEY_BINARY):
@@ -22,7 +22,7 @@ cdef char *store_cachedump(store *s, unsigned int clsid, uint32_t limit, size_t 
                                      <unsigned long long>(exptime + s.clock.process_started if exptime != 0 else 0))
             shown += 1
         it = it.next
-    pthread_mutex_unlock(&q.lock)
+    unlock_ranked(&q.lock, LRU_LOCK)
     memcpy(text + used, b"END\r\n", 5)
     length[0] = used + 5
     return text

@@ -6,13 +6,13 @@ from libc.string cimport memset
 
 from rmemcached.store.hash cimport store_hash
 from rmemcached.store.store cimport (
-    ITEM_CHUNK, ITEM_CHUNKED, ITEM_LINKED, ITEM_SLABBED, MAX_NUMBER_OF_SLAB_CLASSES, NO_PAGE, NUMBER_OF_QUEUES,
-    PAGE_IN_TRANSIT, PAGE_RELEASED, SLAB_PAGE_SIZE, ITEM_clsid, ITEM_key, ITEM_ntotal, ITEM_schunk, assoc_find,
-    count_items, item, item_chunk, lru_maintainer_bumps, lru_queue, move_chunk_index, on_moving_page, page_list,
-    slab_class,
+    BUMP_LOCK, ITEM_CHUNK, ITEM_CHUNKED, ITEM_LINKED, ITEM_LOCK, ITEM_SLABBED, LRU_LOCK, MAX_NUMBER_OF_SLAB_CLASSES,
+    NO_PAGE, NUMBER_OF_QUEUES, PAGE_IN_TRANSIT, PAGE_RELEASED, SLABS_LOCK, SLAB_PAGE_SIZE, ITEM_clsid, ITEM_key,
+    ITEM_ntotal, ITEM_schunk, assoc_find, count_items, item, item_chunk, lru_maintainer_bumps, lru_queue,
+    move_chunk_index, on_moving_page, page_list, slab_class,
 )
 from rmemcached.sys.atomics cimport relaxed_load
-from rmemcached.sys.linux cimport pthread_mutex_lock, pthread_mutex_unlock
+from rmemcached.sys.debug cimport assert_held, lock_next_ranked, lock_ranked, unlock_ranked
 
 
 cdef struct found:              # what the hash table holds
@@ -184,7 +184,8 @@ cdef const char *_check_slabs(store *s, bint at_rest, const uint64_t *used) noex
 
 
 cdef const char *_check(store *s, bint at_rest) noexcept nogil:
-    """All locks are held."""
+    """store_check with all item locks, LRU locks and the slabs lock held."""
+    assert_held(&s.slabs.lock)
     cdef const char *error
     cdef found f
     cdef uint64_t lru_items = 0
@@ -210,18 +211,18 @@ cdef const char *store_check(store *s, bint at_rest) noexcept nogil:
     cdef int i
     if at_rest and s.lru.bump_bufs != NULL:
         # The moves that wait for the maintainer hold references.
-        pthread_mutex_lock(&s.lru.bump_lock)
+        lock_ranked(&s.lru.bump_lock, BUMP_LOCK)
         lru_maintainer_bumps(s)
-        pthread_mutex_unlock(&s.lru.bump_lock)
+        unlock_ranked(&s.lru.bump_lock, BUMP_LOCK)
     for lock in range(s.assoc.item_lock_mask + 1):
-        pthread_mutex_lock(&s.assoc.item_locks[lock].lock)
+        lock_next_ranked(&s.assoc.item_locks[lock].lock, ITEM_LOCK)
     for i in range(NUMBER_OF_QUEUES):
-        pthread_mutex_lock(&s.queues[i].lock)
-    pthread_mutex_lock(&s.slabs.lock)
+        lock_next_ranked(&s.queues[i].lock, LRU_LOCK)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     error = _check(s, at_rest)
-    pthread_mutex_unlock(&s.slabs.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     for i in range(NUMBER_OF_QUEUES):
-        pthread_mutex_unlock(&s.queues[i].lock)
+        unlock_ranked(&s.queues[i].lock, LRU_LOCK)
     for lock in range(s.assoc.item_lock_mask + 1):
-        pthread_mutex_unlock(&s.assoc.item_locks[lock].lock)
+        unlock_ranked(&s.assoc.item_locks[lock].lock, ITEM_LOCK)
     return error

@@ -16,6 +16,7 @@ cdef item *_concatenate(store *s, item *old, item *it, store_op op) noexcept nog
 
 cdef inline store_item_type _may_store(store *s, item *it, item *old, store_op op, bint set_stale) noexcept nogil:
     """STORED if op may store the item in place of old (NULL: there is none), else the result. Marks a stale value."""
+    assert_held(item_mutex_of(s, it))
     cdef uint64_t wanted = ITEM_get_cas(it)
     cdef uint64_t present
     if old == NULL:
@@ -48,6 +49,7 @@ cdef inline bint _is_joined(store_op op) noexcept nogil:
 
 cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv, uint64_t cas_in, uint64_t *cas_out,
                                    bint set_stale, int *nbytes_out) noexcept nogil:
+    assert_held(item_mutex(s, hv))
     cdef item *old = do_item_get(s, ITEM_key(it), it.nkey, hv, False)
     cdef item *joined = NULL
     cdef store_item_type result
@@ -126,6 +128,7 @@ cdef bint _parse_number(const char *text, const char *end, uint64_t *value) noex
 
 cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, uint64_t delta, char *buf,
                                     uint64_t *cas) noexcept nogil:
+    assert_held(item_mutex(s, hv))
     cdef uint64_t value
     cdef uint64_t new_cas = 0
     cdef size_t length

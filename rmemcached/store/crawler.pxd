@@ -16,7 +16,8 @@ cdef enum crawler_run_type:
     CRAWLER_EXPIRED
     CRAWLER_DUMP
 
-cdef struct crawler_stats:      # what the last automatic crawl of a queue found. The crawler lock
+cdef struct crawler_stats:      # what an automatic crawl of a queue finds. The crawler's while it is under way, then
+                                # the crawler lock
     uint64_t histo[CRAWL_MINUTES]   # items that expire within so many minutes
     uint64_t noexp              # items that never expire
     uint64_t reclaimed
@@ -31,6 +32,7 @@ cdef struct crawler:
     # the crawler lock
     pthread_t thread
     bint joinable
+    uint32_t owner              # thread_id() of the thread, which writes it
     bint run                    # the thread takes crawls
     bint running                # a crawl is under way
     rel_time_t block_until      # no automatic crawl before

@@ -23,15 +23,17 @@ cdef bint _crawler_sleep(store *s, unsigned int usec) noexcept nogil:
     cdef timespec until
     if usec != 0:
         time_after(&until, usec)
-        pthread_mutex_lock(&s.crawler.lock)
+        lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
         while not relaxed_load(&s.stopping) and pthread_cond_timedwait(&s.crawler.cond, &s.crawler.lock, &until) == 0:
             pass
-        pthread_mutex_unlock(&s.crawler.lock)
+        unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     return not relaxed_load(&s.stopping)
 
 
 cdef bint _crawler_rest(store *s, unsigned int *items_left) noexcept nogil:
     """Called for each item: sleeps after every CRAWLS_PER_SLEEP of them. False when the store is being stopped."""
+    assert_owner(s.crawler.owner)
+    assert_no_locks()
     items_left[0] -= 1
     if items_left[0] != 0:
         return not relaxed_load(&s.stopping)
@@ -40,7 +42,10 @@ cdef bint _crawler_rest(store *s, unsigned int *items_left) noexcept nogil:
 
 
 cdef void _crawl_expired(store *s, unsigned int id, item *it, uint32_t hv, bint count) noexcept nogil:
-    """Frees the item if it has expired; else counts it by the minutes it has left. Item and LRU lock are held."""
+    """Frees the item if it has expired; else counts it by the minutes it has left."""
+    assert_owner(s.crawler.owner)
+    assert_held(item_mutex(s, hv))
+    assert_held(&s.queues[id].lock)
     cdef lru_queue *q = &s.queues[id]
     cdef crawler_stats *stats = &s.crawler.stats[id]
     cdef rel_time_t left
@@ -62,40 +67,42 @@ cdef void _crawl_expired(store *s, unsigned int id, item *it, uint32_t hv, bint 
 
 
 cdef void _crawl_queue_done(store *s, unsigned int id) noexcept nogil:
-    """Takes the queue out of the crawl. No lock is held."""
+    """Takes the queue out of the crawl."""
+    assert_no_locks()
     cdef crawler_stats *stats = &s.crawler.stats[id]
-    pthread_mutex_lock(&s.crawler.lock)
+    lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     relaxed_store(&s.crawler.map[id >> 6], s.crawler.map[id >> 6] & ~(<uint64_t>1 << (id & 63)))
     if s.crawler.type == CRAWLER_AUTOEXPIRE:
         stats.end_time = store_time(s)
         stats.run_complete = True
-    pthread_mutex_unlock(&s.crawler.lock)
+    unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
 
 
 cdef bint _crawl_queue(store *s, unsigned int id, const crawler_client *client, bint count) noexcept nogil:
     """One item of a queue. False: the dump cannot go on."""
+    assert_owner(s.crawler.owner)
     cdef lru_queue *q = &s.queues[id]
     cdef item *it
     cdef uint32_t hv
     cdef bint ok = True
-    pthread_mutex_lock(&q.lock)
+    lock_ranked(&q.lock, LRU_LOCK)
     it = q.crawl
     if it == NULL or q.crawl_remaining == 0:
         q.crawl = NULL
-        pthread_mutex_unlock(&q.lock)
+        unlock_ranked(&q.lock, LRU_LOCK)
         _crawl_queue_done(s, id)
         return True
     hv = store_hash(ITEM_key(it), it.nkey)
     if not item_trylock(s, hv):
         # Its holder may be waiting for the LRU lock.
-        pthread_mutex_unlock(&q.lock)
+        unlock_ranked(&q.lock, LRU_LOCK)
         sched_yield()
         return True
     q.crawl = it.prev
     q.crawl_remaining -= 1
     if client != NULL:
         q.stats.crawler_items_checked += 1
-        pthread_mutex_unlock(&q.lock)
+        unlock_ranked(&q.lock, LRU_LOCK)
         if not item_is_expired(s, it):
             ok = client.item_found(client.arg, it)
     else:
@@ -103,27 +110,30 @@ cdef bint _crawl_queue(store *s, unsigned int id, const crawler_client *client, 
         if relaxed_load(&it.refcount) == 1:
             q.stats.crawler_items_checked += 1
             _crawl_expired(s, id, it, hv, count)
-        pthread_mutex_unlock(&q.lock)
+        unlock_ranked(&q.lock, LRU_LOCK)
     item_unlock(s, hv)
     return ok
 
 
 cdef void _crawl_abandon(store *s) noexcept nogil:
     """Ends the crawl in all queues."""
+    assert_owner(s.crawler.owner)
     cdef unsigned int id
     for id in range(<unsigned int>NUMBER_OF_QUEUES):
-        pthread_mutex_lock(&s.queues[id].lock)
+        lock_ranked(&s.queues[id].lock, LRU_LOCK)
         s.queues[id].crawl = NULL
-        pthread_mutex_unlock(&s.queues[id].lock)
-    pthread_mutex_lock(&s.crawler.lock)
+        unlock_ranked(&s.queues[id].lock, LRU_LOCK)
+    lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     memset(s.crawler.map, 0, sizeof(s.crawler.map))
-    pthread_mutex_unlock(&s.crawler.lock)
+    unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
 
 
 cdef bint _crawl_queues(store *s, const crawler_client *client, bint count) noexcept nogil:
     """One item of each queue in turn until all are done; an automatic crawl may get new ones meanwhile. False: ended
     before that.
     """
+    assert_owner(s.crawler.owner)
+    assert_no_locks()
     cdef unsigned int items_left = CRAWLS_PER_SLEEP
     cdef unsigned int word
     cdef uint64_t todo
@@ -144,9 +154,10 @@ cdef bint _crawl_queues(store *s, const crawler_client *client, bint count) noex
 
 
 cdef unsigned int _crawl_chain(store *s, item *it, const crawler_client *client, bint *ok) noexcept nogil:
-    """The items of one chain, with its item lock held. Returns how many."""
+    """The items of one chain. Returns how many."""
     cdef unsigned int found = 0
     while it != NULL and ok[0]:
+        assert_held(item_mutex_of(s, it))
         if not item_is_expired(s, it):
             found += 1
             ok[0] = client.item_found(client.arg, it)
@@ -160,6 +171,8 @@ cdef bint _crawl_hash(store *s, const crawler_client *client) noexcept nogil:
     When the table grows, each bucket is divided into some whose indices end like its own, and which have the same item
     lock: a bucket as of the start is found in all of these.
     """
+    assert_owner(s.crawler.owner)
+    assert_no_locks()
     cdef uint64_t mask, bucket, part
     cdef unsigned int found
     cdef unsigned int items_left = CRAWLS_PER_SLEEP
@@ -198,15 +211,17 @@ cdef bint _crawl(store *s, const crawler_client *client) noexcept nogil:
     """The crawl that was started, until no queue is left in it. client: of a dump, else NULL. False: ended before
     that. The crawler lock is held, but not meanwhile.
     """
+    assert_held(&s.crawler.lock)
+    assert_owner(s.crawler.owner)
     cdef bint hash_walk = s.crawler.hash
     cdef bint count = s.crawler.type == CRAWLER_AUTOEXPIRE
     cdef bint complete = True
     cdef bint busy = True
     cdef unsigned int word
     while busy and complete:
-        pthread_mutex_unlock(&s.crawler.lock)
+        unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
         complete = _crawl_hash(s, client) if hash_walk else _crawl_queues(s, client, count)
-        pthread_mutex_lock(&s.crawler.lock)
+        lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
         # The maintainer may have added queues since.
         busy = False
         for word in range(<unsigned int>QUEUE_WORDS):
@@ -218,7 +233,8 @@ cdef void *_crawler_thread(void *arg) noexcept nogil:
     cdef store *s = <store *>arg
     cdef crawler_client client
     cdef bint dump, complete
-    pthread_mutex_lock(&s.crawler.lock)
+    s.crawler.owner = thread_id()
+    lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     while s.crawler.run or s.crawler.running:
         if not s.crawler.running:
             pthread_cond_wait(&s.crawler.cond, &s.crawler.lock)
@@ -228,45 +244,46 @@ cdef void *_crawler_thread(void *arg) noexcept nogil:
         complete = _crawl(s, &client if dump else NULL)
         s.crawler.running = False
         if dump:
-            pthread_mutex_unlock(&s.crawler.lock)
+            unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
+            assert_no_locks()
             client.done(client.arg, complete)
-            pthread_mutex_lock(&s.crawler.lock)
+            lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     relaxed_store(&s.config.lru_crawler, 0)
-    pthread_mutex_unlock(&s.crawler.lock)
+    unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     return NULL
 
 
 cdef bint lru_crawler_enable(store *s) noexcept nogil:
     cdef bint started = False
     cdef pthread_t ended
-    pthread_mutex_lock(&s.crawler.lock)
+    lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     while s.crawler.joinable and not s.config.lru_crawler:
         # It has nothing more to do than to end.
         s.crawler.joinable = False
         ended = s.crawler.thread
-        pthread_mutex_unlock(&s.crawler.lock)
+        unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
         pthread_join(ended, NULL)
-        pthread_mutex_lock(&s.crawler.lock)
+        lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     if not s.config.lru_crawler and not relaxed_load(&s.stopping):
         started = start_thread(&s.crawler.thread, b"mc-itemcrawler", _crawler_thread, s)
         s.crawler.joinable = started
         s.crawler.run = started
         relaxed_store(&s.config.lru_crawler, started)
-    pthread_mutex_unlock(&s.crawler.lock)
+    unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     return started
 
 
 cdef void lru_crawler_disable(store *s) noexcept nogil:
     cdef bint idle
     cdef pthread_t ended
-    pthread_mutex_lock(&s.crawler.lock)
+    lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     idle = s.crawler.joinable and not s.crawler.running
     ended = s.crawler.thread
     if idle:
         s.crawler.joinable = False
     s.crawler.run = False
     pthread_cond_broadcast(&s.crawler.cond)
-    pthread_mutex_unlock(&s.crawler.lock)
+    unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     if idle:
         pthread_join(ended, NULL)
 
@@ -281,13 +298,14 @@ cdef void crawler_stop(store *s) noexcept nogil:
 # --- starting crawls ---
 
 cdef void _crawl_start_queue(store *s, unsigned int id, uint64_t remaining) noexcept nogil:
-    """Adds a queue to the crawl. The crawler lock is held."""
+    """Adds a queue to the crawl."""
+    assert_held(&s.crawler.lock)
     cdef lru_queue *q = &s.queues[id]
-    pthread_mutex_lock(&q.lock)
+    lock_ranked(&q.lock, LRU_LOCK)
     q.crawl = q.tail
     # Without a limit it goes on to the head that the queue has when it gets there.
     q.crawl_remaining = q.size if remaining == CRAWL_QUEUE_SIZE else remaining
-    pthread_mutex_unlock(&q.lock)
+    unlock_ranked(&q.lock, LRU_LOCK)
     if s.crawler.type == CRAWLER_AUTOEXPIRE:
         memset(&s.crawler.stats[id], 0, sizeof(crawler_stats))
         s.crawler.stats[id].start_time = store_time(s)
@@ -301,7 +319,7 @@ cdef crawler_result_type crawler_start(store *s, const uint64_t *queues, uint64_
     cdef uint64_t any_new = 0
     cdef rel_time_t now = store_time(s)
     cdef crawler_result_type result = CRAWLER_OK
-    pthread_mutex_lock(&s.crawler.lock)
+    lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     if not s.crawler.run or relaxed_load(&s.stopping) or (queues == NULL and kind != CRAWLER_DUMP):
         result = CRAWLER_ERROR
     elif s.crawler.running and not (kind == CRAWLER_AUTOEXPIRE and s.crawler.type == CRAWLER_AUTOEXPIRE):
@@ -328,18 +346,18 @@ cdef crawler_result_type crawler_start(store *s, const uint64_t *queues, uint64_
         s.crawler.starts += 1
         s.crawler.running = True
         pthread_cond_broadcast(&s.crawler.cond)
-    pthread_mutex_unlock(&s.crawler.lock)
+    unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     return result
 
 
 cdef bint crawler_take_result(store *s, unsigned int id, crawler_stats *out) noexcept nogil:
     cdef bint complete
-    pthread_mutex_lock(&s.crawler.lock)
+    lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     complete = s.crawler.stats[id].run_complete
     if complete:
         out[0] = s.crawler.stats[id]
         s.crawler.stats[id].run_complete = False
-    pthread_mutex_unlock(&s.crawler.lock)
+    unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     return complete
 
 
@@ -390,12 +408,12 @@ cdef crawler_result_type lru_crawler_dump(store *s, const char *classes, size_t 
 
 
 cdef void lru_crawler_set_sleep(store *s, uint32_t usec) noexcept nogil:
-    pthread_mutex_lock(&s.crawler.lock)
+    lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     relaxed_store(&s.config.lru_crawler_sleep, usec)
-    pthread_mutex_unlock(&s.crawler.lock)
+    unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
 
 
 cdef void lru_crawler_set_tocrawl(store *s, uint32_t items) noexcept nogil:
-    pthread_mutex_lock(&s.crawler.lock)
+    lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     relaxed_store(&s.config.lru_crawler_tocrawl, items)
-    pthread_mutex_unlock(&s.crawler.lock)
+    unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)

@@ -41,9 +41,9 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
                 lru_pull_tail(s, clsid, WARM_LRU, 0, 0, 0, PULL_MOST)
         pulls += 1
     if pulls > 0:
-        pthread_mutex_lock(&s.queues[clsid | HOT_LRU].lock)
+        lock_ranked(&s.queues[clsid | HOT_LRU].lock, LRU_LOCK)
         s.queues[clsid | HOT_LRU].stats.direct_reclaims += pulls
-        pthread_mutex_unlock(&s.queues[clsid | HOT_LRU].lock)
+        unlock_ranked(&s.queues[clsid | HOT_LRU].lock, LRU_LOCK)
     return it
 
 
@@ -142,11 +142,12 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
                 slabs_free(s, it)
                 it = NULL
     if it == NULL:
-        pthread_mutex_lock(&s.queues[clsid | HOT_LRU].lock)
+        lock_ranked(&s.queues[clsid | HOT_LRU].lock, LRU_LOCK)
         s.queues[clsid | HOT_LRU].stats.outofmemory += 1
-        pthread_mutex_unlock(&s.queues[clsid | HOT_LRU].lock)
+        unlock_ranked(&s.queues[clsid | HOT_LRU].lock, LRU_LOCK)
         return NULL
     data_write(it, nbytes - 2, b"\r\n", 2)
+    live_add(LIVE_ITEM_REF)
     return it
 
 
@@ -157,6 +158,7 @@ cdef uint64_t get_cas_id(store *s) noexcept nogil:
 # --- lookup ---
 
 cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil:
+    assert_held(item_mutex(s, hv))
     cdef item *it = assoc_find(s, key, nkey, hv)
     cdef log_fetch_status status = LOG_NOT_FOUND
     if it != NULL:
@@ -172,6 +174,7 @@ cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint
             status = LOG_EXPIRED
         else:
             fetch_add(&it.refcount, 1)
+            live_add(LIVE_ITEM_REF)
             if do_update:
                 do_item_bump(s, it, hv)
             status = LOG_FOUND

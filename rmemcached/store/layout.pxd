@@ -4,15 +4,23 @@ The parts are included in store.pxd from the lowest to the highest, and a part c
 says what the part is for and has the structs that it owns; a struct says which lock or thread each field belongs to.
 What a header does not declare stays within its part.
 
-Lock order. A thread that holds one of these locks may wait only for those that come later:
-
-    the crawler lock, bump_lock, one item lock, the reassign lock, tune_lock, one LRU lock, the slabs lock
-
-Against that order locks are only tried: eviction has an LRU lock and tries the item lock of its victim, the page mover
-has the slabs lock and tries the item lock of a chunk's item. Three threads take several locks of a kind: the
-growing thread all item locks in the order of their index, for a moment; store_check all item locks and all LRU
-locks, in the same way; a pull of an LRU tail keeps the item locks that it got by trying.
+Against the lock order (lock_rank) locks are only tried: eviction has an LRU lock and tries the item lock of its victim,
+the page mover has the slabs lock and tries the item lock of a chunk's item, and whoever links an item tries grow_lock.
+A pull of an LRU tail keeps the item locks that it got so. The growing thread takes all item locks in the order of their
+index, for a moment, and store_check all item locks and all LRU locks in the same way.
 """
+
+cdef enum lock_rank:            # a thread that holds one of these locks may wait only for those that come later
+    GROW_LOCK
+    MAINTAINER_LOCK
+    CRAWLER_LOCK
+    BUMP_LOCK                   # lru.bump_lock
+    ITEM_LOCK
+    BUMP_BUF_LOCK               # the lock of an lru_bump_buf
+    REASSIGN_LOCK
+    TUNE_LOCK                   # lru.tune_lock
+    LRU_LOCK
+    SLABS_LOCK
 
 cdef struct store:
     # Constant after store_create, except for the settings that have functions; integers among these are atomic.

@@ -61,6 +61,7 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
     if s == NULL:
         error[0] = b"out of memory"
         return NULL
+    live_add(LIVE_STORE)
     s.config = config[0]
     if s.config.log == NULL:
         s.config.log = logger_none()
@@ -101,6 +102,7 @@ cdef void store_destroy(store *s) noexcept nogil:
     assoc_destroy(s)
     slabs_destroy(s)
     free(s)
+    live_sub(LIVE_STORE)
 
 
 cdef void store_tick(store *s) noexcept nogil:
@@ -114,12 +116,12 @@ cdef const store_config *store_get_config(store *s) noexcept nogil:
 
 cdef void store_copy_config(store *s, store_config *out) noexcept nogil:
     # The locks of all that changes it.
-    pthread_mutex_lock(&s.crawler.lock)
-    pthread_mutex_lock(&s.reassign.lock)
-    pthread_mutex_lock(&s.lru.tune_lock)
-    pthread_mutex_lock(&s.slabs.lock)
+    lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
+    lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
+    lock_ranked(&s.lru.tune_lock, TUNE_LOCK)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     out[0] = s.config
-    pthread_mutex_unlock(&s.slabs.lock)
-    pthread_mutex_unlock(&s.lru.tune_lock)
-    pthread_mutex_unlock(&s.reassign.lock)
-    pthread_mutex_unlock(&s.crawler.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
+    unlock_ranked(&s.lru.tune_lock, TUNE_LOCK)
+    unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)
+    unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)

@@ -26,6 +26,7 @@ cdef inline unsigned int ITEM_lruid(const item *it) noexcept nogil:
 
 
 cdef inline void do_item_link_q(store *s, lru_queue *q, item *it) noexcept nogil:
+    assert_held(&q.lock)
     it.prev = NULL
     it.next = q.head
     if q.head != NULL:
@@ -38,6 +39,7 @@ cdef inline void do_item_link_q(store *s, lru_queue *q, item *it) noexcept nogil
 
 
 cdef inline void do_item_unlink_q(store *s, lru_queue *q, item *it) noexcept nogil:
+    assert_held(&q.lock)
     if it.prev != NULL:
         it.prev.next = it.next
     else:
@@ -54,6 +56,7 @@ cdef inline void do_item_unlink_q(store *s, lru_queue *q, item *it) noexcept nog
 
 cdef inline void _item_replace_q(store *s, lru_queue *q, item *it, item *fresh) noexcept nogil:
     """Puts fresh, an item of the same size, in the item's place."""
+    assert_held(&q.lock)
     fresh.prev = it.prev
     fresh.next = it.next
     if fresh.prev != NULL:
@@ -93,6 +96,7 @@ cdef uint32_t store_sizes(store *s, uint32_t bucket) noexcept nogil:
 
 
 cdef inline void _count_linked(store *s, item *it, uint32_t hv) noexcept nogil:
+    assert_held(item_mutex(s, hv))
     cdef item_stripe *stripe = &s.assoc.item_locks[hv & s.assoc.item_lock_mask]
     relaxed_store(&stripe.items, stripe.items + 1)
     relaxed_store(&stripe.bytes, stripe.bytes + ITEM_ntotal(it))
@@ -100,6 +104,7 @@ cdef inline void _count_linked(store *s, item *it, uint32_t hv) noexcept nogil:
 
 
 cdef inline void _count_unlinked(store *s, item *it, uint32_t hv) noexcept nogil:
+    assert_held(item_mutex(s, hv))
     cdef item_stripe *stripe = &s.assoc.item_locks[hv & s.assoc.item_lock_mask]
     relaxed_store(&stripe.items, stripe.items - 1)
     relaxed_store(&stripe.bytes, stripe.bytes - ITEM_ntotal(it))
@@ -119,19 +124,23 @@ cdef void count_items(store *s, uint64_t *items, uint64_t *nbytes) noexcept nogi
 cdef inline void do_item_unref(store *s, item *it) noexcept nogil:
     # Needs no lock: whoever takes a reference finds the item linked, with its item lock held, and a linked item has one
     # more.
+    assert_that(relaxed_load(&it.refcount) != 0)
     if fetch_sub(&it.refcount, 1) == 1:
         slabs_free(s, it)
 
 
 cdef void do_item_remove(store *s, item *it) noexcept nogil:
+    live_sub(LIVE_ITEM_REF)
     do_item_unref(s, it)
 
 
 cdef void item_remove(store *s, item *it) noexcept nogil:
-    do_item_unref(s, it)
+    do_item_remove(s, it)
 
 
 cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
+    assert_held(item_mutex(s, hv))
+    assert_that(not it.it_flags & (ITEM_LINKED | ITEM_SLABBED))
     cdef lru_queue *q = &s.queues[it.slabs_clsid]
     cdef bint crowded
     it.time = store_time(s)
@@ -141,29 +150,32 @@ cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept n
     store_release(&it.it_flags, it.it_flags | ITEM_LINKED)
     assoc_insert(s, it, hv)
     _count_linked(s, it, hv)
-    pthread_mutex_lock(&q.lock)
+    lock_ranked(&q.lock, LRU_LOCK)
     do_item_link_q(s, q, it)
     q.stats.total_items += 1
     crowded = q.stats.total_items & GROW_CHECK_MASK == 0
-    pthread_mutex_unlock(&q.lock)
+    unlock_ranked(&q.lock, LRU_LOCK)
     if crowded:
         assoc_check_load(s)
 
 
 cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil:
+    assert_held(item_mutex(s, hv))
     cdef lru_queue *q
     if it.it_flags & ITEM_LINKED:
         q = &s.queues[it.slabs_clsid]
         item_clear_flags(it, ITEM_LINKED)
         assoc_delete(s, it, hv)
         _count_unlinked(s, it, hv)
-        pthread_mutex_lock(&q.lock)
+        lock_ranked(&q.lock, LRU_LOCK)
         do_item_unlink_q(s, q, it)
-        pthread_mutex_unlock(&q.lock)
+        unlock_ranked(&q.lock, LRU_LOCK)
         do_item_unref(s, it)
 
 
 cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
+    assert_held(item_mutex(s, hv))
+    assert_held(&q.lock)
     if it.it_flags & ITEM_LINKED:
         item_clear_flags(it, ITEM_LINKED)
         assoc_delete(s, it, hv)
@@ -173,10 +185,12 @@ cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) n
 
 
 cdef void do_item_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil:
+    assert_held(item_mutex(s, hv))
+    assert_that(relaxed_load(&it.refcount) > 1)
     cdef lru_queue *q = &s.queues[it.slabs_clsid]
     assoc_replace(s, it, fresh, hv)
-    pthread_mutex_lock(&q.lock)
+    lock_ranked(&q.lock, LRU_LOCK)
     _item_replace_q(s, q, it, fresh)
-    pthread_mutex_unlock(&q.lock)
+    unlock_ranked(&q.lock, LRU_LOCK)
     item_clear_flags(it, ITEM_LINKED)
     fetch_sub(&it.refcount, 1)

@@ -58,10 +58,11 @@ cdef bint lru_bumps_init(store *s) noexcept nogil:
 
 cdef bint _lru_bump_async(store *s, item *it, uint32_t hv) noexcept nogil:
     """Leaves the move of an item of COLD to WARM to the maintainer. False: too many such moves are waiting."""
+    assert_held(item_mutex(s, hv))
     cdef lru_bump_buf *b = &s.lru.bump_bufs[_thread_slot() & s.lru.bump_mask]
     cdef lru_bump_entry *entry
     cdef bint ok
-    pthread_mutex_lock(&b.lock)
+    lock_ranked(&b.lock, BUMP_BUF_LOCK)
     ok = b.tail - b.head < LRU_BUMP_BUF_SIZE
     if ok:
         fetch_add(&it.refcount, 1)
@@ -71,20 +72,21 @@ cdef bint _lru_bump_async(store *s, item *it, uint32_t hv) noexcept nogil:
         b.tail += 1
     else:
         b.dropped += 1
-    pthread_mutex_unlock(&b.lock)
+    unlock_ranked(&b.lock, BUMP_BUF_LOCK)
     return ok
 
 
 cdef bint lru_maintainer_bumps(store *s) noexcept nogil:
+    assert_held(&s.lru.bump_lock)
     cdef lru_bump_buf *b
     cdef lru_bump_entry entry
     cdef uint32_t i, n, todo
     cdef bint bumped = False
     for i in range(s.lru.bump_mask + 1):
         b = &s.lru.bump_bufs[i]
-        pthread_mutex_lock(&b.lock)
+        lock_ranked(&b.lock, BUMP_BUF_LOCK)
         todo = b.tail - b.head
-        pthread_mutex_unlock(&b.lock)
+        unlock_ranked(&b.lock, BUMP_BUF_LOCK)
         # The entries are the maintainer's until head has passed them.
         for n in range(todo):
             entry = b.entries[(b.head + n) % LRU_BUMP_BUF_SIZE]
@@ -94,9 +96,9 @@ cdef bint lru_maintainer_bumps(store *s) noexcept nogil:
             item_unlock(s, entry.hv)
         if todo != 0:
             bumped = True
-            pthread_mutex_lock(&b.lock)
+            lock_ranked(&b.lock, BUMP_BUF_LOCK)
             b.head += todo
-            pthread_mutex_unlock(&b.lock)
+            unlock_ranked(&b.lock, BUMP_BUF_LOCK)
     return bumped
 
 
@@ -105,13 +107,14 @@ cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil:
     cdef uint32_t i
     if s.lru.bump_bufs != NULL:
         for i in range(s.lru.bump_mask + 1):
-            pthread_mutex_lock(&s.lru.bump_bufs[i].lock)
+            lock_ranked(&s.lru.bump_bufs[i].lock, BUMP_BUF_LOCK)
             dropped += s.lru.bump_bufs[i].dropped
-            pthread_mutex_unlock(&s.lru.bump_bufs[i].lock)
+            unlock_ranked(&s.lru.bump_bufs[i].lock, BUMP_BUF_LOCK)
     return dropped
 
 
 cdef void do_item_update(store *s, item *it) noexcept nogil:
+    assert_held(item_mutex_of(s, it))
     cdef rel_time_t now = store_time(s)
     cdef lru_queue *q
     if not it.it_flags & ITEM_LINKED:
@@ -119,28 +122,29 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
     q = &s.queues[it.slabs_clsid]
     if not relaxed_load(&s.config.lru_segmented):
         if it.time < now - ITEM_UPDATE_INTERVAL:
-            pthread_mutex_lock(&q.lock)
+            lock_ranked(&q.lock, LRU_LOCK)
             do_item_unlink_q(s, q, it)
             item_set_time(it, now)
             do_item_link_q(s, q, it)
-            pthread_mutex_unlock(&q.lock)
+            unlock_ranked(&q.lock, LRU_LOCK)
     elif ITEM_lruid(it) == COLD_LRU and it.it_flags & ITEM_ACTIVE:
-        pthread_mutex_lock(&q.lock)
+        lock_ranked(&q.lock, LRU_LOCK)
         do_item_unlink_q(s, q, it)
-        pthread_mutex_unlock(&q.lock)
+        unlock_ranked(&q.lock, LRU_LOCK)
         item_set_time(it, now)
         item_clear_flags(it, ITEM_ACTIVE)
         q = &s.queues[ITEM_clsid(it) | WARM_LRU]
         relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | WARM_LRU)
-        pthread_mutex_lock(&q.lock)
+        lock_ranked(&q.lock, LRU_LOCK)
         do_item_link_q(s, q, it)
         q.stats.moves_to_warm += 1
-        pthread_mutex_unlock(&q.lock)
+        unlock_ranked(&q.lock, LRU_LOCK)
     else:
         item_set_time(it, now)
 
 
 cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
+    assert_held(item_mutex(s, hv))
     cdef unsigned int flags = it.it_flags
     if not relaxed_load(&s.config.lru_segmented):
         if not flags & ITEM_FETCHED:
@@ -161,6 +165,7 @@ cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
 # --- the tails ---
 
 cdef void log_evicted(store *s, item *it) noexcept nogil:
+    assert_held(item_mutex_of(s, it))
     cdef rel_time_t now
     if log_wants(s.config.log, LOG_EVICTIONS):
         now = store_time(s)
@@ -170,6 +175,8 @@ cdef void log_evicted(store *s, item *it) noexcept nogil:
 
 cdef bint _pull_evict(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
     """Evicts the item, if that is allowed. Item and LRU lock are held."""
+    assert_held(item_mutex(s, hv))
+    assert_held(&q.lock)
     if not s.config.evict_to_free:
         return False
     q.stats.evicted += 1
@@ -190,6 +197,8 @@ cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int
     """What becomes of a tail item that has not expired; whether it left the tail. move_to: the queue that the caller
     puts it into. Item and LRU lock are held.
     """
+    assert_held(item_mutex(s, hv))
+    assert_held(&q.lock)
     cdef uint64_t limit
     cdef bint active = (it.it_flags & ITEM_ACTIVE) != 0
     if lru == TEMP_LRU:
@@ -225,6 +234,8 @@ cdef bint _pull_repair(store *s, lru_queue *q, item *it, uint32_t hv) noexcept n
     """Of an item that somebody has a reference to: whether it was unlinked because that reference has leaked, as far as
     one can tell. Item and LRU lock are held.
     """
+    assert_held(item_mutex(s, hv))
+    assert_held(&q.lock)
     cdef rel_time_t repair_time = s.config.tail_repair_time
     q.stats.lrutail_reflocked += 1
     if repair_time == 0 or it.time + repair_time >= store_time(s):
@@ -237,6 +248,8 @@ cdef bint _pull_repair(store *s, lru_queue *q, item *it, uint32_t hv) noexcept n
 
 cdef void _pull_expired(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
     """Drops an expired item. Item and LRU lock are held."""
+    assert_held(item_mutex(s, hv))
+    assert_held(&q.lock)
     q.stats.reclaimed += 1
     if not it.it_flags & ITEM_FETCHED:
         q.stats.expired_unfetched += 1
@@ -254,13 +267,13 @@ cdef void _pull_finish(store *s, const moved_items *moved) noexcept nogil:
         target = &s.queues[ITEM_clsid(it) | moved.items[i].lru]
         if target != q:
             if q != NULL:
-                pthread_mutex_unlock(&q.lock)
+                unlock_ranked(&q.lock, LRU_LOCK)
             q = target
-            pthread_mutex_lock(&q.lock)
+            lock_ranked(&q.lock, LRU_LOCK)
         relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | moved.items[i].lru)
         do_item_link_q(s, q, it)
     if q != NULL:
-        pthread_mutex_unlock(&q.lock)
+        unlock_ranked(&q.lock, LRU_LOCK)
     for i in range(moved.count):
         item_unlock(s, moved.items[i].hv)
 
@@ -278,7 +291,7 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
     if relaxed_load(&q.size) == 0:
         return 0
     moved.count = 0
-    pthread_mutex_lock(&q.lock)
+    lock_ranked(&q.lock, LRU_LOCK)
     newer = q.tail
     while newer != NULL and tries > 0 and removed < most:
         it = newer
@@ -313,7 +326,7 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
             move += 1
         else:
             item_unlock(s, move.hv)
-    pthread_mutex_unlock(&q.lock)
+    unlock_ranked(&q.lock, LRU_LOCK)
     _pull_finish(s, &moved)
     if evicted and relaxed_load(&s.config.slab_automove) == 2:
         slabs_reassign(s, -1, <int>clsid, True)
@@ -326,7 +339,7 @@ cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
     cdef item *older
     cdef uint32_t hv
     cdef bint complete = True
-    pthread_mutex_lock(&q.lock)
+    lock_ranked(&q.lock, LRU_LOCK)
     it = q.head
     # The list is sorted by time.
     while it != NULL and item_time(it) >= oldest:
@@ -338,7 +351,7 @@ cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
         else:
             complete = False
         it = older
-    pthread_mutex_unlock(&q.lock)
+    unlock_ranked(&q.lock, LRU_LOCK)
     return complete
 
 
@@ -361,25 +374,25 @@ cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil:
 
 cdef void lru_tune(store *s, unsigned int hot_lru_pct, unsigned int warm_lru_pct, double hot_max_factor,
                    double warm_max_factor) noexcept nogil:
-    pthread_mutex_lock(&s.lru.tune_lock)
+    lock_ranked(&s.lru.tune_lock, TUNE_LOCK)
     relaxed_store(&s.config.hot_lru_pct, hot_lru_pct)
     relaxed_store(&s.config.warm_lru_pct, warm_lru_pct)
     s.config.hot_max_factor = hot_max_factor
     s.config.warm_max_factor = warm_max_factor
-    pthread_mutex_unlock(&s.lru.tune_lock)
+    unlock_ranked(&s.lru.tune_lock, TUNE_LOCK)
 
 
 cdef void lru_set_segmented(store *s, bint segmented) noexcept nogil:
     if s.config.lru_maintainer:
-        pthread_mutex_lock(&s.lru.tune_lock)
+        lock_ranked(&s.lru.tune_lock, TUNE_LOCK)
         relaxed_store(&s.config.lru_segmented, segmented)
-        pthread_mutex_unlock(&s.lru.tune_lock)
+        unlock_ranked(&s.lru.tune_lock, TUNE_LOCK)
 
 
 cdef void lru_set_temp_ttl(store *s, int32_t ttl) noexcept nogil:
     if s.config.lru_maintainer:
-        pthread_mutex_lock(&s.lru.tune_lock)
+        lock_ranked(&s.lru.tune_lock, TUNE_LOCK)
         if ttl >= 0:
             relaxed_store(&s.config.temporary_ttl, ttl)
         relaxed_store(&s.config.temp_lru, ttl >= 0)
-        pthread_mutex_unlock(&s.lru.tune_lock)
+        unlock_ranked(&s.lru.tune_lock, TUNE_LOCK)

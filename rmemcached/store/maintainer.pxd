@@ -9,6 +9,7 @@ cdef struct maintainer:
     bint joinable
     uint64_t juggles            # atomic
     # the thread's own
+    uint32_t owner              # its thread_id()
     uint32_t next_juggle[MAX_NUMBER_OF_SLAB_CLASSES]    # microseconds until the class's next turn
     uint32_t backoff[MAX_NUMBER_OF_SLAB_CLASSES]        # microseconds between two turns
     rel_time_t next_crawl[NUMBER_OF_QUEUES]

@@ -43,15 +43,15 @@ cdef int lru_maintainer_juggle(store *s, unsigned int clsid) noexcept nogil:
     if segmented:
         for i in range(3):
             q = &s.queues[clsid | <unsigned int>i << SLAB_CLASS_BITS]
-            pthread_mutex_lock(&q.lock)
+            lock_ranked(&q.lock, LRU_LOCK)
             total_bytes += q.bytes
             if i << SLAB_CLASS_BITS == COLD_LRU and q.tail != NULL:
                 cold_age = store_time(s) - item_time(q.tail)
-            pthread_mutex_unlock(&q.lock)
-        pthread_mutex_lock(&s.lru.tune_lock)
+            unlock_ranked(&q.lock, LRU_LOCK)
+        lock_ranked(&s.lru.tune_lock, TUNE_LOCK)
         hot_age = _scaled_age(cold_age, s.config.hot_max_factor)
         warm_age = _scaled_age(cold_age, s.config.warm_max_factor)
-        pthread_mutex_unlock(&s.lru.tune_lock)
+        unlock_ranked(&s.lru.tune_lock, TUNE_LOCK)
     while moves < limit and more != 0:
         more = lru_pull_tail(s, clsid, HOT_LRU, total_bytes, PULL_CRAWL_BLOCKS, hot_age, PULL_MOST)
         if more == 0:
@@ -113,6 +113,7 @@ cdef rel_time_t _crawl_judge(store *s, unsigned int id, const crawler_stats *sta
 
 cdef void lru_maintainer_crawler_check(store *s) noexcept nogil:
     """Starts a crawl of the queues whose time has come."""
+    assert_owner(s.maintainer.owner)
     cdef maintainer *m = &s.maintainer
     cdef crawler_stats stats
     cdef uint64_t todo[QUEUE_WORDS]
@@ -146,6 +147,7 @@ cdef uint32_t _maintain(store *s, uint32_t slept) noexcept nogil:
     """One turn after a sleep of so many microseconds; returns how long to sleep next. A class in which nothing was to
     be done is left alone for longer and longer, a busy one for shorter and shorter.
     """
+    assert_owner(s.maintainer.owner)
     cdef maintainer *m = &s.maintainer
     cdef uint32_t to_sleep = MAX_MAINTAINER_SLEEP
     cdef unsigned int clsid
@@ -167,9 +169,9 @@ cdef uint32_t _maintain(store *s, uint32_t slept) noexcept nogil:
             m.next_juggle[clsid] = m.backoff[clsid]
         if m.next_juggle[clsid] < to_sleep:
             to_sleep = m.next_juggle[clsid]
-    pthread_mutex_lock(&s.lru.bump_lock)
+    lock_ranked(&s.lru.bump_lock, BUMP_LOCK)
     bumped = lru_maintainer_bumps(s)
-    pthread_mutex_unlock(&s.lru.bump_lock)
+    unlock_ranked(&s.lru.bump_lock, BUMP_LOCK)
     if bumped and to_sleep > MIN_MAINTAINER_SLEEP:
         to_sleep = MIN_MAINTAINER_SLEEP
     if relaxed_load(&s.config.lru_crawler) and m.last_crawler_check != store_time(s):
@@ -181,9 +183,9 @@ cdef uint32_t _maintain(store *s, uint32_t slept) noexcept nogil:
 cdef void lru_maintain(store *s) noexcept nogil:
     cdef unsigned int clsid
     if s.lru.bump_bufs != NULL:
-        pthread_mutex_lock(&s.lru.bump_lock)
+        lock_ranked(&s.lru.bump_lock, BUMP_LOCK)
         lru_maintainer_bumps(s)
-        pthread_mutex_unlock(&s.lru.bump_lock)
+        unlock_ranked(&s.lru.bump_lock, BUMP_LOCK)
     for clsid in range(1, s.slabs.power_largest + 1):
         while lru_maintainer_juggle(s, clsid) != 0:
             pass
@@ -193,13 +195,14 @@ cdef void *_maintainer_thread(void *arg) noexcept nogil:
     cdef store *s = <store *>arg
     cdef uint32_t to_sleep = MIN_MAINTAINER_SLEEP
     cdef timespec until
+    s.maintainer.owner = thread_id()
     while True:
-        pthread_mutex_lock(&s.maintainer.lock)
+        lock_ranked(&s.maintainer.lock, MAINTAINER_LOCK)
         time_after(&until, to_sleep)
         while to_sleep != 0 and not relaxed_load(&s.stopping) \
                 and pthread_cond_timedwait(&s.maintainer.cond, &s.maintainer.lock, &until) == 0:
             pass
-        pthread_mutex_unlock(&s.maintainer.lock)
+        unlock_ranked(&s.maintainer.lock, MAINTAINER_LOCK)
         if relaxed_load(&s.stopping):
             return NULL
         to_sleep = _maintain(s, to_sleep)
@@ -213,9 +216,9 @@ cdef bint maintainer_start(store *s) noexcept nogil:
 
 
 cdef void maintainer_stop(store *s) noexcept nogil:
-    pthread_mutex_lock(&s.maintainer.lock)
+    lock_ranked(&s.maintainer.lock, MAINTAINER_LOCK)
     pthread_cond_broadcast(&s.maintainer.cond)
-    pthread_mutex_unlock(&s.maintainer.lock)
+    unlock_ranked(&s.maintainer.lock, MAINTAINER_LOCK)
     if s.maintainer.joinable:
         pthread_join(s.maintainer.thread, NULL)
         s.maintainer.joinable = False

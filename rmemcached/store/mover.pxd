@@ -21,6 +21,7 @@ cdef struct page_mover:
     bint joinable
     unsigned int stop           # atomic, set with the reassign lock held
     # the thread's own
+    uint32_t owner              # its thread_id()
     item *spare                 # a chunk for the next item's copy
     bint allow_evictions
     uint32_t busy_loops         # passes over the page so far

@@ -13,17 +13,19 @@ cdef struct move_target:        # a chunk of the page, looked at
 
 cdef item *_move_alloc(store *s, unsigned int clsid, bint new_page) noexcept nogil:
     """A chunk of the class outside of the page."""
+    assert_owner(s.mover.owner)
     cdef item *it = slabs_alloc(s, clsid, new_page)
     while it != NULL and on_moving_page(s, it):
-        pthread_mutex_lock(&s.slabs.lock)
+        lock_ranked(&s.slabs.lock, SLABS_LOCK)
         do_slabs_push(s, it, clsid)
-        pthread_mutex_unlock(&s.slabs.lock)
+        unlock_ranked(&s.slabs.lock, SLABS_LOCK)
         it = slabs_alloc(s, clsid, new_page)
     return it
 
 
 cdef void _move_prepare(store *s) noexcept nogil:
     """Gets a chunk to copy the next item to, if there is one to be had."""
+    assert_owner(s.mover.owner)
     cdef page_mover *m = &s.mover
     cdef bint limit_reached
     cdef int _try
@@ -51,10 +53,11 @@ cdef void _move_prepare(store *s) noexcept nogil:
 
 cdef move_status _move_look(store *s, move_target *t) noexcept nogil:
     """What can be done with a chunk. Takes it if it is free; locks and references its item if that is linked."""
+    assert_owner(s.mover.owner)
     cdef item *chunk = t.chunk
     cdef unsigned int flags
     cdef move_status status = MOVE_BUSY_FLOATING
-    pthread_mutex_lock(&s.slabs.lock)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     flags = <unsigned int>load_acquire(&chunk.it_flags) & 0xffff
     if relaxed_load(&s.slabs.move.taken[move_chunk_index(s, chunk)]):
         status = MOVE_PASS
@@ -73,7 +76,7 @@ cdef move_status _move_look(store *s, move_target *t) noexcept nogil:
                 item_unlock(s, t.hv)
             else:
                 status = MOVE_FROM_LRU if fetch_add(&t.it.refcount, 1) == 1 else MOVE_BUSY_ACTIVE
-    pthread_mutex_unlock(&s.slabs.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     return status
 
 
@@ -82,6 +85,8 @@ cdef void _move_item(store *s, item *it, item *fresh, uint32_t hv) noexcept nogi
     the table's reference goes over to the copy. The item's lock is held, and a reference. If it is chained, nobody else
     has one.
     """
+    assert_owner(s.mover.owner)
+    assert_held(item_mutex(s, hv))
     cdef unsigned int flags = <unsigned int>relaxed_load(&it.it_flags) & 0xffff
     cdef size_t body
     cdef item_chunk *ch
@@ -113,7 +118,9 @@ cdef void _move_item(store *s, item *it, item *fresh, uint32_t hv) noexcept nogi
 
 
 cdef void _move_chunk(store *s, item_chunk *ch, item_chunk *fresh) noexcept nogil:
-    """Puts a copy of a chunk in its place in the chain. The item's lock is held, and the only reference."""
+    """Puts a copy of a chunk in its place in the chain. The caller has the only reference."""
+    assert_owner(s.mover.owner)
+    assert_held(item_mutex_of(s, ch.head))
     memcpy(fresh + 1, ch + 1, ch.used)
     fresh.next = ch.next
     fresh.prev = ch.prev
@@ -128,22 +135,26 @@ cdef void _move_chunk(store *s, item_chunk *ch, item_chunk *fresh) noexcept nogi
         ch.next.prev = fresh
     store_release(&fresh.it_flags, ITEM_CHUNK)
     relaxed_store(&ch.it_flags, 0)
-    pthread_mutex_lock(&s.slabs.lock)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     do_slabs_push(s, <item *>ch, s.slabs.move.src)
-    pthread_mutex_unlock(&s.slabs.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
 
 
 cdef void _move_evict(store *s, item *it, uint32_t hv) noexcept nogil:
+    assert_owner(s.mover.owner)
+    assert_held(item_mutex(s, hv))
     cdef lru_queue *q = &s.queues[it.slabs_clsid]
-    pthread_mutex_lock(&q.lock)
+    lock_ranked(&q.lock, LRU_LOCK)
     q.stats.evicted += 1
-    pthread_mutex_unlock(&q.lock)
+    unlock_ranked(&q.lock, LRU_LOCK)
     log_evicted(s, it)
     do_item_unlink(s, it, hv)
 
 
 cdef void _move_linked(store *s, move_target *t, bint referenced) noexcept nogil:
-    """Copies a linked item away, or unlinks it. Its lock and a reference are held and stay so."""
+    """Copies a linked item away, or unlinks it. The caller keeps its reference."""
+    assert_owner(s.mover.owner)
+    assert_held(item_mutex(s, t.hv))
     cdef page_mover *m = &s.mover
     cdef item *it = t.it
     cdef bint chained = (it.it_flags & ITEM_CHUNKED) != 0
@@ -177,6 +188,7 @@ cdef void _move_linked(store *s, move_target *t, bint referenced) noexcept nogil
 
 cdef uint32_t _move_pass(store *s) noexcept nogil:
     """Looks once at each chunk of the page that has not been taken. Returns how many could not be."""
+    assert_owner(s.mover.owner)
     cdef page_mover *m = &s.mover
     cdef move_target t
     cdef move_status status
@@ -190,25 +202,26 @@ cdef uint32_t _move_pass(store *s) noexcept nogil:
         status = _move_look(s, &t)
         if status == MOVE_FROM_LRU or status == MOVE_BUSY_ACTIVE:
             _move_linked(s, &t, status == MOVE_BUSY_ACTIVE)
-            do_item_remove(s, t.it)
+            do_item_unref(s, t.it)
             item_unlock(s, t.hv)
             moved += relaxed_load(&s.slabs.move.taken[i])
         if not relaxed_load(&s.slabs.move.taken[i]):
             busy += 1
             relaxed_store(&m.last_busy_status, status)
-    pthread_mutex_lock(&s.slabs.lock)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     relaxed_store(&m.inline_reclaim, m.inline_reclaim + s.slabs.move.given_back - moved)
     s.slabs.move.given_back = 0
-    pthread_mutex_unlock(&s.slabs.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     return busy
 
 
 cdef bint _move_begin(store *s, const move_request *r) noexcept nogil:
     """Chooses the oldest page of the class. False: there is none to spare any more."""
+    assert_owner(s.mover.owner)
     cdef slab_class *p = &s.slabs.classes[r.src]
     cdef bint begun = False
     cdef uint32_t i
-    pthread_mutex_lock(&s.slabs.lock)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     if p.pages.count >= 2:
         s.slabs.move.src = r.src
         s.slabs.move.dst = r.dst
@@ -226,26 +239,27 @@ cdef bint _move_begin(store *s, const move_request *r) noexcept nogil:
                 s.slabs.move.taken_count = p.carve_left
                 p.sl_curr -= p.carve_left
                 p.carve_left = 0
-    pthread_mutex_unlock(&s.slabs.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     return begun
 
 
 cdef void _move_end(store *s) noexcept nogil:
     """Gives the page to its new class. All its chunks have been taken."""
+    assert_owner(s.mover.owner)
     cdef slab_class *from_ = &s.slabs.classes[s.slabs.move.src]
     cdef slab_class *to = &s.slabs.classes[s.slabs.move.dst]
     cdef uint32_t page, i
     cdef item *it = NULL
     cdef item *first = NULL
-    pthread_mutex_lock(&s.slabs.lock)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     # The pool may have been emptied meanwhile.
     if from_.pages.count < 2 and s.slabs.move.src == SLAB_GLOBAL_PAGE_POOL:
-        pthread_mutex_unlock(&s.slabs.lock)
+        unlock_ranked(&s.slabs.lock, SLABS_LOCK)
         return
     s.slabs.move.page = NULL
     page = do_page_take(s, &from_.pages)
     s.slabs.page_class[page] = PAGE_IN_TRANSIT
-    pthread_mutex_unlock(&s.slabs.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
 
     if s.slabs.move.dst == SLAB_GLOBAL_PAGE_POOL:
         memset(page_address(s, page), 0, SLAB_PAGE_SIZE)
@@ -260,7 +274,7 @@ cdef void _move_end(store *s) noexcept nogil:
                 first.prev = it
             first = it
 
-    pthread_mutex_lock(&s.slabs.lock)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     s.slabs.page_class[page] = s.slabs.move.dst
     do_page_append(s, &to.pages, page)
     if first != NULL:
@@ -270,27 +284,29 @@ cdef void _move_end(store *s) noexcept nogil:
             it.next.prev = it
         to.slots = first
         to.sl_curr += to.perslab
-    pthread_mutex_unlock(&s.slabs.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     relaxed_store(&s.mover.slabs_moved, s.mover.slabs_moved + 1)
     slabs_release(s)
 
 
 cdef void _move_give_up(store *s) noexcept nogil:
     """Leaves the page where it is: what was taken is free again, and the next move tries another page."""
+    assert_owner(s.mover.owner)
     cdef uint32_t i
     cdef page_list *pages = &s.slabs.classes[s.slabs.move.src].pages
     cdef char *page = s.slabs.move.page
-    pthread_mutex_lock(&s.slabs.lock)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     s.slabs.move.page = NULL
     do_page_append(s, pages, do_page_take(s, pages))
     for i in range(s.slabs.move.perslab):
         if s.slabs.move.taken[i]:
             do_slabs_push(s, <item *>(page + <size_t>i * s.slabs.move.size), s.slabs.move.src)
-    pthread_mutex_unlock(&s.slabs.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
 
 
 cdef void _mover_sleep(store *s, unsigned int usec) noexcept nogil:
-    """Until a request comes, or the end; the mover's lock is held."""
+    """Waits for a request, or for the end."""
+    assert_held(&s.reassign.lock)
     cdef timespec until
     time_after(&until, usec)
     pthread_cond_timedwait(&s.reassign.cond, &s.reassign.lock, &until)
@@ -298,6 +314,7 @@ cdef void _mover_sleep(store *s, unsigned int usec) noexcept nogil:
 
 cdef void _move_page(store *s, const move_request *r) noexcept nogil:
     """Moves one page. Returns when it has moved, when it cannot, or when the thread is to end."""
+    assert_owner(s.mover.owner)
     cdef page_mover *m = &s.mover
     cdef bint limit_reached
     cdef unsigned int backoff = 1
@@ -313,17 +330,17 @@ cdef void _move_page(store *s, const move_request *r) noexcept nogil:
     while busy != 0 and m.busy_loops < MOVE_GIVE_UP_LOOPS and not relaxed_load(&m.stop):
         m.busy_loops += 1
         relaxed_store(&m.busy_items, m.busy_items + busy)
-        pthread_mutex_lock(&s.reassign.lock)
+        lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
         if not m.stop:
             _mover_sleep(s, backoff)
-        pthread_mutex_unlock(&s.reassign.lock)
+        unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)
         backoff = backoff * 2 if backoff < MOVE_BACKOFF_MAX // 2 else MOVE_BACKOFF_MAX
         busy = _move_pass(s)
     if m.spare != NULL:
         # It has not been an item yet: its own slabs_clsid may not be set.
-        pthread_mutex_lock(&s.slabs.lock)
+        lock_ranked(&s.slabs.lock, SLABS_LOCK)
         do_slabs_push(s, m.spare, r.src)
-        pthread_mutex_unlock(&s.slabs.lock)
+        unlock_ranked(&s.slabs.lock, SLABS_LOCK)
         m.spare = NULL
     if busy == 0 and not relaxed_load(&m.stop):
         _move_end(s)
@@ -337,7 +354,8 @@ cdef void *_mover_thread(void *arg) noexcept nogil:
     cdef store *s = <store *>arg
     cdef move_request r
     cdef uint32_t idle = 0
-    pthread_mutex_lock(&s.reassign.lock)
+    s.mover.owner = thread_id()
+    lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     while not s.mover.stop:
         if s.reassign.requests != 0:
             r = do_reassign_take(s)
@@ -349,28 +367,29 @@ cdef void *_mover_thread(void *arg) noexcept nogil:
         else:
             idle = 0
         relaxed_store(&s.reassign.running, 1)
-        pthread_mutex_unlock(&s.reassign.lock)
+        unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)
         _move_page(s, &r)
-        pthread_mutex_lock(&s.reassign.lock)
+        lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
         relaxed_store(&s.reassign.running, 0)
-    pthread_mutex_unlock(&s.reassign.lock)
+    unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     return NULL
 
 
 cdef bint mover_start(store *s) noexcept nogil:
-    if not automove_init(s):
-        return False
-    s.mover.joinable = start_thread(&s.mover.thread, b"mc-slabmaint", _mover_thread, s)
+    lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
+    if do_automove_init(s):
+        s.mover.joinable = start_thread(&s.mover.thread, b"mc-slabmaint", _mover_thread, s)
     s.reassign.open = s.mover.joinable
+    unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     return s.mover.joinable
 
 
 cdef void mover_stop(store *s) noexcept nogil:
-    pthread_mutex_lock(&s.reassign.lock)
+    lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     s.reassign.open = False
     relaxed_store(&s.mover.stop, 1)
     pthread_cond_broadcast(&s.reassign.cond)
-    pthread_mutex_unlock(&s.reassign.lock)
+    unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     if s.mover.joinable:
         pthread_join(s.mover.thread, NULL)
         s.mover.joinable = False

@@ -10,6 +10,7 @@ cdef void reassign_destroy(store *s) noexcept nogil:
 
 cdef int _pick_any(store *s, int dst) noexcept nogil:
     """A class with a page to spare, a different one each time; -1: none."""
+    assert_held(&s.slabs.lock)
     cdef reassign *r = &s.reassign
     cdef int _try
     for _try in range(MAX_NUMBER_OF_SLAB_CLASSES):
@@ -26,14 +27,14 @@ cdef reassign_result check_reassign(store *s, int *src, int dst) noexcept nogil:
     cdef int largest = <int>s.slabs.power_largest
     if src[0] == dst:
         return REASSIGN_SRC_DST_SAME
-    pthread_mutex_lock(&s.slabs.lock)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     if src[0] == -1:
         src[0] = _pick_any(s, dst)
     if not 0 <= src[0] <= largest or not 0 <= dst <= largest:
         result = REASSIGN_BADCLASS
     elif s.slabs.classes[src[0]].pages.count < 2:
         result = REASSIGN_NOSPARE
-    pthread_mutex_unlock(&s.slabs.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     return result
 
 
@@ -41,7 +42,7 @@ cdef reassign_result slabs_reassign(store *s, int src, int dst, bint allow_evict
     cdef reassign *r = &s.reassign
     cdef move_request *request
     cdef reassign_result result
-    pthread_mutex_lock(&r.lock)
+    lock_ranked(&r.lock, REASSIGN_LOCK)
     if r.running or r.requests == MOVE_REQUESTS or not r.open:
         result = REASSIGN_RUNNING
     else:
@@ -53,11 +54,13 @@ cdef reassign_result slabs_reassign(store *s, int src, int dst, bint allow_evict
             request.allow_evictions = allow_evictions
             r.requests += 1
             pthread_cond_broadcast(&r.cond)
-    pthread_mutex_unlock(&r.lock)
+    unlock_ranked(&r.lock, REASSIGN_LOCK)
     return result
 
 
 cdef move_request do_reassign_take(store *s) noexcept nogil:
+    assert_held(&s.reassign.lock)
+    assert_that(s.reassign.requests != 0)
     cdef reassign *r = &s.reassign
     cdef move_request request = r.request[0]
     cdef uint32_t i

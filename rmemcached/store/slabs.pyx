@@ -101,6 +101,7 @@ cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil:
 
 cdef bint _slabs_open(store *s, size_t top) noexcept nogil:
     """Makes the arena usable up to top, whole extents; False when the system has no memory to promise."""
+    assert_held(&s.slabs.lock)
     cdef size_t length
     if top <= s.slabs.arena_open:
         return True
@@ -114,14 +115,15 @@ cdef bint _slabs_open(store *s, size_t top) noexcept nogil:
 
 cdef bint slabs_preallocate(store *s) noexcept nogil:
     cdef unsigned int clsid
-    if s.config.maxbytes < <uint64_t>s.slabs.power_largest * SLAB_PAGE_SIZE or not _slabs_open(s, s.config.maxbytes) \
-            or populate(s.slabs.arena, s.config.maxbytes) != 0:
-        return False
-    pthread_mutex_lock(&s.slabs.lock)
-    for clsid in range(1, s.slabs.power_largest + 1):
-        do_slabs_newslab(s, clsid)
-    pthread_mutex_unlock(&s.slabs.lock)
-    return True
+    cdef bint enough
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
+    enough = s.config.maxbytes >= <uint64_t>s.slabs.power_largest * SLAB_PAGE_SIZE \
+        and _slabs_open(s, s.config.maxbytes) and populate(s.slabs.arena, s.config.maxbytes) == 0
+    if enough:
+        for clsid in range(1, s.slabs.power_largest + 1):
+            do_slabs_newslab(s, clsid)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
+    return enough
 
 
 # --- pages ---
@@ -138,6 +140,7 @@ cdef inline uint64_t page_bytes(store *s, unsigned int clsid) noexcept nogil:
 
 
 cdef void do_page_append(store *s, page_list *pages, uint32_t page) noexcept nogil:
+    assert_held(&s.slabs.lock)
     s.slabs.page_next[page] = NO_PAGE
     if pages.head == NO_PAGE:
         pages.head = page
@@ -148,6 +151,8 @@ cdef void do_page_append(store *s, page_list *pages, uint32_t page) noexcept nog
 
 
 cdef uint32_t do_page_take(store *s, page_list *pages) noexcept nogil:
+    assert_held(&s.slabs.lock)
+    assert_that(pages.count != 0)
     cdef uint32_t page = pages.head
     pages.head = s.slabs.page_next[page]
     if pages.head == NO_PAGE:
@@ -158,6 +163,7 @@ cdef uint32_t do_page_take(store *s, page_list *pages) noexcept nogil:
 
 cdef bint do_slabs_can_grow(store *s, unsigned int clsid) noexcept nogil:
     """Whether the class may take another page: the first always, others from the pool or within the memory limit."""
+    assert_held(&s.slabs.lock)
     cdef uint64_t pool = s.slabs.classes[SLAB_GLOBAL_PAGE_POOL].pages.count
     if s.slabs.classes[clsid].pages.count == 0 or s.slabs.malloced + page_bytes(s, clsid) <= s.config.maxbytes:
         return True
@@ -168,6 +174,7 @@ cdef bint do_slabs_can_grow(store *s, unsigned int clsid) noexcept nogil:
 
 cdef uint32_t _page_of_arena(store *s) noexcept nogil:
     """A page that was never used, or NO_PAGE."""
+    assert_held(&s.slabs.lock)
     cdef uint32_t page = <uint32_t>(s.slabs.arena_used // SLAB_PAGE_SIZE)
     if s.slabs.arena_used == s.slabs.arena_length or not _slabs_open(s, s.slabs.arena_used + SLAB_PAGE_SIZE):
         return NO_PAGE
@@ -181,6 +188,7 @@ cdef void do_slabs_newslab(store *s, unsigned int clsid) noexcept nogil:
     """Gives a class without free chunks a page, if it may have one. The page is not touched: chunks are carved when
     they are used.
     """
+    assert_held(&s.slabs.lock)
     cdef slab_class *p = &s.slabs.classes[clsid]
     cdef uint32_t page
     if not do_slabs_can_grow(s, clsid):
@@ -204,42 +212,42 @@ cdef void slabs_release(store *s) noexcept nogil:
     cdef uint32_t page
     if not s.config.slab_reassign:
         return
-    pthread_mutex_lock(&s.slabs.lock)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     while s.slabs.malloced > s.config.maxbytes and pool.count != 0 and not s.slabs.pinned:
         page = do_page_take(s, pool)
         s.slabs.page_class[page] = PAGE_IN_TRANSIT
         s.slabs.malloced -= SLAB_PAGE_SIZE
-        pthread_mutex_unlock(&s.slabs.lock)
+        unlock_ranked(&s.slabs.lock, SLABS_LOCK)
         madvise(page_address(s, page), SLAB_PAGE_SIZE, MADV_DONTNEED)
-        pthread_mutex_lock(&s.slabs.lock)
+        lock_ranked(&s.slabs.lock, SLABS_LOCK)
         s.slabs.page_class[page] = PAGE_RELEASED
         do_page_append(s, &s.slabs.released, page)
-    pthread_mutex_unlock(&s.slabs.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
 
 
 cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil:
     cdef bint possible = not s.config.preallocate and maxbytes > 0 \
         and maxbytes + <uint64_t>s.slabs.power_largest * SLAB_PAGE_SIZE <= s.slabs.arena_length
     if possible:
-        pthread_mutex_lock(&s.slabs.lock)
+        lock_ranked(&s.slabs.lock, SLABS_LOCK)
         relaxed_store(&s.config.maxbytes, maxbytes)
-        pthread_mutex_unlock(&s.slabs.lock)
+        unlock_ranked(&s.slabs.lock, SLABS_LOCK)
         slabs_release(s)
     return possible
 
 
 cdef void store_pin_memory(store *s) noexcept nogil:
-    pthread_mutex_lock(&s.slabs.lock)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     s.slabs.pinned = True
-    pthread_mutex_unlock(&s.slabs.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
 
 
 cdef unsigned int global_page_pool_size(store *s, bint *mem_limit_reached) noexcept nogil:
     cdef unsigned int count
-    pthread_mutex_lock(&s.slabs.lock)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     count = s.slabs.classes[SLAB_GLOBAL_PAGE_POOL].pages.count
     mem_limit_reached[0] = s.slabs.malloced >= s.config.maxbytes
-    pthread_mutex_unlock(&s.slabs.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     return count
 
 
@@ -255,15 +263,17 @@ cdef inline uint32_t move_chunk_index(store *s, void *chunk) noexcept nogil:
 
 
 cdef inline void do_move_take(store *s, item *chunk) noexcept nogil:
+    assert_held(&s.slabs.lock)
     relaxed_store(&s.slabs.move.taken[move_chunk_index(s, chunk)], 1)
     s.slabs.move.taken_count += 1
 
 
-cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page) noexcept nogil:
+cdef inline item *do_slabs_alloc(store *s, unsigned int clsid, bint new_page, bint *carved) noexcept nogil:
+    """carved: the chunk was never used, and its memory may not be resident."""
+    assert_held(&s.slabs.lock)
     cdef slab_class *p = &s.slabs.classes[clsid]
     cdef item *it = NULL
-    cdef bint carved = False
-    pthread_mutex_lock(&s.slabs.lock)
+    carved[0] = False
     if p.sl_curr == 0 and new_page:
         do_slabs_newslab(s, clsid)
     if p.slots != NULL:
@@ -279,8 +289,16 @@ cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page) noexcept nog
         p.carve_left -= 1
         it = <item *>(p.carve + <size_t>p.carve_left * p.size)
         p.sl_curr -= 1
-        carved = True
-    pthread_mutex_unlock(&s.slabs.lock)
+        carved[0] = True
+    return it
+
+
+cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page) noexcept nogil:
+    cdef bint carved
+    cdef item *it
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
+    it = do_slabs_alloc(s, clsid, new_page, &carved)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     # Outside of the lock, for this may be the page's first touch.
     if it != NULL:
         if carved:
@@ -290,6 +308,7 @@ cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page) noexcept nog
 
 
 cdef inline void do_slabs_push(store *s, item *it, unsigned int clsid) noexcept nogil:
+    assert_held(&s.slabs.lock)
     cdef slab_class *p = &s.slabs.classes[clsid]
     relaxed_store(&it.it_flags, ITEM_SLABBED)
     it.slabs_clsid = clsid
@@ -306,6 +325,7 @@ cdef inline void do_slabs_push(store *s, item *it, unsigned int clsid) noexcept 
 
 
 cdef inline void do_slabs_unlink_free_chunk(store *s, item *it, unsigned int clsid) noexcept nogil:
+    assert_held(&s.slabs.lock)
     cdef slab_class *p = &s.slabs.classes[clsid]
     if it.prev != NULL:
         it.prev.next = it.next
@@ -316,18 +336,23 @@ cdef inline void do_slabs_unlink_free_chunk(store *s, item *it, unsigned int cls
     p.sl_curr -= 1
 
 
-cdef void slabs_free(store *s, item *it) noexcept nogil:
+cdef inline void do_slabs_free(store *s, item *it) noexcept nogil:
+    assert_held(&s.slabs.lock)
     cdef item_chunk *ch
     cdef item_chunk *after
-    pthread_mutex_lock(&s.slabs.lock)
-    if it.it_flags & ITEM_CHUNKED:
-        ch = ITEM_schunk(it)
-        after = ch.next
-        do_slabs_push(s, it, ch.orig_clsid)
-        while after != NULL:
-            ch = after
-            after = ch.next
-            do_slabs_push(s, <item *>ch, ch.slabs_clsid)
-    else:
+    if not it.it_flags & ITEM_CHUNKED:
         do_slabs_push(s, it, ITEM_clsid(it))
-    pthread_mutex_unlock(&s.slabs.lock)
+        return
+    ch = ITEM_schunk(it)
+    after = ch.next
+    do_slabs_push(s, it, ch.orig_clsid)
+    while after != NULL:
+        ch = after
+        after = ch.next
+        do_slabs_push(s, <item *>ch, ch.slabs_clsid)
+
+
+cdef void slabs_free(store *s, item *it) noexcept nogil:
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
+    do_slabs_free(s, it)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)

@@ -12,6 +12,7 @@ cdef const char *_status_text(unsigned int status) noexcept nogil:
 
 cdef void _add_queue_totals(lru_queue *q, store_stats *out) noexcept nogil:
     """Adds a queue's counters to those of the store. The LRU lock is held."""
+    assert_held(&q.lock)
     out.total_items += q.stats.total_items
     out.evictions += q.stats.evicted
     out.reclaimed += q.stats.reclaimed
@@ -54,17 +55,17 @@ cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
     memset(out, 0, sizeof(store_stats))
     count_items(s, &out.curr_items, &out.curr_bytes)
     for i in range(NUMBER_OF_QUEUES):
-        pthread_mutex_lock(&s.queues[i].lock)
+        lock_ranked(&s.queues[i].lock, LRU_LOCK)
         _add_queue_totals(&s.queues[i], out)
-        pthread_mutex_unlock(&s.queues[i].lock)
-    pthread_mutex_lock(&s.slabs.lock)
+        unlock_ranked(&s.queues[i].lock, LRU_LOCK)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     out.total_malloced = s.slabs.malloced
     out.slab_global_page_pool = s.slabs.classes[SLAB_GLOBAL_PAGE_POOL].pages.count
-    pthread_mutex_unlock(&s.slabs.lock)
-    pthread_mutex_lock(&s.crawler.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
+    lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     out.lru_crawler_starts = s.crawler.starts
     out.lru_crawler_running = s.crawler.running
-    pthread_mutex_unlock(&s.crawler.lock)
+    unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     out.lru_maintainer_juggles = relaxed_load(&s.maintainer.juggles)
     out.lru_bumps_dropped = lru_bumps_dropped(s)
     _mover_stats(s, out)
@@ -78,9 +79,9 @@ cdef void store_reset_stats(store *s) noexcept nogil:
     """Clears the counters; sizes and current amounts stay."""
     cdef int i
     for i in range(NUMBER_OF_QUEUES):
-        pthread_mutex_lock(&s.queues[i].lock)
+        lock_ranked(&s.queues[i].lock, LRU_LOCK)
         memset(&s.queues[i].stats, 0, sizeof(lru_counters))
-        pthread_mutex_unlock(&s.queues[i].lock)
+        unlock_ranked(&s.queues[i].lock, LRU_LOCK)
     relaxed_store(&s.assoc.malloc_fails, 0)
     relaxed_store(&s.items.get_expired, 0)
     relaxed_store(&s.items.get_flushed, 0)
@@ -105,6 +106,7 @@ cdef unsigned int store_class_of(store *s, size_t ntotal) noexcept nogil:
 
 cdef void _add_queue_stats(store *s, lru_queue *q, unsigned int lru, class_stats *out) noexcept nogil:
     """Adds a queue's figures to those of its class. Its lock is held."""
+    assert_held(&q.lock)
     cdef rel_time_t age = 0
     if q.tail != NULL:
         age = store_time(s) - item_time(q.tail)
@@ -148,18 +150,18 @@ cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) 
     if clsid < 1 or clsid > s.slabs.power_largest:
         return False
     p = &s.slabs.classes[clsid]
-    pthread_mutex_lock(&s.slabs.lock)
+    lock_ranked(&s.slabs.lock, SLABS_LOCK)
     out.chunk_size = p.size
     out.chunks_per_page = p.perslab
     out.total_pages = p.pages.count
     out.total_chunks = <uint64_t>p.pages.count * p.perslab
     out.free_chunks = p.sl_curr
-    pthread_mutex_unlock(&s.slabs.lock)
+    unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     out.used_chunks = out.total_chunks - out.free_chunks
     for queue in range(4):
         lru = queue << SLAB_CLASS_BITS
         q = &s.queues[clsid | lru]
-        pthread_mutex_lock(&q.lock)
+        lock_ranked(&q.lock, LRU_LOCK)
         _add_queue_stats(s, q, lru, out)
-        pthread_mutex_unlock(&q.lock)
+        unlock_ranked(&q.lock, LRU_LOCK)
     return True

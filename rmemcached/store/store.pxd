@@ -351,8 +351,11 @@ cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil
 cdef void store_pin_memory(store *s) noexcept nogil
 
 # --- items ---
-cdef void item_lock(store *s, uint32_t hv) noexcept nogil
+# After item_get_locked.
 cdef void item_unlock(store *s, uint32_t hv) noexcept nogil
+# Take and release an item lock outside of the lock order (debugitem lock, unlock). The same thread must do both.
+cdef void store_debug_lock(store *s, uint32_t hv) noexcept nogil
+cdef void store_debug_unlock(store *s, uint32_t hv) noexcept nogil
 # Whether an item of these sizes is within the item size limit.
 cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noexcept nogil
 # A new item, not linked, for nbytes of data: value and \r\n, which is already written. nkey is at most KEY_MAX_LENGTH.

@@ -9,14 +9,17 @@ from rmemcached.logger cimport (
 )
 from rmemcached.sys.atomics cimport fetch_add, fetch_sub, load_acquire, relaxed_load, relaxed_store, store_release
 from rmemcached.sys.clock cimport now_ns, now_seconds, ns_timespec
+from rmemcached.sys.debug cimport (
+    LIVE_ITEM_REF, LIVE_STORE, assert_held, assert_no_locks, assert_owner, assert_that, live_add, live_sub,
+    lock_next_ranked, lock_ranked, thread_id, trylock_ranked, unlock_ranked,
+)
 from rmemcached.sys.linux cimport (
     CLOCK_MONOTONIC, MADV_DONTNEED, MADV_HUGEPAGE, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE,
     PROT_READ, PROT_WRITE, RLIM_INFINITY, RLIMIT_AS, SIG_SETMASK, c_time, getrlimit, madvise, mmap, mprotect, munmap,
     populate, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_timedwait,
     pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init, pthread_condattr_setclock, pthread_condattr_t,
-    pthread_create, pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
-    pthread_mutex_trylock, pthread_mutex_unlock, pthread_setname_np, pthread_sigmask, rlimit, sched_yield, sigfillset,
-    sigset_t, snprintf,
+    pthread_create, pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
+    pthread_setname_np, pthread_sigmask, rlimit, sched_yield, sigfillset, sigset_t, snprintf,
 )
 
 # In the order of the headers in store.pxd.

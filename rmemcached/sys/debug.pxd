@@ -10,6 +10,16 @@ program never evaluates them.
 - ``assert_owner(id)``: the id is the calling thread's ``thread_id()``, or 0, which means no owner yet.
 - ``assert_that(condition)``: anything else.
 
+A C unit whose locks have an order takes them with ``lock_ranked`` and its kin. A rank is a number below RMC_RANKS: a
+thread may wait for a lock only while it holds none of the same or a higher rank.
+
+- ``lock_ranked(&mutex, rank)``, ``unlock_ranked(&mutex, rank)``.
+- ``lock_next_ranked(&mutex, rank)``: several locks of one rank, in an order that the unit defines.
+- ``trylock_ranked(&mutex, rank)``: in any order, as it does not wait. Whether the lock was free.
+- ``assert_no_locks()``: the calling thread holds none of the unit's ranked locks.
+
+They are pthread_mutex_lock, pthread_mutex_unlock and pthread_mutex_trylock, and no more, in a build that checks nothing.
+
 Live objects are counted by kind, once for the process: all modules share the counters. `live_objects()` in debug.pyx
 gives them to tests.
 
@@ -19,6 +29,7 @@ Only glibc's locks name their owner; with another C library the assertions about
 from libc.stdint cimport int64_t, uint32_t
 
 from rmemcached.sys.atomics cimport fetch_add, fetch_sub
+from rmemcached.sys.linux cimport pthread_mutex_t
 
 cdef extern from *:
     """
@@ -63,6 +74,43 @@ cdef extern from *:
     #define rmc_assert_owner(id) \
         rmc_check((id) == 0 || (id) == rmc_thread_id(), "not called by the thread that owns " #id)
     #define rmc_assert_that(condition) rmc_check(condition, "does not hold: " #condition)
+
+    #ifdef NDEBUG
+    #define rmc_lock_ranked(lock, rank) pthread_mutex_lock(lock)
+    #define rmc_lock_next_ranked(lock, rank) pthread_mutex_lock(lock)
+    #define rmc_trylock_ranked(lock, rank) (pthread_mutex_trylock(lock) == 0)
+    #define rmc_unlock_ranked(lock, rank) pthread_mutex_unlock(lock)
+    #define rmc_assert_no_locks() ((void) 0)
+    #else
+    #define RMC_RANKS 16
+    /* How many locks of each rank the thread holds in this C unit. */
+    static __thread uint32_t rmc_ranks[RMC_RANKS] __attribute__((unused));
+
+    static inline int rmc_holds_from(int rank)
+    {
+        while (rank < RMC_RANKS)
+            if (rmc_ranks[rank++] != 0)
+                return 1;
+        return 0;
+    }
+
+    #define rmc_lock_above(lock, rank, free)                                                                 \
+        do {                                                                                                 \
+            rmc_check(!rmc_holds_from(free), "against the lock order: " #lock);                              \
+            pthread_mutex_lock(lock);                                                                        \
+            rmc_ranks[rank]++;                                                                               \
+        } while (0)
+    #define rmc_lock_ranked(lock, rank) rmc_lock_above(lock, rank, rank)
+    #define rmc_lock_next_ranked(lock, rank) rmc_lock_above(lock, rank, (rank) + 1)
+    #define rmc_trylock_ranked(lock, rank) (pthread_mutex_trylock(lock) == 0 && ++rmc_ranks[rank] != 0)
+    #define rmc_unlock_ranked(lock, rank)                                                                    \
+        do {                                                                                                 \
+            rmc_assert_held(lock);                                                                           \
+            rmc_ranks[rank]--;                                                                               \
+            pthread_mutex_unlock(lock);                                                                      \
+        } while (0)
+    #define rmc_assert_no_locks() rmc_check(!rmc_holds_from(0), "the caller holds a lock")
+    #endif
     """
     bint DEBUG_BUILD "RMC_DEBUG"
     uint32_t thread_id "rmc_thread_id"() nogil
@@ -71,6 +119,11 @@ cdef extern from *:
     void assert_read_held "rmc_assert_read_held"(void *lock) nogil
     void assert_owner "rmc_assert_owner"(uint32_t id) nogil
     void assert_that "rmc_assert_that"(bint condition) nogil
+    void lock_ranked "rmc_lock_ranked"(pthread_mutex_t *mutex, int rank) nogil
+    void lock_next_ranked "rmc_lock_next_ranked"(pthread_mutex_t *mutex, int rank) nogil
+    bint trylock_ranked "rmc_trylock_ranked"(pthread_mutex_t *mutex, int rank) nogil
+    void unlock_ranked "rmc_unlock_ranked"(pthread_mutex_t *mutex, int rank) nogil
+    void assert_no_locks "rmc_assert_no_locks"() nogil
 
 cdef enum live_kind:
     # verbs
