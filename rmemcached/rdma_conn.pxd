@@ -1,11 +1,11 @@
-"""The per-connection RDMA resource: agrees on a queue pair, serves its completions, frees it (docs/rdma-protocol.md).
+"""A connection over RDMA: it agrees on a queue pair, serves its completions, and frees it (docs/rdma-protocol.md).
 
-An rdma_thread is a worker's part of a device (rdma/device); it and all its connections belong to that worker, and are
-used by its thread alone. The layer knows no sockets, and nothing of the server above it: the server gives it the drive
-machine, and a function to call when a connection has failed.
+An rdma_thread is a worker's part of a device (rdma/device). It and its connections belong to that worker: functions
+are called by the worker's thread, except where noted. The layer knows no sockets, and nothing of the server above it:
+the server gives it the drive machine, and a function to call when a connection has failed.
 
-The first part of this file is for the server. Below it are the headers of the parts of this C unit, lowest first:
-rdma/thread, rdma/queue, rdma/lane; and the connection itself.
+The first part of this file is for the server. Behind it are the headers of the parts of this C unit, lowest first
+(rdma/thread, rdma/queue, rdma/lane), and the connection itself.
 """
 
 from libc.stddef cimport size_t
@@ -29,8 +29,8 @@ cdef struct rdma_conn
 cdef struct rdma_lane
 
 ctypedef conn_want (*drive_fn)(conn *c) noexcept nogil
-# Called as the last thing that is done with a connection whose queue pair failed; `line` (with \r\n) says why, or is
-# NULL when the peer went away. The function may call rdma_conn_destroy.
+# A connection's queue pair has failed. line, with \r\n, says why; NULL: the peer went away. The layer does not touch
+# the connection afterwards, so that the function may call rdma_conn_destroy.
 ctypedef void (*rdma_failed_fn)(void *owner, const char *line) noexcept nogil
 
 # --- a worker's part of a device ---
@@ -39,28 +39,28 @@ cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, driv
                                      rdma_failed_fn failed) noexcept nogil
 # Its connections have been destroyed.
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil
-# To be watched for reading: there is something to serve.
+# Readable while there is something to serve.
 cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil
-# A thread of soft_shm tells at once whether there is something to serve, as long as it is asked (`readable`: its
-# descriptor is); before it is to be slept on, rdma_thread_arm must have returned false. Both are false for other
-# transports.
+# For a worker that looks again and again before it sleeps. poll makes progress, and returns whether there is something
+# to serve; readable: the descriptor was. Once it has been called, the worker may sleep on the descriptor only when arm
+# has returned false. Only soft_shm needs this: for other transports both return false.
 cdef bint rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil
 cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil
 # Serves what has completed. True: lanes gave way after reqs_per_event commands, call again soon.
 cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil
 
 # --- connections ---
-# Answers an exchange line that came over sfd, the lifeline, with the worker's part of the device whose transport it
-# names. threads: one for each transport, NULL where there is no device, but one at least. has_one: the lifeline has a
-# queue pair. Returns the new connection, or NULL with an error line in reply.
+# Answers an exchange line that came over the lifeline sfd. threads: the worker's part of each transport's device, NULL
+# where there is none; one at least is there. has_one: the lifeline has a queue pair already. Returns the new
+# connection, or NULL; reply is the line to answer with.
 cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint has_one,
                               const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
-# Accepts or rejects a connection of rdma_cm, whose descriptor cm_fd is. NULL: rejected; cm_fd is to be closed. Else it
-# is to be watched: cm_ended tells of its end.
+# Accepts or rejects a connection of rdma_cm, which has the descriptor cm_fd for itself. NULL: rejected, the caller
+# closes cm_fd. Else the caller watches it: cm_ended tells of the connection's end.
 cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
                                const rdma_request *request) noexcept nogil
 cdef rdma_thread *rdma_conn_thread(rdma_conn *rc) noexcept nogil
-# The address that a client of rdma_cm has connected to.
+# The address that a client of rdma_cm has connected to. Any thread.
 cdef const sockaddr_in6 *rdma_cm_local(rdma_conn *rc) noexcept nogil
 # Store time of the last command that any of its lanes did.
 cdef uint32_t rdma_conn_last_cmd(rdma_conn *rc) noexcept nogil
@@ -88,9 +88,9 @@ cdef struct rdma_conn:
     sockaddr_in6 local           # if by_cm: where
     # rdma/lane's
     rdma_lane *lanes[RDMA_LANES]
-    uint64_t live                # a bit for each lane there is
-    uint64_t blocked             # for those with output that could not be posted
-    uint64_t runnable            # and for those that gave way
+    uint64_t live                # a bit for each lane that exists
+    uint64_t blocked             # ... that has output which could not be posted
+    uint64_t runnable            # ... that gave way
     uint32_t last_cmd_time       # of any of them
     # rdma/thread's
     bint yielding                # it is in t.yielded

@@ -169,11 +169,23 @@ cdef void take_completion(rdma_conn *rc, const ibv_wc *wc) noexcept nogil:
         take_failure(rc, entry, wc.status)
 
 
+cdef bint credits_add_up(const rdma_conn *rc) noexcept nogil:
+    """Each receive is the peer's credit, owed to it, or held back by a lane. For assertions."""
+    cdef unsigned int deferred = 0
+    cdef int i
+    for i in range(RDMA_LANES):
+        if rc.lanes[i] != NULL:
+            deferred += rc.lanes[i].deferred
+    return rc.q.rx_credits + rc.q.owed + deferred == rc.q.t.dev.limits.credits
+
+
 cdef void end_turn(rdma_conn *rc) noexcept nogil:
     """Gives back what can be given back, and posts what the turn has chained."""
     if not rc.q.failed:
         lanes_release_deferred(rc)
         queue_return_credits(&rc.q)
+        assert_that(credits_add_up(rc))
+        assert_that((rc.blocked | rc.runnable) & ~rc.live == 0)
     queue_ring_doorbell(&rc.q)
 
 

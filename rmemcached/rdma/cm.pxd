@@ -1,6 +1,6 @@
-"""The exchange by rdma_cm (docs/rdma-protocol.md, section 9): the two ends' parameters travel in its private data.
+"""The exchange through rdma_cm (docs/rdma-protocol.md, section 9): both ends' parameters travel in its private data.
 
-Any thread. The end of the connection takes the place of the lifeline's end.
+Any thread.
 """
 
 from libc.stdint cimport uint32_t

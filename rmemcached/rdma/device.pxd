@@ -1,9 +1,9 @@
-"""A device on the server's side: its port, its limits, the registrations of item memory, the queue pairs on it.
+"""A device on the server's side: its port and limits, the registrations of item memory, the queue pairs on it.
 
-A daemon has one rdma_device at most for each transport, and all workers share it. Each field says who may touch it;
-`lock` is held for moments: when a queue pair is made or ends, gets its stream, when item memory grows, for statistics.
+A daemon has at most one rdma_device for each transport, and all workers share it. The lock is taken for short times
+only: when a queue pair is made, gets its stream or ends, when item memory grows, and for statistics.
 
-Connections and workers are the layer above: they embed `pair_entry` and `counter_entry`, by which a device knows them.
+Connections and workers are the layer above. A device knows them by the pair_entry and counter_entry that they embed.
 """
 
 from libc.stddef cimport size_t
@@ -93,7 +93,7 @@ cdef struct rdma_device:
     rdma_limits limits           # no more than the device has
     unsigned int read_sges       # elements of a READ
     unsigned int write_sges      # of a WRITE
-    # written under lock, read without: an entry is there before an item can lie in its extent, and does not change
+    # written under lock, read without: an entry exists before an item can lie in its extent, and does not change
     char *arena
     ibv_mr *extents[MAX_EXTENTS]
     # under lock
@@ -107,7 +107,7 @@ cdef struct rdma_device:
     uint64_t cm_queue_pairs      # those of them that are connected through rdma_cm
     uint64_t extent_registrations
     uint64_t async_events
-    uint64_t losses              # devices that were lost, this one and those it counts for
+    uint64_t losses              # lost devices: this one, and those whose counts it has taken over
     uint64_t refused_streams
 
 # Takes over the port's context, also when it fails: then NULL, with a constant line in *error. endpoint: for soft_shm,
@@ -134,14 +134,14 @@ cdef inline ibv_mr *extent_of(rdma_device *dev, const void *addr) noexcept nogil
 # --- asynchronous events, and the loss of the device: one thread ---
 # To be watched for reading.
 cdef int rdma_device_async_fd(rdma_device *dev) noexcept nogil
-# Takes the asynchronous events there are. True, with one line in why: the device is of no use any more. Its workers'
-# parts and its queue pairs are to be destroyed, and then itself.
+# Takes the asynchronous events that have come. True, with one line in why: the device is lost. The caller destroys its
+# queue pairs and its workers' parts, then the device.
 cdef bint rdma_device_lost(rdma_device *dev, char *why, size_t size) noexcept nogil
 # Adds what a device without workers has counted to what another one counts.
 cdef void rdma_device_hand_over_counts(rdma_device *dev, rdma_device *successor) noexcept nogil
 
 # --- queue pairs: any thread ---
-# Counts one more. False: there are as many as there may be.
+# Counts one more. False: limits.max_qps is reached.
 cdef bint rdma_device_admit(rdma_device *dev) noexcept nogil
 cdef void rdma_device_release(rdma_device *dev) noexcept nogil
 # The entry, with qp and token set, is in the table until it is removed: no stream can reach the queue pair afterwards,
@@ -153,7 +153,7 @@ cdef pair_entry *do_find_waiting_pair(rdma_device *dev, const attach_request *at
 
 # --- counters: any thread ---
 cdef void rdma_device_enter_counters(rdma_device *dev, counter_entry *entry) noexcept nogil
-# Their sums are kept.
+# Keeps what they have counted.
 cdef void rdma_device_retire_counters(rdma_device *dev, counter_entry *entry) noexcept nogil
 
 cdef inline void add_counts(void *total, const void *more, size_t size) noexcept nogil:

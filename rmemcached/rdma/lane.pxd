@@ -1,8 +1,8 @@
 """A lane: one of the memcached connections that share a queue pair. It feeds the drive machine, and posts its replies.
 
-The first DATA message with a lane's id makes it; `quit`, or whatever else ends a memcached connection, ends it. Output
-that cannot be posted stays in the lane's reply list, and the lane is marked blocked; input that cannot be used yet is
-kept. Both go on with the next completion.
+The first DATA message with a lane's id makes it; whatever ends a memcached connection, as `quit` does, ends it. Output
+that cannot be posted stays in the lane's reply list, and the lane is marked as blocked. Input that cannot be used yet
+is kept. The next completion lets both go on.
 
 A lane, and the lanes' fields of its connection, belong to the connection's worker. A part of the C unit of rdma_conn,
 above rdma/queue and rdma/thread.

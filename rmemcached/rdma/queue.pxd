@@ -1,8 +1,8 @@
 """A queue pair: its message buffers, what is posted on it, the credits of both ends.
 
-Posting never waits. The caller asks first whether there is room (queue_may_send, free_bulk), and leaves what it has
-where it is when there is none; each completion makes room. Work requests are chained and leave together at
-queue_ring_doorbell, a WRITE with the reply behind it.
+Posting never waits. The caller asks first whether there is room (queue_may_send, free_bulk). If not, it keeps what it
+has until a completion makes room. Work requests are chained and leave together at queue_ring_doorbell, so that a WRITE
+and the reply behind it cost one doorbell.
 
 All of it belongs to the connection's worker. A part of the C unit of rdma_conn, above rdma/thread: it knows neither the
 connection nor what lanes do.
@@ -15,7 +15,7 @@ cdef enum wr_kind:
     WR_SEND = 0
     WR_READ
     WR_WRITE
-    WR_PROBE
+    WR_PROBE                     # a WRITE of length 0
 
 # What a posted send work request is for; wr_id is its index. Indices below SEND_BUFFERS are those of send buffers.
 cdef struct rdma_wr:
@@ -43,34 +43,34 @@ cdef struct rdma_queue:
     const char *failure          # which operation, for the error line; NULL: the peer went away
     ibv_wc_status failure_status
 
-# Makes the completion queue, on t's channel with `context` for its events, the registered buffers and the queue pair,
-# in RESET. peer_credits and peer_msgsize: what the client has announced. False: out of resources; queue_destroy then
-# frees what there is.
+# Makes the registered buffers, the completion queue on t's channel (its events carry `context`), and the queue pair, in
+# RESET. peer_credits and peer_msgsize: what the client has announced. False: out of resources; queue_stop and
+# queue_free then free what there is.
 cdef bint queue_create(rdma_queue *q, rdma_thread *t, void *context, unsigned int peer_credits,
                        unsigned int peer_msgsize) noexcept nogil
-# Ends all RDMA, and releases the items that it was about. The queue pair first: what else the connection has may be in
-# use by lanes until queue_free.
+# Destroys the queue pair: no RDMA touches memory afterwards, and items that were being written are released.
 cdef void queue_stop(rdma_queue *q) noexcept nogil
+# Frees the rest. No lane is left.
 cdef void queue_free(rdma_queue *q) noexcept nogil
 
-# The queue pair is of no use any more. Only the first reason is kept: what follows it are flushes.
+# Marks the queue pair as failed. Only the first reason is kept, because flushes follow it.
 cdef void queue_fail(rdma_queue *q, const char *operation, ibv_wc_status status) noexcept nogil
 
 cdef bint queue_post_receive(rdma_queue *q, unsigned int index) noexcept nogil
 cdef char *queue_received(rdma_queue *q, unsigned int index) noexcept nogil
 # Whether a DATA message can be sent: a buffer, and a credit besides the last, which is for CREDIT.
 cdef bint queue_may_send(rdma_queue *q) noexcept nogil
-# Takes a send buffer; there is one. Its payload belongs behind the header: queue_payload. Then queue_send.
+# Takes a send buffer, of which there is one. The caller fills queue_payload, then calls queue_send.
 cdef unsigned int queue_take_buffer(rdma_queue *q) noexcept nogil
 cdef char *queue_payload(rdma_queue *q, unsigned int index) noexcept nogil
 cdef void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, unsigned int index, size_t payload) noexcept nogil
-# Announces receives that no reply has carried, once half of them wait to be.
+# Sends CREDIT if half of the receives have been posted anew and no reply has announced them.
 cdef void queue_return_credits(rdma_queue *q) noexcept nogil
 # Chains one READ into, or WRITE out of, extents of item memory; free_bulk is not 0. Returns the work request, which the
 # caller completes (lane, item). NULL: the queue pair has failed.
 cdef rdma_wr *queue_post_bulk(rdma_queue *q, wr_kind kind, const iovec *iov, int count, uint64_t remote,
                               uint32_t rkey) noexcept nogil
-# A WRITE of nothing. The peer does not look at what it names, but acknowledges it: if it is gone, the queue pair fails.
+# Chains a WRITE of length 0; free_bulk is not 0. A peer that does not acknowledge it is gone, and the queue pair fails.
 cdef void queue_probe(rdma_queue *q) noexcept nogil
 # Posts what has been chained.
 cdef void queue_ring_doorbell(rdma_queue *q) noexcept nogil

@@ -28,7 +28,7 @@ cdef struct stat_line:
 
 
 cdef void do_sum_workers(rdma_device *dev, rdma_counters *total) noexcept nogil:
-    """Those of the workers that there are and have been."""
+    """Of the workers that exist and of those that are gone."""
     cdef counter_entry *entry = dev.counting
     assert_held(&dev.lock)
     add_counts(total, &dev.retired, sizeof(rdma_counters))
@@ -38,7 +38,7 @@ cdef void do_sum_workers(rdma_device *dev, rdma_counters *total) noexcept nogil:
 
 
 cdef void do_sum_pairs(rdma_device *dev, soft_qp_counters *total) noexcept nogil:
-    """Those of the queue pairs that there are and have been. Only the software provider counts."""
+    """Of the queue pairs that exist and of those that are gone. Only the software provider counts."""
     cdef soft_qp_counters one
     cdef pair_entry *entry
     cdef int bucket
@@ -158,7 +158,7 @@ cdef void rdma_stats(rdma_device **devices, stat_buf *out) noexcept nogil:
             sum_device(devices[n], &total)
             some = devices[n]
     append_device_names(devices, out)
-    # The limits are those of the last: only a device with short queues has others.
+    # Any device's will do: only one with short queues has other limits.
     append_limits(some, out)
     stat_append(out, b"rdma_queue_pairs", total.counts.queue_pairs)
     append_queue_pairs(devices, out)

@@ -1,7 +1,7 @@
 """A worker's part of a device: its completion channel, its counters, the work requests that it is about to post.
 
-All of it belongs to the worker alone; only the list that its counters are in is the device's. A part of the C unit of
-rdma_conn, below all other parts: it knows a connection by its place in the list of those that gave way.
+All of it belongs to the worker; other threads only read its counters. A part of the C unit of rdma_conn, below all
+other parts: it knows nothing of connections but the list of those that gave way.
 """
 
 cdef struct rdma_thread:
@@ -18,11 +18,11 @@ cdef struct rdma_thread:
     rdma_counters counters
     counter_entry counter_entry
 
-# Appends a signalled work request without elements to the chain, and an element to a work request. There is room: each
-# has a reserved entry of the send queue.
+# Appends a signalled work request without elements to the chain, and an element to a work request. There is room: the
+# caller has reserved an entry of the send queue.
 cdef ibv_send_wr *thread_chain(rdma_thread *t, uint64_t wr_id) noexcept nogil
 cdef void add_element(ibv_send_wr *wr, void *addr, size_t length, uint32_t lkey) noexcept nogil
 
-# Puts a connection into t.yielded, and takes it out again, if that has not been done.
+# Puts a connection into t.yielded, and takes it out again; once is enough.
 cdef void thread_yield(rdma_conn *rc) noexcept nogil
 cdef void thread_unyield(rdma_conn *rc) noexcept nogil

@@ -31,7 +31,7 @@ cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil:
     return t.channel.fd
 
 
-# Only soft_shm has a channel that a look into shared memory can spare the system calls of.
+# A look into soft_shm's rings costs no system call; other channels can only be asked through their descriptor.
 cdef bint rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil:
     assert_owner(t.worker.owner)
     return t.dev.same_host and t.counters.queue_pairs != 0 and soft_channel_poll(t.channel, readable)

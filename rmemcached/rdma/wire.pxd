@@ -1,8 +1,8 @@
 """The wire of docs/rdma-protocol.md, version 1: its constants, and one codec for both of its ends.
 
-Here is what travels in SENDs (section 5), in front of the second connection (section 3) and in rdma_cm's private data
-(section 9). Functions on borrowed memory: no I/O, no state, no allocation. Integers on the wire are big-endian. The
-exchange line is text: the daemon's part of it is in rdma/exchange, the client's in client/.
+It covers messages (section 5), the request that begins a second connection (section 3), and rdma_cm's private data
+(section 9). Functions on borrowed memory: no I/O, no state, no allocation. Integers on the wire are big-endian.
+Exchange lines are text: rdma/exchange has the daemon's side of them, client/_exchange the client's.
 """
 
 from libc.stddef cimport size_t
@@ -35,18 +35,18 @@ cdef enum:
     RDMA_HOST_MAX = 64           # octets of a host identity
     RDMA_TOKEN_LENGTH = 16
     RDMA_QPN_MAX = 0xffffff      # queue pair and packet sequence numbers have 24 bits
-    RDMA_CREDITS_MIN = 2         # one of them for CREDIT
+    RDMA_CREDITS_MIN = 2         # DATA needs one besides the last, which is kept for CREDIT
     RDMA_CREDITS_MAX = 1024
     RDMA_MSGSIZE_MIN = 512
     RDMA_MSGSIZE_MAX = 65536
     RDMA_READS_MAX = 128         # ird and ord
     RDMA_MTU_MIN = 256
     RDMA_MTU_MAX = 4096
-    RDMA_CREDITS_HELD_MAX = 65535    # an end that is given more than these has a broken peer
+    RDMA_CREDITS_HELD_MAX = 65535    # a peer that gives an end more than these is broken
 
 ctypedef unsigned int rdma_transport
 
-# The transports of the exchange. A daemon has one device at most for each, at this index of its tables.
+# The transports of the exchange. A daemon has at most one device for each, at this index of its tables.
 cdef enum:
     TRANSPORT_SOFT_IW
     TRANSPORT_SOFT_SHM
@@ -187,7 +187,7 @@ cdef inline void put_hello(char *out, const rdma_hello *hello) noexcept nogil:
 
 
 cdef inline bint get_hello(const char *data, size_t length, rdma_hello *out) noexcept nogil:
-    """False: it is none. Nothing but the first word is looked at: the version may be any."""
+    """False: it is none. The version may be any."""
     if length < HELLO_LENGTH or memcmp(data, EXCHANGE_REQUEST, 4) != 0:
         return False
     get_words(data, &out.version, &out.credits, &out.msgsize)
