@@ -97,8 +97,8 @@ def drop_privileges(user: str | None) -> None:
 
 
 def daemonize(settings: Settings) -> None:
-    """Leaves the terminal: fork, new session, standard streams to /dev/null unless verbose. The folder stays with -r:
-    core files are written to it."""
+    """Leaves the terminal: fork, new session, standard streams to /dev/null unless verbose. With -r the working folder
+    stays: core files are written to it."""
     if os.fork():
         os._exit(0)
     os.setsid()

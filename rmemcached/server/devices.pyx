@@ -112,7 +112,7 @@ cdef int devices_open(rdma_devices *d, const verbs_provider *provider, const por
         snprintf(why, size, b"%s", problem)
         return -1
     if transport == TRANSPORT_VERBS:
-        # Registration pins the pages that are there; the device would not see others in their place.
+        # Registration pins the present pages; the device would not see pages that replace them.
         store_pin_memory(d.store)
     if transport == TRANSPORT_VERBS and d.arena_used == 0 and not may_lock_an_extent(dev, why, size):
         rdma_device_close(dev)

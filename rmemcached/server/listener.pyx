@@ -114,7 +114,7 @@ cdef void count_connection(server *s) noexcept nogil:
     cdef uint64_t most = relaxed_load(&s.most_connections)
     fetch_add(&s.total_connections, 1)
     while count > most:
-        # Whoever has put a larger number there gets it back.
+        # A larger number that the other thread has put there goes back.
         most = exchange(&s.most_connections, count)
         count, most = most, count
 
