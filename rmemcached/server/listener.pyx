@@ -141,7 +141,7 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
     assert_owner(s.owner)
     while True:
         if not has_room(s, 1):
-            # Whether anybody waits is known of the first only.
+            # Only before the first accept is it certain that somebody waits.
             if first:
                 stop_listening(s)
             return
