@@ -8,8 +8,9 @@ from posix.uio cimport iovec
 
 from rmemcached.drive_machine cimport drive_machine
 from rmemcached.logger cimport logger_none
+from rmemcached.protocol.ascii cimport LINE_MAX_LENGTH
 from rmemcached.protocol.conn cimport (
-    LINE_MAX_LENGTH, MAX_PENDING_BYTES, MAX_PENDING_RESPS, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD,
+    MAX_PENDING_BYTES, MAX_PENDING_RESPS, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD,
     WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn, conn_engine, conn_gather, conn_hooks, conn_init,
     conn_next_write, conn_payload_iov, conn_payload_received, conn_release, conn_sent, conn_thread,
     conn_thread_release, conn_want, conn_write_posted, mc_resp, negotiating_prot,

@@ -1,10 +1,45 @@
-# Commands for whoever runs the daemon: verbosity, and debugtime and debugitem for tests. Included in ascii.pyx.
+"""flush_all, verbosity, shutdown, cache_memlimit; debugtime and debugitem for tests."""
+
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdio cimport fprintf, stderr
+from libc.string cimport strlen
+
+from rmemcached.protocol.admin_lru cimport process_lru_command, process_lru_crawler_command
+from rmemcached.protocol.admin_slabs cimport process_slabs_command
+from rmemcached.protocol.admin_watch cimport process_watch_command
+from rmemcached.protocol.conn cimport conn_closing, conn_hooks, conn_set_state
+from rmemcached.protocol.parse cimport parse_i32, parse_i64, parse_u32, token_is
+from rmemcached.protocol.reply cimport BAD_EXPTIME, BAD_FORMAT, out_line, out_string
+from rmemcached.store.store cimport (
+    KEY_MAX_LENGTH, item, item_get, item_remove, store, store_advance, store_debug_lock, store_debug_unlock,
+    store_flush_all, store_hash, store_pause, store_set_memory_limit,
+)
+from rmemcached.sys.atomics cimport counter_add, relaxed_load
 
 cdef enum:
     MAX_VERBOSITY_LEVEL = 2
+    MEMLIMIT_MIN = 8             # megabytes
+    MEMLIMIT_MAX = 1000000000
+
+cdef struct admin_command:
+    const char *name
+    void (*process)(conn *c, const token *t, int n) noexcept nogil
 
 
-cdef void process_verbosity_command(conn *c, token *t, int n) noexcept nogil:
+cdef void process_flush_all_command(conn *c, const token *t, int n) noexcept nogil:
+    cdef int32_t exptime = 0
+    counter_add(&c.thread.stats.flush_cmds, 1)
+    if not c.thread.flush_enabled:
+        out_string(c, b"CLIENT_ERROR flush_all not allowed")
+        return
+    if n != (2 if c.noreply else 1) and not parse_i32(t[1].value, t[1].length, &exptime):
+        out_string(c, BAD_EXPTIME)
+        return
+    store_flush_all(c.thread.store, exptime if exptime > 0 else 0)
+    out_line(c, b"OK\r\n", 4)
+
+
+cdef void process_verbosity_command(conn *c, const token *t, int n) noexcept nogil:
     cdef const conn_hooks *hooks = c.thread.hooks
     cdef uint32_t level
     if n < 2 or not parse_u32(t[1].value, t[1].length, &level):
@@ -15,7 +50,7 @@ cdef void process_verbosity_command(conn *c, token *t, int n) noexcept nogil:
     out_line(c, b"OK\r\n", 4)
 
 
-cdef void process_shutdown_command(conn *c, token *t, int n) noexcept nogil:
+cdef void process_shutdown_command(conn *c, const token *t, int n) noexcept nogil:
     """shutdown [graceful]"""
     cdef const conn_hooks *hooks = c.thread.hooks
     if hooks.shutdown == NULL:
@@ -27,7 +62,23 @@ cdef void process_shutdown_command(conn *c, token *t, int n) noexcept nogil:
         hooks.shutdown(hooks.arg, n == 2)
 
 
-cdef void process_debugtime_command(conn *c, token *t, int n) noexcept nogil:
+cdef void process_memlimit_command(conn *c, const token *t, int n) noexcept nogil:
+    cdef uint32_t megabytes
+    if n < 2 or not parse_u32(t[1].value, t[1].length, &megabytes):
+        out_string(c, b"ERROR")
+    elif megabytes < MEMLIMIT_MIN:
+        out_string(c, b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m")
+    elif megabytes > MEMLIMIT_MAX:
+        out_string(c, b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes")
+    elif not store_set_memory_limit(c.thread.store, <uint64_t>megabytes * 1024 * 1024):
+        out_string(c, b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust")
+    else:
+        if relaxed_load(&c.thread.hooks.verbose) > 0:
+            fprintf(stderr, b"maxbytes adjusted to %um\n", megabytes)
+        out_line(c, b"OK\r\n", 4)
+
+
+cdef void process_debugtime_command(conn *c, const token *t, int n) noexcept nogil:
     """debugtime p|r|<seconds>: stops the clock, lets it go on, moves it."""
     cdef int64_t seconds
     if n < 2:
@@ -45,7 +96,7 @@ cdef void process_debugtime_command(conn *c, token *t, int n) noexcept nogil:
     out_line(c, b"OK\r\n", 4)
 
 
-cdef void process_debugitem_command(conn *c, token *t, int n) noexcept nogil:
+cdef void process_debugitem_command(conn *c, const token *t, int n) noexcept nogil:
     """debugitem lock|unlock|ref|unref <key>: takes and gives back item locks and references, across commands.
 
     `unref reffed` gives back what the worker's last ref took, even if the key has another item by now.
@@ -79,12 +130,25 @@ cdef void process_debugitem_command(conn *c, token *t, int n) noexcept nogil:
     out_line(c, b"OK\r\n", 4)
 
 
-cdef bint process_debug_command(conn *c, token *t, int n) noexcept nogil:
-    """False: the line is none of the debug commands."""
-    if token_is(&t[0], b"debugtime", 9):
-        process_debugtime_command(c, t, n)
-    elif token_is(&t[0], b"debugitem", 9):
-        process_debugitem_command(c, t, n)
-    else:
-        return False
-    return True
+cdef admin_command[10] COMMANDS = [
+    admin_command(b"flush_all", process_flush_all_command),
+    admin_command(b"verbosity", process_verbosity_command),
+    admin_command(b"lru_crawler", process_lru_crawler_command),
+    admin_command(b"lru", process_lru_command),
+    admin_command(b"shutdown", process_shutdown_command),
+    admin_command(b"slabs", process_slabs_command),
+    admin_command(b"cache_memlimit", process_memlimit_command),
+    admin_command(b"watch", process_watch_command),
+    # the last two only where thread.debug_commands allows them
+    admin_command(b"debugtime", process_debugtime_command),
+    admin_command(b"debugitem", process_debugitem_command),
+]
+
+
+cdef bint process_admin_command(conn *c, const token *t, int n) noexcept nogil:
+    cdef int i
+    for i in range(10 if c.thread.debug_commands else 8):
+        if token_is(&t[0], COMMANDS[i].name, strlen(COMMANDS[i].name)):
+            COMMANDS[i].process(c, t, n)
+            return True
+    return False

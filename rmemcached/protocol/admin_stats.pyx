@@ -1,32 +1,42 @@
-# The command stats. Included in ascii.pyx.
+"""stats (see admin_stats.pxd)."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint32_t
+from libc.stdlib cimport free
+from libc.string cimport memset, strlen
+
+from rmemcached.protocol.conn cimport conn_hooks
+from rmemcached.protocol.parse cimport abbreviates, parse_u32
+from rmemcached.protocol.reply cimport BAD_FORMAT, out_line, out_string, stat_reply, text_reply
+from rmemcached.protocol.stats_prefix cimport stats_prefix_dump
+from rmemcached.protocol.stats_text cimport stat_buf, stat_end
+from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, store_cachedump
+from rmemcached.sys.atomics cimport relaxed_store
+
+cdef const char *NO_MEMORY_FOR_STATS = b"SERVER_ERROR out of memory writing stats"
 
 
-cdef inline bint is_start_of(const char *word, const token *t) noexcept nogil:
-    """Whether the token is the word or its beginning, which memcached takes for the word."""
-    return t.length <= strlen(word) and memcmp(word, t.value, t.length) == 0
-
-
-cdef void process_stats_detail(conn *c, token *t, int n) noexcept nogil:
+cdef void process_stats_detail(conn *c, const token *t, int n) noexcept nogil:
     """stats detail on|off|dump"""
     cdef char *text
     cdef size_t length = 0
     if not c.thread.dump_enabled:
         out_string(c, b"CLIENT_ERROR stats detail not allowed")
-    elif n > 2 and c.thread.prefixes != NULL and is_start_of(b"on", &t[2]):
+    elif n > 2 and c.thread.prefixes != NULL and abbreviates(&t[2], b"on"):
         relaxed_store(&c.thread.prefixes.enabled, 1)
         out_line(c, b"OK\r\n", 4)
-    elif n > 2 and c.thread.prefixes != NULL and is_start_of(b"off", &t[2]):
+    elif n > 2 and c.thread.prefixes != NULL and abbreviates(&t[2], b"off"):
         relaxed_store(&c.thread.prefixes.enabled, 0)
         out_line(c, b"OK\r\n", 4)
-    elif n > 2 and c.thread.prefixes != NULL and is_start_of(b"dump", &t[2]):
+    elif n > 2 and c.thread.prefixes != NULL and abbreviates(&t[2], b"dump"):
         text = stats_prefix_dump(c.thread.prefixes, &length)
         if text == NULL or not text_reply(c, text, length):
-            out_string(c, b"SERVER_ERROR out of memory writing stats")
+            out_string(c, NO_MEMORY_FOR_STATS)
     else:
         out_string(c, b"CLIENT_ERROR usage: stats detail on|off|dump")
 
 
-cdef void process_stats_cachedump(conn *c, token *t, int n) noexcept nogil:
+cdef void process_stats_cachedump(conn *c, const token *t, int n) noexcept nogil:
     """stats cachedump <class> <limit>"""
     cdef uint32_t clsid = 0, limit = 0
     cdef char *text
@@ -42,28 +52,27 @@ cdef void process_stats_cachedump(conn *c, token *t, int n) noexcept nogil:
     else:
         text = store_cachedump(c.thread.store, clsid, limit, &length)
         if text == NULL or not text_reply(c, text, length):
-            out_string(c, b"SERVER_ERROR out of memory writing stats")
+            out_string(c, NO_MEMORY_FOR_STATS)
 
 
-cdef void process_stats_command(conn *c, token *t, int n) noexcept nogil:
-    """stats [<sub>]. memcached takes the beginning of some subs for the whole; what stands behind is not looked at."""
+cdef void process_stats_command(conn *c, const token *t, int n) noexcept nogil:
     cdef const conn_hooks *hooks = c.thread.hooks
     cdef stat_buf out
     cdef const char *sub = b""
     cdef size_t nsub = 0
     cdef int known
     if n > 1:
-        if is_start_of(b"reset", &t[1]):
+        if abbreviates(&t[1], b"reset"):
             sub = b"reset"
-        elif is_start_of(b"detail", &t[1]):
+        elif abbreviates(&t[1], b"detail"):
             process_stats_detail(c, t, n)
             return
-        elif is_start_of(b"settings", &t[1]):
+        elif abbreviates(&t[1], b"settings"):
             sub = b"settings"
-        elif is_start_of(b"cachedump", &t[1]):
+        elif abbreviates(&t[1], b"cachedump"):
             process_stats_cachedump(c, t, n)
             return
-        elif is_start_of(b"conns", &t[1]):
+        elif abbreviates(&t[1], b"conns"):
             sub = b"conns"
         else:
             sub = t[1].value
@@ -81,4 +90,4 @@ cdef void process_stats_command(conn *c, token *t, int n) noexcept nogil:
         return
     stat_end(&out)
     if not stat_reply(c, &out):
-        out_string(c, b"SERVER_ERROR out of memory writing stats")
+        out_string(c, NO_MEMORY_FOR_STATS)

@@ -1,6 +1,15 @@
-"""The text protocol: classic and meta commands. It answers what 1.6.45 answers (proto_text.c, proto_parser.c)."""
+"""The text protocol: classic commands, and which module does a line. It answers what 1.6.45 answers (proto_text.c,
+proto_parser.c).
+
+Called by `drive_machine` alone. It calls `meta`, `admin*` and `auth` for the lines that are theirs.
+"""
 
 from rmemcached.protocol.conn cimport conn
 
+cdef enum:
+    LINE_MAX_LENGTH = 2048   # a command line (other than a multiget) that is longer than this ends the connection
+
+# Does one command of the input. False: it is not complete yet. On return the state says what is next.
 cdef bint try_read_command_ascii(conn *c) noexcept nogil
+# The payload of a storage command is complete: stores the item and answers.
 cdef void complete_nread_ascii(conn *c) noexcept nogil

@@ -1,161 +1,68 @@
 """Text commands: a line is parsed in place in the input buffer, its reply appended to the connection's output."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport fprintf, stderr
-from libc.stdlib cimport free
-from libc.string cimport memchr, memcmp, memcpy, memset, strlen, strncmp
+from libc.string cimport memchr, memcmp, memcpy, strlen
 from posix.uio cimport iovec
 
-from rmemcached.sys.atomics cimport counter_add, relaxed_load, relaxed_store
-from rmemcached.logger cimport (
-    LOG_CONNEVENTS, LOG_DELETIONS, LOG_EVICTIONS, LOG_FETCHERS, LOG_MUTATIONS, LOG_PROXYEVENTS, LOG_PROXYREQS,
-    LOG_PROXYUSER, LOG_RAWCMDS, LOG_SYSEVENTS, LOG_TYPE_DELETE, LOG_TYPE_META_DELETE, NORMAL_CLOSE, log_delete_cmd,
-    log_deletion, log_item_store, log_wants,
-)
+from rmemcached.logger cimport LOG_TYPE_DELETE, NORMAL_CLOSE
+from rmemcached.protocol.admin cimport process_admin_command
+from rmemcached.protocol.admin_stats cimport process_stats_command
+from rmemcached.protocol.auth cimport try_read_command_asciiauth
 from rmemcached.protocol.conn cimport (
-    AUTH_LINE, LEND_OK, LEND_TOO_MANY, LINE_MAX_LENGTH, MEMCACHED_VERSION, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM,
-    MGET_SKIP, MGET_TOUCH, WRITE_BUFFER_SIZE, conn, conn_charge, conn_closing, conn_hooks, conn_log, conn_logs,
-    conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_rdma_read, conn_set_state, conn_swallow, conn_watch,
-    lend_result, mc_resp, overused, remote_buf, thread_stats,
+    MEMCACHED_VERSION, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, WRITE_BUFFER_SIZE,
+    conn_charge, conn_closing, conn_log, conn_logs, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full,
+    conn_set_state, mc_resp, thread_stats,
+)
+from rmemcached.protocol.item_commands cimport (
+    alloc_error, count_cas, count_delta, expect_payload, expiry, fetch_item, fits_copy, log_deleted, resp_value,
+    swallow,
+)
+from rmemcached.protocol.meta cimport finalize_mset, process_meta_command
+from rmemcached.protocol.parse cimport (
+    LINE_TOKENS, itoa_u32, itoa_u64, parse_exptime, parse_flags, parse_i32, parse_u64, token, token_is, tokenize,
 )
 from rmemcached.protocol.reply cimport (
-    RESP_COPY_MAX, out_errstring, out_line, out_string, resp_add, resp_rollback, resp_start, resp_text, stat_reply,
-    text_reply,
+    BAD_EXPTIME, BAD_FORMAT, NOT_A_NUMBER, OUT_OF_MEMORY, out_line, out_string, resp_add, resp_rollback, resp_text,
 )
-from rmemcached.protocol.stats_text cimport stat_buf, stat_end
-from rmemcached.protocol.parse cimport (
-    LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_exptime, parse_flags, parse_hex, parse_i32,
-    parse_i64, parse_u32, parse_u64, token, token_is, tokenize,
-)
-from rmemcached.protocol.dump cimport DUMP_MG, DUMP_META, dump_kind
-from rmemcached.protocol.stats_prefix cimport (
-    stats_prefix_dump, stats_prefix_record_delete, stats_prefix_record_get, stats_prefix_record_set,
-)
+from rmemcached.protocol.stats_prefix cimport stats_prefix_record_delete, stats_prefix_record_set
 from rmemcached.store.store cimport (
-    CRAWLER_BADCLASS, CRAWLER_NOTSTARTED, CRAWLER_OK, CRAWLER_RUNNING, DELTA_ITEM_CAS_MISMATCH, EXISTS,
-    INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, ITEM_FETCHED, ITEM_KEY_BINARY, ITEM_LINKED, ITEM_STALE, ITEM_TOKEN_SENT,
-    KEY_MAX_LENGTH, MAX_NUMBER_OF_SLAB_CLASSES, NON_NUMERIC, NOT_FOUND, NO_MEMORY, NREAD_ADD, NREAD_APPEND,
-    NREAD_APPENDVIV, NREAD_CAS, NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, REALTIME_MAXDELTA,
-    STORED, TOO_LARGE, ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal,
-    ITEM_queue, ITEM_set_cas, crawler_result_type, delta_result_type, do_add_delta, do_item_bump, do_item_link,
-    do_item_remove, do_item_unlink, do_store_item, get_cas_id, item, item_alloc, item_get, item_get_locked,
-    item_clear_flags, item_exptime, item_iov, item_remove, item_set_exptime, item_set_flags, item_size_ok,
-    item_time, item_touch, item_unlink, item_unlock, realtime, rel_time_t, store, store_advance, store_cachedump,
-    store_debug_lock, store_debug_unlock, store_flush_all, store_get_config, store_hash, store_item, store_item_type,
-    store_op, store_pause, store_time,
+    EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND,
+    NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, OK, STORED, ITEM_client_flags, ITEM_clsid, ITEM_data,
+    ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type, do_add_delta, do_item_remove, do_item_unlink, item,
+    item_alloc, item_get_locked, item_iov, item_remove, item_touch, item_unlock, store, store_item, store_item_type,
+    store_op, store_time,
 )
+from rmemcached.sys.atomics cimport counter_add
 
 cdef enum:
     VALUE_ROOM = 51          # "VALUE " key " flags bytes cas\r\n" without the key
 
-cdef const char *BAD_FORMAT = b"CLIENT_ERROR bad command line format"
-cdef const char *NO_QUEUE_PAIR = b"CLIENT_ERROR rdma: no queue pair on this connection"
-cdef const char *BAD_TOKEN = b"CLIENT_ERROR bad token in command line format"
-cdef const char *TOO_BIG = b"SERVER_ERROR object too large for cache"
-cdef const char *NO_MEMORY_STORING = b"SERVER_ERROR out of memory storing object"
-
-
-# ---- common ----------------------------------------------------------------------------------------------------------
 
 cdef inline bint is_noreply(const token *t) noexcept nogil:
     return token_is(t, b"noreply", 7)
-
-
-cdef inline rel_time_t expiry(store *s, int32_t exptime) noexcept nogil:
-    """The store's time for an exptime of the wire; a negative one has passed already."""
-    return realtime(s, exptime if exptime >= 0 else <int32_t>REALTIME_MAXDELTA + 1)
-
-
-cdef inline void swallow(conn *c, size_t n) noexcept nogil:
-    """Discards the data block of a command that has been answered with an error."""
-    c.sbytes = n
-    if c.state != conn_closing:
-        conn_set_state(c, conn_swallow)
-
-
-cdef inline bint fits_copy(item *it, size_t room) noexcept nogil:
-    """The value is short enough to be copied behind `room` bytes of text."""
-    return (it.nbytes <= RESP_COPY_MAX and room + <size_t>it.nbytes <= WRITE_BUFFER_SIZE
-            and not ITEM_has(it, ITEM_CHUNKED))
-
-
-cdef inline void add_value(conn *c, mc_resp *resp, char *p, item *it, bint copy) noexcept nogil:
-    """Ends the text of resp at p and adds the item's data, whose reference is consumed."""
-    cdef uint32_t n = <uint32_t>it.nbytes
-    if copy:
-        memcpy(p, ITEM_data(it), n)
-        resp_add(resp, p + n)
-        item_remove(c.thread.store, it)
-        return
-    resp_add(resp, p)
-    resp.item = it
-    resp.data_offset = 0
-    resp.data_length = n
-    resp.tosend += n
-    c.pending_bytes += n
-
-
-cdef const char *alloc_error(conn *c, store_op op, const char *key, size_t nkey, uint32_t flags, size_t nbytes,
-                             bint drop_old) noexcept nogil:
-    """item_alloc has failed: counts it, unlinks what is stored under the key lest it be read as the newest, and returns
-    the error line."""
-    cdef store *s = c.thread.store
-    cdef bint fits = item_size_ok(s, nkey, flags, nbytes)
-    if log_wants(c.thread.log, LOG_MUTATIONS):
-        log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, op, key, nkey, 0, 0, 0)
-    if drop_old:
-        item_unlink(s, key, nkey)
-    if fits:
-        counter_add(&c.thread.stats.store_no_memory, 1)
-        return NO_MEMORY_STORING
-    counter_add(&c.thread.stats.store_too_large, 1)
-    return TOO_BIG
-
-
-cdef inline void log_deleted(conn *c, item *it, log_delete_cmd cmd) noexcept nogil:
-    if log_wants(c.thread.log, LOG_DELETIONS):
-        log_deletion(c.thread.log, cmd, ITEM_key(it), it.nkey, ITEM_clsid(it), it.nbytes)
 
 
 # ---- get, gets, gat, gats --------------------------------------------------------------------------------------------
 
 cdef bint get_key(conn *c, const char *key, size_t nkey) noexcept nogil:
     """Appends the VALUE block of one key, if it is there. False: out of memory, the connection is closing."""
-    cdef store *s = c.thread.store
-    cdef thread_stats *stats = &c.thread.stats
-    cdef item *it
+    cdef item *it = fetch_item(c, key, nkey, c.mget & MGET_TOUCH != 0, c.mget_exptime)
     cdef mc_resp *resp
     cdef char *p
-    cdef size_t room
+    cdef size_t n, room
     cdef bint copy
-    if c.mget & MGET_TOUCH:
-        it = item_touch(s, key, nkey, c.mget_exptime)
-        counter_add(&stats.touch_cmds, 1)
-    else:
-        it = item_get(s, key, nkey, True)
-        counter_add(&stats.get_cmds, 1)
-    if it != NULL and overused(it):
-        item_remove(s, it)
-        it = NULL
-    stats_prefix_record_get(c.thread.prefixes, key, nkey, it != NULL)
     if it == NULL:
-        if c.mget & MGET_TOUCH:
-            counter_add(&stats.touch_misses, 1)
-        else:
-            counter_add(&stats.get_misses, 1)
         c.mget &= ~MGET_HIT
         return True
     c.mget |= MGET_HIT
-    if c.mget & MGET_TOUCH:
-        counter_add(&stats.slab[ITEM_clsid(it)].touch_hits, 1)
-    else:
-        counter_add(&stats.lru_hits[ITEM_queue(it)], 1)
+    n = <size_t>it.nbytes
     room = VALUE_ROOM + nkey
-    copy = fits_copy(it, room)
-    resp = resp_text(c, room + (<size_t>it.nbytes if copy else 0))
+    copy = fits_copy(it, n, room)
+    resp = resp_text(c, room + (n if copy else 0))
     if resp == NULL:
-        item_remove(s, it)
+        item_remove(c.thread.store, it)
         return False
     if conn_logs(c):
         fprintf(stderr, b">%d sending key %.*s\n", c.sfd, <int>nkey, key)
@@ -171,7 +78,7 @@ cdef bint get_key(conn *c, const char *key, size_t nkey) noexcept nogil:
         p[0] = c' '
         p = itoa_u64(ITEM_get_cas(it), p + 1)
     memcpy(p, b"\r\n", 2)
-    add_value(c, resp, p + 2, it, copy)
+    resp_value(c, resp, p + 2, it, <uint32_t>n, copy)
     return True
 
 
@@ -271,10 +178,10 @@ cdef void process_gat_command(conn *c, const char *p, const char *end, uint8_t f
         if p == end:
             out_string(c, BAD_FORMAT)
         else:
-            out_string(c, b"CLIENT_ERROR invalid exptime argument")
+            out_string(c, BAD_EXPTIME)
         return
     c.mget_exptime = expiry(c.thread.store, exptime)
-    process_get_command(c, p, end, flags | MGET_TOUCH)
+    process_get_command(c, p, end, flags)
 
 
 cdef bint resume_get(conn *c) noexcept nogil:
@@ -319,12 +226,13 @@ cdef bint resume_get(conn *c) noexcept nogil:
 
 # ---- set, add, replace, append, prepend, cas -------------------------------------------------------------------------
 
-cdef void process_update_command(conn *c, token *t, int n, store_op op) noexcept nogil:
+cdef void process_update_command(conn *c, const token *t, int n, store_op op) noexcept nogil:
     """<command> <key> <flags> <exptime> <bytes> [cas] [noreply]"""
     cdef store *s = c.thread.store
     cdef item *it
     cdef uint32_t flags
-    cdef int32_t exptime, length
+    cdef int32_t exptime
+    cdef int32_t length = 0
     cdef uint64_t cas = 0
     cdef const char *error
     if n < 5 or not parse_i32(t[4].value, t[4].length, &length) or length < 0 or length > INT32_MAX - 2:
@@ -346,14 +254,7 @@ cdef void process_update_command(conn *c, token *t, int n, store_op op) noexcept
         return
     ITEM_set_cas(it, cas)
     counter_add(&c.thread.stats.slab[ITEM_clsid(it)].set_cmds, 1)
-    c.item = it
-    c.rlbytes = <size_t>length + 2
-    c.roffset = 0
-    c.cas = 0
-    c.cmd = op
-    c.set_stale = False
-    c.mset_res = False
-    conn_set_state(c, conn_nread)
+    expect_payload(c, it, <size_t>length + 2, op)
 
 
 cdef bint terminated(item *it) noexcept nogil:
@@ -370,9 +271,7 @@ cdef bint terminated(item *it) noexcept nogil:
 
 
 cdef void complete_nread_ascii(conn *c) noexcept nogil:
-    """The payload of a storage command is complete: stores the item and answers."""
     cdef store *s = c.thread.store
-    cdef thread_stats *stats = &c.thread.stats
     cdef item *it = c.item
     cdef uint64_t cas = 0
     cdef int nbytes = 0
@@ -386,12 +285,7 @@ cdef void complete_nread_ascii(conn *c) noexcept nogil:
         return
     result = store_item(s, it, <store_op>c.cmd, c.cas, &cas, c.set_stale, &nbytes)
     if c.cmd == NREAD_CAS:
-        if result == STORED:
-            counter_add(&stats.slab[ITEM_clsid(it)].cas_hits, 1)
-        elif result == EXISTS:
-            counter_add(&stats.slab[ITEM_clsid(it)].cas_badval, 1)
-        elif result == NOT_FOUND:
-            counter_add(&stats.cas_misses, 1)
+        count_cas(c, it, result)
     if c.mset_res:
         finalize_mset(c, it, result, nbytes if nbytes else it.nbytes, cas)
     elif result == STORED:
@@ -406,18 +300,12 @@ cdef void complete_nread_ascii(conn *c) noexcept nogil:
     item_remove(s, it)
 
 
-include "meta.pyx"
-
-
 # ---- delete, touch, incr, decr ---------------------------------------------------------------------------------------
 
-cdef void process_delete_command(conn *c, token *t, int n) noexcept nogil:
+cdef void process_delete_command(conn *c, const token *t) noexcept nogil:
     cdef store *s = c.thread.store
     cdef item *it
     cdef uint32_t hv
-    if t[1].length > KEY_MAX_LENGTH:
-        out_string(c, BAD_FORMAT)
-        return
     stats_prefix_record_delete(c.thread.prefixes, t[1].value, t[1].length)
     it = item_get_locked(s, t[1].value, t[1].length, False, &hv)
     if it != NULL:
@@ -433,16 +321,13 @@ cdef void process_delete_command(conn *c, token *t, int n) noexcept nogil:
         out_line(c, b"NOT_FOUND\r\n", 11)
 
 
-cdef void process_touch_command(conn *c, token *t, int n) noexcept nogil:
+cdef void process_touch_command(conn *c, const token *t) noexcept nogil:
     cdef store *s = c.thread.store
     cdef thread_stats *stats = &c.thread.stats
     cdef item *it
     cdef int32_t exptime
-    if t[1].length > KEY_MAX_LENGTH:
-        out_string(c, BAD_FORMAT)
-        return
     if not parse_i32(t[2].value, t[2].length, &exptime):
-        out_string(c, b"CLIENT_ERROR invalid exptime argument")
+        out_string(c, BAD_EXPTIME)
         return
     counter_add(&stats.touch_cmds, 1)
     it = item_touch(s, t[1].value, t[1].length, expiry(s, exptime))
@@ -455,17 +340,7 @@ cdef void process_touch_command(conn *c, token *t, int n) noexcept nogil:
         out_line(c, b"NOT_FOUND\r\n", 11)
 
 
-cdef void count_delta(conn *c, item *it, bint incr) noexcept nogil:
-    cdef thread_stats *stats = &c.thread.stats
-    if it == NULL:
-        counter_add(&stats.incr_misses if incr else &stats.decr_misses, 1)
-    elif incr:
-        counter_add(&stats.slab[ITEM_clsid(it)].incr_hits, 1)
-    else:
-        counter_add(&stats.slab[ITEM_clsid(it)].decr_hits, 1)
-
-
-cdef void process_arithmetic_command(conn *c, token *t, int n, bint incr) noexcept nogil:
+cdef void process_arithmetic_command(conn *c, const token *t, bint incr) noexcept nogil:
     cdef store *s = c.thread.store
     cdef char text[INCR_MAX_STORAGE_LEN]
     cdef item *it
@@ -473,9 +348,6 @@ cdef void process_arithmetic_command(conn *c, token *t, int n, bint incr) noexce
     cdef uint64_t delta
     cdef uint64_t cas = 0
     cdef delta_result_type result
-    if t[1].length > KEY_MAX_LENGTH:
-        out_string(c, BAD_FORMAT)
-        return
     if not parse_u64(t[2].value, t[2].length, &delta):
         out_string(c, b"CLIENT_ERROR invalid numeric delta argument")
         return
@@ -493,35 +365,12 @@ cdef void process_arithmetic_command(conn *c, token *t, int n, bint incr) noexce
     if result == OK:
         out_string(c, text)
     elif result == NON_NUMERIC:
-        out_string(c, b"CLIENT_ERROR cannot increment or decrement non-numeric value")
+        out_string(c, NOT_A_NUMBER)
     else:
-        out_string(c, b"SERVER_ERROR out of memory")
+        out_string(c, OUT_OF_MEMORY)
 
 
 # ---- the rest --------------------------------------------------------------------------------------------------------
-
-cdef void process_flush_all_command(conn *c, token *t, int n) noexcept nogil:
-    cdef int32_t exptime = 0
-    counter_add(&c.thread.stats.flush_cmds, 1)
-    if not c.thread.flush_enabled:
-        out_string(c, b"CLIENT_ERROR flush_all not allowed")
-        return
-    if n != (2 if c.noreply else 1) and not parse_i32(t[1].value, t[1].length, &exptime):
-        out_string(c, b"CLIENT_ERROR invalid exptime argument")
-        return
-    store_flush_all(c.thread.store, exptime if exptime > 0 else 0)
-    out_line(c, b"OK\r\n", 4)
-
-
-include "admin.pyx"
-include "admin_watch.pyx"
-include "admin_slabs.pyx"
-include "admin_lru.pyx"
-include "auth.pyx"
-
-
-include "admin_stats.pyx"
-
 
 cdef void process_exchange(conn *c, const char *line, const char *end) noexcept nogil:
     """The line that agrees on queue pairs."""
@@ -540,36 +389,12 @@ cdef void process_version_command(conn *c) noexcept nogil:
 
 
 cdef void process_other_command(conn *c, const char *line, const char *end) noexcept nogil:
-    """Rare commands, and what is none."""
+    """Administrative commands, and what is no command."""
     cdef token t[LINE_TOKENS]
     cdef int n = tokenize(line, end, t)
     if n:
         c.noreply = is_noreply(&t[n - 1])
-        if token_is(&t[0], b"flush_all", 9):
-            process_flush_all_command(c, t, n)
-            return
-        if token_is(&t[0], b"verbosity", 9):
-            process_verbosity_command(c, t, n)
-            return
-        if token_is(&t[0], b"lru_crawler", 11):
-            process_lru_crawler_command(c, t, n)
-            return
-        if token_is(&t[0], b"lru", 3):
-            process_lru_command(c, t, n)
-            return
-        if token_is(&t[0], b"shutdown", 8):
-            process_shutdown_command(c, t, n)
-            return
-        if token_is(&t[0], b"slabs", 5):
-            process_slabs_command(c, t, n)
-            return
-        if token_is(&t[0], b"cache_memlimit", 14):
-            process_memlimit_command(c, t, n)
-            return
-        if token_is(&t[0], b"watch", 5):
-            process_watch_command(c, t, n)
-            return
-        if c.thread.debug_commands and process_debug_command(c, t, n):
+        if process_admin_command(c, t, n):
             return
         if token_is(&t[0], b"rdma", 4) and c.engine.exchange != NULL:
             c.noreply = False
@@ -581,16 +406,79 @@ cdef void process_other_command(conn *c, const char *line, const char *end) noex
     out_string(c, b"ERROR")
 
 
+# ---- dispatch --------------------------------------------------------------------------------------------------------
+
 cdef inline bint word(const char *line, const char *text, size_t length) noexcept nogil:
     return memcmp(line, text, length) == 0
+
+
+cdef inline uint8_t retrieval_flags(const char *line, size_t length) noexcept nogil:
+    """The mget_flags of a command that takes a list of keys; 0: the line's first word, of `length` bytes, is none."""
+    if length == 3:
+        if word(line, b"get", 3):
+            return MGET_ACTIVE
+        if word(line, b"gat", 3):
+            return MGET_ACTIVE | MGET_TOUCH
+    elif length == 4:
+        if word(line, b"gets", 4):
+            return MGET_ACTIVE | MGET_CAS
+        if word(line, b"gats", 4):
+            return MGET_ACTIVE | MGET_CAS | MGET_TOUCH
+    return 0
+
+
+cdef inline int update_op(const char *line, size_t length) noexcept nogil:
+    """The store_op of a storage command; 0: it is none."""
+    if length == 3:
+        if word(line, b"set", 3):
+            return NREAD_SET
+        if word(line, b"add", 3):
+            return NREAD_ADD
+        if word(line, b"cas", 3):
+            return NREAD_CAS
+    elif length == 6:
+        if word(line, b"append", 6):
+            return NREAD_APPEND
+    elif length == 7:
+        if word(line, b"replace", 7):
+            return NREAD_REPLACE
+        if word(line, b"prepend", 7):
+            return NREAD_PREPEND
+    return 0
+
+
+cdef bint process_one_key(conn *c, const char *line, const char *end, size_t length) noexcept nogil:
+    """The commands that change one item without a payload. False: it is none of them."""
+    cdef token t[LINE_TOKENS]
+    cdef bint incr = length == 4 and word(line, b"incr", 4)
+    cdef bint arithmetic = incr or (length == 4 and word(line, b"decr", 4))
+    cdef bint touch = length == 5 and word(line, b"touch", 5)
+    cdef int n
+    if not arithmetic and not touch and not (length == 6 and word(line, b"delete", 6)):
+        return False
+    n = tokenize(line, end, t)
+    if n < (3 if arithmetic or touch else 2):
+        out_string(c, BAD_FORMAT)
+        return True
+    c.noreply = is_noreply(&t[n - 1])
+    if t[1].length > KEY_MAX_LENGTH:
+        out_string(c, BAD_FORMAT)
+    elif arithmetic:
+        process_arithmetic_command(c, t, incr)
+    elif touch:
+        process_touch_command(c, t)
+    else:
+        process_delete_command(c, t)
+    return True
 
 
 cdef void process_command_ascii(conn *c, const char *line, const char *end, size_t length) noexcept nogil:
     """One line, [line, end) without its line end, `length` bytes with it. The input begins behind it."""
     cdef token t[LINE_TOKENS]
     cdef const char *space
-    cdef size_t command
-    cdef int n
+    cdef size_t command          # bytes of the first word
+    cdef uint8_t flags
+    cdef int op
     c.noreply = False
     if conn_logs(c):
         conn_log(c, b"<", line, <size_t>(end - line))
@@ -599,84 +487,49 @@ cdef void process_command_ascii(conn *c, const char *line, const char *end, size
         return
     space = <const char *>memchr(line, c' ', <size_t>(end - line))
     command = <size_t>((space if space != NULL else end) - line)
+    flags = retrieval_flags(line, command)
+    if flags:
+        if flags & MGET_TOUCH:
+            process_gat_command(c, line + command, end, flags)
+        else:
+            process_get_command(c, line + command, end, flags)
+        return
+    op = update_op(line, command)
+    if op:
+        process_update_command(c, t, tokenize(line, end, t), <store_op>op)
+    elif command == 2 and line[0] == c'm' and process_meta_command(c, line, end):
+        pass
+    elif process_one_key(c, line, end, command):
+        pass
+    elif command == 4 and word(line, b"quit", 4):
+        c.close_reason = NORMAL_CLOSE
+        conn_set_state(c, conn_closing)
+    elif command == 5 and word(line, b"stats", 5):
+        process_stats_command(c, t, tokenize(line, end, t))
+    elif command == 7 and word(line, b"version", 7):
+        process_version_command(c)
+    else:
+        process_other_command(c, line, end)
 
-    if command == 3:
-        if word(line, b"get", 3):
-            process_get_command(c, line + 3, end, MGET_ACTIVE)
-            return
-        if word(line, b"set", 3):
-            process_update_command(c, t, tokenize(line, end, t), NREAD_SET)
-            return
-        if word(line, b"gat", 3):
-            process_gat_command(c, line + 3, end, MGET_ACTIVE)
-            return
-        if word(line, b"add", 3):
-            process_update_command(c, t, tokenize(line, end, t), NREAD_ADD)
-            return
-        if word(line, b"cas", 3):
-            process_update_command(c, t, tokenize(line, end, t), NREAD_CAS)
-            return
-    elif command == 2:
-        if line[0] == c'm' and process_meta_command(c, line, end):
-            return
-    elif command == 4:
-        if word(line, b"gets", 4):
-            process_get_command(c, line + 4, end, MGET_ACTIVE | MGET_CAS)
-            return
-        if word(line, b"gats", 4):
-            process_gat_command(c, line + 4, end, MGET_ACTIVE | MGET_CAS)
-            return
-        if word(line, b"incr", 4) or word(line, b"decr", 4):
-            n = tokenize(line, end, t)
-            if n < 3:
-                out_string(c, BAD_FORMAT)
-                return
-            c.noreply = is_noreply(&t[n - 1])
-            process_arithmetic_command(c, t, n, line[0] == c'i')
-            return
-        if word(line, b"quit", 4):
-            c.close_reason = NORMAL_CLOSE
-            conn_set_state(c, conn_closing)
-            return
-    elif command == 5:
-        if word(line, b"touch", 5):
-            n = tokenize(line, end, t)
-            if n < 3:
-                out_string(c, BAD_FORMAT)
-                return
-            c.noreply = is_noreply(&t[n - 1])
-            process_touch_command(c, t, n)
-            return
-        if word(line, b"stats", 5):
-            process_stats_command(c, t, tokenize(line, end, t))
-            return
-    elif command == 6:
-        if word(line, b"delete", 6):
-            n = tokenize(line, end, t)
-            if n < 2:
-                out_string(c, BAD_FORMAT)
-                return
-            c.noreply = is_noreply(&t[n - 1])
-            process_delete_command(c, t, n)
-            return
-        if word(line, b"append", 6):
-            process_update_command(c, t, tokenize(line, end, t), NREAD_APPEND)
-            return
-    elif command == 7:
-        if word(line, b"replace", 7):
-            process_update_command(c, t, tokenize(line, end, t), NREAD_REPLACE)
-            return
-        if word(line, b"prepend", 7):
-            process_update_command(c, t, tokenize(line, end, t), NREAD_PREPEND)
-            return
-        if word(line, b"version", 7):
-            process_version_command(c)
-            return
-    process_other_command(c, line, end)
+
+cdef bint begin_long_get(conn *c) noexcept nogil:
+    """The input begins a line that is longer than LINE_MAX_LENGTH. Only get and gets may be so long, and they answer
+    each key as it comes. Returns as try_read_command_ascii."""
+    cdef const char *space = <const char *>memchr(c.rcurr, c' ', LINE_MAX_LENGTH)
+    cdef size_t length = <size_t>(space - c.rcurr) if space != NULL else 0
+    c.noreply = False
+    c.last_cmd_time = store_time(c.thread.store)
+    c.mget = retrieval_flags(c.rcurr, length)
+    if c.mget == 0 or c.mget & MGET_TOUCH:
+        c.mget = 0
+        conn_set_state(c, conn_closing)
+        return True
+    c.rcurr += length + 1
+    c.rbytes -= length + 1
+    return resume_get(c)
 
 
 cdef bint try_read_command_ascii(conn *c) noexcept nogil:
-    """Does one command of the input. False: it is not complete yet. On return the state says what is next."""
     cdef char *line = c.rcurr
     cdef char *newline
     cdef char *end
@@ -687,22 +540,7 @@ cdef bint try_read_command_ascii(conn *c) noexcept nogil:
         return try_read_command_asciiauth(c)
     newline = <char *>memchr(line, c'\n', c.rbytes)
     if newline == NULL:
-        if c.rbytes <= LINE_MAX_LENGTH:
-            return False
-        c.noreply = False
-        c.last_cmd_time = store_time(c.thread.store)
-        if word(line, b"get ", 4):
-            c.mget = MGET_ACTIVE
-            length = 4
-        elif word(line, b"gets ", 5):
-            c.mget = MGET_ACTIVE | MGET_CAS
-            length = 5
-        else:
-            conn_set_state(c, conn_closing)
-            return True
-        c.rcurr += length
-        c.rbytes -= length
-        return resume_get(c)
+        return begin_long_get(c) if c.rbytes > LINE_MAX_LENGTH else False
     length = <size_t>(newline + 1 - line)
     end = newline
     if end > line and (end - 1)[0] == c'\r':

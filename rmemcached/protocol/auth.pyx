@@ -1,4 +1,14 @@
-# Authentication of text connections (-Y). Included in ascii.pyx.
+"""Authentication of text connections (see auth.pxd)."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, uint32_t
+from libc.string cimport memchr, memcmp
+
+from rmemcached.protocol.conn cimport AUTH_LINE, conn_closing, conn_hooks, conn_set_state
+from rmemcached.protocol.parse cimport LINE_TOKENS, parse_u32, token, tokenize
+from rmemcached.protocol.reply cimport out_line, out_string
+from rmemcached.store.store cimport store_time
+from rmemcached.sys.atomics cimport counter_add
 
 cdef enum:
     MIN_AUTH_LINE = 6        # bytes; a shorter line ends the connection
@@ -6,43 +16,44 @@ cdef enum:
     MAX_AUTH_TOKEN = 16384
 
 
-cdef bint try_read_command_asciiauth(conn *c) noexcept nogil:
-    """What a connection says before it is authenticated: `set <any> <any> <any> <n>` and `user password` of n bytes.
-    Returns as try_read_command_ascii. memcached: proto_text.c."""
-    cdef const conn_hooks *hooks = c.thread.hooks
+cdef bint take_auth_line(conn *c) noexcept nogil:
+    """Reads the line and, if it is well-formed, makes auth_wanted the length of what follows. False: it is not complete
+    yet."""
     cdef token t[LINE_TOKENS]
+    cdef const char *p = c.rcurr
+    cdef const char *end = <const char *>memchr(p, c'\n', c.rbytes)
+    cdef uint32_t length = 0
+    cdef size_t size
+    if end == NULL:
+        if c.rbytes <= MAX_AUTH_LINE:
+            return False
+        conn_set_state(c, conn_closing)
+        return True
+    if end - p < MIN_AUTH_LINE:
+        conn_set_state(c, conn_closing)
+        return True
+    size = <size_t>(end - p) + 1
+    c.rcurr += size
+    c.rbytes -= size
+    if (end - 1)[0] == c'\r':
+        end -= 1
+    if (tokenize(p, end, t) < 5 or memcmp(p, b"set", 3) != 0
+            or not parse_u32(t[4].value, t[4].length, &length)):
+        out_string(c, b"CLIENT_ERROR unauthenticated")
+    elif length > MAX_AUTH_TOKEN:
+        out_string(c, b"CLIENT_ERROR auth token too long")
+    else:
+        c.auth_wanted = <int32_t>length + 2
+    return True
+
+
+cdef bint take_auth_token(conn *c) noexcept nogil:
+    """Reads user and password and answers. False: they are not complete yet."""
+    cdef const conn_hooks *hooks = c.thread.hooks
     cdef const char *p = c.rcurr
     cdef const char *end
     cdef const char *space
-    cdef uint32_t length = 0
-    cdef size_t size
-    c.noreply = False
-    c.last_cmd_time = store_time(c.thread.store)
-    if c.auth_wanted == AUTH_LINE:
-        end = <const char *>memchr(p, c'\n', c.rbytes)
-        if end == NULL:
-            if c.rbytes <= MAX_AUTH_LINE:
-                return False
-            conn_set_state(c, conn_closing)
-            return True
-        if end - p < MIN_AUTH_LINE:
-            conn_set_state(c, conn_closing)
-            return True
-        size = <size_t>(end - p) + 1
-        c.rcurr += size
-        c.rbytes -= size
-        if (end - 1)[0] == c'\r':
-            end -= 1
-        if (tokenize(p, end, t) < 5 or memcmp(p, b"set", 3) != 0
-                or not parse_u32(t[4].value, t[4].length, &length)):
-            out_string(c, b"CLIENT_ERROR unauthenticated")
-            return True
-        if length > MAX_AUTH_TOKEN:
-            out_string(c, b"CLIENT_ERROR auth token too long")
-            return True
-        c.auth_wanted = <int32_t>length + 2
-        p = c.rcurr
-    size = <size_t>c.auth_wanted
+    cdef size_t size = <size_t>c.auth_wanted
     if c.rbytes < size:
         return False
     c.rcurr += size
@@ -64,3 +75,14 @@ cdef bint try_read_command_asciiauth(conn *c) noexcept nogil:
         counter_add(&c.thread.stats.auth_errors, 1)
         out_string(c, b"CLIENT_ERROR authentication failure")
     return True
+
+
+cdef bint try_read_command_asciiauth(conn *c) noexcept nogil:
+    cdef bint taken
+    c.noreply = False
+    c.last_cmd_time = store_time(c.thread.store)
+    if c.auth_wanted == AUTH_LINE:
+        taken = take_auth_line(c)
+        if c.auth_wanted == AUTH_LINE:
+            return taken
+    return take_auth_token(c)

@@ -5,32 +5,32 @@ Header, extras and key are taken from the input buffer together; a value to stor
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport fprintf, fputc, stderr
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset, strlen
 from posix.uio cimport iovec
 
-from rmemcached.sys.atomics cimport counter_add, relaxed_load, relaxed_store
 from rmemcached.logger cimport LOG_MUTATIONS, NORMAL_CLOSE, log_item_store, log_wants
 from rmemcached.protocol.conn cimport (
-    MEMCACHED_VERSION, WRITE_BUFFER_SIZE, conn, conn_closing, conn_hooks, conn_logs, conn_new_cmd, conn_nread,
-    conn_set_state, conn_swallow, mc_resp, overused, thread_stats,
+    MEMCACHED_VERSION, conn_closing, conn_hooks, conn_logs, conn_new_cmd, conn_set_state, mc_resp,
 )
-from rmemcached.protocol.reply cimport RESP_COPY_MAX, resp_add, resp_text, stat_reply
-from rmemcached.protocol.stats_text cimport stat_buf, stat_end, stat_packet
+from rmemcached.protocol.item_commands cimport (
+    count_cas, count_delta, expect_payload, fetch_item, fits_copy, resp_value, swallow,
+)
 from rmemcached.protocol.parse cimport U64_TEXT, itoa_u64, parse_u64
+from rmemcached.protocol.reply cimport resp_add, resp_text, stat_reply
 from rmemcached.protocol.stats_prefix cimport (
-    stats_prefix_dump, stats_prefix_record_delete, stats_prefix_record_get, stats_prefix_record_set, stats_prefixes,
+    stats_prefix_dump, stats_prefix_record_delete, stats_prefix_record_set, stats_prefixes,
 )
+from rmemcached.protocol.stats_text cimport stat_buf, stat_end, stat_packet
 from rmemcached.store.store cimport (
     DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND,
     NO_MEMORY, NREAD_ADD, NREAD_APPEND, NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, OK, STORED, TOO_LARGE,
-    ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_queue, ITEM_set_cas, delta_result_type,
-    do_add_delta, do_item_remove, do_item_unlink, get_cas_id, item, item_alloc, item_get, item_get_locked, item_iov,
-    item_remove, item_size_ok, item_touch, item_unlink, item_unlock, realtime, store, store_flush_all, store_item,
-    store_item_type, store_op, store_time,
+    ITEM_client_flags, ITEM_clsid, ITEM_data, ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type, do_add_delta,
+    do_item_remove, do_item_unlink, get_cas_id, item, item_alloc, item_get_locked, item_iov, item_remove, item_size_ok,
+    item_unlink, item_unlock, realtime, store, store_flush_all, store_item, store_item_type, store_op, store_time,
 )
+from rmemcached.sys.atomics cimport counter_add, relaxed_load, relaxed_store
 from rmemcached.sys.linux cimport be16toh, be32toh, be64toh, htobe16, htobe32, htobe64
 
 cdef enum:
@@ -153,13 +153,6 @@ cdef void out_of_memory(conn *c, const char *text) noexcept nogil:
     write_bin_text(c, PROTOCOL_BINARY_RESPONSE_ENOMEM, text)
 
 
-cdef inline void swallow(conn *c, size_t n) noexcept nogil:
-    """Discards n bytes of input behind a command that has been answered with an error."""
-    c.sbytes = n
-    if c.state != conn_closing:
-        conn_set_state(c, conn_swallow)
-
-
 cdef inline uint64_t next_cas(conn *c) noexcept nogil:
     """As in memcached, a store uses a CAS value up even when nothing is stored."""
     return get_cas_id(c.thread.store) if c.thread.cas_enabled else 0
@@ -173,8 +166,6 @@ cdef void log_key(const char *title, const char *key, size_t nkey) noexcept nogi
 
 cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, const char *key,
                                    uint16_t nkey) noexcept nogil:
-    cdef store *s = c.thread.store
-    cdef thread_stats *stats = &c.thread.stats
     cdef bint touch = (cmd == PROTOCOL_BINARY_CMD_TOUCH or cmd == PROTOCOL_BINARY_CMD_GAT
                        or cmd == PROTOCOL_BINARY_CMD_GATK)
     cdef bint with_key = cmd == PROTOCOL_BINARY_CMD_GETK or cmd == PROTOCOL_BINARY_CMD_GATK
@@ -187,18 +178,8 @@ cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, con
     if conn_logs(c):
         fprintf(stderr, b"<%d ", c.sfd)
         log_key(b"TOUCH " if touch else b"GET ", key, nkey)
-    if touch:
-        it = item_touch(s, key, nkey, realtime(s, load_be32(extras)))
-        counter_add(&stats.touch_cmds, 1)
-    else:
-        it = item_get(s, key, nkey, True)
-        counter_add(&stats.get_cmds, 1)
-    if it != NULL and overused(it):
-        item_remove(s, it)
-        it = NULL
-    stats_prefix_record_get(c.thread.prefixes, key, nkey, it != NULL)
+    it = fetch_item(c, key, nkey, touch, realtime(c.thread.store, load_be32(extras)) if touch else 0)
     if it == NULL:
-        counter_add(&stats.touch_misses if touch else &stats.get_misses, 1)
         if c.noreply:
             conn_set_state(c, conn_new_cmd)
         elif with_key:
@@ -206,37 +187,21 @@ cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, con
         else:
             write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_ENOENT)
         return
-    if touch:
-        counter_add(&stats.slab[ITEM_clsid(it)].touch_hits, 1)
-    else:
-        counter_add(&stats.lru_hits[ITEM_queue(it)], 1)
     n = <uint32_t>it.nbytes - 2 if cmd != PROTOCOL_BINARY_CMD_TOUCH else 0
     if not with_key:
         nkey = 0
     room = HEADER + sizeof(flags) + nkey
-    copy = n == 0 or (n <= RESP_COPY_MAX and room + n <= WRITE_BUFFER_SIZE and not ITEM_has(it, ITEM_CHUNKED))
+    copy = n == 0 or fits_copy(it, n, room)
     resp = resp_text(c, room + (n if copy else 0))
     if resp == NULL:
-        item_remove(s, it)
+        item_remove(c.thread.store, it)
         return
     p = put_header(c, resp.wbuf + resp.wbytes, PROTOCOL_BINARY_RESPONSE_SUCCESS, sizeof(flags), nkey,
                    <uint32_t>sizeof(flags) + nkey + n, ITEM_get_cas(it))
     flags = htobe32(ITEM_client_flags(it))
     memcpy(p, &flags, sizeof(flags))
     memcpy(p + sizeof(flags), key, nkey)
-    p += sizeof(flags) + nkey
-    if copy:
-        if n:
-            memcpy(p, ITEM_data(it), n)
-        resp_add(resp, p + n)
-        item_remove(s, it)
-    else:
-        resp_add(resp, p)
-        resp.item = it
-        resp.data_offset = 0
-        resp.data_length = n
-        resp.tosend += n
-        c.pending_bytes += n
+    resp_value(c, resp, p + sizeof(flags) + nkey, it, n, copy)
     conn_set_state(c, conn_new_cmd)
 
 
@@ -271,11 +236,7 @@ cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nke
     ITEM_set_cas(it, cas)
     if op != NREAD_APPEND and op != NREAD_PREPEND and ITEM_get_cas(it):
         op = NREAD_CAS
-    c.item = it
-    c.rlbytes = vlen
-    c.roffset = 0
-    c.cmd = op
-    conn_set_state(c, conn_nread)
+    expect_payload(c, it, vlen, op)
 
 
 cdef void terminate(item *it) noexcept nogil:
@@ -294,23 +255,16 @@ cdef void terminate(item *it) noexcept nogil:
 
 
 cdef void complete_nread_binary(conn *c) noexcept nogil:
-    """The payload of a storage command is complete: stores the item and answers."""
     cdef store *s = c.thread.store
-    cdef thread_stats *stats = &c.thread.stats
     cdef item *it = c.item
     cdef uint64_t cas = 0
     cdef store_item_type result
     c.item = NULL
-    counter_add(&stats.slab[ITEM_clsid(it)].set_cmds, 1)
+    counter_add(&c.thread.stats.slab[ITEM_clsid(it)].set_cmds, 1)
     terminate(it)
     result = store_item(s, it, <store_op>c.cmd, next_cas(c), &cas, False, NULL)
     if c.cmd == NREAD_CAS:
-        if result == STORED:
-            counter_add(&stats.slab[ITEM_clsid(it)].cas_hits, 1)
-        elif result == EXISTS:
-            counter_add(&stats.slab[ITEM_clsid(it)].cas_badval, 1)
-        elif result == NOT_FOUND:
-            counter_add(&stats.cas_misses, 1)
+        count_cas(c, it, result)
     item_remove(s, it)
     if result == STORED:
         write_bin_response(c, NULL, 0, cas)
@@ -377,7 +331,6 @@ cdef void create_number(conn *c, const char *key, uint16_t nkey, uint64_t initia
 cdef void complete_incr_bin(conn *c, bint incr, const char *extras, const char *key, uint16_t nkey,
                             uint64_t cas) noexcept nogil:
     cdef store *s = c.thread.store
-    cdef thread_stats *stats = &c.thread.stats
     cdef uint64_t delta = load_be64(extras)
     cdef uint64_t initial = load_be64(extras + 8)
     cdef uint32_t exptime = load_be32(extras + 16)
@@ -395,15 +348,12 @@ cdef void complete_incr_bin(conn *c, bint incr, const char *extras, const char *
         if exptime != NO_CREATION:
             create_number(c, key, nkey, initial, exptime)
             return
-        counter_add(&stats.incr_misses if incr else &stats.decr_misses, 1)
+        count_delta(c, NULL, incr)
         write_bin_error(c, PROTOCOL_BINARY_RESPONSE_KEY_ENOENT)
         return
     result = do_add_delta(s, it, hv, incr, delta, text, &cas)
     if result == OK:
-        if incr:
-            counter_add(&stats.slab[ITEM_clsid(it)].incr_hits, 1)
-        else:
-            counter_add(&stats.slab[ITEM_clsid(it)].decr_hits, 1)
+        count_delta(c, it, incr)
     do_item_remove(s, it)
     item_unlock(s, hv)
     if result == OK:
@@ -508,78 +458,101 @@ cdef void fatal_error(conn *c, uint16_t status) noexcept nogil:
     conn_set_state(c, conn_closing)
 
 
+cdef enum bin_lengths:           # what a command has behind its header
+    EXTRAS = 31                  # mask: bytes of extras
+    NO_EXTRAS = 32               # ... or none
+    KEY = 64                     # there is a key
+    ANY_KEY = 128                # there may be a key
+    VALUE = 256                  # there may be a value; of some commands that have none memcached overlooks it
+    UNKNOWN = 512                # no command: anything goes
+
+cdef uint16_t[256] LENGTHS       # by opcode; of a quiet command the loud one counts
+
+
+cdef void fill_lengths() noexcept:
+    cdef int i
+    for i in range(256):
+        LENGTHS[i] = UNKNOWN
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_GET] = KEY
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_GETK] = KEY
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_SET] = 8 | KEY | VALUE
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_ADD] = 8 | KEY | VALUE
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_REPLACE] = 8 | KEY | VALUE
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_APPEND] = KEY | VALUE
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_PREPEND] = KEY | VALUE
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_DELETE] = KEY
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_INCREMENT] = 20 | KEY
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_DECREMENT] = 20 | KEY
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_TOUCH] = 4 | KEY | VALUE
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_GAT] = 4 | KEY | VALUE
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_GATK] = 4 | KEY | VALUE
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_NOOP] = 0
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_VERSION] = 0
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_QUIT] = 0
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_STAT] = ANY_KEY | VALUE
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_FLUSH] = 4 | NO_EXTRAS
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_SASL_LIST_MECHS] = 0
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_SASL_AUTH] = KEY | VALUE
+    LENGTHS[<int>PROTOCOL_BINARY_CMD_SASL_STEP] = KEY | VALUE
+
+
+fill_lengths()
+
+
+cdef inline bint lengths_fit(int lengths, uint8_t extlen, uint16_t nkey, uint32_t vlen) noexcept nogil:
+    if lengths & UNKNOWN:
+        return True
+    if extlen != lengths & EXTRAS and (extlen or not lengths & NO_EXTRAS):
+        return False
+    if not lengths & ANY_KEY and (nkey != 0) != (lengths & KEY != 0):
+        return False
+    return vlen == 0 or lengths & VALUE
+
+
 cdef bint dispatch_bin_command(conn *c, const protocol_binary_header *h, const char *extras,
                                const char *key) noexcept nogil:
     """Does the command. False: its lengths are not what the command has (an error that the caller answers)."""
     cdef uint8_t cmd = loud(h.opcode)
     cdef uint16_t nkey = h.keylen
-    cdef uint8_t extlen = h.extlen
-    cdef uint32_t bodylen = h.bodylen
-    cdef bint empty = bodylen == 0      # and so are extras and key, which are part of the body
-    cdef uint32_t vlen = bodylen - nkey - extlen
+    cdef uint32_t vlen = h.bodylen - nkey - h.extlen
     if nkey > KEY_MAX_LENGTH:
         return False
     c.noreply = cmd != h.opcode
+    if not lengths_fit(LENGTHS[cmd], h.extlen, nkey, vlen):
+        return False
     if cmd == PROTOCOL_BINARY_CMD_GET or cmd == PROTOCOL_BINARY_CMD_GETK:
-        if extlen or vlen or not nkey:
-            return False
+        process_bin_get_or_touch(c, cmd, NULL, key, nkey)
+    elif cmd == PROTOCOL_BINARY_CMD_TOUCH or cmd == PROTOCOL_BINARY_CMD_GAT or cmd == PROTOCOL_BINARY_CMD_GATK:
         process_bin_get_or_touch(c, cmd, extras, key, nkey)
     elif cmd == PROTOCOL_BINARY_CMD_SET or cmd == PROTOCOL_BINARY_CMD_ADD or cmd == PROTOCOL_BINARY_CMD_REPLACE:
-        if extlen != 8 or not nkey:
-            return False
         process_bin_update(c, NREAD_SET if cmd == PROTOCOL_BINARY_CMD_SET else
                            NREAD_ADD if cmd == PROTOCOL_BINARY_CMD_ADD else NREAD_REPLACE,
                            key, nkey, load_be32(extras), load_be32(extras + 4), vlen, h.cas)
-    elif cmd == PROTOCOL_BINARY_CMD_DELETE:
-        if extlen or vlen or not nkey:
-            return False
-        process_bin_delete(c, key, nkey, h.cas)
-    elif cmd == PROTOCOL_BINARY_CMD_INCREMENT or cmd == PROTOCOL_BINARY_CMD_DECREMENT:
-        if extlen != 20 or vlen or not nkey:
-            return False
-        complete_incr_bin(c, cmd == PROTOCOL_BINARY_CMD_INCREMENT, extras, key, nkey, h.cas)
     elif cmd == PROTOCOL_BINARY_CMD_APPEND or cmd == PROTOCOL_BINARY_CMD_PREPEND:
-        if extlen or not nkey:
-            return False
         process_bin_update(c, NREAD_APPEND if cmd == PROTOCOL_BINARY_CMD_APPEND else NREAD_PREPEND, key, nkey, 0, 0,
                            vlen, h.cas)
-    elif (cmd == PROTOCOL_BINARY_CMD_TOUCH or cmd == PROTOCOL_BINARY_CMD_GAT or cmd == PROTOCOL_BINARY_CMD_GATK):
-        if extlen != 4 or not nkey:
-            return False
-        process_bin_get_or_touch(c, cmd, extras, key, nkey)
+    elif cmd == PROTOCOL_BINARY_CMD_DELETE:
+        process_bin_delete(c, key, nkey, h.cas)
+    elif cmd == PROTOCOL_BINARY_CMD_INCREMENT or cmd == PROTOCOL_BINARY_CMD_DECREMENT:
+        complete_incr_bin(c, cmd == PROTOCOL_BINARY_CMD_INCREMENT, extras, key, nkey, h.cas)
     elif cmd == PROTOCOL_BINARY_CMD_NOOP:
-        if not empty:
-            return False
         write_bin_response(c, NULL, 0, 0)
     elif cmd == PROTOCOL_BINARY_CMD_VERSION:
-        if not empty:
-            return False
         write_bin_response(c, MEMCACHED_VERSION, strlen(MEMCACHED_VERSION), 0)
     elif cmd == PROTOCOL_BINARY_CMD_STAT:
-        if extlen:
-            return False
         process_bin_stat(c, key, nkey)
     elif cmd == PROTOCOL_BINARY_CMD_FLUSH:
-        if nkey or vlen or (extlen and extlen != 4):
-            return False
-        process_bin_flush(c, load_be32(extras) if extlen else 0)
+        process_bin_flush(c, load_be32(extras) if h.extlen else 0)
     elif cmd == PROTOCOL_BINARY_CMD_QUIT:
-        if not empty:
-            return False
         write_bin_response(c, NULL, 0, 0)
         c.close_reason = NORMAL_CLOSE
         conn_set_state(c, conn_closing)
-    elif cmd == PROTOCOL_BINARY_CMD_SASL_LIST_MECHS:
-        if not empty:
-            return False
-        unknown_command(c, 0)
-    elif cmd == PROTOCOL_BINARY_CMD_SASL_AUTH or cmd == PROTOCOL_BINARY_CMD_SASL_STEP:
-        if extlen or not nkey:
-            return False
+    elif (cmd == PROTOCOL_BINARY_CMD_SASL_LIST_MECHS or cmd == PROTOCOL_BINARY_CMD_SASL_AUTH
+          or cmd == PROTOCOL_BINARY_CMD_SASL_STEP):
         unknown_command(c, vlen)
     else:
         # As many bytes as memcached discards here, although extras and key have been taken already.
-        unknown_command(c, bodylen)
+        unknown_command(c, h.bodylen)
     return True
 
 

@@ -61,9 +61,7 @@ cdef enum:
     MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... as many bytes of items and statistics, the machine asks for WANT_FLUSH
     MAX_FREE_RESPS = 4096    # per thread
     MSET_TOKENS_SIZE = 40    # an opaque of 1 + 32 bytes and the flags b, c, k, s
-    REFCOUNT_LIMIT = 60000   # with so many references out an item is not handed out once more (refcount has 16 bits)
     AUTH_LINE = -1           # conn.auth_wanted: the command line of an authentication
-    LINE_MAX_LENGTH = 2048   # a command line (other than a multiget) that is longer than this ends the connection
 
 cdef struct remote_buf:      # memory of the client that it named in a request (`@addr:rkey[:length]`)
     uint64_t addr
@@ -247,9 +245,6 @@ cdef void conn_log(const conn *c, const char *mark, const char *text, size_t len
 
 cdef inline void conn_set_state(conn *c, conn_states state) noexcept nogil:
     c.state = state
-
-cdef inline bint overused(item *it) noexcept nogil:
-    return relaxed_load(&it.refcount) > REFCOUNT_LIMIT
 
 cdef inline bint conn_charge(conn *c) noexcept nogil:
     """Charges a command or a key as one mc_resp, as memcached does. False: the memory limit is reached."""

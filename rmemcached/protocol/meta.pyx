@@ -1,187 +1,53 @@
-# Meta commands. Included by ascii.pyx.
+"""Meta commands: reply lines are formatted in place, flag by flag (see meta.pxd)."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport INT32_MAX, int32_t, uint8_t, uint32_t
+from libc.string cimport memcpy, memset, strlen
+
+from rmemcached.logger cimport LOG_TYPE_META_DELETE
+from rmemcached.protocol.conn cimport (
+    WRITE_BUFFER_SIZE, conn_new_cmd, conn_rdma_read, conn_set_state, mc_resp, rel_time_t, remote_buf, thread_stats,
+)
+from rmemcached.protocol.item_commands cimport (
+    alloc_error, count_delta, expect_payload, fits_copy, log_deleted, overused, resp_value, swallow,
+)
+from rmemcached.protocol.meta_flags cimport (
+    MARK_BINARY_KEY, MARK_CAS, MARK_KEY, MARK_LOCKED, MARK_NEW_CAS, MARK_NEW_TTL, MARK_NO_UPDATE, MARK_NO_VALUE,
+    MARK_QUIET, MARK_STALE, MARK_VALUE, MARK_VIVIFY, META_ARITHMETIC, META_DEBUG, META_DELETE, META_GET,
+    META_MAX_OPAQUE, META_NOOP, META_SET, flag_allowed, meta_flags, parse_meta_flags,
+)
+from rmemcached.protocol.parse cimport (
+    LINE_TOKENS, base64_decode, base64_encode, itoa_u32, itoa_u64, parse_i32, token, token_is, tokenize,
+)
+from rmemcached.protocol.reply cimport (
+    BAD_FORMAT, NOT_A_NUMBER, OUT_OF_MEMORY, out_errstring, out_line, out_string, resp_add, resp_start, resp_text,
+)
+from rmemcached.store.store cimport (
+    DELTA_ITEM_CAS_MISMATCH, EXISTS, INCR_MAX_STORAGE_LEN, ITEM_FETCHED, ITEM_KEY_BINARY, ITEM_LINKED, ITEM_STALE,
+    ITEM_TOKEN_SENT, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND, NREAD_APPENDVIV, NREAD_CAS,
+    NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, STORED, ITEM_client_flags, ITEM_clsid, ITEM_data,
+    ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_queue, ITEM_set_cas, delta_result_type, do_add_delta,
+    do_item_bump, do_item_link, do_item_remove, do_item_unlink, do_store_item, get_cas_id, item_alloc,
+    item_clear_flags, item_exptime, item_get, item_get_locked, item_remove, item_set_exptime, item_set_flags,
+    item_time, item_unlock, store, store_op, store_time,
+)
+from rmemcached.sys.atomics cimport counter_add
 
 cdef enum:
-    META_MAX_TOKENS = 20     # command and key included
-    META_MAX_OPAQUE = 32     # the O included
     META_ROOM = 136          # a reply line without its key: "VA " size, s t f l h c, O, Z X W, @, line end
     META_KEY_ROOM = 256      # " k", 252 bytes of base64 (250 of plain key), " b"
 
-cdef struct meta_flags:
-    const char *key          # decoded
-    size_t nkey
-    const token *opaque      # NULL: none
-    bint key_binary
-    bint locked              # what the flags do needs the item lock
-    bint vivify
-    bint value
-    bint return_key
-    bint no_update
-    bint quiet
-    bint has_cas
-    bint has_cas_in
-    bint new_ttl
-    bint remove_value
-    bint set_stale
-    char mode
-    rel_time_t exptime
-    rel_time_t autoviv_exptime
-    rel_time_t recache_time
-    uint32_t client_flags
-    uint64_t req_cas_id
-    uint64_t cas_id_in
-    uint64_t delta
-    uint64_t initial
-    remote_buf remote
+
+cdef const char *OPAQUE_TOO_LONG = b"CLIENT_ERROR opaque token too long"
 
 
-cdef bint parse_remote(const char *p, size_t length, bint with_length, remote_buf *out) noexcept nogil:
-    """addr:rkey or addr:rkey:length, all hexadecimal."""
-    cdef const char *end = p + length
-    cdef const char *colon
-    cdef uint64_t addr, rkey
-    cdef uint64_t size = 0
-    colon = <const char *>memchr(p, c':', length)
-    if colon == NULL or not parse_hex(p, <size_t>(colon - p), 16, &addr):
-        return False
-    p = colon + 1
-    if with_length:
-        colon = <const char *>memchr(p, c':', <size_t>(end - p))
-        if colon == NULL or not parse_hex(colon + 1, <size_t>(end - colon - 1), 8, &size):
-            return False
-        end = colon
-    if not parse_hex(p, <size_t>(end - p), 8, &rkey):
-        return False
-    out.addr = addr
-    out.rkey = <uint32_t>rkey
-    out.length = <uint32_t>size
-    out.set = True
-    return True
-
-
-cdef inline bint flag_time(conn *c, const token *t, rel_time_t *out) noexcept nogil:
-    cdef int32_t exptime
-    if t.length < 2 or not parse_i32(t.value + 1, t.length - 1, &exptime):
-        return False
-    out[0] = expiry(c.thread.store, exptime)
-    return True
-
-
-cdef inline bint flag_u64(const token *t, uint64_t *out) noexcept nogil:
-    return t.length > 1 and parse_u64(t.value + 1, t.length - 1, out)
-
-
-cdef bint parse_meta_flags(conn *c, const token *t, int n, int first, char command, meta_flags *of, char *binkey,
-                           const char **error) noexcept nogil:
-    """Reads the key t[1] and the flags from t[first] on into *of, which is zero or has defaults. False: *error is the
-    line to answer. Else *error is NULL. binkey has KEY_MAX_LENGTH bytes."""
-    cdef uint64_t seen[2]
-    cdef uint8_t flag
-    cdef bint good = True
-    cdef int i
-    cdef const token *f
-    of.key = t[1].value
-    of.nkey = t[1].length
-    error[0] = BAD_FORMAT
-    if of.nkey > KEY_MAX_LENGTH:
-        return False
-    if n > META_MAX_TOKENS:
-        error[0] = b"CLIENT_ERROR options flags are too long"
-        return False
-    seen[0] = 0
-    seen[1] = 0
-    for i in range(first, n):
-        f = &t[i]
-        flag = <uint8_t>f.value[0]
-        if seen[flag >> 6] >> (flag & 63) & 1:
-            error[0] = b"CLIENT_ERROR duplicate flag"
-            return False
-        seen[flag >> 6] |= <uint64_t>1 << (flag & 63)
-        if flag == c'v':
-            of.value = True
-        elif flag == c'k':
-            of.return_key = True
-        elif flag == c'O':
-            of.opaque = f
-        elif flag == c'q':
-            of.quiet = True
-        elif flag == c's' or flag == c't' or flag == c'c' or flag == c'f' or flag == c'P' or flag == c'L':
-            pass
-        elif flag == c'u':
-            of.no_update = True
-        elif flag == c'h' or flag == c'l':
-            # what the item was before this access
-            of.locked = True
-        elif flag == c'x':
-            of.remove_value = True
-        elif flag == c'I':
-            of.set_stale = True
-        elif flag == c'b':
-            of.nkey = base64_decode(t[1].value, t[1].length, binkey)
-            of.key = binkey
-            of.key_binary = True
-            if of.nkey == 0:
-                error[0] = b"CLIENT_ERROR error decoding key"
-                good = False
-        elif flag == c'T':
-            of.locked = True
-            of.new_ttl = True
-            if not flag_time(c, f, &of.exptime):
-                error[0] = BAD_TOKEN
-                good = False
-        elif flag == c'N':
-            of.locked = True
-            of.vivify = True
-            if not flag_time(c, f, &of.autoviv_exptime):
-                error[0] = BAD_TOKEN
-                good = False
-        elif flag == c'R':
-            of.locked = True
-            if not flag_time(c, f, &of.recache_time):
-                error[0] = BAD_TOKEN
-                good = False
-        elif flag == c'F':
-            if f.length < 2 or not parse_u32(f.value + 1, f.length - 1, &of.client_flags):
-                good = False
-        elif flag == c'C':
-            of.has_cas = True
-            if not flag_u64(f, &of.req_cas_id):
-                error[0] = BAD_TOKEN
-                good = False
-        elif flag == c'E':
-            of.has_cas_in = True
-            if not flag_u64(f, &of.cas_id_in):
-                error[0] = BAD_TOKEN
-                good = False
-        elif flag == c'M':
-            of.mode = f.value[1] if f.length > 1 else c' '
-        elif flag == c'J':
-            if not flag_u64(f, &of.initial):
-                error[0] = b"CLIENT_ERROR invalid numeric initial value"
-                good = False
-        elif flag == c'D':
-            if not flag_u64(f, &of.delta):
-                error[0] = b"CLIENT_ERROR invalid numeric delta value"
-                good = False
-        elif flag == c'@':
-            if not c.engine.remote:
-                error[0] = NO_QUEUE_PAIR
-                return False
-            if not parse_remote(f.value + 1, f.length - 1, command == c'g', &of.remote):
-                error[0] = BAD_TOKEN
-                good = False
-        else:
-            error[0] = b"CLIENT_ERROR invalid flag"
-            return False
-    if good:
-        error[0] = NULL
-    return good
-
+# ---- parts of a line -------------------------------------------------------------------------------------------------
 
 cdef inline bint opaque_too_long(conn *c, const meta_flags *of) noexcept nogil:
     """Answers an opaque that is too long with an error."""
     if of.opaque == NULL or of.opaque.length <= META_MAX_OPAQUE:
         return False
-    out_errstring(c, b"CLIENT_ERROR opaque token too long")
+    out_errstring(c, OPAQUE_TOO_LONG)
     return True
 
 
@@ -228,7 +94,16 @@ cdef inline char *put_key(char *p, const char *key, size_t nkey, bint binary) no
 
 
 cdef inline size_t meta_room(const meta_flags *of) noexcept nogil:
-    return META_ROOM + (META_KEY_ROOM if of.return_key else 0)
+    return META_ROOM + (META_KEY_ROOM if of.marks & MARK_KEY else 0)
+
+
+cdef inline char *put_status(char *p, bint value, uint32_t length) noexcept nogil:
+    """VA and the value's length, or HD."""
+    if value:
+        memcpy(p, b"VA ", 3)
+        return itoa_u32(length, p + 3)
+    memcpy(p, b"HD", 2)
+    return p + 2
 
 
 cdef void meta_line(conn *c, const char *code, const token *t, int n, const meta_flags *of) noexcept nogil:
@@ -245,7 +120,7 @@ cdef void meta_line(conn *c, const char *code, const token *t, int n, const meta
         if t[i].value[0] == c'O':
             p = put_token(p, &t[i])
         elif t[i].value[0] == c'k':
-            p = put_key(p, of.key, of.nkey, of.key_binary)
+            p = put_key(p, of.key, of.nkey, of.marks & MARK_BINARY_KEY != 0)
     memcpy(p, b"\r\n", 2)
     resp_add(resp, p + 2)
 
@@ -254,8 +129,8 @@ cdef void meta_line(conn *c, const char *code, const token *t, int n, const meta
 
 cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *data, size_t length,
                        uint64_t *cas) noexcept nogil:
-    """Makes an item for the key, whose lock is held and which has none. Its expiry is set at the flag N. cas: out, its
-    CAS value; NULL: nobody asks, and watchers are told of no store. NULL: out of memory."""
+    """Makes an item for the key, which has none; the caller holds its lock and sets the expiry when it does the flag N.
+    cas: out, its CAS value; NULL: nobody asks, and watchers are told of no store. NULL: out of memory."""
     cdef store *s = c.thread.store
     cdef item *it = item_alloc(s, of.key, of.nkey, 0, 0, length + 2)
     if it == NULL:
@@ -263,7 +138,7 @@ cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *d
     memcpy(ITEM_data(it), data, length)
     memcpy(ITEM_data(it) + length, b"\r\n", 2)
     ITEM_set_cas(it, 0)
-    if of.key_binary:
+    if of.marks & MARK_BINARY_KEY:
         item_set_flags(it, ITEM_KEY_BINARY)
     if cas == NULL:
         do_item_link(s, it, hv, of.cas_id_in if of.cas_id_in != 0 else get_cas_id(s))
@@ -273,81 +148,47 @@ cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *d
     return it
 
 
-cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
-    cdef store *s = c.thread.store
-    cdef thread_stats *stats = &c.thread.stats
-    cdef rel_time_t now = store_time(s)
-    cdef char binkey[KEY_MAX_LENGTH]
-    cdef meta_flags of
-    cdef const char *error
+cdef struct mget_outcome:        # what the flags of an mg have done
+    bint created             # by the flag N
+    bint won                 # this client is to recache the item
+    bint touched             # by the flag T
+
+
+cdef item *mget_find(conn *c, const meta_flags *of, uint32_t *hv, bint *created) noexcept nogil:
+    """The item, with a reference; made if the flags ask for that. With MARK_LOCKED the key's lock is held on return."""
     cdef item *it
-    cdef mc_resp *resp
-    cdef char *p
-    cdef uint32_t hv = 0
-    cdef uint32_t length
-    cdef size_t room
-    cdef bint created = False
-    cdef bint won = False
-    cdef bint ttl_set = False
-    cdef bint copy = False
-    cdef bint sink
+    if not of.marks & MARK_LOCKED:
+        return item_get(c.thread.store, of.key, of.nkey, not of.marks & MARK_NO_UPDATE)
+    it = item_get_locked(c.thread.store, of.key, of.nkey, False, hv)
+    if it == NULL and of.marks & MARK_VIVIFY:
+        it = vivify_item(c, of, hv[0], b"", 0, NULL)
+        created[0] = it != NULL
+    return it
+
+
+cdef void mget_drop(conn *c, const meta_flags *of, item *it, uint32_t hv) noexcept nogil:
+    """Gives back what mget_find returned, and the lock."""
+    if of.marks & MARK_LOCKED:
+        do_item_remove(c.thread.store, it)
+        item_unlock(c.thread.store, hv)
+    else:
+        item_remove(c.thread.store, it)
+
+
+cdef void mget_missed(conn *c, const token *t, int n, const meta_flags *of, uint32_t hv) noexcept nogil:
+    if of.marks & MARK_LOCKED:
+        item_unlock(c.thread.store, hv)
+    counter_add(&c.thread.stats.get_cmds, 1)
+    counter_add(&c.thread.stats.get_misses, 1)
+    if not of.marks & MARK_QUIET:
+        meta_line(c, b"EN", t, n, of)
+
+
+cdef char *put_item_flags(char *p, const token *t, int n, item *it, const meta_flags *of, rel_time_t now,
+                          mget_outcome *done) noexcept nogil:
+    """Does the flags of an mg in their order: what is returned depends on what those before it did."""
     cdef char flag
     cdef int i
-    memset(&of, 0, sizeof(of))
-    if not parse_meta_flags(c, t, n, 2, c'g', &of, binkey, &error):
-        out_errstring(c, error)
-        return
-    if opaque_too_long(c, &of):
-        return
-    if of.locked:
-        it = item_get_locked(s, of.key, of.nkey, False, &hv)
-    else:
-        it = item_get(s, of.key, of.nkey, not of.no_update)
-    if it != NULL and overused(it):
-        if of.locked:
-            do_item_remove(s, it)
-            item_unlock(s, hv)
-        else:
-            item_remove(s, it)
-        out_errstring(c, b"SERVER_ERROR refcount overflow during fetch")
-        return
-    if it == NULL and of.vivify:
-        it = vivify_item(c, &of, hv, b"", 0, NULL)
-        created = it != NULL
-    if it == NULL:
-        if of.locked:
-            item_unlock(s, hv)
-        counter_add(&stats.get_cmds, 1)
-        counter_add(&stats.get_misses, 1)
-        if not of.quiet:
-            meta_line(c, b"EN", t, n, &of)
-        return
-
-    if of.has_cas and ITEM_get_cas(it) == of.req_cas_id:
-        of.value = False
-    length = <uint32_t>it.nbytes - 2
-    sink = of.value and of.remote.set and length > c.eager and length <= of.remote.length
-    room = meta_room(&of)
-    if of.value and not sink:
-        copy = fits_copy(it, room)
-    if sink:
-        resp = resp_start(c)
-    else:
-        resp = resp_text(c, room + (<size_t>it.nbytes if copy else 0))
-    if resp == NULL:
-        if of.locked:
-            do_item_remove(s, it)
-            item_unlock(s, hv)
-        else:
-            item_remove(s, it)
-        return
-    p = resp.wbuf + resp.wbytes
-    if of.value:
-        memcpy(p, b"VA ", 3)
-        p = itoa_u32(length, p + 3)
-    else:
-        memcpy(p, b"HD", 2)
-        p += 2
     for i in range(2, n):
         flag = t[i].value[0]
         if flag == c'k':
@@ -355,7 +196,7 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
         elif flag == c'O':
             p = put_token(p, &t[i])
         elif flag == c's':
-            p = put_flag_u32(p, c's', length)
+            p = put_flag_u32(p, c's', <uint32_t>it.nbytes - 2)
         elif flag == c'f':
             p = put_flag_u32(p, c'f', ITEM_client_flags(it))
         elif flag == c'c':
@@ -367,16 +208,21 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
         elif flag == c'h':
             p = put_flag_u32(p, c'h', 1 if ITEM_has(it, ITEM_FETCHED) else 0)
         elif flag == c'T':
-            ttl_set = True
+            done.touched = True
             item_set_exptime(it, of.exptime)
         elif flag == c'N':
-            if created:
-                won = True
+            if done.created:
+                done.won = True
                 item_set_exptime(it, of.autoviv_exptime)
         elif flag == c'R':
-            if (not created and not it.it_flags & ITEM_TOKEN_SENT and it.exptime != 0
+            if (not done.created and not it.it_flags & ITEM_TOKEN_SENT and it.exptime != 0
                     and it.exptime < of.recache_time):
-                won = True
+                done.won = True
+    return p
+
+
+cdef inline char *put_recache_marks(char *p, item *it, bint won) noexcept nogil:
+    """Z: somebody recaches the item; X: it is stale; W: this client is to recache it."""
     if ITEM_has(it, ITEM_TOKEN_SENT):
         p = put_mark(p, c'Z')
     if ITEM_has(it, ITEM_STALE):
@@ -387,33 +233,90 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
     if won:
         p = put_mark(p, c'W')
         item_set_flags(it, ITEM_TOKEN_SENT)
-    if sink:
-        p = put_mark(p, c'@')
-    memcpy(p, b"\r\n", 2)
-    p += 2
+    return p
 
-    if ttl_set:
+
+cdef inline void count_mget(conn *c, const item *it, bint touched) noexcept nogil:
+    cdef thread_stats *stats = &c.thread.stats
+    if touched:
         counter_add(&stats.touch_cmds, 1)
         counter_add(&stats.slab[ITEM_clsid(it)].touch_hits, 1)
     else:
         counter_add(&stats.get_cmds, 1)
         counter_add(&stats.lru_hits[ITEM_queue(it)], 1)
-    if of.locked:
-        if not of.no_update:
-            do_item_bump(s, it, hv)
-        item_unlock(s, hv)
+
+
+cdef inline void resp_write(conn *c, mc_resp *resp, char *p, item *it, const remote_buf *sink) noexcept nogil:
+    """Ends the text of resp at p. The item's value, without its line end, goes to the sink. Takes over the
+    reference."""
+    resp_add(resp, p)
+    resp.item = it
+    resp.data_offset = 0
+    resp.data_length = <uint32_t>it.nbytes - 2
+    resp.sink = sink[0]
+    c.pending_bytes += resp.data_length
+
+
+cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
+    cdef char key_buffer[KEY_MAX_LENGTH]
+    cdef meta_flags of
+    cdef mget_outcome done
+    cdef const char *error = parse_meta_flags(c, t, n, 2, META_GET, &of, key_buffer)
+    cdef item *it
+    cdef mc_resp *resp
+    cdef char *p
+    cdef uint32_t hv = 0
+    cdef uint32_t length
+    cdef size_t room
+    cdef bint value, sink
+    cdef bint copy = False
+    if error != NULL:
+        out_errstring(c, error)
+        return
+    if opaque_too_long(c, &of):
+        return
+    memset(&done, 0, sizeof(done))
+    it = mget_find(c, &of, &hv, &done.created)
+    if it == NULL:
+        mget_missed(c, t, n, &of, hv)
+        return
+    if overused(it):
+        mget_drop(c, &of, it, hv)
+        out_errstring(c, b"SERVER_ERROR refcount overflow during fetch")
+        return
+
+    length = <uint32_t>it.nbytes - 2
+    value = of.marks & MARK_VALUE and not (of.marks & MARK_CAS and ITEM_get_cas(it) == of.req_cas_id)
+    sink = value and of.remote.set and length > c.eager and length <= of.remote.length
+    room = meta_room(&of)
     if sink:
-        resp_add(resp, p)
-        resp.item = it
-        resp.data_offset = 0
-        resp.data_length = length
-        resp.sink = of.remote
-        c.pending_bytes += length
-    elif of.value:
-        add_value(c, resp, p, it, copy)
+        resp = resp_start(c)
+    else:
+        copy = value and fits_copy(it, <size_t>it.nbytes, room)
+        resp = resp_text(c, room + (<size_t>it.nbytes if copy else 0))
+    if resp == NULL:
+        mget_drop(c, &of, it, hv)
+        return
+    p = put_status(resp.wbuf + resp.wbytes, value, length)
+    p = put_item_flags(p, t, n, it, &of, store_time(c.thread.store), &done)
+    p = put_recache_marks(p, it, done.won)
+    if sink:
+        p = put_mark(p, c'@')
+    memcpy(p, b"\r\n", 2)
+    p += 2
+
+    count_mget(c, it, done.touched)
+    if of.marks & MARK_LOCKED:
+        if not of.marks & MARK_NO_UPDATE:
+            do_item_bump(c.thread.store, it, hv)
+        item_unlock(c.thread.store, hv)
+    if sink:
+        resp_write(c, resp, p, it, &of.remote)
+    elif value:
+        resp_value(c, resp, p, it, <uint32_t>it.nbytes, copy)
     else:
         resp_add(resp, p)
-        item_remove(s, it)
+        item_remove(c.thread.store, it)
 
 
 # ---- ms --------------------------------------------------------------------------------------------------------------
@@ -421,15 +324,15 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
 cdef const char *mset_mode(const meta_flags *of, store_op *op) noexcept nogil:
     """The store operation that mode, CAS and vivify flags ask for; or an error line."""
     if of.mode == 0 or of.mode == c'S':
-        op[0] = NREAD_CAS if of.has_cas else NREAD_SET
+        op[0] = NREAD_CAS if of.marks & MARK_CAS else NREAD_SET
     elif of.mode == c'E':
         op[0] = NREAD_ADD
     elif of.mode == c'A':
-        op[0] = NREAD_APPENDVIV if of.vivify else NREAD_APPEND
+        op[0] = NREAD_APPENDVIV if of.marks & MARK_VIVIFY else NREAD_APPEND
     elif of.mode == c'P':
-        op[0] = NREAD_PREPENDVIV if of.vivify else NREAD_PREPEND
+        op[0] = NREAD_PREPENDVIV if of.marks & MARK_VIVIFY else NREAD_PREPEND
     elif of.mode == c'R':
-        op[0] = NREAD_CAS if of.has_cas else NREAD_REPLACE
+        op[0] = NREAD_CAS if of.marks & MARK_CAS else NREAD_REPLACE
     else:
         return b"CLIENT_ERROR invalid mode for ms M token"
     return NULL
@@ -453,17 +356,32 @@ cdef void stash_mset_tokens(conn *c, const token *t, int n) noexcept nogil:
     c.nmset_tokens = <uint8_t>(p - c.mset_tokens)
 
 
+cdef item *mset_item(conn *c, const meta_flags *of, store_op op, size_t nbytes, const char **error) noexcept nogil:
+    """The item to receive nbytes of data. NULL: *error is the line to answer."""
+    cdef rel_time_t exptime = of.exptime
+    cdef item *it
+    if op == NREAD_APPENDVIV or op == NREAD_PREPENDVIV:
+        exptime = of.autoviv_exptime
+    it = item_alloc(c.thread.store, of.key, of.nkey, of.client_flags, exptime, nbytes)
+    if it == NULL:
+        error[0] = alloc_error(c, op, of.key, of.nkey, of.client_flags, nbytes, True)
+        return NULL
+    ITEM_set_cas(it, of.req_cas_id)
+    if of.marks & MARK_BINARY_KEY:
+        item_set_flags(it, ITEM_KEY_BINARY)
+    counter_add(&c.thread.stats.slab[ITEM_clsid(it)].set_cmds, 1)
+    return it
+
+
 cdef void process_mset_command(conn *c, const token *t, int n) noexcept nogil:
     """ms <key> <datalen> <flags>*"""
-    cdef store *s = c.thread.store
-    cdef char binkey[KEY_MAX_LENGTH]
+    cdef char key_buffer[KEY_MAX_LENGTH]
     cdef meta_flags of
     cdef const char *error
     cdef store_op op = NREAD_SET
-    cdef item *it
+    cdef item *it = NULL
     cdef int32_t length
     cdef bint remote = False
-    cdef rel_time_t exptime
     cdef int i
     if n < 3 or not parse_i32(t[2].value, t[2].length, &length) or length < 0 or length > INT32_MAX - 2:
         out_string(c, BAD_FORMAT)
@@ -471,50 +389,36 @@ cdef void process_mset_command(conn *c, const token *t, int n) noexcept nogil:
     for i in range(3, n):
         if t[i].value[0] == c'@':
             remote = True
-    memset(&of, 0, sizeof(of))
-    if parse_meta_flags(c, t, n, 3, c's', &of, binkey, &error):
-        error = mset_mode(&of, &op)
-        if error == NULL and of.opaque != NULL and of.opaque.length > META_MAX_OPAQUE:
-            error = b"CLIENT_ERROR opaque token too long"
-    it = NULL
+    error = parse_meta_flags(c, t, n, 3, META_SET, &of, key_buffer)
     if error == NULL:
-        exptime = of.autoviv_exptime if op == NREAD_APPENDVIV or op == NREAD_PREPENDVIV else of.exptime
-        it = item_alloc(s, of.key, of.nkey, of.client_flags, exptime, <size_t>length + 2)
-        if it == NULL:
-            error = alloc_error(c, op, of.key, of.nkey, of.client_flags, <size_t>length + 2, True)
+        error = mset_mode(&of, &op)
+    if error == NULL and of.opaque != NULL and of.opaque.length > META_MAX_OPAQUE:
+        error = OPAQUE_TOO_LONG
+    if error == NULL:
+        it = mset_item(c, &of, op, <size_t>length + 2, &error)
     if it == NULL:
         out_errstring(c, error)
         # With a descriptor no data block follows.
         if not remote:
             swallow(c, <size_t>length + 2)
         return
-    ITEM_set_cas(it, of.req_cas_id)
-    if of.key_binary:
-        item_set_flags(it, ITEM_KEY_BINARY)
-    counter_add(&c.thread.stats.slab[ITEM_clsid(it)].set_cmds, 1)
     stash_mset_tokens(c, t, n)
-    c.item = it
-    c.roffset = 0
+    expect_payload(c, it, <size_t>length + 2, op)
     c.cas = of.cas_id_in
-    c.cmd = op
-    c.set_stale = of.set_stale and op == NREAD_CAS
+    c.set_stale = of.marks & MARK_STALE and op == NREAD_CAS
     c.mset_res = True
-    c.noreply = of.quiet
+    c.noreply = of.marks & MARK_QUIET != 0
     if remote:
         c.remote = of.remote
         c.remote.length = <uint32_t>length
         c.rlbytes = <size_t>length
         conn_set_state(c, conn_rdma_read)
-    else:
-        c.rlbytes = <size_t>length + 2
-        conn_set_state(c, conn_nread)
 
 
 cdef void finalize_mset(conn *c, item *it, store_item_type result, int nbytes, uint64_t cas) noexcept nogil:
-    """The reply of ms: nbytes is the stored length with its line end."""
     cdef mc_resp *resp
-    cdef const char *token = c.mset_tokens
-    cdef const char *end = token + c.nmset_tokens
+    cdef const char *flag = c.mset_tokens
+    cdef const char *end = flag + c.nmset_tokens
     cdef char *p
     conn_set_state(c, conn_new_cmd)
     if result == STORED and c.noreply:
@@ -532,89 +436,108 @@ cdef void finalize_mset(conn *c, item *it, store_item_type result, int nbytes, u
     else:
         memcpy(p, b"NS", 2)
     p += 2
-    while token < end:
-        if token[0] == c'O':
+    while flag < end:
+        if flag[0] == c'O':
             p[0] = c' '
-            memcpy(p + 1, token + 2, <size_t>token[1])
-            p += 1 + token[1]
-            token += 2 + token[1]
+            memcpy(p + 1, flag + 2, <size_t>flag[1])
+            p += 1 + flag[1]
+            flag += 2 + flag[1]
             continue
-        if token[0] == c'k':
+        if flag[0] == c'k':
             p = put_key(p, ITEM_key(it), it.nkey, ITEM_has(it, ITEM_KEY_BINARY))
-        elif token[0] == c'c':
+        elif flag[0] == c'c':
             p = put_cas(p, cas)
         else:
             p = put_flag_u32(p, c's', <uint32_t>nbytes - 2)
-        token += 1
+        flag += 1
     memcpy(p, b"\r\n", 2)
     resp_add(resp, p + 2)
 
 
 # ---- md --------------------------------------------------------------------------------------------------------------
 
+cdef const char *mdelete_value(conn *c, const meta_flags *of, uint32_t hv, item **it) noexcept nogil:
+    """Puts an empty item in the place of *it, whose key's lock the caller holds. Returns a code, or an error line."""
+    cdef store *s = c.thread.store
+    cdef uint64_t cas = of.cas_id_in if of.marks & MARK_NEW_CAS else ITEM_get_cas(it[0])
+    cdef item *empty = item_alloc(s, of.key, of.nkey, of.client_flags, of.exptime, 2)
+    if empty == NULL:
+        return OUT_OF_MEMORY
+    memcpy(ITEM_data(empty), b"\r\n", 2)
+    ITEM_set_cas(empty, 0)
+    if of.marks & MARK_BINARY_KEY:
+        item_set_flags(empty, ITEM_KEY_BINARY)
+    if do_store_item(s, empty, NREAD_SET, hv, cas, NULL, False, NULL) != STORED:
+        do_item_remove(s, empty)
+        return b"NS"
+    do_item_remove(s, it[0])
+    it[0] = empty
+    return b"HD"
+
+
+cdef const char *mdelete_item(conn *c, const meta_flags *of, uint32_t hv, item **it) noexcept nogil:
+    """Removes *it or its value, or makes it stale; the caller holds its key's lock. Returns as mdelete_value. *it is
+    then the item to give back."""
+    cdef thread_stats *stats = &c.thread.stats
+    cdef const char *code = b"HD"
+    if it[0] == NULL:
+        counter_add(&stats.delete_misses, 1)
+        return b"NF"
+    if of.marks & MARK_CAS and ITEM_get_cas(it[0]) != of.req_cas_id:
+        counter_add(&stats.delete_misses, 1)
+        return b"EX"
+    if of.marks & MARK_NO_VALUE:
+        code = mdelete_value(c, of, hv, it)
+        if code[0] != c'H':
+            return code
+    if of.marks & MARK_STALE:
+        if of.marks & MARK_NEW_TTL:
+            item_set_exptime(it[0], of.exptime)
+        # Without the token sent, so that the next reader wins.
+        item_set_flags(it[0], ITEM_STALE)
+        item_clear_flags(it[0], ITEM_TOKEN_SENT)
+        ITEM_set_cas(it[0], of.cas_id_in if of.marks & MARK_NEW_CAS else get_cas_id(c.thread.store))
+    else:
+        counter_add(&stats.slab[ITEM_clsid(it[0])].delete_hits, 1)
+        log_deleted(c, it[0], LOG_TYPE_META_DELETE)
+        if not of.marks & MARK_NO_VALUE:
+            do_item_unlink(c.thread.store, it[0], hv)
+    return code
+
+
 cdef void process_mdelete_command(conn *c, const token *t, int n) noexcept nogil:
     cdef store *s = c.thread.store
-    cdef thread_stats *stats = &c.thread.stats
-    cdef char binkey[KEY_MAX_LENGTH]
+    cdef char key_buffer[KEY_MAX_LENGTH]
     cdef meta_flags of
-    cdef const char *error
-    cdef const char *code = b"HD"
+    cdef const char *error = parse_meta_flags(c, t, n, 2, META_DELETE, &of, key_buffer)
+    cdef const char *code
     cdef item *it
-    cdef item *empty
     cdef uint32_t hv
-    memset(&of, 0, sizeof(of))
-    if not parse_meta_flags(c, t, n, 2, c'd', &of, binkey, &error):
+    if error != NULL:
         out_errstring(c, error)
         return
     if opaque_too_long(c, &of):
         return
     it = item_get_locked(s, of.key, of.nkey, False, &hv)
-    if it == NULL:
-        counter_add(&stats.delete_misses, 1)
-        code = b"NF"
-    elif of.has_cas and ITEM_get_cas(it) != of.req_cas_id:
-        counter_add(&stats.delete_misses, 1)
-        code = b"EX"
-    else:
-        if of.remove_value:
-            empty = item_alloc(s, of.key, of.nkey, of.client_flags, of.exptime, 2)
-            if empty == NULL:
-                do_item_remove(s, it)
-                item_unlock(s, hv)
-                out_errstring(c, b"SERVER_ERROR out of memory")
-                return
-            memcpy(ITEM_data(empty), b"\r\n", 2)
-            ITEM_set_cas(empty, 0)
-            if of.key_binary:
-                item_set_flags(empty, ITEM_KEY_BINARY)
-            if do_store_item(s, empty, NREAD_SET, hv, of.cas_id_in if of.has_cas_in else ITEM_get_cas(it), NULL, False,
-                             NULL) == STORED:
-                do_item_remove(s, it)
-                it = empty
-            else:
-                do_item_remove(s, empty)
-                code = b"NS"
-        if code[0] != c'N':
-            if of.set_stale:
-                if of.new_ttl:
-                    item_set_exptime(it, of.exptime)
-                # Without the token sent, so that the next reader wins.
-                item_set_flags(it, ITEM_STALE)
-                item_clear_flags(it, ITEM_TOKEN_SENT)
-                ITEM_set_cas(it, of.cas_id_in if of.has_cas_in else get_cas_id(s))
-            else:
-                counter_add(&stats.slab[ITEM_clsid(it)].delete_hits, 1)
-                log_deleted(c, it, LOG_TYPE_META_DELETE)
-                if not of.remove_value:
-                    do_item_unlink(s, it, hv)
+    code = mdelete_item(c, &of, hv, &it)
     if it != NULL:
         do_item_remove(s, it)
     item_unlock(s, hv)
-    if code[0] != c'H' or not of.quiet:
+    if code[2] != 0:
+        out_errstring(c, code)
+    elif code[0] != c'H' or not of.marks & MARK_QUIET:
         meta_line(c, code, t, n, &of)
 
 
 # ---- ma --------------------------------------------------------------------------------------------------------------
+
+cdef struct marithmetic:         # the number that an ma has made
+    item *item               # with a reference
+    uint64_t cas             # its CAS value
+    rel_time_t exptime       # before the flags T and N that have not been done yet
+    bint created             # by the flag N
+    char text[INCR_MAX_STORAGE_LEN]  # the number
+
 
 cdef void set_new_cas(conn *c, const meta_flags *of, item *it, uint32_t *hv, uint64_t cas) noexcept nogil:
     """Gives the incremented item the client's CAS. When the increment replaced the item, its successor has to be found;
@@ -631,105 +554,115 @@ cdef void set_new_cas(conn *c, const meta_flags *of, item *it, uint32_t *hv, uin
     ITEM_set_cas(it, of.cas_id_in)
 
 
-cdef void process_marithmetic_command(conn *c, const token *t, int n) noexcept nogil:
-    cdef store *s = c.thread.store
-    cdef rel_time_t now = store_time(s)
-    cdef char binkey[KEY_MAX_LENGTH]
-    cdef char text[INCR_MAX_STORAGE_LEN]
-    cdef meta_flags of
-    cdef const char *error
-    cdef item *it
-    cdef char line[WRITE_BUFFER_SIZE]
-    cdef char *p
-    cdef uint32_t hv
-    cdef uint64_t cas = 0
-    cdef size_t length
-    cdef bint incr = True
-    cdef bint created = False
+cdef delta_result_type add_to_item(conn *c, const meta_flags *of, bint incr, uint32_t *hv,
+                                   marithmetic *m) noexcept nogil:
+    """Increments or decrements m.item, whose key's lock the caller holds."""
+    cdef item *it = m.item
     cdef delta_result_type result
-    cdef rel_time_t exptime      # what the flag t shows: the flags before it count
+    m.exptime = it.exptime
+    # Set first, because a number that needs more room moves to a new item, which inherits it.
+    if of.marks & MARK_NEW_TTL:
+        item_set_exptime(it, of.exptime)
+    m.cas = of.req_cas_id
+    result = do_add_delta(c.thread.store, it, hv[0], incr, of.delta, m.text, &m.cas)
+    if result != OK:
+        item_set_exptime(it, m.exptime)
+        return result
+    count_delta(c, it, incr)
+    if of.marks & MARK_NEW_CAS:
+        set_new_cas(c, of, it, hv, m.cas)
+        m.cas = of.cas_id_in
+    return OK
+
+
+cdef bint make_number(conn *c, const meta_flags *of, uint32_t hv, marithmetic *m) noexcept nogil:
+    """Makes an item with the initial value; the caller holds the key's lock. False: out of memory."""
+    cdef char *end = itoa_u64(of.initial, m.text)
+    end[0] = 0
+    m.item = vivify_item(c, of, hv, m.text, <size_t>(end - m.text), &m.cas)
+    m.created = True
+    m.exptime = 0
+    return m.item != NULL
+
+
+cdef char *put_number_line(conn *c, char *p, const token *t, int n, const meta_flags *of,
+                           marithmetic *m) noexcept nogil:
+    """The reply's first line. The flags T and N are done in their order, because t shows what they have done so far."""
     cdef char flag
     cdef int i
-    memset(&of, 0, sizeof(of))
-    of.delta = 1
-    if not parse_meta_flags(c, t, n, 2, c'a', &of, binkey, &error):
+    p = put_status(p, of.marks & MARK_VALUE != 0, <uint32_t>strlen(m.text))
+    for i in range(2, n):
+        flag = t[i].value[0]
+        if flag == c'c':
+            p = put_cas(p, m.cas)
+        elif flag == c't':
+            p = put_ttl(p, m.exptime, store_time(c.thread.store))
+        elif flag == c'T' or (flag == c'N' and m.created):
+            m.exptime = of.exptime if flag == c'T' else of.autoviv_exptime
+            item_set_exptime(m.item, m.exptime)
+        elif flag == c'O':
+            p = put_token(p, &t[i])
+        elif flag == c'k':
+            p = put_key(p, of.key, of.nkey, of.marks & MARK_BINARY_KEY != 0)
+    memcpy(p, b"\r\n", 2)
+    return p + 2
+
+
+cdef void number_failed(conn *c, const token *t, int n, const meta_flags *of, delta_result_type result) noexcept nogil:
+    if result == DELTA_ITEM_CAS_MISMATCH:
+        meta_line(c, b"EX", t, n, of)
+    elif result == NON_NUMERIC:
+        out_errstring(c, NOT_A_NUMBER)
+    else:
+        out_errstring(c, OUT_OF_MEMORY)
+
+
+cdef void process_marithmetic_command(conn *c, const token *t, int n) noexcept nogil:
+    cdef store *s = c.thread.store
+    cdef char key_buffer[KEY_MAX_LENGTH]
+    cdef char line[WRITE_BUFFER_SIZE]
+    cdef meta_flags of
+    cdef marithmetic m
+    cdef delta_result_type result = OK
+    cdef char *p
+    cdef uint32_t hv
+    cdef size_t length
+    cdef bint incr
+    if parse_meta_flags(c, t, n, 2, META_ARITHMETIC, &of, key_buffer) != NULL:
         out_errstring(c, b"CLIENT_ERROR invalid or duplicate flag")
         return
-    if of.mode == c'D' or of.mode == c'-':
-        incr = False
-    elif of.mode != 0 and of.mode != c'I' and of.mode != c'+':
+    incr = of.mode == 0 or of.mode == c'I' or of.mode == c'+'
+    if not incr and of.mode != c'D' and of.mode != c'-':
         out_errstring(c, b"CLIENT_ERROR invalid mode for ma M token")
         return
     if opaque_too_long(c, &of):
         return
-    it = item_get_locked(s, of.key, of.nkey, False, &hv)
-    if it != NULL:
-        # Set first, because a number that needs more room moves to a new item, which inherits it.
-        exptime = it.exptime
-        if of.new_ttl:
-            item_set_exptime(it, of.exptime)
-        cas = of.req_cas_id
-        result = do_add_delta(s, it, hv, incr, of.delta, text, &cas)
+    memset(&m, 0, sizeof(m))
+    m.item = item_get_locked(s, of.key, of.nkey, False, &hv)
+    if m.item != NULL:
+        result = add_to_item(c, &of, incr, &hv, &m)
         if result != OK:
-            item_set_exptime(it, exptime)
-            do_item_remove(s, it)
+            do_item_remove(s, m.item)
             item_unlock(s, hv)
-            if result == DELTA_ITEM_CAS_MISMATCH:
-                meta_line(c, b"EX", t, n, &of)
-            elif result == NON_NUMERIC:
-                out_errstring(c, b"CLIENT_ERROR cannot increment or decrement non-numeric value")
-            else:
-                out_errstring(c, b"SERVER_ERROR out of memory")
+            number_failed(c, t, n, &of, result)
             return
-        count_delta(c, it, incr)
-        if of.has_cas_in:
-            set_new_cas(c, &of, it, &hv, cas)
-            cas = of.cas_id_in
-    elif of.vivify:
-        p = itoa_u64(of.initial, text)
-        p[0] = 0
-        it = vivify_item(c, &of, hv, text, <size_t>(p - text), &cas)
-        if it == NULL:
-            item_unlock(s, hv)
-            out_errstring(c, b"SERVER_ERROR Out of memory allocating new item")
-            return
-        created = True
-        exptime = 0
-    else:
+    elif not of.marks & MARK_VIVIFY:
         item_unlock(s, hv)
         count_delta(c, NULL, incr)
         meta_line(c, b"NF", t, n, &of)
         return
-
-    length = strlen(text)
-    p = line
-    if of.value:
-        memcpy(p, b"VA ", 3)
-        p = itoa_u32(<uint32_t>length, p + 3)
-    else:
-        memcpy(p, b"HD", 2)
-        p += 2
-    for i in range(2, n):
-        flag = t[i].value[0]
-        if flag == c'c':
-            p = put_cas(p, cas)
-        elif flag == c't':
-            p = put_ttl(p, exptime, now)
-        elif flag == c'T' or (flag == c'N' and created):
-            exptime = of.exptime if flag == c'T' else of.autoviv_exptime
-            item_set_exptime(it, exptime)
-        elif flag == c'O':
-            p = put_token(p, &t[i])
-        elif flag == c'k':
-            p = put_key(p, of.key, of.nkey, of.key_binary)
-    do_item_remove(s, it)
-    item_unlock(s, hv)
-    if of.quiet:
+    elif not make_number(c, &of, hv, &m):
+        item_unlock(s, hv)
+        out_errstring(c, b"SERVER_ERROR Out of memory allocating new item")
         return
-    memcpy(p, b"\r\n", 2)
-    p += 2
-    if of.value:
-        memcpy(p, text, length)
+    p = put_number_line(c, line, t, n, &of, &m)
+    do_item_remove(s, m.item)
+    item_unlock(s, hv)
+    if of.marks & MARK_QUIET:
+        return
+    if of.marks & MARK_VALUE:
+        length = strlen(m.text)
+        memcpy(p, m.text, length)
         memcpy(p + length, b"\r\n", 2)
         p += length + 2
     c.noreply = False
@@ -738,23 +671,44 @@ cdef void process_marithmetic_command(conn *c, const token *t, int n) noexcept n
 
 # ---- me --------------------------------------------------------------------------------------------------------------
 
+cdef inline char *put_text(char *p, const char *text) noexcept nogil:
+    cdef size_t length = strlen(text)
+    memcpy(p, text, length)
+    return p + length
+
+
+cdef char *put_debug_line(char *p, item *it, rel_time_t now) noexcept nogil:
+    cdef rel_time_t exptime = item_exptime(it)
+    p = put_text(p, b"ME ")
+    if ITEM_has(it, ITEM_KEY_BINARY):
+        p = base64_encode(ITEM_key(it), it.nkey, p)
+    else:
+        memcpy(p, ITEM_key(it), it.nkey)
+        p += it.nkey
+    p = put_text(p, b" exp=")
+    p = put_text(p, b"-1") if exptime == 0 else itoa_u32(exptime - now, p)
+    p = itoa_u32(now - item_time(it), put_text(p, b" la="))
+    p = itoa_u64(ITEM_get_cas(it), put_text(p, b" cas="))
+    p = put_text(p, b" fetch=yes" if ITEM_has(it, ITEM_FETCHED) else b" fetch=no")
+    p = itoa_u32(ITEM_clsid(it), put_text(p, b" cls="))
+    p = itoa_u64(ITEM_ntotal(it), put_text(p, b" size="))
+    return put_text(p, b"\r\n")
+
+
 cdef void process_mdebug_command(conn *c, const token *t, int n) noexcept nogil:
     """me <key> [b]: what the store knows of an item, without touching it."""
     cdef store *s = c.thread.store
-    cdef rel_time_t now = store_time(s)
-    cdef char binkey[KEY_MAX_LENGTH]
+    cdef char key_buffer[KEY_MAX_LENGTH]
     cdef const char *key = t[1].value
     cdef size_t nkey = t[1].length
-    cdef rel_time_t exptime
     cdef item *it
     cdef mc_resp *resp
-    cdef char *p
     if nkey > KEY_MAX_LENGTH:
         out_string(c, BAD_FORMAT)
         return
     if n > 3 and token_is(&t[2], b"b", 1):
-        nkey = base64_decode(key, nkey, binkey)
-        key = binkey
+        nkey = base64_decode(key, nkey, key_buffer)
+        key = key_buffer
         if nkey == 0:
             out_string(c, BAD_FORMAT)
             return
@@ -764,76 +718,38 @@ cdef void process_mdebug_command(conn *c, const token *t, int n) noexcept nogil:
         out_line(c, b"EN\r\n", 4)
         return
     resp = resp_text(c, WRITE_BUFFER_SIZE)
-    if resp == NULL:
-        item_remove(s, it)
-        return
-    p = resp.wbuf + resp.wbytes
-    memcpy(p, b"ME ", 3)
-    p += 3
-    if ITEM_has(it, ITEM_KEY_BINARY):
-        p = base64_encode(ITEM_key(it), it.nkey, p)
-    else:
-        memcpy(p, ITEM_key(it), it.nkey)
-        p += it.nkey
-    exptime = item_exptime(it)
-    if exptime == 0:
-        memcpy(p, b" exp=-1", 7)
-        p += 7
-    else:
-        memcpy(p, b" exp=", 5)
-        p = itoa_u32(exptime - now, p + 5)
-    memcpy(p, b" la=", 4)
-    p = itoa_u32(now - item_time(it), p + 4)
-    memcpy(p, b" cas=", 5)
-    p = itoa_u64(ITEM_get_cas(it), p + 5)
-    memcpy(p, b" fetch=", 7)
-    p += 7
-    if ITEM_has(it, ITEM_FETCHED):
-        memcpy(p, b"yes", 3)
-        p += 3
-    else:
-        memcpy(p, b"no", 2)
-        p += 2
-    memcpy(p, b" cls=", 5)
-    p = itoa_u32(ITEM_clsid(it), p + 5)
-    memcpy(p, b" size=", 6)
-    p = itoa_u64(ITEM_ntotal(it), p + 6)
-    memcpy(p, b"\r\n", 2)
-    resp_add(resp, p + 2)
+    if resp != NULL:
+        resp_add(resp, put_debug_line(resp.wbuf + resp.wbytes, it, store_time(s)))
     item_remove(s, it)
 
 
 # ---- dispatch --------------------------------------------------------------------------------------------------------
 
 cdef bint process_meta_command(conn *c, const char *line, const char *end) noexcept nogil:
-    """A line whose command is m and one more letter. False: there is no such command."""
     cdef token t[LINE_TOKENS]
     cdef char command = line[1]
-    cdef char flag
-    cdef int first = 3 if command == c's' else 2
     cdef int i, n
-    if command == c'n':
+    if command == META_NOOP:
         out_line(c, b"MN\r\n", 4)
         return True
-    if command != c'g' and command != c's' and command != c'd' and command != c'a' and command != c'e':
+    if (command != META_GET and command != META_SET and command != META_DELETE and command != META_ARITHMETIC
+            and command != META_DEBUG):
         return False
     conn_set_state(c, conn_new_cmd)
     n = tokenize(line, end, t)
-    for i in range(first, n):
-        flag = t[i].value[0]
-        if c'A' <= flag <= c'z' or c'0' <= flag <= c'9' or (flag == c'@' and (command == c'g' or command == c's')):
-            continue
-        n = 0
-        break
+    for i in range(3 if command == META_SET else 2, n):
+        if not flag_allowed(t[i].value[0], command):
+            n = 0
+            break
     if n < 2:
         out_string(c, BAD_FORMAT)
-    elif command == c'g':
+    elif command == META_GET:
         process_mget_command(c, t, n)
-    elif command == c's':
+    elif command == META_SET:
         process_mset_command(c, t, n)
-    elif command == c'd':
+    elif command == META_DELETE:
         process_mdelete_command(c, t, n)
-    elif command == c'a':
+    elif command == META_ARITHMETIC:
         process_marithmetic_command(c, t, n)
     else:
         process_mdebug_command(c, t, n)

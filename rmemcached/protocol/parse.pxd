@@ -6,7 +6,9 @@ needs a terminator. Writers return the end of what they wrote; the caller has ma
 
 from libc.stddef cimport size_t
 from libc.stdint cimport INT32_MAX, INT64_MAX, UINT32_MAX, UINT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc cimport errno as c_errno
+from libc.stdlib cimport strtod
+from libc.string cimport memcmp, memcpy, strlen
 
 cdef enum:
     LINE_TOKENS = 23         # what follows the 23rd token of a line is ignored
@@ -42,6 +44,10 @@ cdef inline bint token_is(const token *t, const char *text, size_t length) noexc
         if t.value[i] != text[i]:
             return False
     return True
+
+cdef inline bint abbreviates(const token *t, const char *word) noexcept nogil:
+    """Whether the token is the word or the beginning of it, which memcached takes for the word in some commands."""
+    return t.length <= strlen(word) and memcmp(t.value, word, t.length) == 0
 
 # ---- numbers: True if well-formed and in range, else *out is untouched -----------------------------------------------
 
@@ -107,6 +113,18 @@ cdef inline bint parse_i64(const char *p, size_t length, int64_t *out) noexcept 
         return False
     out[0] = -<int64_t>value if negative else <int64_t>value
     return True
+
+cdef inline bint parse_double(const char *p, size_t length, double *out) noexcept nogil:
+    """What strtod takes for a number, all of it; white space may follow."""
+    cdef char text[32]
+    cdef char *end
+    if length >= sizeof(text):
+        return False
+    memcpy(text, p, length)
+    text[length] = 0
+    c_errno.errno = 0
+    out[0] = strtod(text, &end)
+    return c_errno.errno != c_errno.ERANGE and end != text and (end[0] == 0 or c'\t' <= end[0] <= c'\r')
 
 cdef inline bint parse_hex(const char *p, size_t length, size_t max_digits, uint64_t *out) noexcept nogil:
     """1 to max_digits (at most 16) hexadecimal digits of either case."""

@@ -11,8 +11,18 @@ from rmemcached.protocol.conn cimport WRITE_BUFFER_SIZE, conn, conn_thread, mc_r
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.sys.atomics cimport counter_add
 
-cdef enum:
-    RESP_COPY_MAX = 256      # a value of up to this many bytes is copied behind its header, a longer one referenced
+cdef extern from *:
+    """
+    #define RMC_BAD_FORMAT "CLIENT_ERROR bad command line format"
+    #define RMC_BAD_EXPTIME "CLIENT_ERROR invalid exptime argument"
+    #define RMC_NOT_A_NUMBER "CLIENT_ERROR cannot increment or decrement non-numeric value"
+    #define RMC_NO_MEMORY "SERVER_ERROR out of memory"
+    """
+    # Error lines that several commands answer.
+    const char *BAD_FORMAT "RMC_BAD_FORMAT"
+    const char *BAD_EXPTIME "RMC_BAD_EXPTIME"
+    const char *NOT_A_NUMBER "RMC_NOT_A_NUMBER"
+    const char *OUT_OF_MEMORY "RMC_NO_MEMORY"
 
 # ---- whole lines; the state becomes conn_new_cmd ---------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """The text of statistics: lines of the text protocol, or packets of the binary one, in a buffer that grows.
 
-Whoever has statistics to tell fills a stat_buf (`server/stats`, `server/dumps`, `rdma`); the command that asked for
-them (`ascii`, `binary`) ends it and answers with it (`reply.stat_reply`). A stat_buf belongs to the thread that fills it.
+Whoever has statistics to tell fills a stat_buf (`server/stats`, `server/dumps`, `rdma`). The command that asked for
+them (`admin_stats`, `binary`) ends it and answers with it (`reply.stat_reply`). A stat_buf belongs to the thread that
+fills it.
 """
 
 from libc.stddef cimport size_t

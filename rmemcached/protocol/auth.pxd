@@ -1,0 +1,9 @@
+"""What a text connection says before it is authenticated (-Y). memcached: proto_text.c.
+
+Called by `ascii` alone, as long as conn.auth_wanted is not 0; asks the server (conn_hooks.authenticate) for the user.
+"""
+
+from rmemcached.protocol.conn cimport conn
+
+# Takes `set <any> <any> <any> <n>` and `user password` of n bytes. Returns as try_read_command_ascii.
+cdef bint try_read_command_asciiauth(conn *c) noexcept nogil

@@ -1,0 +1,142 @@
+"""What commands on items do alike in every protocol: look up, count, refer to a value in a reply, expect a payload.
+
+Called by `ascii`, `meta` and `binary`; below them are `reply` and the store. Nothing here answers.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, uint32_t
+from libc.string cimport memcpy
+
+from rmemcached.logger cimport LOG_DELETIONS, LOG_MUTATIONS, log_delete_cmd, log_deletion, log_item_store, log_wants
+from rmemcached.protocol.conn cimport (
+    WRITE_BUFFER_SIZE, conn, conn_closing, conn_nread, conn_set_state, conn_swallow, mc_resp, thread_stats,
+)
+from rmemcached.protocol.reply cimport resp_add
+from rmemcached.protocol.stats_prefix cimport stats_prefix_record_get
+from rmemcached.store.store cimport (
+    EXISTS, ITEM_CHUNKED, NO_MEMORY, NOT_FOUND, REALTIME_MAXDELTA, STORED, TOO_LARGE, ITEM_clsid, ITEM_data, ITEM_has,
+    ITEM_key, ITEM_queue, item, item_get, item_remove, item_size_ok, item_touch, item_unlink, realtime, rel_time_t,
+    store, store_item_type, store_op,
+)
+from rmemcached.sys.atomics cimport counter_add, relaxed_load
+from rmemcached.sys.debug cimport assert_that
+
+cdef enum:
+    RESP_COPY_MAX = 256      # a value of up to this many bytes is copied behind its header, a longer one referenced
+    REFCOUNT_LIMIT = 60000   # with so many references out an item is not handed out once more (refcount has 16 bits)
+
+# ---- looking up ------------------------------------------------------------------------------------------------------
+
+cdef inline rel_time_t expiry(store *s, int32_t exptime) noexcept nogil:
+    """The store's time for an exptime of the text protocol; a negative one has passed already."""
+    return realtime(s, exptime if exptime >= 0 else <int32_t>REALTIME_MAXDELTA + 1)
+
+cdef inline bint overused(item *it) noexcept nogil:
+    return relaxed_load(&it.refcount) > REFCOUNT_LIMIT
+
+cdef inline item *fetch_item(conn *c, const char *key, size_t nkey, bint touch, rel_time_t exptime) noexcept nogil:
+    """Get or, with its new expiry, get and touch: the item with a reference, or NULL. Counts the command, hit or
+    miss."""
+    cdef store *s = c.thread.store
+    cdef thread_stats *stats = &c.thread.stats
+    cdef item *it
+    if touch:
+        it = item_touch(s, key, nkey, exptime)
+        counter_add(&stats.touch_cmds, 1)
+    else:
+        it = item_get(s, key, nkey, True)
+        counter_add(&stats.get_cmds, 1)
+    if it != NULL:
+        if not overused(it):
+            stats_prefix_record_get(c.thread.prefixes, key, nkey, True)
+            if touch:
+                counter_add(&stats.slab[ITEM_clsid(it)].touch_hits, 1)
+            else:
+                counter_add(&stats.lru_hits[ITEM_queue(it)], 1)
+            return it
+        item_remove(s, it)
+    stats_prefix_record_get(c.thread.prefixes, key, nkey, False)
+    counter_add(&stats.touch_misses if touch else &stats.get_misses, 1)
+    return NULL
+
+# ---- a value in a reply ----------------------------------------------------------------------------------------------
+
+cdef inline bint fits_copy(item *it, size_t n, size_t room) noexcept nogil:
+    """The first n bytes of the item's data are few enough to be copied behind `room` bytes of text."""
+    return n <= RESP_COPY_MAX and room + n <= WRITE_BUFFER_SIZE and not ITEM_has(it, ITEM_CHUNKED)
+
+cdef inline void resp_value(conn *c, mc_resp *resp, char *p, item *it, uint32_t n, bint copy) noexcept nogil:
+    """Ends the text of resp at p and lets the first n bytes of the item's data follow, copied or referred to. Takes
+    over the reference."""
+    if copy:
+        memcpy(p, ITEM_data(it), n)
+        resp_add(resp, p + n)
+        item_remove(c.thread.store, it)
+        return
+    resp_add(resp, p)
+    resp.item = it
+    resp.data_offset = 0
+    resp.data_length = n
+    resp.tosend += n
+    c.pending_bytes += n
+
+# ---- storing ---------------------------------------------------------------------------------------------------------
+
+cdef inline const char *alloc_error(conn *c, store_op op, const char *key, size_t nkey, uint32_t flags, size_t nbytes,
+                                    bint drop_old) noexcept nogil:
+    """item_alloc has failed for a text command: counts it, if drop_old unlinks what is stored under the key lest it be
+    read as the newest, and returns the error line."""
+    cdef bint fits = item_size_ok(c.thread.store, nkey, flags, nbytes)
+    if log_wants(c.thread.log, LOG_MUTATIONS):
+        log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, op, key, nkey, 0, 0, 0)
+    if drop_old:
+        item_unlink(c.thread.store, key, nkey)
+    if fits:
+        counter_add(&c.thread.stats.store_no_memory, 1)
+        return b"SERVER_ERROR out of memory storing object"
+    counter_add(&c.thread.stats.store_too_large, 1)
+    return b"SERVER_ERROR object too large for cache"
+
+cdef inline void expect_payload(conn *c, item *it, size_t n, store_op op) noexcept nogil:
+    """The next n bytes of input are the item's data; complete_nread stores it then. Takes over the reference."""
+    assert_that(c.item == NULL)
+    c.item = it
+    c.rlbytes = n
+    c.roffset = 0
+    c.cas = 0
+    c.cmd = op
+    c.set_stale = False
+    c.mset_res = False
+    conn_set_state(c, conn_nread)
+
+cdef inline void swallow(conn *c, size_t n) noexcept nogil:
+    """Discards n bytes of input behind a command that has been answered with an error."""
+    c.sbytes = n
+    if c.state != conn_closing:
+        conn_set_state(c, conn_swallow)
+
+# ---- counting --------------------------------------------------------------------------------------------------------
+
+cdef inline void count_cas(conn *c, const item *it, store_item_type result) noexcept nogil:
+    """Counts what came of a store with a CAS value. `it` is the item that was to be stored."""
+    cdef thread_stats *stats = &c.thread.stats
+    if result == STORED:
+        counter_add(&stats.slab[ITEM_clsid(it)].cas_hits, 1)
+    elif result == EXISTS:
+        counter_add(&stats.slab[ITEM_clsid(it)].cas_badval, 1)
+    elif result == NOT_FOUND:
+        counter_add(&stats.cas_misses, 1)
+
+cdef inline void count_delta(conn *c, const item *it, bint incr) noexcept nogil:
+    """Counts an increment or decrement. it: NULL: the key has no item."""
+    cdef thread_stats *stats = &c.thread.stats
+    if it == NULL:
+        counter_add(&stats.incr_misses if incr else &stats.decr_misses, 1)
+    elif incr:
+        counter_add(&stats.slab[ITEM_clsid(it)].incr_hits, 1)
+    else:
+        counter_add(&stats.slab[ITEM_clsid(it)].decr_hits, 1)
+
+cdef inline void log_deleted(conn *c, item *it, log_delete_cmd cmd) noexcept nogil:
+    if log_wants(c.thread.log, LOG_DELETIONS):
+        log_deletion(c.thread.log, cmd, ITEM_key(it), it.nkey, ITEM_clsid(it), it.nbytes)
