@@ -10,16 +10,14 @@ their `users`.
 
 from libc.stdint cimport uint8_t, uint64_t
 
+from rmemcached.rdma.wire cimport RDMA_TRANSPORTS
 from rmemcached.sys.linux cimport pthread_mutex_t
 from rmemcached.verbs.port cimport verbs_port
 from rmemcached.verbs.verbs cimport ibv_pd
 
-cdef enum:
-    SOFT_IW = 0
-    SOFT_SHM = 1
-    VERBS = 2
-    CM = 3
-    DEVICES = 4
+cdef enum:                   # which device: an rdma_transport, or
+    DEVICE_OF_CM = RDMA_TRANSPORTS
+    DEVICES
 
 cdef struct shared_device:
     int which                # constant, as are port, domain, pid and alarm
@@ -33,7 +31,7 @@ cdef struct shared_device:
     uint64_t lost            # atomic; set under the lock
     char why[256]            # written under the lock, constant once the device is lost
 
-# The device, with one user more. node_guid, port_num: of CM. OSError: there is none.
+# The device, with one user more. node_guid, port_num: of DEVICE_OF_CM. OSError: there is none.
 cdef shared_device *open_device(int which, uint64_t node_guid=*, uint8_t port_num=*) except NULL
 # One user less.
 cdef void leave_device(shared_device *d) noexcept

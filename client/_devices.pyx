@@ -8,6 +8,7 @@ from libc.string cimport memset
 from posix.unistd cimport getpid
 
 from rmemcached.client._errors cimport os_error
+from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, TRANSPORT_VERBS
 from rmemcached.sys.atomics cimport load_acquire, store_release
 from rmemcached.sys.debug cimport assert_held, assert_that
 from rmemcached.sys.linux cimport (
@@ -74,7 +75,7 @@ cdef void close_device(shared_device *d) noexcept:
 cdef void close_lost_devices() noexcept:
     cdef shared_device *d
     cdef int which
-    for which in range(VERBS, <int>DEVICES):
+    for which in range(TRANSPORT_VERBS, <int>DEVICES):
         d = devices[which]
         if d != NULL and d.pid == getpid() and d.users == 0 and device_lost(d):
             devices[which] = NULL
@@ -98,9 +99,9 @@ cdef int open_port(int which, uint64_t node_guid, uint8_t port_num, verbs_port *
     cdef char why[256]
     memset(&spec, 0, sizeof(spec))
     spec.gid_index = GID_ANY
-    if which == SOFT_IW or which == SOFT_SHM:
+    if which == TRANSPORT_SOFT_IW or which == TRANSPORT_SOFT_SHM:
         provider = soft_provider()
-        spec.device = b"soft_iw0" if which == SOFT_IW else b"soft_shm0"
+        spec.device = b"soft_iw0" if which == TRANSPORT_SOFT_IW else b"soft_shm0"
     else:
         provider = system_provider(&absent)
         if provider == NULL:
@@ -110,12 +111,19 @@ cdef int open_port(int which, uint64_t node_guid, uint8_t port_num, verbs_port *
             raise OSError(ENODEV, "RMEMCACHED_RDMA_DEVICE says none")
         name = os.fsencode(name) if name else None
         spec.device = <const char *>name if name is not None else NULL
-        spec.iwarp = which == CM
+        spec.iwarp = which == DEVICE_OF_CM
         spec.node_guid = node_guid
         spec.port = port_num
     if verbs_open_port(provider, &spec, port, why, sizeof(why)) != 0:
         raise OSError(ENODEV, (<bytes>why).decode())
     return 0
+
+
+cdef bint serves(shared_device *d, uint64_t node_guid, uint8_t port_num) noexcept:
+    """Whether the device can be used, and is the one that rdma_cm has chosen."""
+    if d.which == DEVICE_OF_CM and (d.port.node_guid != node_guid or d.port.port_num != port_num):
+        return False
+    return not device_lost(d)
 
 
 cdef shared_device *open_device(int which, uint64_t node_guid=0, uint8_t port_num=0) except NULL:
@@ -124,7 +132,7 @@ cdef shared_device *open_device(int which, uint64_t node_guid=0, uint8_t port_nu
     cdef int error
     # The parent's device is of no use after a fork: its locks and its connections are the parent's.
     if d != NULL and d.pid == getpid():
-        if (which != CM or (d.port.node_guid == node_guid and d.port.port_num == port_num)) and not device_lost(d):
+        if serves(d, node_guid, port_num):
             d.users += 1
             return d
         if d.users == 0:

@@ -11,16 +11,7 @@ from libc.string cimport memcpy, memset
 from posix.unistd cimport getpid
 
 from rmemcached.client._cm cimport CmRoute, cm_failure, raise_rejected, wait_cm_event
-from rmemcached.client._devices cimport (
-    CM,
-    SOFT_IW,
-    SOFT_SHM,
-    VERBS,
-    device_lost,
-    device_removed,
-    leave_device,
-    open_device,
-)
+from rmemcached.client._devices cimport DEVICE_OF_CM, device_lost, device_removed, leave_device, open_device
 from rmemcached.client._errors cimport os_error, registration_error
 from rmemcached.client._timeouts cimport poll_timeout, start_deadline
 from rmemcached.rdma.wire cimport (
@@ -31,8 +22,10 @@ from rmemcached.rdma.wire cimport (
     MESSAGE_DATA,
     MESSAGE_HEADER,
     MESSAGE_READY,
+    RDMA_CREDITS_MIN,
     RDMA_MSGSIZE_MIN,
     RDMA_PROTOCOL_VERSION,
+    RDMA_TRANSPORTS,
     get_message_header,
     get_welcome,
     message_header,
@@ -41,6 +34,7 @@ from rmemcached.rdma.wire cimport (
     put_message_header,
     rdma_hello,
     rdma_welcome,
+    transport_name,
 )
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_that, live_add, live_sub
@@ -104,7 +98,7 @@ cdef enum:
     LAST_WORDS_WAIT = 1000   # ms that the server gets to say why the queue pair failed
     REMOTE_ACCESS = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
 
-cdef dict DEVICE_OF = {"soft_iw": SOFT_IW, "soft_shm": SOFT_SHM, "verbs": VERBS}
+cdef dict DEVICES = {transport_name(which).decode(): which for which in range(RDMA_TRANSPORTS)}
 
 
 cdef class QueuePair:
@@ -122,9 +116,9 @@ cdef class QueuePair:
     def __init__(self, str transport, CmRoute route=None):
         cdef int error, i
         if route is None:
-            self.device = open_device(DEVICE_OF[transport])
+            self.device = open_device(DEVICES[transport])
         else:
-            self.device = open_device(CM, route.where.node_guid, route.where.port_num)
+            self.device = open_device(DEVICE_OF_CM, route.where.node_guid, route.where.port_num)
             self.by_cm = True
             self.cm_id = route.id
             self.fd = route.fd
@@ -320,7 +314,7 @@ cdef class QueuePair:
     cdef int start(self, int64_t deadline) except -1:
         # Sends READY and waits for the server's.
         cdef int r
-        if self.tx_credits < 2 or self.post_message(MESSAGE_READY, 0) < 0:
+        if self.tx_credits < RDMA_CREDITS_MIN or self.post_message(MESSAGE_READY, 0) < 0:
             raise MemcacheServerError("READY could not be sent")
         while not self.ready:
             with nogil:
@@ -385,7 +379,7 @@ cdef class QueuePair:
     cdef char *data_buffer(self) noexcept nogil:
         # The last credit is for a CREDIT message, which the server gives back whatever else it holds: a server whose
         # replies are blocked takes no more input, and only that message can unblock them.
-        if self.free_count == 0 or self.tx_credits < 2:
+        if self.free_count == 0 or self.tx_credits < RDMA_CREDITS_MIN:
             return NULL
         return self.buffer + <size_t>(CREDITS + self.free_sends[self.free_count - 1]) * MESSAGE_SIZE + MESSAGE_HEADER
 

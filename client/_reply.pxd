@@ -23,5 +23,5 @@ cdef struct reply_line:
     size_t cas_length
     bint in_memory           # @: the value is in the memory that the request named
 
-# Parses a line without its \r\n. 1, or -EBADMSG: it begins as a meta reply and is none.
+# Parses a line without its \r\n. 1, or -EBADMSG: it begins like a meta reply and is malformed.
 cdef int parse_reply(const char *line, size_t length, reply_line *out) noexcept nogil

@@ -230,18 +230,18 @@ def test_payloads_travel_by_read_and_write(shared_rmemcached: Any, key: str) -> 
     assert after[b"rdma_recv_bytes"] - before[b"rdma_recv_bytes"] < 1000
 
 
-def test_landing_buffer_grows_with_the_values(shared_rmemcached: Any, key: str) -> None:
+def test_sink_grows_with_the_values(shared_rmemcached: Any, key: str) -> None:
     with Client(shared_rmemcached.address, transport="soft_iw", default_noreply=False, timeout=20) as client:
         value = random_bytes(5 * MEGABYTE)
         client.set(key, value)
-        assert client.get(key) == value  # in the stream: larger than the landing buffer
+        assert client.get(key) == value  # in the stream: larger than the sink
         before = client.stats("rdma")[b"rdma_write_bytes"]
         for _ in range(3):
             assert client.get(key) == value
         assert client.stats("rdma")[b"rdma_write_bytes"] - before == 3 * len(value)
         small = random_bytes(50000)
         client.set(key, small)
-        for _ in range(50):  # long enough for the buffer to become smaller again
+        for _ in range(50):  # often enough for the sink to become smaller again
             assert client.get(key) == small
         client.set(key, value)
         for _ in range(2):

@@ -120,7 +120,7 @@ def test_one_connection_a_thousand_values(scene: tuple[Server, Conversation]) ->
         before = resident(os.getpid()), resident(server.pid)
         for number in range(WARM_UP, ROUNDS):
             round_trip(number)
-        # the client may hold two landing buffers; the daemon's items are in its arena, which is not all touched yet
+        # the client may hold two sinks; the daemon's items are in its arena, which is not all touched yet
         assert resident(os.getpid()) - before[0] < 4 << 20
         assert resident(server.pid) - before[1] < 64 << 20
         assert control.number("rdma_registrations", "rdma") == 1
