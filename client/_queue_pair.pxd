@@ -36,7 +36,7 @@ cdef class QueuePair:
     cdef int fd                      # the lifeline, or rdma_cm's descriptor if by_cm; -1: none yet, or closed
     cdef bint by_cm
     cdef uint32_t cm_id              # the connection on it
-    cdef shared_device *device              # NULL: closed
+    cdef shared_device *device       # NULL: closed
     # the device's own, for shorter code
     cdef const verbs_port *port
     cdef const verbs_provider *provider

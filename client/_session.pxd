@@ -1,8 +1,9 @@
 """The connection of a Client: made on demand, used by one call at a time, dropped when it is of no use any more.
 
-A call is `enter`, requests formatted into the Stream, `exchange` (or `unanswered`), `next` for each further answer, and
-`leave`. Whatever is raised between `enter` and `leave` leaves requests or answers half done: `drop` comes then. The
-methods that wait release the GIL meanwhile, and let signal handlers run. They raise what `broken` makes.
+A call is `enter`, requests formatted into the Stream, `exchange` (or `unanswered`), `next` for each further answer,
+and `leave`. An exception between `enter` and `leave` may leave a request or an answer half done, so that `drop` must
+follow. Methods that wait release the GIL meanwhile and let signal handlers run. They raise TimeoutError, OSError,
+MemoryError, MemcacheUnexpectedCloseError and MemcacheUnknownError.
 """
 
 from rmemcached.client._stream cimport Stream
@@ -31,8 +32,9 @@ cdef class Session:
     # The stream, connected, with an empty request. RuntimeError: another call is under way, or the connection is the
     # parent process's. quiet: the call waits for no answer.
     cdef Stream enter(self, bint quiet)
-    # The end of a call. Raises the first of the errors.
+    # The end of a call, which leaves the connection in order. Raises the first of the errors.
     cdef int leave(self, list errors) except -1
+    # Ends the call, if one is under way, and closes the connection, if there is one.
     cdef void drop(self) noexcept
     # Sends the request and reads the first line of the answer.
     cdef int exchange(self, Stream s) except -1
@@ -51,5 +53,7 @@ cdef class Session:
     # Reads the value behind a VA line.
     cdef bytes value(self, Stream s)
 
+    # The exception for what a method of the Stream has returned.
     cdef object broken(self, Stream s, int code)
+    # Raises that exception, unless signal handlers wanted to run: then it runs them, and the call is to be repeated.
     cdef int interrupted(self, Stream s, int code) except -1

@@ -108,7 +108,6 @@ cdef class Session:
     # --- sending and receiving ---
 
     cdef object broken(self, Stream s, int code):
-        # The exception for what a method of the stream returned. The connection is lost; the caller drops it.
         cdef str text
         if code == -ETIMEDOUT:
             return TimeoutError("timed out")
@@ -123,13 +122,13 @@ cdef class Session:
         return OSError(-code, strerror(-code).decode())
 
     cdef int interrupted(self, Stream s, int code) except -1:
-        # After a method of the stream was not successful: 0 when it is to be repeated.
         if code != -EINTR:
             raise self.broken(s, code)
         return PyErr_CheckSignals()
 
     cdef int exchange(self, Stream s) except -1:
         cdef int r
+        assert_that(self._busy)
         s.commit()
         with nogil:
             r = s.push()
