@@ -23,6 +23,6 @@ cdef struct rdma_thread:
 cdef ibv_send_wr *thread_chain(rdma_thread *t, uint64_t wr_id) noexcept nogil
 cdef void add_element(ibv_send_wr *wr, void *addr, size_t length, uint32_t lkey) noexcept nogil
 
-# Puts a connection into t.yielded, and takes it out again; once is enough.
+# Puts a connection into t.yielded, and takes it out again. To repeat either changes nothing.
 cdef void thread_yield(rdma_conn *rc) noexcept nogil
 cdef void thread_unyield(rdma_conn *rc) noexcept nogil
