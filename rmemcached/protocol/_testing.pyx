@@ -1,5 +1,7 @@
 """The drive machine for Python tests: an engine without sockets. Not an interface for programs."""
 
+from rmemcached import MEMCACHED_VERSION
+
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memmove, memset
@@ -34,6 +36,8 @@ RESP_SIZE = sizeof(mc_resp)
 MAX_RESPS = MAX_PENDING_RESPS
 MAX_BYTES = MAX_PENDING_BYTES
 MAX_LINE = LINE_MAX_LENGTH
+
+cdef bytes _VERSION = MEMCACHED_VERSION.encode()
 
 _WANTS = {
     WANT_INPUT: "input", WANT_PAYLOAD: "payload", WANT_REMOTE_PAYLOAD: "remote", WANT_FLUSH: "flush",
@@ -107,6 +111,7 @@ cdef class Server:
             raise ValueError(error.decode())
         self.hooks.arg = &self.state
         self.hooks.stats = _stats
+        self.hooks.version = _VERSION
         self.exchange = exchange
         self.hooks.set_verbosity = _set_verbosity
         self.thread.store = self.s

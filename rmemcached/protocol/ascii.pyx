@@ -11,7 +11,7 @@ from rmemcached.protocol.admin cimport process_admin_command
 from rmemcached.protocol.admin_stats cimport process_stats_command
 from rmemcached.protocol.auth cimport try_read_command_asciiauth
 from rmemcached.protocol.conn cimport (
-    MEMCACHED_VERSION, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, WRITE_BUFFER_SIZE,
+    MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, WRITE_BUFFER_SIZE,
     conn_charge, conn_closing, conn_log, conn_logs, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full,
     conn_set_state, mc_resp, thread_stats,
 )
@@ -380,10 +380,10 @@ cdef void process_exchange(conn *c, const char *line, const char *end) noexcept 
 
 
 cdef void process_version_command(conn *c) noexcept nogil:
-    cdef size_t length = strlen(MEMCACHED_VERSION)
+    cdef size_t length = strlen(c.thread.hooks.version)
     cdef char line[64]
     memcpy(line, b"VERSION ", 8)
-    memcpy(line + 8, MEMCACHED_VERSION, length)
+    memcpy(line + 8, c.thread.hooks.version, length)
     memcpy(line + 8 + length, b"\r\n", 2)
     out_line(c, line, length + 10)
 

@@ -12,7 +12,7 @@ from posix.uio cimport iovec
 
 from rmemcached.logger cimport LOG_MUTATIONS, NORMAL_CLOSE, log_item_store, log_wants
 from rmemcached.protocol.conn cimport (
-    MEMCACHED_VERSION, conn_closing, conn_hooks, conn_logs, conn_new_cmd, conn_set_state, mc_resp,
+    conn_closing, conn_hooks, conn_logs, conn_new_cmd, conn_set_state, mc_resp,
 )
 from rmemcached.protocol.item_commands cimport (
     count_cas, count_delta, expect_payload, fetch_item, fits_copy, resp_value, swallow,
@@ -538,7 +538,7 @@ cdef bint dispatch_bin_command(conn *c, const protocol_binary_header *h, const c
     elif cmd == PROTOCOL_BINARY_CMD_NOOP:
         write_bin_response(c, NULL, 0, 0)
     elif cmd == PROTOCOL_BINARY_CMD_VERSION:
-        write_bin_response(c, MEMCACHED_VERSION, strlen(MEMCACHED_VERSION), 0)
+        write_bin_response(c, c.thread.hooks.version, strlen(c.thread.hooks.version), 0)
     elif cmd == PROTOCOL_BINARY_CMD_STAT:
         process_bin_stat(c, key, nkey)
     elif cmd == PROTOCOL_BINARY_CMD_FLUSH:

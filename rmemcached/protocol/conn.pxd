@@ -17,12 +17,6 @@ from rmemcached.protocol.stats_prefix cimport stats_prefixes
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, crawler_result_type, item, store
 
-cdef extern from *:
-    """
-    #define RMC_MEMCACHED_VERSION "1.6.45"
-    """
-    const char *MEMCACHED_VERSION "RMC_MEMCACHED_VERSION"   # the memcached whose behaviour is followed
-
 ctypedef uint32_t rel_time_t
 
 cdef struct conn             # complete below
@@ -142,6 +136,7 @@ cdef struct conn_hooks:
                          size_t npassword) noexcept nogil
     # The verbosity command.
     void (*set_verbosity)(void *arg, int level) noexcept nogil
+    const char *version      # rmemcached.MEMCACHED_VERSION: of the memcached whose behaviour is followed
     uint64_t verbose         # atomic. From 2 on, command and reply lines are written to stderr
 
 # conn.mget: a text get whose keys are not all done

@@ -8,9 +8,6 @@ from libc.string cimport memset
 from rmemcached.store.store cimport ITEM_CHUNKED, ITEM_data, ITEM_has, item_iov, item_remove, store_time
 from rmemcached.sys.debug cimport LIVE_CONN, assert_owner, live_add, live_sub
 
-# The version that `version` answers, -V prints and the statistics give.
-memcached_version = MEMCACHED_VERSION.decode()
-
 
 # ---- life ------------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import os
 import sys
 from contextlib import suppress
 
+from rmemcached import MEMCACHED_VERSION
 from rmemcached.server.authfile import AuthFileError
 from rmemcached.host import host_identity
 from rmemcached.server.sockets import ServerError, listen_shm, open_listeners, overflow_uid, write_port_file
@@ -126,6 +127,7 @@ cdef class Server:
     cdef object sockets          # Listeners
     cdef object keep             # bytes that s.settings points into
     cdef bytes device_name       # ... and s.devices.spec
+    cdef bytes version           # ... and s.hooks
     cdef object bound            # (path, device, inode) of the UNIX socket, to remove only what is ours
     cdef unsigned int started    # workers whose threads run
     cdef object shm_path         # shm_endpoint.path; None: nowhere
@@ -143,6 +145,8 @@ cdef class Server:
         self.shm_path = None
         self.device_name = os.fsencode(settings.rdma_device) if settings.rdma_device else None
         self.keep = fill_settings(&self.s.settings, settings)
+        self.version = MEMCACHED_VERSION.encode()
+        self.s.hooks.version = self.version
         self.s.hooks.verbose = settings.verbose
 
     def __dealloc__(self):

@@ -7,7 +7,7 @@ from posix.unistd cimport getpid
 
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.linux cimport RUSAGE_SELF, getrusage, rusage
-from rmemcached.protocol.conn cimport MEMCACHED_VERSION, conn, slab_counters, thread_stats
+from rmemcached.protocol.conn cimport conn, slab_counters, thread_stats
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text, stat_buf
 from rmemcached.protocol.stats_prefix cimport stats_prefix_clear, stats_prefix_on
 from rmemcached.server.devices cimport devices_stats
@@ -154,7 +154,7 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"pid", <uint64_t>getpid())
     stat_append(out, b"uptime", now - ITEM_UPDATE_INTERVAL)
     stat_append(out, b"time", <uint64_t>(store_process_started(s.store) + now))
-    stat_append_text(out, b"version", MEMCACHED_VERSION)
+    stat_append_text(out, b"version", s.hooks.version)
     # There is no libevent here: the event engine is epoll.
     stat_append_text(out, b"libevent", b"none")
     stat_append(out, b"pointer_size", 8 * sizeof(void *))

@@ -1,1 +1,0 @@
-memcached_version: str
