@@ -1,8 +1,8 @@
 """Log entries for watchers: what happens in the store, the protocol and the workers, as memcached's `watch` shows it.
 
-Threads that have something to tell append entries to a ring of their own, without a lock; one reader (the logger
-thread of `rmemcached/server/watchers`) takes them out in the order of their gid and renders the lines. Nothing is
-written while nobody watches: `log_wants` is one relaxed load. memcached: logger.c, logger.h.
+Each writing thread appends entries to a ring of its own, without a lock. One reader, the logger thread of
+`rmemcached/server/watchers`, takes them out in the order of their gid and renders the lines. While nobody watches
+nothing is written: `log_wants` is one relaxed load. memcached: logger.c, logger.h.
 """
 
 from libc.stddef cimport size_t
@@ -17,7 +17,8 @@ cdef enum log_eflags:            # memcached's bits
     LOG_MUTATIONS = 1 << 3       # stores
     LOG_CONNEVENTS = 1 << 5
     LOG_EVICTIONS = 1 << 6
-    LOG_RAWCMDS = 1 << 9         # memcached knows the word and logs nothing for it; so do the proxy's three
+    # `watch` accepts the four below, and nothing is logged for them, as in memcached without its proxy
+    LOG_RAWCMDS = 1 << 9
     LOG_PROXYREQS = 1 << 10
     LOG_PROXYEVENTS = 1 << 11
     LOG_PROXYUSER = 1 << 12
@@ -52,27 +53,27 @@ cdef enum:
 
 cdef enum log_reader_state:
     READER_AWAKE = 0
-    READER_SLEEPS                # until wake_fd is readable: whoever writes an entry sees to that
-    READER_NAPS                  # a moment, so that entries gather; a ring that fills up wakes it
+    READER_SLEEPS                # until wake_fd is readable: the writer of the next entry wakes it
+    READER_NAPS                  # for a moment, so that entries gather; only a ring that fills up wakes it
 
 # The peer of a connection. Owned by the connection.
 cdef struct log_peer:
     sockaddr_in6 addr            # or a sockaddr_in; sin6_family 0: a UNIX socket
     uint8_t transport            # log_transport
 
-cdef struct log_ring             # one writing thread's entries; complete in logger.pyx
+cdef struct log_ring             # the entries of one writing thread; complete in logger.pyx
 
 cdef struct logger:
-    uint32_t flags               # atomic: log_eflags that somebody watches; written by the reader
+    uint32_t flags               # atomic: log_eflags that somebody watches; the reader writes it
     char pad_after_flags[LOG_PAD]
     uint64_t gid                 # atomic: number of the newest entry
     uint32_t reader_waits        # atomic: a log_reader_state
-    int wake_fd                  # eventfd. Constant, as the two below
-    size_t ring_size             # bytes of a ring
-    uint64_t serial              # tells loggers of one process apart
+    int wake_fd                  # constant: an eventfd
+    size_t ring_size             # constant: bytes of a ring
+    uint64_t serial              # constant: tells the loggers of a process apart
     uint64_t unplaced            # atomic: entries lost because there was no memory for a ring
     pthread_mutex_t lock
-    log_ring *rings              # under lock; a ring lives as long as the logger
+    log_ring *rings              # the lock; a ring lives as long as the logger
 
 cdef struct log_entry:           # as it lies in a ring; what follows depends on the event
     uint32_t size                # bytes with what follows, a multiple of 8
@@ -88,9 +89,9 @@ cdef struct log_stats:
 
 # ring_size: bytes of each writing thread's buffer. NULL: no memory, or no descriptor (errno).
 cdef logger *logger_create(size_t ring_size) noexcept nogil
-# No thread may log any more.
+# After this no thread may log.
 cdef void logger_destroy(logger *log) noexcept nogil
-# A logger that nobody ever watches, for a store on its own.
+# A logger that nobody ever watches, for a store without a server.
 cdef logger *logger_none() noexcept nogil
 
 cdef inline bint log_wants(const logger *log, uint32_t eflags) noexcept nogil:
@@ -98,7 +99,7 @@ cdef inline bint log_wants(const logger *log, uint32_t eflags) noexcept nogil:
     return (<uint32_t>relaxed_load(&(<logger *>log).flags) & eflags) != 0
 
 # --- writing; any thread ---
-# `sfd` is what the calling thread's entries name as cfd=; it is read with each entry and outlives the thread.
+# The entries of the calling thread show *sfd as cfd=. It is read for each entry, and must outlive the thread.
 cdef void log_thread_sfd(const int *sfd) noexcept nogil
 # nbytes as in item.nbytes, with the line end; 0: no item
 cdef void log_item_get(logger *log, log_fetch_status status, const char *key, size_t nkey, int32_t nbytes,
@@ -113,11 +114,11 @@ cdef void log_deletion(logger *log, log_delete_cmd cmd, const char *key, size_t 
                        int32_t nbytes) noexcept nogil
 cdef void log_conn_new(logger *log, const log_peer *peer, int sfd) noexcept nogil
 cdef void log_conn_close(logger *log, const log_peer *peer, int sfd, close_reasons reason) noexcept nogil
-# A line of "type=... name=value ..."; cut after LOG_TEXT_MAX bytes
+# A line of "type=... name=value ...", cut after LOG_TEXT_MAX bytes
 cdef void log_text(logger *log, uint32_t eflags, const char *text) noexcept nogil
 
 # --- reading; one thread, with log.lock held ---
-# Begins a round: the entries there are now.
+# Begins a round: of the entries that there are now.
 cdef void log_round(logger *log) noexcept nogil
 # The round's next entry, oldest gid first, or NULL. It stays where it is until log_done.
 cdef log_entry *log_next(logger *log, log_ring **ring) noexcept nogil
@@ -127,11 +128,11 @@ cdef bint log_waiting(logger *log) noexcept nogil
 # The line of an entry, with its \n, into LOG_LINE_MAX bytes. Returns its length.
 cdef size_t log_render(const log_entry *e, char *out) noexcept nogil
 cdef uint64_t log_next_gid(logger *log) noexcept nogil
-# Writer or reader without the lock: wakes the reader, whether or not it sleeps.
+# Wakes the reader if it sleeps or naps. Any thread, with or without the lock.
 cdef void log_wake(logger *log) noexcept nogil
-# Sums of all rings. log.lock is held.
+# Sums of all rings.
 cdef void log_get_stats(logger *log, log_stats *out) noexcept nogil
 
-# key in the letters of a URI: all but letters, digits and -._~ as %XX. out has room for three bytes per byte. Returns
-# the end.
+# Writes the key in the letters of a URI: all bytes but letters, digits and -._~ as %XX. out has room for three bytes
+# per byte of the key. Returns the end.
 cdef char *uri_encode(const char *key, size_t nkey, char *out) noexcept nogil

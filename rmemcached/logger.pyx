@@ -1,8 +1,8 @@
 """Rings of log entries, and the lines that they become.
 
-A ring has one writer, the thread it belongs to, and one reader. Both count bytes since the start, so that the
-difference is what lies in the ring; an entry is contiguous, and a skip mark fills the end of the ring when one does not
-fit there. A full ring drops the newest, as memcached does: a worker never waits for a watcher.
+A ring has one writer, the thread that it belongs to, and one reader. Both count the bytes since the start, so that the
+difference is what lies in the ring. An entry is contiguous: when it does not fit at the end of the ring, a skip mark
+fills the end. A full ring drops the newest entry, as in memcached: a worker never waits for a watcher.
 """
 
 from libc.stdio cimport snprintf
@@ -12,6 +12,7 @@ from libc.string cimport memcpy, strlen
 from rmemcached.sys.atomics cimport (
     counter_add, exchange, fetch_add, full_fence, load_acquire, relaxed_load, store_release,
 )
+from rmemcached.sys.debug cimport assert_held
 from rmemcached.sys.linux cimport (
     AF_INET, AF_INET6, CLOCK_REALTIME, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, INET6_ADDRSTRLEN, clock_gettime, close, errno,
     eventfd, inet_ntop, ntohs, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
@@ -19,7 +20,7 @@ from rmemcached.sys.linux cimport (
 )
 
 cdef enum:
-    KEY_URI_MAX = 3 * 250 + 1
+    KEY_URI_MAX = 3 * 250 + 1    # the longest key (KEY_MAX_LENGTH of the store) in the letters of a URI, and a NUL
 
 cdef enum log_events:
     LOGGER_SKIP = 0              # fills the end of the ring; has size and event only
@@ -34,16 +35,16 @@ cdef enum log_events:
 cdef struct log_ring:
     log_ring *next               # the logger's list
     size_t size                  # constant
-    char *data                   # the writer's between tail and head's end, the reader's else
+    char *data                   # bytes [tail, head) are the reader's, the others the writer's
     # the writer's
     uint64_t head                # bytes ever written; published with release
-    uint64_t reserved            # head once the entry being written is published
+    uint64_t reserved            # what head will be when the entry that is being written is published
     uint64_t written             # relaxed: entries
     uint64_t dropped
     char pad[LOG_PAD]
     # the reader's
     uint64_t tail                # bytes ever taken; published with release
-    uint64_t limit               # where the present round ends
+    uint64_t limit               # the end of the present round
 
 cdef struct item_body:           # follows the log_entry; the key follows it
     int32_t status
@@ -62,7 +63,7 @@ cdef struct conn_body:
 
 cdef extern from *:
     """
-    /* What the calling thread writes with. `ring` belongs to the logger of this serial. */
+    /* The calling thread's ring, which belongs to the logger of this serial, and log_thread_sfd. */
     static __thread struct {
         unsigned long long serial;
         void *ring;
@@ -76,7 +77,7 @@ cdef extern from *:
     log_self_type self "rmc_log_self"
 
 cdef uint64_t _serials = 0       # atomic: loggers made so far
-cdef logger _none                # zero: no flag is ever set
+cdef logger _none                # all zero: no flag is ever set
 
 # Which bytes of a key stand for themselves in a URI.
 cdef char _plain[256]
@@ -127,7 +128,7 @@ cdef inline int own_sfd() noexcept nogil:
 
 
 cdef log_ring *new_ring(logger *log) noexcept nogil:
-    """The calling thread's first entry for this logger: makes its ring."""
+    """Makes the calling thread's ring, for its first entry in this logger. NULL: no memory."""
     cdef log_ring *ring = <log_ring *>calloc(1, sizeof(log_ring))
     if ring == NULL:
         return NULL
@@ -146,8 +147,9 @@ cdef log_ring *new_ring(logger *log) noexcept nogil:
 
 
 cdef log_entry *reserve(logger *log, log_events event, uint32_t eflags, size_t body, log_ring **out) noexcept nogil:
-    """Room for an entry with so many bytes behind its header, which are the caller's to fill before `publish`. NULL:
-    the ring is full."""
+    """Room for an entry with `body` bytes behind its header, which the caller fills before `publish`. NULL: the ring is
+    full.
+    """
     cdef log_ring *ring
     cdef log_entry *e
     cdef size_t need = (sizeof(log_entry) + body + 7) & ~<size_t>7
@@ -191,7 +193,7 @@ cdef void publish(logger *log, log_ring *ring) noexcept nogil:
     cdef uint64_t waits
     store_release(&ring.head, ring.reserved)
     counter_add(&ring.written, 1)
-    # Either the reader sees the entry before it sleeps, or this thread sees that it does.
+    # Either the reader sees the entry before it sleeps, or this thread sees that the reader sleeps.
     full_fence()
     waits = relaxed_load(&log.reader_waits)
     if waits == READER_SLEEPS or (waits == READER_NAPS and ring.head - load_acquire(&ring.tail) > ring.size // 2):
@@ -307,6 +309,7 @@ cdef uint64_t log_next_gid(logger *log) noexcept nogil:
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 cdef void log_round(logger *log) noexcept nogil:
+    assert_held(&log.lock)
     cdef log_ring *ring = log.rings
     while ring != NULL:
         ring.limit = load_acquire(&ring.head)
@@ -314,6 +317,7 @@ cdef void log_round(logger *log) noexcept nogil:
 
 
 cdef log_entry *log_next(logger *log, log_ring **out) noexcept nogil:
+    assert_held(&log.lock)
     cdef log_ring *ring = log.rings
     cdef log_entry *oldest = NULL
     cdef log_entry *e
@@ -321,7 +325,7 @@ cdef log_entry *log_next(logger *log, log_ring **out) noexcept nogil:
         if ring.tail != ring.limit:
             e = <log_entry *>(ring.data + ring.tail % ring.size)
             if e.event == LOGGER_SKIP:
-                # An entry is behind it: both were published together.
+                # An entry follows: both were published together.
                 log_done(ring, e)
                 e = <log_entry *>ring.data
             if oldest == NULL or e.gid < oldest.gid:
@@ -336,6 +340,7 @@ cdef void log_done(log_ring *ring, log_entry *e) noexcept nogil:
 
 
 cdef bint log_waiting(logger *log) noexcept nogil:
+    assert_held(&log.lock)
     cdef log_ring *ring = log.rings
     while ring != NULL:
         if load_acquire(&ring.head) != ring.tail:
@@ -345,6 +350,7 @@ cdef bint log_waiting(logger *log) noexcept nogil:
 
 
 cdef void log_get_stats(logger *log, log_stats *out) noexcept nogil:
+    assert_held(&log.lock)
     cdef log_ring *ring
     out.worker_dropped = relaxed_load(&log.unplaced)
     out.worker_written = 0
@@ -375,7 +381,7 @@ cdef char *uri_encode(const char *key, size_t nkey, char *out) noexcept nogil:
 
 
 cdef const char *status_name(int status) noexcept nogil:
-    """Of a store_item_type."""
+    """The name of a store_item_type, which is defined above this module, in the store."""
     if status == 0:
         return b"not_stored"
     if status == 1:
@@ -390,7 +396,7 @@ cdef const char *status_name(int status) noexcept nogil:
 
 
 cdef const char *cmd_name(int cmd) noexcept nogil:
-    """Of a store_op."""
+    """The name of a store_op, likewise."""
     if cmd == 1:
         return b"add"
     if cmd == 2:
@@ -437,7 +443,7 @@ cdef const char *reason_name(int reason) noexcept nogil:
 
 
 cdef unsigned int peer_text(const log_peer *peer, char *out) noexcept nogil:
-    """The address into INET6_ADDRSTRLEN bytes; returns the port."""
+    """Writes the address into INET6_ADDRSTRLEN bytes; returns the port."""
     cdef const sockaddr_in *four = <const sockaddr_in *>&peer.addr
     out[0] = 0
     if peer.addr.sin6_family == AF_INET:
@@ -451,7 +457,7 @@ cdef unsigned int peer_text(const log_peer *peer, char *out) noexcept nogil:
 
 
 cdef size_t log_render(const log_entry *e, char *out) noexcept nogil:
-    """Microseconds are not padded with zeros: memcached's are not."""
+    # Microseconds are not padded with zeros, as in memcached.
     cdef const item_body *b = <const item_body *>(e + 1)
     cdef const conn_body *c = <const conn_body *>(e + 1)
     cdef char key[KEY_URI_MAX]

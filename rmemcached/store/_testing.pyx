@@ -70,7 +70,7 @@ cdef void _log_extent(void *arg, void *addr, size_t length) noexcept nogil:
 
 
 cdef class Item:
-    """A reference to an item. It goes with release() or the object."""
+    """A reference to an item, given back by release() or with the object."""
 
     cdef item *it
     cdef Store owner
@@ -268,7 +268,7 @@ cdef class Dump:
 
     def __dealloc__(self):
         if self.started:
-            # The crawler uses it until then.
+            # The crawler uses self.log until then.
             self._proceed()
             with nogil:
                 sem_wait(&self.log.finished)
@@ -377,7 +377,7 @@ cdef class Store:
 
     def store(self, op, bytes key, bytes value, uint32_t flags=0, int64_t exptime=0, uint64_t cas=0, bint stale=False,
               uint64_t new_cas=0):
-        """(result, CAS value, data length); a failed allocation is told as TOO_LARGE or NO_MEMORY."""
+        """(result, CAS value, data length); the result of a failed allocation is TOO_LARGE or NO_MEMORY."""
         cdef Item it = self.alloc(key, len(value) + 2, flags, st.realtime(self.s, exptime))
         if it is None:
             ok = st.item_size_ok(self.s, len(key), flags, len(value) + 2)
@@ -569,7 +569,7 @@ cdef class Store:
 
     def stress(self, int threads, uint64_t ops, uint64_t seed=1, uint64_t keys=1000, size_t max_value=100000,
                bint clock=False, bint move=False):
-        """Random commands of all kinds in threads without the GIL, every value that is read being verified.
+        """Random commands of all kinds in threads without the GIL, which verify every value that they read.
 
         clock: one thread also moves the clock and flushes. move: another one has slab pages moved all the time. Returns
         the numbers of each kind of event; raises AssertionError with what a thread found wrong.

@@ -88,8 +88,8 @@ cdef void assoc_destroy(store *s) noexcept nogil:
 cdef inline item **_assoc_bucket(store *s, uint32_t hv) noexcept nogil:
     """The chain of a hash value.
 
-    The growing thread moves a bucket with the bucket's item lock held, so what another thread reads here about its
-    own bucket does not change while that holds its lock.
+    The growing thread moves a bucket only with the bucket's item lock, which the caller has: whether this bucket has
+    been moved does not change meanwhile.
     """
     assert_held(item_mutex(s, hv))
     cdef uint64_t old_bucket
@@ -151,7 +151,7 @@ cdef void _assoc_expand(store *s, item **table) noexcept nogil:
 
 
 cdef void *_assoc_grow_thread(void *arg) noexcept nogil:
-    """Doubles the table once: bucket by bucket into the new one, each under its item lock."""
+    """Doubles the table once: moves each bucket into the new table under its item lock."""
     cdef store *s = <store *>arg
     cdef item **table = <item **>calloc(<size_t>2 << s.assoc.hashpower, sizeof(item *))
     cdef item **target
@@ -177,7 +177,7 @@ cdef void *_assoc_grow_thread(void *arg) noexcept nogil:
         s.assoc.old_hashtable[bucket] = NULL
         relaxed_store(&s.assoc.expand_bucket, bucket + 1)
         if bucket == s.assoc.old_hash_mask:
-            # Whoever still sees `expanding` also sees its own bucket moved, and does not look at the old table.
+            # A thread that still finds `expanding` set finds its bucket moved, and does not look at the old table.
             relaxed_store(&s.assoc.expanding, 0)
         item_unlock(s, <uint32_t>bucket)
     free(s.assoc.old_hashtable)

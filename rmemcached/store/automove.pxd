@@ -28,7 +28,8 @@ cdef struct slab_automove:      # the reassign lock
     int64_t last                # CLOCK_MONOTONIC second of the last page that a class got
     bint changed                # settings that automove_init has to look at
 
-# Starts over with the present settings. The reassign lock is held here and in do_automove_run. False: there is no memory, and it goes on with those from before.
+# Starts over with the present settings. False: there is no memory, and it goes on with those from before. The caller
+# holds the reassign lock here and in do_automove_run.
 cdef bint do_automove_init(store *s) noexcept nogil
 cdef void automove_destroy(store *s) noexcept nogil
 # Whether a page should be moved now, and which. The mover asks.

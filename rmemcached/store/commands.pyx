@@ -15,7 +15,7 @@ cdef item *_concatenate(store *s, item *old, item *it, store_op op) noexcept nog
 
 
 cdef inline store_item_type _may_store(store *s, item *it, item *old, store_op op, bint set_stale) noexcept nogil:
-    """STORED if op may store the item in place of old (NULL: there is none), else the result. Marks a stale value."""
+    """STORED if op may store the item in place of old (NULL: there is none), else op's result. Marks a stale value."""
     assert_held(item_mutex_of(s, it))
     cdef uint64_t wanted = ITEM_get_cas(it)
     cdef uint64_t present
@@ -26,7 +26,7 @@ cdef inline store_item_type _may_store(store *s, item *it, item *old, store_op o
             return STORED
         return NOT_STORED
     if op == NREAD_ADD:
-        # Not stored, yet it counts as a use.
+        # Not stored, but it counts as a use.
         do_item_update(s, old)
         return NOT_STORED
     if op == NREAD_SET or op == NREAD_REPLACE:
@@ -54,7 +54,7 @@ cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv,
     cdef item *joined = NULL
     cdef store_item_type result
     if cas_in == 0 and s.config.use_cas:
-        # Whatever comes of it: clients see the numbers that are left.
+        # Also if nothing is stored then, as in memcached: clients see which numbers are skipped.
         cas_in = get_cas_id(s)
     result = _may_store(s, it, old, op, set_stale)
     if result == STORED and old != NULL and _is_joined(op):
@@ -96,8 +96,9 @@ cdef inline bint _is_space(char c) noexcept nogil:
 
 
 cdef bint _parse_number(const char *text, const char *end, uint64_t *value) noexcept nogil:
-    """A decimal number before `end` that white space or a NUL ends; takes what memcached's safe_strtoull takes: white
-    space and a sign before it, no overflow, and of negative numbers those that strtoull makes positive (-0).
+    """Parses a decimal number before `end` as memcached's safe_strtoull does: white space and a sign may stand before
+    it, white space or a NUL ends it, it must not overflow, and it must not be negative, except for those numbers that
+    strtoull makes positive (-0).
     """
     cdef uint64_t total = 0
     cdef unsigned int digit

@@ -19,7 +19,7 @@ cdef void crawler_destroy(store *s) noexcept nogil:
 # --- the crawl ---
 
 cdef bint _crawler_sleep(store *s, unsigned int usec) noexcept nogil:
-    """Waits; False when the store is being stopped."""
+    """Sleeps. False: the store is being stopped."""
     cdef timespec until
     if usec != 0:
         time_after(&until, usec)
@@ -31,7 +31,7 @@ cdef bint _crawler_sleep(store *s, unsigned int usec) noexcept nogil:
 
 
 cdef bint _crawler_rest(store *s, unsigned int *items_left) noexcept nogil:
-    """Called for each item: sleeps after every CRAWLS_PER_SLEEP of them. False when the store is being stopped."""
+    """Called for each item: sleeps after every CRAWLS_PER_SLEEP of them. False: the store is being stopped."""
     assert_owner(s.crawler.owner)
     assert_no_locks()
     items_left[0] -= 1
@@ -79,7 +79,7 @@ cdef void _crawl_queue_done(store *s, unsigned int id) noexcept nogil:
 
 
 cdef bint _crawl_queue(store *s, unsigned int id, const crawler_client *client, bint count) noexcept nogil:
-    """One item of a queue. False: the dump cannot go on."""
+    """Looks at one item of a queue. False: the dump cannot go on."""
     assert_owner(s.crawler.owner)
     cdef lru_queue *q = &s.queues[id]
     cdef item *it
@@ -94,7 +94,7 @@ cdef bint _crawl_queue(store *s, unsigned int id, const crawler_client *client, 
         return True
     hv = store_hash(ITEM_key(it), it.nkey)
     if not item_trylock(s, hv):
-        # Its holder may be waiting for the LRU lock.
+        # The thread that holds it may be waiting for the LRU lock.
         unlock_ranked(&q.lock, LRU_LOCK)
         sched_yield()
         return True
@@ -106,7 +106,7 @@ cdef bint _crawl_queue(store *s, unsigned int id, const crawler_client *client, 
         if not item_is_expired(s, it):
             ok = client.item_found(client.arg, it)
     else:
-        # The memory of an item that somebody has a reference to would not come back now.
+        # An item with references is left alone: its memory would not become free now.
         if relaxed_load(&it.refcount) == 1:
             q.stats.crawler_items_checked += 1
             _crawl_expired(s, id, it, hv, count)
@@ -129,8 +129,8 @@ cdef void _crawl_abandon(store *s) noexcept nogil:
 
 
 cdef bint _crawl_queues(store *s, const crawler_client *client, bint count) noexcept nogil:
-    """One item of each queue in turn until all are done; an automatic crawl may get new ones meanwhile. False: ended
-    before that.
+    """Looks at one item of each queue in turn until all queues are done; the maintainer may add queues to an automatic
+    crawl meanwhile. False: it ended early.
     """
     assert_owner(s.crawler.owner)
     assert_no_locks()
@@ -154,7 +154,7 @@ cdef bint _crawl_queues(store *s, const crawler_client *client, bint count) noex
 
 
 cdef unsigned int _crawl_chain(store *s, item *it, const crawler_client *client, bint *ok) noexcept nogil:
-    """The items of one chain. Returns how many."""
+    """Dumps the items of one chain, until ok is False. Returns how many."""
     cdef unsigned int found = 0
     while it != NULL and ok[0]:
         assert_held(item_mutex_of(s, it))
@@ -166,10 +166,10 @@ cdef unsigned int _crawl_chain(store *s, item *it, const crawler_client *client,
 
 
 cdef bint _crawl_hash(store *s, const crawler_client *client) noexcept nogil:
-    """All items, by the buckets that the table has when this starts. False: ended before that.
+    """Dumps all items, in the order of the buckets that the table has at the start. False: it ended early.
 
-    When the table grows, each bucket is divided into some whose indices end like its own, and which have the same item
-    lock: a bucket as of the start is found in all of these.
+    When the table grows, a bucket's items move to buckets whose index ends in the bucket's own, which have the same
+    item lock: all of these are visited in place of the one.
     """
     assert_owner(s.crawler.owner)
     assert_no_locks()
@@ -208,8 +208,8 @@ cdef bint _crawl_hash(store *s, const crawler_client *client) noexcept nogil:
 # --- the thread ---
 
 cdef bint _crawl(store *s, const crawler_client *client) noexcept nogil:
-    """The crawl that was started, until no queue is left in it. client: of a dump, else NULL. False: ended before
-    that. The crawler lock is held, but not meanwhile.
+    """Carries out the crawl that was started, until no queue is left in it; releases the crawler lock meanwhile.
+    client: of a dump, else NULL. False: it ended early.
     """
     assert_held(&s.crawler.lock)
     assert_owner(s.crawler.owner)
@@ -258,7 +258,7 @@ cdef bint lru_crawler_enable(store *s) noexcept nogil:
     cdef pthread_t ended
     lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     while s.crawler.joinable and not s.config.lru_crawler:
-        # It has nothing more to do than to end.
+        # The thread does nothing more but end.
         s.crawler.joinable = False
         ended = s.crawler.thread
         unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
@@ -303,7 +303,7 @@ cdef void _crawl_start_queue(store *s, unsigned int id, uint64_t remaining) noex
     cdef lru_queue *q = &s.queues[id]
     lock_ranked(&q.lock, LRU_LOCK)
     q.crawl = q.tail
-    # Without a limit it goes on to the head that the queue has when it gets there.
+    # A larger limit than the queue's size takes the crawl to items that enter the queue meanwhile.
     q.crawl_remaining = q.size if remaining == CRAWL_QUEUE_SIZE else remaining
     unlock_ranked(&q.lock, LRU_LOCK)
     if s.crawler.type == CRAWLER_AUTOEXPIRE:
@@ -323,7 +323,7 @@ cdef crawler_result_type crawler_start(store *s, const uint64_t *queues, uint64_
     if not s.crawler.run or relaxed_load(&s.stopping) or (queues == NULL and kind != CRAWLER_DUMP):
         result = CRAWLER_ERROR
     elif s.crawler.running and not (kind == CRAWLER_AUTOEXPIRE and s.crawler.type == CRAWLER_AUTOEXPIRE):
-        # Whoever was refused shall find the crawler free when trying again.
+        # No automatic crawl begins for a while, so that the caller finds the crawler free when it tries again.
         s.crawler.block_until = now + CRAWLER_BLOCK_TIME
         result = CRAWLER_RUNNING
     elif kind == CRAWLER_AUTOEXPIRE and s.crawler.block_until > now:
@@ -362,7 +362,7 @@ cdef bint crawler_take_result(store *s, unsigned int id, crawler_stats *out) noe
 
 
 cdef bint _parse_classes(const char *text, size_t length, uint64_t *queues) noexcept nogil:
-    """Slab class ids separated by commas, as the queues that they have; False: not such."""
+    """Parses slab class ids separated by commas into a bit map of their queues. False: the text is something else."""
     cdef const char *end = text + length
     cdef unsigned int clsid, word
     cdef const char *digits

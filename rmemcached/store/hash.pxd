@@ -1,4 +1,4 @@
-"""The hash function of keys. The same value in every process."""
+"""The hash function of keys: HASH_ALGORITHM in settings.py is its name. The same value in every process."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -6,8 +6,6 @@ from libc.string cimport memcpy
 
 cdef extern from *:
     """
-    #define RMC_STORE_HASH_NAME "mum"
-
     /* Folds the 128 bit product of two words into one: every input bit reaches most output bits. */
     static inline unsigned long long rmc_mum(unsigned long long a, unsigned long long b)
     {
@@ -15,7 +13,6 @@ cdef extern from *:
         return (unsigned long long)product ^ (unsigned long long)(product >> 64);
     }
     """
-    const char *STORE_HASH_NAME "RMC_STORE_HASH_NAME"   # `stats settings` hash_algorithm
     uint64_t mum "rmc_mum"(uint64_t a, uint64_t b) nogil
 
 cdef inline uint64_t _load8(const char *p) noexcept nogil:

@@ -15,11 +15,11 @@ cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noe
 
 
 cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
-    """A chunk of the class: a free one, one of a new page, an evicted item's; or NULL.
+    """A chunk of the class, or NULL: a free chunk, one of a new page, or that of an evicted item.
 
-    COLD's tail is evicted; when COLD is empty HOT's tail moves on. memcached leaves it at that: where every item was
-    fetched twice since the maintainer came last, all of HOT goes to WARM and there is nothing to evict. Here WARM's
-    tail goes to COLD then.
+    Eviction takes COLD's tail; when COLD is empty, HOT's tail moves on. memcached does no more than that: if every item
+    was fetched twice since the maintainer's last turn, all of HOT moves to WARM, and nothing can be evicted. Here
+    WARM's tail moves to COLD in that case.
     """
     cdef bint segmented = relaxed_load(&s.config.lru_segmented)
     cdef int most = 2 * ALLOC_TRIES if segmented and s.config.evict_to_free else ALLOC_TRIES
@@ -27,7 +27,7 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
     cdef int pulls = 0
     while True:
         if not segmented:
-            # No maintainer does it.
+            # Drops what has expired: there may be no maintainer that does.
             lru_pull_tail(s, clsid, COLD_LRU, 0, 0, 0, PULL_TRIES)
         it = slabs_alloc(s, clsid, True)
         if it != NULL or pulls == most:
@@ -48,7 +48,7 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
 
 
 cdef inline unsigned int _first_queue(store *s, rel_time_t exptime) noexcept nogil:
-    """The queue of a new item."""
+    """The queue that a new item enters."""
     if relaxed_load(&s.config.temp_lru) \
             and <rel_time_t>(exptime - store_time(s)) <= <rel_time_t>relaxed_load(&s.config.temporary_ttl):
         return TEMP_LRU
@@ -56,7 +56,7 @@ cdef inline unsigned int _first_queue(store *s, rel_time_t exptime) noexcept nog
 
 
 cdef item_chunk *_alloc_chunk(store *s, item_chunk *ch, size_t remain) noexcept nogil:
-    """Chains a chunk for up to remain bytes after ch, as large as they need; or NULL."""
+    """Appends a chunk to the chain after ch, for as many of the remaining bytes as one can hold. NULL: no memory."""
     cdef size_t largest = s.config.slab_chunk_size_max
     cdef size_t size = remain + sizeof(item_chunk)
     cdef unsigned int clsid
@@ -79,14 +79,14 @@ cdef item_chunk *_alloc_chunk(store *s, item_chunk *ch, size_t remain) noexcept 
     chained.nbytes = 0
     chained.slabs_clsid = clsid
     chained.orig_clsid = clsid
-    # From now on the page mover looks for the head.
+    # Published last: the page mover follows a chunk to its head.
     store_release(&chained.it_flags, ITEM_CHUNK)
     ch.next = chained
     return chained
 
 
 cdef bint _alloc_chain(store *s, item *it) noexcept nogil:
-    """All chunks of a chained item; False (with those it got still chained) when memory ran out."""
+    """Allocates all chunks of a chained item. False: no memory; those that it got stay in the chain."""
     cdef item_chunk *ch = ITEM_schunk(it)
     cdef size_t remain = it.nbytes
     while remain > 0:
@@ -109,7 +109,7 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
     ntotal = _item_ntotal(s, nkey, flags, nbytes)
     clsid = head_clsid = slabs_clsid(s, ntotal)
     if ntotal > s.config.slab_chunk_size_max:
-        # Linked into the LRU of the largest class, though its head is a small chunk of another.
+        # The item belongs to the queues of the largest class, though its head is a small chunk of another class.
         htotal = ((ntotal - nbytes + 7) & ~<size_t>7) + sizeof(item_chunk)
         head_clsid = slabs_clsid(s, htotal)
         it_flags = ITEM_CHUNKED

@@ -115,7 +115,7 @@ cdef const store_config *store_get_config(store *s) noexcept nogil:
 
 
 cdef void store_copy_config(store *s, store_config *out) noexcept nogil:
-    # The locks of all that changes it.
+    # All locks that somebody who changes a setting may hold.
     lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
     lock_ranked(&s.lru.tune_lock, TUNE_LOCK)

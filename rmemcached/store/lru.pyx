@@ -1,6 +1,6 @@
 cdef extern from *:
     """
-    /* A small number of the calling thread's own. */
+    /* The calling thread's number: 1 for the first thread that asks, then 2, ... */
     static inline unsigned int rmc_thread_slot(void)
     {
         static unsigned int threads;
@@ -13,7 +13,7 @@ cdef extern from *:
     unsigned int _thread_slot "rmc_thread_slot"() nogil
 
 cdef enum:
-    NOT_MOVED = 1               # no queue's id
+    NOT_MOVED = 1               # the id of no queue
 
 cdef struct moved_item:         # taken out of its queue, with its item lock held
     item *it
@@ -87,7 +87,7 @@ cdef bint lru_maintainer_bumps(store *s) noexcept nogil:
         lock_ranked(&b.lock, BUMP_BUF_LOCK)
         todo = b.tail - b.head
         unlock_ranked(&b.lock, BUMP_BUF_LOCK)
-        # The entries are the maintainer's until head has passed them.
+        # Nobody overwrites these entries before head has passed them.
         for n in range(todo):
             entry = b.entries[(b.head + n) % LRU_BUMP_BUF_SIZE]
             item_lock(s, entry.hv)
@@ -154,7 +154,7 @@ cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
         if not flags & ITEM_FETCHED:
             item_set_flags(it, ITEM_FETCHED)
             return
-        # Before the bump, which takes the flag away again.
+        # Before the move is queued: do_item_update, which makes it, clears the flag.
         item_set_flags(it, ITEM_ACTIVE)
         if ITEM_lruid(it) != COLD_LRU:
             item_set_time(it, store_time(s))
@@ -174,7 +174,7 @@ cdef void log_evicted(store *s, item *it) noexcept nogil:
 
 
 cdef bint _pull_evict(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
-    """Evicts the item, if that is allowed. Item and LRU lock are held."""
+    """Evicts the item. False: eviction is not allowed (-M)."""
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
     if not s.config.evict_to_free:
@@ -194,8 +194,8 @@ cdef bint _pull_evict(store *s, lru_queue *q, item *it, uint32_t hv) noexcept no
 
 cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int lru, uint64_t total_bytes,
                      unsigned int flags, rel_time_t max_age, unsigned int *move_to) noexcept nogil:
-    """What becomes of a tail item that has not expired; whether it left the tail. move_to: the queue that the caller
-    puts it into. Item and LRU lock are held.
+    """Decides what to do with a tail item that has not expired. False: it stays. Else it has left the tail, and if
+    move_to was set it is in no queue: the caller puts it into that one.
     """
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
@@ -231,8 +231,8 @@ cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int
 
 
 cdef bint _pull_repair(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
-    """Of an item that somebody has a reference to: whether it was unlinked because that reference has leaked, as far as
-    one can tell. Item and LRU lock are held.
+    """Unlinks an item with references if these have leaked, as far as one can tell: it has not been used for
+    tail_repair_time. False: it was used since.
     """
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
@@ -247,7 +247,7 @@ cdef bint _pull_repair(store *s, lru_queue *q, item *it, uint32_t hv) noexcept n
 
 
 cdef void _pull_expired(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
-    """Drops an expired item. Item and LRU lock are held."""
+    """Drops an expired item."""
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
     q.stats.reclaimed += 1
@@ -257,7 +257,7 @@ cdef void _pull_expired(store *s, lru_queue *q, item *it, uint32_t hv) noexcept 
 
 
 cdef void _pull_finish(store *s, const moved_items *moved) noexcept nogil:
-    """Puts items that were taken out of their queue into other ones of the class, and unlocks them."""
+    """Puts the items that were taken out of a queue into their new queues, and releases their item locks."""
     cdef lru_queue *q = NULL
     cdef lru_queue *target
     cdef item *it
@@ -300,11 +300,11 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
         if flags & PULL_CRAWL_BLOCKS and q.crawl == it:
             # The crawler has not seen it yet.
             break
-        # No item leaves the queue without this LRU lock, so its key can be read; its item lock can only be tried.
+        # The key can be read: no item leaves the queue while this thread has the LRU lock.
         move.hv = store_hash(ITEM_key(it), it.nkey)
         if not item_trylock(s, move.hv):
             continue
-        # An item with references can go, though its memory does not come back before the last of them does.
+        # An item with references can be unlinked too; its memory is free when the last of them has been given back.
         if relaxed_load(&it.refcount) > 1 and _pull_repair(s, q, it, move.hv):
             item_unlock(s, move.hv)
             continue
@@ -334,14 +334,14 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
 
 
 cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil:
-    """Unlinks what was used at or after oldest; False when it met an item whose lock was taken."""
+    """Unlinks the items that were last used at `oldest` or later. False: some were locked, and are still there."""
     cdef item *it
     cdef item *older
     cdef uint32_t hv
     cdef bint complete = True
     lock_ranked(&q.lock, LRU_LOCK)
     it = q.head
-    # The list is sorted by time.
+    # The queue is sorted by time.
     while it != NULL and item_time(it) >= oldest:
         older = it.next
         hv = store_hash(ITEM_key(it), it.nkey)
@@ -356,8 +356,8 @@ cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
 
 
 cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil:
-    # Items last used before that second die when somebody looks at them next. Those of the present second are unlinked
-    # here, because the clock cannot tell them from items that are stored after the flush.
+    # Items last used before that second are dropped when somebody looks at them next. Those of the present second are
+    # unlinked here, because the clock cannot tell them from items that are stored after the flush.
     cdef rel_time_t oldest
     cdef int i, _try
     oldest = realtime(s, exptime) - 1 if exptime > 0 else store_time(s) - 1

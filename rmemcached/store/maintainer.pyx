@@ -27,8 +27,8 @@ cdef int _juggle_temp(store *s, unsigned int clsid) noexcept nogil:
 
 
 cdef int lru_maintainer_juggle(store *s, unsigned int clsid) noexcept nogil:
-    """Moves on what is too much, or too old, in a class's HOT and WARM, and COLD's active tail. Returns how much was
-    done. In flat mode everything goes to COLD.
+    """Moves items out of a class's HOT and WARM that are too many or too old, and COLD's active tail to WARM. In flat
+    mode everything goes to COLD. Returns how many items moved or were dropped.
     """
     cdef bint segmented = relaxed_load(&s.config.lru_segmented)
     cdef uint64_t total_bytes = 0
@@ -89,7 +89,7 @@ cdef void _log_crawl(store *s, unsigned int id, const crawler_stats *stats, uint
 
 
 cdef rel_time_t _crawl_judge(store *s, unsigned int id, const crawler_stats *stats, rel_time_t wait) noexcept nogil:
-    """Seconds to wait before the next crawl of a queue, from what the last one found and the wait before it: about
+    """Seconds to wait before the next crawl of a queue, from what the last one found and from the wait before it: about
     as long as it takes until one in a hundred of the items that can expire has done so.
     """
     cdef uint64_t low_watermark = (stats.seen - stats.noexp) // 100 + 1
@@ -144,8 +144,8 @@ cdef void lru_maintainer_crawler_check(store *s) noexcept nogil:
 
 
 cdef uint32_t _maintain(store *s, uint32_t slept) noexcept nogil:
-    """One turn after a sleep of so many microseconds; returns how long to sleep next. A class in which nothing was to
-    be done is left alone for longer and longer, a busy one for shorter and shorter.
+    """One turn, after a sleep of so many microseconds. Returns how long to sleep next. A class that had nothing to do
+    waits longer for its next turn each time, a busy class waits less.
     """
     assert_owner(s.maintainer.owner)
     cdef maintainer *m = &s.maintainer

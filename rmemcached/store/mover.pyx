@@ -6,13 +6,12 @@ cdef enum:
 cdef struct move_target:        # a chunk of the page, looked at
     item *chunk
     item *it                    # the item it belongs to
-    uint32_t hv                 # of its key; its lock is held, and a reference, for MOVE_FROM_LRU and MOVE_BUSY_ACTIVE
+    uint32_t hv                 # of its key. For MOVE_FROM_LRU and MOVE_BUSY_ACTIVE the mover has the item lock and a
+                                # reference
 
-
-# --- moving ---
 
 cdef item *_move_alloc(store *s, unsigned int clsid, bint new_page) noexcept nogil:
-    """A chunk of the class outside of the page."""
+    """A chunk of the class that lies outside of the page, or NULL."""
     assert_owner(s.mover.owner)
     cdef item *it = slabs_alloc(s, clsid, new_page)
     while it != NULL and on_moving_page(s, it):
@@ -24,7 +23,7 @@ cdef item *_move_alloc(store *s, unsigned int clsid, bint new_page) noexcept nog
 
 
 cdef void _move_prepare(store *s) noexcept nogil:
-    """Gets a chunk to copy the next item to, if there is one to be had."""
+    """Allocates the chunk for the next item's copy, if possible."""
     assert_owner(s.mover.owner)
     cdef page_mover *m = &s.mover
     cdef bint limit_reached
@@ -37,10 +36,10 @@ cdef void _move_prepare(store *s) noexcept nogil:
     if not m.allow_evictions:
         global_page_pool_size(s, &limit_reached)
         if not limit_reached:
-            # Below the limit another page costs less than an item.
+            # Below the memory limit a new page costs less than an evicted item.
             m.spare = _move_alloc(s, s.slabs.move.src, True)
         elif m.busy_loops > MOVE_MAX_LOOPS:
-            # Full since the move began: it would never end.
+            # Memory is full since the move began: without evictions the move would not end.
             m.allow_evictions = True
     if m.allow_evictions:
         for _try in range(10):
@@ -52,7 +51,9 @@ cdef void _move_prepare(store *s) noexcept nogil:
 
 
 cdef move_status _move_look(store *s, move_target *t) noexcept nogil:
-    """What can be done with a chunk. Takes it if it is free; locks and references its item if that is linked."""
+    """Finds out what can be done with a chunk. Takes it if it is free; if its item is linked, takes the item lock and a
+    reference.
+    """
     assert_owner(s.mover.owner)
     cdef item *chunk = t.chunk
     cdef unsigned int flags
@@ -66,7 +67,7 @@ cdef move_status _move_look(store *s, move_target *t) noexcept nogil:
         do_move_take(s, chunk)
         status = MOVE_FROM_SLAB
     else:
-        # Nothing is freed while the slabs lock is held: a chunk's head stays, and so does the key of what was linked.
+        # While this thread has the slabs lock nothing is freed: a chunk's head and a linked item's key can be read.
         t.it = (<item_chunk *>chunk).head if flags & ITEM_CHUNK else chunk
         if load_acquire(&t.it.it_flags) & ITEM_LINKED:
             t.hv = store_hash(ITEM_key(t.it), t.it.nkey)
@@ -81,9 +82,8 @@ cdef move_status _move_look(store *s, move_target *t) noexcept nogil:
 
 
 cdef void _move_item(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil:
-    """Puts a copy of a linked item, or of its head, in the item's place in hash table and LRU. The item is unlinked;
-    the table's reference goes over to the copy. The item's lock is held, and a reference. If it is chained, nobody else
-    has one.
+    """Copies a linked item, or the head of a chained one, to fresh, which takes its place in table and queue. The
+    caller has a reference to the item and keeps it; to a chained item nobody else has one.
     """
     assert_owner(s.mover.owner)
     assert_held(item_mutex(s, hv))
@@ -112,7 +112,7 @@ cdef void _move_item(store *s, item *it, item *fresh, uint32_t hv) noexcept nogi
 
     do_item_replace(s, it, fresh, hv)
     if flags & ITEM_CHUNKED:
-        # The chain has gone to the copy: this is a plain chunk now.
+        # The chain belongs to the copy now: what is left is a single chunk.
         it.slabs_clsid = ITEM_schunk(it).orig_clsid
         relaxed_store(&it.it_flags, 0)
 
@@ -163,8 +163,8 @@ cdef void _move_linked(store *s, move_target *t, bint referenced) noexcept nogil
     elif m.spare == NULL:
         relaxed_store(&m.busy_nomem, m.busy_nomem + 1)
         if m.allow_evictions and s.config.evict_to_free:
-            # Nothing of the class was left to be evicted, as happens when the large items that own its chunks belong
-            # to another class.
+            # There was nothing to evict in the class's queues. Its chunks may be parts of large items, which are in
+            # the queues of another class.
             _move_evict(s, it, t.hv)
     elif not chained:
         _move_item(s, it, m.spare, t.hv)
@@ -187,7 +187,7 @@ cdef void _move_linked(store *s, move_target *t, bint referenced) noexcept nogil
 
 
 cdef uint32_t _move_pass(store *s) noexcept nogil:
-    """Looks once at each chunk of the page that has not been taken. Returns how many could not be."""
+    """Looks once at each chunk of the page that is not taken yet. Returns how many could not be taken."""
     assert_owner(s.mover.owner)
     cdef page_mover *m = &s.mover
     cdef move_target t
@@ -216,7 +216,7 @@ cdef uint32_t _move_pass(store *s) noexcept nogil:
 
 
 cdef bint _move_begin(store *s, const move_request *r) noexcept nogil:
-    """Chooses the oldest page of the class. False: there is none to spare any more."""
+    """Begins to empty the oldest page of the class. False: the class has no page to spare any more."""
     assert_owner(s.mover.owner)
     cdef slab_class *p = &s.slabs.classes[r.src]
     cdef bint begun = False
@@ -244,7 +244,7 @@ cdef bint _move_begin(store *s, const move_request *r) noexcept nogil:
 
 
 cdef void _move_end(store *s) noexcept nogil:
-    """Gives the page to its new class. All its chunks have been taken."""
+    """Gives the page to its new class. All of its chunks have been taken."""
     assert_owner(s.mover.owner)
     cdef slab_class *from_ = &s.slabs.classes[s.slabs.move.src]
     cdef slab_class *to = &s.slabs.classes[s.slabs.move.dst]
@@ -337,7 +337,7 @@ cdef void _move_page(store *s, const move_request *r) noexcept nogil:
         backoff = backoff * 2 if backoff < MOVE_BACKOFF_MAX // 2 else MOVE_BACKOFF_MAX
         busy = _move_pass(s)
     if m.spare != NULL:
-        # It has not been an item yet: its own slabs_clsid may not be set.
+        # It has never been an item, so that its slabs_clsid may not be set.
         lock_ranked(&s.slabs.lock, SLABS_LOCK)
         do_slabs_push(s, m.spare, r.src)
         unlock_ranked(&s.slabs.lock, SLABS_LOCK)
@@ -360,7 +360,7 @@ cdef void *_mover_thread(void *arg) noexcept nogil:
         if s.reassign.requests != 0:
             r = do_reassign_take(s)
         elif not do_automove_run(s, &r):
-            # Often at first, for memory that has just been freed comes in several pages.
+            # Often at first: where one page became free, more usually do.
             idle += 1
             _mover_sleep(s, 100000 if idle <= 10 else 1000000)
             continue

@@ -23,7 +23,7 @@ cdef void _slabs_set_class(store *s, unsigned int clsid, uint32_t size) noexcept
 
 
 cdef void _slabs_set_classes(store *s) noexcept nogil:
-    """Chunk sizes: the configured ones, or by factor."""
+    """Sets the chunk sizes: those of -o slab_sizes, or sizes that grow by factor."""
     cdef unsigned int clsid = 1
     cdef uint32_t size = <uint32_t>sizeof(item) + s.config.chunk_size
     cdef uint32_t largest = s.config.slab_chunk_size_max
@@ -43,7 +43,7 @@ cdef void _slabs_set_classes(store *s) noexcept nogil:
 
 
 cdef bint _slabs_reserve(store *s, size_t length) noexcept nogil:
-    """Reserves address space for an arena of length bytes, without access and without a claim on memory."""
+    """Reserves address space for an arena of length bytes, inaccessible and without a claim on memory."""
     cdef void *mapping = mmap(NULL, length + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
     if mapping == MAP_FAILED:
         return False
@@ -55,7 +55,8 @@ cdef bint _slabs_reserve(store *s, size_t length) noexcept nogil:
 
 
 cdef bint slabs_init(store *s) noexcept nogil:
-    # More is reserved than the memory limit needs, for store_set_memory_limit, unless address space is scarce.
+    # Reserves more than the memory limit needs, so that store_set_memory_limit can raise it, unless address space is
+    # scarce.
     cdef size_t needed, length, pages
     cdef rlimit address_space
     cdef int i
@@ -66,7 +67,7 @@ cdef bint slabs_init(store *s) noexcept nogil:
     s.slabs.released.head = s.slabs.released.tail = NO_PAGE
     s.slabs.malloced = s.config.initial_malloced
 
-    # Every class may take its first page over the limit.
+    # A class may take its first page even beyond the limit.
     needed = s.config.maxbytes + <size_t>s.slabs.power_largest * SLAB_PAGE_SIZE
     needed = (needed + ARENA_EXTENT - 1) // ARENA_EXTENT * ARENA_EXTENT
     length = needed if needed > ARENA_RESERVE else ARENA_RESERVE
@@ -100,7 +101,7 @@ cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil:
 
 
 cdef bint _slabs_open(store *s, size_t top) noexcept nogil:
-    """Makes the arena usable up to top, whole extents; False when the system has no memory to promise."""
+    """Makes the arena accessible up to top, in whole extents. False: the system refuses the memory."""
     assert_held(&s.slabs.lock)
     cdef size_t length
     if top <= s.slabs.arena_open:
@@ -185,8 +186,8 @@ cdef uint32_t _page_of_arena(store *s) noexcept nogil:
 
 
 cdef void do_slabs_newslab(store *s, unsigned int clsid) noexcept nogil:
-    """Gives a class without free chunks a page, if it may have one. The page is not touched: chunks are carved when
-    they are used.
+    """Gives a class without free chunks a page, if it may have one. The page is not accessed: slabs_alloc carves chunks
+    out of it one by one.
     """
     assert_held(&s.slabs.lock)
     cdef slab_class *p = &s.slabs.classes[clsid]
@@ -254,7 +255,7 @@ cdef unsigned int global_page_pool_size(store *s, bint *mem_limit_reached) noexc
 # --- chunks ---
 
 cdef inline bint on_moving_page(store *s, void *chunk) noexcept nogil:
-    # No page is moved: the difference to NULL is larger than any page.
+    # If no page is being emptied, move.page is NULL, and the difference is larger than a page.
     return <size_t>(<char *>chunk - s.slabs.move.page) < SLAB_PAGE_SIZE
 
 
@@ -281,11 +282,11 @@ cdef inline item *do_slabs_alloc(store *s, unsigned int clsid, bint new_page, bi
         p.slots = it.next
         if it.next != NULL:
             it.next.prev = NULL
-        # The page mover takes what is ITEM_SLABBED for free: the flag comes and goes with the slabs lock held.
+        # ITEM_SLABBED tells the page mover that the chunk is free: it changes only with the slabs lock held.
         relaxed_store(&it.it_flags, 0)
         p.sl_curr -= 1
     elif p.carve_left != 0:
-        # From the page's end, as memcached does: the mover, which begins at the other, meets the newest items first.
+        # From the end of the page, as in memcached: the mover begins at the other end, with the newest items.
         p.carve_left -= 1
         it = <item *>(p.carve + <size_t>p.carve_left * p.size)
         p.sl_curr -= 1
@@ -299,7 +300,7 @@ cdef item *slabs_alloc(store *s, unsigned int clsid, bint new_page) noexcept nog
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     it = do_slabs_alloc(s, clsid, new_page, &carved)
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
-    # Outside of the lock, for this may be the page's first touch.
+    # Without the lock: this may be the first access to the memory, a page fault.
     if it != NULL:
         if carved:
             relaxed_store(&it.it_flags, 0)

@@ -11,7 +11,7 @@ cdef const char *_status_text(unsigned int status) noexcept nogil:
 
 
 cdef void _add_queue_totals(lru_queue *q, store_stats *out) noexcept nogil:
-    """Adds a queue's counters to those of the store. The LRU lock is held."""
+    """Adds a queue's counters to those of the store."""
     assert_held(&q.lock)
     out.total_items += q.stats.total_items
     out.evictions += q.stats.evicted
@@ -76,7 +76,6 @@ cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
 
 
 cdef void store_reset_stats(store *s) noexcept nogil:
-    """Clears the counters; sizes and current amounts stay."""
     cdef int i
     for i in range(NUMBER_OF_QUEUES):
         lock_ranked(&s.queues[i].lock, LRU_LOCK)
@@ -100,12 +99,11 @@ cdef unsigned int store_largest_class(store *s) noexcept nogil:
 
 
 cdef unsigned int store_class_of(store *s, size_t ntotal) noexcept nogil:
-    """The class of an item of so many bytes (ITEM_ntotal); 0: larger than the item size limit."""
     return slabs_clsid(s, ntotal)
 
 
 cdef void _add_queue_stats(store *s, lru_queue *q, unsigned int lru, class_stats *out) noexcept nogil:
-    """Adds a queue's figures to those of its class. Its lock is held."""
+    """Adds a queue's figures to those of its class."""
     assert_held(&q.lock)
     cdef rel_time_t age = 0
     if q.tail != NULL:
@@ -142,7 +140,6 @@ cdef void _add_queue_stats(store *s, lru_queue *q, unsigned int lru, class_stats
 
 
 cdef bint store_get_class_stats(store *s, unsigned int clsid, class_stats *out) noexcept nogil:
-    """Fills in one class; False when there is no class of that id."""
     cdef slab_class *p
     cdef lru_queue *q
     cdef unsigned int queue, lru

@@ -1,11 +1,12 @@
 """The item store: slabs, hash table, LRU. No networking, no Python objects.
 
 Memory layout, sizes and rules follow memcached 1.6 (items.c, slabs.c, assoc.c, thread.c). All functions are
-thread-safe unless their name begins with ``do_``: those want the caller to hold ``item_lock`` of the key's hash.
+thread-safe unless their name begins with ``do_``: for those the caller holds the item lock of the key's hash
+(``item_get_locked``).
 
 An ``item *`` returned by this interface carries one reference that the caller gives back with ``item_remove``.
-A linked item is never written to again, except under its item lock and only with a reference count of two
-(the table's and the caller's): a reader that holds a reference reads stable bytes without a lock.
+The data of a linked item is never written again, except under its item lock and only with a reference count of two
+(the table's and the writer's): whoever has a reference reads stable bytes without a lock.
 """
 
 from libc.stddef cimport size_t
@@ -14,12 +15,12 @@ from libc.string cimport memcpy
 from posix.uio cimport iovec
 
 from rmemcached.logger cimport logger
-from rmemcached.store.hash cimport STORE_HASH_NAME, store_hash
+from rmemcached.store.hash cimport store_hash
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.linux cimport pthread_cond_t, pthread_mutex_t, pthread_t, timespec
 
-# Seconds since store_process_started(); 0 = never. The clock begins at ITEM_UPDATE_INTERVAL + 2, as memcached's does,
-# so that neither "now" nor "a bump interval ago" is ever 0: uptime is store_time() - ITEM_UPDATE_INTERVAL.
+# Seconds since store_process_started(); 0: never. The clock begins at ITEM_UPDATE_INTERVAL + 2, as memcached's does,
+# so that neither "now" nor "a bump interval ago" is ever 0. Uptime is store_time() - ITEM_UPDATE_INTERVAL.
 ctypedef uint32_t rel_time_t
 
 cdef enum:
@@ -95,8 +96,8 @@ cdef inline void ITEM_set_cas(item *it, uint64_t value) noexcept nogil:
         relaxed_store(<uint64_t *>(it + 1), value)
 
 cdef inline void item_set_flags(item *it, unsigned int flags) noexcept nogil:
-    """Of a linked item: its lock is held, but a reader may look at others of the flags without it. Of a new one: so may
-    the page mover.
+    """The caller holds the item lock, or the item is new. An atomic store, because readers may look at other flags of a
+    linked item without the lock, and the page mover may at those of a new item.
     """
     relaxed_store(&it.it_flags, it.it_flags | flags)
 
