@@ -46,6 +46,11 @@ def test_parts_of_the_worker_keep_to_their_headers() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_parts_of_the_store_call_each_other_downward() -> None:
+    wrong = violations(ROOT / "rmemcached" / "store", layered=True)
+    assert not wrong, "\n".join(wrong)
+
+
 def test_architecture_shows_these_layers() -> None:
     page = (ROOT / source.PAGE).read_text()
     assert page == draw(page, LAYERS), "script/layers draws the picture anew"

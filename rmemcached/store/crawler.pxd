@@ -16,8 +16,8 @@ cdef enum crawler_run_type:
     CRAWLER_EXPIRED
     CRAWLER_DUMP
 
-cdef struct crawler_stats:      # what an automatic crawl of a queue finds. The crawler's while it is under way, then
-                                # the crawler lock
+# What an automatic crawl of a queue finds. While it is under way the crawler thread owns it, then the crawler lock.
+cdef struct crawler_stats:
     uint64_t histo[CRAWL_MINUTES]   # items that expire within so many minutes
     uint64_t noexp              # items that never expire
     uint64_t reclaimed

@@ -6,8 +6,8 @@ cdef enum:
 cdef struct move_target:        # a chunk of the page, looked at
     item *chunk
     item *it                    # the item it belongs to
-    uint32_t hv                 # of its key. For MOVE_FROM_LRU and MOVE_BUSY_ACTIVE the mover has the item lock and a
-                                # reference
+    # The hash of its key. For MOVE_FROM_LRU and MOVE_BUSY_ACTIVE the mover has the item lock and a reference.
+    uint32_t hv
 
 
 cdef item *_move_alloc(store *s, unsigned int clsid, bint new_page) noexcept nogil:

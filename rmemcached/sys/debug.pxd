@@ -18,7 +18,7 @@ thread may wait for a lock only while it holds none of the same or a higher rank
 - ``trylock_ranked(&mutex, rank)``: in any order, as it does not wait. Whether the lock was free.
 - ``assert_no_locks()``: the calling thread holds none of the unit's ranked locks.
 
-They are pthread_mutex_lock, pthread_mutex_unlock and pthread_mutex_trylock, and no more, in a build that checks nothing.
+In a build that checks nothing they are pthread_mutex_lock, pthread_mutex_unlock and pthread_mutex_trylock.
 
 Live objects are counted by kind, once for the process: all modules share the counters. `live_objects()` in debug.pyx
 gives them to tests.
