@@ -195,6 +195,7 @@ def measure(
                 )
     for row in rows:
         row["p50_to_tcp"] = ratio(rows, row, "tcp", "rmemcached")
+        row["p50_to_tcp_memcached"] = ratio(rows, row, "tcp", "memcached")
         row["p50_to_memcached"] = ratio(rows, row, "pymemcache", "memcached")
     return rows
 
@@ -219,8 +220,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         if lines:
             lines.append("")
         lines += [
-            f"{CORES[cores]:<60}              p50 relative to",
-            "        size  client      server          p50 us     p99 us      ops/s    our tcp   pymemcache+memcached",
+            f"{CORES[cores]:<71} p50 relative to",
+            "        size  client      server          p50 us     p99 us      ops/s"
+            "    our tcp   memcached by: our tcp, pymemcache",
         ]
         previous = None
         for row in rows:
@@ -233,7 +235,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             previous = group
             ratios = "".join(
                 f"{'' if row[key] is None else format(row[key], '.2f'):>{width}}"
-                for key, width in (("p50_to_tcp", 11), ("p50_to_memcached", 15))
+                for key, width in (("p50_to_tcp", 11), ("p50_to_tcp_memcached", 23), ("p50_to_memcached", 12))
             )
             lines.append(
                 f"{name:<12}  {row['client']:<11} {row['server']:<11} {row['p50_us']:10.1f} {row['p99_us']:10.1f}"
