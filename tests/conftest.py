@@ -49,6 +49,8 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     before = live_objects()
     yield
+    # Until all is over pytest keeps what fixtures gave the test.
+    request.node.funcargs.clear()
     deadline = time.monotonic() + LEFT_SECONDS
     while not request.node.stash.get(FAILED, False):
         gc.collect()
