@@ -5,9 +5,7 @@ A test fails when a daemon that it asked for ends by itself, or with an error.
 
 from __future__ import annotations
 
-import gc
 import sys
-import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -17,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "shared")]
 
 import transport  # noqa: E402
+from live import left_behind  # noqa: E402
 from servers import Server, start_memcached, start_rmemcached  # noqa: E402
 
 from rmemcached.sys.debug import debug_build, live_objects  # noqa: E402
@@ -51,16 +50,8 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     # Until all is over pytest keeps what fixtures gave the test.
     request.node.funcargs.clear()
-    deadline = time.monotonic() + LEFT_SECONDS
-    while not request.node.stash.get(FAILED, False):
-        gc.collect()
-        left = {kind: count - before.get(kind, 0) for kind, count in live_objects().items()}
-        more = {kind: count for kind, count in left.items() if count > 0}
-        if not more:
-            break
-        if time.monotonic() > deadline:
-            pytest.fail(f"left behind: {', '.join(f'{count} {kind}' for kind, count in more.items())}")
-        time.sleep(0.01)
+    if not request.node.stash.get(FAILED, False) and (left := left_behind(before, LEFT_SECONDS)):
+        pytest.fail(f"left behind: {left}")
 
 
 def _stop_all(started: list[Server]) -> None:
