@@ -18,7 +18,7 @@ from rmemcached.verbs.objects.base import VerbsError
 
 
 class EventType(enum.IntEnum):
-    """The kinds of asynchronous events."""
+    """The kinds of asynchronous events that are about an object."""
 
     CQ_ERR = IBV_EVENT_CQ_ERR
     QP_FATAL = IBV_EVENT_QP_FATAL
@@ -28,6 +28,10 @@ class EventType(enum.IntEnum):
     SQ_DRAINED = IBV_EVENT_SQ_DRAINED
     SRQ_LIMIT_REACHED = IBV_EVENT_SRQ_LIMIT_REACHED
     QP_LAST_WQE_REACHED = IBV_EVENT_QP_LAST_WQE_REACHED
+
+
+# All others are about the device or one of its ports.
+cdef frozenset KINDS = frozenset(EventType)
 
 
 @cython.no_gc_clear
@@ -161,6 +165,7 @@ cdef class Context(Base):
     def get_async_event(self):
         """Takes and acknowledges an event: (EventType, the QP, CQ or SRQ that it is about).
 
+        An event of the device or a port is (its number in libibverbs, this Context).
         Returns None if there is no event and async_fileno() is non-blocking. A software device reports events while it
         makes progress: a thread that waits here does not make any.
         """
@@ -174,6 +179,9 @@ cdef class Context(Base):
             if errno.errno == EAGAIN:
                 return None
             raise failure("get_async_event", errno.errno)
+        if event.event_type not in KINDS:
+            self.p.ack_async_event(&event)
+            return int(event.event_type), self
         if event.event_type == IBV_EVENT_CQ_ERR:
             element = event.element.cq.cq_context
         elif event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED:
