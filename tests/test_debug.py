@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_daemon_that_leaves_something_behind_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_daemon_that_leaves_nothing_behind(how: int, rmemcached_server: type[Server]) -> None:
+def test_daemon_that_leaves_nothing_behind(how: int, rmemcached_server: Callable[..., Server]) -> None:
     server = rmemcached_server()
     server.stop(how)
     assert server.ended_well()
