@@ -208,7 +208,7 @@ cdef int pong_send(side *s) noexcept nogil:
 
 
 cdef bint arrived(const side *s, uint64_t number) noexcept nogil:
-    """Whether WRITE `number` of the peer, counted from 0, is there. The last byte of each differs from the one before."""
+    """Whether WRITE `number` of the peer, counted from 0, is there: its last byte differs from the one before."""
     return <uint8_t> load_acquire(s.mark_in) == 1 + number % 255
 
 
