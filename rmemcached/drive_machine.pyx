@@ -1,4 +1,4 @@
-"""The connection state machine. It does no I/O: it consumes input, appends replies, and says what it wants."""
+"""The connection state machine (see drive_machine.pxd)."""
 
 from libc.stddef cimport size_t
 from libc.stdio cimport fprintf, stderr
@@ -6,6 +6,7 @@ from libc.string cimport memcpy
 from posix.uio cimport iovec
 
 from rmemcached.sys.atomics cimport counter_add, relaxed_load
+from rmemcached.sys.debug cimport assert_owner, assert_that
 from rmemcached.protocol.ascii cimport complete_nread_ascii, try_read_command_ascii
 from rmemcached.protocol.binary cimport PROTOCOL_BINARY_REQ, complete_nread_binary, try_read_command_binary
 from rmemcached.protocol.conn cimport (
@@ -61,17 +62,21 @@ cdef void log_state(const conn *c, conn_states was) noexcept nogil:
 
 
 cdef conn_want drive_machine(conn *c) noexcept nogil:
-    """Does as many of the commands in the input as reqs_per_event and the output's bounds allow. What it returns holds
-    for the state the connection is in then: calling again without having supplied it returns the same."""
+    """One branch for each state, in one function as in memcached: what leads from state to state can be read in one
+    place."""
     cdef size_t n
     cdef conn_states was = c.state
     cdef bint logs = relaxed_load(&c.thread.hooks.verbose) > 2
     cdef bint waited = True      # for the input that is there now
+    assert_owner(c.thread.owner)
+    assert_that(c.state != conn_watch)
     c.reqs_left = c.thread.reqs_per_event
     c.thread.cur_sfd = c.sfd
     if c.npending == 0:
         c.charged = 0
     while True:
+        assert_that(c.item != NULL or (c.state != conn_nread and c.state != conn_rdma_read))
+        assert_that(c.item != NULL or c.rlbytes == 0)
         if logs and c.state != was:
             log_state(c, was)
             was = c.state

@@ -2,6 +2,7 @@
 
 from rmemcached import MEMCACHED_VERSION
 
+cimport cython
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memmove, memset
@@ -170,6 +171,7 @@ cdef class Server:
         assert <long long>self.thread.stats.response_obj_count == 0
 
 
+@cython.no_gc_clear
 cdef class Machine:
     """A connection to a Server, fed by hand.
 

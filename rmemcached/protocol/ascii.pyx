@@ -35,6 +35,7 @@ from rmemcached.store.store cimport (
     store_op, store_time,
 )
 from rmemcached.sys.atomics cimport counter_add
+from rmemcached.sys.debug cimport assert_that
 
 cdef enum:
     VALUE_ROOM = 51          # "VALUE " key " flags bytes cas\r\n" without the key
@@ -276,6 +277,7 @@ cdef void complete_nread_ascii(conn *c) noexcept nogil:
     cdef uint64_t cas = 0
     cdef int nbytes = 0
     cdef store_item_type result
+    assert_that(c.rlbytes == 0)
     c.item = NULL
     if c.state == conn_nread and not terminated(it):
         if c.mset_res:

@@ -31,6 +31,7 @@ from rmemcached.store.store cimport (
     item_unlink, item_unlock, realtime, store, store_flush_all, store_item, store_item_type, store_op, store_time,
 )
 from rmemcached.sys.atomics cimport counter_add, relaxed_load, relaxed_store
+from rmemcached.sys.debug cimport assert_that
 from rmemcached.sys.linux cimport be16toh, be32toh, be64toh, htobe16, htobe32, htobe64
 
 cdef enum:
@@ -259,6 +260,7 @@ cdef void complete_nread_binary(conn *c) noexcept nogil:
     cdef item *it = c.item
     cdef uint64_t cas = 0
     cdef store_item_type result
+    assert_that(c.rlbytes == 0)
     c.item = NULL
     counter_add(&c.thread.stats.slab[ITEM_clsid(it)].set_cmds, 1)
     terminate(it)

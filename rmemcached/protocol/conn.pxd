@@ -1,9 +1,11 @@
 """A connection as the protocol and the drive machine see it: bytes in, reply segments out, no socket.
 
-Everything here is owned by the worker thread that serves the connection; nothing is locked. An engine
+One worker thread owns a connection and all that it refers to (conn_thread.owner); nothing is locked. An engine
 (`rmemcached/server`, `rmemcached/rdma_conn`) embeds `conn` as the first member of a structure of its own, supplies
-input in ``rcurr``/``rbytes``, calls ``drive_machine``, and sends what ``conn_gather`` returns. What it can do for a
-connection beyond that stands in a table, ``conn.engine``.
+input in ``rcurr``/``rbytes``, calls ``drive_machine``, and sends what ``conn_gather`` describes. What else an engine
+can do for a connection stands in a table, ``conn.engine``.
+
+The command modules append replies through `reply`; the functions below are for engines and for the machine.
 """
 
 from libc.stddef cimport size_t
@@ -15,22 +17,22 @@ from rmemcached.logger cimport close_reasons, logger
 from rmemcached.protocol.dump cimport dump_kind
 from rmemcached.protocol.stats_prefix cimport stats_prefixes
 from rmemcached.protocol.stats_text cimport stat_buf
-from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, crawler_result_type, item, store
-
-ctypedef uint32_t rel_time_t
+from rmemcached.store.store cimport (
+    MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, crawler_result_type, item, rel_time_t, store,
+)
 
 cdef struct conn             # complete below
 cdef struct mc_resp
 
 cdef enum conn_states:       # memcached's names, where it has them
-    conn_new_cmd             # prepare for the next command
-    conn_waiting             # has done all the input there was
+    conn_new_cmd             # between commands
+    conn_waiting             # the input is used up
     conn_read                # waits for input, or has got it
-    conn_parse_cmd           # try to parse a command out of the input
-    conn_nread               # an item's payload arrives with the input stream
-    conn_rdma_read           # an item's payload is being fetched from the address the client named
+    conn_parse_cmd           # there is input that may be a command
+    conn_nread               # an item's payload arrives with the input
+    conn_rdma_read           # an item's payload is being fetched from the address that the client named
     conn_swallow             # discards sbytes of input
-    conn_mwrite              # replies must leave before anything else is done
+    conn_mwrite              # waits until replies have left
     conn_watch               # a side thread has the connection's socket
     conn_closing             # replies leave, then the connection ends
     conn_closed
@@ -45,19 +47,18 @@ cdef enum conn_want:         # what drive_machine returns
     WANT_PAYLOAD             # rlbytes of the item, straight into conn_payload_iov; report with conn_payload_received
     WANT_REMOTE_PAYLOAD      # rlbytes of the item from remote (an RDMA READ); report as above. Only if engine.remote
     WANT_FLUSH               # too many replies are waiting; call again when they have left
-    WANT_LENT                # nothing: a side thread reads and writes the socket until it gives the connection back
-    WANT_YIELD               # reqs_per_event commands were done and more input is there; serve others, call again
+    WANT_LENT                # nothing: a side thread has the socket; call again when it has given it back
+    WANT_YIELD               # more input is there after reqs_per_event commands; serve others, call again
     WANT_CLOSE               # send what is queued, then close
 
 cdef enum:
     WRITE_BUFFER_SIZE = 512  # room for a reply's formatted part: key 250 (or in base64 252), flags, opaque, numbers
-    MAX_PENDING_RESPS = 256  # with as many replies waiting, or ...
-    MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... as many bytes of items and statistics, the machine asks for WANT_FLUSH
-    MAX_FREE_RESPS = 4096    # per thread
+    MAX_PENDING_RESPS = 256  # the machine wants WANT_FLUSH when so many replies wait, or ...
+    MAX_PENDING_BYTES = 4 * 1024 * 1024   # ... so many bytes of items and statistics
     MSET_TOKENS_SIZE = 40    # an opaque of 1 + 32 bytes and the flags b, c, k, s
-    AUTH_LINE = -1           # conn.auth_wanted: the command line of an authentication
+    AUTH_LINE = -1           # conn.auth_wanted: the line that begins an authentication
 
-cdef struct remote_buf:      # memory of the client that it named in a request (`@addr:rkey[:length]`)
+cdef struct remote_buf:      # the client's memory, named in a request as `@addr:rkey[:length]`
     uint64_t addr
     uint32_t rkey
     uint32_t length
@@ -73,8 +74,8 @@ cdef struct slab_counters:   # per slab class
     uint64_t decr_hits
 
 cdef struct thread_stats:
-    # Written by the owning worker with counter_add, read by any thread with relaxed_load. uint64_t only: the
-    # aggregation adds the structure up as an array.
+    # The owning worker writes with counter_add, any thread reads with relaxed_load. uint64_t only, because the sums
+    # over all workers are made of arrays.
     uint64_t get_cmds
     uint64_t get_misses
     uint64_t get_expired
@@ -99,105 +100,108 @@ cdef struct thread_stats:
     uint64_t store_no_memory
     slab_counters slab[MAX_NUMBER_OF_SLAB_CLASSES]
     uint64_t lru_hits[NUMBER_OF_QUEUES]     # gets that found an item, by ITEM_queue: get_hits, hits_to_hot, ...
-    # not counted but in use: `stats reset` leaves them alone
+    # what is in use now: `stats reset` leaves these four alone
     uint64_t response_obj_count
-    uint64_t response_obj_bytes  # those in reserve included
+    uint64_t response_obj_bytes  # those in free_resps included
     uint64_t read_buf_count      # of connections; each thread has one more
     uint64_t read_buf_bytes
 
-cdef enum lend_result:       # what came of lending a connection to a side thread
-    LEND_OK = 0              # it is gone: the worker must not touch its socket
-    LEND_TOO_MANY
+cdef enum lend_result:       # of lending a connection to the logger thread
+    LEND_OK = 0              # it has the socket now, and the worker must not touch it
+    LEND_TOO_MANY            # too many clients watch already
     LEND_FAILED
 
-# What an engine can do for a connection, beside moving its bytes: a constant table for each kind of connection. The
-# functions get the conn, which is the first member of the engine's own structure, and run in the connection's worker.
+# What an engine can do for a connection, beside moving its bytes: one constant table for each kind of connection. The
+# functions run in the connection's worker. They get the conn, which is the first member of the engine's own structure.
 cdef struct conn_engine:
-    # "rdma ..." line: agrees on a queue pair. Returns the reply line (with \r\n): a constant, or what it has written
-    # into `reply`. NULL: the command is unknown.
+    # The command "rdma ...": agrees on a queue pair. Returns the reply line (with \r\n): a constant, or what it has
+    # written into `reply`. NULL: the command is unknown.
     const char *(*exchange)(conn *c, const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil
-    # watch: lends the connection's socket to the logger thread, which answers. NULL, as dump then is: it has none.
+    # The command watch: lends the connection's socket to the logger thread, which answers. NULL, as dump then is: the
+    # connection has no socket that can be lent.
     lend_result (*watch)(conn *c, uint32_t eflags) noexcept nogil
-    # lru_crawler metadump, mgdump: lends it to the crawler thread, which answers.
+    # The commands lru_crawler metadump and mgdump: lends it to the crawler thread, which answers.
     crawler_result_type (*dump)(conn *c, dump_kind kind, const char *classes, size_t length) noexcept nogil
-    bint remote              # it fetches payloads from `conn.remote` and writes values to sinks (conn_next_write)
-    bint datagrams           # each reply is a message of its own, so that no two share an mc_resp
+    bint remote              # it fetches payloads from conn.remote and writes values to sinks (conn_next_write)
+    bint datagrams           # it sends each reply as a message of its own, so that no two share an mc_resp
 
-# What commands need of the server, given as functions so that the protocol imports nothing above it. All may be called
-# from any worker. `arg` is hooks.arg.
+# What commands need of the server: functions, so that the protocol imports nothing above it. Any worker calls them,
+# with hooks.arg as the first argument.
 cdef struct conn_hooks:
     void *arg
-    # stats [sub]: appends the lines, without END. Returns 0; -1: unknown sub (ERROR); 1: "RESET\r\n" is to be answered.
+    # stats [sub]: appends the lines, without END. Returns 0; -1: there is no such sub; 1: counters have been reset.
     int (*stats)(void *arg, conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil
-    # shutdown: graceful, or at once. NULL: not enabled.
+    # The command shutdown: graceful, or at once. NULL: it is not enabled.
     void (*shutdown)(void *arg, bint graceful) noexcept nogil
-    # Whether a user has this password. NULL: connections need not authenticate.
+    # Whether the user has this password. NULL: connections need not authenticate.
     bint (*authenticate)(void *arg, const char *user, size_t nuser, const char *password,
                          size_t npassword) noexcept nogil
-    # The verbosity command.
+    # The command verbosity. NULL: it changes nothing.
     void (*set_verbosity)(void *arg, int level) noexcept nogil
     const char *version      # rmemcached.MEMCACHED_VERSION: of the memcached whose behaviour is followed
     uint64_t verbose         # atomic. From 2 on, command and reply lines are written to stderr
 
-# conn.mget: a text get whose keys are not all done
+# conn.mget: the state of a text get whose keys are not all done.
 cdef enum mget_flags:
     MGET_ACTIVE = 1
-    MGET_CAS = 2
-    MGET_TOUCH = 4
-    MGET_HIT = 16            # the key before was found
+    MGET_CAS = 2             # gets, gats
+    MGET_TOUCH = 4           # gat, gats
     MGET_SKIP = 8            # the command has failed: the rest of its line is discarded
-    MGET_OOM = 32            # ... for want of memory
+    MGET_HIT = 16            # the key before was found
+    MGET_OOM = 32            # the memory limit was reached
 
 # One worker thread, as its connections see it.
 cdef struct conn_thread:
+    # set before the thread starts, then constant
     store *store
     const conn_hooks *hooks
     unsigned int reqs_per_event
-    uint32_t owner           # thread_id() of the worker, from its start to its end; else 0. It alone uses all of this
     uint64_t mem_limit       # bytes of read buffers and replies, at most; 0: no limit
     protocol binding_protocol    # of new connections
     bint cas_enabled
     bint flush_enabled
     bint dump_enabled        # stats detail, stats cachedump, lru_crawler metadump and mgdump
-    stats_prefixes *prefixes  # shared by all workers; NULL: there is no server
     bint debug_commands      # debugtime and debugitem are answered
-    item *debug_item_reffed  # what debugitem ref took last, for `debugitem unref reffed`
     bint watch_enabled
+    stats_prefixes *prefixes  # shared by all workers; NULL: there is no server
     logger *log              # never NULL
+    # the worker's own, apart from `stats`
+    uint32_t owner           # thread_id() of the worker, from its start to its end; else 0: whoever holds this
+    item *debug_item_reffed  # what debugitem ref took last, for `debugitem unref reffed`
     int cur_sfd              # of the connection being served: log entries name it
     mc_resp *free_resps      # free list
     unsigned int nfree_resps
     thread_stats stats
 
-# A stretch of output: one reply, a part of one, or several short ones. In the list, tosend is never 0.
+# A stretch of output: one reply, a part of one, or several short ones. tosend is not 0 once its text has been added.
 cdef struct mc_resp:
     mc_resp *next
     item *item               # its data is sent; the reference is released when it has left. May be NULL
-    uint32_t tosend          # bytes of the reply that have not left yet
-    uint32_t sent            # bytes of it that have
+    uint32_t tosend          # bytes that have not left yet
+    uint32_t sent            # bytes that have
     uint32_t wbytes          # formatted bytes at the start of wbuf, sent before the item's data
     uint32_t data_offset     # item data bytes [data_offset, data_offset + data_length) follow wbuf[:wbytes]
     uint32_t data_length     # 0: no data
     uint32_t tail_bytes      # constant bytes after the data
     const char *tail
     char *owned              # malloc'd text sent in place of wbuf (stats); freed when it has left. May be NULL
-    remote_buf sink          # sink.set: the data goes there by RDMA WRITE (no \r\n), only wbuf is sent in the stream
+    remote_buf sink          # sink.set: the data goes there by RDMA WRITE, without \r\n; only wbuf is sent
     char wbuf[WRITE_BUFFER_SIZE]
 
 cdef struct conn:
     conn_thread *thread
-    const conn_engine *engine    # may be exchanged for another table between commands
+    const conn_engine *engine    # the engine may replace it by another table
     conn_states state
     protocol protocol
     int sfd                  # of the connection or, for a lane of a queue pair, its lifeline: names it in log lines
-    # input: [rcurr, rcurr + rbytes) is unparsed. The memory is the engine's. Across calls it keeps unparsed bytes.
+    # Unparsed input is [rcurr, rcurr + rbytes). The engine owns the memory, and keeps those bytes between two calls.
     char *rcurr
     size_t rbytes
     # the payload being received (conn_nread, conn_rdma_read)
-    item *item
+    item *item               # with a reference
     size_t rlbytes           # bytes still missing, \r\n included (conn_nread) or not (conn_rdma_read)
     size_t roffset           # bytes of the item's data already there
-    remote_buf remote
+    remote_buf remote        # where it is to be fetched (conn_rdma_read)
     uint64_t cas             # CAS value that the pending store gives the item; 0: the next of the server's
     short cmd                # store_op of the pending store
     bint set_stale
@@ -205,15 +209,15 @@ cdef struct conn:
     uint8_t nmset_tokens     # bytes used of mset_tokens
     char mset_tokens[MSET_TOKENS_SIZE]   # return flags in the client's order; the opaque with its length behind the O
     uint8_t opcode           # of the binary command being done
-    uint32_t opaque          # of it, as it came
+    uint32_t opaque          # its opaque, in network order
     size_t sbytes            # bytes to discard (conn_swallow)
-    int32_t auth_wanted      # 0: authenticated, or need not be; > 0: bytes of the token that is awaited; AUTH_LINE
-    bint noreply             # of the command being done: nothing but a meta command's error is answered
+    int32_t auth_wanted      # 0: authenticated, or need not be; AUTH_LINE; > 0: bytes of user and password to come
+    bint noreply             # the command being done is not answered, unless it is a meta command that fails
     uint8_t mget             # mget_flags
     rel_time_t mget_exptime  # of a gat
     uint8_t close_reason     # close_reasons
-    uint32_t eager           # values up to this many bytes travel in the reply even when a sink is named
-    unsigned int charged     # commands and keys since the output was empty; counted where there is a mem_limit
+    uint32_t eager           # values of up to so many bytes travel in the reply even when a sink is named
+    unsigned int charged     # commands and keys since the output was empty; counted if there is a mem_limit
     unsigned int reqs_left   # commands that may still be done in this call of drive_machine
     unsigned int npending    # mc_resps in the list
     size_t pending_bytes     # bytes of items and owned text that they refer to
@@ -221,11 +225,46 @@ cdef struct conn:
     mc_resp *resp            # newest; being filled
     rel_time_t last_cmd_time
 
+# ---- for engines: life -----------------------------------------------------------------------------------------------
+
+# Prepares a connection. eager is 0; an engine with `remote` sets it.
 cdef void conn_init(conn *c, conn_thread *thread, const conn_engine *engine) noexcept nogil
+# Ends the connection and gives back all that it holds: the waiting replies, and the item whose payload has not arrived
+# whole (what the key had stays). The engine has made sure that nothing is written into or read from them any more. A
+# second call does nothing.
 cdef void conn_release(conn *c) noexcept nogil
+# Frees the thread's spare mc_resps. Its connections have been released.
 cdef void conn_thread_release(conn_thread *t) noexcept nogil
+# Whether mem_limit leaves room for so many more bytes of replies or read buffers.
 cdef bint conn_memory(conn_thread *t, size_t more) noexcept nogil
-# Releases what a reply refers to and the reply itself, which is not in the list any more.
+
+# ---- for engines: output ---------------------------------------------------------------------------------------------
+
+# Describes waiting output from its beginning: at most max_iov extents of together at most max_bytes bytes, which stay
+# valid until conn_sent accounts for them. Returns their number. Output behind a value that has to be written to its
+# sink first (conn_next_write) is not included.
+cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcept nogil
+# The first n bytes of what conn_gather described have left: releases the replies that are through.
+cdef void conn_sent(conn *c, size_t n) noexcept nogil
+# The reply at the head of the output if its value has to be written to its sink before its line leaves, else NULL. Its
+# item, data_offset, data_length and sink say what goes where; conn_write_posted must follow.
+cdef mc_resp *conn_next_write(conn *c) noexcept nogil
+# The value that conn_next_write returned is on its way: its line can be gathered. Returns the item, whose reference is
+# the caller's now, to be given back with item_remove when the write is complete.
+cdef item *conn_write_posted(conn *c) noexcept nogil
+
+# ---- for engines: payloads (WANT_PAYLOAD, WANT_REMOTE_PAYLOAD) -------------------------------------------------------
+
+# Describes where the missing rlbytes of the payload go. Returns the number of extents, which may end early for want of
+# entries.
+cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil
+# n more bytes of the payload are in place. The machine goes on when rlbytes is 0. An engine that cannot get the rest
+# ends the connection instead.
+cdef void conn_payload_received(conn *c, size_t n) noexcept nogil
+
+# ---- for the machine and the command modules -------------------------------------------------------------------------
+
+# For `reply`: releases what a reply refers to and the reply itself, which is not in the list any more.
 cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil
 
 # As `stats conns` shows it.
@@ -252,13 +291,5 @@ cdef inline bint conn_charge(conn *c) noexcept nogil:
     counter_add(&t.stats.response_obj_oom, 1)
     return False
 
-cdef inline bint conn_output_full(conn *c) noexcept nogil:
+cdef inline bint conn_output_full(const conn *c) noexcept nogil:
     return c.npending >= MAX_PENDING_RESPS or c.pending_bytes >= MAX_PENDING_BYTES
-
-# --- for the engine ---
-cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcept nogil
-cdef void conn_sent(conn *c, size_t n) noexcept nogil
-cdef mc_resp *conn_next_write(conn *c) noexcept nogil
-cdef item *conn_write_posted(conn *c) noexcept nogil
-cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil
-cdef void conn_payload_received(conn *c, size_t n) noexcept nogil

@@ -6,13 +6,15 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 
 from rmemcached.store.store cimport ITEM_CHUNKED, ITEM_data, ITEM_has, item_iov, item_remove, store_time
-from rmemcached.sys.debug cimport LIVE_CONN, assert_owner, live_add, live_sub
+from rmemcached.sys.debug cimport LIVE_CONN, LIVE_RESPONSE, assert_owner, assert_that, live_add, live_sub
+
+cdef enum:
+    MAX_FREE_RESPS = 4096    # that a thread keeps
 
 
 # ---- life ------------------------------------------------------------------------------------------------------------
 
 cdef void conn_init(conn *c, conn_thread *thread, const conn_engine *engine) noexcept nogil:
-    """Prepares a connection. eager is 0; an engine that moves payloads by itself sets it."""
     assert_owner(thread.owner)
     live_add(LIVE_CONN)
     memset(c, 0, sizeof(conn))
@@ -24,24 +26,25 @@ cdef void conn_init(conn *c, conn_thread *thread, const conn_engine *engine) noe
 
 
 cdef void conn_release(conn *c) noexcept nogil:
-    """Ends the connection and gives back all that it holds: the waiting replies, and the item whose payload has not
-    arrived whole; what the key had stays. The engine has made sure that nothing is written into or read from them any
-    more."""
+    if c.state == conn_closed:
+        return
     assert_owner(c.thread.owner)
-    if c.state != conn_closed:
-        live_sub(LIVE_CONN)
+    live_sub(LIVE_CONN)
     if c.item != NULL:
         item_remove(c.thread.store, c.item)
         c.item = NULL
     c.rlbytes = 0
     while c.resp_head != NULL:
         resp_finish(c, c.resp_head)
+    assert_that(c.npending == 0)
+    assert_that(c.pending_bytes == 0)
     c.state = conn_closed
 
 
 cdef void conn_thread_release(conn_thread *t) noexcept nogil:
-    """Frees the thread's spare mc_resps. Its connections have been released."""
     cdef mc_resp *resp
+    assert_owner(t.owner)
+    assert_that(t.stats.response_obj_count == 0)
     while t.free_resps != NULL:
         resp = t.free_resps
         t.free_resps = resp.next
@@ -74,16 +77,16 @@ cdef const char *conn_state_name(conn_states state) noexcept nogil:
     return b"conn_closed"
 
 
-# ---- replies ---------------------------------------------------------------------------------------------------------
+# ---- releasing replies -----------------------------------------------------------------------------------------------
 
 cdef bint conn_memory(conn_thread *t, size_t more) noexcept nogil:
-    """Whether the thread's share of read_buf_mem_limit has room for so many bytes."""
     return t.mem_limit == 0 or t.stats.response_obj_bytes + t.stats.read_buf_bytes + more <= t.mem_limit
 
 
 cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil:
-    """Releases what the reply refers to and the reply; it is not in the list any more."""
     cdef conn_thread *t = c.thread
+    assert_owner(t.owner)
+    live_sub(LIVE_RESPONSE)
     c.pending_bytes -= resp.data_length
     if resp.item != NULL:
         item_remove(t.store, resp.item)
@@ -118,14 +121,15 @@ cdef void conn_log(const conn *c, const char *mark, const char *text, size_t len
 # ---- for the engine --------------------------------------------------------------------------------------------------
 
 cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcept nogil:
-    """Describes waiting output from its beginning: at most max_iov extents of together at most max_bytes bytes. Returns
-    the number of extents. They stay valid until conn_sent accounts for them. Output behind a value that is first to be
-    written to its sink (conn_next_write) is not included."""
     cdef mc_resp *resp = c.resp_head
     cdef size_t offset, n
     cdef int count = 0
     cdef int i, extents
+    assert_owner(c.thread.owner)
+    assert_that(c.state != conn_watch)
     while resp != NULL and not resp.sink.set:
+        assert_that(resp.tosend != 0)
+        assert_that(resp.sent + resp.tosend == resp.wbytes + resp.data_length + resp.tail_bytes)
         offset = resp.sent
         if offset < resp.wbytes:
             if count == max_iov or max_bytes == 0:
@@ -178,10 +182,11 @@ cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcep
 
 
 cdef void conn_sent(conn *c, size_t n) noexcept nogil:
-    """The first n bytes of what conn_gather described have left: releases the replies that are through."""
     cdef mc_resp *resp
+    assert_owner(c.thread.owner)
     while n:
         resp = c.resp_head
+        assert_that(resp != NULL)
         if n < resp.tosend:
             resp.tosend -= <uint32_t>n
             resp.sent += <uint32_t>n
@@ -191,18 +196,17 @@ cdef void conn_sent(conn *c, size_t n) noexcept nogil:
 
 
 cdef mc_resp *conn_next_write(conn *c) noexcept nogil:
-    """The reply at the head of the output if its value must be written to its sink before its line leaves, else NULL.
-    item, data_offset, data_length and sink say what goes where; the write must be followed by conn_write_posted."""
+    assert_owner(c.thread.owner)
     if c.resp_head != NULL and c.resp_head.sink.set:
         return c.resp_head
     return NULL
 
 
 cdef item *conn_write_posted(conn *c) noexcept nogil:
-    """Marks the value that conn_next_write returned as written, so that its line can be gathered. The reference to the
-    item is the caller's now, who gives it back with item_remove when the write is complete."""
     cdef mc_resp *resp = c.resp_head
     cdef item *it = resp.item
+    assert_owner(c.thread.owner)
+    assert_that(resp.sink.set)
     resp.item = NULL
     resp.sink.set = False
     c.pending_bytes -= resp.data_length
@@ -211,8 +215,10 @@ cdef item *conn_write_posted(conn *c) noexcept nogil:
 
 
 cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil:
-    """Describes where the missing rlbytes of the payload go (WANT_PAYLOAD, WANT_REMOTE_PAYLOAD); the extents may end
-    early for want of entries. Returns their number."""
+    assert_owner(c.thread.owner)
+    assert_that(c.item != NULL)
+    assert_that(c.rlbytes != 0)
+    assert_that(c.roffset + c.rlbytes <= <size_t>c.item.nbytes)
     if ITEM_has(c.item, ITEM_CHUNKED):
         return item_iov(c.item, c.roffset, c.rlbytes, iov, max_iov)
     iov[0].iov_base = ITEM_data(c.item) + c.roffset
@@ -221,6 +227,8 @@ cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil:
 
 
 cdef void conn_payload_received(conn *c, size_t n) noexcept nogil:
-    """n more bytes of the payload are in place. The machine goes on when rlbytes is 0."""
+    assert_owner(c.thread.owner)
+    assert_that(c.item != NULL)
+    assert_that(n <= c.rlbytes)
     c.roffset += n
     c.rlbytes -= n

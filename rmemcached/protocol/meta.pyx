@@ -6,7 +6,7 @@ from libc.string cimport memcpy, memset, strlen
 
 from rmemcached.logger cimport LOG_TYPE_META_DELETE
 from rmemcached.protocol.conn cimport (
-    WRITE_BUFFER_SIZE, conn_new_cmd, conn_rdma_read, conn_set_state, mc_resp, rel_time_t, remote_buf, thread_stats,
+    WRITE_BUFFER_SIZE, conn_new_cmd, conn_rdma_read, conn_set_state, mc_resp, remote_buf, thread_stats,
 )
 from rmemcached.protocol.item_commands cimport (
     alloc_error, count_delta, expect_payload, fits_copy, log_deleted, overused, resp_value, swallow,
@@ -29,9 +29,10 @@ from rmemcached.store.store cimport (
     ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_queue, ITEM_set_cas, delta_result_type, do_add_delta,
     do_item_bump, do_item_link, do_item_remove, do_item_unlink, do_store_item, get_cas_id, item_alloc,
     item_clear_flags, item_exptime, item_get, item_get_locked, item_remove, item_set_exptime, item_set_flags,
-    item_time, item_unlock, store, store_op, store_time,
+    item_mutex, item_time, item_unlock, rel_time_t, store, store_op, store_time,
 )
 from rmemcached.sys.atomics cimport counter_add
+from rmemcached.sys.debug cimport assert_held
 
 cdef enum:
     META_ROOM = 136          # a reply line without its key: "VA " size, s t f l h c, O, Z X W, @, line end
@@ -129,10 +130,11 @@ cdef void meta_line(conn *c, const char *code, const token *t, int n, const meta
 
 cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *data, size_t length,
                        uint64_t *cas) noexcept nogil:
-    """Makes an item for the key, which has none; the caller holds its lock and sets the expiry when it does the flag N.
-    cas: out, its CAS value; NULL: nobody asks, and watchers are told of no store. NULL: out of memory."""
+    """Makes an item for the key, which has none; its expiry is set by whoever does the flag N. cas: out, its CAS value;
+    NULL: nobody asks, and watchers are told of no store. Returns NULL if there is no memory."""
     cdef store *s = c.thread.store
     cdef item *it = item_alloc(s, of.key, of.nkey, 0, 0, length + 2)
+    assert_held(item_mutex(s, hv))
     if it == NULL:
         return NULL
     memcpy(ITEM_data(it), data, length)
@@ -457,10 +459,11 @@ cdef void finalize_mset(conn *c, item *it, store_item_type result, int nbytes, u
 # ---- md --------------------------------------------------------------------------------------------------------------
 
 cdef const char *mdelete_value(conn *c, const meta_flags *of, uint32_t hv, item **it) noexcept nogil:
-    """Puts an empty item in the place of *it, whose key's lock the caller holds. Returns a code, or an error line."""
+    """Puts an empty item in the place of *it. Returns a code, or an error line."""
     cdef store *s = c.thread.store
     cdef uint64_t cas = of.cas_id_in if of.marks & MARK_NEW_CAS else ITEM_get_cas(it[0])
     cdef item *empty = item_alloc(s, of.key, of.nkey, of.client_flags, of.exptime, 2)
+    assert_held(item_mutex(s, hv))
     if empty == NULL:
         return OUT_OF_MEMORY
     memcpy(ITEM_data(empty), b"\r\n", 2)
@@ -476,10 +479,10 @@ cdef const char *mdelete_value(conn *c, const meta_flags *of, uint32_t hv, item 
 
 
 cdef const char *mdelete_item(conn *c, const meta_flags *of, uint32_t hv, item **it) noexcept nogil:
-    """Removes *it or its value, or makes it stale; the caller holds its key's lock. Returns as mdelete_value. *it is
-    then the item to give back."""
+    """Removes *it or its value, or makes it stale. Returns as mdelete_value; *it is the item to give back then."""
     cdef thread_stats *stats = &c.thread.stats
     cdef const char *code = b"HD"
+    assert_held(item_mutex(c.thread.store, hv))
     if it[0] == NULL:
         counter_add(&stats.delete_misses, 1)
         return b"NF"
@@ -540,10 +543,11 @@ cdef struct marithmetic:         # the number that an ma has made
 
 
 cdef void set_new_cas(conn *c, const meta_flags *of, item *it, uint32_t *hv, uint64_t cas) noexcept nogil:
-    """Gives the incremented item the client's CAS. When the increment replaced the item, its successor has to be found;
-    the lock is given up for that, and whoever was faster wins."""
+    """Gives the incremented item the client's CAS. An increment that has replaced the item does not tell by which, so
+    that the lock is released to look its successor up; whoever changes the key meanwhile wins."""
     cdef store *s = c.thread.store
     cdef item *successor
+    assert_held(item_mutex(s, hv[0]))
     if not it.it_flags & ITEM_LINKED:
         item_unlock(s, hv[0])
         successor = item_get_locked(s, of.key, of.nkey, False, hv)
@@ -556,9 +560,10 @@ cdef void set_new_cas(conn *c, const meta_flags *of, item *it, uint32_t *hv, uin
 
 cdef delta_result_type add_to_item(conn *c, const meta_flags *of, bint incr, uint32_t *hv,
                                    marithmetic *m) noexcept nogil:
-    """Increments or decrements m.item, whose key's lock the caller holds."""
+    """Increments or decrements m.item."""
     cdef item *it = m.item
     cdef delta_result_type result
+    assert_held(item_mutex(c.thread.store, hv[0]))
     m.exptime = it.exptime
     # Set first, because a number that needs more room moves to a new item, which inherits it.
     if of.marks & MARK_NEW_TTL:
@@ -576,7 +581,7 @@ cdef delta_result_type add_to_item(conn *c, const meta_flags *of, bint incr, uin
 
 
 cdef bint make_number(conn *c, const meta_flags *of, uint32_t hv, marithmetic *m) noexcept nogil:
-    """Makes an item with the initial value; the caller holds the key's lock. False: out of memory."""
+    """Makes an item with the initial value. False: out of memory."""
     cdef char *end = itoa_u64(of.initial, m.text)
     end[0] = 0
     m.item = vivify_item(c, of, hv, m.text, <size_t>(end - m.text), &m.cas)

@@ -10,6 +10,7 @@ from libc.stdint cimport uint32_t
 from rmemcached.protocol.conn cimport WRITE_BUFFER_SIZE, conn, conn_thread, mc_resp
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.sys.atomics cimport counter_add
+from rmemcached.sys.debug cimport LIVE_RESPONSE, assert_owner, assert_that, live_add
 
 cdef extern from *:
     """
@@ -49,6 +50,7 @@ cdef inline mc_resp *resp_start(conn *c) noexcept nogil:
     """Appends an empty mc_resp, which the caller fills, to the output. NULL: out of memory, the connection closes."""
     cdef conn_thread *t = c.thread
     cdef mc_resp *resp = t.free_resps
+    assert_owner(t.owner)
     if resp != NULL:
         t.free_resps = resp.next
         t.nfree_resps -= 1
@@ -56,6 +58,7 @@ cdef inline mc_resp *resp_start(conn *c) noexcept nogil:
         resp = resp_allocate(c)
         if resp == NULL:
             return NULL
+    live_add(LIVE_RESPONSE)
     resp.next = NULL
     resp.item = NULL
     resp.tosend = 0
@@ -86,5 +89,6 @@ cdef inline mc_resp *resp_text(conn *c, size_t room) noexcept nogil:
 cdef inline void resp_add(mc_resp *resp, const char *end) noexcept nogil:
     """Accounts for text that was written up to `end`."""
     cdef uint32_t n = <uint32_t>(end - resp.wbuf) - resp.wbytes
+    assert_that(resp.wbytes + n <= WRITE_BUFFER_SIZE)
     resp.wbytes += n
     resp.tosend += n

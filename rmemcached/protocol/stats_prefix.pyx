@@ -6,6 +6,7 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from rmemcached.sys.linux cimport pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
 from rmemcached.store.store cimport store_hash
+from rmemcached.sys.debug cimport assert_held
 
 cdef enum:
     LINE_ROOM = 128              # of a line of the dump, without the prefix: words and four numbers
@@ -23,6 +24,7 @@ cdef stats_prefixes *stats_prefix_create(char delimiter, bint enabled) noexcept 
 cdef void do_clear(stats_prefixes *p) noexcept nogil:
     cdef prefix_entry *entry
     cdef int i
+    assert_held(&p.lock)
     for i in range(PREFIX_BUCKETS):
         while p.buckets[i] != NULL:
             entry = p.buckets[i]
@@ -38,7 +40,7 @@ cdef void stats_prefix_clear(stats_prefixes *p) noexcept nogil:
 
 
 cdef void stats_prefix_destroy(stats_prefixes *p) noexcept nogil:
-    do_clear(p)
+    stats_prefix_clear(p)
     pthread_mutex_destroy(&p.lock)
     free(p)
 
@@ -49,6 +51,7 @@ cdef prefix_entry *do_find(stats_prefixes *p, const char *key, size_t nkey) noex
     cdef prefix_entry *entry
     cdef prefix_entry **bucket
     cdef size_t length
+    assert_held(&p.lock)
     if end == NULL:
         return NULL
     length = <size_t>(end - key)
