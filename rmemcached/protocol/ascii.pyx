@@ -11,9 +11,9 @@ from rmemcached.protocol.admin cimport process_admin_command
 from rmemcached.protocol.admin_stats cimport process_stats_command
 from rmemcached.protocol.auth cimport try_read_command_asciiauth
 from rmemcached.protocol.conn cimport (
-    MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, WRITE_BUFFER_SIZE,
-    conn_charge, conn_closing, conn_log, conn_logs, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full,
-    conn_set_state, mc_resp, thread_stats,
+    MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, WRITE_BUFFER_SIZE, conn_charge, conn_closing,
+    conn_log, conn_logs, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_set_state, mc_resp,
+    thread_stats,
 )
 from rmemcached.protocol.item_commands cimport (
     alloc_error, count_cas, count_delta, expect_payload, expiry, fetch_item, fits_copy, log_deleted, resp_value,

@@ -11,9 +11,7 @@ from libc.string cimport memcmp, memcpy, memset, strlen
 from posix.uio cimport iovec
 
 from rmemcached.logger cimport LOG_MUTATIONS, NORMAL_CLOSE, log_item_store, log_wants
-from rmemcached.protocol.conn cimport (
-    conn_closing, conn_hooks, conn_logs, conn_new_cmd, conn_set_state, mc_resp,
-)
+from rmemcached.protocol.conn cimport conn_closing, conn_hooks, conn_logs, conn_new_cmd, conn_set_state, mc_resp
 from rmemcached.protocol.item_commands cimport (
     count_cas, count_delta, expect_payload, fetch_item, fits_copy, resp_value, swallow,
 )
