@@ -21,6 +21,7 @@ cdef void async_close(soft_context *context) noexcept nogil:
 cdef void async_update_fd_locked(soft_context *context) noexcept nogil:
     """Makes async_fd say whether events are pending."""
     cdef uint64_t value = 1
+    assert_held(&context.async_lock)
     if (context.first_async != NULL) == context.async_signalled:
         return
     if context.async_signalled:
@@ -30,7 +31,7 @@ cdef void async_update_fd_locked(soft_context *context) noexcept nogil:
 
 
 cdef void async_event(soft_context *context, soft_async *events, int kind) noexcept nogil:
-    pthread_mutex_lock(&context.async_lock)
+    lock_ranked(&context.async_lock, RANK_EVENTS)
     if not events.pending:
         events.next = NULL
         if context.first_async == NULL:
@@ -40,12 +41,13 @@ cdef void async_event(soft_context *context, soft_async *events, int kind) noexc
         context.last_async = events
     events.pending |= 1U << kind
     async_update_fd_locked(context)
-    pthread_mutex_unlock(&context.async_lock)
+    unlock_ranked(&context.async_lock, RANK_EVENTS)
 
 
 cdef void async_unlink_locked(soft_context *context, soft_async *events) noexcept nogil:
     cdef soft_async *before = NULL
     cdef soft_async *at = context.first_async
+    assert_held(&context.async_lock)
     while at != events:
         before = at
         at = at.next
@@ -59,20 +61,20 @@ cdef void async_unlink_locked(soft_context *context, soft_async *events) noexcep
 
 cdef void async_forget(soft_context *context, soft_async *events) noexcept nogil:
     """Before an object goes: drops its undelivered events and waits until the delivered ones are acknowledged."""
-    pthread_mutex_lock(&context.async_lock)
+    lock_ranked(&context.async_lock, RANK_EVENTS)
     if events.pending:
         async_unlink_locked(context, events)
         events.pending = 0
         async_update_fd_locked(context)
     while events.acked != events.delivered:
         pthread_cond_wait(&context.async_acked, &context.async_lock)
-    pthread_mutex_unlock(&context.async_lock)
+    unlock_ranked(&context.async_lock, RANK_EVENTS)
 
 
 cdef bint async_take(soft_context *context, ibv_async_event *event) noexcept nogil:
     cdef soft_async *events
     cdef int kind = 0
-    pthread_mutex_lock(&context.async_lock)
+    lock_ranked(&context.async_lock, RANK_EVENTS)
     events = context.first_async
     if events != NULL:
         while not events.pending & 1U << kind:
@@ -85,7 +87,7 @@ cdef bint async_take(soft_context *context, ibv_async_event *event) noexcept nog
         if not events.pending:
             async_unlink_locked(context, events)
             async_update_fd_locked(context)
-    pthread_mutex_unlock(&context.async_lock)
+    unlock_ranked(&context.async_lock, RANK_EVENTS)
     return events != NULL
 
 
@@ -120,10 +122,10 @@ cdef void soft_ack_async_event(ibv_async_event *event) noexcept nogil:
     else:
         context = <soft_context *> event.element.qp.context
         events = &(<soft_qp *> event.element.qp).async_events
-    pthread_mutex_lock(&context.async_lock)
+    lock_ranked(&context.async_lock, RANK_EVENTS)
     events.acked += 1
     pthread_cond_broadcast(&context.async_acked)
-    pthread_mutex_unlock(&context.async_lock)
+    unlock_ranked(&context.async_lock, RANK_EVENTS)
 
 
 cdef const char *soft_event_type_str(ibv_event_type event) noexcept nogil:

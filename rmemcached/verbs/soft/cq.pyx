@@ -15,6 +15,7 @@ cdef ibv_comp_channel *soft_create_comp_channel(ibv_context *context) noexcept n
     channel.ibv.context = context
     channel.ibv.fd = channel.domain.epoll_fd
     fetch_add(&(<soft_context *> context).users, 1)
+    live_add(LIVE_CHANNEL)
     return &channel.ibv
 
 
@@ -25,6 +26,7 @@ cdef int soft_destroy_comp_channel(ibv_comp_channel *ibchannel) noexcept nogil:
     domain_close(&channel.domain, <soft_context *> ibchannel.context)
     fetch_sub(&(<soft_context *> ibchannel.context).users, 1)
     free(channel)
+    live_sub(LIVE_CHANNEL)
     return 0
 
 
@@ -60,6 +62,7 @@ cdef ibv_cq *soft_create_cq(ibv_context *context, int cqe, void *cq_context, ibv
     cq.async_events.element = &cq.ibv
     pthread_mutex_init(&cq.lock, NULL)
     fetch_add(&(<soft_context *> context).users, 1)
+    live_add(LIVE_CQ)
     return &cq.ibv
 
 
@@ -71,7 +74,7 @@ cdef int soft_destroy_cq(ibv_cq *ibcq) noexcept nogil:
     cdef soft_cq *at
     if load_acquire(&cq.users):
         return EBUSY
-    pthread_mutex_lock(&domain.events)
+    lock_ranked(&domain.events, RANK_EVENTS)
     if cq.events_pending:
         at = domain.first_event
         while at != cq:
@@ -86,7 +89,7 @@ cdef int soft_destroy_cq(ibv_cq *ibcq) noexcept nogil:
         domain_update_fd_locked(domain)
     while cq.events_acked != cq.events_delivered:
         pthread_cond_wait(&domain.acked, &domain.events)
-    pthread_mutex_unlock(&domain.events)
+    unlock_ranked(&domain.events, RANK_EVENTS)
     async_forget(<soft_context *> ibcq.context, &cq.async_events)
     if cq.armed != ARMED_NOT:
         fetch_sub(&domain.armed, 1)
@@ -98,6 +101,7 @@ cdef int soft_destroy_cq(ibv_cq *ibcq) noexcept nogil:
     fetch_sub(&(<soft_context *> ibcq.context).users, 1)
     free(cq.ring)
     free(cq)
+    live_sub(LIVE_CQ)
     return 0
 
 
@@ -113,7 +117,7 @@ cdef int soft_resize_cq(ibv_cq *ibcq, int cqe) noexcept nogil:
     ring = <ibv_wc *> malloc(size * sizeof(ibv_wc))
     if ring == NULL:
         return ENOMEM
-    pthread_mutex_lock(&cq.lock)
+    lock_ranked(&cq.lock, RANK_QUEUE)
     if cq.count > size:
         result = EINVAL
     else:
@@ -125,7 +129,7 @@ cdef int soft_resize_cq(ibv_cq *ibcq, int cqe) noexcept nogil:
         cq.head = 0
         cq.size = size
         cq.ibv.cqe = <int> size
-    pthread_mutex_unlock(&cq.lock)
+    unlock_ranked(&cq.lock, RANK_QUEUE)
     free(ring)
     return result
 
@@ -133,7 +137,8 @@ cdef int soft_resize_cq(ibv_cq *ibcq, int cqe) noexcept nogil:
 cdef void cq_event_locked(soft_cq *cq) noexcept nogil:
     """Makes a completion event. cq.lock is held."""
     cdef soft_domain *domain = cq.domain
-    pthread_mutex_lock(&domain.events)
+    assert_held(&cq.lock)
+    lock_ranked(&domain.events, RANK_EVENTS)
     if cq.events_pending == 0:
         cq.next_event = NULL
         if domain.first_event == NULL:
@@ -142,17 +147,13 @@ cdef void cq_event_locked(soft_cq *cq) noexcept nogil:
             domain.last_event.next_event = cq
         domain.last_event = cq
     cq.events_pending += 1
-    pthread_mutex_unlock(&domain.events)
+    unlock_ranked(&domain.events, RANK_EVENTS)
 
 
-cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil:
-    """Stores a completion. False: the queue has no room, the completion is lost and the queue is unusable."""
-    pthread_mutex_lock(&cq.lock)
+cdef bint cq_push_locked(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil:
+    """Stores a completion, and makes an event if the queue is armed for it. False: there is no room."""
+    assert_held(&cq.lock)
     if cq.count == cq.size:
-        if not cq.overrun:
-            async_event(<soft_context *> cq.ibv.context, &cq.async_events, IBV_EVENT_CQ_ERR)
-        relaxed_store(&cq.overrun, True)
-        pthread_mutex_unlock(&cq.lock)
         return False
     cq.ring[(cq.head + cq.count) & (cq.size - 1)] = wc[0]
     relaxed_store(&cq.count, cq.count + 1)
@@ -161,35 +162,45 @@ cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil:
         fetch_sub(&cq.domain.armed, 1)
         if cq.ibv.channel != NULL:
             cq_event_locked(cq)
-    pthread_mutex_unlock(&cq.lock)
     return True
+
+
+cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil:
+    cdef bint stored
+    lock_ranked(&cq.lock, RANK_QUEUE)
+    stored = cq_push_locked(cq, wc, solicited)
+    if not stored and not cq.overrun:
+        relaxed_store(&cq.overrun, True)
+        async_event(<soft_context *> cq.ibv.context, &cq.async_events, IBV_EVENT_CQ_ERR)
+    unlock_ranked(&cq.lock, RANK_QUEUE)
+    return stored
 
 
 cdef void cq_purge(soft_cq *cq, uint32_t qp_num) noexcept nogil:
     """Drops the completions of a queue pair that goes away."""
     cdef uint32_t i, kept = 0
     cdef uint32_t mask = cq.size - 1
-    pthread_mutex_lock(&cq.lock)
+    lock_ranked(&cq.lock, RANK_QUEUE)
     for i in range(cq.count):
         if cq.ring[(cq.head + i) & mask].qp_num != qp_num:
             if kept != i:
                 cq.ring[(cq.head + kept) & mask] = cq.ring[(cq.head + i) & mask]
             kept += 1
     relaxed_store(&cq.count, kept)
-    pthread_mutex_unlock(&cq.lock)
+    unlock_ranked(&cq.lock, RANK_QUEUE)
 
 
 cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
     cdef int n = 0
     cdef int result
-    pthread_mutex_lock(&cq.lock)
+    lock_ranked(&cq.lock, RANK_QUEUE)
     while n < num_entries and cq.count:
         wc[n] = cq.ring[cq.head & (cq.size - 1)]
         cq.head += 1
         relaxed_store(&cq.count, cq.count - 1)
         n += 1
     result = -EOVERFLOW if n == 0 and cq.overrun else n
-    pthread_mutex_unlock(&cq.lock)
+    unlock_ranked(&cq.lock, RANK_QUEUE)
     return result
 
 
@@ -229,18 +240,18 @@ cdef int soft_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
 cdef int soft_req_notify_cq(ibv_cq *ibcq, int solicited_only) noexcept nogil:
     cdef soft_cq *cq = <soft_cq *> ibcq
     cdef soft_domain *domain = cq.domain
-    pthread_mutex_lock(&cq.lock)
+    lock_ranked(&cq.lock, RANK_QUEUE)
     if cq.armed == ARMED_NOT:
         fetch_add(&domain.armed, 1)
     if not solicited_only:
         cq.armed = ARMED_ANY
     elif cq.armed == ARMED_NOT:
         cq.armed = ARMED_SOLICITED
-    pthread_mutex_unlock(&cq.lock)
+    unlock_ranked(&cq.lock, RANK_QUEUE)
     if domain.fabric.arm != NULL and domain.event_fd >= 0 and not relaxed_load(&domain.polling):
-        pthread_mutex_lock(&domain.progress)
+        lock_ranked(&domain.progress, RANK_DOMAIN)
         domain.fabric.arm(domain)
-        pthread_mutex_unlock(&domain.progress)
+        unlock_ranked(&domain.progress, RANK_DOMAIN)
         domain_update_fd(domain)
     return 0
 
@@ -291,10 +302,10 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
 cdef bint soft_channel_poll(ibv_comp_channel *ibchannel, bint sockets) noexcept nogil:
     cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
     if not relaxed_load(&domain.polling):
-        pthread_mutex_lock(&domain.events)
+        lock_ranked(&domain.events, RANK_EVENTS)
         relaxed_store(&domain.polling, True)
         domain_update_fd_locked(domain)
-        pthread_mutex_unlock(&domain.events)
+        unlock_ranked(&domain.events, RANK_EVENTS)
     domain_progress(domain, sockets)
     return relaxed_load(&domain.first_event) != 0
 
@@ -302,23 +313,23 @@ cdef bint soft_channel_poll(ibv_comp_channel *ibchannel, bint sockets) noexcept 
 cdef bint soft_channel_arm(ibv_comp_channel *ibchannel) noexcept nogil:
     cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
     cdef bint busy
-    pthread_mutex_lock(&domain.progress)
+    lock_ranked(&domain.progress, RANK_DOMAIN)
     relaxed_store(&domain.work_pending, False)
     if domain.fabric.arm != NULL:
         domain.fabric.arm(domain)
-    pthread_mutex_unlock(&domain.progress)
+    unlock_ranked(&domain.progress, RANK_DOMAIN)
     # Events that other threads make are either seen here, or they see that the descriptor has to tell of them.
-    pthread_mutex_lock(&domain.events)
+    lock_ranked(&domain.events, RANK_EVENTS)
     busy = domain.first_event != NULL or relaxed_load(&domain.work_pending) != 0
     relaxed_store(&domain.polling, busy)
-    pthread_mutex_unlock(&domain.events)
+    unlock_ranked(&domain.events, RANK_EVENTS)
     return busy
 
 
 cdef void soft_ack_cq_events(ibv_cq *ibcq, unsigned int nevents) noexcept nogil:
     cdef soft_cq *cq = <soft_cq *> ibcq
     cdef soft_domain *domain = cq.domain
-    pthread_mutex_lock(&domain.events)
+    lock_ranked(&domain.events, RANK_EVENTS)
     cq.events_acked += nevents
     pthread_cond_broadcast(&domain.acked)
-    pthread_mutex_unlock(&domain.events)
+    unlock_ranked(&domain.events, RANK_EVENTS)

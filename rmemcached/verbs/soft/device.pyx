@@ -34,6 +34,7 @@ cdef ibv_context *soft_open_device(ibv_device *device) noexcept nogil:
     context.ibv.ops.post_send = fabric.post_send
     context.ibv.ops.post_recv = soft_post_recv
     context.ibv.ops.post_srq_recv = soft_post_srq_recv
+    live_add(LIVE_CONTEXT)
     return &context.ibv
 
 
@@ -52,6 +53,7 @@ cdef int soft_close_device(ibv_context *ibcontext) noexcept nogil:
     async_close(context)
     pthread_mutex_destroy(&context.lock)
     free(context)
+    live_sub(LIVE_CONTEXT)
     return 0
 
 
@@ -126,6 +128,7 @@ cdef ibv_pd *soft_alloc_pd(ibv_context *context) noexcept nogil:
         return NULL
     pd.ibv.context = context
     fetch_add(&(<soft_context *> context).users, 1)
+    live_add(LIVE_PD)
     return &pd.ibv
 
 
@@ -135,4 +138,5 @@ cdef int soft_dealloc_pd(ibv_pd *ibpd) noexcept nogil:
         return EBUSY
     fetch_sub(&(<soft_context *> ibpd.context).users, 1)
     free(pd)
+    live_sub(LIVE_PD)
     return 0

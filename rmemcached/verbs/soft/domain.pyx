@@ -54,6 +54,7 @@ cdef void domain_release(soft_domain *domain) noexcept nogil:
 cdef void domain_update_fd_locked(soft_domain *domain) noexcept nogil:
     cdef uint64_t value = 1
     cdef bint wanted = not domain.polling and (domain.first_event != NULL or relaxed_load(&domain.work_pending) != 0)
+    assert_held(&domain.events)
     if wanted and not domain.signalled:
         if write(domain.event_fd, &value, 8) == 8:
             relaxed_store(&domain.signalled, True)
@@ -70,9 +71,9 @@ cdef void domain_update_fd(soft_domain *domain) noexcept nogil:
     """
     cdef bint wanted = relaxed_load(&domain.first_event) != 0 or relaxed_load(&domain.work_pending) != 0
     if wanted != <bint> relaxed_load(&domain.signalled):
-        pthread_mutex_lock(&domain.events)
+        lock_ranked(&domain.events, RANK_EVENTS)
         domain_update_fd_locked(domain)
-        pthread_mutex_unlock(&domain.events)
+        unlock_ranked(&domain.events, RANK_EVENTS)
 
 
 cdef void qp_update_fds(soft_qp *qp, soft_domain *but) noexcept nogil:
@@ -85,11 +86,11 @@ cdef void qp_update_fds(soft_qp *qp, soft_domain *but) noexcept nogil:
 
 cdef void domain_progress(soft_domain *domain, bint waits) noexcept nogil:
     if waits:
-        pthread_mutex_lock(&domain.progress)
-    elif pthread_mutex_trylock(&domain.progress) != 0:
+        lock_ranked(&domain.progress, RANK_DOMAIN)
+    elif not trylock_ranked(&domain.progress, RANK_DOMAIN):
         return
     domain.fabric.progress(domain, waits)
-    pthread_mutex_unlock(&domain.progress)
+    unlock_ranked(&domain.progress, RANK_DOMAIN)
 
 
 cdef bint domain_poll_descriptors(soft_domain *domain) noexcept nogil:
@@ -97,6 +98,7 @@ cdef bint domain_poll_descriptors(soft_domain *domain) noexcept nogil:
     cdef soft_qp *qp
     cdef bint found = False
     cdef int i, n
+    assert_held(&domain.progress)
     if not domain.watched:
         domain_watch(domain)
     n = epoll_wait(domain.epoll_fd, ready, PROGRESS_EVENTS, 0)
@@ -116,18 +118,19 @@ cdef bint domain_poll_descriptors(soft_domain *domain) noexcept nogil:
 cdef void domain_watch(soft_domain *domain) noexcept nogil:
     """Puts the streams into the epoll set, these and later ones. The progress lock is held."""
     cdef soft_link *link = domain.links
+    assert_held(&domain.progress)
     store_release(&domain.watched, 1)
     while link != NULL:
-        pthread_mutex_lock(&link.qp.lock)
+        lock_ranked(&link.qp.lock, RANK_QP)
         if link.qp.stream.fd >= 0 and not link.watched and not stream_watch(link.qp, link):
             qp_lost(link.qp)
-        pthread_mutex_unlock(&link.qp.lock)
+        unlock_ranked(&link.qp.lock, RANK_QP)
         link = link.next
 
 
 cdef void domain_remove(soft_domain *domain, soft_link *link) noexcept nogil:
     """Takes a queue pair off the domain's list; when this returns no thread makes progress for it."""
-    pthread_mutex_lock(&domain.progress)
+    lock_ranked(&domain.progress, RANK_DOMAIN)
     if link.prev != NULL:
         link.prev.next = link.next
     else:
@@ -138,11 +141,11 @@ cdef void domain_remove(soft_domain *domain, soft_link *link) noexcept nogil:
     link.domain = NULL
     if domain.fabric.leave != NULL:
         domain.fabric.leave(domain, link.qp)
-    pthread_mutex_unlock(&domain.progress)
+    unlock_ranked(&domain.progress, RANK_DOMAIN)
 
 
 cdef void domain_add(soft_domain *domain, soft_link *link, soft_qp *qp) noexcept nogil:
-    pthread_mutex_lock(&domain.progress)
+    lock_ranked(&domain.progress, RANK_DOMAIN)
     link.qp = qp
     link.domain = domain
     link.prev = NULL
@@ -151,14 +154,14 @@ cdef void domain_add(soft_domain *domain, soft_link *link, soft_qp *qp) noexcept
         link.next.prev = link
     domain.links = link
     domain.nlinks += 1
-    pthread_mutex_unlock(&domain.progress)
+    unlock_ranked(&domain.progress, RANK_DOMAIN)
 
 
 cdef soft_cq *domain_take_event(soft_domain *domain) noexcept nogil:
     cdef soft_cq *cq
     if relaxed_load(&domain.first_event) == 0:
         return NULL
-    pthread_mutex_lock(&domain.events)
+    lock_ranked(&domain.events, RANK_EVENTS)
     cq = domain.first_event
     if cq != NULL:
         cq.events_pending -= 1
@@ -173,5 +176,5 @@ cdef soft_cq *domain_take_event(soft_domain *domain) noexcept nogil:
                 domain.last_event = NULL
             cq.next_event = NULL
         domain_update_fd_locked(domain)
-    pthread_mutex_unlock(&domain.events)
+    unlock_ranked(&domain.events, RANK_EVENTS)
     return cq

@@ -30,6 +30,9 @@ cdef enum:                           # why mr_get refuses
 # A hash of an STag. The table of regions uses its upper MR_SHARD_BITS and its lowest bits.
 cdef uint32_t mr_hash(uint32_t stag) noexcept nogil
 
+# The part of the table that has the STag.
+cdef mr_shard *mr_shard_of(soft_context *context, uint32_t stag) noexcept nogil
+
 # Whether [addr, addr + length) lies within the region.
 cdef bint mr_covers(const soft_mr *mr, uint64_t addr, uint64_t length) noexcept nogil
 

@@ -12,6 +12,7 @@ cdef mr_shard *mr_shard_of(soft_context *context, uint32_t stag) noexcept nogil:
 cdef soft_mr **mr_find(mr_shard *shard, uint32_t stag) noexcept nogil:
     """The chain link that holds the STag, or would hold it. The shard's lock is held."""
     cdef soft_mr **link = &shard.buckets[mr_hash(stag) & (shard.size - 1)]
+    assert_read_held(&shard.lock)
     while link[0] != NULL and link[0].ibv.lkey != stag:
         link = &link[0].next
     return link
@@ -24,6 +25,7 @@ cdef bint mr_grow(mr_shard *shard) noexcept nogil:
     cdef soft_mr *following
     cdef soft_mr **slot
     cdef soft_mr **buckets = <soft_mr **> calloc(size, sizeof(soft_mr *))
+    assert_write_held(&shard.lock)
     if buckets == NULL:
         return False
     for i in range(shard.size):
@@ -77,23 +79,24 @@ cdef ibv_mr *soft_reg_mr(ibv_pd *ibpd, void *addr, size_t length, int access) no
         if stag < 256:
             continue
         shard = mr_shard_of(context, stag)
-        pthread_rwlock_wrlock(&shard.lock)
+        lock_write_ranked(&shard.lock, RANK_QUEUE)
         if shard.count >= shard.size and not mr_grow(shard):
-            pthread_rwlock_unlock(&shard.lock)
+            unlock_rw_ranked(&shard.lock, RANK_QUEUE)
             free(mr)
             errno.errno = ENOMEM
             return NULL
         link = mr_find(shard, stag)
         if link[0] == NULL:
             break
-        pthread_rwlock_unlock(&shard.lock)
+        unlock_rw_ranked(&shard.lock, RANK_QUEUE)
     mr.ibv.lkey = stag
     mr.ibv.rkey = stag
     mr.ibv.handle = stag
     link[0] = mr
     shard.count += 1
-    pthread_rwlock_unlock(&shard.lock)
+    unlock_rw_ranked(&shard.lock, RANK_QUEUE)
     fetch_add(&pd.users, 1)
+    live_add(LIVE_MR)
     return &mr.ibv
 
 
@@ -102,13 +105,13 @@ cdef int soft_dereg_mr(ibv_mr *ibmr) noexcept nogil:
     cdef soft_context *context = <soft_context *> ibmr.context
     cdef mr_shard *shard = mr_shard_of(context, ibmr.lkey)
     cdef soft_mr **link
-    pthread_rwlock_wrlock(&shard.lock)
+    lock_write_ranked(&shard.lock, RANK_QUEUE)
     link = mr_find(shard, ibmr.lkey)
     link[0] = mr.next
     shard.count -= 1
     if context.fabric.withdraw != NULL:
         context.fabric.withdraw(mr)
-    pthread_rwlock_unlock(&shard.lock)
+    unlock_rw_ranked(&shard.lock, RANK_QUEUE)
     if load_acquire(&mr.users) and context.fabric.release != NULL:
         context.fabric.release(mr)
     # An access lasts for one copy or one system call that does not block.
@@ -118,6 +121,7 @@ cdef int soft_dereg_mr(ibv_mr *ibmr) noexcept nogil:
     if mr.mapped:
         context.fabric.free_memory(ibmr.addr, mr.mapped, mr.fabric_state)
     free(mr)
+    live_sub(LIVE_MR)
     return 0
 
 
@@ -168,7 +172,7 @@ cdef soft_mr *mr_get(soft_pd *pd, uint32_t stag, uint64_t addr, uint64_t length,
     if addr + length < addr:
         why[0] = MR_WRAP
         return NULL
-    pthread_rwlock_rdlock(&shard.lock)
+    lock_read_ranked(&shard.lock, RANK_QUEUE)
     if shard.size:
         mr = mr_find(shard, stag)[0]
     if mr == NULL or not mr.valid:
@@ -185,11 +189,12 @@ cdef soft_mr *mr_get(soft_pd *pd, uint32_t stag, uint64_t addr, uint64_t length,
         mr = NULL
     else:
         fetch_add(&mr.users, 1)
-    pthread_rwlock_unlock(&shard.lock)
+    unlock_rw_ranked(&shard.lock, RANK_QUEUE)
     return mr
 
 
 cdef inline void mr_put(soft_mr *mr) noexcept nogil:
+    assert_that(mr.users > 0)
     fetch_sub(&mr.users, 1)
 
 
@@ -198,7 +203,7 @@ cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil:
     cdef mr_shard *shard = mr_shard_of(context, stag)
     cdef soft_mr *mr = NULL
     cdef bint done = False
-    pthread_rwlock_wrlock(&shard.lock)
+    lock_write_ranked(&shard.lock, RANK_QUEUE)
     if shard.size:
         mr = mr_find(shard, stag)[0]
     if (mr != NULL and mr.valid and mr.ibv.pd == &pd.ibv
@@ -207,5 +212,5 @@ cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil:
         if context.fabric.withdraw != NULL:
             context.fabric.withdraw(mr)
         done = True
-    pthread_rwlock_unlock(&shard.lock)
+    unlock_rw_ranked(&shard.lock, RANK_QUEUE)
     return done

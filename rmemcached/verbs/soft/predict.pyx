@@ -114,6 +114,7 @@ cdef void rx_predict_reads(soft_qp *qp, rx_target *target, rx_plan *plan, uint32
 
 cdef void rx_predict(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nogil:
     cdef uint32_t full = qp.rx.segment if qp.rx.header.last else qp.rx.header.payload
+    assert_held(&qp.lock)
     plan.count = 0
     plan.size = 0
     plan.trailer = qp.rx.trailer
@@ -127,6 +128,7 @@ cdef void rx_predict(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nog
 
 
 cdef inline bint rx_within_message(const soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
     return qp.rx.header.tagged and not qp.rx.header.last and qp.rx.header.payload >= PREDICTED_MIN
 
 
@@ -138,6 +140,7 @@ cdef bint rx_may_place_early(soft_qp *qp, const ddp_header *h) noexcept nogil:
     cdef soft_mr *mr
     cdef bint scratch
     cdef int why = 0
+    assert_held(&qp.lock)
     if (not h.tagged or h.payload < PREDICTED_MIN or h.control & DDP_VERSION_MASK != DDP_VERSION
             or h.rdmap & RDMAP_VERSION_MASK != RDMAP_VERSION):
         return False
@@ -171,6 +174,7 @@ cdef void rx_add_crc(soft_qp *qp, const rx_target *target, int index, uint32_t l
 
 cdef bint rx_predict_between(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nogil:
     cdef int why = 0
+    assert_held(&qp.lock)
     if not rx_within_message(qp):
         return False
     if qp.rx.header.opcode == OP_WRITE:
@@ -198,6 +202,7 @@ cdef bint rx_replay(soft_qp *qp, const rx_target *target, int index, size_t skip
     cdef uint32_t at = 0
     cdef uint32_t n
     cdef bint whole = True
+    assert_held(&qp.lock)
     if left > REPLAY_SMALL:
         octets = <uint8_t *> malloc(left)
         if octets == NULL:
@@ -236,6 +241,7 @@ cdef bint rx_take_predicted(soft_qp *qp, const rx_target *target, const rx_plan 
     cdef uint32_t i, trailer, placed
     cdef size_t skip
     cdef int index
+    assert_held(&qp.lock)
     for i in range(plan.count):
         if left == 0:
             return True

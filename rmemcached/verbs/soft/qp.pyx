@@ -79,7 +79,7 @@ cdef bint qp_make_queues(soft_qp *qp, ibv_qp_init_attr *init) noexcept nogil:
 cdef void qp_list(soft_context *context, soft_qp *qp) noexcept nogil:
     """Gives the queue pair its number and adds it to the context's list."""
     cdef soft_qp *other = qp
-    pthread_mutex_lock(&context.lock)
+    lock_ranked(&context.lock, RANK_DOMAIN)
     while other != NULL:
         # 24 bits, none that is in use; 0 and 1 are special in InfiniBand.
         context.next_qp_num = (context.next_qp_num + 1) & QP_NUM_MASK
@@ -94,18 +94,18 @@ cdef void qp_list(soft_context *context, soft_qp *qp) noexcept nogil:
     if qp.next != NULL:
         qp.next.prev = qp
     context.qps = qp
-    pthread_mutex_unlock(&context.lock)
+    unlock_ranked(&context.lock, RANK_DOMAIN)
 
 
 cdef void qp_unlist(soft_context *context, soft_qp *qp) noexcept nogil:
-    pthread_mutex_lock(&context.lock)
+    lock_ranked(&context.lock, RANK_DOMAIN)
     if qp.prev != NULL:
         qp.prev.next = qp.next
     else:
         context.qps = qp.next
     if qp.next != NULL:
         qp.next.prev = qp.prev
-    pthread_mutex_unlock(&context.lock)
+    unlock_ranked(&context.lock, RANK_DOMAIN)
 
 
 cdef ibv_qp *soft_create_qp(ibv_pd *ibpd, ibv_qp_init_attr *init) noexcept nogil:
@@ -154,6 +154,7 @@ cdef ibv_qp *soft_create_qp(ibv_pd *ibpd, ibv_qp_init_attr *init) noexcept nogil
     if qp.srq != NULL:
         fetch_add(&qp.srq.users, 1)
     qp_list(context, qp)
+    live_add(LIVE_QP)
     return &qp.ibv
 
 
@@ -174,10 +175,10 @@ cdef void qp_free(soft_qp *qp) noexcept nogil:
 cdef int soft_destroy_qp(ibv_qp *ibqp) noexcept nogil:
     cdef soft_qp *qp = <soft_qp *> ibqp
     cdef int i
-    pthread_mutex_lock(&qp.lock)
+    lock_ranked(&qp.lock, RANK_QP)
     stream_close(qp)
     qp.ibv.state = IBV_QPS_RESET
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     for i in range(qp.ndomains):
         if qp.links[i].domain != NULL:
             domain_remove(qp.domains[i], &qp.links[i])
@@ -192,6 +193,7 @@ cdef int soft_destroy_qp(ibv_qp *ibqp) noexcept nogil:
     fetch_sub(&qp.recv_cq.users, 1)
     fetch_sub(&qp.pd.users, 1)
     qp_free(qp)
+    live_sub(LIVE_QP)
     return 0
 
 
@@ -206,6 +208,7 @@ cdef void qp_complete_send(soft_qp *qp, const soft_swqe *swqe, int status) noexc
 
 cdef void qp_completed(soft_qp *qp, uint64_t wr_id, ibv_wc_opcode opcode, uint32_t length, int status) noexcept nogil:
     cdef ibv_wc wc
+    assert_held(&qp.lock)
     memset(&wc, 0, sizeof(wc))
     wc.wr_id = wr_id
     wc.status = <ibv_wc_status> status
@@ -219,6 +222,7 @@ cdef void qp_completed(soft_qp *qp, uint64_t wr_id, ibv_wc_opcode opcode, uint32
 cdef void qp_complete_recv(soft_qp *qp, const soft_rwqe *rwqe, int status) noexcept nogil:
     """A receive that failed."""
     cdef ibv_wc wc
+    assert_held(&qp.lock)
     memset(&wc, 0, sizeof(wc))
     wc.wr_id = rwqe.wr_id
     wc.status = <ibv_wc_status> status
@@ -229,6 +233,7 @@ cdef void qp_complete_recv(soft_qp *qp, const soft_rwqe *rwqe, int status) noexc
 
 cdef void qp_retire(soft_qp *qp) noexcept nogil:
     cdef soft_swqe *swqe
+    assert_held(&qp.lock)
     while qp.sq_head != qp.sq_tail:
         swqe = &qp.sq[qp.sq_head & qp.sq_mask]
         if swqe.state != SWQE_DONE:
@@ -243,12 +248,14 @@ cdef void qp_retire(soft_qp *qp) noexcept nogil:
 
 cdef bint qp_drained(soft_qp *qp) noexcept nogil:
     """Whether every request that was begun is complete."""
+    assert_held(&qp.lock)
     return qp.sq_head == qp.tx.cursor.next_wqe and qp.tx.cursor.kind != TX_REQUEST
 
 
 cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) noexcept nogil:
     cdef soft_swqe *swqe
     cdef bint entered = qp.ibv.state != IBV_QPS_ERR
+    assert_held(&qp.lock)
     stream_close(qp)
     if qp.ibv.state == IBV_QPS_RESET:
         return
@@ -271,6 +278,7 @@ cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) 
 
 
 cdef void qp_lost(soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
     if qp.ibv.state != IBV_QPS_RESET and qp.ibv.state != IBV_QPS_ERR:
         async_event(qp.context, &qp.async_events, IBV_EVENT_QP_FATAL)
     qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
@@ -289,6 +297,7 @@ cdef int qp_event_of(uint32_t error) noexcept nogil:
 cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received, int sq_status,
                        int rq_status) noexcept nogil:
     cdef uint32_t culprit = qp.reads[qp.reads_done % MAX_READS]
+    assert_held(&qp.lock)
     # An error that a completion tells of makes no event.
     if sq_status == IBV_WC_SUCCESS and rq_status == IBV_WC_SUCCESS:
         async_event(qp.context, &qp.async_events, qp_event_of(error))
@@ -353,6 +362,7 @@ cdef int qp_modify(soft_qp *qp, const ibv_qp_attr *attr, int mask) noexcept nogi
     cdef int before = qp.ibv.state
     cdef int after = attr.qp_state if mask & IBV_QP_STATE else before
     cdef int required, optional
+    assert_held(&qp.lock)
     if mask & IBV_QP_CUR_STATE and <int> attr.cur_qp_state != before:
         return EINVAL
     if qp_allowed(before, after, &required, &optional):
@@ -409,16 +419,16 @@ cdef int qp_modify(soft_qp *qp, const ibv_qp_attr *attr, int mask) noexcept nogi
 cdef int soft_modify_qp(ibv_qp *ibqp, ibv_qp_attr *attr, int mask) noexcept nogil:
     cdef soft_qp *qp = <soft_qp *> ibqp
     cdef int result
-    pthread_mutex_lock(&qp.lock)
+    lock_ranked(&qp.lock, RANK_QP)
     result = qp_modify(qp, attr, mask)
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     qp_update_fds(qp, NULL)
     return result
 
 
 cdef int soft_query_qp(ibv_qp *ibqp, ibv_qp_attr *attr, int mask, ibv_qp_init_attr *init) noexcept nogil:
     cdef soft_qp *qp = <soft_qp *> ibqp
-    pthread_mutex_lock(&qp.lock)
+    lock_ranked(&qp.lock, RANK_QP)
     attr[0] = qp.attr
     attr.qp_state = qp.ibv.state
     attr.cur_qp_state = qp.ibv.state
@@ -428,7 +438,7 @@ cdef int soft_query_qp(ibv_qp *ibqp, ibv_qp_attr *attr, int mask, ibv_qp_init_at
         # As negotiated with the peer.
         attr.max_rd_atomic = <uint8_t> qp.ord
         attr.max_dest_rd_atomic = <uint8_t> qp.ird
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     if init != NULL:
         memset(init, 0, sizeof(init[0]))
         init.qp_context = ibqp.qp_context
@@ -448,6 +458,7 @@ cdef int qp_enqueue_send(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
     cdef uint64_t length = 0
     cdef uint8_t *data
     cdef int i
+    assert_held(&qp.lock)
     if (wr.opcode != IBV_WR_SEND and wr.opcode != IBV_WR_RDMA_WRITE and wr.opcode != IBV_WR_RDMA_READ
             and wr.opcode != IBV_WR_SEND_WITH_INV):
         return EINVAL
@@ -489,6 +500,7 @@ cdef int qp_enqueue_send(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
 
 cdef int qp_enqueue_sends(soft_qp *qp, ibv_send_wr **wr) noexcept nogil:
     cdef int result = 0
+    assert_held(&qp.lock)
     if qp.ibv.state != IBV_QPS_RTS and qp.ibv.state != IBV_QPS_SQD and qp.ibv.state != IBV_QPS_ERR:
         return EINVAL
     while wr[0] != NULL:
@@ -516,7 +528,7 @@ cdef int soft_post_recv(ibv_qp *ibqp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noe
     cdef uint32_t index
     cdef int result = 0
     cdef bint flushed = False
-    pthread_mutex_lock(&qp.lock)
+    lock_ranked(&qp.lock, RANK_QP)
     if qp.ibv.state == IBV_QPS_RESET or qp.srq != NULL:
         result = EINVAL
     while result == 0 and wr != NULL:
@@ -533,7 +545,7 @@ cdef int soft_post_recv(ibv_qp *ibqp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noe
             qp_error(qp, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
             flushed = True
         wr = wr.next
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     if flushed:
         qp_update_fds(qp, NULL)
     if result and bad_wr != NULL:
@@ -543,18 +555,18 @@ cdef int soft_post_recv(ibv_qp *ibqp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noe
 
 cdef int soft_query_counters(ibv_qp *ibqp, soft_qp_counters *out) noexcept nogil:
     cdef soft_qp *qp = <soft_qp *> ibqp
-    pthread_mutex_lock(&qp.lock)
+    lock_ranked(&qp.lock, RANK_QP)
     out[0] = qp.counters
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     return 0
 
 
 cdef bint soft_qp_terminated(ibv_qp *ibqp, int *opcode, ibv_wc_status *status) noexcept nogil:
     cdef soft_qp *qp = <soft_qp *> ibqp
     cdef bint known
-    pthread_mutex_lock(&qp.lock)
+    lock_ranked(&qp.lock, RANK_QP)
     known = qp.terminated and qp.terminated_opcode >= 0
     opcode[0] = qp.terminated_opcode
     status[0] = <ibv_wc_status> qp.terminated_status
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     return known

@@ -20,6 +20,7 @@ cdef void rx_open(soft_qp *qp) noexcept nogil:
 
 
 cdef void rx_fail(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received) noexcept nogil:
+    assert_held(&qp.lock)
     qp_terminate(qp, error, segment, received, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
 
 
@@ -94,6 +95,7 @@ cdef bint rx_find_target(soft_qp *qp, rx_target *target) noexcept nogil:
     cdef soft_swqe *swqe
     cdef uint32_t index
     cdef int why = 0
+    assert_held(&qp.lock)
     target.niov = 0
     target.nregions = 0
     if qp.rx.header.opcode == OP_WRITE:
@@ -162,6 +164,7 @@ cdef bint rx_begin_segment(soft_qp *qp) noexcept nogil:
     cdef soft_rwqe *rwqe
     cdef soft_mr *mr
     cdef int why = 0
+    assert_held(&qp.lock)
     qp.rx.left = h.payload
     if h.tagged and not h.last:
         qp.rx.segment = h.payload
@@ -229,6 +232,7 @@ cdef bint rx_begin_response(soft_qp *qp, const ddp_header *h) noexcept nogil:
 
 
 cdef inline void rx_established(soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
     if qp.ibv.state == IBV_QPS_RTR and not qp.established:
         qp.established = True
         async_event(qp.context, &qp.async_events, IBV_EVENT_COMM_EST)
@@ -241,6 +245,7 @@ cdef bint rx_finish_segment(soft_qp *qp) noexcept nogil:
     cdef soft_swqe *swqe
     cdef ibv_wc wc
     cdef bint solicited
+    assert_held(&qp.lock)
     qp.rx.state = RX_HEADER
     qp.counters.rx_fpdus += 1
     qp.tx.allowed = True
@@ -286,6 +291,7 @@ cdef bint rx_finish_segment(soft_qp *qp) noexcept nogil:
 cdef bint rx_end_fpdu(soft_qp *qp, const uint8_t *trailer) noexcept nogil:
     """The trailer of the open FPDU is there. False: the queue pair is in error."""
     cdef uint32_t pad = qp.rx.trailer - 4
+    assert_held(&qp.lock)
     if qp.crc and not qp.rx.checked and not crc_matches(trailer + pad, crc32c_add(qp.rx.crc, trailer, pad)):
         rx_fail(qp, TERM_MPA_CRC, NULL, 0)
         return False
@@ -301,6 +307,7 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     cdef soft_response *response
     cdef soft_mr *mr
     cdef int why = 0
+    assert_held(&qp.lock)
     if h.msn != qp.rx.read_msn:
         rx_fail(qp, TERM_UNTAGGED_MSN, segment, received)
         return False
@@ -346,6 +353,7 @@ cdef void rx_terminate(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     cdef uint32_t index = qp.sq_head
     cdef int status = IBV_WC_SUCCESS
     cdef int culprit = -1
+    assert_held(&qp.lock)
     qp.counters.rx_fpdus += 1
     qp.counters.terminates_received += 1
     if get_terminate(fpdu + UNTAGGED_HEADER, qp.rx.header.payload, &what) < 0:
@@ -481,6 +489,7 @@ cdef bint rx_parse(soft_qp *qp) noexcept nogil:
     cdef uint8_t *p
     cdef uint32_t there, n
     cdef int found
+    assert_held(&qp.lock)
     while True:
         qp.rx.need = 0
         if qp.rx.state == RX_HEADER:
@@ -526,6 +535,7 @@ cdef void rx_make_room(soft_qp *qp, rx_reception *r) noexcept nogil:
 
 
 cdef bint rx_prepare(soft_qp *qp, rx_reception *r) noexcept nogil:
+    assert_held(&qp.lock)
     if qp.rx.start == qp.rx.end:
         qp.rx.start = 0
         qp.rx.end = 0
@@ -558,6 +568,7 @@ cdef bint rx_prepare(soft_qp *qp, rx_reception *r) noexcept nogil:
 cdef bint rx_take(soft_qp *qp, rx_reception *r, size_t n) noexcept nogil:
     cdef uint32_t left = <uint32_t> n
     cdef bint whole
+    assert_held(&qp.lock)
     qp.counters.rx_bytes += n
     if r.direct:
         if left < r.direct:
@@ -578,6 +589,7 @@ cdef bint rx_take(soft_qp *qp, rx_reception *r, size_t n) noexcept nogil:
 
 cdef bint rx_nothing(soft_qp *qp, rx_reception *r, ssize_t n) noexcept nogil:
     cdef int error = errno.errno
+    assert_held(&qp.lock)
     rx_release(&r.target)
     if n < 0 and error == EAGAIN:
         return True

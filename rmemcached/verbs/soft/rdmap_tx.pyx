@@ -241,6 +241,7 @@ cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil:
     cdef bint response = cur.next_response != qp.responses_tail
     cdef bint request
     cdef uint32_t length
+    assert_held(&qp.lock)
     if cur.kind != TX_NONE:
         return True
     if response and cur.response_turn:
@@ -348,6 +349,7 @@ cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames) noexcept nogil:
     cdef tx_cursor cur = qp.tx.cursor
     cdef size_t limit
     cdef int result
+    assert_held(&qp.lock)
     b.niov = 0
     b.nframes = 0
     b.nregions = 0
@@ -372,6 +374,7 @@ cdef void tx_commit(soft_qp *qp, tx_batch *b, size_t written) noexcept nogil:
     cdef tx_frame *frame
     cdef soft_swqe *swqe
     cdef int i
+    assert_held(&qp.lock)
     qp.counters.tx_bytes += written
     for i in range(b.nframes):
         frame = &b.frames[i]
@@ -410,6 +413,7 @@ cdef void tx_release(tx_batch *b) noexcept nogil:
 
 cdef void tx_fault(soft_qp *qp, int result) noexcept nogil:
     """The FPDU at the cursor cannot be sent."""
+    assert_held(&qp.lock)
     if qp.tx.cursor.kind == TX_RESPONSE:
         qp_terminate(qp, TERM_PROTECTION_STAG if result == TX_FAULT_REGION else TERM_LOCAL_CATASTROPHIC, NULL, 0,
                      IBV_WC_SUCCESS, IBV_WC_SUCCESS)
@@ -422,16 +426,19 @@ cdef void tx_fault(soft_qp *qp, int result) noexcept nogil:
 
 
 cdef inline bint tx_may_write(const soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
     return (qp.stream.fd >= 0 and qp.stream.phase == STREAM_OPEN and qp.tx.allowed and not qp.tx.broken
             and not qp.tx.held)
 
 
 cdef inline bint tx_pending(const soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
     return (qp.tx.cursor.kind != TX_NONE or qp.tx.cursor.next_response != qp.responses_tail
             or tx_may_start(qp, &qp.tx.cursor))
 
 
 cdef void tx_end_turn(soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
     qp_retire(qp)
     if qp.stream.fd < 0 or qp.tx.broken:
         return
@@ -457,6 +464,7 @@ cdef void tx_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint
     cdef iovec iov
     cdef uint32_t payload, size
     cdef ssize_t n
+    assert_held(&qp.lock)
     if qp.stream.fd < 0 or qp.stream.phase != STREAM_OPEN or qp.tx.broken or qp.tx.held:
         return
     if qp.tx.frame_sent:

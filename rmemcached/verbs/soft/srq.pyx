@@ -30,6 +30,7 @@ cdef ibv_srq *soft_create_srq(ibv_pd *ibpd, ibv_srq_init_attr *init) noexcept no
     srq.ibv.srq_context = init.srq_context
     srq.ibv.pd = ibpd
     fetch_add(&(<soft_pd *> ibpd).users, 1)
+    live_add(LIVE_SRQ)
     return &srq.ibv
 
 
@@ -43,10 +44,12 @@ cdef int soft_destroy_srq(ibv_srq *ibsrq) noexcept nogil:
     free(srq.ring)
     free(srq.sges)
     free(srq)
+    live_sub(LIVE_SRQ)
     return 0
 
 
 cdef void srq_check_limit_locked(soft_srq *srq) noexcept nogil:
+    assert_held(&srq.lock)
     if srq.tail - srq.head < srq.limit:
         srq.limit = 0
         async_event(<soft_context *> srq.ibv.context, &srq.async_events, IBV_EVENT_SRQ_LIMIT_REACHED)
@@ -56,6 +59,7 @@ cdef int srq_resize_locked(soft_srq *srq, uint32_t max_wr) noexcept nogil:
     cdef uint32_t size, i, place
     cdef soft_rwqe *ring
     cdef ibv_sge *sges
+    assert_held(&srq.lock)
     if max_wr < 1 or max_wr > MAX_SRQ_WR or max_wr < srq.tail - srq.head:
         return EINVAL
     size = ring_size(max_wr)
@@ -87,7 +91,7 @@ cdef int soft_modify_srq(ibv_srq *ibsrq, ibv_srq_attr *attr, int mask) noexcept 
     cdef int result = 0
     if mask & ~<int> (IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT):
         return EINVAL
-    pthread_mutex_lock(&srq.lock)
+    lock_ranked(&srq.lock, RANK_QUEUE)
     if mask & IBV_SRQ_LIMIT and attr.srq_limit > (attr.max_wr if mask & IBV_SRQ_MAX_WR else srq.max_wr):
         result = EINVAL
     if result == 0 and mask & IBV_SRQ_MAX_WR:
@@ -95,24 +99,24 @@ cdef int soft_modify_srq(ibv_srq *ibsrq, ibv_srq_attr *attr, int mask) noexcept 
     if result == 0 and mask & IBV_SRQ_LIMIT:
         srq.limit = attr.srq_limit
         srq_check_limit_locked(srq)
-    pthread_mutex_unlock(&srq.lock)
+    unlock_ranked(&srq.lock, RANK_QUEUE)
     return result
 
 
 cdef int soft_query_srq(ibv_srq *ibsrq, ibv_srq_attr *attr) noexcept nogil:
     cdef soft_srq *srq = <soft_srq *> ibsrq
-    pthread_mutex_lock(&srq.lock)
+    lock_ranked(&srq.lock, RANK_QUEUE)
     attr.max_wr = srq.max_wr
     attr.max_sge = srq.max_sge
     attr.srq_limit = srq.limit
-    pthread_mutex_unlock(&srq.lock)
+    unlock_ranked(&srq.lock, RANK_QUEUE)
     return 0
 
 
 cdef int soft_post_srq_recv(ibv_srq *ibsrq, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noexcept nogil:
     cdef soft_srq *srq = <soft_srq *> ibsrq
     cdef int result = 0
-    pthread_mutex_lock(&srq.lock)
+    lock_ranked(&srq.lock, RANK_QUEUE)
     while wr != NULL:
         if wr.num_sge < 0 or <uint32_t> wr.num_sge > srq.max_sge:
             result = EINVAL
@@ -123,7 +127,7 @@ cdef int soft_post_srq_recv(ibv_srq *ibsrq, ibv_recv_wr *wr, ibv_recv_wr **bad_w
         rwqe_fill(&srq.ring[srq.tail & srq.mask], srq.sges + <size_t> (srq.tail & srq.mask) * srq.max_sge, wr)
         srq.tail += 1
         wr = wr.next
-    pthread_mutex_unlock(&srq.lock)
+    unlock_ranked(&srq.lock, RANK_QUEUE)
     if result and bad_wr != NULL:
         bad_wr[0] = wr
     return result
@@ -134,7 +138,8 @@ cdef bint srq_take(soft_qp *qp) noexcept nogil:
     cdef soft_srq *srq = qp.srq
     cdef uint32_t place
     cdef bint taken = False
-    pthread_mutex_lock(&srq.lock)
+    assert_held(&qp.lock)
+    lock_ranked(&srq.lock, RANK_QUEUE)
     if srq.head != srq.tail:
         place = srq.head & srq.mask
         qp.rq[qp.rq_tail & qp.rq_mask] = srq.ring[place]
@@ -143,5 +148,5 @@ cdef bint srq_take(soft_qp *qp) noexcept nogil:
         srq.head += 1
         srq_check_limit_locked(srq)
         taken = True
-    pthread_mutex_unlock(&srq.lock)
+    unlock_ranked(&srq.lock, RANK_QUEUE)
     return taken

@@ -6,7 +6,7 @@ cdef enum:
 
 cdef int stream_begin(soft_qp *qp, const soft_fabric *fabric) noexcept nogil:
     cdef int error = 0
-    pthread_mutex_lock(&qp.lock)
+    lock_ranked(&qp.lock, RANK_QP)
     if qp.fabric != fabric or (
             qp.ibv.state != IBV_QPS_RTR and qp.ibv.state != IBV_QPS_RTS and qp.ibv.state != IBV_QPS_SQD):
         error = EINVAL
@@ -14,7 +14,7 @@ cdef int stream_begin(soft_qp *qp, const soft_fabric *fabric) noexcept nogil:
         error = EISCONN
     else:
         qp.stream.phase = STREAM_ATTACHING
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     if error:
         errno.errno = error
         return -1
@@ -29,11 +29,12 @@ cdef void stream_join(soft_qp *qp) noexcept nogil:
 
 
 cdef int stream_undo(soft_qp *qp, int error) noexcept nogil:
+    assert_held(&qp.lock)
     stream_unwatch(qp)
     relaxed_store(&qp.stream.fd, -1)
     if qp.stream.phase != STREAM_CLOSED:
         qp.stream.phase = STREAM_NONE
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     errno.errno = error
     return -1
 
@@ -43,11 +44,13 @@ cdef uint16_t stream_depth(uint32_t wanted, uint32_t limit) noexcept nogil:
 
 
 cdef void stream_await_peer(soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
     qp.stream.deadline = now_ns() + START_SECONDS * <int64_t> 1000000000
     qp.stream.phase = STREAM_REQUESTED
 
 
 cdef bint stream_buffers(soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
     free(qp.responses)
     qp.responses_mask = ring_size(qp.ird) - 1
     qp.responses = <soft_response *> malloc((qp.responses_mask + 1) * sizeof(soft_response))
@@ -59,6 +62,7 @@ cdef bint stream_buffers(soft_qp *qp) noexcept nogil:
 
 cdef bint stream_open(soft_qp *qp) noexcept nogil:
     cdef uint8_t *larger
+    assert_held(&qp.lock)
     if qp.crc:
         # An FPDU is looked at only when all of it has been checked.
         larger = <uint8_t *> realloc(qp.rx.buffer, RX_BUFFER_CRC)
@@ -75,6 +79,7 @@ cdef bint stream_open(soft_qp *qp) noexcept nogil:
 
 
 cdef void stream_close(soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
     stream_unwatch(qp)
     if qp.stream.fd >= 0:
         qp.fabric.close(qp)
@@ -91,6 +96,7 @@ cdef bint stream_start_timer(soft_qp *qp, soft_link *link) noexcept nogil:
     cdef epoll_event event
     cdef itimerspec due
     cdef int64_t left
+    assert_held(&qp.lock)
     if qp.stream.timer_fd < 0:
         qp.stream.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
         if qp.stream.timer_fd < 0:
@@ -106,6 +112,7 @@ cdef bint stream_start_timer(soft_qp *qp, soft_link *link) noexcept nogil:
 
 
 cdef void stream_stop_timer(soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
     # Nobody else has the descriptor: closing it takes it out of the epoll sets.
     if qp.stream.timer_fd >= 0:
         close(qp.stream.timer_fd)
@@ -114,6 +121,7 @@ cdef void stream_stop_timer(soft_qp *qp) noexcept nogil:
 
 cdef bint stream_watch(soft_qp *qp, soft_link *link) noexcept nogil:
     cdef epoll_event event
+    assert_held(&qp.lock)
     event.events = EPOLLIN | EPOLLOUT if qp.tx.blocked else EPOLLIN
     event.data.u64 = <uint64_t> <uintptr_t> qp
     if epoll_ctl(link.domain.epoll_fd, EPOLL_CTL_ADD, qp.stream.fd, &event) < 0:
@@ -128,6 +136,7 @@ cdef bint stream_watch(soft_qp *qp, soft_link *link) noexcept nogil:
 cdef void stream_unwatch(soft_qp *qp) noexcept nogil:
     """Takes the stream out of all epoll sets."""
     cdef int i
+    assert_held(&qp.lock)
     stream_stop_timer(qp)
     for i in range(qp.ndomains):
         if qp.links[i].watched:
@@ -136,6 +145,7 @@ cdef void stream_unwatch(soft_qp *qp) noexcept nogil:
 
 
 cdef void stream_want_writable(soft_qp *qp, bint wanted) noexcept nogil:
+    assert_held(&qp.lock)
     if qp.tx.blocked == wanted or qp.stream.fd < 0:
         return
     relaxed_store(&qp.tx.blocked, wanted)
@@ -144,10 +154,11 @@ cdef void stream_want_writable(soft_qp *qp, bint wanted) noexcept nogil:
 
 
 cdef void stream_deadline(soft_qp *qp, soft_domain *domain) noexcept nogil:
-    pthread_mutex_lock(&qp.lock)
+    assert_held(&domain.progress)
+    lock_ranked(&qp.lock, RANK_QP)
     if qp.stream.phase == STREAM_REQUESTED or (qp.fabric.deadline != NULL and not qp.fabric.deadline(qp)):
         qp_lost(qp)
     if qp.stream.fd >= 0 and not qp.tx.blocked and tx_pending(qp):
         qp.fabric.transmit(qp)
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     qp_update_fds(qp, domain)

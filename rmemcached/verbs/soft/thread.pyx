@@ -20,10 +20,11 @@ cdef void thread_open(soft_context *context) noexcept nogil:
 cdef int thread_watch(soft_context *context, soft_domain *domain) noexcept nogil:
     """Adds the domain's descriptor to the thread's. 0 or -1. context.thread_lock is held."""
     cdef epoll_event event
-    pthread_mutex_lock(&domain.progress)
+    assert_held(&context.thread_lock)
+    lock_ranked(&domain.progress, RANK_DOMAIN)
     if not domain.watched:
         domain_watch(domain)
-    pthread_mutex_unlock(&domain.progress)
+    unlock_ranked(&domain.progress, RANK_DOMAIN)
     event.events = EPOLLIN | EPOLLET
     event.data.u64 = 1
     return epoll_ctl(context.thread_epoll, EPOLL_CTL_ADD, domain.epoll_fd, &event)
@@ -32,7 +33,7 @@ cdef int thread_watch(soft_context *context, soft_domain *domain) noexcept nogil
 cdef bint thread_add(soft_context *context, soft_domain *domain) noexcept nogil:
     """Makes a new domain known. False with errno set: the thread cannot watch it."""
     cdef bint known
-    pthread_mutex_lock(&context.thread_lock)
+    lock_ranked(&context.thread_lock, RANK_THREAD)
     known = context.thread_epoll < 0 or thread_watch(context, domain) == 0
     if known:
         domain.prev = NULL
@@ -40,36 +41,36 @@ cdef bint thread_add(soft_context *context, soft_domain *domain) noexcept nogil:
         if domain.next != NULL:
             domain.next.prev = domain
         context.domains = domain
-    pthread_mutex_unlock(&context.thread_lock)
+    unlock_ranked(&context.thread_lock, RANK_THREAD)
     return known
 
 
 cdef void thread_drop(soft_context *context, soft_domain *domain) noexcept nogil:
     """When this returns the thread does not touch the domain any more."""
-    pthread_mutex_lock(&context.thread_lock)
+    lock_ranked(&context.thread_lock, RANK_THREAD)
     if domain.prev != NULL:
         domain.prev.next = domain.next
     else:
         context.domains = domain.next
     if domain.next != NULL:
         domain.next.prev = domain.prev
-    pthread_mutex_unlock(&context.thread_lock)
+    unlock_ranked(&context.thread_lock, RANK_THREAD)
 
 
 cdef bint thread_turn(soft_context *context, bint arm) noexcept nogil:
     """Progress of all domains; whether there was any. `arm`: what comes from now on wakes the thread."""
     cdef soft_domain *domain
     cdef bint worked = False
-    pthread_mutex_lock(&context.thread_lock)
+    lock_ranked(&context.thread_lock, RANK_THREAD)
     domain = context.domains
     while domain != NULL:
-        pthread_mutex_lock(&domain.progress)
+        lock_ranked(&domain.progress, RANK_DOMAIN)
         worked |= domain.fabric.serve(domain, arm)
-        pthread_mutex_unlock(&domain.progress)
+        unlock_ranked(&domain.progress, RANK_DOMAIN)
         if domain.event_fd >= 0:
             domain_update_fd(domain)
         domain = domain.next
-    pthread_mutex_unlock(&context.thread_lock)
+    unlock_ranked(&context.thread_lock, RANK_THREAD)
     return worked
 
 
@@ -110,7 +111,7 @@ cdef int soft_start_progress(ibv_context *ibcontext, unsigned int spin) noexcept
     cdef epoll_event event
     cdef sigset_t every, before
     cdef int error = 0
-    pthread_mutex_lock(&context.thread_lock)
+    lock_ranked(&context.thread_lock, RANK_THREAD)
     if context.thread_epoll >= 0:
         error = EALREADY
     else:
@@ -136,11 +137,12 @@ cdef int soft_start_progress(ibv_context *ibcontext, unsigned int spin) noexcept
             pthread_sigmask(SIG_SETMASK, &before, NULL)
         if error:
             thread_close(context)
-    pthread_mutex_unlock(&context.thread_lock)
+    unlock_ranked(&context.thread_lock, RANK_THREAD)
     return error
 
 
 cdef void thread_close(soft_context *context) noexcept nogil:
+    assert_held(&context.thread_lock)
     if context.thread_epoll >= 0:
         close(context.thread_epoll)
     if context.thread_stop >= 0:
@@ -157,6 +159,6 @@ cdef void soft_stop_progress(ibv_context *ibcontext) noexcept nogil:
     relaxed_store(&context.thread_stopping, True)
     write(context.thread_stop, &value, 8)
     pthread_join(context.thread, NULL)
-    pthread_mutex_lock(&context.thread_lock)
+    lock_ranked(&context.thread_lock, RANK_THREAD)
     thread_close(context)
-    pthread_mutex_unlock(&context.thread_lock)
+    unlock_ranked(&context.thread_lock, RANK_THREAD)

@@ -6,6 +6,7 @@ cdef inline soft_mr *shm_hold_region(soft_qp *qp, soft_mr **kept, uint32_t stag,
     """As mr_get, for as long as qp.lock is held. The region stays in use, to be found at once the next time."""
     cdef soft_mr *mr = kept[0]
     cdef int why = 0
+    assert_held(&qp.lock)
     if (mr != NULL and mr.ibv.lkey == stag and relaxed_load(&mr.valid) and not access & ~mr.access
             and mr_covers(mr, addr, length)):
         return mr
@@ -31,16 +32,16 @@ cdef void shm_forget_region(soft_mr *mr) noexcept nogil:
     cdef soft_context *context = <soft_context *> mr.ibv.context
     cdef shm_stream *shm
     cdef soft_qp *qp
-    pthread_mutex_lock(&context.lock)
+    lock_ranked(&context.lock, RANK_DOMAIN)
     qp = context.qps
     while qp != NULL:
-        pthread_mutex_lock(&qp.lock)
+        lock_ranked(&qp.lock, RANK_QP)
         shm = shm_of(qp)
         if shm != NULL and (shm.sending == mr or shm.receiving == mr):
             shm_release_regions(shm)
-        pthread_mutex_unlock(&qp.lock)
+        unlock_ranked(&qp.lock, RANK_QP)
         qp = qp.next
-    pthread_mutex_unlock(&context.lock)
+    unlock_ranked(&context.lock, RANK_DOMAIN)
 
 
 cdef inline bint shm_can_post_message(const soft_qp *qp) noexcept nogil:
@@ -57,6 +58,7 @@ cdef bint shm_post_message(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
     cdef uint64_t length = 0
     cdef uint32_t at
     cdef int i
+    assert_held(&qp.lock)
     if wr.opcode != IBV_WR_SEND or wr.num_sge < 0 or <uint32_t> wr.num_sge > qp.cap.max_send_sge:
         return False
     for i in range(wr.num_sge):
@@ -85,6 +87,7 @@ cdef bint shm_post_message(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
 
 cdef ibv_send_wr *shm_post_messages(soft_qp *qp, ibv_send_wr *wr) noexcept nogil:
     cdef ibv_send_wr *first = wr
+    assert_held(&qp.lock)
     while wr != NULL and shm_can_post_message(qp) and shm_post_message(qp, wr):
         wr = wr.next
     if wr != first and qp.stream.fd >= 0:
@@ -94,6 +97,7 @@ cdef ibv_send_wr *shm_post_messages(soft_qp *qp, ibv_send_wr *wr) noexcept nogil
 
 cdef bint shm_reject_message(soft_qp *qp, uint32_t length, uint32_t error, int rq_status) noexcept nogil:
     """The message at the head cannot be received. The Terminate shows it as the FPDU that it could have been."""
+    assert_held(&qp.lock)
     put_untagged(qp.rx.raw, OP_SEND, True, length, 0, QN_SEND, qp.rx.send_msn, 0)
     qp_terminate(qp, error, qp.rx.raw, HEADER_MAX, IBV_WC_SUCCESS, rq_status)
     return False
@@ -108,6 +112,7 @@ cdef bint shm_take_message(soft_qp *qp, uint64_t word, ibv_wc *wc) noexcept nogi
     cdef uint32_t index, n
     cdef soft_rwqe *rwqe
     cdef const ibv_sge *sge
+    assert_held(&qp.lock)
     # A cell within a frame of the stream, or that is none.
     if (length > SHM_MESSAGE_MAX or shm_flags(word) & ~<uint32_t> SHM_SOLICITED or shm.chunk_left
             or qp.rx.state != RX_HEADER or qp.rx.start != qp.rx.end):
@@ -151,6 +156,7 @@ cdef bint shm_take_message(soft_qp *qp, uint64_t word, ibv_wc *wc) noexcept nogi
 cdef bint shm_receive_messages(soft_qp *qp, uint32_t *budget) noexcept nogil:
     cdef ibv_wc wc
     cdef uint64_t word
+    assert_held(&qp.lock)
     while shm_cell_ready(shm_of(qp), &word) and shm_kind(word) == SHM_MESSAGE and budget[0]:
         if not shm_take_message(qp, word, &wc):
             return False
@@ -166,7 +172,7 @@ cdef int shm_poll_messages(soft_cq *cq, soft_qp *qp, int num_entries, ibv_wc *wc
     """Receives messages of a queue pair without the detour through the completion queue, when that changes nothing."""
     cdef uint64_t word
     cdef int n = 0
-    pthread_mutex_lock(&qp.lock)
+    lock_ranked(&qp.lock, RANK_QP)
     # What was received before this is not in the queue any more.
     if (qp.recv_cq == cq and qp.ndomains == 1 and qp.stream.phase == STREAM_OPEN and qp.ibv.state == IBV_QPS_RTS
             and relaxed_load(&cq.count) == 0 and not relaxed_load(&cq.overrun)):
@@ -174,7 +180,7 @@ cdef int shm_poll_messages(soft_cq *cq, soft_qp *qp, int num_entries, ibv_wc *wc
             if not shm_take_message(qp, word, &wc[n]):
                 break
             n += 1
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     return n
 
 
@@ -191,7 +197,7 @@ cdef int shm_poll(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
     cdef uint64_t word
     cdef int n = 0
     cdef int looks = SHM_POLL_LOOKS
-    if pthread_mutex_trylock(&domain.progress) != 0:
+    if not trylock_ranked(&domain.progress, RANK_DOMAIN):
         return 0
     # What comes to a queue that is armed has to go through it, for the event.
     if shared.npolled <= SHM_ALWAYS_POLLED and num_entries and relaxed_load(&domain.armed) == 0:
@@ -212,7 +218,7 @@ cdef int shm_poll(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
         shm_domain_progress(domain, False)
     else:
         shared.turns += 1
-    pthread_mutex_unlock(&domain.progress)
+    unlock_ranked(&domain.progress, RANK_DOMAIN)
     return n
 
 

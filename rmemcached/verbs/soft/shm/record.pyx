@@ -18,6 +18,7 @@ cdef bint shm_send_record(soft_qp *qp, const shm_record *record, const int *fds,
     cdef control_space control
     cdef cmsghdr *header
     cdef ssize_t n
+    assert_held(&qp.lock)
     memset(&message, 0, sizeof(message))
     iov.iov_base = <void *> record
     iov.iov_len = SHM_RECORD_SIZE
@@ -79,6 +80,7 @@ cdef void shm_read_records(soft_qp *qp) noexcept nogil:
     cdef control_space control
     cdef ssize_t n
     cdef int32_t ahead
+    assert_held(&qp.lock)
     while not shm.eof and not shm.broken:
         ahead = shm_records_ahead(shm) if shm.theirs != NULL else 0
         memset(&message, 0, sizeof(message))
@@ -111,6 +113,7 @@ cdef void shm_read_records(soft_qp *qp) noexcept nogil:
 cdef bint shm_handle_record(soft_qp *qp, const shm_record *record) noexcept nogil:
     """What a record says. False: no correct peer says so."""
     cdef shm_stream *shm = shm_of(qp)
+    assert_held(&qp.lock)
     if record.kind == SHM_HELLO:
         return shm_hello(qp, record)
     if shm.theirs == NULL:

@@ -75,7 +75,7 @@ cdef void shm_expose(soft_mr *mr) noexcept nogil:
     cdef uint32_t i, slot
     if region == NULL:
         return
-    pthread_mutex_lock(&context.lock)
+    lock_ranked(&context.lock, RANK_DOMAIN)
     for i in range(<uint32_t> SHM_SLOTS):
         slot = (shared.next_slot + i) % SHM_SLOTS
         if shared.registry[slot] == 0:
@@ -87,13 +87,15 @@ cdef void shm_expose(soft_mr *mr) noexcept nogil:
             region.generation = shared.next_generation
             store_release(&shared.registry[slot], region.generation)
             break
-    pthread_mutex_unlock(&context.lock)
+    unlock_ranked(&context.lock, RANK_DOMAIN)
 
 
 cdef void shm_withdraw(soft_mr *mr) noexcept nogil:
     """Tells all peers that the region is not valid any more."""
-    cdef shm_context *shared = shm_context_of(<soft_context *> mr.ibv.context)
+    cdef soft_context *context = <soft_context *> mr.ibv.context
+    cdef shm_context *shared = shm_context_of(context)
     cdef const shm_region *region = <const shm_region *> mr.fabric_state
+    assert_write_held(&mr_shard_of(context, mr.ibv.lkey).lock)
     if region != NULL and region.generation and shared.registry[region.slot] == region.generation:
         store_release(&shared.registry[region.slot], 0)
 
@@ -104,6 +106,7 @@ cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil:
     cdef const shm_region *region = <const shm_region *> mr.fabric_state
     cdef shm_record record
     cdef int remote = mr.access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
+    assert_held(&qp.lock)
     # Whoever can map memory can read it; and what the queue pair's rights narrow cannot be narrowed in a mapping.
     if (region == NULL or not region.generation
             or shm.offered[region.slot % SHM_OFFERS] == region.generation
@@ -221,6 +224,7 @@ cdef shm_window *shm_direct_window(const soft_qp *qp, const tx_cursor *cur) noex
     cdef const soft_swqe *swqe = &qp.sq[cur.next_wqe & qp.sq_mask]
     cdef shm_window *window
     cdef uint32_t right
+    assert_held(&qp.lock)
     if shm.windows == NULL or swqe.length == 0:
         return NULL
     if swqe.opcode == IBV_WR_RDMA_WRITE:
@@ -254,6 +258,7 @@ cdef int shm_copy(soft_qp *qp, soft_swqe *swqe, uint32_t index, const shm_window
     cdef uint32_t i, held = 0
     cdef int why = 0
     cdef int result = 1
+    assert_held(&qp.lock)
     if swqe.flags & IBV_SEND_INLINE:
         memcpy(remote, qp.sq_inline + <size_t> index * qp.cap.max_inline_data, swqe.length)
         return 1
@@ -287,6 +292,7 @@ cdef bint shm_execute_direct(soft_qp *qp) noexcept nogil:
     cdef const shm_window *window
     cdef uint32_t index
     cdef int done
+    assert_held(&qp.lock)
     while qp.tx.cursor.kind == TX_NONE and tx_may_start(qp, &qp.tx.cursor):
         window = shm_direct_window(qp, &qp.tx.cursor)
         if window == NULL:

@@ -70,6 +70,7 @@ cdef inline void shm_publish_cell(shm_stream *shm, uint32_t length, uint32_t kin
 cdef void shm_publish_head(soft_qp *qp) noexcept nogil:
     """Lets the peer know what was consumed."""
     cdef shm_stream *shm = shm_of(qp)
+    assert_held(&qp.lock)
     shm.head_published = shm.head
     store_release(&shm.ours.head, shm.head)
     # A sender that found the ring full waits for a quarter of it.
@@ -81,6 +82,7 @@ cdef void shm_publish_head(soft_qp *qp) noexcept nogil:
 cdef inline void shm_consume(soft_qp *qp, uint32_t size) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     cdef uint32_t at = shm.head_at + size
+    assert_held(&qp.lock)
     if at >= SHM_RING_SIZE:
         at -= SHM_RING_SIZE
     relaxed_store(&shm.head_at, at)
@@ -111,6 +113,7 @@ cdef ssize_t shm_send(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
     cdef size_t left, room, length, skip, n
     cdef uint32_t at
     cdef int i
+    assert_held(&qp.lock)
     for i in range(count):
         total += iov[i].iov_len
     if not shm_room(shm, total + (total // SHM_CHUNK_MAX + 1) * (SHM_WORD + SHM_LINE)) and shm.broken:
@@ -168,6 +171,7 @@ cdef ssize_t shm_recv(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
     cdef ssize_t total = 0
     cdef size_t n, done
     cdef int i
+    assert_held(&qp.lock)
     for i in range(count):
         done = 0
         while done < iov[i].iov_len:

@@ -25,6 +25,7 @@ cdef bint shm_hello(soft_qp *qp, const shm_record *record) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     cdef void *page
     cdef void *registry
+    assert_held(&qp.lock)
     if (shm.theirs != NULL or shm.reader.nfds != 2 or record.version != SHM_VERSION
             or record.ring_size != SHM_RING_SIZE or qp.stream.phase != STREAM_REQUESTED):
         return False
@@ -56,6 +57,7 @@ cdef void shm_unmap(shm_stream *shm) noexcept nogil:
 cdef void shm_close(soft_qp *qp) noexcept nogil:
     """Its memory stays until the next attachment, or the queue pair's end: it may be looked at."""
     cdef shm_stream *shm = shm_of(qp)
+    assert_held(&qp.lock)
     store_release(&shm.ours.closed, 1)
     shm_drop_fds(&shm.reader)
     shm_close_windows(shm)
@@ -88,6 +90,7 @@ cdef int shm_introduce(soft_qp *qp, int fd) noexcept nogil:
     cdef int fds[2]
     cdef int error = 0
     cdef int i
+    assert_held(&qp.lock)
     shm.ours = <shm_page *> shm_make(b"rmemcached ring", SHM_SIZE, &fds[0])
     if shm.ours == NULL:
         return errno.errno
@@ -119,11 +122,11 @@ cdef int soft_shm_attach(ibv_qp *ibqp, int fd, uint16_t ird, uint16_t ord) noexc
         return -1
     stream_join(qp)
     for i in range(qp.ndomains):
-        pthread_mutex_lock(&qp.domains[i].progress)
+        lock_ranked(&qp.domains[i].progress, RANK_DOMAIN)
         shm_leave(qp.domains[i], qp)
-        pthread_mutex_unlock(&qp.domains[i].progress)
+        unlock_ranked(&qp.domains[i].progress, RANK_DOMAIN)
     # Nobody looks at the rings of an earlier stream now.
-    pthread_mutex_lock(&qp.lock)
+    lock_ranked(&qp.lock, RANK_QP)
     if qp.fabric_state == NULL:
         qp.fabric_state = malloc(sizeof(shm_stream))
         if qp.fabric_state == NULL:
@@ -138,7 +141,7 @@ cdef int soft_shm_attach(ibv_qp *ibqp, int fd, uint16_t ird, uint16_t ord) noexc
     error = shm_introduce(qp, fd)
     if error:
         return stream_undo(qp, error)
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     return 0
 
 
@@ -170,6 +173,7 @@ cdef void shm_transmit(soft_qp *qp) noexcept nogil:
     cdef tx_batch b
     cdef int result
     cdef ssize_t n
+    assert_held(&qp.lock)
     if not tx_may_write(qp):
         return
     while True:
@@ -204,12 +208,12 @@ cdef void shm_transmit(soft_qp *qp) noexcept nogil:
 cdef int shm_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noexcept nogil:
     cdef soft_qp *qp = <soft_qp *> ibqp
     cdef int result
-    pthread_mutex_lock(&qp.lock)
+    lock_ranked(&qp.lock, RANK_QP)
     wr = shm_post_messages(qp, wr)
     result = qp_enqueue_sends(qp, &wr)
     if qp.stream.phase == STREAM_OPEN and not qp.tx.blocked and tx_pending(qp):
         shm_transmit(qp)
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     qp_update_fds(qp, NULL)
     if result and bad_wr != NULL:
         bad_wr[0] = wr
@@ -224,6 +228,7 @@ cdef bint shm_receive(soft_qp *qp) noexcept nogil:
     cdef rx_reception r
     cdef uint32_t budget = RX_BYTES
     cdef ssize_t n
+    assert_held(&qp.lock)
     while True:
         if not shm_receive_messages(qp, &budget) or not rx_prepare(qp, &r):
             return False
@@ -242,7 +247,8 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
     cdef shm_stream *shm
     cdef uint64_t word
     cdef bint closing
-    pthread_mutex_lock(&qp.lock)
+    assert_held(&domain.progress)
+    lock_ranked(&qp.lock, RANK_QP)
     shm = shm_of(qp)
     while qp.stream.fd >= 0:
         if socket or (shm.theirs != NULL and shm_records_ahead(shm) > 0):
@@ -264,12 +270,13 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
             break
         if qp.stream.phase != STREAM_OPEN or not shm_has_waiter(qp) or not shm_request_wakeup(qp):
             break
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     qp_update_fds(qp, domain)
 
 
 cdef void shm_descriptor_ready(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept nogil:
     """Who was woken polls from now on."""
+    assert_held(&domain.progress)
     shm_start_polling(domain, qp)
     shm_progress(qp, True, domain)
 

@@ -46,6 +46,7 @@ cdef bint shm_ready(const soft_qp *qp) noexcept nogil:
 cdef bint shm_has_waiter(const soft_qp *qp) noexcept nogil:
     cdef const shm_stream *shm = shm_of(qp)
     cdef int i
+    assert_held(&qp.lock)
     for i in range(qp.ndomains):
         if not relaxed_load(&shm.links[i].polled):
             return True
@@ -54,6 +55,7 @@ cdef bint shm_has_waiter(const soft_qp *qp) noexcept nogil:
 
 cdef bint shm_request_wakeup(soft_qp *qp) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
+    assert_held(&qp.lock)
     if not shm.wakeup_pending or (qp.tx.blocked and not shm.wakeup_for_space):
         shm.wakeups_requested += 1
         shm.wakeup_pending = True
@@ -66,6 +68,7 @@ cdef bint shm_request_wakeup(soft_qp *qp) noexcept nogil:
 
 cdef bint shm_wait_for_space(soft_qp *qp) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
+    assert_held(&qp.lock)
     if shm.broken:
         return False
     relaxed_store(&qp.tx.blocked, True)
@@ -78,6 +81,7 @@ cdef void shm_wake_peer(soft_qp *qp, bint consumed) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_record record
     cdef uint32_t request
+    assert_held(&qp.lock)
     full_fence()
     request = relaxed_load(&shm.theirs.wakeup)
     if request == shm.wakeup_answered or (consumed and not request & 1):
@@ -95,6 +99,7 @@ cdef void shm_wake_peer(soft_qp *qp, bint consumed) noexcept nogil:
 cdef void shm_start_polling(soft_domain *domain, soft_qp *qp) noexcept nogil:
     cdef shm_domain *shared = shm_domain_of(domain)
     cdef shm_link *link = shm_link_of(domain, qp)
+    assert_held(&domain.progress)
     link.idle = 0
     if link.polled:
         return
@@ -110,6 +115,7 @@ cdef void shm_start_polling(soft_domain *domain, soft_qp *qp) noexcept nogil:
 
 cdef void shm_stop_polling(soft_domain *domain, shm_link *link) noexcept nogil:
     cdef shm_domain *shared = shm_domain_of(domain)
+    assert_held(&domain.progress)
     if not link.polled:
         return
     if link.prev != NULL:
@@ -123,6 +129,7 @@ cdef void shm_stop_polling(soft_domain *domain, shm_link *link) noexcept nogil:
 
 
 cdef void shm_leave(soft_domain *domain, soft_qp *qp) noexcept nogil:
+    assert_held(&domain.progress)
     if qp.fabric_state != NULL:
         shm_stop_polling(domain, shm_link_of(domain, qp))
 
@@ -135,10 +142,11 @@ cdef void shm_await_wakeup(soft_domain *domain, shm_link *link) noexcept nogil:
     """Waits for a wake-up instead of polling the ring, unless there is something to do already."""
     cdef soft_qp *qp = link.qp
     cdef bint busy
+    assert_held(&domain.progress)
     shm_stop_polling(domain, link)
-    pthread_mutex_lock(&qp.lock)
+    lock_ranked(&qp.lock, RANK_QP)
     busy = qp.stream.fd >= 0 and qp.stream.phase == STREAM_OPEN and shm_request_wakeup(qp)
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     if busy:
         shm_start_polling(domain, qp)
         relaxed_store(&domain.work_pending, True)
@@ -147,6 +155,7 @@ cdef void shm_await_wakeup(soft_domain *domain, shm_link *link) noexcept nogil:
 cdef void shm_arm(soft_domain *domain) noexcept nogil:
     cdef shm_link *link = shm_domain_of(domain).polled
     cdef shm_link *following
+    assert_held(&domain.progress)
     while link != NULL:
         following = link.next
         shm_await_wakeup(domain, link)
@@ -159,6 +168,7 @@ cdef bint shm_poll_rings(soft_domain *domain) noexcept nogil:
     cdef shm_link *link = shared.polled
     cdef shm_link *following
     cdef bint found = False
+    assert_held(&domain.progress)
     while link != NULL:
         following = link.next
         if <int> relaxed_load(&link.qp.stream.fd) < 0:
@@ -179,6 +189,7 @@ cdef bint shm_sockets_due(soft_domain *domain) noexcept nogil:
     """Whether it is time to look at the sockets, for wake-ups and for the death of peers."""
     cdef shm_domain *shared = shm_domain_of(domain)
     cdef int64_t now
+    assert_held(&domain.progress)
     shared.turns += 1
     if shared.polled == NULL:
         return True
@@ -195,6 +206,7 @@ cdef bint shm_sockets_due(soft_domain *domain) noexcept nogil:
 cdef bint shm_make_progress(soft_domain *domain, bint waits) noexcept nogil:
     """shm_domain_progress. Whether there was something to do."""
     cdef bint found
+    assert_held(&domain.progress)
     relaxed_store(&domain.work_pending, False)
     found = shm_poll_rings(domain)
     if shm_sockets_due(domain) or waits:
@@ -212,6 +224,7 @@ cdef void shm_domain_progress(soft_domain *domain, bint waits) noexcept nogil:
 
 cdef bint shm_serve(soft_domain *domain, bint arm) noexcept nogil:
     cdef bint found = shm_make_progress(domain, arm)
+    assert_held(&domain.progress)
     if arm:
         shm_arm(domain)
         found |= relaxed_load(&domain.work_pending) != 0

@@ -180,6 +180,7 @@ cdef bint mpa_agree(soft_qp *qp, const soft_iw_request *reply) noexcept nogil:
     cdef tcp_stream *tcp = tcp_of(qp)
     cdef const uint8_t *ord_word = qp.rx.buffer + MPA_START_SIZE + 2
     cdef uint32_t error = 0
+    assert_held(&qp.lock)
     if reply.enhanced != tcp.enhanced and reply.revision == 2:
         return False
     qp.crc = tcp.want_crc or reply.crc
@@ -204,6 +205,7 @@ cdef int mpa_read_reply(soft_qp *qp) noexcept nogil:
     cdef uint8_t flags = 0
     cdef ssize_t n
     cdef int done
+    assert_held(&qp.lock)
     while True:
         n = recv(qp.stream.fd, qp.rx.buffer + qp.rx.end, SOFT_IW_REQUEST_MAX + 1 - qp.rx.end, MSG_DONTWAIT)
         if n >= 0 or errno.errno != EINTR:
@@ -241,6 +243,7 @@ cdef bint mpa_ready(soft_qp *qp) noexcept nogil:
     cdef uint8_t *frame
     # Not when a responder that did not wait for it has been answered already.
     cdef bint first = not qp.tx.allowed
+    assert_held(&qp.lock)
     tcp.pausing = False
     qp.stream.deadline = 0
     stream_stop_timer(qp)
@@ -263,7 +266,7 @@ cdef void soft_iw_query(ibv_qp *ibqp, soft_iw_stream *out) noexcept nogil:
     cdef soft_qp *qp = <soft_qp *> ibqp
     cdef const tcp_stream *tcp = NULL
     memset(out, 0, sizeof(out[0]))
-    pthread_mutex_lock(&qp.lock)
+    lock_ranked(&qp.lock, RANK_QP)
     if qp.fabric == &tcp_fabric and qp.stream.phase != STREAM_NONE:
         tcp = tcp_of(qp)
     if qp.stream.phase == STREAM_ATTACHING or qp.stream.phase == STREAM_REQUESTED:
@@ -281,4 +284,4 @@ cdef void soft_iw_query(ibv_qp *ibqp, soft_iw_stream *out) noexcept nogil:
         out.private_length = tcp.peer_length
         if tcp.peer_length:
             memcpy(out.private_data, tcp.peer_data, tcp.peer_length)
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)

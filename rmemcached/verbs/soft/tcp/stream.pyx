@@ -16,7 +16,7 @@ cdef inline tcp_stream *tcp_of(const soft_qp *qp) noexcept nogil:
 
 cdef tcp_stream *tcp_prepare(soft_qp *qp) noexcept nogil:
     stream_join(qp)
-    pthread_mutex_lock(&qp.lock)
+    lock_ranked(&qp.lock, RANK_QP)
     if qp.fabric_state == NULL:
         qp.fabric_state = calloc(1, sizeof(tcp_stream))
     if qp.fabric_state == NULL or qp.stream.phase != STREAM_ATTACHING:
@@ -50,6 +50,7 @@ cdef bint tcp_is_local(int fd) noexcept nogil:
 cdef int tcp_attach(soft_qp *qp, int fd, bint initiator) noexcept nogil:
     cdef int one = 1
     cdef int i
+    assert_held(&qp.lock)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
     if tcp_is_local(fd):
         # Nothing is congested; what paces by estimated bandwidth, as BBR does, would hold large messages up.
@@ -65,13 +66,14 @@ cdef int tcp_attach(soft_qp *qp, int fd, bint initiator) noexcept nogil:
         if load_acquire(&qp.domains[i].watched) and not stream_watch(qp, &qp.links[i]):
             return tcp_undo(qp, errno.errno)
     tcp_send_start(qp)
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     qp_update_fds(qp, NULL)
     return 0
 
 
 cdef void tcp_close(soft_qp *qp) noexcept nogil:
     cdef tcp_stream *tcp = tcp_of(qp)
+    assert_held(&qp.lock)
     free(tcp.start_frame)
     tcp.start_frame = NULL
     tcp.pausing = False
@@ -89,6 +91,7 @@ cdef void tcp_free(soft_qp *qp) noexcept nogil:
 cdef void tcp_send_start(soft_qp *qp) noexcept nogil:
     cdef tcp_stream *tcp = tcp_of(qp)
     cdef ssize_t n
+    assert_held(&qp.lock)
     if qp.tx.broken:
         return
     while tcp.start_frame != NULL:
@@ -120,6 +123,7 @@ cdef void tcp_measure(soft_qp *qp) noexcept nogil:
     cdef int segment = 0
     cdef int cpu = -1
     cdef socklen_t size = sizeof(segment)
+    assert_held(&qp.lock)
     if getsockopt(qp.stream.fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &size) < 0 or segment <= 0:
         segment = ULPDU_MAX
     qp.tx.mulpdu = mulpdu_of(<uint32_t> segment)
@@ -133,6 +137,7 @@ cdef void tcp_want_writable(soft_qp *qp) noexcept nogil:
     """Asks for EPOLLOUT only while there is something that could not be written."""
     cdef epoll_event event
     cdef int i
+    assert_held(&qp.lock)
     event.events = EPOLLIN | EPOLLOUT if qp.tx.blocked else EPOLLIN
     event.data.u64 = <uint64_t> <uintptr_t> qp
     for i in range(qp.ndomains):
@@ -144,6 +149,7 @@ cdef ssize_t tcp_write(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
     """One system call."""
     cdef msghdr message
     cdef ssize_t n
+    assert_held(&qp.lock)
     if count > 1:
         memset(&message, 0, sizeof(message))
         message.msg_iov = <iovec *> iov
@@ -158,6 +164,7 @@ cdef ssize_t tcp_write(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
 
 
 cdef void tcp_end_writing(soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
     # With unread octets a close resets the connection, and what was sent may be lost to the peer.
     shutdown(qp.stream.fd, SHUT_WR)
     recv(qp.stream.fd, NULL, TCP_DRAIN, MSG_TRUNC | MSG_DONTWAIT)
@@ -196,6 +203,7 @@ cdef bint tcp_send_short(soft_qp *qp) noexcept nogil:
     cdef soft_swqe *swqe = &qp.sq[index]
     cdef uint32_t size
     cdef ssize_t n
+    assert_held(&qp.lock)
     if (cur.next_wqe + 1 != qp.sq_tail or cur.kind != TX_NONE or cur.next_response != qp.responses_tail
             or swqe.opcode != IBV_WR_SEND and swqe.opcode != IBV_WR_SEND_WITH_INV
             or swqe.length > TX_COPY or swqe.length + UNTAGGED_HEADER > qp.tx.mulpdu
@@ -231,6 +239,7 @@ cdef void tcp_transmit(soft_qp *qp) noexcept nogil:
     cdef int result
     cdef size_t sent = 0
     cdef ssize_t n
+    assert_held(&qp.lock)
     if not tx_may_write(qp):
         return
     while sent < TCP_TURN:
@@ -266,11 +275,11 @@ cdef void tcp_transmit(soft_qp *qp) noexcept nogil:
 cdef int tcp_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noexcept nogil:
     cdef soft_qp *qp = <soft_qp *> ibqp
     cdef int result
-    pthread_mutex_lock(&qp.lock)
+    lock_ranked(&qp.lock, RANK_QP)
     result = qp_enqueue_sends(qp, &wr)
     if qp.stream.phase == STREAM_OPEN and not qp.tx.blocked and not tcp_send_short(qp) and tx_pending(qp):
         tcp_transmit(qp)
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     qp_update_fds(qp, NULL)
     if result and bad_wr != NULL:
         bad_wr[0] = wr
@@ -283,6 +292,7 @@ cdef int tcp_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noex
 cdef ssize_t tcp_read(soft_qp *qp, rx_target *target) noexcept nogil:
     cdef msghdr message
     cdef ssize_t n
+    assert_held(&qp.lock)
     if target.niov > 1:
         memset(&message, 0, sizeof(message))
         message.msg_iov = target.iov
@@ -301,6 +311,7 @@ cdef bint tcp_receive_all(soft_qp *qp) noexcept nogil:
     cdef rx_reception r
     cdef uint32_t budget = RX_BYTES
     cdef ssize_t n
+    assert_held(&qp.lock)
     while True:
         if not rx_prepare(qp, &r):
             return False
@@ -318,6 +329,7 @@ cdef bint tcp_receive(soft_qp *qp) noexcept nogil:
     """Receives until the socket is empty or the turn is used up. False: the queue pair is in error."""
     cdef uint32_t room = qp.rx.read_size
     cdef ssize_t n
+    assert_held(&qp.lock)
     # Most looks find nothing, or a short message: between two FPDUs, with none predicted, no vector is needed for them.
     if qp.rx.state == RX_HEADER and qp.rx.start == qp.rx.end and not rx_within_message(qp):
         n = recv(qp.stream.fd, qp.rx.buffer, room, MSG_DONTWAIT)
@@ -339,7 +351,8 @@ cdef bint tcp_receive(soft_qp *qp) noexcept nogil:
 
 cdef void tcp_ready(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept nogil:
     cdef tcp_stream *tcp
-    pthread_mutex_lock(&qp.lock)
+    assert_held(&domain.progress)
+    lock_ranked(&qp.lock, RANK_QP)
     if qp.stream.fd >= 0:
         tcp = tcp_of(qp)
         if events & EPOLLOUT and tcp.start_frame != NULL:
@@ -353,11 +366,12 @@ cdef void tcp_ready(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept 
             tcp_receive(qp)
         if qp.stream.fd >= 0 and (events & EPOLLOUT or not qp.tx.blocked) and tx_pending(qp):
             tcp_transmit(qp)
-    pthread_mutex_unlock(&qp.lock)
+    unlock_ranked(&qp.lock, RANK_QP)
     qp_update_fds(qp, domain)
 
 
 cdef bint tcp_deadline(soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
     return qp.fabric_state == NULL or not tcp_of(qp).pausing or mpa_ready(qp)
 
 
@@ -365,6 +379,7 @@ cdef void tcp_progress(soft_domain *domain, bint waits) noexcept nogil:
     """With one or two streams it is cheaper to try them than to ask which is ready."""
     cdef bint few = domain.nlinks <= TCP_TRY
     cdef soft_link *link = domain.links
+    assert_held(&domain.progress)
     while few and link != NULL:
         few = not relaxed_load(&link.qp.tx.blocked)
         link = link.next
@@ -379,6 +394,7 @@ cdef void tcp_progress(soft_domain *domain, bint waits) noexcept nogil:
 
 cdef bint tcp_serve(soft_domain *domain, bint arm) noexcept nogil:
     """The epoll set is level-triggered: it is always armed."""
+    assert_held(&domain.progress)
     return domain_poll_descriptors(domain)
 
 
