@@ -51,6 +51,11 @@ def test_parts_of_the_store_call_each_other_downward() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_parts_of_the_soft_provider_keep_to_their_headers() -> None:
+    wrong = violations(ROOT / "rmemcached" / "verbs")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_architecture_shows_these_layers() -> None:
     page = (ROOT / source.PAGE).read_text()
     assert page == draw(page, LAYERS), "script/layers draws the picture anew"

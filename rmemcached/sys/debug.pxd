@@ -16,9 +16,11 @@ thread may wait for a lock only while it holds none of the same or a higher rank
 - ``lock_ranked(&mutex, rank)``, ``unlock_ranked(&mutex, rank)``.
 - ``lock_next_ranked(&mutex, rank)``: several locks of one rank, in an order that the unit defines.
 - ``trylock_ranked(&mutex, rank)``: in any order, as it does not wait. Whether the lock was free.
+- ``lock_read_ranked(&lock, rank)``, ``lock_write_ranked(&lock, rank)``, ``unlock_rw_ranked(&lock, rank)``: of read-write
+  locks.
 - ``assert_no_locks()``: the calling thread holds none of the unit's ranked locks.
 
-In a build that checks nothing they are pthread_mutex_lock, pthread_mutex_unlock and pthread_mutex_trylock.
+In a build that checks nothing they are the calls of pthread and no more.
 
 Live objects are counted by kind, once for the process: all modules share the counters. `live_objects()` in debug.pyx
 gives them to tests.
@@ -29,7 +31,7 @@ Only glibc's locks name their owner; with another C library the assertions about
 from libc.stdint cimport int64_t, uint32_t
 
 from rmemcached.sys.atomics cimport fetch_add, fetch_sub
-from rmemcached.sys.linux cimport pthread_mutex_t
+from rmemcached.sys.linux cimport pthread_mutex_t, pthread_rwlock_t
 
 cdef extern from *:
     """
@@ -80,6 +82,9 @@ cdef extern from *:
     #define rmc_lock_next_ranked(lock, rank) pthread_mutex_lock(lock)
     #define rmc_trylock_ranked(lock, rank) (pthread_mutex_trylock(lock) == 0)
     #define rmc_unlock_ranked(lock, rank) pthread_mutex_unlock(lock)
+    #define rmc_lock_read_ranked(lock, rank) pthread_rwlock_rdlock(lock)
+    #define rmc_lock_write_ranked(lock, rank) pthread_rwlock_wrlock(lock)
+    #define rmc_unlock_rw_ranked(lock, rank) pthread_rwlock_unlock(lock)
     #define rmc_assert_no_locks() ((void) 0)
     #else
     #define RMC_RANKS 16
@@ -94,20 +99,28 @@ cdef extern from *:
         return 0;
     }
 
-    #define rmc_lock_above(lock, rank, free)                                                                 \
+    #define rmc_lock_above(take, lock, rank, free)                                                           \
         do {                                                                                                 \
             rmc_check(!rmc_holds_from(free), "against the lock order: " #lock);                              \
-            pthread_mutex_lock(lock);                                                                        \
+            take(lock);                                                                                      \
             rmc_ranks[rank]++;                                                                               \
         } while (0)
-    #define rmc_lock_ranked(lock, rank) rmc_lock_above(lock, rank, rank)
-    #define rmc_lock_next_ranked(lock, rank) rmc_lock_above(lock, rank, (rank) + 1)
+    #define rmc_lock_ranked(lock, rank) rmc_lock_above(pthread_mutex_lock, lock, rank, rank)
+    #define rmc_lock_next_ranked(lock, rank) rmc_lock_above(pthread_mutex_lock, lock, rank, (rank) + 1)
+    #define rmc_lock_read_ranked(lock, rank) rmc_lock_above(pthread_rwlock_rdlock, lock, rank, rank)
+    #define rmc_lock_write_ranked(lock, rank) rmc_lock_above(pthread_rwlock_wrlock, lock, rank, rank)
     #define rmc_trylock_ranked(lock, rank) (pthread_mutex_trylock(lock) == 0 && ++rmc_ranks[rank] != 0)
     #define rmc_unlock_ranked(lock, rank)                                                                    \
         do {                                                                                                 \
             rmc_assert_held(lock);                                                                           \
             rmc_ranks[rank]--;                                                                               \
             pthread_mutex_unlock(lock);                                                                      \
+        } while (0)
+    #define rmc_unlock_rw_ranked(lock, rank)                                                                 \
+        do {                                                                                                 \
+            rmc_assert_read_held(lock);                                                                      \
+            rmc_ranks[rank]--;                                                                               \
+            pthread_rwlock_unlock(lock);                                                                     \
         } while (0)
     #define rmc_assert_no_locks() rmc_check(!rmc_holds_from(0), "the caller holds a lock")
     #endif
@@ -123,6 +136,9 @@ cdef extern from *:
     void lock_next_ranked "rmc_lock_next_ranked"(pthread_mutex_t *mutex, int rank) nogil
     bint trylock_ranked "rmc_trylock_ranked"(pthread_mutex_t *mutex, int rank) nogil
     void unlock_ranked "rmc_unlock_ranked"(pthread_mutex_t *mutex, int rank) nogil
+    void lock_read_ranked "rmc_lock_read_ranked"(pthread_rwlock_t *lock, int rank) nogil
+    void lock_write_ranked "rmc_lock_write_ranked"(pthread_rwlock_t *lock, int rank) nogil
+    void unlock_rw_ranked "rmc_unlock_rw_ranked"(pthread_rwlock_t *lock, int rank) nogil
     void assert_no_locks "rmc_assert_no_locks"() nogil
 
 cdef enum live_kind:

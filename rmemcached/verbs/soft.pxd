@@ -21,8 +21,9 @@ from rmemcached.verbs.iwarp cimport (
     ddp_header,
 )
 from rmemcached.verbs.verbs cimport (
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_recv_wr,
-    ibv_send_wr, ibv_sge, ibv_srq, ibv_wc, ibv_wc_opcode, ibv_wc_status, verbs_provider,
+    ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_event_type, ibv_gid,
+    ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr,
+    ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc, ibv_wc_opcode, ibv_wc_status, verbs_provider,
 )
 
 cdef enum:

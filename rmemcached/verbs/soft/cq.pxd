@@ -45,3 +45,13 @@ cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 # ibv_poll_cq for fabrics that have none of their own.
 cdef int soft_poll_cq(ibv_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 cdef int soft_req_notify_cq(ibv_cq *cq, int solicited_only) noexcept nogil
+
+# For the provider's table.
+cdef ibv_comp_channel *soft_create_comp_channel(ibv_context *context) noexcept nogil
+cdef int soft_destroy_comp_channel(ibv_comp_channel *channel) noexcept nogil
+cdef ibv_cq *soft_create_cq(ibv_context *context, int cqe, void *cq_context, ibv_comp_channel *channel,
+    int comp_vector) noexcept nogil
+cdef int soft_destroy_cq(ibv_cq *cq) noexcept nogil
+cdef int soft_resize_cq(ibv_cq *cq, int cqe) noexcept nogil
+cdef int soft_get_cq_event(ibv_comp_channel *channel, ibv_cq **cq, void **cq_context) noexcept nogil
+cdef void soft_ack_cq_events(ibv_cq *cq, unsigned int nevents) noexcept nogil

@@ -25,3 +25,13 @@ cdef struct soft_context:
 cdef struct soft_pd:
     ibv_pd ibv
     uint32_t users                   # MRs, SRQs and QPs
+
+# For the provider's table.
+cdef ibv_context *soft_open_device(ibv_device *device) noexcept nogil
+cdef int soft_close_device(ibv_context *context) noexcept nogil
+cdef int soft_query_device(ibv_context *context, ibv_device_attr *out) noexcept nogil
+cdef int soft_query_port(ibv_context *context, uint8_t port_num, ibv_port_attr *out) noexcept nogil
+cdef int soft_query_gid(ibv_context *context, uint8_t port_num, int index, ibv_gid *out) noexcept nogil
+cdef int soft_query_pkey(ibv_context *context, uint8_t port_num, int index, uint16_t *out) noexcept nogil
+cdef ibv_pd *soft_alloc_pd(ibv_context *context) noexcept nogil
+cdef int soft_dealloc_pd(ibv_pd *pd) noexcept nogil

@@ -70,3 +70,8 @@ cdef const soft_fabric *fabric_of(const ibv_device *device) noexcept nogil
 
 # Fills in a fabric's device.
 cdef void fabric_device(ibv_device *device, const char *name) noexcept
+
+# For the provider's table.
+cdef ibv_device **soft_get_device_list(int *num_devices) noexcept nogil
+cdef void soft_free_device_list(ibv_device **devices) noexcept nogil
+cdef const char *soft_get_device_name(ibv_device *device) noexcept nogil

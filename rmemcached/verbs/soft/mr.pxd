@@ -47,3 +47,7 @@ cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil
 # For soft_fabric.alloc_memory and free_memory: memory of this process alone.
 cdef void *mr_alloc_memory(soft_context *context, size_t size, int access, void **state) noexcept nogil
 cdef void mr_free_memory(void *memory, size_t size, void *state) noexcept nogil
+
+# For the provider's table.
+cdef ibv_mr *soft_reg_mr(ibv_pd *pd, void *addr, size_t length, int access) noexcept nogil
+cdef int soft_dereg_mr(ibv_mr *mr) noexcept nogil

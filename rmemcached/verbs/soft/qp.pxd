@@ -103,3 +103,9 @@ cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint
 # Fills in a receive. The caller holds the lock of the queue that it is in.
 cdef void rwqe_fill(soft_rwqe *rwqe, ibv_sge *sges, const ibv_recv_wr *wr) noexcept nogil
 cdef int soft_post_recv(ibv_qp *qp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noexcept nogil
+
+# For the provider's table.
+cdef ibv_qp *soft_create_qp(ibv_pd *pd, ibv_qp_init_attr *init) noexcept nogil
+cdef int soft_destroy_qp(ibv_qp *qp) noexcept nogil
+cdef int soft_modify_qp(ibv_qp *qp, ibv_qp_attr *attr, int mask) noexcept nogil
+cdef int soft_query_qp(ibv_qp *qp, ibv_qp_attr *attr, int mask, ibv_qp_init_attr *init) noexcept nogil

@@ -22,3 +22,10 @@ cdef struct soft_srq:
 # Moves the oldest receive into the queue pair's own queue, which has one entry. False: there is none. qp.lock is held;
 # takes srq.lock.
 cdef bint srq_take(soft_qp *qp) noexcept nogil
+
+# For the provider's table.
+cdef ibv_srq *soft_create_srq(ibv_pd *pd, ibv_srq_init_attr *init) noexcept nogil
+cdef int soft_destroy_srq(ibv_srq *srq) noexcept nogil
+cdef int soft_modify_srq(ibv_srq *srq, ibv_srq_attr *attr, int mask) noexcept nogil
+cdef int soft_query_srq(ibv_srq *srq, ibv_srq_attr *attr) noexcept nogil
+cdef int soft_post_srq_recv(ibv_srq *srq, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noexcept nogil
