@@ -1,26 +1,18 @@
 """iWARP frames: constants, and the coding of MPA, DDP and RDMAP headers (RFC 5044, 6581, 5041, 5040).
 
-Functions on plain memory: no I/O, no state, no allocation. Integers on the wire are big-endian; the MPA CRC32c travels
-as the little-endian octets of the usual reflected value.
+Functions on plain memory, without I/O, state or allocation. Integers on the wire are big-endian, except MPA's CRC32c:
+that is the usual reflected value in little-endian order.
 """
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from rmemcached.sys.linux cimport be16toh, be32toh, be64toh, htobe16, htobe32, htobe64, htole32, le32toh
+
 
 cdef extern from "<isa-l/crc.h>" nogil:
     unsigned int crc32_iscsi(unsigned char *buffer, int length, unsigned int crc) noexcept
-
-cdef extern from "<endian.h>" nogil:
-    uint16_t htobe16(uint16_t) noexcept
-    uint16_t be16toh(uint16_t) noexcept
-    uint32_t htobe32(uint32_t) noexcept
-    uint32_t be32toh(uint32_t) noexcept
-    uint32_t htole32(uint32_t) noexcept
-    uint32_t le32toh(uint32_t) noexcept
-    uint64_t htobe64(uint64_t) noexcept
-    uint64_t be64toh(uint64_t) noexcept
 
 
 # MPA start-up frames
@@ -43,10 +35,10 @@ cdef enum:
     MPA_RTR_SEND = 0x4000            # B, of the IRD word
     MPA_RTR_WRITE = 0x8000           # C, of the ORD word
     MPA_RTR_READ = 0x4000            # D, of the ORD word
-    MPA_DEPTH_MASK = 0x3fff          # also "no negotiation of the depth"
-    RTR_STAG = 1                     # of the zero-length WRITE, which nobody looks up
+    MPA_DEPTH_MASK = 0x3fff          # as a value: no negotiation of this depth
+    RTR_STAG = 1                     # of the zero-length WRITE; nobody looks it up
 
-# FPDUs. Sizes of headers here include the two octets of MPA's ULPDU_Length.
+# FPDUs. The sizes of headers include the two octets of MPA's ULPDU_Length.
 cdef enum:
     ULPDU_MAX = 65535
     MULPDU_MIN = 128                 # RFC 5044 section 6.1
@@ -138,7 +130,7 @@ cdef struct read_request:
 cdef struct terminate_error:
     uint32_t error                   # layer << 12 | type << 8 | code
     bint about_read                  # the offending segment was a Read Request
-    bint swapped                     # came in the bit order that siw has on little-endian machines
+    bint swapped                     # in the bit order of siw on little-endian machines
 
 
 cdef inline void put16(uint8_t *p, uint16_t value) noexcept nogil:
@@ -175,7 +167,7 @@ cdef inline uint64_t get64(const uint8_t *p) noexcept nogil:
 
 
 cdef inline uint32_t crc32c_add(uint32_t state, const void *data, size_t length) noexcept nogil:
-    """Carries a CRC32c over more octets; the state starts as 0xffffffff. At most 2**31 - 1 octets."""
+    """The CRC32c state after more octets, at most 2**31 - 1. The state starts as 0xffffffff."""
     return crc32_iscsi(<unsigned char *> data, <int> length, state)
 
 
@@ -191,7 +183,7 @@ cdef inline bint crc_matches(const uint8_t *p, uint32_t state) noexcept nogil:
 
 
 cdef inline uint32_t fpdu_pad(uint32_t ulpdu) noexcept nogil:
-    """Octets of padding: length field, ULPDU and pad are a multiple of four."""
+    """The octets of padding that make length field and ULPDU a multiple of four."""
     return (0 - (2 + ulpdu)) & 3
 
 
@@ -244,7 +236,7 @@ cdef inline void get_read_request(const uint8_t *p, read_request *out) noexcept 
 
 
 cdef inline int get_header(const uint8_t *p, size_t received, ddp_header *out) noexcept nogil:
-    """Decodes an FPDU's header. 1: done; 0: more octets are needed; -1: ULPDU_Length has no room for the header."""
+    """Decodes an FPDU's header. 1: done; 0: more octets are needed; -1: ULPDU_Length is too small for the header."""
     cdef uint32_t size
     if received < 4:
         return 0
@@ -275,7 +267,7 @@ cdef inline uint32_t put_terminate(uint8_t *p, uint32_t error, const uint8_t *se
                                    uint32_t received) noexcept nogil:
     """Writes a Terminate payload (at most TERMINATE_PAYLOAD_MAX octets) and gives its length.
 
-    `segment` is the offending FPDU from its ULPDU_Length on, of which `received` octets are there, or NULL.
+    `segment` is the offending FPDU from its ULPDU_Length on, or NULL; `received` octets of it are there.
     """
     cdef uint32_t used = 4
     cdef uint32_t header
@@ -306,8 +298,7 @@ cdef inline int get_terminate(const uint8_t *p, uint32_t length, terminate_error
     layer = p[0] >> 4
     etype = p[0] & 15
     flags = p[2]
-    # In siw's order the flags are in the low bits. Without flags only an impossible layer, or a type the layer does not
-    # have, gives it away.
+    # siw's order has the flags in the low bits. Without flags it shows only when the layer, or its type, cannot be.
     out.swapped = (flags & 0xe0) == 0 and (flags & 0x07) != 0
     if flags == 0 and (layer > 2 or (layer == 2 and etype != 0)) and etype <= 2:
         out.swapped = True

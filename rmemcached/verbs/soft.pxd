@@ -1,14 +1,15 @@
 """The software provider: an RNIC in this process. First what programs call, then the headers of its parts.
 
 libibverbs has no call that gives an RC queue pair its stream; with rdma_cm the kernel does it. Here the program does:
-it brings a queue pair to RTS as for any other device (INIT, RTR, RTS; attributes from its own exchange), and hands
-over a connected, non-blocking socket. What kind of socket, and by which call, depends on the fabric: TCP on soft_iw0,
-a UNIX stream socket on soft_shm0. Work requests posted before the start-up is over wait in the send queue.
+it brings the queue pair to RTS as for any other device (INIT, RTR, RTS, with attributes from an exchange of its own),
+and hands over a connected, non-blocking socket. The fabric decides on the kind of socket and the call: TCP for
+soft_iw0, a UNIX stream socket for soft_shm0. Work requests wait in the send queue until the stream has started.
 
-All functions return 0, or -1 with errno set, are thread-safe, and take ownership of `fd` only when they succeed.
+If nothing else is said, functions return 0, or -1 with errno. All are thread-safe. They take ownership of `fd` only
+when they succeed.
 
-The parts are one C unit, soft.pyx: calls between them are inlined where that matters. A part calls another only by
-what that one's header declares. docs/soft-rnic.md describes how it works.
+The parts are one C unit, soft.pyx, so that calls between them are inlined where that matters. A part calls only those
+functions of another that its header declares. docs/soft-rnic.md says how the provider works.
 """
 
 from libc.stddef cimport size_t
@@ -27,8 +28,8 @@ from rmemcached.verbs.verbs cimport (
 )
 
 cdef enum:
-    # An access flag in libibverbs' optional range: a WRITE of the peer into the region may change any octets behind it,
-    # up to the region's end. It is received with fewer system calls.
+    # An access flag in libibverbs' optional range: a WRITE of the peer may change all octets of the region behind its
+    # own. Then it is received with fewer system calls.
     SOFT_ACCESS_SCRATCH = 1 << 29
 
 # Counters of one queue pair since it was made.
@@ -39,45 +40,49 @@ cdef struct soft_qp_counters:
     uint64_t rx_bytes
     uint64_t sends
     uint64_t recvs
-    uint64_t reads                   # RDMA READs that this side asked for and that completed
+    uint64_t reads                   # READs of this side that have completed
     uint64_t read_bytes
     uint64_t writes
     uint64_t write_bytes
-    uint64_t reads_served            # RDMA READs of the peer answered
-    uint64_t writes_served           # RDMA WRITE messages of the peer placed
-    uint64_t rx_staged_bytes         # payload octets that passed through the receive buffer (not straight to target)
+    uint64_t reads_served            # READs of the peer that were answered
+    uint64_t writes_served           # WRITEs of the peer that were placed
+    uint64_t rx_staged_bytes         # payload octets that passed through the receive buffer
     uint64_t terminates_sent
     uint64_t terminates_received
     uint64_t one_sided               # soft_shm: READs and WRITEs carried out by memcpy
 
 cdef const verbs_provider *soft_provider() noexcept nogil
 
-# A region over memory that the provider allocates, zeroed and page-aligned: mr.addr. It is freed by dereg_mr. NULL and
-# errno as reg_mr; EINVAL for a length of 0. On soft_shm0 it lies in a memfd, which peers can access one-sidedly.
+# A region over memory of zeros that the provider allocates, page-aligned, at mr.addr. dereg_mr frees it. NULL with
+# errno as reg_mr has; EINVAL for a length of 0. On soft_shm0 a peer that has the right accesses such memory
+# one-sidedly.
 cdef ibv_mr *soft_alloc_mr(ibv_pd *pd, size_t length, int access) noexcept nogil
 
-# For a program that looks at a channel again and again before it waits for it: polling a soft_shm queue pair costs its
-# peer no system call, waiting for it does. From the first soft_channel_poll on, the channel's descriptor says nothing
-# but that sockets are readable, and get_cq_event makes no progress; until soft_channel_arm returns false: then the
-# descriptor is readable when there is something to do. One thread at a time.
+# For a program that polls a channel for a while before it waits for it: polling a soft_shm queue pair costs its peer no
+# system call, waiting does. One thread at a time may call these.
 #
-# poll makes progress; `sockets`: the descriptor was readable. Returns whether events are pending. arm returns true,
-# and poll is to be called again, when there is something to do already.
+# soft_channel_poll makes progress and returns whether events are pending. `sockets`: the descriptor was readable. From
+# the first call on, the channel's descriptor tells only of sockets, and get_cq_event makes no progress.
+#
+# soft_channel_arm ends that: once it has returned false, the descriptor is readable when there is something to do.
+# True: there is something already, and soft_channel_poll is to be called again.
 cdef bint soft_channel_poll(ibv_comp_channel *channel, bint sockets) noexcept nogil
 cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil
 
-# Progress without a program that polls: one thread for the context, which serves all its completion queues, also those
-# made later. It looks for up to `spin` microseconds after work, as long as that pays, then sleeps; 0: it never looks in
-# vain. For a target of READs and WRITEs, and for programs that wait for a channel's descriptor but must not delay their
-# peers. Completions are polled, and events fetched, as ever; soft_channel_poll and soft_channel_arm are not for such a
-# context. It ends with stop, or with close_device. start returns an errno value: EALREADY, or what the system said.
+# Starts a thread that makes progress for all completion queues of the context, also for those that are made later. It
+# is for programs whose memory peers READ and WRITE, or that wait for a channel's descriptor but must not delay their
+# peers. The program polls completions and fetches events as usual, but must not call soft_channel_poll and
+# soft_channel_arm.
+#
+# The thread polls for up to `spin` microseconds after work, as long as that pays, and then sleeps. soft_stop_progress
+# or close_device ends it. 0 or an errno value: EALREADY, or what the system said.
 cdef int soft_start_progress(ibv_context *context, unsigned int spin) noexcept nogil
 cdef void soft_stop_progress(ibv_context *context) noexcept nogil
 
 cdef int soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil
 
-# Whether the peer has ended the stream with a Terminate because of a request of this side. It may complain of one that
-# has completed long ago: a WRITE completes when it has been sent. *opcode: IBV_WR_SEND, _RDMA_WRITE or _RDMA_READ.
+# Whether the peer has ended the stream with a Terminate because of a request of this side, perhaps one that completed
+# long ago: a WRITE completes when it is sent. *opcode: IBV_WR_SEND, _RDMA_WRITE or _RDMA_READ.
 cdef bint soft_qp_terminated(ibv_qp *qp, int *opcode, ibv_wc_status *status) noexcept nogil
 
 # How a queue pair gets its stream, by fabric.

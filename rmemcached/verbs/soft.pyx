@@ -54,10 +54,9 @@ from rmemcached.sys.linux cimport (
     epoll_wait, eventfd, fcntl, fstatfs, ftruncate, getpeername, getrandom, getsockname, getsockopt, itimerspec,
     memfd_create, mmap, msghdr, munmap, poll, pollfd, pthread_cond_broadcast, pthread_cond_destroy,
     pthread_cond_init, pthread_cond_wait, pthread_create, pthread_join, pthread_mutex_destroy, pthread_mutex_init,
-    pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, pthread_rwlock_destroy, pthread_rwlock_init,
-    pthread_rwlock_rdlock, pthread_rwlock_unlock, pthread_rwlock_wrlock, pthread_sigmask, read, recv, recvmsg,
-    sched_getcpu, sched_yield, send, sendmsg, setsockopt, shutdown, sigfillset, sigset_t, snprintf, sockaddr,
-    sockaddr_in, sockaddr_in6, socklen_t, struct_statfs, timerfd_create, timerfd_settime, write,
+    pthread_rwlock_destroy, pthread_rwlock_init, pthread_sigmask, read, recv, recvmsg, sched_getcpu, sched_yield,
+    send, sendmsg, setsockopt, shutdown, sigfillset, sigset_t, snprintf, sockaddr, sockaddr_in, sockaddr_in6,
+    socklen_t, struct_statfs, timerfd_create, timerfd_settime, write,
 )
 from rmemcached.verbs.iwarp cimport *
 from rmemcached.verbs.verbs cimport *

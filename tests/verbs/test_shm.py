@@ -47,7 +47,7 @@ MESSAGE, STREAM = 1, 2  # kinds of cells
 SOLICITED = 1
 MESSAGE_MAX, CHUNK_MAX = 8192, 16384 - 8
 REGISTRY_SIZE = 65536
-HELLO, BELL, OFFER = 0x524D4301, 0x524D4302, 0x524D4303
+HELLO, WAKEUP, OFFER = 0x524D4301, 0x524D4302, 0x524D4303
 pytestmark = pytest.mark.once
 
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
@@ -838,7 +838,7 @@ def test_impossible_records(fabric: str) -> None:
             (record(HELLO), (plain, registry)),
             (record(HELLO), (pipe, registry)),
             (record(HELLO), (ordinary, registry)),
-            (record(BELL), ()),
+            (record(WAKEUP), ()),
             (record(OFFER, generation=1, length=4096), (good,)),
             (b"MPA ID Req Frame" * 3, ()),
             (bytes(48), ()),
@@ -877,10 +877,10 @@ def test_impossible_records(fabric: str) -> None:
 def test_surplus_descriptors_are_closed(raw: RawPeer) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
-        raw.post(record(BELL), *[raw.ring_fd] * 30)
+        raw.post(record(WAKEUP), *[raw.ring_fd] * 30)
         raw.end.poll()
     one = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [raw.ring_fd]))]
-    for octet in record(BELL):
+    for octet in record(WAKEUP):
         raw.sock.sendmsg([bytes([octet])], one)
         raw.end.poll()
     assert len(os.listdir("/proc/self/fd")) == before
@@ -889,8 +889,8 @@ def test_surplus_descriptors_are_closed(raw: RawPeer) -> None:
 
 def test_a_lying_count_of_records(raw: RawPeer) -> None:
     """Fewer than were sent may be a peer that is about to count; more cannot be."""
-    raw.post(record(BELL))
-    raw.post(record(BELL))
+    raw.post(record(WAKEUP))
+    raw.post(record(WAKEUP))
     struct.pack_into("=I", raw.page, 0, raw.sent - 2)
     raw.end.poll()
     raw.end.qp.post_recv((1, []))

@@ -1,4 +1,4 @@
-# Asynchronous events: what befalls a queue pair, completion queue or shared receive queue outside of any request.
+# Asynchronous events; see async_events.pxd.
 
 
 cdef bint async_open(soft_context *context) noexcept nogil:
@@ -19,7 +19,7 @@ cdef void async_close(soft_context *context) noexcept nogil:
 
 
 cdef void async_update_fd_locked(soft_context *context) noexcept nogil:
-    """Makes async_fd say whether events are pending."""
+    """Makes async_fd readable exactly while events are pending."""
     cdef uint64_t value = 1
     assert_held(&context.async_lock)
     if (context.first_async != NULL) == context.async_signalled:
@@ -60,7 +60,6 @@ cdef void async_unlink_locked(soft_context *context, soft_async *events) noexcep
 
 
 cdef void async_forget(soft_context *context, soft_async *events) noexcept nogil:
-    """Before an object goes: drops its undelivered events and waits until the delivered ones are acknowledged."""
     lock_ranked(&context.async_lock, RANK_EVENTS)
     if events.pending:
         async_unlink_locked(context, events)
@@ -82,7 +81,7 @@ cdef bint async_take(soft_context *context, ibv_async_event *event) noexcept nog
         events.pending &= ~(1U << kind)
         events.delivered += 1
         event.event_type = <ibv_event_type> kind
-        # The members of the union share their place.
+        # All members of the union are pointers at the same address.
         event.element.qp = <ibv_qp *> events.element
         if not events.pending:
             async_unlink_locked(context, events)
@@ -92,7 +91,7 @@ cdef bint async_take(soft_context *context, ibv_async_event *event) noexcept nog
 
 
 cdef int soft_get_async_event(ibv_context *ibcontext, ibv_async_event *event) noexcept nogil:
-    """The next event; waits for one unless O_NONBLOCK is set on async_fd. It makes no progress by itself."""
+    """Waits for an event unless async_fd has O_NONBLOCK. It makes no progress itself."""
     cdef soft_context *context = <soft_context *> ibcontext
     cdef pollfd waiting
     cdef int flags

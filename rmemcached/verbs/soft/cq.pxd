@@ -1,4 +1,4 @@
-# Completion channels and completion queues.
+"""Completion channels and completion queues."""
 
 cdef struct soft_channel:
     ibv_comp_channel ibv             # fd is the domain's epoll descriptor; refcnt counts CQs, and is atomic
@@ -13,44 +13,43 @@ cdef struct soft_cq:
     ibv_cq ibv
     soft_domain *domain              # the channel's, or &own
     soft_domain own
-    pthread_mutex_t lock             # guards the next six; count and overrun are read unlocked
+    pthread_mutex_t lock             # guards the next six
     ibv_wc *ring
     uint32_t size                    # power of two, at least ibv.cqe
     uint32_t head
-    uint32_t count
+    uint32_t count                   # read unlocked
     int armed
-    bint overrun
-    uint32_t users                   # ends of queue pairs
-    uint32_t polls                   # that found completions without making progress; a hint, atomic
+    bint overrun                     # a completion was lost for want of room; read unlocked
+    uint32_t users                   # send and receive queues
+    uint32_t polls                   # since a poll last made progress; a hint, atomic
     soft_cq *next_event              # guarded by domain.events, as the next three
     uint32_t events_pending          # made and not yet delivered
     uint32_t events_delivered
     uint32_t events_acked
     soft_async async_events
 
-# Stores a completion. False: the queue has no room, the completion is lost and the queue is unusable. Takes the queue's
-# lock.
+# Stores a completion. False: there is no room. The completion is lost then, and the queue unusable. The caller may hold
+# soft_qp.lock.
 cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil
 
-# Drops the completions of a queue pair that goes away.
+# Drops the completions of a queue pair that is destroyed or reset.
 cdef void cq_purge(soft_cq *cq, uint32_t qp_num) noexcept nogil
 
-# The parts of poll_cq, for fabrics that have one of their own: whether this poll has to make progress, and what comes
-# after that.
+# What a fabric's own poll_cq is made of: whether this poll has to make progress, and what it gives after that.
 cdef bint cq_wants_progress(soft_cq *cq, int num_entries) noexcept nogil
 cdef int cq_after_progress(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
-# Takes completions; -EOVERFLOW: there are none, and some were lost for want of room.
+# Takes completions. -EOVERFLOW: there are none, and some were lost for want of room.
 cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 
-# ibv_poll_cq for fabrics that have none of their own.
+# poll_cq for fabrics that have none of their own; and the same req_notify_cq for all.
 cdef int soft_poll_cq(ibv_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 cdef int soft_req_notify_cq(ibv_cq *cq, int solicited_only) noexcept nogil
 
-# For the provider's table.
+# Entries of the provider's table. soft_channel_poll and soft_channel_arm are here too.
 cdef ibv_comp_channel *soft_create_comp_channel(ibv_context *context) noexcept nogil
 cdef int soft_destroy_comp_channel(ibv_comp_channel *channel) noexcept nogil
 cdef ibv_cq *soft_create_cq(ibv_context *context, int cqe, void *cq_context, ibv_comp_channel *channel,
-    int comp_vector) noexcept nogil
+                            int comp_vector) noexcept nogil
 cdef int soft_destroy_cq(ibv_cq *cq) noexcept nogil
 cdef int soft_resize_cq(ibv_cq *cq, int cqe) noexcept nogil
 cdef int soft_get_cq_event(ibv_comp_channel *channel, ibv_cq **cq, void **cq_context) noexcept nogil

@@ -1,7 +1,7 @@
-# Completion channels and completion queues.
+# Completion channels and completion queues; see cq.pxd.
 
 cdef enum:
-    POLLS_MAX = 64                   # polls in a row without progress
+    POLLS_MAX = 64                   # polls in a row that make no progress
 
 
 cdef ibv_comp_channel *soft_create_comp_channel(ibv_context *context) noexcept nogil:
@@ -67,7 +67,7 @@ cdef ibv_cq *soft_create_cq(ibv_context *context, int cqe, void *cq_context, ibv
 
 
 cdef int soft_destroy_cq(ibv_cq *ibcq) noexcept nogil:
-    """Waits, as libibverbs', until every delivered event has been acknowledged."""
+    """Waits until every delivered event has been acknowledged, as libibverbs does."""
     cdef soft_cq *cq = <soft_cq *> ibcq
     cdef soft_domain *domain = cq.domain
     cdef soft_cq *before = NULL
@@ -106,7 +106,7 @@ cdef int soft_destroy_cq(ibv_cq *ibcq) noexcept nogil:
 
 
 cdef int soft_resize_cq(ibv_cq *ibcq, int cqe) noexcept nogil:
-    """At least `cqe` entries. EINVAL: so few that the completions in the queue have no room, or too many."""
+    """Makes room for at least `cqe` entries. EINVAL: too many, or fewer than there are completions in the queue."""
     cdef soft_cq *cq = <soft_cq *> ibcq
     cdef ibv_wc *ring
     cdef uint32_t i, size
@@ -135,7 +135,7 @@ cdef int soft_resize_cq(ibv_cq *ibcq, int cqe) noexcept nogil:
 
 
 cdef void cq_event_locked(soft_cq *cq) noexcept nogil:
-    """Makes a completion event. cq.lock is held."""
+    """Makes a completion event."""
     cdef soft_domain *domain = cq.domain
     assert_held(&cq.lock)
     lock_ranked(&domain.events, RANK_EVENTS)
@@ -177,7 +177,6 @@ cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil:
 
 
 cdef void cq_purge(soft_cq *cq, uint32_t qp_num) noexcept nogil:
-    """Drops the completions of a queue pair that goes away."""
     cdef uint32_t i, kept = 0
     cdef uint32_t mask = cq.size - 1
     lock_ranked(&cq.lock, RANK_QUEUE)
@@ -205,9 +204,9 @@ cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
 
 
 cdef inline bint cq_wants_progress(soft_cq *cq, int num_entries) noexcept nogil:
-    """Now and then a poll makes progress although there are completions.
+    """After POLLS_MAX polls, progress is made although there are completions.
 
-    A program whose own sends fill the queue must not starve its peers.
+    Otherwise a program whose own sends fill the queue would starve its peers.
     """
     cdef uint32_t polls = <uint32_t> relaxed_load(&cq.polls) + 1
     if relaxed_load(&cq.count) == 0 or polls > POLLS_MAX or num_entries == 0:
@@ -224,10 +223,7 @@ cdef inline int cq_after_progress(soft_cq *cq, int num_entries, ibv_wc *wc) noex
 
 
 cdef int soft_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
-    """Takes completions; with none there, or none wanted, makes progress first.
-
-    -EOVERFLOW: completions were lost for want of room.
-    """
+    """Takes completions. If there are none, or the caller wants none, makes progress first."""
     cdef soft_cq *cq = <soft_cq *> ibcq
     if not cq_wants_progress(cq, num_entries):
         return cq_take(cq, num_entries, wc)
@@ -257,7 +253,7 @@ cdef int soft_req_notify_cq(ibv_cq *ibcq, int solicited_only) noexcept nogil:
 
 
 cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_context) noexcept nogil:
-    """Makes progress until there is an event. -1: EAGAIN with O_NONBLOCK set on the channel's fd, EINTR."""
+    """Makes progress until there is an event. -1 with EAGAIN: the channel's fd has O_NONBLOCK; with EINTR: a signal."""
     cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
     cdef soft_cq *found = domain_take_event(domain)
     cdef pollfd waiting
@@ -266,7 +262,7 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
         if relaxed_load(&domain.polling):
             errno.errno = EAGAIN
             return -1
-        # Callers that do not block come when the descriptor is readable; those that block come from an empty queue.
+        # A caller that does not block has found the descriptor readable; one that blocks has found the queue empty.
         if relaxed_load(&domain.blocking):
             flags = fcntl(ibchannel.fd, F_GETFL)
             relaxed_store(&domain.blocking, flags >= 0 and not flags & O_NONBLOCK)
@@ -282,7 +278,7 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
         found = domain_take_event(domain)
         if found != NULL:
             break
-        # For want of an event nobody has done this.
+        # domain_take_event does this only when it takes an event.
         domain_update_fd(domain)
         if relaxed_load(&domain.work_pending):
             continue
@@ -318,7 +314,7 @@ cdef bint soft_channel_arm(ibv_comp_channel *ibchannel) noexcept nogil:
     if domain.fabric.arm != NULL:
         domain.fabric.arm(domain)
     unlock_ranked(&domain.progress, RANK_DOMAIN)
-    # Events that other threads make are either seen here, or they see that the descriptor has to tell of them.
+    # An event of another thread is either seen here, or that thread sees that the descriptor has to tell of it.
     lock_ranked(&domain.events, RANK_EVENTS)
     busy = domain.first_event != NULL or relaxed_load(&domain.work_pending) != 0
     relaxed_store(&domain.polling, busy)

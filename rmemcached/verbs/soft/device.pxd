@@ -1,16 +1,16 @@
-# The device as a program opens it: contexts, protection domains, and what can be asked about the device.
+"""The device: contexts, protection domains, and what a program can ask about a device."""
 
 cdef struct soft_context:
     ibv_context ibv                  # async_fd is an eventfd, readable while asynchronous events are pending
     const soft_fabric *fabric
-    void *fabric_state               # the fabric's own; NULL if it keeps nothing for a context
+    void *fabric_state               # the fabric's own data, or NULL
     pthread_mutex_t async_lock       # guards the next four
     pthread_cond_t async_acked
     soft_async *first_async          # objects with pending events, oldest first
     soft_async *last_async
     bint async_signalled             # async_fd is readable
     mr_shard shards[MR_SHARDS]
-    pthread_mutex_t lock             # guards the next two, and what the fabric says; a listed queue pair is not freed
+    pthread_mutex_t lock             # guards the next two. While it is held no queue pair of the list is freed
     soft_qp *qps
     uint32_t next_qp_num
     uint32_t users                   # PDs, CQs and channels
@@ -26,7 +26,7 @@ cdef struct soft_pd:
     ibv_pd ibv
     uint32_t users                   # MRs, SRQs and QPs
 
-# For the provider's table.
+# Entries of the provider's table.
 cdef ibv_context *soft_open_device(ibv_device *device) noexcept nogil
 cdef int soft_close_device(ibv_context *context) noexcept nogil
 cdef int soft_query_device(ibv_context *context, ibv_device_attr *out) noexcept nogil

@@ -1,4 +1,4 @@
-# Contexts, protection domains, and the attributes of the device.
+# Contexts, protection domains, and the attributes of the device; see device.pxd.
 
 
 cdef ibv_context *soft_open_device(ibv_device *device) noexcept nogil:
@@ -101,7 +101,7 @@ cdef int soft_query_port(ibv_context *context, uint8_t port_num, ibv_port_attr *
 
 
 cdef int soft_query_gid(ibv_context *context, uint8_t port_num, int index, ibv_gid *out) noexcept nogil:
-    """The one GID is the IPv4-mapped loopback address: the device has no address of its own, its streams have."""
+    """The one GID is the IPv4-mapped loopback address. The device has no address of its own; its streams do."""
     if port_num != 1 or index != 0:
         errno.errno = EINVAL
         return -1

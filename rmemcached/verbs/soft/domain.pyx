@@ -1,4 +1,4 @@
-# Progress domains: descriptors, lists of queue pairs, and whose turn it is.
+# Progress domains; see domain.pxd.
 
 cdef enum:
     PROGRESS_EVENTS = 64             # of one epoll_wait
@@ -64,11 +64,6 @@ cdef void domain_update_fd_locked(soft_domain *domain) noexcept nogil:
 
 
 cdef void domain_update_fd(soft_domain *domain) noexcept nogil:
-    """Makes event_fd say whether events are pending.
-
-    Called at the end of each entry point that may have made events, not where they are made: an event that get_cq_event
-    itself makes and delivers costs no system call.
-    """
     cdef bint wanted = relaxed_load(&domain.first_event) != 0 or relaxed_load(&domain.work_pending) != 0
     if wanted != <bint> relaxed_load(&domain.signalled):
         lock_ranked(&domain.events, RANK_EVENTS)
@@ -76,11 +71,10 @@ cdef void domain_update_fd(soft_domain *domain) noexcept nogil:
         unlock_ranked(&domain.events, RANK_EVENTS)
 
 
-cdef void qp_update_fds(soft_qp *qp, soft_domain *but) noexcept nogil:
-    """domain_update_fd for the domains of a queue pair, except the one whose caller does it."""
+cdef void qp_update_fds(soft_qp *qp, soft_domain *except_for) noexcept nogil:
     cdef int i
     for i in range(qp.ndomains):
-        if qp.domains[i] != but and qp.domains[i].event_fd >= 0:
+        if qp.domains[i] != except_for and qp.domains[i].event_fd >= 0:
             domain_update_fd(qp.domains[i])
 
 
@@ -103,7 +97,7 @@ cdef bint domain_poll_descriptors(soft_domain *domain) noexcept nogil:
         domain_watch(domain)
     n = epoll_wait(domain.epoll_fd, ready, PROGRESS_EVENTS, 0)
     for i in range(n):
-        # The eventfd is for those who wait.
+        # That is event_fd, which is only for those who wait.
         if ready[i].data.u64 == 0:
             continue
         found = True
@@ -116,7 +110,6 @@ cdef bint domain_poll_descriptors(soft_domain *domain) noexcept nogil:
 
 
 cdef void domain_watch(soft_domain *domain) noexcept nogil:
-    """Puts the streams into the epoll set, these and later ones. The progress lock is held."""
     cdef soft_link *link = domain.links
     assert_held(&domain.progress)
     store_release(&domain.watched, 1)
@@ -129,7 +122,6 @@ cdef void domain_watch(soft_domain *domain) noexcept nogil:
 
 
 cdef void domain_remove(soft_domain *domain, soft_link *link) noexcept nogil:
-    """Takes a queue pair off the domain's list; when this returns no thread makes progress for it."""
     lock_ranked(&domain.progress, RANK_DOMAIN)
     if link.prev != NULL:
         link.prev.next = link.next
@@ -166,7 +158,7 @@ cdef soft_cq *domain_take_event(soft_domain *domain) noexcept nogil:
     if cq != NULL:
         cq.events_pending -= 1
         cq.events_delivered += 1
-        # A queue with more events goes to the end of the line.
+        # A completion queue that has more events goes to the end of the list.
         if cq.events_pending == 0 or cq.next_event != NULL:
             relaxed_store_pointer(&domain.first_event, cq.next_event)
             if cq.events_pending:

@@ -1,4 +1,4 @@
-# The list of devices, one for each fabric, and the way from a device to its fabric. soft.pyx has the list of fabrics.
+# Devices of the fabrics that soft.pyx lists; see fabric.pxd.
 
 
 cdef const soft_fabric *fabric_of(const ibv_device *device) noexcept nogil:
@@ -17,7 +17,7 @@ cdef void fabric_device(ibv_device *device, const char *name) noexcept:
 
 
 cdef ibv_device **soft_get_device_list(int *num_devices) noexcept nogil:
-    # One more, which stays NULL, ends the list.
+    # The last entry stays NULL and ends the list.
     cdef ibv_device **devices = <ibv_device **> calloc(FABRICS + 1, sizeof(ibv_device *))
     cdef int i
     if devices == NULL:

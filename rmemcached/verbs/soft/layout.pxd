@@ -1,11 +1,11 @@
-# What all parts share: the names of their objects, the order of the locks, and the limits of the device.
-#
-# Every object starts with the libibverbs struct that programs see. Each part declares its objects in its header, with
-# the lock that guards each field. A debug build checks that every thread takes the locks in the order of lock_rank, at
-# most one of each rank. Reference counts (`users`) are changed atomically, without a lock.
-#
-# "Read unlocked", in the headers, marks a field that is also read without its lock, where an old value does no harm.
-# Whoever holds the lock and changes it does so atomically.
+"""What all parts share: the names of their objects, the order of the locks, and the limits of the device.
+
+Every object begins with the libibverbs struct that programs see. Each part declares its objects in its header and says
+there which lock guards which field. Reference counts (`users`) are atomic and need no lock.
+
+"Read unlocked" marks a field that is also read without its lock, by a reader that an old value does not harm. Whoever
+holds the lock and changes such a field does so atomically.
+"""
 
 cdef struct soft_fabric
 cdef struct soft_context
@@ -18,6 +18,7 @@ cdef struct soft_swqe
 cdef struct tx_cursor
 cdef struct rx_target
 
+# A thread takes locks in this order, and holds at most one of each rank. A debug build checks that.
 cdef enum lock_rank:
     RANK_THREAD                      # soft_context.thread_lock
     RANK_DOMAIN                      # soft_domain.progress, or soft_context.lock

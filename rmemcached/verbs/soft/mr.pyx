@@ -1,4 +1,4 @@
-# Memory regions: registration, and the checks made before each access.
+# Memory regions; see mr.pxd.
 
 
 cdef inline uint32_t mr_hash(uint32_t stag) noexcept nogil:
@@ -10,7 +10,7 @@ cdef mr_shard *mr_shard_of(soft_context *context, uint32_t stag) noexcept nogil:
 
 
 cdef soft_mr **mr_find(mr_shard *shard, uint32_t stag) noexcept nogil:
-    """The chain link that holds the STag, or would hold it. The shard's lock is held."""
+    """The chain link that points to the region of the STag, or the last one of the chain."""
     cdef soft_mr **link = &shard.buckets[mr_hash(stag) & (shard.size - 1)]
     assert_read_held(&shard.lock)
     while link[0] != NULL and link[0].ibv.lkey != stag:
@@ -70,7 +70,7 @@ cdef ibv_mr *soft_reg_mr(ibv_pd *ibpd, void *addr, size_t length, int access) no
     mr.access = access
     mr.valid = True
     while True:
-        # All 32 bits from the kernel's generator: not to be guessed, and not soon used again (RFC 5042 section 6.1.1).
+        # All 32 bits are random: an STag cannot be guessed, and is not soon used again (RFC 5042 section 6.1.1).
         if getrandom(&stag, sizeof(stag), 0) != <ssize_t> sizeof(stag):
             if errno.errno == EINTR:
                 continue
@@ -114,7 +114,7 @@ cdef int soft_dereg_mr(ibv_mr *ibmr) noexcept nogil:
     unlock_rw_ranked(&shard.lock, RANK_QUEUE)
     if load_acquire(&mr.users) and context.fabric.release != NULL:
         context.fabric.release(mr)
-    # An access lasts for one copy or one system call that does not block.
+    # Each access is short: one copy, or one system call that does not block.
     while load_acquire(&mr.users):
         sched_yield()
     fetch_sub(&(<soft_pd *> ibmr.pd).users, 1)
@@ -164,6 +164,11 @@ cdef ibv_mr *soft_alloc_mr(ibv_pd *ibpd, size_t length, int access) noexcept nog
 cdef inline bint mr_covers(const soft_mr *mr, uint64_t addr, uint64_t length) noexcept nogil:
     cdef uint64_t start = <uint64_t> mr.ibv.addr
     return addr >= start and length <= mr.ibv.length and addr - start <= mr.ibv.length - length
+
+
+cdef inline bint mr_serves(const soft_mr *mr, uint32_t stag, uint64_t addr, uint64_t length, int access) noexcept nogil:
+    return (mr.ibv.lkey == stag and relaxed_load(&mr.valid) and not access & ~mr.access
+            and mr_covers(mr, addr, length))
 
 
 cdef soft_mr *mr_get(soft_pd *pd, uint32_t stag, uint64_t addr, uint64_t length, int access, int *why) noexcept nogil:

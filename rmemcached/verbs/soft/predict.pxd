@@ -1,17 +1,18 @@
-# Prediction: while a long tagged message comes in, one read of the stream takes many FPDUs.
-#
-# Behind the open FPDU, or when the stream was empty between two, the next ones of the same message, and of the READs
-# behind it, are expected at known positions: the octets between two payloads go to a gap of their own, each payload
-# straight to its target. What came is then parsed in order. What turns out not to be where it belongs is taken up again
-# and goes through the receive buffer, as if it had been received there.
-#
-# Payload is thus written before its header is seen. So only memory is used whose content the peer decides anyway: all
-# that is left of the sinks of READs under way, and regions registered with SOFT_ACCESS_SCRATCH.
-#
-# The same holds with CRC, where payload that goes there need not wait for its CRC: a READ is not complete, and a WRITE
-# not followed by anything, before that is right. All else is placed once the CRC of its FPDU has been checked.
-#
-# All of it is called by rdmap_rx, with soft_qp.lock held.
+"""Prediction: while a long tagged message comes in, one read of the stream takes many FPDUs.
+
+A message's FPDUs have the same size, and the sinks of READs are known. So rdmap_rx can plan, behind the open FPDU or
+between two, where the next headers and payloads will be: it reads each payload straight to its target, and the octets
+between two payloads into a gap. Then it parses what came, in order. Whatever is not where the plan has it is read back
+and goes through the receive buffer, as if it had been received there.
+
+Payload is thus placed before its header is checked. So only memory is used whose content the peer decides anyway: what
+is left of the sinks of READs under way, and regions registered with SOFT_ACCESS_SCRATCH.
+
+With CRC, payload for such memory need not wait for its CRC either: the READ does not complete, and the WRITE is not
+followed by anything, before the CRC is right. All other payload is placed after the CRC of its FPDU was checked.
+
+All functions need soft_qp.lock.
+"""
 
 cdef enum:
     PREDICTED_MAX = 32
@@ -29,16 +30,16 @@ cdef struct rx_plan:
     uint32_t count
     uint32_t size                    # octets of all of them, gaps included
     uint32_t trailer                 # of the last one
-    bint ends                        # with the last one the message, or the sink, ends
+    bint ends                        # the message, or the sink, ends with the last one
     uint8_t gaps[PREDICTED_MAX][GAP_MAX]
 
-# Between two FPDUs: whether more of a long tagged message is to come, so that its position may be known.
+# Between two FPDUs: whether more of a long tagged message is to come, so that prediction may be possible.
 cdef bint rx_within_message(const soft_qp *qp) noexcept nogil
-# Plans for the middle of a message, with nothing of its next FPDU received. False: its header must come first.
+# Plans between two FPDUs of a message. False: the next header has to be read first.
 cdef bint rx_predict_between(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nogil
-# Plans what is expected behind the open FPDU, whose target is set.
+# Plans behind the open FPDU, whose payload has its target already. The plan may be empty.
 cdef void rx_predict(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nogil
-# Takes in `left` octets that came behind the payload of the open FPDU. False: the queue pair is in error.
+# Parses the `left` octets that came behind the payload of the open FPDU. False: the queue pair is in error.
 cdef bint rx_take_predicted(soft_qp *qp, const rx_target *target, const rx_plan *plan, uint32_t left) noexcept nogil
 
 # With CRC: whether the payload behind a header may be placed before the CRC is known.

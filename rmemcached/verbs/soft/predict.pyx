@@ -1,13 +1,13 @@
-# One read of the stream takes many FPDUs; see predict.pxd.
+# Prediction of FPDUs; see predict.pxd.
 
 cdef enum:
-    PREDICTED_BYTES = 512 << 10      # beyond which no more are predicted
-    PREDICTED_MIN = 512              # shorter FPDUs are not worth it
-    REPLAY_SMALL = 2048
+    PREDICTED_BYTES = 512 << 10      # a plan of this size is full
+    PREDICTED_MIN = 512              # octets of payload; shorter FPDUs are not worth it
+    REPLAY_SMALL = 2048              # octets that are replayed from the stack
 
 
 cdef bint rx_expect(rx_target *target, rx_plan *plan, uint32_t stag, uint64_t to, uint32_t payload) noexcept nogil:
-    """One FPDU more; the caller adds its target. False: the plan is full."""
+    """Adds an FPDU to the plan; the caller adds its target. False: the plan is full."""
     cdef rx_predicted *fpdu = &plan.fpdus[plan.count]
     if plan.count == PREDICTED_MAX or plan.size >= PREDICTED_BYTES or target.niov + MAX_SGE + 2 > RX_IOVECS:
         return False
@@ -27,9 +27,10 @@ cdef bint rx_expect(rx_target *target, rx_plan *plan, uint32_t stag, uint64_t to
 
 cdef bint rx_sink_is_apart(soft_qp *qp, const soft_swqe *swqe, uint32_t index, uint64_t *low,
                            uint64_t *high) noexcept nogil:
-    """Whether a READ's sink lies outside [low, high), which is widened by it.
+    """Whether a READ's sink lies outside [low, high). Widens the range by the sink.
 
-    What is not as predicted is taken up from where it was received: no place may be used twice in one reception.
+    What turns out not to be as predicted is read back from where it was received, so that one reception must not use
+    the same memory twice.
     """
     cdef const ibv_sge *sges = qp.sq_sges + <size_t> (index & qp.sq_mask) * qp.cap.max_send_sge
     cdef uint64_t end
@@ -44,7 +45,7 @@ cdef bint rx_sink_is_apart(soft_qp *qp, const soft_swqe *swqe, uint32_t index, u
 
 
 cdef void rx_predict_write(soft_qp *qp, rx_target *target, rx_plan *plan) noexcept nogil:
-    """The rest of a region that a WRITE may change at will."""
+    """Plans for the rest of the region, if a WRITE may change all of it."""
     cdef const soft_mr *mr = target.regions[0]
     cdef uint32_t full = qp.rx.header.payload
     cdef uint32_t payload
@@ -65,7 +66,7 @@ cdef void rx_predict_write(soft_qp *qp, rx_target *target, rx_plan *plan) noexce
 
 cdef bint rx_predict_segment(soft_qp *qp, rx_target *target, rx_plan *plan, uint32_t read, uint32_t offset,
                              uint32_t payload) noexcept nogil:
-    """One FPDU more of the response to qp.reads[read]. False: it has no room, or its target is at fault."""
+    """Adds an FPDU of the response to qp.reads[read]. False: there is no room, or its target may not be written."""
     cdef uint32_t index = qp.reads[read % MAX_READS] & qp.sq_mask
     cdef const ibv_sge *sges = qp.sq_sges + <size_t> index * qp.cap.max_send_sge
     cdef int niov = target.niov
@@ -73,7 +74,7 @@ cdef bint rx_predict_segment(soft_qp *qp, rx_target *target, rx_plan *plan, uint
         return False
     if rx_scatter(qp, target, sges, qp.sq[index].num_sge, offset, payload):
         return True
-    # Nothing is placed there; the fault shows when its turn comes.
+    # Nothing may be placed there. The queue pair goes to ERR when the FPDU itself comes.
     target.niov = niov
     plan.count -= 1
     plan.size -= plan.fpdus[plan.count].gap + payload
@@ -82,7 +83,7 @@ cdef bint rx_predict_segment(soft_qp *qp, rx_target *target, rx_plan *plan, uint
 
 
 cdef void rx_predict_reads(soft_qp *qp, rx_target *target, rx_plan *plan, uint32_t full) noexcept nogil:
-    """The rest of the sinks of the READs under way, in FPDUs of `full` octets of payload."""
+    """Plans for the rest of the sinks of the READs under way, in FPDUs of `full` octets of payload."""
     cdef uint32_t read = qp.reads_done
     cdef const soft_swqe *swqe = rx_oldest_read(qp)
     cdef uint32_t offset = swqe.received + qp.rx.left
@@ -133,7 +134,7 @@ cdef inline bint rx_within_message(const soft_qp *qp) noexcept nogil:
 
 
 cdef bint rx_may_place_early(soft_qp *qp, const ddp_header *h) noexcept nogil:
-    """It may when header and memory are just what has to come next, so that a wrong octet does no harm."""
+    """It may if the header is exactly the one that has to come next, and a wrong octet does no harm in that memory."""
     cdef const soft_swqe *swqe
     cdef const ibv_sge *sges
     cdef uint32_t left
@@ -193,7 +194,7 @@ cdef bint rx_predict_between(soft_qp *qp, rx_target *target, rx_plan *plan) noex
 
 
 cdef bint rx_replay(soft_qp *qp, const rx_target *target, int index, size_t skip, uint32_t left) noexcept nogil:
-    """Parses `left` received octets, from `skip` in iov[index] on, that do not lie where they belong.
+    """Parses `left` received octets, from `skip` in iov[index] on, which are not where they belong.
 
     False: the queue pair is in error.
     """
@@ -275,7 +276,7 @@ cdef bint rx_take_predicted(soft_qp *qp, const rx_target *target, const rx_plan 
         if qp.rx.left == 0:
             qp.rx.state = RX_TRAILER
         if header.payload != fpdu.payload:
-            # What follows lies from there on, maybe in several elements of a list.
+            # The following octets begin there, and may lie in several elements of the scatter list.
             index = fpdu.iov + 1
             skip = placed
             while left and skip >= target.iov[index].iov_len:

@@ -1,4 +1,4 @@
-# Queue pairs: creation, states, work queues, completion of requests, errors.
+"""Queue pairs: creation, states, work queues, completion of requests, errors."""
 
 cdef enum:                           # soft_swqe.state
     SWQE_POSTED
@@ -25,28 +25,28 @@ cdef struct soft_response:           # a READ of the peer to be answered
 
 cdef struct soft_qp:
     ibv_qp ibv
-    pthread_mutex_t lock             # guards what says nothing else, ibv.state (read unlocked) and the stream's use
-    soft_context *context            # set at creation, as the next eight
+    pthread_mutex_t lock             # guards ibv.state (read unlocked), and all fields that say nothing else
+    soft_context *context            # constant, as the next eight
     const soft_fabric *fabric
     soft_pd *pd
     soft_cq *send_cq
     soft_cq *recv_cq
-    soft_srq *srq                    # NULL: own receive queue. Else rq has one entry, for the open message
+    soft_srq *srq                    # NULL: the queue pair has its own receive queue
     soft_domain *domains[2]          # of send_cq and recv_cq; one entry when they are the same
     int ndomains
     bint sig_all
-    void *fabric_state               # the fabric's own, for a stream; NULL before the first attachment
+    void *fabric_state               # the fabric's own data; NULL before the first stream is attached
     soft_async async_events
     soft_qp *next                    # context list; guarded by context.lock
     soft_qp *prev
-    soft_link links[2]               # for domains[]; what guards them is said there
+    soft_link links[2]               # for domains[]; domain.pxd says what guards them
     ibv_qp_attr attr
     ibv_qp_cap cap
-    bint drain_notify                # SQD was asked for with an event
+    bint drain_notify                # the program asked for an event when SQD has drained the send queue
     bint established                 # a message came in while in RTR, and the event was made
 
     stream_state stream
-    bint crc                         # as negotiated, as the next two
+    bint crc                         # negotiated, as the next two
     uint16_t ird
     uint16_t ord
 
@@ -63,7 +63,7 @@ cdef struct soft_qp:
     uint32_t responses_mask
     uint32_t responses_tail          # tx.cursor.next_response is the head
 
-    soft_rwqe *rq                    # ring of rq_mask + 1; with an SRQ one entry, for the receive in use
+    soft_rwqe *rq                    # ring of rq_mask + 1; with an SRQ one entry, for the message that comes in
     ibv_sge *rq_sges
     uint32_t rq_mask
     uint32_t rq_sge                  # elements of rq_sges for each
@@ -74,37 +74,36 @@ cdef struct soft_qp:
     rx_state rx
 
     soft_qp_counters counters
-    bint terminated                  # the peer has sent a Terminate, which complained of:
+    bint terminated                  # the peer has sent a Terminate, because of:
     int terminated_opcode            # ibv_wr_opcode, or -1: no request of this side
     int terminated_status            # ibv_wc_status
 
 # The power of two that has room for so many entries.
 cdef uint32_t ring_size(uint32_t entries) noexcept nogil
 
-# From here on, soft_qp.lock is held, if nothing else is said.
+# The next six need soft_qp.lock.
 
-# For the post_send of a fabric: takes work requests into the send queue. 0, or an errno value for wr[0], which stays at
-# the request that was not taken.
+# For a fabric's post_send: adds work requests to the send queue. 0, or an errno value and *wr, the request at fault.
 cdef int qp_enqueue_sends(soft_qp *qp, ibv_send_wr **wr) noexcept nogil
 # Adds the completion of a request of the send queue.
 cdef void qp_completed(soft_qp *qp, uint64_t wr_id, ibv_wc_opcode opcode, uint32_t length, int status) noexcept nogil
 # Completes, in order, the sends that are done.
 cdef void qp_retire(soft_qp *qp) noexcept nogil
 
-# To ERR: closes the stream and flushes both queues. A sq_status other than success is for the send queue entry
-# `culprit`, such an rq_status for the oldest receive.
+# Closes the stream, flushes both queues and moves the queue pair to ERR. The send queue entry `culprit` completes with
+# sq_status, the oldest receive with rq_status, if these are not IBV_WC_SUCCESS.
 cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) noexcept nogil
-# To ERR because the stream is no more, with no request to blame.
+# Moves the queue pair to ERR because the stream has broken, with no request to blame.
 cdef void qp_lost(soft_qp *qp) noexcept nogil
-# Tells the peer, best effort, and goes to ERR. sq_status is for the oldest READ under way.
+# Sends a Terminate, if that is possible, and moves the queue pair to ERR. sq_status is for the oldest READ under way.
 cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received, int sq_status,
                        int rq_status) noexcept nogil
 
-# Fills in a receive. The caller holds the lock of the queue that it is in.
+# Fills in a receive. The caller holds the lock of its queue.
 cdef void rwqe_fill(soft_rwqe *rwqe, ibv_sge *sges, const ibv_recv_wr *wr) noexcept nogil
-cdef int soft_post_recv(ibv_qp *qp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noexcept nogil
 
-# For the provider's table.
+# Entries of the provider's table, and post_recv. soft_query_counters and soft_qp_terminated are here too.
+cdef int soft_post_recv(ibv_qp *qp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noexcept nogil
 cdef ibv_qp *soft_create_qp(ibv_pd *pd, ibv_qp_init_attr *init) noexcept nogil
 cdef int soft_destroy_qp(ibv_qp *qp) noexcept nogil
 cdef int soft_modify_qp(ibv_qp *qp, ibv_qp_attr *attr, int mask) noexcept nogil

@@ -5,7 +5,7 @@ cdef enum:
 
 
 cdef void qp_reset(soft_qp *qp) noexcept nogil:
-    """The queues and the protocol's counters as in RESET. Nobody else uses the queue pair, or qp.lock is held."""
+    """Sets the queues and the protocol's counters as in RESET. qp.lock is held, or the queue pair is new."""
     qp.sq_head = 0
     qp.sq_tail = 0
     qp.rq_head = 0
@@ -39,7 +39,7 @@ cdef uint32_t ring_size(uint32_t entries) noexcept nogil:
 
 
 cdef int qp_check_init(const ibv_context *context, const ibv_qp_init_attr *init) noexcept nogil:
-    """What a queue pair is asked to be. 0 or an errno value."""
+    """Checks what the program asks for. 0 or an errno value."""
     cdef const ibv_qp_cap *cap = &init.cap
     if init.qp_type != IBV_QPT_RC:
         return EOPNOTSUPP
@@ -53,11 +53,11 @@ cdef int qp_check_init(const ibv_context *context, const ibv_qp_init_attr *init)
 
 
 cdef bint qp_make_queues(soft_qp *qp, ibv_qp_init_attr *init) noexcept nogil:
-    """Makes the work queues; init.cap becomes what they are. False: no memory, what there is of it is qp_free's."""
+    """Makes the work queues and sets init.cap to their sizes. False: no memory; qp_free frees what was made."""
     cdef ibv_qp_cap *cap = &init.cap
     cdef uint32_t sends, recvs
     if init.srq != NULL:
-        # The queue pair has no receive queue: one entry, for the receive that is taken from the shared one.
+        # One entry instead of a receive queue: for the receive that is taken from the shared one.
         cap.max_recv_wr = 0
         cap.max_recv_sge = 0
     qp.cap = cap[0]
@@ -66,7 +66,7 @@ cdef bint qp_make_queues(soft_qp *qp, ibv_qp_init_attr *init) noexcept nogil:
     recvs = ring_size(cap.max_recv_wr)
     qp.sq_mask = sends - 1
     qp.rq_mask = recvs - 1
-    # One element more, so that no size is zero.
+    # No size is zero.
     qp.sq = <soft_swqe *> malloc(sends * sizeof(soft_swqe))
     qp.rq = <soft_rwqe *> malloc(recvs * sizeof(soft_rwqe))
     qp.sq_sges = <ibv_sge *> malloc((<size_t> sends * cap.max_send_sge + 1) * sizeof(ibv_sge))
@@ -81,7 +81,7 @@ cdef void qp_list(soft_context *context, soft_qp *qp) noexcept nogil:
     cdef soft_qp *other = qp
     lock_ranked(&context.lock, RANK_DOMAIN)
     while other != NULL:
-        # 24 bits, none that is in use; 0 and 1 are special in InfiniBand.
+        # 24 bits, and not in use. InfiniBand reserves 0 and 1.
         context.next_qp_num = (context.next_qp_num + 1) & QP_NUM_MASK
         if context.next_qp_num < 2:
             continue
@@ -220,7 +220,7 @@ cdef void qp_completed(soft_qp *qp, uint64_t wr_id, ibv_wc_opcode opcode, uint32
 
 
 cdef void qp_complete_recv(soft_qp *qp, const soft_rwqe *rwqe, int status) noexcept nogil:
-    """A receive that failed."""
+    """Adds the completion of a receive that failed."""
     cdef ibv_wc wc
     assert_held(&qp.lock)
     memset(&wc, 0, sizeof(wc))
@@ -247,7 +247,7 @@ cdef void qp_retire(soft_qp *qp) noexcept nogil:
 
 
 cdef bint qp_drained(soft_qp *qp) noexcept nogil:
-    """Whether every request that was begun is complete."""
+    """Whether all requests that were begun are complete."""
     assert_held(&qp.lock)
     return qp.sq_head == qp.tx.cursor.next_wqe and qp.tx.cursor.kind != TX_REQUEST
 
@@ -285,7 +285,7 @@ cdef void qp_lost(soft_qp *qp) noexcept nogil:
 
 
 cdef int qp_event_of(uint32_t error) noexcept nogil:
-    """The asynchronous event for an error in what the peer sent."""
+    """The asynchronous event for a Terminate error that the peer has caused."""
     if error >> 8 == TERM_PROTECTION_STAG >> 8 or (error >> 8 == TERM_TAGGED_STAG >> 8
                                                    and error != TERM_TAGGED_VERSION):
         return IBV_EVENT_QP_ACCESS_ERR
@@ -298,7 +298,7 @@ cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint
                        int rq_status) noexcept nogil:
     cdef uint32_t culprit = qp.reads[qp.reads_done % MAX_READS]
     assert_held(&qp.lock)
-    # An error that a completion tells of makes no event.
+    # An error that a completion reports makes no event.
     if sq_status == IBV_WC_SUCCESS and rq_status == IBV_WC_SUCCESS:
         async_event(qp.context, &qp.async_events, qp_event_of(error))
     tx_terminate(qp, error, segment, received)
@@ -306,7 +306,7 @@ cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint
 
 
 cdef int qp_allowed(int before, int after, int *required, int *optional) noexcept nogil:
-    """The attributes that a transition of an RC queue pair requires and allows, as libibverbs' drivers check them."""
+    """The attributes that a state transition of an RC queue pair requires and allows, as drivers check them."""
     cdef int either = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE
     either |= IBV_QP_MIN_RNR_TIMER
     required[0] = 0
@@ -338,7 +338,7 @@ cdef int qp_allowed(int before, int after, int *required, int *optional) noexcep
 
 
 cdef bint qp_values_valid(const ibv_qp_attr *attr, int mask) noexcept nogil:
-    """Whether the attributes' values are ones that their fields on an InfiniBand wire, or this device, can have."""
+    """Whether the attributes have values that their fields on an InfiniBand wire, and this device, can have."""
     if (mask & IBV_QP_PORT and attr.port_num != 1) or (mask & IBV_QP_PKEY_INDEX and attr.pkey_index != 0):
         return False
     if mask & IBV_QP_ACCESS_FLAGS and attr.qp_access_flags & ~<unsigned int> (
@@ -358,7 +358,7 @@ cdef bint qp_values_valid(const ibv_qp_attr *attr, int mask) noexcept nogil:
 
 
 cdef int qp_modify(soft_qp *qp, const ibv_qp_attr *attr, int mask) noexcept nogil:
-    """soft_modify_qp with qp.lock held."""
+    """soft_modify_qp, once qp.lock is held."""
     cdef int before = qp.ibv.state
     cdef int after = attr.qp_state if mask & IBV_QP_STATE else before
     cdef int required, optional
@@ -435,7 +435,7 @@ cdef int soft_query_qp(ibv_qp *ibqp, ibv_qp_attr *attr, int mask, ibv_qp_init_at
     attr.sq_draining = qp.ibv.state == IBV_QPS_SQD and not qp_drained(qp)
     attr.cap = qp.cap
     if qp.stream.phase == STREAM_OPEN:
-        # As negotiated with the peer.
+        # What was negotiated with the peer.
         attr.max_rd_atomic = <uint8_t> qp.ord
         attr.max_dest_rd_atomic = <uint8_t> qp.ird
     unlock_ranked(&qp.lock, RANK_QP)

@@ -1,11 +1,12 @@
-# Receiving: the octets of the stream are parsed into FPDUs, checked, and placed. Nothing that comes in is trusted. All
-# of it with soft_qp.lock held.
-#
-# Without CRC the payload of SENDs, WRITEs and READ responses goes from the stream straight to its target; headers,
-# trailers and what arrived together with a header pass through the receive buffer. With CRC whole FPDUs do, but for
-# those that rx_may_place_early lets pass.
-#
-# A fabric receives in a loop: rx_prepare says where the next octets go, the fabric reads them, rx_take parses them.
+"""Receiving: the octets of the stream are parsed into FPDUs, checked, and placed. Nothing that comes in is trusted.
+
+Without CRC the payload of SENDs, WRITEs and READ responses goes from the stream straight to its target. Headers,
+trailers, and payload that came together with a header pass through the receive buffer. With CRC whole FPDUs do, except
+those that rx_may_place_early lets pass.
+
+A fabric receives in a loop: rx_prepare decides where the next octets go, the fabric reads them, rx_take parses them.
+All functions need soft_qp.lock.
+"""
 
 cdef enum:
     RX_BUFFER = 16384
@@ -23,7 +24,7 @@ cdef enum:                           # rx_state.state
 cdef struct rx_state:                # soft_qp.rx; guarded by soft_qp.lock
     uint8_t *buffer
     uint32_t capacity
-    uint32_t start                   # what is in the buffer and not yet parsed
+    uint32_t start                   # buffer[start:end] is not parsed yet
     uint32_t end
     uint32_t read_size               # octets asked for at an FPDU's start
     uint32_t need                    # octets without which parsing cannot go on
@@ -32,10 +33,10 @@ cdef struct rx_state:                # soft_qp.rx; guarded by soft_qp.lock
     uint8_t raw[HEADER_MAX]          # the same, as received
     uint32_t left                    # payload octets of the FPDU to come
     uint32_t trailer                 # pad and CRC behind it
-    uint32_t crc                     # CRC state of what is placed of it, when it is not checked
-    bint checked                     # its CRC was, before anything was placed
+    bint checked                     # its CRC was right before anything was placed
+    uint32_t crc                     # else: CRC state of what is placed of it
     uint32_t segment                 # payload of the last tagged FPDU that was not its message's last
-    uint64_t to                      # RDMA WRITE: where the next octet goes
+    uint64_t to                      # WRITE: where the next octet goes
     uint32_t offset                  # SEND: octets of the message placed
     uint8_t send                     # opcode of the open SEND message
     uint32_t send_msn
@@ -43,43 +44,43 @@ cdef struct rx_state:                # soft_qp.rx; guarded by soft_qp.lock
 
 cdef struct rx_target:               # where payload goes
     iovec iov[RX_IOVECS]
-    soft_mr *regions[RX_IOVECS]      # held until the octets are placed
+    soft_mr *regions[RX_IOVECS]      # in use until the octets are placed
     int niov
     int nregions
 
 cdef struct rx_reception:            # one read of the stream; on the stack of the thread that receives
     rx_target target                 # target.iov[0:niov] is where to read to
     rx_plan plan
-    uint32_t direct                  # octets of target that belong to the open FPDU
+    uint32_t direct                  # octets of payload of the open FPDU that go straight to their target
     uint32_t room                    # octets of the last element, which is in the receive buffer
     uint32_t want                    # octets of all elements
 
-# For a stream that opens. Message numbers are not touched: qp_reset does that.
+# Prepares for a stream that opens. Message numbers stay: only a reset of the queue pair begins them anew.
 cdef void rx_open(soft_qp *qp) noexcept nogil
 
 # Decides where the next octets go. False: the queue pair is in error.
 cdef bint rx_prepare(soft_qp *qp, rx_reception *r) noexcept nogil
 # Parses the n octets that were read. False: the queue pair is in error.
 cdef bint rx_take(soft_qp *qp, rx_reception *r, size_t n) noexcept nogil
-# Nothing was read, but (n < 0) for this errno, or the stream has ended (n == 0). Gives whether the stream goes on.
+# Reading gave n <= 0: errno, or the end of the stream. Gives whether the stream goes on.
 cdef bint rx_nothing(soft_qp *qp, rx_reception *r, ssize_t n) noexcept nogil
 # Parses what the receive buffer holds. False: the queue pair is in error.
 cdef bint rx_parse(soft_qp *qp) noexcept nogil
 
-# A message has come in: an event, if it is the first in RTR.
+# A message has come in. Makes an event if it is the first in RTR.
 cdef void rx_established(soft_qp *qp) noexcept nogil
-# The peer has done wrong: a Terminate with this error, and ERR.
+# Ends the stream with a Terminate of this error, because of what the peer did, and moves the queue pair to ERR.
 cdef void rx_fail(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received) noexcept nogil
 
-# For predict.pyx.
-# Adds the part [offset, offset + length) of a scatter list to a target. False: some of it may not be written.
+# The rest is for predict.
+# Adds [offset, offset + length) of a scatter list to a target. False: some of it may not be written.
 cdef bint rx_scatter(soft_qp *qp, rx_target *target, const ibv_sge *sges, uint32_t count, uint32_t offset,
                      uint32_t length) noexcept nogil
 cdef void rx_release(rx_target *target) noexcept nogil
 # The oldest READ under way, or NULL.
 cdef soft_swqe *rx_oldest_read(soft_qp *qp) noexcept nogil
-# Versions, opcode and queue of an FPDU whose header is there; the header of one that carries payload; octets of it have
-# been placed; its trailer is there. False: the queue pair is in error.
+# The steps of an FPDU: check versions, opcode and queue; check the rest of its header; `placed` octets of its payload
+# have been placed; check its trailer and finish. False: the queue pair is in error.
 cdef bint rx_check(soft_qp *qp, const uint8_t *fpdu) noexcept nogil
 cdef bint rx_begin_segment(soft_qp *qp) noexcept nogil
 cdef void rx_advance(soft_qp *qp, uint32_t placed) noexcept nogil

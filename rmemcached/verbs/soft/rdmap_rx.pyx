@@ -1,13 +1,13 @@
-# The octets of the stream are parsed into FPDUs, checked, and placed; see rdmap_rx.pxd.
+# Receiving: FPDUs are parsed, checked, and placed; see rdmap_rx.pxd.
 
 cdef enum:
-    RX_SMALL = 4096                  # payloads that are as well copied as received for themselves
+    RX_SMALL = 4096                  # payloads of up to this are as well copied as received directly
     TERMINATE_MAX = 256
 
 cdef enum:                           # what rx_parse_header has found
     RX_WRONG                         # the queue pair is in error
     RX_MORE                          # more octets are needed
-    RX_DONE                          # an FPDU without payload to place, which is dealt with
+    RX_DONE                          # an FPDU that is complete: it has no payload to place
     RX_OPENED                        # the header of an FPDU whose payload is to be placed
 
 
@@ -25,7 +25,7 @@ cdef void rx_fail(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t 
 
 
 cdef uint32_t rx_write_error(int why) noexcept nogil:
-    # DDP has no code for a missing right; siw too sends "invalid STag" then.
+    # DDP has no code for a missing right. "Invalid STag" is what siw sends too.
     if why == MR_BOUNDS:
         return TERM_TAGGED_BOUNDS
     if why == MR_STREAM:
@@ -48,7 +48,6 @@ cdef uint32_t rx_read_error(int why) noexcept nogil:
 
 
 cdef soft_swqe *rx_oldest_read(soft_qp *qp) noexcept nogil:
-    """The oldest READ under way, or NULL."""
     if qp.reads_done == qp.tx.cursor.reads:
         return NULL
     return &qp.sq[qp.reads[qp.reads_done % MAX_READS] & qp.sq_mask]
@@ -75,8 +74,7 @@ cdef bint rx_scatter(soft_qp *qp, rx_target *target, const ibv_sge *sges, uint32
         if n > length:
             n = length
         mr = target.regions[target.nregions - 1] if target.nregions else NULL
-        if (mr == NULL or mr.ibv.lkey != sges[i].lkey or not mr.valid or not mr.access & IBV_ACCESS_LOCAL_WRITE
-                or not mr_covers(mr, sges[i].addr + offset, n)):
+        if mr == NULL or not mr_serves(mr, sges[i].lkey, sges[i].addr + offset, n, IBV_ACCESS_LOCAL_WRITE):
             mr = mr_get(qp.pd, sges[i].lkey, sges[i].addr + offset, n, IBV_ACCESS_LOCAL_WRITE, &why)
             if mr == NULL:
                 return False
@@ -91,7 +89,7 @@ cdef bint rx_scatter(soft_qp *qp, rx_target *target, const ibv_sge *sges, uint32
 
 
 cdef bint rx_find_target(soft_qp *qp, rx_target *target) noexcept nogil:
-    """Where the next rx_left octets of payload go. False: nowhere, and the queue pair is in error."""
+    """Finds the memory for the next rx.left octets of payload. False: the queue pair is in error."""
     cdef soft_swqe *swqe
     cdef uint32_t index
     cdef int why = 0
@@ -159,7 +157,6 @@ cdef bint rx_place(soft_qp *qp, const uint8_t *data, uint32_t length) noexcept n
 
 
 cdef bint rx_begin_segment(soft_qp *qp) noexcept nogil:
-    """Checks the header of an FPDU that carries payload. False: the queue pair is in error."""
     cdef ddp_header *h = &qp.rx.header
     cdef soft_rwqe *rwqe
     cdef soft_mr *mr
@@ -179,8 +176,8 @@ cdef bint rx_begin_segment(soft_qp *qp) noexcept nogil:
         if mr == NULL:
             rx_fail(qp, rx_write_error(why), qp.rx.raw, HEADER_MAX)
             return False
-        if qp.fabric.named != NULL:
-            qp.fabric.named(qp, mr)
+        if qp.fabric.named_by_peer != NULL:
+            qp.fabric.named_by_peer(qp, mr)
         mr_put(mr)
         qp.rx.to = h.to
         return True
@@ -195,7 +192,7 @@ cdef bint rx_begin_segment(soft_qp *qp) noexcept nogil:
     if h.mo != 0 and h.opcode != qp.rx.send:
         rx_fail(qp, TERM_UNEXPECTED_OPCODE, qp.rx.raw, HEADER_MAX)
         return False
-    # An empty segment that is not the last would go on for ever.
+    # A message of empty segments would never end.
     if h.payload == 0 and not h.last:
         rx_fail(qp, TERM_UNTAGGED_MO, qp.rx.raw, HEADER_MAX)
         return False
@@ -239,7 +236,7 @@ cdef inline void rx_established(soft_qp *qp) noexcept nogil:
 
 
 cdef bint rx_finish_segment(soft_qp *qp) noexcept nogil:
-    """The FPDU is placed; completes the message with its last one. False: the queue pair is in error."""
+    """The FPDU is placed. If it is the last of its message, completes that. False: the queue pair is in error."""
     cdef ddp_header *h = &qp.rx.header
     cdef soft_rwqe *rwqe
     cdef soft_swqe *swqe
@@ -289,7 +286,6 @@ cdef bint rx_finish_segment(soft_qp *qp) noexcept nogil:
 
 
 cdef bint rx_end_fpdu(soft_qp *qp, const uint8_t *trailer) noexcept nogil:
-    """The trailer of the open FPDU is there. False: the queue pair is in error."""
     cdef uint32_t pad = qp.rx.trailer - 4
     assert_held(&qp.lock)
     if qp.crc and not qp.rx.checked and not crc_matches(trailer + pad, crc32c_add(qp.rx.crc, trailer, pad)):
@@ -299,7 +295,7 @@ cdef bint rx_end_fpdu(soft_qp *qp, const uint8_t *trailer) noexcept nogil:
 
 
 cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
-    """A whole Read Request: checked, and queued for tx_response."""
+    """Checks a whole Read Request and queues it for tx_response. False: the queue pair is in error."""
     cdef ddp_header *h = &qp.rx.header
     cdef const uint8_t *segment = fpdu
     cdef uint32_t received = UNTAGGED_HEADER + READ_REQUEST_PAYLOAD
@@ -317,7 +313,7 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     if not h.last:
         rx_fail(qp, TERM_UNTAGGED_TOO_LONG, segment, received)
         return False
-    # Not qp.ird: siw rounds its ORD up to a power of two, and so is the ring.
+    # The limit is the ring, not qp.ird: siw rounds its ORD up to a power of two, and the ring is rounded up too.
     if qp.responses_tail - qp.tx.cursor.next_response > qp.responses_mask:
         rx_fail(qp, TERM_STREAM_CATASTROPHIC, segment, received)
         return False
@@ -330,8 +326,8 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
         if mr == NULL:
             rx_fail(qp, rx_read_error(why), segment, received)
             return False
-        if qp.fabric.named != NULL:
-            qp.fabric.named(qp, mr)
+        if qp.fabric.named_by_peer != NULL:
+            qp.fabric.named_by_peer(qp, mr)
         mr_put(mr)
     response = &qp.responses[qp.responses_tail & qp.responses_mask]
     response.sink_stag = request.sink_stag
@@ -347,7 +343,7 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
 
 
 cdef void rx_terminate(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
-    """The peer gives up the stream. The request it complains of, if that can be told, gets the matching status."""
+    """The peer has ended the stream. If it is clear which request it complains of, that gets the matching status."""
     cdef terminate_error what
     cdef soft_swqe *swqe
     cdef uint32_t index = qp.sq_head
@@ -378,7 +374,7 @@ cdef void rx_terminate(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     qp.terminated = True
     qp.terminated_opcode = culprit
     qp.terminated_status = status
-    # Of the requests that are at least begun, the oldest of the kind that is not complete.
+    # Among the requests that were begun: the oldest of this kind that is not complete.
     while index != qp.sq_tail and (index != qp.tx.cursor.next_wqe or qp.tx.cursor.kind == TX_REQUEST):
         swqe = &qp.sq[index & qp.sq_mask]
         if swqe.state != SWQE_DONE and (
@@ -392,7 +388,6 @@ cdef void rx_terminate(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
 
 
 cdef bint rx_check(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
-    """Versions, opcode and queue of an FPDU whose header is there. False: the queue pair is in error."""
     cdef ddp_header *h = &qp.rx.header
     cdef uint32_t error = 0
     if h.control & DDP_VERSION_MASK != DDP_VERSION:
@@ -423,7 +418,7 @@ cdef bint rx_check(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
 
 
 cdef int rx_check_crc(soft_qp *qp, const uint8_t *p, uint32_t there, uint32_t total) noexcept nogil:
-    """With CRC, at an FPDU's start: RX_OPENED when the header may be looked at, else RX_MORE or RX_WRONG."""
+    """With CRC, at an FPDU's start: RX_OPENED if the header may be used already, else RX_MORE or RX_WRONG."""
     cdef ddp_header ahead
     qp.rx.checked = there >= total
     if qp.rx.checked:
@@ -439,7 +434,7 @@ cdef int rx_check_crc(soft_qp *qp, const uint8_t *p, uint32_t there, uint32_t to
 
 
 cdef int rx_parse_header(soft_qp *qp) noexcept nogil:
-    """At an FPDU's start: parses its header, and all of it when it carries no payload to be placed."""
+    """At an FPDU's start: parses its header; if it has no payload to place, all of it."""
     cdef uint8_t *p = qp.rx.buffer + qp.rx.start
     cdef uint32_t there = qp.rx.end - qp.rx.start
     cdef uint32_t total, header
@@ -460,7 +455,7 @@ cdef int rx_parse_header(soft_qp *qp) noexcept nogil:
         qp.rx.need = HEADER_MAX - there
         return RX_MORE
     header = TAGGED_HEADER if qp.rx.header.tagged else UNTAGGED_HEADER
-    # For the Terminate that tells of an error in here; its last octets are not the header's when that is short.
+    # For a Terminate, which shows the header that was wrong. A tagged one is shorter; the rest is zeros.
     memset(qp.rx.raw, 0, sizeof(qp.rx.raw))
     memcpy(qp.rx.raw, p, header)
     if not rx_check(qp, qp.rx.raw):
@@ -520,11 +515,11 @@ cdef bint rx_parse(soft_qp *qp) noexcept nogil:
 
 
 cdef void rx_make_room(soft_qp *qp, rx_reception *r) noexcept nogil:
-    """Between payloads: what comes next goes behind what the receive buffer holds."""
+    """Outside of payload: what comes next goes behind what the receive buffer holds."""
     cdef uint32_t there = qp.rx.end - qp.rx.start
     r.room = qp.rx.need if qp.rx.need > qp.rx.read_size else qp.rx.read_size
     if qp.crc:
-        # With a whole FPDU comes the next one's header, but not much payload that has to be moved.
+        # A little more than this FPDU: the next one's header, but not much payload that has to be moved.
         r.room += RX_READ_MIN
     if r.room > qp.rx.capacity - qp.rx.end and qp.rx.start:
         memmove(qp.rx.buffer, qp.rx.buffer + qp.rx.start, there)
@@ -546,12 +541,12 @@ cdef bint rx_prepare(soft_qp *qp, rx_reception *r) noexcept nogil:
     if qp.rx.end == 0 and qp.rx.state == RX_HEADER and rx_predict_between(qp, &r.target, &r.plan):
         r.room = min(r.plan.trailer + (qp.rx.read_size if r.plan.ends else TAGGED_HEADER), qp.rx.capacity)
     elif qp.rx.state == RX_PAYLOAD:
-        # Everything buffered is placed: the buffer is empty.
+        # All that was in the buffer is placed, so that the buffer is empty.
         if not rx_find_target(qp, &r.target):
             return False
         r.direct = qp.rx.left
         rx_predict(qp, &r.target, &r.plan)
-        # Behind a segment in the middle of a message comes the next one's header, then payload not to be staged.
+        # Within a message only the next header is read into the buffer: the payload behind it goes to its target.
         r.room = r.plan.trailer + (qp.rx.read_size if r.plan.ends
                                    else TAGGED_HEADER if qp.rx.header.tagged else UNTAGGED_HEADER)
         if r.room > qp.rx.capacity:

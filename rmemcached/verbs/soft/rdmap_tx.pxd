@@ -1,7 +1,8 @@
-# Sending: from send queue entries and READ responses to FPDUs, many in one batch. All of it with soft_qp.lock held.
-#
-# A batch is built from the cursor on, with tx_build; the fabric writes its octets and says with tx_commit how many of
-# them the stream has taken. What it has not taken is built again, so that nothing but the cursor is kept.
+"""Sending: from send queue entries and READ responses to FPDUs. All functions need soft_qp.lock.
+
+FPDUs are sent in batches. tx_build builds a batch from the cursor on. The fabric writes its octets, and tx_commit moves
+the cursor behind those that the stream has taken. The rest is built again next time: nothing but the cursor is kept.
+"""
 
 cdef enum:
     TX_IOVECS = 160
@@ -10,8 +11,8 @@ cdef enum:
     TX_COPY = 1024                   # payloads of up to this are copied next to their header
     TX_FRAME_ARENA = UNTAGGED_HEADER + TX_COPY + FPDU_TRAILER_MAX
     TX_ARENA = 16384
-    TX_BYTES = 1280 << 10            # in one batch
-    TX_BYTES_CRC = 128 << 10         # less, as a CRC of octets that the stream does not take is made again
+    TX_BYTES = 1280 << 10            # of one batch
+    TX_BYTES_CRC = 128 << 10         # with CRC: less, since the CRC of what the stream does not take is computed again
 
 cdef enum:                           # tx_cursor.kind
     TX_NONE                          # between messages
@@ -22,7 +23,7 @@ cdef enum:                           # tx_cursor.kind
 cdef struct tx_cursor:
     uint8_t kind
     bint response_turn               # READ responses and the send queue alternate, message by message
-    uint32_t next_wqe
+    uint32_t next_wqe                # send queue entry
     uint32_t next_response
     uint32_t offset                  # payload octets of the message before the next FPDU
     uint32_t mulpdu                  # for all FPDUs of the message
@@ -32,16 +33,16 @@ cdef struct tx_cursor:
 
 cdef struct tx_state:                # soft_qp.tx; guarded by soft_qp.lock
     tx_cursor cursor
-    bint allowed                     # FPDUs may be sent (by an MPA responder: after the first that came in)
-    bint held                        # not yet: octets of the stream's start-up go first
-    bint blocked                     # until the stream can be written; read unlocked
-    bint broken                      # the kernel refused to send; the receiving side will find out why
-    uint32_t mulpdu                  # the longest ULPDU that fits the stream's segments
-    uint32_t batch_bytes             # in one batch
+    bint allowed                     # FPDUs may be sent. An MPA responder may after it has received one
+    bint held                        # octets of the stream's start-up have to leave first
+    bint blocked                     # something waits until the stream can be written; read unlocked
+    bint broken                      # a write has failed; the receiving side will find out why
+    uint32_t mulpdu                  # the longest ULPDU that fits a segment of the stream
+    uint32_t batch_bytes             # of one batch
     uint32_t frame_sent              # octets of the FPDU at the cursor that are written
     uint32_t frame_crc               # its CRC state, when frame_sent is not 0
     uint8_t *bounce                  # copies of READ sources under CRC, while there are responses
-    uint32_t bounce_at               # where in there the FPDU at the cursor is, when frame_sent is not 0
+    uint32_t bounce_at               # position in there of the FPDU at the cursor, when frame_sent is not 0
 
 cdef struct tx_frame:                # an FPDU of a batch
     tx_cursor before                 # the cursor at this FPDU, with the message chosen
@@ -56,7 +57,7 @@ cdef struct tx_frame:                # an FPDU of a batch
 cdef struct tx_batch:                # on the stack of the thread that sends
     iovec iov[TX_IOVECS]
     tx_frame frames[TX_FRAMES]
-    soft_mr *regions[TX_REGIONS]     # held until the octets are with the kernel
+    soft_mr *regions[TX_REGIONS]     # in use until the octets are written
     int niov
     int nframes
     int nregions
@@ -69,35 +70,35 @@ cdef enum:                           # results of building an FPDU
     TX_BUILT
     TX_FULL                          # the batch has no room for it
     TX_FAULT_REGION                  # the memory may not be read (any more)
-    TX_FAULT_DEPTH                   # a READ, and the peer takes none
+    TX_FAULT_DEPTH                   # a READ, and the peer accepts none
     TX_FAULT_MEMORY
 
-# Whether there is an FPDU that could be sent now.
+# Whether there is an FPDU to send.
 cdef bint tx_pending(const soft_qp *qp) noexcept nogil
 # Whether the next send queue entry may go out now.
 cdef bint tx_may_start(const soft_qp *qp, const tx_cursor *cur) noexcept nogil
-# Whether FPDUs may be written at all.
+# Whether the stream takes FPDUs at all.
 cdef bint tx_may_write(const soft_qp *qp) noexcept nogil
-# Between messages: what comes next. False: nothing.
+# Chooses the next message, unless the cursor is within one. False: there is none.
 cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil
 
-# Builds up to max_frames FPDUs from the cursor on. The result says why it stopped; TX_BUILT: there is nothing more. A
-# fault with no FPDU built is of the one at the cursor.
+# Builds up to max_frames FPDUs from the cursor on. The result says why it stopped; TX_BUILT: nothing is left. If none
+# was built, a fault is that of the FPDU at the cursor.
 cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames) noexcept nogil
-# The stream has taken this many octets of the batch.
+# The stream has taken `written` octets of the batch.
 cdef void tx_commit(soft_qp *qp, tx_batch *b, size_t written) noexcept nogil
-# Lets the batch's regions go.
+# Ends the use of the batch's regions.
 cdef void tx_release(tx_batch *b) noexcept nogil
-# The FPDU at the cursor cannot be sent, for this result of tx_build: the queue pair goes to ERR.
+# Moves the queue pair to ERR, because the FPDU at the cursor cannot be built. `result` is that of tx_build.
 cdef void tx_fault(soft_qp *qp, int result) noexcept nogil
-# At the end of a turn: completes what is done, and notes whether something waits until the stream can be written.
+# Ends a turn: completes what is done, and notes whether something waits until the stream can be written.
 cdef void tx_end_turn(soft_qp *qp) noexcept nogil
 
-# The header of a SEND's FPDU at the cursor.
+# Writes the header of a SEND's FPDU at the cursor.
 cdef void tx_put_send_header(uint8_t *header, const soft_swqe *swqe, const tx_cursor *cur, bint last,
                              uint32_t payload) noexcept nogil
-# Appends pad and CRC to an FPDU of `size` octets, whose memory has room for them. Gives the whole size.
+# Appends pad and CRC to an FPDU of `size` octets. Gives the size with them.
 cdef uint32_t tx_put_trailer(const soft_qp *qp, uint8_t *fpdu, uint32_t size) noexcept nogil
 
-# Sends a Terminate, best effort: not when an FPDU is half written and cannot be finished.
+# Sends a Terminate, if the stream takes it at once and no FPDU is half written before it.
 cdef void tx_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received) noexcept nogil

@@ -1,12 +1,12 @@
-# From send queue entries and READ responses to FPDUs; see rdmap_tx.pxd.
+# Sending: from send queue entries and READ responses to FPDUs; see rdmap_tx.pxd.
 
 cdef enum:
-    CRC_PIECE = 10240                # beyond what compilers copy without the C library
-    BOUNCE_SIZE = TX_BYTES_CRC + ULPDU_MAX + 1  # the FPDU that makes a batch full may be a long one
+    CRC_PIECE = 10240                # more than compilers copy without the C library
+    BOUNCE_SIZE = TX_BYTES_CRC + ULPDU_MAX + 1  # the last FPDU of a batch may be a long one
 
 
 cdef uint32_t crc32c_copy(uint32_t crc, uint8_t *to, const uint8_t *data, size_t length) noexcept nogil:
-    """Copies, and adds the copy to a CRC, piece by piece while it is in the first cache."""
+    """Copies, and adds the copy to a CRC, in pieces that stay in the first-level cache."""
     cdef size_t n
     while length:
         n = length if length < CRC_PIECE else CRC_PIECE
@@ -19,7 +19,7 @@ cdef uint32_t crc32c_copy(uint32_t crc, uint8_t *to, const uint8_t *data, size_t
 
 
 cdef bint tx_gather_owned(tx_batch *b, const void *data, size_t length) noexcept nogil:
-    """Appends octets that stay as they are. Octets that follow the last ones in memory need no iovec of their own."""
+    """Appends octets that stay unchanged until they are written. What follows the last iovec in memory extends it."""
     cdef iovec *last
     if b.niov:
         last = &b.iov[b.niov - 1]
@@ -36,12 +36,12 @@ cdef bint tx_gather_owned(tx_batch *b, const void *data, size_t length) noexcept
 
 cdef soft_mr *tx_hold_region(soft_qp *qp, tx_batch *b, uint32_t stag, uint64_t addr, uint32_t length, int access,
                              int *result) noexcept nogil:
-    """The region, held by the batch."""
+    """The region of the STag, in use until tx_release. NULL: *result is TX_FULL or TX_FAULT_REGION."""
     cdef soft_mr *mr
     cdef int why = 0
     if b.nregions:
         mr = b.regions[b.nregions - 1]
-        if mr.ibv.lkey == stag and mr.valid and not access & ~mr.access and mr_covers(mr, addr, length):
+        if mr_serves(mr, stag, addr, length, access):
             return mr
     if b.nregions == TX_REGIONS:
         result[0] = TX_FULL
@@ -57,7 +57,7 @@ cdef soft_mr *tx_hold_region(soft_qp *qp, tx_batch *b, uint32_t stag, uint64_t a
 
 cdef int tx_gather(soft_qp *qp, tx_batch *b, const ibv_sge *sges, uint32_t count, uint32_t offset, uint32_t length,
                    uint32_t *crc) noexcept nogil:
-    """Appends [offset, offset + length) of a gather list: by reference, or copied when it is little."""
+    """Appends [offset, offset + length) of a gather list by reference; up to TX_COPY octets are copied."""
     cdef bint copied = length <= TX_COPY
     cdef uint32_t i, n
     cdef const uint8_t *data
@@ -99,7 +99,7 @@ cdef inline void tx_put_send_header(uint8_t *header, const soft_swqe *swqe, cons
 
 
 cdef int tx_read_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, uint32_t *crc) noexcept nogil:
-    """The FPDU of a READ. Its sink is looked up now, so that a fault does not come with the response."""
+    """The FPDU of a READ. Its sink is checked now, so that no fault comes with the response."""
     cdef uint32_t index = cur.next_wqe & qp.sq_mask
     cdef const soft_swqe *swqe = &qp.sq[index]
     cdef const ibv_sge *sges = qp.sq_sges + <size_t> index * qp.cap.max_send_sge
@@ -117,7 +117,7 @@ cdef int tx_read_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *fra
             if mr == NULL:
                 return TX_FAULT_REGION
             mr_put(mr)
-    # The peer only echoes the sink; a scatter list is one contiguous sink to it.
+    # The peer only echoes the sink. To it, a scatter list is one contiguous sink.
     request.sink_stag = sges[0].lkey if swqe.num_sge else 0
     request.sink_to = sges[0].addr if swqe.num_sge else 0
     request.length = swqe.length
@@ -206,7 +206,7 @@ cdef int tx_response(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, 
             data = b.arena + b.used
             b.used += payload
         return TX_BUILT if tx_gather_owned(b, data, payload) else TX_FULL
-    # The source may change at any time, but not between its CRC and its way into the socket: a copy is sent.
+    # The source may change at any time, also between the computation of its CRC and the write. So a copy is sent.
     if qp.tx.bounce == NULL:
         qp.tx.bounce = <uint8_t *> malloc(BOUNCE_SIZE)
         if qp.tx.bounce == NULL:
@@ -264,7 +264,7 @@ cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil:
 
 
 cdef void tx_skip_written(tx_batch *b, tx_frame *frame) noexcept nogil:
-    """Leaves out of the first FPDU what the stream has taken of it before."""
+    """Leaves out the octets of the first FPDU that the stream has taken before."""
     cdef size_t skip = frame.written
     cdef int i = 0
     while b.iov[i].iov_len <= skip:
@@ -277,7 +277,7 @@ cdef void tx_skip_written(tx_batch *b, tx_frame *frame) noexcept nogil:
 
 
 cdef bint tx_close_frame(soft_qp *qp, tx_batch *b, tx_frame *frame, uint32_t header, uint32_t crc) noexcept nogil:
-    """Appends pad and CRC to an FPDU with header and payload, and counts its octets. False: there is no room."""
+    """Appends pad and CRC to an FPDU that has header and payload, and sets its size. False: there is no room."""
     cdef uint32_t pad
     cdef uint8_t *trailer = b.arena + b.used
     frame.written = 0
@@ -288,7 +288,7 @@ cdef bint tx_close_frame(soft_qp *qp, tx_batch *b, tx_frame *frame, uint32_t hea
     pad = (0 - <uint32_t> frame.size) & 3
     memset(trailer, 0, pad + 4)
     if qp.crc:
-        # The CRC state that was kept has the pad in it.
+        # The CRC state that was kept includes the pad.
         if not frame.written:
             crc = crc32c_add(crc, trailer, pad)
         put_crc(trailer + pad, crc)
@@ -303,7 +303,7 @@ cdef bint tx_close_frame(soft_qp *qp, tx_batch *b, tx_frame *frame, uint32_t hea
 
 
 cdef int tx_build_frame(soft_qp *qp, tx_batch *b, tx_cursor *cur) noexcept nogil:
-    """Adds the FPDU at *cur to the batch and moves *cur behind it. Not TX_BUILT: the batch is as before."""
+    """Adds the FPDU at *cur to the batch and moves *cur behind it. Unless TX_BUILT, both are as before."""
     cdef tx_cursor at = cur[0]
     cdef tx_frame *frame = &b.frames[b.nframes]
     cdef int niov = b.niov
@@ -363,7 +363,7 @@ cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames) noexcept nogil:
             return TX_FULL
         result = tx_build_frame(qp, b, &cur)
         if result != TX_BUILT:
-            # What is there goes out first; the fault shows again, as the first thing, in the next batch.
+            # What is built leaves first. The fault comes up again as the first thing of the next batch.
             if b.nframes == 0:
                 qp.tx.cursor = cur
             return result
@@ -412,7 +412,6 @@ cdef void tx_release(tx_batch *b) noexcept nogil:
 
 
 cdef void tx_fault(soft_qp *qp, int result) noexcept nogil:
-    """The FPDU at the cursor cannot be sent."""
     assert_held(&qp.lock)
     if qp.tx.cursor.kind == TX_RESPONSE:
         qp_terminate(qp, TERM_PROTECTION_STAG if result == TX_FAULT_REGION else TERM_LOCAL_CATASTROPHIC, NULL, 0,
@@ -442,7 +441,7 @@ cdef void tx_end_turn(soft_qp *qp) noexcept nogil:
     qp_retire(qp)
     if qp.stream.fd < 0 or qp.tx.broken:
         return
-    # A stream that is full, or whose turn is used up, goes on when it can be written.
+    # A full stream, or one whose turn is used up, goes on when it can be written.
     stream_want_writable(qp, qp.tx.frame_sent != 0 or tx_pending(qp))
     if not qp.tx.blocked and qp.tx.bounce != NULL:
         free(qp.tx.bounce)

@@ -1,4 +1,4 @@
-# Shared receive queues.
+"""Shared receive queues."""
 
 cdef struct soft_rwqe:               # a receive
     uint64_t wr_id
@@ -15,15 +15,14 @@ cdef struct soft_srq:
     uint32_t tail
     uint32_t max_wr
     uint32_t max_sge
-    uint32_t limit                   # an event when fewer receives than this are left; 0: not armed
+    uint32_t limit                   # an event is made when fewer receives are left; 0: not armed
     uint32_t users                   # queue pairs
     soft_async async_events
 
-# Moves the oldest receive into the queue pair's own queue, which has one entry. False: there is none. qp.lock is held;
-# takes srq.lock.
+# Moves the oldest receive into the one entry of the queue pair's own queue. False: there is none. soft_qp.lock is held.
 cdef bint srq_take(soft_qp *qp) noexcept nogil
 
-# For the provider's table.
+# Entries of the provider's table, and post_srq_recv.
 cdef ibv_srq *soft_create_srq(ibv_pd *pd, ibv_srq_init_attr *init) noexcept nogil
 cdef int soft_destroy_srq(ibv_srq *srq) noexcept nogil
 cdef int soft_modify_srq(ibv_srq *srq, ibv_srq_attr *attr, int mask) noexcept nogil

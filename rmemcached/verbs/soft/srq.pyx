@@ -1,4 +1,4 @@
-# Shared receive queues.
+# Shared receive queues; see srq.pxd.
 
 
 cdef ibv_srq *soft_create_srq(ibv_pd *ibpd, ibv_srq_init_attr *init) noexcept nogil:
@@ -86,7 +86,7 @@ cdef int srq_resize_locked(soft_srq *srq, uint32_t max_wr) noexcept nogil:
 
 
 cdef int soft_modify_srq(ibv_srq *ibsrq, ibv_srq_attr *attr, int mask) noexcept nogil:
-    """IBV_SRQ_LIMIT arms the event: it is made at once when fewer receives than that are left already."""
+    """IBV_SRQ_LIMIT arms the event. If fewer receives than the limit are left, the event is made at once."""
     cdef soft_srq *srq = <soft_srq *> ibsrq
     cdef int result = 0
     if mask & ~<int> (IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT):
@@ -134,7 +134,6 @@ cdef int soft_post_srq_recv(ibv_srq *ibsrq, ibv_recv_wr *wr, ibv_recv_wr **bad_w
 
 
 cdef bint srq_take(soft_qp *qp) noexcept nogil:
-    """Moves the oldest receive into the queue pair's one place. False: there is none. qp.lock is held."""
     cdef soft_srq *srq = qp.srq
     cdef uint32_t place
     cdef bint taken = False

@@ -1,7 +1,8 @@
-# What the streams of all fabrics share: attachment to a queue pair, epoll sets, the start-up's deadline, the end.
-#
-# A fabric attaches a stream in three steps: stream_begin reserves the queue pair, stream_join makes it known to its
-# domains, and with soft_qp.lock held the fabric fills in its own state and qp.stream, or gives up with stream_undo.
+"""Streams, as far as all fabrics have them: attachment to a queue pair, epoll sets, the start-up's deadline, the end.
+
+A fabric attaches a stream in three steps. stream_begin reserves the queue pair. stream_join adds it to its domains.
+Then, with soft_qp.lock held, the fabric fills in its own state and qp.stream, or gives up with stream_undo.
+"""
 
 cdef enum:                           # stream_state.phase
     STREAM_NONE
@@ -13,38 +14,38 @@ cdef enum:                           # stream_state.phase
 cdef struct stream_state:            # soft_qp.stream; guarded by soft_qp.lock
     int fd                           # -1 without a stream; read unlocked
     uint8_t phase
-    int timer_fd                     # for the deadline, in the domains that are watched; -1 without
+    int timer_fd                     # for the deadline, in the epoll sets of the domains; -1: none
     int64_t deadline                 # CLOCK_MONOTONIC nanoseconds; 0: none
 
 # Reserves the queue pair for a stream of this fabric. 0, or -1 with errno. Takes qp.lock.
 cdef int stream_begin(soft_qp *qp, const soft_fabric *fabric) noexcept nogil
-# Adds the queue pair to its domains. Takes their progress locks, so that qp.lock must not be held.
+# Adds the queue pair to its domains. Takes their progress locks: the caller holds no lock.
 cdef void stream_join(soft_qp *qp) noexcept nogil
-# Leaves the queue pair without a stream, as before stream_begin, and fails with this error: -1 with errno. qp.lock is
-# held, and released.
+# Leaves the queue pair without a stream, as before stream_begin. Releases qp.lock, which is held. Gives -1, with errno
+# set to `error`.
 cdef int stream_undo(soft_qp *qp, int error) noexcept nogil
 
 # How many READs may be under way: what the options ask for, at most the queue pair's attribute; 0: as many as that.
 cdef uint16_t stream_depth(uint32_t wanted, uint32_t limit) noexcept nogil
 
-# From here on qp.lock is held.
+# The next nine need qp.lock.
 
-# Starts the time that the start-up may take.
+# The peer has to answer from now on until the deadline.
 cdef void stream_await_peer(soft_qp *qp) noexcept nogil
-# Makes the buffers for qp.ird and for received FPDUs. False: no memory.
+# Makes the queue of READ responses, for qp.ird, and the receive buffer. False: no memory.
 cdef bint stream_buffers(soft_qp *qp) noexcept nogil
-# From start-up to full operation, with or without qp.crc. False: no memory.
+# Ends the start-up: from now on FPDUs come in. False: no memory.
 cdef bint stream_open(soft_qp *qp) noexcept nogil
 # Closes the stream, if there is one. Nothing on it is read or written any more.
 cdef void stream_close(soft_qp *qp) noexcept nogil
 
-# Puts the stream, and a timer for its deadline, into the link's epoll set. False with errno: neither is.
+# Adds the stream, and a timer for its deadline, to the epoll set of the link's domain. False with errno: neither.
 cdef bint stream_watch(soft_qp *qp, soft_link *link) noexcept nogil
-# The timer alone.
+# Adds the timer alone.
 cdef bint stream_start_timer(soft_qp *qp, soft_link *link) noexcept nogil
 cdef void stream_stop_timer(soft_qp *qp) noexcept nogil
 # Notes whether something waits until the stream can be written.
 cdef void stream_want_writable(soft_qp *qp, bint wanted) noexcept nogil
 
-# The timer has run out. The progress lock of `domain` is held; takes qp.lock.
+# The timer has run out. domain.progress is held.
 cdef void stream_deadline(soft_qp *qp, soft_domain *domain) noexcept nogil

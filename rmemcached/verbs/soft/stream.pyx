@@ -64,7 +64,7 @@ cdef bint stream_open(soft_qp *qp) noexcept nogil:
     cdef uint8_t *larger
     assert_held(&qp.lock)
     if qp.crc:
-        # An FPDU is looked at only when all of it has been checked.
+        # The buffer holds whole FPDUs: their CRC is checked before anything of them is used.
         larger = <uint8_t *> realloc(qp.rx.buffer, RX_BUFFER_CRC)
         if larger == NULL:
             return False
@@ -103,7 +103,7 @@ cdef bint stream_start_timer(soft_qp *qp, soft_link *link) noexcept nogil:
             return False
         left = qp.stream.deadline - now_ns()
         memset(&due, 0, sizeof(due))
-        # Zero would stop the timer.
+        # A due time of zero would stop the timer.
         due.it_value = ns_timespec(left if left > 0 else 1)
         timerfd_settime(qp.stream.timer_fd, 0, &due, NULL)
     event.events = EPOLLIN
@@ -113,7 +113,7 @@ cdef bint stream_start_timer(soft_qp *qp, soft_link *link) noexcept nogil:
 
 cdef void stream_stop_timer(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
-    # Nobody else has the descriptor: closing it takes it out of the epoll sets.
+    # The descriptor has no duplicate, so that closing it takes it out of the epoll sets.
     if qp.stream.timer_fd >= 0:
         close(qp.stream.timer_fd)
         qp.stream.timer_fd = -1

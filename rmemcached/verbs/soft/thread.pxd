@@ -1,12 +1,18 @@
-# The progress thread of a context, for programs that do not poll.
-#
-# It serves every domain of the context. soft_context.thread_lock guards its descriptors and the list of domains; it is
-# taken before any other lock.
+"""The progress thread of a context, for programs that do not poll.
 
-# For a context that is opened. soft_stop_progress ends what soft_start_progress has begun.
+The thread serves every domain of the context. It polls for as long as polling has lately paid, then sleeps in
+epoll_wait. Its epoll set has the domains' descriptors, edge-triggered: a descriptor that stays readable, because the
+program has not fetched an event, does not wake the thread again. So after each wake-up the thread goes on until
+nothing is left.
+
+soft_context.thread_lock guards the thread's descriptors and the list of domains. It is the first in the order of
+locks.
+"""
+
+# For a context that is being opened. The thread itself is started by soft_start_progress.
 cdef void thread_open(soft_context *context) noexcept nogil
 
-# Makes a new domain known. False with errno set: the thread cannot watch it.
+# Adds a new domain to the list. False with errno: the thread cannot watch it.
 cdef bint thread_add(soft_context *context, soft_domain *domain) noexcept nogil
-# When it returns the thread does not touch the domain any more.
+# After its return the thread does not touch the domain any more.
 cdef void thread_drop(soft_context *context, soft_domain *domain) noexcept nogil

@@ -1,14 +1,8 @@
-# The progress thread of a context, for programs that do not poll.
-#
-# It serves every domain of the context: looks as long as looking has lately paid, then sleeps in epoll_wait. Its epoll
-# set has the domains' descriptors, edge-triggered: one that is readable because of an event which the program has not
-# yet fetched does not wake it again. So after each wake-up it goes on until nothing is left.
-#
-# Locks: soft_context.thread_lock is taken before soft_domain.progress; nobody takes it while holding another.
+# The progress thread of a context; see thread.pxd.
 
 cdef enum:
     THREAD_EVENTS = 16
-    THREAD_YIELD = 64                # looks in vain between two sched_yield
+    THREAD_YIELD = 64                # turns in vain between two calls of sched_yield
 
 
 cdef void thread_open(soft_context *context) noexcept nogil:
@@ -18,7 +12,7 @@ cdef void thread_open(soft_context *context) noexcept nogil:
 
 
 cdef int thread_watch(soft_context *context, soft_domain *domain) noexcept nogil:
-    """Adds the domain's descriptor to the thread's. 0 or -1. context.thread_lock is held."""
+    """Adds the domain's descriptor to the thread's epoll set. 0, or -1 with errno."""
     cdef epoll_event event
     assert_held(&context.thread_lock)
     lock_ranked(&domain.progress, RANK_DOMAIN)
@@ -31,7 +25,6 @@ cdef int thread_watch(soft_context *context, soft_domain *domain) noexcept nogil
 
 
 cdef bint thread_add(soft_context *context, soft_domain *domain) noexcept nogil:
-    """Makes a new domain known. False with errno set: the thread cannot watch it."""
     cdef bint known
     lock_ranked(&context.thread_lock, RANK_THREAD)
     known = context.thread_epoll < 0 or thread_watch(context, domain) == 0
@@ -46,7 +39,6 @@ cdef bint thread_add(soft_context *context, soft_domain *domain) noexcept nogil:
 
 
 cdef void thread_drop(soft_context *context, soft_domain *domain) noexcept nogil:
-    """When this returns the thread does not touch the domain any more."""
     lock_ranked(&context.thread_lock, RANK_THREAD)
     if domain.prev != NULL:
         domain.prev.next = domain.next
@@ -58,7 +50,7 @@ cdef void thread_drop(soft_context *context, soft_domain *domain) noexcept nogil
 
 
 cdef bint thread_turn(soft_context *context, bint arm) noexcept nogil:
-    """Progress of all domains; whether there was any. `arm`: what comes from now on wakes the thread."""
+    """Makes progress in all domains. Whether there was any. `arm`: whatever comes from now on wakes the thread."""
     cdef soft_domain *domain
     cdef bint worked = False
     lock_ranked(&context.thread_lock, RANK_THREAD)
@@ -78,7 +70,7 @@ cdef void *thread_main(void *argument) noexcept nogil:
     cdef soft_context *context = <soft_context *> argument
     cdef epoll_event events[THREAD_EVENTS]
     cdef int64_t most = <int64_t> context.thread_spin * 1000
-    cdef int64_t look = most         # nanoseconds to look for more; half when that was in vain
+    cdef int64_t patience = most     # nanoseconds to poll for more before sleeping; halved when that was in vain
     cdef int64_t last = now_ns()
     cdef int64_t now
     cdef uint32_t vain = 0
@@ -88,20 +80,20 @@ cdef void *thread_main(void *argument) noexcept nogil:
             vain = 0
             continue
         now = now_ns()
-        if now - last < look:
+        if now - last < patience:
             vain += 1
             if vain % THREAD_YIELD == 0:
                 sched_yield()
             continue
-        look //= 2
+        patience //= 2
         if thread_turn(context, True):
             last = now_ns()
             continue
         epoll_wait(context.thread_epoll, events, THREAD_EVENTS, -1)
         last = now_ns()
-        # Had it gone on looking, it would have found this sooner.
+        # Woken so soon that polling would have found this earlier.
         if last - now < most:
-            look = most
+            patience = most
     return NULL
 
 
@@ -130,7 +122,7 @@ cdef int soft_start_progress(ibv_context *ibcontext, unsigned int spin) noexcept
                 error = errno.errno
             domain = domain.next
         if error == 0:
-            # Signals are for the program's own threads.
+            # The program's own threads take its signals.
             sigfillset(&every)
             pthread_sigmask(SIG_SETMASK, &every, &before)
             error = pthread_create(&context.thread, NULL, thread_main, context)

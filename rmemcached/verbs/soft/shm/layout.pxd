@@ -1,22 +1,23 @@
-# What two processes of one host share in soft_shm: the layout of memory and records. See docs/soft-rnic.md, section 4.
-#
-# Each end of a queue pair's stream writes one memfd, control words and ring; the other end maps it, and can map it, for
-# reading only (F_SEAL_FUTURE_WRITE). So everything here has one writer, and what the peer wrote is not trusted: words
-# are read once and then checked, octets are copied out before they are looked at, sizes are sealed.
-#
-# The ring is a sequence of cells of whole cache lines: a word, then octets, which go on at the ring's start when its
-# end is reached. The word is written last, and tells by its stamp that the cell is there: no index of the writer is
-# read, and a short cell is one line.
-#
-# Integers in the byte order of the machine. Counters run freely; those of octets do not wrap in practice.
+"""What two processes of one host share in soft_shm: the layout of memory and records (docs/soft-rnic.md, section 4).
+
+Each end of a queue pair's stream has one memfd: control words and a ring. It alone writes them. The other end maps the
+memfd, and can map it for reading only (F_SEAL_FUTURE_WRITE). What the peer writes is not trusted: a word is read once
+and then checked, octets are copied before they are parsed, and sizes are sealed.
+
+The ring is a sequence of cells. A cell is whole cache lines: a word, then octets, which go on at the ring's start when
+they reach its end. The word is written last, and its stamp tells that the cell is there. So no index of the writer is
+read, and a short cell is one line.
+
+Integers have the machine's byte order. Counters run freely; those of octets do not wrap in practice.
+"""
 
 cdef enum:
     SHM_VERSION = 2
     SHM_LINE = 64
-    SHM_RING_AT = 2 * SHM_LINE       # of the memfd; the control words are before it
+    SHM_RING_AT = 2 * SHM_LINE       # where the ring begins in the memfd, behind the control words
     SHM_SIZE = 1 << 17
     SHM_RING_SIZE = SHM_SIZE - SHM_RING_AT
-    SHM_WORD = 8                     # octets of a cell before its own
+    SHM_WORD = 8                     # octets of a cell's word
     SHM_MESSAGE_MAX = 8192           # octets of a message in one cell
     SHM_CHUNK_MAX = 16384 - SHM_WORD  # octets of the stream in one cell
     SHM_RECORD_SIZE = 48
@@ -24,18 +25,18 @@ cdef enum:
     SHM_REGISTRY_SIZE = SHM_SLOTS * 4
 
 cdef struct shm_page:
-    # First line: changes when there is something for the peer that is not in the ring.
+    # The first line changes when something comes that is not in the ring.
     uint32_t records                 # ever sent through the socket
     uint32_t closed                  # not 0: nothing more will come
     uint8_t line0[56]
-    # Second line: of the other direction.
-    uint64_t head                    # octets of the peer's ring ever consumed; not written for each cell
-    uint32_t wakeup                  # changed to ask for a wake-up; odd: also when the peer has consumed
+    # The second line is about the other direction.
+    uint64_t head                    # octets of the peer's ring ever consumed; not updated for each cell
+    uint32_t wakeup                  # changes to ask for a wake-up; odd: also when the peer has consumed something
     uint8_t line1[52]
 
 # A cell's word: the stamp in its low half, then 16 bits of length, 8 of kind, 8 of flags. The stamp is the number of
-# the cell's first line, counted from 1 at the stream's beginning. Before a word is written the writer sees to it that
-# the next cell's position does not by chance hold that cell's stamp: what is there is of an earlier lap, and may be
+# the cell's first line, counted from 1 since the stream began. Before the writer stores a word it makes sure that the
+# position of the next cell does not hold that cell's stamp by chance: what is there is of an earlier lap, and may be
 # octets that somebody else has chosen.
 cdef enum:                           # kinds
     SHM_MESSAGE = 1                  # a SEND, all of it
@@ -44,8 +45,8 @@ cdef enum:                           # kinds
 cdef enum:                           # flags of a message
     SHM_SOLICITED = 1
 
-# One word for each slot of a context: the generation of the shared region that has it, 0 once that is not valid.
-# A memfd of its own, one for the context, which every peer maps for reading.
+# The registry of a context is a memfd that every peer maps for reading. It has one word for each slot: the generation
+# of the shared region that has the slot; 0 when there is none, or it is not valid any more.
 ctypedef uint32_t shm_generation
 
 cdef enum:                           # shm_record.kind

@@ -38,7 +38,7 @@ cdef void *shm_map(int fd, size_t size, int protection) noexcept nogil:
     cdef void *memory
     if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or fstatfs(fd, &system) < 0:
         return NULL
-    # Huge pages, which have another file system, may not be there when they are touched.
+    # Huge pages are another file system. They may be missing when they are touched.
     if system.f_type != TMPFS_MAGIC or status.st_size < 0 or <uint64_t> status.st_size < size:
         return NULL
     memory = mmap(NULL, size, protection, MAP_SHARED, fd, 0)

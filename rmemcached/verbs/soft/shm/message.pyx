@@ -3,12 +3,11 @@
 
 cdef inline soft_mr *shm_hold_region(soft_qp *qp, soft_mr **kept, uint32_t stag, uint64_t addr, uint64_t length,
                                      int access) noexcept nogil:
-    """As mr_get, for as long as qp.lock is held. The region stays in use, to be found at once the next time."""
+    """mr_get for as long as qp.lock is held. *kept, the region that was used last, is tried first and stays in use."""
     cdef soft_mr *mr = kept[0]
     cdef int why = 0
     assert_held(&qp.lock)
-    if (mr != NULL and mr.ibv.lkey == stag and relaxed_load(&mr.valid) and not access & ~mr.access
-            and mr_covers(mr, addr, length)):
+    if mr != NULL and mr_serves(mr, stag, addr, length, access):
         return mr
     mr = mr_get(qp.pd, stag, addr, length, access, &why)
     if mr == NULL:
@@ -45,14 +44,14 @@ cdef void shm_forget_region(soft_mr *mr) noexcept nogil:
 
 
 cdef inline bint shm_can_post_message(const soft_qp *qp) noexcept nogil:
-    """Whether a message may go into the ring now, ahead of nothing. Then nothing is in the send queue."""
+    """Whether a message may go into the ring now: nothing that must go first waits."""
     return (qp.sq_head == qp.sq_tail and qp.stream.phase == STREAM_OPEN and qp.ibv.state == IBV_QPS_RTS
             and not qp.tx.blocked and not qp.tx.broken and qp.tx.cursor.kind == TX_NONE
             and qp.tx.cursor.next_response == qp.responses_tail)
 
 
 cdef bint shm_post_message(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
-    """Puts one request into the ring, after shm_can_post_message. False: it goes through the queue, or has a fault."""
+    """Puts one request into the ring, after shm_can_post_message. False: it has to go through the send queue."""
     cdef shm_stream *shm = shm_of(qp)
     cdef const ibv_sge *sge
     cdef uint64_t length = 0
@@ -96,7 +95,7 @@ cdef ibv_send_wr *shm_post_messages(soft_qp *qp, ibv_send_wr *wr) noexcept nogil
 
 
 cdef bint shm_reject_message(soft_qp *qp, uint32_t length, uint32_t error, int rq_status) noexcept nogil:
-    """The message at the head cannot be received. The Terminate shows it as the FPDU that it could have been."""
+    """Ends the stream because of the message at the head. The Terminate shows it as an FPDU. Gives False."""
     assert_held(&qp.lock)
     put_untagged(qp.rx.raw, OP_SEND, True, length, 0, QN_SEND, qp.rx.send_msn, 0)
     qp_terminate(qp, error, qp.rx.raw, HEADER_MAX, IBV_WC_SUCCESS, rq_status)
@@ -113,7 +112,7 @@ cdef bint shm_take_message(soft_qp *qp, uint64_t word, ibv_wc *wc) noexcept nogi
     cdef soft_rwqe *rwqe
     cdef const ibv_sge *sge
     assert_held(&qp.lock)
-    # A cell within a frame of the stream, or that is none.
+    # The cell is malformed, or comes within an FPDU.
     if (length > SHM_MESSAGE_MAX or shm_flags(word) & ~<uint32_t> SHM_SOLICITED or shm.chunk_left
             or qp.rx.state != RX_HEADER or qp.rx.start != qp.rx.end):
         shm.broken = True
@@ -169,11 +168,11 @@ cdef bint shm_receive_messages(soft_qp *qp, uint32_t *budget) noexcept nogil:
 
 
 cdef int shm_poll_messages(soft_cq *cq, soft_qp *qp, int num_entries, ibv_wc *wc) noexcept nogil:
-    """Receives messages of a queue pair without the detour through the completion queue, when that changes nothing."""
+    """Receives messages of a queue pair past the completion queue, if that makes no difference. How many."""
     cdef uint64_t word
     cdef int n = 0
     lock_ranked(&qp.lock, RANK_QP)
-    # What was received before this is not in the queue any more.
+    # The completion queue is empty, so that no completion is overtaken.
     if (qp.recv_cq == cq and qp.ndomains == 1 and qp.stream.phase == STREAM_OPEN and qp.ibv.state == IBV_QPS_RTS
             and relaxed_load(&cq.count) == 0 and not relaxed_load(&cq.overrun)):
         while n < num_entries and shm_cell_ready(shm_of(qp), &word) and shm_kind(word) == SHM_MESSAGE:
@@ -185,9 +184,9 @@ cdef int shm_poll_messages(soft_cq *cq, soft_qp *qp, int num_entries, ibv_wc *wc
 
 
 cdef int shm_poll(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
-    """Progress for a program that polls an empty queue. Gives what it has received into `wc`.
+    """Makes progress for a program that polls an empty queue. Gives the number of completions in `wc`.
 
-    The rings are looked at several times while the lock is held: what comes meanwhile is seen at once, and another
+    It looks at the rings several times while it holds the lock: so it sees at once what comes meanwhile, and another
     thread that polls would do nothing else.
     """
     cdef soft_domain *domain = cq.domain
@@ -199,7 +198,7 @@ cdef int shm_poll(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
     cdef int looks = SHM_POLL_LOOKS
     if not trylock_ranked(&domain.progress, RANK_DOMAIN):
         return 0
-    # What comes to a queue that is armed has to go through it, for the event.
+    # With a queue armed, completions have to go through it: one of them makes an event.
     if shared.npolled <= SHM_ALWAYS_POLLED and num_entries and relaxed_load(&domain.armed) == 0:
         while looks > 0 and shared.polled != NULL:
             link = shared.polled

@@ -51,7 +51,7 @@ cdef void shm_drop_fds(shm_reader *reader) noexcept nogil:
 
 
 cdef void shm_keep_fds(shm_reader *reader, msghdr *message) noexcept nogil:
-    """Takes the descriptors of a message; more than a record can have are closed."""
+    """Takes the descriptors of a message. Closes those beyond what a record can have."""
     cdef cmsghdr *header = CMSG_FIRSTHDR(message)
     cdef size_t i, count
     cdef int fd
@@ -94,7 +94,7 @@ cdef void shm_read_records(soft_qp *qp) noexcept nogil:
         if n < 0 and errno.errno == EINTR:
             continue
         if n < 0 and errno.errno == EAGAIN:
-            # A record is sent before it is counted.
+            # A peer sends a record before it counts it.
             shm.broken = ahead > 0
             return
         if n <= 0:
@@ -111,7 +111,7 @@ cdef void shm_read_records(soft_qp *qp) noexcept nogil:
 
 
 cdef bint shm_handle_record(soft_qp *qp, const shm_record *record) noexcept nogil:
-    """What a record says. False: no correct peer says so."""
+    """Does what a record says. False: no correct peer sends it."""
     cdef shm_stream *shm = shm_of(qp)
     assert_held(&qp.lock)
     if record.kind == SHM_HELLO:

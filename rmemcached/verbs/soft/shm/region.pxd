@@ -1,7 +1,8 @@
-# soft_shm: regions in memfds, their offers to peers, and one-sided access to those of the peer.
-#
-# A region over memory that this fabric has allocated has a slot in the context's registry, which says to all peers
-# whether it is still valid. A peer that may access it is offered its memory, and maps it: a window.
+"""soft_shm: regions in memfds, their offers to peers, and one-sided access to those of the peer.
+
+A region over memory that this fabric has allocated has a slot in the context's registry, where all peers see whether it
+is still valid. A peer that names such a region, and may access it, is offered its memory and maps it: a window.
+"""
 
 cdef enum:
     SHM_OFFERS = 256
@@ -9,15 +10,15 @@ cdef enum:
     SHM_WINDOWS_SIZE = 2 * SHM_WINDOWS_MAX  # of the hash table; a power of two
 
 cdef struct shm_context:             # soft_context.fabric_state
-    shm_generation *registry         # of SHM_SLOTS, in shared memory; a slot is given away with soft_context.lock held,
-    int registry_fd                  # and given back with the lock of its region's shard
+    shm_generation *registry         # of SHM_SLOTS, in shared memory. A slot is given away with soft_context.lock held,
+    int registry_fd                  # and given back with the lock of its region's shard held
     uint32_t next_slot               # guarded by soft_context.lock, as the next
     shm_generation next_generation
 
 cdef struct shm_region:              # soft_mr.fabric_state
     int memfd
-    uint32_t slot                    # set before anybody knows the region's STag, as the next
-    shm_generation generation        # 0: without a slot; the region is served like memory that is not shared
+    uint32_t slot                    # set before anybody knows the STag, as the next
+    shm_generation generation        # 0: there was no slot, and the region is not shared
 
 cdef struct shm_window:              # a region of the peer, mapped here; guarded by soft_qp.lock
     uint8_t *base                    # NULL: the entry is free again
@@ -27,8 +28,9 @@ cdef struct shm_window:              # a region of the peer, mapped here; guarde
     uint32_t slot
     shm_generation generation
     uint32_t access
-    bint used                        # now or before: searches go on past it
+    bint used                        # now or before: a search goes on behind it
 
+# The state of a context of soft_shm.
 cdef shm_context *shm_context_of(const soft_context *context) noexcept nogil
 
 # Entries of the fabric's table.
@@ -41,10 +43,10 @@ cdef void shm_withdraw(soft_mr *mr) noexcept nogil
 cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil
 cdef bint shm_is_direct(const soft_qp *qp, const tx_cursor *cur) noexcept nogil
 
-# From here on qp.lock is held.
+# The next three need soft_qp.lock.
 
-# Maps a region of the peer. False: the offer is none that a correct peer makes.
+# Maps a region that the peer offers. False: no correct peer makes this offer.
 cdef bint shm_accept_offer(shm_stream *shm, const shm_record *record) noexcept nogil
 cdef void shm_close_windows(shm_stream *shm) noexcept nogil
-# Carries out the requests at the cursor that need no help of the peer. False: the queue pair is in error.
+# Carries out the requests from the cursor on that need no help of the peer. False: the queue pair is in error.
 cdef bint shm_execute_direct(soft_qp *qp) noexcept nogil

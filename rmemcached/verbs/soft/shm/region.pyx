@@ -26,7 +26,7 @@ cdef void shm_close_context(soft_context *context) noexcept nogil:
 
 
 cdef void *shm_file_memory(size_t size, bint writable, int *fd) noexcept nogil:
-    """Memory of its own file; writable: a peer may be let to write it."""
+    """Memory in a memfd of its own. `writable`: a peer may map it for writing."""
     cdef void *memory
     if not writable:
         return shm_make(b"rmemcached region", size, fd)
@@ -45,7 +45,7 @@ cdef void *shm_file_memory(size_t size, bint writable, int *fd) noexcept nogil:
 cdef void *shm_alloc_memory(soft_context *context, size_t size, int access, void **state) noexcept nogil:
     cdef shm_region *region
     cdef void *memory
-    # What a peer may not read is never shared, see shm_offer.
+    # A region that no peer may read is never shared; see shm_offer.
     if not access & IBV_ACCESS_REMOTE_READ:
         return mr_alloc_memory(context, size, access, state)
     region = <shm_region *> calloc(1, sizeof(shm_region))
@@ -68,7 +68,7 @@ cdef void shm_free_memory(void *memory, size_t size, void *state) noexcept nogil
 
 
 cdef void shm_expose(soft_mr *mr) noexcept nogil:
-    """Gives the region a slot, if there is one."""
+    """Gives the region a slot if one is free."""
     cdef soft_context *context = <soft_context *> mr.ibv.context
     cdef shm_context *shared = shm_context_of(context)
     cdef shm_region *region = <shm_region *> mr.fabric_state
@@ -101,13 +101,13 @@ cdef void shm_withdraw(soft_mr *mr) noexcept nogil:
 
 
 cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil:
-    """Hands the region's memory to a peer that has just named it rightly."""
+    """Offers the region's memory to the peer, which has just proved that it knows the STag."""
     cdef shm_stream *shm = shm_of(qp)
     cdef const shm_region *region = <const shm_region *> mr.fabric_state
     cdef shm_record record
     cdef int remote = mr.access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
     assert_held(&qp.lock)
-    # Whoever can map memory can read it; and what the queue pair's rights narrow cannot be narrowed in a mapping.
+    # A mapping can always be read, and a mapping of a region cannot have the queue pair's narrower rights.
     if (region == NULL or not region.generation
             or shm.offered[region.slot % SHM_OFFERS] == region.generation
             or not remote & IBV_ACCESS_REMOTE_READ or remote & ~<int> qp.attr.qp_access_flags):
@@ -156,7 +156,7 @@ cdef shm_window *shm_free_entry(shm_window *windows, uint32_t stag) noexcept nog
 
 
 cdef bint shm_rehash_windows(shm_stream *shm) noexcept nogil:
-    """Forgets the entries that are free again. False: too many are in use."""
+    """Makes the table anew without the entries that are free again. False: too many are in use."""
     cdef shm_window *windows = <shm_window *> calloc(SHM_WINDOWS_SIZE, sizeof(shm_window))
     cdef uint32_t i
     if windows == NULL:
@@ -183,7 +183,7 @@ cdef bint shm_accept_offer(shm_stream *shm, const shm_record *record) noexcept n
         shm.windows = <shm_window *> calloc(SHM_WINDOWS_SIZE, sizeof(shm_window))
         if shm.windows == NULL:
             return True
-    # Regions that their owner has given up make room.
+    # Windows on regions that their owner has deregistered make room.
     for i in range(<uint32_t> SHM_WINDOWS_SIZE):
         window = &shm.windows[i]
         if window.base != NULL and (window.stag == record.stag or not shm_window_valid(shm, window)):
@@ -219,7 +219,7 @@ cdef void shm_close_windows(shm_stream *shm) noexcept nogil:
 
 
 cdef shm_window *shm_direct_window(const soft_qp *qp, const tx_cursor *cur) noexcept nogil:
-    """The window through which the next send queue entry can be carried out here and now; NULL: through the stream."""
+    """The window through which the send queue entry at the cursor can be carried out now. NULL: it needs the stream."""
     cdef shm_stream *shm = shm_of(qp)
     cdef const soft_swqe *swqe = &qp.sq[cur.next_wqe & qp.sq_mask]
     cdef shm_window *window
@@ -233,7 +233,7 @@ cdef shm_window *shm_direct_window(const soft_qp *qp, const tx_cursor *cur) noex
         right = IBV_ACCESS_REMOTE_READ
     else:
         return NULL
-    # A WRITE that is still in the ring would be overtaken.
+    # A WRITE that is still in the ring must not be overtaken.
     if load_acquire(&shm.theirs.head) < shm.write_tail:
         return NULL
     window = shm_find_window(shm, swqe.rkey)
@@ -250,7 +250,7 @@ cdef bint shm_is_direct(const soft_qp *qp, const tx_cursor *cur) noexcept nogil:
 
 
 cdef int shm_copy(soft_qp *qp, soft_swqe *swqe, uint32_t index, const shm_window *window) noexcept nogil:
-    """Carries out one READ or WRITE. 1: done; 0: the region went away; -1: the local memory may not be used."""
+    """Carries out one READ or WRITE. 1: done; 0: the region has become invalid; -1: local memory may not be used."""
     cdef soft_mr *regions[MAX_SGE]
     cdef const ibv_sge *sges = qp.sq_sges + <size_t> index * qp.cap.max_send_sge
     cdef bint reading = swqe.opcode == IBV_WR_RDMA_READ

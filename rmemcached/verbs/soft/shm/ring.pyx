@@ -2,7 +2,7 @@
 
 
 cdef inline uint32_t shm_stamp(uint64_t position) noexcept nogil:
-    """Of a cell that begins so many octets behind the ring's first use."""
+    """The stamp of a cell that begins at this octet, counted since the stream began."""
     return <uint32_t> (position // SHM_LINE + 1)
 
 
@@ -58,7 +58,7 @@ cdef inline void shm_publish_cell(shm_stream *shm, uint32_t length, uint32_t kin
     cdef uint64_t *next_word
     if at >= SHM_RING_SIZE:
         at -= SHM_RING_SIZE
-    # The peer looks there next, and may find octets of an earlier lap.
+    # The peer looks there next, and what it finds may be octets of an earlier lap that look like the next stamp.
     next_word = <uint64_t *> (shm.our_ring + at)
     if <uint32_t> relaxed_load(next_word) == shm_stamp(following):
         relaxed_store(next_word, ~<uint64_t> shm_stamp(following))
@@ -68,12 +68,12 @@ cdef inline void shm_publish_cell(shm_stream *shm, uint32_t length, uint32_t kin
 
 
 cdef void shm_publish_head(soft_qp *qp) noexcept nogil:
-    """Lets the peer know what was consumed."""
+    """Tells the peer how much of its ring was consumed."""
     cdef shm_stream *shm = shm_of(qp)
     assert_held(&qp.lock)
     shm.head_published = shm.head
     store_release(&shm.ours.head, shm.head)
-    # A sender that found the ring full waits for a quarter of it.
+    # A sender that has found the ring full waits for a quarter of it.
     if shm.head - shm.head_woken >= SHM_QUARTER:
         shm.head_woken = shm.head
         shm_wake_peer(qp, True)
@@ -92,7 +92,7 @@ cdef inline void shm_consume(soft_qp *qp, uint32_t size) noexcept nogil:
 
 
 cdef bint shm_refresh_space(shm_stream *shm) noexcept nogil:
-    """Reads how much the peer has consumed. False: it says what cannot be."""
+    """Reads how much the peer has consumed. False: the peer says what cannot be; shm.broken is set."""
     cdef uint64_t head = load_acquire(&shm.theirs.head)
     if shm.tail - head > SHM_RING_SIZE or head % SHM_LINE:
         shm.broken = True
@@ -151,9 +151,9 @@ cdef ssize_t shm_send(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
 
 
 cdef bint shm_open_chunk(shm_stream *shm) noexcept nogil:
-    """Begins with the cell at the head. False: it is not there, or is a message, or (shm.broken) is no cell."""
+    """Starts to read the cell at the head. False: there is none, it is a message, or (shm.broken) it is malformed."""
     cdef uint64_t word
-    # The word is looked at once: what is not there now may be a message a moment later.
+    # The word is read once: a cell that is not there now may be a message a moment later.
     if not shm_cell_ready(shm, &word) or shm_kind(word) == SHM_MESSAGE:
         return False
     if (shm_kind(word) != SHM_STREAM or shm_flags(word) or shm_length(word) == 0

@@ -9,13 +9,13 @@ cdef inline shm_stream *shm_of(const soft_qp *qp) noexcept nogil:
 
 
 cdef bint shm_open_stream(soft_qp *qp, const shm_page *page, const shm_generation *registry) noexcept nogil:
-    """The peer has introduced itself. False: no memory."""
+    """Opens the stream on the peer's memory. False: no memory."""
     cdef shm_stream *shm = shm_of(qp)
     if not stream_open(qp):
         return False
     shm.their_ring = <const uint8_t *> page + SHM_RING_AT
     shm.registry = registry
-    # Last: it may be looked at from now on.
+    # Last: others read it without the lock, and then what stands above.
     store_release_pointer(&shm.theirs, page)
     qp.tx.allowed = True
     return True
@@ -44,7 +44,7 @@ cdef bint shm_hello(soft_qp *qp, const shm_record *record) noexcept nogil:
 
 
 cdef void shm_unmap(shm_stream *shm) noexcept nogil:
-    """Gives back the pages, rings and registry. No thread looks at them any more."""
+    """Unmaps both ends' memory, and the peer's registry. No thread reads them any more."""
     if shm.ours != NULL:
         munmap(shm.ours, SHM_SIZE)
     if shm.theirs != NULL:
@@ -55,7 +55,7 @@ cdef void shm_unmap(shm_stream *shm) noexcept nogil:
 
 
 cdef void shm_close(soft_qp *qp) noexcept nogil:
-    """Its memory stays until the next attachment, or the queue pair's end: it may be looked at."""
+    """The memory stays mapped until the next attachment or the queue pair's end: other threads may read it."""
     cdef shm_stream *shm = shm_of(qp)
     assert_held(&qp.lock)
     store_release(&shm.ours.closed, 1)
@@ -70,7 +70,7 @@ cdef void shm_free(soft_qp *qp) noexcept nogil:
 
 
 cdef bint shm_is_unix_stream(int fd) noexcept nogil:
-    """False with errno."""
+    """Whether fd is a UNIX stream socket. False with errno."""
     cdef int family = 0
     cdef int kind = 0
     cdef socklen_t size = sizeof(int)
@@ -125,7 +125,7 @@ cdef int soft_shm_attach(ibv_qp *ibqp, int fd, uint16_t ird, uint16_t ord) noexc
         lock_ranked(&qp.domains[i].progress, RANK_DOMAIN)
         shm_leave(qp.domains[i], qp)
         unlock_ranked(&qp.domains[i].progress, RANK_DOMAIN)
-    # Nobody looks at the rings of an earlier stream now.
+    # No thread reads the rings of an earlier stream any more.
     lock_ranked(&qp.lock, RANK_QP)
     if qp.fabric_state == NULL:
         qp.fabric_state = malloc(sizeof(shm_stream))
@@ -154,7 +154,7 @@ cdef void shm_measure(soft_qp *qp) noexcept nogil:
 
 
 cdef void shm_note_writes(soft_qp *qp, const tx_batch *b, size_t written) noexcept nogil:
-    """Where the WRITEs end of which so many octets of the batch have put something into the ring."""
+    """Notes where the last WRITE of the batch ends in the ring, of which `written` octets are there."""
     cdef shm_stream *shm = shm_of(qp)
     cdef const tx_frame *frame
     cdef int i
@@ -169,7 +169,7 @@ cdef void shm_note_writes(soft_qp *qp, const tx_batch *b, size_t written) noexce
 
 
 cdef void shm_transmit(soft_qp *qp) noexcept nogil:
-    """Until the ring is full: nothing tells when a ring may be written again that is not."""
+    """Goes on until the ring is full: only then does something tell when to continue."""
     cdef tx_batch b
     cdef int result
     cdef ssize_t n
@@ -237,7 +237,7 @@ cdef bint shm_receive(soft_qp *qp) noexcept nogil:
             return rx_nothing(qp, &r, n)
         if not rx_take(qp, &r, <size_t> n):
             return False
-        # What was read may have ended before a message: the next turn of the loop finds it.
+        # shm_recv stops before a message. The next turn of the loop receives that.
         if budget < n:
             return True
         budget -= <uint32_t> n
@@ -263,7 +263,7 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
                 shm_transmit(qp)
                 if qp.stream.fd < 0:
                     break
-            # What the peer had written before its end is received.
+            # First everything is received that the peer wrote before it closed.
             closing = closing and not shm_cell_ready(shm, &word)
         if closing or shm.broken:
             qp_lost(qp)
@@ -275,7 +275,7 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
 
 
 cdef void shm_descriptor_ready(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept nogil:
-    """Who was woken polls from now on."""
+    """A stream that was woken is polled from now on."""
     assert_held(&domain.progress)
     shm_start_polling(domain, qp)
     shm_progress(qp, True, domain)
@@ -307,6 +307,6 @@ shm_fabric.transmit = shm_transmit
 shm_fabric.write = shm_send
 shm_fabric.measure = shm_measure
 shm_fabric.is_direct = shm_is_direct
-shm_fabric.named = shm_offer
+shm_fabric.named_by_peer = shm_offer
 shm_fabric.close = shm_close
 shm_fabric.free = shm_free

@@ -1,9 +1,9 @@
 # soft_shm: polling and waiting; see wait.pxd.
 
 cdef enum:
-    SHM_IDLE_POLLS = 256             # in vain, after which streams beyond SHM_ALWAYS_POLLED wait for a wake-up
-    SHM_CHECK_WAKEUPS = 4000         # nanoseconds between looks at the sockets while some streams wait for a wake-up
-    SHM_CHECK_ENDS = 5000000         # and while none does: for the death of peers
+    SHM_IDLE_POLLS = 256             # polls in vain until a stream waits, if more than SHM_ALWAYS_POLLED are polled
+    SHM_CHECK_WAKEUPS = 4000         # nanoseconds between looks at the sockets while some streams wait for a wake-up,
+    SHM_CHECK_ENDS = 5000000         # and while none does, to notice the death of peers
 
 
 cdef inline shm_domain *shm_domain_of(const soft_domain *domain) noexcept nogil:
@@ -19,7 +19,7 @@ cdef bint shm_open_domain(soft_domain *domain) noexcept nogil:
     if domain.fabric_state == NULL:
         errno.errno = ENOMEM
         return False
-    # Sockets are read seldom: epoll says when.
+    # Sockets are seldom readable, so epoll always says when.
     domain.watched = True
     return True
 
@@ -61,7 +61,7 @@ cdef bint shm_request_wakeup(soft_qp *qp) noexcept nogil:
         shm.wakeup_pending = True
         shm.wakeup_for_space = qp.tx.blocked
         store_release(&shm.ours.wakeup, shm.wakeups_requested << 1 | shm.wakeup_for_space)
-    # Either the peer sees the request, or the request comes after what the peer wrote, which is seen here.
+    # Either the peer sees the request, or what it wrote before it looked for one is seen here.
     full_fence()
     return shm_ready(qp)
 
@@ -88,7 +88,7 @@ cdef void shm_wake_peer(soft_qp *qp, bint consumed) noexcept nogil:
         return
     memset(&record, 0, sizeof(record))
     record.kind = SHM_WAKEUP
-    # A socket that is full of records is readable anyway.
+    # If the socket is full, it is readable for the peer anyway.
     shm_send_record(qp, &record, NULL, 0)
     shm.wakeup_answered = request
 
@@ -163,7 +163,7 @@ cdef void shm_arm(soft_domain *domain) noexcept nogil:
 
 
 cdef bint shm_poll_rings(soft_domain *domain) noexcept nogil:
-    """Progress of the streams that are polled. Whether there was something to do."""
+    """Makes progress for the streams that are polled. Whether there was something to do."""
     cdef shm_domain *shared = shm_domain_of(domain)
     cdef shm_link *link = shared.polled
     cdef shm_link *following
@@ -186,7 +186,7 @@ cdef bint shm_poll_rings(soft_domain *domain) noexcept nogil:
 
 
 cdef bint shm_sockets_due(soft_domain *domain) noexcept nogil:
-    """Whether it is time to look at the sockets, for wake-ups and for the death of peers."""
+    """Whether it is time to look at the sockets, which tell of wake-ups and of the death of peers."""
     cdef shm_domain *shared = shm_domain_of(domain)
     cdef int64_t now
     assert_held(&domain.progress)
@@ -211,7 +211,7 @@ cdef bint shm_make_progress(soft_domain *domain, bint waits) noexcept nogil:
     found = shm_poll_rings(domain)
     if shm_sockets_due(domain) or waits:
         found |= domain_poll_descriptors(domain)
-    # Who has armed a queue may wait next.
+    # A program that has armed a queue may wait next.
     if (domain.event_fd >= 0 and shm_domain_of(domain).polled != NULL and not relaxed_load(&domain.polling)
             and (waits or relaxed_load(&domain.armed))):
         shm_arm(domain)

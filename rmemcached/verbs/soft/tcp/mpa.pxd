@@ -1,9 +1,10 @@
-# MPA's start-up frames (RFC 5044 section 7.1, RFC 6581): coding, and what both sides agree on by them. soft_iw_connect,
-# soft_iw_accept, soft_iw_reject, soft_iw_parse_request and soft_iw_query are here too.
+"""MPA's start-up (RFC 5044 section 7.1, RFC 6581): its frames, and what both ends agree on by them.
 
-# Initiator: reads the MPA Reply. 1: the stream is open; 0: not yet; -1: refused or broken. qp.lock is held.
+The calls of public.pxd are here. The functions below are the initiator's side, and need soft_qp.lock.
+"""
+
+# Reads the MPA Reply. 1: the stream is open; 0: the reply is not complete yet; -1: refused or broken.
 cdef int mpa_read_reply(soft_qp *qp) noexcept nogil
 
-# Initiator: from now on FPDUs may be sent, the first one being that which was agreed on. False: no memory. qp.lock is
-# held.
+# Allows FPDUs to be sent. The ready-to-receive frame, if one was agreed on, is the first. False: no memory.
 cdef bint mpa_ready(soft_qp *qp) noexcept nogil

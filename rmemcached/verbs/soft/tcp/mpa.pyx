@@ -1,4 +1,4 @@
-# MPA start-up (RFC 5044 section 7.1, RFC 6581).
+# MPA start-up; see mpa.pxd.
 
 
 cdef int mpa_parse(const uint8_t *p, size_t received, const char *key, uint8_t *flags,
@@ -38,7 +38,7 @@ cdef int mpa_parse(const uint8_t *p, size_t received, const char *key, uint8_t *
 cdef int soft_iw_parse_request(const void *buf, size_t received, soft_iw_request *out) noexcept nogil:
     cdef uint8_t flags = 0
     cdef int done = mpa_parse(<const uint8_t *> buf, received, b"MPA ID Req Frame", &flags, out)
-    # Markers need the positions of TCP segments, which a program does not see.
+    # Markers depend on the boundaries of TCP segments, which a program does not see.
     if done < 0 or (done > 0 and flags & MPA_FLAG_MARKERS):
         errno.errno = EPROTO
         return -1
@@ -137,11 +137,11 @@ cdef int soft_iw_accept(ibv_qp *ibqp, int fd, const void *frame, size_t received
     if request.enhanced:
         if request.ird != MPA_DEPTH_MASK and qp.ord > request.ird:
             qp.ord = request.ird
-        # Who wants no negotiation gets none (RFC 6581 section 9.1).
+        # A peer that wants no negotiation gets none (RFC 6581 section 9.1).
         ird_word = <uint16_t> MPA_DEPTH_MASK if request.ord == MPA_DEPTH_MASK else qp.ird
         ord_word = <uint16_t> MPA_DEPTH_MASK if request.ird == MPA_DEPTH_MASK else qp.ord
         if request.peer_to_peer:
-            # The zero-length WRITE is the ready-to-receive frame that every peer can send.
+            # Every peer can send a zero-length WRITE as the ready-to-receive frame.
             ird_word |= MPA_P2P
             ord_word |= MPA_RTR_READ if (get16(request.private_data - 2) & 0xc000) == MPA_RTR_READ else MPA_RTR_WRITE
     flags = (MPA_FLAG_CRC if qp.crc else 0) | (MPA_FLAG_ENHANCED if request.enhanced else 0)
@@ -151,7 +151,7 @@ cdef int soft_iw_accept(ibv_qp *ibqp, int fd, const void *frame, size_t received
 
 
 cdef tcp_stream *mpa_prepare(soft_qp *qp) noexcept nogil:
-    """tcp_prepare, and memory for the start-up frame."""
+    """tcp_prepare, with memory for the start-up frame."""
     cdef tcp_stream *tcp = tcp_prepare(qp)
     if tcp == NULL:
         return NULL
@@ -164,7 +164,7 @@ cdef tcp_stream *mpa_prepare(soft_qp *qp) noexcept nogil:
 
 
 cdef bint mpa_keep_private_data(tcp_stream *tcp, const soft_iw_request *reply) noexcept nogil:
-    """False: no memory."""
+    """Copies the reply's private data. False: no memory."""
     if reply.private_length == 0:
         return True
     tcp.peer_data = <uint8_t *> malloc(reply.private_length)
@@ -176,7 +176,7 @@ cdef bint mpa_keep_private_data(tcp_stream *tcp, const soft_iw_request *reply) n
 
 
 cdef bint mpa_agree(soft_qp *qp, const soft_iw_request *reply) noexcept nogil:
-    """Initiator: settles CRC, depths and the ready-to-receive frame, and opens the stream. False: it cannot go on."""
+    """Initiator: agrees on CRC, depths and ready-to-receive frame, and opens the stream. False: it cannot go on."""
     cdef tcp_stream *tcp = tcp_of(qp)
     cdef const uint8_t *ord_word = qp.rx.buffer + MPA_START_SIZE + 2
     cdef uint32_t error = 0
@@ -219,7 +219,7 @@ cdef int mpa_read_reply(soft_qp *qp) noexcept nogil:
     done = mpa_parse(qp.rx.buffer, qp.rx.end, b"MPA ID Rep Frame", &flags, &reply)
     if done <= 0:
         return done
-    # The responder answers what it has read, and sends nothing behind its frame before it has received an FPDU.
+    # A responder replies only to a whole request, and sends nothing behind the reply before it has received an FPDU.
     if reply.consumed != qp.rx.end or tcp.start_frame != NULL:
         return -1
     tcp.refused = (flags & MPA_FLAG_REJECT) != 0
@@ -241,7 +241,7 @@ cdef int mpa_read_reply(soft_qp *qp) noexcept nogil:
 cdef bint mpa_ready(soft_qp *qp) noexcept nogil:
     cdef tcp_stream *tcp = tcp_of(qp)
     cdef uint8_t *frame
-    # Not when a responder that did not wait for it has been answered already.
+    # A responder that did not wait for the ready-to-receive frame may have been answered already.
     cdef bint first = not qp.tx.allowed
     assert_held(&qp.lock)
     tcp.pausing = False

@@ -1,12 +1,12 @@
-# soft_iw: a queue pair's stream over a TCP socket, and the table of this fabric.
+"""soft_iw: a queue pair's stream over a TCP socket, and the table of this fabric."""
 
 cdef struct tcp_stream:              # soft_qp.fabric_state; guarded by soft_qp.lock
     uint8_t *start_frame             # MPA frame, or ready-to-receive FPDU, still to be sent; NULL: none
     uint32_t start_length
     uint32_t start_sent
-    bint pausing                     # until stream.deadline FPDUs are not sent yet
+    bint pausing                     # the stream is open, but FPDUs are not sent before stream.deadline
     bint same_core                   # the peer seems to run on this core
-    # Initiator: as requested.
+    # Initiator: what it has asked for.
     bint want_crc
     bint enhanced
     bint peer_to_peer
@@ -18,14 +18,16 @@ cdef struct tcp_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     uint8_t *peer_data               # initiator: private data of the reply
     uint32_t peer_length
 
+# The state of a queue pair of soft_iw.
 cdef tcp_stream *tcp_of(const soft_qp *qp) noexcept nogil
 
-# After stream_begin. The queue pair's state for a new stream, with qp.lock taken. NULL: no memory, qp.lock is not held
-# and there is no stream, as after stream_undo.
+# Follows stream_begin: gives the queue pair's state, cleared for a new stream, and holds qp.lock then. NULL: without
+# memory it has called stream_undo.
 cdef tcp_stream *tcp_prepare(soft_qp *qp) noexcept nogil
 
-# Ties fd to the prepared queue pair and sends the start-up frame. 0, or -1 with errno. qp.lock is held, and released.
+# Attaches fd to the prepared queue pair and sends the start-up frame. 0, or -1 with errno. Releases qp.lock, which is
+# held.
 cdef int tcp_attach(soft_qp *qp, int fd, bint initiator) noexcept nogil
 
-# Sends what is left of the start-up frame. qp.lock is held.
+# Sends what is left of the start-up frame. Needs qp.lock.
 cdef void tcp_send_start(soft_qp *qp) noexcept nogil

@@ -1,10 +1,10 @@
-# soft_iw: sockets, and the table of this fabric.
+# soft_iw: a queue pair's stream; see stream.pxd.
 
 cdef enum:
-    TCP_BATCH_SAME_CORE = 240 << 10  # of one sendmsg to a peer on the same core: four FPDUs of loopback's size
+    TCP_BATCH_SAME_CORE = 240 << 10  # octets of one sendmsg to a peer on the same core: four FPDUs of loopback's size
     TCP_TURN = 2 << 20               # octets sent in one turn of a queue pair
-    TCP_TRY = 2                      # streams that are tried without asking epoll which are ready
-    TCP_DRAIN = 16 << 20
+    TCP_TRY = 2                      # up to so many streams are tried without asking epoll which are ready
+    TCP_DRAIN = 16 << 20             # octets discarded before a close
 
 
 cdef inline tcp_stream *tcp_of(const soft_qp *qp) noexcept nogil:
@@ -53,7 +53,7 @@ cdef int tcp_attach(soft_qp *qp, int fd, bint initiator) noexcept nogil:
     assert_held(&qp.lock)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
     if tcp_is_local(fd):
-        # Nothing is congested; what paces by estimated bandwidth, as BBR does, would hold large messages up.
+        # Nothing is congested. An algorithm that paces by estimated bandwidth, such as BBR, would delay large messages.
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, b"reno", 4)
     if not stream_buffers(qp):
         return tcp_undo(qp, ENOMEM)
@@ -134,7 +134,7 @@ cdef void tcp_measure(soft_qp *qp) noexcept nogil:
 
 
 cdef void tcp_want_writable(soft_qp *qp) noexcept nogil:
-    """Asks for EPOLLOUT only while there is something that could not be written."""
+    """Asks epoll for EPOLLOUT while there is something that could not be written."""
     cdef epoll_event event
     cdef int i
     assert_held(&qp.lock)
@@ -146,7 +146,7 @@ cdef void tcp_want_writable(soft_qp *qp) noexcept nogil:
 
 
 cdef ssize_t tcp_write(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
-    """One system call."""
+    """Writes with one system call."""
     cdef msghdr message
     cdef ssize_t n
     assert_held(&qp.lock)
@@ -165,7 +165,7 @@ cdef ssize_t tcp_write(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
 
 cdef void tcp_end_writing(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
-    # With unread octets a close resets the connection, and what was sent may be lost to the peer.
+    # A close with unread octets resets the connection, and the peer may lose what was sent.
     shutdown(qp.stream.fd, SHUT_WR)
     recv(qp.stream.fd, NULL, TCP_DRAIN, MSG_TRUNC | MSG_DONTWAIT)
 
@@ -257,7 +257,7 @@ cdef void tcp_transmit(soft_qp *qp) noexcept nogil:
             tx_fault(qp, TX_FAULT_REGION)
             return
         if n < 0 and errno.errno != EAGAIN and errno.errno != ENOBUFS:
-            # The reason is read from the receive side, behind a Terminate that may still be there.
+            # The receiving side finds the reason, perhaps behind a Terminate that was not read yet.
             qp.tx.broken = True
             stream_want_writable(qp, False)
             break
@@ -267,7 +267,7 @@ cdef void tcp_transmit(soft_qp *qp) noexcept nogil:
         if n < <ssize_t> b.size or result == TX_BUILT:
             break
         if tcp_of(qp).same_core:
-            # Copied out while it is in the cache, and into the same pages again: faster than all of it at once.
+            # The peer copies the octets while they are in the cache, and the kernel uses the same pages again.
             sched_yield()
     tx_end_turn(qp)
 
@@ -307,7 +307,7 @@ cdef ssize_t tcp_read(soft_qp *qp, rx_target *target) noexcept nogil:
 
 
 cdef bint tcp_receive_all(soft_qp *qp) noexcept nogil:
-    """tcp_receive in any state; errors and the end of the stream are found here."""
+    """tcp_receive in any state. It also finds errors and the end of the stream."""
     cdef rx_reception r
     cdef uint32_t budget = RX_BYTES
     cdef ssize_t n
@@ -330,7 +330,7 @@ cdef bint tcp_receive(soft_qp *qp) noexcept nogil:
     cdef uint32_t room = qp.rx.read_size
     cdef ssize_t n
     assert_held(&qp.lock)
-    # Most looks find nothing, or a short message: between two FPDUs, with none predicted, no vector is needed for them.
+    # Most reads find nothing, or a short message. Between two FPDUs, with none predicted, no vector is needed.
     if qp.rx.state == RX_HEADER and qp.rx.start == qp.rx.end and not rx_within_message(qp):
         n = recv(qp.stream.fd, qp.rx.buffer, room, MSG_DONTWAIT)
         if n < 0 and errno.errno == EAGAIN:
@@ -376,7 +376,7 @@ cdef bint tcp_deadline(soft_qp *qp) noexcept nogil:
 
 
 cdef void tcp_progress(soft_domain *domain, bint waits) noexcept nogil:
-    """With one or two streams it is cheaper to try them than to ask which is ready."""
+    """A few streams are tried: that is cheaper than to ask which are ready."""
     cdef bint few = domain.nlinks <= TCP_TRY
     cdef soft_link *link = domain.links
     assert_held(&domain.progress)
