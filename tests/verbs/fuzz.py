@@ -455,7 +455,7 @@ class RingFeed:
         peer.tail += cell_size(length)
 
     def lie(self, kind: int, value: int) -> None:
-        from test_shm import WAKEUP, HELLO, OFFER, record
+        from test_shm import HELLO, OFFER, WAKEUP, record
 
         peer = self.peer
         small = value & 0xFFFFFFFF
