@@ -1,0 +1,172 @@
+"""README, CONTRIBUTING and docs/ can be followed: code runs, links lead somewhere, what is named exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from servers import Server
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+ServerFactory = Callable[..., Server]
+
+FOLDERS = ("rmemcached", "client", "bench", "tests", "docs", "script")
+SUFFIXES = (".py", ".pyx", ".pxd", ".pyi", ".pxi", ".md", ".tsv", ".toml", ".supp")
+EXAMPLES = {"part.pxd", "part.pyx"}  # names that stand for others
+SOURCES = (".py", ".pyx", ".pxd", ".pyi", ".sh")
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FILE = re.compile(r"(?<![\w/.-])\w[\w./*-]*\w")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for _, name, text in FENCE.findall(page.read_text()) if name == language]
+
+
+def code(page: Path) -> Iterator[str]:
+    """Each piece of code on a page: spans, and the lines of blocks that are fenced or indented by four spaces."""
+    text = page.read_text()
+    for _, _, block in FENCE.findall(text):
+        yield from block.splitlines()
+    for line in FENCE.sub("", text).splitlines():
+        if line.startswith("    ") and not line.lstrip().startswith(("-", "*", "|")):
+            yield line.strip()
+        yield from CODE.findall(line)
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {slug(line.lstrip("#").strip()) for line in page.read_text().splitlines() if line.startswith("#")}
+
+
+def tree_files() -> set[str]:
+    return {
+        str(path.relative_to(ROOT))
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix != ".so" and "__pycache__" not in path.parts
+    }
+
+
+FILES = tree_files()
+BASENAMES = {file.rpartition("/")[2] for file in FILES} | {path.name for path in ROOT.iterdir()}
+
+
+def missing(word: str) -> bool:
+    """Whether a word of a piece of code is the name of a file of this tree, and there is none of that name."""
+    if word in EXAMPLES:
+        return False
+    if word.partition("/")[0] in FOLDERS and "/" in word:
+        # A module may be named without its suffix.
+        return not any(ROOT.glob(word.rstrip("/"))) and not any(ROOT.glob(word + ".*"))
+    return "/" not in word and "*" not in word and word.endswith(SUFFIXES) and word not in BASENAMES
+
+
+@pytest.fixture
+def readme_daemon(rmemcached_server: ServerFactory) -> Server:
+    """The daemon as README starts it, on a free port."""
+    (command,) = {line.partition("#")[0] for line in code(README) if line.startswith("rmemcached -p ")}
+    words = shlex.split(command)[1:]
+    where = words.index("-p")
+    return rmemcached_server(*words[:where], *words[where + 2 :])
+
+
+@pytest.mark.parametrize("where", ["in the clone", "elsewhere"])
+def test_readme_example(readme_daemon: Server, where: str, tmp_path: Path) -> None:
+    """It runs as it stands, but for the port, and prints what its comments say."""
+    if where == "in the clone" and not any(ROOT.glob("rmemcached/store/store.*.so")):
+        pytest.skip("not built in place")
+    (example,) = blocks(README, "python")
+    assert "11211" in example
+    done = subprocess.run(
+        [sys.executable, "-"],
+        input=example.replace("11211", str(readme_daemon.port)),
+        cwd=ROOT if where == "in the clone" else tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line.partition("  # ")[2] for line in example.splitlines() if line.strip().startswith("print(")]
+    printed = done.stdout.splitlines()
+    assert len(printed) == len(said)
+    for line, comment in zip(printed, said, strict=True):
+        assert comment.startswith(line)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_python_blocks_are_python(name: str) -> None:
+    for block in blocks(ROOT / name, "python"):
+        compile(block, name, "exec")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links(name: str) -> None:
+    page = ROOT / name
+    wrong = []
+    for target in LINK.findall(FENCE.sub("", page.read_text())):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        other = page.parent / file if file else page
+        if not other.exists() or (anchor and anchor not in anchors(other)):
+            wrong.append(target)
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files(name: str) -> None:
+    """Files that are named by their path, or by a bare name with a suffix of ours."""
+    wrong = {word for piece in code(ROOT / name) for word in FILE.findall(piece) if missing(word)}
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands(name: str) -> None:
+    """Commands that the package installs, options of scripts and benchmarks, and options of -o."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    options = set(re.findall(r"^\| `(\w+)(?:=[^`]*)?` \|", page.partition("## Options of `-o`")[2], re.MULTILINE))
+    wrong = set()
+    for piece in code(ROOT / name):
+        wrong |= {word for word in re.findall(r"(?<![\w./-])rmemcached-\w+", piece) if word not in scripts}
+        wrong |= {word for word in re.findall(r"(?<![\w-])-o (\w+)", piece) if word not in options}
+        found = re.search(r"(?<![\w/])((?:bench/\w+\.py|script/(?:vm|sanitize|peer-suite)))( .*)?", piece)
+        if found and (ROOT / found[1]).exists():
+            file = "tests/peer/peer_suite.py" if found[1].endswith("peer-suite") else found[1]
+            source = (ROOT / file).read_text() + (ROOT / "bench" / "figures.py").read_text()
+            given = re.findall(r"(?<!\S)--[a-z][\w-]*", (found[2] or "").partition(" -c ")[0].partition(" -- ")[0])
+            wrong |= {f"{found[1]} {option}" for option in given if option not in source}
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/architecture.md", "docs/glossary.md"])
+def test_identifiers(name: str) -> None:
+    """A piece of code that is a single word with an underscore or a capital occurs in the sources."""
+    known = {word for file in FILES if file.endswith(SOURCES) for word in re.findall(r"\w+", (ROOT / file).read_text())}
+    words = {piece.rstrip("()") for piece in code(ROOT / name)}
+    unknown = {word for word in words if re.fullmatch(r"[^\W_]\w*[_A-Z]\w*[^\W_]", word)} - known
+    assert not unknown
+
+
+def test_glossary_is_in_order() -> None:
+    lists = (ROOT / "docs" / "glossary.md").read_text().split("\n## ")[1:]
+    assert len(lists) == 3
+    for text in lists:
+        words = re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE)[2:]
+        assert words == sorted(words, key=str.lower)
