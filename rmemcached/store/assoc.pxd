@@ -9,8 +9,8 @@ cdef enum:
 
 cdef struct item_stripe:
     pthread_mutex_t lock        # an item lock
-    # The linked items of the stripe: written with the lock held, read with relaxed loads without it. The sizes of the
-    # queues would not do for that: an item that moves meanwhile may be met in two of them, or in none.
+    # The linked items of the stripe: written with the lock held, read with relaxed loads without it. Sums over the
+    # queues' sizes would be wrong: an item that moves meanwhile may count in both of its queues, or in none.
     uint64_t items
     uint64_t bytes
 
@@ -48,7 +48,7 @@ cdef pthread_mutex_t *item_mutex_of(store *s, item *it) noexcept nogil
 cdef void item_lock(store *s, uint32_t hv) noexcept nogil
 cdef bint item_trylock(store *s, uint32_t hv) noexcept nogil
 
-# The item lock of hv is held in the following.
+# For a caller that holds the item lock of hv.
 cdef item *assoc_find(store *s, const char *key, size_t nkey, uint32_t hv) noexcept nogil
 cdef void assoc_insert(store *s, item *it, uint32_t hv) noexcept nogil
 cdef void assoc_delete(store *s, item *it, uint32_t hv) noexcept nogil

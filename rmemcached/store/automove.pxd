@@ -26,7 +26,7 @@ cdef struct slab_automove:      # the reassign lock
     class_sample before[MAX_NUMBER_OF_SLAB_CLASSES]
     window_data *window         # window_size for each class
     int64_t last                # CLOCK_MONOTONIC second of the last page that a class got
-    bint changed                # settings that automove_init has to look at
+    bint changed                # the settings: do_automove_init has to read them
 
 # Starts over with the present settings. False: there is no memory, and it goes on with those from before. The caller
 # holds the reassign lock here and in do_automove_run.

@@ -1,4 +1,4 @@
-"""The store's clock, which store_tick sets once a second, and which items are dead by it."""
+"""The store's clock, which store_tick sets once a second, and which items have expired by it."""
 
 cdef struct store_clock:
     # constant
@@ -8,12 +8,12 @@ cdef struct store_clock:
     rel_time_t current_time
     rel_time_t advance          # sum of all store_advance
     uint32_t paused             # clock_tick leaves current_time alone
-    rel_time_t oldest_live      # flush_all: items last used until then are dead once the clock has reached it; 0: none
+    rel_time_t oldest_live      # flush_all: once the clock reaches it, items last used until then are invalid; 0: none
 
 cdef void clock_init(store *s) noexcept nogil
 cdef void clock_tick(store *s) noexcept nogil
 # Whether flush_all has invalidated the item.
 cdef bint item_is_flushed(store *s, const item *it) noexcept nogil
-# Whether the item can be dropped: it has expired, or is flushed. A lookup is stricter: for it, an item is dead in the
-# second that exptime names already.
+# Whether the item can be dropped: it has expired or is flushed. A lookup refuses an item one second earlier, when the
+# clock reaches exptime.
 cdef bint item_is_expired(store *s, const item *it) noexcept nogil

@@ -1,14 +1,14 @@
 """The crawler thread walks LRU queues from their tails, or the hash table, to free expired items or to dump all items.
 memcached: crawler.c.
 
-In a queue that is crawled, lru_queue.crawl is the item that the crawler looks at next. Nothing but that pointer stands
-for the crawler in the queue.
+In a queue that is crawled, lru_queue.crawl is the item that the crawler looks at next. memcached's crawler has an item
+of its own in the queue instead.
 """
 
 cdef enum:
-    CRAWL_ALL = 0xffffffff      # a limit that is none
+    CRAWL_ALL = 0xffffffff      # items of a queue: no limit
     CRAWL_QUEUE_SIZE = 0        # as many items as the queue has at the start of the crawl
-    CRAWL_MINUTES = 60          # of which the items that expire in them are counted
+    CRAWL_MINUTES = 60          # minutes for which crawler_stats counts the items that expire in each
     QUEUE_WORDS = NUMBER_OF_QUEUES // 64    # words of a bit map of queues
 
 cdef enum crawler_run_type:

@@ -37,7 +37,7 @@ cdef struct lru_queue:          # the LRU lock
     item *tail
     uint64_t size               # items; assoc_check_load reads it without the lock
     uint64_t bytes              # sum of their ITEM_ntotal
-    # The crawl under way (crawler.pyx). Whoever takes the item that is crawled next out of the queue moves this on.
+    # The crawl under way (crawler.pyx). Whoever takes this item out of the queue replaces it by the next one.
     item *crawl                 # the next item; NULL: no crawl, or no more items
     uint32_t crawl_remaining    # items that the crawl still looks at
     lru_counters stats

@@ -18,7 +18,7 @@ cdef struct lru_bump_entry:
 
 cdef struct lru_bump_buf:       # moves from COLD to WARM that wait for the maintainer. Its lock
     pthread_mutex_t lock
-    uint32_t head               # entries [head, tail), modulo the size; who holds bump_lock alone moves head
+    uint32_t head               # the entries are [head, tail), modulo the size. bump_lock as well
     uint32_t tail
     uint64_t dropped
     lru_bump_entry entries[LRU_BUMP_BUF_SIZE]
@@ -28,7 +28,7 @@ cdef struct lru_control:
     lru_bump_buf *bump_bufs     # each thread uses one of them; NULL: no maintainer
     uint32_t bump_mask
     pthread_mutex_t bump_lock   # held by the thread that makes the moves
-    pthread_mutex_t tune_lock   # writing of what `lru` sets in config, and reading of its factors
+    pthread_mutex_t tune_lock   # guards the settings of `lru` in config; integers are read without it
 
 cdef void lru_init(store *s) noexcept nogil
 cdef void lru_destroy(store *s) noexcept nogil
@@ -41,10 +41,11 @@ cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil
 # The item is used: its time is the present. In flat mode it moves to the head of its queue if it has not done so for
 # ITEM_UPDATE_INTERVAL seconds; else an item of COLD that was marked active moves to WARM. Its item lock is held.
 cdef void do_item_update(store *s, item *it) noexcept nogil
-# Looks at the tail of a queue: drops what is expired or flushed and moves on what is not, up to `most` (at most
-# PULL_MOST) items or until one can stay. With PULL_EVICT, evicts one if none had expired. Returns how many went or
-# moved; 0: there was nothing to do. Items that are locked are passed over, PULL_TRIES at most in a row. total_bytes: of
-# the class, of which HOT and WARM may have their shares. max_age: seconds that items of HOT and WARM may be unused.
+# Looks at the tail of a queue: drops items that have expired or were flushed and moves others on, until one can stay or
+# `most` of them (PULL_MOST at most) are gone. With PULL_EVICT, evicts one if none had expired. Passes over items that
+# are locked, PULL_TRIES at most in a row. Returns how many items were dropped or moved.
+# - total_bytes: of the class; HOT and WARM may each have a share of them.
+# - max_age: items of HOT and WARM move on when they were not used for so many seconds.
 cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
                        rel_time_t max_age, int most) noexcept nogil
 # Tells watchers that the item is about to be evicted. Its item lock is held.

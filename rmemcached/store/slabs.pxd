@@ -28,7 +28,7 @@ cdef struct slab_class:         # the slabs lock. Class 0 is the global pool: pa
     uint64_t sl_curr            # free chunks: slots and carve_left
 
 cdef struct page_move:          # the page that is being emptied
-    # Constant during a move. The mover sets them with the slabs lock held, and so reads them without.
+    # Constant during a move. The mover alone sets them, with the slabs lock held, and reads them without the lock.
     char *page                  # NULL: none
     unsigned int src
     unsigned int dst
@@ -36,7 +36,7 @@ cdef struct page_move:          # the page that is being emptied
     uint32_t perslab
     # the slabs lock
     uint32_t taken_count        # chunks taken
-    uint32_t given_back         # of these, those that their users gave back during the present pass
+    uint32_t given_back         # of these, the chunks that became free by themselves during the present pass
     uint8_t *taken              # by chunk; written with relaxed stores, as the mover reads it without the lock
 
 cdef struct slabs:
@@ -77,7 +77,7 @@ cdef void slabs_free(store *s, item *it) noexcept nogil
 # Frees one chunk. The slabs lock is held here and in the next two.
 cdef void do_slabs_push(store *s, item *it, unsigned int clsid) noexcept nogil
 cdef void do_slabs_unlink_free_chunk(store *s, item *it, unsigned int clsid) noexcept nogil
-# Takes a chunk of the page that is being emptied. Nobody else has it.
+# Takes a chunk of the page that is being emptied. Nobody uses it any more.
 cdef void do_move_take(store *s, item *chunk) noexcept nogil
 # Whether a chunk lies on the page that is being emptied. The slabs lock is held, or the mover asks.
 cdef bint on_moving_page(store *s, void *chunk) noexcept nogil

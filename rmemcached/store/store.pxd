@@ -476,7 +476,6 @@ cdef uint32_t store_sizes(store *s, uint32_t bucket) noexcept nogil
 # The lines of `stats cachedump`, END included, malloc'd; NULL: no memory. limit 0: as many as fit into 2 MB.
 cdef char *store_cachedump(store *s, unsigned int clsid, uint32_t limit, size_t *length) noexcept nogil
 
-
 # --- the parts, for each other only; from the lowest to the highest, see layout.pxd ---
 include "threads.pxd"
 include "clock.pxd"
