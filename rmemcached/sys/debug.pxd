@@ -16,8 +16,8 @@ thread may wait for a lock only while it holds none of the same or a higher rank
 - ``lock_ranked(&mutex, rank)``, ``unlock_ranked(&mutex, rank)``.
 - ``lock_next_ranked(&mutex, rank)``: several locks of one rank, in an order that the unit defines.
 - ``trylock_ranked(&mutex, rank)``: in any order, as it does not wait. Whether the lock was free.
-- ``lock_read_ranked(&lock, rank)``, ``lock_write_ranked(&lock, rank)``, ``unlock_rw_ranked(&lock, rank)``: of read-write
-  locks.
+- ``lock_read_ranked(&lock, rank)``, ``lock_write_ranked(&lock, rank)``, ``unlock_rw_ranked(&lock, rank)``: of
+  read-write locks.
 - ``assert_no_locks()``: the calling thread holds none of the unit's ranked locks.
 
 In a build that checks nothing they are the calls of pthread and no more.
