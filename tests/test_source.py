@@ -25,10 +25,11 @@ CHECKS = {
 INLINE_IN_UNIT = re.compile(r".* implemented and marked inline in .*\n")
 
 FUNCTION_LINES = 60
-FILE_LINES = {"rmemcached": 1200, "client": 1200, "bench": 1200, "tests": 1200}
+FILE_LINES = {"rmemcached": 800, "client": 800, "bench": 1200, "tests": 1200}
 REASON = "Long: "
 
-FILES = Tree().files
+TREE = Tree()
+FILES, OWNERS = TREE.files, TREE.owners
 OURS = [file for file in FILES if file.startswith(("rmemcached/", "client/"))]
 
 CYTHON_FUNCTION = re.compile(r"^([ \t]*)(?:async )?(?:cdef|cpdef|def) (?!class |struct |enum|union |packed |extern )")
@@ -133,3 +134,25 @@ def test_files_are_of_readable_size() -> None:
         if (count := len((ROOT / file).read_text().splitlines())) > FILE_LINES[file.partition("/")[0]]
     }
     assert not long
+
+
+def test_every_part_has_a_header() -> None:
+    """What is included is a .pyx whose .pxd says what it is for."""
+    parts = {part for part in OWNERS if not (ROOT / f"{part}.pxd").exists()}
+    assert not [file for file in FILES if file.endswith(".pxi")]
+    assert not parts
+
+
+def test_version_stands_once() -> None:
+    """The package's and memcached's versions are in rmemcached/__init__.py."""
+    text = (ROOT / "rmemcached/__init__.py").read_text()
+    versions = re.findall(r'^\w*(?:VERSION|version\w*) = "([^"]+)"', text, re.MULTILINE)
+    assert len(versions) == 2
+    again = [
+        file
+        for file in OURS
+        if file != "rmemcached/__init__.py" and "_testing" not in file
+        for version in versions
+        if re.search(rf"[\"']{re.escape(version)}", (ROOT / file).read_text())
+    ]
+    assert not again
