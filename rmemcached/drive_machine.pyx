@@ -62,8 +62,10 @@ cdef void log_state(const conn *c, conn_states was) noexcept nogil:
 
 
 cdef conn_want drive_machine(conn *c) noexcept nogil:
-    """One branch for each state, in one function as in memcached: what leads from state to state can be read in one
-    place."""
+    """Runs the states until the connection wants something.
+
+    Long: one branch for each state, in one function as in memcached, so that all transitions can be read in one place.
+    """
     cdef size_t n
     cdef conn_states was = c.state
     cdef bint logs = relaxed_load(&c.thread.hooks.verbose) > 2

@@ -33,6 +33,9 @@ FILES, OWNERS = TREE.files, TREE.owners
 OURS = [file for file in FILES if file.startswith(("rmemcached/", "client/"))]
 
 CYTHON_FUNCTION = re.compile(r"^([ \t]*)(?:async )?(?:cdef|cpdef|def) (?!class |struct |enum|union |packed |extern )")
+EXTERN = re.compile(r"cdef extern from [\"'](<[^>]*>)[\"']")
+# Headers of libraries, which those declare that use them.
+LIBRARIES = re.compile(r"<(infiniband|rdma|isa-l)/|<Python\.h>")
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -98,6 +101,17 @@ def functions(file: str) -> Iterator[Function]:
     return python_functions(text) if file.endswith((".py", ".pyi")) else cython_functions(text)
 
 
+def test_functions_are_of_readable_length() -> None:
+    long = [
+        f"{file}:{function.line}: {function.name} has {function.length} lines"
+        for file in OURS
+        for function in functions(file)
+        if function.length > FUNCTION_LINES and REASON not in function.text
+    ]
+    advice = f"{FUNCTION_LINES} at most, or a line of the docstring that begins with {REASON!r} and gives the reason"
+    assert not long, "\n".join([advice, *long])
+
+
 def test_length_of_functions_is_found() -> None:
     cython = '''
 cdef int one(int a,
@@ -141,6 +155,19 @@ def test_every_part_has_a_header() -> None:
     parts = {part for part in OWNERS if not (ROOT / f"{part}.pxd").exists()}
     assert not [file for file in FILES if file.endswith(".pxi")]
     assert not parts
+
+
+def test_system_headers_are_declared_once() -> None:
+    """In rmemcached/sys, and each name in one file there."""
+    elsewhere = [
+        f"{file}:{text.count(chr(10), 0, match.start()) + 1}: {match[1]}"
+        for file in OURS
+        if not file.startswith("rmemcached/sys/")
+        for text in [(ROOT / file).read_text()]
+        for match in EXTERN.finditer(text)
+        if not LIBRARIES.match(match[1])
+    ]
+    assert not elsewhere, "\n".join(elsewhere)
 
 
 def test_version_stands_once() -> None:
