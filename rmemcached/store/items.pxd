@@ -5,6 +5,7 @@ cdef struct item_counters:
     char pad_after_cas_id[CACHE_LINE]
     uint64_t get_expired        # atomic
     uint64_t get_flushed        # atomic
+    char pad_after_counts[CACHE_LINE]   # every request reads the hash table's fields, which follow in the store
 
 # item_get for a caller that holds the item lock.
 cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil

@@ -82,7 +82,11 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
 
 
 cdef void store_stop_threads(store *s) noexcept nogil:
+    # With the lock held, or the crawler could miss it between its look at the flag and its wait.
+    lock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     store_release(&s.stopping, 1)
+    pthread_cond_broadcast(&s.crawler.cond)
+    unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     maintainer_stop(s)
     crawler_stop(s)
     mover_stop(s)

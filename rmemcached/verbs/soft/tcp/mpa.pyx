@@ -267,7 +267,8 @@ cdef void soft_iw_query(ibv_qp *ibqp, soft_iw_stream *out) noexcept nogil:
     cdef const tcp_stream *tcp = NULL
     memset(out, 0, sizeof(out[0]))
     lock_ranked(&qp.lock, RANK_QP)
-    if qp.fabric == &tcp_fabric and qp.stream.phase != STREAM_NONE:
+    # While a thread attaches a stream, what is here may be an earlier stream's.
+    if qp.fabric == &tcp_fabric and qp.stream.phase > STREAM_ATTACHING:
         tcp = tcp_of(qp)
     if qp.stream.phase == STREAM_ATTACHING or qp.stream.phase == STREAM_REQUESTED:
         out.state = SOFT_IW_STARTING
