@@ -20,7 +20,7 @@ cdef class Memory:
     cdef ibv_mr *register(self, const void *data, size_t length, int access) noexcept
     cdef ibv_mr *allocate(self, size_t length, int access) except NULL
     cdef void release(self, ibv_mr *mr) noexcept
-    cdef bint do_without(self, size_t length) except -1
+    cdef bint go_without(self, size_t length) except -1
 
 
 cdef class Source(Memory):

@@ -57,7 +57,7 @@ cdef class Memory:
         self.provider.dereg_mr(mr)
         live_sub(LIVE_CLIENT_BUFFER)
 
-    cdef bint do_without(self, size_t length) except -1:
+    cdef bint go_without(self, size_t length) except -1:
         # Memory could not be registered: False, since values can travel in messages. The log says so the first time.
         global told_shortage
         error = registration_error(self.provider, length, errno)
@@ -110,7 +110,7 @@ cdef class Source(Memory):
             self.cap = self.cap * 2 + 8
         mr = self.register(data, length, IBV_ACCESS_REMOTE_READ)
         if mr == NULL:
-            return self.do_without(length)
+            return self.go_without(length)
         self.regions[self.count] = mr
         self.count += 1
         self.total += length
@@ -154,7 +154,7 @@ cdef class Sink(Memory):
                 access |= SOFT_ACCESS_SCRATCH
             self.mr = self.register(PyBytes_AS_STRING(fresh), self.next_size, access)
             if self.mr == NULL:
-                return self.do_without(self.next_size)
+                return self.go_without(self.next_size)
             Py_INCREF(fresh)
             self.block = <PyObject *>fresh
         self.size = self.next_size

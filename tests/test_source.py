@@ -170,6 +170,30 @@ def test_system_headers_are_declared_once() -> None:
     assert not elsewhere, "\n".join(elsewhere)
 
 
+# Functions that the caller enters with a lock held say so by their name, and begin by looking whether it is.
+CALLED_WITH_A_LOCK = re.compile(r"(^|_)do_|_locked$")
+LOOKS = re.compile(r"assert_held|assert_item_lock|assert_(read|write)_held|assert_owner")
+# Named so without wanting a lock, and why.
+WITHOUT_A_LOCK = {
+    "do_item_remove": "memcached's name; the reference count is atomic",
+    "do_item_unref": "the same",
+    "item_get_locked": "takes the lock, and leaves it to the caller",
+}
+
+
+def test_functions_that_want_a_lock_look_for_it() -> None:
+    wrong = [
+        f"{file}:{function.line}: {function.name}"
+        for file in OURS
+        if file.endswith((".pyx", ".pxd")) and "/_testing" not in file
+        for function in functions(file)
+        if CALLED_WITH_A_LOCK.search(function.name)
+        and function.name not in WITHOUT_A_LOCK
+        and not LOOKS.search(function.text)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_version_stands_once() -> None:
     """The package's and memcached's versions are in rmemcached/__init__.py."""
     text = (ROOT / "rmemcached/__init__.py").read_text()
