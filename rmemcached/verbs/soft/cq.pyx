@@ -189,7 +189,7 @@ cdef void cq_purge(soft_cq *cq, uint32_t qp_num) noexcept nogil:
     unlock_ranked(&cq.lock, RANK_QUEUE)
 
 
-cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
+cdef inline int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
     cdef int n = 0
     cdef int result
     lock_ranked(&cq.lock, RANK_QUEUE)
@@ -216,21 +216,20 @@ cdef inline bint cq_wants_progress(soft_cq *cq, int num_entries) noexcept nogil:
     return False
 
 
-cdef inline int cq_after_progress(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
-    if relaxed_load(&cq.count) == 0 and not relaxed_load(&cq.overrun):
-        return 0
-    return cq_take(cq, num_entries, wc)
+cdef inline bint cq_is_empty(const soft_cq *cq) noexcept nogil:
+    return relaxed_load(&cq.count) == 0 and not relaxed_load(&cq.overrun)
 
 
 cdef int soft_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
     """Takes completions. If there are none, or the caller wants none, makes progress first."""
     cdef soft_cq *cq = <soft_cq *> ibcq
-    if not cq_wants_progress(cq, num_entries):
-        return cq_take(cq, num_entries, wc)
-    domain_progress(cq.domain, False)
-    if cq.domain.event_fd >= 0:
-        domain_update_fd(cq.domain)
-    return cq_after_progress(cq, num_entries, wc)
+    if cq_wants_progress(cq, num_entries):
+        domain_progress(cq.domain, False)
+        if cq.domain.event_fd >= 0:
+            domain_update_fd(cq.domain)
+        if cq_is_empty(cq):
+            return 0
+    return cq_take(cq, num_entries, wc)
 
 
 cdef int soft_req_notify_cq(ibv_cq *ibcq, int solicited_only) noexcept nogil:

@@ -4,17 +4,16 @@ To the rest of the provider such a message is a SEND of one FPDU: it has a messa
 saved is the queue entry, the building and parsing of the FPDU, and a second cache line.
 """
 
+# The fabric's post_send: puts messages into the ring past the send queue, as far as that is possible at once.
+cdef int shm_post_send(ibv_qp *qp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noexcept nogil
 # The fabric's poll_cq: receives messages past the completion queue where that makes no difference.
 cdef int shm_poll_cq(ibv_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 
 # The fabric's `release`: makes all streams forget a region. Takes soft_context.lock, and the locks of its queue pairs.
 cdef void shm_forget_region(soft_mr *mr) noexcept nogil
 
-# The next two need soft_qp.lock.
-
-# Puts requests of a list into the ring, as far as that is possible at once. Gives the rest.
-cdef ibv_send_wr *shm_post_messages(soft_qp *qp, ibv_send_wr *wr) noexcept nogil
-# Receives messages at the head until *budget octets are used up. False: the queue pair is in error.
+# Receives messages at the head until *budget octets are used up. False: the queue pair is in error. Needs
+# soft_qp.lock.
 cdef bint shm_receive_messages(soft_qp *qp, uint32_t *budget) noexcept nogil
 # Ends the use of the regions that the stream has kept. Needs soft_qp.lock.
 cdef void shm_release_regions(shm_stream *shm) noexcept nogil

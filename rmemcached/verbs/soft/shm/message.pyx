@@ -94,6 +94,22 @@ cdef ibv_send_wr *shm_post_messages(soft_qp *qp, ibv_send_wr *wr) noexcept nogil
     return wr
 
 
+cdef int shm_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noexcept nogil:
+    cdef soft_qp *qp = <soft_qp *> ibqp
+    cdef int result = 0
+    lock_ranked(&qp.lock, RANK_QP)
+    wr = shm_post_messages(qp, wr)
+    if wr != NULL:
+        result = qp_enqueue_sends(qp, &wr)
+    if qp.stream.phase == STREAM_OPEN and not qp.tx.blocked and tx_pending(qp):
+        shm_transmit(qp)
+    unlock_ranked(&qp.lock, RANK_QP)
+    qp_update_fds(qp, NULL)
+    if result and bad_wr != NULL:
+        bad_wr[0] = wr
+    return result
+
+
 cdef bint shm_reject_message(soft_qp *qp, uint32_t length, uint32_t error, int rq_status) noexcept nogil:
     """Ends the stream because of the message at the head. The Terminate shows it as an FPDU. Gives False."""
     assert_held(&qp.lock)
@@ -174,7 +190,7 @@ cdef int shm_poll_messages(soft_cq *cq, soft_qp *qp, int num_entries, ibv_wc *wc
     lock_ranked(&qp.lock, RANK_QP)
     # The completion queue is empty, so that no completion is overtaken.
     if (qp.recv_cq == cq and qp.ndomains == 1 and qp.stream.phase == STREAM_OPEN and qp.ibv.state == IBV_QPS_RTS
-            and relaxed_load(&cq.count) == 0 and not relaxed_load(&cq.overrun)):
+            and cq_is_empty(cq)):
         while n < num_entries and shm_cell_ready(shm_of(qp), &word) and shm_kind(word) == SHM_MESSAGE:
             if not shm_take_message(qp, word, &wc[n]):
                 break
@@ -224,9 +240,10 @@ cdef int shm_poll(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
 cdef int shm_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
     cdef soft_cq *cq = <soft_cq *> ibcq
     cdef int n
-    if not cq_wants_progress(cq, num_entries):
-        return cq_take(cq, num_entries, wc)
-    n = shm_poll(cq, num_entries, wc)
-    if cq.domain.event_fd >= 0:
-        domain_update_fd(cq.domain)
-    return n if n else cq_after_progress(cq, num_entries, wc)
+    if cq_wants_progress(cq, num_entries):
+        n = shm_poll(cq, num_entries, wc)
+        if cq.domain.event_fd >= 0:
+            domain_update_fd(cq.domain)
+        if n or cq_is_empty(cq):
+            return n
+    return cq_take(cq, num_entries, wc)

@@ -179,15 +179,15 @@ cdef void shm_transmit(soft_qp *qp) noexcept nogil:
     while True:
         if not shm_execute_direct(qp):
             return
+        if not tx_pending(qp):
+            break
         result = tx_build(qp, &b, TX_FRAMES)
         if b.nframes == 0:
             tx_release(&b)
             if result != TX_BUILT and result != TX_FULL:
                 tx_fault(qp, result)
                 return
-            if tx_pending(qp):
-                continue
-            break
+            continue
         n = shm_send(qp, b.iov, b.niov)
         tx_release(&b)
         if n < 0 and errno.errno != EAGAIN:
@@ -197,27 +197,9 @@ cdef void shm_transmit(soft_qp *qp) noexcept nogil:
         if n > 0:
             shm_note_writes(qp, &b, <size_t> n)
             tx_commit(qp, &b, <size_t> n)
-        if n < <ssize_t> b.size:
-            if not shm_wait_for_space(qp):
-                break
-        elif result == TX_BUILT and not tx_pending(qp):
+        if n < <ssize_t> b.size and not shm_wait_for_space(qp):
             break
     tx_end_turn(qp)
-
-
-cdef int shm_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noexcept nogil:
-    cdef soft_qp *qp = <soft_qp *> ibqp
-    cdef int result
-    lock_ranked(&qp.lock, RANK_QP)
-    wr = shm_post_messages(qp, wr)
-    result = qp_enqueue_sends(qp, &wr)
-    if qp.stream.phase == STREAM_OPEN and not qp.tx.blocked and tx_pending(qp):
-        shm_transmit(qp)
-    unlock_ranked(&qp.lock, RANK_QP)
-    qp_update_fds(qp, NULL)
-    if result and bad_wr != NULL:
-        bad_wr[0] = wr
-    return result
 
 
 # Receiving.
