@@ -12,6 +12,9 @@ from parts import violations
 ROOT = source.ROOT
 LAYERS = read_layers()
 
+# Folders of modules each of whose parts calls only those that are included before it.
+LAYERED = {"rmemcached", "rmemcached/store"}
+
 # Modules that import each other in a circle, and why they must.
 CIRCLES: dict[frozenset[str], str] = {}
 
@@ -36,23 +39,9 @@ def test_no_module_imports_itself_through_others() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_parts_of_rdma_conn_call_each_other_downward() -> None:
-    wrong = violations(ROOT / "rmemcached", layered=True)
-    assert not wrong, "\n".join(wrong)
-
-
-def test_parts_of_the_worker_keep_to_their_headers() -> None:
-    wrong = violations(ROOT / "rmemcached" / "server")
-    assert not wrong, "\n".join(wrong)
-
-
-def test_parts_of_the_store_call_each_other_downward() -> None:
-    wrong = violations(ROOT / "rmemcached" / "store", layered=True)
-    assert not wrong, "\n".join(wrong)
-
-
-def test_parts_of_the_soft_provider_keep_to_their_headers() -> None:
-    wrong = violations(ROOT / "rmemcached" / "verbs")
+@pytest.mark.parametrize("folder", sorted({str(Path(owner).parent) for owner in set().union(*Tree().owners.values())}))
+def test_parts_keep_to_their_headers(folder: str) -> None:
+    wrong = violations(ROOT / folder, layered=folder in LAYERED)
     assert not wrong, "\n".join(wrong)
 
 
@@ -145,3 +134,33 @@ def test_module_is_in_one_layer() -> None:
     twice = [*LAYERS, source.Layer("again", ("client/*",), (), "")]
     with pytest.raises(ValueError, match="in the layers client and again"):
         layer_of("client/connection", twice)
+
+
+# What is wrong with the second part of a unit, whose first part has `offered` in its header and `kept` not.
+UNITS = {
+    "right": ("    return offered()", []),
+    "wrong": ("    return kept()", ["unit/two.pyx: kept of one.pyx is in no header"]),
+    "text": ('    """kept()"""\n    return offered()  # kept()', []),
+    "upward": ("    return last()", ["unit/two.pyx: last of three.pyx, a part that is included later"]),
+}
+
+
+@pytest.mark.parametrize("case", UNITS)
+def test_part_that_goes_past_a_header_is_found(case: str, tmp_path: Path) -> None:
+    body, expected = UNITS[case]
+    (tmp_path / "unit").mkdir()
+    for suffix in ("pxd", "pyx"):
+        includes = [f'include "unit/{part}.{suffix}"\n' for part in ("one", "two", "three")]
+        (tmp_path / f"unit.{suffix}").write_text("".join(includes))
+    (tmp_path / "unit/one.pxd").write_text("cdef int offered() noexcept nogil\n")
+    (tmp_path / "unit/one.pyx").write_text(
+        "cdef int kept() noexcept nogil:\n    return 1\n\n\ncdef int offered() noexcept nogil:\n    return kept()\n"
+    )
+    (tmp_path / "unit/two.pxd").write_text("cdef int second() noexcept nogil\n")
+    (tmp_path / "unit/two.pyx").write_text(f"cdef int second() noexcept nogil:\n{body}\n")
+    (tmp_path / "unit/three.pxd").write_text("cdef int last() noexcept nogil\n")
+    (tmp_path / "unit/three.pyx").write_text(
+        "cdef int last() noexcept nogil:\n    return second() + offered() if last() else 0\n"
+    )
+    found = [line.removeprefix(f"{tmp_path}/") for line in violations(tmp_path, layered=True)]
+    assert [line for line in found if "nobody else uses" not in line] == expected
