@@ -8,18 +8,19 @@ from posix.uio cimport iovec
 from rmemcached.sys.atomics cimport counter_add, relaxed_load
 from rmemcached.sys.debug cimport assert_owner, assert_that
 from rmemcached.protocol.ascii cimport complete_nread_ascii, try_read_command_ascii
-from rmemcached.protocol.binary cimport PROTOCOL_BINARY_REQ, complete_nread_binary, try_read_command_binary
+from rmemcached.protocol.binary cimport complete_nread_binary, try_read_command_binary
 from rmemcached.protocol.conn cimport (
     WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot,
     binary_prot, conn, conn_charge, conn_closing, conn_logs, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full,
     conn_parse_cmd, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_read, conn_state_name, conn_states,
     conn_swallow, conn_waiting, conn_want, conn_watch, negotiating_prot,
 )
+from rmemcached.protocol.protocol_binary cimport PROTOCOL_BINARY_REQ
 from rmemcached.protocol.reply cimport resp_rollback
 
 
 cdef void copy_payload(conn *c) noexcept nogil:
-    """Moves what the input buffer has of the payload into the item."""
+    """Copies what the input has of the payload into the item."""
     cdef iovec iov[8]
     cdef size_t n
     cdef int count, i
@@ -54,7 +55,7 @@ cdef void log_change(int sfd, conn_states was, conn_states state) noexcept nogil
 
 
 cdef void log_state(const conn *c, conn_states was) noexcept nogil:
-    """Writes a change of state as memcached's -vvv does. There the machine sends replies before it waits."""
+    """Writes a change of state as memcached's -vvv does. memcached sends replies, in conn_mwrite, before it waits."""
     if was == conn_new_cmd and c.state == conn_waiting:
         log_change(c.sfd, conn_new_cmd, conn_mwrite)
         log_change(c.sfd, conn_mwrite, conn_new_cmd)
@@ -69,7 +70,7 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
     cdef size_t n
     cdef conn_states was = c.state
     cdef bint logs = relaxed_load(&c.thread.hooks.verbose) > 2
-    cdef bint waited = True      # for the input that is there now
+    cdef bint waited = True      # False: the input that is there has been looked at, and is no whole command
     assert_owner(c.thread.owner)
     assert_that(c.state != conn_watch)
     c.reqs_left = c.thread.reqs_per_event
@@ -86,7 +87,7 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
             if try_read_command(c):
                 c.reqs_left -= 1
                 if not conn_charge(c):
-                    # As in memcached, what is waiting is not sent.
+                    # As in memcached, replies that wait are dropped.
                     if not c.engine.remote:
                         resp_rollback(c, NULL, 0)
                     c.state = conn_closing

@@ -1,10 +1,11 @@
 """Binary commands: a fixed header says how long everything is; extras, key and value follow it.
 
-Header, extras and key are taken from the input buffer together; a value to store arrives like that of a text command
-(conn_nread), without the \\r\\n, which is added in the item. Replies of quiet commands are left out, errors are not.
+Header, extras and key are taken from the input buffer together. A value to store arrives like that of a text command
+(conn_nread) but without the \\r\\n, which is added in the item. A quiet command is answered only when it fails.
 """
 
 from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport fprintf, fputc, stderr
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset, strlen
@@ -16,6 +17,20 @@ from rmemcached.protocol.item_commands cimport (
     count_cas, count_delta, expect_payload, fetch_item, fits_copy, resp_value, swallow,
 )
 from rmemcached.protocol.parse cimport U64_TEXT, itoa_u64, parse_u64
+from rmemcached.protocol.protocol_binary cimport (
+    PROTOCOL_BINARY_CMD_ADD, PROTOCOL_BINARY_CMD_APPEND, PROTOCOL_BINARY_CMD_APPENDQ, PROTOCOL_BINARY_CMD_DECREMENT,
+    PROTOCOL_BINARY_CMD_DELETE, PROTOCOL_BINARY_CMD_FLUSH, PROTOCOL_BINARY_CMD_FLUSHQ, PROTOCOL_BINARY_CMD_GAT,
+    PROTOCOL_BINARY_CMD_GATK, PROTOCOL_BINARY_CMD_GATKQ, PROTOCOL_BINARY_CMD_GATQ, PROTOCOL_BINARY_CMD_GET,
+    PROTOCOL_BINARY_CMD_GETK, PROTOCOL_BINARY_CMD_GETKQ, PROTOCOL_BINARY_CMD_GETQ, PROTOCOL_BINARY_CMD_INCREMENT,
+    PROTOCOL_BINARY_CMD_NOOP, PROTOCOL_BINARY_CMD_PREPEND, PROTOCOL_BINARY_CMD_PREPENDQ, PROTOCOL_BINARY_CMD_QUIT,
+    PROTOCOL_BINARY_CMD_REPLACE, PROTOCOL_BINARY_CMD_SASL_AUTH, PROTOCOL_BINARY_CMD_SASL_LIST_MECHS,
+    PROTOCOL_BINARY_CMD_SASL_STEP, PROTOCOL_BINARY_CMD_SET, PROTOCOL_BINARY_CMD_SETQ, PROTOCOL_BINARY_CMD_STAT,
+    PROTOCOL_BINARY_CMD_TOUCH, PROTOCOL_BINARY_CMD_VERSION, PROTOCOL_BINARY_REQ, PROTOCOL_BINARY_RES,
+    PROTOCOL_BINARY_RESPONSE_AUTH_ERROR, PROTOCOL_BINARY_RESPONSE_DELTA_BADVAL, PROTOCOL_BINARY_RESPONSE_E2BIG,
+    PROTOCOL_BINARY_RESPONSE_EINVAL, PROTOCOL_BINARY_RESPONSE_ENOMEM, PROTOCOL_BINARY_RESPONSE_KEY_EEXISTS,
+    PROTOCOL_BINARY_RESPONSE_KEY_ENOENT, PROTOCOL_BINARY_RESPONSE_NOT_STORED, PROTOCOL_BINARY_RESPONSE_SUCCESS,
+    PROTOCOL_BINARY_RESPONSE_UNKNOWN_COMMAND, protocol_binary_header,
+)
 from rmemcached.protocol.reply cimport resp_add, resp_text, stat_reply
 from rmemcached.protocol.stats_prefix cimport (
     stats_prefix_dump, stats_prefix_record_delete, stats_prefix_record_set, stats_prefixes,
@@ -35,7 +50,7 @@ from rmemcached.sys.linux cimport be16toh, be32toh, be64toh, htobe16, htobe32, h
 cdef enum:
     HEADER = sizeof(protocol_binary_header)
     BODY_MAX = 1024 * 1024 * 1024    # of a request; a longer one ends the connection
-    NO_CREATION = 0xffffffff         # expiration of an increment that is not to make the item
+    NO_CREATION = 0xffffffff         # expiration of an increment that must not make an item
 
 
 # ---- common ----------------------------------------------------------------------------------------------------------
@@ -53,7 +68,7 @@ cdef inline uint64_t load_be64(const char *p) noexcept nogil:
 
 
 cdef inline uint8_t loud(uint8_t opcode) noexcept nogil:
-    """The command that a quiet one is the quiet form of; any other command itself."""
+    """The command that answers, of which a quiet one is the other form; any other command itself."""
     if PROTOCOL_BINARY_CMD_SETQ <= opcode <= PROTOCOL_BINARY_CMD_FLUSHQ:
         return opcode - 0x10
     if opcode == PROTOCOL_BINARY_CMD_GETQ:
@@ -153,7 +168,7 @@ cdef void out_of_memory(conn *c, const char *text) noexcept nogil:
 
 
 cdef inline uint64_t next_cas(conn *c) noexcept nogil:
-    """As in memcached, a store uses a CAS value up even when nothing is stored."""
+    """As in memcached, a store takes a CAS value even when nothing is stored."""
     return get_cas_id(c.thread.store) if c.thread.cas_enabled else 0
 
 
@@ -225,10 +240,10 @@ cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nke
         else:
             write_bin_error(c, PROTOCOL_BINARY_RESPONSE_E2BIG)
         if op != NREAD_APPEND and op != NREAD_PREPEND and log_wants(c.thread.log, LOG_MUTATIONS):
-            # memcached has forgotten the operation here, and logs the expiry time as it came.
+            # As memcached does, which logs neither the operation here nor the store's expiry time.
             log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, 0, key, nkey, 0, exptime, 0)
         if op == NREAD_SET:
-            # What is stored must not be read as the newest.
+            # What the key has is older than what the client meant to store.
             item_unlink(s, key, nkey)
         swallow(c, vlen)
         return
@@ -308,7 +323,7 @@ cdef void process_bin_delete(conn *c, const char *key, uint16_t nkey, uint64_t c
 
 
 cdef void create_number(conn *c, const char *key, uint16_t nkey, uint64_t initial, uint32_t exptime) noexcept nogil:
-    """An increment or decrement of what is not there stores the initial value."""
+    """Stores the initial value, because the key that was to be incremented or decremented has no item."""
     cdef store *s = c.thread.store
     cdef char text[U64_TEXT + 2]
     cdef char *end = itoa_u64(initial, text)
@@ -380,7 +395,7 @@ cdef inline bint equals(const char *text, size_t length, const char *word) noexc
 
 
 cdef int stats_of(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
-    """The hook's statistics called sub. memcached gives only these in binary (`stats conns`, say, is text)."""
+    """The server's statistics called sub. In binary memcached gives only these; `stats conns`, say, is text alone."""
     cdef const conn_hooks *hooks = c.thread.hooks
     if begins(sub, nsub, b"reset"):
         nsub = 5
@@ -393,7 +408,7 @@ cdef int stats_of(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept
 
 
 cdef bint stats_detail(conn *c, const char *sub, size_t nsub, stat_buf *out) noexcept nogil:
-    """on, off, or dump: a single packet of all lines. False: none of these, or not allowed."""
+    """on, off, or dump, which answers with all lines in one packet. False: it is none of these, or not allowed."""
     cdef stats_prefixes *prefixes = c.thread.prefixes
     cdef char *text
     cdef size_t length = 0
@@ -416,7 +431,7 @@ cdef bint stats_detail(conn *c, const char *sub, size_t nsub, stat_buf *out) noe
 
 
 cdef void process_bin_stat(conn *c, const char *sub, size_t nsub) noexcept nogil:
-    """One packet for each line of the text protocol, and one without a key behind them."""
+    """Answers with a packet for each line of the text protocol, and one without a key behind them."""
     cdef stat_buf out
     cdef bint known
     memset(&out, 0, sizeof(out))
@@ -460,13 +475,13 @@ cdef void fatal_error(conn *c, uint16_t status) noexcept nogil:
 
 cdef enum bin_lengths:           # what a command has behind its header
     EXTRAS = 31                  # mask: bytes of extras
-    NO_EXTRAS = 32               # ... or none
+    NO_EXTRAS = 32               # the extras may be left out
     KEY = 64                     # there is a key
     ANY_KEY = 128                # there may be a key
-    VALUE = 256                  # there may be a value; of some commands that have none memcached overlooks it
-    UNKNOWN = 512                # no command: anything goes
+    VALUE = 256                  # there may be a value; memcached ignores that of some commands which have none
+    UNKNOWN = 512                # there is no such command: nothing is checked
 
-cdef uint16_t[256] LENGTHS       # by opcode; of a quiet command the loud one counts
+cdef uint16_t[256] LENGTHS       # by opcode, with loud() applied
 
 
 cdef void fill_lengths() noexcept:
@@ -557,8 +572,6 @@ cdef bint dispatch_bin_command(conn *c, const protocol_binary_header *h, const c
 
 
 cdef bint try_read_command_binary(conn *c) noexcept nogil:
-    """Does one command of the input. False: its header, extras and key are not there yet. On return the state says what
-    is next."""
     cdef protocol_binary_header h
     cdef const char *extras
     cdef const char *key

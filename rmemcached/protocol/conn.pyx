@@ -9,7 +9,7 @@ from rmemcached.store.store cimport ITEM_CHUNKED, ITEM_data, ITEM_has, item_iov,
 from rmemcached.sys.debug cimport LIVE_CONN, LIVE_RESPONSE, assert_owner, assert_that, live_add, live_sub
 
 cdef enum:
-    MAX_FREE_RESPS = 4096    # that a thread keeps
+    MAX_FREE_RESPS = 4096    # mc_resps that a thread keeps for the next replies
 
 
 # ---- life ------------------------------------------------------------------------------------------------------------
@@ -53,6 +53,10 @@ cdef void conn_thread_release(conn_thread *t) noexcept nogil:
     t.nfree_resps = 0
 
 
+cdef bint conn_memory(conn_thread *t, size_t more) noexcept nogil:
+    return t.mem_limit == 0 or t.stats.response_obj_bytes + t.stats.read_buf_bytes + more <= t.mem_limit
+
+
 cdef const char *conn_state_name(conn_states state) noexcept nogil:
     if state == conn_new_cmd:
         return b"conn_new_cmd"
@@ -77,11 +81,13 @@ cdef const char *conn_state_name(conn_states state) noexcept nogil:
     return b"conn_closed"
 
 
+cdef void conn_log(const conn *c, const char *mark, const char *text, size_t length) noexcept nogil:
+    while length and (text[length - 1] == c'\n' or text[length - 1] == c'\r'):
+        length -= 1
+    fprintf(stderr, b"%s%d %.*s\n", mark, c.sfd, <int>length, text)
+
+
 # ---- releasing replies -----------------------------------------------------------------------------------------------
-
-cdef bint conn_memory(conn_thread *t, size_t more) noexcept nogil:
-    return t.mem_limit == 0 or t.stats.response_obj_bytes + t.stats.read_buf_bytes + more <= t.mem_limit
-
 
 cdef void resp_free(conn *c, mc_resp *resp) noexcept nogil:
     cdef conn_thread *t = c.thread
@@ -112,73 +118,74 @@ cdef void resp_finish(conn *c, mc_resp *resp) noexcept nogil:
     resp_free(c, resp)
 
 
-cdef void conn_log(const conn *c, const char *mark, const char *text, size_t length) noexcept nogil:
-    while length and (text[length - 1] == c'\n' or text[length - 1] == c'\r'):
-        length -= 1
-    fprintf(stderr, b"%s%d %.*s\n", mark, c.sfd, <int>length, text)
+# ---- for engines ---------------------------------------------------------------------------------------------------
+
+cdef struct gathered:
+    iovec *iov
+    int count
+    int max_iov
+    size_t max_bytes         # less those described already
 
 
-# ---- for the engine --------------------------------------------------------------------------------------------------
+cdef inline bint gather_bytes(gathered *g, const char *p, size_t n) noexcept nogil:
+    """Describes n bytes, or as many as may be. False: not all."""
+    if g.count == g.max_iov or g.max_bytes == 0:
+        return False
+    g.iov[g.count].iov_base = <void *>p
+    g.iov[g.count].iov_len = min(n, g.max_bytes)
+    g.max_bytes -= g.iov[g.count].iov_len
+    n -= g.iov[g.count].iov_len
+    g.count += 1
+    return n == 0
+
+
+cdef inline bint gather_item(gathered *g, item *it, size_t offset, size_t n) noexcept nogil:
+    """The same for data of an item."""
+    cdef int i, extents
+    if not ITEM_has(it, ITEM_CHUNKED):
+        return gather_bytes(g, ITEM_data(it) + offset, n)
+    if g.max_bytes == 0:
+        return False
+    extents = item_iov(it, offset, min(n, g.max_bytes), g.iov + g.count, g.max_iov - g.count)
+    for i in range(g.count, g.count + extents):
+        g.max_bytes -= g.iov[i].iov_len
+        n -= g.iov[i].iov_len
+    g.count += extents
+    return n == 0
+
 
 cdef int conn_gather(conn *c, iovec *iov, int max_iov, size_t max_bytes) noexcept nogil:
     cdef mc_resp *resp = c.resp_head
-    cdef size_t offset, n
-    cdef int count = 0
-    cdef int i, extents
+    cdef const char *text
+    cdef size_t offset       # in the part of the reply that is being described
+    cdef gathered g
     assert_owner(c.thread.owner)
     assert_that(c.state != conn_watch)
+    g.iov = iov
+    g.count = 0
+    g.max_iov = max_iov
+    g.max_bytes = max_bytes
     while resp != NULL and not resp.sink.set:
         assert_that(resp.tosend != 0)
         assert_that(resp.sent + resp.tosend == resp.wbytes + resp.data_length + resp.tail_bytes)
         offset = resp.sent
         if offset < resp.wbytes:
-            if count == max_iov or max_bytes == 0:
+            text = resp.owned if resp.owned != NULL else &resp.wbuf[0]
+            if not gather_bytes(&g, text + offset, resp.wbytes - offset):
                 break
-            n = resp.wbytes - offset
-            if n > max_bytes:
-                n = max_bytes
-            iov[count].iov_base = (resp.owned if resp.owned != NULL else &resp.wbuf[0]) + offset
-            iov[count].iov_len = n
-            count += 1
-            max_bytes -= n
             offset = 0
         else:
             offset -= resp.wbytes
-        if resp.data_length:
-            if offset < resp.data_length:
-                if count == max_iov or max_bytes == 0:
-                    break
-                n = resp.data_length - offset
-                if n > max_bytes:
-                    n = max_bytes
-                if ITEM_has(resp.item, ITEM_CHUNKED):
-                    extents = item_iov(resp.item, resp.data_offset + offset, n, iov + count, max_iov - count)
-                    for i in range(count, count + extents):
-                        max_bytes -= iov[i].iov_len
-                        n -= iov[i].iov_len
-                    count += extents
-                    if n:
-                        break
-                else:
-                    iov[count].iov_base = ITEM_data(resp.item) + resp.data_offset + offset
-                    iov[count].iov_len = n
-                    count += 1
-                    max_bytes -= n
-                offset = 0
-            else:
-                offset -= resp.data_length
-        if offset < resp.tail_bytes:
-            if count == max_iov or max_bytes == 0:
+        if offset < resp.data_length:
+            if not gather_item(&g, resp.item, resp.data_offset + offset, resp.data_length - offset):
                 break
-            n = resp.tail_bytes - offset
-            if n > max_bytes:
-                n = max_bytes
-            iov[count].iov_base = <char *>resp.tail + offset
-            iov[count].iov_len = n
-            count += 1
-            max_bytes -= n
+            offset = 0
+        else:
+            offset -= resp.data_length
+        if offset < resp.tail_bytes and not gather_bytes(&g, resp.tail + offset, resp.tail_bytes - offset):
+            break
         resp = resp.next
-    return count
+    return g.count
 
 
 cdef void conn_sent(conn *c, size_t n) noexcept nogil:

@@ -11,8 +11,8 @@ from libc.stdint cimport uint32_t, uint64_t
 # Zeroed, it is empty and takes lines of text.
 cdef struct stat_buf:
     bint binary              # packets instead of lines
-    uint32_t opaque          # of the binary request
-    char *data               # malloc'd. Who fills the buffer owns it, until it is answered with
+    uint32_t opaque          # of the binary request, in network order
+    char *data               # malloc'd; owned by whoever fills the buffer until it becomes a reply
     size_t used
     size_t size
     bint failed              # out of memory: nothing more is appended

@@ -6,10 +6,13 @@ from libc.stdlib cimport realloc
 from libc.string cimport memcpy, memset, strlen
 
 from rmemcached.protocol.parse cimport U64_TEXT, itoa_u64
+from rmemcached.protocol.protocol_binary cimport (
+    PROTOCOL_BINARY_CMD_STAT, PROTOCOL_BINARY_RES, protocol_binary_header,
+)
 from rmemcached.sys.linux cimport htobe16, htobe32
 
 cdef enum:
-    STAT_HEADER = 24         # bytes of a binary response's header (protocol_binary.h)
+    HEADER = sizeof(protocol_binary_header)
 
 
 cdef bint stat_room(stat_buf *out, size_t n) noexcept nogil:
@@ -34,21 +37,21 @@ cdef bint stat_room(stat_buf *out, size_t n) noexcept nogil:
 
 
 cdef void stat_packet(stat_buf *out, const char *name, size_t nname, const char *value, size_t nvalue) noexcept nogil:
-    cdef uint16_t keylen = htobe16(<uint16_t>nname)
-    cdef uint32_t bodylen = htobe32(<uint32_t>(nname + nvalue))
+    cdef protocol_binary_header h
     cdef char *p
-    if not stat_room(out, STAT_HEADER + nname + nvalue):
+    if not stat_room(out, HEADER + nname + nvalue):
         return
+    memset(&h, 0, HEADER)
+    h.magic = PROTOCOL_BINARY_RES
+    h.opcode = PROTOCOL_BINARY_CMD_STAT
+    h.keylen = htobe16(<uint16_t>nname)
+    h.bodylen = htobe32(<uint32_t>(nname + nvalue))
+    h.opaque = out.opaque
     p = out.data + out.used
-    memset(p, 0, STAT_HEADER)
-    p[0] = <char>0x81
-    p[1] = 0x10
-    memcpy(p + 2, &keylen, 2)
-    memcpy(p + 8, &bodylen, 4)
-    memcpy(p + 12, &out.opaque, 4)
-    memcpy(p + STAT_HEADER, name, nname)
-    memcpy(p + STAT_HEADER + nname, value, nvalue)
-    out.used += STAT_HEADER + nname + nvalue
+    memcpy(p, &h, HEADER)
+    memcpy(p + HEADER, name, nname)
+    memcpy(p + HEADER + nname, value, nvalue)
+    out.used += HEADER + nname + nvalue
 
 
 cdef void stat_append_text(stat_buf *out, const char *name, const char *value) noexcept nogil:

@@ -19,7 +19,7 @@ from rmemcached.sys.linux cimport (
     EAGAIN, EINTR, EPOLLEXCLUSIVE, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, close, epoll_ctl, epoll_event,
     errno, msghdr, recvfrom, sendmsg, sockaddr,
 )
-from rmemcached.protocol.binary cimport PROTOCOL_BINARY_REQ
+from rmemcached.protocol.protocol_binary cimport PROTOCOL_BINARY_REQ
 from rmemcached.protocol.conn cimport (
     WANT_FLUSH, WANT_YIELD, ascii_prot, binary_prot, conn, conn_engine, conn_gather, conn_init, conn_release, conn_sent,
     conn_want, mc_resp,
