@@ -180,7 +180,7 @@ cdef class Machine:
     max_iov, max_bytes, max_sent: bound what one gather describes and what one send takes.
     direct: payloads go straight into the item instead of through the input buffer.
     wants: what the machine wanted, in order.
-    writes: (rkey, address, length, bytes of the stream before it) of every value written to a sink.
+    writes: (rkey, address, length, bytes of output sent before it) of every value written to a sink.
 
     Input lies before an inaccessible page.
     """
@@ -199,7 +199,7 @@ cdef class Machine:
     cdef readonly list wants
     cdef readonly list writes
     cdef readonly unsigned int most_pending
-    cdef size_t streamed
+    cdef size_t sent_bytes
 
     def __cinit__(self, Server server, bint remote=False, uint32_t eager=0):
         cdef void *area = mmap(NULL, INPUT_SIZE + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
@@ -245,7 +245,7 @@ cdef class Machine:
         self.c.rbytes = old + n
 
     cdef bytes send(self):
-        """Everything that may leave."""
+        """Takes all the output that may leave."""
         cdef iovec iov[IOV]
         cdef int count, i
         cdef size_t n
@@ -261,12 +261,12 @@ cdef class Machine:
             assert 0 < n <= self.max_bytes and count <= self.max_iov
             n = min(n, self.max_sent)
             conn_sent(&self.c, n)
-            self.streamed += n
+            self.sent_bytes += n
             out.append(chunk[:n])
         return b"".join(out)
 
     cdef write_value(self):
-        """The part of an RDMA WRITE."""
+        """Does what an RDMA WRITE does for an engine."""
         cdef mc_resp *resp = conn_next_write(&self.c)
         cdef iovec iov[IOV]
         cdef int count, i
@@ -277,11 +277,11 @@ cdef class Machine:
         count = st.item_iov(resp.item, resp.data_offset, resp.data_length, iov, IOV)
         value = b"".join([(<char *>iov[i].iov_base)[:iov[i].iov_len] for i in range(count)])
         buffer[start:start + len(value)] = value
-        self.writes.append((resp.sink.rkey, resp.sink.addr, len(value), self.streamed))
+        self.writes.append((resp.sink.rkey, resp.sink.addr, len(value), self.sent_bytes))
         st.item_remove(self.server.s, conn_write_posted(&self.c))
 
     cdef bint read_value(self):
-        """The part of an RDMA READ, in as many steps as there are extents. False: the client has no such memory."""
+        """Does what RDMA READs do for an engine, one for each extent. False: the client has no such memory."""
         cdef iovec iov[4]
         cdef int count, i
         cdef Py_ssize_t start
@@ -300,7 +300,7 @@ cdef class Machine:
         return True
 
     cdef size_t receive_payload(self, const char *data, size_t n):
-        """Payload straight into the item; returns the bytes used."""
+        """Copies a payload straight into the item. Returns the bytes used."""
         cdef iovec iov[4]
         cdef int count, i
         cdef size_t used = 0
@@ -339,7 +339,7 @@ cdef class Machine:
             elif want == WANT_YIELD:
                 pass
             elif want == WANT_REMOTE_PAYLOAD:
-                # In order: what was answered before leaves while the READ is under way.
+                # Replies to what was asked before leave while the READ is under way.
                 if send:
                     out.append(self.send())
                 if not self.read_value():

@@ -1,4 +1,4 @@
-"""flush_all, verbosity, shutdown, cache_memlimit; debugtime and debugitem for tests."""
+"""flush_all, verbosity, shutdown, cache_memlimit; for tests debugtime and debugitem (see admin.pxd)."""
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdio cimport fprintf, stderr
@@ -17,6 +17,8 @@ from rmemcached.store.store cimport (
 from rmemcached.sys.atomics cimport counter_add, relaxed_load
 
 cdef enum:
+    ADMIN_COMMANDS = 10
+    DEBUG_COMMANDS = 2
     MAX_VERBOSITY_LEVEL = 2
     MEMLIMIT_MIN = 8             # megabytes
     MEMLIMIT_MAX = 1000000000
@@ -79,7 +81,7 @@ cdef void process_memlimit_command(conn *c, const token *t, int n) noexcept nogi
 
 
 cdef void process_debugtime_command(conn *c, const token *t, int n) noexcept nogil:
-    """debugtime p|r|<seconds>: stops the clock, lets it go on, moves it."""
+    """debugtime p|r|<seconds>: stops the store's clock, lets it go on, moves it."""
     cdef int64_t seconds
     if n < 2:
         out_line(c, b"ERROR\r\n", 7)
@@ -130,7 +132,7 @@ cdef void process_debugitem_command(conn *c, const token *t, int n) noexcept nog
     out_line(c, b"OK\r\n", 4)
 
 
-cdef admin_command[10] COMMANDS = [
+cdef admin_command[ADMIN_COMMANDS] COMMANDS = [
     admin_command(b"flush_all", process_flush_all_command),
     admin_command(b"verbosity", process_verbosity_command),
     admin_command(b"lru_crawler", process_lru_crawler_command),
@@ -139,7 +141,7 @@ cdef admin_command[10] COMMANDS = [
     admin_command(b"slabs", process_slabs_command),
     admin_command(b"cache_memlimit", process_memlimit_command),
     admin_command(b"watch", process_watch_command),
-    # the last two only where thread.debug_commands allows them
+    # DEBUG_COMMANDS of them, at the end: only where thread.debug_commands allows them
     admin_command(b"debugtime", process_debugtime_command),
     admin_command(b"debugitem", process_debugitem_command),
 ]
@@ -147,7 +149,7 @@ cdef admin_command[10] COMMANDS = [
 
 cdef bint process_admin_command(conn *c, const token *t, int n) noexcept nogil:
     cdef int i
-    for i in range(10 if c.thread.debug_commands else 8):
+    for i in range(ADMIN_COMMANDS if c.thread.debug_commands else ADMIN_COMMANDS - DEBUG_COMMANDS):
         if token_is(&t[0], COMMANDS[i].name, strlen(COMMANDS[i].name)):
             COMMANDS[i].process(c, t, n)
             return True

@@ -1,6 +1,6 @@
 """The commands `lru` and `lru_crawler`, with the dumps of `lru_crawler`. memcached: proto_text.c.
 
-Called by `admin` alone. As in memcached, a subcommand may be cut short ("lru_crawler c all") and noreply is not known.
+Called by `admin` alone. As in memcached, a subcommand may be cut short ("lru_crawler c all"), and noreply is ignored.
 """
 
 from rmemcached.protocol.conn cimport conn

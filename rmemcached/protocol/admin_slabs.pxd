@@ -1,6 +1,6 @@
 """The command `slabs`: moving memory between slab classes. memcached: proto_text.c.
 
-Called by `admin` alone. As in memcached, what a second word that was cut short means is the first that begins so.
+Called by `admin` alone. As in memcached, a second word may be cut short; the first that begins so is meant.
 """
 
 from rmemcached.protocol.conn cimport conn

@@ -7,5 +7,5 @@ Called by `ascii` alone. The statistics themselves come from the server (conn_ho
 from rmemcached.protocol.conn cimport conn
 from rmemcached.protocol.parse cimport token
 
-# stats [<sub> ...]. memcached takes the beginning of some subs for the whole; what stands behind is not looked at.
+# stats [<sub> ...]. As in memcached, some subs may be cut short, and what follows a sub without arguments is ignored.
 cdef void process_stats_command(conn *c, const token *t, int n) noexcept nogil

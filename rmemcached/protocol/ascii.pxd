@@ -1,13 +1,13 @@
-"""The text protocol: classic commands, and which module does a line. It answers what 1.6.45 answers (proto_text.c,
-proto_parser.c).
+"""The text protocol: the classic commands, and the choice of the module that does a line. It answers what 1.6.45
+answers (proto_text.c, proto_parser.c).
 
-Called by `drive_machine` alone. It calls `meta`, `admin*` and `auth` for the lines that are theirs.
+Called by `drive_machine` alone. It calls `meta`, `admin`, `admin_stats` and `auth` for the lines that are theirs.
 """
 
 from rmemcached.protocol.conn cimport conn
 
 cdef enum:
-    LINE_MAX_LENGTH = 2048   # a command line (other than a multiget) that is longer than this ends the connection
+    LINE_MAX_LENGTH = 2048   # a longer command line ends the connection, unless it is a multiget
 
 # Does one command of the input. False: it is not complete yet. On return the state says what is next.
 cdef bint try_read_command_ascii(conn *c) noexcept nogil

@@ -84,8 +84,8 @@ cdef bint get_key(conn *c, const char *key, size_t nkey) noexcept nogil:
 
 
 cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole) noexcept nogil:
-    """Answers the keys in [p, end) until the output is full. Returns where it stopped; NULL: a key is too long, or the
-    connection is closing. Not whole: the line goes on behind `end`, and a key is complete only when a space follows."""
+    """Answers the keys in [p, end) until the output is full. whole: the line ends there; else a key is complete only if
+    a space follows it. Returns where it stopped; NULL: a key is too long, or there is no memory for its reply."""
     cdef const char *space
     while True:
         while p < end and p[0] == c' ':
@@ -108,7 +108,7 @@ cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole) n
 
 
 cdef void get_end(conn *c) noexcept nogil:
-    """END belongs to the reply to the last key, if there is one."""
+    """Answers END, in the reply to the last key if that was found."""
     cdef mc_resp *resp = c.resp if c.mget & MGET_HIT else NULL
     c.mget = 0
     if resp == NULL or (resp.data_length == 0 and resp.wbytes + 5 > WRITE_BUFFER_SIZE):
@@ -131,7 +131,7 @@ cdef void get_failed(conn *c) noexcept nogil:
         c.mget &= ~<int>MGET_OOM
         c.charged = 0
         out_string(c, b"SERVER_ERROR out of memory writing get response")
-    # memcached sends this line with one line end too many; clients have seen both for years.
+    # With a second line end, as memcached sends it.
     elif c.state != conn_closing:
         out_line(c, b"CLIENT_ERROR bad command line format\r\n\r\n", 40)
 
@@ -151,7 +151,7 @@ cdef void process_get_command(conn *c, const char *p, const char *end, uint8_t f
     if stop == end:
         get_end(c)
     elif stop != NULL:
-        # The rest of the line is input again, until the replies have left.
+        # The rest of the line becomes input again; resume_get goes on with it when replies have left.
         c.rbytes += <size_t>(c.rcurr - stop)
         c.rcurr = <char *>stop
         conn_set_state(c, conn_mwrite)
@@ -173,7 +173,7 @@ cdef void process_gat_command(conn *c, const char *p, const char *end, uint8_t f
         out_string(c, BAD_FORMAT)
         return
     if not parse_i32(start, <size_t>(p - start), &exptime):
-        # A line without a key is malformed before its numbers are looked at.
+        # As in memcached, that the key is missing is found before the number is read.
         while p < end and p[0] == c' ':
             p += 1
         if p == end:
@@ -186,7 +186,7 @@ cdef void process_gat_command(conn *c, const char *p, const char *end, uint8_t f
 
 
 cdef bint resume_get(conn *c) noexcept nogil:
-    """Goes on with a get whose line is longer than LINE_MAX_LENGTH or whose replies filled the output. False: more
+    """Goes on with a get whose line is longer than LINE_MAX_LENGTH, or whose replies filled the output. False: more
     input is needed."""
     cdef const char *p = c.rcurr
     cdef const char *newline = <const char *>memchr(p, c'\n', c.rbytes)
@@ -259,7 +259,7 @@ cdef void process_update_command(conn *c, const token *t, int n, store_op op) no
 
 
 cdef bint terminated(item *it) noexcept nogil:
-    """The data ends with \\r\\n."""
+    """Whether the item's data ends with \\r\\n."""
     cdef iovec iov[2]
     cdef const char *p
     cdef int n
@@ -297,7 +297,7 @@ cdef void complete_nread_ascii(conn *c) noexcept nogil:
     elif result == NOT_FOUND:
         out_line(c, b"NOT_FOUND\r\n", 11)
     else:
-        # memcached answers so as well when an append finds no room for the longer value.
+        # Also, as in memcached, for an append that finds no room for the longer value.
         out_line(c, b"NOT_STORED\r\n", 12)
     item_remove(s, it)
 
@@ -375,7 +375,7 @@ cdef void process_arithmetic_command(conn *c, const token *t, bint incr) noexcep
 # ---- the rest --------------------------------------------------------------------------------------------------------
 
 cdef void process_exchange(conn *c, const char *line, const char *end) noexcept nogil:
-    """The line that agrees on queue pairs."""
+    """The line by which client and server agree on a queue pair."""
     cdef char buffer[WRITE_BUFFER_SIZE]
     cdef const char *reply = c.engine.exchange(c, line, <size_t>(end - line), buffer, sizeof(buffer))
     out_line(c, reply, strlen(reply))

@@ -1,6 +1,6 @@
-"""What a text connection says before it is authenticated (-Y). memcached: proto_text.c.
+"""Authentication of text connections (-Y). memcached: proto_text.c.
 
-Called by `ascii` alone, as long as conn.auth_wanted is not 0; asks the server (conn_hooks.authenticate) for the user.
+Called by `ascii` alone, as long as conn.auth_wanted is not 0. The server knows the users (conn_hooks.authenticate).
 """
 
 from rmemcached.protocol.conn cimport conn

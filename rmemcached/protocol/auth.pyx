@@ -1,4 +1,4 @@
-"""Authentication of text connections (see auth.pxd)."""
+"""Authentication by a set command of its own (see auth.pxd)."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint32_t
@@ -17,7 +17,7 @@ cdef enum:
 
 
 cdef bint take_auth_line(conn *c) noexcept nogil:
-    """Reads the line and, if it is well-formed, makes auth_wanted the length of what follows. False: it is not complete
+    """Reads the line. If it is well-formed, auth_wanted becomes the length of what follows. False: it is not complete
     yet."""
     cdef token t[LINE_TOKENS]
     cdef const char *p = c.rcurr

@@ -166,14 +166,14 @@ cdef struct conn_thread:
     stats_prefixes *prefixes  # shared by all workers; NULL: there is no server
     logger *log              # never NULL
     # the worker's own, apart from `stats`
-    uint32_t owner           # thread_id() of the worker, from its start to its end; else 0: whoever holds this
+    uint32_t owner           # thread_id() of the worker, from its start to its end; 0 before and after
     item *debug_item_reffed  # what debugitem ref took last, for `debugitem unref reffed`
     int cur_sfd              # of the connection being served: log entries name it
     mc_resp *free_resps      # free list
     unsigned int nfree_resps
     thread_stats stats
 
-# A stretch of output: one reply, a part of one, or several short ones. tosend is not 0 once its text has been added.
+# A stretch of output: one reply, a part of one, or several short ones. tosend is 0 only until its text is added.
 cdef struct mc_resp:
     mc_resp *next
     item *item               # its data is sent; the reference is released when it has left. May be NULL

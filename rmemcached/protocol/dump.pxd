@@ -1,4 +1,7 @@
-"""One item as the lines of `lru_crawler metadump` and `lru_crawler mgdump` show it (memcached: crawler.c)."""
+"""The lines of `lru_crawler metadump` and `lru_crawler mgdump`. memcached: crawler.c.
+
+Called by `server/dumps`, in the store's crawler thread; `admin_lru` names the kind.
+"""
 
 from libc.stdint cimport int64_t
 
@@ -6,13 +9,13 @@ from rmemcached.store.store cimport item
 
 cdef enum dump_kind:
     DUMP_META                # metadump: key=... exp=... la=... cas=... fetch=... cls=... size=... flags=...
-    DUMP_MG                  # mgdump: commands that fetch the items
+    DUMP_MG                  # mgdump: a command that fetches the item
 
 cdef enum:
     DUMP_LINE_MAX = 1024     # bytes of a line: 750 of key and 200 of the rest
 
-# The line of an item, whose item lock is held, into DUMP_LINE_MAX bytes. started: Unix time of rel_time_t 0. Returns
-# the end.
+# Writes the line of an item, whose item lock the caller holds, into DUMP_LINE_MAX bytes. started: Unix time of
+# rel_time_t 0. Returns the end.
 cdef char *dump_line(dump_kind kind, item *it, int64_t started, char *out) noexcept nogil
 # What ends a dump.
 cdef const char *dump_end(dump_kind kind) noexcept nogil

@@ -1,4 +1,4 @@
-"""Lines of dumps. They are made a million at a time, hence without snprintf."""
+"""Lines of dumps, without snprintf because a dump has a million of them (see dump.pxd)."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint64_t
@@ -17,7 +17,7 @@ cdef inline char *put(char *p, const char *text, size_t length) noexcept nogil:
 
 
 cdef char *metadump_line(item *it, int64_t started, char *p) noexcept nogil:
-    """Every value is followed by a space, the last as well."""
+    """A space follows every value, also the last."""
     p = put(p, b"key=", 4)
     p = uri_encode(ITEM_key(it), it.nkey, p)
     if it.exptime == 0:

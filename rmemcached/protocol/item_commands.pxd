@@ -1,4 +1,4 @@
-"""What commands on items do alike in every protocol: look up, count, refer to a value in a reply, expect a payload.
+"""What commands on items have in common in all protocols: look up, store, count, put a value into a reply.
 
 Called by `ascii`, `meta` and `binary`; below them are `reply` and the store. Nothing here answers.
 """
@@ -22,8 +22,8 @@ from rmemcached.sys.atomics cimport counter_add, relaxed_load
 from rmemcached.sys.debug cimport assert_that
 
 cdef enum:
-    RESP_COPY_MAX = 256      # a value of up to this many bytes is copied behind its header, a longer one referenced
-    REFCOUNT_LIMIT = 60000   # with so many references out an item is not handed out once more (refcount has 16 bits)
+    RESP_COPY_MAX = 256      # values of up to so many bytes are copied behind their header, longer ones referenced
+    REFCOUNT_LIMIT = 60000   # an item with so many references is not handed out again: refcount has 16 bits
 
 # ---- looking up ------------------------------------------------------------------------------------------------------
 
@@ -35,8 +35,8 @@ cdef inline bint overused(item *it) noexcept nogil:
     return relaxed_load(&it.refcount) > REFCOUNT_LIMIT
 
 cdef inline item *fetch_item(conn *c, const char *key, size_t nkey, bint touch, rel_time_t exptime) noexcept nogil:
-    """Get or, with its new expiry, get and touch: the item with a reference, or NULL. Counts the command, hit or
-    miss."""
+    """Gets the item of a key, with a reference; `touch` gives it the expiry time exptime. NULL: there is none. Counts
+    the command as a hit or a miss."""
     cdef store *s = c.thread.store
     cdef thread_stats *stats = &c.thread.stats
     cdef item *it
@@ -62,12 +62,12 @@ cdef inline item *fetch_item(conn *c, const char *key, size_t nkey, bint touch, 
 # ---- a value in a reply ----------------------------------------------------------------------------------------------
 
 cdef inline bint fits_copy(item *it, size_t n, size_t room) noexcept nogil:
-    """The first n bytes of the item's data are few enough to be copied behind `room` bytes of text."""
+    """Whether the first n bytes of the item's data are few enough to be copied behind `room` bytes of text."""
     return n <= RESP_COPY_MAX and room + n <= WRITE_BUFFER_SIZE and not ITEM_has(it, ITEM_CHUNKED)
 
 cdef inline void resp_value(conn *c, mc_resp *resp, char *p, item *it, uint32_t n, bint copy) noexcept nogil:
-    """Ends the text of resp at p and lets the first n bytes of the item's data follow, copied or referred to. Takes
-    over the reference."""
+    """Ends the text of resp at p and appends the first n bytes of the item's data, copied or by reference. The caller's
+    reference to the item is the reply's then."""
     if copy:
         memcpy(p, ITEM_data(it), n)
         resp_add(resp, p + n)
@@ -84,8 +84,8 @@ cdef inline void resp_value(conn *c, mc_resp *resp, char *p, item *it, uint32_t 
 
 cdef inline const char *alloc_error(conn *c, store_op op, const char *key, size_t nkey, uint32_t flags, size_t nbytes,
                                     bint drop_old) noexcept nogil:
-    """item_alloc has failed for a text command: counts it, if drop_old unlinks what is stored under the key lest it be
-    read as the newest, and returns the error line."""
+    """item_alloc has failed for a text command: counts that and returns the error line. drop_old: the key's item is
+    unlinked, because it is older than what the client meant to store."""
     cdef bint fits = item_size_ok(c.thread.store, nkey, flags, nbytes)
     if log_wants(c.thread.log, LOG_MUTATIONS):
         log_item_store(c.thread.log, NO_MEMORY if fits else TOO_LARGE, op, key, nkey, 0, 0, 0)
@@ -98,7 +98,8 @@ cdef inline const char *alloc_error(conn *c, store_op op, const char *key, size_
     return b"SERVER_ERROR object too large for cache"
 
 cdef inline void expect_payload(conn *c, item *it, size_t n, store_op op) noexcept nogil:
-    """The next n bytes of input are the item's data; complete_nread stores it then. Takes over the reference."""
+    """The next n bytes of input are the item's data; complete_nread_* stores it then. The caller's reference is the
+    connection's from now on."""
     assert_that(c.item == NULL)
     c.item = it
     c.rlbytes = n
@@ -118,7 +119,7 @@ cdef inline void swallow(conn *c, size_t n) noexcept nogil:
 # ---- counting --------------------------------------------------------------------------------------------------------
 
 cdef inline void count_cas(conn *c, const item *it, store_item_type result) noexcept nogil:
-    """Counts what came of a store with a CAS value. `it` is the item that was to be stored."""
+    """Counts a store with a CAS value by its result. `it` is the item that was to be stored."""
     cdef thread_stats *stats = &c.thread.stats
     if result == STORED:
         counter_add(&stats.slab[ITEM_clsid(it)].cas_hits, 1)
@@ -128,7 +129,7 @@ cdef inline void count_cas(conn *c, const item *it, store_item_type result) noex
         counter_add(&stats.cas_misses, 1)
 
 cdef inline void count_delta(conn *c, const item *it, bint incr) noexcept nogil:
-    """Counts an increment or decrement. it: NULL: the key has no item."""
+    """Counts an increment or decrement. it is NULL if the key has no item."""
     cdef thread_stats *stats = &c.thread.stats
     if it == NULL:
         counter_add(&stats.incr_misses if incr else &stats.decr_misses, 1)

@@ -45,7 +45,7 @@ cdef const char *OPAQUE_TOO_LONG = b"CLIENT_ERROR opaque token too long"
 # ---- parts of a line -------------------------------------------------------------------------------------------------
 
 cdef inline bint opaque_too_long(conn *c, const meta_flags *of) noexcept nogil:
-    """Answers an opaque that is too long with an error."""
+    """Whether the line has an opaque that is too long, which is then answered."""
     if of.opaque == NULL or of.opaque.length <= META_MAX_OPAQUE:
         return False
     out_errstring(c, OPAQUE_TOO_LONG)
@@ -130,8 +130,8 @@ cdef void meta_line(conn *c, const char *code, const token *t, int n, const meta
 
 cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *data, size_t length,
                        uint64_t *cas) noexcept nogil:
-    """Makes an item for the key, which has none; its expiry is set by whoever does the flag N. cas: out, its CAS value;
-    NULL: nobody asks, and watchers are told of no store. Returns NULL if there is no memory."""
+    """Makes an item for the key, which has none. The expiry time is set when the flag N is done. cas: where its CAS
+    value is stored; NULL: nowhere, and watchers are not told of a store. Returns NULL if there is no memory."""
     cdef store *s = c.thread.store
     cdef item *it = item_alloc(s, of.key, of.nkey, 0, 0, length + 2)
     assert_held(item_mutex(s, hv))
@@ -157,7 +157,7 @@ cdef struct mget_outcome:        # what the flags of an mg have done
 
 
 cdef item *mget_find(conn *c, const meta_flags *of, uint32_t *hv, bint *created) noexcept nogil:
-    """The item, with a reference; made if the flags ask for that. With MARK_LOCKED the key's lock is held on return."""
+    """The key's item, with a reference; made if the flags ask for it. With MARK_LOCKED the key is locked on return."""
     cdef item *it
     if not of.marks & MARK_LOCKED:
         return item_get(c.thread.store, of.key, of.nkey, not of.marks & MARK_NO_UPDATE)
@@ -169,7 +169,7 @@ cdef item *mget_find(conn *c, const meta_flags *of, uint32_t *hv, bint *created)
 
 
 cdef void mget_drop(conn *c, const meta_flags *of, item *it, uint32_t hv) noexcept nogil:
-    """Gives back what mget_find returned, and the lock."""
+    """Gives back the item that mget_find returned, and the lock."""
     if of.marks & MARK_LOCKED:
         do_item_remove(c.thread.store, it)
         item_unlock(c.thread.store, hv)
@@ -188,7 +188,7 @@ cdef void mget_missed(conn *c, const token *t, int n, const meta_flags *of, uint
 
 cdef char *put_item_flags(char *p, const token *t, int n, item *it, const meta_flags *of, rel_time_t now,
                           mget_outcome *done) noexcept nogil:
-    """Does the flags of an mg in their order: what is returned depends on what those before it did."""
+    """Does the flags of an mg in their order, because what one returns depends on those before it."""
     cdef char flag
     cdef int i
     for i in range(2, n):
@@ -229,7 +229,7 @@ cdef inline char *put_recache_marks(char *p, item *it, bint won) noexcept nogil:
         p = put_mark(p, c'Z')
     if ITEM_has(it, ITEM_STALE):
         p = put_mark(p, c'X')
-        # The first to see a stale item recaches it. Only a marked item is written to, and that under the lock.
+        # The first client that sees a stale item recaches it.
         if not ITEM_has(it, ITEM_TOKEN_SENT):
             won = True
     if won:
@@ -249,8 +249,8 @@ cdef inline void count_mget(conn *c, const item *it, bint touched) noexcept nogi
 
 
 cdef inline void resp_write(conn *c, mc_resp *resp, char *p, item *it, const remote_buf *sink) noexcept nogil:
-    """Ends the text of resp at p. The item's value, without its line end, goes to the sink. Takes over the
-    reference."""
+    """Ends the text of resp at p. The item's value, without its line end, goes to the sink. The caller's reference to
+    the item is the reply's then."""
     resp_add(resp, p)
     resp.item = it
     resp.data_offset = 0
@@ -324,7 +324,7 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
 # ---- ms --------------------------------------------------------------------------------------------------------------
 
 cdef const char *mset_mode(const meta_flags *of, store_op *op) noexcept nogil:
-    """The store operation that mode, CAS and vivify flags ask for; or an error line."""
+    """Finds the store operation that mode, CAS and vivify flags ask for. Returns NULL or an error line."""
     if of.mode == 0 or of.mode == c'S':
         op[0] = NREAD_CAS if of.marks & MARK_CAS else NREAD_SET
     elif of.mode == c'E':
@@ -341,7 +341,7 @@ cdef const char *mset_mode(const meta_flags *of, store_op *op) noexcept nogil:
 
 
 cdef void stash_mset_tokens(conn *c, const token *t, int n) noexcept nogil:
-    """Keeps the return flags until the payload is there; the line will be gone by then."""
+    """Keeps the return flags for the reply: the line is gone when the payload has arrived."""
     cdef char *p = c.mset_tokens
     cdef char flag
     cdef int i
@@ -359,7 +359,7 @@ cdef void stash_mset_tokens(conn *c, const token *t, int n) noexcept nogil:
 
 
 cdef item *mset_item(conn *c, const meta_flags *of, store_op op, size_t nbytes, const char **error) noexcept nogil:
-    """The item to receive nbytes of data. NULL: *error is the line to answer."""
+    """Allocates the item for nbytes of data. NULL: *error is the line to answer."""
     cdef rel_time_t exptime = of.exptime
     cdef item *it
     if op == NREAD_APPENDVIV or op == NREAD_PREPENDVIV:
@@ -400,7 +400,7 @@ cdef void process_mset_command(conn *c, const token *t, int n) noexcept nogil:
         it = mset_item(c, &of, op, <size_t>length + 2, &error)
     if it == NULL:
         out_errstring(c, error)
-        # With a descriptor no data block follows.
+        # No data block follows a line that says where the value is.
         if not remote:
             swallow(c, <size_t>length + 2)
         return
@@ -459,7 +459,7 @@ cdef void finalize_mset(conn *c, item *it, store_item_type result, int nbytes, u
 # ---- md --------------------------------------------------------------------------------------------------------------
 
 cdef const char *mdelete_value(conn *c, const meta_flags *of, uint32_t hv, item **it) noexcept nogil:
-    """Puts an empty item in the place of *it. Returns a code, or an error line."""
+    """Replaces *it by an empty item. Returns the two letters of a reply, or an error line."""
     cdef store *s = c.thread.store
     cdef uint64_t cas = of.cas_id_in if of.marks & MARK_NEW_CAS else ITEM_get_cas(it[0])
     cdef item *empty = item_alloc(s, of.key, of.nkey, of.client_flags, of.exptime, 2)
@@ -479,7 +479,7 @@ cdef const char *mdelete_value(conn *c, const meta_flags *of, uint32_t hv, item 
 
 
 cdef const char *mdelete_item(conn *c, const meta_flags *of, uint32_t hv, item **it) noexcept nogil:
-    """Removes *it or its value, or makes it stale. Returns as mdelete_value; *it is the item to give back then."""
+    """Removes *it or its value, or makes it stale. Returns as mdelete_value. *it is the item to give back then."""
     cdef thread_stats *stats = &c.thread.stats
     cdef const char *code = b"HD"
     assert_held(item_mutex(c.thread.store, hv))
@@ -496,7 +496,7 @@ cdef const char *mdelete_item(conn *c, const meta_flags *of, uint32_t hv, item *
     if of.marks & MARK_STALE:
         if of.marks & MARK_NEW_TTL:
             item_set_exptime(it[0], of.exptime)
-        # Without the token sent, so that the next reader wins.
+        # Without this flag the next client that reads the item is told to recache it.
         item_set_flags(it[0], ITEM_STALE)
         item_clear_flags(it[0], ITEM_TOKEN_SENT)
         ITEM_set_cas(it[0], of.cas_id_in if of.marks & MARK_NEW_CAS else get_cas_id(c.thread.store))
@@ -534,17 +534,17 @@ cdef void process_mdelete_command(conn *c, const token *t, int n) noexcept nogil
 
 # ---- ma --------------------------------------------------------------------------------------------------------------
 
-cdef struct marithmetic:         # the number that an ma has made
+cdef struct marithmetic:         # the result of an ma
     item *item               # with a reference
     uint64_t cas             # its CAS value
-    rel_time_t exptime       # before the flags T and N that have not been done yet
+    rel_time_t exptime       # as the flag t returns it: the flags T and N change it when they are done
     bint created             # by the flag N
-    char text[INCR_MAX_STORAGE_LEN]  # the number
+    char text[INCR_MAX_STORAGE_LEN]  # its digits
 
 
 cdef void set_new_cas(conn *c, const meta_flags *of, item *it, uint32_t *hv, uint64_t cas) noexcept nogil:
-    """Gives the incremented item the client's CAS. An increment that has replaced the item does not tell by which, so
-    that the lock is released to look its successor up; whoever changes the key meanwhile wins."""
+    """Gives the incremented item the client's CAS value. If the increment has replaced the item, its successor is
+    looked up; the lock is released for that, and an item that somebody else stores meanwhile is left alone."""
     cdef store *s = c.thread.store
     cdef item *successor
     assert_held(item_mutex(s, hv[0]))
@@ -565,7 +565,7 @@ cdef delta_result_type add_to_item(conn *c, const meta_flags *of, bint incr, uin
     cdef delta_result_type result
     assert_held(item_mutex(c.thread.store, hv[0]))
     m.exptime = it.exptime
-    # Set first, because a number that needs more room moves to a new item, which inherits it.
+    # Set first, because a number that needs more room is stored in a new item, which inherits the expiry time.
     if of.marks & MARK_NEW_TTL:
         item_set_exptime(it, of.exptime)
     m.cas = of.req_cas_id
@@ -592,7 +592,8 @@ cdef bint make_number(conn *c, const meta_flags *of, uint32_t hv, marithmetic *m
 
 cdef char *put_number_line(conn *c, char *p, const token *t, int n, const meta_flags *of,
                            marithmetic *m) noexcept nogil:
-    """The reply's first line. The flags T and N are done in their order, because t shows what they have done so far."""
+    """Writes the reply's first line. The flags T and N are done in their order, because t returns what they did so
+    far."""
     cdef char flag
     cdef int i
     p = put_status(p, of.marks & MARK_VALUE != 0, <uint32_t>strlen(m.text))

@@ -1,17 +1,17 @@
-"""The flags of meta commands: which there are, what each takes, and what a line says with them.
+"""The flags of meta commands: which there are, which argument each takes, and reading those of a line.
 
 Called by `meta` alone. Nothing here answers or touches an item.
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.protocol.conn cimport conn, remote_buf
 from rmemcached.protocol.parse cimport token
 from rmemcached.store.store cimport rel_time_t
 
 cdef enum:
-    META_MAX_OPAQUE = 32     # the O included
+    META_MAX_OPAQUE = 32     # bytes of an opaque, with the O
 
 cdef enum meta_command:      # the second letter
     META_ARITHMETIC = 0x61   # ma
@@ -21,24 +21,25 @@ cdef enum meta_command:      # the second letter
     META_NOOP = 0x6e         # mn
     META_SET = 0x73          # ms
 
-# What flags have asked for, as a set.
+# What the flags of a line ask for, as a set.
 cdef enum meta_marks:
     MARK_LOCKED = 1          # what the flags do needs the item lock
     MARK_VALUE = 2           # v: the value is to be returned
     MARK_KEY = 4             # k: the key is to be returned
-    MARK_QUIET = 8           # q: what is usual is not answered
-    MARK_NO_UPDATE = 16      # u: the access does not count
+    MARK_QUIET = 8           # q: the usual outcome is not answered
+    MARK_NO_UPDATE = 16      # u: the access does not count for the LRU
     MARK_BINARY_KEY = 32     # b: the key is base64
-    MARK_VIVIFY = 64         # N: an item is made where there is none
-    MARK_NEW_TTL = 128       # T
+    MARK_VIVIFY = 64         # N: an item is made if the key has none
+    MARK_NEW_TTL = 128       # T: the item gets a new expiry time
     MARK_CAS = 256           # C: only if the item has this CAS value
-    MARK_NEW_CAS = 512       # E: the CAS value that the item gets
-    MARK_STALE = 1024        # I: the item becomes stale; a store of an older value is accepted
-    MARK_NO_VALUE = 2048     # x: the value is removed, the item stays
+    MARK_NEW_CAS = 512       # E: the item gets the client's CAS value
+    MARK_STALE = 1024        # I: md makes the item stale; ms stores a value with an older CAS value, as stale
+    MARK_NO_VALUE = 2048     # x: the value is removed and the item stays
 
 cdef inline bint flag_allowed(char letter, char command) noexcept nogil:
-    """Whether a flag with this letter may stand in a line of the command; if not, the line is malformed. Of letters and
-    digits that are no flag parse_meta_flags tells; flags that a command has no use for are accepted and ignored."""
+    """Whether a flag may begin with this character in a line of the command; if not, the line is malformed. Letters and
+    digits that are no flag are another error, which parse_meta_flags finds. A flag that the command does not use is
+    accepted and ignored."""
     if c'A' <= letter <= c'z' or c'0' <= letter <= c'9':
         return True
     return letter == c'@' and (command == META_GET or command == META_SET)
@@ -60,7 +61,7 @@ cdef struct meta_flags:
     uint64_t initial         # J
     remote_buf remote        # @
 
-# Reads the key t[1] and the flags t[first:n], which flag_allowed has seen. Returns NULL, or the line to answer.
+# Reads the key t[1] and the flags t[first:n]; flag_allowed is true of them all. Returns NULL, or the line to answer.
 # key_buffer has KEY_MAX_LENGTH bytes.
 cdef const char *parse_meta_flags(conn *c, const token *t, int n, int first, char command, meta_flags *of,
                                   char *key_buffer) noexcept nogil

@@ -14,12 +14,12 @@ cdef enum:
     LETTERS = 128
 
 cdef enum meta_argument:     # what follows a flag's letter
-    NO_FLAG                  # the letter is none
-    ARG_IGNORED
-    ARG_BASE64               # as ARG_IGNORED; the key is decoded
+    NO_FLAG                  # there is no such flag
+    ARG_IGNORED              # anything, which is not looked at
+    ARG_BASE64               # the same; the key is decoded
     ARG_OPAQUE
     ARG_MODE
-    ARG_TIME                 # the three numbers go into the field
+    ARG_TIME                 # these three are stored in the field
     ARG_U32
     ARG_U64
     ARG_REMOTE
@@ -28,13 +28,13 @@ cdef struct meta_flag:
     meta_argument argument
     uint32_t marks           # meta_marks that it sets
     size_t field             # offset in meta_flags
-    const char *error        # if the argument is malformed; NULL: an earlier flag's, or BAD_FORMAT
+    const char *error        # answered if the argument is malformed; NULL: that of an earlier flag, or BAD_FORMAT
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 cdef meta_flag[LETTERS] FLAGS
-cdef meta_flags SHAPE        # where fields are
+cdef meta_flags SHAPE        # never used but for the offsets of its fields
 
 
 cdef void add(char letter, meta_argument argument, uint32_t marks=0, void *field=NULL, const char *error=NULL) noexcept:
@@ -47,7 +47,7 @@ cdef void add(char letter, meta_argument argument, uint32_t marks=0, void *field
 
 cdef void fill_table() noexcept:
     cdef const char *bad_token = b"CLIENT_ERROR bad token in command line format"
-    # What is returned, in the order of the line; v and k besides.
+    # what is returned
     add(c's', ARG_IGNORED)
     add(c't', ARG_IGNORED)
     add(c'c', ARG_IGNORED)
@@ -55,10 +55,10 @@ cdef void fill_table() noexcept:
     add(c'v', ARG_IGNORED, MARK_VALUE)
     add(c'k', ARG_IGNORED, MARK_KEY)
     add(c'O', ARG_OPAQUE)
-    # What the item was before this access, hence the lock.
+    # what the item was before this access, which the lock keeps from changing meanwhile
     add(c'h', ARG_IGNORED, MARK_LOCKED)
     add(c'l', ARG_IGNORED, MARK_LOCKED)
-    # How the command is done.
+    # how the command is done
     add(c'b', ARG_BASE64, MARK_BINARY_KEY, NULL, b"CLIENT_ERROR error decoding key")
     add(c'q', ARG_IGNORED, MARK_QUIET)
     add(c'u', ARG_IGNORED, MARK_NO_UPDATE)
@@ -73,9 +73,9 @@ cdef void fill_table() noexcept:
     add(c'E', ARG_U64, MARK_NEW_CAS, &SHAPE.cas_id_in, bad_token)
     add(c'J', ARG_U64, 0, &SHAPE.initial, b"CLIENT_ERROR invalid numeric initial value")
     add(c'D', ARG_U64, 0, &SHAPE.delta, b"CLIENT_ERROR invalid numeric delta value")
-    # Where the value is to be fetched from or written to.
+    # where the value is fetched from or written to
     add(c'@', ARG_REMOTE, 0, &SHAPE.remote, bad_token)
-    # memcached's proxy's.
+    # for memcached's proxy
     add(c'P', ARG_IGNORED)
     add(c'L', ARG_IGNORED)
 
@@ -111,7 +111,7 @@ cdef bint parse_remote(const char *p, size_t length, bint with_length, remote_bu
 
 cdef bint read_argument(conn *c, const meta_flag *flag, const token *t, char command, meta_flags *of,
                         char *key_buffer) noexcept nogil:
-    """Stores what follows the letter. False: it is malformed."""
+    """Reads what follows the letter. False: it is malformed."""
     cdef void *field = <char *>of + flag.field
     cdef const char *p = t.value + 1
     cdef size_t length = t.length - 1
@@ -133,7 +133,7 @@ cdef bint read_argument(conn *c, const meta_flag *flag, const token *t, char com
     elif flag.argument == ARG_U64:
         return length != 0 and parse_u64(p, length, <uint64_t *>field)
     elif flag.argument == ARG_REMOTE:
-        # A sink has a length; a source has the value's.
+        # A sink has a length of its own, a source that of the value.
         return parse_remote(p, length, command == META_GET, <remote_buf *>field)
     return True
 
@@ -169,7 +169,7 @@ cdef const char *parse_meta_flags(conn *c, const token *t, int n, int first, cha
             return b"CLIENT_ERROR rdma: no queue pair on this connection"
         of.marks |= flag.marks
         if flag.argument != ARG_IGNORED and not read_argument(c, flag, &t[i], command, of, key_buffer):
-            # Of several malformed arguments the last is told of.
+            # The last malformed argument is the one that is answered.
             good = False
             if flag.error != NULL:
                 error = flag.error

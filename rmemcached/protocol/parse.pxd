@@ -1,7 +1,8 @@
 """Tokens, numbers and base64 of the text protocols: length-checked readers of borrowed memory, writers without bounds.
 
-The accepted forms are memcached's (vendor/mcmc/mcmc.c, util.c, base64.c). Nothing here reads beyond the given length or
-needs a terminator. Writers return the end of what they wrote; the caller has made sure that there is room.
+For all of the protocol; below it is nothing. The accepted forms are memcached's (vendor/mcmc/mcmc.c, util.c, base64.c).
+No function reads beyond the given length or needs a terminator. Writers return the end of what they wrote; the caller
+has made sure that there is room.
 """
 
 from libc.stddef cimport size_t
@@ -49,7 +50,7 @@ cdef inline bint abbreviates(const token *t, const char *word) noexcept nogil:
     """Whether the token is the word or the beginning of it, which memcached takes for the word in some commands."""
     return t.length <= strlen(word) and memcmp(t.value, word, t.length) == 0
 
-# ---- numbers: True if well-formed and in range, else *out is untouched -----------------------------------------------
+# ---- numbers: False if malformed or out of range, and *out is untouched then -----------------------------------------
 
 cdef inline bint parse_u32(const char *p, size_t length, uint32_t *out) noexcept nogil:
     cdef uint64_t value = 0
@@ -145,12 +146,12 @@ cdef inline bint parse_hex(const char *p, size_t length, size_t max_digits, uint
     return True
 
 cdef inline bint number_ends(const char *p, const char *end) noexcept nogil:
-    """Numbers of the storage commands may be followed by white space other than the separator."""
+    """Whether a number of a storage command ends at p: white space other than the separator may follow it."""
     return p == end or c'\t' <= p[0] <= c'\r' or p[0] == 0
 
 cdef inline bint parse_flags(const char *p, size_t length, uint32_t *out) noexcept nogil:
-    """Client flags of a storage command: a plus sign is allowed, a minus sign where strtoul makes no large number of it
-    (-0); of a number beyond 32 bits the low 32 count."""
+    """Client flags of a storage command. A plus sign is allowed, and a minus sign of which strtoul makes no large
+    number (-0). Of a number beyond 32 bits the low 32 count."""
     cdef const char *end = p + length
     cdef uint64_t value = 0
     cdef unsigned int digit
@@ -177,7 +178,7 @@ cdef inline bint parse_flags(const char *p, size_t length, uint32_t *out) noexce
     return True
 
 cdef inline bint parse_exptime(const char *p, size_t length, int32_t *out) noexcept nogil:
-    """Expiry of a storage command: signed; of a number beyond 32 bits the low 32 count."""
+    """Expiry time of a storage command: signed. Of a number beyond 32 bits the low 32 count."""
     cdef const char *end = p + length
     cdef uint64_t value = 0
     cdef unsigned int digit

@@ -1,7 +1,7 @@
-"""How commands answer: replies appended to a connection's output, in order.
+"""How commands answer: replies are appended to the connection's output, in order.
 
 Called by the command modules (`ascii`, `meta`, `admin*`, `auth`, `binary`), and by an engine that answers by itself. A
-reply is one mc_resp or text in a shared one; `conn` says what an mc_resp is and hands its bytes to the engine.
+reply is one mc_resp, or text in one that it shares with others; `conn` hands its bytes to the engine.
 """
 
 from libc.stddef cimport size_t
@@ -33,21 +33,21 @@ cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil
 cdef void out_string(conn *c, const char *text) noexcept nogil
 # out_string for an error that is answered in spite of a quiet flag.
 cdef void out_errstring(conn *c, const char *text) noexcept nogil
-# Answers with the statistics; their memory is freed when they have left. False: out of memory, nothing is answered.
+# Answers with the statistics, whose memory is freed when they have left. False: out of memory, nothing is answered.
 cdef bint stat_reply(conn *c, stat_buf *out) noexcept nogil
 # The same for malloc'd text.
 cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil
 
 # ---- formatting in place ---------------------------------------------------------------------------------------------
 
-# For resp_start: an mc_resp beyond the thread's free ones. NULL: as resp_start.
+# For resp_start, when the thread has no free mc_resp. NULL: as resp_start.
 cdef mc_resp *resp_allocate(conn *c) noexcept nogil
 # Takes back output that has not been gathered: all replies newer than `last` (NULL: all), and text of `last` beyond
 # `wbytes`.
 cdef void resp_rollback(conn *c, mc_resp *last, uint32_t wbytes) noexcept nogil
 
 cdef inline mc_resp *resp_start(conn *c) noexcept nogil:
-    """Appends an empty mc_resp, which the caller fills, to the output. NULL: out of memory, the connection closes."""
+    """Appends an empty mc_resp, which the caller fills, to the output. NULL: out of memory; the connection closes."""
     cdef conn_thread *t = c.thread
     cdef mc_resp *resp = t.free_resps
     assert_owner(t.owner)
@@ -79,7 +79,7 @@ cdef inline mc_resp *resp_start(conn *c) noexcept nogil:
 
 cdef inline mc_resp *resp_text(conn *c, size_t room) noexcept nogil:
     """The mc_resp that text of up to `room` (at most WRITE_BUFFER_SIZE) bytes can be appended to, at wbuf + wbytes: the
-    newest if nothing but text is in it, else a new one. The caller then calls resp_add. NULL: as resp_start."""
+    newest if nothing but text is in it, else a new one. The caller calls resp_add afterwards. NULL: as resp_start."""
     cdef mc_resp *resp = c.resp
     if (resp != NULL and resp.data_length == 0 and resp.tail_bytes == 0 and resp.owned == NULL and not resp.sink.set
             and resp.wbytes + room <= WRITE_BUFFER_SIZE and not c.engine.datagrams):
@@ -87,7 +87,7 @@ cdef inline mc_resp *resp_text(conn *c, size_t room) noexcept nogil:
     return resp_start(c)
 
 cdef inline void resp_add(mc_resp *resp, const char *end) noexcept nogil:
-    """Accounts for text that was written up to `end`."""
+    """The caller has written text up to `end`."""
     cdef uint32_t n = <uint32_t>(end - resp.wbuf) - resp.wbytes
     assert_that(resp.wbytes + n <= WRITE_BUFFER_SIZE)
     resp.wbytes += n

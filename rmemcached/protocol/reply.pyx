@@ -1,4 +1,4 @@
-"""Replies: text that is formatted, values that are referred to (see reply.pxd)."""
+"""Replies (see reply.pxd)."""
 
 from libc.stdint cimport INT32_MAX
 from libc.stdio cimport fprintf, stderr

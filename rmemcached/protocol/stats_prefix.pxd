@@ -1,4 +1,7 @@
-"""Counts of commands by the prefix of their keys, for `stats detail` (memcached: stats_prefix.c)."""
+"""Counts of commands by the prefix of their keys, for `stats detail`. memcached: stats_prefix.c.
+
+The server makes one table; command modules record keys in it, from any worker; `admin_stats` and `binary` show it.
+"""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
@@ -32,13 +35,13 @@ cdef struct stats_prefixes:
 cdef stats_prefixes *stats_prefix_create(char delimiter, bint enabled) noexcept nogil
 cdef void stats_prefix_destroy(stats_prefixes *p) noexcept nogil
 cdef void stats_prefix_clear(stats_prefixes *p) noexcept nogil
-# The lines "PREFIX ..." and END, malloc'd; NULL: no memory
+# The lines "PREFIX ..." and END, malloc'd; NULL: no memory. Any thread, as the functions below.
 cdef char *stats_prefix_dump(stats_prefixes *p, size_t *length) noexcept nogil
 cdef void stats_prefix_add_get(stats_prefixes *p, const char *key, size_t nkey, bint hit) noexcept nogil
 cdef void stats_prefix_add_set(stats_prefixes *p, const char *key, size_t nkey) noexcept nogil
 cdef void stats_prefix_add_delete(stats_prefixes *p, const char *key, size_t nkey) noexcept nogil
 
-# --- what commands call; p is NULL where there is no server ---
+# ---- what commands call; p is NULL where there is no server ----------------------------------------------------------
 
 cdef inline bint stats_prefix_on(stats_prefixes *p) noexcept nogil:
     return p != NULL and relaxed_load(&p.enabled) != 0

@@ -104,7 +104,7 @@ def test_connection_ends_while_a_payload_is_missing(server: Server) -> None:
     server.check()
 
 
-def test_a_value_longer_than_the_sink_goes_in_the_stream(machine: Machine, server: Server) -> None:
+def test_a_value_longer_than_the_sink_goes_in_the_reply(machine: Machine, server: Server) -> None:
     machine.feed(b"set k 0 0 5000\r\n" + b"v" * 5000 + b"\r\n")
     machine.memory[1] = (0, bytearray(5000))
     assert machine.feed(b"mg k v @0:1:1387\r\n") == b"VA 5000\r\n" + b"v" * 5000 + b"\r\n"
