@@ -99,7 +99,8 @@ cdef int shm_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noex
     cdef int result = 0
     lock_ranked(&qp.lock, RANK_QP)
     wr = shm_post_messages(qp, wr)
-    if wr != NULL:
+    # An empty list, too, is refused in a state in which nothing can be posted.
+    if wr != NULL or qp.ibv.state != IBV_QPS_RTS:
         result = qp_enqueue_sends(qp, &wr)
     if qp.stream.phase == STREAM_OPEN and not qp.tx.blocked and tx_pending(qp):
         shm_transmit(qp)
