@@ -1,11 +1,6 @@
 cdef bint start_thread(pthread_t *thread, const char *name, void *(*fn)(void *) noexcept nogil,
                        store *s) noexcept nogil:
-    cdef sigset_t all_signals, old_signals
-    cdef bint started
-    sigfillset(&all_signals)
-    pthread_sigmask(SIG_SETMASK, &all_signals, &old_signals)
-    started = pthread_create(thread, NULL, fn, s) == 0
-    pthread_sigmask(SIG_SETMASK, &old_signals, NULL)
+    cdef bint started = start_quiet_thread(thread, fn, s) == 0
     if started:
         pthread_setname_np(thread[0], name)
     return started

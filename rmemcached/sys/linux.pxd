@@ -253,8 +253,12 @@ cdef extern from "<signal.h>" nogil:
     ctypedef struct sigset_t:
         pass
     enum:
+        SIGBUS
+        SIGFPE
         SIGHUP
+        SIGILL
         SIGINT
+        SIGSEGV
         SIGTERM
         SIGUSR1
         SIG_BLOCK
@@ -263,6 +267,7 @@ cdef extern from "<signal.h>" nogil:
     int sigemptyset(sigset_t *set)
     int sigfillset(sigset_t *set)
     int sigaddset(sigset_t *set, int signum)
+    int sigdelset(sigset_t *set, int signum)
     int pthread_sigmask(int how, const sigset_t *set, sigset_t *oldset)
 
 cdef extern from "<sys/signalfd.h>" nogil:
@@ -422,3 +427,21 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_broadcast(pthread_cond_t *cond)
     int pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex)
     int pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const timespec *until)
+
+cdef inline int start_quiet_thread(pthread_t *thread, void *(*start)(void *) noexcept nogil, void *arg) noexcept nogil:
+    """Starts a thread that leaves the process's signals to the program's own threads. 0, or an error number.
+
+    The signals of a thread's own faults stay open. If they were blocked, the kernel would end the process without
+    calling a handler, such as the one of Python's faulthandler, that says where the fault was.
+    """
+    cdef sigset_t quiet, before
+    cdef int error
+    sigfillset(&quiet)
+    sigdelset(&quiet, SIGBUS)
+    sigdelset(&quiet, SIGFPE)
+    sigdelset(&quiet, SIGILL)
+    sigdelset(&quiet, SIGSEGV)
+    pthread_sigmask(SIG_SETMASK, &quiet, &before)
+    error = pthread_create(thread, NULL, start, arg)
+    pthread_sigmask(SIG_SETMASK, &before, NULL)
+    return error

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
+from pathlib import Path
 
 from rmemcached.store._testing import Store
 
@@ -50,3 +53,25 @@ def test_no_thread_until_the_table_grows() -> None:
     with Store() as store:
         store.set(b"key", b"value")
         assert threads() == before
+
+
+def blocked_signals(thread: str) -> set[int]:
+    status = Path(f"/proc/self/task/{thread}/status").read_text()
+    bits = int(status.split("SigBlk:")[1].split()[0], 16)
+    return {number for number in signal.valid_signals() if bits >> (number - 1) & 1}
+
+
+def test_threads_take_no_signals_but_their_own_faults() -> None:
+    """A blocked SIGSEGV ends the process before faulthandler can say where it happened."""
+    faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+    before = set(os.listdir("/proc/self/task"))
+    with Store(lru_maintainer=True, lru_crawler=True, slab_reassign=True):
+        ours = set(os.listdir("/proc/self/task")) - before
+        assert len(ours) == 3
+        # A thread that has not run yet blocks all of them: the C library's doing.
+        deadline = time.monotonic() + 30
+        while any(faults & blocked_signals(thread) for thread in ours) and time.monotonic() < deadline:
+            os.sched_yield()
+        for thread in ours:
+            blocked = blocked_signals(thread)
+            assert signal.SIGTERM in blocked and not faults & blocked

@@ -101,7 +101,6 @@ cdef int soft_start_progress(ibv_context *ibcontext, unsigned int spin) noexcept
     cdef soft_context *context = <soft_context *> ibcontext
     cdef soft_domain *domain
     cdef epoll_event event
-    cdef sigset_t every, before
     cdef int error = 0
     lock_ranked(&context.thread_lock, RANK_THREAD)
     if context.thread_epoll >= 0:
@@ -122,11 +121,7 @@ cdef int soft_start_progress(ibv_context *ibcontext, unsigned int spin) noexcept
                 error = errno.errno
             domain = domain.next
         if error == 0:
-            # The program's own threads take its signals.
-            sigfillset(&every)
-            pthread_sigmask(SIG_SETMASK, &every, &before)
-            error = pthread_create(&context.thread, NULL, thread_main, context)
-            pthread_sigmask(SIG_SETMASK, &before, NULL)
+            error = start_quiet_thread(&context.thread, thread_main, context)
         if error:
             thread_close(context)
     unlock_ranked(&context.thread_lock, RANK_THREAD)
