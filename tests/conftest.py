@@ -13,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "shared")]
+# The tools of the whole daemon's tests; tests/hostile uses them too.
+sys.path.append(str(ROOT / "tests" / "system"))
 
 import transport  # noqa: E402
 from live import left_behind  # noqa: E402

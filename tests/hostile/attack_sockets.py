@@ -1,0 +1,265 @@
+"""What costs a server most on plain sockets: to open without end, ask without reading, send without finishing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from itertools import cycle
+
+from attacker import Target
+
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset, and leaves no port in TIME_WAIT
+BINARY_HEADER = struct.Struct(">BBHBBHIIQ")
+BEGINNINGS = (
+    b"",
+    b"ge",
+    b"get key",
+    b"set half 0 0 100000\r\nabc",
+    b"ms half 100000\r\nabc",
+    b"MPA ID Req",
+    b"SHM ID Req Frame",
+    b"\x80",
+    BINARY_HEADER.pack(0x80, 1, 4, 8, 0, 0, 100_000, 0, 0) + bytes(8) + b"half",
+    b"rdma version=1",
+)
+
+
+def half_open(target: Target, count: int) -> None:
+    """Connections in the middle of all that can be begun."""
+    begun = []
+    for beginning, _ in zip(cycle(BEGINNINGS), range(count), strict=False):
+        begun.append(target.connect())
+        begun[-1].sendall(beginning)
+    target.ready()
+    target.stay()
+
+
+def connect_flood(target: Target) -> None:
+    """Connects and resets, as fast as it goes."""
+    target.ready()
+    while True:
+        plain = target.connect()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        plain.close()
+
+
+def connect_until_full(target: Target, count: int) -> None:
+    """Keeps what it gets, and asks for more without end. Says what it read on the first connection that was refused."""
+    kept: list[socket.socket] = []
+    refused = b""
+    while len(kept) < count:
+        kept.append(target.connect())
+        if select.select([kept[-1]], [], [], 0)[0] and not refused:
+            refused = kept[-1].recv(100)
+    target.ready()
+    for plain in () if refused else kept:
+        # The daemon accepts in the order of connecting: a word on the last means that all are accepted.
+        plain.settimeout(0.0)
+        with contextlib.suppress(BlockingIOError):
+            refused = refused or plain.recv(100)
+    target.say(refused.decode().strip())
+    while True:
+        plain = target.connect()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        plain.close()
+
+
+def slow_readers(target: Target, count: int, key: str) -> None:
+    """Each asks for a large value once and takes 1 KB of it in each 20 ms."""
+    readers = [target.connect(receive_buffer=4096) for _ in range(count)]
+    for plain in readers:
+        plain.sendall(f"get {key}\r\n".encode())
+    target.ready()
+    while True:
+        for plain in readers:
+            assert plain.recv(1024), "the daemon closed the connection"
+        time.sleep(0.02)
+
+
+def pour(plain: socket.socket, data: bytes) -> Iterator[int]:
+    """Sends data again and again, for as long as the daemon takes it; yields what it took each time."""
+    plain.setblocking(False)
+    rest = memoryview(data)
+    while True:
+        try:
+            sent = plain.send(rest)
+        except BlockingIOError:
+            sent = 0
+        rest = rest[sent:] or memoryview(data)
+        yield sent
+
+
+def ask_without_reading(target: Target, count: int, request: str, at_once: int = 100) -> None:
+    """`count` connections ask without end and read nothing."""
+    block = request.encode().decode("unicode_escape").encode("latin-1") * at_once
+    askers = [target.connect(receive_buffer=4096) for _ in range(count)]
+    pours = [pour(plain, block) for plain in askers]
+    for asker in pours:
+        next(asker)
+    target.ready()
+    while True:
+        ready = select.select([], askers, [], 0.1)[1]
+        for plain in ready:
+            next(pours[askers.index(plain)])
+
+
+def ask_and_read(target: Target, count: int, request: str, at_once: int = 100) -> None:
+    """The same, but everything is read as fast as it comes: the worker is never without work."""
+    block = request.encode().decode("unicode_escape").encode("latin-1") * at_once
+    askers = [target.connect() for _ in range(count)]
+    pours = {plain: pour(plain, block) for plain in askers}
+    for asker in pours.values():
+        next(asker)
+    target.ready()
+    while True:
+        readable, writable, _ = select.select(askers, askers, [])
+        for plain in readable:
+            assert plain.recv(1 << 20), "the daemon closed the connection"
+        for plain in writable:
+            next(pours[plain])
+
+
+def many_keys(target: Target, keys: int, prefix: str, read: bool) -> None:
+    """Lines with very many keys, one after the other. read: takes the replies."""
+    line = b"get " + b" ".join(b"%s%d" % (prefix.encode(), number) for number in range(keys)) + b"\r\n"
+    if read:
+        ask_and_read(target, 1, line.decode(), 1)
+    else:
+        ask_without_reading(target, 1, line.decode(), 1)
+
+
+def octet_by_octet(target: Target, count: int) -> None:
+    """Each sends one octet a second; they take turns."""
+    request = b"set slow 0 0 100000\r\n" + bytes(1000)
+    senders = [target.connect() for _ in range(count)]
+    for at in range(3):
+        for plain in senders:
+            plain.send(request[at : at + 1])
+    target.ready()
+    for at in range(3, len(request)):
+        for plain in senders:
+            plain.send(request[at : at + 1])
+            time.sleep(1.0 / count)
+    target.stay()
+
+
+def endless(target: Target, count: int, start: str, rest: str) -> None:
+    """A command that never ends. Says "ended" when the daemon has closed every connection; opens no other."""
+    senders = [target.connect() for _ in range(count)]
+    for plain in senders:
+        plain.sendall(start.encode())
+    target.ready()
+    block = rest.encode() * (65536 // len(rest))
+    poll = select.poll()
+    open_ones = {plain.fileno(): plain for plain in senders}
+    for fd in open_ones:
+        poll.register(fd, select.POLLIN | select.POLLOUT)
+    while open_ones:
+        for fd, event in poll.poll():
+            try:
+                if event & select.POLLIN and not open_ones[fd].recv(65536):
+                    raise ConnectionError
+                if event & select.POLLOUT:
+                    open_ones[fd].send(block, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                pass
+            except OSError:
+                poll.unregister(fd)
+                open_ones.pop(fd).close()
+    target.say("ended")
+    target.stay()
+
+
+def store_without_end(target: Target, count: int, size: int) -> None:
+    """Sets of large values, as fast as they are taken; the replies are read."""
+    request = b"set large 0 0 %d\r\n%s\r\n" % (size, bytes(size))
+    senders = [target.connect() for _ in range(count)]
+    pours = {plain: pour(plain, request) for plain in senders}
+    target.ready()
+    while True:
+        readable, writable, _ = select.select(senders, senders, [])
+        for plain in readable:
+            assert plain.recv(65536), "the daemon closed the connection"
+        for plain in writable:
+            next(pours[plain])
+
+
+def huge_binary(target: Target, opcode: int, extras: int, key: int) -> None:
+    """A binary packet whose header announces a body of 4 GB, and as much of the body as the daemon takes."""
+    header = BINARY_HEADER.pack(0x80, opcode, key, extras, 0, 0, 0xFFFFFFFF, 0, 0)
+    target.ready()
+    while True:
+        plain = target.connect()
+        plain.sendall(header)
+        with contextlib.suppress(OSError):
+            while True:
+                plain.sendall(bytes(1 << 20))
+                if select.select([plain], [], [], 0)[0] and not plain.recv(65536):
+                    break
+        plain.close()
+
+
+def watch(target: Target, count: int, what: str) -> None:
+    """Watchers that read only the first reply."""
+    watchers = [target.connect(receive_buffer=4096) for _ in range(count)]
+    for plain in watchers:
+        plain.sendall(f"watch {what}\r\n".encode())
+        assert plain.recv(4) == b"OK\r\n"
+    target.ready()
+    target.stay()
+
+
+def dump(target: Target, count: int) -> None:
+    """Dumps of all keys, of which nothing is read. The daemon makes one at a time."""
+    dumps = [target.connect(receive_buffer=4096) for _ in range(count)]
+    for plain in dumps:
+        plain.sendall(b"lru_crawler metadump all\r\n")
+        plain.recv(1)
+    target.ready()
+    target.stay()
+
+
+def udp_flood(target: Target, port: int, request: str) -> None:
+    """Datagrams with a request, as fast as they go; the replies are not read."""
+    assert not isinstance(target.address, str)
+    plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    plain.connect((target.address[0], port))
+    datagram = struct.pack(">HHHH", 1, 0, 1, 0) + request.encode().decode("unicode_escape").encode("latin-1")
+    target.ready()
+    while True:
+        plain.send(datagram)
+
+
+def store_and_ask(target: Target, keys: list[str]) -> None:
+    """Stores these keys (in hexadecimal), then asks for all of them, in a loop."""
+    names = [bytes.fromhex(key) for key in keys]
+    plain = target.connect()
+    replies = plain.makefile("rb")
+    for at in range(0, len(names), 100):
+        batch = names[at : at + 100]
+        plain.sendall(b"".join(b"set %s 0 0 1\r\nx\r\n" % name for name in batch))
+        for _ in batch:
+            assert replies.readline() == b"STORED\r\n"
+        if at == 0:
+            target.ready()
+    while True:
+        for at in range(0, len(names), 20):
+            plain.sendall(b"get " + b" ".join(names[at : at + 20]) + b"\r\n")
+            while replies.readline() != b"END\r\n":
+                pass
+
+
+def stop_and_go(target: Target, pid: int, seconds: float) -> None:
+    """Not a peer: stops the daemon for so long, again and again. For the test of the gate itself."""
+    target.ready()
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(seconds)

@@ -1,0 +1,73 @@
+"""The gate can fail: what it measures is what an attack costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+
+import attack_sockets
+import pytest
+from harness import (
+    MB,
+    Attacker,
+    Case,
+    Footprint,
+    Latency,
+    Limits,
+    check_bystander,
+    for_connections,
+    run_case,
+    scene_of,
+)
+from servers import Server
+
+TRANSPORTS = ("tcp", "soft_iw", "soft_shm")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_time_that_the_daemon_takes_is_seen(rmemcached_server: Callable[..., Server], transport: str) -> None:
+    server = rmemcached_server("-t", "1")
+    with scene_of(server, [transport]) as scene:
+        quiet = scene.bystander.round()
+        try:
+            with Attacker(server, attack_sockets.stop_and_go, pid=server.pid, seconds=0.02):
+                attack = scene.bystander.round()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        with pytest.raises(AssertionError, match=f"{transport}: p99"):
+            check_bystander([quiet], [attack])
+
+
+def test_one_bad_round_of_three_is_noise() -> None:
+    usual, late = {"tcp": Latency(0.0, 0.0001, 0.0, 0.0)}, {"tcp": Latency(0.0, 0.1, 0.0, 0.0)}
+    check_bystander([usual], [late, usual, usual])
+    with pytest.raises(AssertionError):
+        check_bystander([usual], [late, usual, late])
+
+
+def test_what_is_held_is_seen(rmemcached_server: Callable[..., Server]) -> None:
+    """Connections, and input that is kept for them."""
+    case = Case("half open", attack_sockets.half_open, {"count": 100}, for_connections(99, 4096))
+    with scene_of(rmemcached_server("-t", "1"), TRANSPORTS) as scene:
+        with pytest.raises(AssertionError, match="descriptors grew by 100, limit 99"):
+            run_case(scene, case)
+        run_case(scene, replace(case, limits=for_connections(100, 4096)))
+
+
+def test_every_limit_is_compared() -> None:
+    before = Footprint(0, 0, 0, 0, 0, 0, 0)
+    limits = Limits(memory=1, locked=2, mapped=3, descriptors=4, threads=5)
+    assert limits.exceeded(before, Footprint(1, 1, 2, 3, 1, 4, 5)) == []
+    now = Footprint(2, 2, 3, 4, 2, 5, 6)
+    assert [line.split()[0] for line in limits.exceeded(before, now)] == [
+        "resident", "shared", "charged", "locked", "mapped", "descriptors", "threads",
+    ]  # fmt: skip
+
+
+def test_footprint_of_this_process() -> None:
+    before = Footprint.of(os.getpid())
+    held = b"x" * (8 * MB)
+    assert Footprint.of(os.getpid()).resident - before.resident > 7 * MB, len(held)
+    assert before.threads >= 1 and before.descriptors > 3 and before.mapped > before.resident
