@@ -9,7 +9,7 @@ from posix.uio cimport iovec
 from rmemcached.store cimport store as st
 from rmemcached.store._testing_stress cimport race_run, stress_result, stress_run
 from rmemcached.store.check cimport store_check
-from rmemcached.store.store cimport item, rel_time_t, store, store_config
+from rmemcached.store.store cimport item, move_begin, move_finish, rel_time_t, store, store_config
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.debug cimport LIVE_ITEM_REF, live_sub
 from rmemcached.sys.linux cimport sem_init, sem_post, sem_t, sem_wait
@@ -499,6 +499,22 @@ cdef class Store:
         with nogil:
             result = st.slabs_reassign(self.s, src, dst, allow_evictions)
         return REASSIGN[result]
+
+    def begin_move(self, unsigned int src, unsigned int dst):
+        """The page mover's first step, when its thread has ended; False: there is no page to spare."""
+        cdef st.move_request request
+        request.src = src
+        request.dst = dst
+        request.allow_evictions = False
+        return move_begin(self.s, &request)
+
+    def finish_move(self, unsigned int src, unsigned int dst):
+        """The second step of the same move."""
+        cdef st.move_request request
+        request.src = src
+        request.dst = dst
+        request.allow_evictions = False
+        move_finish(self.s, &request)
 
     def set_automove(self, unsigned int level):
         st.slabs_set_automove(self.s, level)

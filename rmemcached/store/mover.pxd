@@ -37,5 +37,9 @@ cdef struct page_mover:
 
 # False: no memory, or no thread.
 cdef bint mover_start(store *s) noexcept nogil
-# Ends the thread; a page that is being moved stays where it is.
+# Ends the thread; a page that is being emptied stays where it is.
 cdef void mover_stop(store *s) noexcept nogil
+# The two steps of a move, for the thread, and for tests when it has ended. False: the class has no page to spare any
+# more. move_finish returns when the page has moved, when it cannot, or when the thread is to end.
+cdef bint move_begin(store *s, const move_request *r) noexcept nogil
+cdef void move_finish(store *s, const move_request *r) noexcept nogil

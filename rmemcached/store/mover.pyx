@@ -215,12 +215,17 @@ cdef uint32_t _move_pass(store *s) noexcept nogil:
     return busy
 
 
-cdef bint _move_begin(store *s, const move_request *r) noexcept nogil:
-    """Begins to empty the oldest page of the class. False: the class has no page to spare any more."""
+cdef bint move_begin(store *s, const move_request *r) noexcept nogil:
+    # The oldest page of the class is emptied. A page of the pool is empty: it is not chosen before the end.
     assert_owner(s.mover.owner)
     cdef slab_class *p = &s.slabs.classes[r.src]
+    cdef bint limit_reached
     cdef bint begun = False
     cdef uint32_t i
+    s.mover.allow_evictions = r.allow_evictions
+    s.mover.busy_loops = 0
+    if global_page_pool_size(s, &limit_reached) == 0 and limit_reached:
+        s.mover.allow_evictions = True
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     if p.pages.count >= 2:
         s.slabs.move.src = r.src
@@ -292,6 +297,8 @@ cdef void _move_end(store *s) noexcept nogil:
 cdef void _move_give_up(store *s) noexcept nogil:
     """Leaves the page where it is: what was taken is free again, and the next move tries another page."""
     assert_owner(s.mover.owner)
+    # Only the mover takes pages from a class, but anybody from the pool, whose list may be empty by now.
+    assert_that(s.slabs.move.src != SLAB_GLOBAL_PAGE_POOL)
     cdef uint32_t i
     cdef page_list *pages = &s.slabs.classes[s.slabs.move.src].pages
     cdef char *page = s.slabs.move.page
@@ -312,21 +319,12 @@ cdef void _mover_sleep(store *s, unsigned int usec) noexcept nogil:
     pthread_cond_timedwait(&s.reassign.cond, &s.reassign.lock, &until)
 
 
-cdef void _move_page(store *s, const move_request *r) noexcept nogil:
-    """Moves one page. Returns when it has moved, when it cannot, or when the thread is to end."""
+cdef uint32_t _move_empty(store *s) noexcept nogil:
+    """Passes over the page until it is empty. Returns how many of its chunks could not be taken."""
     assert_owner(s.mover.owner)
     cdef page_mover *m = &s.mover
-    cdef bint limit_reached
     cdef unsigned int backoff = 1
-    cdef uint32_t busy = 0
-    m.allow_evictions = r.allow_evictions
-    m.busy_loops = 0
-    if global_page_pool_size(s, &limit_reached) == 0 and limit_reached:
-        m.allow_evictions = True
-    if not _move_begin(s, r):
-        return
-    if r.src != SLAB_GLOBAL_PAGE_POOL:
-        busy = _move_pass(s)
+    cdef uint32_t busy = _move_pass(s)
     while busy != 0 and m.busy_loops < MOVE_GIVE_UP_LOOPS and not relaxed_load(&m.stop):
         m.busy_loops += 1
         relaxed_store(&m.busy_items, m.busy_items + busy)
@@ -339,10 +337,16 @@ cdef void _move_page(store *s, const move_request *r) noexcept nogil:
     if m.spare != NULL:
         # It has never been an item, so that its slabs_clsid may not be set.
         lock_ranked(&s.slabs.lock, SLABS_LOCK)
-        do_slabs_push(s, m.spare, r.src)
+        do_slabs_push(s, m.spare, s.slabs.move.src)
         unlock_ranked(&s.slabs.lock, SLABS_LOCK)
         m.spare = NULL
-    if busy == 0 and not relaxed_load(&m.stop):
+    return busy
+
+
+cdef void move_finish(store *s, const move_request *r) noexcept nogil:
+    assert_owner(s.mover.owner)
+    # A move out of the pool has no page yet: there is nothing to wait for, and nothing to give up.
+    if r.src == SLAB_GLOBAL_PAGE_POOL or (_move_empty(s) == 0 and not relaxed_load(&s.mover.stop)):
         _move_end(s)
     else:
         _move_give_up(s)
@@ -368,7 +372,8 @@ cdef void *_mover_thread(void *arg) noexcept nogil:
             idle = 0
         relaxed_store(&s.reassign.running, 1)
         unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)
-        _move_page(s, &r)
+        if move_begin(s, &r):
+            move_finish(s, &r)
         lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
         relaxed_store(&s.reassign.running, 0)
     unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)
@@ -393,3 +398,4 @@ cdef void mover_stop(store *s) noexcept nogil:
     if s.mover.joinable:
         pthread_join(s.mover.thread, NULL)
         s.mover.joinable = False
+        s.mover.owner = 0

@@ -406,6 +406,27 @@ def test_the_end_does_not_wait_for_references() -> None:
     assert filling is not None
 
 
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_move_out_of_the_pool_ends_when_the_threads_end(emptied: bool) -> None:
+    """Also if others have used up the pool since the move began."""
+    with Store(slab_reassign=True, maxbytes=4 * MB) as store:
+        clsid = class_of(store, 6000)
+        keys = fill(store, 4, clsid, 6000)
+        for key in keys:
+            store.delete(key)
+        move(store, clsid, 0)
+        move(store, clsid, 0)
+        store.stop_threads()
+        assert store.begin_move(0, 1)
+        if emptied:
+            fill(store, 2, class_of(store, 600), 600)
+            assert store.stats()["slab_global_page_pool"] == 0
+        store.finish_move(0, 1)
+        assert store.stats()["slabs_moved"] == (2 if emptied else 3)
+        assert store.class_stats(1)["total_pages"] == (0 if emptied else 1)
+        store.check()
+
+
 @pytest.mark.parametrize(
     "settings",
     [
