@@ -4,10 +4,15 @@ A device that is of no use any more (its port is down, it was removed) is left b
 by the last; the connection after that opens what is there then. rdma_cm chooses a device for each connection: the one
 that it chose last is kept.
 
-All functions but `device_lost` and `device_removed` are called with the GIL, which protects the table of devices and
-their `users`.
+Each server that the process talks to has a protection domain of its own on a device, which its connections share: a
+server reaches what was exposed to it, and with whatever key nothing that was exposed to another. A server is the
+address that the Client was given.
+
+All functions but `device_lost` and `device_removed` are called with the GIL, which protects the table of devices, their
+domains, and the `users` of both.
 """
 
+from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t, uint64_t
 
 from rmemcached.rdma.wire cimport RDMA_TRANSPORTS
@@ -19,23 +24,33 @@ cdef enum:                   # which device: an rdma_transport, or
     DEVICE_OF_CM = RDMA_TRANSPORTS
     DEVICES
 
+cdef struct shared_device
+
+cdef struct server_domain:
+    shared_device *device    # constant, as are pd and server
+    ibv_pd *pd
+    PyObject *server         # a reference
+    unsigned int users       # queue pairs
+    server_domain *next
+
 cdef struct shared_device:
-    int which                # constant, as are port, domain, pid and alarm
+    int which                # constant, as are port, pid and alarm
     verbs_port port
-    ibv_pd *domain
     int pid                  # the process that opened it
     int alarm                # eventfd: readable once the device is lost, for all who wait
-    unsigned int users       # queue pairs; the GIL protects it
+    server_domain *domains   # the GIL protects them
+    unsigned int users       # of domains, of which each counts
     pthread_mutex_t lock     # one thread at a time takes the device's asynchronous events
     uint64_t events          # the lock protects it
     uint64_t lost            # atomic; set under the lock
     char why[256]            # written under the lock, constant once the device is lost
 
-# The device, with one user more. node_guid, port_num: of DEVICE_OF_CM. OSError: there is none.
-cdef shared_device *open_device(int which, uint64_t node_guid=*, uint8_t port_num=*) except NULL
-# One user less.
-cdef void leave_device(shared_device *d) noexcept
-# Closes the devices that are lost and have no user. open_device does so with the device that it is asked for, but
+# The domain of a server on the device, with one user more. node_guid, port_num: of DEVICE_OF_CM. OSError: there is no
+# device, or it gives no domain.
+cdef server_domain *open_domain(int which, object server, uint64_t node_guid=*, uint8_t port_num=*) except NULL
+# One user less. No registration of the queue pair is left.
+cdef void leave_domain(server_domain *domain) noexcept
+# Closes the devices that are lost and have no user. open_domain does so with the device that it is asked for, but
 # rdma_cm leads nobody to a device that the kernel is about to remove, and the kernel waits until it is closed.
 cdef void close_lost_devices() noexcept
 # Whether nothing can go over the device any more. Takes the events that say so. Any thread.

@@ -2,6 +2,7 @@
 
 import os
 
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport ENODEV, errno
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
@@ -62,9 +63,7 @@ cdef void device_removed(shared_device *d) noexcept nogil:
 
 
 cdef void close_device(shared_device *d) noexcept:
-    assert_that(d.users == 0)
-    if d.domain != NULL:
-        d.port.provider.dealloc_pd(d.domain)
+    assert_that(d.users == 0 and d.domains == NULL)
     d.port.provider.close_device(d.port.context)
     if d.alarm >= 0:
         close(d.alarm)
@@ -82,7 +81,23 @@ cdef void close_lost_devices() noexcept:
             close_device(d)
 
 
+cdef void leave_domain(server_domain *domain) noexcept:
+    cdef shared_device *d = domain.device
+    cdef server_domain **link = &d.domains
+    assert_that(domain.users > 0)
+    domain.users -= 1
+    if domain.users == 0:
+        while link[0] != domain:
+            link = &link[0].next
+        link[0] = domain.next
+        d.port.provider.dealloc_pd(domain.pd)
+        Py_DECREF(<object>domain.server)
+        free(domain)
+    leave_device(d)
+
+
 cdef void leave_device(shared_device *d) noexcept:
+    """One user less."""
     assert_that(d.users > 0)
     d.users -= 1
     if devices[d.which] == d and device_lost(d):
@@ -126,7 +141,8 @@ cdef bint serves(shared_device *d, uint64_t node_guid, uint8_t port_num) noexcep
     return not device_lost(d)
 
 
-cdef shared_device *open_device(int which, uint64_t node_guid=0, uint8_t port_num=0) except NULL:
+cdef shared_device *open_device(int which, uint64_t node_guid, uint8_t port_num) except NULL:
+    """The device, with one user more. OSError."""
     cdef shared_device *d = devices[which]
     cdef verbs_port port
     cdef int error
@@ -148,11 +164,42 @@ cdef shared_device *open_device(int which, uint64_t node_guid=0, uint8_t port_nu
     d.port = port
     d.pid = getpid()
     d.alarm = eventfd(0, EFD_CLOEXEC)
-    d.domain = port.provider.alloc_pd(port.context) if d.alarm >= 0 else NULL
-    if d.domain == NULL or set_nonblocking(port.context.async_fd) < 0:
+    if d.alarm < 0 or set_nonblocking(port.context.async_fd) < 0:
         error = errno
         close_device(d)
         raise os_error("device", error)
     d.users = 1
     devices[which] = d
     return d
+
+
+cdef server_domain *add_domain(shared_device *d, object server) except NULL:
+    """A domain without a user."""
+    cdef server_domain *domain = <server_domain *>calloc(1, sizeof(server_domain))
+    if domain == NULL:
+        raise MemoryError
+    domain.device = d
+    domain.pd = d.port.provider.alloc_pd(d.port.context)
+    if domain.pd == NULL:
+        free(domain)
+        raise os_error("protection domain", errno)
+    Py_INCREF(server)
+    domain.server = <PyObject *>server
+    domain.next = d.domains
+    d.domains = domain
+    return domain
+
+
+cdef server_domain *open_domain(int which, object server, uint64_t node_guid=0, uint8_t port_num=0) except NULL:
+    cdef shared_device *d = open_device(which, node_guid, port_num)
+    cdef server_domain *domain = d.domains
+    try:
+        while domain != NULL and <object>domain.server != server:
+            domain = domain.next
+        if domain == NULL:
+            domain = add_domain(d, server)
+    except BaseException:
+        leave_device(d)
+        raise
+    domain.users += 1
+    return domain

@@ -1,7 +1,8 @@
 """A connected queue pair to a server (docs/rdma-protocol.md): its set-up, its messages and credits, its end.
 
-Each has a completion queue, a channel and message buffers of its own; context and protection domain are the device's
-(_devices.pxd). Above it is the RdmaStream on its lane 0, into which `reap` delivers what arrives.
+Each has a completion queue, a channel and message buffers of its own. The context is the device's, the protection
+domain the server's on that device (_devices.pxd). Above it is the RdmaStream on its lane 0, into which `reap` delivers
+what arrives.
 
 Progress is made by the calling thread: it polls (`reap`), then sleeps (`arm`, `wait`) on the channel and the lifeline.
 One thread at a time. In a forked child only `close` may be called, which leaves the parent's objects alone.
@@ -9,7 +10,7 @@ One thread at a time. In a forked child only `close` may be called, which leaves
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 
-from rmemcached.client._devices cimport shared_device
+from rmemcached.client._devices cimport server_domain, shared_device
 from rmemcached.client._exchange cimport Offer
 from rmemcached.client._stream cimport Stream
 from rmemcached.verbs.port cimport verbs_port
@@ -36,8 +37,9 @@ cdef class QueuePair:
     cdef int fd                      # the lifeline, or rdma_cm's descriptor if by_cm; -1: none yet, or closed
     cdef bint by_cm
     cdef uint32_t cm_id              # the connection on it
-    cdef shared_device *device       # NULL: closed
-    # the device's own, for shorter code
+    cdef server_domain *shared       # NULL: closed
+    # of it or of its device, for shorter code
+    cdef shared_device *device
     cdef const verbs_port *port
     cdef const verbs_provider *provider
     cdef ibv_pd *domain

@@ -11,7 +11,7 @@ from libc.string cimport memcpy, memset
 from posix.unistd cimport getpid
 
 from rmemcached.client._cm cimport CmRoute, cm_failure, raise_rejected, wait_cm_event
-from rmemcached.client._devices cimport DEVICE_OF_CM, device_lost, device_removed, leave_device, open_device
+from rmemcached.client._devices cimport DEVICE_OF_CM, device_lost, device_removed, leave_domain, open_domain
 from rmemcached.client._errors cimport os_error, registration_error
 from rmemcached.client._timeouts cimport poll_timeout, start_deadline
 from rmemcached.rdma.wire cimport (
@@ -104,8 +104,8 @@ cdef dict DEVICES = {transport_name(which).decode(): which for which in range(RD
 cdef class QueuePair:
     """A queue pair that waits for its peer. OSError: no device, or out of resources.
 
-    transport: "soft_iw", "soft_shm", "verbs" or "rdma_cm". route: for rdma_cm; its descriptor belongs to the QueuePair
-    afterwards.
+    transport: "soft_iw", "soft_shm", "verbs" or "rdma_cm". server: the Client's; it alone reaches memory that is
+    registered for the queue pair. route: for rdma_cm; its descriptor belongs to the QueuePair afterwards.
     """
 
     def __cinit__(self):
@@ -113,21 +113,22 @@ cdef class QueuePair:
         self.pid = getpid()
         self.last_words = b""
 
-    def __init__(self, str transport, CmRoute route=None):
+    def __init__(self, str transport, server, CmRoute route=None):
         cdef int error, i
         if route is None:
-            self.device = open_device(DEVICES[transport])
+            self.shared = open_domain(DEVICES[transport], server)
         else:
-            self.device = open_device(DEVICE_OF_CM, route.where.node_guid, route.where.port_num)
+            self.shared = open_domain(DEVICE_OF_CM, server, route.where.node_guid, route.where.port_num)
             self.by_cm = True
             self.cm_id = route.id
             self.fd = route.fd
             route.fd = -1
         live_add(LIVE_CLIENT_CONN)
         self.transport = transport
+        self.device = self.shared.device
         self.port = &self.device.port
         self.provider = self.device.port.provider
-        self.domain = self.device.domain
+        self.domain = self.shared.pd
         self.psn = int.from_bytes(os.urandom(3), "big")
         self.open_queue()
         self.open_messages()
@@ -551,7 +552,7 @@ cdef class QueuePair:
 
     cdef void close(self) noexcept:
         self.disconnect()
-        if self.device == NULL or self.foreign():
+        if self.shared == NULL or self.foreign():
             return
         if self.cq != NULL:
             self.provider.destroy_cq(self.cq)
@@ -564,6 +565,7 @@ cdef class QueuePair:
             self.mr = NULL
         free(self.buffer)
         self.buffer = NULL
-        leave_device(self.device)
+        leave_domain(self.shared)
+        self.shared = NULL
         self.device = NULL
         live_sub(LIVE_CLIENT_CONN)

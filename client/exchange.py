@@ -54,7 +54,7 @@ def open_rdma(client: Options, plain: socket.socket, transport: str) -> RdmaStre
     TimeoutError.
     """
     try:
-        queue = QueuePair(transport)
+        queue = QueuePair(transport, client.server)
         line = queue.exchange_line()
     except OSError as error:
         raise TransportUnavailable(f"no queue pair here: {error}") from error
@@ -122,7 +122,7 @@ def open_rdma_cm(client: Options) -> RdmaStream:
     found = socket.getaddrinfo(host, client.rdma_cm_port or port, type=socket.SOCK_STREAM)
     for index, (family, _, _, _, address) in enumerate(found):
         try:
-            queue = QueuePair("rdma_cm", CmRoute(family, address, patience(client)))
+            queue = QueuePair("rdma_cm", client.server, CmRoute(family, address, patience(client)))
         except TimeoutError:
             raise
         except OSError as error:

@@ -1,0 +1,151 @@
+"""A server made by hand of verbs, for one queue pair of one client: what it does with it is the test's choice."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from transport import PACE
+
+from rmemcached import verbs
+from rmemcached.verbs import Access, Opcode, SendWR, Status, WCOpcode, parse_request
+
+TIMEOUT = 20.0 * PACE
+HEADER = 8
+DATA, CREDIT, READY = range(3)
+CREDITS, MESSAGE_SIZE = 16, 8192
+TOKEN = bytes(range(16))
+READ_ID = 1 << 20
+
+
+class ServerByHand:
+    """Listens on a port of its own. `accept` takes the client's connections up to READY."""
+
+    def __init__(self, transport: str) -> None:
+        self.transport = transport
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(TIMEOUT)
+        self.shm = socket.socket(socket.AF_UNIX)
+        self.shm.settimeout(TIMEOUT)
+        self.shm.bind("")  # the kernel chooses an abstract name
+        self.shm.listen()
+        self.context = verbs.Context(verbs.devices("system")[0] if transport == "verbs" else f"{transport}0")
+        self.channel = verbs.CompChannel(self.context)
+        os.set_blocking(self.channel.fileno(), False)
+        self.pd = verbs.PD(self.context)
+        self.cq = verbs.CQ(self.context, 256, self.channel)
+        self.qp = verbs.QP(self.pd, self.cq)
+        if transport == "verbs":
+            self.qp.open(0)
+        else:
+            self.qp.ready()
+        self.memory = bytearray(1 << 18)
+        self.region = verbs.MR(self.pd, self.memory, Access.LOCAL_WRITE)
+        self.messages = bytearray(MESSAGE_SIZE * (CREDITS + 1))
+        self.message_region = verbs.MR(self.pd, self.messages, Access.LOCAL_WRITE)
+        for index in range(CREDITS):
+            self.qp.post_recv((index, [self.message_region.sge(index * MESSAGE_SIZE, MESSAGE_SIZE)]))
+        self.asked: dict[str, str] = {}
+        self.inbox = b""
+        self.ready = False
+        self.read_status: Status | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.listener.getsockname()
+        return host, port
+
+    def accept(self) -> None:
+        self.lifeline, _ = self.listener.accept()
+        line = self.lifeline.makefile("rb").readline().decode()
+        self.asked = dict(token.split("=") for token in line.split()[1:])
+        address: dict[str, Any] = {"psn": 0, "lid": 0, "mtu": 4096, "gid": bytes(16)}
+        if self.transport == "verbs":
+            address = self.qp.address
+        words = [
+            f"RDMA version=1 transport={self.transport} qpn={self.qp.qp_num} psn={address['psn']}",
+            f"gid={address['gid'].hex()} lid={address['lid']} mtu={address['mtu']} credits={CREDITS}",
+            f"msgsize={MESSAGE_SIZE} ird=16 ord=16 crc=0 eager=4096 token={TOKEN.hex()}",
+        ]
+        if self.transport == "soft_shm":
+            words.append(f"path=@{self.shm.getsockname()[1:].decode()}")
+        if self.transport == "verbs":
+            numbers = {name: int(self.asked[name]) for name in ("qpn", "psn", "lid", "mtu")}
+            self.qp.join({**numbers, "gid": bytes.fromhex(self.asked["gid"])})
+        self.lifeline.sendall(" ".join(words).encode() + b"\r\n")
+        self.take_stream()
+        self.wait(lambda: self.ready)
+        self.send(READY)
+
+    def take_stream(self) -> None:
+        if self.transport == "soft_iw":
+            stream, _ = self.listener.accept()
+            stream.settimeout(TIMEOUT)
+            frame = b""
+            while parse_request(frame) is None:
+                frame += stream.recv(4096)
+            stream.setblocking(False)
+            self.qp.accept(stream, frame)
+        elif self.transport == "soft_shm":
+            stream, _ = self.shm.accept()
+            assert stream.recv(36, socket.MSG_WAITALL).startswith(b"SHM ID Req Frame")
+            stream.sendall(b"SHM ID Rep Frame")
+            stream.setblocking(False)
+            self.qp.attach(stream)
+
+    def wait(self, until: Callable[[], Any]) -> None:
+        """Takes completions until `until()` is true."""
+        deadline = time.monotonic() + TIMEOUT
+        armed = False
+        while not until():
+            taken = self.cq.poll(16)
+            for wc in taken:
+                if wc.wr_id == READ_ID:
+                    self.read_status = wc.status
+                elif wc.status == Status.SUCCESS and wc.opcode == WCOpcode.RECV:
+                    self.take(wc.wr_id, wc.byte_len)
+            if not taken and armed:
+                left = deadline - time.monotonic()
+                assert select.select([self.channel], [], [], max(left, 0))[0], "nothing came"
+                while self.channel.get_event() is not None:
+                    pass
+            if not taken:
+                self.cq.arm()
+            armed = not taken and not armed
+
+    def take(self, index: int, length: int) -> None:
+        message = bytes(self.messages[index * MESSAGE_SIZE : index * MESSAGE_SIZE + length])
+        self.ready = self.ready or message[0] == READY
+        self.inbox += message[HEADER:]
+
+    def send(self, kind: int, payload: bytes = b"") -> None:
+        message = bytes([kind]) + bytes(HEADER - 1) + payload
+        start = CREDITS * MESSAGE_SIZE
+        self.messages[start : start + len(message)] = message
+        self.qp.post_send(SendWR(Opcode.SEND, [self.message_region.sge(start, len(message))]))
+
+    def read(self, length: int, address: int, rkey: int) -> Status:
+        """READs memory of the client into `memory`. Returns the status of the completion."""
+        self.read_status = None
+        self.qp.post_send(
+            SendWR(Opcode.RDMA_READ, [self.region.sge(0, length)], wr_id=READ_ID, remote_addr=address, rkey=rkey)
+        )
+        self.wait(lambda: self.read_status is not None)
+        assert self.read_status is not None
+        return self.read_status
+
+    def close(self) -> None:
+        self.listener.close()
+        self.shm.close()
+        self.lifeline.close()
+        self.context.close()
+
+    def __enter__(self) -> ServerByHand:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
