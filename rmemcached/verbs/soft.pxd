@@ -32,7 +32,7 @@ cdef enum:
     # own. Then it is received with fewer system calls.
     SOFT_ACCESS_SCRATCH = 1 << 29
 
-# Counters of one queue pair since it was made.
+# Counters of one queue pair since it was made. uint64_t only, so that they can be added up as an array.
 cdef struct soft_qp_counters:
     uint64_t tx_fpdus
     uint64_t rx_fpdus
@@ -79,7 +79,12 @@ cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil
 cdef int soft_start_progress(ibv_context *context, unsigned int spin) noexcept nogil
 cdef void soft_stop_progress(ibv_context *context) noexcept nogil
 
+# Waits for no lock.
 cdef int soft_query_counters(ibv_qp *qp, soft_qp_counters *out) noexcept nogil
+# From now on the queue pair, which has had no stream yet, counts in *counters, which outlives it. Several queue pairs
+# may count there if one thread alone posts to them, makes progress for them and gives them their streams. Any thread
+# may read the counters with relaxed_load.
+cdef void soft_share_counters(ibv_qp *qp, soft_qp_counters *counters) noexcept nogil
 
 # Whether the peer has ended the stream with a Terminate because of a request of this side, perhaps one that completed
 # long ago: a WRITE completes when it is sent. *opcode: IBV_WR_SEND, _RDMA_WRITE or _RDMA_READ.

@@ -27,6 +27,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.stat cimport fstat, struct_stat
 
 from rmemcached.sys.atomics cimport (
+    counter_add,
     fetch_add,
     fetch_sub,
     full_fence,

@@ -124,6 +124,7 @@ cdef ibv_qp *soft_create_qp(ibv_pd *ibpd, ibv_qp_init_attr *init) noexcept nogil
         qp_free(qp)
         errno.errno = ENOMEM
         return NULL
+    qp.counters = &qp.own_counters
     qp.context = context
     qp.fabric = context.fabric
     qp.pd = <soft_pd *> ibpd
@@ -554,11 +555,20 @@ cdef int soft_post_recv(ibv_qp *ibqp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noe
 
 
 cdef int soft_query_counters(ibv_qp *ibqp, soft_qp_counters *out) noexcept nogil:
+    cdef const uint64_t *counters = <const uint64_t *> (<soft_qp *> ibqp).counters
+    cdef uint64_t *copies = <uint64_t *> out
+    cdef size_t i
+    for i in range(sizeof(soft_qp_counters) // sizeof(uint64_t)):
+        copies[i] = relaxed_load(&counters[i])
+    return 0
+
+
+cdef void soft_share_counters(ibv_qp *ibqp, soft_qp_counters *counters) noexcept nogil:
     cdef soft_qp *qp = <soft_qp *> ibqp
     lock_ranked(&qp.lock, RANK_QP)
-    out[0] = qp.counters
+    assert_that(qp.stream.phase == STREAM_NONE)
+    qp.counters = counters
     unlock_ranked(&qp.lock, RANK_QP)
-    return 0
 
 
 cdef bint soft_qp_terminated(ibv_qp *ibqp, int *opcode, ibv_wc_status *status) noexcept nogil:

@@ -152,7 +152,7 @@ cdef bint rx_place(soft_qp *qp, const uint8_t *data, uint32_t length) noexcept n
     if qp.crc and not qp.rx.checked:
         qp.rx.crc = crc32c_add(qp.rx.crc, data, length)
     rx_advance(qp, length)
-    qp.counters.rx_staged_bytes += length
+    counter_add(&qp.counters.rx_staged_bytes, length)
     return True
 
 
@@ -244,20 +244,20 @@ cdef bint rx_finish_segment(soft_qp *qp) noexcept nogil:
     cdef bint solicited
     assert_held(&qp.lock)
     qp.rx.state = RX_HEADER
-    qp.counters.rx_fpdus += 1
+    counter_add(&qp.counters.rx_fpdus, 1)
     qp.tx.allowed = True
     if not h.last:
         return True
     rx_established(qp)
     if h.opcode == OP_WRITE:
-        qp.counters.writes_served += 1
+        counter_add(&qp.counters.writes_served, 1)
         return True
     if h.opcode == OP_READ_RESPONSE:
         swqe = rx_oldest_read(qp)
         swqe.state = SWQE_DONE
         qp.reads_done += 1
-        qp.counters.reads += 1
-        qp.counters.read_bytes += swqe.length
+        counter_add(&qp.counters.reads, 1)
+        counter_add(&qp.counters.read_bytes, swqe.length)
         qp_retire(qp)
         return qp.stream.fd >= 0
     memset(&wc, 0, sizeof(wc))
@@ -277,7 +277,7 @@ cdef bint rx_finish_segment(soft_qp *qp) noexcept nogil:
     qp.rq_head += 1
     qp.rx.offset = 0
     qp.rx.send_msn += 1
-    qp.counters.recvs += 1
+    counter_add(&qp.counters.recvs, 1)
     solicited = h.opcode == OP_SEND_SE or h.opcode == OP_SEND_SE_INVALIDATE
     if not cq_add(qp.recv_cq, &wc, solicited):
         rx_fail(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0)
@@ -337,7 +337,7 @@ cdef bint rx_read_request(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     response.source_to = request.source_to
     qp.responses_tail += 1
     qp.rx.read_msn += 1
-    qp.counters.rx_fpdus += 1
+    counter_add(&qp.counters.rx_fpdus, 1)
     qp.tx.allowed = True
     return True
 
@@ -350,8 +350,8 @@ cdef void rx_terminate(soft_qp *qp, const uint8_t *fpdu) noexcept nogil:
     cdef int status = IBV_WC_SUCCESS
     cdef int culprit = -1
     assert_held(&qp.lock)
-    qp.counters.rx_fpdus += 1
-    qp.counters.terminates_received += 1
+    counter_add(&qp.counters.rx_fpdus, 1)
+    counter_add(&qp.counters.terminates_received, 1)
     if get_terminate(fpdu + UNTAGGED_HEADER, qp.rx.header.payload, &what) < 0:
         what.error = TERM_LOCAL_CATASTROPHIC
         what.about_read = False
@@ -564,7 +564,7 @@ cdef bint rx_take(soft_qp *qp, rx_reception *r, size_t n) noexcept nogil:
     cdef uint32_t left = <uint32_t> n
     cdef bint whole
     assert_held(&qp.lock)
-    qp.counters.rx_bytes += n
+    counter_add(&qp.counters.rx_bytes, n)
     if r.direct:
         if left < r.direct:
             r.direct = left

@@ -375,7 +375,7 @@ cdef void tx_commit(soft_qp *qp, tx_batch *b, size_t written) noexcept nogil:
     cdef soft_swqe *swqe
     cdef int i
     assert_held(&qp.lock)
-    qp.counters.tx_bytes += written
+    counter_add(&qp.counters.tx_bytes, written)
     for i in range(b.nframes):
         frame = &b.frames[i]
         if written < frame.size:
@@ -387,9 +387,9 @@ cdef void tx_commit(soft_qp *qp, tx_batch *b, size_t written) noexcept nogil:
             return
         written -= frame.size
         qp.tx.frame_sent = 0
-        qp.counters.tx_fpdus += 1
+        counter_add(&qp.counters.tx_fpdus, 1)
         if frame.last and frame.before.kind == TX_RESPONSE:
-            qp.counters.reads_served += 1
+            counter_add(&qp.counters.reads_served, 1)
         elif frame.last:
             swqe = &qp.sq[frame.before.next_wqe & qp.sq_mask]
             if swqe.opcode == IBV_WR_RDMA_READ:
@@ -398,10 +398,10 @@ cdef void tx_commit(soft_qp *qp, tx_batch *b, size_t written) noexcept nogil:
             else:
                 swqe.state = SWQE_DONE
                 if swqe.opcode == IBV_WR_RDMA_WRITE:
-                    qp.counters.writes += 1
-                    qp.counters.write_bytes += swqe.length
+                    counter_add(&qp.counters.writes, 1)
+                    counter_add(&qp.counters.write_bytes, swqe.length)
                 else:
-                    qp.counters.sends += 1
+                    counter_add(&qp.counters.sends, 1)
         qp.tx.cursor = frame.after
 
 
@@ -483,8 +483,8 @@ cdef void tx_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint
     iov.iov_len = size
     n = qp.fabric.write(qp, &iov, 1)
     if n == <ssize_t> size:
-        qp.counters.terminates_sent += 1
-        qp.counters.tx_fpdus += 1
-        qp.counters.tx_bytes += size
+        counter_add(&qp.counters.terminates_sent, 1)
+        counter_add(&qp.counters.tx_fpdus, 1)
+        counter_add(&qp.counters.tx_bytes, size)
     if qp.fabric.end_writing != NULL:
         qp.fabric.end_writing(qp)

@@ -76,9 +76,9 @@ cdef bint shm_post_message(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
         at = shm_write(shm, at, <const void *> sge.addr, sge.length)
     shm_publish_cell(shm, <uint32_t> length, SHM_MESSAGE, SHM_SOLICITED if wr.send_flags & IBV_SEND_SOLICITED else 0)
     qp.tx.cursor.send_msn += 1
-    qp.counters.sends += 1
-    qp.counters.tx_fpdus += 1
-    qp.counters.tx_bytes += SHM_WORD + length
+    counter_add(&qp.counters.sends, 1)
+    counter_add(&qp.counters.tx_fpdus, 1)
+    counter_add(&qp.counters.tx_bytes, SHM_WORD + length)
     if wr.send_flags & IBV_SEND_SIGNALED or qp.sig_all:
         qp_completed(qp, wr.wr_id, IBV_WC_SEND, <uint32_t> length, IBV_WC_SUCCESS)
     return True
@@ -162,9 +162,9 @@ cdef bint shm_take_message(soft_qp *qp, uint64_t word, ibv_wc *wc) noexcept nogi
     wc.src_qp = qp.attr.dest_qp_num
     qp.rq_head += 1
     qp.rx.send_msn += 1
-    qp.counters.recvs += 1
-    qp.counters.rx_fpdus += 1
-    qp.counters.rx_bytes += SHM_WORD + length
+    counter_add(&qp.counters.recvs, 1)
+    counter_add(&qp.counters.rx_fpdus, 1)
+    counter_add(&qp.counters.rx_bytes, SHM_WORD + length)
     shm_consume(qp, shm_cell_size(length))
     return True
 

@@ -307,11 +307,11 @@ cdef bint shm_execute_direct(soft_qp *qp) noexcept nogil:
             break
         swqe.state = SWQE_DONE
         qp.tx.cursor.next_wqe += 1
-        qp.counters.one_sided += 1
+        counter_add(&qp.counters.one_sided, 1)
         if swqe.opcode == IBV_WR_RDMA_WRITE:
-            qp.counters.writes += 1
-            qp.counters.write_bytes += swqe.length
+            counter_add(&qp.counters.writes, 1)
+            counter_add(&qp.counters.write_bytes, swqe.length)
         else:
-            qp.counters.reads += 1
-            qp.counters.read_bytes += swqe.length
+            counter_add(&qp.counters.reads, 1)
+            counter_add(&qp.counters.read_bytes, swqe.length)
     return True

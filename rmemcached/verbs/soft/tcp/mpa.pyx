@@ -215,7 +215,7 @@ cdef int mpa_read_reply(soft_qp *qp) noexcept nogil:
     if n == 0:
         return -1
     qp.rx.end += <uint32_t> n
-    qp.counters.rx_bytes += <uint64_t> n
+    counter_add(&qp.counters.rx_bytes, <uint64_t> n)
     done = mpa_parse(qp.rx.buffer, qp.rx.end, b"MPA ID Rep Frame", &flags, &reply)
     if done <= 0:
         return done
@@ -257,7 +257,7 @@ cdef bint mpa_ready(soft_qp *qp) noexcept nogil:
         tcp.start_length = tx_put_trailer(qp, frame, TAGGED_HEADER)
         tcp.start_sent = 0
         qp.tx.held = True
-        qp.counters.tx_fpdus += 1
+        counter_add(&qp.counters.tx_fpdus, 1)
         tcp_send_start(qp)
     return True
 

@@ -106,7 +106,7 @@ cdef void tcp_send_start(soft_qp *qp) noexcept nogil:
             qp.tx.broken = True
             break
         tcp.start_sent += <uint32_t> n
-        qp.counters.tx_bytes += <uint64_t> n
+        counter_add(&qp.counters.tx_bytes, <uint64_t> n)
         if tcp.start_sent == tcp.start_length:
             free(tcp.start_frame)
             tcp.start_frame = NULL
@@ -217,7 +217,7 @@ cdef bint tcp_send_short(soft_qp *qp) noexcept nogil:
     n = send(qp.stream.fd, fpdu, size, MSG_NOSIGNAL | MSG_DONTWAIT)
     if n <= 0:
         return False
-    qp.counters.tx_bytes += <size_t> n
+    counter_add(&qp.counters.tx_bytes, <size_t> n)
     cur.response_turn = True
     if n < <ssize_t> size:
         cur.kind = TX_REQUEST
@@ -225,8 +225,8 @@ cdef bint tcp_send_short(soft_qp *qp) noexcept nogil:
         qp.tx.frame_sent = <uint32_t> n
         qp.tx.frame_crc = crc32c_add(0xffffffffU, fpdu, size - 4) if qp.crc else 0
         return False
-    qp.counters.tx_fpdus += 1
-    qp.counters.sends += 1
+    counter_add(&qp.counters.tx_fpdus, 1)
+    counter_add(&qp.counters.sends, 1)
     cur.send_msn += 1
     cur.next_wqe += 1
     swqe.state = SWQE_DONE
@@ -336,7 +336,7 @@ cdef bint tcp_receive(soft_qp *qp) noexcept nogil:
         if n < 0 and errno.errno == EAGAIN:
             return True
         if n > 0:
-            qp.counters.rx_bytes += <uint64_t> n
+            counter_add(&qp.counters.rx_bytes, <uint64_t> n)
             qp.rx.start = 0
             qp.rx.end = <uint32_t> n
             if not rx_parse(qp):
