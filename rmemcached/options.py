@@ -305,6 +305,7 @@ RDMA_RANGES = (
     ("rdma_credits", 2, 1024),
     ("rdma_msgsize", 512, 65536),
     ("rdma_max_qps", 1, 1 << 20),
+    ("rdma_ready_timeout", 1, 3600),
     ("rdma_port", 1, 255),
     ("rdma_cm_port", 1, 65535),
     ("rdma_gid_index", 0, 255),

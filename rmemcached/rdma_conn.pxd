@@ -5,7 +5,7 @@ are called by the worker's thread, except where noted. The layer knows no socket
 the server gives it the drive machine, and a function to call when a connection has failed.
 
 The first part of this file is for the server. Behind it are the headers of the parts of this C unit, lowest first
-(rdma/thread, rdma/queue, rdma/lane), and the connection itself.
+(rdma/thread, rdma/queue, rdma/setup, rdma/lane), and the connection itself.
 """
 
 from libc.stddef cimport size_t
@@ -15,11 +15,12 @@ from posix.uio cimport iovec
 from rmemcached.protocol.conn cimport conn, conn_thread, conn_want
 from rmemcached.rdma.cm cimport rdma_request
 from rmemcached.rdma.device cimport (
-    BULK_DEPTH, BULK_SGES, SEND_BUFFERS, SEND_DEPTH, counter_entry, pair_entry, rdma_counters, rdma_device,
+    BULK_DEPTH, BULK_SGES, SEND_BUFFERS, SEND_DEPTH, counter_entry, rdma_counters, rdma_device,
 )
-from rmemcached.rdma.wire cimport RDMA_LANES
+from rmemcached.rdma.wire cimport RDMA_LANES, RDMA_TOKEN_LENGTH
 from rmemcached.store.store cimport item
 from rmemcached.sys.linux cimport sockaddr_in6
+from rmemcached.verbs.soft cimport soft_qp_counters
 from rmemcached.verbs.verbs cimport (
     ibv_comp_channel, ibv_cq, ibv_mr, ibv_qp, ibv_send_wr, ibv_sge, ibv_wc_status,
 )
@@ -34,8 +35,8 @@ ctypedef conn_want (*drive_fn)(conn *c) noexcept nogil
 ctypedef void (*rdma_failed_fn)(void *owner, const char *line) noexcept nogil
 
 # --- a worker's part of a device ---
-# NULL: out of resources.
-cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, drive_fn drive,
+# number: the worker's, by which tokens name it. NULL: out of resources.
+cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint32_t number, drive_fn drive,
                                      rdma_failed_fn failed) noexcept nogil
 # Its connections have been destroyed.
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil
@@ -48,6 +49,22 @@ cdef bint rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil
 cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil
 # Serves what has completed. True: lanes gave way after reqs_per_event commands, call again soon.
 cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil
+
+# Whether queue pairs are there whose READY has not come. If so, rdma_thread_end_late is to be called each second: it
+# ends connections that have waited for longer than limits.ready_timeout, a few at a time. True: there are more.
+cdef bint rdma_thread_waits(const rdma_thread *t) noexcept nogil
+cdef bint rdma_thread_end_late(rdma_thread *t) noexcept nogil
+
+# --- streams: of devices of the software provider ---
+# data: the `received` bytes that were read from a socket, which begin like a request for a stream. 1: *worker is the
+# number of the worker whose queue pair it is for, if there is such a worker; 0: the request is not whole; -1: it is
+# none.
+cdef int rdma_thread_route(rdma_thread *t, const char *data, size_t received, uint32_t *worker) noexcept nogil
+# Gives the socket to the queue pair that a whole request names, or refuses and closes it. t: the part of the worker
+# that rdma_thread_route has named.
+cdef void rdma_thread_attach(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil
+# Refuses what rdma_thread_route has no worker for, and closes the socket.
+cdef void rdma_thread_refuse(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil
 
 # --- connections ---
 # Answers an exchange line that came over the lifeline sfd. threads: the worker's part of each transport's device, NULL
@@ -76,16 +93,25 @@ cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil
 
 include "rdma/thread.pxd"
 include "rdma/queue.pxd"
+include "rdma/setup.pxd"
 include "rdma/lane.pxd"
 
 cdef struct rdma_conn:
     rdma_queue q
-    pair_entry pair              # in the device's table
     void *owner
     int sfd                      # of the lifeline, for log lines; of rdma_cm's descriptor where there is none
     bint by_cm                   # connected through rdma_cm: there is no lifeline
     bint ready                   # READY has come
+    uint32_t psn                 # of the first packet that it sends; not over rdma_cm, which has its own
     sockaddr_in6 local           # if by_cm: where
+    # rdma/setup's
+    uint8_t token[RDMA_TOKEN_LENGTH]
+    bint in_setup                # in the list of those whose READY has not come
+    bint streamless              # in the table of those that wait for their stream
+    uint32_t setup_since         # store time of the exchange
+    rdma_conn *setup_prev
+    rdma_conn *setup_next
+    rdma_conn *streamless_next
     # rdma/lane's
     rdma_lane *lanes[RDMA_LANES]
     uint64_t live                # a bit for each lane that exists

@@ -9,32 +9,33 @@ buffers or send queue entries stays in the reply list of its lane, and is tried 
 from libc.stdint cimport uintptr_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from rmemcached.protocol.conn cimport (
     AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn_engine, conn_gather, conn_init,
     conn_next_write, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_release, conn_sent,
     conn_write_posted, mc_resp,
 )
+from rmemcached.rdma.attach cimport attach_accept, attach_parse, attach_refuse, make_token, token_worker
 from rmemcached.rdma.cm cimport rdma_cm_refuse, read_hello, send_welcome
 from rmemcached.rdma.device cimport (
-    RDMA_DEVICES, extent_of, rdma_device_admit, rdma_device_enter_counters, rdma_device_enter_pair,
-    rdma_device_release, rdma_device_remove_pair, rdma_device_retire_counters,
+    RDMA_DEVICES, extent_of, rdma_device_admit, rdma_device_enter_counters, rdma_device_release,
+    rdma_device_retire_counters,
 )
 from rmemcached.rdma.exchange cimport exchange_offer, exchange_request, key_is, parse_exchange, write_offer
 from rmemcached.rdma.wire cimport (
     MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_READY, RDMA_CREDITS_HELD_MAX, RDMA_PROTOCOL_VERSION,
-    RDMA_TOKEN_LENGTH, TRANSPORT_VERBS, get_message_header, message_header, put_message_header,
+    RDMA_QPN_MAX, TRANSPORT_VERBS, attach_request, get_message_header, message_header, put_message_header,
     transport_name,
 )
-from rmemcached.store.store cimport item_iov, item_remove
+from rmemcached.store.store cimport item_iov, item_remove, store_time
 from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub
 from rmemcached.sys.debug cimport (
     LIVE_LANE, LIVE_RDMA_CONN, assert_owner, assert_that, live_add, live_sub,
 )
-from rmemcached.sys.linux cimport getrandom, posix_memalign, set_nonblocking
+from rmemcached.sys.linux cimport close, getrandom, posix_memalign, set_nonblocking
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
-from rmemcached.verbs.soft cimport soft_channel_arm, soft_channel_poll, soft_qp_terminated
+from rmemcached.verbs.soft cimport soft_channel_arm, soft_channel_poll, soft_qp_terminated, soft_share_counters
 from rmemcached.verbs.system_cm cimport CM_REJECT_DATA, cm_modify_qp
 from rmemcached.verbs.verbs cimport (
     IBV_ACCESS_LOCAL_WRITE, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
@@ -44,11 +45,13 @@ from rmemcached.verbs.verbs cimport (
 
 include "rdma/thread.pyx"
 include "rdma/queue.pyx"
+include "rdma/setup.pyx"
 include "rdma/lane.pyx"
 
 cdef enum:
     POLL_BATCH = 32
     EVENTS_PER_TURN = 256
+    LATE_AT_A_TIME = 4           # connections that are ended in one turn because they are late
 
 cdef struct cm_id:               # a connection of rdma_cm
     int fd
@@ -73,6 +76,7 @@ cdef void take_ready(rdma_conn *rc, const message_header *header, unsigned int i
         queue_fail(&rc.q, b"a first message that is not READY", IBV_WC_SUCCESS)
         return
     rc.ready = True
+    setup_end(rc)
     give_back(rc, index, NULL)
     if not rc.q.failed:
         queue_send(&rc.q, MESSAGE_READY, 0, queue_take_buffer(&rc.q), 0)
@@ -285,6 +289,24 @@ cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
     return t.yielded != NULL
 
 
+cdef inline bint is_late(const rdma_conn *rc, uint32_t now) noexcept nogil:
+    return rc != NULL and now - rc.setup_since > rc.q.t.dev.limits.ready_timeout
+
+
+cdef bint rdma_thread_end_late(rdma_thread *t) noexcept nogil:
+    cdef uint32_t now = store_time(t.worker.store)
+    cdef unsigned int left = LATE_AT_A_TIME
+    cdef char line[64]
+    assert_owner(t.worker.owner)
+    snprintf(line, sizeof(line), b"SERVER_ERROR rdma: no READY within %u s\r\n", t.dev.limits.ready_timeout)
+    while left and is_late(t.setup_oldest, now):
+        left -= 1
+        counter_add(&t.counters.ready_timeouts, 1)
+        # Which ends the connection, and takes it out of the list.
+        t.failed(t.setup_oldest.owner, line)
+    return is_late(t.setup_oldest, now)
+
+
 # ---- making and end --------------------------------------------------------------------------------------------------
 
 cdef bint bring_up(rdma_conn *rc, const exchange_request *req, const cm_id *cm) noexcept nogil:
@@ -313,12 +335,15 @@ cdef bint bring_up(rdma_conn *rc, const exchange_request *req, const cm_id *cm) 
     peer.lid = <uint16_t>req.lid
     peer.mtu = <uint32_t>req.mtu
     peer.gid = req.gid
-    return verbs_qp_connect(&dev.port, qp, own_psn(qp), &peer, ird, ord) == 0
+    return verbs_qp_connect(&dev.port, qp, rc.psn, &peer, ird, ord) == 0
 
 
-cdef inline uint32_t own_psn(const ibv_qp *qp) noexcept nogil:
-    """The first packet sequence number of the server's queue pair, which the exchange names."""
-    return qp.qp_num & 0xffffff
+cdef bint choose_psn(rdma_conn *rc) noexcept nogil:
+    """Random, so that nobody who knows the queue pair's number knows its first packet's. False: the system has none."""
+    if getrandom(&rc.psn, sizeof(rc.psn), 0) != sizeof(rc.psn):
+        return False
+    rc.psn &= RDMA_QPN_MAX
+    return True
 
 
 cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *req, const cm_id *cm) noexcept nogil:
@@ -334,10 +359,7 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
     live_add(LIVE_RDMA_CONN)
     rc.owner = owner
     if (queue_create(&rc.q, t, rc, <unsigned int>req.credits, <unsigned int>req.msgsize)
-            and getrandom(rc.pair.token, RDMA_TOKEN_LENGTH, 0) == RDMA_TOKEN_LENGTH
-            and bring_up(rc, req, cm) and ibv_req_notify_cq(rc.q.cq, 0) == 0):
-        rc.pair.qp = rc.q.qp
-        rdma_device_enter_pair(t.dev, &rc.pair)
+            and choose_psn(rc) and bring_up(rc, req, cm) and ibv_req_notify_cq(rc.q.cq, 0) == 0 and setup_begin(rc)):
         return rc
     rdma_conn_destroy(rc)
     return NULL
@@ -347,8 +369,7 @@ cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil:
     cdef rdma_device *dev = rc.q.t.dev
     cdef int i
     assert_owner(rc.q.t.worker.owner)
-    # Out of the table first: no other thread can give the queue pair a stream from here on.
-    rdma_device_remove_pair(dev, &rc.pair)
+    setup_end(rc)
     thread_unyield(rc)
     queue_stop(&rc.q)
     for i in range(RDMA_LANES):
@@ -395,7 +416,7 @@ cdef void answer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
     cdef exchange_offer offer
     offer.transport = dev.transport
     offer.qpn = rc.q.qp.qp_num
-    offer.psn = own_psn(rc.q.qp)
+    offer.psn = rc.psn
     offer.gid = &dev.port.gid
     offer.lid = dev.port.lid
     offer.mtu = verbs_mtu_bytes(dev.port.mtu)
@@ -405,7 +426,7 @@ cdef void answer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
     offer.ord = dev.limits.ord
     offer.eager = dev.limits.eager
     offer.crc = dev.limits.crc
-    offer.token = rc.pair.token if dev.software else NULL
+    offer.token = rc.token if dev.software else NULL
     offer.path = dev.endpoint.path if dev.endpoint.path[0] else NULL
     write_offer(&offer, reply, reply_size)
 

@@ -97,6 +97,7 @@ The process
    rdma_credits=<n>       receives posted for each queue pair [{d.rdma_credits}]
    rdma_msgsize=<n>       bytes of each [{d.rdma_msgsize}]
    rdma_max_qps=<n>       queue pairs at most [{d.rdma_max_qps}]
+   rdma_ready_timeout=<s> seconds in which a queue pair must get ready after its exchange [{d.rdma_ready_timeout}]
    rdma_spin=<us>         microseconds to poll, at most, after RDMA work before sleeping [{d.rdma_spin}]
    rdma_crc, no_rdma_crc  CRC32c on every iWARP stream [where the client asks]
    debug_commands         answer debugtime and debugitem, for tests

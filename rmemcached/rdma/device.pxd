@@ -1,29 +1,26 @@
 """A device on the server's side: its port and limits, the registrations of item memory, the queue pairs on it.
 
-A daemon has at most one rdma_device for each transport, and all workers share it. The lock is taken for short times
-only: when a queue pair is made, gets its stream or ends, when item memory grows, and for statistics.
+A daemon has at most one rdma_device for each transport, and all workers share it. No worker takes the lock while it
+serves: it is for item memory that grows, for workers that take the device or give it up, and for statistics.
 
-Connections and workers are the layer above. A device knows them by the pair_entry and counter_entry that they embed.
+Workers are the layer above. A device knows them by the counter_entry that they embed.
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport uint64_t
 
-from rmemcached.rdma.wire cimport (
-    RDMA_HOST_MAX, RDMA_TOKEN_LENGTH, RDMA_TRANSPORTS, attach_request, rdma_transport,
-)
+from rmemcached.rdma.wire cimport RDMA_HOST_MAX, RDMA_TRANSPORTS, rdma_transport
 from rmemcached.store.store cimport ARENA_EXTENT
 from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.linux cimport pthread_mutex_t
 from rmemcached.verbs.port cimport verbs_port
 from rmemcached.verbs.soft cimport soft_qp_counters
-from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, ibv_qp, verbs_provider
+from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
 
 cdef enum:
     RDMA_DEVICES = RDMA_TRANSPORTS   # a server has at most one for each
     RDMA_PATH_MAX = 128
     MAX_EXTENTS = 16384          # 1 TiB of item memory
-    PAIR_BUCKETS = 1024
 
 # What every queue pair takes of its device.
 cdef enum:
@@ -39,6 +36,7 @@ cdef struct rdma_limits:
     unsigned int ird
     unsigned int ord
     unsigned int max_qps
+    unsigned int ready_timeout   # seconds from the exchange to READY
     bint crc
 
 # Where clients open the second connection of soft_shm, and which of them can get there.
@@ -51,6 +49,9 @@ cdef struct shm_endpoint:
 cdef struct rdma_counters:
     uint64_t exchanges
     uint64_t exchange_errors
+    uint64_t unready             # queue pairs whose READY has not come yet
+    uint64_t ready_timeouts
+    uint64_t refused_streams
     uint64_t queue_pairs
     uint64_t total_queue_pairs
     uint64_t registrations
@@ -72,14 +73,8 @@ cdef struct rdma_counters:
 # The counters of one worker, in dev.counting.
 cdef struct counter_entry:
     const rdma_counters *counters
+    const soft_qp_counters *soft     # of all its queue pairs, if the device is of the software provider
     counter_entry *next          # under dev.lock
-
-# A queue pair in dev.pairs. Constant while it is there, except as noted.
-cdef struct pair_entry:
-    ibv_qp *qp
-    uint8_t token[RDMA_TOKEN_LENGTH]
-    bint attached                # under dev.lock: has its stream
-    pair_entry *next             # under dev.lock
 
 cdef struct rdma_device:
     # constant after rdma_device_open
@@ -98,17 +93,15 @@ cdef struct rdma_device:
     ibv_mr *extents[MAX_EXTENTS]
     # under lock
     pthread_mutex_t lock
-    pair_entry *pairs[PAIR_BUCKETS]  # every queue pair, by token
     counter_entry *counting      # the counters of every worker
     rdma_counters retired        # sums over workers' parts that were destroyed
-    soft_qp_counters gone        # sums over queue pairs that were destroyed
+    soft_qp_counters retired_soft
     # atomic
     uint64_t queue_pairs
     uint64_t cm_queue_pairs      # those of them that are connected through rdma_cm
     uint64_t extent_registrations
     uint64_t async_events
     uint64_t losses              # lost devices: this one, and those whose counts it has taken over
-    uint64_t refused_streams
 
 # Takes over the port's context, also when it fails: then NULL, with a constant line in *error. endpoint: for soft_shm,
 # else NULL.
@@ -144,12 +137,6 @@ cdef void rdma_device_hand_over_counts(rdma_device *dev, rdma_device *successor)
 # Counts one more. False: limits.max_qps is reached.
 cdef bint rdma_device_admit(rdma_device *dev) noexcept nogil
 cdef void rdma_device_release(rdma_device *dev) noexcept nogil
-# The entry, with qp and token set, is in the table until it is removed: no stream can reach the queue pair afterwards,
-# and what it has counted is in dev.gone. An entry that was never entered can be removed, too.
-cdef void rdma_device_enter_pair(rdma_device *dev, pair_entry *entry) noexcept nogil
-cdef void rdma_device_remove_pair(rdma_device *dev, pair_entry *entry) noexcept nogil
-# The queue pair that a second connection names, if it still waits for its stream. Under dev.lock.
-cdef pair_entry *do_find_waiting_pair(rdma_device *dev, const attach_request *attach) noexcept nogil
 
 # --- counters: any thread ---
 cdef void rdma_device_enter_counters(rdma_device *dev, counter_entry *entry) noexcept nogil

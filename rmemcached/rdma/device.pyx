@@ -1,18 +1,16 @@
-"""Opens and closes devices, registers item memory, keeps the table of queue pairs (see device.pxd)."""
+"""Opens and closes devices, registers item memory, counts queue pairs (see device.pxd)."""
 
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp
 
 from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load
-from rmemcached.sys.debug cimport LIVE_RDMA_DEVICE, assert_held, assert_that, live_add, live_sub
+from rmemcached.sys.debug cimport LIVE_RDMA_DEVICE, assert_that, live_add, live_sub
 from rmemcached.sys.linux cimport (
     errno, posix_memalign, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     set_nonblocking,
 )
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_SHM, TRANSPORT_VERBS
 from rmemcached.verbs.port cimport verbs_port_lost
-from rmemcached.verbs.soft cimport soft_query_counters
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE
 
 
@@ -128,10 +126,6 @@ cdef void rdma_device_hand_over_counts(rdma_device *dev, rdma_device *successor)
 
 # ---- queue pairs -----------------------------------------------------------------------------------------------------
 
-cdef inline unsigned int pair_bucket(const uint8_t *token) noexcept nogil:
-    return (<unsigned int>token[0] << 8 | token[1]) % PAIR_BUCKETS
-
-
 cdef bint rdma_device_admit(rdma_device *dev) noexcept nogil:
     if fetch_add(&dev.queue_pairs, 1) < dev.limits.max_qps:
         return True
@@ -142,35 +136,6 @@ cdef bint rdma_device_admit(rdma_device *dev) noexcept nogil:
 cdef void rdma_device_release(rdma_device *dev) noexcept nogil:
     cdef uint64_t before = fetch_sub(&dev.queue_pairs, 1)
     assert_that(before > 0)
-
-
-cdef void rdma_device_enter_pair(rdma_device *dev, pair_entry *entry) noexcept nogil:
-    cdef pair_entry **bucket = &dev.pairs[pair_bucket(entry.token)]
-    pthread_mutex_lock(&dev.lock)
-    entry.next = bucket[0]
-    bucket[0] = entry
-    pthread_mutex_unlock(&dev.lock)
-
-
-cdef void rdma_device_remove_pair(rdma_device *dev, pair_entry *entry) noexcept nogil:
-    cdef pair_entry **link = &dev.pairs[pair_bucket(entry.token)]
-    cdef soft_qp_counters last
-    pthread_mutex_lock(&dev.lock)
-    while link[0] != NULL and link[0] != entry:
-        link = &link[0].next
-    if link[0] == entry:
-        link[0] = entry.next
-    if entry.qp != NULL and dev.software and soft_query_counters(entry.qp, &last) == 0:
-        add_counts(&dev.gone, &last, sizeof(soft_qp_counters))
-    pthread_mutex_unlock(&dev.lock)
-
-
-cdef pair_entry *do_find_waiting_pair(rdma_device *dev, const attach_request *attach) noexcept nogil:
-    cdef pair_entry *entry = dev.pairs[pair_bucket(attach.token)]
-    assert_held(&dev.lock)
-    while entry != NULL and memcmp(entry.token, attach.token, RDMA_TOKEN_LENGTH) != 0:
-        entry = entry.next
-    return entry if entry != NULL and entry.qp.qp_num == attach.qpn and not entry.attached else NULL
 
 
 # ---- counters --------------------------------------------------------------------------------------------------------
@@ -189,4 +154,5 @@ cdef void rdma_device_retire_counters(rdma_device *dev, counter_entry *entry) no
         link = &link[0].next
     link[0] = entry.next
     add_counts(&dev.retired, entry.counters, sizeof(rdma_counters))
+    add_counts(&dev.retired_soft, entry.soft, sizeof(soft_qp_counters))
     pthread_mutex_unlock(&dev.lock)

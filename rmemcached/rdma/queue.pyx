@@ -38,6 +38,8 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, void *context, unsigned in
     q.qp = dev.provider.create_qp(dev.pd, &init)
     if q.qp == NULL:
         return False
+    if dev.software:
+        soft_share_counters(q.qp, &t.soft)
     counter_add(&t.counters.queue_pairs, 1)
     counter_add(&t.counters.total_queue_pairs, 1)
     return True

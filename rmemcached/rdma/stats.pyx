@@ -5,18 +5,17 @@ from libc.stdio cimport snprintf
 from libc.string cimport memset
 
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text
-from rmemcached.rdma.device cimport RDMA_DEVICES, PAIR_BUCKETS, add_counts, counter_entry, pair_entry, rdma_counters
+from rmemcached.rdma.device cimport RDMA_DEVICES, add_counts, counter_entry, rdma_counters
 from rmemcached.rdma.wire cimport transport_name
 from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.debug cimport assert_held
 from rmemcached.sys.linux cimport pthread_mutex_lock, pthread_mutex_unlock
-from rmemcached.verbs.soft cimport soft_qp_counters, soft_query_counters
+from rmemcached.verbs.soft cimport soft_qp_counters
 
 cdef struct rdma_totals:         # over all devices
     rdma_counters counts
     uint64_t cm_queue_pairs
     uint64_t extent_registrations
-    uint64_t refused_streams
     uint64_t async_events
     uint64_t losses
     soft_qp_counters iw          # of the queue pairs of soft_iw
@@ -27,40 +26,25 @@ cdef struct stat_line:
     const uint64_t *value
 
 
-cdef void do_sum_workers(rdma_device *dev, rdma_counters *total) noexcept nogil:
-    """Of the workers that exist and of those that are gone."""
+cdef void do_sum_workers(rdma_device *dev, rdma_counters *total, soft_qp_counters *soft) noexcept nogil:
+    """Of the workers that exist and of those that are gone. They count on meanwhile."""
     cdef counter_entry *entry = dev.counting
     assert_held(&dev.lock)
     add_counts(total, &dev.retired, sizeof(rdma_counters))
+    add_counts(soft, &dev.retired_soft, sizeof(soft_qp_counters))
     while entry != NULL:
         add_counts(total, entry.counters, sizeof(rdma_counters))
+        add_counts(soft, entry.soft, sizeof(soft_qp_counters))
         entry = entry.next
-
-
-cdef void do_sum_pairs(rdma_device *dev, soft_qp_counters *total) noexcept nogil:
-    """Of the queue pairs that exist and of those that are gone. Only the software provider counts."""
-    cdef soft_qp_counters one
-    cdef pair_entry *entry
-    cdef int bucket
-    assert_held(&dev.lock)
-    add_counts(total, &dev.gone, sizeof(soft_qp_counters))
-    for bucket in range(PAIR_BUCKETS):
-        entry = dev.pairs[bucket]
-        while entry != NULL:
-            if soft_query_counters(entry.qp, &one) == 0:
-                add_counts(total, &one, sizeof(soft_qp_counters))
-            entry = entry.next
 
 
 cdef void sum_device(rdma_device *dev, rdma_totals *total) noexcept nogil:
     pthread_mutex_lock(&dev.lock)
-    do_sum_workers(dev, &total.counts)
-    if dev.software:
-        do_sum_pairs(dev, &total.shm if dev.same_host else &total.iw)
+    # Those of verbs stay 0: only the software provider counts.
+    do_sum_workers(dev, &total.counts, &total.shm if dev.same_host else &total.iw)
     pthread_mutex_unlock(&dev.lock)
     total.cm_queue_pairs += relaxed_load(&dev.cm_queue_pairs)
     total.extent_registrations += relaxed_load(&dev.extent_registrations)
-    total.refused_streams += relaxed_load(&dev.refused_streams)
     total.async_events += relaxed_load(&dev.async_events)
     total.losses += relaxed_load(&dev.losses)
 
@@ -92,6 +76,7 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_msgsize", dev.limits.msgsize)
     stat_append(out, b"rdma_eager", dev.limits.eager)
     stat_append(out, b"rdma_max_queue_pairs", dev.limits.max_qps)
+    stat_append(out, b"rdma_ready_timeout", dev.limits.ready_timeout)
 
 
 cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogil:
@@ -106,7 +91,7 @@ cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogi
 cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
     cdef const rdma_counters *counts = &total.counts
     cdef int i
-    cdef stat_line[36] lines = [
+    cdef stat_line[38] lines = [
         stat_line(b"rdma_cm_queue_pairs", &total.cm_queue_pairs),
         stat_line(b"rdma_total_queue_pairs", &counts.total_queue_pairs),
         stat_line(b"rdma_registrations", &counts.registrations),
@@ -114,7 +99,9 @@ cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
         stat_line(b"rdma_streams", &counts.lanes),
         stat_line(b"rdma_exchanges", &counts.exchanges),
         stat_line(b"rdma_exchange_errors", &counts.exchange_errors),
-        stat_line(b"rdma_refused_streams", &total.refused_streams),
+        stat_line(b"rdma_refused_streams", &counts.refused_streams),
+        stat_line(b"rdma_unready_queue_pairs", &counts.unready),
+        stat_line(b"rdma_ready_timeouts", &counts.ready_timeouts),
         stat_line(b"rdma_sends", &counts.sends),
         stat_line(b"rdma_send_bytes", &counts.send_bytes),
         stat_line(b"rdma_recvs", &counts.recvs),

@@ -1,21 +1,30 @@
 """A worker's part of a device: its completion channel, its counters, the work requests that it is about to post.
 
-All of it belongs to the worker; other threads only read its counters. A part of the C unit of rdma_conn, below all
-other parts: it knows nothing of connections but the list of those that gave way.
+All of it belongs to the worker; other threads only read its counters, and wait for no lock to do so. A part of the C
+unit of rdma_conn, below all other parts: it knows nothing of connections but lists of them.
 """
+
+cdef enum:
+    STREAMLESS_BUCKETS = 256
 
 cdef struct rdma_thread:
     rdma_device *dev
     conn_thread *worker
+    uint32_t number              # of the worker
     drive_fn drive
     rdma_failed_fn failed
     ibv_comp_channel *channel
     rdma_conn *yielded           # connections with lanes that gave way
+    # rdma/setup's
+    rdma_conn *setup_oldest      # connections whose READY has not come
+    rdma_conn *setup_newest
+    rdma_conn *streamless[STREAMLESS_BUCKETS]   # those of them that have no stream yet, by token
     # Work requests of the queue pair being served, which leave together: between two queue pairs there are none.
     unsigned int nchain
     ibv_send_wr chain[SEND_DEPTH]
     ibv_sge sges[SEND_DEPTH][BULK_SGES]
     rdma_counters counters
+    soft_qp_counters soft        # of the software provider: of all queue pairs that t.worker has had
     counter_entry counter_entry
 
 # Appends a signalled work request without elements to the chain, and an element to a work request. There is room: the

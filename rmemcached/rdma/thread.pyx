@@ -1,4 +1,4 @@
-cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, drive_fn drive,
+cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint32_t number, drive_fn drive,
                                      rdma_failed_fn failed) noexcept nogil:
     cdef rdma_thread *t = <rdma_thread *>calloc(1, sizeof(rdma_thread))
     assert_owner(worker.owner)
@@ -6,6 +6,7 @@ cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, driv
         return NULL
     t.dev = dev
     t.worker = worker
+    t.number = number
     t.drive = drive
     t.failed = failed
     t.channel = dev.provider.create_comp_channel(dev.port.context)
@@ -14,6 +15,7 @@ cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, driv
         return NULL
     set_nonblocking(t.channel.fd)
     t.counter_entry.counters = &t.counters
+    t.counter_entry.soft = &t.soft
     rdma_device_enter_counters(dev, &t.counter_entry)
     return t
 
@@ -21,7 +23,7 @@ cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, driv
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil:
     assert_owner(t.worker.owner)
     assert_that(t.counters.queue_pairs == 0 and t.counters.registrations == 0 and t.counters.lanes == 0)
-    assert_that(t.yielded == NULL and t.nchain == 0)
+    assert_that(t.yielded == NULL and t.nchain == 0 and t.setup_oldest == NULL and t.counters.unready == 0)
     rdma_device_retire_counters(t.dev, &t.counter_entry)
     t.dev.provider.destroy_comp_channel(t.channel)
     free(t)

@@ -27,6 +27,7 @@ cdef void fill_rdma_limits(rdma_limits *out, wanted) except *:
     out.ird = wanted.rdma_ird
     out.ord = wanted.rdma_ord
     out.max_qps = wanted.rdma_max_qps
+    out.ready_timeout = wanted.rdma_ready_timeout
     out.crc = wanted.rdma_crc
 
 

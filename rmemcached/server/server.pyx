@@ -269,6 +269,9 @@ cdef class Server:
             w.thread.debug_commands = wanted.debug_commands
             w.watchers = s.watchers
             w.dumps = s.dumps
+            w.all = s.workers
+            w.nall = s.settings.num_threads
+            w.number = i
             w.devices = s.devices.open
             w.idle_timeout = s.settings.idle_timeout
             w.spin_max = <int64_t>wanted.rdma_spin * 1000

@@ -44,6 +44,9 @@ cdef void worker_destroy(worker *w) noexcept nogil
 cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer, bint stream_only) noexcept nogil
 # Hands over a connection of rdma_cm, which is alone on the descriptor fd; the worker accepts or rejects it. As above.
 cdef int worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noexcept nogil
+# Hands over a socket whose request, which is whole, asks for the stream of a queue pair of this worker. As above.
+cdef int worker_dispatch_stream(worker *w, int fd, rdma_transport transport, const char *request,
+                                size_t length) noexcept nogil
 # Asks a running worker to take a device or to give it up. One change at a time; it counts `pending` down.
 cdef void worker_change_device(worker *w, device_change *change) noexcept nogil
 # Ends epoll_wait: the worker looks at its queue and at `stop`.

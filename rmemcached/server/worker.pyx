@@ -6,7 +6,7 @@ the drive machine is run over it, and the replies to everything that was in one 
 owns a read buffer only while a command is incomplete, so an idle one costs its structure alone.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdio cimport fprintf, stderr
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
@@ -38,14 +38,14 @@ from rmemcached.protocol.conn cimport (
 from rmemcached.protocol.reply cimport stat_reply
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.protocol.dump cimport dump_kind
-from rmemcached.rdma.attach cimport rdma_stream_request
 from rmemcached.rdma.cm cimport rdma_request
 from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
-from rmemcached.rdma.wire cimport SHM_REQUEST_KEY, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM
+from rmemcached.rdma.wire cimport SHM_REQUEST_KEY, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, rdma_transport
 from rmemcached.rdma_conn cimport (
     rdma_cm_accept, rdma_conn, rdma_conn_destroy, rdma_conn_finish, rdma_conn_last_cmd, rdma_conn_probe,
-    rdma_conn_thread, rdma_exchange, rdma_thread_arm, rdma_thread_create, rdma_thread_destroy, rdma_thread_fd,
-    rdma_thread_poll, rdma_thread_run,
+    rdma_conn_thread, rdma_exchange, rdma_thread_arm, rdma_thread_attach, rdma_thread_create, rdma_thread_destroy,
+    rdma_thread_end_late, rdma_thread_fd, rdma_thread_poll, rdma_thread_refuse, rdma_thread_route, rdma_thread_run,
+    rdma_thread_waits,
 )
 from rmemcached.server.dumps cimport dumps_start
 from rmemcached.server.udp cimport UDP_TAG, udp_close, udp_open, udp_ready, udp_socket

@@ -270,7 +270,9 @@ def test_wrong_token_or_number(server: Server) -> None:
             (number + 1).to_bytes(4, "big") + right[4:],
             right[:4] + bytes(16),
             right[:19] + bytes([right[19] ^ 1]),
-            right[:4] + bytes([right[4] ^ 0x80]) + right[5:],
+            *(right[:at] + bytes([right[at] ^ 0x80]) + right[at + 1 :] for at in range(4, 20)),
+            # of another worker, if the daemon has it
+            *(right[:at] + bytes([right[at] ^ 1]) + right[at + 1 :] for at in range(4, 8)),
             bytes(20),
             right[:19],
             right + b"\0",
@@ -396,8 +398,8 @@ def test_request_never_completed(server: Server) -> None:
     assert 9.0 < time.monotonic() - begin < 13.0
 
 
-def test_a_queue_pair_without_a_stream_stays(server: Server) -> None:
-    """The lifeline is an ordinary connection; nothing obliges the client to hurry."""
+def test_a_queue_pair_waits_for_its_stream(server: Server) -> None:
+    """Meanwhile the lifeline is an ordinary connection."""
     with Peer(server, attach=False) as peer:
         assert peer.lifeline.ask(b"mn\r\n") == b"MN\r\n"
         assert not wait_readable(peer.lifeline.sock, 0.05)

@@ -38,6 +38,24 @@ cdef int worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noex
     return 0
 
 
+cdef int worker_dispatch_stream(worker *w, int fd, rdma_transport transport, const char *request,
+                                size_t length) noexcept nogil:
+    cdef handover *h = <handover *>calloc(1, sizeof(handover))
+    if h == NULL:
+        return -1
+    h.stream_request = <char *>malloc(length)
+    if h.stream_request == NULL:
+        free(h)
+        return -1
+    h.fd = fd
+    h.by_stream = True
+    h.transport = transport
+    memcpy(h.stream_request, request, length)
+    h.stream_request_length = length
+    enqueue(w, h)
+    return 0
+
+
 cdef void worker_change_device(worker *w, device_change *change) noexcept nogil:
     pthread_mutex_lock(&w.queue_lock)
     w.change = change
@@ -72,6 +90,12 @@ cdef void open_cm(worker *w, const handover *h) noexcept nogil:
     pthread_mutex_unlock(&w.list_lock)
 
 
+cdef void open_stream(worker *w, handover *h) noexcept nogil:
+    """Gives the socket to the queue pair of this worker that its request names."""
+    rdma_thread_attach(w.rdma[h.transport], h.fd, h.stream_request, h.stream_request_length)
+    free(h.stream_request)
+
+
 cdef void take_handovers(worker *w) noexcept nogil:
     cdef handover *h
     cdef handover *following
@@ -99,6 +123,8 @@ cdef void take_handovers(worker *w) noexcept nogil:
         following = h.next
         if h.by_cm:
             open_cm(w, h)
+        elif h.by_stream:
+            open_stream(w, h)
         else:
             open_socket(w, h)
         free(h)

@@ -45,6 +45,10 @@ cdef struct handover:
     log_peer peer
     bint by_cm                   # fd is a descriptor of rdma_cm with the connection that `request` is about
     rdma_request request
+    bint by_stream               # fd asks for the stream of a queue pair of this worker
+    rdma_transport transport     # ... on the device of this transport
+    char *stream_request         # ... by these octets, malloc'd
+    size_t stream_request_length
 
 # All workers are to take a device, or to give up the one they have. Owned by who asks, until `pending` is 0.
 cdef struct device_change:
@@ -60,6 +64,9 @@ cdef struct device_change:
 cdef struct worker:
     conn_thread thread           # first. Owned by the worker; its statistics are read by others
     # set before worker_init, then constant
+    worker *all                  # of the daemon
+    uint32_t nall
+    uint32_t number              # its index in `all`
     rdma_device **devices        # the server's, by transport; of those that can go the worker uses its part in `rdma`
     watchers *watchers           # to whom connections are lent
     dumps *dumps
@@ -93,6 +100,8 @@ cdef struct worker:
     unsigned int ncm             # connections with CONNECTION_CM
     uint32_t probes_due          # store time when silent ones are next looked for
     uint32_t streams_checked     # store time when slow ones were last looked for
+    uint32_t setups_checked      # ... when queue pairs without READY were
+    bint setups_late             # more of them are to be ended than one turn does
     uint32_t idle_due            # store time when a connection may have been idle for too long
     unsigned int rdma_runnable   # bit per device: some of its lanes gave way
     bint rdma_recent             # RDMA work was done since the last sleep

@@ -110,6 +110,7 @@ cdef void worker_destroy(worker *w) noexcept nogil:
         h = w.queue_head
         w.queue_head = h.next
         close(h.fd)
+        free(h.stream_request)
         free(h)
     for i in range(<unsigned int>RDMA_DEVICES):
         if w.rdma[i] != NULL:

@@ -18,7 +18,7 @@ cdef bint take_device(worker *w, unsigned int transport, rdma_device *device) no
     cdef epoll_event ev
     cdef rdma_thread *t
     assert_owner(w.thread.owner)
-    t = rdma_thread_create(device, &w.thread, drive_machine, connection_rdma_failed)
+    t = rdma_thread_create(device, &w.thread, w.number, drive_machine, connection_rdma_failed)
     if t == NULL:
         return False
     ev.events = EPOLLIN
@@ -67,7 +67,7 @@ cdef int turn_timeout(worker *w) noexcept nogil:
     Events of sockets do not prolong it: their peers sleep as well, and may want the core."""
     cdef int64_t now
     assert_owner(w.thread.owner)
-    if w.run_head != NULL or w.rdma_runnable:
+    if w.run_head != NULL or w.rdma_runnable or w.setups_late:
         return 0
     if w.spin_max and w.rdma_recent:
         now = now_ns()
@@ -80,7 +80,7 @@ cdef int turn_timeout(worker *w) noexcept nogil:
         w.spin_ns = max(w.spin_ns // 2, w.spin_max // SPIN_FLOOR)
         w.spin_until = 0
         w.rdma_recent = False
-    return TICK_MS if w.nstreams or w.ncm or w.idle_timeout else -1
+    return TICK_MS if w.nstreams or w.ncm or w.idle_timeout or setups_wait(w) else -1
 
 
 cdef unsigned int poll_rings(worker *w, int *timeout) noexcept nogil:

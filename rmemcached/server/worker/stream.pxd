@@ -1,5 +1,5 @@
 # A socket whose first bytes ask to be the transport stream of a queue pair (docs/rdma-protocol.md, section 3): its
-# request is collected, and the queue pair that the request names gets the socket. The worker's thread.
+# request is collected, and the worker whose queue pair the request names gets the socket. The worker's thread.
 
 # Whether the input of a connection that is CONNECTION_FRESH or CONNECTION_STREAM may be such a request. It is not
 # CONNECTION_FRESH any more.

@@ -3,9 +3,9 @@ cdef enum:
     STREAM_KEY_LENGTH = MPA_KEY_SIZE     # octets by which a request is known; soft_shm's are as many
 
 
-cdef inline rdma_device *stream_device(const connection *cn) noexcept nogil:
-    """The device whose streams come over sockets of this kind, if there is one."""
-    return cn.w.devices[TRANSPORT_SOFT_SHM if cn.peer.transport == LOG_LOCAL else TRANSPORT_SOFT_IW]
+cdef inline rdma_transport stream_transport(const connection *cn) noexcept nogil:
+    """Whose streams come over sockets of this kind."""
+    return TRANSPORT_SOFT_SHM if cn.peer.transport == LOG_LOCAL else TRANSPORT_SOFT_IW
 
 
 cdef inline const char *stream_key(const connection *cn) noexcept nogil:
@@ -17,13 +17,28 @@ cdef bint begins_stream(connection *cn) noexcept nogil:
     cn.flags &= ~CONNECTION_FRESH
     if cn.flags & CONNECTION_STREAM:
         return True
-    return cn.c.rcurr[0] == stream_key(cn)[0] and stream_device(cn) != NULL
+    return cn.c.rcurr[0] == stream_key(cn)[0] and cn.w.rdma[stream_transport(cn)] != NULL
+
+
+cdef void hand_over_stream(connection *cn, uint32_t number) noexcept nogil:
+    """The socket goes to the worker whose queue pair it is for, and this connection ends."""
+    cdef worker *w = cn.w
+    cdef conn *c = &cn.c
+    cdef rdma_transport transport = stream_transport(cn)
+    cdef int fd = cn.fd
+    # It would stay in this epoll set as long as it is open.
+    epoll_ctl(w.epfd, EPOLL_CTL_DEL, fd, NULL)
+    if number == w.number:
+        rdma_thread_attach(w.rdma[transport], fd, c.rcurr, c.rbytes)
+    elif number >= w.nall or worker_dispatch_stream(&w.all[number], fd, transport, c.rcurr, c.rbytes) != 0:
+        rdma_thread_refuse(w.rdma[transport], fd, c.rcurr, c.rbytes)
+    connection_end(cn, False)
 
 
 cdef void stream_readable(connection *cn) noexcept nogil:
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
-    cdef int done
+    cdef uint32_t number = UINT32_MAX    # that of no worker
     assert_owner(w.thread.owner)
     if memcmp(c.rcurr, stream_key(cn), min(c.rbytes, <size_t>STREAM_KEY_LENGTH)) != 0:
         if cn.flags & CONNECTION_STREAM_ONLY:
@@ -33,16 +48,10 @@ cdef void stream_readable(connection *cn) noexcept nogil:
             cn.flags &= ~CONNECTION_STREAM
             w.nstreams -= 1
         connection_run(cn)
-        return
-    done = rdma_stream_request(stream_device(cn), cn.fd, c.rcurr, c.rbytes)
-    if done == 0:
-        if c.rbytes >= STREAM_REQUEST_MAX or not keep_input(cn):
-            connection_end(cn, True)
-        elif not cn.flags & CONNECTION_STREAM:
-            cn.flags |= CONNECTION_STREAM
-            w.nstreams += 1
-        return
-    if done == 1:
-        # The socket stays open, as the queue pair's, and would stay in this epoll set.
-        epoll_ctl(w.epfd, EPOLL_CTL_DEL, cn.fd, NULL)
-    connection_end(cn, done != 1)
+    elif rdma_thread_route(w.rdma[stream_transport(cn)], c.rcurr, c.rbytes, &number) != 0:
+        hand_over_stream(cn, number)
+    elif c.rbytes >= STREAM_REQUEST_MAX or not keep_input(cn):
+        connection_end(cn, True)
+    elif not cn.flags & CONNECTION_STREAM:
+        cn.flags |= CONNECTION_STREAM
+        w.nstreams += 1

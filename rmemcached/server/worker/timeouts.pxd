@@ -1,5 +1,8 @@
-# Connections that are silent or slow: requests for a stream that do not become whole, peers of rdma_cm that may be
-# gone, and what idle_timeout closes. The worker's thread.
+# Connections that are silent or slow: requests for a stream that do not become whole, queue pairs without READY, peers
+# of rdma_cm that may be gone, and what idle_timeout closes. The worker's thread.
+
+# Whether queue pairs are there whose READY has not come.
+cdef bint setups_wait(const worker *w) noexcept nogil
 
 # Looks for all of them, as often as the store's clock says, after each turn.
 cdef void enforce_timeouts(worker *w) noexcept nogil

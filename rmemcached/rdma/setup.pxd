@@ -1,0 +1,12 @@
+"""Queue pairs on their way from the exchange to READY.
+
+Those of the software devices are found by their token until they have their stream. All are in a list, oldest first:
+the time that each has is the same, so that whoever looks for those that are late looks at the oldest alone.
+
+All of it belongs to the worker. A part of the C unit of rdma_conn, above rdma/thread and rdma/queue.
+"""
+
+# The queue pair, in RTS, waits for its stream and for READY. False: the system has no random octets for the token.
+cdef bint setup_begin(rdma_conn *rc) noexcept nogil
+# READY has come, or the connection ends. To repeat it changes nothing.
+cdef void setup_end(rdma_conn *rc) noexcept nogil

@@ -1,0 +1,91 @@
+cdef inline rdma_conn **token_bucket(rdma_thread *t, const uint8_t *token) noexcept nogil:
+    """By octets that are random."""
+    return &t.streamless[token[RDMA_TOKEN_LENGTH - 1] % STREAMLESS_BUCKETS]
+
+
+cdef bint setup_begin(rdma_conn *rc) noexcept nogil:
+    cdef rdma_thread *t = rc.q.t
+    cdef rdma_conn **bucket
+    assert_owner(t.worker.owner)
+    assert_that(not rc.in_setup and not rc.ready)
+    if t.dev.software:
+        if not make_token(rc.token, t.number):
+            return False
+        bucket = token_bucket(t, rc.token)
+        rc.streamless = True
+        rc.streamless_next = bucket[0]
+        bucket[0] = rc
+    rc.in_setup = True
+    rc.setup_since = store_time(t.worker.store)
+    rc.setup_prev = t.setup_newest
+    if t.setup_newest != NULL:
+        t.setup_newest.setup_next = rc
+    else:
+        t.setup_oldest = rc
+    t.setup_newest = rc
+    counter_add(&t.counters.unready, 1)
+    return True
+
+
+cdef void forget_token(rdma_conn *rc) noexcept nogil:
+    """No stream can reach the queue pair from here on."""
+    cdef rdma_conn **link = token_bucket(rc.q.t, rc.token)
+    if not rc.streamless:
+        return
+    while link[0] != rc:
+        link = &link[0].streamless_next
+    link[0] = rc.streamless_next
+    rc.streamless = False
+
+
+cdef void setup_end(rdma_conn *rc) noexcept nogil:
+    cdef rdma_thread *t = rc.q.t
+    assert_owner(t.worker.owner)
+    if not rc.in_setup:
+        return
+    forget_token(rc)
+    if rc.setup_prev != NULL:
+        rc.setup_prev.setup_next = rc.setup_next
+    else:
+        t.setup_oldest = rc.setup_next
+    if rc.setup_next != NULL:
+        rc.setup_next.setup_prev = rc.setup_prev
+    else:
+        t.setup_newest = rc.setup_prev
+    rc.in_setup = False
+    counter_add(&t.counters.unready, <uint64_t>-1)
+
+
+cdef void rdma_thread_attach(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil:
+    cdef attach_request request
+    cdef rdma_conn *rc
+    cdef bint parsed = attach_parse(t.dev, data, received, &request) == 1
+    assert_owner(t.worker.owner)
+    assert_that(parsed)
+    rc = token_bucket(t, request.token)[0]
+    while rc != NULL and memcmp(rc.token, request.token, RDMA_TOKEN_LENGTH) != 0:
+        rc = rc.streamless_next
+    if rc != NULL and rc.q.qp.qp_num == request.qpn and attach_accept(t.dev, rc.q.qp, fd, data, received):
+        forget_token(rc)
+    else:
+        rdma_thread_refuse(t, fd, data, received)
+
+
+cdef void rdma_thread_refuse(rdma_thread *t, int fd, const char *data, size_t received) noexcept nogil:
+    assert_owner(t.worker.owner)
+    counter_add(&t.counters.refused_streams, 1)
+    attach_refuse(t.dev, fd, data, received)
+    close(fd)
+
+
+cdef int rdma_thread_route(rdma_thread *t, const char *data, size_t received, uint32_t *worker) noexcept nogil:
+    cdef attach_request request
+    cdef int whole = attach_parse(t.dev, data, received, &request)
+    assert_owner(t.worker.owner)
+    if whole == 1:
+        worker[0] = token_worker(request.token)
+    return whole
+
+
+cdef bint rdma_thread_waits(const rdma_thread *t) noexcept nogil:
+    return t.setup_oldest != NULL

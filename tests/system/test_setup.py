@@ -1,0 +1,118 @@
+"""From the exchange to READY: a queue pair belongs to one worker, has a limited time, and a number nobody can guess."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from daemon_tools import READY, Conversation, Peer, descriptors, eventually, rdma_at_rest, rdma_client
+from servers import Server, start_rmemcached
+from transport import rdma, rounds, within
+
+pytestmark = pytest.mark.usefixtures("rdma_transport")
+
+LATE = b"SERVER_ERROR rdma: no READY within 1 s\r\n"
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Server]:
+    """A daemon that gives a queue pair one second."""
+    with start_rmemcached("-m", "64", "-t", "2", "-o", "rdma_ready_timeout=1") as started:
+        yield started
+        assert started.alive()
+
+
+@pytest.fixture
+def control(hasty: Server) -> Iterator[Conversation]:
+    """Before and after the test there is no queue pair."""
+    with Conversation(hasty) as conversation:
+        connections = conversation.number("curr_connections")
+        open_files = descriptors(hasty.pid)
+        yield conversation
+        eventually(lambda: rdma_at_rest(conversation), within(1.0))
+        assert conversation.number("rdma_unready_queue_pairs", "rdma") == 0
+        eventually(lambda: conversation.number("curr_connections") <= connections)
+        eventually(lambda: descriptors(hasty.pid) <= open_files)
+
+
+@pytest.mark.parametrize("attach", [False, True], ids=["without a stream", "without READY"])
+def test_a_queue_pair_that_does_not_get_ready_is_given_up(hasty: Server, control: Conversation, attach: bool) -> None:
+    """Its lifeline says so and ends. One that got ready stays, however long it is silent."""
+    late = control.number("rdma_ready_timeouts", "rdma")
+    with Peer(hasty) as good, Peer(hasty, attach=attach, ready=False) as bad:
+        assert control.number("rdma_unready_queue_pairs", "rdma") == 1
+        assert bad.lifeline.ask(b"mn\r\n") == b"MN\r\n"
+        assert bad.last_words() == LATE
+        assert control.number("rdma_unready_queue_pairs", "rdma") == 0
+        assert control.number("rdma_ready_timeouts", "rdma") == late + 1
+        assert control.number("rdma_queue_pairs", "rdma") == 1
+        assert good.ask(b"mn\r\n") == b"MN\r\n"
+
+
+def test_ready_comes_too_late(hasty: Server, control: Conversation) -> None:
+    with Peer(hasty, ready=False) as bad:
+        assert bad.last_words() == LATE
+        with pytest.raises((ConnectionError, OSError)):
+            bad.send(READY)
+            bad.wait(lambda: bad.ready)
+
+
+def test_many_are_late_at_once(hasty: Server, control: Conversation) -> None:
+    """They do not wait for one another, and others are served meanwhile."""
+    late = control.number("rdma_ready_timeouts", "rdma")
+    with rdma_client(hasty) as bystander, ExitStack() as stack:
+        bad = [stack.enter_context(Peer(hasty, attach=False)) for _ in range(rounds(40))]
+        for peer in bad:
+            assert peer.last_words() == LATE
+            assert bystander.set("key", b"value")
+        assert control.number("rdma_ready_timeouts", "rdma") == late + len(bad)
+
+
+def test_the_end_of_a_lifeline_frees_what_was_not_ready(hasty: Server, control: Conversation) -> None:
+    for attach in (False, True):
+        with Peer(hasty, attach=attach, ready=False):
+            assert control.number("rdma_unready_queue_pairs", "rdma") == 1
+        eventually(lambda: rdma_at_rest(control), within(1.0))
+
+
+@pytest.mark.skipif(rdma() == "rdma_cm", reason="the kernel chooses the number")
+def test_the_first_packet_sequence_number_is_random(hasty: Server, control: Conversation) -> None:
+    offers = []
+    for _ in range(4):
+        with Peer(hasty, attach=False) as peer:
+            offers.append((int(peer.offer["psn"]), int(peer.offer["qpn"])))
+    assert len({psn for psn, _ in offers}) > 1, offers
+    assert any(psn != qpn for psn, qpn in offers), offers
+    assert all(0 <= psn < 1 << 24 for psn, _ in offers), offers
+
+
+def test_streams_reach_the_worker_of_their_queue_pair(rmemcached_server: Callable[..., Server]) -> None:
+    """Lifelines and streams are spread over the workers; each stream comes to the right one."""
+    server = rmemcached_server("-t", "4")
+    with ExitStack() as stack:
+        peers = [stack.enter_context(Peer(server)) for _ in range(rounds(12))]
+        for number, peer in enumerate(peers):
+            assert peer.ask(b"set key%d 0 0 1\r\nx\r\n" % number) == b"STORED\r\n"
+        control = stack.enter_context(Conversation(server))
+        assert control.number("rdma_queue_pairs", "rdma") == len(peers)
+        assert control.number("curr_items") == len(peers)
+
+
+def test_what_queue_pairs_have_counted_stays(rmemcached_server: Callable[..., Server]) -> None:
+    """Counters of the software devices go on where queue pairs that have ended left them."""
+    server = rmemcached_server("-t", "2")
+    name = {"soft_iw": "iw_rx_bytes", "soft_shm": "shm_rx_bytes"}.get(rdma())
+    if name is None:
+        pytest.skip("other devices do not count")
+    with Conversation(server) as control:
+        assert control.number(name, "rdma") == 0
+        seen = 0
+        for _ in range(4):
+            with Peer(server) as peer:
+                assert peer.ask(b"mn\r\n") == b"MN\r\n"
+                inside = control.number(name, "rdma")
+                assert inside > seen
+            eventually(lambda: rdma_at_rest(control), within(1.0))
+            seen = control.number(name, "rdma")
+            assert seen >= inside
