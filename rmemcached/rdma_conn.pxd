@@ -79,8 +79,8 @@ cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
 cdef rdma_thread *rdma_conn_thread(rdma_conn *rc) noexcept nogil
 # The address that a client of rdma_cm has connected to. Any thread.
 cdef const sockaddr_in6 *rdma_cm_local(rdma_conn *rc) noexcept nogil
-# Store time of the last command that any of its lanes did.
-cdef uint32_t rdma_conn_last_cmd(rdma_conn *rc) noexcept nogil
+# Store time of the peer's last message, or of the last transfer that it has completed.
+cdef uint32_t rdma_conn_last_active(rdma_conn *rc) noexcept nogil
 # Makes sure that the peer is there: if it does not answer, the connection fails within seconds.
 cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil
 # Serves what has come so far, before the connection is ended. May end it by itself.
@@ -103,6 +103,7 @@ cdef struct rdma_conn:
     bint by_cm                   # connected through rdma_cm: there is no lifeline
     bint ready                   # READY has come
     uint32_t psn                 # of the first packet that it sends; not over rdma_cm, which has its own
+    uint32_t last_active         # store time of the peer's last message, or of the last transfer that has completed
     sockaddr_in6 local           # if by_cm: where
     # rdma/setup's
     uint8_t token[RDMA_TOKEN_LENGTH]
@@ -117,7 +118,6 @@ cdef struct rdma_conn:
     uint64_t live                # a bit for each lane that exists
     uint64_t blocked             # ... that has output which could not be posted
     uint64_t runnable            # ... that gave way
-    uint32_t last_cmd_time       # of any of them
     # rdma/thread's
     bint yielding                # it is in t.yielded
     rdma_conn *yield_next

@@ -106,6 +106,7 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
     cdef message_header header
     cdef rdma_lane *full = NULL
     counter_add(&q.t.counters.recvs, 1)
+    rc.last_active = store_time(q.t.worker.store)
     if q.rx_credits == 0:
         queue_fail(q, b"a message without a credit", IBV_WC_SUCCESS)
         return
@@ -131,6 +132,8 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
 cdef void take_sent(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
     """A work request of the send queue has completed."""
     cdef rdma_counters *counters = &rc.q.t.counters
+    if entry.kind != WR_PROBE:
+        rc.last_active = store_time(rc.q.t.worker.store)
     if entry.kind == WR_READ and not rc.q.failed:
         counter_add(&counters.reads, 1)
         counter_add(&counters.read_bytes, entry.length)
@@ -517,8 +520,8 @@ cdef const sockaddr_in6 *rdma_cm_local(rdma_conn *rc) noexcept nogil:
     return &rc.local
 
 
-cdef uint32_t rdma_conn_last_cmd(rdma_conn *rc) noexcept nogil:
-    return rc.last_cmd_time
+cdef uint32_t rdma_conn_last_active(rdma_conn *rc) noexcept nogil:
+    return rc.last_active
 
 
 cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil:

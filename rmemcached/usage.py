@@ -61,7 +61,8 @@ The process
    hashpower=<n>          the hash table starts with 2^n buckets [16]
    no_hashexpand          ... and never grows
    hash_algorithm=<name>  jenkins, murmur3 or xxh3: accepted without effect; the hash function is {hash}
-   idle_timeout=<s>       close TCP connections that are silent for so many seconds [{d.idle_timeout}: never]
+   idle_timeout=<s>       close TCP connections whose peers neither send nor take anything for so many seconds\
+ [{d.idle_timeout}: never]
    read_buf_mem_limit=<mb> megabytes for connections' buffers, for all threads together\
  [{d.read_buf_mem_limit}: no limit]
    lru_maintainer, no_lru_maintainer   the segmented LRU and its thread [on]

@@ -94,6 +94,7 @@ cdef struct thread_stats:
     uint64_t auth_cmds
     uint64_t auth_errors
     uint64_t idle_kicks
+    uint64_t idle_kicks_stalled  # of these, in the middle of a value or a reply
     uint64_t response_obj_oom
     uint64_t read_buf_oom
     uint64_t store_too_large

@@ -235,7 +235,6 @@ cdef void lane_run(rdma_lane *lane) noexcept nogil:
         if lane.reads or not lane_flush(lane):
             return
         want = rc.q.t.drive(&lane.c)
-        rc.last_cmd_time = lane.c.last_cmd_time
         if want == WANT_REMOTE_PAYLOAD:
             # The replies before it need not wait for the READ.
             lane_flush(lane)

@@ -94,6 +94,7 @@ cdef void general_commands(server *s, const thread_stats *t, const store_stats *
     stat_append(out, b"auth_errors", t.auth_errors)
     if s.settings.idle_timeout:
         stat_append(out, b"idle_kicks", t.idle_kicks)
+        stat_append(out, b"idle_kicks_stalled", t.idle_kicks_stalled)
     stat_append(out, b"bytes_read", t.bytes_read)
     stat_append(out, b"bytes_written", t.bytes_written)
 

@@ -20,10 +20,10 @@ from rmemcached.sys.debug cimport (
 )
 from rmemcached.sys.linux cimport (
     EAGAIN, EFD_CLOEXEC, EFD_NONBLOCK, EINTR, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD,
-    EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL, close, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
-    errno, eventfd, eventfd_clear, eventfd_signal, msghdr, pthread_cond_signal, pthread_create, pthread_mutex_destroy,
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, readv, recv, sched_yield, send,
-    sendmsg, strerror,
+    EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL, SIOCOUTQ, close, epoll_create1, epoll_ctl,
+    epoll_event, epoll_wait, errno, eventfd, eventfd_clear, eventfd_signal, ioctl, msghdr, pthread_cond_signal,
+    pthread_create, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
+    pthread_setname_np, readv, recv, sched_yield, send, sendmsg, strerror,
 )
 from rmemcached.logger cimport (
     IDLE_TIMEOUT_CLOSE, LOG_CONNEVENTS, LOG_LOCAL, LOG_RDMA, LOG_TCP, NORMAL_CLOSE, close_reasons, log_conn_close,
@@ -33,7 +33,7 @@ from rmemcached.protocol.conn cimport (
     AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_YIELD, ascii_prot, binary_prot, conn,
     conn_engine, conn_gather, conn_init, conn_logs, conn_memory, conn_new_cmd, conn_payload_iov, conn_payload_received,
     conn_read, conn_release, conn_sent, conn_set_state, conn_thread, conn_thread_release, conn_want, lend_result,
-    protocol,
+    protocol, thread_stats,
 )
 from rmemcached.protocol.reply cimport stat_reply
 from rmemcached.protocol.stats_text cimport stat_buf
@@ -42,7 +42,7 @@ from rmemcached.rdma.cm cimport rdma_request
 from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
 from rmemcached.rdma.wire cimport SHM_REQUEST_KEY, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, rdma_transport
 from rmemcached.rdma_conn cimport (
-    rdma_cm_accept, rdma_conn, rdma_conn_destroy, rdma_conn_finish, rdma_conn_last_cmd, rdma_conn_probe,
+    rdma_cm_accept, rdma_conn, rdma_conn_destroy, rdma_conn_finish, rdma_conn_last_active, rdma_conn_probe,
     rdma_conn_thread, rdma_exchange, rdma_thread_arm, rdma_thread_attach, rdma_thread_create, rdma_thread_destroy,
     rdma_thread_end_late, rdma_thread_fd, rdma_thread_poll, rdma_thread_refuse, rdma_thread_route, rdma_thread_run,
     rdma_thread_waits,

@@ -346,6 +346,13 @@ cdef extern from "<sys/socket.h>" nogil:
     int getsockopt(int fd, int level, int optname, void *optval, socklen_t *optlen)
     int setsockopt(int fd, int level, int optname, const void *optval, socklen_t optlen)
 
+cdef extern from "<sys/ioctl.h>" nogil:
+    int ioctl(int fd, unsigned long request, ...)
+
+cdef extern from "<linux/sockios.h>" nogil:
+    enum:
+        SIOCOUTQ                 # bytes of a socket's send queue that the peer has not acknowledged
+
 cdef extern from "<sys/un.h>" nogil:
     struct sockaddr_un:
         unsigned short sun_family

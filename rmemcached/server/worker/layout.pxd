@@ -28,6 +28,8 @@ cdef struct connection:
     uint32_t events              # epoll interest
     uint32_t opened              # store time of the accept
     uint32_t probed              # ... of the last probe of an rdma_cm peer
+    uint32_t moved               # ... when the peer was last seen to send or take a part of something (worker/timeouts)
+    int untaken                  # bytes that the socket held for it then
     bint bulk                    # its last payload was larger than the read buffer: the next may be, too
     log_peer peer
     uint8_t flags
@@ -70,7 +72,7 @@ cdef struct worker:
     rdma_device **devices        # the server's, by transport; of those that can go the worker uses its part in `rdma`
     watchers *watchers           # to whom connections are lent
     dumps *dumps
-    unsigned int idle_timeout    # seconds of silence after which a TCP connection is closed; 0: never
+    unsigned int idle_timeout    # seconds after which a peer that neither sends nor takes anything is left; 0: never
     uint64_t *curr_connections   # atomic; shared by all workers and the listener
     uint64_t *stop               # atomic: the worker is to end
     int64_t spin_max             # ns that the worker polls after RDMA work, at most; 0: never

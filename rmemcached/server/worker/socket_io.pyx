@@ -44,6 +44,7 @@ cdef int connection_flush(connection *cn) noexcept nogil:
 
 cdef void connection_block(connection *cn) noexcept nogil:
     cn.flags |= CONNECTION_BLOCKED
+    connection_moved(cn)
     connection_interest(cn, EPOLLOUT)
 
 
@@ -51,7 +52,9 @@ cdef void connection_writable(connection *cn) noexcept nogil:
     cdef int left = connection_flush(cn)
     if left < 0:
         connection_end(cn, True)
-    elif left == 1:
+    elif left == 0:
+        connection_moved(cn)
+    else:
         if cn.flags & CONNECTION_CLOSING:
             connection_end(cn, True)
             return
@@ -142,6 +145,7 @@ cdef inline ssize_t receive_payload(connection *cn) noexcept nogil:
     if n > 0:
         counter_add(&cn.w.thread.stats.bytes_read, <uint64_t>n)
         conn_payload_received(c, <size_t>n)
+        connection_moved(cn)
     return n
 
 
@@ -161,6 +165,9 @@ cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
         room = BULK_READ_SIZE if cn.bulk else READ_BUFFER_SIZE
     n = recv(cn.fd, space, room, 0)
     if n > 0:
+        if c.state != conn_new_cmd and c.state != conn_read:
+            # A part of a value.
+            connection_moved(cn)
         counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
         if cn.rbuf == NULL:
             c.rcurr = space

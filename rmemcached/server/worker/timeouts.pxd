@@ -4,5 +4,7 @@
 # Whether queue pairs are there whose READY has not come.
 cdef bint setups_wait(const worker *w) noexcept nogil
 
+# The peer has sent a part of a payload, or taken a part of a reply.
+cdef void connection_moved(connection *cn) noexcept nogil
 # Looks for all of them, as often as the store's clock says, after each turn.
 cdef void enforce_timeouts(worker *w) noexcept nogil

@@ -50,14 +50,61 @@ cdef void probe_silent(worker *w) noexcept nogil:
     while cn != NULL:
         following = cn.next
         if (cn.flags & CONNECTION_CM and cn.rdma != NULL
-                and now - max(cn.opened, cn.probed, rdma_conn_last_cmd(cn.rdma)) >= PROBE_SECONDS):
+                and now - max(cn.opened, cn.probed, rdma_conn_last_active(cn.rdma)) >= PROBE_SECONDS):
             cn.probed = now
             rdma_conn_probe(cn.rdma)
         cn = following
 
 
+cdef void connection_moved(connection *cn) noexcept nogil:
+    cdef int queued = 0
+    if cn.w.idle_timeout == 0:
+        return
+    cn.moved = store_time(cn.w.thread.store)
+    if cn.flags & CONNECTION_BLOCKED and ioctl(cn.fd, SIOCOUTQ, &queued) == 0:
+        cn.untaken = queued
+
+
+cdef bint is_taking(connection *cn, uint32_t now) noexcept nogil:
+    """Whether the peer has taken something of what the socket holds, since that was last looked at."""
+    cdef int queued = 0
+    cdef int before = cn.untaken
+    if cn.flags & CONNECTION_CM or ioctl(cn.fd, SIOCOUTQ, &queued) != 0:
+        return False
+    cn.untaken = queued
+    if queued >= before and (before or queued == 0):
+        return False
+    cn.moved = now
+    return True
+
+
+cdef uint32_t last_activity(const connection *cn) noexcept nogil:
+    """When the peer last sent a command, or was last seen to send or take a part of a payload or a reply."""
+    cdef uint32_t last = max(cn.c.last_cmd_time, cn.moved)
+    if cn.rdma != NULL:
+        last = max(last, rdma_conn_last_active(cn.rdma))
+    return last
+
+
+cdef void close_one(connection *cn) noexcept nogil:
+    cdef thread_stats *stats = &cn.w.thread.stats
+    cdef const char *why = b""
+    if cn.untaken:
+        why = b": its peer takes nothing"
+    elif cn.c.rlbytes:
+        why = b": its peer sends nothing of the value that it has begun"
+    if conn_logs(&cn.c):
+        fprintf(stderr, b"Closing idle fd %d%s\n", cn.fd, why)
+    counter_add(&stats.idle_kicks, 1)
+    counter_add(&stats.idle_kicks_stalled, why[0] != 0)
+    cn.c.close_reason = IDLE_TIMEOUT_CLOSE
+    connection_end(cn, True)
+
+
 cdef void close_idle(worker *w) noexcept nogil:
-    """Closes connections of TCP and rdma_cm that have been silent for longer than idle_timeout, between commands."""
+    """Closes connections of TCP and rdma_cm whose peers have neither sent nor taken anything for longer than
+    idle_timeout. What a peer takes out of the socket is only looked at when its time is up, and then counts as taken
+    now; so one that takes nothing more may have twice the time."""
     cdef uint32_t now = store_time(w.thread.store)
     cdef uint32_t oldest = now
     cdef uint32_t last
@@ -67,19 +114,12 @@ cdef void close_idle(worker *w) noexcept nogil:
         return
     while cn != NULL:
         following = cn.next
-        last = cn.c.last_cmd_time
-        if cn.rdma != NULL:
-            last = max(last, rdma_conn_last_cmd(cn.rdma))
-        if ((cn.peer.transport == LOG_TCP or cn.peer.transport == LOG_RDMA)
-                and (cn.c.state == conn_new_cmd or cn.c.state == conn_read)):
-            if now - last > w.idle_timeout:
-                if conn_logs(&cn.c):
-                    fprintf(stderr, b"Closing idle fd %d\n", cn.fd)
-                counter_add(&w.thread.stats.idle_kicks, 1)
-                cn.c.close_reason = IDLE_TIMEOUT_CLOSE
-                connection_end(cn, True)
-            else:
+        if (cn.peer.transport == LOG_TCP or cn.peer.transport == LOG_RDMA) and not cn.flags & CONNECTION_LENT:
+            last = last_activity(cn)
+            if now - last <= w.idle_timeout:
                 oldest = min(oldest, last)
+            elif not is_taking(cn, now):
+                close_one(cn)
         cn = following
     w.idle_due = oldest + w.idle_timeout + 1
 

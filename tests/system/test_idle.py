@@ -1,0 +1,200 @@
+"""-o idle_timeout: who neither sends nor takes anything is closed, and nobody else.
+
+The daemon's clock is stepped by debugtime. Every command on the control connection is a turn of the one worker, which
+looks at the clock.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+from daemon_tools import CREDIT, DATA, Conversation, Peer, eventually
+from servers import Server
+
+from rmemcached.verbs import Access
+
+MB = 1 << 20
+TIMEOUT = 10  # seconds of the daemon's clock
+STEP = 8
+SIZE = 24 * MB  # more than the kernel holds of a connection's output
+
+
+class Clock:
+    """The control connection, and the daemon's clock."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.control = Conversation(server)
+        assert self.control.ask(b"debugtime p\r\n") == b"OK\r\n"
+
+    def step(self, seconds: int = STEP) -> None:
+        assert self.control.ask(b"debugtime %d\r\n" % seconds) == b"OK\r\n"
+        assert self.control.ask(b"mn\r\n") == b"MN\r\n"
+
+    def kicks(self) -> tuple[int, int]:
+        return self.control.number("idle_kicks"), self.control.number("idle_kicks_stalled")
+
+
+@pytest.fixture
+def clock(rmemcached_server: Callable[..., Server]) -> Iterator[Clock]:
+    clock = Clock(
+        rmemcached_server("-vv", "-t", "1", "-m", "128", "-I", "32m", "-o", f"idle_timeout={TIMEOUT},debug_commands")
+    )
+    with clock.control:
+        yield clock
+
+
+def store(clock: Clock, value: bytes) -> None:
+    assert clock.control.ask(b"set key 7 0 %d\r\n%s\r\n" % (len(value), value)) == b"STORED\r\n"
+
+
+def narrow(server: Server) -> Conversation:
+    """A connection whose receive buffer is small."""
+    talk = Conversation.__new__(Conversation)
+    talk.sock = socket.socket()
+    talk.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    talk.sock.settimeout(10)
+    talk.sock.connect((server.host, server.port))
+    talk.file = talk.sock.makefile("rb")
+    return talk
+
+
+def test_a_slow_reader_gets_all(clock: Clock) -> None:
+    """24 MB, in 24 parts, with most of the idle time-out between them."""
+    value = bytes(range(256)) * (SIZE // 256)
+    store(clock, value)
+    with narrow(clock.server) as slow:
+        slow.send(b"get key\r\n")
+        assert slow.line() == b"VALUE key 7 %d\r\n" % SIZE
+        for at in range(0, SIZE, MB):
+            clock.step()
+            assert slow.read(MB) == value[at : at + MB]
+        assert slow.line() + slow.line() == b"\r\nEND\r\n"
+        assert slow.ask(b"mn\r\n") == b"MN\r\n"
+    assert clock.kicks() == (0, 0)
+
+
+def test_what_the_kernel_holds_is_under_way_too(clock: Clock) -> None:
+    """A reply that is in the socket as a whole, and is read slowly."""
+    value = bytes(600_000)
+    store(clock, value)
+    with narrow(clock.server) as slow:
+        slow.send(b"get key\r\n")
+        assert slow.line() == b"VALUE key 7 600000\r\n"
+        for _ in range(0, 600_000, 100_000):
+            clock.step()
+            assert slow.read(100_000) == value[:100_000]
+        assert slow.line() + slow.line() == b"\r\nEND\r\n"
+        assert slow.ask(b"mn\r\n") == b"MN\r\n"
+    assert clock.kicks() == (0, 0)
+
+
+def test_who_takes_nothing_is_closed(clock: Clock) -> None:
+    store(clock, bytes(SIZE))
+    with narrow(clock.server) as stalled, Conversation(clock.server) as watcher:
+        assert watcher.ask(b"watch connevents\r\n") == b"OK\r\n"
+        stalled.send(b"get key\r\n")
+        assert stalled.line() == b"VALUE key 7 %d\r\n" % SIZE
+        for _ in range(4):
+            clock.step()
+        eventually(lambda: clock.kicks() == (1, 1))
+        received = 0
+        with pytest.raises(ConnectionResetError):
+            while more := stalled.sock.recv(MB):
+                received += len(more)
+            raise ConnectionResetError
+        assert received < SIZE
+        assert b"type=conn_close " in (line := watcher.line()) and b" reason=idle_timeout " in line
+        assert ": its peer takes nothing\n" in clock.server.stderr()
+
+
+def test_quit_behind_a_reply_that_is_not_taken(clock: Clock) -> None:
+    """Such a connection has no state of a command any more, and is closed all the same."""
+    store(clock, bytes(SIZE))
+    with narrow(clock.server) as stalled:
+        stalled.send(b"get key\r\nquit\r\n")
+        assert stalled.line() == b"VALUE key 7 %d\r\n" % SIZE
+        for _ in range(4):
+            clock.step()
+        eventually(lambda: clock.kicks() == (1, 1))
+
+
+@pytest.mark.parametrize("size", [SIZE, 2 * SIZE], ids=["stored", "too large"])
+def test_a_slow_sender_is_not_idle(clock: Clock, size: int) -> None:
+    """A value that comes in parts; also one that is only swallowed."""
+    with Conversation(clock.server) as slow:
+        slow.send(b"set key 0 0 %d\r\n" % size)
+        for _ in range(0, size, 4 * MB):
+            clock.step()
+            before = clock.control.number("bytes_read")
+            slow.send(bytes(4 * MB))
+            eventually(lambda read=before + 4 * MB: clock.control.number("bytes_read") >= read)  # type: ignore[misc]
+        slow.send(b"\r\n")
+        assert slow.line() == (b"STORED\r\n" if size == SIZE else b"SERVER_ERROR object too large for cache\r\n")
+    assert clock.kicks() == (0, 0)
+
+
+def test_a_sender_that_stops_is_closed(clock: Clock) -> None:
+    """The item that it has begun is freed, and the old value stays."""
+    store(clock, b"old")
+    with Conversation(clock.server) as stalled:
+        stalled.send(b"set key 0 0 %d\r\n" % SIZE + bytes(MB))
+        for _ in range(3):
+            clock.step()
+        assert stalled.ended()
+        assert clock.kicks() == (1, 1)
+        assert ": its peer sends nothing of the value that it has begun\n" in clock.server.stderr()
+        assert clock.control.ask(b"mg key v\r\n") == b"VA 3\r\n"
+
+
+def test_who_is_silent_between_commands_is_closed(clock: Clock) -> None:
+    with Conversation(clock.server) as silent, Conversation(clock.server) as half:
+        assert silent.ask(b"mn\r\n") == half.ask(b"mn\r\n") == b"MN\r\n"
+        half.send(b"get ke")
+        for _ in range(2):
+            clock.step()
+        assert silent.ended() and half.ended()
+        assert clock.kicks() == (2, 0)
+
+
+def test_watchers_stay(clock: Clock) -> None:
+    with Conversation(clock.server) as watcher:
+        assert watcher.ask(b"watch fetchers\r\n") == b"OK\r\n"
+        for _ in range(4):
+            clock.step()
+        assert clock.control.ask(b"get nothing\r\n") == b"END\r\n"
+        assert b"key=nothing" in watcher.line()
+
+
+@pytest.mark.usefixtures("rdma_transport")
+def test_a_lane_that_gives_credits_is_not_idle(clock: Clock) -> None:
+    """200 replies that a client takes some at a time, without another command."""
+    store(clock, bytes(4000))
+    expected = 200 * len(b"VALUE key 7 4000\r\n%s\r\nEND\r\n" % bytes(4000))
+    with Peer(clock.server) as peer:
+        peer.send(DATA, b"get key\r\n" * 200)
+        steps = 0
+        while len(peer.inbox) < expected:
+            clock.step()
+            steps += 1
+            some = len(peer.inbox)
+            peer.wait(lambda have=some: len(peer.inbox) > have)  # type: ignore[misc]
+            if peer.credits:
+                peer.send(CREDIT)
+        assert steps * STEP > 3 * TIMEOUT
+        assert peer.ask(b"mn\r\n")
+    assert clock.kicks() == (0, 0)
+
+
+@pytest.mark.usefixtures("rdma_transport")
+def test_a_lane_whose_read_is_not_answered_is_idle(clock: Clock) -> None:
+    with Peer(clock.server) as peer:
+        memory = bytearray(4 * MB)
+        region = peer.region(memory, Access.REMOTE_READ)
+        peer.send(DATA, f"ms key {len(memory)} @{region.addr:x}:{region.rkey:x}\r\n".encode())
+        for _ in range(3):
+            clock.step()
+        eventually(lambda: clock.control.number("rdma_queue_pairs", "rdma") == 0)
+        assert clock.kicks()[0] == 1
