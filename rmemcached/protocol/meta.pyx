@@ -27,11 +27,11 @@ from rmemcached.store.store cimport (
     ITEM_TOKEN_SENT, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND, NREAD_APPENDVIV, NREAD_CAS,
     NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, STORED, ITEM_client_flags, ITEM_clsid, ITEM_data,
     ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_queue, ITEM_set_cas, delta_result_type, do_add_delta,
-    do_item_bump, do_item_link, do_item_remove, do_item_unlink, do_store_item, get_cas_id, item_alloc,
-    item_clear_flags, item_exptime, item_get, item_get_locked, item_remove, item_set_exptime, item_set_flags,
-    item_mutex, item_time, item_unlock, rel_time_t, store, store_op, store_time,
+    do_item_bump, do_item_clear_flags, do_item_link, do_item_remove, do_item_set_flags, do_item_unlink, do_store_item,
+    get_cas_id, item_alloc, item_exptime, item_get, item_get_locked, item_mutex, item_remove, item_set_exptime,
+    item_set_flags, item_time, item_unlock, item_win, rel_time_t, store, store_op, store_time,
 )
-from rmemcached.sys.atomics cimport counter_add
+from rmemcached.sys.atomics cimport counter_add, relaxed_load
 from rmemcached.sys.debug cimport assert_held
 
 cdef enum:
@@ -151,6 +151,7 @@ cdef item *vivify_item(conn *c, const meta_flags *of, uint32_t hv, const char *d
 
 
 cdef struct mget_outcome:        # what the flags of an mg have done
+    uint64_t cas             # the item's CAS value, read before anything that the reply says of the item
     bint created             # by the flag N
     bint won                 # this client is to recache the item
     bint touched             # by the flag T
@@ -186,9 +187,31 @@ cdef void mget_missed(conn *c, const token *t, int n, const meta_flags *of, uint
         meta_line(c, b"EN", t, n, of)
 
 
-cdef char *put_item_flags(char *p, const token *t, int n, item *it, const meta_flags *of, rel_time_t now,
+cdef inline char *put_recache_marks(conn *c, char *p, item *it, const meta_flags *of,
+                                    const mget_outcome *done) noexcept nogil:
+    """Z: somebody recaches the item; X: it is stale; W: this client is to recache it."""
+    cdef unsigned int flags = <unsigned int>relaxed_load(&it.it_flags)
+    cdef bint sent = flags & ITEM_TOKEN_SENT != 0
+    # The first client that sees a stale item recaches it.
+    cdef bint won = done.won or flags & (ITEM_STALE | ITEM_TOKEN_SENT) == ITEM_STALE
+    if won and of.marks & MARK_LOCKED:
+        do_item_set_flags(c.thread.store, it, ITEM_TOKEN_SENT)
+    elif won:
+        won = item_win(c.thread.store, it, done.cas)
+        sent = not won
+    if sent:
+        p = put_mark(p, c'Z')
+    if flags & ITEM_STALE:
+        p = put_mark(p, c'X')
+    if won:
+        p = put_mark(p, c'W')
+    return p
+
+
+cdef char *put_item_flags(conn *c, char *p, const token *t, int n, item *it, const meta_flags *of,
                           mget_outcome *done) noexcept nogil:
     """Does the flags of an mg in their order, because what one returns depends on those before it."""
+    cdef rel_time_t now = store_time(c.thread.store)
     cdef char flag
     cdef int i
     for i in range(2, n):
@@ -220,22 +243,7 @@ cdef char *put_item_flags(char *p, const token *t, int n, item *it, const meta_f
             if (not done.created and not it.it_flags & ITEM_TOKEN_SENT and it.exptime != 0
                     and it.exptime < of.recache_time):
                 done.won = True
-    return p
-
-
-cdef inline char *put_recache_marks(char *p, item *it, bint won) noexcept nogil:
-    """Z: somebody recaches the item; X: it is stale; W: this client is to recache it."""
-    if ITEM_has(it, ITEM_TOKEN_SENT):
-        p = put_mark(p, c'Z')
-    if ITEM_has(it, ITEM_STALE):
-        p = put_mark(p, c'X')
-        # The first client that sees a stale item recaches it.
-        if not ITEM_has(it, ITEM_TOKEN_SENT):
-            won = True
-    if won:
-        p = put_mark(p, c'W')
-        item_set_flags(it, ITEM_TOKEN_SENT)
-    return p
+    return put_recache_marks(c, p, it, of, done)
 
 
 cdef inline void count_mget(conn *c, const item *it, bint touched) noexcept nogil:
@@ -288,7 +296,8 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
         return
 
     length = <uint32_t>it.nbytes - 2
-    value = of.marks & MARK_VALUE and not (of.marks & MARK_CAS and ITEM_get_cas(it) == of.req_cas_id)
+    done.cas = ITEM_get_cas(it)
+    value = of.marks & MARK_VALUE and not (of.marks & MARK_CAS and done.cas == of.req_cas_id)
     sink = value and of.remote.set and length > c.eager and length <= of.remote.length
     room = meta_room(&of)
     if sink:
@@ -300,8 +309,7 @@ cdef void process_mget_command(conn *c, const token *t, int n) noexcept nogil:
         mget_drop(c, &of, it, hv)
         return
     p = put_status(resp.wbuf + resp.wbytes, value, length)
-    p = put_item_flags(p, t, n, it, &of, store_time(c.thread.store), &done)
-    p = put_recache_marks(p, it, done.won)
+    p = put_item_flags(c, p, t, n, it, &of, &done)
     if sink:
         p = put_mark(p, c'@')
     memcpy(p, b"\r\n", 2)
@@ -497,8 +505,8 @@ cdef const char *mdelete_item(conn *c, const meta_flags *of, uint32_t hv, item *
         if of.marks & MARK_NEW_TTL:
             item_set_exptime(it[0], of.exptime)
         # Without this flag the next client that reads the item is told to recache it.
-        item_set_flags(it[0], ITEM_STALE)
-        item_clear_flags(it[0], ITEM_TOKEN_SENT)
+        do_item_set_flags(c.thread.store, it[0], ITEM_STALE)
+        do_item_clear_flags(c.thread.store, it[0], ITEM_TOKEN_SENT)
         ITEM_set_cas(it[0], of.cas_id_in if of.marks & MARK_NEW_CAS else get_cas_id(c.thread.store))
     else:
         counter_add(&stats.slab[ITEM_clsid(it[0])].delete_hits, 1)

@@ -149,7 +149,10 @@ cdef class Item:
         st.item_unlink(self.owner.s, st.ITEM_key(self.it), self.it.nkey)
 
     def set_flag(self, int flag):
-        st.item_set_flags(self.it, flag)
+        cdef uint32_t hv = st.store_hash(st.ITEM_key(self.it), self.it.nkey)
+        st.item_lock(self.owner.s, hv)
+        st.do_item_set_flags(self.owner.s, self.it, flag)
+        st.item_unlock(self.owner.s, hv)
 
     @property
     def value(self):

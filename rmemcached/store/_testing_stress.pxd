@@ -15,6 +15,8 @@ cdef struct stress_result:
     uint64_t deleted
     uint64_t counted
     uint64_t flushed
+    uint64_t marked     # items made stale
+    uint64_t won        # stale items that the thread was to recache
     uint64_t moves      # pages asked for and granted
 
 # Random commands of all kinds, ops for each thread. clock: one thread also moves the clock and flushes. move: another

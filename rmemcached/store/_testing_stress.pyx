@@ -6,14 +6,14 @@
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, strtoull
 from libc.string cimport memcmp, memcpy, memset
 from posix.uio cimport iovec
 
 from rmemcached.store cimport store as st
 from rmemcached.store.store cimport item, rel_time_t, store
-from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
+from rmemcached.sys.atomics cimport fetch_add, relaxed_load, relaxed_store
 from rmemcached.sys.linux cimport pthread_create, pthread_join, pthread_t, sched_yield, snprintf
 
 cdef enum:
@@ -28,8 +28,14 @@ cdef struct held_item:
     size_t length       # numbers: the text at the time
     char text[32]
 
+cdef struct win_record:     # which stale items somebody has won, by their CAS value; all threads share it
+    uint64_t first
+    uint64_t count
+    uint8_t *winners        # atomic
+
 cdef struct stress_thread:
     store *s
+    win_record *wins
     uint64_t ops
     uint64_t random
     uint64_t keys
@@ -222,6 +228,33 @@ cdef void _one_get(stress_thread *t, const char *key, size_t nkey, uint64_t numb
         st.item_remove(t.s, it)
 
 
+cdef void _one_mark(stress_thread *t, const char *key, size_t nkey) noexcept nogil:
+    """Makes the item stale, as md does with the flag I."""
+    cdef uint32_t hv
+    cdef item *it = st.item_get_locked(t.s, key, nkey, False, &hv)
+    if it != NULL:
+        st.do_item_set_flags(t.s, it, st.ITEM_STALE)
+        st.do_item_clear_flags(t.s, it, st.ITEM_TOKEN_SENT)
+        st.ITEM_set_cas(it, st.get_cas_id(t.s))
+        st.do_item_remove(t.s, it)
+        t.result.marked += 1
+    st.item_unlock(t.s, hv)
+
+
+cdef void _one_recache(stress_thread *t, const char *key, size_t nkey) noexcept nogil:
+    """Tries to be the one that recaches the item, as mg does."""
+    cdef item *it = st.item_get(t.s, key, nkey, True)
+    cdef uint64_t cas
+    if it == NULL:
+        return
+    cas = st.ITEM_get_cas(it)
+    if st.ITEM_has(it, st.ITEM_STALE) and st.item_win(t.s, it, cas):
+        t.result.won += 1
+        if cas - t.wins.first < t.wins.count and fetch_add(&t.wins.winners[cas - t.wins.first], 1) != 0:
+            t.error = b"two threads won the same stale item"
+    st.item_remove(t.s, it)
+
+
 cdef void _one_command(stress_thread *t) noexcept nogil:
     cdef uint64_t number = _random(t) % t.keys
     cdef uint64_t dice = _random(t) % 1000
@@ -267,6 +300,10 @@ cdef void _one_command(stress_thread *t) noexcept nogil:
             st.item_remove(t.s, it)
     elif dice < 960:
         _release_held(t, &t.held[_random(t) % HELD])
+    elif dice < 970:
+        _one_mark(t, key, nkey)
+    elif dice < 999:
+        _one_recache(t, key, nkey)
     elif dice == 999 and t.clock:
         if _random(t) % 8 == 0:
             st.store_flush_all(t.s, <int64_t>(_random(t) % 2))
@@ -307,13 +344,17 @@ cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, 
     cdef stress_thread *t = <stress_thread *>calloc(threads + 1, sizeof(stress_thread))
     cdef pthread_t *ids = <pthread_t *>calloc(threads, sizeof(pthread_t))
     cdef pthread_t mover
+    cdef win_record wins
     cdef const char *error = NULL
     cdef uint64_t *sum = <uint64_t *>result
     cdef int started = threads
     cdef int i
     cdef size_t j
     memset(result, 0, sizeof(result[0]))
-    if t == NULL or ids == NULL:
+    wins.first = st.get_cas_id(s)
+    wins.count = 2 * <uint64_t>threads * ops    # no command takes more CAS values
+    wins.winners = <uint8_t *>calloc(wins.count, 1)
+    if t == NULL or ids == NULL or wins.winners == NULL:
         error = b"out of memory"
         threads = 0
         move = False
@@ -323,6 +364,7 @@ cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, 
         move = pthread_create(&mover, NULL, _moving_thread, &t[threads]) == 0
     for i in range(threads):
         t[i].s = s
+        t[i].wins = &wins
         t[i].ops = ops
         t[i].random = _mix(seed * 1000 + <uint64_t>i)
         t[i].keys = keys
@@ -344,6 +386,7 @@ cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, 
         result.moves = t[started].result.moves
     free(t)
     free(ids)
+    free(wins.winners)
     return error
 
 

@@ -199,6 +199,21 @@ cdef item *item_get_locked(store *s, const char *key, size_t nkey, bint do_updat
     return do_item_get(s, key, nkey, hv[0], do_update)
 
 
+cdef bint item_win(store *s, item *it, uint64_t cas) noexcept nogil:
+    cdef uint32_t hv = store_hash(ITEM_key(it), it.nkey)
+    cdef item *present
+    cdef bint won
+    item_lock(s, hv)
+    # What is in the table counts: the page mover may have put a copy in the item's place.
+    present = assoc_find(s, ITEM_key(it), it.nkey, hv)
+    won = present != NULL and ITEM_get_cas(present) == cas \
+        and present.it_flags & (ITEM_STALE | ITEM_TOKEN_SENT) == ITEM_STALE
+    if won:
+        do_item_set_flags(s, present, ITEM_TOKEN_SENT)
+    item_unlock(s, hv)
+    return won
+
+
 cdef void item_unlink(store *s, const char *key, size_t nkey) noexcept nogil:
     cdef uint32_t hv
     cdef item *it = item_get_locked(s, key, nkey, False, &hv)

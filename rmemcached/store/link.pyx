@@ -138,6 +138,16 @@ cdef void item_remove(store *s, item *it) noexcept nogil:
     do_item_remove(s, it)
 
 
+cdef inline void do_item_set_flags(store *s, item *it, unsigned int flags) noexcept nogil:
+    assert_held(item_mutex_of(s, it))
+    relaxed_store(&it.it_flags, it.it_flags | flags)
+
+
+cdef inline void do_item_clear_flags(store *s, item *it, unsigned int flags) noexcept nogil:
+    assert_held(item_mutex_of(s, it))
+    relaxed_store(&it.it_flags, it.it_flags & ~flags)
+
+
 cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
     assert_held(item_mutex(s, hv))
     assert_that(not it.it_flags & (ITEM_LINKED | ITEM_SLABBED))
@@ -164,7 +174,7 @@ cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil:
     cdef lru_queue *q
     if it.it_flags & ITEM_LINKED:
         q = &s.queues[it.slabs_clsid]
-        item_clear_flags(it, ITEM_LINKED)
+        do_item_clear_flags(s, it, ITEM_LINKED)
         assoc_delete(s, it, hv)
         _count_unlinked(s, it, hv)
         lock_ranked(&q.lock, LRU_LOCK)
@@ -177,7 +187,7 @@ cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) n
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
     if it.it_flags & ITEM_LINKED:
-        item_clear_flags(it, ITEM_LINKED)
+        do_item_clear_flags(s, it, ITEM_LINKED)
         assoc_delete(s, it, hv)
         _count_unlinked(s, it, hv)
         do_item_unlink_q(s, q, it)
@@ -192,5 +202,5 @@ cdef void do_item_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept
     lock_ranked(&q.lock, LRU_LOCK)
     _item_replace_q(s, q, it, fresh)
     unlock_ranked(&q.lock, LRU_LOCK)
-    item_clear_flags(it, ITEM_LINKED)
+    do_item_clear_flags(s, it, ITEM_LINKED)
     fetch_sub(&it.refcount, 1)

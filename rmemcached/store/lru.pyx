@@ -132,7 +132,7 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
         do_item_unlink_q(s, q, it)
         unlock_ranked(&q.lock, LRU_LOCK)
         item_set_time(it, now)
-        item_clear_flags(it, ITEM_ACTIVE)
+        do_item_clear_flags(s, it, ITEM_ACTIVE)
         q = &s.queues[ITEM_clsid(it) | WARM_LRU]
         relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | WARM_LRU)
         lock_ranked(&q.lock, LRU_LOCK)
@@ -148,18 +148,18 @@ cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
     cdef unsigned int flags = it.it_flags
     if not relaxed_load(&s.config.lru_segmented):
         if not flags & ITEM_FETCHED:
-            item_set_flags(it, ITEM_FETCHED)
+            do_item_set_flags(s, it, ITEM_FETCHED)
         do_item_update(s, it)
     elif not flags & ITEM_ACTIVE:
         if not flags & ITEM_FETCHED:
-            item_set_flags(it, ITEM_FETCHED)
+            do_item_set_flags(s, it, ITEM_FETCHED)
             return
         # Before the move is queued: do_item_update, which makes it, clears the flag.
-        item_set_flags(it, ITEM_ACTIVE)
+        do_item_set_flags(s, it, ITEM_ACTIVE)
         if ITEM_lruid(it) != COLD_LRU:
             item_set_time(it, store_time(s))
         elif not _lru_bump_async(s, it, hv):
-            item_clear_flags(it, ITEM_ACTIVE)
+            do_item_clear_flags(s, it, ITEM_ACTIVE)
 
 
 # --- the tails ---
@@ -209,10 +209,10 @@ cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int
         if not active or not relaxed_load(&s.config.lru_segmented):
             return False
         q.stats.moves_to_warm += 1
-        item_clear_flags(it, ITEM_ACTIVE)
+        do_item_clear_flags(s, it, ITEM_ACTIVE)
         move_to[0] = WARM_LRU
     elif active:
-        item_clear_flags(it, ITEM_ACTIVE)
+        do_item_clear_flags(s, it, ITEM_ACTIVE)
         if lru == WARM_LRU:
             q.stats.moves_within_lru += 1
             do_item_unlink_q(s, q, it)

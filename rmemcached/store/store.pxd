@@ -17,6 +17,7 @@ from posix.uio cimport iovec
 from rmemcached.logger cimport logger
 from rmemcached.store.hash cimport store_hash
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
+from rmemcached.sys.debug cimport assert_that
 from rmemcached.sys.linux cimport pthread_cond_t, pthread_mutex_t, pthread_t, timespec
 
 # Seconds since store_process_started(); 0: never. The clock begins at ITEM_UPDATE_INTERVAL + 2, as memcached's does,
@@ -96,13 +97,11 @@ cdef inline void ITEM_set_cas(item *it, uint64_t value) noexcept nogil:
         relaxed_store(<uint64_t *>(it + 1), value)
 
 cdef inline void item_set_flags(item *it, unsigned int flags) noexcept nogil:
-    """The caller holds the item lock, or the item is new. An atomic store, because readers may look at other flags of a
-    linked item without the lock, and the page mover may at those of a new item.
+    """Of a new item, which nobody can look up yet: do_item_set_flags is for others. An atomic store, because the page
+    mover may look at the flags meanwhile.
     """
+    assert_that(not it.it_flags & ITEM_LINKED)
     relaxed_store(&it.it_flags, it.it_flags | flags)
-
-cdef inline void item_clear_flags(item *it, unsigned int flags) noexcept nogil:
-    relaxed_store(&it.it_flags, it.it_flags & ~flags)
 
 cdef inline rel_time_t item_time(const item *it) noexcept nogil:
     return <rel_time_t>relaxed_load(&(<item *>it).time)
@@ -382,6 +381,14 @@ cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil
 cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil
 # Notes that the item was fetched. The second fetch makes it active, which saves it from COLD.
 cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil
+# Change flags of an item that is, or was, linked. The item lock is held: a flag that somebody else changes meanwhile
+# would be lost, ITEM_LINKED among them. Readers may look at the flags without the lock.
+cdef void do_item_set_flags(store *s, item *it, unsigned int flags) noexcept nogil
+cdef void do_item_clear_flags(store *s, item *it, unsigned int flags) noexcept nogil
+# Makes the caller the one client that is to recache a stale item, of which it has a reference and has read that CAS
+# value: the item gets ITEM_TOKEN_SENT. False: another client is, or the item is not in the table any more, or is not
+# stale, or was stored or marked again since. Takes the item lock.
+cdef bint item_win(store *s, item *it, uint64_t cas) noexcept nogil
 # The next CAS value.
 cdef uint64_t get_cas_id(store *s) noexcept nogil
 

@@ -17,6 +17,7 @@ def test_few_keys(seed: int) -> None:
         assert result["hits"] > 10_000
         assert result["joined"] > 100
         assert result["counted"] > 1000
+        assert result["won"] > 100
         store.check()
 
 

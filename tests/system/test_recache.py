@@ -1,0 +1,59 @@
+"""Stale items: of all the clients that read one, one is told to recache it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+from servers import Server
+
+ServerFactory = Callable[..., Server]
+CONTESTED = 500  # times that the other worker has to win
+MOST = 5_000_000  # times that the item is marked for that, at most
+BATCH = 5_000  # requests that are sent at a time
+MARK = b"md key I\r\nmg key s\r\n"
+READ = b"mg key s\r\n"
+
+
+def converse(connection: socket.socket, requests: bytes) -> bytes:
+    """Sends requests that have a line as reply each, and returns the replies."""
+    connection.sendall(requests)
+    replies = bytearray()
+    count = requests.count(b"\n")
+    while count > 0:
+        chunk = connection.recv(1 << 18)
+        assert chunk, "the daemon closed the connection"
+        count -= chunk.count(b"\n")
+        replies += chunk
+    return bytes(replies)
+
+
+def test_one_client_wins_a_stale_item(rmemcached_server: ServerFactory) -> None:
+    """Each time that the item is marked, while another worker's connection reads it."""
+    server = rmemcached_server("-t", "2")
+    stop = threading.Event()
+    others = [0]
+
+    def read() -> None:
+        while not stop.is_set():
+            others[0] += converse(reading, READ * BATCH).count(b" W")
+
+    with server.connect() as marking, server.connect() as reading:
+        marking.sendall(b"ms key 1\r\nx\r\n")
+        assert marking.recv(100) == b"HD\r\n"
+        reader = threading.Thread(target=read)
+        reader.start()
+        marked = wins = 0
+        try:
+            while others[0] < CONTESTED and marked < MOST:
+                # Whoever reads the item first after it was marked wins: the reader, or this connection.
+                replies = converse(marking, MARK * BATCH)
+                assert replies.count(b"HD\r\n") == BATCH
+                marked += BATCH
+                wins += replies.count(b" W")
+        finally:
+            stop.set()
+            reader.join()
+        assert wins + others[0] == marked
+        assert others[0] > 0
