@@ -48,6 +48,7 @@ HEADERS = {
     "infiniband/verbs.h": "libibverbs-dev",
     "rdma/rdma_user_cm.h": "linux-libc-dev",
     "isa-l.h": "libisal-dev",
+    "xxhash.h": "libxxhash-dev",
 }
 
 COMPILE_ARGS = ["-std=gnu11", "-Wall", "-Wno-unused-function", "-pthread"]

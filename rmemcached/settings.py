@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MEGABYTE = 1024 * 1024
-HASH_ALGORITHM = "mum"
+HASH_ALGORITHM = "xxh3"
 """The hash function of keys (store_hash), whatever -o hash_algorithm asks for."""
 
 

@@ -22,6 +22,7 @@ missing_packages() {
     fi
     [ -e /usr/include/infiniband/verbs.h ] || echo libibverbs-dev
     [ -e /usr/include/isa-l.h ] || echo libisal-dev
+    [ -e /usr/include/xxhash.h ] || echo libxxhash-dev
     command -v memcached >/dev/null || [ -x /usr/bin/memcached ] || echo memcached
     case ,$extras, in
     *,test,*)

@@ -9,10 +9,10 @@ from posix.uio cimport iovec
 from rmemcached.store cimport store as st
 from rmemcached.store._testing_stress cimport race_run, stress_result, stress_run
 from rmemcached.store.check cimport store_check
-from rmemcached.store.store cimport item, move_begin, move_finish, rel_time_t, store, store_config
+from rmemcached.store.store cimport item, move_begin, move_finish, rel_time_t, store, store_config, store_secrets
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.debug cimport LIVE_ITEM_REF, live_sub
-from rmemcached.sys.linux cimport sem_init, sem_post, sem_t, sem_wait
+from rmemcached.sys.linux cimport sem_init, sem_post, sem_t, sem_wait, snprintf
 
 OPS = {
     "add": st.NREAD_ADD,
@@ -617,3 +617,30 @@ cdef class Store:
 def hash_of(bytes key):
     """The hash value of a key."""
     return st.store_hash(key, len(key))
+
+
+def hash_secret():
+    """The secrets of the hash function."""
+    return (<const char *>&store_secrets)[:sizeof(store_secrets)]
+
+
+def set_hash_secret(bytes secret):
+    """Gives the hash function other secrets. There must be no store."""
+    if len(secret) != sizeof(store_secrets):
+        raise ValueError("a secret of another length")
+    memcpy(&store_secrets, <const char *>secret, sizeof(store_secrets))
+    store_secrets.low |= 1
+
+
+def colliding_keys(int count, int bits):
+    """Keys of 16 bytes whose hash values end in so many zero bits."""
+    cdef char key[17]
+    cdef uint64_t i = 0
+    cdef uint32_t mask = (<uint32_t>1 << bits) - 1
+    keys = []
+    while len(keys) < count:
+        snprintf(key, sizeof(key), "%016llx", <unsigned long long>i)
+        if st.store_hash(key, 16) & mask == 0:
+            keys.append(key[:16])
+        i += 1
+    return keys

@@ -1,51 +1,51 @@
-"""The hash function of keys: HASH_ALGORITHM in settings.py is its name. The same value in every process."""
+"""The hash function of keys, whose name is HASH_ALGORITHM in settings.py: XXH3 with a secret, and multiply-shift with
+another. The secrets are random and new in each process, so that nobody can choose keys that share a bucket, which is a
+list that is searched under an item lock.
 
-from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+What somebody can do who knows the function, but not the secrets:
+
+- XXH3 maps the key to a word of 64 bits. Keys of up to 8 bytes have different words if they have the same length. For
+  longer ones there is no proof, and XXH3 is not a cryptographic function. The best attack known to us is a pair of keys
+  that differ by the complement of 16 bytes. The pair has the same word with a probability of 2^-27, if the secret is
+  random; with the library's secret and a seed it is 2^-10, and that is what XXH3_64bits_withSeed and _withSecretandSeed
+  do for keys of up to 240 bytes (https://github.com/Cyan4973/xxHash/issues/1127). Therefore the whole secret is random,
+  and there is no seed.
+- Multiply-shift maps the word to the hash value: bits 64 to 95 of a * word, with a random odd a. For two different
+  words the last j bits are the same with a probability of at most 2^(1 - j) (Dietzfelbinger and others: A reliable
+  randomized algorithm for the closest-pair problem, 1997). The last bits choose the bucket and the item lock. This is a
+  proof, whatever XXH3's words look like, for keys that were chosen without knowledge of a.
+
+Neither helps against somebody who has learned of the secrets. No reply has a hash value in it, but a dump of the hash
+table (lru_crawler metadump hash) lists the keys in the order of their buckets, and how long a request takes depends on
+the keys in its bucket. Hundreds of keys in one bucket are needed for an effect that others notice, each of them found
+in such a way.
+"""
 
 cdef extern from *:
     """
-    /* Folds the 128 bit product of two words into one: every input bit reaches most output bits. */
-    static inline unsigned long long rmc_mum(unsigned long long a, unsigned long long b)
+    #define XXH_INLINE_ALL
+    #include <xxhash.h>
+
+    /* Bits 64 to 95 of a * x, where a has 96 bits. */
+    static inline uint32_t rmc_multiply_shift(uint64_t x, uint64_t low, uint32_t high)
     {
-        unsigned __int128 product = (unsigned __int128)a * b;
-        return (unsigned long long)product ^ (unsigned long long)(product >> 64);
+        return (uint32_t)((unsigned __int128)low * x >> 64) + high * (uint32_t)x;
     }
     """
-    uint64_t mum "rmc_mum"(uint64_t a, uint64_t b) nogil
+    uint64_t XXH3_64bits_withSecret(const void *input, size_t length, const void *secret, size_t secret_size) nogil
+    uint32_t multiply_shift "rmc_multiply_shift"(uint64_t x, uint64_t low, uint32_t high) nogil
 
-cdef inline uint64_t _load8(const char *p) noexcept nogil:
-    cdef uint64_t word
-    memcpy(&word, p, 8)
-    return word
+cdef enum:
+    XXH3_SECRET_SIZE = 192      # as many as the library's own secret has
 
-cdef inline uint64_t _load4(const char *p) noexcept nogil:
-    cdef uint32_t word
-    memcpy(&word, p, 4)
-    return word
+cdef struct hash_secrets:       # random
+    uint8_t xxh3[XXH3_SECRET_SIZE]
+    uint64_t low                # of a; odd
+    uint32_t high
+
+# One for all stores of the process. Constant while there is a store.
+cdef hash_secrets store_secrets
 
 cdef inline uint32_t store_hash(const char *key, size_t nkey) noexcept nogil:
-    """Folds 64 x 64 bit products, one for each 16 bytes of the key."""
-    cdef uint64_t h = mum(<uint64_t>nkey ^ <uint64_t>0x9e3779b97f4a7c15, <uint64_t>0xd1342543de82ef95)
-    cdef uint64_t a, b
-    cdef size_t left = nkey
-    while left > 16:
-        h = mum(_load8(key) ^ <uint64_t>0xa0b428db45c6d2f1 ^ h, _load8(key + 8) ^ <uint64_t>0xc8f2d6a94b1e7703)
-        key += 16
-        left -= 16
-    # The last 1 to 16 bytes as two words, which overlap when there are fewer.
-    if left >= 8:
-        a = _load8(key)
-        b = _load8(key + left - 8)
-    elif left >= 4:
-        a = _load4(key)
-        b = _load4(key + left - 4)
-    elif left > 0:
-        a = <uint64_t><uint8_t>key[0] << 16 | <uint64_t><uint8_t>key[left >> 1] << 8 | <uint8_t>key[left - 1]
-        b = 0
-    else:
-        a = b = 0
-    h = mum(a ^ <uint64_t>0xe7037ed1a0b428db ^ h, b ^ <uint64_t>0x8ebc6af09c88c6e3)
-    h = mum(h ^ <uint64_t>0x589965cc75374cc3, <uint64_t>0x9e3779b97f4a7c15)
-    return <uint32_t>(h ^ h >> 32)
+    return multiply_shift(XXH3_64bits_withSecret(key, nkey, store_secrets.xxh3, XXH3_SECRET_SIZE), store_secrets.low,
+                          store_secrets.high)

@@ -15,7 +15,6 @@ from libc.string cimport memcpy
 from posix.uio cimport iovec
 
 from rmemcached.logger cimport logger
-from rmemcached.store.hash cimport store_hash
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.debug cimport assert_that
 from rmemcached.sys.linux cimport pthread_cond_t, pthread_mutex_t, pthread_t, timespec
@@ -484,6 +483,7 @@ cdef uint32_t store_sizes(store *s, uint32_t bucket) noexcept nogil
 cdef char *store_cachedump(store *s, unsigned int clsid, uint32_t limit, size_t *length) noexcept nogil
 
 # --- the parts, for each other only; from the lowest to the highest, see layout.pxd ---
+include "hash.pxd"
 include "threads.pxd"
 include "clock.pxd"
 include "slabs.pxd"

@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
+import sys
 import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from rmemcached.store._testing import Store, hash_of
+from rmemcached.store._testing import Store, colliding_keys, hash_of, hash_secret, set_hash_secret
+
+BITS = 12  # of a hash value: the bucket in a table of 4096
+CROWD = 12  # keys in one bucket; that 500 keys crowd so by chance has a probability below 2^-50
+
+# All keys with such a word at their end, or such a second one, once had the same hash value.
+UNLUCKY_LAST = bytes.fromhex("e3c6889cf06abc8e")
+UNLUCKY_SECOND = bytes.fromhex("03771e4ba9d6f2c8")
+
+# Prints the fullest bucket of the keys on standard input.
+FULLEST = f"""
+import sys
+from collections import Counter
+from rmemcached.store._testing import hash_of
+keys = sys.stdin.buffer.read().split()
+print(Counter(hash_of(key) & {(1 << BITS) - 1} for key in keys).most_common(1)[0])
+"""
+
+
+@pytest.fixture
+def known_secret() -> Iterator[None]:
+    """The hash function has the same secrets each time."""
+    before = hash_secret()
+    set_hash_secret(random.Random(1).randbytes(len(before)))
+    yield
+    set_hash_secret(before)
+
+
+def fullest(keys: Iterable[bytes]) -> int:
+    """Keys in the fullest bucket."""
+    return Counter(hash_of(key) & (1 << BITS) - 1 for key in keys).most_common(1)[0][1]
 
 
 def wait_for_growth(store: Store, power: int) -> None:
@@ -21,6 +56,7 @@ def wait_for_growth(store: Store, power: int) -> None:
     raise AssertionError(f"the hash table did not grow to {power}: {store.stats()}")
 
 
+@pytest.mark.usefixtures("known_secret")
 @pytest.mark.parametrize("pattern", [b"%d", b"key-%08d", b"%d" + b"x" * 100, b"user:%d:profile:settings"])
 @pytest.mark.parametrize("shift", [0, 16])
 def test_hash_spreads(pattern: bytes, shift: int) -> None:
@@ -32,6 +68,7 @@ def test_hash_spreads(pattern: bytes, shift: int) -> None:
     assert 4095 - 6 * 90.5 < chi2 < 4095 + 6 * 90.5
 
 
+@pytest.mark.usefixtures("known_secret")
 def test_hash_depends_on_every_bit() -> None:
     for length in (1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 250):
         key = bytes(range(length))
@@ -45,8 +82,45 @@ def test_hash_depends_on_every_bit() -> None:
         assert 13 < flips / (length * 8) < 19
 
 
+@pytest.mark.usefixtures("known_secret")
 def test_hash_depends_on_length() -> None:
     assert len({hash_of(bytes(n)) for n in range(251)}) == 251
+
+
+@pytest.mark.usefixtures("known_secret")
+def test_keys_that_collide_do_not_at_the_next_start() -> None:
+    """Whoever knows the secrets can fill a bucket. They are others in every process."""
+    keys = colliding_keys(500, BITS)
+    assert fullest(keys) == 500
+    command = [sys.executable, "-c", FULLEST]
+    starts = [subprocess.run(command, input=b"\n".join(keys), capture_output=True, check=True).stdout for _ in range(2)]
+    assert starts[0] != starts[1]
+    for start in starts:
+        assert int(start.decode().strip("()\n").split(",")[1]) < CROWD
+
+
+@pytest.mark.usefixtures("known_secret")
+@pytest.mark.parametrize(("begin", "end"), [(0, 192), (192, 200), (200, 204)])
+def test_the_hash_depends_on_all_secrets(begin: int, end: int) -> None:
+    """XXH3's, and both words of multiply-shift's factor."""
+    keys = [bytes(range(length)) for length in range(251)]
+    secret = bytearray(hash_secret())
+    before = [hash_of(key) for key in keys]
+    secret[begin:end] = random.Random(2).randbytes(end - begin)
+    set_hash_secret(bytes(secret))
+    assert sum(hash_of(key) == value for key, value in zip(keys, before, strict=True)) < 3
+
+
+UNLUCKY_KEYS: list[Callable[[int], bytes]] = [
+    lambda i: b"%08d" % i + UNLUCKY_LAST,
+    lambda i: b"%08d" % i + UNLUCKY_SECOND + b"the same",
+]
+
+
+@pytest.mark.parametrize("key", UNLUCKY_KEYS)
+def test_no_word_of_a_key_hides_the_others(key: Callable[[int], bytes]) -> None:
+    """Keys that once had one hash value are spread as others are."""
+    assert fullest(key(i) for i in range(500)) < CROWD
 
 
 def test_grows_with_200k_items() -> None:

@@ -687,7 +687,7 @@ def test_settings_are_shown(rmemcached_server: ServerFactory) -> None:
         "udpport": "0",
         "inter": "127.0.0.1",
         "domain_socket": "NULL",
-        "hash_algorithm": "mum",
+        "hash_algorithm": "xxh3",
     }
     assert {name: found.get(name) for name in expected} == expected
 
