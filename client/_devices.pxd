@@ -1,8 +1,8 @@
 """The RDMA devices of this process, one for each transport: opened by the first connection and kept for the next.
 
-A device that is of no use any more (its port is down, it was removed) is left by its connections one by one and closed
-by the last; the connection after that opens what is there then. rdma_cm chooses a device for each connection: the one
-that it chose last is kept.
+When a device is of no use any more (its port is down, it was removed), its connections leave it one by one, and the last
+one closes it. The next connection then opens a device that is there. rdma_cm chooses a device for each connection; the
+process keeps the one that it chose last.
 
 Each server that the process talks to has a protection domain of its own on a device, which its connections share: a
 server reaches what was exposed to it, and with whatever key nothing that was exposed to another. A server is the
@@ -50,8 +50,8 @@ cdef struct shared_device:
 cdef server_domain *open_domain(int which, object server, uint64_t node_guid=*, uint8_t port_num=*) except NULL
 # One user less. No registration of the queue pair is left.
 cdef void leave_domain(server_domain *domain) noexcept
-# Closes the devices that are lost and have no user. open_domain does so with the device that it is asked for, but
-# rdma_cm leads nobody to a device that the kernel is about to remove, and the kernel waits until it is closed.
+# Closes the devices that are lost and have no user. open_domain does this for the device that it is asked for. That is
+# not enough for rdma_cm: it names no device that the kernel is about to remove, and the kernel waits for its closing.
 cdef void close_lost_devices() noexcept
 # Whether nothing can go over the device any more. Takes the events that say so. Any thread.
 cdef bint device_lost(shared_device *d) noexcept nogil

@@ -1,6 +1,6 @@
 """The command `slabs`: moving memory between slab classes. memcached: proto_text.c.
 
-Called by `admin` alone. As in memcached, a second word may be cut short; the first that begins so is meant.
+Called by `admin` alone. As in memcached, the second word may be abbreviated: it stands for the first subcommand that begins with it.
 """
 
 from rmemcached.protocol.conn cimport conn

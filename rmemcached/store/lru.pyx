@@ -231,8 +231,8 @@ cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int
 
 
 cdef bint _pull_repair(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
-    """Unlinks an item with references if these have leaked, as far as one can tell: it has not been used for
-    tail_repair_time. False: it was used since.
+    """Unlinks an item whose references have probably leaked: nobody has used it for tail_repair_time. False: somebody
+    has.
     """
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)

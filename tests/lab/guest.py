@@ -97,8 +97,8 @@ def test_link_goes_down(server: Server, client: Client) -> None:
 
 
 def test_devices_are_listed() -> None:
-    """Of both providers: state, port, GIDs and limits, and which would be chosen and why."""
-    # A pyverbs that was named goes before the system's.
+    """The command shows both providers' devices: state, port, GIDs, limits, and which would be chosen and why."""
+    # A pyverbs that PYTHONPATH names goes before the system's.
     packages = os.pathsep.join(filter(None, [os.getenv("PYTHONPATH"), SYSTEM_PACKAGES]))
     with verbs.Context("rxe0") as context:
         limits, port = context.query_device(), context.query_port()

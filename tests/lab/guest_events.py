@@ -1,4 +1,4 @@
-"""What befalls an RDMA device while it is in use. Run by test_lab.py in a guest that has the device rxe0."""
+"""An RDMA device changes or fails while it is in use. Run by test_lab.py in a guest that has the device rxe0."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class Speaker:
         if name != b"ms":
             return self.line([name, key, *flags])
         value = self.random.choice(VALUES)
-        # Of an ms whose data is bad memcached keeps the CAS number for what comes next to use the connection's place.
+        # After an ms with bad data, memcached applies its CAS number to the next command of the connection.
         return self.line([name, key, b"%d" % len(value), *flags]) + value + b"\r\n"
 
     def meta_flag(self, flag: bytes) -> bytes:
@@ -206,7 +206,7 @@ class Speaker:
         cas = pick([0, 0, 0, 1, 5, 2**64 - 1])
         magic, keylen, extlen, length = 0x80, len(key), len(extras), len(extras) + len(key) + len(value)
         if self.odd(40):
-            # Of an unknown command memcached swallows the key's and extras' lengths once more than it has.
+            # memcached swallows the lengths of key and extras of an unknown command twice.
             opcode, key, extras, value = self.random.randrange(0x40, 0x100), b"", b"", b""
             keylen = extlen = length = 0
         odd = self.first and self.odd(10)  # what is waiting when a packet does not end, memcached does not send

@@ -54,7 +54,7 @@ def test_the_tools_say_what_they_lack() -> None:
 
 
 def test_a_pyverbs_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As beside the libibverbs of another release: what the loader says, and no advice to install what is there."""
+    """As with the libibverbs of another release: the loader's words, and no advice to install what is installed."""
     package = tmp_path / "pyverbs"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -70,7 +70,7 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
         assert sets["shm_rx_bytes"] < overhead + size * 1.1
     elif rdma_transport == "soft_iw":
         assert sets["iw_rx_bytes"] >= COUNT * size
-        # Of what arrives on the stream, only messages and frame headers may touch the provider's own buffer.
+        # Only messages and frame headers may pass through the provider's own buffer.
         assert sets["iw_rx_staged_bytes"] < overhead + COUNT * size // 20, sets
 
     assert gets["get_hits"] == COUNT

@@ -22,7 +22,7 @@ EX_USAGE, EX_OSERR = 64, 71
 
 
 def test_the_daemon_does_not_start_without() -> None:
-    """It was asked for: whoever did must not find a daemon that nobody can reach there."""
+    """Whoever asks for a port of rdma_cm must not get a daemon that nobody can reach there."""
     command = [sys.executable, "-P", "-m", "rmemcached", "-u", "root", "-l", "127.0.0.1", "-p", str(free_port())]
     command += ["-o", f"rdma_cm_port={PORT}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)

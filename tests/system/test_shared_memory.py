@@ -136,24 +136,24 @@ def test_a_place_that_is_none(control: Conversation, where: str) -> None:
     assert reply == b"CLIENT_ERROR rdma: a value is malformed or out of range\r\n"
 
 
-def as_user(uid: int, address: Any, wished: str, results: Any) -> None:
+def as_user(uid: int, address: Any, transport: str, results: Any) -> None:
     """In a process of its own: the transport that this user gets, or the error."""
     logging.basicConfig(level=logging.CRITICAL)
     if os.geteuid() == 0:
         os.setgroups([])
         os.setuid(uid)
     try:
-        with Client(address, transport=wished, timeout=TIMEOUT) as client:
+        with Client(address, transport=transport, timeout=TIMEOUT) as client:
             client.version()
             results.put(client.transport)
     except MemcacheServerError as error:
         results.put(str(error))
 
 
-def asked_as(uid: int, address: Any, wished: str) -> str:
+def asked_as(uid: int, address: Any, transport: str) -> str:
     context = multiprocessing.get_context("fork")
     results = context.Queue()
-    process = context.Process(target=as_user, args=(uid, address, wished, results))
+    process = context.Process(target=as_user, args=(uid, address, transport, results))
     process.start()
     found: str = results.get(timeout=TIMEOUT)
     process.join()

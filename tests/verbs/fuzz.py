@@ -401,7 +401,7 @@ class TcpFeed:
             read_request(self.sock)
             self.sock.sendall(start)
         else:
-            # As a program has it that reads what is there.
+            # Like a program that reads whatever has arrived.
             with contextlib.suppress(OSError):
                 parse_request(start)
             with contextlib.suppress(OSError):

@@ -291,7 +291,7 @@ def test_drained_send_queue() -> None:
         b.qp.post_recv((1, []))
         a.qp.modify(State.RTS)
         assert [wc.wr_id for wc in completions(a, 1, b)] == [7]
-        # Nothing to drain: the event comes at once. Not asked for: it does not come.
+        # With nothing to drain the event comes at once. Without a request it does not come.
         a.qp.modify(State.SQD, en_sqd_async_notify=1)
         assert events(a) == [(EventType.SQ_DRAINED, a.qp)]
         a.qp.modify(State.RTS)

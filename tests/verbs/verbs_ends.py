@@ -185,7 +185,7 @@ def stream_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def give(qp: QP, sock: socket.socket, *, initiator: bool, crc: bool = False, ird: int = 16, ord: int = 16) -> None:
-    """Makes the socket the queue pair's stream; the initiator is to be called first.
+    """Makes the socket the queue pair's stream. Call it for the initiator first.
 
     "verbs": waits for the peer, which must be another process, and exchanges addresses over the socket.
     """

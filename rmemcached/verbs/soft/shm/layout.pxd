@@ -35,9 +35,9 @@ cdef struct shm_page:
     uint8_t line1[52]
 
 # A cell's word: the stamp in its low half, then 16 bits of length, 8 of kind, 8 of flags. The stamp is the number of
-# the cell's first line, counted from 1 since the stream began. Before the writer stores a word it makes sure that the
-# position of the next cell does not hold that cell's stamp by chance: what is there is of an earlier lap, and may be
-# octets that somebody else has chosen.
+# the cell's first line, counted from 1 since the stream began. Before the writer stores a word, it makes sure that the
+# place of the next cell does not hold that cell's stamp by chance: the octets there are from an earlier lap, and
+# somebody else may have chosen them.
 cdef enum:                           # kinds
     SHM_MESSAGE = 1                  # a SEND, all of it
     SHM_STREAM = 2                   # octets of the stream of FPDUs
