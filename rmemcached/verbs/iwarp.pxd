@@ -19,8 +19,10 @@ cdef extern from "<isa-l/crc.h>" nogil:
 cdef extern from *:
     """
     #define RMC_MPA_REQUEST_KEY "MPA ID Req Frame"
+    #define RMC_MPA_REPLY_KEY "MPA ID Rep Frame"
     """
     const char *MPA_REQUEST_KEY "RMC_MPA_REQUEST_KEY"
+    const char *MPA_REPLY_KEY "RMC_MPA_REPLY_KEY"
 
 cdef enum:
     MPA_KEY_SIZE = 16

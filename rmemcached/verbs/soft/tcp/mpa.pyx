@@ -37,7 +37,7 @@ cdef int mpa_parse(const uint8_t *p, size_t received, const char *key, uint8_t *
 
 cdef int soft_iw_parse_request(const void *buf, size_t received, soft_iw_request *out) noexcept nogil:
     cdef uint8_t flags = 0
-    cdef int done = mpa_parse(<const uint8_t *> buf, received, b"MPA ID Req Frame", &flags, out)
+    cdef int done = mpa_parse(<const uint8_t *> buf, received, MPA_REQUEST_KEY, &flags, out)
     # Markers depend on the boundaries of TCP segments, which a program does not see.
     if done < 0 or (done > 0 and flags & MPA_FLAG_MARKERS):
         errno.errno = EPROTO
@@ -71,11 +71,11 @@ cdef int soft_iw_reject(int fd, const void *frame, size_t received, const void *
     if private_length > MPA_PRIVATE_MAX - MPA_ENHANCED_SIZE:
         errno.errno = EINVAL
         return -1
-    if mpa_parse(<const uint8_t *> frame, received, b"MPA ID Req Frame", &flags, &request) != 1:
+    if mpa_parse(<const uint8_t *> frame, received, MPA_REQUEST_KEY, &flags, &request) != 1:
         errno.errno = EPROTO
         return -1
     flags = (flags & MPA_FLAG_CRC) | MPA_FLAG_REJECT | (MPA_FLAG_ENHANCED if request.enhanced else 0)
-    size = mpa_put(out, b"MPA ID Rep Frame", flags, request.revision, request.ord, request.ird,
+    size = mpa_put(out, MPA_REPLY_KEY, flags, request.revision, request.ord, request.ird,
                    private_data, private_length)
     return 0 if send(fd, out, size, MSG_NOSIGNAL | MSG_DONTWAIT) == <ssize_t> size else -1
 
@@ -101,7 +101,7 @@ cdef int soft_iw_connect(ibv_qp *ibqp, int fd, const soft_iw_options *options) n
     tcp.enhanced = options.ird != 0 or options.ord != 0 or tcp.peer_to_peer
     flags = (MPA_FLAG_CRC if options.crc else 0) | (MPA_FLAG_ENHANCED if tcp.enhanced else 0)
     tcp.start_length = mpa_put(
-        tcp.start_frame, b"MPA ID Req Frame", flags, 2 if tcp.enhanced else 1,
+        tcp.start_frame, MPA_REQUEST_KEY, flags, 2 if tcp.enhanced else 1,
         qp.ird | (MPA_P2P if tcp.peer_to_peer else 0), qp.ord | (MPA_RTR_WRITE if tcp.peer_to_peer else 0),
         options.private_data, options.private_length)
     return tcp_attach(qp, fd, True)
@@ -145,7 +145,7 @@ cdef int soft_iw_accept(ibv_qp *ibqp, int fd, const void *frame, size_t received
             ird_word |= MPA_P2P
             ord_word |= MPA_RTR_READ if (get16(request.private_data - 2) & 0xc000) == MPA_RTR_READ else MPA_RTR_WRITE
     flags = (MPA_FLAG_CRC if qp.crc else 0) | (MPA_FLAG_ENHANCED if request.enhanced else 0)
-    tcp.start_length = mpa_put(tcp.start_frame, b"MPA ID Rep Frame", flags, request.revision, ird_word, ord_word,
+    tcp.start_length = mpa_put(tcp.start_frame, MPA_REPLY_KEY, flags, request.revision, ird_word, ord_word,
                                options.private_data, options.private_length)
     return tcp_attach(qp, fd, False)
 
@@ -216,7 +216,7 @@ cdef int mpa_read_reply(soft_qp *qp) noexcept nogil:
         return -1
     qp.rx.end += <uint32_t> n
     counter_add(&qp.counters.rx_bytes, <uint64_t> n)
-    done = mpa_parse(qp.rx.buffer, qp.rx.end, b"MPA ID Rep Frame", &flags, &reply)
+    done = mpa_parse(qp.rx.buffer, qp.rx.end, MPA_REPLY_KEY, &flags, &reply)
     if done <= 0:
         return done
     # A responder replies only to a whole request, and sends nothing behind the reply before it has received an FPDU.
