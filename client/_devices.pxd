@@ -1,8 +1,8 @@
 """The RDMA devices of this process, one for each transport: opened by the first connection and kept for the next.
 
-When a device is of no use any more (its port is down, it was removed), its connections leave it one by one, and the last
-one closes it. The next connection then opens a device that is there. rdma_cm chooses a device for each connection; the
-process keeps the one that it chose last.
+When a device is of no use any more (its port is down, it was removed), its connections leave it one by one, and the
+last one closes it. The next connection then opens a device that is there. rdma_cm chooses a device for each connection;
+the process keeps the one that it chose last.
 
 Each server that the process talks to has a protection domain of its own on a device, which its connections share: a
 server reaches what was exposed to it, and with whatever key nothing that was exposed to another. A server is the

@@ -1,6 +1,6 @@
 cdef enum:
     SEND_BATCH = 4 * 1024 * 1024
-    RECEIVE_SIZE = 64 * 1024     # of a payload at once: TCP acknowledges nothing during a longer copy, and BBR slows down
+    RECEIVE_SIZE = 64 * 1024     # of a payload at once: TCP acknowledges nothing during a copy, and BBR slows down
     RECEIVE_BATCH = 4 * 1024 * 1024  # of a payload in one turn, after which others have theirs
     BULK_READ_SIZE = 2048        # what is read of input where a payload larger than the read buffer may follow it
 
