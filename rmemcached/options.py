@@ -306,6 +306,7 @@ RDMA_RANGES = (
     ("rdma_msgsize", 512, 65536),
     ("rdma_max_qps", 1, 1 << 20),
     ("rdma_ready_timeout", 1, 3600),
+    ("rdma_peer_memory", 0, 1 << 26),
     ("rdma_port", 1, 255),
     ("rdma_cm_port", 1, 65535),
     ("rdma_gid_index", 0, 255),

@@ -126,6 +126,8 @@ class Settings:
     rdma_max_qps: int = 4096
     rdma_ready_timeout: int = 10
     """Seconds from the exchange to READY, after which a queue pair is given up."""
+    rdma_peer_memory: int = 4096
+    """Megabytes of memory of soft_shm's clients that are mapped, at most."""
     rdma_spin: int = 50
     """Microseconds a worker polls, at most, before it sleeps after RDMA work; 0: never."""
     rdma_crc: bool = False

@@ -99,6 +99,8 @@ The process
    rdma_msgsize=<n>       bytes of each [{d.rdma_msgsize}]
    rdma_max_qps=<n>       queue pairs at most [{d.rdma_max_qps}]
    rdma_ready_timeout=<s> seconds in which a queue pair must get ready after its exchange [{d.rdma_ready_timeout}]
+   rdma_peer_memory=<mb>  memory of soft_shm's clients that is mapped, at most; no page of it is
+                          paid for by the daemon [{d.rdma_peer_memory}]
    rdma_spin=<us>         microseconds to poll, at most, after RDMA work before sleeping [{d.rdma_spin}]
    rdma_crc, no_rdma_crc  CRC32c on every iWARP stream [where the client asks]
    debug_commands         answer debugtime and debugitem, for tests

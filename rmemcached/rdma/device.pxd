@@ -18,6 +18,7 @@ from rmemcached.verbs.soft cimport soft_qp_counters
 from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
 
 cdef enum:
+    PAIR_MEMORY = 64 << 20       # of it for each queue pair; bytes
     RDMA_DEVICES = RDMA_TRANSPORTS   # a server has at most one for each
     RDMA_PATH_MAX = 128
     MAX_EXTENTS = 16384          # 1 TiB of item memory
@@ -37,6 +38,7 @@ cdef struct rdma_limits:
     unsigned int ord
     unsigned int max_qps
     unsigned int ready_timeout   # seconds from the exchange to READY
+    unsigned int peer_memory     # MB of clients' memory that soft_shm maps, in all
     bint crc
 
 # Where clients open the second connection of soft_shm, and which of them can get there.

@@ -11,7 +11,23 @@ from rmemcached.sys.linux cimport (
 )
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_SHM, TRANSPORT_VERBS
 from rmemcached.verbs.port cimport verbs_port_lost
+from rmemcached.verbs.soft cimport soft_shm_limit, soft_shm_limits
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE
+
+cdef enum:
+    PAIR_REGIONS = 64            # of clients' memory that soft_shm maps, for each queue pair
+    PEER_REGIONS = 16384         # and for all: a quarter of the mappings that Linux gives a process
+
+
+cdef void limit_peer_memory(const verbs_port *port, const rdma_limits *limits) noexcept nogil:
+    """What soft_shm maps of its clients' memory. Nobody can make this process pay for pages of it."""
+    cdef soft_shm_limits windows
+    windows.bytes = <uint64_t>limits.peer_memory << 20
+    windows.pair_bytes = min(windows.bytes, <uint64_t>PAIR_MEMORY)
+    windows.pair_regions = PAIR_REGIONS
+    windows.regions = PEER_REGIONS
+    windows.paid = True
+    soft_shm_limit(port.context, &windows)
 
 
 cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transport, const rdma_limits *limits,
@@ -29,6 +45,8 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transp
     dev.same_host = transport == TRANSPORT_SOFT_SHM
     if endpoint != NULL:
         dev.endpoint = endpoint[0]
+    if dev.same_host:
+        limit_peer_memory(port, limits)
     set_nonblocking(port.context.async_fd)
     dev.limits = limits[0]
     dev.limits.ird = min(dev.limits.ird, <unsigned int>port.max_dest_rd_atomic)

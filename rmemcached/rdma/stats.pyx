@@ -10,7 +10,7 @@ from rmemcached.rdma.wire cimport transport_name
 from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.debug cimport assert_held
 from rmemcached.sys.linux cimport pthread_mutex_lock, pthread_mutex_unlock
-from rmemcached.verbs.soft cimport soft_qp_counters
+from rmemcached.verbs.soft cimport soft_qp_counters, soft_shm_query, soft_shm_usage
 
 cdef struct rdma_totals:         # over all devices
     rdma_counters counts
@@ -20,6 +20,7 @@ cdef struct rdma_totals:         # over all devices
     uint64_t losses
     soft_qp_counters iw          # of the queue pairs of soft_iw
     soft_qp_counters shm         # and of soft_shm
+    soft_shm_usage mapped        # of clients' memory
 
 cdef struct stat_line:
     const char *name
@@ -42,6 +43,8 @@ cdef void sum_device(rdma_device *dev, rdma_totals *total) noexcept nogil:
     pthread_mutex_lock(&dev.lock)
     # Those of verbs stay 0: only the software provider counts.
     do_sum_workers(dev, &total.counts, &total.shm if dev.same_host else &total.iw)
+    if dev.same_host:
+        soft_shm_query(dev.port.context, &total.mapped)
     pthread_mutex_unlock(&dev.lock)
     total.cm_queue_pairs += relaxed_load(&dev.cm_queue_pairs)
     total.extent_registrations += relaxed_load(&dev.extent_registrations)
@@ -77,6 +80,7 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_eager", dev.limits.eager)
     stat_append(out, b"rdma_max_queue_pairs", dev.limits.max_qps)
     stat_append(out, b"rdma_ready_timeout", dev.limits.ready_timeout)
+    stat_append(out, b"rdma_peer_memory", <uint64_t>dev.limits.peer_memory << 20)
 
 
 cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogil:
@@ -91,7 +95,7 @@ cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogi
 cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
     cdef const rdma_counters *counts = &total.counts
     cdef int i
-    cdef stat_line[38] lines = [
+    cdef stat_line[41] lines = [
         stat_line(b"rdma_cm_queue_pairs", &total.cm_queue_pairs),
         stat_line(b"rdma_total_queue_pairs", &counts.total_queue_pairs),
         stat_line(b"rdma_registrations", &counts.registrations),
@@ -130,6 +134,9 @@ cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
         stat_line(b"shm_one_sided", &total.shm.one_sided),
         stat_line(b"shm_terminates_sent", &total.shm.terminates_sent),
         stat_line(b"shm_terminates_received", &total.shm.terminates_received),
+        stat_line(b"shm_mapped_regions", &total.mapped.regions),
+        stat_line(b"shm_mapped_bytes", &total.mapped.bytes),
+        stat_line(b"shm_declined_offers", &total.mapped.declined),
     ]
     for i in range(<int>(sizeof(lines) // sizeof(stat_line))):
         stat_append(out, lines[i].name, lines[i].value[0])

@@ -66,6 +66,19 @@ cdef extern from "<sys/mman.h>" nogil:
             ((volatile char *)memory)[i] = 0;
         return 0;
     }
+    #ifndef MADV_POPULATE_READ
+    #define MADV_POPULATE_READ 22
+    #endif
+    static inline int rmc_populate_read(const char *memory, size_t length)
+    {
+        if (madvise((void *)memory, length, MADV_POPULATE_READ) == 0)
+            return 0;
+        if (errno != EINVAL)
+            return -1;
+        for (size_t i = 0; i < length; i += 4096)
+            (void)((const volatile char *)memory)[i];
+        return 0;
+    }
     """
     enum:
         PROT_NONE
@@ -87,6 +100,9 @@ cdef extern from "<sys/mman.h>" nogil:
     int memfd_create(const char *name, unsigned int flags)
     # Makes memory that is all zeros resident; -1: there is not so much.
     int populate "rmc_populate"(char *memory, size_t length)
+    # Makes memory resident, whatever it holds.
+    int populate_read "rmc_populate_read"(const char *memory, size_t length)
+    int munlock(const void *addr, size_t length)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -119,10 +135,12 @@ cdef extern from "<fcntl.h>" nogil:
 cdef extern from "<unistd.h>" nogil:
     enum:
         F_OK
+        SEEK_HOLE
     int access(const char *path, int mode)
     int close(int fd)
     int close_fd "close"(int fd)      # for classes that have a method `close`
     int ftruncate(int fd, long length)
+    long lseek(int fd, long offset, int whence)
     ssize_t read(int fd, void *buf, size_t n)
     ssize_t write(int fd, const void *buf, size_t n)
 
@@ -306,6 +324,7 @@ cdef extern from "<sys/socket.h>" nogil:
         MSG_NOSIGNAL
         MSG_DONTWAIT
         MSG_TRUNC
+        MSG_CTRUNC
         MSG_CMSG_CLOEXEC
     ctypedef unsigned int socklen_t
     struct sockaddr:

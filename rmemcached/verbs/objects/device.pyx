@@ -4,13 +4,16 @@ import enum
 
 cimport cython
 from libc cimport errno
-from libc.errno cimport EAGAIN
-from libc.stdint cimport uint8_t, uint16_t
+from libc.errno cimport EAGAIN, EINVAL
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from rmemcached.verbs.objects.base cimport Base, failure
 from rmemcached.verbs.port cimport GID_ANY, PORT_ANY, verbs_port, verbs_take_port, port_spec
-from rmemcached.verbs.soft cimport soft_provider, soft_start_progress, soft_stop_progress
+from rmemcached.verbs.soft cimport (
+    soft_provider, soft_shm_limit, soft_shm_limits, soft_shm_query, soft_shm_usage, soft_start_progress,
+    soft_stop_progress,
+)
 from rmemcached.verbs.system cimport system_provider
 from rmemcached.verbs.verbs cimport *
 
@@ -105,6 +108,32 @@ cdef class Context(Base):
         if self.p == soft_provider():
             with nogil:
                 soft_stop_progress(context)
+
+    def limit_windows(self, *, uint32_t pair_regions=256, uint32_t regions=16384, uint64_t pair_bytes=1 << 36,
+                      uint64_t bytes=1 << 40, bint paid=False):
+        """Limits what this soft_shm0 maps of its peers' memory, for one queue pair and in all.
+
+        It is called before there is a queue pair. READs and WRITEs of regions beyond the limits go through the ring.
+        With `paid` only memory is mapped whose pages the peer has touched itself and cannot take back, so that this
+        process never allocates any for a peer; a region that the peer may write is then mapped by one queue pair only.
+        Raises VerbsError (EINVAL) for another device, or limits above 256 regions and 2^40 octets for a queue pair or
+        2^46 octets in all.
+        """
+        cdef soft_shm_limits limits
+        limits.pair_regions = pair_regions
+        limits.regions = regions
+        limits.pair_bytes = pair_bytes
+        limits.bytes = bytes
+        limits.paid = paid
+        if self.p != soft_provider() or soft_shm_limit(self.handle(), &limits) < 0:
+            raise failure("limit_windows", EINVAL)
+
+    def windows(self):
+        """What this soft_shm0 maps of its peers' memory, as a dict: regions, bytes; and declined, the offers it has not."""
+        cdef soft_shm_usage usage
+        if self.p != soft_provider() or soft_shm_query(self.handle(), &usage) < 0:
+            raise failure("windows", EINVAL)
+        return {"regions": usage.regions, "bytes": usage.bytes, "declined": usage.declined}
 
     cdef int release(self) except -1:
         cdef int error

@@ -4,5 +4,9 @@
 cdef int shm_memfd(const char *name, size_t size) noexcept nogil
 # A memfd that only this mapping can change. *fd is its descriptor, for others to map. NULL with errno.
 cdef void *shm_make(const char *name, size_t size, int *fd) noexcept nogil
-# Maps a memfd that a peer has sent. NULL, unless no access to it can end in SIGBUS: it cannot shrink below this size.
-cdef void *shm_map(int fd, size_t size, int protection) noexcept nogil
+# Whether a descriptor that a peer has sent can be mapped at all: a memfd that cannot shrink below this size, so that no
+# access to it ends in SIGBUS.
+cdef bint shm_mappable(int fd, size_t size) noexcept nogil
+# Maps such a memfd. Mapping neither touches nor locks a page, also with mlockall(MCL_FUTURE). `paid`: only if all its
+# pages are there, and stay. NULL: not now, or not with this protection; nobody is to blame.
+cdef void *shm_map(int fd, size_t size, int protection, bint paid) noexcept nogil

@@ -31,15 +31,41 @@ cdef void *shm_make(const char *name, size_t size, int *fd) noexcept nogil:
     return memory
 
 
-cdef void *shm_map(int fd, size_t size, int protection) noexcept nogil:
+cdef bint shm_mappable(int fd, size_t size) noexcept nogil:
     cdef int seals = fcntl(fd, F_GET_SEALS)
     cdef struct_stat status
     cdef struct_statfs system
-    cdef void *memory
     if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or fstatfs(fd, &system) < 0:
-        return NULL
+        return False
     # Huge pages are another file system. They may be missing when they are touched.
-    if system.f_type != TMPFS_MAGIC or status.st_size < 0 or <uint64_t> status.st_size < size:
+    return system.f_type == TMPFS_MAGIC and status.st_size >= 0 and <uint64_t> status.st_size >= size
+
+
+cdef bint shm_is_paid(int fd, size_t size) noexcept nogil:
+    """Whether touching these pages allocates none, now and later: they are there, and nobody can take them out.
+
+    A page that a process allocates by touching it is charged to that process, and stays for as long as anybody has the
+    file. This seal forbids to punch holes, and mappings that exist keep their rights.
+    """
+    cdef int seals
+    cdef long whole
+    # It fails if there can be no more seals, and then this one must be among them.
+    fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
+    seals = fcntl(fd, F_GET_SEALS)
+    if seals < 0 or not seals & F_SEAL_FUTURE_WRITE:
+        return False
+    whole = lseek(fd, 0, SEEK_HOLE)
+    return whole >= 0 and <uint64_t> whole >= size
+
+
+cdef void *shm_map(int fd, size_t size, int protection, bint paid) noexcept nogil:
+    # With mlockall(MCL_FUTURE) a mapping that can be read would be filled and locked here.
+    cdef void *memory = mmap(NULL, size, PROT_NONE, MAP_SHARED, fd, 0)
+    if memory == MAP_FAILED:
         return NULL
-    memory = mmap(NULL, size, protection, MAP_SHARED, fd, 0)
-    return NULL if memory == MAP_FAILED else memory
+    # The seal comes after the mapping, which otherwise could not be made writable.
+    if (munlock(memory, size) < 0 or (paid and not shm_is_paid(fd, size))
+            or mprotect(memory, size, protection) < 0):
+        munmap(memory, size)
+        return NULL
+    return memory

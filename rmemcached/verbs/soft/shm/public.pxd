@@ -1,5 +1,26 @@
-"""What programs call on soft_shm0 beyond libibverbs: a queue pair gets its stream, over a UNIX socket."""
+"""What programs call on soft_shm0 beyond libibverbs: a queue pair gets its stream; windows have limits."""
 
 # Attaches the UNIX stream socket to the queue pair. Both ends do so, in any order. ird and ord are as in
 # soft_iw_options. If the peer does not do so within 10 s, or is none, the queue pair moves to ERR.
 cdef int soft_shm_attach(ibv_qp *qp, int fd, uint16_t ird, uint16_t ord) noexcept nogil
+
+# What a context maps of its peers' memory, at most. An offer that would go beyond is declined: READs and WRITEs of that
+# region go through the ring.
+cdef struct soft_shm_limits:
+    uint32_t pair_regions            # of one queue pair; at most 256
+    uint32_t regions                 # of all
+    uint64_t pair_bytes              # of one queue pair; at most 2^40
+    uint64_t bytes                   # of all; at most 2^46
+    # Only memory whose pages the peer has touched itself and cannot take back, so that no access of this process
+    # allocates any. A region that the peer may write is then mapped by one queue pair only: the first that gets it.
+    bint paid
+
+cdef struct soft_shm_usage:
+    uint64_t regions                 # mapped now, as the next
+    uint64_t bytes
+    uint64_t declined                # offers, since the context was opened
+
+# Sets the limits, before the context's first queue pair is made. -1 with EINVAL: another device, or limits that are too
+# high. Without it they are 256 regions and 2^36 octets for each queue pair, and 16384 and 2^40 for all.
+cdef int soft_shm_limit(ibv_context *context, const soft_shm_limits *limits) noexcept nogil
+cdef int soft_shm_query(ibv_context *context, soft_shm_usage *out) noexcept nogil

@@ -5,10 +5,12 @@ cdef struct shm_reader:              # what has come of the next record
     uint32_t have
     int fds[2]                       # descriptors that came with it
     int nfds
+    bint lost_fds                    # more came than this process has room for
 
 # Sends a record, with nfds descriptors. False: the socket does not take it now.
 cdef bint shm_send_record(soft_qp *qp, const shm_record *record, const int *fds, int nfds) noexcept nogil
-# Reads all records that have come, and does what they say.
+# Reads records that have come, as many as one turn has time for, and does what they say. The socket, or the count of
+# records ahead, tells of the rest.
 cdef void shm_read_records(soft_qp *qp) noexcept nogil
 # The number of records that the peer has counted and that were not read. Negative while it has sent one and not counted
 # it. Needs no lock.

@@ -1,5 +1,8 @@
 # soft_shm: records through the socket; see record.pxd.
 
+cdef enum:
+    SHM_RECORDS = 16                 # read in one turn of a queue pair
+
 cdef extern from *:
     """
     typedef union {
@@ -48,6 +51,7 @@ cdef void shm_drop_fds(shm_reader *reader) noexcept nogil:
     while reader.nfds:
         reader.nfds -= 1
         close(reader.fds[reader.nfds])
+    reader.lost_fds = False
 
 
 cdef void shm_keep_fds(shm_reader *reader, msghdr *message) noexcept nogil:
@@ -80,8 +84,10 @@ cdef void shm_read_records(soft_qp *qp) noexcept nogil:
     cdef control_space control
     cdef ssize_t n
     cdef int32_t ahead
+    cdef uint32_t budget = SHM_RECORDS
     assert_held(&qp.lock)
-    while not shm.eof and not shm.broken:
+    while budget and not shm.eof and not shm.broken:
+        budget -= 1
         ahead = shm_records_ahead(shm) if shm.theirs != NULL else 0
         memset(&message, 0, sizeof(message))
         iov.iov_base = <uint8_t *> &reader.record + reader.have
@@ -101,16 +107,17 @@ cdef void shm_read_records(soft_qp *qp) noexcept nogil:
             shm.eof = True
             return
         shm_keep_fds(reader, &message)
+        reader.lost_fds |= message.msg_flags & MSG_CTRUNC != 0
         reader.have += <uint32_t> n
         if reader.have == SHM_RECORD_SIZE:
             reader.have = 0
             relaxed_store(&shm.records_seen, shm.records_seen + 1)
-            if not shm_handle_record(qp, &reader.record):
+            if not shm_handle_record(qp, &reader.record, &budget):
                 shm.broken = True
             shm_drop_fds(reader)
 
 
-cdef bint shm_handle_record(soft_qp *qp, const shm_record *record) noexcept nogil:
+cdef bint shm_handle_record(soft_qp *qp, const shm_record *record, uint32_t *budget) noexcept nogil:
     """Does what a record says. False: no correct peer sends it."""
     cdef shm_stream *shm = shm_of(qp)
     assert_held(&qp.lock)
@@ -121,6 +128,9 @@ cdef bint shm_handle_record(soft_qp *qp, const shm_record *record) noexcept nogi
     if record.kind == SHM_WAKEUP:
         shm.wakeup_pending = False
         return True
-    if record.kind == SHM_OFFER and shm.reader.nfds == 1:
-        return shm_accept_offer(shm, record)
-    return False
+    if record.kind != SHM_OFFER:
+        return False
+    if shm.reader.lost_fds:
+        shm_decline_offer(qp)
+        return True
+    return shm.reader.nfds == 1 and shm_accept_offer(qp, record, budget)

@@ -6,6 +6,7 @@ is still valid. A peer that names such a region, and may access it, is offered i
 
 cdef enum:
     SHM_OFFERS = 256
+    SHM_OFFER_PRESENT = 1 << 26      # a region of up to so many octets is made resident when it is offered
     SHM_WINDOWS_MAX = 256            # regions of a peer that are mapped
     SHM_WINDOWS_SIZE = 2 * SHM_WINDOWS_MAX  # of the hash table; a power of two
 
@@ -14,6 +15,8 @@ cdef struct shm_context:             # soft_context.fabric_state
     int registry_fd                  # and given back with the lock of its region's shard held
     uint32_t next_slot               # guarded by soft_context.lock, as the next
     shm_generation next_generation
+    soft_shm_limits limits           # constant once there is a queue pair
+    soft_shm_usage usage             # atomic
 
 cdef struct shm_region:              # soft_mr.fabric_state
     int memfd
@@ -45,8 +48,10 @@ cdef bint shm_is_direct(const soft_qp *qp, const tx_cursor *cur) noexcept nogil
 
 # The next three need soft_qp.lock.
 
-# Maps a region that the peer offers. False: no correct peer makes this offer.
-cdef bint shm_accept_offer(shm_stream *shm, const shm_record *record) noexcept nogil
-cdef void shm_close_windows(shm_stream *shm) noexcept nogil
+# Maps a region that the peer offers, or declines the offer, which is no error of anybody's. *budget is what is left of
+# the turn; 0 if making room has used it up. False: no correct peer makes this offer.
+cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *budget) noexcept nogil
+cdef void shm_decline_offer(soft_qp *qp) noexcept nogil
+cdef void shm_close_windows(soft_qp *qp) noexcept nogil
 # Carries out the requests from the cursor on that need no help of the peer. False: the queue pair is in error.
 cdef bint shm_execute_direct(soft_qp *qp) noexcept nogil

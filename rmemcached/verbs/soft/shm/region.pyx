@@ -1,5 +1,10 @@
 # soft_shm: regions, offers and windows; see region.pxd.
 
+cdef enum:
+    SHM_WINDOWS_DEFAULT = 16384      # of a context
+    SHM_SWEEP = 16                   # windows that an offer looks at, to close those on regions that are gone
+    SHM_SWEEP_ALL = 64               # of those, the most that are closed when there is no room
+
 
 cdef inline shm_context *shm_context_of(const soft_context *context) noexcept nogil:
     return <shm_context *> context.fabric_state
@@ -14,6 +19,12 @@ cdef bint shm_open_context(soft_context *context) noexcept nogil:
     if shared.registry == NULL:
         free(shared)
         return False
+    # A peer may read only pages that this process has touched.
+    populate_read(<const char *> shared.registry, SHM_REGISTRY_SIZE)
+    shared.limits.pair_regions = SHM_WINDOWS_MAX
+    shared.limits.regions = SHM_WINDOWS_DEFAULT
+    shared.limits.pair_bytes = <uint64_t> 1 << 36
+    shared.limits.bytes = <uint64_t> 1 << 40
     context.fabric_state = shared
     return True
 
@@ -23,6 +34,29 @@ cdef void shm_close_context(soft_context *context) noexcept nogil:
     munmap(shared.registry, SHM_REGISTRY_SIZE)
     close(shared.registry_fd)
     free(shared)
+
+
+cdef int soft_shm_limit(ibv_context *ibcontext, const soft_shm_limits *limits) noexcept nogil:
+    cdef soft_context *context = <soft_context *> ibcontext
+    if (context.fabric != &shm_fabric or limits.pair_regions > SHM_WINDOWS_MAX
+            or limits.pair_bytes > <uint64_t> 1 << 40 or limits.bytes > <uint64_t> 1 << 46):
+        errno.errno = EINVAL
+        return -1
+    shm_context_of(context).limits = limits[0]
+    return 0
+
+
+cdef int soft_shm_query(ibv_context *ibcontext, soft_shm_usage *out) noexcept nogil:
+    cdef soft_context *context = <soft_context *> ibcontext
+    cdef const soft_shm_usage *usage
+    if context.fabric != &shm_fabric:
+        errno.errno = EINVAL
+        return -1
+    usage = &shm_context_of(context).usage
+    out.regions = relaxed_load(&usage.regions)
+    out.bytes = relaxed_load(&usage.bytes)
+    out.declined = relaxed_load(&usage.declined)
+    return 0
 
 
 cdef void *shm_file_memory(size_t size, bint writable, int *fd) noexcept nogil:
@@ -38,7 +72,8 @@ cdef void *shm_file_memory(size_t size, bint writable, int *fd) noexcept nogil:
         close(fd[0])
         errno.errno = ENOMEM
         return NULL
-    fcntl(fd[0], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+    # The peer that maps it may seal it against writing by anybody else, and against holes: see shm_map.
+    fcntl(fd[0], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
     return memory
 
 
@@ -120,6 +155,9 @@ cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil:
     record.access = <uint32_t> remote
     record.addr = <uint64_t> mr.ibv.addr
     record.length = mr.ibv.length
+    # A peer may take only memory that is paid for.
+    if mr.mapped <= SHM_OFFER_PRESENT:
+        populate_read(<const char *> mr.ibv.addr, mr.mapped)
     if shm_send_record(qp, &record, &region.memfd, 1):
         shm.offered[region.slot % SHM_OFFERS] = region.generation
 
@@ -142,9 +180,42 @@ cdef bint shm_window_valid(const shm_stream *shm, const shm_window *window) noex
     return <shm_generation> load_acquire(&shm.registry[window.slot]) == window.generation
 
 
-cdef void shm_window_close(shm_window *window) noexcept nogil:
+cdef void shm_window_close(soft_qp *qp, shm_window *window) noexcept nogil:
+    assert_held(&qp.lock)
     munmap(window.base, window.length)
     window.base = NULL
+    shm_uncount_window(qp, window.length)
+
+
+cdef bint shm_count_window(soft_qp *qp, uint64_t length) noexcept nogil:
+    """Counts a window that is to be made. False: the limits do not allow it."""
+    cdef shm_stream *shm = shm_of(qp)
+    cdef shm_context *shared = shm_context_of(qp.context)
+    assert_held(&qp.lock)
+    if (shm.open_windows >= shared.limits.pair_regions
+            or length > shared.limits.pair_bytes - shm.window_bytes):
+        return False
+    # Others count at the same time. Each adds first, so that together they never go beyond the limit.
+    if fetch_add(&shared.usage.regions, 1) >= shared.limits.regions:
+        fetch_sub(&shared.usage.regions, 1)
+        return False
+    if fetch_add(&shared.usage.bytes, length) + length > shared.limits.bytes:
+        fetch_sub(&shared.usage.bytes, length)
+        fetch_sub(&shared.usage.regions, 1)
+        return False
+    shm.open_windows += 1
+    shm.window_bytes += length
+    return True
+
+
+cdef void shm_uncount_window(soft_qp *qp, uint64_t length) noexcept nogil:
+    cdef shm_stream *shm = shm_of(qp)
+    cdef shm_context *shared = shm_context_of(qp.context)
+    assert_held(&qp.lock)
+    shm.open_windows -= 1
+    shm.window_bytes -= length
+    fetch_sub(&shared.usage.regions, 1)
+    fetch_sub(&shared.usage.bytes, length)
 
 
 cdef shm_window *shm_free_entry(shm_window *windows, uint32_t stag) noexcept nogil:
@@ -171,28 +242,61 @@ cdef bint shm_rehash_windows(shm_stream *shm) noexcept nogil:
     return shm.nwindows < SHM_WINDOWS_MAX
 
 
-cdef bint shm_accept_offer(shm_stream *shm, const shm_record *record) noexcept nogil:
-    cdef bint writable = record.access & IBV_ACCESS_REMOTE_WRITE
+cdef void shm_sweep(soft_qp *qp, uint32_t count, uint32_t most) noexcept nogil:
+    """Looks at the next `count` windows, and closes up to `most` of those whose owner has deregistered the region."""
+    cdef shm_stream *shm = shm_of(qp)
     cdef shm_window *window
-    cdef uint32_t i
+    assert_held(&qp.lock)
+    while count and most:
+        window = &shm.windows[shm.swept % SHM_WINDOWS_SIZE]
+        shm.swept += 1
+        count -= 1
+        if window.base != NULL and not shm_window_valid(shm, window):
+            shm_window_close(qp, window)
+            most -= 1
+
+
+cdef bint shm_make_room(soft_qp *qp, uint64_t length, uint32_t *budget) noexcept nogil:
+    """Counts a window that is to be made. If there is no room, sweeps all of them, which uses up the turn."""
+    cdef shm_stream *shm = shm_of(qp)
+    assert_held(&qp.lock)
+    shm_sweep(qp, SHM_SWEEP, SHM_SWEEP)
+    if shm.nwindows < SHM_WINDOWS_MAX and shm_count_window(qp, length):
+        return True
+    budget[0] = 0
+    shm_sweep(qp, SHM_WINDOWS_SIZE, SHM_SWEEP_ALL)
+    return (shm.nwindows < SHM_WINDOWS_MAX or shm_rehash_windows(shm)) and shm_count_window(qp, length)
+
+
+cdef void shm_decline_offer(soft_qp *qp) noexcept nogil:
+    fetch_add(&shm_context_of(qp.context).usage.declined, 1)
+
+
+cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *budget) noexcept nogil:
+    cdef shm_stream *shm = shm_of(qp)
+    cdef shm_window *window
     cdef void *base
+    assert_held(&qp.lock)
     if (record.slot >= SHM_SLOTS or record.generation == 0 or record.length == 0
-            or record.addr + record.length < record.addr):
+            or record.addr + record.length < record.addr or not shm_mappable(shm.reader.fds[0], record.length)):
         return False
+    window = shm_find_window(shm, record.stag)
+    if window != NULL and window.slot == record.slot and window.generation == record.generation:
+        return True
+    if window != NULL:
+        shm_window_close(qp, window)
     if shm.windows == NULL:
         shm.windows = <shm_window *> calloc(SHM_WINDOWS_SIZE, sizeof(shm_window))
-        if shm.windows == NULL:
-            return True
-    # Windows on regions that their owner has deregistered make room.
-    for i in range(<uint32_t> SHM_WINDOWS_SIZE):
-        window = &shm.windows[i]
-        if window.base != NULL and (window.stag == record.stag or not shm_window_valid(shm, window)):
-            shm_window_close(window)
-    if shm.nwindows >= SHM_WINDOWS_MAX and not shm_rehash_windows(shm):
+    if shm.windows == NULL or not shm_make_room(qp, record.length, budget):
+        shm_decline_offer(qp)
         return True
-    base = shm_map(shm.reader.fds[0], record.length, PROT_READ | PROT_WRITE if writable else PROT_READ)
+    base = shm_map(shm.reader.fds[0], record.length,
+                   PROT_READ | PROT_WRITE if record.access & IBV_ACCESS_REMOTE_WRITE else PROT_READ,
+                   shm_context_of(qp.context).limits.paid)
     if base == NULL:
-        return False
+        shm_uncount_window(qp, record.length)
+        shm_decline_offer(qp)
+        return True
     window = shm_free_entry(shm.windows, record.stag)
     shm.nwindows += not window.used
     window.used = True
@@ -206,13 +310,15 @@ cdef bint shm_accept_offer(shm_stream *shm, const shm_record *record) noexcept n
     return True
 
 
-cdef void shm_close_windows(shm_stream *shm) noexcept nogil:
+cdef void shm_close_windows(soft_qp *qp) noexcept nogil:
+    cdef shm_stream *shm = shm_of(qp)
     cdef uint32_t i
+    assert_held(&qp.lock)
     if shm.windows == NULL:
         return
     for i in range(<uint32_t> SHM_WINDOWS_SIZE):
         if shm.windows[i].base != NULL:
-            shm_window_close(&shm.windows[i])
+            shm_window_close(qp, &shm.windows[i])
     free(shm.windows)
     shm.windows = NULL
     shm.nwindows = 0

@@ -31,6 +31,26 @@ cdef inline uint32_t shm_flags(uint64_t word) noexcept nogil:
     return <uint32_t> (word >> 56)
 
 
+cdef bint shm_look_for_pages(shm_stream *shm, uint32_t end) noexcept nogil:
+    """shm_present for more than is known to be there."""
+    cdef long whole = lseek(shm.ring_fd, shm.ring_present, SEEK_HOLE)
+    if whole > shm.ring_present:
+        shm.ring_present = <uint32_t> min(whole, <long> SHM_SIZE)
+    if shm.ring_present < end:
+        return False
+    if shm.ring_present == SHM_SIZE:
+        close(shm.ring_fd)
+        shm.ring_fd = -1
+    return True
+
+
+cdef inline bint shm_present(shm_stream *shm, uint32_t at, uint32_t size) noexcept nogil:
+    cdef uint32_t end = SHM_RING_AT + at + size + SHM_WORD
+    if end <= shm.ring_present or shm.ring_present == SHM_SIZE:
+        return True
+    return shm_look_for_pages(shm, min(end, <uint32_t> SHM_SIZE))
+
+
 cdef inline uint32_t shm_write(shm_stream *shm, uint32_t at, const void *data, size_t length) noexcept nogil:
     cdef size_t part = SHM_RING_SIZE - at
     if length < part:
@@ -157,7 +177,8 @@ cdef bint shm_open_chunk(shm_stream *shm) noexcept nogil:
     if not shm_cell_ready(shm, &word) or shm_kind(word) == SHM_MESSAGE:
         return False
     if (shm_kind(word) != SHM_STREAM or shm_flags(word) or shm_length(word) == 0
-            or shm_length(word) > SHM_CHUNK_MAX):
+            or shm_length(word) > SHM_CHUNK_MAX
+            or not shm_present(shm, shm.head_at, shm_cell_size(shm_length(word)))):
         shm.broken = True
         return False
     shm.chunk_left = shm_length(word)

@@ -21,20 +21,42 @@ cdef bint shm_open_stream(soft_qp *qp, const shm_page *page, const shm_generatio
     return True
 
 
+cdef bint shm_take_ring(soft_qp *qp) noexcept nogil:
+    """Notes how much of the peer's ring is there, if that matters. False: not even its first page is."""
+    cdef shm_stream *shm = shm_of(qp)
+    cdef shm_reader *reader = &shm.reader
+    cdef int seals
+    shm.ring_present = SHM_SIZE
+    if not shm_context_of(qp.context).limits.paid:
+        return True
+    seals = fcntl(reader.fds[0], F_GET_SEALS)
+    if seals < 0 or not seals & F_SEAL_FUTURE_WRITE:
+        return False
+    # The descriptor is kept, and not closed with the record's.
+    shm.ring_fd = reader.fds[0]
+    reader.fds[0] = reader.fds[1]
+    reader.nfds = 1
+    shm.ring_present = 0
+    return shm_present(shm, 0, 0)
+
+
 cdef bint shm_hello(soft_qp *qp, const shm_record *record) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
+    cdef const int *fds = shm.reader.fds
     cdef void *page
-    cdef void *registry
+    cdef void *registry = NULL
     assert_held(&qp.lock)
     if (shm.theirs != NULL or shm.reader.nfds != 2 or record.version != SHM_VERSION
-            or record.ring_size != SHM_RING_SIZE or qp.stream.phase != STREAM_REQUESTED):
+            or record.ring_size != SHM_RING_SIZE or qp.stream.phase != STREAM_REQUESTED
+            or not shm_mappable(fds[0], SHM_SIZE) or not shm_mappable(fds[1], SHM_REGISTRY_SIZE)):
         return False
-    page = shm_map(shm.reader.fds[0], SHM_SIZE, PROT_READ)
-    if page == NULL:
-        return False
-    registry = shm_map(shm.reader.fds[1], SHM_REGISTRY_SIZE, PROT_READ)
-    if registry == NULL or not shm_open_stream(qp, <const shm_page *> page, <const shm_generation *> registry):
-        munmap(page, SHM_SIZE)
+    page = shm_map(fds[0], SHM_SIZE, PROT_READ, False)
+    if page != NULL:
+        registry = shm_map(fds[1], SHM_REGISTRY_SIZE, PROT_READ, shm_context_of(qp.context).limits.paid)
+    if (registry == NULL or not shm_take_ring(qp)
+            or not shm_open_stream(qp, <const shm_page *> page, <const shm_generation *> registry)):
+        if page != NULL:
+            munmap(page, SHM_SIZE)
         if registry != NULL:
             munmap(registry, SHM_REGISTRY_SIZE)
         return False
@@ -60,7 +82,10 @@ cdef void shm_close(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
     store_release(&shm.ours.closed, 1)
     shm_drop_fds(&shm.reader)
-    shm_close_windows(shm)
+    if shm.ring_fd >= 0:
+        close(shm.ring_fd)
+    shm.ring_fd = -1
+    shm_close_windows(qp)
     shm_release_regions(shm)
 
 
@@ -95,6 +120,8 @@ cdef int shm_introduce(soft_qp *qp, int fd) noexcept nogil:
     if shm.ours == NULL:
         return errno.errno
     shm.our_ring = <uint8_t *> shm.ours + SHM_RING_AT
+    # The peer may read only pages that this end has touched.
+    relaxed_store(&shm.ours.closed, 0)
     fds[1] = shm_context_of(qp.context).registry_fd
     memset(&hello, 0, sizeof(hello))
     hello.kind = SHM_HELLO
@@ -134,6 +161,7 @@ cdef int soft_shm_attach(ibv_qp *ibqp, int fd, uint16_t ird, uint16_t ord) noexc
     else:
         shm_unmap(shm_of(qp))
     memset(qp.fabric_state, 0, sizeof(shm_stream))
+    shm_of(qp).ring_fd = -1
     if qp.stream.phase != STREAM_ATTACHING:
         return stream_undo(qp, EINVAL)
     qp.ird = stream_depth(ird, qp.attr.max_dest_rd_atomic)
