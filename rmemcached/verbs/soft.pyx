@@ -28,6 +28,7 @@ from posix.stat cimport fstat, struct_stat
 
 from rmemcached.sys.atomics cimport (
     counter_add,
+    exchange,
     fetch_add,
     fetch_sub,
     full_fence,

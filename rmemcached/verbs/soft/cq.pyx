@@ -309,7 +309,7 @@ cdef bint soft_channel_arm(ibv_comp_channel *ibchannel) noexcept nogil:
     cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
     cdef bint busy
     lock_ranked(&domain.progress, RANK_DOMAIN)
-    relaxed_store(&domain.work_pending, False)
+    domain_clear_pending(domain)
     if domain.fabric.arm != NULL:
         domain.fabric.arm(domain)
     unlock_ranked(&domain.progress, RANK_DOMAIN)

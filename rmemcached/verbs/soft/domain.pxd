@@ -2,9 +2,18 @@
 
 A completion channel is a domain, and so is a completion queue without a channel. A domain has the queue pairs of all
 its completion queues. One thread at a time makes progress for it: the one that holds `progress`.
+
+A turn is bounded by the work in it, so that no peer holds up others, however much it sends and asks for. Work is
+counted in octets that are copied; what takes time besides counts as so many of them. A queue pair leaves off when it
+has used up its share, and a domain when it has used up its turn. What is left makes the descriptor readable, or is
+found by the next poll, which begins with the queue pairs that had none.
 """
 
 cdef enum:
+    DOMAIN_TURN = 4 << 20            # work in one turn of a domain
+    SHARE_MIN = 64 << 10             # of a queue pair, also at the turn's end: for those that epoll has named already
+    WORK_FPDU = 1024                 # a frame counts as so many octets besides its own
+    WORK_CALL = 4096                 # a system call that sends or receives
     EVENT_TIMER = 1                  # added to a queue pair's address in epoll data: its timer. Addresses are even
 
 cdef struct soft_link:               # a queue pair in a domain's list
@@ -13,6 +22,7 @@ cdef struct soft_link:               # a queue pair in a domain's list
     soft_qp *qp
     soft_domain *domain              # NULL: in no list
     bint watched                     # the stream is in the domain's epoll set; guarded by soft_qp.lock
+    bint left_over                   # a fabric's: a turn ended elsewhere, and this domain does not know; atomic
 
 cdef struct soft_domain:
     soft_domain *next                # of the context; guarded by its thread_lock
@@ -26,6 +36,7 @@ cdef struct soft_domain:
     bint blocking                    # get_cq_event last saw the descriptor without O_NONBLOCK; a hint, atomic
     soft_link *links
     uint32_t nlinks
+    int64_t left                     # work left in this turn; guarded by progress
     uint32_t armed                   # number of completion queues that are armed; atomic
     bint work_pending                # when the descriptor was armed, something was there already; atomic
     pthread_mutex_t events           # guards the rest, and the event fields of soft_cq
@@ -46,6 +57,20 @@ cdef void domain_remove(soft_domain *domain, soft_link *link) noexcept nogil
 
 # Puts all streams into the epoll set, and from now on each new one. `progress` is held.
 cdef void domain_watch(soft_domain *domain) noexcept nogil
+
+# The next four belong to a turn. `progress` is held.
+cdef void domain_begin_turn(soft_domain *domain) noexcept nogil
+# The share of a queue pair: `most`, or less at the turn's end.
+cdef uint32_t domain_share(const soft_domain *domain, uint32_t most) noexcept nogil
+# Takes work off the turn.
+cdef void domain_worked(soft_domain *domain, uint32_t work) noexcept nogil
+# The fabric's `transmit` for the queue pair's share. soft_qp.lock is held, too.
+cdef void domain_transmit(soft_domain *domain, soft_qp *qp) noexcept nogil
+# Takes work off a share.
+cdef void share_spend(uint32_t *share, uint64_t work) noexcept nogil
+
+# Sets work_pending back. What a thread has stored before it set work_pending is seen afterwards.
+cdef void domain_clear_pending(soft_domain *domain) noexcept nogil
 
 # Takes `progress` and makes progress. If another thread is at it, `waits` says whether to wait for it or to return.
 cdef void domain_progress(soft_domain *domain, bint waits) noexcept nogil

@@ -78,11 +78,47 @@ cdef void qp_update_fds(soft_qp *qp, soft_domain *except_for) noexcept nogil:
             domain_update_fd(qp.domains[i])
 
 
+cdef inline void domain_begin_turn(soft_domain *domain) noexcept nogil:
+    assert_held(&domain.progress)
+    domain.left = DOMAIN_TURN
+
+
+cdef inline uint32_t domain_share(const soft_domain *domain, uint32_t most) noexcept nogil:
+    if domain.left >= most:
+        return most
+    return SHARE_MIN if domain.left < SHARE_MIN else <uint32_t> domain.left
+
+
+cdef inline void domain_worked(soft_domain *domain, uint32_t work) noexcept nogil:
+    assert_held(&domain.progress)
+    domain.left -= work
+
+
+cdef inline void domain_clear_pending(soft_domain *domain) noexcept nogil:
+    if relaxed_load(&domain.work_pending):
+        exchange(&domain.work_pending, 0)
+
+
+cdef void domain_transmit(soft_domain *domain, soft_qp *qp) noexcept nogil:
+    assert_held(&domain.progress)
+    assert_held(&qp.lock)
+    qp.tx.share = domain_share(domain, TX_TURN)
+    qp.tx.used = 0
+    qp.fabric.transmit(qp)
+    domain_worked(domain, qp.tx.used)
+    qp.tx.share = TX_TURN
+
+
+cdef inline void share_spend(uint32_t *share, uint64_t work) noexcept nogil:
+    share[0] -= <uint32_t> min(<uint64_t> share[0], work)
+
+
 cdef void domain_progress(soft_domain *domain, bint waits) noexcept nogil:
     if waits:
         lock_ranked(&domain.progress, RANK_DOMAIN)
     elif not trylock_ranked(&domain.progress, RANK_DOMAIN):
         return
+    domain_begin_turn(domain)
     domain.fabric.progress(domain, waits)
     unlock_ranked(&domain.progress, RANK_DOMAIN)
 

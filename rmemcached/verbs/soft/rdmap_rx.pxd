@@ -13,7 +13,7 @@ cdef enum:
     RX_READ = 4096                   # octets asked for at an FPDU's start, at first
     RX_READ_MIN = 512                # while large FPDUs come in
     RX_BUFFER_CRC = 2 * (ULPDU_MAX + 1) + RX_READ
-    RX_BYTES = 1 << 20               # in one turn of a queue pair
+    RX_TURN = 1 << 20                # work in one turn of a queue pair; domain.pxd says what counts
     RX_IOVECS = 96                   # of one reception
 
 cdef enum:                           # rx_state.state

@@ -12,6 +12,7 @@ cdef enum:
     TX_FRAME_ARENA = UNTAGGED_HEADER + TX_COPY + FPDU_TRAILER_MAX
     TX_ARENA = 16384
     TX_BYTES = 1280 << 10            # of one batch
+    TX_TURN = 2 << 20                # work in one turn of a queue pair; domain.pxd says what counts
     TX_BYTES_CRC = 128 << 10         # with CRC: less, since the CRC of what the stream does not take is computed again
 
 cdef enum:                           # tx_cursor.kind
@@ -39,6 +40,8 @@ cdef struct tx_state:                # soft_qp.tx; guarded by soft_qp.lock
     bint broken                      # a write has failed; the receiving side will find out why
     uint32_t mulpdu                  # the longest ULPDU that fits a segment of the stream
     uint32_t batch_bytes             # of one batch
+    uint32_t share                   # work that a turn may do
+    uint32_t used                    # work that the last turn has done
     uint32_t frame_sent              # octets of the FPDU at the cursor that are written
     uint32_t frame_crc               # its CRC state, when frame_sent is not 0
     uint8_t *bounce                  # copies of READ sources under CRC, while there are responses

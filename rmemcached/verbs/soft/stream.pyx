@@ -71,6 +71,7 @@ cdef bint stream_open(soft_qp *qp) noexcept nogil:
         qp.rx.buffer = larger
         qp.rx.capacity = RX_BUFFER_CRC
     qp.fabric.measure(qp)
+    qp.tx.share = TX_TURN
     rx_open(qp)
     qp.stream.phase = STREAM_OPEN
     qp.stream.deadline = 0

@@ -57,6 +57,7 @@ cdef bint thread_turn(soft_context *context, bint arm) noexcept nogil:
     domain = context.domains
     while domain != NULL:
         lock_ranked(&domain.progress, RANK_DOMAIN)
+        domain_begin_turn(domain)
         worked |= domain.fabric.serve(domain, arm)
         unlock_ranked(&domain.progress, RANK_DOMAIN)
         if domain.event_fd >= 0:

@@ -1,5 +1,8 @@
 # soft_shm: messages in cells of their own; see message.pxd.
 
+cdef enum:
+    WORK_MESSAGE = 512
+
 
 cdef inline soft_mr *shm_hold_region(soft_qp *qp, soft_mr **kept, uint32_t stag, uint64_t addr, uint64_t length,
                                      int access) noexcept nogil:
@@ -170,18 +173,18 @@ cdef bint shm_take_message(soft_qp *qp, uint64_t word, ibv_wc *wc) noexcept nogi
     return True
 
 
-cdef bint shm_receive_messages(soft_qp *qp, uint32_t *budget) noexcept nogil:
+cdef bint shm_receive_messages(soft_qp *qp, uint32_t *share) noexcept nogil:
     cdef ibv_wc wc
     cdef uint64_t word
     assert_held(&qp.lock)
-    while shm_cell_ready(shm_of(qp), &word) and shm_kind(word) == SHM_MESSAGE and budget[0]:
+    while share[0] and shm_cell_ready(shm_of(qp), &word) and shm_kind(word) == SHM_MESSAGE:
         if not shm_take_message(qp, word, &wc):
             return False
         rx_established(qp)
         if not cq_add(qp.recv_cq, &wc, shm_flags(word) & SHM_SOLICITED):
             rx_fail(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0)
             return False
-        budget[0] -= min(budget[0], shm_cell_size(shm_length(word)))
+        share_spend(share, WORK_MESSAGE + shm_cell_size(shm_length(word)))
     return True
 
 
@@ -216,6 +219,7 @@ cdef int shm_poll(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
     cdef int looks = SHM_POLL_LOOKS
     if not trylock_ranked(&domain.progress, RANK_DOMAIN):
         return 0
+    domain_begin_turn(domain)
     # With a queue armed, completions have to go through it: one of them makes an event.
     if shared.npolled <= SHM_ALWAYS_POLLED and num_entries and relaxed_load(&domain.armed) == 0:
         while looks > 0 and shared.polled != NULL:

@@ -1,8 +1,5 @@
 # soft_shm: records through the socket; see record.pxd.
 
-cdef enum:
-    SHM_RECORDS = 16                 # read in one turn of a queue pair
-
 cdef extern from *:
     """
     typedef union {
@@ -76,7 +73,7 @@ cdef int32_t shm_records_ahead(const shm_stream *shm) noexcept nogil:
     return <int32_t> (<uint32_t> load_acquire(&shm.theirs.records) - <uint32_t> relaxed_load(&shm.records_seen))
 
 
-cdef void shm_read_records(soft_qp *qp) noexcept nogil:
+cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_reader *reader = &shm.reader
     cdef iovec iov
@@ -84,10 +81,9 @@ cdef void shm_read_records(soft_qp *qp) noexcept nogil:
     cdef control_space control
     cdef ssize_t n
     cdef int32_t ahead
-    cdef uint32_t budget = SHM_RECORDS
     assert_held(&qp.lock)
-    while budget and not shm.eof and not shm.broken:
-        budget -= 1
+    while share[0] and not shm.eof and not shm.broken:
+        share_spend(share, WORK_CALL)
         ahead = shm_records_ahead(shm) if shm.theirs != NULL else 0
         memset(&message, 0, sizeof(message))
         iov.iov_base = <uint8_t *> &reader.record + reader.have
@@ -112,12 +108,12 @@ cdef void shm_read_records(soft_qp *qp) noexcept nogil:
         if reader.have == SHM_RECORD_SIZE:
             reader.have = 0
             relaxed_store(&shm.records_seen, shm.records_seen + 1)
-            if not shm_handle_record(qp, &reader.record, &budget):
+            if not shm_handle_record(qp, &reader.record, share):
                 shm.broken = True
             shm_drop_fds(reader)
 
 
-cdef bint shm_handle_record(soft_qp *qp, const shm_record *record, uint32_t *budget) noexcept nogil:
+cdef bint shm_handle_record(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil:
     """Does what a record says. False: no correct peer sends it."""
     cdef shm_stream *shm = shm_of(qp)
     assert_held(&qp.lock)
@@ -133,4 +129,4 @@ cdef bint shm_handle_record(soft_qp *qp, const shm_record *record, uint32_t *bud
     if shm.reader.lost_fds:
         shm_decline_offer(qp)
         return True
-    return shm.reader.nfds == 1 and shm_accept_offer(qp, record, budget)
+    return shm.reader.nfds == 1 and shm_accept_offer(qp, record, share)

@@ -4,6 +4,9 @@ cdef enum:
     SHM_WINDOWS_DEFAULT = 16384      # of a context
     SHM_SWEEP = 16                   # windows that an offer looks at, to close those on regions that are gone
     SHM_SWEEP_ALL = 64               # of those, the most that are closed when there is no room
+    SHM_PIECE = 1 << 20              # octets that are copied at a time
+    WORK_OFFER = 64 << 10            # system calls, and page tables
+    WORK_COPY = 512
 
 
 cdef inline shm_context *shm_context_of(const soft_context *context) noexcept nogil:
@@ -256,14 +259,14 @@ cdef void shm_sweep(soft_qp *qp, uint32_t count, uint32_t most) noexcept nogil:
             most -= 1
 
 
-cdef bint shm_make_room(soft_qp *qp, uint64_t length, uint32_t *budget) noexcept nogil:
+cdef bint shm_make_room(soft_qp *qp, uint64_t length, uint32_t *share) noexcept nogil:
     """Counts a window that is to be made. If there is no room, sweeps all of them, which uses up the turn."""
     cdef shm_stream *shm = shm_of(qp)
     assert_held(&qp.lock)
     shm_sweep(qp, SHM_SWEEP, SHM_SWEEP)
     if shm.nwindows < SHM_WINDOWS_MAX and shm_count_window(qp, length):
         return True
-    budget[0] = 0
+    share[0] = 0
     shm_sweep(qp, SHM_WINDOWS_SIZE, SHM_SWEEP_ALL)
     return (shm.nwindows < SHM_WINDOWS_MAX or shm_rehash_windows(shm)) and shm_count_window(qp, length)
 
@@ -272,7 +275,7 @@ cdef void shm_decline_offer(soft_qp *qp) noexcept nogil:
     fetch_add(&shm_context_of(qp.context).usage.declined, 1)
 
 
-cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *budget) noexcept nogil:
+cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_window *window
     cdef void *base
@@ -280,6 +283,8 @@ cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *budg
     if (record.slot >= SHM_SLOTS or record.generation == 0 or record.length == 0
             or record.addr + record.length < record.addr or not shm_mappable(shm.reader.fds[0], record.length)):
         return False
+    # The file's pages are looked at one by one.
+    share_spend(share, WORK_OFFER + record.length // 8)
     window = shm_find_window(shm, record.stag)
     if window != NULL and window.slot == record.slot and window.generation == record.generation:
         return True
@@ -287,7 +292,7 @@ cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *budg
         shm_window_close(qp, window)
     if shm.windows == NULL:
         shm.windows = <shm_window *> calloc(SHM_WINDOWS_SIZE, sizeof(shm_window))
-    if shm.windows == NULL or not shm_make_room(qp, record.length, budget):
+    if shm.windows == NULL or not shm_make_room(qp, record.length, share):
         shm_decline_offer(qp)
         return True
     base = shm_map(shm.reader.fds[0], record.length,
@@ -355,12 +360,16 @@ cdef bint shm_is_direct(const soft_qp *qp, const tx_cursor *cur) noexcept nogil:
     return shm_direct_window(qp, cur) != NULL
 
 
-cdef int shm_copy(soft_qp *qp, soft_swqe *swqe, uint32_t index, const shm_window *window) noexcept nogil:
-    """Carries out one READ or WRITE. 1: done; 0: the region has become invalid; -1: local memory may not be used."""
+cdef int shm_copy(soft_qp *qp, uint32_t index, const shm_window *window, uint32_t offset,
+                  uint32_t length) noexcept nogil:
+    """Copies a piece of a READ or WRITE. 1: done; 0: the region has become invalid; -1: local memory may not be used."""
+    cdef const soft_swqe *swqe = &qp.sq[index]
     cdef soft_mr *regions[MAX_SGE]
+    cdef void *local[MAX_SGE]
+    cdef uint32_t lengths[MAX_SGE]
     cdef const ibv_sge *sges = qp.sq_sges + <size_t> index * qp.cap.max_send_sge
     cdef bint reading = swqe.opcode == IBV_WR_RDMA_READ
-    cdef uint8_t *remote = window.base + (swqe.remote_addr - window.addr)
+    cdef uint8_t *remote = window.base + (swqe.remote_addr - window.addr) + offset
     cdef uint32_t i, held = 0
     cdef int why = 0
     cdef int result = 1
@@ -369,55 +378,76 @@ cdef int shm_copy(soft_qp *qp, soft_swqe *swqe, uint32_t index, const shm_window
         memcpy(remote, qp.sq_inline + <size_t> index * qp.cap.max_inline_data, swqe.length)
         return 1
     for i in range(swqe.num_sge):
-        regions[held] = NULL
-        if sges[i].length:
-            regions[held] = mr_get(qp.pd, sges[i].lkey, sges[i].addr, sges[i].length,
-                                   IBV_ACCESS_LOCAL_WRITE if reading else 0, &why)
-            if regions[held] == NULL:
-                result = -1
-                break
+        if offset >= sges[i].length:
+            offset -= sges[i].length
+            continue
+        local[held] = <void *> (sges[i].addr + offset)
+        lengths[held] = min(sges[i].length - offset, length)
+        regions[held] = mr_get(qp.pd, sges[i].lkey, <uint64_t> local[held], lengths[held],
+                               IBV_ACCESS_LOCAL_WRITE if reading else 0, &why)
+        if regions[held] == NULL:
+            result = -1
+            break
+        offset = 0
+        length -= lengths[held]
         held += 1
+        if length == 0:
+            break
     if result > 0:
         for i in range(held):
             if reading:
-                memcpy(<void *> sges[i].addr, remote, sges[i].length)
+                memcpy(local[i], remote, lengths[i])
             else:
-                memcpy(remote, <const void *> sges[i].addr, sges[i].length)
-            remote += sges[i].length
+                memcpy(remote, local[i], lengths[i])
+            remote += lengths[i]
         full_fence()
         if not shm_window_valid(shm_of(qp), window):
             result = 0
     for i in range(held):
-        if regions[i] != NULL:
-            mr_put(regions[i])
+        mr_put(regions[i])
     return result
 
 
-cdef bint shm_execute_direct(soft_qp *qp) noexcept nogil:
+cdef void shm_direct_done(soft_qp *qp, soft_swqe *swqe) noexcept nogil:
+    """All of the request at the cursor is copied."""
+    assert_held(&qp.lock)
+    swqe.state = SWQE_DONE
+    qp.tx.cursor.next_wqe += 1
+    counter_add(&qp.counters.one_sided, 1)
+    if swqe.opcode == IBV_WR_RDMA_WRITE:
+        counter_add(&qp.counters.writes, 1)
+        counter_add(&qp.counters.write_bytes, swqe.length)
+    else:
+        counter_add(&qp.counters.reads, 1)
+        counter_add(&qp.counters.read_bytes, swqe.length)
+
+
+cdef bint shm_execute_direct(soft_qp *qp, uint32_t *share) noexcept nogil:
+    cdef shm_stream *shm = shm_of(qp)
     cdef soft_swqe *swqe
     cdef const shm_window *window
-    cdef uint32_t index
+    cdef uint32_t index, n
     cdef int done
     assert_held(&qp.lock)
-    while qp.tx.cursor.kind == TX_NONE and tx_may_start(qp, &qp.tx.cursor):
+    while share[0] and qp.tx.cursor.kind == TX_NONE and tx_may_start(qp, &qp.tx.cursor):
         window = shm_direct_window(qp, &qp.tx.cursor)
         if window == NULL:
+            # What was copied of it goes through the ring again.
+            shm.copied = 0
             break
         index = qp.tx.cursor.next_wqe & qp.sq_mask
         swqe = &qp.sq[index]
-        done = shm_copy(qp, swqe, index, window)
+        n = min(swqe.length - shm.copied, <uint32_t> SHM_PIECE)
+        done = shm_copy(qp, index, window, shm.copied, n)
         if done < 0:
             tx_fault(qp, TX_FAULT_REGION)
             return False
         if done == 0:
+            shm.copied = 0
             break
-        swqe.state = SWQE_DONE
-        qp.tx.cursor.next_wqe += 1
-        counter_add(&qp.counters.one_sided, 1)
-        if swqe.opcode == IBV_WR_RDMA_WRITE:
-            counter_add(&qp.counters.writes, 1)
-            counter_add(&qp.counters.write_bytes, swqe.length)
-        else:
-            counter_add(&qp.counters.reads, 1)
-            counter_add(&qp.counters.read_bytes, swqe.length)
+        share_spend(share, n + WORK_COPY)
+        shm.copied += n
+        if shm.copied == swqe.length:
+            shm.copied = 0
+            shm_direct_done(qp, swqe)
     return True

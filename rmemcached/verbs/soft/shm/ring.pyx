@@ -1,5 +1,8 @@
 # soft_shm: the rings of a stream; see ring.pxd.
 
+cdef enum:
+    SHM_LAPS = 4                     # of the ring, read at a time
+
 
 cdef inline uint32_t shm_stamp(uint64_t position) noexcept nogil:
     """The stamp of a cell that begins at this octet, counted since the stream began."""
@@ -190,13 +193,15 @@ cdef bint shm_open_chunk(shm_stream *shm) noexcept nogil:
 cdef ssize_t shm_recv(soft_qp *qp, const iovec *iov, int count) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     cdef ssize_t total = 0
+    cdef uint64_t most = shm.head + SHM_LAPS * SHM_RING_SIZE
     cdef size_t n, done
     cdef int i
     assert_held(&qp.lock)
     for i in range(count):
         done = 0
         while done < iov[i].iov_len:
-            if shm.chunk_left == 0 and not shm_open_chunk(shm):
+            # The peer may fill the ring as fast as it is read, with cells of one octet.
+            if shm.chunk_left == 0 and (shm.head >= most or not shm_open_chunk(shm)):
                 break
             n = min(iov[i].iov_len - done, shm.chunk_left)
             shm.chunk_at = shm_read(shm, shm.chunk_at, <uint8_t *> iov[i].iov_base + done, n)

@@ -19,6 +19,8 @@ cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     uint32_t chunk_left              # octets of the cell at the head, of kind SHM_STREAM, that were not read yet
     uint32_t chunk_at                # if any: position of the first of them
     uint32_t chunk_size              # octets of the ring that the cell takes
+    uint32_t copied                  # octets of the request at the cursor that were copied through a window
+    bint unfinished                  # a turn has ended before all was sent that the ring has room for; read unlocked
     uint64_t write_tail              # where the last WRITE that went through the ring ends
     uint32_t records_sent
     uint32_t records_seen            # read unlocked

@@ -1,5 +1,8 @@
 # soft_shm: a queue pair's stream; see stream.pxd.
 
+cdef enum:
+    WORK_ROUND = 2048                # to build or parse what goes through the ring at a time
+
 
 cdef inline shm_stream *shm_of(const soft_qp *qp) noexcept nogil:
     return <shm_stream *> qp.fabric_state
@@ -197,17 +200,23 @@ cdef void shm_note_writes(soft_qp *qp, const tx_batch *b, size_t written) noexce
 
 
 cdef void shm_transmit(soft_qp *qp) noexcept nogil:
-    """Goes on until the ring is full: only then does something tell when to continue."""
+    cdef shm_stream *shm = shm_of(qp)
     cdef tx_batch b
+    cdef uint32_t share = qp.tx.share
     cdef int result
     cdef ssize_t n
     assert_held(&qp.lock)
     if not tx_may_write(qp):
         return
+    relaxed_store(&shm.unfinished, False)
     while True:
-        if not shm_execute_direct(qp):
+        if not shm_execute_direct(qp, &share):
             return
         if not tx_pending(qp):
+            break
+        if share == 0:
+            relaxed_store(&shm.unfinished, True)
+            shm_tell_rest(qp)
             break
         result = tx_build(qp, &b, TX_FRAMES)
         if b.nframes == 0:
@@ -224,37 +233,51 @@ cdef void shm_transmit(soft_qp *qp) noexcept nogil:
             break
         if n > 0:
             shm_note_writes(qp, &b, <size_t> n)
+            share_spend(&share, <size_t> n)
             tx_commit(qp, &b, <size_t> n)
+        share_spend(&share, WORK_ROUND + WORK_FPDU * <uint32_t> b.nframes)
         if n < <ssize_t> b.size and not shm_wait_for_space(qp):
             break
+    qp.tx.used = qp.tx.share - share
     tx_end_turn(qp)
 
 
 # Receiving.
 
 
-cdef bint shm_receive(soft_qp *qp) noexcept nogil:
-    """Receives until the ring is empty or the turn is used up. False: the queue pair is in error."""
+cdef bint shm_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
+    """Receives until the ring is empty or the share is used up. False: the queue pair is in error."""
+    cdef shm_stream *shm = shm_of(qp)
     cdef rx_reception r
-    cdef uint32_t budget = RX_BYTES
+    cdef uint64_t head, fpdus
     cdef ssize_t n
     assert_held(&qp.lock)
-    while True:
-        if not shm_receive_messages(qp, &budget) or not rx_prepare(qp, &r):
+    while share[0]:
+        if not shm_receive_messages(qp, share):
             return False
+        if share[0] == 0:
+            break
+        if not rx_prepare(qp, &r):
+            return False
+        head = shm.head
+        fpdus = qp.counters.rx_fpdus
         n = shm_recv(qp, r.target.iov, r.target.niov)
         if n < 0:
             return rx_nothing(qp, &r, n)
         if not rx_take(qp, &r, <size_t> n):
             return False
-        # shm_recv stops before a message. The next turn of the loop receives that.
-        if budget < n:
-            return True
-        budget -= <uint32_t> n
+        # shm_recv stops before a message. The next turn of the loop receives that. A cell of the ring that has few
+        # octets takes nearly as long as one that has many.
+        share_spend(share, <size_t> n + WORK_FPDU * (qp.counters.rx_fpdus - fpdus) + WORK_ROUND)
+        if shm.head - head > <size_t> n:
+            share_spend(share, 4 * (shm.head - head - <size_t> n))
+    return True
 
 
 cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept nogil:
     cdef shm_stream *shm
+    cdef uint32_t most = domain_share(domain, RX_TURN)
+    cdef uint32_t share = most
     cdef uint64_t word
     cdef bint closing
     assert_held(&domain.progress)
@@ -262,15 +285,15 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
     shm = shm_of(qp)
     while qp.stream.fd >= 0:
         if socket or (shm.theirs != NULL and shm_records_ahead(shm) > 0):
-            shm_read_records(qp)
+            shm_read_records(qp, &share)
         socket = False
         closing = shm.eof
         if qp.stream.phase == STREAM_OPEN:
             closing = closing or load_acquire(&shm.theirs.closed) != 0
-            if not shm_receive(qp):
+            if not shm_receive(qp, &share):
                 break
             if tx_pending(qp):
-                shm_transmit(qp)
+                domain_transmit(domain, qp)
                 if qp.stream.fd < 0:
                     break
             # First everything is received that the peer wrote before it closed.
@@ -278,9 +301,13 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
         if closing or shm.broken:
             qp_lost(qp)
             break
+        if share == 0 or relaxed_load(&shm.unfinished):
+            shm_tell_rest(qp)
+            break
         if qp.stream.phase != STREAM_OPEN or not shm_has_waiter(qp) or not shm_request_wakeup(qp):
             break
     unlock_ranked(&qp.lock, RANK_QP)
+    domain_worked(domain, most - share)
     qp_update_fds(qp, domain)
 
 

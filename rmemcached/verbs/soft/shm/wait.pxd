@@ -19,6 +19,8 @@ cdef struct shm_link:                # a stream in one of its domains
 
 cdef struct shm_domain:              # soft_domain.fabric_state; guarded by domain.progress
     shm_link *polled                 # streams whose rings are looked at; read unlocked
+    shm_link *resume                 # the one that the next turn begins with; NULL: the first
+    bint left_over                   # some link's is set; atomic
     uint32_t npolled
     uint32_t turns                   # since the clock was looked at
     int64_t checked                  # when the sockets were looked at; CLOCK_MONOTONIC nanoseconds
@@ -38,7 +40,11 @@ cdef bint shm_polls(const soft_domain *domain) noexcept nogil
 # From now on the stream is polled in this domain. domain.progress is held.
 cdef void shm_start_polling(soft_domain *domain, soft_qp *qp) noexcept nogil
 
-# The next four need soft_qp.lock.
+# The next five need soft_qp.lock.
+
+# A turn has ended before all was done. Whoever polls the stream finds the rest. Its domains in which it waits are told:
+# from now on they poll it, too.
+cdef void shm_tell_rest(soft_qp *qp) noexcept nogil
 
 # Whether the stream waits in one of its domains.
 cdef bint shm_has_waiter(const soft_qp *qp) noexcept nogil

@@ -38,7 +38,7 @@ cdef bint shm_ready(const soft_qp *qp) noexcept nogil:
     cdef uint64_t word
     if theirs == NULL:
         return False
-    return (shm_cell_ready(shm, &word) or shm_records_ahead(shm) > 0
+    return (shm_cell_ready(shm, &word) or shm_records_ahead(shm) > 0 or relaxed_load(&shm.unfinished)
             or relaxed_load(&theirs.closed) != 0
             or (relaxed_load(&qp.tx.blocked) and load_acquire(&theirs.head) != relaxed_load(&shm.space_head)))
 
@@ -51,6 +51,18 @@ cdef bint shm_has_waiter(const soft_qp *qp) noexcept nogil:
         if not relaxed_load(&shm.links[i].polled):
             return True
     return False
+
+
+cdef void shm_tell_rest(soft_qp *qp) noexcept nogil:
+    cdef const shm_stream *shm = shm_of(qp)
+    cdef int i
+    assert_held(&qp.lock)
+    for i in range(qp.ndomains):
+        if not relaxed_load(&shm.links[i].polled):
+            relaxed_store(&qp.links[i].left_over, True)
+            store_release(&shm_domain_of(qp.domains[i]).left_over, 1)
+            # A turn that takes this back looks afterwards at what stands above.
+            store_release(&qp.domains[i].work_pending, 1)
 
 
 cdef bint shm_request_wakeup(soft_qp *qp) noexcept nogil:
@@ -124,12 +136,15 @@ cdef void shm_stop_polling(soft_domain *domain, shm_link *link) noexcept nogil:
         relaxed_store_pointer(&shared.polled, link.next)
     if link.next != NULL:
         link.next.prev = link.prev
+    if shared.resume == link:
+        shared.resume = link.next
     shared.npolled -= 1
     relaxed_store(&link.polled, False)
 
 
 cdef void shm_leave(soft_domain *domain, soft_qp *qp) noexcept nogil:
     assert_held(&domain.progress)
+    relaxed_store(&qp.links[0 if qp.domains[0] == domain else 1].left_over, False)
     if qp.fabric_state != NULL:
         shm_stop_polling(domain, shm_link_of(domain, qp))
 
@@ -152,10 +167,27 @@ cdef void shm_await_wakeup(soft_domain *domain, shm_link *link) noexcept nogil:
         relaxed_store(&domain.work_pending, True)
 
 
+cdef void shm_take_rest(soft_domain *domain) noexcept nogil:
+    """Polls the streams from now on whose turn has ended elsewhere."""
+    cdef shm_domain *shared = shm_domain_of(domain)
+    cdef soft_link *link = domain.links
+    assert_held(&domain.progress)
+    if not load_acquire(&shared.left_over):
+        return
+    exchange(&shared.left_over, 0)
+    while link != NULL:
+        if load_acquire(&link.left_over):
+            relaxed_store(&link.left_over, False)
+            shm_start_polling(domain, link.qp)
+        link = link.next
+
+
 cdef void shm_arm(soft_domain *domain) noexcept nogil:
-    cdef shm_link *link = shm_domain_of(domain).polled
+    cdef shm_link *link
     cdef shm_link *following
     assert_held(&domain.progress)
+    shm_take_rest(domain)
+    link = shm_domain_of(domain).polled
     while link != NULL:
         following = link.next
         shm_await_wakeup(domain, link)
@@ -165,12 +197,18 @@ cdef void shm_arm(soft_domain *domain) noexcept nogil:
 cdef bint shm_poll_rings(soft_domain *domain) noexcept nogil:
     """Makes progress for the streams that are polled. Whether there was something to do."""
     cdef shm_domain *shared = shm_domain_of(domain)
-    cdef shm_link *link = shared.polled
+    cdef shm_link *link = shared.polled if shared.resume == NULL else shared.resume
     cdef shm_link *following
+    cdef uint32_t count = shared.npolled
     cdef bint found = False
     assert_held(&domain.progress)
-    while link != NULL:
-        following = link.next
+    shared.resume = NULL
+    while count and link != NULL:
+        if domain.left <= 0:
+            shared.resume = link
+            break
+        count -= 1
+        following = shared.polled if link.next == NULL else link.next
         if <int> relaxed_load(&link.qp.stream.fd) < 0:
             shm_stop_polling(domain, link)
         elif shm_ready(link.qp):
@@ -207,7 +245,8 @@ cdef bint shm_make_progress(soft_domain *domain, bint waits) noexcept nogil:
     """shm_domain_progress. Whether there was something to do."""
     cdef bint found
     assert_held(&domain.progress)
-    relaxed_store(&domain.work_pending, False)
+    domain_clear_pending(domain)
+    shm_take_rest(domain)
     found = shm_poll_rings(domain)
     if shm_sockets_due(domain) or waits:
         found |= domain_poll_descriptors(domain)

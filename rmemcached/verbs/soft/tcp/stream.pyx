@@ -2,7 +2,6 @@
 
 cdef enum:
     TCP_BATCH_SAME_CORE = 240 << 10  # octets of one sendmsg to a peer on the same core: four FPDUs of loopback's size
-    TCP_TURN = 2 << 20               # octets sent in one turn of a queue pair
     TCP_TRY = 2                      # up to so many streams are tried without asking epoll which are ready
     TCP_DRAIN = 16 << 20             # octets discarded before a close
 
@@ -237,12 +236,12 @@ cdef bint tcp_send_short(soft_qp *qp) noexcept nogil:
 cdef void tcp_transmit(soft_qp *qp) noexcept nogil:
     cdef tx_batch b
     cdef int result
-    cdef size_t sent = 0
+    cdef uint32_t share = qp.tx.share
     cdef ssize_t n
     assert_held(&qp.lock)
     if not tx_may_write(qp):
         return
-    while sent < TCP_TURN:
+    while share:
         result = tx_build(qp, &b, TX_FRAMES)
         if b.nframes == 0:
             tx_release(&b)
@@ -262,13 +261,15 @@ cdef void tcp_transmit(soft_qp *qp) noexcept nogil:
             stream_want_writable(qp, False)
             break
         if n > 0:
+            share_spend(&share, <size_t> n)
             tx_commit(qp, &b, <size_t> n)
-            sent += <size_t> n
+        share_spend(&share, WORK_CALL + WORK_FPDU * <uint32_t> b.nframes)
         if n < <ssize_t> b.size or result == TX_BUILT:
             break
         if tcp_of(qp).same_core:
             # The peer copies the octets while they are in the cache, and the kernel uses the same pages again.
             sched_yield()
+    qp.tx.used = qp.tx.share - share
     tx_end_turn(qp)
 
 
@@ -306,13 +307,14 @@ cdef ssize_t tcp_read(soft_qp *qp, rx_target *target) noexcept nogil:
             return n
 
 
-cdef bint tcp_receive_all(soft_qp *qp) noexcept nogil:
+cdef bint tcp_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
     """tcp_receive in any state. It also finds errors and the end of the stream."""
     cdef rx_reception r
-    cdef uint32_t budget = RX_BYTES
+    cdef uint64_t fpdus
     cdef ssize_t n
     assert_held(&qp.lock)
-    while True:
+    while share[0]:
+        fpdus = qp.counters.rx_fpdus
         if not rx_prepare(qp, &r):
             return False
         n = tcp_read(qp, &r.target)
@@ -320,14 +322,16 @@ cdef bint tcp_receive_all(soft_qp *qp) noexcept nogil:
             return rx_nothing(qp, &r, n)
         if not rx_take(qp, &r, <size_t> n):
             return False
-        if n < r.want or budget < n:
-            return True
-        budget -= <uint32_t> n
+        share_spend(share, <size_t> n + WORK_CALL + WORK_FPDU * (qp.counters.rx_fpdus - fpdus))
+        if n < r.want:
+            break
+    return True
 
 
-cdef bint tcp_receive(soft_qp *qp) noexcept nogil:
-    """Receives until the socket is empty or the turn is used up. False: the queue pair is in error."""
+cdef bint tcp_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
+    """Receives until the socket is empty or the share is used up. False: the queue pair is in error."""
     cdef uint32_t room = qp.rx.read_size
+    cdef uint64_t fpdus = qp.counters.rx_fpdus
     cdef ssize_t n
     assert_held(&qp.lock)
     # Most reads find nothing, or a short message. Between two FPDUs, with none predicted, no vector is needed.
@@ -341,9 +345,10 @@ cdef bint tcp_receive(soft_qp *qp) noexcept nogil:
             qp.rx.end = <uint32_t> n
             if not rx_parse(qp):
                 return False
+            share_spend(share, <size_t> n + WORK_CALL + WORK_FPDU * (qp.counters.rx_fpdus - fpdus))
             if n < room:
                 return True
-    return tcp_receive_all(qp)
+    return tcp_receive_all(qp, share)
 
 
 # Progress.
@@ -351,6 +356,8 @@ cdef bint tcp_receive(soft_qp *qp) noexcept nogil:
 
 cdef void tcp_ready(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept nogil:
     cdef tcp_stream *tcp
+    cdef uint32_t most = domain_share(domain, RX_TURN)
+    cdef uint32_t share = most
     assert_held(&domain.progress)
     lock_ranked(&qp.lock, RANK_QP)
     if qp.stream.fd >= 0:
@@ -363,9 +370,10 @@ cdef void tcp_ready(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept 
         elif tcp.pausing and now_ns() >= qp.stream.deadline and not mpa_ready(qp):
             qp_lost(qp)
         elif qp.stream.phase == STREAM_OPEN and events & ~<uint32_t> EPOLLOUT:
-            tcp_receive(qp)
+            tcp_receive(qp, &share)
+            domain_worked(domain, most - share)
         if qp.stream.fd >= 0 and (events & EPOLLOUT or not qp.tx.blocked) and tx_pending(qp):
-            tcp_transmit(qp)
+            domain_transmit(domain, qp)
     unlock_ranked(&qp.lock, RANK_QP)
     qp_update_fds(qp, domain)
 
