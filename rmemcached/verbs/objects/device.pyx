@@ -113,11 +113,11 @@ cdef class Context(Base):
                       uint64_t bytes=1 << 40, bint paid=False):
         """Limits what this soft_shm0 maps of its peers' memory, for one queue pair and in all.
 
-        It is called before there is a queue pair. READs and WRITEs of regions beyond the limits go through the ring.
+        It is called before a queue pair is attached. READs and WRITEs of regions beyond the limits go through the ring.
         With `paid` only memory is mapped whose pages the peer has touched itself and cannot take back, so that this
         process never allocates any for a peer; a region that the peer may write is then mapped by one queue pair only.
-        Raises VerbsError (EINVAL) for another device, or limits above 256 regions and 2^40 octets for a queue pair or
-        2^46 octets in all.
+        Raises VerbsError: EINVAL for another device, or limits above 256 regions and 2^40 octets for a queue pair or
+        2^46 octets in all; EBUSY if something is mapped already.
         """
         cdef soft_shm_limits limits
         limits.pair_regions = pair_regions
@@ -125,11 +125,13 @@ cdef class Context(Base):
         limits.pair_bytes = pair_bytes
         limits.bytes = bytes
         limits.paid = paid
-        if self.p != soft_provider() or soft_shm_limit(self.handle(), &limits) < 0:
+        if self.p != soft_provider():
             raise failure("limit_windows", EINVAL)
+        if soft_shm_limit(self.handle(), &limits) < 0:
+            raise failure("limit_windows", errno.errno)
 
     def windows(self):
-        """What this soft_shm0 maps of its peers' memory, as a dict: regions, bytes; and declined, the offers it has not."""
+        """What this soft_shm0 maps of its peers' memory: regions and bytes. And the number of declined offers."""
         cdef soft_shm_usage usage
         if self.p != soft_provider() or soft_shm_query(self.handle(), &usage) < 0:
             raise failure("windows", EINVAL)

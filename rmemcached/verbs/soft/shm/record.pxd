@@ -9,8 +9,8 @@ cdef struct shm_reader:              # what has come of the next record
 
 # Sends a record, with nfds descriptors. False: the socket does not take it now.
 cdef bint shm_send_record(soft_qp *qp, const shm_record *record, const int *fds, int nfds) noexcept nogil
-# Reads records that have come, and does what they say, as long as the share of this turn lasts. The socket, or the count
-# of records ahead, tells of the rest.
+# Reads records that have come, and does what they say, as long as the share of this turn lasts. The socket, or the
+# count of records ahead, tells of the rest.
 cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil
 # The number of records that the peer has counted and that were not read. Negative while it has sent one and not counted
 # it. Needs no lock.

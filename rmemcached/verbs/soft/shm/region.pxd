@@ -15,7 +15,7 @@ cdef struct shm_context:             # soft_context.fabric_state
     int registry_fd                  # and given back with the lock of its region's shard held
     uint32_t next_slot               # guarded by soft_context.lock, as the next
     shm_generation next_generation
-    soft_shm_limits limits           # constant once there is a queue pair
+    soft_shm_limits limits           # constant once a queue pair has a stream
     soft_shm_usage usage             # atomic
 
 cdef struct shm_region:              # soft_mr.fabric_state

@@ -45,6 +45,9 @@ cdef int soft_shm_limit(ibv_context *ibcontext, const soft_shm_limits *limits) n
             or limits.pair_bytes > <uint64_t> 1 << 40 or limits.bytes > <uint64_t> 1 << 46):
         errno.errno = EINVAL
         return -1
+    if relaxed_load(&shm_context_of(context).usage.regions):
+        errno.errno = EBUSY
+        return -1
     shm_context_of(context).limits = limits[0]
     return 0
 
@@ -362,7 +365,7 @@ cdef bint shm_is_direct(const soft_qp *qp, const tx_cursor *cur) noexcept nogil:
 
 cdef int shm_copy(soft_qp *qp, uint32_t index, const shm_window *window, uint32_t offset,
                   uint32_t length) noexcept nogil:
-    """Copies a piece of a READ or WRITE. 1: done; 0: the region has become invalid; -1: local memory may not be used."""
+    """Copies a piece of a READ or WRITE. 1: done; 0: the region has become invalid; -1: wrong local memory."""
     cdef const soft_swqe *swqe = &qp.sq[index]
     cdef soft_mr *regions[MAX_SGE]
     cdef void *local[MAX_SGE]

@@ -1,0 +1,395 @@
+"""soft_shm: what a process maps of its peers' memory is limited, and costs nobody but the peer."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import mmap
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import verbs_ends
+from test_shm import (
+    F_ADD_SEALS,
+    HELLO,
+    MESSAGE,
+    OFFER,
+    REGISTRY_SIZE,
+    RING_AT,
+    SEAL_FUTURE_WRITE,
+    SEAL_SEAL,
+    SEAL_SHRINK,
+    SIZE,
+    RawPeer,
+    acquaint,
+    broken,
+    memfd,
+    one_sided,
+    read,
+    record,
+    shared_region,
+    write,
+)
+from verbs_ends import ALL, PATHS, End, completions, connect, fpdu, statuses, tagged
+
+from rmemcached.verbs import QP, Access, Context, Opcode, SendWR, State, Status, VerbsError
+
+pytestmark = pytest.mark.once
+KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
+READ_RESPONSE = 2
+
+
+@pytest.fixture(autouse=True)
+def only_once(fabric: str) -> Iterator[None]:
+    verbs_ends.FABRIC = "soft_shm"
+    yield
+    verbs_ends.FABRIC = fabric
+
+
+def limited(**limits: Any) -> End:
+    end = End()
+    end.context.limit_windows(**limits)
+    return end
+
+
+def paid_peer(registry: int | None = None) -> tuple[End, RawPeer]:
+    """An end that maps only what its peer has paid for, and a hand-made peer that behaves so far."""
+    end = limited(paid=True)
+    peer = RawPeer(end, hello=False)
+    peer.page[0] = 0
+    peer.page[RING_AT] = 0
+    fcntl.fcntl(peer.ring_fd, F_ADD_SEALS, SEAL_FUTURE_WRITE)
+    if registry is None:
+        os.pwrite(peer.registry_fd, struct.pack("=I", 1) + bytes(REGISTRY_SIZE - 4), 0)
+    peer.post(record(HELLO), peer.ring_fd, peer.registry_fd)
+    end.poll()
+    return end, peer
+
+
+def allocated(fd: int) -> int:
+    return os.fstat(fd).st_blocks * 512
+
+
+def punch(fd: int, length: int) -> int:
+    """0, or what the system says of a hole at the start."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    return 0 if libc.fallocate(fd, 3, 0, length) == 0 else ctypes.get_errno()
+
+
+def offer(peer: RawPeer, fd: int, length: int, stag: int = 7, access: int = Access.REMOTE_READ) -> None:
+    peer.post(record(OFFER, stag=stag, generation=1, length=length, addr=1 << 20, access=access), fd)
+    peer.end.poll()
+
+
+def post_read(end: End, stag: int = 7, size: int = 8, **options: int) -> None:
+    end.qp.post_send(SendWR(Opcode.RDMA_READ, [end.mr.sge(0, size)], remote_addr=1 << 20, rkey=stag, **options))
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        ({"pair_regions": 3}, 6),
+        ({"pair_bytes": 5 * 4096}, 4),
+        ({"regions": 3}, 3),
+        ({"bytes": 5 * 4096}, 2),
+        ({"regions": 0}, 0),
+        ({"bytes": 0}, 0),
+        ({}, 20),
+        ({"paid": 1}, 20),
+    ],
+)
+def test_what_goes_beyond_a_limit_goes_through_the_ring(limits: dict[str, Any], most: int) -> None:
+    """Two queue pairs name ten regions of 8 KB each, again and again: all is read and written as it should be."""
+    with limited(**limits) as a, End() as b:
+        pairs = [(a.qp, b.qp), (QP(a.pd, a.cq), QP(b.pd, b.cq))]
+        for pair in pairs[1:]:
+            for qp in pair:
+                qp.ready(access=ALL)
+        for a.qp, b.qp in pairs:
+            connect(a, b)
+        regions = [[shared_region(b, 8192) for _ in range(10)] for _ in pairs]
+        for turn in range(3):
+            for (a.qp, b.qp), mine in zip(pairs, regions, strict=True):
+                for i, (mr, memory) in enumerate(mine):
+                    memory[:8] = struct.pack("=Q", i + turn)
+                    a.qp.post_send(read(a, mr))
+                    assert statuses(completions(a, 1, b)) == [Status.SUCCESS]
+                    assert a.buffer[:8] == struct.pack("=Q", i + turn)
+                    a.buffer[:8] = struct.pack("=Q", i + turn + 100)
+                    a.qp.post_send(write(a, mr, at=8), read(a, mr))
+                    assert statuses(completions(a, 2, b)) == [Status.SUCCESS] * 2
+                    assert memory[8:16] == struct.pack("=Q", i + turn + 100)
+                    # So that the offer is seen.
+                    a.poll()
+        found = a.context.windows()
+        assert (found["regions"], found["bytes"], found["declined"]) == (most, most * 8192, 20 - most)
+        for qp, _ in pairs:
+            qp.close()
+        assert a.context.windows() == {"regions": 0, "bytes": 0, "declined": 20 - most}
+
+
+def test_a_region_that_is_gone_makes_room() -> None:
+    with limited(pair_regions=1) as a, End() as b:
+        connect(a, b)
+        for _ in range(5):
+            mr, _ = shared_region(b, 4096)
+            acquaint(a, b, mr)
+            before = one_sided(a)
+            a.qp.post_send(read(a, mr))
+            completions(a, 1, b)
+            assert one_sided(a) == before + 1
+            mr.close()
+        assert a.context.windows() == {"regions": 1, "bytes": 4096, "declined": 0}
+
+
+def test_limits_that_cannot_be() -> None:
+    with Context("soft_iw0") as other, pytest.raises(VerbsError) as caught:
+        other.limit_windows()
+    assert caught.value.errno == errno.EINVAL
+    with Context("soft_iw0") as other, pytest.raises(VerbsError):
+        other.windows()
+    with Context("soft_shm0") as context:
+        wrong: list[dict[str, Any]] = [{"pair_regions": 257}, {"pair_bytes": (1 << 40) + 1}, {"bytes": (1 << 46) + 1}]
+        for limits in wrong:
+            with pytest.raises(VerbsError) as caught:
+                context.limit_windows(**limits)
+            assert caught.value.errno == errno.EINVAL
+        context.limit_windows(pair_regions=256, pair_bytes=1 << 40, bytes=1 << 46)
+    with End() as a, End() as b:
+        connect(a, b)
+        acquaint(a, b, shared_region(b, 4096)[0])
+        with pytest.raises(VerbsError) as caught:
+            a.context.limit_windows()
+        assert caught.value.errno == errno.EBUSY
+
+
+def test_address_space_is_not_used_up() -> None:
+    """Offers of 1 TB each: of what may be mapped by default there is enough for other peers."""
+    with End() as end:
+        peer = RawPeer(end)
+        struct.pack_into("=I", mmap.mmap(peer.registry_fd, REGISTRY_SIZE), 0, 1)
+        huge = memfd(1 << 40)
+        for i in range(140):
+            offer(peer, huge, 1 << 40, stag=i * 256)
+            offer(peer, huge, 1 << 35, stag=i * 256 + 1)
+        assert end.context.windows() == {"regions": 2, "bytes": 1 << 36, "declined": 278}
+        assert allocated(huge) == 0 and end.qp.state == State.RTS
+        os.close(huge)
+        peer.close()
+
+
+@pytest.mark.parametrize("access", [Access.REMOTE_READ, Access.REMOTE_READ | Access.REMOTE_WRITE])
+@pytest.mark.parametrize("holes", ["all", "the last page", "none"])
+def test_only_what_the_peer_has_paid_for_is_mapped(access: int, holes: str) -> None:
+    """Whoever touches a page of a memfd first pays for it, for as long as anybody has the memfd."""
+    end, peer = paid_peer()
+    with end:
+        region = memfd(MB)
+        memory = mmap.mmap(region, MB)
+        if holes != "all":
+            memory[: MB - 4096] = b"p" * (MB - 4096)
+        if holes == "none":
+            memory[-1] = 112
+        paid = allocated(region)
+        offer(peer, region, MB, access=access)
+        found = end.context.windows()
+        assert (found["regions"], found["declined"]) == ((1, 0) if holes == "none" else (0, 1))
+        post_read(end, size=MB // 16)
+        if holes == "none":
+            assert statuses(completions(end, 1)) == [Status.SUCCESS] and one_sided(end) == 1
+            assert end.buffer[:8] == b"pppppppp"
+            # And so it stays: no hole can be made any more, and the peer's own mapping is as it was.
+            assert punch(region, MB) == errno.EPERM
+            memory[:8] = b"still_my"
+            post_read(end)
+            assert end.buffer[:8] == b"still_my"
+        else:
+            # The request went to the peer, who answers it.
+            octets = peer.read()
+            assert octets[2:4] == b"\x41\x41" and one_sided(end) == 0
+            peer.write(response(end))
+            assert statuses(completions(end, 1)) == [Status.SUCCESS]
+        assert allocated(region) == paid and end.qp.state == State.RTS
+        memory.close()
+        os.close(region)
+        peer.close()
+
+
+def response(end: End) -> bytes:
+    """The response to a READ of 64 KB, in two frames."""
+    half = MB // 32
+    return b"".join(
+        fpdu(tagged(READ_RESPONSE, end.mr.lkey, end.mr.addr + at, b"answered" * (half // 8), last=at > 0), crc=False)
+        for at in (0, half)
+    )
+
+
+@pytest.mark.parametrize("seals", [SEAL_SHRINK | SEAL_SEAL, SEAL_SHRINK | SEAL_FUTURE_WRITE])
+def test_memory_that_may_get_holes_is_not_mapped(seals: int) -> None:
+    """No seal can be added against them, or no mapping for writing can be had. Neither is an error of the peer's."""
+    end, peer = paid_peer()
+    with end:
+        region = memfd(MB, 0)
+        os.pwrite(region, b"p" * MB, 0)
+        fcntl.fcntl(region, F_ADD_SEALS, seals)
+        offer(peer, region, MB, access=Access.REMOTE_READ | Access.REMOTE_WRITE)
+        assert end.context.windows() == {"regions": 0, "bytes": 0, "declined": 1}
+        assert end.qp.state == State.RTS
+        os.close(region)
+        peer.close()
+
+
+def test_an_owner_touches_what_it_offers() -> None:
+    """So that the peer takes it, however little of the region was used before."""
+    with limited(paid=True) as a, End() as b:
+        connect(a, b)
+        regions = [shared_region(b, MB, access)[0] for access in (ALL, Access.LOCAL_WRITE | Access.REMOTE_READ)]
+        for mr in regions:
+            acquaint(a, b, mr)
+            before = one_sided(a)
+            a.qp.post_send(read(a, mr, 8, MB - 8))
+            completions(a, 1, b)
+            assert one_sided(a) == before + 1
+        # A second queue pair maps the one that cannot be written. The other is mapped for writing already.
+        first = (a.qp, b.qp)
+        a.qp, b.qp = QP(a.pd, a.cq), QP(b.pd, b.cq)
+        for qp in (a.qp, b.qp):
+            qp.ready(access=ALL)
+        connect(a, b)
+        for mr, expected in zip(regions, (0, 1), strict=True):
+            acquaint(a, b, mr)
+            a.qp.post_send(read(a, mr))
+            assert statuses(completions(a, 1, b)) == [Status.SUCCESS] and one_sided(a) == expected
+        assert [qp.state for qp in first] == [State.RTS] * 2
+
+
+def test_a_sparse_registry_or_ring_is_not_taken() -> None:
+    end, peer = paid_peer(registry=0)
+    with end:
+        broken(peer)
+        assert allocated(peer.registry_fd) == 0
+        peer.close()
+    for case in ("not sealed", "no first page"):
+        with limited(paid=True) as end:
+            peer = RawPeer(end, hello=False)
+            os.pwrite(peer.registry_fd, bytes(REGISTRY_SIZE), 0)
+            if case == "not sealed":
+                peer.page[0] = 0
+            else:
+                fcntl.fcntl(peer.ring_fd, F_ADD_SEALS, SEAL_FUTURE_WRITE)
+            fresh = memfd(SIZE, SEAL_SHRINK | (SEAL_FUTURE_WRITE if case == "no first page" else 0))
+            peer.sock.sendmsg(
+                [record(HELLO)],
+                [(1, 1, struct.pack("=ii", fresh if case == "no first page" else peer.ring_fd, peer.registry_fd))],
+            )
+            end.poll()
+            broken(peer)
+            assert allocated(fresh) == 0
+            os.close(fresh)
+            peer.close()
+
+
+@pytest.mark.parametrize("cell", ["a message", "of the stream", "a short one, and a hole behind it"])
+def test_a_cell_over_a_hole_ends_the_queue_pair(cell: str) -> None:
+    """The word of a cell is there, and its octets were never written."""
+    end, peer = paid_peer()
+    with end:
+        end.qp.post_recv(*((i, [end.mr.sge(0, 8192)]) for i in range(64)))
+        if cell == "a message":
+            peer.word(8192, MESSAGE)
+        elif cell == "of the stream":
+            peer.word(16000, 2)
+        else:
+            while peer.tail < 4096 - RING_AT:
+                peer.word(56, MESSAGE)
+                peer.tail += 64
+        broken(peer)
+        assert allocated(peer.ring_fd) == 4096
+        peer.close()
+
+
+def test_many_laps_of_a_ring_that_is_paid_for() -> None:
+    """A correct peer touches its pages before it shows them: messages and stream, from the first octet on."""
+    with limited(paid=True) as a, limited(paid=True) as b:
+        descriptors = len(os.listdir("/proc/self/fd"))
+        connect(a, b)
+        for i in range(300):
+            size = (i * 977) % 8192
+            b.qp.post_recv((i, [b.mr.sge(0, 60_000)]))
+            a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, size if i % 3 else 7 * size)], flags=0))
+            assert statuses(completions(b, 1, a)) == [Status.SUCCESS]
+        for i in range(30):
+            a.qp.post_recv((i, [a.mr.sge(0, 8192)]))
+            b.qp.post_send(SendWR(Opcode.SEND, [b.mr.sge(0, 8000)], flags=0))
+            assert statuses(completions(a, 1, b)) == [Status.SUCCESS]
+        # Both sockets are left: the descriptors of the rings are closed once all pages are there.
+        assert len(os.listdir("/proc/self/fd")) == descriptors + 2
+
+
+CHILD = """
+import ctypes, json, os, resource, struct, sys
+sys.path[:0] = {paths!r}
+import verbs_ends
+verbs_ends.FABRIC = "soft_shm"
+from test_shm_windows import *
+from verbs_ends import *
+
+def status(name):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name + ":"))
+
+paid = {paid!r}
+end, peer = paid_peer() if paid else (End(), None)
+if peer is None:
+    peer = RawPeer(end)
+    struct.pack_into("=I", mmap.mmap(peer.registry_fd, REGISTRY_SIZE), 0, 1)
+region = memfd(1 << 30)
+{before}
+offer(peer, region, 1 << 30)
+{after}
+# The connection is as good as before.
+end.qp.post_recv((1, [end.mr.sge(0, 100)]))
+peer.cell(b"hello", MESSAGE)
+assert statuses(completions(end, 1)) == [Status.SUCCESS] and end.buffer[:5] == b"hello"
+print(json.dumps({{"windows": end.context.windows(), "allocated": allocated(region), "locked": locked}}))
+"""
+
+
+def in_a_process(before: str, after: str, paid: bool = False) -> dict[str, int]:
+    code = CHILD.format(paths=[*PATHS, str(Path(__file__).parent)], before=before, after=after, paid=paid)
+    run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    return {**found["windows"], "allocated": found["allocated"], "locked": found["locked"]}
+
+
+def test_mapping_locks_and_touches_nothing() -> None:
+    """mlockall(MCL_FUTURE) fills and locks every mapping that is made; not those of peers' memory."""
+    found = in_a_process(
+        "ctypes.CDLL(None).mlockall(2); before = status('VmLck')",
+        "locked = status('VmLck') - before; ctypes.CDLL(None).munlockall()",
+    )
+    # A process whose limit does not allow to lock so much cannot map it.
+    assert found["regions"] + found["declined"] == 1
+    assert found["allocated"] == 0 and found["locked"] < 1024
+
+
+@pytest.mark.parametrize(
+    ("what", "limit"),
+    [("RLIMIT_AS", "status('VmSize') * 1024 + (100 << 20)"), ("RLIMIT_NOFILE", "len(os.listdir('/proc/self/fd')) - 1")],
+)
+def test_a_shortage_declines_the_offer_and_blames_nobody(what: str, limit: str) -> None:
+    """Of address space, or of descriptors, so that the memfd never comes."""
+    found = in_a_process(
+        f"old = resource.getrlimit(resource.{what}); resource.setrlimit(resource.{what}, ({limit}, old[1]))",
+        f"resource.setrlimit(resource.{what}, old); locked = 0",
+    )
+    assert (found["regions"], found["declined"]) == (0, 1)

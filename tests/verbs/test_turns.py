@@ -1,0 +1,139 @@
+"""A turn of progress is bounded: no peer holds up others, and nothing that is left is forgotten."""
+
+from __future__ import annotations
+
+import os
+import select
+
+import pytest
+import verbs_ends
+from verbs_ends import ALL, End, completions, connect_pair, statuses, until
+
+from rmemcached.verbs import CQ, MR, QP, CompChannel, Opcode, SendWR, Status
+
+pytestmark = pytest.mark.soft("other devices have no turns")
+MB = 1 << 20
+FLOOD = 5500  # frames of 20 octets: what one ring has room for
+
+
+class Flooders:
+    """Queue pairs whose peers have sent many frames without payload, and then one SEND."""
+
+    def __init__(self, count: int = 8, second_channel: bool = False) -> None:
+        self.here, self.there = End(), End()
+        self.second = CompChannel(self.here.context) if second_channel else None
+        self.sends = CQ(self.here.context, 64, self.second) if second_channel else self.here.cq
+        self.pairs = []
+        for i in range(count):
+            ours = QP(self.here.pd, self.sends, self.here.cq)
+            theirs = QP(self.there.pd, self.there.cq, max_send_wr=FLOOD + 1)
+            for qp in (ours, theirs):
+                qp.ready(access=ALL)
+            connect_pair(theirs, ours)
+            ours.post_recv((i, []))
+            self.pairs.append((ours, theirs))
+        # A responder of MPA may send only then.
+        until(lambda: all(qp.counters()["rx_fpdus"] == 0 for qp, _ in self.pairs), self.here, self.there)
+
+    def flood(self, quiet: int = 0) -> None:
+        """All but the last few, which send the SEND only."""
+        nothing = SendWR(Opcode.RDMA_WRITE, [], remote_addr=0, rkey=0, flags=0)
+        for i, (_, theirs) in enumerate(self.pairs):
+            flood = [] if i >= len(self.pairs) - quiet else [nothing] * FLOOD
+            theirs.post_send(*flood, SendWR(Opcode.SEND, [], flags=0))
+        until(lambda: all(qp.counters()["sends"] == 1 for _, qp in self.pairs), self.there)
+
+    def received(self) -> list[int]:
+        return [ours.counters()["rx_fpdus"] for ours, _ in self.pairs]
+
+    def __enter__(self) -> Flooders:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.here.close()
+        self.there.close()
+
+
+def test_a_poll_does_a_bounded_part_of_a_flood() -> None:
+    with Flooders() as all_of_them:
+        all_of_them.flood()
+        all_of_them.here.poll()
+        assert 0 < max(all_of_them.received()) < FLOOD / 2
+        # And round it goes: nobody waits for long.
+        before = all_of_them.received()
+        for _ in range(3):
+            all_of_them.here.poll()
+        now = all_of_them.received()
+        assert min(now) > 0 and sum(now) > sum(before) and sum(now) < 8 * FLOOD
+        found = statuses(completions(all_of_them.here, 8))
+        assert found == [Status.SUCCESS] * 8 and all_of_them.received() == [FLOOD + 1] * 8
+
+
+def test_a_quiet_one_among_flooders_is_served_at_once() -> None:
+    with Flooders(12) as all_of_them:
+        all_of_them.flood(quiet=1)
+        (wc,) = completions(all_of_them.here, 1)
+        assert wc.wr_id == 11 and sum(all_of_them.received()) < 11 * FLOOD
+
+
+def test_a_read_is_answered_in_turns() -> None:
+    """Eight peers ask for 256 MB; a message of a ninth comes while they get it."""
+    size = 16 * MB
+    with End(size) as asking, End(size) as answering:
+        pairs = []
+        for _ in range(9):
+            ours, theirs = QP(answering.pd, answering.cq), QP(asking.pd, asking.cq)
+            for qp in (ours, theirs):
+                qp.ready(access=ALL)
+            connect_pair(theirs, ours)
+            ours.post_recv((1, []))
+            pairs.append((ours, theirs))
+        source = MR(answering.pd, bytearray(size), ALL)
+        request = SendWR(Opcode.RDMA_READ, [asking.mr.sge(0, size)], remote_addr=source.addr, rkey=source.rkey)
+        for _, theirs in pairs[:8]:
+            theirs.post_send(request, request)
+        until(lambda: all(qp.counters()["tx_bytes"] > 0 for _, qp in pairs[:8]), asking)
+        pairs[8][1].post_send(SendWR(Opcode.SEND, [], flags=0))
+        assert statuses(completions(answering, 1, asking)) == [Status.SUCCESS]
+        assert sum(qp.counters()["reads_served"] for qp, _ in pairs) < 8
+        assert statuses(completions(asking, 16, answering)) == [Status.SUCCESS] * 16
+        source.close()
+
+
+def drain(flooders: Flooders, channel: CompChannel, cq: CQ, count: int) -> None:
+    """Takes completions as a program does that only waits for a descriptor."""
+    os.set_blocking(channel.fileno(), False)
+    found = 0
+    cq.arm()
+    while found < count:
+        assert select.select([channel], [], [], verbs_ends.PATIENCE)[0], flooders.received()
+        while channel.get_event() is not None:
+            cq.arm()
+        found += len(cq.poll())
+
+
+@pytest.mark.parametrize("first", ["nothing", "polls", "polls the other queue", "polls both"])
+def test_the_descriptor_tells_of_what_is_left(first: str) -> None:
+    """Also when the turn ended in the domain of the other completion queue, which nobody looks at any more."""
+    other = "other" in first or "both" in first
+    with Flooders(second_channel=other) as flooders:
+        channel, cq = flooders.here.channel, flooders.here.cq
+        assert channel is not None
+        cq.arm()
+        flooders.flood()
+        found = 0
+        if first in ("polls", "polls both"):
+            found += len(cq.poll())
+        if other:
+            assert flooders.sends.poll() == []
+            assert sum(flooders.received()) < 8 * FLOOD
+        drain(flooders, channel, cq, 8 - found)
+        assert flooders.received() == [FLOOD + 1] * 8
+
+
+def test_the_progress_thread_leaves_nothing() -> None:
+    with Flooders() as flooders:
+        flooders.here.context.start_progress(0)
+        flooders.flood()
+        until(lambda: flooders.received() == [FLOOD + 1] * 8)
+        flooders.here.context.stop_progress()
