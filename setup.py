@@ -5,7 +5,7 @@ Environment:
     RMEMCACHED_SANITIZE=KIND      build for a sanitizer: thread, address or undefined; or fuzz: for the fuzzer, with two
                                   sanitizers and a record of what code ran (see script/sanitize)
     RMEMCACHED_TESTING=1          build the modules that only tests use, too; a build in place always does
-    RMEMCACHED_EXTENSIONS=a,b     build only the named extension modules (development)
+    RMEMCACHED_EXTENSIONS=a,b     build only the named extension modules, or "none" (development)
 """
 
 from __future__ import annotations
@@ -128,11 +128,13 @@ def parts(source: Path) -> set[Path]:
 def extensions() -> list[Extension]:
     """One Extension per .pyx file in the package folders that no other one includes."""
     found = []
+    unknown = set(ONLY) - {"none"}
     folders = {package: ROOT / package.replace(".", "/") for package in PACKAGES}
     included = {part for folder in folders.values() for source in folder.glob("*.pyx") for part in parts(source)}
     for package, folder in folders.items():
         for source in sorted(set(folder.glob("*.pyx")) - included):
             name = f"{package}.{source.stem}"
+            unknown.discard(name)
             if (ONLY and name not in ONLY) or (fnmatch(source.name, TEST_MODULES) and not TESTING):
                 continue
             files, arguments = [str(source.relative_to(ROOT))], COMPILE_ARGS
@@ -147,6 +149,8 @@ def extensions() -> list[Extension]:
                     extra_link_args=LINK_ARGS,
                 )
             )
+    if unknown:
+        sys.exit(f"rmemcached: no such extension module: {', '.join(sorted(unknown))}")
     return found
 
 
@@ -173,9 +177,14 @@ def remove_stale(modules: list[Extension]) -> None:
 
 
 def link_client() -> None:
-    """Makes the link rmemcached/client where there is none: a source distribution has files only, each of them once."""
+    """Makes the link rmemcached/client where there is none.
+
+    A source distribution has files only, each of them once. Archives and file systems without links have a file in the
+    link's place, which names its target.
+    """
     link = ROOT / "rmemcached" / "client"
-    if not link.exists():
+    if not link.is_dir():
+        link.unlink(missing_ok=True)
         link.symlink_to(Path("..") / "client", target_is_directory=True)
 
 

@@ -8,7 +8,12 @@
 
 from __future__ import annotations
 
-from ._client import Client
+from rmemcached import import_error
+
+try:
+    from ._client import Client
+except ModuleNotFoundError as error:
+    raise import_error(error) from None
 from .exceptions import (
     MemcacheClientError,
     MemcacheError,

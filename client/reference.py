@@ -15,6 +15,7 @@ iWARP devices need.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import select
 import socket
@@ -23,6 +24,10 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
+
+if importlib.util.find_spec("pyverbs") is None:
+    MISSING = "reference.py: pyverbs is missing: apt-get install python3-pyverbs, or pip install pyverbs"
+    raise SystemExit(MISSING) if __name__ == "__main__" else ImportError(MISSING)
 
 from pyverbs.addr import GID, AHAttr, GlobalRoute
 from pyverbs.cmid import CMID, AddrInfo, CMEvent, CMEventChannel, ConnParam

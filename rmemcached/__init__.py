@@ -8,3 +8,15 @@ __version__ = "0.1.0"
 
 MEMCACHED_VERSION = "1.6.45"
 """The memcached whose protocol, flags and statistics the daemon follows."""
+
+
+def import_error(error: ModuleNotFoundError) -> ImportError:
+    """What to raise when a module of the package is missing: in a clone without a build it says so."""
+    if error.name is None or not error.name.startswith("rmemcached."):
+        return error
+    folder = __path__[0]
+    return ImportError(
+        f"rmemcached in {folder} is not built for this Python ({error}): run script/build there, or leave the folder "
+        "to use an installed rmemcached",
+        name=error.name,
+    )

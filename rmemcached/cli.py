@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from rmemcached import import_error
 from rmemcached.options import Action, UsageError, parse
 from rmemcached.settings import Settings
 
@@ -139,7 +140,10 @@ def check_left_behind() -> int:
 
 
 def serve(settings: Settings, action: Action) -> int:
-    from rmemcached.server.server import Server
+    try:
+        from rmemcached.server.server import Server
+    except ModuleNotFoundError as error:
+        raise UsageError(str(import_error(error)), os.EX_UNAVAILABLE) from None
     from rmemcached.server.sockets import ServerError
 
     if settings.preallocate:

@@ -1,5 +1,5 @@
 # Sourced by the scripts that need .venv: makes it, with everything the project needs.
-# PYTHON names the interpreter (default: python3).
+# PYTHON names the interpreter (default: that of .venv if there is one, else python3).
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}
@@ -42,6 +42,7 @@ apt_get() {
 # install_packages EXTRAS
 install_packages() {
     local missing
+    [ -z "${PYTHON:-}" ] || command -v "$PYTHON" >/dev/null || die "PYTHON=$PYTHON: there is no such program"
     missing=$(missing_packages "$1" | tr '\n' ' ')
     [ -n "${missing// /}" ] || return 0
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -53,6 +54,14 @@ install_packages() {
     fi
 }
 
+# fitting_venv: whether .venv is of this folder, not a copy of another one's, and of the Python that PYTHON names.
+fitting_venv() {
+    local which='import sys; print(sys.base_prefix, sys.version)'
+    # The programs of a virtual environment name its folder.
+    grep -qF "$PWD/.venv" .venv/bin/activate 2>/dev/null &&
+        { [ -z "${PYTHON:-}" ] || [ "$("$python" -c "$which")" = "$(.venv/bin/python -c "$which")" ]; }
+}
+
 # prepare EXTRAS: makes .venv and builds the project in place.
 #
 # .venv has the project as an editable install: Python finds it in the clone and elsewhere, and always the same build.
@@ -62,7 +71,7 @@ prepare() {
     install_packages "$extras"
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         die "Python 3.11 or later is needed; $("$python" -V) was found (PYTHON=... names another)"
-    [ -x .venv/bin/python ] || "$python" -m venv .venv
+    fitting_venv || "$python" -m venv --clear .venv
     mapfile -t requirements < <(.venv/bin/python -c 'import tomllib
 print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")')
     "${pip[@]}" install "${requirements[@]}" || die "what the build needs could not be installed"
@@ -71,6 +80,7 @@ print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], s
     RMEMCACHED_EXTENSIONS=none "${pip[@]}" install --no-build-isolation --config-settings editable_mode=compat \
         --editable ".[$extras]" || die "the installation failed"
     mkdir -p build
+    echo "building; the first time takes some minutes (its output: build/build.log)"
     .venv/bin/python setup.py build_ext --inplace >build/build.log 2>&1 || {
         cat build/build.log >&2
         die "the build failed"

@@ -86,3 +86,41 @@ def test_source_distribution_lists_the_same_modules(unpacked: tuple[set[str], Pa
     setup("setup.py", "-q", "build_py", "--build-lib", str(root / "lib"), testing=False, tree=root)
     assert setup("-c", LIST, testing=False, tree=root) == setup("-c", LIST, testing=False)
     assert (root / "lib" / LINK / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("in_its_place", ["a file", "a link to nothing"])
+def test_tree_without_links(in_its_place: str, unpacked: tuple[set[str], Path], tmp_path: Path) -> None:
+    """Archives and file systems without links have a file that names the target."""
+    tree = tmp_path / "tree"
+    shutil.copytree(unpacked[1], tree, symlinks=True)
+    link = tree / LINK
+    link.unlink(missing_ok=True)
+    if in_its_place == "a file":
+        link.write_text("../client")
+    else:
+        link.symlink_to(tmp_path / "nothing")
+    setup("setup.py", "-q", "build_py", "--build-lib", str(tree / "lib"), testing=False, tree=tree)
+    assert (link / "__init__.py").samefile(tree / "client" / "__init__.py")
+
+
+@pytest.mark.parametrize(
+    "code", ["import rmemcached.client", "import rmemcached.cli as cli; print(cli.main(['-u', 'root']))"]
+)
+def test_tree_without_a_build_says_so(code: str, unpacked: tuple[set[str], Path], tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(unpacked[1], tree, symlinks=True)
+    setup("-c", "import runpy; runpy.run_path('setup.py', run_name='link')['link_client']()", testing=False, tree=tree)
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tree, env=environment, capture_output=True, text=True, check=False
+    )
+    said = done.stderr.splitlines()[-1]
+    assert f"rmemcached in {tree / 'rmemcached'} is not built" in said and "script/build" in said, done.stderr
+
+
+def test_unknown_module_is_not_built_in_silence() -> None:
+    environment = {**os.environ, "RMEMCACHED_EXTENSIONS": "rmemcached.sys.debug,rmemcached.nosuch"}
+    done = subprocess.run(
+        [sys.executable, "-c", LIST], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and done.stderr == "rmemcached: no such extension module: rmemcached.nosuch\n"

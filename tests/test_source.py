@@ -194,6 +194,14 @@ def test_functions_that_want_a_lock_look_for_it() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_programs_can_be_run() -> None:
+    """A file that begins with an interpreter's name is executable."""
+    files = [path for name in ("script", "bench", "tests") for path in (ROOT / name).rglob("*") if path.is_file()]
+    programs = [path for path in files if path.read_bytes()[:2] == b"#!"]
+    assert len(programs) > 10
+    assert not [path for path in programs if not os.access(path, os.X_OK)]
+
+
 def test_version_stands_once() -> None:
     """The package's and memcached's versions are in rmemcached/__init__.py."""
     text = (ROOT / "rmemcached/__init__.py").read_text()
