@@ -92,7 +92,7 @@ def test_keys_that_collide_do_not_at_the_next_start() -> None:
     """Whoever knows the secrets can fill a bucket. They are others in every process."""
     keys = colliding_keys(500, BITS)
     assert fullest(keys) == 500
-    command = [sys.executable, "-c", FULLEST]
+    command = [sys.executable, "-P", "-c", FULLEST]
     starts = [subprocess.run(command, input=b"\n".join(keys), capture_output=True, check=True).stdout for _ in range(2)]
     assert starts[0] != starts[1]
     for start in starts:
