@@ -18,9 +18,8 @@ cdef struct hash_table:
     # constant
     item_stripe *item_locks
     uint32_t item_lock_mask
-    # A bucket: its item lock. The pointers and masks change with all item locks held; those of the primary table
-    # atomically, because item_lock looks at them before it has its lock. The growing thread writes expand_bucket with
-    # the item lock of that bucket held.
+    # A bucket: its item lock. The pointers and masks change with all item locks held; the growing thread writes
+    # expand_bucket with the item lock of that bucket held.
     item **primary_hashtable
     item **old_hashtable
     uint64_t hash_mask

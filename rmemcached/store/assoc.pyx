@@ -11,8 +11,6 @@ cdef inline pthread_mutex_t *item_mutex_of(store *s, item *it) noexcept nogil:
 
 
 cdef inline void item_lock(store *s, uint32_t hv) noexcept nogil:
-    # The bucket is needed next. While the table grows it may be another one, or no bucket at all.
-    prefetch(<item **>relaxed_load(&s.assoc.primary_hashtable) + (hv & relaxed_load(&s.assoc.hash_mask)))
     lock_ranked(item_mutex(s, hv), ITEM_LOCK)
 
 
@@ -143,8 +141,8 @@ cdef void _assoc_expand(store *s, item **table) noexcept nogil:
         lock_next_ranked(&s.assoc.item_locks[i].lock, ITEM_LOCK)
     s.assoc.old_hashtable = s.assoc.primary_hashtable
     s.assoc.old_hash_mask = s.assoc.hash_mask
-    relaxed_store_pointer(&s.assoc.primary_hashtable, table)
-    relaxed_store(&s.assoc.hash_mask, s.assoc.hash_mask * 2 + 1)
+    s.assoc.primary_hashtable = table
+    s.assoc.hash_mask = s.assoc.hash_mask * 2 + 1
     relaxed_store(&s.assoc.hashpower, s.assoc.hashpower + 1)
     relaxed_store(&s.assoc.expand_bucket, 0)
     relaxed_store(&s.assoc.expanding, 1)

@@ -26,20 +26,35 @@ cdef extern from *:
     #define XXH_INLINE_ALL
     #include <xxhash.h>
 
+    /* Two functions, because what a short key needs saves no registers when it stands alone. */
+    #define RMC_XXH3(name, least, most)                                                                         \\
+        static __attribute__((noinline, flatten)) uint64_t name(const void *key, size_t n, const void *secret)  \\
+        {                                                                                                       \\
+            if (n < (least) || n > (most))                                                                      \\
+                __builtin_unreachable();                                                                        \\
+            return XXH3_64bits_withSecret(key, n, secret, XXH3_SECRET_DEFAULT_SIZE);                             \\
+        }
+    RMC_XXH3(rmc_xxh3_short, 0, 16)
+    RMC_XXH3(rmc_xxh3_long, 17, SIZE_MAX)
+
+    static inline uint64_t rmc_xxh3(const void *key, size_t n, const void *secret)
+    {
+        return n <= 16 ? rmc_xxh3_short(key, n, secret) : rmc_xxh3_long(key, n, secret);
+    }
+
     /* Bits 64 to 95 of a * x, where a has 96 bits. */
     static inline uint32_t rmc_multiply_shift(uint64_t x, uint64_t low, uint32_t high)
     {
         return (uint32_t)((unsigned __int128)low * x >> 64) + high * (uint32_t)x;
     }
     """
-    uint64_t XXH3_64bits_withSecret(const void *input, size_t length, const void *secret, size_t secret_size) nogil
+    enum:
+        XXH3_SECRET_DEFAULT_SIZE
+    uint64_t xxh3 "rmc_xxh3"(const void *key, size_t n, const void *secret) nogil
     uint32_t multiply_shift "rmc_multiply_shift"(uint64_t x, uint64_t low, uint32_t high) nogil
 
-cdef enum:
-    XXH3_SECRET_SIZE = 192      # as many as the library's own secret has
-
 cdef struct hash_secrets:       # random
-    uint8_t xxh3[XXH3_SECRET_SIZE]
+    uint8_t xxh3[XXH3_SECRET_DEFAULT_SIZE]
     uint64_t low                # of a; odd
     uint32_t high
 
@@ -47,5 +62,4 @@ cdef struct hash_secrets:       # random
 cdef hash_secrets store_secrets
 
 cdef inline uint32_t store_hash(const char *key, size_t nkey) noexcept nogil:
-    return multiply_shift(XXH3_64bits_withSecret(key, nkey, store_secrets.xxh3, XXH3_SECRET_SIZE), store_secrets.low,
-                          store_secrets.high)
+    return multiply_shift(xxh3(key, nkey, store_secrets.xxh3), store_secrets.low, store_secrets.high)

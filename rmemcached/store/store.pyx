@@ -9,9 +9,7 @@ from rmemcached.logger cimport (
     LOG_EVICTIONS, LOG_EXPIRED, LOG_FETCHERS, LOG_FLUSHED, LOG_FOUND, LOG_MUTATIONS, LOG_NOT_FOUND, LOG_SYSEVENTS,
     LOG_TEXT_MAX, log_eviction, log_fetch_status, log_item_get, log_item_store, log_text, log_wants, logger_none,
 )
-from rmemcached.sys.atomics cimport (
-    fetch_add, fetch_sub, load_acquire, prefetch, relaxed_load, relaxed_store, relaxed_store_pointer, store_release,
-)
+from rmemcached.sys.atomics cimport fetch_add, fetch_sub, load_acquire, relaxed_load, relaxed_store, store_release
 from rmemcached.sys.clock cimport now_ns, now_seconds, ns_timespec
 from rmemcached.sys.debug cimport (
     LIVE_ITEM_REF, LIVE_STORE, assert_held, assert_no_locks, assert_owner, assert_that, live_add, live_sub,

@@ -41,5 +41,3 @@ cdef extern from *:
     uint64_t exchange "rmc_exchange"(void *p, uint64_t value) nogil
     void full_fence "rmc_full_fence"() nogil
     void cpu_relax "rmc_cpu_relax"() nogil
-    # Brings a cache line nearer, for reading. The address need not be valid.
-    void prefetch "__builtin_prefetch"(const void *p) nogil
