@@ -39,6 +39,7 @@ from rmemcached.sys.debug cimport assert_that
 
 cdef enum:
     VALUE_ROOM = 51          # "VALUE " key " flags bytes cas\r\n" without the key
+    KEYS_PER_COMMAND = 50    # so many keys of a get count for one command (-R)
 
 
 cdef inline bint is_noreply(const token *t) noexcept nogil:
@@ -83,15 +84,22 @@ cdef bint get_key(conn *c, const char *key, size_t nkey) noexcept nogil:
     return True
 
 
-cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole) noexcept nogil:
-    """Answers the keys in [p, end) until the output is full. whole: the line ends there; else a key is complete only if
-    a space follows it. Returns where it stopped; NULL: a key is too long, or there is no memory for its reply."""
+cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole, bint *more) noexcept nogil:
+    """Answers the keys in [p, end) until the output is full, or as many as count for one command. whole: the line ends
+    there; else a key is complete only if a space follows it. Returns where it stopped; more: there may be a whole key.
+    NULL: a key is too long, or there is no memory for its reply."""
     cdef const char *space
+    cdef unsigned int left = KEYS_PER_COMMAND
+    more[0] = False
     while True:
         while p < end and p[0] == c' ':
             p += 1
-        if p == end or conn_output_full(c):
+        if p == end:
             return p
+        if left == 0 or conn_output_full(c):
+            more[0] = True
+            return p
+        left -= 1
         space = <const char *>memchr(p, c' ', <size_t>(end - p))
         if space == NULL:
             if not whole and end - p <= KEY_MAX_LENGTH + 1:
@@ -141,17 +149,19 @@ cdef void process_get_command(conn *c, const char *p, const char *end, uint8_t f
     cdef mc_resp *mark = c.resp
     cdef uint32_t mark_bytes = mark.wbytes if mark != NULL else 0
     cdef const char *stop
+    cdef bint more
     while p < end and p[0] == c' ':
         p += 1
     if p == end:
         out_string(c, BAD_FORMAT)
         return
     c.mget = flags
-    stop = get_keys(c, p, end, True)
+    stop = get_keys(c, p, end, True, &more)
     if stop == end:
         get_end(c)
     elif stop != NULL:
-        # The rest of the line becomes input again; resume_get goes on with it when replies have left.
+        # The rest of the line becomes input again; resume_get goes on with it, where the output is full when replies
+        # have left.
         c.rbytes += <size_t>(c.rcurr - stop)
         c.rcurr = <char *>stop
         conn_set_state(c, conn_mwrite)
@@ -186,8 +196,9 @@ cdef void process_gat_command(conn *c, const char *p, const char *end, uint8_t f
 
 
 cdef bint resume_get(conn *c) noexcept nogil:
-    """Goes on with a get whose line is longer than LINE_MAX_LENGTH, or whose replies filled the output. False: more
-    input is needed."""
+    """Goes on with a get whose line is longer than LINE_MAX_LENGTH, that has many keys, or whose replies filled the
+    output. False: more input is needed."""
+    cdef bint more = False
     cdef const char *p = c.rcurr
     cdef const char *newline = <const char *>memchr(p, c'\n', c.rbytes)
     cdef const char *end
@@ -201,7 +212,7 @@ cdef bint resume_get(conn *c) noexcept nogil:
     if c.mget & MGET_SKIP:
         stop = end
     else:
-        stop = get_keys(c, p, end, newline != NULL)
+        stop = get_keys(c, p, end, newline != NULL, &more)
         if stop == NULL:
             get_failed(c)
             if c.state == conn_closing:
@@ -219,7 +230,7 @@ cdef bint resume_get(conn *c) noexcept nogil:
     c.rcurr = <char *>stop
     if c.mget == 0:
         return True
-    if stop != end and conn_output_full(c):
+    if more:
         conn_set_state(c, conn_mwrite)
         return True
     return False

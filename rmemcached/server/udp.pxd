@@ -21,7 +21,8 @@ cdef struct udp_socket:
     udp_socket *next         # the worker's list
     int fd
     int epfd
-    bint blocked             # output waits for the socket; nothing is read meanwhile
+    bint blocked             # output waits for the socket, or for the next turn; nothing is read meanwhile
+    unsigned int left        # datagrams that may still be sent in this turn
     uint16_t request_id      # of the datagram being answered
     uint16_t sequence        # of the next datagram of the message at the head of the output
     uint16_t total           # datagrams it has; 0: none has been sent

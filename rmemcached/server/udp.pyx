@@ -28,6 +28,7 @@ from rmemcached.protocol.conn cimport (
 cdef enum:
     DATA_SIZE = UDP_MAX_PAYLOAD_SIZE - UDP_HEADER_SIZE
     MAX_DATAGRAMS = 65535    # that a message can say it has
+    DATAGRAMS_PER_TURN = 100     # that are sent before others have their turn
     IOV_SIZE = 16
 
 
@@ -85,7 +86,7 @@ cdef void put_be16(uint8_t *p, uint16_t value) noexcept nogil:
 
 
 cdef int udp_flush(udp_socket *u) noexcept nogil:
-    """Sends replies. 1: all have left; 0: the socket is full; -1: the peer cannot be answered."""
+    """Sends replies. 1: all have left; 0: the socket is full, or the turn over; -1: the peer cannot be answered."""
     cdef iovec iov[IOV_SIZE]
     cdef uint8_t header[UDP_HEADER_SIZE]
     cdef msghdr msg
@@ -94,6 +95,9 @@ cdef int udp_flush(udp_socket *u) noexcept nogil:
     cdef ssize_t n
     cdef int i, count
     while u.c.resp_head != NULL:
+        if u.left == 0:
+            return 0
+        u.left -= 1
         resp = u.c.resp_head
         if u.total == 0:
             total = (<size_t>resp.tosend + DATA_SIZE - 1) // DATA_SIZE
@@ -128,16 +132,17 @@ cdef int udp_flush(udp_socket *u) noexcept nogil:
 
 
 cdef bint udp_run(udp_socket *u) noexcept nogil:
-    """Answers the datagram as far as replies can leave. False: they cannot for now."""
+    """Answers the datagram as far as replies can leave in this turn. False: there is more to do when the socket is
+    writable."""
     cdef conn_want want
     cdef int left
     while True:
         want = drive_machine(&u.c)
         left = udp_flush(u)
-        if left == 0:
+        if left == 0 or (left > 0 and want == WANT_YIELD):
             udp_block(u, True)
             return False
-        if left < 0 or (want != WANT_FLUSH and want != WANT_YIELD):
+        if left < 0 or want != WANT_FLUSH:
             conn_release(&u.c)
             return True
 
@@ -166,11 +171,12 @@ cdef void udp_ready(udp_socket *u) noexcept nogil:
     cdef unsigned int left = u.thread.reqs_per_event
     cdef ssize_t n
     assert_owner(u.thread.owner)
+    u.left = DATAGRAMS_PER_TURN
     if u.blocked:
         udp_block(u, False)
         if not udp_run(u):
             return
-    while left:
+    while left and u.left:
         left -= 1
         u.peer_length = sizeof(u.peer)
         n = recvfrom(u.fd, u.rbuf, UDP_READ_BUFFER_SIZE, 0, <sockaddr *>&u.peer, &u.peer_length)

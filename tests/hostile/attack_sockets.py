@@ -40,9 +40,10 @@ def half_open(target: Target, count: int) -> None:
     target.stay()
 
 
-def connect_flood(target: Target) -> None:
+def connect_flood(target: Target, ready: bool = False) -> None:
     """Connects and resets, as fast as it goes."""
-    target.ready()
+    if not ready:
+        target.ready()
     while True:
         plain = target.connect()
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -50,24 +51,12 @@ def connect_flood(target: Target) -> None:
 
 
 def connect_until_full(target: Target, count: int) -> None:
-    """Keeps what it gets, and asks for more without end. Says what it read on the first connection that was refused."""
-    kept: list[socket.socket] = []
-    refused = b""
-    while len(kept) < count:
-        kept.append(target.connect())
-        if select.select([kept[-1]], [], [], 0)[0] and not refused:
-            refused = kept[-1].recv(100)
+    """Keeps what it gets, and asks for more without end. Says what it read on a connection that was refused."""
+    kept = [target.connect() for _ in range(count)]
+    heard = select.select(kept, [], [])[0]
     target.ready()
-    for plain in () if refused else kept:
-        # The daemon accepts in the order of connecting: a word on the last means that all are accepted.
-        plain.settimeout(0.0)
-        with contextlib.suppress(BlockingIOError):
-            refused = refused or plain.recv(100)
-    target.say(refused.decode().strip())
-    while True:
-        plain = target.connect()
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-        plain.close()
+    target.say(heard[0].recv(100).decode().strip())
+    connect_flood(target, ready=True)
 
 
 def slow_readers(target: Target, count: int, key: str) -> None:
@@ -236,18 +225,17 @@ def udp_flood(target: Target, port: int, request: str) -> None:
         plain.send(datagram)
 
 
-def store_and_ask(target: Target, keys: list[str]) -> None:
-    """Stores these keys (in hexadecimal), then asks for all of them, in a loop."""
-    names = [bytes.fromhex(key) for key in keys]
+def store_and_ask(target: Target, count: int, ending: str) -> None:
+    """Stores keys of 16 bytes that end in `ending` (hexadecimal), then asks for all of them, in a loop."""
+    names = [b"%08x" % number + bytes.fromhex(ending) for number in range(count)]
     plain = target.connect()
     replies = plain.makefile("rb")
-    for at in range(0, len(names), 100):
-        batch = names[at : at + 100]
+    target.ready()
+    for at in range(0, len(names), 20):
+        batch = names[at : at + 20]
         plain.sendall(b"".join(b"set %s 0 0 1\r\nx\r\n" % name for name in batch))
         for _ in batch:
             assert replies.readline() == b"STORED\r\n"
-        if at == 0:
-            target.ready()
     while True:
         for at in range(0, len(names), 20):
             plain.sendall(b"get " + b" ".join(names[at : at + 20]) + b"\r\n")

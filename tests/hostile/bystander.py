@@ -43,8 +43,9 @@ class Queued:
         return sum(int(os.pread(file, 64, 0).split()[1]) for file in self.files)
 
 
-def part(times: list[float], fraction: float) -> float:
-    return times[min(int(len(times) * fraction), len(times) - 1)]
+def part(times: list[float], percent: int) -> float:
+    """The time that so many percent of the gets did not exceed."""
+    return times[(len(times) * percent + 99) // 100 - 1]
 
 
 def measure(client: Client, queued: Queued) -> tuple[float, float]:
@@ -84,7 +85,7 @@ def main() -> None:
         answer = {}
         for name, pairs in found.items():
             net, wall = (sorted(times) for times in zip(*pairs, strict=True))
-            answer[name] = [part(net, 0.5), part(net, 0.99), net[-1], part(wall, 0.99)]
+            answer[name] = [part(net, 50), part(net, 99), net[-1], part(wall, 99)]
         print(json.dumps(answer), flush=True)
 
 

@@ -236,9 +236,9 @@ class Limits:
         ]
 
 
-def for_connections(count: int, each: int, descriptors: int = 1, **more: int) -> Limits:
-    """`each`: bytes of a connection. A few pages besides are malloc's."""
-    return Limits(memory=count * each + 2 * MB, descriptors=count * descriptors, **more)
+def for_connections(count: int, each: int, descriptors: int = 1, memory: int = 2 * MB, **more: int) -> Limits:
+    """`each`: bytes of a connection. `memory`: what is allowed besides; a few pages are malloc's."""
+    return Limits(memory=count * each + memory, descriptors=count * descriptors, **more)
 
 
 REST = Limits(memory=4 * MB)

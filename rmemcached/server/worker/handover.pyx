@@ -1,3 +1,7 @@
+cdef enum:
+    HANDOVERS_PER_TURN = 32      # after which those who are connected have their turn
+
+
 # ---- any thread ------------------------------------------------------------------------------------------------------
 
 cdef void worker_wake(worker *w) noexcept nogil:
@@ -99,15 +103,24 @@ cdef void open_stream(worker *w, handover *h) noexcept nogil:
 cdef void take_handovers(worker *w) noexcept nogil:
     cdef handover *h
     cdef handover *following
+    cdef handover **rest = &h
     cdef connection *cn
     cdef connection *next_back
     cdef device_change *change
+    cdef unsigned int left = HANDOVERS_PER_TURN
     assert_owner(w.thread.owner)
     eventfd_clear(w.notify_fd)
     pthread_mutex_lock(&w.queue_lock)
     h = w.queue_head
-    w.queue_head = NULL
-    w.queue_tail = &w.queue_head
+    while rest[0] != NULL and left:
+        rest = &rest[0].next
+        left -= 1
+    w.queue_head = rest[0]
+    rest[0] = NULL
+    if w.queue_head == NULL:
+        w.queue_tail = &w.queue_head
+    else:
+        worker_wake(w)
     cn = w.given_back
     w.given_back = NULL
     change = w.change

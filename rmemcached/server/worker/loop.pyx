@@ -1,5 +1,6 @@
 cdef enum:
     MAX_EVENTS = 128
+    TURN_BYTES = 512 * 1024      # of replies and payloads in a turn: some tenths of a millisecond
 
 
 cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogil:
@@ -28,6 +29,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
         rdma_ready = poll_rings(w, &timeout)
         n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout)
         rdma_ready |= w.rdma_runnable
+        w.turn_left = TURN_BYTES
         for i in range(n):
             if events[i].data.ptr == NULL:
                 take_handovers(w)

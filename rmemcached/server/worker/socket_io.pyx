@@ -1,8 +1,16 @@
 cdef enum:
-    SEND_BATCH = 4 * 1024 * 1024
+    TURN_LEAST = 64 * 1024       # what each connection may send or receive of payloads in a turn in any case
     RECEIVE_SIZE = 64 * 1024     # of a payload at once: TCP acknowledges nothing during a copy, and BBR slows down
-    RECEIVE_BATCH = 4 * 1024 * 1024  # of a payload in one turn, after which others have theirs
     BULK_READ_SIZE = 2048        # what is read of input where a payload larger than the read buffer may follow it
+
+
+cdef inline size_t turn_share(const worker *w) noexcept nogil:
+    """Bytes that a connection may send or receive now. With the rest it goes on when epoll reports it again."""
+    return max(w.turn_left, <size_t>TURN_LEAST)
+
+
+cdef inline void turn_used(worker *w, size_t n) noexcept nogil:
+    w.turn_left -= min(n, w.turn_left)
 
 
 # ---- out -------------------------------------------------------------------------------------------------------------
@@ -12,10 +20,13 @@ cdef int connection_flush(connection *cn) noexcept nogil:
     cdef msghdr msg
     cdef ssize_t n
     cdef size_t total
+    cdef size_t left = turn_share(cn.w)
     cdef int i, count
     assert_owner(cn.w.thread.owner)
     while cn.c.npending:
-        count = conn_gather(&cn.c, iov, IOV_BATCH, SEND_BATCH)
+        if left == 0:
+            return 0
+        count = conn_gather(&cn.c, iov, IOV_BATCH, left)
         if count == 0:
             conn_sent(&cn.c, 0)
             break
@@ -37,8 +48,10 @@ cdef int connection_flush(connection *cn) noexcept nogil:
             return -1
         counter_add(&cn.w.thread.stats.bytes_written, <uint64_t>n)
         conn_sent(&cn.c, <size_t>n)
+        turn_used(cn.w, <size_t>n)
         if <size_t>n < total:
             return 0
+        left -= total
     return 1
 
 
@@ -145,6 +158,7 @@ cdef inline ssize_t receive_payload(connection *cn) noexcept nogil:
     if n > 0:
         counter_add(&cn.w.thread.stats.bytes_read, <uint64_t>n)
         conn_payload_received(c, <size_t>n)
+        turn_used(cn.w, <size_t>n)
         connection_moved(cn)
     return n
 
@@ -197,6 +211,7 @@ cdef inline bint payload_follows(connection *cn, bint filled) noexcept nogil:
 cdef void connection_readable(connection *cn) noexcept nogil:
     cdef conn *c = &cn.c
     cdef size_t taken = 0        # of a payload
+    cdef size_t share = turn_share(cn.w)
     cdef bint filled = False
     cdef ssize_t n
     assert_owner(cn.w.thread.owner)
@@ -205,7 +220,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
             n = receive_payload(cn)
             if n > 0:
                 taken += <size_t>n
-                if c.rlbytes and taken < RECEIVE_BATCH:
+                if c.rlbytes and taken < share:
                     # Even if the socket was empty: a sender on another core has been filling it meanwhile, and to sleep
                     # would have it wake this thread.
                     continue
