@@ -9,13 +9,13 @@ The first part of this file is for the server. Behind it are the headers of the 
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
-from rmemcached.protocol.conn cimport conn, conn_thread, conn_want
+from rmemcached.protocol.conn cimport MAX_PENDING_BYTES, conn, conn_thread, conn_want
 from rmemcached.rdma.cm cimport rdma_request
 from rmemcached.rdma.device cimport (
-    BULK_DEPTH, BULK_SGES, SEND_BUFFERS, SEND_DEPTH, counter_entry, rdma_counters, rdma_device,
+    BULK_DEPTH, BULK_SGES, RDMA_INPUT_MAX, SEND_BUFFERS, SEND_DEPTH, counter_entry, rdma_counters, rdma_device,
 )
 from rmemcached.rdma.wire cimport RDMA_LANES, RDMA_TOKEN_LENGTH
 from rmemcached.store.store cimport item
@@ -47,7 +47,8 @@ cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil
 # has returned false. Only soft_shm needs this: for other transports both return false.
 cdef bint rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil
 cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil
-# Serves what has completed. True: lanes gave way after reqs_per_event commands, call again soon.
+# Serves what has completed, for a turn: each connection its share, and all together no more than a turn may last. True:
+# there is more, call again soon.
 cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil
 
 # Whether queue pairs are there whose READY has not come. If so, rdma_thread_end_late is to be called each second: it
@@ -118,6 +119,11 @@ cdef struct rdma_conn:
     uint64_t live                # a bit for each lane that exists
     uint64_t blocked             # ... that has output which could not be posted
     uint64_t runnable            # ... that gave way
+    uint32_t next_lane           # of those, the first in the next turn
+    int64_t turn_left            # commands that lanes may do in this turn; negative: they have done more
+    size_t input_kept            # bytes of their buffers
+    bint finishing               # what has come is served to its end, whatever it takes
+    bint unpolled                # completions are left for the next turn
     # rdma/thread's
     bint yielding                # it is in t.yielded
     rdma_conn *yield_next

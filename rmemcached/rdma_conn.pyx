@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 
 from rmemcached.protocol.conn cimport (
     AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn_engine, conn_gather, conn_init,
-    conn_next_write, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_release, conn_sent,
+    conn_memory, conn_next_write, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_release, conn_sent,
     conn_write_posted, mc_resp,
 )
 from rmemcached.rdma.attach cimport attach_accept, attach_parse, attach_refuse, make_token, token_worker
@@ -51,6 +51,8 @@ include "rdma/lane.pyx"
 cdef enum:
     POLL_BATCH = 32
     EVENTS_PER_TURN = 256
+    YIELDED_PER_TURN = 64        # connections that gave way and go on
+    TURN_COMPLETIONS = 64        # of a connection
     LATE_AT_A_TIME = 4           # connections that are ended in one turn because they are late
 
 cdef struct cm_id:               # a connection of rdma_cm
@@ -60,16 +62,6 @@ cdef struct cm_id:               # a connection of rdma_cm
 
 # ---- completions -----------------------------------------------------------------------------------------------------
 
-cdef void give_back(rdma_conn *rc, unsigned int index, rdma_lane *lane) noexcept nogil:
-    """Posts receive `index` anew. lane: its input is full, so that the client gets the credit later; or NULL."""
-    if not queue_post_receive(&rc.q, index):
-        queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
-    elif lane != NULL:
-        lane.deferred += 1
-    else:
-        rc.q.owed += 1
-
-
 cdef void take_ready(rdma_conn *rc, const message_header *header, unsigned int index) noexcept nogil:
     """The first message."""
     if header.kind != MESSAGE_READY:
@@ -77,26 +69,24 @@ cdef void take_ready(rdma_conn *rc, const message_header *header, unsigned int i
         return
     rc.ready = True
     setup_end(rc)
-    give_back(rc, index, NULL)
+    queue_give_back(&rc.q, index)
     if not rc.q.failed:
         queue_send(&rc.q, MESSAGE_READY, 0, queue_take_buffer(&rc.q), 0)
 
 
-cdef rdma_lane *take_data(rdma_conn *rc, uint32_t id, const char *data, size_t length) noexcept nogil:
-    """A message for a lane. Returns the lane if its input is full."""
+cdef bint take_data(rdma_conn *rc, unsigned int index, uint32_t id, size_t length) noexcept nogil:
+    """A message for a lane, in receive `index`. False: it stays there."""
     cdef rdma_lane *lane
     if id >= RDMA_LANES:
         queue_fail(&rc.q, b"a stream id above 63", IBV_WC_SUCCESS)
-        return NULL
+        return True
     lane = rc.lanes[id]
     if lane == NULL:
         lane = lane_open(rc, id)
         if lane == NULL:
             queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
-            return NULL
-    if length and lane_input(lane, data, length) and lane.c.rbytes > INPUT_MAX:
-        return lane
-    return NULL
+            return True
+    return length == 0 or lane_input(lane, index, queue_received(&rc.q, index) + MESSAGE_HEADER, length)
 
 
 cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcept nogil:
@@ -104,7 +94,7 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
     cdef rdma_queue *q = &rc.q
     cdef const char *data = queue_received(q, index)
     cdef message_header header
-    cdef rdma_lane *full = NULL
+    cdef bint used = True
     counter_add(&q.t.counters.recvs, 1)
     rc.last_active = store_time(q.t.worker.store)
     if q.rx_credits == 0:
@@ -122,11 +112,14 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
         take_ready(rc, &header, index)
     else:
         if header.kind == MESSAGE_DATA:
-            full = take_data(rc, header.lane, data + MESSAGE_HEADER, length - MESSAGE_HEADER)
+            if header.credits and rc.blocked:
+                # Replies that wait go before what this message asks for.
+                lanes_retry_blocked(rc)
+            used = q.failed or take_data(rc, index, header.lane, length - MESSAGE_HEADER)
         elif header.kind != MESSAGE_CREDIT:
             queue_fail(q, b"a message of unknown type", IBV_WC_SUCCESS)
-        if not q.failed:
-            give_back(rc, index, full)
+        if used and not q.failed:
+            queue_give_back(q, index)
 
 
 cdef void take_sent(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
@@ -178,33 +171,34 @@ cdef void take_completion(rdma_conn *rc, const ibv_wc *wc) noexcept nogil:
 
 cdef bint credits_add_up(const rdma_conn *rc) noexcept nogil:
     """Each receive is the peer's credit, owed to it, or held back by a lane. For assertions."""
-    cdef unsigned int deferred = 0
+    cdef unsigned int held = 0
     cdef int i
     for i in range(RDMA_LANES):
         if rc.lanes[i] != NULL:
-            deferred += rc.lanes[i].deferred
-    return rc.q.rx_credits + rc.q.owed + deferred == rc.q.t.dev.limits.credits
+            held += rc.lanes[i].nheld
+    return held == rc.q.nheld and rc.q.rx_credits + rc.q.owed + held == rc.q.t.dev.limits.credits
 
 
 cdef void end_turn(rdma_conn *rc) noexcept nogil:
     """Gives back what can be given back, and posts what the turn has chained."""
     if not rc.q.failed:
-        lanes_release_deferred(rc)
         queue_return_credits(&rc.q)
         assert_that(credits_add_up(rc))
         assert_that((rc.blocked | rc.runnable) & ~rc.live == 0)
     queue_ring_doorbell(&rc.q)
 
 
-cdef void serve(rdma_conn *rc) noexcept nogil:
-    """Takes all completions there are. The connection may have been destroyed when it returns."""
+cdef void serve(rdma_conn *rc, unsigned int left) noexcept nogil:
+    """Takes `left` completions at most, until its lanes have done their share of commands. The connection may have been
+    destroyed when it returns."""
     cdef ibv_wc wc[POLL_BATCH]
     cdef bint armed = False
-    cdef int i, n
+    cdef int i, n, wanted
     assert_owner(rc.q.t.worker.owner)
     assert_that(rc.q.t.nchain == 0)
     while True:
-        n = ibv_poll_cq(rc.q.cq, POLL_BATCH, wc)
+        wanted = <int>min(left, <unsigned int>POLL_BATCH)
+        n = ibv_poll_cq(rc.q.cq, wanted, wc)
         if n < 0:
             queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
             break
@@ -215,13 +209,18 @@ cdef void serve(rdma_conn *rc) noexcept nogil:
         if rc.blocked and not rc.q.failed:
             lanes_retry_blocked(rc)
         end_turn(rc)
-        if n < POLL_BATCH:
+        left -= <unsigned int>n
+        if n < wanted:
             if armed:
                 # The queue was empty, and what has come since makes an event.
                 break
             # What completes from here on makes an event; what did before is found by the next poll.
             ibv_req_notify_cq(rc.q.cq, 0)
             armed = True
+        elif left == 0 or lanes_end_turn(rc):
+            rc.unpolled = True
+            thread_yield(rc)
+            break
     if rc.q.failed:
         report_failure(rc)
 
@@ -252,6 +251,7 @@ cdef void serve_events(rdma_thread *t) noexcept nogil:
     """Serves the connections that have completions."""
     cdef ibv_cq *cq
     cdef void *context
+    cdef rdma_conn *rc
     # Bounded, so that busy queue pairs do not starve the sockets of the same worker; the channel stays readable.
     cdef uint64_t turns = EVENTS_PER_TURN
     if not t.dev.software:
@@ -261,34 +261,47 @@ cdef void serve_events(rdma_thread *t) noexcept nogil:
         turns -= 1
         counter_add(&t.counters.wakeups, 1)
         t.dev.provider.ack_cq_events(cq, 1)
-        serve(<rdma_conn *>context)
+        rc = <rdma_conn *>context
+        if rc.yielding:
+            # It has had its turn, and goes on in the next.
+            rc.unpolled = True
+        else:
+            lanes_begin_turn(rc)
+            serve(rc, TURN_COMPLETIONS)
         if t.counters.queue_pairs <= 1:
             # There is no other that could have an event; to ask costs system calls.
             break
 
 
 cdef void serve_yielded(rdma_thread *t) noexcept nogil:
-    """Lets the lanes go on that gave way. They may do so again."""
-    cdef rdma_conn *rc = t.yielded
-    cdef rdma_conn *following
-    cdef uint64_t which
-    t.yielded = NULL
-    while rc != NULL:
-        following = rc.yield_next
-        rc.yielding = False
-        which = rc.runnable
-        rc.runnable = 0
-        lanes_resume(rc, which)
+    """Lets the connections go on that gave way. They may do so again."""
+    cdef rdma_conn *last = t.yielded_last
+    cdef rdma_conn *rc
+    cdef bint more = last != NULL
+    cdef unsigned int left = YIELDED_PER_TURN
+    while more and left:
+        left -= 1
+        rc = t.yielded
+        # The last of those that were there? It may be gone when it has been served.
+        more = rc != last
+        thread_unyield(rc)
+        lanes_begin_turn(rc)
+        lanes_resume_runnable(rc)
         end_turn(rc)
         if rc.q.failed:
             report_failure(rc)
-        rc = following
+        elif rc.unpolled and lanes_end_turn(rc):
+            thread_yield(rc)
+        elif rc.unpolled:
+            rc.unpolled = False
+            serve(rc, TURN_COMPLETIONS)
 
 
 cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
     assert_owner(t.worker.owner)
-    serve_events(t)
+    # First those that have waited: who comes later does not come before them.
     serve_yielded(t)
+    serve_events(t)
     return t.yielded != NULL
 
 
@@ -536,4 +549,6 @@ cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil:
 
 
 cdef void rdma_conn_finish(rdma_conn *rc) noexcept nogil:
-    serve(rc)
+    rc.finishing = True
+    # More than that a peer cannot have under way.
+    serve(rc, rc.q.t.dev.limits.credits + SEND_DEPTH)

@@ -23,6 +23,9 @@ cdef enum:
     RDMA_PATH_MAX = 128
     MAX_EXTENTS = 16384          # 1 TiB of item memory
 
+cdef enum:
+    RDMA_INPUT_MAX = 512 * 1024  # bytes of input that are kept for the lanes of one queue pair
+
 # What every queue pair takes of its device.
 cdef enum:
     SEND_BUFFERS = 16            # messages that are under way
@@ -70,6 +73,8 @@ cdef struct rdma_counters:
     uint64_t write_bytes
     uint64_t write_errors
     uint64_t credit_waits
+    uint64_t input_bytes         # of buffers that lanes have now
+    uint64_t input_waits
     uint64_t wakeups
 
 # The counters of one worker, in dev.counting.

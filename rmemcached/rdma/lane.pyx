@@ -39,13 +39,14 @@ cdef void lane_close(rdma_lane *lane) noexcept nogil:
     cdef uint64_t others = ~lane_bit(lane)
     assert_owner(rc.q.t.worker.owner)
     assert_that(rc.lanes[lane.id] == lane and (lane.reads == 0 or rc.q.qp == NULL))
-    rc.q.owed += lane.deferred
+    while lane.nheld and rc.q.qp != NULL and not rc.q.failed:
+        give_back_held(lane)
     rc.live &= others
     rc.blocked &= others
     rc.runnable &= others
     rc.lanes[lane.id] = NULL
     conn_release(&lane.c)
-    free(lane.inbuf)
+    free_input(lane)
     free(lane)
     counter_add(&rc.q.t.counters.lanes, <uint64_t>-1)
     live_sub(LIVE_LANE)
@@ -53,63 +54,204 @@ cdef void lane_close(rdma_lane *lane) noexcept nogil:
 
 # ---- input -----------------------------------------------------------------------------------------------------------
 
-cdef bint keep_input(rdma_lane *lane, const char *more, size_t length) noexcept nogil:
-    """Puts `length` bytes behind the unparsed ones, in memory of the lane's own. False: out of memory."""
-    cdef conn *c = &lane.c
-    cdef size_t total = c.rbytes + length
-    cdef bint here = lane.inbuf != NULL and lane.inbuf <= c.rcurr < lane.inbuf + lane.insize
-    cdef size_t size
-    cdef char *fresh
-    if total == 0:
+cdef void count_input(rdma_lane *lane, int64_t buffers, int64_t size) noexcept nogil:
+    """Buffers of lanes are read buffers, as those of sockets are."""
+    cdef rdma_thread *t = lane.rc.q.t
+    lane.rc.input_kept += <size_t>size
+    counter_add(&t.counters.input_bytes, <uint64_t>size)
+    counter_add(&t.worker.stats.read_buf_count, <uint64_t>buffers)
+    counter_add(&t.worker.stats.read_buf_bytes, <uint64_t>size)
+
+
+cdef void free_input(rdma_lane *lane) noexcept nogil:
+    if lane.inbuf != NULL:
+        count_input(lane, -1, -<int64_t>lane.insize)
         free(lane.inbuf)
         lane.inbuf = NULL
         lane.insize = 0
-        return True
+
+
+cdef bint is_in_buffer(const rdma_lane *lane) noexcept nogil:
+    """Whether the unparsed input is in the lane's own buffer."""
+    return lane.inbuf != NULL and lane.inbuf <= lane.c.rcurr < lane.inbuf + lane.insize
+
+
+cdef bint keep_input(rdma_lane *lane, const char *more, size_t length, size_t limit) noexcept nogil:
+    """Puts `length` bytes behind the unparsed ones, in memory of the lane's own. False: they do not go into the limit
+    of all lanes, or there is no memory."""
+    cdef conn *c = &lane.c
+    cdef size_t total = c.rbytes + length
+    cdef bint here = is_in_buffer(lane)
+    cdef size_t size = INPUT_FIRST
+    cdef char *fresh
     if here and c.rcurr + total > lane.inbuf + lane.insize:
         memmove(lane.inbuf, c.rcurr, c.rbytes)
         c.rcurr = lane.inbuf
     if not here or c.rcurr + total > lane.inbuf + lane.insize:
-        size = 4096
         while size < total:
             size *= 2
-        fresh = <char *>malloc(size)
+        fresh = NULL
+        if lane.rc.input_kept - lane.insize + size <= limit and conn_memory(c.thread, size):
+            fresh = <char *>malloc(size)
         if fresh == NULL:
             return False
         memcpy(fresh, c.rcurr, c.rbytes)
-        free(lane.inbuf)
+        free_input(lane)
         lane.inbuf = fresh
         lane.insize = size
+        count_input(lane, 1, <int64_t>size)
         c.rcurr = fresh
-    if length:
-        memcpy(c.rcurr + c.rbytes, more, length)
-        c.rbytes += length
+    memcpy(c.rcurr + c.rbytes, more, length)
+    c.rbytes += length
     return True
 
 
+cdef bint keep_beginning(rdma_lane *lane, const char *more, size_t length) noexcept nogil:
+    """Keeps the beginning of a command, which the machine wants to see again with what follows. False: the queue pair
+    has failed."""
+    if keep_input(lane, more, length, RDMA_INPUT_MAX):
+        return True
+    counter_add(&lane.c.thread.stats.read_buf_oom, 1)
+    queue_fail(&lane.rc.q, b"no memory for unfinished commands", IBV_WC_SUCCESS)
+    return False
+
+
+cdef void hold(rdma_lane *lane, uint32_t index, size_t offset, size_t length) noexcept nogil:
+    """So many bytes at this offset of receive `index` stay there until the lane can use them."""
+    cdef rdma_queue *q = &lane.rc.q
+    q.held[index].offset = <uint32_t>offset
+    q.held[index].length = <uint32_t>length
+    if lane.nheld:
+        q.held[lane.last_held].following = index
+    else:
+        lane.first_held = index
+    lane.last_held = index
+    lane.nheld += 1
+    q.nheld += 1
+    counter_add(&q.t.counters.input_waits, 1)
+
+
+cdef void give_back_held(rdma_lane *lane) noexcept nogil:
+    """The oldest message that was held has been used, or is of no use any more."""
+    cdef rdma_queue *q = &lane.rc.q
+    cdef uint32_t index = lane.first_held
+    lane.first_held = q.held[index].following
+    lane.nheld -= 1
+    q.nheld -= 1
+    queue_give_back(q, index)
+
+
+cdef bint output_full(const rdma_conn *rc) noexcept nogil:
+    """Whether so many replies wait that no lane may add to them. Only those of blocked lanes do."""
+    cdef uint64_t which = rc.blocked
+    cdef uint32_t id = 0
+    cdef size_t waiting = 0
+    while which:
+        if which & 1:
+            waiting += rc.lanes[id].c.pending_bytes + rc.lanes[id].c.npending * sizeof(mc_resp)
+        which >>= 1
+        id += 1
+    return waiting >= OUTPUT_KEPT
+
+
 cdef inline bint lane_waits(const rdma_lane *lane) noexcept nogil:
-    """Whether the machine cannot run: a payload is awaited, or replies could not be posted."""
-    return lane.reads != 0 or lane.rc.blocked & lane_bit(lane) != 0
+    """Whether the machine cannot run: a payload is awaited, replies could not be posted, or the lane has given way."""
+    return lane.reads != 0 or (lane.rc.blocked | lane.rc.runnable) & lane_bit(lane) != 0
 
 
-cdef bint lane_input(rdma_lane *lane, const char *data, size_t length) noexcept nogil:
+cdef void give_way(rdma_lane *lane) noexcept nogil:
+    """The lane goes on in the connection's next turn."""
+    lane.rc.runnable |= lane_bit(lane)
+    thread_yield(lane.rc)
+
+
+cdef bint lane_may_run(rdma_lane *lane) noexcept nogil:
+    """Whether the machine may run now. If not, the lane is marked, so that it runs when it may."""
+    cdef rdma_conn *rc = lane.rc
+    if lane_waits(lane):
+        return False
+    if lanes_end_turn(rc):
+        counter_add(&lane.c.thread.stats.conn_yields, 1)
+        give_way(lane)
+        return False
+    if rc.blocked and output_full(rc):
+        rc.blocked |= lane_bit(lane)
+        return False
+    return True
+
+
+cdef size_t lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
+    """Runs the machine over what it has kept and the `length` bytes behind it, as far as it may. Returns how many of
+    them are left for later. The lane may be gone, or the queue pair may have failed: then 0.
+
+    The machine reads a message where it is. Only behind the beginning of a command a piece is copied, and what it
+    leaves of that piece it reads in the message.
+    """
+    cdef rdma_conn *rc = lane.rc
+    cdef conn *c = &lane.c
+    cdef uint32_t id = lane.id
+    cdef size_t n
+    while length and lane_may_run(lane):
+        n = min(length, <size_t>INPUT_PIECE) if c.rbytes else length
+        if c.rbytes == 0:
+            c.rcurr = data
+            c.rbytes = n
+        elif not keep_beginning(lane, data, n):
+            return 0
+        lane_run(lane)
+        if rc.lanes[id] != lane or rc.q.failed:
+            return 0
+        data += n
+        length -= n
+        if c.rbytes <= n:
+            data -= c.rbytes
+            length += c.rbytes
+            n = c.rbytes
+            c.rbytes = 0
+            if length == n and n and not lane_waits(lane):
+                # The rest is the beginning of a command.
+                keep_beginning(lane, data, n)
+                return 0
+    if c.rbytes == 0:
+        free_input(lane)
+    return length
+
+
+cdef bint lane_input(rdma_lane *lane, uint32_t index, char *data, size_t length) noexcept nogil:
+    cdef rdma_conn *rc = lane.rc
+    cdef size_t left = length
+    assert_owner(rc.q.t.worker.owner)
+    if lane.nheld == 0:
+        left = lane_use(lane, data, length)
+        if left == 0 or keep_input(lane, data + length - left, left, INPUT_KEPT):
+            return True
+    hold(lane, index, <size_t>(data - queue_received(&rc.q, index)) + length - left, left)
+    return False
+
+
+cdef void lane_go_on(rdma_lane *lane) noexcept nogil:
+    """Runs the machine over all the input there is. May close the lane."""
     cdef rdma_conn *rc = lane.rc
     cdef uint32_t id = lane.id
-    assert_owner(rc.q.t.worker.owner)
-    if lane.c.rbytes == 0 and not lane_waits(lane):
-        # The machine reads the message where it is; only what it leaves is copied.
-        lane.c.rcurr = <char *>data
-        lane.c.rbytes = length
-        lane_run(lane)
-        if rc.lanes[id] != lane:
-            return False
-        if keep_input(lane, NULL, 0):
-            return True
-    elif keep_input(lane, data, length):
-        if not lane_waits(lane):
-            lane_run(lane)
-        return rc.lanes[id] == lane
-    queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
-    return False
+    cdef rdma_held *oldest
+    cdef size_t left
+    if not lane_may_run(lane):
+        return
+    lane_run(lane)
+    while rc.lanes[id] == lane and not rc.q.failed:
+        if lane.nheld == 0 or lane_waits(lane):
+            if lane.c.rbytes == 0:
+                free_input(lane)
+            return
+        oldest = &rc.q.held[lane.first_held]
+        left = lane_use(lane, queue_received(&rc.q, lane.first_held) + oldest.offset, oldest.length)
+        if rc.lanes[id] != lane or rc.q.failed:
+            return
+        if left:
+            oldest.offset += oldest.length - <uint32_t>left
+            oldest.length = <uint32_t>left
+            return
+        give_back_held(lane)
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------
@@ -152,7 +294,8 @@ cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil:
     lane.read_bytes = 0
     conn_payload_received(&lane.c, n)
     if lane.c.rlbytes == 0:
-        lanes_resume(lane.rc, lane_bit(lane))
+        lane.rc.blocked &= ~lane_bit(lane)
+        lane_go_on(lane)
     elif not lane_read(lane):
         lane.rc.blocked |= lane_bit(lane)
 
@@ -226,15 +369,21 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
 
 # ---- the machine -----------------------------------------------------------------------------------------------------
 
+cdef conn_want lane_drive(rdma_lane *lane) noexcept nogil:
+    """Runs the machine once; what it does is taken off the turn's share."""
+    cdef rdma_conn *rc = lane.rc
+    cdef conn *c = &lane.c
+    cdef conn_want want = rc.q.t.drive(c)
+    rc.turn_left -= 1 + <int64_t>(c.thread.reqs_per_event - c.reqs_left)
+    return want
+
+
 cdef void lane_run(rdma_lane *lane) noexcept nogil:
     """Runs the machine over the lane's input as far as replies can leave and no payload is awaited. May close it."""
     cdef rdma_conn *rc = lane.rc
     cdef conn_want want
-    rc.runnable &= ~lane_bit(lane)
-    while True:
-        if lane.reads or not lane_flush(lane):
-            return
-        want = rc.q.t.drive(&lane.c)
+    while lane.reads == 0 and lane_flush(lane) and lane_may_run(lane):
+        want = lane_drive(lane)
         if want == WANT_REMOTE_PAYLOAD:
             # The replies before it need not wait for the READ.
             lane_flush(lane)
@@ -247,28 +396,38 @@ cdef void lane_run(rdma_lane *lane) noexcept nogil:
             lane_close(lane)
             return
         if want == WANT_YIELD:
-            rc.runnable |= lane_bit(lane)
-            thread_yield(rc)
+            give_way(lane)
             return
         if want != WANT_FLUSH:
             return
 
 
-cdef void lanes_resume(rdma_conn *rc, uint64_t which) noexcept nogil:
-    cdef rdma_lane *lane
-    cdef uint32_t id = 0
+cdef void lanes_begin_turn(rdma_conn *rc) noexcept nogil:
+    assert_owner(rc.q.t.worker.owner)
+    rc.turn_left = <int64_t>TURN_QUANTA * rc.q.t.worker.reqs_per_event
+
+
+cdef bint lanes_end_turn(const rdma_conn *rc) noexcept nogil:
+    return rc.turn_left <= 0 and not rc.finishing
+
+
+cdef void lanes_resume_runnable(rdma_conn *rc) noexcept nogil:
+    """Each turn begins with the lane behind the one that the last turn has ended with."""
+    cdef uint64_t which = rc.runnable
+    cdef uint32_t id = rc.next_lane
+    cdef uint64_t bit
     assert_owner(rc.q.t.worker.owner)
     while which and not rc.q.failed:
-        if which & 1:
-            lane = rc.lanes[id]
-            if lane != NULL and lane.reads == 0:
-                rc.blocked &= ~lane_bit(lane)
-                lane_run(lane)
-                lane = rc.lanes[id]
-                if lane != NULL and not keep_input(lane, NULL, 0):
-                    queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
-        which >>= 1
-        id += 1
+        bit = <uint64_t>1 << id
+        if which & bit:
+            if lanes_end_turn(rc):
+                thread_yield(rc)
+                break
+            rc.runnable &= ~bit
+            lane_go_on(rc.lanes[id])
+        which &= ~bit
+        id = (id + 1) % RDMA_LANES
+    rc.next_lane = id
 
 
 cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil:
@@ -278,27 +437,15 @@ cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil:
     while which and not rc.q.failed:
         if which & 1:
             lane = rc.lanes[id]
-            if lane.reads == 0 and lane.c.state == conn_rdma_read:
+            if lane.reads:
+                lane_flush(lane)
+            elif lane.c.state == conn_rdma_read and lane.c.rlbytes:
                 lane_flush(lane)
                 if lane_read(lane):
                     rc.blocked &= ~lane_bit(lane)
-            elif lane.reads:
-                lane_flush(lane)
-            else:
-                lanes_resume(rc, lane_bit(lane))
-        which >>= 1
-        id += 1
-
-
-cdef void lanes_release_deferred(rdma_conn *rc) noexcept nogil:
-    cdef uint64_t which = rc.live
-    cdef uint32_t id = 0
-    cdef rdma_lane *lane
-    while which:
-        if which & 1:
-            lane = rc.lanes[id]
-            if lane.deferred and lane.c.rbytes <= INPUT_MAX:
-                rc.q.owed += lane.deferred
-                lane.deferred = 0
+                else:
+                    rc.blocked |= lane_bit(lane)
+            elif lane_flush(lane):
+                lane_go_on(lane)
         which >>= 1
         id += 1

@@ -24,6 +24,12 @@ cdef struct rdma_wr:
     rdma_lane *lane              # WR_READ
     item *item                   # WR_WRITE: the reference to release; NULL on all but the last of an item
 
+# What is left in a receive whose message cannot be used yet.
+cdef struct rdma_held:
+    uint32_t following           # the next of the same lane
+    uint32_t offset
+    uint32_t length
+
 cdef struct rdma_queue:
     rdma_thread *t
     ibv_cq *cq
@@ -34,6 +40,8 @@ cdef struct rdma_queue:
     unsigned int tx_credits      # SENDs that may be posted
     unsigned int rx_credits      # SENDs that the peer may still make
     unsigned int owed            # receives posted anew and not yet announced
+    unsigned int nheld           # receives not posted anew, because lanes cannot use what is in them
+    rdma_held *held              # limits.credits of them
     unsigned int free_sends      # entries of free_send
     unsigned int free_bulk       # entries of free_wr
     uint16_t free_send[SEND_BUFFERS]
@@ -57,6 +65,8 @@ cdef void queue_free(rdma_queue *q) noexcept nogil
 cdef void queue_fail(rdma_queue *q, const char *operation, ibv_wc_status status) noexcept nogil
 
 cdef bint queue_post_receive(rdma_queue *q, unsigned int index) noexcept nogil
+# Posts a receive anew: the peer gets the credit back.
+cdef void queue_give_back(rdma_queue *q, unsigned int index) noexcept nogil
 cdef char *queue_received(rdma_queue *q, unsigned int index) noexcept nogil
 # Whether a DATA message can be sent: a buffer, and a credit besides the last, which is for CREDIT.
 cdef bint queue_may_send(rdma_queue *q) noexcept nogil

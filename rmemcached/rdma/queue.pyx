@@ -20,6 +20,9 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, void *context, unsigned in
     if posix_memalign(&buffer, 4096, size) != 0:
         return False
     q.buffer = <char *>buffer
+    q.held = <rdma_held *>malloc(dev.limits.credits * sizeof(rdma_held))
+    if q.held == NULL:
+        return False
     q.mr = dev.provider.reg_mr(dev.pd, buffer, size, IBV_ACCESS_LOCAL_WRITE)
     if q.mr == NULL:
         return False
@@ -65,6 +68,7 @@ cdef void queue_free(rdma_queue *q) noexcept nogil:
     if q.mr != NULL:
         t.dev.provider.dereg_mr(q.mr)
         counter_add(&t.counters.registrations, <uint64_t>-1)
+    free(q.held)
     free(q.buffer)
 
 
@@ -104,6 +108,13 @@ cdef inline bint queue_post_receive(rdma_queue *q, unsigned int index) noexcept 
     wr.sg_list = &sge
     wr.num_sge = 1
     return ibv_post_recv(q.qp, &wr, &bad) == 0
+
+
+cdef void queue_give_back(rdma_queue *q, unsigned int index) noexcept nogil:
+    if queue_post_receive(q, index):
+        q.owed += 1
+    else:
+        queue_fail(q, NULL, IBV_WC_SUCCESS)
 
 
 cdef inline bint queue_may_send(rdma_queue *q) noexcept nogil:

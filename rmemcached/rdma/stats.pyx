@@ -5,7 +5,7 @@ from libc.stdio cimport snprintf
 from libc.string cimport memset
 
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text
-from rmemcached.rdma.device cimport RDMA_DEVICES, add_counts, counter_entry, rdma_counters
+from rmemcached.rdma.device cimport RDMA_DEVICES, RDMA_INPUT_MAX, add_counts, counter_entry, rdma_counters
 from rmemcached.rdma.wire cimport transport_name
 from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.debug cimport assert_held
@@ -79,6 +79,7 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_msgsize", dev.limits.msgsize)
     stat_append(out, b"rdma_eager", dev.limits.eager)
     stat_append(out, b"rdma_max_queue_pairs", dev.limits.max_qps)
+    stat_append(out, b"rdma_input_limit", <uint64_t>RDMA_INPUT_MAX)
     stat_append(out, b"rdma_ready_timeout", dev.limits.ready_timeout)
     stat_append(out, b"rdma_peer_memory", <uint64_t>dev.limits.peer_memory << 20)
 
@@ -95,7 +96,7 @@ cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogi
 cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
     cdef const rdma_counters *counts = &total.counts
     cdef int i
-    cdef stat_line[41] lines = [
+    cdef stat_line[43] lines = [
         stat_line(b"rdma_cm_queue_pairs", &total.cm_queue_pairs),
         stat_line(b"rdma_total_queue_pairs", &counts.total_queue_pairs),
         stat_line(b"rdma_registrations", &counts.registrations),
@@ -118,6 +119,8 @@ cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
         stat_line(b"rdma_write_errors", &counts.write_errors),
         stat_line(b"rdma_qp_errors", &counts.qp_errors),
         stat_line(b"rdma_credit_waits", &counts.credit_waits),
+        stat_line(b"rdma_input_bytes", &counts.input_bytes),
+        stat_line(b"rdma_input_waits", &counts.input_waits),
         stat_line(b"rdma_wakeups", &counts.wakeups),
         stat_line(b"rdma_async_events", &total.async_events),
         stat_line(b"rdma_devices_lost", &total.losses),

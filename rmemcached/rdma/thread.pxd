@@ -14,7 +14,8 @@ cdef struct rdma_thread:
     drive_fn drive
     rdma_failed_fn failed
     ibv_comp_channel *channel
-    rdma_conn *yielded           # connections with lanes that gave way
+    rdma_conn *yielded           # connections that gave way, oldest first
+    rdma_conn *yielded_last
     # rdma/setup's
     rdma_conn *setup_oldest      # connections whose READY has not come
     rdma_conn *setup_newest

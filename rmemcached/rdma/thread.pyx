@@ -70,23 +70,29 @@ cdef inline void add_element(ibv_send_wr *wr, void *addr, size_t length, uint32_
 cdef void thread_yield(rdma_conn *rc) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
     assert_owner(t.worker.owner)
-    if not rc.yielding:
-        rc.yielding = True
-        rc.yield_prev = NULL
-        rc.yield_next = t.yielded
-        if t.yielded != NULL:
-            t.yielded.yield_prev = rc
+    if rc.yielding:
+        return
+    rc.yielding = True
+    rc.yield_next = NULL
+    rc.yield_prev = t.yielded_last
+    if t.yielded_last != NULL:
+        t.yielded_last.yield_next = rc
+    else:
         t.yielded = rc
+    t.yielded_last = rc
 
 
 cdef void thread_unyield(rdma_conn *rc) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
     assert_owner(t.worker.owner)
-    if rc.yielding:
-        rc.yielding = False
-        if rc.yield_prev != NULL:
-            rc.yield_prev.yield_next = rc.yield_next
-        else:
-            t.yielded = rc.yield_next
-        if rc.yield_next != NULL:
-            rc.yield_next.yield_prev = rc.yield_prev
+    if not rc.yielding:
+        return
+    rc.yielding = False
+    if rc.yield_prev != NULL:
+        rc.yield_prev.yield_next = rc.yield_next
+    else:
+        t.yielded = rc.yield_next
+    if rc.yield_next != NULL:
+        rc.yield_next.yield_prev = rc.yield_prev
+    else:
+        t.yielded_last = rc.yield_prev

@@ -1,0 +1,222 @@
+"""What is kept for the lanes of one queue pair has a limit, whatever its client does; and nothing of it is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import pytest
+from daemon_tools import (
+    CREDIT,
+    DATA,
+    HEADER,
+    TIMEOUT,
+    Conversation,
+    Peer,
+    at_least,
+    eventually,
+    rdma_at_rest,
+    rdma_client,
+    resident,
+)
+from servers import Server, start_rmemcached
+from transport import rounds, within
+
+from rmemcached.verbs import Access
+
+pytestmark = pytest.mark.usefixtures("rdma_transport")
+
+LANES = 64
+MB = 1 << 20
+SIZE = 100_000
+
+
+class LanePeer(Peer):
+    """A peer that keeps the replies of its lanes apart, and grants what credits the test says."""
+
+    def __init__(self, server: Server, **options: Any) -> None:
+        self.replies: dict[int, bytearray] = defaultdict(bytearray)
+        self.received = 0
+        super().__init__(server, **options)
+
+    def _take(self, index: int, length: int) -> None:
+        super()._take(index, length)
+        message = bytes(self.receives[index * self.msgsize : index * self.msgsize + length])
+        self.received += 1
+        if message[0] == DATA:
+            self.replies[int.from_bytes(message[4:8], "big")] += message[HEADER:]
+            self.inbox.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def grant(self, until: Callable[[], Any], timeout: float = TIMEOUT) -> None:
+        """Waits for `until()`, and gives credits back as they come."""
+        while not until():
+            seen = self.received
+            if self.owed and self.credits:
+                self.send(CREDIT)
+            self.wait(lambda: until() or self.received > seen, timeout=timeout)  # noqa: B023
+
+
+@pytest.fixture
+def server(rdma_transport: str) -> Iterator[Server]:
+    with start_rmemcached("-m", "64", "-t", "1", "-D", ":") as started:
+        yield started
+        assert started.alive()
+
+
+@pytest.fixture
+def control(server: Server) -> Iterator[Conversation]:
+    """Another client is undisturbed, and nothing is left in the daemon."""
+    with Conversation(server) as conversation, rdma_client(server) as other:
+        assert other.set("bystander", bytes(10_000))
+        yield conversation
+        assert other.get("bystander") == bytes(10_000)
+        other.close()
+        eventually(lambda: rdma_at_rest(conversation), within(2.0))
+        assert conversation.number("rdma_input_bytes", "rdma") == 0
+
+
+def flood(peer: LanePeer, control: Conversation, batch: Callable[[int, int], bytes]) -> int:
+    """Sends batches on all lanes in turn until no credit comes back. The daemon gets credits for CREDIT messages alone.
+    Returns how many it has sent."""
+    recvs = control.number("rdma_recvs", "rdma") - 1
+    sends = control.number("rdma_sends", "rdma") - peer.received
+    sent = granted = 0
+    while True:
+        while peer.credits > 1:
+            back, granted = peer.received - 1 - granted, peer.received - 1
+            peer.send(DATA, batch(sent % LANES, sent // LANES), sent % LANES, credits=back)
+            sent += 1
+        eventually(at_least(lambda: control.number("rdma_recvs", "rdma") - recvs, sent + 1), within(30.0))
+        have = control.number("rdma_sends", "rdma") - sends
+        peer.wait(at_least(lambda: peer.received, have))
+        if peer.credits <= 1:
+            # That of READY, and what no message has granted yet.
+            peer.owed = peer.received - granted
+            return sent
+
+
+def test_kept_input_has_a_limit(server: Server, control: Conversation) -> None:
+    """Lanes whose replies cannot leave keep input up to the limit. Then the client's credits stay away, and come back
+    with the replies, of which none is missing."""
+    assert control.ask(b"set key 0 0 1\r\nx\r\n") == b"STORED\r\n"
+    per = 400
+
+    def batch(lane: int, number: int) -> bytes:
+        return b"".join(b"mg key s O%d.%d\r\n" % (lane, number * per + i) for i in range(per))
+
+    with LanePeer(server, credits=2) as peer:
+        before = resident(server.pid)
+        sent = flood(peer, control, batch)
+        found = control.stats("rdma")
+        limit = int(found["rdma_input_limit"])
+        assert 0 < int(found["rdma_input_bytes"]) <= limit
+        assert int(found["rdma_input_waits"]) > 0
+        assert control.number("read_buf_bytes") >= int(found["rdma_input_bytes"])
+        assert sent * peer.msgsize < limit + 2 * MB
+        assert resident(server.pid) - before < 3 * MB
+        expected = {
+            lane: b"".join(b"HD s1 O%d.%d\r\n" % (lane, i) for i in range(len(range(lane, sent, LANES)) * per))
+            for lane in range(LANES)
+        }
+        peer.grant(lambda: sum(map(len, peer.replies.values())) >= sum(map(len, expected.values())))
+        for lane, replies in expected.items():
+            assert peer.replies[lane] == replies, lane
+        assert control.number("rdma_input_bytes", "rdma") <= 4096
+
+
+def test_beginnings_of_commands_have_a_limit(server: Server, control: Conversation) -> None:
+    """Binary packets that announce long keys, on all lanes, and never end."""
+    header = struct.pack(">BBHBBHIIQ", 0x80, 0, 60_000, 0, 0, 0, 60_000, 0, 0)
+    with LanePeer(server) as peer:
+        before = resident(server.pid)
+        with pytest.raises(ConnectionError):
+            for number in range(8 * LANES):
+                peer.send(DATA, (header if number < LANES else b"") + bytes(8000), number % LANES)
+            peer.wait(lambda: False)
+        assert peer.last_words() == b"SERVER_ERROR rdma: no memory for unfinished commands\r\n"
+        assert resident(server.pid) - before < 3 * MB
+
+
+def test_replies_that_wait_have_a_limit(server: Server, control: Conversation) -> None:
+    """Long texts asked for on all lanes, and no credit to send them with."""
+    prefixes = 400
+    for first in range(0, prefixes, 100):
+        names = b" ".join(b"prefix%d:x" % number for number in range(first, first + 100))
+        assert control.ask(b"get " + names + b"\r\n") == b"END\r\n"
+    with LanePeer(server, credits=2) as peer:
+        before = resident(server.pid)
+        flood(peer, control, lambda lane, number: b"stats detail dump\r\n" * 20)
+        assert resident(server.pid) - before < 10 * MB
+        peer.grant(lambda: peer.replies[LANES - 1].count(b"END\r\n") >= 20)
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    """The daemon finds all that comes meanwhile in one turn."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def everything(peer: LanePeer) -> int:
+    return sum(map(len, peer.replies.values()))
+
+
+@pytest.fixture
+def deep(rdma_transport: str) -> Iterator[Server]:
+    """A daemon that takes a message for each lane at once."""
+    with start_rmemcached("-m", "64", "-t", "1", "-o", "rdma_credits=80") as started:
+        yield started
+        assert started.alive()
+
+
+def test_all_lanes_fetch_at_once(deep: Server) -> None:
+    """More READs than the send queue has room for, and a SEND that completes before any of them."""
+    with LanePeer(deep, credits=80) as peer:
+        memory = bytearray(range(250)) * (SIZE // 250)
+        region = peer.region(memory, Access.REMOTE_READ)
+        for _ in range(rounds(5)):
+            peer.replies.clear()
+            with stopped(deep):
+                peer.send(DATA, b"mn\r\n", LANES - 1)
+                for lane in range(LANES - 1):
+                    peer.send(DATA, b"ms key%d %d @%x:%x\r\n" % (lane, SIZE, region.addr, region.rkey), lane)
+            peer.grant(lambda: everything(peer) >= LANES * len(b"MN\r\n"))
+            assert all(peer.replies[lane] == b"HD\r\n" for lane in range(LANES - 1))
+
+
+def test_a_deep_queue_gives_way(deep: Server) -> None:
+    """A queue pair does a share of what has come in each turn, though no lane has more than its own share."""
+    with LanePeer(deep, credits=80) as peer, Conversation(deep) as control:
+        with stopped(deep):
+            for lane in range(LANES):
+                peer.send(DATA, b"mn\r\n" * 15, lane)
+        peer.grant(lambda: everything(peer) >= LANES * 15 * len(b"MN\r\n"))
+        assert all(peer.replies[lane] == b"MN\r\n" * 15 for lane in range(LANES))
+        assert control.number("conn_yields") > 0
+
+
+def test_a_lane_that_quits_gives_credits_back(server: Server, control: Conversation) -> None:
+    """What is kept behind `quit` is of no use, and what stays in its receive no less."""
+    assert control.ask(b"set key 0 0 1\r\nx\r\n") == b"STORED\r\n"
+    with LanePeer(server, credits=2) as peer:
+        flood(peer, control, lambda lane, number: b"mg key s\r\n" * 400 + b"quit\r\n")
+        assert control.number("rdma_input_waits", "rdma") > 0
+        peer.grant(lambda: everything(peer) >= LANES * 400 * len(b"HD s1\r\n"))
+        for lane in range(rounds(40)):
+            peer.replies.clear()
+            peer.grant(lambda: peer.credits > 1)
+            peer.send(DATA, b"mn\r\n", lane)
+            peer.grant(lambda: everything(peer) == len(b"MN\r\n"))
+        # The daemon keeps less than half of them to itself.
+        assert peer.credits > 8
