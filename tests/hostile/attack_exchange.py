@@ -1,0 +1,128 @@
+"""What costs a server most of the exchange and of lanes: to begin without end, ask without credits, never stop."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from types import SimpleNamespace
+
+from attacker import Target
+from daemon_tools import CREDIT, DATA, Peer
+from transport import VARIABLE
+
+from rmemcached.host import host_identity
+
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
+LANES = 64
+
+
+def exchange_line(transport: str) -> bytes:
+    where = " host={} netns={}".format(*host_identity()) if transport == "soft_shm" else ""
+    return f"rdma version=1 transport={transport} qpn=17 credits=16 msgsize=8192 ird=16 ord=16{where}\r\n".encode()
+
+
+def exchange(target: Target, transport: str) -> socket.socket:
+    """A lifeline whose queue pair waits for its stream."""
+    plain = target.connect()
+    plain.sendall(exchange_line(transport))
+    answer = plain.recv(4096)
+    assert answer.startswith(b"RDMA "), answer
+    return plain
+
+
+def peer(target: Target, transport: str, **options: object) -> Peer:
+    os.environ[VARIABLE] = transport
+    assert not isinstance(target.address, str)
+    host, port = target.address
+
+    def connect(timeout: float) -> socket.socket:
+        plain = target.connect()
+        plain.settimeout(timeout)
+        return plain
+
+    server = SimpleNamespace(host=host, port=port, address=(host, port), connect=connect)
+    return Peer(server, **options)  # type: ignore[arg-type]
+
+
+def exchange_flood(target: Target, transport: str) -> None:
+    """Queue pairs are made and abandoned, as fast as it goes."""
+    target.ready()
+    while True:
+        plain = exchange(target, transport)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        plain.close()
+
+
+def without_stream(target: Target, transport: str, count: int) -> None:
+    """So many queue pairs that wait for their stream; for each that the daemon gives up there is another."""
+    waiting = [exchange(target, transport) for _ in range(count)]
+    target.ready()
+    while True:
+        # They end in the order in which they came.
+        oldest = waiting.pop(0)
+        while oldest.recv(4096):
+            pass
+        oldest.close()
+        waiting.append(exchange(target, transport))
+
+
+def without_ready(target: Target, transport: str, count: int) -> None:
+    """The same with streams, and no READY."""
+    waiting = [peer(target, transport, ready=False) for _ in range(count)]
+    target.ready()
+    while True:
+        oldest = waiting.pop(0)
+        oldest.last_words()
+        oldest.close()
+        waiting.append(peer(target, transport, ready=False))
+
+
+def without_credits(target: Target, transport: str, count: int) -> None:
+    """Requests on all lanes of some queue pairs until the daemon takes no more; it gets no credit to answer with."""
+    request = b"get bystander\r\n" * 500
+    peers = [peer(target, transport, credits=2) for _ in range(count)]
+    for one in peers:
+        lane = 0
+        while one.credits > 1:
+            one.send(DATA, request, lane % LANES, credits=0)
+            lane += 1
+    target.ready()
+    target.stay()
+
+
+def pump(one: Peer, request: bytes) -> None:
+    """Keeps the daemon's queue as deep as credits allow, on all lanes, and takes all replies."""
+    lane = 0
+    while True:
+        while one.credits > 1:
+            one.send(DATA, request, lane % LANES)
+            lane += 1
+        if one.owed * 2 >= one.posted and one.credits:
+            one.send(CREDIT)
+        had = one.credits + one.owed
+        one.wait(lambda: one.credits + one.owed > had)  # noqa: B023
+        one.inbox.clear()
+
+
+def deep_queue(target: Target, transport: str, request: str, at_once: int) -> None:
+    """A queue that is never empty."""
+    one = peer(target, transport, credits=64)
+    target.ready()
+    pump(one, request.encode().decode("unicode_escape").encode("latin-1") * at_once)
+
+
+def statistics_and_deep_queues(target: Target, transport: str, count: int) -> None:
+    """Some of those, each a process, and one that asks for statistics without end."""
+    for _ in range(count):
+        if os.fork() == 0:
+            pump(peer(target, transport, credits=64), b"mg bystander v\r\n" * 200)
+    plain = target.connect()
+    replies = plain.makefile("rb")
+    target.ready()
+    while True:
+        plain.sendall(b"stats rdma\r\n")
+        while replies.readline() != b"END\r\n":
+            pass
+        time.sleep(0)

@@ -1,0 +1,82 @@
+"""Attacks on the exchange and on lanes; harness.py says what is asserted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import attack_exchange as attack
+import pytest
+from daemon_tools import eventually
+from harness import KB, MB, Attacker, Case, Limits, Scene, run_case, scene_of
+from servers import start_rmemcached
+
+TRANSPORTS = ("tcp", "soft_iw", "soft_shm")
+HASTY = ("-o", "rdma_ready_timeout=1")
+KEPT = 1 * MB
+"""Of a queue pair: its messages, 512 KB of input, replies."""
+
+
+def were_given_up(scene: Scene, attacker: Attacker) -> None:
+    eventually(lambda: scene.control.number("rdma_ready_timeouts", "rdma") > 0)
+
+
+def waits(scene: Scene, attacker: Attacker) -> None:
+    found = scene.control.stats("rdma")
+    assert 0 < int(found["rdma_input_bytes"]) <= 4 * int(found["rdma_input_limit"])
+
+
+CASES = [
+    Case("exchanges without end", attack.exchange_flood, limits=Limits(memory=8 * MB, descriptors=8)),
+    Case(
+        "exchanges without streams",
+        attack.without_stream,
+        {"count": 100},
+        Limits(memory=100 * 32 * KB, mapped=400 * MB, descriptors=110),
+        outcome=were_given_up,
+        flags=HASTY,
+    ),
+    Case(
+        "streams without READY",
+        attack.without_ready,
+        {"count": 20},
+        Limits(memory=20 * 200 * KB, mapped=400 * MB, descriptors=20 * 8),
+        outcome=were_given_up,
+        flags=HASTY,
+    ),
+    Case(
+        "no credits for replies",
+        attack.without_credits,
+        {"count": 4},
+        Limits(memory=4 * KEPT, mapped=400 * MB, descriptors=4 * 8),
+        outcome=waits,
+    ),
+    Case(
+        "a deep queue",
+        attack.deep_queue,
+        {"request": "mg bystander v\\r\\n", "at_once": 400},
+        Limits(memory=4 * MB, mapped=400 * MB, descriptors=8),
+    ),
+    Case(
+        "statistics beside deep queues",
+        attack.statistics_and_deep_queues,
+        {"count": 3},
+        Limits(memory=8 * MB, mapped=400 * MB, descriptors=32),
+    ),
+]
+
+
+@pytest.fixture
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    with start_rmemcached("-m", "64", "-t", "1", *request.param.flags) as server, scene_of(server, TRANSPORTS) as made:
+        yield made
+        assert server.alive()
+    made.end()
+
+
+@pytest.mark.parametrize("transport", ["soft_iw", "soft_shm"])
+@pytest.mark.parametrize(
+    ("scene", "case"), [(case, case) for case in CASES], ids=[case.name for case in CASES], indirect=["scene"]
+)
+def test_exchange(scene: Scene, case: Case, transport: str) -> None:
+    run_case(scene, replace(case, arguments={**case.arguments, "transport": transport}))
