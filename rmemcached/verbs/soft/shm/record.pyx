@@ -127,6 +127,6 @@ cdef bint shm_handle_record(soft_qp *qp, const shm_record *record, uint32_t *sha
     if record.kind != SHM_OFFER:
         return False
     if shm.reader.lost_fds:
-        shm_decline_offer(qp)
+        shm_decline_offer(qp, share)
         return True
     return shm.reader.nfds == 1 and shm_accept_offer(qp, record, share)

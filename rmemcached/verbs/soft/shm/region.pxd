@@ -51,7 +51,7 @@ cdef bint shm_is_direct(const soft_qp *qp, const tx_cursor *cur) noexcept nogil
 # Maps a region that the peer offers, or declines the offer, which is no error of anybody's. Takes that off the share of
 # this turn. False: no correct peer makes this offer.
 cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil
-cdef void shm_decline_offer(soft_qp *qp) noexcept nogil
+cdef void shm_decline_offer(soft_qp *qp, uint32_t *share) noexcept nogil
 cdef void shm_close_windows(soft_qp *qp) noexcept nogil
 # Carries out the requests from the cursor on that need no help of the peer, as far as the share of this turn lasts.
 # False: the queue pair is in error.

@@ -5,7 +5,7 @@ cdef enum:
     SHM_SWEEP = 16                   # windows that an offer looks at, to close those on regions that are gone
     SHM_SWEEP_ALL = 64               # of those, the most that are closed when there is no room
     SHM_PIECE = 1 << 20              # octets that are copied at a time
-    WORK_OFFER = 64 << 10            # system calls, and page tables
+    WORK_OFFER = 256 << 10           # a dozen system calls, and page tables
     WORK_COPY = 512
 
 
@@ -274,7 +274,9 @@ cdef bint shm_make_room(soft_qp *qp, uint64_t length, uint32_t *share) noexcept 
     return (shm.nwindows < SHM_WINDOWS_MAX or shm_rehash_windows(shm)) and shm_count_window(qp, length)
 
 
-cdef void shm_decline_offer(soft_qp *qp) noexcept nogil:
+cdef void shm_decline_offer(soft_qp *qp, uint32_t *share) noexcept nogil:
+    # Correct peers seldom make such offers. This one has had its turn.
+    share[0] = 0
     fetch_add(&shm_context_of(qp.context).usage.declined, 1)
 
 
@@ -296,14 +298,14 @@ cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *shar
     if shm.windows == NULL:
         shm.windows = <shm_window *> calloc(SHM_WINDOWS_SIZE, sizeof(shm_window))
     if shm.windows == NULL or not shm_make_room(qp, record.length, share):
-        shm_decline_offer(qp)
+        shm_decline_offer(qp, share)
         return True
     base = shm_map(shm.reader.fds[0], record.length,
                    PROT_READ | PROT_WRITE if record.access & IBV_ACCESS_REMOTE_WRITE else PROT_READ,
                    shm_context_of(qp.context).limits.paid)
     if base == NULL:
         shm_uncount_window(qp, record.length)
-        shm_decline_offer(qp)
+        shm_decline_offer(qp, share)
         return True
     window = shm_free_entry(shm.windows, record.stag)
     shm.nwindows += not window.used

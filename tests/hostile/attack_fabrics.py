@@ -1,0 +1,273 @@
+"""What costs a server most below the messages: records, cells and frames made by hand, on soft_shm and on soft_iw."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from itertools import count as counted
+
+from attacker import Target
+from daemon_tools import DATA, READY, SHM_REPLY, SHM_REQUEST
+
+from rmemcached.host import host_identity
+
+SIZE, RING_AT, LINE = 1 << 17, 128, 64
+RING_SIZE = SIZE - RING_AT
+REGISTRY_SIZE = 65536
+CHUNK = 16384 - 8
+MESSAGE, STREAM = 1, 2
+HELLO, WAKEUP, OFFER = 0x524D4301, 0x524D4302, 0x524D4303
+F_ADD_SEALS, SEAL_SHRINK, SEAL_GROW, SEAL_FUTURE_WRITE = 1033, 2, 4, 16
+READ_AND_WRITE = 6
+MB = 1 << 20
+KEY = 256  # of the region that a value is to be fetched from, or written to
+ADDRESS = 1 << 32
+
+
+def memfd(size: int, *, sparse: bool = True, seals: int = SEAL_SHRINK | SEAL_GROW) -> int:
+    fd = os.memfd_create("attack", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    if not sparse:
+        os.pwrite(fd, bytes(size), 0)
+    fcntl.fcntl(fd, F_ADD_SEALS, seals)
+    return fd
+
+
+def record(kind: int, **fields: int) -> bytes:
+    values = {"version": 2, "ring": RING_SIZE, "ird": 16, "ord": 16}
+    values |= dict.fromkeys(("stag", "slot", "generation", "access", "addr", "length"), 0)
+    return struct.pack("=IIIHHIIIIQQ", kind, *(values | fields).values())
+
+
+def send_record(sock: socket.socket, octets: bytes, *fds: int) -> None:
+    sock.sendmsg([octets], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
+
+
+def frame(opcode: int, stag: int, to: int, payload: bytes = b"", *, last: bool = True) -> bytes:
+    """A tagged FPDU: 0 is a WRITE, 2 a READ response."""
+    segment = struct.pack(">BBIQ", 0xC1 if last else 0x81, 0x40 | opcode, stag, to) + payload
+    return struct.pack(">H", len(segment)) + segment + bytes(-(len(segment) + 2) % 4 + 4)
+
+
+def message(kind: int, payload: bytes = b"", credits: int = 0) -> bytes:
+    return bytes([kind, 0]) + credits.to_bytes(2, "big") + bytes(4) + payload
+
+
+class SharedMemory:
+    """A soft_shm connection up to READY, made by hand. Nothing is read or sent but what a method does."""
+
+    def __init__(self, target: Target) -> None:
+        identity, netns = host_identity()
+        self.lifeline = target.connect()
+        line = f"rdma version=1 transport=soft_shm qpn=17 credits=64 msgsize=8192 host={identity} netns={netns}\r\n"
+        self.lifeline.sendall(line.encode())
+        answer = self.lifeline.makefile("rb").readline().decode().split()
+        assert answer[0] == "RDMA", answer
+        offer = dict(pair.split("=") for pair in answer[1:])
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect("\0" + offer["path"].removeprefix("@"))
+        self.sock.sendall(SHM_REQUEST + int(offer["qpn"]).to_bytes(4, "big") + bytes.fromhex(offer["token"]))
+        received = b""
+        while len(received) < 16:
+            received += self.sock.recv(16 - len(received))
+        assert received == SHM_REPLY, received
+        self.registry = memfd(REGISTRY_SIZE, sparse=False)
+        with mmap.mmap(self.registry, REGISTRY_SIZE) as words:
+            # Every slot has a region of the first generation.
+            words[:] = struct.pack("=I", 1) * (REGISTRY_SIZE // 4)
+        self.ring = memfd(SIZE)
+        self.page = mmap.mmap(self.ring, SIZE)
+        self.page[RING_AT] = 0
+        fcntl.fcntl(self.ring, F_ADD_SEALS, SEAL_FUTURE_WRITE)
+        self.tail = 0
+        self.taken = 0
+        self.sent = 0
+        self.credits = int(offer["credits"]) - 1
+        self.owed = 0
+        octets, fds, _, _ = socket.recv_fds(self.sock, 48, 2)
+        assert len(octets) == 48 and len(fds) == 2
+        self.theirs = mmap.mmap(fds[0], SIZE, prot=mmap.PROT_READ)
+        for fd in fds:
+            os.close(fd)
+        self.tell(record(HELLO), self.ring, self.registry)
+        self.cell(message(READY), MESSAGE)
+        self.wake()
+        while not any(cell[:1] == bytes([READY]) for cell in self.cells()):
+            time.sleep(0.001)
+
+    def tell(self, octets: bytes, *fds: int) -> None:
+        """A record, which counts at once."""
+        send_record(self.sock, octets, *fds)
+        self.sent += 1
+        struct.pack_into("=I", self.page, 0, self.sent)
+
+    def room(self) -> int:
+        (head,) = struct.unpack_from("=Q", self.theirs, 64)
+        return RING_SIZE - (self.tail - head)
+
+    def wake(self) -> None:
+        """The daemon may sleep; it never minds a record too many."""
+        with contextlib.suppress(BlockingIOError):
+            self.sock.setblocking(False)
+            self.tell(record(WAKEUP))
+        self.sock.setblocking(True)
+
+    def cell(self, octets: bytes, kind: int) -> None:
+        """Waits for room, and writes a cell."""
+        size = (8 + len(octets) + LINE - 1) // LINE * LINE
+        while self.room() < size + LINE:
+            self.wake()
+            time.sleep(0.0005)
+        at = (self.tail + 8) % RING_SIZE
+        first = octets[: RING_SIZE - at]
+        self.page[RING_AT + at : RING_AT + at + len(first)] = first
+        self.page[RING_AT : RING_AT + len(octets) - len(first)] = octets[len(first) :]
+        # The page of the next cell's word has to be there.
+        following = RING_AT + (self.tail + size) % RING_SIZE
+        self.page[following : following + 4] = bytes(4)
+        stamp = (self.tail // LINE + 1) % 2**32
+        # The stamp comes last: with it the daemon takes the rest.
+        struct.pack_into("=HBB", self.page, RING_AT + self.tail % RING_SIZE + 4, len(octets), kind, 0)
+        struct.pack_into("=I", self.page, RING_AT + self.tail % RING_SIZE, stamp)
+        self.tail += size
+
+    def cells(self) -> Iterator[bytes]:
+        """The octets of the cells that the daemon has written since. The caller says when they are consumed."""
+        while True:
+            at = self.taken % RING_SIZE
+            stamp, length, kind, _ = struct.unpack_from("=IHBB", self.theirs, RING_AT + at)
+            if stamp != (self.taken // LINE + 1) % 2**32:
+                return
+            part = min(length, RING_SIZE - at - 8)
+            self.taken += (8 + length + LINE - 1) // LINE * LINE
+            start = RING_AT + at + 8
+            octets = self.theirs[start : start + part] + self.theirs[RING_AT : RING_AT + length - part]
+            if kind == MESSAGE:
+                self.credits += int.from_bytes(octets[2:4], "big")
+                self.owed += 1
+            yield octets
+
+    def consumed(self, head: int) -> None:
+        # In one store: half a number is one that cannot be.
+        ctypes.c_uint64.from_buffer(self.page, 64).value = head
+
+    def ask(self, line: str) -> None:
+        """A request, if the daemon has granted a credit."""
+        if self.credits:
+            self.credits -= 1
+            self.cell(message(DATA, line.encode(), self.owed), MESSAGE)
+            self.owed = 0
+        self.wake()
+
+    def offer(self, fd: int, length: int, key: int) -> None:
+        self.tell(
+            record(OFFER, stag=key, slot=key % 1000, generation=1, access=READ_AND_WRITE, addr=ADDRESS, length=length),
+            fd,
+        )
+
+
+def sparse_values(target: Target, count: int, size: int) -> None:
+    """Values out of memory that was never touched, in ever new memfds, which stay. Says what they have cost."""
+    shm = SharedMemory(target)
+    held = []
+    for number in range(count):
+        held.append(memfd(size))
+        shm.offer(held[-1], size, KEY + number)
+        if number < 8:
+            shm.ask(f"ms sparse{number} {min(size, MB) - 200} @{ADDRESS:x}:{KEY + number:x}\r\n")
+    target.ready()
+    target.told()
+    target.say(sum(os.fstat(fd).st_blocks for fd in held))
+    target.stay()
+
+
+def offers(target: Target, size: int) -> None:
+    """Offers without end, of so many octets that nobody has touched, or of a page that is there."""
+    shm = SharedMemory(target)
+    regions = [memfd(size, sparse=size > 4096) for _ in range(200)]
+    target.ready()
+    for number in counted():
+        shm.offer(regions[number % len(regions)], size, KEY + number % (1 << 30))
+
+
+def records(target: Target) -> None:
+    """Wake-ups that nobody has asked for."""
+    shm = SharedMemory(target)
+    target.ready()
+    while True:
+        shm.tell(record(WAKEUP))
+
+
+def frames(target: Target) -> None:
+    """WRITEs of nothing, as many as the ring has room for, without end."""
+    shm = SharedMemory(target)
+    block = frame(0, 0, 0) * (CHUNK // 20)
+    target.ready()
+    while True:
+        shm.cell(block, STREAM)
+
+
+def cells(target: Target) -> None:
+    """The same, in cells of one octet."""
+    shm = SharedMemory(target)
+    target.ready()
+    while True:
+        for octet in frame(0, 0, 0):
+            shm.cell(bytes([octet]), STREAM)
+
+
+def one_line(target: Target, key: str, size: int) -> None:
+    """Large values are written through the ring; each line of it is given back by itself."""
+    shm = SharedMemory(target)
+    head = shm.taken
+    target.ready()
+    while True:
+        shm.ask(f"mg {key} v @{ADDRESS:x}:{KEY:x}:{size:x}\r\n")
+        idle = 0
+        while idle < 100:
+            before = head
+            for _ in shm.cells():
+                while head < shm.taken:
+                    head += LINE
+                    shm.consumed(head)
+                    shm.wake()
+            idle = idle + 1 if head == before else 0
+            time.sleep(0.0001)
+
+
+def octets_of_a_read(target: Target, size: int) -> None:
+    """A READ of the daemon's is answered octet by octet."""
+    shm = SharedMemory(target)
+    for _ in shm.cells():
+        pass
+    shm.consumed(shm.taken)
+    shm.ask(f"ms slowly {size} @{ADDRESS:x}:{KEY:x}\r\n")
+    request = b""
+    while not request:
+        request = b"".join(shm.cells())
+    sink, to = struct.unpack_from(">IQ", request[request.index(b"\x41\x41") - 2 :], 20)
+    target.ready()
+    for at in range(0, size, 1000):
+        for octet in frame(2, sink, to + at, bytes(1000), last=at + 1000 >= size):
+            shm.cell(bytes([octet]), STREAM)
+            shm.wake()
+    target.stay()
+
+
+def mpa_requests(target: Target) -> None:
+    """Requests for a stream with a token that nobody gave out."""
+    request = b"MPA ID Req Frame" + struct.pack(">BBH", 0x10, 2, 24) + struct.pack(">HH", 16, 16) + bytes(20)
+    target.ready()
+    while True:
+        with contextlib.suppress(OSError), target.connect() as plain:
+            plain.sendall(request)
+            select.select([plain], [], [], 10)

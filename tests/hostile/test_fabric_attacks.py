@@ -1,0 +1,56 @@
+"""What a peer does below the messages, on soft_shm and soft_iw, costs nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import attack_fabrics
+import pytest
+from harness import KB, MB, Attacker, Case, Limits, Scene, for_connections, run_case, scene_of
+from servers import Server
+
+TRANSPORTS = ("tcp", "soft_iw", "soft_shm")
+PAIR = for_connections(1, 600 * KB, 4)
+"""A queue pair with its lifeline, its socket and, until all of its ring was used, the ring's descriptor."""
+LOCKED = Limits(memory=4 * MB, locked=160 * MB, descriptors=4)
+"""Locked is address space: of a queue pair, and of what malloc reserves."""
+
+
+def nothing_allocated(scene: Scene, attacker: Attacker) -> None:
+    attacker.tell("what have they cost?")
+    assert attacker.line() == "0"
+
+
+def a_large_value(scene: Scene) -> None:
+    assert scene.control.ask(b"set large 0 0 900000\r\n" + bytes(900_000) + b"\r\n") == b"STORED\r\n"
+
+
+def queue_pair_lives(scene: Scene, attacker: Attacker) -> None:
+    """What it does is allowed, however silly."""
+    assert scene.control.number("rdma_queue_pairs", "rdma") == scene.queue_pairs + 1
+
+
+CASES = [
+    Case("sparse values", attack_fabrics.sparse_values, {"count": 300, "size": MB}, PAIR, outcome=nothing_allocated),
+    Case("sparse values, -k", attack_fabrics.sparse_values, {"count": 300, "size": MB}, LOCKED,
+         outcome=nothing_allocated, flags=("-k",), after=replace(LOCKED, descriptors=0)),
+    Case("huge empty memory, -k", attack_fabrics.sparse_values, {"count": 20, "size": 2048 * MB}, LOCKED,
+         outcome=nothing_allocated, flags=("-k",), after=replace(LOCKED, descriptors=0)),
+    Case("offers of a page", attack_fabrics.offers, {"size": 4096}, PAIR, outcome=queue_pair_lives),
+    Case("offers of nothing", attack_fabrics.offers, {"size": 2048 * MB}, PAIR, outcome=queue_pair_lives),
+    Case("records", attack_fabrics.records, {}, PAIR, outcome=queue_pair_lives),
+    Case("frames", attack_fabrics.frames, {}, PAIR, outcome=queue_pair_lives),
+    Case("cells of an octet", attack_fabrics.cells, {}, PAIR, outcome=queue_pair_lives),
+    Case("a line at a time", attack_fabrics.one_line, {"key": "large", "size": 900_000}, PAIR, prepare=a_large_value,
+         outcome=queue_pair_lives),
+    Case("a read octet by octet", attack_fabrics.octets_of_a_read, {"size": 900_000},
+         for_connections(1, 2 * MB, 4), outcome=queue_pair_lives),
+    Case("requests for streams", attack_fabrics.mpa_requests, {}, for_connections(100, 4 * KB)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_attack_below_the_messages(rmemcached_server: Callable[..., Server], case: Case) -> None:
+    with scene_of(rmemcached_server("-t", "1", "-m", "64", *case.flags), TRANSPORTS) as scene:
+        run_case(scene, case)
