@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 from collections.abc import Callable
@@ -66,8 +67,11 @@ def test_every_limit_is_compared() -> None:
     ]  # fmt: skip
 
 
-def test_footprint_of_this_process() -> None:
+@pytest.mark.parametrize("kind", ["resident", "shared"])
+def test_footprint_of_this_process(kind: str) -> None:
     before = Footprint.of(os.getpid())
-    held = b"x" * (8 * MB)
-    assert Footprint.of(os.getpid()).resident - before.resident > 7 * MB, len(held)
+    with mmap.mmap(-1, 8 * MB, mmap.MAP_PRIVATE if kind == "resident" else mmap.MAP_SHARED) as held:
+        held.write(b"x" * len(held))
+        now = Footprint.of(os.getpid())
+    assert getattr(now, kind) - getattr(before, kind) > 7 * MB
     assert before.threads >= 1 and before.descriptors > 3 and before.mapped > before.resident
