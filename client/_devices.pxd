@@ -39,7 +39,7 @@ cdef struct shared_device:
     int pid                  # the process that opened it
     int alarm                # eventfd: readable once the device is lost, for all who wait
     server_domain *domains   # the GIL protects them
-    unsigned int users       # of domains, of which each counts
+    unsigned int users       # the sum of its domains' users
     pthread_mutex_t lock     # one thread at a time takes the device's asynchronous events
     uint64_t events          # the lock protects it
     uint64_t lost            # atomic; set under the lock

@@ -160,8 +160,8 @@ cdef void process_get_command(conn *c, const char *p, const char *end, uint8_t f
     if stop == end:
         get_end(c)
     elif stop != NULL:
-        # The rest of the line becomes input again; resume_get goes on with it, where the output is full when replies
-        # have left.
+        # The rest of the line becomes input again. resume_get goes on with it: at once or, if the output is full, when
+        # replies have left.
         c.rbytes += <size_t>(c.rcurr - stop)
         c.rcurr = <char *>stop
         conn_set_state(c, conn_mwrite)

@@ -35,7 +35,7 @@ cdef void out_string(conn *c, const char *text) noexcept nogil
 cdef void out_errstring(conn *c, const char *text) noexcept nogil
 # Answers with the statistics, whose memory is freed when they have left. False: out of memory, nothing is answered.
 cdef bint stat_reply(conn *c, stat_buf *out) noexcept nogil
-# The same for malloc'd text.
+# The same for malloc'd text. A long one counts for several commands of the turn (-R), because it took time to write.
 cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil
 
 # ---- formatting in place ---------------------------------------------------------------------------------------------

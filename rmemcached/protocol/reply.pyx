@@ -9,6 +9,9 @@ from rmemcached.protocol.conn cimport (
     conn_closing, conn_log, conn_logs, conn_memory, conn_new_cmd, conn_set_state, conn_thread, resp_free,
 )
 
+cdef enum:
+    TEXT_PER_COMMAND = 4096      # so many bytes of a text count for one command (-R)
+
 
 cdef mc_resp *resp_allocate(conn *c) noexcept nogil:
     cdef conn_thread *t = c.thread
@@ -112,5 +115,8 @@ cdef bint text_reply(conn *c, char *text, size_t length) noexcept nogil:
     resp.wbytes = <uint32_t>length
     resp.tosend = resp.wbytes
     c.pending_bytes += resp.wbytes
+    if c.reqs_left > 1:
+        # The machine counts the command itself.
+        c.reqs_left -= <unsigned int>min(length // TEXT_PER_COMMAND, <size_t>(c.reqs_left - 1))
     conn_set_state(c, conn_new_cmd)
     return True

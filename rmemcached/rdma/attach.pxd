@@ -14,7 +14,7 @@ from rmemcached.verbs.verbs cimport ibv_qp
 
 # A token that nobody can guess, of a queue pair of the worker with this number. False: the system has no random octets.
 cdef bint make_token(uint8_t *token, uint32_t worker) noexcept nogil
-# The worker that has made a token, if a worker has made it.
+# The worker that has made a token. If the token is forged: any number.
 cdef uint32_t token_worker(const uint8_t *token) noexcept nogil
 
 # data: the `received` bytes that were read from a socket, which begin like a request for a stream of dev's transport.

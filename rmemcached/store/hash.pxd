@@ -26,7 +26,7 @@ cdef extern from *:
     #define XXH_INLINE_ALL
     #include <xxhash.h>
 
-    /* Two functions, because what a short key needs saves no registers when it stands alone. */
+    /* Two functions: compiled alone, the path of short keys saves no registers. */
     #define RMC_XXH3(name, least, most)                                                                         \\
         static __attribute__((noinline, flatten)) uint64_t name(const void *key, size_t n, const void *secret)  \\
         {                                                                                                       \\

@@ -321,6 +321,22 @@ def test_fairness(rmemcached_server: Callable[..., Server], requests: int) -> No
         tcp.close()
 
 
+def test_a_long_dump_takes_the_turn(rmemcached_server: Callable[..., Server]) -> None:
+    """The reply to stats cachedump can have 2 MB: after each the other connections of the worker have their turn."""
+    # Without the maintainer all items are in the list that is dumped.
+    server = rmemcached_server("-t", "1", "-o", "no_lru_maintainer")
+    dumps = 10
+    with Conversation(server) as control, Conversation(server) as busy:
+        control.sock.sendall(b"".join(b"set key-%d 0 0 1 noreply\r\nx\r\n" % number for number in range(5000)))
+        assert control.ask(b"mn\r\n") == b"MN\r\n"
+        before = control.number("conn_yields")
+        busy.sock.sendall(b"stats cachedump 1 0\r\n" * dumps)
+        received = b""
+        while received.count(b"\r\nEND\r\n") < dumps:
+            received += busy.sock.recv(MB)
+        assert control.number("conn_yields") - before >= dumps - 1
+
+
 def test_many_unfinished_stream_requests(server: Server) -> None:
     """1000 connections that might become streams, and 1000 idle ones, do not slow the others down."""
     source = random.Random(1)

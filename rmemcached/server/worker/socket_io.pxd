@@ -9,9 +9,10 @@ cdef void connection_readable(connection *cn) noexcept nogil
 cdef void connection_writable(connection *cn) noexcept nogil
 # Runs the machine over the input that is there, sends the replies, and arranges for what the machine wants next.
 cdef void connection_run(connection *cn) noexcept nogil
-# Sends what is queued. 1: all has left; 0: the socket is full; -1: the connection is broken.
+# Sends what is queued. 1: all has left; 0: the socket is full, or the turn's share is used up; -1: the connection is
+# broken.
 cdef int connection_flush(connection *cn) noexcept nogil
-# The socket is full: waits until it has room again.
+# Waits for room in the socket, or for the next turn.
 cdef void connection_block(connection *cn) noexcept nogil
 # One more turn for each connection that gave way; those that give way again wait for the next.
 cdef void run_runnable(worker *w) noexcept nogil
