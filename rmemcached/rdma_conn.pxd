@@ -84,7 +84,8 @@ cdef const sockaddr_in6 *rdma_cm_local(rdma_conn *rc) noexcept nogil
 cdef uint32_t rdma_conn_last_active(rdma_conn *rc) noexcept nogil
 # Makes sure that the peer is there: if it does not answer, the connection fails within seconds.
 cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil
-# Serves what has come so far, before the connection is ended. May end it by itself.
+# The client has ended. What it has sent is done in as many turns of rdma_thread_run as it takes, without replies; then
+# the connection fails without a line. The next turn is due soon.
 cdef void rdma_conn_finish(rdma_conn *rc) noexcept nogil
 # Frees the queue pair and all that belongs to the connection. No RDMA touches an item after it returns.
 cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil
@@ -122,7 +123,7 @@ cdef struct rdma_conn:
     uint32_t next_lane           # of those, the first in the next turn
     int64_t turn_left            # commands that lanes may do in this turn; negative: they have done more
     size_t input_kept            # bytes of their buffers
-    bint finishing               # what has come is served to its end, whatever it takes
+    bint lost                    # the peer is gone; what it has sent is done before the connection is given up
     bint unpolled                # completions are left for the next turn
     # rdma/thread's
     bint yielding                # it is in t.yielded

@@ -137,6 +137,15 @@ cdef void take_sent(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
         queue_release_item(&rc.q, entry)
 
 
+cdef void peer_gone(rdma_conn *rc, ibv_wc_status status) noexcept nogil:
+    """The queue pair is of no use any more. Lanes that have given way still do what they have been sent."""
+    if rc.runnable:
+        rc.q.closing = True
+        rc.lost = True
+    else:
+        queue_fail(&rc.q, NULL, status)
+
+
 cdef void take_failure(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noexcept nogil:
     """A work request failed or was flushed."""
     cdef rdma_counters *counters = &rc.q.t.counters
@@ -147,7 +156,7 @@ cdef void take_failure(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noex
         counter_add(&counters.write_errors, 1)
         queue_fail(&rc.q, b"RDMA WRITE failed", status)
     queue_release_item(&rc.q, entry)
-    queue_fail(&rc.q, NULL, status)
+    peer_gone(rc, status)
 
 
 cdef void take_completion(rdma_conn *rc, const ibv_wc *wc) noexcept nogil:
@@ -155,7 +164,7 @@ cdef void take_completion(rdma_conn *rc, const ibv_wc *wc) noexcept nogil:
     cdef rdma_wr *entry
     if index & RECV_WR:
         if wc.status == IBV_WC_WR_FLUSH_ERR:
-            queue_fail(&rc.q, NULL, wc.status)
+            peer_gone(rc, wc.status)
         elif wc.status != IBV_WC_SUCCESS:
             # A receive that fails by itself is a message of the peer that did not fit.
             queue_fail(&rc.q, b"receive failed", wc.status)
@@ -183,7 +192,7 @@ cdef void end_turn(rdma_conn *rc) noexcept nogil:
     """Gives back what can be given back, and posts what the turn has chained."""
     if not rc.q.failed:
         queue_return_credits(&rc.q)
-        assert_that(credits_add_up(rc))
+        assert_that(rc.q.closing or credits_add_up(rc))
         assert_that((rc.blocked | rc.runnable) & ~rc.live == 0)
     queue_ring_doorbell(&rc.q)
 
@@ -197,7 +206,8 @@ cdef void serve(rdma_conn *rc, unsigned int left) noexcept nogil:
     assert_owner(rc.q.t.worker.owner)
     assert_that(rc.q.t.nchain == 0)
     while True:
-        wanted = <int>min(left, <unsigned int>POLL_BATCH)
+        # Of a client that has ended one at a time: behind it may be the failure, which waits for what lanes have to do.
+        wanted = 1 if rc.q.closing else <int>min(left, <unsigned int>POLL_BATCH)
         n = ibv_poll_cq(rc.q.cq, wanted, wc)
         if n < 0:
             queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
@@ -217,10 +227,25 @@ cdef void serve(rdma_conn *rc, unsigned int left) noexcept nogil:
             # What completes from here on makes an event; what did before is found by the next poll.
             ibv_req_notify_cq(rc.q.cq, 0)
             armed = True
-        elif left == 0 or lanes_end_turn(rc):
+        elif left == 0 or must_wait(rc):
             rc.unpolled = True
             thread_yield(rc)
             break
+    end_if_done(rc)
+
+
+cdef inline bint must_wait(const rdma_conn *rc) noexcept nogil:
+    """Whether completions are left for the next turn."""
+    return lanes_end_turn(rc) or rc.q.closing and rc.runnable != 0
+
+
+cdef void end_if_done(rdma_conn *rc) noexcept nogil:
+    """Ends a connection that has failed, and one whose client has ended when all is done that it has sent."""
+    if rc.q.closing and not rc.yielding and not rc.q.failed:
+        if not rc.lost:
+            rc.q.t.failed(rc.owner, NULL)
+            return
+        queue_fail(&rc.q, NULL, IBV_WC_WR_FLUSH_ERR)
     if rc.q.failed:
         report_failure(rc)
 
@@ -288,13 +313,13 @@ cdef void serve_yielded(rdma_thread *t) noexcept nogil:
         lanes_begin_turn(rc)
         lanes_resume_runnable(rc)
         end_turn(rc)
-        if rc.q.failed:
-            report_failure(rc)
-        elif rc.unpolled and lanes_end_turn(rc):
+        if rc.unpolled and not rc.q.failed and must_wait(rc):
             thread_yield(rc)
-        elif rc.unpolled:
+        elif rc.unpolled and not rc.q.failed:
             rc.unpolled = False
             serve(rc, TURN_COMPLETIONS)
+        else:
+            end_if_done(rc)
 
 
 cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
@@ -549,6 +574,8 @@ cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil:
 
 
 cdef void rdma_conn_finish(rdma_conn *rc) noexcept nogil:
-    rc.finishing = True
-    # More than that a peer cannot have under way.
-    serve(rc, rc.q.t.dev.limits.credits + SEND_DEPTH)
+    assert_owner(rc.q.t.worker.owner)
+    # As it gives no credit back, a client that goes on cannot prolong it.
+    rc.q.closing = True
+    rc.unpolled = True
+    thread_yield(rc)

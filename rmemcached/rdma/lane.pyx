@@ -267,7 +267,8 @@ cdef bint lane_read(rdma_lane *lane) noexcept nogil:
     cdef uint64_t remote = c.remote.addr + c.roffset
     cdef rdma_wr *posted
     assert_that(lane.reads == 0 and lane.read_bytes == 0)
-    if q.free_bulk == 0:
+    if q.free_bulk == 0 or q.closing:
+        # A client that has ended answers no READ.
         return False
     count = conn_payload_iov(c, iov, <int>min(q.free_bulk, <unsigned int>READS_AT_A_TIME) * per)
     while done < count:
@@ -339,6 +340,23 @@ cdef void lane_send(rdma_lane *lane, const iovec *iov, int count) noexcept nogil
     conn_sent(&lane.c, n)
 
 
+cdef void lane_drop(rdma_lane *lane, const iovec *iov, int count) noexcept nogil:
+    """The client has ended: nobody takes these stretches of replies."""
+    cdef size_t n = 0
+    cdef int i
+    for i in range(count):
+        n += iov[i].iov_len
+    conn_sent(&lane.c, n)
+
+
+cdef bint lane_drop_write(rdma_lane *lane) noexcept nogil:
+    """The same for a reply's data. False: WRITEs of it are under way, and need its item."""
+    if lane.write_off:
+        return False
+    item_remove(lane.c.thread.store, conn_write_posted(&lane.c))
+    return True
+
+
 cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
     """Posts the lane's replies. True: all have been; else the lane is marked blocked."""
     cdef rdma_conn *rc = lane.rc
@@ -349,7 +367,7 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
     while c.npending and not rc.q.failed:
         resp = conn_next_write(c)
         if resp != NULL:
-            if not lane_write(lane, resp):
+            if not (lane_drop_write(lane) if rc.q.closing else lane_write(lane, resp)):
                 rc.blocked |= lane_bit(lane)
                 return False
             continue
@@ -358,6 +376,9 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
             conn_sent(c, 0)
             if conn_next_write(c) == NULL:
                 break
+            continue
+        if rc.q.closing:
+            lane_drop(lane, iov, count)
             continue
         if not queue_may_send(&rc.q):
             rc.blocked |= lane_bit(lane)
@@ -408,7 +429,7 @@ cdef void lanes_begin_turn(rdma_conn *rc) noexcept nogil:
 
 
 cdef bint lanes_end_turn(const rdma_conn *rc) noexcept nogil:
-    return rc.turn_left <= 0 and not rc.finishing
+    return rc.turn_left <= 0
 
 
 cdef void lanes_resume_runnable(rdma_conn *rc) noexcept nogil:

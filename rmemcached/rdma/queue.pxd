@@ -47,6 +47,7 @@ cdef struct rdma_queue:
     uint16_t free_send[SEND_BUFFERS]
     uint16_t free_wr[BULK_DEPTH]
     rdma_wr wrs[SEND_DEPTH]
+    bint closing                 # the client has ended: nothing is sent any more, no credit is given back
     bint failed                  # it is of no use any more
     const char *failure          # which operation, for the error line; NULL: the peer went away
     ibv_wc_status failure_status
@@ -65,7 +66,7 @@ cdef void queue_free(rdma_queue *q) noexcept nogil
 cdef void queue_fail(rdma_queue *q, const char *operation, ibv_wc_status status) noexcept nogil
 
 cdef bint queue_post_receive(rdma_queue *q, unsigned int index) noexcept nogil
-# Posts a receive anew: the peer gets the credit back.
+# Posts a receive anew: the peer gets the credit back, unless the queue is closing.
 cdef void queue_give_back(rdma_queue *q, unsigned int index) noexcept nogil
 cdef char *queue_received(rdma_queue *q, unsigned int index) noexcept nogil
 # Whether a DATA message can be sent: a buffer, and a credit besides the last, which is for CREDIT.

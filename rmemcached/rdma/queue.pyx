@@ -111,6 +111,8 @@ cdef inline bint queue_post_receive(rdma_queue *q, unsigned int index) noexcept 
 
 
 cdef void queue_give_back(rdma_queue *q, unsigned int index) noexcept nogil:
+    if q.closing:
+        return
     if queue_post_receive(q, index):
         q.owed += 1
     else:
@@ -151,7 +153,7 @@ cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, unsigned
 
 
 cdef inline void queue_return_credits(rdma_queue *q) noexcept nogil:
-    if q.owed * 2 >= q.t.dev.limits.credits and q.tx_credits and q.free_sends and not q.failed:
+    if q.owed * 2 >= q.t.dev.limits.credits and q.tx_credits and q.free_sends and not (q.failed or q.closing):
         queue_send(q, MESSAGE_CREDIT, 0, queue_take_buffer(q), 0)
 
 

@@ -12,7 +12,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 from posix.uio cimport iovec
 
-from rmemcached.sys.atomics cimport counter_add, cpu_relax, fetch_sub, load_acquire
+from rmemcached.sys.atomics cimport counter_add, cpu_relax, fetch_add, fetch_sub, load_acquire
 from rmemcached.drive_machine cimport drive_machine
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport (

@@ -220,3 +220,34 @@ def test_a_lane_that_quits_gives_credits_back(server: Server, control: Conversat
             peer.grant(lambda: everything(peer) == len(b"MN\r\n"))
         # The daemon keeps less than half of them to itself.
         assert peer.credits > 8
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["lifeline", "queue pair"])
+def test_what_was_sent_before_the_end_is_done(deep: Server, whole: bool) -> None:
+    """More than the lanes do in a turn, and in messages that wait for them; also when the queue pair ends as well."""
+    lanes, messages, per = 3, 3, 200
+    with Conversation(deep) as control, LanePeer(deep, credits=80) as peer:
+        with stopped(deep):
+            for number in range(messages):
+                for lane in range(lanes):
+                    batch = (b"set key%d.%d.%d 0 0 1\r\nx\r\n" % (lane, number, i) for i in range(per))
+                    peer.send(DATA, b"".join(batch), lane)
+            if whole:
+                peer.close()
+            else:
+                peer.lifeline.close()
+        eventually(lambda: rdma_at_rest(control))
+        assert control.number("curr_items") == lanes * messages * per
+        assert control.number("curr_connections") == 1
+
+
+def test_replies_of_a_client_that_has_ended_hold_nothing_up(deep: Server) -> None:
+    """It gave no credit for them, and the commands behind them are done all the same."""
+    with Conversation(deep) as control, LanePeer(deep, credits=2) as peer:
+        for lane in range(3):
+            peer.send(DATA, b"mn\r\n" * 100 + b"get key\r\n" * 50, lane, credits=0)
+        peer.send(DATA, b"set key 0 0 1\r\nx\r\n", 0, credits=0)
+        assert control.number("curr_items") == 0
+        peer.lifeline.close()
+        eventually(lambda: rdma_at_rest(control))
+        assert control.number("curr_items") == 1

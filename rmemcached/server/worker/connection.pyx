@@ -186,11 +186,19 @@ cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil:
 
 
 cdef void connection_gone(connection *cn) noexcept nogil:
+    cdef worker *w = cn.w
+    cdef unsigned int k
     assert_owner(cn.w.thread.owner)
     cn.c.close_reason = NORMAL_CLOSE
-    if cn.rdma != NULL:
-        rdma_conn_finish(cn.rdma)
-    connection_end(cn, True)
+    if cn.rdma == NULL:
+        connection_end(cn, True)
+        return
+    # Its end would be reported again until all is done; then connection_rdma_failed is called.
+    epoll_ctl(w.epfd, EPOLL_CTL_DEL, cn.fd, NULL)
+    rdma_conn_finish(cn.rdma)
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if w.rdma[k] == rdma_conn_thread(cn.rdma):
+            w.rdma_runnable |= 1 << k
 
 
 cdef void free_dead(worker *w) noexcept nogil:

@@ -98,6 +98,7 @@ cdef void open_stream(worker *w, handover *h) noexcept nogil:
     """Gives the socket to the queue pair of this worker that its request names."""
     rdma_thread_attach(w.rdma[h.transport], h.fd, h.stream_request, h.stream_request_length)
     free(h.stream_request)
+    fetch_sub(w.curr_connections, 1)
 
 
 cdef void take_handovers(worker *w) noexcept nogil:

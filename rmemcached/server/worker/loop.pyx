@@ -28,7 +28,6 @@ cdef void *worker_main(void *arg) noexcept nogil:
         timeout = turn_timeout(w)
         rdma_ready = poll_rings(w, &timeout)
         n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout)
-        rdma_ready |= w.rdma_runnable
         w.turn_left = TURN_BYTES
         for i in range(n):
             if events[i].data.ptr == NULL:
@@ -39,6 +38,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
                 udp_ready(<udp_socket *><uintptr_t>(events[i].data.u64 - UDP_TAG))
             else:
                 connection_event(<connection *>events[i].data.ptr, events[i].events)
+        rdma_ready |= w.rdma_runnable
         if rdma_ready:
             serve_devices(w, rdma_ready)
         if w.run_head != NULL:

@@ -30,8 +30,12 @@ cdef void hand_over_stream(connection *cn, uint32_t number) noexcept nogil:
     epoll_ctl(w.epfd, EPOLL_CTL_DEL, fd, NULL)
     if number == w.number:
         rdma_thread_attach(w.rdma[transport], fd, c.rcurr, c.rbytes)
-    elif number >= w.nall or worker_dispatch_stream(&w.all[number], fd, transport, c.rcurr, c.rbytes) != 0:
-        rdma_thread_refuse(w.rdma[transport], fd, c.rcurr, c.rbytes)
+    else:
+        # The other worker counts it as a connection until it has taken it.
+        fetch_add(w.curr_connections, 1)
+        if number >= w.nall or worker_dispatch_stream(&w.all[number], fd, transport, c.rcurr, c.rbytes) != 0:
+            fetch_sub(w.curr_connections, 1)
+            rdma_thread_refuse(w.rdma[transport], fd, c.rcurr, c.rbytes)
     connection_end(cn, False)
 
 
