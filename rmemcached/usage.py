@@ -61,7 +61,7 @@ The process
    hashpower=<n>          the hash table starts with 2^n buckets [16]
    no_hashexpand          ... and never grows
    hash_algorithm=<name>  jenkins, murmur3 or xxh3: accepted without effect; the hash function is {hash}
-   idle_timeout=<s>       close TCP connections whose peers neither send nor take anything for so many seconds\
+   idle_timeout=<s>       close TCP connections whose peers neither send nor take anything for so long\
  [{d.idle_timeout}: never]
    read_buf_mem_limit=<mb> megabytes for connections' buffers, for all threads together\
  [{d.read_buf_mem_limit}: no limit]

@@ -25,6 +25,14 @@ class Backend(NamedTuple):
     server: Server
 
 
+@pytest.fixture(scope="session", autouse=True)
+def devices(shared_rmemcached: Server) -> None:
+    """A client's device stays open with its process: all are opened before a test's live objects are counted."""
+    for transport in RDMA_TRANSPORTS:
+        with Client(shared_rmemcached.address, transport=transport, timeout=TIMEOUT) as client:
+            client.version()
+
+
 @pytest.fixture(params=BACKENDS, ids="-".join)
 def backend(request: pytest.FixtureRequest) -> Backend:
     transport, name = request.param

@@ -29,13 +29,6 @@ def connect(server: ServerByHand, threads: ThreadPoolExecutor) -> Client:
     return client
 
 
-@pytest.fixture(autouse=True, scope="module")
-def device(rdma_transport: str) -> None:
-    """A client's device stays open with its process: it is opened before live objects are counted."""
-    with ServerByHand(rdma_transport) as server, ThreadPoolExecutor(1) as threads:
-        connect(server, threads).close()
-
-
 def test_another_server_cannot_read_what_is_exposed_to_one() -> None:
     """Both servers know the address and the key. The one that was given them may read, the other may not."""
     with (
