@@ -25,6 +25,7 @@ from test_shm import (
     REGISTRY_SIZE,
     RING_AT,
     SEAL_FUTURE_WRITE,
+    SEAL_GROW,
     SEAL_SEAL,
     SEAL_SHRINK,
     SIZE,
@@ -233,16 +234,33 @@ def response(end: End) -> bytes:
     )
 
 
-@pytest.mark.parametrize("seals", [SEAL_SHRINK | SEAL_SEAL, SEAL_SHRINK | SEAL_FUTURE_WRITE])
+@pytest.mark.parametrize("seals", [SEAL_SEAL, SEAL_FUTURE_WRITE])
 def test_memory_that_may_get_holes_is_not_mapped(seals: int) -> None:
     """No seal can be added against them, or no mapping for writing can be had. Neither is an error of the peer's."""
     end, peer = paid_peer()
     with end:
         region = memfd(MB, 0)
         os.pwrite(region, b"p" * MB, 0)
-        fcntl.fcntl(region, F_ADD_SEALS, seals)
+        fcntl.fcntl(region, F_ADD_SEALS, SEAL_SHRINK | SEAL_GROW | seals)
         offer(peer, region, MB, access=Access.REMOTE_READ | Access.REMOTE_WRITE)
         assert end.context.windows() == {"regions": 0, "bytes": 0, "declined": 1}
+        assert end.qp.state == State.RTS
+        os.close(region)
+        peer.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "seals", "mapped"),
+    [(4096, SEAL_GROW, 1), (8, SEAL_GROW, 1), (8192, SEAL_GROW, 0), (64 * MB, SEAL_GROW, 0), (4096, 0, 0)],
+)
+def test_a_file_has_the_size_of_its_region(size: int, seals: int, mapped: int) -> None:
+    """To look for holes takes as long as the file is: the one of 8 octets must not be longer, nor become so."""
+    end, peer = paid_peer()
+    with end:
+        region = memfd(size, SEAL_SHRINK | seals)
+        os.pwrite(region, bytes(size), 0)
+        offer(peer, region, 8)
+        assert end.context.windows() == {"regions": mapped, "bytes": 8 * mapped, "declined": 1 - mapped}
         assert end.qp.state == State.RTS
         os.close(region)
         peer.close()
@@ -286,7 +304,7 @@ def test_a_sparse_registry_or_ring_is_not_taken() -> None:
                 peer.page[0] = 0
             else:
                 fcntl.fcntl(peer.ring_fd, F_ADD_SEALS, SEAL_FUTURE_WRITE)
-            fresh = memfd(SIZE, SEAL_SHRINK | (SEAL_FUTURE_WRITE if case == "no first page" else 0))
+            fresh = memfd(SIZE, SEAL_SHRINK | SEAL_GROW | (SEAL_FUTURE_WRITE if case == "no first page" else 0))
             peer.sock.sendmsg(
                 [record(HELLO)],
                 [(1, 1, struct.pack("=ii", fresh if case == "no first page" else peer.ring_fd, peer.registry_fd))],

@@ -41,18 +41,27 @@ cdef bint shm_mappable(int fd, size_t size) noexcept nogil:
     return system.f_type == TMPFS_MAGIC and status.st_size >= 0 and <uint64_t> status.st_size >= size
 
 
+cdef bint shm_has_size(int fd, size_t size) noexcept nogil:
+    cdef int seals = fcntl(fd, F_GET_SEALS)
+    cdef struct_stat status
+    if seals < 0 or not seals & F_SEAL_GROW or fstat(fd, &status) < 0 or status.st_size < 0:
+        return False
+    return (<uint64_t> status.st_size + PAGE_SIZE - 1) // PAGE_SIZE == (<uint64_t> size + PAGE_SIZE - 1) // PAGE_SIZE
+
+
 cdef bint shm_is_paid(int fd, size_t size) noexcept nogil:
     """Whether touching these pages allocates none, now and later: they are there, and nobody can take them out.
 
     A page that a process allocates by touching it is charged to that process, and stays for as long as anybody has the
     file. This seal forbids to punch holes, and mappings that exist keep their rights.
     """
-    cdef int seals
+    cdef int seals = fcntl(fd, F_GET_SEALS)
     cdef long whole
-    # It fails if there can be no more seals, and then this one must be among them.
-    fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
-    seals = fcntl(fd, F_GET_SEALS)
-    if seals < 0 or not seals & F_SEAL_FUTURE_WRITE:
+    # Adding one takes the file's lock, which its owner may hold.
+    if seals < 0 or (not seals & F_SEAL_FUTURE_WRITE and fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) < 0):
+        return False
+    # The search for a hole goes through the whole file.
+    if not shm_has_size(fd, size):
         return False
     whole = lseek(fd, 0, SEEK_HOLE)
     return whole >= 0 and <uint64_t> whole >= size

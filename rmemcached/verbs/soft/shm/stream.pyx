@@ -33,7 +33,7 @@ cdef bint shm_take_ring(soft_qp *qp) noexcept nogil:
     if not shm_context_of(qp.context).limits.paid:
         return True
     seals = fcntl(reader.fds[0], F_GET_SEALS)
-    if seals < 0 or not seals & F_SEAL_FUTURE_WRITE:
+    if seals < 0 or not seals & F_SEAL_FUTURE_WRITE or not shm_has_size(reader.fds[0], SHM_SIZE):
         return False
     # The descriptor is kept, and not closed with the record's.
     shm.ring_fd = reader.fds[0]
