@@ -20,7 +20,7 @@ from rmemcached.rdma.device cimport (
 from rmemcached.rdma.wire cimport RDMA_LANES, RDMA_TOKEN_LENGTH
 from rmemcached.store.store cimport item
 from rmemcached.sys.linux cimport sockaddr_in6
-from rmemcached.verbs.soft cimport soft_qp_counters
+from rmemcached.verbs.soft cimport soft_found, soft_qp_counters
 from rmemcached.verbs.verbs cimport (
     ibv_comp_channel, ibv_cq, ibv_mr, ibv_qp, ibv_send_wr, ibv_sge, ibv_wc_status,
 )
@@ -42,10 +42,10 @@ cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil
 # Readable while there is something to serve.
 cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil
-# For a worker that looks again and again before it sleeps. poll makes progress, and returns whether there is something
-# to serve; readable: the descriptor was. Once it has been called, the worker may sleep on the descriptor only when arm
-# has returned false. Only soft_shm needs this: for other transports both return false.
-cdef bint rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil
+# For a worker that looks again and again before it sleeps. poll makes progress, and returns whether it did anything,
+# and whether there is something to serve; readable: the descriptor was. Once it has been called, the worker may sleep
+# on the descriptor only when arm has returned false. Only soft_shm needs this: for other transports both return 0.
+cdef soft_found rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil
 cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil
 # Serves what has completed, for a turn: each connection its share, and all together no more than a turn may last. True:
 # there is more, call again soon.

@@ -35,7 +35,9 @@ from rmemcached.sys.debug cimport (
 )
 from rmemcached.sys.linux cimport close, getrandom, posix_memalign, set_nonblocking
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
-from rmemcached.verbs.soft cimport soft_channel_arm, soft_channel_poll, soft_qp_terminated, soft_share_counters
+from rmemcached.verbs.soft cimport (
+    FOUND_NOTHING, soft_channel_arm, soft_channel_poll, soft_found, soft_qp_terminated, soft_share_counters,
+)
 from rmemcached.verbs.system_cm cimport CM_REJECT_DATA, cm_modify_qp
 from rmemcached.verbs.verbs cimport (
     IBV_ACCESS_LOCAL_WRITE, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,

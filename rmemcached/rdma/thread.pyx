@@ -34,9 +34,11 @@ cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil:
 
 
 # A look into soft_shm's rings costs no system call; other channels can only be asked through their descriptor.
-cdef bint rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil:
+cdef soft_found rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil:
     assert_owner(t.worker.owner)
-    return t.dev.same_host and t.counters.queue_pairs != 0 and soft_channel_poll(t.channel, readable)
+    if not t.dev.same_host or t.counters.queue_pairs == 0:
+        return FOUND_NOTHING
+    return soft_channel_poll(t.channel, readable)
 
 
 cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil:

@@ -52,6 +52,7 @@ from rmemcached.server.udp cimport UDP_TAG, udp_close, udp_open, udp_ready, udp_
 from rmemcached.server.watchers cimport watchers_add
 from rmemcached.store.store cimport crawler_result_type, store_time
 from rmemcached.verbs.iwarp cimport MPA_KEY_SIZE, MPA_PRIVATE_MAX, MPA_REQUEST_KEY, MPA_START_SIZE
+from rmemcached.verbs.soft cimport FOUND_EVENTS, FOUND_NOTHING, soft_found
 from rmemcached.verbs.system_cm cimport cm_ended
 
 include "worker/connection.pyx"

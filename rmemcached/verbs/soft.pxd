@@ -61,12 +61,18 @@ cdef ibv_mr *soft_alloc_mr(ibv_pd *pd, size_t length, int access) noexcept nogil
 # For a program that polls a channel for a while before it waits for it: polling a soft_shm queue pair costs its peer no
 # system call, waiting does. One thread at a time may call these.
 #
-# soft_channel_poll makes progress and returns whether events are pending. `sockets`: the descriptor was readable. From
-# the first call on, the channel's descriptor tells only of sockets, and get_cq_event makes no progress.
+# soft_channel_poll makes progress and returns what it found. `sockets`: the descriptor was readable. From the first
+# call on, the channel's descriptor tells only of sockets, get_cq_event makes no progress, and poll_cq does what the
+# turn of the last soft_channel_poll has left.
 #
 # soft_channel_arm ends that: once it has returned false, the descriptor is readable when there is something to do.
 # True: there is something already, and soft_channel_poll is to be called again.
-cdef bint soft_channel_poll(ibv_comp_channel *channel, bint sockets) noexcept nogil
+cdef enum soft_found:
+    FOUND_NOTHING = 0
+    FOUND_WORK                       # something was done, and nobody is to be told
+    FOUND_EVENTS                     # events are pending
+
+cdef soft_found soft_channel_poll(ibv_comp_channel *channel, bint sockets) noexcept nogil
 cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil
 
 # Starts a thread that makes progress for all completion queues of the context, also for those that are made later. It

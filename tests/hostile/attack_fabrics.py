@@ -216,6 +216,23 @@ def frames(target: Target) -> None:
         shm.cell(block, STREAM)
 
 
+def frames_of_many(target: Target, count: int) -> None:
+    """The same on several queue pairs, whose rings are all full."""
+    pairs = [SharedMemory(target) for _ in range(count)]
+    block = frame(0, 0, 0) * (CHUNK // 20)
+    target.ready()
+    while True:
+        full = True
+        for shm in pairs:
+            while shm.room() >= CHUNK + 8 + LINE:
+                shm.cell(block, STREAM)
+                full = False
+        if full:
+            for shm in pairs:
+                shm.wake()
+            time.sleep(0.0001)
+
+
 def cells(target: Target) -> None:
     """The same, in cells of one octet."""
     shm = SharedMemory(target)

@@ -31,6 +31,10 @@ def queue_pair_lives(scene: Scene, attacker: Attacker) -> None:
     assert scene.control.number("rdma_queue_pairs", "rdma") == scene.queue_pairs + 1
 
 
+def queue_pairs_live(scene: Scene, attacker: Attacker) -> None:
+    assert scene.control.number("rdma_queue_pairs", "rdma") == scene.queue_pairs + 4
+
+
 CASES = [
     Case("sparse values", attack_fabrics.sparse_values, {"count": 300, "size": MB}, PAIR, outcome=nothing_allocated),
     Case("sparse values, -k", attack_fabrics.sparse_values, {"count": 300, "size": MB}, LOCKED,
@@ -41,6 +45,8 @@ CASES = [
     Case("offers of nothing", attack_fabrics.offers, {"size": 2048 * MB}, PAIR, outcome=queue_pair_lives),
     Case("records", attack_fabrics.records, {}, PAIR, outcome=queue_pair_lives),
     Case("frames", attack_fabrics.frames, {}, PAIR, outcome=queue_pair_lives),
+    Case("frames of four queue pairs", attack_fabrics.frames_of_many, {"count": 4}, for_connections(4, 600 * KB, 4),
+         outcome=queue_pairs_live),
     Case("cells of an octet", attack_fabrics.cells, {}, PAIR, outcome=queue_pair_lives),
     Case("a line at a time", attack_fabrics.one_line, {"key": "large", "size": 900_000}, PAIR, prepare=a_large_value,
          outcome=queue_pair_lives),

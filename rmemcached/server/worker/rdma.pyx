@@ -87,6 +87,7 @@ cdef unsigned int poll_rings(worker *w, int *timeout) noexcept nogil:
     cdef unsigned int found = 0
     cdef unsigned int k
     cdef int _look
+    cdef soft_found seen
     cdef int looks = RING_LOOKS if w.spin_until and w.run_head == NULL else 1
     assert_owner(w.thread.owner)
     if w.rdma[TRANSPORT_SOFT_SHM] == NULL:
@@ -99,8 +100,11 @@ cdef unsigned int poll_rings(worker *w, int *timeout) noexcept nogil:
                 continue
             timeout[0] = 0
         for _look in range(looks):
-            if rdma_thread_poll(w.rdma[k], False):
+            seen = rdma_thread_poll(w.rdma[k], False)
+            if seen == FOUND_EVENTS:
                 found |= 1 << k
+            # Each look may do a turn's work.
+            if seen != FOUND_NOTHING:
                 break
             cpu_relax()
     return found

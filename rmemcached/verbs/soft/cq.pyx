@@ -294,15 +294,24 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
     return 0
 
 
-cdef bint soft_channel_poll(ibv_comp_channel *ibchannel, bint sockets) noexcept nogil:
+cdef soft_found soft_channel_poll(ibv_comp_channel *ibchannel, bint sockets) noexcept nogil:
     cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
+    cdef bint worked = False
     if not relaxed_load(&domain.polling):
         lock_ranked(&domain.events, RANK_EVENTS)
         relaxed_store(&domain.polling, True)
         domain_update_fd_locked(domain)
         unlock_ranked(&domain.events, RANK_EVENTS)
-    domain_progress(domain, sockets)
-    return relaxed_load(&domain.first_event) != 0
+    if sockets:
+        lock_ranked(&domain.progress, RANK_DOMAIN)
+    if sockets or trylock_ranked(&domain.progress, RANK_DOMAIN):
+        domain_begin_turn(domain)
+        domain.fabric.progress(domain, sockets)
+        worked = domain.left < DOMAIN_TURN
+        unlock_ranked(&domain.progress, RANK_DOMAIN)
+    if relaxed_load(&domain.first_event):
+        return FOUND_EVENTS
+    return FOUND_WORK if worked else FOUND_NOTHING
 
 
 cdef bint soft_channel_arm(ibv_comp_channel *ibchannel) noexcept nogil:

@@ -58,8 +58,10 @@ cdef void domain_remove(soft_domain *domain, soft_link *link) noexcept nogil
 # Puts all streams into the epoll set, and from now on each new one. `progress` is held.
 cdef void domain_watch(soft_domain *domain) noexcept nogil
 
-# The next four belong to a turn. `progress` is held.
+# The next five belong to a turn. `progress` is held.
 cdef void domain_begin_turn(soft_domain *domain) noexcept nogil
+# The same, unless soft_channel_poll begins the turns: all polls between two of its calls share one.
+cdef void domain_next_turn(soft_domain *domain) noexcept nogil
 # The share of a queue pair: `most`, or less at the turn's end.
 cdef uint32_t domain_share(const soft_domain *domain, uint32_t most) noexcept nogil
 # Takes work off the turn.

@@ -83,6 +83,11 @@ cdef inline void domain_begin_turn(soft_domain *domain) noexcept nogil:
     domain.left = DOMAIN_TURN
 
 
+cdef inline void domain_next_turn(soft_domain *domain) noexcept nogil:
+    if not relaxed_load(&domain.polling):
+        domain_begin_turn(domain)
+
+
 cdef inline uint32_t domain_share(const soft_domain *domain, uint32_t most) noexcept nogil:
     if domain.left >= most:
         return most
@@ -118,7 +123,7 @@ cdef void domain_progress(soft_domain *domain, bint waits) noexcept nogil:
         lock_ranked(&domain.progress, RANK_DOMAIN)
     elif not trylock_ranked(&domain.progress, RANK_DOMAIN):
         return
-    domain_begin_turn(domain)
+    domain_next_turn(domain)
     domain.fabric.progress(domain, waits)
     unlock_ranked(&domain.progress, RANK_DOMAIN)
 

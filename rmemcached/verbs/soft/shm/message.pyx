@@ -219,7 +219,7 @@ cdef int shm_poll(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
     cdef int looks = SHM_POLL_LOOKS
     if not trylock_ranked(&domain.progress, RANK_DOMAIN):
         return 0
-    domain_begin_turn(domain)
+    domain_next_turn(domain)
     # With a queue armed, completions have to go through it: one of them makes an event.
     if shared.npolled <= SHM_ALWAYS_POLLED and num_entries and relaxed_load(&domain.armed) == 0:
         while looks > 0 and shared.polled != NULL:
