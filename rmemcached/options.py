@@ -12,9 +12,9 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from rmemcached import MEMCACHED_VERSION
 from rmemcached.settings import MEGABYTE, Settings
@@ -37,7 +37,6 @@ class UsageError(Exception):
         self.status = status
 
 
-@dataclass
 class Action:
     """What to do besides serving."""
 
@@ -217,8 +216,7 @@ def socket_name(text: str) -> str:
 # ---- the tables ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One option. Without `parse` it has no argument."""
 
     setting: str = ""
@@ -226,7 +224,7 @@ class Option:
     parse: Callable[[str], Any] | None = None
     long: str = ""
     """The long name of an option with a letter."""
-    sets: dict[str, Any] = field(default_factory=dict)
+    sets: Mapping[str, Any] = MappingProxyType({})
     """Attributes that it sets whatever its argument is."""
     join: Callable[[Any, Any], Any] | None = None
     """Makes the new value out of the one before and this option's; None: this option's replaces it."""

@@ -11,8 +11,8 @@ import stat
 import struct
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rmemcached.settings import Settings
 
@@ -29,8 +29,7 @@ class ServerError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True)
-class Interface:
+class Interface(NamedTuple):
     """One address of -l."""
 
     host: str | None
@@ -40,8 +39,7 @@ class Interface:
     """ascii, binary or auto-negotiate."""
 
 
-@dataclass(frozen=True)
-class Listener:
+class Listener(NamedTuple):
     """One open socket."""
 
     sock: socket.socket

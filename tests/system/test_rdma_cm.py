@@ -52,7 +52,9 @@ def test_ports_that_are_none(value: str) -> None:
 
 def test_addresses_that_are_listened_on() -> None:
     """Each once, whatever listens there for TCP and UDP; none of loopback."""
-    settings = Settings(port=-1, udp_port=-1, interfaces=["127.0.0.1", "0.0.0.0"])
+    settings = Settings()
+    settings.port = settings.udp_port = -1
+    settings.interfaces = ["127.0.0.1", "0.0.0.0"]
     opened = open_listeners(settings)
     try:
         assert [host for _, host, _ in choose_cm_addresses(opened)] == ["0.0.0.0"]
