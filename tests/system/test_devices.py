@@ -48,9 +48,8 @@ def test_the_tools_say_what_they_lack() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("rmemcached-devices needs pyverbs") and done.stderr.count("\n") == 1
     done = run("import rmemcached.client.reference")
-    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(
-        "ModuleNotFoundError: No module named 'pyverbs"
-    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: reference.py: pyverbs is missing")
 
 
 def test_a_pyverbs_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
