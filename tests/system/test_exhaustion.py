@@ -124,12 +124,13 @@ def test_read_buffers_run_out(rmemcached_server: Callable[..., Server]) -> None:
         eventually(lambda: control.number("curr_connections") == 1)
         assert control.number("read_buf_bytes") == control.number("read_buf_bytes_free")
         # Replies that wait count too. The daemon has at most one turn's keys of a get in memory.
-        assert control.ask(b"set large 0 0 100000\r\n" + bytes(100_000) + b"\r\n") == b"STORED\r\n"
-        while control.number("response_obj_oom") == 0 and len(talks) < 900:
-            talks.append(server.connect())
-            talks[-1].sendall(b"get" + b" large" * 1000 + b"\r\n")
-        assert control.number("response_obj_oom") > 0
-        for sock in talks:
+        assert control.ask(b"set value 0 0 15000\r\n" + bytes(15_000) + b"\r\n") == b"STORED\r\n"
+        readers: list[socket.socket] = []
+        while control.number("response_obj_oom") == 0 and len(readers) < 500:
+            readers.append(server.connect())
+            readers[-1].sendall(b"get" + b" value" * 2000 + b"\r\n")
+        assert control.number("response_obj_oom") > 0, len(readers)
+        for sock in readers:
             sock.close()
         eventually(lambda: control.number("curr_connections") == 1)
         served(server, control)
