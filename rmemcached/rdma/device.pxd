@@ -18,7 +18,6 @@ from rmemcached.verbs.soft cimport soft_qp_counters
 from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
 
 cdef enum:
-    PAIR_MEMORY = 64 << 20       # of it for each queue pair; bytes
     RDMA_DEVICES = RDMA_TRANSPORTS   # a server has at most one for each
     RDMA_PATH_MAX = 128
     MAX_EXTENTS = 16384          # 1 TiB of item memory

@@ -15,7 +15,8 @@ from rmemcached.verbs.soft cimport soft_shm_limit, soft_shm_limits
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE
 
 cdef enum:
-    PAIR_REGIONS = 64            # of clients' memory that soft_shm maps, for each queue pair
+    PAIR_MEMORY = 64 << 20       # bytes of clients' memory that soft_shm maps, for each queue pair
+    PAIR_REGIONS = 64            # regions of it, for each queue pair
     PEER_REGIONS = 16384         # and for all: a quarter of the mappings that Linux gives a process
 
 

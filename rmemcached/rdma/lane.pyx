@@ -184,8 +184,8 @@ cdef size_t lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
     """Runs the machine over what it has kept and the `length` bytes behind it, as far as it may. Returns how many of
     them are left for later. The lane may be gone, or the queue pair may have failed: then 0.
 
-    The machine reads a message where it is. Only behind the beginning of a command a piece is copied, and what it
-    leaves of that piece it reads in the message.
+    The machine reads a message where it is. If the beginning of a command is kept, one piece is copied behind it. What
+    the machine leaves of that piece, it reads in the message.
     """
     cdef rdma_conn *rc = lane.rc
     cdef conn *c = &lane.c

@@ -1,7 +1,7 @@
 """Queue pairs on their way from the exchange to READY.
 
-Those of the software devices are found by their token until they have their stream. All are in a list, oldest first:
-the time that each has is the same, so that whoever looks for those that are late looks at the oldest alone.
+Those of the software devices are found by their token until they have their stream. All are in a list, oldest first.
+All have the same time, so the oldest is the first to be late.
 
 All of it belongs to the worker. A part of the C unit of rdma_conn, above rdma/thread and rdma/queue.
 """

@@ -4,7 +4,7 @@ A completion channel is a domain, and so is a completion queue without a channel
 its completion queues. One thread at a time makes progress for it: the one that holds `progress`.
 
 A turn is bounded by the work in it, so that no peer holds up others, however much it sends and asks for. Work is
-counted in octets that are copied; what takes time besides counts as so many of them. A queue pair leaves off when it
+counted in octets that are copied; other work counts as a fixed number of octets. A queue pair leaves off when it
 has used up its share, and a domain when it has used up its turn. What is left makes the descriptor readable, or is
 found by the next poll, which begins with the queue pairs that had none.
 """
