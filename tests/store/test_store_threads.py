@@ -64,9 +64,13 @@ def test_check_while_threads_run() -> None:
         worker = threading.Thread(target=store.stress, args=(3, 80_000, 4, 20_000, 2000))
         worker.start()
         checks = 0
-        while worker.is_alive():
-            store.check(False)
-            checks += 1
-        worker.join()
+        try:
+            while worker.is_alive():
+                store.check(False)
+                checks += 1
+                # A check holds all locks: without a pause the other threads starve.
+                worker.join(0.005)
+        finally:
+            worker.join()
         store.check()
         assert checks > 1
