@@ -1,4 +1,4 @@
-"""docs/security.md: every limit that it states has a test, and every option and statistic that it names exists."""
+"""docs/security.md: every limit that it states names a test that exists, and every statistic that it names exists."""
 
 from __future__ import annotations
 
