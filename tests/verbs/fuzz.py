@@ -436,7 +436,7 @@ class RingFeed:
     """Also tells lies about counters and records."""
 
     def __init__(self, qp: QP, one: Conversation, victim: Victim) -> None:
-        from test_shm import RawPeer
+        from shm_ends import RawPeer
 
         self.peer = RawPeer(victim.end, qp=qp)
         if one.start:
@@ -446,7 +446,7 @@ class RingFeed:
         self.peer.write(octets)
 
     def cell(self, frame: Frame, octets: bytes) -> None:
-        from test_shm import cell_size
+        from shm_ends import cell_size
 
         peer = self.peer
         length = len(octets) if frame.cell_length < 0 else frame.cell_length
@@ -455,7 +455,7 @@ class RingFeed:
         peer.tail += cell_size(length)
 
     def lie(self, kind: int, value: int) -> None:
-        from test_shm import HELLO, OFFER, WAKEUP, record
+        from shm_ends import HELLO, OFFER, WAKEUP, record
 
         peer = self.peer
         small = value & 0xFFFFFFFF
@@ -487,7 +487,7 @@ class RingFeed:
                 peer.sock.sendall(struct.pack("=Q", value)[: 1 + value % 8])
 
     def registry(self) -> mmap.mmap:
-        from test_shm import REGISTRY_SIZE
+        from shm_ends import REGISTRY_SIZE
 
         return mmap.mmap(self.peer.registry_fd, REGISTRY_SIZE)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 import verbs_ends
-from test_shm import OFFER, REGISTRY_SIZE, RawPeer, acquaint, memfd, read, record, shared_region, write
+from shm_ends import OFFER, REGISTRY_SIZE, RawPeer, acquaint, memfd, read, record, shared_region, write
 from verbs_ends import End, completions, statuses, until
 
 from rmemcached.verbs import MR, WC, Opcode, SendWR, State, Status

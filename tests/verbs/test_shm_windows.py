@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import verbs_ends
-from test_shm import (
+from shm_ends import (
     F_ADD_SEALS,
     HELLO,
     MESSAGE,

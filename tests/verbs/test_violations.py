@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import verbs_ends
-from test_shm import RawPeer
+from shm_ends import RawPeer
 from test_wire import WRONG
 from verbs_ends import (
     REPLY,
