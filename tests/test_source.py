@@ -25,7 +25,7 @@ CHECKS = {
 INLINE_IN_UNIT = re.compile(r".* implemented and marked inline in .*\n")
 
 FUNCTION_LINES = 60
-FILE_LINES = {"rmemcached": 800, "client": 800, "bench": 1200, "tests": 1200}
+FILE_LINES = 800
 REASON = "Long: "
 
 TREE = Tree()
@@ -142,11 +142,7 @@ cdef class Two(One):
 
 def test_files_are_of_readable_size() -> None:
     """One subject a file."""
-    long = {
-        file: count
-        for file in FILES
-        if (count := len((ROOT / file).read_text().splitlines())) > FILE_LINES[file.partition("/")[0]]
-    }
+    long = {file: count for file in FILES if (count := len((ROOT / file).read_text().splitlines())) > FILE_LINES}
     assert not long
 
 
