@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
-import ctypes
-import fcntl
 import mmap
 import os
 import select
@@ -16,40 +13,29 @@ from collections.abc import Iterator
 from itertools import count as counted
 
 from attacker import Target
-from daemon_tools import DATA, READY, SHM_REPLY, SHM_REQUEST
+from daemon_tools import DATA, READY, SHM_REPLY, SHM_REQUEST, message
+from shm_by_hand import (
+    CHUNK_MAX,
+    LINE,
+    MESSAGE,
+    OFFER,
+    REGISTRY_SIZE,
+    RING_AT,
+    RING_SIZE,
+    STREAM,
+    WAKEUP,
+    ShmPeer,
+    cell_size,
+    memfd,
+    record,
+)
 
 from rmemcached.host import host_identity
 
-SIZE, RING_AT, LINE = 1 << 17, 128, 64
-RING_SIZE = SIZE - RING_AT
-REGISTRY_SIZE = 65536
-CHUNK = 16384 - 8
-MESSAGE, STREAM = 1, 2
-HELLO, WAKEUP, OFFER = 0x524D4301, 0x524D4302, 0x524D4303
-F_ADD_SEALS, SEAL_SHRINK, SEAL_GROW, SEAL_FUTURE_WRITE = 1033, 2, 4, 16
 READ_AND_WRITE = 6
 MB = 1 << 20
 KEY = 256  # of the region that a value is to be fetched from, or written to
 ADDRESS = 1 << 32
-
-
-def memfd(size: int, *, sparse: bool = True, seals: int = SEAL_SHRINK | SEAL_GROW) -> int:
-    fd = os.memfd_create("attack", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, size)
-    if not sparse:
-        os.pwrite(fd, bytes(size), 0)
-    fcntl.fcntl(fd, F_ADD_SEALS, seals)
-    return fd
-
-
-def record(kind: int, **fields: int) -> bytes:
-    values = {"version": 2, "ring": RING_SIZE, "ird": 16, "ord": 16}
-    values |= dict.fromkeys(("stag", "slot", "generation", "access", "addr", "length"), 0)
-    return struct.pack("=IIIHHIIIIQQ", kind, *(values | fields).values())
-
-
-def send_record(sock: socket.socket, octets: bytes, *fds: int) -> None:
-    sock.sendmsg([octets], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
 
 
 def frame(opcode: int, stag: int, to: int, payload: bytes = b"", *, last: bool = True) -> bytes:
@@ -58,11 +44,7 @@ def frame(opcode: int, stag: int, to: int, payload: bytes = b"", *, last: bool =
     return struct.pack(">H", len(segment)) + segment + bytes(-(len(segment) + 2) % 4 + 4)
 
 
-def message(kind: int, payload: bytes = b"", credits: int = 0) -> bytes:
-    return bytes([kind, 0]) + credits.to_bytes(2, "big") + bytes(4) + payload
-
-
-class SharedMemory:
+class SharedMemory(ShmPeer):
     """A soft_shm connection up to READY, made by hand. Nothing is read or sent but what a method does."""
 
     def __init__(self, target: Target) -> None:
@@ -73,92 +55,53 @@ class SharedMemory:
         answer = self.lifeline.makefile("rb").readline().decode().split()
         assert answer[0] == "RDMA", answer
         offer = dict(pair.split("=") for pair in answer[1:])
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect("\0" + offer["path"].removeprefix("@"))
-        self.sock.sendall(SHM_REQUEST + int(offer["qpn"]).to_bytes(4, "big") + bytes.fromhex(offer["token"]))
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect("\0" + offer["path"].removeprefix("@"))
+        sock.sendall(SHM_REQUEST + int(offer["qpn"]).to_bytes(4, "big") + bytes.fromhex(offer["token"]))
         received = b""
         while len(received) < 16:
-            received += self.sock.recv(16 - len(received))
+            received += sock.recv(16 - len(received))
         assert received == SHM_REPLY, received
-        self.registry = memfd(REGISTRY_SIZE, sparse=False)
-        with mmap.mmap(self.registry, REGISTRY_SIZE) as words:
+        super().__init__(sock, paid=True)
+        with mmap.mmap(self.registry_fd, REGISTRY_SIZE) as words:
             # Every slot has a region of the first generation.
             words[:] = struct.pack("=I", 1) * (REGISTRY_SIZE // 4)
-        self.ring = memfd(SIZE)
-        self.page = mmap.mmap(self.ring, SIZE)
-        self.page[RING_AT] = 0
-        fcntl.fcntl(self.ring, F_ADD_SEALS, SEAL_FUTURE_WRITE)
-        self.tail = 0
-        self.taken = 0
-        self.sent = 0
         self.credits = int(offer["credits"]) - 1
         self.owed = 0
-        octets, fds, _, _ = socket.recv_fds(self.sock, 48, 2)
-        assert len(octets) == 48 and len(fds) == 2
-        self.theirs = mmap.mmap(fds[0], SIZE, prot=mmap.PROT_READ)
-        for fd in fds:
-            os.close(fd)
-        self.tell(record(HELLO), self.ring, self.registry)
+        self.hello()
         self.cell(message(READY), MESSAGE)
         self.wake()
         while not any(cell[:1] == bytes([READY]) for cell in self.cells()):
             time.sleep(0.001)
 
-    def tell(self, octets: bytes, *fds: int) -> None:
-        """A record, which counts at once."""
-        send_record(self.sock, octets, *fds)
-        self.sent += 1
-        struct.pack_into("=I", self.page, 0, self.sent)
-
     def room(self) -> int:
-        (head,) = struct.unpack_from("=Q", self.theirs, 64)
-        return RING_SIZE - (self.tail - head)
+        return RING_SIZE - (self.tail - self.head())
 
     def wake(self) -> None:
         """The daemon may sleep; it never minds a record too many."""
         with contextlib.suppress(BlockingIOError):
             self.sock.setblocking(False)
-            self.tell(record(WAKEUP))
+            self.post(record(WAKEUP))
         self.sock.setblocking(True)
 
-    def cell(self, octets: bytes, kind: int) -> None:
+    def cell(self, octets: bytes, kind: int, flags: int = 0) -> None:
         """Waits for room, and writes a cell."""
-        size = (8 + len(octets) + LINE - 1) // LINE * LINE
+        size = cell_size(len(octets))
         while self.room() < size + LINE:
             self.wake()
             time.sleep(0.0005)
-        at = (self.tail + 8) % RING_SIZE
-        first = octets[: RING_SIZE - at]
-        self.page[RING_AT + at : RING_AT + at + len(first)] = first
-        self.page[RING_AT : RING_AT + len(octets) - len(first)] = octets[len(first) :]
         # The page of the next cell's word has to be there.
         following = RING_AT + (self.tail + size) % RING_SIZE
         self.page[following : following + 4] = bytes(4)
-        stamp = (self.tail // LINE + 1) % 2**32
-        # The stamp comes last: with it the daemon takes the rest.
-        struct.pack_into("=HBB", self.page, RING_AT + self.tail % RING_SIZE + 4, len(octets), kind, 0)
-        struct.pack_into("=I", self.page, RING_AT + self.tail % RING_SIZE, stamp)
-        self.tail += size
+        super().cell(octets, kind, flags)
 
     def cells(self) -> Iterator[bytes]:
         """The octets of the cells that the daemon has written since. The caller says when they are consumed."""
-        while True:
-            at = self.taken % RING_SIZE
-            stamp, length, kind, _ = struct.unpack_from("=IHBB", self.theirs, RING_AT + at)
-            if stamp != (self.taken // LINE + 1) % 2**32:
-                return
-            part = min(length, RING_SIZE - at - 8)
-            self.taken += (8 + length + LINE - 1) // LINE * LINE
-            start = RING_AT + at + 8
-            octets = self.theirs[start : start + part] + self.theirs[RING_AT : RING_AT + length - part]
+        for kind, _, octets in iter(self.next_cell, None):
             if kind == MESSAGE:
                 self.credits += int.from_bytes(octets[2:4], "big")
                 self.owed += 1
             yield octets
-
-    def consumed(self, head: int) -> None:
-        # In one store: half a number is one that cannot be.
-        ctypes.c_uint64.from_buffer(self.page, 64).value = head
 
     def ask(self, line: str) -> None:
         """A request, if the daemon has granted a credit."""
@@ -169,7 +112,7 @@ class SharedMemory:
         self.wake()
 
     def offer(self, fd: int, length: int, key: int) -> None:
-        self.tell(
+        self.post(
             record(OFFER, stag=key, slot=key % 1000, generation=1, access=READ_AND_WRITE, addr=ADDRESS, length=length),
             fd,
         )
@@ -204,13 +147,13 @@ def records(target: Target) -> None:
     shm = SharedMemory(target)
     target.ready()
     while True:
-        shm.tell(record(WAKEUP))
+        shm.post(record(WAKEUP))
 
 
 def frames(target: Target) -> None:
     """WRITEs of nothing, as many as the ring has room for, without end."""
     shm = SharedMemory(target)
-    block = frame(0, 0, 0) * (CHUNK // 20)
+    block = frame(0, 0, 0) * (CHUNK_MAX // 20)
     target.ready()
     while True:
         shm.cell(block, STREAM)
@@ -219,12 +162,12 @@ def frames(target: Target) -> None:
 def frames_of_many(target: Target, count: int) -> None:
     """The same on several queue pairs, whose rings are all full."""
     pairs = [SharedMemory(target) for _ in range(count)]
-    block = frame(0, 0, 0) * (CHUNK // 20)
+    block = frame(0, 0, 0) * (CHUNK_MAX // 20)
     target.ready()
     while True:
         full = True
         for shm in pairs:
-            while shm.room() >= CHUNK + 8 + LINE:
+            while shm.room() >= CHUNK_MAX + 8 + LINE:
                 shm.cell(block, STREAM)
                 full = False
         if full:
@@ -255,7 +198,7 @@ def one_line(target: Target, key: str, size: int) -> None:
             for _ in shm.cells():
                 while head < shm.taken:
                     head += LINE
-                    shm.consumed(head)
+                    shm.set_head(head)
                     shm.wake()
             idle = idle + 1 if head == before else 0
             time.sleep(0.0001)
@@ -266,7 +209,7 @@ def octets_of_a_read(target: Target, size: int) -> None:
     shm = SharedMemory(target)
     for _ in shm.cells():
         pass
-    shm.consumed(shm.taken)
+    shm.set_head(shm.taken)
     shm.ask(f"ms slowly {size} @{ADDRESS:x}:{KEY:x}\r\n")
     request = b""
     while not request:

@@ -197,6 +197,10 @@ def shm_socket(offer: dict[str, str]) -> socket.socket:
     return sock
 
 
+def message(kind: int, payload: bytes = b"", credits: int = 0, lane: int = 0) -> bytes:
+    return bytes([kind, 0]) + credits.to_bytes(2, "big") + lane.to_bytes(4, "big") + payload
+
+
 class Peer:
     """An RDMA client made by hand of verbs, to say what no proper client says.
 
@@ -317,7 +321,7 @@ class Peer:
             self.wait(lambda: self.credits > 0)
             credits, self.owed = self.owed, 0
         self.credits -= 1
-        self.send_raw(bytes([kind, 0]) + credits.to_bytes(2, "big") + lane.to_bytes(4, "big") + payload)
+        self.send_raw(message(kind, payload, credits, lane))
 
     def wait(self, until: Callable[[], Any], sent: list[Any] | None = None, timeout: float = TIMEOUT) -> None:
         """Takes completions until `until()` is true."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import array
-import fcntl
 import logging
 import multiprocessing
 import os
@@ -11,11 +9,10 @@ import random
 import signal
 import socket
 import stat
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ import pytest
 import transport
 from daemon_tools import (
     DATA,
+    READY,
     SHM_REPLY,
     SHM_REQUEST,
     TIMEOUT,
@@ -30,11 +28,13 @@ from daemon_tools import (
     Peer,
     descriptors,
     eventually,
+    message,
     rdma_at_rest,
     rdma_client,
     shm_socket,
 )
 from servers import Server, start_rmemcached
+from shm_by_hand import HELLO, MESSAGE, STREAM, WAKEUP, ShmPeer, record
 
 from rmemcached.client import Client
 from rmemcached.client.connection import load_exchange
@@ -46,7 +46,6 @@ LARGE = 300_000
 HOST, NETNS = host_identity()
 EXCHANGE = "rdma version=1 transport=soft_shm qpn=17 credits=16 msgsize=8192"
 PLACE = f"host={HOST} netns={NETNS}"
-F_ADD_SEALS, SEAL_SHRINK, SEAL_GROW = 1033, 2, 4
 
 ServerFactory = Callable[..., Server]
 
@@ -300,18 +299,6 @@ def test_a_token_of_the_other_transport(server: Server, control: Conversation) -
 # ---- hostile peers ---------------------------------------------------------------------------------------------------
 
 
-def memfd(size: int) -> int:
-    fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, size)
-    fcntl.fcntl(fd, F_ADD_SEALS, SEAL_SHRINK | SEAL_GROW)
-    return fd
-
-
-def hello(sock: socket.socket, ring: int, registry: int, size: int = 1 << 17) -> None:
-    octets = struct.pack("=IIIHHIIIIQQ", 0x524D4301, 1, size, 16, 16, 0, 0, 0, 0, 0, 0)
-    sock.sendmsg([octets], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (ring, registry)))])
-
-
 def attached(talk: Conversation) -> socket.socket:
     """A stream that was granted and says nothing yet."""
     offer = exchanged(talk)
@@ -333,35 +320,69 @@ def test_garbage_in_place_of_records(server: Server, control: Conversation) -> N
                 assert talk.ended()
         with Conversation(server) as talk, attached(talk) as sock, open(os.devnull) as null:
             # Descriptors that are no memory.
-            hello(sock, null.fileno(), null.fileno())
+            ShmPeer(sock).post(record(HELLO), null.fileno(), null.fileno())
             assert talk.ended()
         assert bystander.get("safe") == b"value"
 
 
-def test_garbage_in_the_ring(server: Server, control: Conversation) -> None:
-    """Frames of nonsense, and counters that cannot be: the connection ends, and it alone."""
+def is_served(peer: ShmPeer) -> bool:
+    """Whether the daemon has understood all so far, and answers READY."""
+    peer.cell(message(READY), MESSAGE)
+    peer.post(record(WAKEUP))
+    eventually(lambda: (cell := peer.next_cell()) is not None and cell[2][0] == READY)
+    return True
+
+
+def nonsense(peer: ShmPeer, case: str, source: random.Random) -> None:
+    octets = source.randbytes(source.randrange(1, 5000))
+    if case == "a cell of no kind":
+        peer.cell(octets, source.randrange(3, 256))
+    elif case == "a message that is none":
+        peer.cell(bytes([source.randrange(3, 256)]) + octets, MESSAGE)
+    elif case == "a frame that is none":
+        peer.cell(len(octets).to_bytes(2, "big") + octets + bytes(-(2 + len(octets)) % 4 + 4), STREAM)
+    elif case == "records that were not sent":
+        peer.sent += source.randrange(1, 1 << 30)
+    elif case == "a word that is none":
+        peer.put(octets)
+        peer.word(len(octets), MESSAGE, stamp=source.randrange(2, 1 << 32))
+    peer.post(record(WAKEUP))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "a cell of no kind",
+        "a message that is none",
+        "a frame that is none",
+        "records that were not sent",
+        "a word that is none",
+    ],
+)
+def test_garbage_in_the_ring(server: Server, control: Conversation, case: str) -> None:
+    """The connection ends, and it alone. A word that is none is as if nothing were there."""
     source = random.Random(4)
     with rdma_client(server) as bystander:
         bystander.set("safe", b"value")
-        for number in range(60):
-            ring, registry = memfd(4096 + (1 << 17)), memfd(65536)
-            with Conversation(server) as talk, attached(talk) as sock:
-                tail = (source.randrange(1, 5000), 1 << 18, 1 << 63, 0)[number % 4]
-                octets = source.randbytes(4096)
-                os.pwrite(ring, octets, 4096)
-                os.pwrite(ring, struct.pack("=Q", tail), 0)
-                if number % 4 == 3:
-                    # A head of what was never written.
-                    os.pwrite(ring, struct.pack("=Q", source.randrange(1 << 64)), 64)
-                    os.pwrite(ring, struct.pack("=Q", 5000), 0)
-                hello(sock, ring, registry)
+        for _ in range(12):
+            with Conversation(server) as talk, closing(ShmPeer(attached(talk), paid=True)) as peer:
+                peer.hello()
                 with suppress(BrokenPipeError):
-                    sock.sendall(struct.pack("=I44x", 0x524D4302))
-                if number % 4:
-                    assert talk.ended()
-            os.close(ring)
-            os.close(registry)
+                    nonsense(peer, case, source)
+                if case == "a word that is none":
+                    assert is_served(peer)
+                else:
+                    # It may say why before it closes.
+                    everything(talk.sock)
         assert bystander.get("safe") == b"value"
+
+
+@pytest.mark.parametrize("case", ["paid", "sparse"])
+def test_a_ring_made_by_hand(server: Server, control: Conversation, case: str) -> None:
+    """It is as the daemon wants it, or is refused: what tests put into it is seen."""
+    with Conversation(server) as talk, closing(ShmPeer(attached(talk), paid=case == "paid")) as peer:
+        peer.hello()
+        assert is_served(peer) if case == "paid" else talk.ended()
 
 
 def test_one_sided_memory_that_goes_away(server: Server, control: Conversation) -> None:

@@ -446,7 +446,7 @@ class RingFeed:
         self.peer.write(octets)
 
     def cell(self, frame: Frame, octets: bytes) -> None:
-        from shm_ends import cell_size
+        from shm_by_hand import cell_size
 
         peer = self.peer
         length = len(octets) if frame.cell_length < 0 else frame.cell_length
@@ -455,7 +455,7 @@ class RingFeed:
         peer.tail += cell_size(length)
 
     def lie(self, kind: int, value: int) -> None:
-        from shm_ends import HELLO, OFFER, WAKEUP, record
+        from shm_by_hand import HELLO, OFFER, WAKEUP, record
 
         peer = self.peer
         small = value & 0xFFFFFFFF
@@ -487,7 +487,7 @@ class RingFeed:
                 peer.sock.sendall(struct.pack("=Q", value)[: 1 + value % 8])
 
     def registry(self) -> mmap.mmap:
-        from shm_ends import REGISTRY_SIZE
+        from shm_by_hand import REGISTRY_SIZE
 
         return mmap.mmap(self.peer.registry_fd, REGISTRY_SIZE)
 

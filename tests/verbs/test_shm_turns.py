@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 import verbs_ends
-from shm_ends import OFFER, REGISTRY_SIZE, RawPeer, acquaint, memfd, read, record, shared_region, write
+from shm_by_hand import OFFER, REGISTRY_SIZE, memfd, record
+from shm_ends import RawPeer, acquaint, read, shared_region, write
 from verbs_ends import End, completions, statuses, until
 
 from rmemcached.verbs import MR, WC, Opcode, SendWR, State, Status

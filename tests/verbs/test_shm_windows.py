@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import verbs_ends
-from shm_ends import (
+from shm_by_hand import (
     F_ADD_SEALS,
     HELLO,
     MESSAGE,
@@ -29,16 +29,10 @@ from shm_ends import (
     SEAL_SEAL,
     SEAL_SHRINK,
     SIZE,
-    RawPeer,
-    acquaint,
-    broken,
     memfd,
-    one_sided,
-    read,
     record,
-    shared_region,
-    write,
 )
+from shm_ends import RawPeer, acquaint, broken, one_sided, read, shared_region, write
 from verbs_ends import ALL, PATHS, End, completions, connect, fpdu, statuses, tagged
 
 from rmemcached.verbs import QP, Access, Context, Opcode, SendWR, State, Status, VerbsError
@@ -239,7 +233,7 @@ def test_memory_that_may_get_holes_is_not_mapped(seals: int) -> None:
     """No seal can be added against them, or no mapping for writing can be had. Neither is an error of the peer's."""
     end, peer = paid_peer()
     with end:
-        region = memfd(MB, 0)
+        region = memfd(MB, seals=0)
         os.pwrite(region, b"p" * MB, 0)
         fcntl.fcntl(region, F_ADD_SEALS, SEAL_SHRINK | SEAL_GROW | seals)
         offer(peer, region, MB, access=Access.REMOTE_READ | Access.REMOTE_WRITE)
@@ -257,7 +251,7 @@ def test_a_file_has_the_size_of_its_region(size: int, seals: int, mapped: int) -
     """To look for holes takes as long as the file is: the one of 8 octets must not be longer, nor become so."""
     end, peer = paid_peer()
     with end:
-        region = memfd(size, SEAL_SHRINK | seals)
+        region = memfd(size, seals=SEAL_SHRINK | seals)
         os.pwrite(region, bytes(size), 0)
         offer(peer, region, 8)
         assert end.context.windows() == {"regions": mapped, "bytes": 8 * mapped, "declined": 1 - mapped}
@@ -304,7 +298,7 @@ def test_a_sparse_registry_or_ring_is_not_taken() -> None:
                 peer.page[0] = 0
             else:
                 fcntl.fcntl(peer.ring_fd, F_ADD_SEALS, SEAL_FUTURE_WRITE)
-            fresh = memfd(SIZE, SEAL_SHRINK | SEAL_GROW | (SEAL_FUTURE_WRITE if case == "no first page" else 0))
+            fresh = memfd(SIZE, seals=SEAL_SHRINK | SEAL_GROW | (SEAL_FUTURE_WRITE if case == "no first page" else 0))
             peer.sock.sendmsg(
                 [record(HELLO)],
                 [(1, 1, struct.pack("=ii", fresh if case == "no first page" else peer.ring_fd, peer.registry_fd))],

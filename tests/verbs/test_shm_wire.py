@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import verbs_ends
-from shm_ends import (
+from shm_by_hand import (
     CHUNK_MAX,
     F_ADD_SEALS,
     F_GET_SEALS,
@@ -24,6 +24,7 @@ from shm_ends import (
     MESSAGE,
     MESSAGE_MAX,
     OFFER,
+    RECORD,
     REGISTRY_SIZE,
     RING_SIZE,
     SEAL_FUTURE_WRITE,
@@ -34,13 +35,11 @@ from shm_ends import (
     SOLICITED,
     STREAM,
     WAKEUP,
-    RawPeer,
-    broken,
     cell_size,
     memfd,
     record,
-    shared_region,
 )
+from shm_ends import RawPeer, broken, shared_region
 from verbs_ends import ALL, End, completions, fpdu, send, statuses, untagged, until
 
 from rmemcached.verbs import MR, Access, Opcode, SendFlag, SendWR, State, Status
@@ -98,7 +97,7 @@ def test_what_is_passed_cannot_be_changed(raw: RawPeer) -> None:
     raw.write(fpdu(verbs_ends.read_request_segment((1, 2), 6, (mr.rkey, mr.addr)), crc=False))
     raw.end.poll()
     raw.receive()
-    kind, *_, stag, slot, generation, access, addr, length = struct.unpack("=IIIHHIIIIQQ", raw.records[-1])
+    kind, *_, stag, slot, generation, access, addr, length = RECORD.unpack(raw.records[-1])
     assert (kind, stag, access, addr, length) == (OFFER, mr.rkey, Access.REMOTE_READ, mr.addr, 8192)
     assert raw.read()[16:22] == b"secret"
     with mmap.mmap(raw.fds[1], REGISTRY_SIZE, prot=mmap.PROT_READ) as registry:
@@ -303,12 +302,12 @@ def test_consumption_is_told(raw: RawPeer) -> None:
         raw.end.qp.post_recv((i, [raw.end.mr.sge(0, 8)]))
         raw.cell(b"8 octets", MESSAGE)
         completions(raw.end, 1)
-        told.append(struct.unpack_from("=Q", raw.theirs, 64)[0])
+        told.append(raw.head())
     assert len(set(told)) in (4, 5) and told[-1] > RING_SIZE * 3 // 4
     raw.end.qp.post_recv((1, [raw.end.mr.sge(0, 8)]))
     raw.write(fpdu(send(b"8 octets", len(told) + 1), crc=False))
     completions(raw.end, 1)
-    assert struct.unpack_from("=Q", raw.theirs, 64)[0] == raw.tail
+    assert raw.head() == raw.tail
 
 
 def test_impossible_records(fabric: str) -> None:
@@ -393,12 +392,12 @@ def test_a_lying_count_of_records(raw: RawPeer) -> None:
     """Fewer than were sent may be a peer that is about to count; more cannot be."""
     raw.post(record(WAKEUP))
     raw.post(record(WAKEUP))
-    struct.pack_into("=I", raw.page, 0, raw.sent - 2)
+    raw.set_sent(raw.sent - 2)
     raw.end.poll()
     raw.end.qp.post_recv((1, []))
     raw.write(fpdu(send(b""), crc=False))
     completions(raw.end, 1)
-    struct.pack_into("=I", raw.page, 0, raw.sent + 1)
+    raw.set_sent(raw.sent + 1)
     broken(raw)
 
 
