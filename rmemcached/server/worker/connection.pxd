@@ -1,7 +1,7 @@
 # A connection from its accept to its end: the worker's list, the epoll set, the read buffer. The worker's thread.
 #
 # A connection reads into the worker's buffer. It has one of its own only while a command is incomplete, so an idle
-# connection costs its structure alone.
+# connection costs its structure alone, and one that waits for the rest of a short command little more.
 
 # Adds a socket or a descriptor of rdma_cm to the worker. NULL: out of memory, fd is still the caller's.
 cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer,
@@ -17,5 +17,6 @@ cdef void free_dead(worker *w) noexcept nogil
 cdef void connection_interest(connection *cn, uint32_t events) noexcept nogil
 # Moves unparsed bytes out of the worker's buffer into one of the connection's own. False: out of memory.
 cdef bint keep_input(connection *cn) noexcept nogil
-# Makes space behind the unparsed bytes of its own buffer. False: out of memory, or the command is too long.
+# Makes space behind the unparsed bytes. Short input moves to the beginning of the worker's buffer. Longer input stays
+# in its own, which grows. False: out of memory, or the command is too long.
 cdef bint make_room(connection *cn) noexcept nogil

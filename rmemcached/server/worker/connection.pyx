@@ -1,5 +1,6 @@
 cdef enum:
-    FIRST_BUFFER = 2048          # bytes of the smallest buffer that a connection has
+    FIRST_BUFFER = 64            # bytes of the smallest buffer that a connection has
+    SHORT_INPUT = 2048           # bytes of input for which a copy costs less than reading without the worker's buffer
     MAX_BUFFERED = 64 * 1024 * 1024
 
 
@@ -64,6 +65,13 @@ cdef bint make_room(connection *cn) noexcept nogil:
     cdef uint32_t size
     cdef char *fresh
     assert_owner(cn.w.thread.owner)
+    if cn.rbuf == NULL:
+        return True
+    if c.rbytes <= SHORT_INPUT:
+        memcpy(cn.w.rbuf, c.rcurr, c.rbytes)
+        free_buffer(cn)
+        c.rcurr = cn.w.rbuf
+        return True
     if c.rcurr + c.rbytes < cn.rbuf + cn.rsize:
         return True
     if c.rcurr != cn.rbuf:

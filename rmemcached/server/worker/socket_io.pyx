@@ -164,8 +164,8 @@ cdef inline ssize_t receive_payload(connection *cn) noexcept nogil:
 
 
 cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
-    """Reads behind the unparsed bytes, for which make_room has made space, or into the worker's buffer. Returns what
-    recv does; filled: it took all there was room for."""
+    """Reads behind the unparsed bytes, for which make_room has made space. Returns what recv does; filled: it took all
+    there was room for."""
     cdef worker *w = cn.w
     cdef conn *c = &cn.c
     cdef char *space
@@ -175,16 +175,16 @@ cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
         space = c.rcurr + c.rbytes
         room = cn.rsize - <size_t>(space - cn.rbuf)
     else:
-        space = w.rbuf
-        room = BULK_READ_SIZE if cn.bulk else READ_BUFFER_SIZE
+        assert_that(c.rbytes == 0 or c.rcurr == w.rbuf)
+        c.rcurr = w.rbuf
+        space = w.rbuf + c.rbytes
+        room = BULK_READ_SIZE if cn.bulk else READ_BUFFER_SIZE - c.rbytes
     n = recv(cn.fd, space, room, 0)
     if n > 0:
         if c.state != conn_new_cmd and c.state != conn_read:
             # A part of a value.
             connection_moved(cn)
         counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
-        if cn.rbuf == NULL:
-            c.rcurr = space
         c.rbytes += <size_t>n
         filled[0] = <size_t>n == room
     return n
@@ -228,7 +228,7 @@ cdef void connection_readable(connection *cn) noexcept nogil:
                     connection_run(cn)
                 return
         else:
-            if cn.rbuf != NULL and not make_room(cn):
+            if not make_room(cn):
                 connection_end(cn, True)
                 return
             n = receive_input(cn, &filled)
@@ -240,11 +240,10 @@ cdef void connection_readable(connection *cn) noexcept nogil:
                 if payload_follows(cn, filled):
                     continue
                 return
-        if n == 0:
-            connection_gone(cn)
-            return
-        if errno == EINTR:
+        if n < 0 and errno == EINTR:
             continue
-        if errno != EAGAIN:
+        if (n < 0 and errno != EAGAIN) or not keep_input(cn):
             connection_end(cn, True)
+        elif n == 0:
+            connection_gone(cn)
         return
