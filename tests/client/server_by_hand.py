@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import time
 from collections.abc import Callable
 from typing import Any
 
+import polling
 from transport import PACE
 
 from rmemcached import verbs
@@ -110,7 +110,7 @@ class ServerByHand:
                     self.take(wc.wr_id, wc.byte_len)
             if not taken and armed:
                 left = deadline - time.monotonic()
-                assert select.select([self.channel], [], [], max(left, 0))[0], "nothing came"
+                assert polling.readable(self.channel, max(left, 0)), "nothing came"
                 while self.channel.get_event() is not None:
                     pass
             if not taken:

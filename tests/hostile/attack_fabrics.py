@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import select
 import socket
 import struct
 import time
 from collections.abc import Iterator
 from itertools import count as counted
 
+import polling
 from attacker import Target
 from daemon_tools import DATA, READY, SHM_REPLY, SHM_REQUEST, message
 from shm_by_hand import (
@@ -230,4 +230,4 @@ def mpa_requests(target: Target) -> None:
     while True:
         with contextlib.suppress(OSError), target.connect() as plain:
             plain.sendall(request)
-            select.select([plain], [], [], 10)
+            polling.readable(plain, 10)

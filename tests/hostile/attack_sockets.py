@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from itertools import cycle
 
+import polling
 from attacker import Target
 
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset, and leaves no port in TIME_WAIT
@@ -53,7 +54,7 @@ def connect_flood(target: Target, ready: bool = False) -> None:
 def connect_until_full(target: Target, count: int) -> None:
     """Keeps what it gets, and asks for more without end. Says what it read on a connection that was refused."""
     kept = [target.connect() for _ in range(count)]
-    heard = select.select(kept, [], [])[0]
+    heard = polling.select(kept)[0]
     target.ready()
     target.say(heard[0].recv(100).decode().strip())
     connect_flood(target, ready=True)
@@ -93,7 +94,7 @@ def ask_without_reading(target: Target, count: int, request: str, at_once: int =
         next(asker)
     target.ready()
     while True:
-        ready = select.select([], askers, [], 0.1)[1]
+        ready = polling.select([], askers, 0.1)[1]
         for plain in ready:
             next(pours[askers.index(plain)])
 
@@ -107,7 +108,7 @@ def ask_and_read(target: Target, count: int, request: str, at_once: int = 100) -
         next(asker)
     target.ready()
     while True:
-        readable, writable, _ = select.select(askers, askers, [])
+        readable, writable = polling.select(askers, askers)
         for plain in readable:
             assert plain.recv(1 << 20), "the daemon closed the connection"
         for plain in writable:
@@ -172,7 +173,7 @@ def store_without_end(target: Target, count: int, size: int) -> None:
     pours = {plain: pour(plain, request) for plain in senders}
     target.ready()
     while True:
-        readable, writable, _ = select.select(senders, senders, [])
+        readable, writable = polling.select(senders, senders)
         for plain in readable:
             assert plain.recv(65536), "the daemon closed the connection"
         for plain in writable:
@@ -189,7 +190,7 @@ def huge_binary(target: Target, opcode: int, extras: int, key: int) -> None:
         with contextlib.suppress(OSError):
             while True:
                 plain.sendall(bytes(1 << 20))
-                if select.select([plain], [], [], 0)[0] and not plain.recv(65536):
+                if polling.readable(plain, 0) and not plain.recv(65536):
                     break
         plain.close()
 

@@ -30,7 +30,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import statistics
 import subprocess
@@ -41,6 +40,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import polling
 from daemon_tools import Conversation, eventually
 from servers import Server
 from transport import PACE, within
@@ -93,7 +93,7 @@ class Helper:
         assert self.process.stdout is not None
         while b"\n" not in self.pending:
             more = b""
-            if select.select([self.process.stdout], [], [], seconds)[0]:
+            if polling.readable(self.process.stdout, seconds):
                 more = os.read(self.process.stdout.fileno(), 65536)
             if not more:
                 self.errors.seek(0)

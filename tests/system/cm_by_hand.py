@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import socket
 import struct
 from typing import Any
+
+import polling
 
 CREATE_ID, RESOLVE_ROUTE, CONNECT, ACCEPT, INIT_QP_ATTR, GET_EVENT, RESOLVE_ADDR = 0, 4, 6, 8, 11, 12, 21
 ADDR_RESOLVED, ROUTE_RESOLVED, CONNECT_RESPONSE = 0, 2, 5  # events
@@ -51,7 +52,7 @@ class ByHand:
 
     def event(self, wanted: int) -> bytes:
         """Waits for it. Returns its private data."""
-        if not select.select([self.sock], [], [], self.timeout)[0]:
+        if not polling.readable(self.sock, self.timeout):
             raise TimeoutError("rdma_cm says nothing")
         _, kind, status, private_data = EVENT.unpack_from(self.asked(GET_EVENT))
         if kind != wanted:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import polling
 from cm_by_hand import ByHand
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
@@ -350,7 +350,7 @@ class Peer:
             heard: list[Any] = [self.channel]
             if over_libibverbs():
                 heard.append(self.lifeline.sock if self.cm is None else self.cm.sock)
-            readable = select.select(heard, [], [], max(left, 0))[0]
+            readable = polling.select(heard, [], max(left, 0))[0]
             if not readable:
                 raise TimeoutError("the daemon said nothing")
             if self.channel not in readable:
@@ -401,4 +401,4 @@ class Peer:
 
 
 def wait_readable(sock: socket.socket, timeout: float) -> bool:
-    return bool(select.select([sock], [], [], timeout)[0])
+    return polling.readable(sock, timeout)

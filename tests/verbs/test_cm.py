@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
 
+import polling
 import pytest
 from verbs_ends import PATIENCE, REPLY, REQUEST, End, completions, mpa_frame, statuses
 
@@ -165,12 +165,12 @@ def test_requests_come_as_they_are_whole(listener: Listener) -> None:
         assert request is not None and request.private_data == b"quick"
         request.close()
         assert listener.get_request(0.05) is None
-        assert not select.select([listener], [], [], 0)[0]
+        assert not polling.readable(listener, 0)
         assert foreign.recv(1) == b""
         assert early.recv(1) == b""
         assert markers.recv(100) == mpa_frame(REPLY, 0x20, 1)
         slow.sendall(frame[-1:])
-        assert select.select([listener], [], [], PATIENCE)[0]
+        assert polling.readable(listener, PATIENCE)
         request = listener.get_request(PATIENCE)
         assert request is not None and request.private_data == b"slow"
         request.reject()
@@ -186,7 +186,7 @@ def test_clients_that_send_nothing_make_way(listener: Listener, monkeypatch: pyt
         assert listener.get_request(0.05) is None
         clients[0].settimeout(PATIENCE)
         assert clients[0].recv(1) == b""
-        assert not select.select(clients[1:], [], [], 0)[0]
+        assert not polling.select(clients[1:], [], 0)[0]
         assert listener.get_request(0.3) is None
         for sock in clients[1:]:
             sock.settimeout(PATIENCE)

@@ -8,6 +8,7 @@ import select
 import threading
 import time
 
+import polling
 import pytest
 from transport import rounds
 from verbs_ends import End, Peer, completions, connect, connected, fpdu, raw_initiator, ready, send, streams, until
@@ -17,7 +18,7 @@ from rmemcached.verbs import CQ, QP, CompChannel, Opcode, SendFlag, SendWR, Stat
 
 def readable(end: End, timeout: float = 0) -> bool:
     assert end.channel is not None
-    return bool(select.select([end.channel], [], [], timeout)[0])
+    return polling.readable(end.channel, timeout)
 
 
 def event(end: End) -> CQ | None:
@@ -165,7 +166,7 @@ def test_send_and_receive_queues_on_different_channels() -> None:
         assert channels[0].get_event() is send_cq
         until(lambda: b.done, b)
         b.qp.post_send(SendWR())
-        until(lambda: send_cq.poll() or select.select([channels[1]], [], [], 0)[0], b)
+        until(lambda: send_cq.poll() or polling.select([channels[1]], [], 0)[0], b)
         assert channels[1].get_event() is recv_cq
         assert [wc.wr_id for wc in recv_cq.poll()] == [1]
         a.qp.close()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import threading
 import time
 from pathlib import Path
 
+import polling
 import pytest
 from verbs_ends import PATIENCE, End, completions, connect, connect_pair, connected, ready, statuses, streams
 
@@ -36,7 +36,7 @@ def wait_event(end: End) -> None:
     os.set_blocking(end.channel.fileno(), False)
     deadline = time.monotonic() + PATIENCE
     while end.channel.get_event() is None:
-        assert select.select([end.channel], [], [], deadline - time.monotonic())[0]
+        assert polling.readable(end.channel, deadline - time.monotonic())
 
 
 def send(end: End, number: int = 0) -> None:

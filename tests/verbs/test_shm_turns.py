@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import select
 import struct
 from collections.abc import Iterator
 
+import polling
 import pytest
 import verbs_ends
 from shm_by_hand import OFFER, REGISTRY_SIZE, memfd, record
@@ -54,7 +54,7 @@ def test_a_long_copy_is_done_in_pieces(how: str) -> None:
         if how == "waits":
             found: list[WC] = []
             while len(found) < 2:
-                assert select.select([channel], [], [], verbs_ends.PATIENCE)[0]
+                assert polling.readable(channel, verbs_ends.PATIENCE)
                 while channel.get_event() is not None:
                     a.cq.arm()
                 found += a.cq.poll()

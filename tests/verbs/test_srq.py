@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import select
 import threading
 
+import polling
 import pytest
 from transport import rounds
 from verbs_ends import ALL, End, completions, connect, connected, device, faults, ready, statuses, streams, until
@@ -38,7 +38,7 @@ def events(end: End) -> list[tuple[EventType, object]]:
     no_wait(end)
     found: list[tuple[EventType, object]] = []
     while True:
-        readable = bool(select.select([end.context.async_fileno()], [], [], 0)[0])
+        readable = polling.readable(end.context.async_fileno(), 0)
         event = end.context.get_async_event()
         assert readable == (event is not None)
         if event is None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import select
 import shutil
 import struct
 import subprocess
 from pathlib import Path
 
+import polling
 import pytest
 from verbs_ends import ALL, End, give, tcp_pair, tcp_pair_mss, until
 
@@ -55,7 +55,7 @@ class Recorder:
     def run(self) -> None:
         """Hands on what is there."""
         while True:
-            ready = select.select([self.here, self.there], [], [], 0)[0]
+            ready = polling.select([self.here, self.there], [], 0)[0]
             moved = False
             for sock in ready:
                 data = sock.recv(60_000)

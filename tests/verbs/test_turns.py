@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import select
 
+import polling
 import pytest
 import verbs_ends
 from verbs_ends import ALL, End, completions, connect_pair, statuses, until
@@ -106,7 +106,7 @@ def drain(flooders: Flooders, channel: CompChannel, cq: CQ, count: int) -> None:
     found = 0
     cq.arm()
     while found < count:
-        assert select.select([channel], [], [], verbs_ends.PATIENCE)[0], flooders.received()
+        assert polling.readable(channel, verbs_ends.PATIENCE), flooders.received()
         while channel.get_event() is not None:
             cq.arm()
         found += len(cq.poll())

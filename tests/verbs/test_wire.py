@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-import select
 import socket
 import struct
 import time
 
+import polling
 import pytest
 from verbs_ends import (
     REPLY,
@@ -408,8 +408,8 @@ def test_peer_to_peer(channel: bool, pause: int, crc: bool) -> None:
             # The descriptor wakes a program up that waits for it, for the reply and for the end of the pause.
             assert end.channel is not None
             os.set_blocking(end.channel.fileno(), False)
-            while not select.select([theirs], [], [], 0)[0]:
-                assert select.select([end.channel], [], [], 5)[0]
+            while not polling.readable(theirs, 0):
+                assert polling.readable(end.channel, 5)
                 end.channel.get_event()
         assert peer.recv(20)[:-4].hex() == RTR_WRITE[:-8]
         assert time.monotonic() - begin >= pause / 1000
@@ -469,8 +469,8 @@ def test_start_up_times_out_after_ten_seconds() -> None:
         end.cq.arm()
         end.qp.connect(ours)
         assert end.channel is not None
-        assert select.select([end.channel], [], [], 9.5)[0] == []
-        assert select.select([end.channel], [], [], 2)[0] == [end.channel]
+        assert not polling.readable(end.channel, 9.5)
+        assert polling.readable(end.channel, 2)
         assert end.channel.get_event() is end.cq
         assert statuses(completions(end, 1)) == [Status.WR_FLUSH_ERR]
         assert read_request(theirs) and theirs.recv(1) == b""

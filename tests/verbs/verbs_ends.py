@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import select
 import socket
 import struct
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+import polling
 from transport import PACE, RDMA
 
 from rmemcached.verbs import CQ, MR, PD, QP, WC, Access, CompChannel, Context, Status, devices, parse_request
@@ -341,7 +341,7 @@ class Peer:
         """Whether nothing is there to be read, after the other side had its chance."""
         for _ in range(3):
             self.end.poll()
-        return not select.select([self.sock], [], [], 0)[0]
+        return not polling.readable(self.sock, 0)
 
     def close(self) -> None:
         self.sock.close()
