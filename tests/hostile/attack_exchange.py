@@ -110,7 +110,7 @@ def deep_queue(target: Target, transport: str, request: str, at_once: int) -> No
     """A queue that is never empty."""
     one = peer(target, transport, credits=64)
     target.ready()
-    pump(one, request.encode().decode("unicode_escape").encode("latin-1") * at_once)
+    pump(one, request.encode() * at_once)
 
 
 def statistics_and_deep_queues(target: Target, transport: str, count: int) -> None:

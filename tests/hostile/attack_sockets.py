@@ -87,7 +87,7 @@ def pour(plain: socket.socket, data: bytes) -> Iterator[int]:
 
 def ask_without_reading(target: Target, count: int, request: str, at_once: int = 100) -> None:
     """`count` connections ask without end and read nothing."""
-    block = request.encode().decode("unicode_escape").encode("latin-1") * at_once
+    block = request.encode() * at_once
     askers = [target.connect(receive_buffer=4096) for _ in range(count)]
     pours = [pour(plain, block) for plain in askers]
     for asker in pours:
@@ -101,7 +101,7 @@ def ask_without_reading(target: Target, count: int, request: str, at_once: int =
 
 def ask_and_read(target: Target, count: int, request: str, at_once: int = 100) -> None:
     """The same, but everything is read as fast as it comes: the worker is never without work."""
-    block = request.encode().decode("unicode_escape").encode("latin-1") * at_once
+    block = request.encode() * at_once
     askers = [target.connect() for _ in range(count)]
     pours = {plain: pour(plain, block) for plain in askers}
     for asker in pours.values():
@@ -220,7 +220,7 @@ def udp_flood(target: Target, port: int, request: str) -> None:
     assert not isinstance(target.address, str)
     plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     plain.connect((target.address[0], port))
-    datagram = struct.pack(">HHHH", 1, 0, 1, 0) + request.encode().decode("unicode_escape").encode("latin-1")
+    datagram = struct.pack(">HHHH", 1, 0, 1, 0) + request.encode()
     target.ready()
     while True:
         plain.send(datagram)

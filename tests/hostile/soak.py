@@ -113,7 +113,7 @@ def harass(server: Server, victims: list[Victims], attackers: list[Attacker], so
     elif what == 4:
         attackers.append(Attacker(server, attack_sockets.slow_readers, count=3, key="soak"))
     elif what == 5:
-        attackers.append(Attacker(server, attack_sockets.ask_without_reading, count=5, request="get soak\\r\\n"))
+        attackers.append(Attacker(server, attack_sockets.ask_without_reading, count=5, request="get soak\r\n"))
     elif attackers:
         attackers.pop(0).kill()
     if len(one.alive) > 4:

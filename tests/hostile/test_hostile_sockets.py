@@ -78,21 +78,21 @@ CASES = (
     Case(
         "values of 1 MB, not read",
         attack_sockets.ask_without_reading,
-        {"count": 20, "request": "get value0\\r\\n"},
+        {"count": 20, "request": "get value0\r\n"},
         for_connections(20, 64 * KB),
         prepare=partial(values, size=1_000_000),
     ),
     Case(
         "values of 1 MB, read",
         attack_sockets.ask_and_read,
-        {"count": 4, "request": "get value0\\r\\n"},
+        {"count": 4, "request": "get value0\r\n"},
         for_connections(4, 64 * KB),
         prepare=partial(values, size=1_000_000),
     ),
     Case(
         "small commands without end",
         attack_sockets.ask_and_read,
-        {"count": 4, "request": "get nothing\\r\\n", "at_once": 1000},
+        {"count": 4, "request": "get nothing\r\n", "at_once": 1000},
         for_connections(4, 64 * KB),
         outcome=gives_way,
     ),
@@ -199,7 +199,7 @@ def test_case(scenes: Callable[..., AbstractContextManager[Scene]], kind: str, c
 
 @pytest.mark.parametrize(
     "request_text",
-    ["get value0\\r\\n", "get" + " value0" * 9000 + "\\r\\n", "get" + " a" * 30_000 + "\\r\\n"],
+    ["get value0\r\n", "get" + " value0" * 9000 + "\r\n", "get" + " a" * 30_000 + "\r\n"],
     ids=["a large reply", "9000 large replies", "30 000 keys"],
 )
 def test_udp_flood(
