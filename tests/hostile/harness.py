@@ -27,7 +27,9 @@ What a memfd of the attacker's costs is seen in its own `os.fstat(memfd).st_bloc
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -245,9 +247,11 @@ REST = Limits(memory=4 * MB)
 """What may be left: of memory two huge pages, of what malloc keeps and of item memory that was not in use before."""
 
 
+@functools.cache
 def own_cgroup() -> Path | None:
-    """A new cgroup with the memory controller, or None: below the one that the environment names, or below this
-    process' own if that is delegated to it. The tests change no other cgroup."""
+    """A cgroup for the daemons of this process, with the memory controller, or None: below the one that the environment
+    names, or below this process' own if that is delegated to it. The tests change no other cgroup. It goes when this
+    process ends: a cgroup in which a daemon runs cannot be removed."""
     named = os.environ.get(CGROUPS)
     if named:
         parent = Path(named)
@@ -258,11 +262,12 @@ def own_cgroup() -> Path | None:
         if "memory" not in (parent / "cgroup.subtree_control").read_text().split():
             return None
         group = parent / f"rmemcached-hostile-{os.getpid()}"
-        group.mkdir(exist_ok=True)
+        group.mkdir()
     except OSError:
         if named:
             raise
         return None
+    atexit.register(group.rmdir)
     return group
 
 
@@ -301,11 +306,6 @@ class Scene:
     def close(self) -> None:
         self.bystander.kill()
         self.control.close()
-
-    def end(self) -> None:
-        """After the daemon has ended."""
-        if self.cgroup is not None:
-            self.cgroup.rmdir()
 
 
 def nothing(scene: Scene, attacker: Attacker) -> None:

@@ -54,7 +54,7 @@ CASES = [
     Case(
         "a deep queue",
         attack.deep_queue,
-        {"request": "mg bystander v\\r\\n", "at_once": 400},
+        {"request": "mg bystander v\r\n", "at_once": 400},
         Limits(memory=4 * MB, mapped=400 * MB, descriptors=8),
     ),
     Case(
@@ -71,7 +71,6 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     with start_rmemcached("-m", "64", "-t", "1", *request.param.flags) as server, scene_of(server, TRANSPORTS) as made:
         yield made
         assert server.alive()
-    made.end()
 
 
 @pytest.mark.parametrize("transport", ["soft_iw", "soft_shm"])
