@@ -27,6 +27,7 @@ from rmemcached.protocol.reply cimport (
     BAD_EXPTIME, BAD_FORMAT, NOT_A_NUMBER, OUT_OF_MEMORY, out_line, out_string, resp_add, resp_rollback, resp_text,
 )
 from rmemcached.protocol.stats_prefix cimport stats_prefix_record_delete, stats_prefix_record_set
+from rmemcached.rdma.wire cimport EXCHANGE_REQUEST, EXCHANGE_WORD_LENGTH
 from rmemcached.store.store cimport (
     EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND,
     NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, OK, STORED, ITEM_client_flags, ITEM_clsid, ITEM_data,
@@ -409,7 +410,7 @@ cdef void process_other_command(conn *c, const char *line, const char *end) noex
         c.noreply = is_noreply(&t[n - 1])
         if process_admin_command(c, t, n):
             return
-        if token_is(&t[0], b"rdma", 4) and c.engine.exchange != NULL:
+        if token_is(&t[0], EXCHANGE_REQUEST, EXCHANGE_WORD_LENGTH) and c.engine.exchange != NULL:
             c.noreply = False
             process_exchange(c, t[0].value, end)
             return

@@ -26,6 +26,7 @@ cdef extern from *:
     const char *SHM_REPLY_KEY "RMC_SHM_REPLY_KEY"
 
 cdef enum:
+    EXCHANGE_WORD_LENGTH = 4     # octets of EXCHANGE_REQUEST, and of EXCHANGE_REPLY
     RDMA_PROTOCOL_VERSION = 1
     RDMA_LANES = 64              # lanes of one queue pair: ids from 0 on
 
@@ -166,7 +167,7 @@ cdef inline void put_words(char *out, const char *word, uint16_t version, uint16
     cdef uint16_t wire_version = htobe16(version)
     cdef uint16_t wire_credits = htobe16(credits)
     cdef uint32_t wire_msgsize = htobe32(msgsize)
-    memcpy(out, word, 4)
+    memcpy(out, word, EXCHANGE_WORD_LENGTH)
     memcpy(out + 4, &wire_version, 2)
     memcpy(out + 6, &wire_credits, 2)
     memcpy(out + 8, &wire_msgsize, 4)
@@ -188,7 +189,7 @@ cdef inline void put_hello(char *out, const rdma_hello *hello) noexcept nogil:
 
 cdef inline bint get_hello(const char *data, size_t length, rdma_hello *out) noexcept nogil:
     """False: it is none. The version may be any."""
-    if length < HELLO_LENGTH or memcmp(data, EXCHANGE_REQUEST, 4) != 0:
+    if length < HELLO_LENGTH or memcmp(data, EXCHANGE_REQUEST, EXCHANGE_WORD_LENGTH) != 0:
         return False
     get_words(data, &out.version, &out.credits, &out.msgsize)
     return True
@@ -204,7 +205,7 @@ cdef inline void put_welcome(char *out, const rdma_welcome *welcome) noexcept no
 cdef inline bint get_welcome(const char *data, size_t length, rdma_welcome *out) noexcept nogil:
     """False: it is none."""
     cdef uint32_t eager
-    if length < WELCOME_LENGTH or memcmp(data, EXCHANGE_REPLY, 4) != 0:
+    if length < WELCOME_LENGTH or memcmp(data, EXCHANGE_REPLY, EXCHANGE_WORD_LENGTH) != 0:
         return False
     get_words(data, &out.version, &out.credits, &out.msgsize)
     memcpy(&eager, data + 12, 4)
