@@ -1,3 +1,6 @@
+SOFT_IW: str
+SOFT_SHM: str
+VERBS: str
 LINE_MAX: int
 SHM_REPLY: bytes
 

@@ -12,13 +12,22 @@ from rmemcached.rdma.wire cimport (
     SHM_KEY_LENGTH,
     SHM_REPLY_KEY,
     SHM_REQUEST_LENGTH,
+    TRANSPORT_SOFT_IW,
+    TRANSPORT_SOFT_SHM,
+    TRANSPORT_VERBS,
     put_shm_request,
+    transport_name,
 )
 
 from rmemcached.client.exceptions import MemcacheServerError, TransportUnavailable
 
 cdef enum:
     DEFAULT_EAGER = 4096     # of a server that does not say it
+
+# The transports of the exchange.
+SOFT_IW = transport_name(TRANSPORT_SOFT_IW).decode()
+SOFT_SHM = transport_name(TRANSPORT_SOFT_SHM).decode()
+VERBS = transport_name(TRANSPORT_VERBS).decode()
 
 LINE_MAX = RDMA_LINE_MAX
 """Bytes of an exchange line, without its end."""
@@ -28,7 +37,7 @@ SHM_REPLY = SHM_REPLY_KEY[:SHM_KEY_LENGTH]
 
 cdef int read_offer(Offer offer, dict tokens, str transport) except -1:
     # Fills the offer. KeyError, ValueError, OverflowError: a token is missing, is none, or does not fit.
-    cdef bint attaches = transport == "soft_iw" or transport == "soft_shm"
+    cdef bint attaches = transport == SOFT_IW or transport == SOFT_SHM
     offer.qpn = int(tokens["qpn"])
     offer.psn = int(tokens.get("psn", 0))
     offer.lid = int(tokens.get("lid", 0))

@@ -13,9 +13,9 @@ from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
 
 cdef class Memory:
     cdef const verbs_provider *provider
-    cdef ibv_pd *domain
+    cdef ibv_pd *pd
     cdef str transport
-    cdef bint shared                 # soft_shm: the server maps regions, if soft_alloc_mr has made them
+    cdef bint server_maps            # soft_shm: the server maps regions, if soft_alloc_mr has made them
 
     cdef ibv_mr *register(self, const void *data, size_t length, int access) noexcept
     cdef ibv_mr *allocate(self, size_t length, int access) except NULL

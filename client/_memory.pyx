@@ -14,6 +14,8 @@ from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_add, liv
 from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_alloc_mr, soft_provider
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE
 
+from rmemcached.client._exchange import SOFT_SHM
+
 cdef extern from "Python.h":
     void Py_CLEAR(PyObject *p)
     int _PyBytes_Resize(PyObject **string, Py_ssize_t size) except -1
@@ -34,20 +36,20 @@ cdef class Memory:
 
     def __init__(self, QueuePair queue):
         self.provider = queue.provider
-        self.domain = queue.domain
+        self.pd = queue.pd
         self.transport = queue.transport
-        self.shared = queue.transport == "soft_shm"
+        self.server_maps = queue.transport == SOFT_SHM
 
     cdef ibv_mr *register(self, const void *data, size_t length, int access) noexcept:
         # NULL: errno says why.
-        cdef ibv_mr *mr = self.provider.reg_mr(self.domain, <void *>data, length, access)
+        cdef ibv_mr *mr = self.provider.reg_mr(self.pd, <void *>data, length, access)
         if mr != NULL:
             live_add(LIVE_CLIENT_BUFFER)
         return mr
 
     cdef ibv_mr *allocate(self, size_t length, int access) except NULL:
         # A region of shared memory.
-        cdef ibv_mr *mr = soft_alloc_mr(self.domain, length, access)
+        cdef ibv_mr *mr = soft_alloc_mr(self.pd, length, access)
         if mr == NULL:
             raise os_error("memory region", errno)
         live_add(LIVE_CLIENT_BUFFER)
@@ -84,7 +86,7 @@ cdef class Source(Memory):
     cdef bint copy(self, const char *data, size_t length) except -1:
         # Copies the value behind those that are there. False: the server cannot map such memory, or there is no room.
         cdef size_t size
-        if not self.shared or length > SHARED_MAX:
+        if not self.server_maps or length > SHARED_MAX:
             return False
         if self.copies_used == 0 and (self.copies == NULL or self.copies.length < length):
             if self.copies != NULL:
@@ -145,7 +147,7 @@ cdef class Sink(Memory):
         cdef bytes fresh
         if self.mr != NULL:
             return True
-        if self.shared and self.next_size <= SHARED_MAX:
+        if self.server_maps and self.next_size <= SHARED_MAX:
             # The server maps only what it may read.
             self.mr = self.allocate(self.next_size, access | IBV_ACCESS_REMOTE_READ)
         else:

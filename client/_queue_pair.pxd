@@ -37,12 +37,12 @@ cdef class QueuePair:
     cdef int fd                      # the lifeline, or rdma_cm's descriptor if by_cm; -1: none yet, or closed
     cdef bint by_cm
     cdef uint32_t cm_id              # the connection on it
-    cdef server_domain *shared       # NULL: closed
-    # of it or of its device, for shorter code
+    cdef server_domain *protection_domain    # the server's; this queue pair is one of its users. NULL: closed
+    # Parts of it and of its device, for shorter code.
     cdef shared_device *device
     cdef const verbs_port *port
     cdef const verbs_provider *provider
-    cdef ibv_pd *domain
+    cdef ibv_pd *pd
     # owned; NULL: not there, or closed
     cdef ibv_comp_channel *channel
     cdef ibv_cq *cq
@@ -98,5 +98,5 @@ cdef class QueuePair:
     cdef bint foreign(self) noexcept nogil
     # Ends the connection: nobody can reach this process's memory through it any more.
     cdef void disconnect(self) noexcept
-    # disconnect, and the rest. No registration of its domain may be left.
+    # disconnect, and the rest. No registration with `pd` may be left.
     cdef void close(self) noexcept

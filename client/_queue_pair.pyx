@@ -89,6 +89,7 @@ from rmemcached.verbs.verbs cimport (
 
 from rmemcached.host import host_identity
 
+from rmemcached.client._exchange import SOFT_SHM
 from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpectedCloseError
 
 cdef enum:
@@ -104,7 +105,7 @@ cdef dict DEVICES = {transport_name(which).decode(): which for which in range(RD
 cdef class QueuePair:
     """A queue pair that waits for its peer. OSError: no device, or out of resources.
 
-    transport: "soft_iw", "soft_shm", "verbs" or "rdma_cm". server: the Client's; it alone reaches memory that is
+    transport: one of the exchange, or "rdma_cm". server: the Client's; it alone reaches memory that is
     registered for the queue pair. route: for rdma_cm; its descriptor belongs to the QueuePair afterwards.
     """
 
@@ -116,19 +117,19 @@ cdef class QueuePair:
     def __init__(self, str transport, server, CmRoute route=None):
         cdef int error, i
         if route is None:
-            self.shared = open_domain(DEVICES[transport], server)
+            self.protection_domain = open_domain(DEVICES[transport], server)
         else:
-            self.shared = open_domain(DEVICE_OF_CM, server, route.where.node_guid, route.where.port_num)
+            self.protection_domain = open_domain(DEVICE_OF_CM, server, route.where.node_guid, route.where.port_num)
             self.by_cm = True
             self.cm_id = route.id
             self.fd = route.fd
             route.fd = -1
         live_add(LIVE_CLIENT_CONN)
         self.transport = transport
-        self.device = self.shared.device
+        self.device = self.protection_domain.device
         self.port = &self.device.port
         self.provider = self.device.port.provider
-        self.domain = self.shared.pd
+        self.pd = self.protection_domain.pd
         self.psn = int.from_bytes(os.urandom(3), "big")
         self.open_queue()
         self.open_messages()
@@ -162,7 +163,7 @@ cdef class QueuePair:
         init.cap.max_send_sge = 1
         init.cap.max_recv_sge = 1
         init.qp_type = IBV_QPT_RC
-        self.qp = self.provider.create_qp(self.domain, &init)
+        self.qp = self.provider.create_qp(self.pd, &init)
         if self.qp == NULL:
             raise os_error("queue pair", errno)
         return 0
@@ -174,7 +175,7 @@ cdef class QueuePair:
         if posix_memalign(<void **>&self.buffer, 4096, length) != 0:
             self.buffer = NULL
             raise MemoryError
-        self.mr = self.provider.reg_mr(self.domain, self.buffer, length, IBV_ACCESS_LOCAL_WRITE)
+        self.mr = self.provider.reg_mr(self.pd, self.buffer, length, IBV_ACCESS_LOCAL_WRITE)
         if self.mr == NULL:
             raise registration_error(self.provider, length, errno)
         for i in range(SEND_BUFFERS):
@@ -187,7 +188,7 @@ cdef class QueuePair:
     def exchange_line(self):
         """The client's exchange line, as bytes. OSError: for soft_shm, this host cannot be told from others."""
         cdef str host = ""
-        if self.transport == "soft_shm":
+        if self.transport == SOFT_SHM:
             host = " host={} netns={}".format(*host_identity())
         return (
             f"{EXCHANGE_REQUEST.decode()} version={<int>RDMA_PROTOCOL_VERSION} transport={self.transport} "
@@ -235,7 +236,7 @@ cdef class QueuePair:
         fd = second.fileno()
         if set_nonblocking(fd) < 0:
             raise os_error("second connection", errno)
-        if self.transport == "soft_shm":
+        if self.transport == SOFT_SHM:
             if soft_shm_attach(self.qp, fd, READS, 1) < 0:
                 raise os_error("shared memory", errno)
         else:
@@ -552,7 +553,7 @@ cdef class QueuePair:
 
     cdef void close(self) noexcept:
         self.disconnect()
-        if self.shared == NULL or self.foreign():
+        if self.protection_domain == NULL or self.foreign():
             return
         if self.cq != NULL:
             self.provider.destroy_cq(self.cq)
@@ -565,7 +566,7 @@ cdef class QueuePair:
             self.mr = NULL
         free(self.buffer)
         self.buffer = NULL
-        leave_domain(self.shared)
-        self.shared = NULL
+        leave_domain(self.protection_domain)
+        self.protection_domain = NULL
         self.device = NULL
         live_sub(LIVE_CLIENT_CONN)

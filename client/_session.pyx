@@ -9,6 +9,7 @@ from rmemcached.client._reply cimport REPLY_MN
 from rmemcached.sys.debug cimport assert_that
 from rmemcached.sys.linux cimport pthread_atfork
 
+from rmemcached.client._exchange import SOFT_SHM
 from rmemcached.client.connection import TRANSPORTS, open_stream
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheUnknownError
 from rmemcached.client.sockets import KeepaliveOpts, normalize_server
@@ -48,7 +49,7 @@ cdef class Session:
         self.socket_keepalive = keepalive
         if transport not in TRANSPORTS:
             raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, not {transport!r}")
-        if transport not in ("auto", "soft_shm", "tcp") and isinstance(self.server, str):
+        if transport not in ("auto", SOFT_SHM, "tcp") and isinstance(self.server, str):
             raise ValueError(f"transport {transport!r} needs a host and port, not the UNIX socket {self.server!r}")
         self._wanted = transport
         if spin is not None and not spin >= 0:

@@ -6,13 +6,14 @@ import logging
 import socket
 from typing import Any
 
+from ._exchange import SOFT_IW, SOFT_SHM, VERBS
 from ._tcp import TcpStream
 from .exceptions import MemcacheServerError, TransportUnavailable
 from .sockets import Options, is_local, open_socket
 
 logger = logging.getLogger("rmemcached.client")
 
-RDMA_TRANSPORTS = ("verbs", "soft_shm", "soft_iw")  # in the order of preference
+RDMA_TRANSPORTS = (VERBS, SOFT_SHM, SOFT_IW)  # in the order of preference
 TRANSPORTS = ("auto", "rdma_cm", *RDMA_TRANSPORTS, "tcp")
 
 
@@ -33,7 +34,7 @@ def open_plain(client: Options) -> socket.socket:
 def candidates(client: Options, wanted: str) -> tuple[str, ...]:
     """The transports to try on a plain connection, before the plain connection itself."""
     if wanted == "auto":
-        return ("soft_shm",) if isinstance(client.server, str) else RDMA_TRANSPORTS
+        return (SOFT_SHM,) if isinstance(client.server, str) else RDMA_TRANSPORTS
     return () if wanted == "tcp" else (wanted,)
 
 
@@ -78,7 +79,7 @@ class Choice:
     def try_rdma(self, transport: str) -> Any:
         """The stream, or None when another transport may be tried, on self.plain."""
         try:
-            if self.wanted == "auto" and transport == "soft_shm" and not is_local(self.plain):
+            if self.wanted == "auto" and transport == SOFT_SHM and not is_local(self.plain):
                 # A server on another host is not told this host's identity, nor can it choose a path to connect to.
                 raise TransportUnavailable("the server is on another host")
             return load_exchange().open_rdma(self.client, self.plain, transport)
@@ -89,7 +90,7 @@ class Choice:
         except (MemcacheServerError, OSError) as error:
             # A server that has not answered over TCP in time will not do so the next time either. That of a verbs
             # device is another network.
-            if self.wanted != "auto" or (isinstance(error, TimeoutError) and transport != "verbs"):
+            if self.wanted != "auto" or (isinstance(error, TimeoutError) and transport != VERBS):
                 raise
             self.reasons.append(f"{transport} failed: {error}")
             self.plain.close()

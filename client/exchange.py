@@ -10,7 +10,7 @@ import socket
 from typing import cast
 
 from ._cm import CmRoute
-from ._exchange import LINE_MAX, SHM_REPLY, Offer, shm_request
+from ._exchange import LINE_MAX, SHM_REPLY, SOFT_IW, SOFT_SHM, Offer, shm_request
 from ._queue_pair import QueuePair
 from ._rdma import RdmaStream
 from .exceptions import MemcacheServerError, MemcacheUnexpectedCloseError, TransportRefused, TransportUnavailable
@@ -48,7 +48,7 @@ def read_reply_line(plain: socket.socket) -> bytes:
 
 
 def open_rdma(client: Options, plain: socket.socket, transport: str) -> RdmaStream:
-    """The RDMA stream whose lifeline is plain, for one of "verbs", "soft_shm", "soft_iw".
+    """The RDMA stream whose lifeline is plain, for one of the transports of the exchange.
 
     Raises TransportUnavailable, after which plain is still an ordinary connection; MemcacheServerError, OSError,
     TimeoutError.
@@ -64,9 +64,9 @@ def open_rdma(client: Options, plain: socket.socket, transport: str) -> RdmaStre
     offer = Offer(read_reply_line(plain), transport)
     with contextlib.ExitStack() as stack:
         second = None
-        if transport == "soft_shm":
+        if transport == SOFT_SHM:
             second = stack.enter_context(contextlib.closing(open_shm(client.server, offer, patience(client))))
-        elif transport == "soft_iw":
+        elif transport == SOFT_IW:
             second = stack.enter_context(contextlib.closing(open_iw(client, plain)))
         queue.connect(offer, second, plain, patience(client))
     return stream_of(client, queue)
