@@ -85,7 +85,6 @@ DIRECTIVES = {
     "wraparound": False,
     "initializedcheck": False,
     "binding": False,
-    "freethreading_compatible": True,
 }
 
 

@@ -21,7 +21,7 @@ cdef class Session:
     cdef object _logged          # the transport that was last reported
     cdef Stream _stream
     cdef str _transport          # of the connection
-    cdef bint _busy              # a call is under way
+    cdef bint _busy              # a call is under way; checked and set under the GIL
     cdef unsigned int _generation  # of the process that made the connection
 
     # Takes the options, or raises ValueError.
