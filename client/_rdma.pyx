@@ -7,7 +7,6 @@ from libc.string cimport memcpy
 from rmemcached.client._timeouts cimport milliseconds
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_LANE, live_add, live_sub
-from rmemcached.sys.linux cimport sched_yield
 
 from rmemcached.client.exceptions import MemcacheUnknownError
 
@@ -70,7 +69,8 @@ cdef class RdmaStream(Stream):
         # is likely to be as large as what came before.
         cdef size_t expected = self.sink.last if self.sink_named else 0
         cdef int64_t bulk = (self.source.total + expected) // BULK_BYTES_PER_NS
-        cdef int64_t until = now_ns() + budget + bulk if budget else 0
+        cdef int64_t now = now_ns() if budget else 0
+        cdef int64_t until = now + budget + bulk if budget else 0
         cdef bint armed = False
         cdef int r
         while True:
@@ -84,12 +84,13 @@ cdef class RdmaStream(Stream):
                     self.spin_result(True)
                 return 1
             if until:
-                if now_ns() < until:
-                    # The server may be waiting for this very core.
-                    sched_yield()
-                    continue
-                self.spin_result(False)
-                until = 0
+                if now >= until:
+                    self.spin_result(False)
+                    until = 0
+                # The server may be waiting for this very core.
+                elif not self.spin_yield(&now, bulk):
+                    until = 0
+                continue
             if not armed:
                 r = self.queue.arm()
                 if r <= 0:

@@ -5,12 +5,16 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcpy, memmove
 
 from rmemcached.client._reply cimport REPLY_MN, parse_reply
+from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport assert_that
+from rmemcached.sys.linux cimport sched_yield
 
 
 cdef enum:
     SPIN_SCORE_MAX = 16
-    SPIN_RETRY = 64          # while spinning does not pay, one wait in so many tries it again
+    SPIN_RETRY = 64          # while spinning does not pay, one wait in so many tries it again,
+    SPIN_RETRY_MAX = 4096    # or one in up to so many where others want the core
+    YIELD_LONG = 200000      # ns of a sched_yield after which the core is others'; a time slice has milliseconds
 
 
 cdef const char *HEX_DIGITS = "0123456789abcdef"
@@ -21,6 +25,7 @@ cdef class Stream:
     def __cinit__(self):
         self.timeout_ms = -1
         self.spin_score = SPIN_SCORE_MAX // 2
+        self.spin_retry = SPIN_RETRY
         self.rcap = RBUF_SIZE
         self.rbuf = <char *>malloc(self.rcap)
         self.wcap = 4096
@@ -253,11 +258,25 @@ cdef class Stream:
         if self.spin_score > 0:
             return self.spin_ns
         self.spin_skipped += 1
-        return self.spin_ns if self.spin_skipped % SPIN_RETRY == 0 else 0
+        return self.spin_ns if self.spin_skipped % self.spin_retry == 0 else 0
+
+    cdef bint spin_yield(self, int64_t *now, int64_t expected) noexcept nogil:
+        # Lets others run, and looks at the clock. `expected`: ns that they may need for this request. False: others
+        # have had the core for longer. Where processes that always run want it, each yield costs their time slices, and
+        # a sleeper is woken sooner.
+        cdef int64_t before = now[0]
+        sched_yield()
+        now[0] = now_ns()
+        if now[0] - before <= YIELD_LONG + expected:
+            return True
+        self.spin_score = 0
+        self.spin_retry = min(2 * self.spin_retry, <unsigned int>SPIN_RETRY_MAX)
+        return False
 
     cdef void spin_result(self, bint paid) noexcept nogil:
         if paid:
             self.spin_score = min(self.spin_score + 1, SPIN_SCORE_MAX)
+            self.spin_retry = SPIN_RETRY
         elif self.spin_score > 0:
             self.spin_score -= 1
 

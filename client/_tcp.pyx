@@ -22,7 +22,6 @@ from rmemcached.sys.linux cimport (
     pollfd,
     recv,
     recvmsg,
-    sched_yield,
     send,
     sendmsg,
     setsockopt,
@@ -126,7 +125,7 @@ cdef class TcpStream(Stream):
     cdef ssize_t receive(self, iovec *iov, int count) noexcept nogil:
         # Waits for input and reads it; goes on sending meanwhile. 0: the end; negative: an errno.
         cdef msghdr message
-        cdef int64_t budget, until
+        cdef int64_t budget, now, until
         cdef ssize_t n
         cdef int r
         memset(&message, 0, sizeof(message))
@@ -148,7 +147,8 @@ cdef class TcpStream(Stream):
                 return r
         budget = self.spin_budget()
         if budget:
-            until = now_ns() + budget
+            now = now_ns()
+            until = now + budget
             while True:
                 n = recvmsg(self.fd, &message, MSG_DONTWAIT)
                 if n >= 0:
@@ -156,11 +156,12 @@ cdef class TcpStream(Stream):
                     return n
                 if errno != EAGAIN:
                     return -errno
-                if now_ns() >= until:
+                if now >= until:
                     self.spin_result(False)
                     break
                 # The server may be waiting for this very core.
-                sched_yield()
+                if not self.spin_yield(&now, 0):
+                    break
         n = recv(self.fd, iov.iov_base, iov.iov_len, 0) if count == 1 else recvmsg(self.fd, &message, 0)
         if n < 0:
             return -ETIMEDOUT if errno == EAGAIN else -errno

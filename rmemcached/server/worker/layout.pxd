@@ -110,3 +110,5 @@ cdef struct worker:
     bint rdma_recent             # RDMA work was done since the last sleep
     int64_t spin_until           # polls instead of sleeping until then (now_ns); 0: it does not poll
     int64_t spin_ns              # for how long polling has lately paid
+    int64_t spin_again           # others wanted the core: it does not poll before then (now_ns)
+    int64_t spin_pause           # ns from the last time that they did to spin_again; 0: polling has paid since

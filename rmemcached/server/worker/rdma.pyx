@@ -2,6 +2,9 @@ cdef enum:
     RING_LOOKS = 32              # between two turns of a worker that polls
     SPIN_FLOOR = 16              # the least it polls is a 16th of spin_max
     TICK_MS = 1000               # how often timeouts are looked at
+    YIELD_LONG = 200000          # ns of a sched_yield after which the core is others'; a time slice has milliseconds
+    PAUSE_MIN = 10000000         # ns without polling after that, and twice as long each time, up to
+    PAUSE_MAX = 640000000
 
 
 # ---- devices come and go ---------------------------------------------------------------------------------------------
@@ -64,7 +67,9 @@ cdef void change_device(worker *w, device_change *change) noexcept nogil:
 
 cdef int turn_timeout(worker *w) noexcept nogil:
     """Polling is bounded by what lately paid: up to spin_max while RDMA events come within it, less when they do not.
-    Events of sockets do not prolong it: their peers sleep as well, and may want the core."""
+    Events of sockets do not prolong it: their peers sleep as well, and may want the core. Where processes that always
+    run want it, each yield costs their time slices, and a sleeper is woken sooner: then it does not poll for a while.
+    """
     cdef int64_t now
     assert_owner(w.thread.owner)
     if w.run_head != NULL or w.rdma_runnable or w.setups_late:
@@ -72,10 +77,14 @@ cdef int turn_timeout(worker *w) noexcept nogil:
     if w.spin_max and w.rdma_recent:
         now = now_ns()
         if w.spin_until == 0:
-            w.spin_until = now + w.spin_ns
+            w.spin_until = now + (w.spin_ns if now >= w.spin_again else 0)
         if now < w.spin_until:
             # Whoever is to send the next event may be waiting for this very core.
             sched_yield()
+            if now_ns() - now > YIELD_LONG:
+                w.spin_pause = min(max(2 * w.spin_pause, <int64_t>PAUSE_MIN), <int64_t>PAUSE_MAX)
+                w.spin_again = now + w.spin_pause
+                w.spin_until = 0
             return 0
         w.spin_ns = max(w.spin_ns // 2, w.spin_max // SPIN_FLOOR)
         w.spin_until = 0
@@ -127,6 +136,7 @@ cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil:
     if w.spin_until:
         if now_ns() < w.spin_until:
             w.spin_ns = min(w.spin_ns * 2, w.spin_max)
+            w.spin_pause = 0
         w.spin_until = 0
     w.rdma_runnable = 0
     for k in range(<unsigned int>RDMA_DEVICES):
