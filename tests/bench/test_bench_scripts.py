@@ -178,3 +178,42 @@ def test_fabrics_figures(tmp_path: Path) -> None:
         assert row["value"] > 0 and row["beside_value"] > 0 and row["ratio"] > 0
         assert row["name"] in done.stdout
     assert picture.read_text().lstrip().startswith("<?xml")
+
+
+def test_realuse_figures(tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    words = (
+        "--rounds 1 --seconds 0.01 --most 10 --think 0,1000 --workers 1 --cores together --connections 2,20"
+        " --large 1m --threads 1,2 --sizes 4k,100k --busy 1 --transports soft_shm,tcp,unix"
+    )
+    done = run("realuse.py", *words.split(), "--json", str(target))
+    figures = json.loads(target.read_text())
+    transports = ["soft_shm", "tcp", "unix"]
+    assert list(figures) == ["paced", "connections", "large", "threads"]
+    # get and set at two paces, exponential gaps at one, four clients at two
+    assert [row["transport"] for row in figures["paced"]] == transports * (4 + 1 + 2)
+    for row in figures["paced"]:
+        assert 0 < row["p50_us"] <= row["p90_us"] and row["cpu_us"] > 0
+        assert row["p50_to_unix"] > 0 and row["p90_to_tcp"] > 0
+    assert [(row["connections"], row["transport"]) for row in figures["connections"]] == [
+        (count, name) for count in (2, 20) for name in transports
+    ]
+    assert all(row["per_second"] > 0 and row["to_fewest"] > 0 for row in figures["connections"])
+    assert [(row["size"], row["operation"]) for row in figures["large"]] == [(1 << 20, "get"), (1 << 20, "set")]
+    assert all(row["to_memcpy"] > 0 for row in figures["large"])
+    assert len(figures["threads"]) == 2 * 2 * 2 * 2
+    assert all(row["to_tcp"] == 1 for row in figures["threads"] if row["transport"] == "tcp")
+    assert "KB each" in done.stdout and "100 KB" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["nothing"], "'nothing' is not one of paced, connections, large, threads"),
+        (["--transports", "pigeon"], "'pigeon' is not one of soft_shm, soft_iw, tcp, unix, auto"),
+        (["--think", "long"], "--think: invalid numbers value: 'long'"),
+        (["--large", "big"], "--large: invalid sizes value: 'big'"),
+    ],
+)
+def test_realuse_names_a_wrong_argument(arguments: list[str], message: str) -> None:
+    assert message in run("realuse.py", *arguments, status=2).stderr

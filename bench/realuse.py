@@ -1,0 +1,493 @@
+#!/usr/bin/env python3
+"""Real use rather than ping-pong: paced requests, many connections, large values, several threads.
+
+paced        get and set of 100 B with a think time before each, by one client and by four, with fixed and with
+             exponential gaps. p50, p90 and the daemon's CPU time for each request; ratios to the same client over a
+             UNIX socket and over TCP.
+connections  gets of 100 B by 10 processes that have many connections between them; throughput as a ratio to 10
+             connections, and the daemon's memory for each further connection.
+large        get and set of large values over shared memory; throughput as a ratio to one memcpy of the same size.
+threads      get and set by several threads with a client each, two workers; bytes per second as a ratio to TCP.
+
+Each transport has a daemon of its own, so that idle clients of one do not meet requests of another, and the CPU time
+is that transport's. The transports take turns in short samples: other load on the machine slows all of them alike, and
+the ratios hold. Every value that comes back is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import gc
+import itertools
+import multiprocessing
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import perf_counter, perf_counter_ns, sleep
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+
+from figures import add_json, put_out  # noqa: E402
+from latency import CORES, parse_size, percentile, placement, size_name  # noqa: E402
+from servers import Server, start_rmemcached  # noqa: E402
+
+from rmemcached.client import Client  # noqa: E402
+
+TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "auto")
+PARTS = ("paced", "connections", "large", "threads")
+KEY, SMALL = "key", 100
+TIMEOUT = 60.0
+PROCESSES = 10
+CHECK_EVERY = 64  # sets; each check is a get
+PR_SET_TIMERSLACK = 29
+MB = 1 << 20
+
+
+# ---- daemons and clients ---------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def daemons(transports: list[str], cores: set[int], *flags: str) -> Iterator[dict[str, Server]]:
+    """A daemon for each transport, on these cores."""
+    allowed = os.sched_getaffinity(0)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.callback(os.sched_setaffinity, 0, allowed)
+        os.sched_setaffinity(0, cores)  # they inherit it
+        made = {}
+        for name in transports:
+            path = f"{folder}/socket" if name == "unix" else None
+            made[name] = stack.enter_context(start_rmemcached(*flags, path=path))
+        os.sched_setaffinity(0, allowed)
+        yield made
+
+
+def connect(address: Any, transport: str) -> Any:
+    """A client over this transport; "unix" is memcached's protocol over a UNIX socket."""
+    name = "tcp" if transport == "unix" else transport
+    return Client(address, timeout=TIMEOUT, default_noreply=False, transport=name)
+
+
+class Helper:
+    """A process of its own that runs one function of this file again and again, when told."""
+
+    def __init__(self, target: Callable[..., None], cores: set[int], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=target, args=(theirs, cores, *arguments), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.answer()
+
+    def tell(self, *what: Any) -> None:
+        self.pipe.send(what)
+
+    def answer(self) -> Any:
+        try:
+            return self.pipe.recv()
+        except EOFError:
+            raise ChildProcessError("a client process has ended; its output is above") from None
+
+    def __enter__(self) -> Helper:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.pipe.close()
+        self.process.join()
+
+
+def orders(pipe: Connection, cores: set[int]) -> Iterator[tuple[Any, ...]]:
+    """In the helper: what it is told, until the parent has gone."""
+    os.sched_setaffinity(0, cores)
+    # Short sleeps are to be short.
+    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    pipe.send(None)
+    while True:
+        try:
+            yield pipe.recv()
+        except EOFError:
+            return
+
+
+@contextlib.contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Processes that always run, as others on a host do."""
+    running = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+# ---- paced requests --------------------------------------------------------------------------------------------------
+
+
+def paced_client(pipe: Connection, cores: set[int], address: Any, transport: str, number: int) -> None:
+    """Answers (operation, think time in us, whether gaps are exponential, count) with latencies in nanoseconds."""
+    chance = random.Random(number)
+    values = [chance.randbytes(SMALL) for _ in range(4)]
+    key = f"{KEY}{number}"
+    with contextlib.closing(connect(address, transport)) as client:
+        client.set(key, values[0])
+        for operation, think, exponential, count in orders(pipe, cores):
+            client.set(key, values[0])
+            gaps = [chance.expovariate(1 / think) if exponential else think for _ in range(count)] if think else []
+            taken = []
+            gc.disable()
+            for turn in range(count):
+                if think:
+                    sleep(gaps[turn] / 1e6)
+                value = values[turn % 4] if operation == "set" else values[0]
+                begin = perf_counter_ns()
+                if operation == "set":
+                    client.set(key, value)
+                    got = value
+                else:
+                    got = client.get(key)
+                taken.append(perf_counter_ns() - begin)
+                if operation == "set" and turn % CHECK_EVERY == 0:
+                    got = client.get(key)
+                if got != value:
+                    raise ValueError(f"{operation} over {transport}: a wrong value came back")
+            gc.enable()
+            pipe.send(taken)
+
+
+def paced_sample(clients: list[Helper], server: Server, order: tuple[Any, ...]) -> tuple[list[int], float]:
+    """Latencies of all clients, and CPU seconds of the daemon."""
+    before = server.cpu_seconds()
+    for client in clients:
+        client.tell(*order)
+    taken = list(itertools.chain.from_iterable(client.answer() for client in clients))
+    return taken, server.cpu_seconds() - before
+
+
+def paced_cases(options: argparse.Namespace) -> Iterator[tuple[int, str, int, bool]]:
+    """(clients, operation, think time in us, exponential)"""
+    for operation, think in itertools.product(("get", "set"), options.think):
+        yield 1, operation, think, False
+    for think in options.think:
+        if think:
+            yield 1, "get", think, True
+        yield 4, "get", think, False
+
+
+def measure_paced(options: argparse.Namespace) -> list[dict[str, Any]]:
+    rows = []
+    for workers, cores in itertools.product(options.workers, options.cores):
+        for_clients, for_daemons = placement(cores)
+        with contextlib.ExitStack() as stack:
+            servers = stack.enter_context(daemons(options.transports, for_daemons, "-t", str(workers), "-m", "64"))
+            clients = {
+                name: [
+                    stack.enter_context(Helper(paced_client, for_clients, server.address, name, number))
+                    for number in range(4)
+                ]
+                for name, server in servers.items()
+            }
+            for count, operation, think, exponential in paced_cases(options):
+                each = max(10, min(options.most, int(options.seconds * 1e6 / max(think, 20))))
+                latencies: dict[str, list[int]] = {name: [] for name in servers}
+                cpu = dict.fromkeys(servers, 0.0)
+                for _ in range(options.rounds):
+                    for name, server in servers.items():
+                        order = (operation, think, exponential, each)
+                        taken, used = paced_sample(clients[name][:count], server, order)
+                        latencies[name] += taken
+                        cpu[name] += used
+                rows += [
+                    {
+                        "workers": workers,
+                        "cores": cores,
+                        "clients": count,
+                        "operation": operation,
+                        "think_us": think,
+                        "exponential": exponential,
+                        "transport": name,
+                        "p50_us": percentile(ordered, 0.5),
+                        "p90_us": percentile(ordered, 0.9),
+                        "cpu_us": cpu[name] / len(ordered) * 1e6,
+                    }
+                    for name, ordered in ((name, sorted(taken)) for name, taken in latencies.items())
+                ]
+    case = ("workers", "cores", "clients", "operation", "think_us", "exponential")
+    for to in ("unix", "tcp"):
+        for figure in ("p50_us", "p90_us", "cpu_us"):
+            add_ratios(rows, case, {"transport": to}, figure, f"{figure[:3]}_to_{to}")
+    return rows
+
+
+# ---- many connections ------------------------------------------------------------------------------------------------
+
+
+def many_clients(pipe: Connection, cores: set[int], address: Any, transport: str, count: int) -> None:
+    """Answers (seconds,) with the number of gets by its connections, one after the other."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    value = bytes(SMALL)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(contextlib.closing(connect(address, transport))) for _ in range(count)]
+        for client in clients:
+            client.set(KEY, value)
+        for (seconds,) in orders(pipe, cores):
+            done = 0
+            until = perf_counter() + seconds
+            while perf_counter() < until:
+                for client in clients:
+                    if client.get(KEY) != value:
+                        raise ValueError(f"get over {transport}: a wrong value came back")
+                done += count
+            pipe.send(done)
+
+
+def measure_connections(options: argparse.Namespace) -> list[dict[str, Any]]:
+    rows = []
+    everywhere = os.sched_getaffinity(0)
+    flags = ("-t", "1", "-m", "64", "-c", str(max(options.connections) * 2 + 100))
+    for count in options.connections:
+        for name in options.transports:
+            with contextlib.ExitStack() as stack:
+                server = stack.enter_context(daemons([name], everywhere, *flags))[name]
+                stack.enter_context(contextlib.closing(connect(server.address, name))).set(KEY, bytes(SMALL))
+                before = server.private_bytes()
+                share = max(1, count // PROCESSES)
+                helpers = [
+                    stack.enter_context(Helper(many_clients, everywhere, server.address, name, share))
+                    for _ in range(min(count, PROCESSES))
+                ]
+                memory = (server.private_bytes() - before) / count
+                rates = []
+                for _ in range(options.rounds):
+                    for helper in helpers:
+                        helper.tell(options.seconds)
+                    rates.append(sum(helper.answer() for helper in helpers) / options.seconds)
+            rows.append(
+                {
+                    "connections": count,
+                    "transport": name,
+                    "per_second": statistics.median(rates),
+                    "lowest": min(rates),
+                    "highest": max(rates),
+                    "memory_bytes": memory,
+                }
+            )
+    add_ratios(rows, ("transport",), {"connections": min(options.connections)}, "per_second", "to_fewest")
+    return rows
+
+
+# ---- large values, and threads ---------------------------------------------------------------------------------------
+
+
+def copy_rate(size: int, seconds: float) -> float:
+    """Bytes per second of one memcpy between pages that are there."""
+    source, target = bytearray(os.urandom(size)), bytearray(size)
+    done = 0
+    begin = perf_counter()
+    while done == 0 or perf_counter() - begin < seconds:
+        target[:] = source
+        done += size
+    return done / (perf_counter() - begin)
+
+
+def transfer_rate(client: Any, operation: str, key: str, value: bytes, seconds: float) -> float:
+    """Bytes per second of one operation, repeated. Raises ValueError for a changed value."""
+    client.set(key, value)
+    done = 0
+    spent = 0.0
+    while done == 0 or spent < seconds:
+        begin = perf_counter()
+        got = client.get(key) if operation == "get" else client.set(key, value)
+        spent += perf_counter() - begin
+        done += len(value)
+        if operation == "get" and got != value:
+            raise ValueError(f"get of {len(value)} bytes: a wrong value came back")
+    if operation == "set" and client.get(key) != value:
+        raise ValueError(f"set of {len(value)} bytes: a wrong value came back")
+    return done / spent
+
+
+def measure_large(options: argparse.Namespace) -> list[dict[str, Any]]:
+    rows = []
+    most = max(options.large) // MB + 1
+    flags = ("-t", "1", "-m", str(4 * most + 64), "-I", f"{2 * most}m")
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(daemons(["soft_shm"], os.sched_getaffinity(0), *flags))["soft_shm"]
+        client = stack.enter_context(contextlib.closing(connect(server.address, "soft_shm")))
+        for size, operation in itertools.product(options.large, ("get", "set")):
+            value = os.urandom(size)
+            taken, copies = [], []
+            for _ in range(options.rounds):
+                copies.append(copy_rate(size, options.seconds))
+                taken.append(transfer_rate(client, operation, KEY, value, options.seconds))
+            rows.append(
+                {
+                    "size": size,
+                    "operation": operation,
+                    "mb_per_second": statistics.median(taken) / 1e6,
+                    "memcpy_mb_per_second": statistics.median(copies) / 1e6,
+                    "to_memcpy": statistics.median(rate / copy for rate, copy in zip(taken, copies, strict=True)),
+                }
+            )
+    return rows
+
+
+def together(clients: list[Any], operation: str, value: bytes, seconds: float) -> float:
+    """Bytes per second of all clients, each in a thread of its own."""
+    rates: list[float] = []
+
+    def work(number: int) -> None:
+        rates.append(transfer_rate(clients[number], operation, f"{KEY}{number}", value, seconds))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(clients))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if len(rates) < len(clients):
+        raise ChildProcessError("a thread has failed; its output is above")
+    return sum(rates)
+
+
+def measure_threads(options: argparse.Namespace) -> list[dict[str, Any]]:
+    rows = []
+    names = [name for name in options.transports if name in ("soft_shm", "soft_iw", "tcp")]
+    flags = ("-t", "2", "-m", "256", "-I", f"{2 * max(options.sizes) // MB + 1}m")
+    with contextlib.ExitStack() as stack:
+        servers = stack.enter_context(daemons(names, os.sched_getaffinity(0), *flags))
+        clients = {
+            name: [
+                stack.enter_context(contextlib.closing(connect(server.address, name)))
+                for _ in range(max(options.threads))
+            ]
+            for name, server in servers.items()
+        }
+        for count, size, operation in itertools.product(options.threads, options.sizes, ("set", "get")):
+            value = os.urandom(size)
+            rates: dict[str, list[float]] = {name: [] for name in names}
+            for _ in range(options.rounds):
+                for name in names:
+                    rates[name].append(together(clients[name][:count], operation, value, options.seconds))
+            rows += [
+                {
+                    "threads": count,
+                    "size": size,
+                    "operation": operation,
+                    "transport": name,
+                    "mb_per_second": statistics.median(taken) / 1e6,
+                }
+                for name, taken in rates.items()
+            ]
+    add_ratios(rows, ("threads", "size", "operation"), {"transport": "tcp"}, "mb_per_second", "to_tcp")
+    return rows
+
+
+# ---- the output ------------------------------------------------------------------------------------------------------
+
+
+def add_ratios(rows: list[dict[str, Any]], case: tuple[str, ...], base: dict[str, Any], figure: str, name: str) -> None:
+    """Adds to each row its figure over that of the row of the same case that `base` names; None without one."""
+    found = {
+        tuple(row[key] for key in case): row[figure]
+        for row in rows
+        if all(row[key] == wanted for key, wanted in base.items())
+    }
+    for row in rows:
+        other = found.get(tuple(row[key] for key in case))
+        row[name] = row[figure] / other if other else None
+
+
+HEADINGS = {"size": "size", "think_us": "think us", "to_fewest": "to fewest", "memory_bytes": "KB each"}
+
+
+def shown(key: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if key == "size":
+        return size_name(value)
+    if key == "memory_bytes":
+        return f"{value / 1024:.1f}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.0f}" if value >= 1000 else f"{value:.2f}"
+    return str(value)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    keys = list(rows[0])
+    cells = [[HEADINGS.get(key, key.replace("_", " ")) for key in keys]]
+    cells += [[shown(key, row[key]) for key in keys] for row in rows]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(keys))]
+    return "\n".join("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells)
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def sizes(text: str) -> list[int]:
+    return [parse_size(part) for part in text.split(",")]
+
+
+def names_of(known: tuple[str, ...]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        for name in text.split(","):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
+        return text.split(",")
+
+    return parse
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: all)")
+    transports, placements = names_of(TRANSPORTS), names_of(tuple(CORES))
+    parser.add_argument("--transports", type=transports, default=list(TRANSPORTS), help="default: all")
+    parser.add_argument("--rounds", type=int, default=5, help="samples of each kind (default: 5)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each sample (default: 0.5)")
+    parser.add_argument("--most", type=int, default=3000, help="paced requests of a client in a sample (default: 3000)")
+    parser.add_argument("--think", type=numbers, default=[0, 20, 100, 1000, 10000], metavar="US", help="microseconds")
+    parser.add_argument("--workers", type=numbers, default=[1, 2], help="-t of the paced part (default: 1,2)")
+    parser.add_argument("--cores", type=placements, default=list(CORES), help="placements (default: all)")
+    parser.add_argument("--connections", type=numbers, default=[10, 100, 1000, 4000], metavar="N")
+    parser.add_argument("--large", type=sizes, default=[MB, 16 * MB, 64 * MB], metavar="SIZES", help="1m,16m,64m")
+    parser.add_argument("--threads", type=numbers, default=[1, 2, 4], metavar="N", help="default: 1,2,4")
+    parser.add_argument("--sizes", type=sizes, default=sizes("4k,64k,256k,1m,4m"), help="of the threads' values")
+    parser.add_argument(
+        "--busy", type=int, default=0, metavar="N", help="processes that always run beside (default: 0)"
+    )
+    add_json(parser)
+    options = parser.parse_args(arguments)
+    for part in options.parts:
+        if part not in PARTS:
+            parser.error(f"{part!r} is not one of {', '.join(PARTS)}")
+    if "apart" in options.cores and len(os.sched_getaffinity(0)) < 2:
+        parser.error("--cores apart needs two cores")
+    measures = {
+        "paced": measure_paced,
+        "connections": measure_connections,
+        "large": measure_large,
+        "threads": measure_threads,
+    }
+    with busy(options.busy):
+        figures = {part: measures[part](options) for part in options.parts or PARTS}
+    put_out(options, figures, "\n\n".join(f"{part}\n{table(rows)}" for part, rows in figures.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
