@@ -106,11 +106,9 @@ class Server:
         """The daemon's output to stdout and stderr so far."""
         if self._stderr.closed:
             return self._last_stderr
-        position = self._stderr.tell()
-        self._stderr.seek(0)
-        text = self._stderr.read().decode(errors="replace")
-        self._stderr.seek(position)
-        return text
+        # Its position is the daemon's, too, which may be writing: it must not be moved.
+        file = self._stderr.fileno()
+        return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
 
     def alive(self) -> bool:
         return self.process.poll() is None

@@ -18,7 +18,7 @@ import polling
 from cm_by_hand import ByHand
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
-from transport import rdma
+from transport import rdma, within
 
 from rmemcached import verbs
 from rmemcached.client import Client
@@ -26,6 +26,8 @@ from rmemcached.host import host_identity
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT = 10.0  # seconds that one operation may take; a stall is a failure
+# Seconds until what has ended is gone: less than any time-out of the daemon's, which would take it away as well.
+GONE_WITHIN = within(5.0)
 HEADER = 8  # bytes of a message's header
 DATA, CREDIT, READY = range(3)
 SHM_REQUEST, SHM_REPLY = b"SHM ID Req Frame", b"SHM ID Rep Frame"
@@ -88,15 +90,15 @@ def at_least(read: Callable[[], int], target: int) -> Callable[[], bool]:
     return lambda: read() >= target
 
 
-def eventually(check: Callable[[], Any], within: float = TIMEOUT, what: str = "") -> Any:
+def eventually(check: Callable[[], Any], seconds: float = TIMEOUT, what: str = "") -> Any:
     """Repeats `check` until it is true, for state of another process that nothing announces. Returns what it gave."""
-    deadline = time.monotonic() + within
+    deadline = time.monotonic() + seconds
     while True:
         result = check()
         if result:
             return result
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within} s: {what or check}")
+            raise AssertionError(f"not within {seconds} s: {what or check}")
         time.sleep(0.002)
 
 
@@ -109,6 +111,12 @@ def tcp_client(server: Server, **arguments: Any) -> PymemcacheClient:
     """The independent client."""
     arguments = {"timeout": TIMEOUT, "connect_timeout": TIMEOUT, "default_noreply": False, **arguments}
     return PymemcacheClient(server.address, **arguments)
+
+
+def alone(control: Conversation, connections: int = 1) -> None:
+    """Waits until the daemon has so many connections, `control` among them: those of an earlier test, or the one by
+    which the daemon was seen to have started, have ended."""
+    eventually(lambda: control.number("curr_connections") == connections, what=f"{connections} connections")
 
 
 def rdma_at_rest(control: Conversation) -> bool:
@@ -163,9 +171,9 @@ def child(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def finished(process: subprocess.Popen[str], within: float = 30.0) -> str:
+def finished(process: subprocess.Popen[str], seconds: float = 30.0) -> str:
     """Waits for a child to end well. Returns what it printed."""
-    out, err = process.communicate(timeout=within)
+    out, err = process.communicate(timeout=seconds)
     assert process.returncode == 0, f"{process.args!r} ended with {process.returncode}:\n{out}\n{err}"
     return out
 
@@ -193,7 +201,11 @@ def shm_socket(offer: dict[str, str]) -> socket.socket:
     """A connection to the place that the daemon named."""
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(TIMEOUT)
-    sock.connect("\0" + offer["path"].removeprefix("@"))
+    try:
+        sock.connect("\0" + offer["path"].removeprefix("@"))
+    except OSError:
+        sock.close()
+        raise
     return sock
 
 
@@ -207,6 +219,8 @@ class Peer:
     The queue pair is connected unless `attach` is False, and READY has been exchanged unless `ready` is False. `tokens`
     are added to the exchange line. Over rdma_cm, `cm` takes the place of `lifeline`. `receive_buffer`: bytes that the
     stream's socket may hold. Nothing is received, and no READ is answered, but within wait().
+
+    A constructor that fails leaves nothing open: the next test must not find this one's connection.
     """
 
     def __init__(
@@ -223,7 +237,17 @@ class Peer:
         self.server = server
         self.receive_buffer = receive_buffer
         self.msgsize = msgsize
+        self.cm: ByHand | None = None
+        self.lifeline: Conversation
         self.context = verbs.Context(rdma_device())
+        try:
+            self.make_queue_pair(credits)
+            self.connect(credits, tokens, attach, ready)
+        except BaseException:
+            self.close()
+            raise
+
+    def make_queue_pair(self, credits: int) -> None:
         self.channel = verbs.CompChannel(self.context)
         os.set_blocking(self.channel.fileno(), False)
         self.pd = verbs.PD(self.context)
@@ -234,7 +258,7 @@ class Peer:
             self.qp.open(access)
         else:
             self.qp.ready(access)
-        self.receives = bytearray(credits * msgsize)
+        self.receives = bytearray(credits * self.msgsize)
         self.receive_region = verbs.MR(self.pd, self.receives)
         self.sends = bytearray(65536)
         self.send_region = verbs.MR(self.pd, self.sends, verbs.Access.LOCAL_WRITE)
@@ -246,11 +270,13 @@ class Peer:
         self.inbox = bytearray()
         self.ready = False
         self.failed: str | None = None
-        self.cm = ByHand(server.host, server.port, TIMEOUT) if rdma() == "rdma_cm" else None
-        if self.cm is not None:
-            self.offer = self.cm.ask(self.qp.qp_num, credits, msgsize)
+
+    def connect(self, credits: int, tokens: Sequence[str], attach: bool, ready: bool) -> None:
+        if rdma() == "rdma_cm":
+            self.cm = ByHand(self.server.host, self.server.port, TIMEOUT)
+            self.offer = self.cm.ask(self.qp.qp_num, credits, self.msgsize)
         else:
-            self.lifeline = Conversation(server)
+            self.lifeline = Conversation(self.server)
             self.exchange(credits, tokens)
         self.credits = int(self.offer["credits"])
         if attach:
@@ -269,9 +295,9 @@ class Peer:
             )
         )
         answer = self.lifeline.ask(line.encode() + b"\r\n").decode()
-        word, *pairs = answer.split()
+        word, _, pairs = answer.partition(" ")
         assert word == "RDMA", answer
-        self.offer = dict(pair.split("=") for pair in pairs)
+        self.offer = dict(pair.split("=") for pair in pairs.split())
 
     @property
     def private_data(self) -> bytes:
@@ -285,22 +311,29 @@ class Peer:
             numbers = {name: int(self.offer[name]) for name in ("qpn", "psn", "lid", "mtu")}
             self.qp.join({**numbers, "gid": bytes.fromhex(self.offer["gid"])}, ord=int(self.offer["ird"]))
             return
+        stream = shm_socket(self.offer) if rdma() == "soft_shm" else socket.socket()
+        try:
+            self.give(stream, self.private_data if private_data is None else private_data)
+        except BaseException:
+            stream.close()
+            raise
+
+    def give(self, stream: socket.socket, private_data: bytes) -> None:
+        """Makes the socket the queue pair's stream."""
+        stream.settimeout(TIMEOUT)
         if rdma() == "soft_shm":
-            stream = shm_socket(self.offer)
-            stream.sendall(SHM_REQUEST + (self.private_data if private_data is None else private_data))
+            stream.sendall(SHM_REQUEST + private_data)
             reply = stream.recv(16)
             if reply != SHM_REPLY:
                 raise ConnectionError(reply)
             stream.setblocking(False)
             self.qp.attach(stream)
             return
-        stream = socket.socket()
-        stream.settimeout(TIMEOUT)
         if self.receive_buffer is not None:
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer)
         stream.connect(self.server.address)
         stream.setblocking(False)
-        self.qp.connect(stream, private_data=self.private_data if private_data is None else private_data)
+        self.qp.connect(stream, private_data=private_data)
 
     def region(self, buffer: bytearray | memoryview, access: int) -> Any:
         return verbs.MR(self.pd, buffer, access)
@@ -389,7 +422,7 @@ class Peer:
     def close(self) -> None:
         if self.cm is not None:
             self.cm.close()
-        else:
+        elif hasattr(self, "lifeline"):
             self.lifeline.close()
         self.context.close()
 
