@@ -1,4 +1,4 @@
-"""Clients that die: nothing half-written is ever readable, and nothing of theirs is left after a second."""
+"""Clients that die: nothing half-written is ever readable, and nothing of theirs is left."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import random
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from daemon_tools import (
     DATA,
+    GONE_WITHIN,
     Conversation,
     Peer,
+    alone,
     at_least,
     child,
     eventually,
@@ -23,14 +26,13 @@ from daemon_tools import (
 )
 from selfcheck import make_value, problem
 from servers import Server, start_rmemcached
-from transport import rounds, within
+from transport import rounds
 from victims import KEYS, SIZES
 
 from rmemcached.verbs import Access
 
 pytestmark = pytest.mark.usefixtures("rdma_transport")
 
-GONE_WITHIN = within(1.0)  # seconds
 BIG = 8_000_000
 
 
@@ -39,6 +41,7 @@ class Nursery:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
+        self.alive: set[int] = set()
 
     def fork(self, *words: object) -> int:
         """Returns the process id of a victim that is in position."""
@@ -47,7 +50,18 @@ class Nursery:
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         assert line.strip().isdigit(), line + (self.process.stderr.read() if self.process.stderr else "")
+        self.alive.add(int(line))
         return int(line)
+
+    def kill(self, pid: int) -> None:
+        self.alive.remove(pid)
+        os.kill(pid, signal.SIGKILL)
+
+    def kill_all(self) -> None:
+        """Also those that a test which has failed left, so that the next one begins without them."""
+        for pid in list(self.alive):
+            with suppress(ProcessLookupError):
+                self.kill(pid)
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +77,22 @@ def survivor(rdma_transport: str) -> Iterator[tuple[Server, Nursery]]:
 def scene(survivor: tuple[Server, Nursery]) -> Iterator[tuple[Server, Conversation, Nursery]]:
     server, nursery = survivor
     with Conversation(server) as control:
-        yield server, control, nursery
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
+        eventually(lambda: rdma_at_rest(control))
+        alone(control)
+        try:
+            yield server, control, nursery
+        finally:
+            nursery.kill_all()
 
 
 def wait_at_rest(control: Conversation) -> None:
     eventually(lambda: rdma_at_rest(control), GONE_WITHIN, "queue pairs and registrations at zero")
+
+
+def wait_for_one(control: Conversation) -> None:
+    """Of the queue pairs one is left."""
+    names = ("rdma_queue_pairs", "rdma_registrations")
+    eventually(lambda: [control.stats("rdma")[name] for name in names] == ["1", "1"], GONE_WITHIN)
 
 
 def received(control: Conversation) -> int:
@@ -94,7 +115,7 @@ def test_killed_at_random_moments(scene: tuple[Server, Conversation, Nursery]) -
             value = reader.get(name)
             assert value is not None and problem(value) is None, (name, problem(value))
         for pid in pids:
-            kill(pid)
+            nursery.kill(pid)
         wait_at_rest(control)
     for key in range(KEYS):
         value = reader.get(f"storm{key}")
@@ -121,9 +142,8 @@ def test_killed_with_a_read_in_flight(scene: tuple[Server, Conversation, Nursery
             assert reader.get("old") == old
             assert control.number("rdma_read_bytes", "rdma") == fetched
             for pid in pids:
-                kill(pid)
-            eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", GONE_WITHIN)
-            assert control.stats("rdma")["rdma_registrations"] == "1"
+                nursery.kill(pid)
+            wait_for_one(control)
         assert reader.get("old") == old
         assert control.number("curr_items") == items
         assert reader.set("old", old[::-1])
@@ -149,8 +169,8 @@ def test_killed_with_a_write_in_flight(scene: tuple[Server, Conversation, Nurser
             assert other.delete("key")
             assert control.number("rdma_write_bytes", "rdma") - written < 3 * BIG - 1
             for pid in pids:
-                kill(pid)
-            eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", GONE_WITHIN)
+                nursery.kill(pid)
+            wait_for_one(control)
         assert control.number("curr_items") == items
     wait_at_rest(control)
 
@@ -168,8 +188,8 @@ def test_a_stopped_reader_holds_nobody_up(scene: tuple[Server, Conversation, Nur
             value = other.get("other")
             assert value is not None and problem(value) is None
         for pid in pids:
-            kill(pid)
-        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", GONE_WITHIN)
+            nursery.kill(pid)
+        wait_for_one(control)
     wait_at_rest(control)
 
 
@@ -178,7 +198,7 @@ def test_many_die_at_once(scene: tuple[Server, Conversation, Nursery]) -> None:
     pids = [nursery.fork("idle") for _ in range(20)]
     assert control.stats("rdma")["rdma_queue_pairs"] == "20"
     for pid in pids:
-        kill(pid)
+        nursery.kill(pid)
     wait_at_rest(control)
     eventually(lambda: control.number("curr_connections") == 1, GONE_WITHIN)
 

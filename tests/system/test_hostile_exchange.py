@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from daemon_tools import (
     DATA,
+    GONE_WITHIN,
     TIMEOUT,
     Conversation,
     Peer,
     address_tokens,
+    alone,
     descriptors,
     eventually,
     rdma_at_rest,
@@ -23,7 +25,7 @@ from daemon_tools import (
     wait_readable,
 )
 from servers import Server
-from transport import RDMA, rounds, within
+from transport import RDMA, rounds
 
 from rmemcached import verbs
 
@@ -37,6 +39,7 @@ REJECT = 0x20
 ENHANCED = 0x10
 CRC = 0x40
 MARKERS = 0x80
+LATE = 30.0  # seconds: of a request that never becomes whole
 
 
 @pytest.fixture(scope="module")
@@ -48,20 +51,24 @@ def server() -> Iterator[Server]:
         assert started.alive()
 
 
+BOTH = 2  # connections: to ask the daemon, and another client's
+
+
 @pytest.fixture(autouse=True)
 def bystander(server: Server) -> Iterator[None]:
     """Whatever a test does: another client is undisturbed, and nothing is left in the daemon."""
     with Conversation(server) as control, rdma_client(server) as other:
         assert other.set("bystander", bytes(10_000))
-        connections, open_files = control.number("curr_connections"), descriptors(server.pid)
+        alone(control, BOTH)
+        open_files = descriptors(server.pid)
         yield
         assert other.get("bystander") == bytes(10_000)
-        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", within(1.0))
-        assert control.stats("rdma")["rdma_registrations"] == "1"
-        eventually(lambda: control.number("curr_connections") == connections)
-        eventually(lambda: descriptors(server.pid) == open_files)
+        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", GONE_WITHIN)
+        eventually(lambda: control.stats("rdma")["rdma_registrations"] == "1", GONE_WITHIN)
+        alone(control, BOTH)
+        eventually(lambda: descriptors(server.pid) <= open_files)
         other.close()
-        eventually(lambda: rdma_at_rest(control), within(1.0))
+        eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
 
 
 @pytest.fixture
@@ -207,7 +214,7 @@ def test_too_many_queue_pairs(rmemcached_server: Callable[..., Server]) -> None:
             assert second.ask(line).startswith(b"RDMA ")
             assert refused.ask(line) == b"SERVER_ERROR rdma: out of resources\r\n"
             assert refused.ask(b"mn\r\n") == b"MN\r\n"
-        eventually(lambda: rdma_at_rest(control), within(1.0))
+        eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
         assert refused.ask(line).startswith(b"RDMA ")
 
 
@@ -246,9 +253,12 @@ def mpa_request(private_data: bytes, flags: int = ENHANCED, revision: int = 2) -
 
 
 def answer(stream: Conversation) -> bytes:
-    """The MPA Reply frame, or what there is of it before the daemon closes."""
-    head = stream.read(20)
-    return head + (stream.read(int.from_bytes(head[18:20], "big")) if len(head) == 20 else b"")
+    """The MPA Reply frame, or what there is of it before the daemon closes, which may be before it has read all."""
+    try:
+        head = stream.read(20)
+        return head + (stream.read(int.from_bytes(head[18:20], "big")) if len(head) == 20 else b"")
+    except ConnectionResetError:
+        return b""
 
 
 def refused(server: Server, frame: bytes) -> None:
@@ -307,7 +317,7 @@ def test_token_of_a_dead_queue_pair(server: Server) -> None:
     with Peer(server) as peer:
         private_data = peer.private_data
     with Conversation(server) as control:
-        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", within(1.0))
+        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", GONE_WITHIN)
     refused(server, mpa_request(private_data))
 
 
@@ -343,7 +353,9 @@ def test_garbage_behind_m(server: Server) -> None:
         frame += source.randbytes(600)
         with Conversation(server) as stream:
             stream.send(bytes(frame))
-            stream.sock.shutdown(socket.SHUT_WR)
+            # The daemon may have closed it already.
+            with contextlib.suppress(OSError):
+                stream.sock.shutdown(socket.SHUT_WR)
             if at < len(MPA_REQUEST):
                 with contextlib.suppress(ConnectionResetError):
                     stream.file.read()
@@ -388,14 +400,14 @@ def test_garbage_behind_the_start(server: Server, crc: int) -> None:
 
 
 def test_request_never_completed(server: Server) -> None:
-    """Dropped after 10 seconds; the slow test of this file."""
+    """Dropped after 10 seconds, not sooner; the slow test of this file."""
     begin = time.monotonic()
-    with Conversation(server, timeout=14.0) as silent, Conversation(server, timeout=14.0) as partial:
+    with Conversation(server, LATE) as silent, Conversation(server, LATE) as partial:
         silent.send(b"M")
         partial.send(MPA_REQUEST + bytes([ENHANCED, 2, 0]))
-        assert wait_readable(silent.sock, 14.0) and silent.ended()
+        assert wait_readable(silent.sock, LATE) and silent.ended()
         assert partial.ended()
-    assert 9.0 < time.monotonic() - begin < 13.0
+    assert time.monotonic() - begin > 9.0
 
 
 def test_a_queue_pair_waits_for_its_stream(server: Server) -> None:

@@ -6,7 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from daemon_tools import DATA, Conversation, Peer, at_least, eventually, rdma_at_rest, rdma_client, tcp_client
+from daemon_tools import (
+    DATA,
+    GONE_WITHIN,
+    Conversation,
+    Peer,
+    at_least,
+    eventually,
+    rdma_at_rest,
+    rdma_client,
+    tcp_client,
+)
 from pymemcache.exceptions import MemcacheServerError as TcpServerError
 from servers import Server
 from transport import some
@@ -114,14 +124,14 @@ def test_out_of_memory_while_the_payload_is_awaited(rmemcached_server: Callable[
         assert client.get("key") == b"old"
         for peer in peers:
             peer.close()
-        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", 1.0)
+        eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", GONE_WITHIN)
         assert client.set("probe", bytes(size))
     eventually_at_rest(server)
 
 
 def eventually_at_rest(server: Server) -> None:
     with Conversation(server) as control:
-        eventually(lambda: rdma_at_rest(control), 1.0)
+        eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
 
 
 def test_eviction_by_rdma(rmemcached_server: Callable[..., Server]) -> None:
