@@ -59,11 +59,16 @@ class Scripted:
         self.address = self.listener.getsockname()[:2]
         self.answers = answers
         self.thread = threading.Thread(target=self._serve)
+        self.ended = False
         self.thread.start()
 
     def _serve(self) -> None:
         for answer in self.answers:
-            connection, _ = self.listener.accept()
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                assert self.ended
+                return
             with connection:
                 connection.recv(65536)
                 connection.sendall(answer)
@@ -72,6 +77,9 @@ class Scripted:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        # A test that has failed may not have come to the last answer.
+        self.ended = True
+        self.listener.shutdown(socket.SHUT_RDWR)
         self.thread.join(10)
         self.listener.close()
 
@@ -257,10 +265,12 @@ def test_nothing_leaks(backend: Any, key: str) -> None:
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
     cycle()
+    gc.collect()
     before = counts()
     for _ in range(100):
         cycle()
-    assert counts() == before
+    # Fewer: what another test had left has ended.
+    assert all(now <= then for now, then in zip(counts(), before, strict=True))
 
 
 def test_server_gone_is_a_refused_connection(client: Client) -> None:
@@ -340,10 +350,14 @@ def test_the_servers_reason_is_in_the_message(shared_rmemcached: Any) -> None:
 
 @pytest.mark.parametrize("spin", [None, 0])
 def test_timeout(backend: Any, spin: float | None, key: str) -> None:
-    with Client(
-        backend.server.address, transport=backend.transport, timeout=0.2, default_noreply=False, spin=spin
-    ) as client:
-        client.set(key, LARGE)
+    patient = Client(backend.server.address, transport=backend.transport, timeout=20, default_noreply=False)
+    # Connected before the server stops, which has to come within its time-out.
+    impatient = Client(
+        backend.server.address, transport=backend.transport, timeout=0.5, default_noreply=False, spin=spin
+    )
+    with patient, impatient as client:
+        patient.set(key, LARGE)
+        client.version()
         with stopped(backend.server.pid):
             for call in (
                 lambda: client.get(key),
@@ -354,7 +368,8 @@ def test_timeout(backend: Any, spin: float | None, key: str) -> None:
                 with pytest.raises(TimeoutError):  # a new connection: accepted by the kernel, not served
                     Client(backend.server.address, transport="tcp", timeout=0.2).get(key)
         client.close()
-        assert client.get(key) in (LARGE, LARGE * 20)
+        assert patient.get(key) in (LARGE, LARGE * 20)
+        assert client.version()
 
 
 @pytest.mark.parametrize(
@@ -433,27 +448,32 @@ def test_signal_handlers_run_while_waiting(backend: Any, key: str, spin: float |
         client.set(key, b"value")
         seen = []
 
+        def alarm(seconds: float) -> None:
+            """Again and again: a signal that comes just before the client begins to wait does not wake it up."""
+            signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+
         def go_on(number: int, frame: object) -> None:
+            alarm(0)
             seen.append(number)
             os.kill(backend.server.pid, signal.SIGCONT)
 
         def give_up(number: int, frame: object) -> None:
+            alarm(0)
             raise InterruptedError("given up")
 
         previous = signal.signal(signal.SIGALRM, go_on)
         try:
             with stopped(backend.server.pid):
-                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                alarm(0.05)
                 assert client.get(key) == b"value"
-            assert seen == [signal.SIGALRM]
+            assert set(seen) == {signal.SIGALRM}
             signal.signal(signal.SIGALRM, give_up)
-            with stopped(backend.server.pid):
-                signal.setitimer(signal.ITIMER_REAL, 0.05)
-                with pytest.raises(InterruptedError, match="given up"):
-                    client.get(key)
+            with stopped(backend.server.pid), pytest.raises(InterruptedError, match="given up"):
+                alarm(0.05)
+                client.get(key)
             assert client.get(key) == b"value"
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            alarm(0)
             signal.signal(signal.SIGALRM, previous)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -31,11 +32,13 @@ def test_a_hundred_stores_leave_nothing() -> None:
 
     for i in range(10):
         one(i)
+    gc.collect()
     before = len(os.listdir("/proc/self/fd")), threads(), mappings_kb()
     for i in range(100):
         one(i)
     after = len(os.listdir("/proc/self/fd")), threads(), mappings_kb()
-    assert after[:2] == before[:2]
+    # Fewer: what another test had left has ended.
+    assert after[0] <= before[0] and after[1] <= before[1]
     assert after[2] - before[2] < 4096
 
 
@@ -52,7 +55,7 @@ def test_no_thread_until_the_table_grows() -> None:
     before = threads()
     with Store() as store:
         store.set(b"key", b"value")
-        assert threads() == before
+        assert threads() <= before
 
 
 def blocked_signals(thread: str) -> set[int]:
