@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from resident import give_back
 from transport import rounds
 from verbs_ends import (
     ALL,
@@ -95,7 +96,8 @@ def test_registration() -> None:
             mr.close()
         buffer.append(0)
         again = {MR(pd, buffer, ALL).rkey for _ in range(1000)}
-        assert not keys & again
+        # One of a million pairs may be the same, once in 4000 runs.
+        assert len(keys & again) < 3
         empty = MR(pd, bytearray(), ALL)
         assert empty.length == 0
         constant = MR(pd, b"constant", Access.REMOTE_READ)
@@ -135,7 +137,7 @@ def test_garbage_collection_closes() -> None:
         a, b = connected()
         del a, b
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_queue_pair_limits() -> None:
@@ -269,6 +271,7 @@ def test_destroying_a_queue_pair_drops_its_completions() -> None:
 
 
 def resident() -> int:
+    give_back()
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
@@ -299,7 +302,7 @@ def test_a_thousand_connections_leave_nothing(crc: bool) -> None:
         descriptors, memory = len(os.listdir("/proc/self/fd")), resident()
         for _ in range(rounds(1000)):
             one()
-        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert len(os.listdir("/proc/self/fd")) <= descriptors
         assert resident() - memory < 4 << 20
 
 
@@ -318,7 +321,7 @@ def test_whole_endpoints_leave_nothing() -> None:
     descriptors, memory = len(os.listdir("/proc/self/fd")), resident()
     for _ in range(rounds(300)):
         one()
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert resident() - memory < 4 << 20
 
 
