@@ -4,8 +4,9 @@ A case has three processes beside pytest: the daemon, with one worker that every
 what no proper client does; and a *bystander*, which gets a small value each millisecond, over each transport in turn.
 `run_case` asserts:
 
-1. Latency: the bystander's p99 is less than 1 ms more than without the attacker, over each transport. The p99 is the
-   median over the rounds of the attack, against the worst quiet round. Time that the worker or the bystander was ready
+1. Latency: the bystander's p99 is less than 1 ms more than without the attacker, over each transport; on a machine on
+   which a get takes more than 40 us, less than 25 gets more. The p99 is the median over the rounds of the attack,
+   against the worst quiet round. Time that the worker or the bystander was ready
    to run and waited for a processor is taken off: the scheduler counts it in /proc/PID/task/TID/schedstat. So what else
    the machine does hardly matters, and what the daemon does counts in full.
 2. Footprint: anonymous, shared, locked and mapped memory, the memory charged to the daemon's cgroup (where there is a
@@ -49,7 +50,8 @@ from transport import PACE, within
 
 HERE = Path(__file__).resolve().parent
 KB, MB = 1 << 10, 1 << 20
-MORE_SECONDS = 0.001 * PACE  # what an attack may add to the bystander's p99
+MORE_SECONDS = 0.001 * PACE  # what an attack may add to the bystander's p99,
+MORE_GETS = 25  # or as many times what a get takes on this machine
 GETS = 100  # of each transport in a round
 QUIET_ROUNDS, ATTACK_ROUNDS = 1, 3  # and a quiet one at the end
 START_SECONDS = within(20.0)
@@ -171,6 +173,7 @@ def check_bystander(
     quiet: Sequence[dict[str, Latency]], attack: Sequence[dict[str, Latency]], more: float = MORE_SECONDS
 ) -> None:
     """The p99 over each transport: the median of the rounds of the attack, and the worst without it."""
+    more = max(more, MORE_GETS * max(times[name].p50 for times in quiet for name in times))
     for name in quiet[0]:
         before = max(times[name].p99 for times in quiet)
         during = statistics.median(times[name].p99 for times in attack)

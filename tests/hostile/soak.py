@@ -177,7 +177,7 @@ def phase(scene: Scene, base: Footprint, seconds: float, began: float, source: r
         sum(one.killed + len(one.alive) for one in victims),
         max(result["longest"] for result in results),
         loaded,
-        scene.bystander.round(100),
+        scene.bystander.round(300),
         scene.footprint(),
     )
 
