@@ -10,7 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from daemon_tools import Conversation, Peer, descriptors, eventually, rdma_at_rest, rdma_client, tcp_client
+from daemon_tools import (
+    GONE_WITHIN,
+    Conversation,
+    Peer,
+    alone,
+    descriptors,
+    eventually,
+    rdma_at_rest,
+    rdma_client,
+    tcp_client,
+)
 from servers import Server
 
 from rmemcached.client import MemcacheError
@@ -23,14 +33,20 @@ def served(server: Server, control: Conversation) -> None:
             assert client.set("served", bytes(size))
             assert client.get("served") == bytes(size)
         client.close()
-    eventually(lambda: rdma_at_rest(control), 1.0)
+    eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
+
+
+def processor_seconds(server: Server) -> float:
+    """Of the main thread, which listens."""
+    fields = Path(f"/proc/{server.pid}/task/{server.pid}/schedstat").read_text().split()
+    return int(fields[0]) / 1e9
 
 
 def test_descriptors_run_out(rmemcached_server: Callable[..., Server]) -> None:
     server = rmemcached_server("-t", "2")
     with Conversation(server) as control:
         served(server, control)
-        eventually(lambda: control.number("curr_connections") == 1)
+        alone(control)
         before = descriptors(server.pid)
         limit = before + 20
         old = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
@@ -43,11 +59,11 @@ def test_descriptors_run_out(rmemcached_server: Callable[..., Server]) -> None:
             talks[-1].connect_ex((server.host, server.port))
         eventually(lambda: descriptors(server.pid) == limit)
         # those who are connected are served, and the listener does not spin
-        cpu = server.cpu_seconds()
+        cpu = processor_seconds(server)
         began = time.monotonic()
         while time.monotonic() - began < 0.3:
             assert control.ask(b"mn\r\n") == b"MN\r\n"
-        assert server.cpu_seconds() - cpu < 0.9 * (time.monotonic() - began)
+        assert processor_seconds(server) - cpu < 0.3 * (time.monotonic() - began)
         # the queue pair of a connected client cannot get its stream; its lifeline is served
         for sock in talks[:2]:
             sock.sendall(b"rdma version=1 transport=soft_iw qpn=1 credits=16 msgsize=8192\r\n")
@@ -57,7 +73,7 @@ def test_descriptors_run_out(rmemcached_server: Callable[..., Server]) -> None:
         for sock in talks:
             sock.close()
         eventually(lambda: control.number("curr_connections") == 1)
-        eventually(lambda: descriptors(server.pid) == before)
+        eventually(lambda: descriptors(server.pid) <= before)
         served(server, control)
 
 
