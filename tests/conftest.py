@@ -5,6 +5,7 @@ A test fails when a daemon that it asked for ends by itself, or with an error.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -37,6 +38,18 @@ def pytest_runtest_makereport(
     report = yield
     item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, bool | None]:
+    """A test that has failed holds its sockets and queue pairs by its traceback: they go before the next test."""
+    result = yield
+    if item.stash.get(FAILED, False):
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            if hasattr(sys, name):
+                delattr(sys, name)
+        gc.collect()
+    return result
 
 
 @pytest.fixture(autouse=True)
