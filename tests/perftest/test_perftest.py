@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ BANDWIDTH = "#bytes #iterations BW peak[MB/sec] BW average[MB/sec] MsgRate[Mpps]
 
 
 def run(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run((*COMMAND, *arguments), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run((*COMMAND, *arguments), capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == status, (done.stdout, done.stderr)
     return done
 
@@ -255,7 +256,9 @@ def test_strange_client(sent: bytes, started: Any) -> None:
     server = started("send", "lat", "-d", "soft_iw0")
     with socket.create_connection(("127.0.0.1", int(server.where))) as sock:
         sock.sendall(sent)
-        sock.shutdown(socket.SHUT_WR)
+        # It may have closed the connection already.
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_WR)
         status, _, err = server.end()
     assert status == 1
     assert re.fullmatch(r"rmemcached-perftest: the other side is (gone|not a rmemcached-perftest).*\n", err), err

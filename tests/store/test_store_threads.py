@@ -17,7 +17,8 @@ def test_few_keys(seed: int) -> None:
         assert result["hits"] > 10_000
         assert result["joined"] > 100
         assert result["counted"] > 1000
-        assert result["won"] > 100
+        # It is a matter of who comes first, some 120 times.
+        assert result["won"] > 20
         store.check()
 
 
