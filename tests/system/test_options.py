@@ -26,8 +26,10 @@ def test_stats_conns(rmemcached_server: ServerFactory, memcached_server: ServerF
                 rows.setdefault(fd, []).append(f"{what} {value}")
         return sorted(rows.values())
 
-    def all_listed(talk: Conversation, ports: dict[int, str]) -> bool:
-        return len(rows(talk, ports)) == 4
+    def all_listed(talk: Conversation, ports: dict[int, str]) -> list[list[str]] | None:
+        """The rows, when they are of one listener, two sockets of UDP and one client."""
+        listed = rows(talk, ports)
+        return listed if len(listed) == 4 and sum("UDP" in " ".join(row) for row in listed) == 2 else None
 
     found = []
     for start in (rmemcached_server, memcached_server):
@@ -36,8 +38,7 @@ def test_stats_conns(rmemcached_server: ServerFactory, memcached_server: ServerF
         with Conversation(server) as talk:
             ports = {udp: "UDP", talk.sock.getsockname()[1]: "CLIENT", server.port: "PORT"}
             # A thread of memcached may take its UDP socket later.
-            eventually(partial(all_listed, talk, ports))
-            found.append(rows(talk, ports))
+            found.append(eventually(partial(all_listed, talk, ports)))
     ours, theirs = found
     assert ours == theirs
 

@@ -457,7 +457,7 @@ def test_values_of_every_size(server: Server, control: Conversation) -> None:
 
 @pytest.mark.parametrize("busy", [False, True], ids=["waiting", "in a transfer"])
 def test_the_daemon_dies(rmemcached_server: ServerFactory, busy: bool) -> None:
-    """A client that waits for it learns so within 100 ms."""
+    """A client that waits for it learns so by the end of the connection, not by its own time-out."""
     server = rmemcached_server("-t", "1", "-I", "16m", "-m", "128")
     ready, told = multiprocessing.Pipe()
 
@@ -485,4 +485,4 @@ def test_the_daemon_dies(rmemcached_server: ServerFactory, busy: bool) -> None:
     assert told.poll(TIMEOUT)
     when, _ = told.recv()
     process.join()
-    assert when - killed < 0.1
+    assert when - killed < GONE_WITHIN < TIMEOUT

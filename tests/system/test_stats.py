@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from daemon_tools import DATA, Conversation, Peer, eventually, rdma_client
+from daemon_tools import DATA, GONE_WITHIN, Conversation, Peer, eventually, rdma_client
 from servers import Server
 
 from rmemcached import MEMCACHED_VERSION
@@ -231,7 +231,7 @@ def test_rdma_counters_of_one_client(rmemcached_server: ServerFactory) -> None:
             found = talk.stats("rdma")
             return found["rdma_queue_pairs"] == "0" and int(found["iw_rx_bytes"]) >= last["iw_rx_bytes"]
 
-        eventually(over, 1.0)
+        eventually(over, GONE_WITHIN)
         assert talk.number("rdma_total_queue_pairs", "rdma") == 1
 
 
