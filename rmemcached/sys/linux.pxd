@@ -103,6 +103,7 @@ cdef extern from "<sys/mman.h>" nogil:
     # Makes memory resident, whatever it holds.
     int populate_read "rmc_populate_read"(const char *memory, size_t length)
     int munlock(const void *addr, size_t length)
+    int mincore(void *addr, size_t length, unsigned char *found)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -135,12 +136,10 @@ cdef extern from "<fcntl.h>" nogil:
 cdef extern from "<unistd.h>" nogil:
     enum:
         F_OK
-        SEEK_HOLE
     int access(const char *path, int mode)
     int close(int fd)
     int close_fd "close"(int fd)      # for classes that have a method `close`
     int ftruncate(int fd, long length)
-    long lseek(int fd, long offset, int whence)
     ssize_t read(int fd, void *buf, size_t n)
     ssize_t write(int fd, const void *buf, size_t n)
 

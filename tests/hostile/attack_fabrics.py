@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
+import fcntl
 import mmap
 import os
+import platform
+import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from itertools import count as counted
+from typing import ClassVar
 
 import polling
 from attacker import Target
 from daemon_tools import DATA, READY, SHM_REPLY, SHM_REQUEST, message
 from shm_by_hand import (
+    ANSWERS,
     CHUNK_MAX,
+    F_ADD_SEALS,
     LINE,
     MESSAGE,
     OFFER,
     REGISTRY_SIZE,
     RING_AT,
     RING_SIZE,
+    SEAL_FUTURE_WRITE,
     STREAM,
     WAKEUP,
     ShmPeer,
@@ -32,6 +42,7 @@ from shm_by_hand import (
 
 from rmemcached.host import host_identity
 
+SEAL_WRITE = 8
 READ_AND_WRITE = 6
 MB = 1 << 20
 KEY = 256  # of the region that a value is to be fetched from, or written to
@@ -44,10 +55,57 @@ def frame(opcode: int, stag: int, to: int, payload: bytes = b"", *, last: bool =
     return struct.pack(">H", len(segment)) + segment + bytes(-(len(segment) + 2) % 4 + 4)
 
 
-class SharedMemory(ShmPeer):
-    """A soft_shm connection up to READY, made by hand. Nothing is read or sent but what a method does."""
+USERFAULTFD = {"x86_64": 323, "aarch64": 282}  # the system call's number
+UFFDIO_API, UFFDIO_REGISTER = 0xC018AA3F, 0xC020AA00
 
-    def __init__(self, target: Target) -> None:
+
+def memory_of_registry() -> int:
+    """Every slot has a region of the first generation."""
+    fd = memfd(REGISTRY_SIZE)
+    os.pwrite(fd, struct.pack("=I", 1) * (REGISTRY_SIZE // 4), 0)
+    fcntl.fcntl(fd, F_ADD_SEALS, SEAL_FUTURE_WRITE)
+    return fd
+
+
+class MissingPage:
+    """A page that never comes: a write of it to a file waits, with the lock of the file's inode."""
+
+    kept: ClassVar[list[MissingPage]] = []
+
+    def __init__(self) -> None:
+        self.kept.append(self)
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.uffd = self.libc.syscall(USERFAULTFD[platform.machine()], os.O_CLOEXEC | os.O_NONBLOCK)
+        if self.uffd < 0:
+            raise OSError(ctypes.get_errno(), "userfaultfd")
+        self.memory = mmap.mmap(-1, 4096)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        fcntl.ioctl(self.uffd, UFFDIO_API, struct.pack("=QQQ", 0xAA, 0, 0))
+        fcntl.ioctl(self.uffd, UFFDIO_REGISTER, struct.pack("=QQQQ", self.address, 4096, 1, 0))
+
+    def lock(self, fd: int) -> None:
+        """A thread writes the page to the file. Returns when it waits."""
+        arguments = (fd, ctypes.c_void_p(self.address), ctypes.c_size_t(1))
+        threading.Thread(target=self.libc.write, args=arguments, daemon=True).start()
+        assert select.select([self.uffd], [], [], 10)[0]
+
+
+def may_miss_pages() -> bool:
+    """Whether this process may have a userfaultfd that also the kernel waits for."""
+    try:
+        os.close(MissingPage().uffd)
+    except PermissionError:
+        return False
+    return True
+
+
+class SharedMemory(ShmPeer):
+    """A soft_shm connection up to READY, made by hand. Nothing is read or sent but what a method does.
+
+    `registry`: a memfd for that.
+    """
+
+    def __init__(self, target: Target, registry: int | None = None) -> None:
         identity, netns = host_identity()
         self.lifeline = target.connect()
         line = f"rdma version=1 transport=soft_shm qpn=17 credits=64 msgsize=8192 host={identity} netns={netns}\r\n"
@@ -63,12 +121,13 @@ class SharedMemory(ShmPeer):
             received += sock.recv(16 - len(received))
         assert received == SHM_REPLY, received
         super().__init__(sock, paid=True)
-        with mmap.mmap(self.registry_fd, REGISTRY_SIZE) as words:
-            # Every slot has a region of the first generation.
-            words[:] = struct.pack("=I", 1) * (REGISTRY_SIZE // 4)
+        if registry is None:
+            registry = memory_of_registry()
+        os.close(self.registry_fd)
+        self.registry_fd = registry
         self.credits = int(offer["credits"]) - 1
         self.owed = 0
-        self.hello()
+        self.hello(access=ANSWERS)
         self.cell(message(READY), MESSAGE)
         self.wake()
         while not any(cell[:1] == bytes([READY]) for cell in self.cells()):
@@ -131,6 +190,41 @@ def sparse_values(target: Target, count: int, size: int) -> None:
     target.told()
     target.say(sum(os.fstat(fd).st_blocks for fd in held))
     target.stay()
+
+
+def held_region(target: Target) -> None:
+    """The file of a region is locked when it is offered, and stays so."""
+    shm = SharedMemory(target)
+    region = memfd(4096, sparse=False)
+    MissingPage().lock(region)
+    shm.offer(region, 4096, KEY)
+    shm.wake()
+    target.ready()
+    target.stay()
+
+
+def held_registry(target: Target) -> None:
+    """The file of a registry is locked most of the time, for a tenth of a second each time; connections without end."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    registry = memory_of_registry()
+    # A page that a pipe refers to: with the lock held, the kernel waits in vain until nobody does.
+    libc.mmap.restype = ctypes.c_size_t
+    address = libc.mmap(None, ctypes.c_size_t(4096), 1, 1, registry, ctypes.c_long(0))
+    iovec = (ctypes.c_size_t * 2)(address, 4096)
+    assert libc.vmsplice(os.pipe()[1], iovec, ctypes.c_size_t(1), 0) == 4096
+
+    def lock() -> None:
+        while libc.fcntl(registry, F_ADD_SEALS, SEAL_WRITE) < 0:
+            assert ctypes.get_errno() == errno.EBUSY
+
+    threading.Thread(target=lock, daemon=True).start()
+    target.ready()
+    while True:
+        shm = SharedMemory(target, registry)
+        shm.lifeline.close()
+        shm.sock.close()
+        for fd in (*shm.fds, shm.ring_fd):
+            os.close(fd)
 
 
 def offers(target: Target, size: int) -> None:

@@ -12,7 +12,7 @@ from servers import Server
 
 TRANSPORTS = ("tcp", "soft_iw", "soft_shm")
 PAIR = for_connections(1, 600 * KB, 4)
-"""A queue pair with its lifeline, its socket and, until all of its ring was used, the ring's descriptor."""
+"""A queue pair with its lifeline, its socket and a region that waits for its seal."""
 LOCKED = Limits(memory=4 * MB, locked=160 * MB, descriptors=4)
 """Locked is address space: of a queue pair, and of what malloc reserves."""
 
@@ -41,6 +41,8 @@ CASES = [
          outcome=nothing_allocated, flags=("-k",), after=replace(LOCKED, descriptors=0)),
     Case("huge empty memory, -k", attack_fabrics.sparse_values, {"count": 20, "size": 2048 * MB}, LOCKED,
          outcome=nothing_allocated, flags=("-k",), after=replace(LOCKED, descriptors=0)),
+    Case("a region whose file is locked", attack_fabrics.held_region, {}, PAIR, outcome=queue_pair_lives),
+    Case("registries whose file is locked", attack_fabrics.held_registry, {}, for_connections(4, 600 * KB, 4)),
     Case("offers of a page", attack_fabrics.offers, {"size": 4096}, PAIR, outcome=queue_pair_lives),
     Case("offers of nothing", attack_fabrics.offers, {"size": 2048 * MB}, PAIR, outcome=queue_pair_lives),
     Case("records", attack_fabrics.records, {}, PAIR, outcome=queue_pair_lives),
@@ -58,5 +60,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_attack_below_the_messages(rmemcached_server: Callable[..., Server], case: Case) -> None:
+    if case.attack is attack_fabrics.held_region and not attack_fabrics.may_miss_pages():
+        pytest.skip("needs CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1")
     with scene_of(rmemcached_server("-t", "1", "-m", "64", *case.flags), TRANSPORTS) as scene:
         run_case(scene, case)

@@ -18,7 +18,8 @@ REGISTRY_SIZE = 65536
 MESSAGE, STREAM = 1, 2  # kinds of cells
 SOLICITED = 1
 MESSAGE_MAX, CHUNK_MAX = 8192, 16384 - 8
-HELLO, WAKEUP, OFFER = 0x524D4301, 0x524D4302, 0x524D4303
+HELLO, WAKEUP, OFFER, ANSWER, SEALED = range(0x524D4301, 0x524D4306)
+ANSWERS, MAPPED = 1, 1  # `access` of HELLO and ANSWER
 RECORD = struct.Struct("=IIIHHIIIIQQ")
 
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
@@ -66,7 +67,8 @@ class ShmPeer:
         self.sent = 0
         if paid:
             self.page[0] = self.page[RING_AT] = 0
-            fcntl.fcntl(self.ring_fd, F_ADD_SEALS, SEAL_FUTURE_WRITE)
+            for fd in (self.ring_fd, self.registry_fd):
+                fcntl.fcntl(fd, F_ADD_SEALS, SEAL_FUTURE_WRITE)
 
     def close(self) -> None:
         for fd in (*self.fds, self.ring_fd, self.registry_fd):
@@ -82,8 +84,8 @@ class ShmPeer:
     def set_sent(self, count: int) -> None:
         struct.pack_into("=I", self.page, 0, count)
 
-    def hello(self) -> None:
-        self.post(record(HELLO), self.ring_fd, self.registry_fd)
+    def hello(self, **fields: int) -> None:
+        self.post(record(HELLO, **fields), self.ring_fd, self.registry_fd)
 
     def set_head(self, head: int) -> None:
         # In one store: half a number is one that cannot be.

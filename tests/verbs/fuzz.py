@@ -455,7 +455,7 @@ class RingFeed:
         peer.tail += cell_size(length)
 
     def lie(self, kind: int, value: int) -> None:
-        from shm_by_hand import HELLO, OFFER, WAKEUP, record
+        from shm_by_hand import ANSWER, HELLO, OFFER, SEALED, WAKEUP, record
 
         peer = self.peer
         small = value & 0xFFFFFFFF
@@ -466,7 +466,7 @@ class RingFeed:
             elif kind == 1:
                 peer.set_head(value)
             elif kind == 2:
-                peer.post(record((WAKEUP, HELLO, OFFER, small)[value % 4]))
+                peer.post(record((WAKEUP, HELLO, OFFER, ANSWER, SEALED, small)[value % 6]))
             elif kind == 3:
                 options = {("slot", "length", "generation", "access", "addr")[value % 5]: small}
                 peer.post(record(OFFER, stag=OFFERED, **options), *[peer.registry_fd] * (value % 3))

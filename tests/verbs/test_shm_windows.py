@@ -19,8 +19,12 @@ from typing import Any
 import pytest
 import verbs_ends
 from shm_by_hand import (
+    ANSWER,
+    ANSWERS,
     F_ADD_SEALS,
+    F_GET_SEALS,
     HELLO,
+    MAPPED,
     MESSAGE,
     OFFER,
     REGISTRY_SIZE,
@@ -29,12 +33,13 @@ from shm_by_hand import (
     SEAL_GROW,
     SEAL_SEAL,
     SEAL_SHRINK,
+    SEALED,
     SIZE,
     memfd,
     record,
 )
 from shm_ends import RawPeer, acquaint, broken, one_sided, read, shared_region, write
-from verbs_ends import ALL, PATHS, End, completions, connect, fpdu, statuses, tagged
+from verbs_ends import ALL, PATHS, End, completions, connect, fpdu, statuses, tagged, until
 
 from rmemcached.verbs import QP, Access, Context, Opcode, SendWR, State, Status, VerbsError
 
@@ -56,7 +61,7 @@ def limited(**limits: Any) -> End:
     return end
 
 
-def paid_peer(registry: int | None = None) -> tuple[End, RawPeer]:
+def paid_peer(registry: int | None = None, answers: int = ANSWERS) -> tuple[End, RawPeer]:
     """An end that maps only what its peer has paid for, and a hand-made peer that behaves so far."""
     end = limited(paid=True)
     peer = RawPeer(end, hello=False)
@@ -65,7 +70,8 @@ def paid_peer(registry: int | None = None) -> tuple[End, RawPeer]:
     fcntl.fcntl(peer.ring_fd, F_ADD_SEALS, SEAL_FUTURE_WRITE)
     if registry is None:
         os.pwrite(peer.registry_fd, struct.pack("=I", 1) + bytes(REGISTRY_SIZE - 4), 0)
-    peer.post(record(HELLO), peer.ring_fd, peer.registry_fd)
+    fcntl.fcntl(peer.registry_fd, F_ADD_SEALS, SEAL_FUTURE_WRITE)
+    peer.post(record(HELLO, access=answers), peer.ring_fd, peer.registry_fd)
     end.poll()
     return end, peer
 
@@ -81,8 +87,27 @@ def punch(fd: int, length: int) -> int:
     return 0 if libc.fallocate(fd, 3, 0, length) == 0 else ctypes.get_errno()
 
 
+def region_record(kind: int, length: int, stag: int = 7, access: int = Access.REMOTE_READ) -> bytes:
+    return record(kind, stag=stag, generation=1, length=length, addr=1 << 20, access=access)
+
+
 def offer(peer: RawPeer, fd: int, length: int, stag: int = 7, access: int = Access.REMOTE_READ) -> None:
-    peer.post(record(OFFER, stag=stag, generation=1, length=length, addr=1 << 20, access=access), fd)
+    peer.post(region_record(OFFER, length, stag, access), fd)
+    peer.end.poll()
+
+
+def answers(peer: RawPeer) -> list[int]:
+    """Of the answers that have come since: whether the region is mapped, and has to be sealed."""
+    known = len(peer.records)
+    peer.receive()
+    found = [struct.unpack("=IIIHHIIIIQQ", octets) for octets in peer.records[known:]]
+    return [fields[8] for fields in found if fields[0] == ANSWER]
+
+
+def seal(peer: RawPeer, fd: int, length: int, seals: int = SEAL_FUTURE_WRITE | SEAL_SEAL) -> None:
+    """As an owner does whose region is mapped."""
+    fcntl.fcntl(fd, F_ADD_SEALS, seals)
+    peer.post(region_record(SEALED, length))
     peer.end.poll()
 
 
@@ -197,6 +222,13 @@ def test_only_what_the_peer_has_paid_for_is_mapped(access: int, holes: str) -> N
             memory[-1] = 112
         paid = allocated(region)
         offer(peer, region, MB, access=access)
+        # Nothing is used before no hole can be made any more.
+        assert answers(peer) == [MAPPED]
+        post_read(end, size=8)
+        assert one_sided(end) == 0 and peer.read()[2:4] == b"\x41\x41"
+        peer.write(fpdu(tagged(READ_RESPONSE, end.mr.lkey, end.mr.addr, b"answered"), crc=False))
+        assert statuses(completions(end, 1)) == [Status.SUCCESS]
+        seal(peer, region, MB)
         found = end.context.windows()
         assert (found["regions"], found["declined"]) == ((1, 0) if holes == "none" else (0, 1))
         post_read(end, size=MB // 16)
@@ -229,19 +261,105 @@ def response(end: End) -> bytes:
     )
 
 
-@pytest.mark.parametrize("seals", [SEAL_SEAL, SEAL_FUTURE_WRITE])
-def test_memory_that_may_get_holes_is_not_mapped(seals: int) -> None:
-    """No seal can be added against them, or no mapping for writing can be had. Neither is an error of the peer's."""
+def test_memory_that_is_sealed_already_is_not_mapped_for_writing() -> None:
+    """That is no error of the peer's."""
     end, peer = paid_peer()
     with end:
         region = memfd(MB, seals=0)
         os.pwrite(region, b"p" * MB, 0)
-        fcntl.fcntl(region, F_ADD_SEALS, SEAL_SHRINK | SEAL_GROW | seals)
+        fcntl.fcntl(region, F_ADD_SEALS, SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE)
         offer(peer, region, MB, access=Access.REMOTE_READ | Access.REMOTE_WRITE)
+        assert answers(peer) == [0]
         assert end.context.windows() == {"regions": 0, "bytes": 0, "declined": 1}
         assert end.qp.state == State.RTS
         os.close(region)
         peer.close()
+
+
+def test_an_end_seals_no_file_of_its_peer() -> None:
+    """Nor waits for a peer that does not: who knows no answers is declined, who does not seal is not used."""
+    for understands in (0, ANSWERS):
+        end, peer = paid_peer(answers=understands)
+        with end:
+            descriptors = len(os.listdir("/proc/self/fd"))
+            region = memfd(4096)
+            os.pwrite(region, b"p" * 4096, 0)
+            for count in range(1, 4):
+                offer(peer, region, 4096)
+                assert answers(peer) == [MAPPED] * understands
+                found = end.context.windows()
+                assert (found["regions"], found["declined"]) == ((1, 0) if understands else (0, count))
+            assert fcntl.fcntl(region, F_GET_SEALS) == SEAL_SHRINK | SEAL_GROW
+            assert len(os.listdir("/proc/self/fd")) == descriptors + 1 + understands
+            os.close(region)
+            peer.sock.close()
+            qp = end.qp
+            until(lambda qp=qp: qp.state == State.ERR, end)  # type: ignore[misc]
+            # What was open at first includes both ends of the socket.
+            assert len(os.listdir("/proc/self/fd")) == descriptors - 2
+            assert end.context.windows()["regions"] == 0
+
+
+@pytest.mark.parametrize("case", ["not sealed", "nothing is mapped", "another region", "twice"])
+def test_what_is_said_of_seals_is_not_believed(case: str) -> None:
+    end, peer = paid_peer()
+    with end:
+        region = memfd(4096)
+        os.pwrite(region, b"p" * 4096, 0)
+        if case != "nothing is mapped":
+            offer(peer, region, 4096)
+        if case in ("another region", "twice"):
+            fcntl.fcntl(region, F_ADD_SEALS, SEAL_FUTURE_WRITE)
+        for _ in range(2 if case == "twice" else 1):
+            assert end.qp.state == State.RTS
+            peer.post(region_record(SEALED, 4096, stag=8 if case == "another region" else 7))
+            end.poll()
+        broken(peer)
+        os.close(region)
+        peer.close()
+
+
+def test_an_answer_to_no_offer_ends_the_queue_pair() -> None:
+    end, peer = paid_peer()
+    with end:
+        peer.post(region_record(ANSWER, 4096, access=MAPPED))
+        broken(peer)
+        peer.close()
+
+
+def test_pages_behind_the_end_of_a_file_do_not_count() -> None:
+    """They are there when the file is sealed, and as many as the holes in it; or so many that it takes long to free."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    for hole, behind in ((4096, 4096), (0, 16 * MB)):
+        end, peer = paid_peer()
+        with end:
+            region = memfd(MB, seals=0)
+            os.pwrite(region, b"p" * (MB - hole), 0)
+            assert libc.fallocate(region, 1, MB, behind) == 0
+            fcntl.fcntl(region, F_ADD_SEALS, SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE)
+            assert os.fstat(region).st_size == MB and allocated(region) == MB - hole + behind
+            offer(peer, region, MB)
+            assert end.context.windows()["declined"] == 1
+            assert allocated(region) == MB - hole + behind
+            os.close(region)
+            peer.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's process")
+@pytest.mark.parametrize("there", [True, False])
+def test_a_file_whose_pages_are_hidden_is_not_mapped(there: bool) -> None:
+    """Of a file that a process could not open for writing, mincore says that all is there."""
+    found = in_a_process(
+        f"region = memfd(MB); os.pwrite(region, b'p' * MB, 0) if {there} else None\n"
+        "fcntl.fcntl(region, F_ADD_SEALS, SEAL_FUTURE_WRITE); os.fchmod(region, 0)\n"
+        "os.setresuid(65534, 65534, 65534)",
+        "locked = 0",
+        paid=True,
+        size=MB,
+    )
+    assert (found["regions"], found["declined"]) == (0, 1)
+    assert found["allocated"] == (MB if there else 0)
 
 
 @pytest.mark.parametrize(
@@ -249,12 +367,14 @@ def test_memory_that_may_get_holes_is_not_mapped(seals: int) -> None:
     [(4096, SEAL_GROW, 1), (8, SEAL_GROW, 1), (8192, SEAL_GROW, 0), (64 * MB, SEAL_GROW, 0), (4096, 0, 0)],
 )
 def test_a_file_has_the_size_of_its_region(size: int, seals: int, mapped: int) -> None:
-    """To look for holes takes as long as the file is: the one of 8 octets must not be longer, nor become so."""
+    """What is done for a file takes as long as it is: the one of 8 octets must not be longer, nor become so."""
     end, peer = paid_peer()
     with end:
-        region = memfd(size, seals=SEAL_SHRINK | seals)
+        region = memfd(size, seals=SEAL_SHRINK)
         os.pwrite(region, bytes(size), 0)
+        fcntl.fcntl(region, F_ADD_SEALS, SEAL_FUTURE_WRITE | seals)
         offer(peer, region, 8)
+        assert answers(peer) == [0]
         assert end.context.windows() == {"regions": mapped, "bytes": 8 * mapped, "declined": 1 - mapped}
         assert end.qp.state == State.RTS
         os.close(region)
@@ -295,6 +415,7 @@ def test_a_sparse_registry_or_ring_is_not_taken() -> None:
         with limited(paid=True) as end:
             peer = RawPeer(end, hello=False)
             os.pwrite(peer.registry_fd, bytes(REGISTRY_SIZE), 0)
+            fcntl.fcntl(peer.registry_fd, F_ADD_SEALS, SEAL_FUTURE_WRITE)
             if case == "not sealed":
                 peer.page[0] = 0
             else:
@@ -366,9 +487,9 @@ end, peer = paid_peer() if paid else (End(), None)
 if peer is None:
     peer = RawPeer(end)
     struct.pack_into("=I", mmap.mmap(peer.registry_fd, REGISTRY_SIZE), 0, 1)
-region = memfd(1 << 30)
+region = memfd({size})
 {before}
-offer(peer, region, 1 << 30)
+offer(peer, region, {size})
 {after}
 # The connection is as good as before.
 end.qp.post_recv((1, [end.mr.sge(0, 100)]))
@@ -378,8 +499,8 @@ print(json.dumps({{"windows": end.context.windows(), "allocated": allocated(regi
 """
 
 
-def in_a_process(before: str, after: str, paid: bool = False) -> dict[str, int]:
-    code = CHILD.format(paths=[*PATHS, str(Path(__file__).parent)], before=before, after=after, paid=paid)
+def in_a_process(before: str, after: str, paid: bool = False, size: int = GB) -> dict[str, int]:
+    code = CHILD.format(paths=[*PATHS, str(Path(__file__).parent)], before=before, after=after, paid=paid, size=size)
     run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)

@@ -53,6 +53,12 @@ cdef enum:                           # shm_record.kind
     SHM_HELLO = 0x524d4301           # with two descriptors: page and ring, and registry
     SHM_WAKEUP = 0x524d4302
     SHM_OFFER = 0x524d4303           # with one descriptor: a region's memory
+    SHM_ANSWER = 0x524d4304          # to an offer, which it repeats, apart from `access`
+    SHM_SEALED = 0x524d4305          # repeats the answer: the memory is sealed
+
+cdef enum:                           # shm_record.access, of
+    SHM_ANSWERS = 1                  # HELLO: this end understands answers, and so gets one for each offer
+    SHM_MAPPED = 1                   # ANSWER: the region is mapped, and will be used once its owner has sealed it
 
 cdef struct shm_record:              # what goes through the socket, always whole: SHM_RECORD_SIZE octets
     uint32_t kind
@@ -63,7 +69,7 @@ cdef struct shm_record:              # what goes through the socket, always whol
     uint32_t stag                    # OFFER, as the next five
     uint32_t slot
     shm_generation generation
-    uint32_t access                  # of enum ibv_access_flags: remote read, or remote read and write
+    uint32_t access                  # of enum ibv_access_flags: remote read, or remote read and write; and see above
     uint64_t addr                    # of the owner
     uint64_t length
 

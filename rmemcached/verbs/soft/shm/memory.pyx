@@ -1,5 +1,8 @@
 # soft_shm: memory that processes share; see memory.pxd.
 
+cdef enum:
+    HUGE_PAGE = 2 << 20
+
 
 cdef int shm_memfd(const char *name, size_t size) noexcept nogil:
     cdef int error
@@ -37,8 +40,13 @@ cdef bint shm_mappable(int fd, size_t size) noexcept nogil:
     cdef struct_statfs system
     if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or fstatfs(fd, &system) < 0:
         return False
-    # Huge pages are another file system. They may be missing when they are touched.
+    # Only files in memory have seals, so that nobody is asked but this kernel. Huge pages are another file system. They
+    # may be missing when they are touched.
     return system.f_type == TMPFS_MAGIC and status.st_size >= 0 and <uint64_t> status.st_size >= size
+
+
+cdef inline size_t shm_pages(size_t size) noexcept nogil:
+    return (size + PAGE_SIZE - 1) & ~<size_t> (PAGE_SIZE - 1)
 
 
 cdef bint shm_has_size(int fd, size_t size) noexcept nogil:
@@ -46,35 +54,50 @@ cdef bint shm_has_size(int fd, size_t size) noexcept nogil:
     cdef struct_stat status
     if seals < 0 or not seals & F_SEAL_GROW or fstat(fd, &status) < 0 or status.st_size < 0:
         return False
-    return (<uint64_t> status.st_size + PAGE_SIZE - 1) // PAGE_SIZE == (<uint64_t> size + PAGE_SIZE - 1) // PAGE_SIZE
+    # Pages behind the file's end can have been there before the seal. A huge page may reach beyond it.
+    return (shm_pages(<size_t> status.st_size) == shm_pages(size)
+            and <uint64_t> status.st_blocks * 512 <= <uint64_t> size + HUGE_PAGE)
 
 
-cdef bint shm_is_paid(int fd, size_t size) noexcept nogil:
-    """Whether touching these pages allocates none, now and later: they are there, and nobody can take them out.
-
-    A page that a process allocates by touching it is charged to that process, and stays for as long as anybody has the
-    file. This seal forbids to punch holes, and mappings that exist keep their rights.
-    """
+cdef bint shm_is_sealed(int fd) noexcept nogil:
     cdef int seals = fcntl(fd, F_GET_SEALS)
-    cdef long whole
-    # Adding one takes the file's lock, which its owner may hold.
-    if seals < 0 or (not seals & F_SEAL_FUTURE_WRITE and fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) < 0):
-        return False
-    # The search for a hole goes through the whole file.
-    if not shm_has_size(fd, size):
-        return False
-    whole = lseek(fd, 0, SEEK_HOLE)
-    return whole >= 0 and <uint64_t> whole >= size
+    return seals >= 0 and seals & F_SEAL_FUTURE_WRITE != 0
 
 
-cdef void *shm_map(int fd, size_t size, int protection, bint paid) noexcept nogil:
+cdef void *shm_map(int fd, size_t size) noexcept nogil:
+    cdef size_t whole = shm_pages(size) + PAGE_SIZE
     # With mlockall(MCL_FUTURE) a mapping that can be read would be filled and locked here.
-    cdef void *memory = mmap(NULL, size, PROT_NONE, MAP_SHARED, fd, 0)
+    cdef void *memory = mmap(NULL, whole, PROT_NONE, MAP_SHARED, fd, 0)
     if memory == MAP_FAILED:
         return NULL
-    # The seal comes after the mapping, which otherwise could not be made writable.
-    if (munlock(memory, size) < 0 or (paid and not shm_is_paid(fd, size))
-            or mprotect(memory, size, protection) < 0):
-        munmap(memory, size)
+    if munlock(memory, whole) < 0:
+        munmap(memory, whole)
         return NULL
     return memory
+
+
+cdef void shm_unmap(void *memory, size_t size) noexcept nogil:
+    munmap(memory, shm_pages(size) + PAGE_SIZE)
+
+
+cdef size_t shm_present(const void *memory, size_t at, size_t size) noexcept nogil:
+    cdef uint8_t found[SHM_LOOK_PAGES]
+    cdef size_t pages = (shm_pages(size) - at) // PAGE_SIZE
+    cdef size_t n = 0
+    assert_that(at % PAGE_SIZE == 0 and size <= SHM_LOOK_MAX)
+    if mincore(<uint8_t *> memory + at, (pages + 1) * PAGE_SIZE, found) < 0:
+        return 0
+    # Of a file that this process could not open for writing, the kernel says that everything is there: so it would say
+    # of the page that cannot be. It decides that once for all pages of a look. The file's owner may change its mode.
+    if found[pages] & 1:
+        return 0
+    while n < pages and found[n] & 1:
+        n += 1
+    return n * PAGE_SIZE
+
+
+cdef bint shm_allow(void *memory, size_t size, int protection) noexcept nogil:
+    if mprotect(memory, shm_pages(size), protection) < 0:
+        return False
+    munmap(<uint8_t *> memory + shm_pages(size), PAGE_SIZE)
+    return True

@@ -11,8 +11,9 @@ cdef struct soft_shm_limits:
     uint32_t regions                 # of all
     uint64_t pair_bytes              # of one queue pair; at most 2^40
     uint64_t bytes                   # of all; at most 2^46
-    # Only memory whose pages the peer has touched itself and cannot take back, so that no access of this process
-    # allocates any. A region that the peer may write is then mapped by one queue pair only: the first that gets it.
+    # Only memory whose pages the peer has touched itself and has sealed, so that it cannot take them back and no access
+    # of this process allocates any. Regions have less than 16 MB then, and one that the peer may write is mapped by one
+    # queue pair only: the first that gets it.
     bint paid
 
 cdef struct soft_shm_usage:

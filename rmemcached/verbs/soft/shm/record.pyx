@@ -124,9 +124,13 @@ cdef bint shm_handle_record(soft_qp *qp, const shm_record *record, uint32_t *sha
     if record.kind == SHM_WAKEUP:
         shm.wakeup_pending = False
         return True
+    if record.kind == SHM_ANSWER:
+        return shm_offer_answered(qp, record)
+    if record.kind == SHM_SEALED:
+        return shm_offer_sealed(qp, record, share)
     if record.kind != SHM_OFFER:
         return False
     if shm.reader.lost_fds:
-        shm_decline_offer(qp, share)
+        shm_decline_offer(qp, record, share)
         return True
     return shm.reader.nfds == 1 and shm_accept_offer(qp, record, share)

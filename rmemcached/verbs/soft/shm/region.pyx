@@ -78,8 +78,11 @@ cdef void *shm_file_memory(size_t size, bint writable, int *fd) noexcept nogil:
         close(fd[0])
         errno.errno = ENOMEM
         return NULL
-    # The peer that maps it may seal it against writing by anybody else, and against holes: see shm_map.
-    fcntl(fd[0], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+    # The rest of the seals come when a peer has mapped it: see shm_offer_answered.
+    if fcntl(fd[0], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0:
+        munmap(memory, size)
+        close(fd[0])
+        return NULL
     return memory
 
 
@@ -150,7 +153,7 @@ cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil:
     assert_held(&qp.lock)
     # A mapping can always be read, and a mapping of a region cannot have the queue pair's narrower rights.
     if (region == NULL or not region.generation
-            or shm.offered[region.slot % SHM_OFFERS] == region.generation
+            or shm.offered[region.slot % SHM_OFFERS] == region.generation or shm.unanswered.kind
             or not remote & IBV_ACCESS_REMOTE_READ or remote & ~<int> qp.attr.qp_access_flags):
         return
     memset(&record, 0, sizeof(record))
@@ -166,6 +169,41 @@ cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil:
         populate_read(<const char *> mr.ibv.addr, mr.mapped)
     if shm_send_record(qp, &record, &region.memfd, 1):
         shm.offered[region.slot % SHM_OFFERS] = region.generation
+        if shm.answers:
+            shm.unanswered = record
+
+
+cdef bint shm_names_offer(const shm_record *record, const shm_record *offer) noexcept nogil:
+    return (record.stag == offer.stag and record.slot == offer.slot and record.generation == offer.generation
+            and record.addr == offer.addr and record.length == offer.length)
+
+
+cdef bint shm_offer_answered(soft_qp *qp, const shm_record *record) noexcept nogil:
+    cdef shm_stream *shm = shm_of(qp)
+    cdef const shm_region *region
+    cdef shm_record reply = record[0]
+    cdef soft_mr *mr
+    cdef int why = 0
+    cdef bint sealed
+    assert_held(&qp.lock)
+    if not shm.unanswered.kind or not shm_names_offer(record, &shm.unanswered):
+        return False
+    shm.unanswered.kind = 0
+    if not record.access & SHM_MAPPED:
+        return True
+    mr = mr_get(qp.pd, record.stag, record.addr, record.length, 0, &why)
+    # It may be gone again.
+    if mr == NULL:
+        return True
+    region = <const shm_region *> mr.fabric_state
+    # After that no page can be taken out of it. Mappings that exist keep their rights.
+    sealed = region != NULL and region.generation == record.generation and (
+        shm_is_sealed(region.memfd) or fcntl(region.memfd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0)
+    mr_put(mr)
+    reply.kind = SHM_SEALED
+    if sealed:
+        shm_send_record(qp, &reply, NULL, 0)
+    return True
 
 
 cdef shm_window *shm_find_window(shm_stream *shm, uint32_t stag) noexcept nogil:
@@ -274,39 +312,46 @@ cdef bint shm_make_room(soft_qp *qp, uint64_t length, uint32_t *share) noexcept 
     return (shm.nwindows < SHM_WINDOWS_MAX or shm_rehash_windows(shm)) and shm_count_window(qp, length)
 
 
-cdef void shm_decline_offer(soft_qp *qp, uint32_t *share) noexcept nogil:
+cdef bint shm_answer_offer(soft_qp *qp, const shm_record *offer, uint32_t answer) noexcept nogil:
+    """False: it cannot be sent now, and will not be."""
+    cdef shm_record record = offer[0]
+    assert_held(&qp.lock)
+    if not shm_of(qp).answers:
+        return True
+    record.kind = SHM_ANSWER
+    record.access = answer
+    return shm_send_record(qp, &record, NULL, 0)
+
+
+cdef void shm_decline_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil:
     # Correct peers seldom make such offers. This one has had its turn.
     share[0] = 0
     fetch_add(&shm_context_of(qp.context).usage.declined, 1)
+    shm_answer_offer(qp, record, 0)
 
 
-cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil:
+cdef void shm_drop_arrival(soft_qp *qp) noexcept nogil:
+    cdef shm_arrival *arrival = &shm_of(qp).arrival
+    assert_held(&qp.lock)
+    if arrival.base == NULL:
+        return
+    shm_unmap(arrival.base, arrival.offer.length)
+    arrival.base = NULL
+    close(arrival.fd)
+    shm_uncount_window(qp, arrival.offer.length)
+
+
+cdef bint shm_make_window(soft_qp *qp, const shm_record *record, void *base) noexcept nogil:
+    """Makes a window of a mapping, if it has what it needs. False: the mapping is gone, and not counted any more."""
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_window *window
-    cdef void *base
+    cdef int protection = PROT_READ | PROT_WRITE if record.access & IBV_ACCESS_REMOTE_WRITE else PROT_READ
     assert_held(&qp.lock)
-    if (record.slot >= SHM_SLOTS or record.generation == 0 or record.length == 0
-            or record.addr + record.length < record.addr or not shm_mappable(shm.reader.fds[0], record.length)):
-        return False
-    # The file's pages are looked at one by one.
-    share_spend(share, WORK_OFFER + record.length // 8)
-    window = shm_find_window(shm, record.stag)
-    if window != NULL and window.slot == record.slot and window.generation == record.generation:
-        return True
-    if window != NULL:
-        shm_window_close(qp, window)
-    if shm.windows == NULL:
-        shm.windows = <shm_window *> calloc(SHM_WINDOWS_SIZE, sizeof(shm_window))
-    if shm.windows == NULL or not shm_make_room(qp, record.length, share):
-        shm_decline_offer(qp, share)
-        return True
-    base = shm_map(shm.reader.fds[0], record.length,
-                   PROT_READ | PROT_WRITE if record.access & IBV_ACCESS_REMOTE_WRITE else PROT_READ,
-                   shm_context_of(qp.context).limits.paid)
-    if base == NULL:
+    if ((shm_context_of(qp.context).limits.paid and shm_present(base, 0, record.length) < record.length)
+            or not shm_allow(base, record.length, protection)):
+        shm_unmap(base, record.length)
         shm_uncount_window(qp, record.length)
-        shm_decline_offer(qp, share)
-        return True
+        return False
     window = shm_free_entry(shm.windows, record.stag)
     shm.nwindows += not window.used
     window.used = True
@@ -320,10 +365,88 @@ cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *shar
     return True
 
 
+cdef bint shm_await_seal(soft_qp *qp, const shm_record *record, void *base) noexcept nogil:
+    """Keeps a mapping until its owner has sealed the file. False: that will not be; the mapping is gone."""
+    cdef shm_stream *shm = shm_of(qp)
+    assert_held(&qp.lock)
+    shm.arrival.base = base
+    shm.arrival.offer = record[0]
+    # It is not closed with the record's descriptors.
+    shm.arrival.fd = shm.reader.fds[0]
+    shm.reader.nfds = 0
+    if shm.answers and shm_answer_offer(qp, record, SHM_MAPPED):
+        return True
+    shm_drop_arrival(qp)
+    return False
+
+
+cdef bint shm_map_offer(soft_qp *qp, const shm_record *record, uint32_t *share, bint *waits) noexcept nogil:
+    """Maps a region. *waits: its owner has to seal it first, and has been told. False: the offer is declined."""
+    cdef shm_stream *shm = shm_of(qp)
+    cdef bint paid = shm_context_of(qp.context).limits.paid
+    cdef int fd = shm.reader.fds[0]
+    cdef void *base
+    assert_held(&qp.lock)
+    if shm.windows == NULL:
+        shm.windows = <shm_window *> calloc(SHM_WINDOWS_SIZE, sizeof(shm_window))
+    if shm.windows == NULL or (paid and (record.length > SHM_LOOK_MAX or not shm_has_size(fd, record.length))):
+        return False
+    if not shm_make_room(qp, record.length, share):
+        return False
+    base = shm_map(fd, record.length)
+    if base == NULL:
+        shm_uncount_window(qp, record.length)
+        return False
+    # Once it is sealed, no mapping for writing can be made.
+    waits[0] = paid and not shm_is_sealed(fd)
+    return shm_await_seal(qp, record, base) if waits[0] else shm_make_window(qp, record, base)
+
+
+cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil:
+    cdef shm_stream *shm = shm_of(qp)
+    cdef shm_window *window
+    cdef bint waits = False
+    assert_held(&qp.lock)
+    if (record.slot >= SHM_SLOTS or record.generation == 0 or record.length == 0
+            or record.addr + record.length < record.addr or not shm_mappable(shm.reader.fds[0], record.length)):
+        return False
+    # The file's pages are looked at one by one.
+    share_spend(share, WORK_OFFER + record.length // 8)
+    shm_drop_arrival(qp)
+    window = shm_find_window(shm, record.stag)
+    if window == NULL or window.slot != record.slot or window.generation != record.generation:
+        if window != NULL:
+            shm_window_close(qp, window)
+        if not shm_map_offer(qp, record, share, &waits):
+            shm_decline_offer(qp, record, share)
+            return True
+    if not waits:
+        shm_answer_offer(qp, record, 0)
+    return True
+
+
+cdef bint shm_offer_sealed(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil:
+    cdef shm_arrival *arrival = &shm_of(qp).arrival
+    cdef void *base = arrival.base
+    assert_held(&qp.lock)
+    if base == NULL or not shm_names_offer(record, &arrival.offer):
+        return False
+    if not shm_is_sealed(arrival.fd):
+        return False
+    share_spend(share, WORK_OFFER + record.length // 8)
+    close(arrival.fd)
+    arrival.base = NULL
+    if not shm_make_window(qp, &arrival.offer, base):
+        share[0] = 0
+        fetch_add(&shm_context_of(qp.context).usage.declined, 1)
+    return True
+
+
 cdef void shm_close_windows(soft_qp *qp) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     cdef uint32_t i
     assert_held(&qp.lock)
+    shm_drop_arrival(qp)
     if shm.windows == NULL:
         return
     for i in range(<uint32_t> SHM_WINDOWS_SIZE):

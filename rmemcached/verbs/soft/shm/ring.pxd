@@ -17,7 +17,7 @@ cdef uint32_t shm_cell_size(uint32_t length) noexcept nogil
 
 # Whether the pages of the peer's ring are there that the cell at `at` has, and the word behind it. A correct peer has
 # touched them before it shows the cell. True if the context does not ask for that.
-cdef bint shm_present(shm_stream *shm, uint32_t at, uint32_t size) noexcept nogil
+cdef bint shm_cell_present(shm_stream *shm, uint32_t at, uint32_t size) noexcept nogil
 
 # Copy octets into our ring, or out of the peer's, from the position `at` on. They give the position behind the octets.
 cdef uint32_t shm_write(shm_stream *shm, uint32_t at, const void *data, size_t length) noexcept nogil

@@ -35,19 +35,12 @@ cdef inline uint32_t shm_flags(uint64_t word) noexcept nogil:
 
 
 cdef bint shm_look_for_pages(shm_stream *shm, uint32_t end) noexcept nogil:
-    """shm_present for more than is known to be there."""
-    cdef long whole = lseek(shm.ring_fd, shm.ring_present, SEEK_HOLE)
-    if whole > shm.ring_present:
-        shm.ring_present = <uint32_t> min(whole, <long> SHM_SIZE)
-    if shm.ring_present < end:
-        return False
-    if shm.ring_present == SHM_SIZE:
-        close(shm.ring_fd)
-        shm.ring_fd = -1
-    return True
+    """shm_cell_present for more than is known to be there."""
+    shm.ring_present += <uint32_t> shm_present(shm.theirs, shm.ring_present, SHM_SIZE)
+    return shm.ring_present >= end
 
 
-cdef inline bint shm_present(shm_stream *shm, uint32_t at, uint32_t size) noexcept nogil:
+cdef inline bint shm_cell_present(shm_stream *shm, uint32_t at, uint32_t size) noexcept nogil:
     cdef uint32_t end = SHM_RING_AT + at + size + SHM_WORD
     if end <= shm.ring_present or shm.ring_present == SHM_SIZE:
         return True
@@ -181,7 +174,7 @@ cdef bint shm_open_chunk(shm_stream *shm) noexcept nogil:
         return False
     if (shm_kind(word) != SHM_STREAM or shm_flags(word) or shm_length(word) == 0
             or shm_length(word) > SHM_CHUNK_MAX
-            or not shm_present(shm, shm.head_at, shm_cell_size(shm_length(word)))):
+            or not shm_cell_present(shm, shm.head_at, shm_cell_size(shm_length(word)))):
         shm.broken = True
         return False
     shm.chunk_left = shm_length(word)

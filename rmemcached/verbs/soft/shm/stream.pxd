@@ -8,7 +8,6 @@ cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     const uint8_t *their_ring
     const shm_generation *registry   # the peer's
     uint32_t ring_present            # octets of the peer's memfd, from its start, whose pages are there
-    int ring_fd                      # the memfd, until all of it is there; -1: not needed
     uint64_t tail                    # octets written to our ring: whole cells
     uint64_t space_head              # octets of them that the peer had consumed when last read; read unlocked
     uint64_t head                    # octets consumed of theirs: whole cells; read unlocked
@@ -36,7 +35,10 @@ cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     uint32_t open_windows            # entries in use
     uint32_t swept                   # the entry that is looked at next, for whether its region is still there
     uint64_t window_bytes            # of the entries in use
+    shm_arrival arrival
     shm_generation offered[SHM_OFFERS]  # by slot; offered again after a collision
+    bint answers                     # the peer answers offers. It gets the next one after it has answered the last
+    shm_record unanswered            # that one; its kind is 0 without
     soft_mr *sending                 # the regions that messages last used, or NULL. They stay in use until the stream
     soft_mr *receiving               # ends, or until they are deregistered (shm_forget_region)
 

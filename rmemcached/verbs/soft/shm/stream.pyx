@@ -24,57 +24,61 @@ cdef bint shm_open_stream(soft_qp *qp, const shm_page *page, const shm_generatio
     return True
 
 
-cdef bint shm_take_ring(soft_qp *qp) noexcept nogil:
-    """Notes how much of the peer's ring is there, if that matters. False: not even its first page is."""
+cdef bint shm_take_ring(soft_qp *qp, void *ring) noexcept nogil:
+    """Makes the peer's ring readable, and notes how much of it is there, if that matters. False: nothing is."""
     cdef shm_stream *shm = shm_of(qp)
-    cdef shm_reader *reader = &shm.reader
-    cdef int seals
+    cdef int fd = shm.reader.fds[0]
     shm.ring_present = SHM_SIZE
-    if not shm_context_of(qp.context).limits.paid:
-        return True
-    seals = fcntl(reader.fds[0], F_GET_SEALS)
-    if seals < 0 or not seals & F_SEAL_FUTURE_WRITE or not shm_has_size(reader.fds[0], SHM_SIZE):
+    if shm_context_of(qp.context).limits.paid:
+        if not shm_has_size(fd, SHM_SIZE) or not shm_is_sealed(fd):
+            return False
+        shm.ring_present = <uint32_t> shm_present(ring, 0, SHM_SIZE)
+    # The page behind the ring stays, as long as pages of the ring are asked for, and has the same rights.
+    return shm.ring_present > 0 and mprotect(ring, SHM_SIZE + PAGE_SIZE, PROT_READ) == 0
+
+
+cdef bint shm_take_registry(soft_qp *qp, void *registry) noexcept nogil:
+    """Makes the peer's registry readable. False: it is not as it has to be."""
+    cdef int fd = shm_of(qp).reader.fds[1]
+    if shm_context_of(qp.context).limits.paid and (
+            not shm_has_size(fd, SHM_REGISTRY_SIZE) or not shm_is_sealed(fd)
+            or shm_present(registry, 0, SHM_REGISTRY_SIZE) != SHM_REGISTRY_SIZE):
         return False
-    # The descriptor is kept, and not closed with the record's.
-    shm.ring_fd = reader.fds[0]
-    reader.fds[0] = reader.fds[1]
-    reader.nfds = 1
-    shm.ring_present = 0
-    return shm_present(shm, 0, 0)
+    return mprotect(registry, SHM_REGISTRY_SIZE, PROT_READ) == 0
 
 
 cdef bint shm_hello(soft_qp *qp, const shm_record *record) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     cdef const int *fds = shm.reader.fds
     cdef void *page
-    cdef void *registry = NULL
+    cdef void *registry
     assert_held(&qp.lock)
     if (shm.theirs != NULL or shm.reader.nfds != 2 or record.version != SHM_VERSION
             or record.ring_size != SHM_RING_SIZE or qp.stream.phase != STREAM_REQUESTED
             or not shm_mappable(fds[0], SHM_SIZE) or not shm_mappable(fds[1], SHM_REGISTRY_SIZE)):
         return False
-    page = shm_map(fds[0], SHM_SIZE, PROT_READ, False)
-    if page != NULL:
-        registry = shm_map(fds[1], SHM_REGISTRY_SIZE, PROT_READ, shm_context_of(qp.context).limits.paid)
-    if (registry == NULL or not shm_take_ring(qp)
+    page = shm_map(fds[0], SHM_SIZE)
+    registry = shm_map(fds[1], SHM_REGISTRY_SIZE)
+    if (page == NULL or registry == NULL or not shm_take_ring(qp, page) or not shm_take_registry(qp, registry)
             or not shm_open_stream(qp, <const shm_page *> page, <const shm_generation *> registry)):
         if page != NULL:
-            munmap(page, SHM_SIZE)
+            shm_unmap(page, SHM_SIZE)
         if registry != NULL:
-            munmap(registry, SHM_REGISTRY_SIZE)
+            shm_unmap(registry, SHM_REGISTRY_SIZE)
         return False
+    shm.answers = record.access & SHM_ANSWERS
     if qp.ord > record.ird:
         qp.ord = record.ird
     return True
 
 
-cdef void shm_unmap(shm_stream *shm) noexcept nogil:
+cdef void shm_unmap_stream(shm_stream *shm) noexcept nogil:
     """Unmaps both ends' memory, and the peer's registry. No thread reads them any more."""
     if shm.ours != NULL:
         munmap(shm.ours, SHM_SIZE)
     if shm.theirs != NULL:
-        munmap(<void *> shm.theirs, SHM_SIZE)
-        munmap(<void *> shm.registry, SHM_REGISTRY_SIZE)
+        shm_unmap(<void *> shm.theirs, SHM_SIZE)
+        shm_unmap(<void *> shm.registry, SHM_REGISTRY_SIZE)
     shm.ours = NULL
     shm.theirs = NULL
 
@@ -85,15 +89,12 @@ cdef void shm_close(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
     store_release(&shm.ours.closed, 1)
     shm_drop_fds(&shm.reader)
-    if shm.ring_fd >= 0:
-        close(shm.ring_fd)
-    shm.ring_fd = -1
     shm_close_windows(qp)
     shm_release_regions(shm)
 
 
 cdef void shm_free(soft_qp *qp) noexcept nogil:
-    shm_unmap(shm_of(qp))
+    shm_unmap_stream(shm_of(qp))
     free(qp.fabric_state)
 
 
@@ -132,6 +133,7 @@ cdef int shm_introduce(soft_qp *qp, int fd) noexcept nogil:
     hello.ring_size = SHM_RING_SIZE
     hello.ird = qp.ird
     hello.ord = qp.ord
+    hello.access = SHM_ANSWERS
     if not stream_buffers(qp):
         error = ENOMEM
     relaxed_store(&qp.stream.fd, fd)
@@ -162,9 +164,8 @@ cdef int soft_shm_attach(ibv_qp *ibqp, int fd, uint16_t ird, uint16_t ord) noexc
         if qp.fabric_state == NULL:
             return stream_undo(qp, ENOMEM)
     else:
-        shm_unmap(shm_of(qp))
+        shm_unmap_stream(shm_of(qp))
     memset(qp.fabric_state, 0, sizeof(shm_stream))
-    shm_of(qp).ring_fd = -1
     if qp.stream.phase != STREAM_ATTACHING:
         return stream_undo(qp, EINVAL)
     qp.ird = stream_depth(ird, qp.attr.max_dest_rd_atomic)
