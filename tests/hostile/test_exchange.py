@@ -33,7 +33,7 @@ CASES = [
         attack.without_stream,
         {"count": 100},
         # What is given up and comes again leaves malloc some of its pages.
-        Limits(memory=100 * 32 * KB + 2 * MB, mapped=400 * MB, descriptors=110),
+        Limits(memory=100 * (32 * KB) + 2 * MB, mapped=400 * MB, descriptors=110),
         outcome=were_given_up,
         flags=HASTY,
     ),
