@@ -5,9 +5,10 @@
 ADDRESS is JSON, PID the daemon's. Each line on stdin is a number of gets over each transport; the answer is a JSON
 object: for each transport the p50, p99 and longest time in seconds, and the p99 of the wall clock.
 
-From a time is taken off what the daemon's workers and this thread spent on a processor's queue meanwhile. The kernel
-adds to that count when a thread gets the processor: a worker has it before it reads the request, this thread before it
-sees the reply.
+From a time is taken off what the worker that serves the connection and this thread spent on a processor's queue
+meanwhile. The kernel adds to that count when a thread gets the processor: a worker has it before it reads the request,
+this thread before it sees the reply. Which of several workers it is, is found out when the connection is made, before
+anybody else asks for anything: it is the one that works.
 """
 
 from __future__ import annotations
@@ -24,20 +25,40 @@ from transport import within
 from rmemcached.client import Client
 
 KEY, VALUE = "bystander", b"x" * 100
+IDENTIFY_SECONDS = 0.1
+
+
+def workers(pid: int) -> list[Path]:
+    """The schedstat files of the daemon's workers: nanoseconds that each ran, those that it waited, and how often."""
+    found = [
+        task / "schedstat"
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        if (task / "comm").read_text() == "mc-worker\n"
+    ]
+    assert found, "the daemon has no thread mc-worker"
+    return found
+
+
+def worker_of(client: Client, pid: int) -> Path:
+    """The worker that serves the client; nobody else may keep another one busy meanwhile."""
+    found = workers(pid)
+    if len(found) == 1:
+        return found[0]
+    before = [int(path.read_text().split()[0]) for path in found]
+    end = time.monotonic() + IDENTIFY_SECONDS
+    while time.monotonic() < end:
+        client.get(KEY)
+    ran = [int(path.read_text().split()[0]) - was for path, was in zip(found, before, strict=True)]
+    assert sum(ran) < 1.5 * max(ran), f"the workers have run for {ran} ns: which one serves the connection?"
+    return found[ran.index(max(ran))]
 
 
 class Queued:
-    """Nanoseconds for which threads were ready to run and waited for a processor."""
+    """Nanoseconds for which a worker and this thread were ready to run and waited for a processor."""
 
-    def __init__(self, pid: int) -> None:
-        workers = [
-            task / "schedstat"
-            for task in Path(f"/proc/{pid}/task").iterdir()
-            if (task / "comm").read_text() == "mc-worker\n"
-        ]
-        assert workers, "the daemon has no thread mc-worker"
+    def __init__(self, worker: Path) -> None:
         own = Path(f"/proc/self/task/{os.getpid()}/schedstat")
-        self.files = [os.open(path, os.O_RDONLY) for path in (*workers, own)]
+        self.files = [os.open(path, os.O_RDONLY) for path in (worker, own)]
 
     def read(self) -> int:
         return sum(int(os.pread(file, 64, 0).split()[1]) for file in self.files)
@@ -72,14 +93,13 @@ def main() -> None:
             default_noreply=False,
         )
         assert client.set(KEY, VALUE)
-        clients[name] = client
-    queued = Queued(int(pid))
+        clients[name] = client, Queued(worker_of(client, int(pid)))
     gc.disable()
     print("ready", flush=True)
     for line in sys.stdin:
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in clients}
         for _ in range(int(line)):
-            for name, client in clients.items():
+            for name, (client, queued) in clients.items():
                 time.sleep(0.001)
                 found[name].append(measure(client, queued))
         answer = {}

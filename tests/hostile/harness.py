@@ -6,9 +6,9 @@ what no proper client does; and a *bystander*, which gets a small value each mil
 
 1. Latency: the bystander's p99 is less than 1 ms more than without the attacker, over each transport; on a machine on
    which a get takes more than 40 us, less than 25 gets more. The p99 is the median over the rounds of the attack,
-   against the worst quiet round. Time that the worker or the bystander was ready
-   to run and waited for a processor is taken off: the scheduler counts it in /proc/PID/task/TID/schedstat. So what else
-   the machine does hardly matters, and what the daemon does counts in full.
+   against the worst quiet round. Time that its worker or the bystander was ready to run and waited for a processor is
+   taken off: the scheduler counts it in /proc/PID/task/TID/schedstat. So what else the machine does hardly matters, and
+   what the daemon does counts in full.
 2. Footprint: anonymous, shared, locked and mapped memory, the memory charged to the daemon's cgroup (where there is a
    cgroup v2 that the tests may use, see `own_cgroup`), descriptors and threads stay within the case's limits.
 3. Outcome: what the case says becomes of the attacker.

@@ -5,7 +5,8 @@
 The time is divided into phases. In each, clients over TCP and over both software devices set and get values that say
 themselves what they must be (tests/system/load_clients.py); others are stopped and killed in the middle of transfers
 (tests/system/victims.py), read slowly, or do not read at all (attack_sockets.py). Between phases everybody is gone but
-a bystander, and the daemon is measured at rest.
+a bystander, and the daemon is measured at rest. The bystander has a connection over each transport, and the daemon two
+workers: from its latency is taken off what the worker of that connection waited for a processor, and no other's.
 
 Wrong: a wrong byte, an operation that takes longer than 20 s, something that is left behind, and drift: the last third
 of the phases against the first third in memory at rest, descriptors, threads, and the bystander's latency.

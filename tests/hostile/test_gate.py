@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import attack_sockets
+import bystander
 import pytest
 from harness import (
     MB,
@@ -23,6 +24,8 @@ from harness import (
     scene_of,
 )
 from servers import Server
+
+from rmemcached.client import Client
 
 TRANSPORTS = ("tcp", "soft_iw", "soft_shm")
 
@@ -77,3 +80,15 @@ def test_footprint_of_this_process(kind: str) -> None:
         now = Footprint.of(os.getpid())
     assert getattr(now, kind) - getattr(before, kind) > 7 * MB
     assert before.threads >= 1 and before.descriptors > 3 and before.mapped > before.resident
+
+
+def test_the_bystander_knows_its_worker(rmemcached_server: Callable[..., Server]) -> None:
+    """Two connections, which the daemon gives to its two workers in turn."""
+    server = rmemcached_server("-t", "2")
+    with Client(server.address, transport="tcp") as one, Client(server.address, transport="tcp") as other:
+        clients = (one, other)
+        for client in clients:
+            client.version()
+        found = [bystander.worker_of(client, server.pid) for client in clients]
+        assert set(found) == set(bystander.workers(server.pid))
+        assert found == [bystander.worker_of(client, server.pid) for client in clients]
