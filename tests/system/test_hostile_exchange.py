@@ -203,6 +203,11 @@ def test_no_rdma(rmemcached_server: Callable[..., Server]) -> None:
         assert talk.ask(f"rdma {GOOD}\r\n".encode()) == b"SERVER_ERROR rdma: no transport is available here\r\n"
         assert talk.ask(b"stats rdma\r\n") == b"ERROR\r\n"
         assert talk.ask(b"MPA ID Req Frame\r\n") == b"ERROR\r\n"
+        # A peer that cannot be made leaves no connection, also while the error is still looked at.
+        with pytest.raises(AssertionError, match="no transport is available") as caught:
+            Peer(plain)
+        assert caught.tb
+        alone(talk)
 
 
 def test_too_many_queue_pairs(rmemcached_server: Callable[..., Server]) -> None:
