@@ -21,7 +21,7 @@ from pathlib import Path
 HOST = os.environ.get("RMEMCACHED_TEST_HOST", "127.0.0.1")
 CM_OPTIONS = ("-o", "rdma_cm_port={port}") if os.environ.get("RMEMCACHED_TEST_TRANSPORT") == "rdma_cm" else ()
 START_TIMEOUT = 20.0  # seconds
-STOP_TIMEOUT = 10.0
+STOP_TIMEOUT = 30.0
 
 
 class StartError(RuntimeError):

@@ -141,9 +141,9 @@ def test_twice_and_ended() -> None:
         assert len(threads() - before) == 1
         end.context.stop_progress()
         end.context.stop_progress()
-        assert threads() == before
+        assert threads() <= before
         end.context.start_progress()
-    assert threads() == before
+    assert threads() <= before
 
 
 def test_queues_come_and_go() -> None:

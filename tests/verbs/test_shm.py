@@ -156,6 +156,7 @@ def test_local_protection_of_one_sided_requests() -> None:
 
 def test_many_regions_come_and_go() -> None:
     """More than can be mapped at a time, more than the registry remembers: still right, and nothing is left."""
+    gc.collect()
     maps = Path("/proc/self/maps").read_text().count("memfd:rmemcached")
     a, b = connected()
     with a, b:
@@ -183,7 +184,7 @@ def test_many_regions_come_and_go() -> None:
         assert one_sided(a) - direct >= 256 + 40 * 20
         assert len(os.listdir("/proc/self/fd")) <= before
         assert Path("/proc/self/maps").read_text().count("memfd:rmemcached region") <= 256 + 20
-    assert Path("/proc/self/maps").read_text().count("memfd:rmemcached") == maps
+    assert Path("/proc/self/maps").read_text().count("memfd:rmemcached") <= maps
 
 
 def test_two_peers_of_one_region() -> None:
@@ -494,7 +495,7 @@ def test_nothing_is_left_behind() -> None:
 
     before = names()
     with End() as end, child(end, SERVE) as (process, _, _):
-        assert names() == before
+        assert names() <= before
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert names() == before
+    assert names() <= before
