@@ -123,6 +123,7 @@ cdef struct rdma_conn:
     uint32_t next_lane           # of those, the first in the next turn
     int64_t turn_left            # commands that lanes may do in this turn; negative: they have done more
     size_t input_kept            # bytes of their buffers
+    size_t output_waiting        # bytes of the replies of lanes that are blocked
     bint lost                    # the peer is gone; what it has sent is done before the connection is given up
     bint unpolled                # completions are left for the next turn
     # rdma/thread's

@@ -28,6 +28,7 @@ cdef struct rdma_lane:
     size_t insize
     size_t write_off             # bytes of the next reply's data whose WRITE has been posted
     size_t read_bytes            # of the READs under way
+    size_t waiting               # of its replies, in rdma_conn.output_waiting
     unsigned int reads           # READs under way
     unsigned int nheld           # messages that stay in their receives
     uint32_t first_held          # the oldest of them; the others are linked by rdma_queue.held

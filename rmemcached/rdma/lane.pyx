@@ -41,8 +41,8 @@ cdef void lane_close(rdma_lane *lane) noexcept nogil:
     assert_that(rc.lanes[lane.id] == lane and (lane.reads == 0 or rc.q.qp == NULL))
     while lane.nheld and rc.q.qp != NULL and not rc.q.failed:
         give_back_held(lane)
+    unblock(lane)
     rc.live &= others
-    rc.blocked &= others
     rc.runnable &= others
     rc.lanes[lane.id] = NULL
     conn_release(&lane.c)
@@ -141,17 +141,22 @@ cdef void give_back_held(rdma_lane *lane) noexcept nogil:
     queue_give_back(q, index)
 
 
-cdef bint output_full(const rdma_conn *rc) noexcept nogil:
-    """Whether so many replies wait that no lane may add to them. Only those of blocked lanes do."""
-    cdef uint64_t which = rc.blocked
-    cdef uint32_t id = 0
-    cdef size_t waiting = 0
-    while which:
-        if which & 1:
-            waiting += rc.lanes[id].c.pending_bytes + rc.lanes[id].c.npending * sizeof(mc_resp)
-        which >>= 1
-        id += 1
-    return waiting >= OUTPUT_KEPT
+cdef inline void count_waiting(rdma_lane *lane, size_t waiting) noexcept nogil:
+    lane.rc.output_waiting += waiting - lane.waiting
+    lane.waiting = waiting
+
+
+cdef void block(rdma_lane *lane) noexcept nogil:
+    """The lane waits until something can be posted. Its replies do not change before it is tried again, after which
+    they are counted again."""
+    lane.rc.blocked |= lane_bit(lane)
+    count_waiting(lane, lane.c.pending_bytes + lane.c.npending * sizeof(mc_resp))
+
+
+cdef inline void unblock(rdma_lane *lane) noexcept nogil:
+    lane.rc.blocked &= ~lane_bit(lane)
+    if lane.waiting:
+        count_waiting(lane, 0)
 
 
 cdef inline bint lane_waits(const rdma_lane *lane) noexcept nogil:
@@ -174,8 +179,9 @@ cdef bint lane_may_run(rdma_lane *lane) noexcept nogil:
         counter_add(&lane.c.thread.stats.conn_yields, 1)
         give_way(lane)
         return False
-    if rc.blocked and output_full(rc):
-        rc.blocked |= lane_bit(lane)
+    if rc.output_waiting >= OUTPUT_KEPT:
+        # So many replies wait that no lane may add to them.
+        block(lane)
         return False
     return True
 
@@ -295,10 +301,10 @@ cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil:
     lane.read_bytes = 0
     conn_payload_received(&lane.c, n)
     if lane.c.rlbytes == 0:
-        lane.rc.blocked &= ~lane_bit(lane)
+        unblock(lane)
         lane_go_on(lane)
     elif not lane_read(lane):
-        lane.rc.blocked |= lane_bit(lane)
+        block(lane)
 
 
 cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
@@ -368,7 +374,7 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
         resp = conn_next_write(c)
         if resp != NULL:
             if not (lane_drop_write(lane) if rc.q.closing else lane_write(lane, resp)):
-                rc.blocked |= lane_bit(lane)
+                block(lane)
                 return False
             continue
         count = conn_gather(c, iov, 32, rc.q.send_msgsize - MESSAGE_HEADER)
@@ -381,10 +387,10 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
             lane_drop(lane, iov, count)
             continue
         if not queue_may_send(&rc.q):
-            rc.blocked |= lane_bit(lane)
+            block(lane)
             return False
         lane_send(lane, iov, count)
-    rc.blocked &= ~lane_bit(lane)
+    unblock(lane)
     return not rc.q.failed
 
 
@@ -401,7 +407,6 @@ cdef conn_want lane_drive(rdma_lane *lane) noexcept nogil:
 
 cdef void lane_run(rdma_lane *lane) noexcept nogil:
     """Runs the machine over the lane's input as far as replies can leave and no payload is awaited. May close it."""
-    cdef rdma_conn *rc = lane.rc
     cdef conn_want want
     while lane.reads == 0 and lane_flush(lane) and lane_may_run(lane):
         want = lane_drive(lane)
@@ -409,7 +414,7 @@ cdef void lane_run(rdma_lane *lane) noexcept nogil:
             # The replies before it need not wait for the READ.
             lane_flush(lane)
             if not lane_read(lane):
-                rc.blocked |= lane_bit(lane)
+                block(lane)
             return
         if not lane_flush(lane):
             return
@@ -463,9 +468,9 @@ cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil:
             elif lane.c.state == conn_rdma_read and lane.c.rlbytes:
                 lane_flush(lane)
                 if lane_read(lane):
-                    rc.blocked &= ~lane_bit(lane)
+                    unblock(lane)
                 else:
-                    rc.blocked |= lane_bit(lane)
+                    block(lane)
             elif lane_flush(lane):
                 lane_go_on(lane)
         which >>= 1
