@@ -47,6 +47,12 @@ cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil
 # on the descriptor only when arm has returned false. Only soft_shm needs this: for other transports both return 0.
 cdef soft_found rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil
 cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil
+# Whether it has queue pairs whose transfers this process makes itself.
+cdef bint rdma_thread_in_use(const rdma_thread *t) noexcept nogil
+# Begins a turn of the worker, before rdma_thread_poll and rdma_thread_run: what its connections move in this turn, of
+# values and messages, is about `work` octets. A device of the system copies nothing here, and takes no notice. True:
+# the last turn was used up, so that there may be more to do.
+cdef bint rdma_thread_begin_turn(rdma_thread *t, uint32_t work) noexcept nogil
 # Serves what has completed, for a turn: each connection its share, and all together no more than a turn may last. True:
 # there is more, call again soon.
 cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil

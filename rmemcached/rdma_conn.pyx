@@ -36,7 +36,8 @@ from rmemcached.sys.debug cimport (
 from rmemcached.sys.linux cimport close, getrandom, posix_memalign, set_nonblocking
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport (
-    FOUND_NOTHING, soft_channel_arm, soft_channel_poll, soft_found, soft_qp_terminated, soft_share_counters,
+    FOUND_NOTHING, soft_channel_arm, soft_channel_begin_turn, soft_channel_poll, soft_found, soft_qp_terminated,
+    soft_share_counters,
 )
 from rmemcached.verbs.system_cm cimport CM_REJECT_DATA, cm_modify_qp
 from rmemcached.verbs.verbs cimport (
@@ -55,6 +56,7 @@ cdef enum:
     EVENTS_PER_TURN = 256
     YIELDED_PER_TURN = 64        # connections that gave way and go on
     TURN_COMPLETIONS = 64        # of a connection
+    COMPLETIONS_LEAST = 8        # ... if many go on
     LATE_AT_A_TIME = 4           # connections that are ended in one turn because they are late
 
 cdef struct cm_id:               # a connection of rdma_cm
@@ -222,6 +224,7 @@ cdef void serve(rdma_conn *rc, unsigned int left) noexcept nogil:
             lanes_retry_blocked(rc)
         end_turn(rc)
         left -= <unsigned int>n
+        rc.q.t.turn_left -= n
         if n < wanted:
             if armed:
                 # The queue was empty, and what has come since makes an event.
@@ -229,7 +232,7 @@ cdef void serve(rdma_conn *rc, unsigned int left) noexcept nogil:
             # What completes from here on makes an event; what did before is found by the next poll.
             ibv_req_notify_cq(rc.q.cq, 0)
             armed = True
-        elif left == 0 or must_wait(rc):
+        elif left == 0 or must_wait(rc) or thread_turn_over(rc.q.t):
             rc.unpolled = True
             thread_yield(rc)
             break
@@ -274,6 +277,11 @@ cdef void report_failure(rdma_conn *rc) noexcept nogil:
     t.failed(rc.owner, line)
 
 
+cdef unsigned int share_of_turn(const rdma_thread *t) noexcept nogil:
+    """Completions that a connection takes, so that none uses up the turn of those behind it."""
+    return max(<unsigned int>TURN_COMPLETIONS // (1 + t.nyielded), <unsigned int>COMPLETIONS_LEAST)
+
+
 cdef void serve_events(rdma_thread *t) noexcept nogil:
     """Serves the connections that have completions."""
     cdef ibv_cq *cq
@@ -289,12 +297,13 @@ cdef void serve_events(rdma_thread *t) noexcept nogil:
         counter_add(&t.counters.wakeups, 1)
         t.dev.provider.ack_cq_events(cq, 1)
         rc = <rdma_conn *>context
-        if rc.yielding:
-            # It has had its turn, and goes on in the next.
+        if rc.yielding or thread_turn_over(t):
+            # It goes on in the next turn, behind the others that wait for it.
             rc.unpolled = True
+            thread_yield(rc)
         else:
             lanes_begin_turn(rc)
-            serve(rc, TURN_COMPLETIONS)
+            serve(rc, share_of_turn(t))
         if t.counters.queue_pairs <= 1:
             # There is no other that could have an event; to ask costs system calls.
             break
@@ -306,7 +315,7 @@ cdef void serve_yielded(rdma_thread *t) noexcept nogil:
     cdef rdma_conn *rc
     cdef bint more = last != NULL
     cdef unsigned int left = YIELDED_PER_TURN
-    while more and left:
+    while more and left and not thread_turn_over(t):
         left -= 1
         rc = t.yielded
         # The last of those that were there? It may be gone when it has been served.
@@ -319,7 +328,7 @@ cdef void serve_yielded(rdma_thread *t) noexcept nogil:
             thread_yield(rc)
         elif rc.unpolled and not rc.q.failed:
             rc.unpolled = False
-            serve(rc, TURN_COMPLETIONS)
+            serve(rc, share_of_turn(t))
         else:
             end_if_done(rc)
 

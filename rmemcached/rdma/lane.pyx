@@ -401,7 +401,10 @@ cdef conn_want lane_drive(rdma_lane *lane) noexcept nogil:
     cdef rdma_conn *rc = lane.rc
     cdef conn *c = &lane.c
     cdef conn_want want = rc.q.t.drive(c)
-    rc.turn_left -= 1 + <int64_t>(c.thread.reqs_per_event - c.reqs_left)
+    cdef int64_t done
+    done = 1 + <int64_t>(c.thread.reqs_per_event - c.reqs_left)
+    rc.turn_left -= done
+    rc.q.t.turn_left -= done
     return want
 
 

@@ -6,6 +6,7 @@ unit of rdma_conn, below all other parts: it knows nothing of connections but li
 
 cdef enum:
     STREAMLESS_BUCKETS = 256
+    TURN_QUANTA_ALL = 16         # completions and commands of all connections in a turn, in reqs_per_event
 
 cdef struct rdma_thread:
     rdma_device *dev
@@ -16,6 +17,8 @@ cdef struct rdma_thread:
     ibv_comp_channel *channel
     rdma_conn *yielded           # connections that gave way, oldest first
     rdma_conn *yielded_last
+    unsigned int nyielded
+    int64_t turn_left            # completions and commands of this turn; negative: there were more
     # rdma/setup's
     rdma_conn *setup_oldest      # connections whose READY has not come
     rdma_conn *setup_newest
@@ -36,3 +39,5 @@ cdef void add_element(ibv_send_wr *wr, void *addr, size_t length, uint32_t lkey)
 # Puts a connection into t.yielded, and takes it out again. To repeat either changes nothing.
 cdef void thread_yield(rdma_conn *rc) noexcept nogil
 cdef void thread_unyield(rdma_conn *rc) noexcept nogil
+# Whether the connections have done what they may in this turn: those that are not served yet go on in the next.
+cdef bint thread_turn_over(const rdma_thread *t) noexcept nogil

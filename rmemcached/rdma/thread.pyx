@@ -46,6 +46,20 @@ cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil:
     return t.dev.same_host and t.counters.queue_pairs != 0 and soft_channel_arm(t.channel)
 
 
+cdef bint rdma_thread_in_use(const rdma_thread *t) noexcept nogil:
+    return t.dev.software and t.counters.queue_pairs != 0
+
+
+cdef bint rdma_thread_begin_turn(rdma_thread *t, uint32_t work) noexcept nogil:
+    assert_owner(t.worker.owner)
+    t.turn_left = <int64_t>TURN_QUANTA_ALL * t.worker.reqs_per_event
+    return t.dev.software and soft_channel_begin_turn(t.channel, work)
+
+
+cdef inline bint thread_turn_over(const rdma_thread *t) noexcept nogil:
+    return t.turn_left <= 0
+
+
 cdef inline ibv_send_wr *thread_chain(rdma_thread *t, uint64_t wr_id) noexcept nogil:
     cdef ibv_send_wr *wr = &t.chain[t.nchain]
     assert_owner(t.worker.owner)
@@ -82,6 +96,7 @@ cdef void thread_yield(rdma_conn *rc) noexcept nogil:
     else:
         t.yielded = rc
     t.yielded_last = rc
+    t.nyielded += 1
 
 
 cdef void thread_unyield(rdma_conn *rc) noexcept nogil:
@@ -90,6 +105,7 @@ cdef void thread_unyield(rdma_conn *rc) noexcept nogil:
     if not rc.yielding:
         return
     rc.yielding = False
+    t.nyielded -= 1
     if rc.yield_prev != NULL:
         rc.yield_prev.yield_next = rc.yield_next
     else:

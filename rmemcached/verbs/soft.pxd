@@ -72,6 +72,13 @@ cdef enum soft_found:
     FOUND_WORK                       # something was done, and nobody is to be told
     FOUND_EVENTS                     # events are pending
 
+#
+# soft_channel_begin_turn is for a program that has others to serve besides the channel, and one of whose threads alone
+# posts to its queue pairs and makes progress for them: this one. From the first call on the program begins the
+# channel's turns. Until the next call all polls and posts together do about `work` (soft/domain.pxd says what counts),
+# however many queue pairs there are; of what is left only short messages leave before the next turns. get_cq_event
+# never waits then. True: the last turn was used up, so that there may be more to do.
+cdef bint soft_channel_begin_turn(ibv_comp_channel *channel, uint32_t work) noexcept nogil
 cdef soft_found soft_channel_poll(ibv_comp_channel *channel, bint sockets) noexcept nogil
 cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil
 

@@ -41,9 +41,9 @@ from rmemcached.sys.atomics cimport (
 )
 from rmemcached.sys.clock cimport now_ns, ns_timespec
 from rmemcached.sys.debug cimport (
-    LIVE_CHANNEL, LIVE_CONTEXT, LIVE_CQ, LIVE_MR, LIVE_PD, LIVE_QP, LIVE_SRQ, assert_held, assert_read_held,
-    assert_that, assert_write_held, live_add, live_sub, lock_ranked, lock_read_ranked, lock_write_ranked,
-    trylock_ranked, unlock_ranked, unlock_rw_ranked,
+    LIVE_CHANNEL, LIVE_CONTEXT, LIVE_CQ, LIVE_MR, LIVE_PD, LIVE_QP, LIVE_SRQ, assert_held, assert_owner,
+    assert_read_held, assert_that, assert_write_held, live_add, live_sub, lock_ranked, lock_read_ranked,
+    lock_write_ranked, thread_id, trylock_ranked, unlock_ranked, unlock_rw_ranked,
 )
 from rmemcached.sys.linux cimport (
     AF_INET, AF_INET6, AF_UNIX, CLOCK_MONOTONIC, CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_NXTHDR, CMSG_SPACE,

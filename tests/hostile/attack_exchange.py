@@ -13,9 +13,11 @@ from daemon_tools import CREDIT, DATA, Peer
 from transport import VARIABLE
 
 from rmemcached.host import host_identity
+from rmemcached.verbs import MR, Access
 
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
 LANES = 64
+AT_ONCE = 16  # large values that one message asks for
 
 
 def exchange_line(transport: str) -> bytes:
@@ -92,12 +94,12 @@ def without_credits(target: Target, transport: str, count: int) -> None:
     target.stay()
 
 
-def pump(one: Peer, request: bytes) -> None:
-    """Keeps the daemon's queue as deep as credits allow, on all lanes, and takes all replies."""
+def pump(one: Peer, request: bytes, lanes: int = LANES) -> None:
+    """Keeps the daemon's queue as deep as credits allow, on so many lanes, and takes all replies."""
     lane = 0
     while True:
         while one.credits > 1:
-            one.send(DATA, request, lane % LANES)
+            one.send(DATA, request, lane % lanes)
             lane += 1
         if one.owed * 2 >= one.posted and one.credits:
             one.send(CREDIT)
@@ -111,6 +113,24 @@ def deep_queue(target: Target, transport: str, request: str, at_once: int) -> No
     one = peer(target, transport, credits=64)
     target.ready()
     pump(one, request.encode() * at_once)
+
+
+def large_values(target: Target, transport: str, request: str, size: int, count: int) -> None:
+    """So many processes, each with a queue pair, that fetch or store a large value without end."""
+    began, begins = os.pipe()
+    for number in range(count):
+        if os.fork() == 0:
+            one = peer(target, transport, credits=64)
+            memory = MR.alloc(one.pd, size, Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE)
+            where = f"@{memory.addr:x}:{memory.rkey:x}"
+            line = request.format(number=number, where=where, size=size).encode() + b"\r\n"
+            one.ask(line)
+            os.write(begins, b".")
+            pump(one, line * AT_ONCE, LANES // 4)
+    for _ in range(count):
+        os.read(began, 1)
+    target.ready()
+    target.stay()
 
 
 def statistics_and_deep_queues(target: Target, transport: str, count: int) -> None:

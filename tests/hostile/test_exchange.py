@@ -26,7 +26,44 @@ def waits(scene: Scene, attacker: Attacker) -> None:
     assert 0 < int(found["rdma_input_bytes"]) <= 4 * int(found["rdma_input_limit"])
 
 
+def a_large_value(scene: Scene) -> None:
+    assert scene.control.ask(b"set large 0 0 1000000\r\n" + bytes(1_000_000) + b"\r\n") == b"STORED\r\n"
+
+
+def queue_pairs_live(scene: Scene, attacker: Attacker) -> None:
+    """What they do is allowed."""
+    assert scene.control.number("rdma_queue_pairs", "rdma") >= scene.queue_pairs + 2
+
+
+def of_large_values(case: Case) -> Case:
+    """Completes a case: the values have 1 MB."""
+    count = case.arguments["count"]
+    # Each lane may have begun to store a value; memory that has had items stays the daemon's.
+    items = (count * attack.LANES // 4 + 16) * MB
+    return replace(
+        case,
+        arguments={**case.arguments, "size": 1_000_000},
+        limits=Limits(memory=items + count * MB, mapped=count * 64 * MB, descriptors=count * 8),
+        prepare=a_large_value,
+        outcome=queue_pairs_live,
+        after=Limits(memory=items, mapped=count * 64 * MB),
+        flags=("-m", "256"),
+    )
+
+
+FETCH = {"request": "mg large v {where}:{size:x}"}
+STORE = {"request": "ms large{number} {size} {where}"}
+FETCH_IN_MESSAGES = {"request": "mg large v"}
+LARGE = [
+    Case("large values for 2 queue pairs", attack.large_values, {**FETCH, "count": 2}),
+    Case("large values for 8 queue pairs", attack.large_values, {**FETCH, "count": 8}),
+    Case("large values of 2 queue pairs", attack.large_values, {**STORE, "count": 2}),
+    Case("large values of 8 queue pairs", attack.large_values, {**STORE, "count": 8}),
+    Case("large values for 8 queue pairs, in messages", attack.large_values, {**FETCH_IN_MESSAGES, "count": 8}),
+]
+
 CASES = [
+    *map(of_large_values, LARGE),
     Case("exchanges without end", attack.exchange_flood, limits=Limits(memory=8 * MB, descriptors=8)),
     Case(
         "exchanges without streams",

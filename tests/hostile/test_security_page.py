@@ -51,16 +51,17 @@ CONSTANTS = {
     "`stats cachedump`, `stats detail dump`": ["CACHEDUMP_MAX"],
     "the same for one queue pair": ["PAIR_MEMORY", "PAIR_REGIONS"],
     "page tables and mappings of small regions": ["PEER_REGIONS"],
-    "frames, records and messages in one turn": ["RX_TURN", "DOMAIN_TURN", "SHARE_MIN", "WORK_FPDU"],
-    "offers in one turn": ["RX_TURN // WORK_OFFER", "DOMAIN_TURN // WORK_OFFER"],
-    "frames in one turn": ["RX_TURN", "DOMAIN_TURN", "WORK_FPDU"],
-    "READs that wait for an answer": ["TX_TURN"],
+    "frames, records and messages in one turn": ["TURN_WORK", "SHARE_MIN", "WORK_FPDU"],
+    "offers in one turn": ["TURN_WORK // WORK_OFFER"],
+    "frames in one turn": ["TURN_WORK", "WORK_FPDU"],
     "memory for what has come of a frame": ["RX_BUFFER", "RX_BUFFER_CRC"],
     "streams of other clients' queue pairs": ["RDMA_TOKEN_LENGTH - 4"],  # the rest is a worker's number
     "input that its lanes cannot use yet": ["INPUT_KEPT"],
     "beginnings of commands on its lanes": ["RDMA_INPUT_MAX"],
     "replies that wait for credits": ["OUTPUT_KEPT"],
     "commands of a queue pair before others have their turn": ["TURN_QUANTA", "TURN_COMPLETIONS"],
+    "commands and completions of all queue pairs on a device in a turn": ["TURN_QUANTA_ALL"],
+    "octets of values and messages in a turn, on the software devices": ["TURN_WORK", "PROGRESS_BATCH"],
     "items that READs and WRITEs of a queue pair refer to": ["BULK_DEPTH"],
 }
 OPERATORS = {

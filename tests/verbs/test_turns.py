@@ -100,6 +100,48 @@ def test_a_read_is_answered_in_turns() -> None:
         source.close()
 
 
+@pytest.mark.parametrize("opcode", [Opcode.RDMA_WRITE, Opcode.RDMA_READ])
+def test_posts_and_polls_share_a_turn_of_the_program(opcode: Opcode) -> None:
+    """However many queue pairs have something to move, and however often the program posts and polls."""
+    count, each, piece, turn = 6, 32, 64 << 10, 256 << 10
+    with End(count * piece) as here, End(count * piece) as there:
+        here.buffer[:] = os.urandom(count * piece)
+        there.buffer[:] = os.urandom(count * piece)
+        pairs = []
+        for _ in range(count):
+            ours, theirs = QP(here.pd, here.cq, max_send_wr=each), QP(there.pd, there.cq)
+            for qp in (ours, theirs):
+                qp.ready(access=ALL)
+            connect_pair(ours, theirs)
+            pairs.append((ours, theirs))
+
+        def moved() -> int:
+            found = [ours.counters() for ours, _ in pairs]
+            return sum(of["tx_bytes"] + of["rx_bytes"] + of["one_sided"] * piece for of in found)
+
+        channel = here.channel
+        assert channel is not None
+        channel.begin_turn(turn)
+        for i, (ours, _) in enumerate(pairs):
+            request = SendWR(
+                opcode, [here.mr.sge(i * piece, piece)], remote_addr=there.mr.addr + i * piece, rkey=there.mr.rkey
+            )
+            ours.post_send(*[request] * each)
+        turns, before = 1, 0
+        while len(here.done) < count * each:
+            for _ in range(8):
+                there.poll()
+                here.poll()
+            # Each queue pair may go beyond by a frame, and what the peer has sent is looked at once.
+            assert moved() - before < turn + 3 * count * piece
+            before = moved()
+            channel.begin_turn(turn)
+            turns += 1
+        assert statuses(here.done) == [Status.SUCCESS] * (count * each)
+        assert turns > count * each * piece // (turn + 3 * count * piece)
+        assert bytes(here.buffer) == bytes(there.buffer)
+
+
 def drain(flooders: Flooders, channel: CompChannel, cq: CQ, count: int) -> None:
     """Takes completions as a program does that only waits for a descriptor."""
     os.set_blocking(channel.fileno(), False)

@@ -107,6 +107,7 @@ cdef struct worker:
     bint setups_late             # more of them are to be ended than one turn does
     uint32_t idle_due            # store time when a connection may have been idle for too long
     unsigned int rdma_runnable   # bit per device: some of its lanes gave way
+    bint rdma_used_up            # queue pairs have used up the last turn
     bint rdma_recent             # RDMA work was done since the last sleep
     int64_t spin_until           # polls instead of sleeping until then (now_ns); 0: it does not poll
     int64_t spin_ns              # for how long polling has lately paid

@@ -25,6 +25,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
     w.thread.owner = thread_id()
     log_thread_sfd(&w.thread.cur_sfd)
     while not load_acquire(w.stop):
+        begin_rdma_turn(w)
         timeout = turn_timeout(w)
         rdma_ready = poll_rings(w, &timeout)
         n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout)

@@ -10,6 +10,8 @@ cdef bint has_device(const worker *w) noexcept nogil
 cdef bint take_device(worker *w, unsigned int transport, rdma_device *device) noexcept nogil
 # Does what another thread has asked for, and tells it.
 cdef void change_device(worker *w, device_change *change) noexcept nogil
+# Begins a turn: from here to the next call queue pairs move no more than a turn's work, however many there are.
+cdef void begin_rdma_turn(worker *w) noexcept nogil
 # The timeout of the next epoll_wait, in ms.
 cdef int turn_timeout(worker *w) noexcept nogil
 # Looks into the rings: a bit for each device with something to do, and the timeout changed to 0 if the worker must not

@@ -1,4 +1,5 @@
 cdef enum:
+    TURN_WORK = 512 * 1024       # octets that queue pairs move in a turn; tests/hostile shows that others notice more
     RING_LOOKS = 32              # between two turns of a worker that polls
     SPIN_FLOOR = 16              # the least it polls is a 16th of spin_max
     TICK_MS = 1000               # how often timeouts are looked at
@@ -63,6 +64,19 @@ cdef void change_device(worker *w, device_change *change) noexcept nogil:
     pthread_mutex_unlock(&change.lock)
 
 
+# ---- turns -----------------------------------------------------------------------------------------------------------
+
+cdef void begin_rdma_turn(worker *w) noexcept nogil:
+    cdef unsigned int k, busy = 0
+    assert_owner(w.thread.owner)
+    w.rdma_used_up = False
+    for k in range(<unsigned int>RDMA_DEVICES):
+        busy += w.rdma[k] != NULL and rdma_thread_in_use(w.rdma[k])
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if w.rdma[k] != NULL:
+            w.rdma_used_up |= rdma_thread_begin_turn(w.rdma[k], TURN_WORK // max(busy, <unsigned int>1))
+
+
 # ---- polling ---------------------------------------------------------------------------------------------------------
 
 cdef int turn_timeout(worker *w) noexcept nogil:
@@ -72,7 +86,7 @@ cdef int turn_timeout(worker *w) noexcept nogil:
     """
     cdef int64_t now
     assert_owner(w.thread.owner)
-    if w.run_head != NULL or w.rdma_runnable or w.setups_late:
+    if w.run_head != NULL or w.rdma_runnable or w.rdma_used_up or w.setups_late:
         return 0
     if w.spin_max and w.rdma_recent:
         now = now_ns()

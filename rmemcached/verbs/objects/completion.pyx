@@ -7,9 +7,9 @@ from libc cimport errno
 from libc.errno cimport EAGAIN
 from libc.stdlib cimport calloc, free
 
-from rmemcached.verbs.objects.base cimport Base, failure
+from rmemcached.verbs.objects.base cimport Base, failure, need_soft
 from rmemcached.verbs.objects.device cimport Context
-from rmemcached.verbs.soft cimport soft_provider
+from rmemcached.verbs.soft cimport soft_channel_begin_turn, soft_provider
 from rmemcached.verbs.verbs cimport *
 
 from rmemcached.verbs.objects.base import VerbsError
@@ -73,6 +73,14 @@ cdef class CompChannel(Base):
 
     def fileno(self):
         return self.handle().fd
+
+    def begin_turn(self, work):
+        """Begins a turn: posts and polls up to the next call move about `work` octets (soft.pxd has the terms).
+
+        Returns whether the last turn was used up. Only the software devices have turns.
+        """
+        need_soft(self.p, "begin_turn")
+        return soft_channel_begin_turn(self.handle(), work) != 0
 
     def get_event(self):
         """Takes and acknowledges an event; returns its CQ, or None if there is none and the fd is non-blocking."""

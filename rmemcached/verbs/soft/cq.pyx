@@ -258,7 +258,7 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
     cdef pollfd waiting
     cdef int flags
     while found == NULL:
-        if relaxed_load(&domain.polling):
+        if relaxed_load(&domain.polling) or domain_is_over(domain):
             errno.errno = EAGAIN
             return -1
         # A caller that does not block has found the descriptor readable; one that blocks has found the queue empty.
@@ -297,6 +297,7 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
 cdef soft_found soft_channel_poll(ibv_comp_channel *ibchannel, bint sockets) noexcept nogil:
     cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
     cdef bint worked = False
+    cdef int64_t before
     if not relaxed_load(&domain.polling):
         lock_ranked(&domain.events, RANK_EVENTS)
         relaxed_store(&domain.polling, True)
@@ -306,12 +307,30 @@ cdef soft_found soft_channel_poll(ibv_comp_channel *ibchannel, bint sockets) noe
         lock_ranked(&domain.progress, RANK_DOMAIN)
     if sockets or trylock_ranked(&domain.progress, RANK_DOMAIN):
         domain_begin_turn(domain)
-        domain.fabric.progress(domain, sockets)
-        worked = domain.left < DOMAIN_TURN
+        before = domain.left
+        if sockets or not domain_is_over(domain):
+            domain.looked = True
+            domain.fabric.progress(domain, sockets)
+        worked = domain.left < before
         unlock_ranked(&domain.progress, RANK_DOMAIN)
     if relaxed_load(&domain.first_event):
         return FOUND_EVENTS
     return FOUND_WORK if worked else FOUND_NOTHING
+
+
+cdef bint soft_channel_begin_turn(ibv_comp_channel *ibchannel, uint32_t work) noexcept nogil:
+    cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
+    cdef bint used_up
+    lock_ranked(&domain.progress, RANK_DOMAIN)
+    if domain.turn == 0:
+        domain.owner = thread_id()
+    assert_owner(domain.owner)
+    used_up = domain.turn != 0 and domain.left <= 0
+    domain.turn = max(work, <uint32_t> SHARE_MIN)
+    domain.left = domain.turn
+    domain.looked = False
+    unlock_ranked(&domain.progress, RANK_DOMAIN)
+    return used_up
 
 
 cdef bint soft_channel_arm(ibv_comp_channel *ibchannel) noexcept nogil:

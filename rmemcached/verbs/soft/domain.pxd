@@ -7,11 +7,14 @@ A turn is bounded by the work in it, so that no peer holds up others, however mu
 counted in octets that are copied; other work counts as a fixed number of octets. A queue pair leaves off when it
 has used up its share, and a domain when it has used up its turn. What is left makes the descriptor readable, or is
 found by the next poll, which begins with the queue pairs that had none.
+
+Each poll is a turn, and each post may do TX_TURN more. If the program begins the turns itself
+(soft_channel_begin_turn), all polls and posts between two of its calls are one turn.
 """
 
 cdef enum:
     DOMAIN_TURN = 4 << 20            # work in one turn of a domain
-    SHARE_MIN = 64 << 10             # of a queue pair, also at the turn's end: for those that epoll has named already
+    SHARE_MIN = 32 << 10             # of a queue pair, also at the turn's end: for those that epoll has named already
     WORK_FPDU = 1024                 # a frame counts as so many octets besides its own
     WORK_CALL = 4096                 # a system call that sends or receives
     EVENT_TIMER = 1                  # added to a queue pair's address in epoll data: its timer. Addresses are even
@@ -36,7 +39,13 @@ cdef struct soft_domain:
     bint blocking                    # get_cq_event last saw the descriptor without O_NONBLOCK; a hint, atomic
     soft_link *links
     uint32_t nlinks
-    int64_t left                     # work left in this turn; guarded by progress
+    # Guarded by progress; if the program begins the turns, they are its thread's.
+    int64_t left                     # work left in this turn; negative: more was done
+    uint32_t turn                    # work of a turn that the program begins; 0: it does not
+    uint32_t coming                  # queue pairs that the turn still comes to, with the one that it is at; never 0
+    uint32_t busy                    # queue pairs that had something to do in the last pass over all; never 0
+    bint looked                      # there was a pass in this turn
+    uint32_t owner                   # the program's thread that begins the turns, for assertions
     uint32_t armed                   # number of completion queues that are armed; atomic
     bint work_pending                # when the descriptor was armed, something was there already; atomic
     pthread_mutex_t events           # guards the rest, and the event fields of soft_cq
@@ -58,16 +67,24 @@ cdef void domain_remove(soft_domain *domain, soft_link *link) noexcept nogil
 # Puts all streams into the epoll set, and from now on each new one. `progress` is held.
 cdef void domain_watch(soft_domain *domain) noexcept nogil
 
-# The next five belong to a turn. `progress` is held.
+# The next six belong to a turn. `progress` is held.
+# A new turn, unless the program begins the turns.
 cdef void domain_begin_turn(soft_domain *domain) noexcept nogil
-# The same, unless soft_channel_poll begins the turns: all polls between two of its calls share one.
+# The same, unless soft_channel_poll does: all polls between two of its calls share one.
 cdef void domain_next_turn(soft_domain *domain) noexcept nogil
-# The share of a queue pair: `most`, or less at the turn's end.
+# Whether nothing more is done in this turn. Each turn looks once at the queue pairs, also if posts have used it up.
+cdef bint domain_is_over(const soft_domain *domain) noexcept nogil
+# The share of a queue pair: `most`, or what the others that are to come leave of the turn.
 cdef uint32_t domain_share(const soft_domain *domain, uint32_t most) noexcept nogil
 # Takes work off the turn.
 cdef void domain_worked(soft_domain *domain, uint32_t work) noexcept nogil
 # The fabric's `transmit` for the queue pair's share. soft_qp.lock is held, too.
 cdef void domain_transmit(soft_domain *domain, soft_qp *qp) noexcept nogil
+
+# The fabric's `transmit` for a post. soft_qp.lock is held.
+cdef void domain_post(soft_qp *qp) noexcept nogil
+# Takes work of a post off the turn, if the program begins the turns.
+cdef void domain_posted(soft_qp *qp, uint32_t work) noexcept nogil
 # Takes work off a share.
 cdef void share_spend(uint32_t *share, uint64_t work) noexcept nogil
 
@@ -77,8 +94,8 @@ cdef void domain_clear_pending(soft_domain *domain) noexcept nogil
 # Takes `progress` and makes progress. If another thread is at it, `waits` says whether to wait for it or to return.
 cdef void domain_progress(soft_domain *domain, bint waits) noexcept nogil
 
-# Asks epoll which descriptors are ready and hands them to the fabric. Whether there were any. `progress` is held.
-cdef bint domain_poll_descriptors(soft_domain *domain) noexcept nogil
+# Asks epoll which descriptors are ready and hands them to the fabric. The number of those. `progress` is held.
+cdef uint32_t domain_poll_descriptors(soft_domain *domain) noexcept nogil
 
 # Makes event_fd readable exactly while something is to be told. Each entry point that may have made events calls it
 # once, at its end. So an event that get_cq_event itself makes and delivers costs no system call.

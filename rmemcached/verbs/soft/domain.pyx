@@ -1,13 +1,16 @@
 # Progress domains; see domain.pxd.
 
 cdef enum:
-    PROGRESS_EVENTS = 64             # of one epoll_wait
+    PROGRESS_EVENTS = 64             # descriptors of one pass
+    PROGRESS_BATCH = 16              # ... of one epoll_wait
 
 
 cdef bint domain_open(soft_domain *domain, soft_context *context, bint channel) noexcept nogil:
     cdef epoll_event event
     domain.fabric = context.fabric
     domain.event_fd = -1
+    domain.coming = 1
+    domain.busy = 1
     domain.watched = channel
     domain.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
     if domain.epoll_fd < 0:
@@ -80,7 +83,8 @@ cdef void qp_update_fds(soft_qp *qp, soft_domain *except_for) noexcept nogil:
 
 cdef inline void domain_begin_turn(soft_domain *domain) noexcept nogil:
     assert_held(&domain.progress)
-    domain.left = DOMAIN_TURN
+    if domain.turn == 0:
+        domain.left = DOMAIN_TURN
 
 
 cdef inline void domain_next_turn(soft_domain *domain) noexcept nogil:
@@ -88,15 +92,40 @@ cdef inline void domain_next_turn(soft_domain *domain) noexcept nogil:
         domain_begin_turn(domain)
 
 
+cdef inline bint domain_is_over(const soft_domain *domain) noexcept nogil:
+    return domain.turn != 0 and domain.looked and domain.left <= 0
+
+
 cdef inline uint32_t domain_share(const soft_domain *domain, uint32_t most) noexcept nogil:
-    if domain.left >= most:
+    cdef int64_t fair = domain.left // domain.coming
+    if fair >= most:
         return most
-    return SHARE_MIN if domain.left < SHARE_MIN else <uint32_t> domain.left
+    return SHARE_MIN if fair < SHARE_MIN else <uint32_t> fair
 
 
 cdef inline void domain_worked(soft_domain *domain, uint32_t work) noexcept nogil:
     assert_held(&domain.progress)
     domain.left -= work
+
+
+cdef inline void domain_posted(soft_qp *qp, uint32_t work) noexcept nogil:
+    cdef soft_domain *domain = qp.send_cq.domain
+    assert_held(&qp.lock)
+    if domain.turn:
+        assert_owner(domain.owner)
+        domain.left -= work
+
+
+cdef void domain_post(soft_qp *qp) noexcept nogil:
+    cdef soft_domain *domain = qp.send_cq.domain
+    assert_held(&qp.lock)
+    if domain.turn:
+        # If others are busy too, they have their parts of the turn.
+        qp.tx.share = <uint32_t> max(min(domain.left, max(domain.turn // domain.busy, <uint32_t> SHARE_MIN)), 0)
+    qp.tx.used = 0
+    qp.fabric.transmit(qp)
+    domain_posted(qp, qp.tx.used)
+    qp.tx.share = TX_TURN
 
 
 cdef inline void domain_clear_pending(soft_domain *domain) noexcept nogil:
@@ -124,29 +153,46 @@ cdef void domain_progress(soft_domain *domain, bint waits) noexcept nogil:
     elif not trylock_ranked(&domain.progress, RANK_DOMAIN):
         return
     domain_next_turn(domain)
-    domain.fabric.progress(domain, waits)
+    if not domain_is_over(domain):
+        domain.looked = True
+        domain.fabric.progress(domain, waits)
     unlock_ranked(&domain.progress, RANK_DOMAIN)
 
 
-cdef bint domain_poll_descriptors(soft_domain *domain) noexcept nogil:
-    cdef epoll_event ready[PROGRESS_EVENTS]
+cdef uint32_t domain_poll_batch(soft_domain *domain, int *count) noexcept nogil:
+    """One epoll_wait of domain_poll_descriptors. *count: what it gave."""
+    cdef epoll_event ready[PROGRESS_BATCH]
     cdef soft_qp *qp
-    cdef bint found = False
-    cdef int i, n
+    cdef uint32_t found = 0
+    cdef int i
     assert_held(&domain.progress)
-    if not domain.watched:
-        domain_watch(domain)
-    n = epoll_wait(domain.epoll_fd, ready, PROGRESS_EVENTS, 0)
-    for i in range(n):
+    count[0] = epoll_wait(domain.epoll_fd, ready, PROGRESS_BATCH, 0)
+    for i in range(count[0]):
         # That is event_fd, which is only for those who wait.
         if ready[i].data.u64 == 0:
             continue
-        found = True
+        found += 1
+        domain.coming = <uint32_t> (count[0] - i)
         qp = <soft_qp *> <uintptr_t> (ready[i].data.u64 & ~<uint64_t> EVENT_TIMER)
         if ready[i].data.u64 & EVENT_TIMER:
             stream_deadline(qp, domain)
         else:
             domain.fabric.ready(qp, ready[i].events, domain)
+    domain.coming = 1
+    return found
+
+
+cdef uint32_t domain_poll_descriptors(soft_domain *domain) noexcept nogil:
+    cdef uint32_t found = 0
+    cdef int seen = 0
+    cdef int n = PROGRESS_BATCH
+    assert_held(&domain.progress)
+    if not domain.watched:
+        domain_watch(domain)
+    # epoll puts those that it has reported behind those that it has not.
+    while n == PROGRESS_BATCH and seen < PROGRESS_EVENTS and (seen == 0 or domain.left > 0):
+        found += domain_poll_batch(domain, &n)
+        seen += n
     return found
 
 

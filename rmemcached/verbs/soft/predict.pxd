@@ -16,6 +16,7 @@ All functions need soft_qp.lock.
 
 cdef enum:
     PREDICTED_MAX = 32
+    PREDICTED_BYTES = 512 << 10
     GAP_MAX = FPDU_TRAILER_MAX + TAGGED_HEADER
 
 cdef struct rx_predicted:            # an FPDU that is expected
@@ -29,6 +30,7 @@ cdef struct rx_plan:
     rx_predicted fpdus[PREDICTED_MAX]
     uint32_t count
     uint32_t size                    # octets of all of them, gaps included
+    uint32_t most                    # with that size the plan is full
     uint32_t trailer                 # of the last one
     bint ends                        # the message, or the sink, ends with the last one
     uint8_t gaps[PREDICTED_MAX][GAP_MAX]

@@ -1,7 +1,6 @@
 # Prediction of FPDUs; see predict.pxd.
 
 cdef enum:
-    PREDICTED_BYTES = 512 << 10      # a plan of this size is full
     PREDICTED_MIN = 512              # octets of payload; shorter FPDUs are not worth it
     REPLAY_SMALL = 2048              # octets that are replayed from the stack
 
@@ -9,7 +8,7 @@ cdef enum:
 cdef bint rx_expect(rx_target *target, rx_plan *plan, uint32_t stag, uint64_t to, uint32_t payload) noexcept nogil:
     """Adds an FPDU to the plan; the caller adds its target. False: the plan is full."""
     cdef rx_predicted *fpdu = &plan.fpdus[plan.count]
-    if plan.count == PREDICTED_MAX or plan.size >= PREDICTED_BYTES or target.niov + MAX_SGE + 2 > RX_IOVECS:
+    if plan.count == PREDICTED_MAX or plan.size >= plan.most or target.niov + MAX_SGE + 2 > RX_IOVECS:
         return False
     fpdu.stag = stag
     fpdu.to = to

@@ -58,8 +58,8 @@ cdef struct rx_reception:            # one read of the stream; on the stack of t
 # Prepares for a stream that opens. Message numbers stay: only a reset of the queue pair begins them anew.
 cdef void rx_open(soft_qp *qp) noexcept nogil
 
-# Decides where the next octets go. False: the queue pair is in error.
-cdef bint rx_prepare(soft_qp *qp, rx_reception *r) noexcept nogil
+# Decides where the next octets go, about `most` of them. False: the queue pair is in error.
+cdef bint rx_prepare(soft_qp *qp, rx_reception *r, uint32_t most) noexcept nogil
 # Parses the n octets that were read. False: the queue pair is in error.
 cdef bint rx_take(soft_qp *qp, rx_reception *r, size_t n) noexcept nogil
 # Reading gave n <= 0: errno, or the end of the stream. Gives whether the stream goes on.

@@ -529,8 +529,23 @@ cdef void rx_make_room(soft_qp *qp, rx_reception *r) noexcept nogil:
         r.room = qp.rx.capacity - qp.rx.end
 
 
-cdef bint rx_prepare(soft_qp *qp, rx_reception *r) noexcept nogil:
+cdef void rx_trim(rx_reception *r, uint32_t most) noexcept nogil:
+    """Leaves out what goes beyond so many octets, as if the stream had no more."""
+    cdef uint32_t left = most
+    cdef int i = 0
+    if r.want <= most:
+        return
+    while r.target.iov[i].iov_len < left:
+        left -= <uint32_t> r.target.iov[i].iov_len
+        i += 1
+    r.target.iov[i].iov_len = left
+    r.target.niov = i + 1
+    r.want = most
+
+
+cdef bint rx_prepare(soft_qp *qp, rx_reception *r, uint32_t most) noexcept nogil:
     assert_held(&qp.lock)
+    r.plan.most = min(most, <uint32_t> PREDICTED_BYTES)
     if qp.rx.start == qp.rx.end:
         qp.rx.start = 0
         qp.rx.end = 0
@@ -545,6 +560,7 @@ cdef bint rx_prepare(soft_qp *qp, rx_reception *r) noexcept nogil:
         if not rx_find_target(qp, &r.target):
             return False
         r.direct = qp.rx.left
+        r.plan.most = min(most - min(most, r.direct), <uint32_t> PREDICTED_BYTES)
         rx_predict(qp, &r.target, &r.plan)
         # Within a message only the next header is read into the buffer: the payload behind it goes to its target.
         r.room = r.plan.trailer + (qp.rx.read_size if r.plan.ends
@@ -557,6 +573,7 @@ cdef bint rx_prepare(soft_qp *qp, rx_reception *r) noexcept nogil:
     r.target.iov[r.target.niov].iov_len = r.room
     r.target.niov += 1
     r.want = r.direct + r.room + (r.plan.size if r.plan.count else 0)
+    rx_trim(r, max(most, <uint32_t> RX_READ))
     return True
 
 

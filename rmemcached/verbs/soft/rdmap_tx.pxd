@@ -85,9 +85,9 @@ cdef bint tx_may_write(const soft_qp *qp) noexcept nogil
 # Chooses the next message, unless the cursor is within one. False: there is none.
 cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil
 
-# Builds up to max_frames FPDUs from the cursor on. The result says why it stopped; TX_BUILT: nothing is left. If none
-# was built, a fault is that of the FPDU at the cursor.
-cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames) noexcept nogil
+# Builds up to max_frames FPDUs from the cursor on, of about `most` octets, but one at least. The result says why it
+# stopped; TX_BUILT: nothing is left. If none was built, a fault is that of the FPDU at the cursor.
+cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames, uint32_t most) noexcept nogil
 # The stream has taken `written` octets of the batch.
 cdef void tx_commit(soft_qp *qp, tx_batch *b, size_t written) noexcept nogil
 # Ends the use of the batch's regions.

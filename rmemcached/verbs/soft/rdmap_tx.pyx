@@ -345,9 +345,9 @@ cdef int tx_build_frame(soft_qp *qp, tx_batch *b, tx_cursor *cur) noexcept nogil
     return TX_BUILT
 
 
-cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames) noexcept nogil:
+cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames, uint32_t most) noexcept nogil:
     cdef tx_cursor cur = qp.tx.cursor
-    cdef size_t limit
+    cdef uint32_t limit
     cdef int result
     assert_held(&qp.lock)
     b.niov = 0
@@ -357,8 +357,8 @@ cdef int tx_build(soft_qp *qp, tx_batch *b, int max_frames) noexcept nogil:
     b.used = 0
     b.bounce_used = 0
     while tx_choose(qp, &cur):
-        limit = TX_BYTES_CRC if qp.crc else qp.tx.batch_bytes
-        if (b.nframes == max_frames or b.size >= limit or b.niov + MAX_SGE + 2 > TX_IOVECS
+        limit = min(most, <uint32_t> TX_BYTES_CRC if qp.crc else qp.tx.batch_bytes)
+        if (b.nframes == max_frames or b.nframes and b.size >= limit or b.niov + MAX_SGE + 2 > TX_IOVECS
                 or b.used + TX_FRAME_ARENA > TX_ARENA):
             return TX_FULL
         result = tx_build_frame(qp, b, &cur)
@@ -467,7 +467,7 @@ cdef void tx_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint
     if qp.stream.fd < 0 or qp.stream.phase != STREAM_OPEN or qp.tx.broken or qp.tx.held:
         return
     if qp.tx.frame_sent:
-        tx_build(qp, &b, 1)
+        tx_build(qp, &b, 1, TX_TURN)
         if b.nframes == 0:
             tx_release(&b)
             return

@@ -160,6 +160,6 @@ cdef void stream_deadline(soft_qp *qp, soft_domain *domain) noexcept nogil:
     if qp.stream.phase == STREAM_REQUESTED or (qp.fabric.deadline != NULL and not qp.fabric.deadline(qp)):
         qp_lost(qp)
     if qp.stream.fd >= 0 and not qp.tx.blocked and tx_pending(qp):
-        qp.fabric.transmit(qp)
+        domain_transmit(domain, qp)
     unlock_ranked(&qp.lock, RANK_QP)
     qp_update_fds(qp, domain)

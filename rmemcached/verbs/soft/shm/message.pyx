@@ -2,6 +2,7 @@
 
 cdef enum:
     WORK_MESSAGE = 512
+    SHM_SHORT = 1024                 # octets of messages that leave also when the turn is over
 
 
 cdef inline soft_mr *shm_hold_region(soft_qp *qp, soft_mr **kept, uint32_t stag, uint64_t addr, uint64_t length,
@@ -65,6 +66,8 @@ cdef bint shm_post_message(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
         return False
     for i in range(wr.num_sge):
         length += wr.sg_list[i].length
+    if length > SHM_SHORT and domain_is_over(qp.send_cq.domain):
+        return False
     if (length > (qp.cap.max_inline_data if wr.send_flags & IBV_SEND_INLINE else SHM_MESSAGE_MAX)
             or qp.cap.max_send_wr == 0 or not shm_room(shm, shm_cell_size(<uint32_t> length))):
         return False
@@ -82,6 +85,7 @@ cdef bint shm_post_message(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
     counter_add(&qp.counters.sends, 1)
     counter_add(&qp.counters.tx_fpdus, 1)
     counter_add(&qp.counters.tx_bytes, SHM_WORD + length)
+    domain_posted(qp, WORK_MESSAGE + <uint32_t> length)
     if wr.send_flags & IBV_SEND_SIGNALED or qp.sig_all:
         qp_completed(qp, wr.wr_id, IBV_WC_SEND, <uint32_t> length, IBV_WC_SUCCESS)
     return True
@@ -106,7 +110,7 @@ cdef int shm_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noex
     if wr != NULL or qp.ibv.state != IBV_QPS_RTS:
         result = qp_enqueue_sends(qp, &wr)
     if qp.stream.phase == STREAM_OPEN and not qp.tx.blocked and tx_pending(qp):
-        shm_transmit(qp)
+        domain_post(qp)
     unlock_ranked(&qp.lock, RANK_QP)
     qp_update_fds(qp, NULL)
     if result and bad_wr != NULL:
@@ -199,6 +203,7 @@ cdef int shm_poll_messages(soft_cq *cq, soft_qp *qp, int num_entries, ibv_wc *wc
         while n < num_entries and shm_cell_ready(shm_of(qp), &word) and shm_kind(word) == SHM_MESSAGE:
             if not shm_take_message(qp, word, &wc[n]):
                 break
+            domain_worked(cq.domain, WORK_MESSAGE + shm_length(word))
             n += 1
     unlock_ranked(&qp.lock, RANK_QP)
     return n
@@ -220,6 +225,10 @@ cdef int shm_poll(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
     if not trylock_ranked(&domain.progress, RANK_DOMAIN):
         return 0
     domain_next_turn(domain)
+    if domain_is_over(domain):
+        unlock_ranked(&domain.progress, RANK_DOMAIN)
+        return 0
+    domain.looked = True
     # With a queue armed, completions have to go through it: one of them makes an event.
     if shared.npolled <= SHM_ALWAYS_POLLED and num_entries and relaxed_load(&domain.armed) == 0:
         while looks > 0 and shared.polled != NULL:

@@ -565,7 +565,7 @@ cdef bint shm_execute_direct(soft_qp *qp, uint32_t *share) noexcept nogil:
             break
         index = qp.tx.cursor.next_wqe & qp.sq_mask
         swqe = &qp.sq[index]
-        n = min(swqe.length - shm.copied, <uint32_t> SHM_PIECE)
+        n = min(swqe.length - shm.copied, <uint32_t> SHM_PIECE, max(share[0], <uint32_t> SHARE_MIN))
         done = shm_copy(qp, index, window, shm.copied, n)
         if done < 0:
             tx_fault(qp, TX_FAULT_REGION)

@@ -219,7 +219,7 @@ cdef void shm_transmit(soft_qp *qp) noexcept nogil:
             relaxed_store(&shm.unfinished, True)
             shm_tell_rest(qp)
             break
-        result = tx_build(qp, &b, TX_FRAMES)
+        result = tx_build(qp, &b, TX_FRAMES, share)
         if b.nframes == 0:
             tx_release(&b)
             if result != TX_BUILT and result != TX_FULL:
@@ -258,7 +258,7 @@ cdef bint shm_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
             return False
         if share[0] == 0:
             break
-        if not rx_prepare(qp, &r):
+        if not rx_prepare(qp, &r, share[0]):
             return False
         head = shm.head
         fpdus = qp.counters.rx_fpdus

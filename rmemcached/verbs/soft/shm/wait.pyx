@@ -200,7 +200,7 @@ cdef bint shm_poll_rings(soft_domain *domain) noexcept nogil:
     cdef shm_link *link = shared.polled if shared.resume == NULL else shared.resume
     cdef shm_link *following
     cdef uint32_t count = shared.npolled
-    cdef bint found = False
+    cdef uint32_t found = 0
     assert_held(&domain.progress)
     shared.resume = NULL
     while count and link != NULL:
@@ -213,14 +213,18 @@ cdef bint shm_poll_rings(soft_domain *domain) noexcept nogil:
             shm_stop_polling(domain, link)
         elif shm_ready(link.qp):
             link.idle = 0
-            found = True
+            domain.coming = domain.busy - found if domain.busy > found else 1
+            found += 1
             shm_progress(link.qp, False, domain)
         elif shared.npolled > SHM_ALWAYS_POLLED:
             link.idle += 1
             if link.idle >= SHM_IDLE_POLLS:
                 shm_await_wakeup(domain, link)
         link = following
-    return found
+    domain.coming = 1
+    # Those that had no share of this turn are counted in the next.
+    domain.busy = max(found, domain.busy if shared.resume != NULL else 1)
+    return found != 0
 
 
 cdef bint shm_sockets_due(soft_domain *domain) noexcept nogil:
@@ -249,7 +253,7 @@ cdef bint shm_make_progress(soft_domain *domain, bint waits) noexcept nogil:
     shm_take_rest(domain)
     found = shm_poll_rings(domain)
     if shm_sockets_due(domain) or waits:
-        found |= domain_poll_descriptors(domain)
+        found |= domain_poll_descriptors(domain) != 0
     # A program that has armed a queue may wait next.
     if (domain.event_fd >= 0 and shm_domain_of(domain).polled != NULL and not relaxed_load(&domain.polling)
             and (waits or relaxed_load(&domain.armed))):

@@ -230,6 +230,7 @@ cdef bint tcp_send_short(soft_qp *qp) noexcept nogil:
     cur.next_wqe += 1
     swqe.state = SWQE_DONE
     qp_retire(qp)
+    domain_posted(qp, WORK_CALL + size)
     return True
 
 
@@ -242,7 +243,7 @@ cdef void tcp_transmit(soft_qp *qp) noexcept nogil:
     if not tx_may_write(qp):
         return
     while share:
-        result = tx_build(qp, &b, TX_FRAMES)
+        result = tx_build(qp, &b, TX_FRAMES, share)
         if b.nframes == 0:
             tx_release(&b)
             if result != TX_BUILT and result != TX_FULL:
@@ -279,7 +280,7 @@ cdef int tcp_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noex
     lock_ranked(&qp.lock, RANK_QP)
     result = qp_enqueue_sends(qp, &wr)
     if qp.stream.phase == STREAM_OPEN and not qp.tx.blocked and not tcp_send_short(qp) and tx_pending(qp):
-        tcp_transmit(qp)
+        domain_post(qp)
     unlock_ranked(&qp.lock, RANK_QP)
     qp_update_fds(qp, NULL)
     if result and bad_wr != NULL:
@@ -315,7 +316,7 @@ cdef bint tcp_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
     assert_held(&qp.lock)
     while share[0]:
         fpdus = qp.counters.rx_fpdus
-        if not rx_prepare(qp, &r):
+        if not rx_prepare(qp, &r, share[0]):
             return False
         n = tcp_read(qp, &r.target)
         if n <= 0:
@@ -387,23 +388,33 @@ cdef void tcp_progress(soft_domain *domain, bint waits) noexcept nogil:
     """A few streams are tried: that is cheaper than to ask which are ready."""
     cdef bint few = domain.nlinks <= TCP_TRY
     cdef soft_link *link = domain.links
+    cdef uint32_t coming = domain.nlinks
+    cdef uint32_t busy = 0
+    cdef int64_t left
     assert_held(&domain.progress)
     while few and link != NULL:
         few = not relaxed_load(&link.qp.tx.blocked)
         link = link.next
     if not few:
-        domain_poll_descriptors(domain)
+        domain.busy = max(domain_poll_descriptors(domain), <uint32_t> 1)
         return
     link = domain.links
     while link != NULL:
+        # Whose turn it is has it all, if the others had nothing to do the last time.
+        domain.coming = min(coming, domain.busy)
+        left = domain.left
         tcp_ready(link.qp, EPOLLIN, domain)
+        busy += domain.left < left
+        coming -= 1
         link = link.next
+    domain.coming = 1
+    domain.busy = max(busy, <uint32_t> 1)
 
 
 cdef bint tcp_serve(soft_domain *domain, bint arm) noexcept nogil:
     """The epoll set is level-triggered: it is always armed."""
     assert_held(&domain.progress)
-    return domain_poll_descriptors(domain)
+    return domain_poll_descriptors(domain) != 0
 
 
 cdef ibv_device tcp_device
