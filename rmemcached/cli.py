@@ -22,9 +22,13 @@ PR_SET_NO_NEW_PRIVS = 38
 
 
 def raise_file_limit(settings: Settings) -> None:
-    """Raises the limit of descriptors to what -c asks for; an RDMA client uses two."""
-    needed = settings.max_connections * (2 if settings.rdma else 1)
-    needed += DESCRIPTORS_OF_ITS_OWN + DESCRIPTORS_OF_A_THREAD * settings.threads
+    """Raises the limit of descriptors to what -c asks for.
+
+    A client has one, over soft_iw or a device two, over soft_shm four: its lifeline, its queue pair's socket, and its
+    ring and registry while they are looked at.
+    """
+    each = 1 if not settings.rdma else 2 if settings.rdma_shm == "none" else 4
+    needed = settings.max_connections * each + DESCRIPTORS_OF_ITS_OWN + DESCRIPTORS_OF_A_THREAD * settings.threads
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
@@ -36,6 +40,12 @@ def raise_file_limit(settings: Settings) -> None:
             message = "failed to set rlimit for open files. Try starting as root or requesting smaller maxconns value."
             raise UsageError(message, os.EX_OSERR) from None
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        if settings.rdma and settings.verbose:
+            print(
+                f"RDMA: {hard} open files are allowed, and -c {settings.max_connections} may need {needed}: when they"
+                " run out, clients get TCP. Raise the limit (ulimit -Hn), or lower -c.",
+                file=sys.stderr,
+            )
 
 
 def raise_core_limit() -> None:

@@ -112,7 +112,9 @@ def in_range(name: str, low: int, high: int) -> Callable[[str], int]:
     """As `between`, with messages that say more than memcached's."""
 
     def parse(text: str) -> int:
-        value = atoi(text, f"could not parse argument to {name}: {text}")
+        if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
+            raise UsageError(f"{name} must be a number without a unit, not {text!r}")
+        value = int(text)
         if not low <= value <= high:
             raise UsageError(f"{name} must be between {low} and {high}, not {value}")
         return value

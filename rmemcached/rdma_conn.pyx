@@ -6,7 +6,8 @@ and send messages; item memory is registered once for the whole device. What can
 buffers or send queue entries stays in the reply list of its lane, and is tried again at the next completion.
 """
 
-from libc.stdint cimport uintptr_t
+from libc.limits cimport INT_MAX
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset
@@ -29,11 +30,13 @@ from rmemcached.rdma.wire cimport (
     transport_name,
 )
 from rmemcached.store.store cimport item_iov, item_remove, store_time
-from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub
+from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load
 from rmemcached.sys.debug cimport (
     LIVE_LANE, LIVE_RDMA_CONN, assert_owner, assert_that, live_add, live_sub,
 )
-from rmemcached.sys.linux cimport close, getrandom, posix_memalign, set_nonblocking
+from rmemcached.sys.linux cimport (
+    RLIMIT_NOFILE, close, dup, getrandom, getrlimit, posix_memalign, rlimit, set_nonblocking,
+)
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport (
     FOUND_NOTHING, soft_channel_arm, soft_channel_begin_turn, soft_channel_poll, soft_found, soft_qp_terminated,
@@ -58,6 +61,7 @@ cdef enum:
     TURN_COMPLETIONS = 64        # of a connection
     COMPLETIONS_LEAST = 8        # ... if many go on
     LATE_AT_A_TIME = 4           # connections that are ended in one turn because they are late
+    SPARE_DESCRIPTORS = 16       # these and a sixteenth are left to plain connections
 
 cdef struct cm_id:               # a connection of rdma_cm
     int fd
@@ -417,6 +421,13 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
     return NULL
 
 
+cdef const char *why_not_made(const rdma_device *dev) noexcept nogil:
+    """After conn_make has failed."""
+    if relaxed_load(&dev.queue_pairs) >= dev.limits.max_qps:
+        return b"SERVER_ERROR rdma: too many queue pairs (rdma_max_qps)"
+    return b"SERVER_ERROR rdma: out of resources"
+
+
 cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil:
     cdef rdma_device *dev = rc.q.t.dev
     cdef int i
@@ -442,6 +453,19 @@ cdef bint is_near(const rdma_device *dev, const exchange_request *req) noexcept 
     """Whether a client that says where it is can reach the endpoint of soft_shm."""
     return (key_is(req.host, req.host_length, dev.endpoint.host)
             and (dev.endpoint.netns == 0 or dev.endpoint.netns == req.netns))
+
+
+cdef bint few_descriptors(int fd) noexcept nogil:
+    """Whether those that are left are for plain connections: a client that cannot have RDMA goes on with one. The
+    system gives the lowest number that is free."""
+    cdef rlimit limit
+    cdef int following = dup(fd)
+    if following < 0:
+        return True
+    close(following)
+    if getrlimit(RLIMIT_NOFILE, &limit) != 0 or limit.rlim_cur > INT_MAX:
+        return False
+    return <uint64_t>following + SPARE_DESCRIPTORS + limit.rlim_cur // 16 >= limit.rlim_cur
 
 
 cdef rdma_thread *thread_by_name(rdma_thread **threads, const exchange_request *req) noexcept nogil:
@@ -506,10 +530,12 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
     elif t.dev.same_host and not is_near(t.dev, &req):
         snprintf(reply, reply_size, b"SERVER_ERROR rdma: soft_shm needs a client on the same host%s\r\n",
                  <const char *>b" and network" if t.dev.endpoint.netns else <const char *>b"")
+    elif t.dev.software and few_descriptors(sfd):
+        snprintf(reply, reply_size, b"SERVER_ERROR rdma: the server has too few file descriptors left\r\n")
     else:
         rc = conn_make(t, owner, &req, NULL)
         if rc == NULL:
-            snprintf(reply, reply_size, b"SERVER_ERROR rdma: out of resources\r\n")
+            snprintf(reply, reply_size, b"%s\r\n", why_not_made(t.dev))
     if rc == NULL:
         counter_add(&counting.counters.exchange_errors, 1)
         return NULL
@@ -544,7 +570,7 @@ cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
                  <int>dev.port.port_num, dev.provider.get_device_name(dev.port.context.device))
     else:
         rc = conn_make(t, owner, &req, &cm)
-        snprintf(line, sizeof(line), b"SERVER_ERROR rdma: out of resources")
+        snprintf(line, sizeof(line), b"%s", why_not_made(dev))
     if rc != NULL:
         rc.sfd = cm_fd
         rc.local = request.where.local

@@ -97,7 +97,7 @@ The process
    rdma_eager=<n>         values up to so many bytes travel in SENDs [{d.rdma_eager}]
    rdma_credits=<n>       receives posted for each queue pair [{d.rdma_credits}]
    rdma_msgsize=<n>       bytes of each [{d.rdma_msgsize}]
-   rdma_max_qps=<n>       queue pairs at most [{d.rdma_max_qps}]
+   rdma_max_qps=<n>       queue pairs of each device at most [{d.rdma_max_qps}]
    rdma_ready_timeout=<s> seconds in which a queue pair must get ready after its exchange [{d.rdma_ready_timeout}]
    rdma_peer_memory=<mb>  memory of soft_shm's clients that is mapped, at most; no page of it is
                           paid for by the daemon [{d.rdma_peer_memory}]

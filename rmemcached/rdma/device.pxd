@@ -41,6 +41,7 @@ cdef struct rdma_limits:
     unsigned int max_qps
     unsigned int ready_timeout   # seconds from the exchange to READY
     unsigned int peer_memory     # MB of clients' memory that soft_shm maps, in all
+    unsigned int spin            # microseconds that a worker polls after RDMA work, at most
     bint crc
 
 # Where clients open the second connection of soft_shm, and which of them can get there.

@@ -82,6 +82,8 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_input_limit", <uint64_t>RDMA_INPUT_MAX)
     stat_append(out, b"rdma_ready_timeout", dev.limits.ready_timeout)
     stat_append(out, b"rdma_peer_memory", <uint64_t>dev.limits.peer_memory << 20)
+    stat_append(out, b"rdma_spin", dev.limits.spin)
+    stat_append(out, b"rdma_crc", dev.limits.crc)
 
 
 cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogil:

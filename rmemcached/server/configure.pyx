@@ -29,6 +29,7 @@ cdef void fill_rdma_limits(rdma_limits *out, wanted) except *:
     out.max_qps = wanted.rdma_max_qps
     out.ready_timeout = wanted.rdma_ready_timeout
     out.peer_memory = wanted.rdma_peer_memory
+    out.spin = wanted.rdma_spin
     out.crc = wanted.rdma_crc
 
 

@@ -42,10 +42,10 @@ cdef void listen_to(server *s, uint32_t events, int backlog) noexcept nogil:
             listen(s.listeners[i].fd, backlog)
 
 
-cdef void stop_listening(server *s) noexcept nogil:
+cdef void stop_listening(server *s, const char *why) noexcept nogil:
     """Leaves the next connection in the kernel's queue, which takes no more, until one ends."""
     if relaxed_load(&s.hooks.verbose):
-        fprintf(stderr, b"Too many open connections\n")
+        fprintf(stderr, b"%s\n", why)
     listen_to(s, 0, 0)
     s.disabled_at = now_ns()
     s.disabled_with = relaxed_load(&s.curr_connections)
@@ -143,7 +143,7 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
         if not has_room(s, 1):
             # Only before the first accept is it certain that somebody waits.
             if first:
-                stop_listening(s)
+                stop_listening(s, b"Too many open connections")
             return
         first = False
         memset(&peer, 0, sizeof(peer))
@@ -156,8 +156,10 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
         if sfd < 0:
             if errno == EINTR or errno == ECONNABORTED:
                 continue
-            if errno == EMFILE or errno == ENFILE:
-                stop_listening(s)
+            if errno == EMFILE:
+                stop_listening(s, b"Too many open files: raise the limit (ulimit -Hn), or lower -c")
+            elif errno == ENFILE:
+                stop_listening(s, b"Too many open files in the system: raise fs.file-max")
             return
         if l.own_users and not may_share(s, sfd):
             close(sfd)

@@ -186,6 +186,19 @@ def bind_unix(path: str, settings: Settings) -> socket.socket:
     return sock
 
 
+def is_listening(path: str) -> bool:
+    """Whether a process takes connections at this UNIX socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:
+            return True  # its queue is full
+        except OSError:
+            return False
+        return True
+
+
 def listen_unix(settings: Settings) -> Listener:
     """The UNIX socket of -s."""
     assert settings.socket_path is not None
@@ -199,6 +212,9 @@ def listen_shm(settings: Settings) -> tuple[Listener, str]:
     the peer's user id decides who may connect.
     """
     if settings.rdma_shm is not None:
+        if is_listening(settings.rdma_shm):
+            # The other's clients would come here, where nobody knows them.
+            raise ServerError(f"{settings.rdma_shm} is in use by another process", os.EX_OSERR)
         return Listener(bind_unix(settings.rdma_shm, settings), "shm", "ascii"), settings.rdma_shm
     name = f"rmemcached-{os.urandom(16).hex()}"
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

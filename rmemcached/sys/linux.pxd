@@ -138,6 +138,7 @@ cdef extern from "<unistd.h>" nogil:
         F_OK
     int access(const char *path, int mode)
     int close(int fd)
+    int dup(int fd)
     int close_fd "close"(int fd)      # for classes that have a method `close`
     int ftruncate(int fd, long length)
     ssize_t read(int fd, void *buf, size_t n)
@@ -186,6 +187,7 @@ cdef extern from "<sys/resource.h>" nogil:
     enum:
         RLIMIT_AS
         RLIMIT_MEMLOCK
+        RLIMIT_NOFILE
         RUSAGE_SELF
     ctypedef unsigned long rlim_t
     rlim_t RLIM_INFINITY

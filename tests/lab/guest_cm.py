@@ -284,7 +284,7 @@ def test_too_many_queue_pairs(make: DaemonFactory) -> None:
     daemon = make(None, "-o", "rdma_max_qps=1")
     with daemon.client() as client, daemon.client() as other:
         client.version()
-        with pytest.raises(TransportUnavailable, match="SERVER_ERROR rdma: out of resources"):
+        with pytest.raises(TransportUnavailable, match="SERVER_ERROR rdma: too many queue pairs"):
             other.version()
 
 

@@ -6,12 +6,13 @@ import resource
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 from daemon_tools import (
     GONE_WITHIN,
+    TIMEOUT,
     Conversation,
     Peer,
     alone,
@@ -23,7 +24,10 @@ from daemon_tools import (
 )
 from servers import Server
 
-from rmemcached.client import MemcacheError
+from rmemcached.client import Client, MemcacheError
+
+EXCHANGE = b"rdma version=1 transport=soft_iw qpn=1 credits=16 msgsize=8192\r\n"
+FEW = b"SERVER_ERROR rdma: the server has too few file descriptors left\r\n"
 
 
 def served(server: Server, control: Conversation) -> None:
@@ -64,10 +68,10 @@ def test_descriptors_run_out(rmemcached_server: Callable[..., Server]) -> None:
         while time.monotonic() - began < 0.3:
             assert control.ask(b"mn\r\n") == b"MN\r\n"
         assert processor_seconds(server) - cpu < 0.3 * (time.monotonic() - began)
-        # the queue pair of a connected client cannot get its stream; its lifeline is served
+        # a connected client gets no queue pair, and is served
         for sock in talks[:2]:
-            sock.sendall(b"rdma version=1 transport=soft_iw qpn=1 credits=16 msgsize=8192\r\n")
-            assert sock.recv(1000).startswith((b"RDMA ", b"SERVER_ERROR rdma: out of resources\r\n"))
+            sock.sendall(EXCHANGE)
+            assert sock.recv(1000) == FEW
             sock.sendall(b"mn\r\n")
             assert sock.recv(100) == b"MN\r\n"
         for sock in talks:
@@ -75,6 +79,36 @@ def test_descriptors_run_out(rmemcached_server: Callable[..., Server]) -> None:
         eventually(lambda: control.number("curr_connections") == 1)
         eventually(lambda: descriptors(server.pid) <= before)
         served(server, control)
+
+
+def test_the_last_descriptors_are_for_plain_connections(rmemcached_server: Callable[..., Server]) -> None:
+    """A client that may choose goes on over TCP, and plain clients still get in."""
+    server = rmemcached_server("-t", "2", "-v")
+    with Conversation(server) as control, ExitStack() as stack:
+        limit = descriptors(server.pid) + 60
+        old = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, old[1]))
+        chosen = []
+        for _ in range(40):
+            client = stack.enter_context(closing(Client(server.address, timeout=TIMEOUT)))
+            assert client.set("key", b"value")
+            chosen.append(client.transport)
+            # two by two, so that clients and not their connections run out
+            plain = stack.enter_context(server.connect())
+            plain.sendall(b"mn\r\n")
+            assert plain.recv(100) == b"MN\r\n"
+            if chosen[-1] == "tcp":
+                break
+        assert chosen[0] != "tcp" and chosen[-1] == "tcp", chosen
+        assert limit - descriptors(server.pid) >= 8
+        control.send(EXCHANGE)
+        assert control.line() == FEW
+        # then the listener says what is short
+        talks = [stack.enter_context(socket.socket()) for _ in range(limit)]
+        for sock in talks:
+            sock.setblocking(False)
+            sock.connect_ex((server.host, server.port))
+        eventually(lambda: "Too many open files: raise the limit (ulimit -Hn), or lower -c\n" in server.stderr())
 
 
 @pytest.mark.parametrize("spare", [0, 256 << 10, 2 << 20, 8 << 20])

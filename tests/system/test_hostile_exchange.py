@@ -211,13 +211,15 @@ def test_no_rdma(rmemcached_server: Callable[..., Server]) -> None:
 
 
 def test_too_many_queue_pairs(rmemcached_server: Callable[..., Server]) -> None:
-    small = rmemcached_server("-o", "rdma_max_qps=2")
+    small = rmemcached_server("-o", "rdma_max_qps=2,rdma_spin=7,no_rdma_crc")
     with Conversation(small) as refused, Conversation(small) as control:
+        settings = [control.number(name, "rdma") for name in ("rdma_max_queue_pairs", "rdma_spin", "rdma_crc")]
+        assert settings == [2, 7, 0]
         with Conversation(small) as first, Conversation(small) as second:
             line = f"rdma {GOOD}\r\n".encode()
             assert first.ask(line).startswith(b"RDMA ")
             assert second.ask(line).startswith(b"RDMA ")
-            assert refused.ask(line) == b"SERVER_ERROR rdma: out of resources\r\n"
+            assert refused.ask(line) == b"SERVER_ERROR rdma: too many queue pairs (rdma_max_qps)\r\n"
             assert refused.ask(b"mn\r\n") == b"MN\r\n"
         eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
         assert refused.ask(line).startswith(b"RDMA ")

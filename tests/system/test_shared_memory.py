@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
 import multiprocessing
 import os
@@ -9,6 +10,8 @@ import random
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +38,7 @@ from daemon_tools import (
     rdma_client,
     shm_socket,
 )
-from servers import Server, start_rmemcached
+from servers import Server, free_port, start_rmemcached
 from shm_by_hand import HELLO, MESSAGE, STREAM, WAKEUP, ShmPeer, record
 
 from rmemcached.client import Client
@@ -209,6 +212,11 @@ def test_a_file_of_that_name(rmemcached_server: ServerFactory, open_folder: str)
     server.kill()
     assert os.path.exists(path)
     server = rmemcached_server("-o", f"rdma_shm={path}")
+    # Another daemon does not take it away from this one.
+    flags = ("-U", "0", "-l", "127.0.0.1", "-u", getpass.getuser(), "-o", f"rdma_shm={path}")
+    command = [sys.executable, "-P", "-m", "rmemcached", "-p", str(free_port()), *flags]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    assert (second.returncode, second.stderr) == (1, f"rdma_shm: {path} is in use by another process\n")
     with Client(server.address, timeout=TIMEOUT) as client:
         client.version()
         assert client.transport == "soft_shm"
@@ -352,6 +360,8 @@ def nonsense(peer: ShmPeer, case: str, source: random.Random) -> None:
         peer.cell(len(octets).to_bytes(2, "big") + octets + bytes(-(2 + len(octets)) % 4 + 4), STREAM)
     elif case == "records that were not sent":
         peer.sent += source.randrange(1, 1 << 30)
+        # The count comes behind its record. The next record finds it.
+        peer.post(record(WAKEUP))
     elif case == "a word that is none":
         peer.put(octets)
         peer.word(len(octets), MESSAGE, stamp=source.randrange(2, 1 << 32))

@@ -166,6 +166,24 @@ def test_commands_over_rdma_are_logged(rmemcached_server: ServerFactory) -> None
         assert watcher.events(2)[1].startswith("type=deleted key=r cmd=")
 
 
+def test_a_stream_that_its_queue_pair_takes_ends_well(rmemcached_server: ServerFactory) -> None:
+    """As a connection it ends, and that is no error."""
+    server = rmemcached_server()
+    with Conversation(server) as control:
+        alone(control)
+        with Watcher(server, "connevents") as watcher, rdma_client(server) as client:
+            assert client.set("key", b"value")
+            with Conversation(server) as last:
+                port = last.sock.getsockname()[1]
+                last.send(b"quit\r\n")
+                events = [watcher.event()]
+                while not events[-1].startswith("type=conn_close") or f" rport={port} " not in events[-1]:
+                    events.append(watcher.event())
+            kinds = [(event.split()[0], event.split()[-2]) for event in events]
+            assert kinds.count(("type=conn_close", "reason=normal")) == 2, events
+            assert all(kind != "type=conn_close" or why == "reason=normal" for kind, why in kinds), events
+
+
 def test_binary_commands_are_logged(rmemcached_server: ServerFactory) -> None:
     server = rmemcached_server()
     extras = struct.pack(">II", 0, 40)

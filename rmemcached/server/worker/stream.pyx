@@ -36,6 +36,7 @@ cdef void hand_over_stream(connection *cn, uint32_t number) noexcept nogil:
         if number >= w.nall or worker_dispatch_stream(&w.all[number], fd, transport, c.rcurr, c.rbytes) != 0:
             fetch_sub(w.curr_connections, 1)
             rdma_thread_refuse(w.rdma[transport], fd, c.rcurr, c.rbytes)
+    c.close_reason = NORMAL_CLOSE
     connection_end(cn, False)
 
 
