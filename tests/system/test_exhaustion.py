@@ -176,10 +176,18 @@ def test_read_buffers_run_out(rmemcached_server: Callable[..., Server]) -> None:
         # Replies that wait count too. The daemon has at most one turn's keys of a get in memory.
         assert control.ask(b"set value 0 0 15000\r\n" + bytes(15_000) + b"\r\n") == b"STORED\r\n"
         readers: list[socket.socket] = []
-        while control.number("response_obj_oom") == 0 and len(readers) < 500:
+        before = control.number("read_buf_oom")
+
+        def closed() -> int:
+            """For want of memory for a reply, or for the rest of a request once replies have used it up."""
+            return control.number("response_obj_oom") + control.number("read_buf_oom") - before
+
+        while closed() == 0 and len(readers) < 500:
             readers.append(server.connect())
             readers[-1].sendall(b"get" + b" value" * 2000 + b"\r\n")
-        eventually(lambda: control.number("response_obj_oom") > 0)
+        eventually(lambda: closed() > 0)
+        # Their requests alone would be 16 KB each.
+        assert len(readers) < 64
         for sock in readers:
             sock.close()
         eventually(lambda: control.number("curr_connections") == 1)
