@@ -4,11 +4,11 @@ A case has three processes beside pytest: the daemon, with one worker that every
 what no proper client does; and a *bystander*, which gets a small value each millisecond, over each transport in turn.
 `run_case` asserts:
 
-1. Latency: the bystander's p99 is less than 1 ms more than without the attacker, over each transport; on a machine on
-   which a get takes more than 40 us, less than 25 gets more. The p99 is the median over the rounds of the attack,
-   against the worst quiet round. Time that its worker or the bystander was ready to run and waited for a processor is
-   taken off: the scheduler counts it in /proc/PID/task/TID/schedstat. So what else the machine does hardly matters, and
-   what the daemon does counts in full.
+1. Latency: the bystander's p99 is less than 1 ms more than without the attacker, over each transport (or what the case
+   says; and in proportion more on a machine on which a get takes more than 40 us without the attacker). The p99 is the
+   median over the rounds of the attack, against the worst quiet round. Time that the worker or the bystander was ready
+   to run and waited for a processor is taken off: the scheduler counts it in /proc/PID/task/TID/schedstat. So what else
+   the machine does hardly matters, and what the daemon does counts in full.
 2. Footprint: anonymous, shared, locked and mapped memory, the memory charged to the daemon's cgroup (where there is a
    cgroup v2 that the tests may use, see `own_cgroup`), descriptors and threads stay within the case's limits.
 3. Outcome: what the case says becomes of the attacker.
@@ -50,8 +50,8 @@ from transport import PACE, within
 
 HERE = Path(__file__).resolve().parent
 KB, MB = 1 << 10, 1 << 20
-MORE_SECONDS = 0.001 * PACE  # what an attack may add to the bystander's p99,
-MORE_GETS = 25  # or as many times what a get takes on this machine
+MORE_SECONDS = 0.001 * PACE  # what an attack may add to the bystander's p99
+USUAL_GET = 40e-6  # seconds that a get takes on a machine for which this is meant
 GETS = 100  # of each transport in a round
 QUIET_ROUNDS, ATTACK_ROUNDS = 1, 3  # and a quiet one at the end
 START_SECONDS = within(20.0)
@@ -173,7 +173,8 @@ def check_bystander(
     quiet: Sequence[dict[str, Latency]], attack: Sequence[dict[str, Latency]], more: float = MORE_SECONDS
 ) -> None:
     """The p99 over each transport: the median of the rounds of the attack, and the worst without it."""
-    more = max(more, MORE_GETS * max(times[name].p50 for times in quiet for name in times))
+    slow = max(times[name].p50 for times in quiet for name in times) / USUAL_GET
+    more *= max(slow, 1.0)
     for name in quiet[0]:
         before = max(times[name].p99 for times in quiet)
         during = statistics.median(times[name].p99 for times in attack)
@@ -331,6 +332,8 @@ class Case:
     """What may be left."""
     flags: tuple[str, ...] = ()
     """Of the daemon."""
+    more: float = MORE_SECONDS
+    """Seconds that it may add to the bystander's p99."""
 
 
 def run_case(scene: Scene, case: Case) -> None:
@@ -349,7 +352,7 @@ def run_case(scene: Scene, case: Case) -> None:
     scene.wait_until_at_rest(before, case.after)
     quiet.append(scene.bystander.round())
     assert not case.limits.exceeded(before, most), case.limits.exceeded(before, most)
-    check_bystander(quiet, attack)
+    check_bystander(quiet, attack, case.more)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 import attack_sockets
 import pytest
 from daemon_tools import eventually
-from harness import KB, MB, Attacker, Case, Limits, Scene, for_connections, run_case, scene_of
+from harness import KB, MB, MORE_SECONDS, Attacker, Case, Limits, Scene, for_connections, run_case, scene_of
 from servers import Server
 
 TRANSPORTS = {"tcp": ("tcp", "soft_iw", "soft_shm"), "unix": ("unix", "soft_shm")}
@@ -146,6 +146,8 @@ CASES = (
         for_connections(2, 64 * KB, memory=200 * MB),
         after=Limits(memory=200 * MB),
         flags=("-m", "192", "-I", "32m"),
+        # The turns of a worker that receives such values and makes room for them take half of that.
+        more=2 * MORE_SECONDS,
     ),
     Case(
         "a binary set of 4 GB", attack_sockets.huge_binary, {"opcode": 1, "extras": 8, "key": 4}, Limits(descriptors=4)
