@@ -121,13 +121,24 @@ def test_posts_and_polls_share_a_turn_of_the_program(opcode: Opcode) -> None:
 
         channel = here.channel
         assert channel is not None
+        first = SendWR(opcode, [here.mr.sge(0, 8)], remote_addr=there.mr.addr, rkey=there.mr.rkey)
+        for _ in range(2):
+            for ours, _ in pairs:
+                ours.post_send(first)
+            assert statuses(completions(here, count, there)) == [Status.SUCCESS] * count
+        # From here on posts find open streams, and windows where the memory is shared.
+        for _ in range(100):
+            there.poll()
+            here.poll()
+        here.done.clear()
+        before = moved()
         channel.begin_turn(turn)
         for i, (ours, _) in enumerate(pairs):
             request = SendWR(
                 opcode, [here.mr.sge(i * piece, piece)], remote_addr=there.mr.addr + i * piece, rkey=there.mr.rkey
             )
             ours.post_send(*[request] * each)
-        turns, before = 1, 0
+        turns = 1
         while len(here.done) < count * each:
             for _ in range(8):
                 there.poll()
