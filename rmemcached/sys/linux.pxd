@@ -431,6 +431,7 @@ cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_condattr_t:
         pass
     int pthread_create(pthread_t *thread, const void *attr, void *(*start)(void *) noexcept nogil, void *arg)
+    int pthread_detach(pthread_t thread)
     int pthread_join(pthread_t thread, void **retval)
     int pthread_setname_np(pthread_t thread, const char *name)
     int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil,

@@ -127,6 +127,7 @@ include "soft/tcp/stream.pxd"
 include "soft/tcp/mpa.pxd"
 
 include "soft/shm/layout.pxd"
+include "soft/shm/closer.pxd"
 include "soft/shm/memory.pxd"
 include "soft/shm/record.pxd"
 include "soft/shm/ring.pxd"

@@ -50,13 +50,14 @@ from rmemcached.sys.linux cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, EPOLLET, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL,
     EPOLL_CTL_MOD, F_ADD_SEALS, F_GETFL, F_GET_SEALS, F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK,
     F_SETFL, IPPROTO_TCP, MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, MAP_SHARED, MFD_ALLOW_SEALING, MFD_CLOEXEC,
-    MSG_CMSG_CLOEXEC, MSG_CTRUNC, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_TRUNC, O_NONBLOCK, POLLIN, PROT_NONE, PROT_READ,
-    PROT_WRITE, SCM_RIGHTS, SHUT_WR, SOCK_STREAM, SOL_SOCKET, SO_DOMAIN, SO_INCOMING_CPU, SO_TYPE,
-    TCP_CONGESTION, TCP_MAXSEG, TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, TMPFS_MAGIC, close, cmsghdr, epoll_create1,
-    epoll_ctl, epoll_event, epoll_wait, eventfd, fcntl, fstatfs, ftruncate, getpeername, getrandom, getsockname,
-    getsockopt, itimerspec, memfd_create, mincore, mmap, mprotect, msghdr, munlock, munmap, poll, pollfd, populate_read,
-    pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_wait, pthread_join,
-    pthread_mutex_destroy, pthread_mutex_init, pthread_rwlock_destroy, pthread_rwlock_init, read, recv, recvmsg,
+    MSG_CMSG_CLOEXEC, MSG_CTRUNC, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_TRUNC, O_NONBLOCK, POLLIN, PROT_NONE,
+    PROT_READ, PROT_WRITE, SCM_RIGHTS, SHUT_RDWR, SHUT_WR, SOCK_STREAM, SOL_SOCKET, SO_DOMAIN, SO_INCOMING_CPU,
+    SO_TYPE, TCP_CONGESTION, TCP_MAXSEG, TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, TMPFS_MAGIC, close, cmsghdr,
+    epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd, fcntl, fstatfs, ftruncate, getpeername, getrandom,
+    getsockname, getsockopt, itimerspec, memfd_create, mincore, mmap, mprotect, msghdr, munlock, munmap, poll,
+    pollfd, populate_read, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal,
+    pthread_cond_wait, pthread_detach, pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    pthread_mutex_unlock, pthread_rwlock_destroy, pthread_rwlock_init, pthread_setname_np, read, recv, recvmsg,
     sched_getcpu, sched_yield, send, sendmsg, setsockopt, shutdown, snprintf, sockaddr, sockaddr_in, sockaddr_in6,
     socklen_t, start_quiet_thread, struct_statfs, timerfd_create, timerfd_settime, write,
 )
@@ -81,6 +82,7 @@ include "soft/tcp/mpa.pyx"
 include "soft/tcp/stream.pyx"
 
 include "soft/shm/memory.pyx"
+include "soft/shm/closer.pyx"
 include "soft/shm/record.pyx"
 include "soft/shm/ring.pyx"
 include "soft/shm/wait.pyx"

@@ -227,6 +227,63 @@ def held_registry(target: Target) -> None:
             os.close(fd)
 
 
+def lingering() -> tuple[socket.socket, socket.socket]:
+    """A TCP socket whose `close` waits for a minute, or until the other one is gone, and that one."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = socket.create_connection(listener.getsockname())
+        reader, _ = listener.accept()
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+    sender.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sender.send(bytes(1 << 16))
+    return sender, reader
+
+
+def closes_that_wait(target: Target, count: int) -> None:
+    """Sockets whose `close` waits come with a record that ends the queue pair. None is kept here."""
+    shm = SharedMemory(target)
+    pairs = [lingering() for _ in range(count)]
+    octets = record(OFFER, generation=1, length=4096)
+    socket.send_fds(shm.sock, [octets[:1]], [sender.fileno() for sender, _ in pairs])
+    # The daemon has them, or the socket to it. Where it is the faster one, this is the close that waits.
+    for sender, _ in pairs:
+        threading.Thread(target=sender.close, daemon=True).start()
+    with contextlib.suppress(BrokenPipeError):
+        shm.post(octets[1:])
+    target.ready()
+    target.stay()
+
+
+def close_never_read(target: Target) -> None:
+    """The same behind a record that has ended the queue pair."""
+    sender, reader = lingering()
+    while True:
+        shm = SharedMemory(target)
+        # The daemon may be faster than the second record.
+        with contextlib.suppress(OSError):
+            shm.post(bytes(48))
+            shm.post(record(OFFER, generation=1, length=4096), sender.fileno())
+            break
+        shm.lifeline.close()
+    threading.Thread(target=sender.close, daemon=True).start()
+    target.ready()
+    assert reader.fileno() >= 0
+    target.stay()
+
+
+def closes_that_take_long(target: Target, size: int) -> None:
+    """Memory that is there, with a region that has not its size, and that nobody has but the daemon; without end."""
+    shm = SharedMemory(target)
+    target.ready()
+    for number in counted():
+        fd = memfd(size)
+        with mmap.mmap(fd, size) as memory:
+            memory.madvise(23)
+        shm.offer(fd, 4096, KEY + number % 1000)
+        os.close(fd)
+
+
 def offers(target: Target, size: int) -> None:
     """Offers without end, of so many octets that nobody has touched, or of a page that is there."""
     shm = SharedMemory(target)

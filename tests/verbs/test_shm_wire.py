@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
 import fcntl
 import mmap
 import os
 import random
+import resource
 import socket
 import struct
 from collections.abc import Iterator
@@ -375,17 +377,27 @@ def descriptors_of(fd: int) -> int:
         return sum(os.readlink(entry.path) == name for entry in descriptors)
 
 
-def test_surplus_descriptors_are_closed(raw: RawPeer) -> None:
+@pytest.mark.parametrize("how", ["one", "253", "one with each octet", "more than there is room for"])
+def test_surplus_descriptors_end_the_queue_pair(raw: RawPeer, how: str) -> None:
+    """They are closed; what does not fit is never taken."""
     before = descriptors_of(raw.ring_fd)
-    for _ in range(20):
-        raw.post(record(WAKEUP), *[raw.ring_fd] * 30)
-        raw.end.poll()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     one = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [raw.ring_fd]))]
-    for octet in record(WAKEUP):
-        raw.sock.sendmsg([bytes([octet])], one)
+    if how == "one with each octet":
+        for octet in record(WAKEUP):
+            with contextlib.suppress(BrokenPipeError):
+                raw.sock.sendmsg([bytes([octet])], one)
+                raw.end.poll()
+    else:
+        raw.post(record(WAKEUP), *[raw.ring_fd] * {"one": 1, "253": 253}.get(how, 30))
+    if how == "more than there is room for":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), limit[1]))
+    try:
         raw.end.poll()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    broken(raw)
     assert descriptors_of(raw.ring_fd) == before
-    assert raw.end.qp.state == State.RTS
 
 
 def test_a_lying_count_of_records(raw: RawPeer) -> None:

@@ -64,7 +64,7 @@ cdef struct soft_fabric:
     bint (*deadline)(soft_qp *qp) noexcept nogil                             # optional
     # A Terminate was sent, and nothing will be sent after it.
     void (*end_writing)(soft_qp *qp) noexcept nogil                          # optional
-    # The stream ends. Its descriptor, which is still open, is closed next.
+    # The stream ends: closes its descriptor.
     void (*close)(soft_qp *qp) noexcept nogil
 
     # Frees qp.fabric_state, which is not NULL. No thread uses it any more.

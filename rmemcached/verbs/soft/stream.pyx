@@ -84,7 +84,6 @@ cdef void stream_close(soft_qp *qp) noexcept nogil:
     stream_unwatch(qp)
     if qp.stream.fd >= 0:
         qp.fabric.close(qp)
-        close(qp.stream.fd)
         relaxed_store(&qp.stream.fd, -1)
     free(qp.tx.bounce)
     qp.tx.bounce = NULL

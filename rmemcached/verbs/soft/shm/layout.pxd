@@ -74,3 +74,4 @@ cdef struct shm_record:              # what goes through the socket, always whol
     uint64_t length
 
 cdef struct shm_stream
+cdef struct shm_context

@@ -13,7 +13,8 @@ cdef struct soft_shm_limits:
     uint64_t bytes                   # of all; at most 2^46
     # Only memory whose pages the peer has touched itself and has sealed, so that it cannot take them back and no access
     # of this process allocates any. Regions have less than 16 MB then, and one that the peer may write is mapped by one
-    # queue pair only: the first that gets it.
+    # queue pair only: the first that gets it. Such a context has threads that close what peers pass; soft_shm_attach
+    # fails with EBUSY while they have too much to wait for.
     bint paid
 
 cdef struct soft_shm_usage:

@@ -15,4 +15,7 @@ cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil
 # The number of records that the peer has counted and that were not read. Negative while it has sent one and not counted
 # it. Needs no lock.
 cdef int32_t shm_records_ahead(const shm_stream *shm) noexcept nogil
-cdef void shm_drop_fds(shm_reader *reader) noexcept nogil
+# Closes the descriptors that came, wherever that may take long.
+cdef void shm_drop_fds(soft_qp *qp) noexcept nogil
+# The same for those whose files are mapped: these are not the last references to them.
+cdef void shm_close_mapped(shm_reader *reader) noexcept nogil

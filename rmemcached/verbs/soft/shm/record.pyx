@@ -1,10 +1,12 @@
 # soft_shm: records through the socket; see record.pxd.
 
+# As many descriptors as a message can have (the kernel's SCM_MAX_FD): it would close those for which there is no room,
+# in this thread.
 cdef extern from *:
     """
     typedef union {
         struct cmsghdr header;
-        char space[CMSG_SPACE(8 * sizeof(int))];
+        char space[CMSG_SPACE(253 * sizeof(int))];
     } rmc_control_space;
     """
     ctypedef struct control_space "rmc_control_space":
@@ -25,7 +27,7 @@ cdef bint shm_send_record(soft_qp *qp, const shm_record *record, const int *fds,
     message.msg_iov = &iov
     message.msg_iovlen = 1
     if nfds:
-        memset(&control, 0, sizeof(control))
+        memset(&control, 0, CMSG_SPACE(nfds * sizeof(int)))
         message.msg_control = &control
         message.msg_controllen = CMSG_SPACE(nfds * sizeof(int))
         header = CMSG_FIRSTHDR(&message)
@@ -44,15 +46,24 @@ cdef bint shm_send_record(soft_qp *qp, const shm_record *record, const int *fds,
     return True
 
 
-cdef void shm_drop_fds(shm_reader *reader) noexcept nogil:
+cdef void shm_drop_fds(soft_qp *qp) noexcept nogil:
+    cdef shm_reader *reader = &shm_of(qp).reader
     while reader.nfds:
         reader.nfds -= 1
-        close(reader.fds[reader.nfds])
+        closer_take_fd(shm_context_of(qp.context), reader.fds[reader.nfds])
     reader.lost_fds = False
 
 
-cdef void shm_keep_fds(shm_reader *reader, msghdr *message) noexcept nogil:
-    """Takes the descriptors of a message. Closes those beyond what a record can have."""
+cdef void shm_close_mapped(shm_reader *reader) noexcept nogil:
+    while reader.nfds:
+        reader.nfds -= 1
+        close(reader.fds[reader.nfds])
+
+
+cdef bint shm_keep_fds(soft_qp *qp, msghdr *message) noexcept nogil:
+    """Takes the descriptors of a message. False: more came than a record can have."""
+    cdef shm_reader *reader = &shm_of(qp).reader
+    cdef bint fit = True
     cdef cmsghdr *header = CMSG_FIRSTHDR(message)
     cdef size_t i, count
     cdef int fd
@@ -65,8 +76,10 @@ cdef void shm_keep_fds(shm_reader *reader, msghdr *message) noexcept nogil:
                     reader.fds[reader.nfds] = fd
                     reader.nfds += 1
                 else:
-                    close(fd)
+                    closer_take_fd(shm_context_of(qp.context), fd)
+                    fit = False
         header = CMSG_NXTHDR(message, header)
+    return fit
 
 
 cdef int32_t shm_records_ahead(const shm_stream *shm) noexcept nogil:
@@ -102,7 +115,9 @@ cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil:
         if n <= 0:
             shm.eof = True
             return
-        shm_keep_fds(reader, &message)
+        if not shm_keep_fds(qp, &message):
+            shm.broken = True
+            return
         reader.lost_fds |= message.msg_flags & MSG_CTRUNC != 0
         reader.have += <uint32_t> n
         if reader.have == SHM_RECORD_SIZE:
@@ -110,7 +125,7 @@ cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil:
             relaxed_store(&shm.records_seen, shm.records_seen + 1)
             if not shm_handle_record(qp, &reader.record, share):
                 shm.broken = True
-            shm_drop_fds(reader)
+            shm_drop_fds(qp)
 
 
 cdef bint shm_handle_record(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil:
@@ -120,6 +135,8 @@ cdef bint shm_handle_record(soft_qp *qp, const shm_record *record, uint32_t *sha
     if record.kind == SHM_HELLO:
         return shm_hello(qp, record)
     if shm.theirs == NULL:
+        return False
+    if record.kind != SHM_OFFER and (shm.reader.nfds or shm.reader.lost_fds):
         return False
     if record.kind == SHM_WAKEUP:
         shm.wakeup_pending = False
@@ -133,4 +150,6 @@ cdef bint shm_handle_record(soft_qp *qp, const shm_record *record, uint32_t *sha
     if shm.reader.lost_fds:
         shm_decline_offer(qp, record, share)
         return True
+    if closer_is_full(shm_context_of(qp.context), CLOSER_MEMORY):
+        return False
     return shm.reader.nfds == 1 and shm_accept_offer(qp, record, share)

@@ -17,6 +17,7 @@ cdef struct shm_context:             # soft_context.fabric_state
     shm_generation next_generation
     soft_shm_limits limits           # constant once a queue pair has a stream
     soft_shm_usage usage             # atomic
+    shm_closer *closers[CLOSERS]     # NULL: the context trusts its peers; constant as the limits
 
 cdef struct shm_region:              # soft_mr.fabric_state
     int memfd

@@ -34,6 +34,7 @@ cdef bint shm_open_context(soft_context *context) noexcept nogil:
 
 cdef void shm_close_context(soft_context *context) noexcept nogil:
     cdef shm_context *shared = shm_context_of(context)
+    closers_stop(shared)
     munmap(shared.registry, SHM_REGISTRY_SIZE)
     close(shared.registry_fd)
     free(shared)
@@ -41,12 +42,18 @@ cdef void shm_close_context(soft_context *context) noexcept nogil:
 
 cdef int soft_shm_limit(ibv_context *ibcontext, const soft_shm_limits *limits) noexcept nogil:
     cdef soft_context *context = <soft_context *> ibcontext
+    cdef int error = 0
     if (context.fabric != &shm_fabric or limits.pair_regions > SHM_WINDOWS_MAX
             or limits.pair_bytes > <uint64_t> 1 << 40 or limits.bytes > <uint64_t> 1 << 46):
         errno.errno = EINVAL
         return -1
     if relaxed_load(&shm_context_of(context).usage.regions):
         errno.errno = EBUSY
+        return -1
+    if limits.paid:
+        error = closers_start(shm_context_of(context))
+    if error:
+        errno.errno = error
         return -1
     shm_context_of(context).limits = limits[0]
     return 0
@@ -226,9 +233,9 @@ cdef bint shm_window_valid(const shm_stream *shm, const shm_window *window) noex
 
 cdef void shm_window_close(soft_qp *qp, shm_window *window) noexcept nogil:
     assert_held(&qp.lock)
-    munmap(window.base, window.length)
+    shm_uncount_pair(qp, window.length)
+    closer_take_window(shm_context_of(qp.context), window.base, window.length)
     window.base = NULL
-    shm_uncount_window(qp, window.length)
 
 
 cdef bint shm_count_window(soft_qp *qp, uint64_t length) noexcept nogil:
@@ -252,12 +259,17 @@ cdef bint shm_count_window(soft_qp *qp, uint64_t length) noexcept nogil:
     return True
 
 
+cdef void shm_uncount_pair(soft_qp *qp, uint64_t length) noexcept nogil:
+    assert_held(&qp.lock)
+    shm_of(qp).open_windows -= 1
+    shm_of(qp).window_bytes -= length
+
+
 cdef void shm_uncount_window(soft_qp *qp, uint64_t length) noexcept nogil:
-    cdef shm_stream *shm = shm_of(qp)
+    """Of a window that was not made, or is unmapped."""
     cdef shm_context *shared = shm_context_of(qp.context)
     assert_held(&qp.lock)
-    shm.open_windows -= 1
-    shm.window_bytes -= length
+    shm_uncount_pair(qp, length)
     fetch_sub(&shared.usage.regions, 1)
     fetch_sub(&shared.usage.bytes, length)
 
@@ -335,9 +347,10 @@ cdef void shm_drop_arrival(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
     if arrival.base == NULL:
         return
+    # Nothing of it was touched; but its descriptor may be the last.
     shm_unmap(arrival.base, arrival.offer.length)
     arrival.base = NULL
-    close(arrival.fd)
+    closer_take_fd(shm_context_of(qp.context), arrival.fd)
     shm_uncount_window(qp, arrival.offer.length)
 
 
@@ -399,7 +412,12 @@ cdef bint shm_map_offer(soft_qp *qp, const shm_record *record, uint32_t *share, 
         return False
     # Once it is sealed, no mapping for writing can be made.
     waits[0] = paid and not shm_is_sealed(fd)
-    return shm_await_seal(qp, record, base) if waits[0] else shm_make_window(qp, record, base)
+    if waits[0]:
+        return shm_await_seal(qp, record, base)
+    if not shm_make_window(qp, record, base):
+        return False
+    shm_close_mapped(&shm.reader)
+    return True
 
 
 cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil:
@@ -434,9 +452,12 @@ cdef bint shm_offer_sealed(soft_qp *qp, const shm_record *record, uint32_t *shar
     if not shm_is_sealed(arrival.fd):
         return False
     share_spend(share, WORK_OFFER + record.length // 8)
-    close(arrival.fd)
     arrival.base = NULL
-    if not shm_make_window(qp, &arrival.offer, base):
+    if shm_make_window(qp, &arrival.offer, base):
+        # The mapping keeps the file.
+        close(arrival.fd)
+    else:
+        closer_take_fd(shm_context_of(qp.context), arrival.fd)
         share[0] = 0
         fetch_add(&shm_context_of(qp.context).usage.declined, 1)
     return True

@@ -66,6 +66,7 @@ cdef bint shm_hello(soft_qp *qp, const shm_record *record) noexcept nogil:
         if registry != NULL:
             shm_unmap(registry, SHM_REGISTRY_SIZE)
         return False
+    shm_close_mapped(&shm.reader)
     shm.answers = record.access & SHM_ANSWERS
     if qp.ord > record.ird:
         qp.ord = record.ird
@@ -88,9 +89,12 @@ cdef void shm_close(soft_qp *qp) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     assert_held(&qp.lock)
     store_release(&shm.ours.closed, 1)
-    shm_drop_fds(&shm.reader)
+    shm_drop_fds(qp)
     shm_close_windows(qp)
     shm_release_regions(shm)
+    # The peer learns of it now, also where the socket is closed much later.
+    shutdown(qp.stream.fd, SHUT_RDWR)
+    closer_take_fd(shm_context_of(qp.context), qp.stream.fd)
 
 
 cdef void shm_free(soft_qp *qp) noexcept nogil:
@@ -150,7 +154,12 @@ cdef int shm_introduce(soft_qp *qp, int fd) noexcept nogil:
 cdef int soft_shm_attach(ibv_qp *ibqp, int fd, uint16_t ird, uint16_t ord) noexcept nogil:
     cdef soft_qp *qp = <soft_qp *> ibqp
     cdef int i, error
-    if not shm_is_unix_stream(fd) or stream_begin(qp, &shm_fabric) < 0:
+    if not shm_is_unix_stream(fd):
+        return -1
+    if qp.fabric == &shm_fabric and closer_is_full(shm_context_of(qp.context), CLOSER_ANY):
+        errno.errno = EBUSY
+        return -1
+    if stream_begin(qp, &shm_fabric) < 0:
         return -1
     stream_join(qp)
     for i in range(qp.ndomains):

@@ -77,6 +77,7 @@ cdef void tcp_close(soft_qp *qp) noexcept nogil:
     tcp.start_frame = NULL
     tcp.pausing = False
     qp.tx.held = False
+    close(qp.stream.fd)
 
 
 cdef void tcp_free(soft_qp *qp) noexcept nogil:

@@ -1,0 +1,150 @@
+# soft_shm: threads that close what peers have passed; see closer.pxd.
+
+cdef enum:
+    CLOSER_SMALL = 1 << 20           # octets of a file in memory that are freed at once
+
+cdef struct shm_closing:
+    shm_closing *next
+    int fd                           # -1: memory
+    void *base
+    size_t length
+    shm_context *shared              # for memory
+
+
+cdef void window_unmap(shm_context *shared, void *base, size_t length) noexcept nogil:
+    munmap(base, length)
+    fetch_sub(&shared.usage.regions, 1)
+    fetch_sub(&shared.usage.bytes, length)
+
+
+cdef void closer_free(shm_closer *closer) noexcept nogil:
+    cdef shm_closing *piece = closer.unused
+    while piece != NULL:
+        closer.unused = piece.next
+        free(piece)
+        piece = closer.unused
+    pthread_mutex_destroy(&closer.lock)
+    pthread_cond_destroy(&closer.filled)
+    free(closer)
+
+
+cdef void *closer_main(void *argument) noexcept nogil:
+    cdef shm_closer *closer = <shm_closer *> argument
+    cdef shm_closing *piece = NULL
+    while True:
+        pthread_mutex_lock(&closer.lock)
+        if piece != NULL:
+            piece.next = closer.unused
+            closer.unused = piece
+            fetch_sub(&closer.waiting, 1)
+        while closer.first == NULL and not closer.stopping:
+            pthread_cond_wait(&closer.filled, &closer.lock)
+        piece = closer.first
+        if piece != NULL:
+            closer.first = piece.next
+            if closer.first == NULL:
+                closer.last = &closer.first
+        pthread_mutex_unlock(&closer.lock)
+        if piece == NULL:
+            break
+        if piece.fd >= 0:
+            close(piece.fd)
+        else:
+            window_unmap(piece.shared, piece.base, piece.length)
+    if not closer.joined:
+        closer_free(closer)
+    return NULL
+
+
+cdef int closer_start(shm_closer **out, bint joined) noexcept nogil:
+    cdef shm_closer *closer = <shm_closer *> calloc(1, sizeof(shm_closer))
+    cdef int error
+    if closer == NULL:
+        return ENOMEM
+    pthread_mutex_init(&closer.lock, NULL)
+    pthread_cond_init(&closer.filled, NULL)
+    closer.last = &closer.first
+    closer.joined = joined
+    error = start_quiet_thread(&closer.thread, closer_main, closer)
+    if error:
+        closer_free(closer)
+        return error
+    pthread_setname_np(closer.thread, b"mc-close")
+    if not joined:
+        pthread_detach(closer.thread)
+    out[0] = closer
+    return 0
+
+
+cdef int closers_start(shm_context *shared) noexcept nogil:
+    cdef int i
+    cdef int error = 0
+    for i in range(CLOSERS):
+        if error == 0 and shared.closers[i] == NULL:
+            error = closer_start(&shared.closers[i], i == CLOSER_MEMORY)
+    return error
+
+
+cdef void closers_stop(shm_context *shared) noexcept nogil:
+    cdef shm_closer *closer
+    cdef pthread_t thread
+    cdef bint joined
+    cdef int i
+    for i in range(CLOSERS):
+        closer = shared.closers[i]
+        if closer == NULL:
+            continue
+        thread = closer.thread
+        joined = closer.joined
+        pthread_mutex_lock(&closer.lock)
+        closer.stopping = True
+        pthread_cond_signal(&closer.filled)
+        pthread_mutex_unlock(&closer.lock)
+        # The other one frees itself, from now on at any time.
+        if joined:
+            pthread_join(thread, NULL)
+            closer_free(closer)
+        shared.closers[i] = NULL
+
+
+cdef bint closer_put(shm_closer *closer, int fd, shm_context *shared, void *base, size_t length) noexcept nogil:
+    """False: the caller has to do it."""
+    cdef shm_closing *piece
+    if closer == NULL:
+        return False
+    pthread_mutex_lock(&closer.lock)
+    piece = closer.unused
+    if piece != NULL:
+        closer.unused = piece.next
+    else:
+        piece = <shm_closing *> malloc(sizeof(shm_closing))
+    if piece != NULL:
+        piece.next = NULL
+        piece.fd = fd
+        piece.shared = shared
+        piece.base = base
+        piece.length = length
+        fetch_add(&closer.waiting, 1)
+        closer.last[0] = piece
+        closer.last = &piece.next
+        pthread_cond_signal(&closer.filled)
+    pthread_mutex_unlock(&closer.lock)
+    return piece != NULL
+
+
+cdef void closer_take_fd(shm_context *shared, int fd) noexcept nogil:
+    cdef struct_stat status
+    # Only files in memory have seals.
+    cdef int kind = CLOSER_MEMORY if fcntl(fd, F_GET_SEALS) >= 0 else CLOSER_ANY
+    cdef bint small = kind == CLOSER_MEMORY and fstat(fd, &status) == 0 and status.st_blocks <= CLOSER_SMALL // 512
+    if small or not closer_put(shared.closers[kind], fd, NULL, NULL, 0):
+        close(fd)
+
+
+cdef void closer_take_window(shm_context *shared, void *base, size_t length) noexcept nogil:
+    if not closer_put(shared.closers[<int> CLOSER_MEMORY], -1, shared, base, length):
+        window_unmap(shared, base, length)
+
+
+cdef bint closer_is_full(const shm_context *shared, int kind) noexcept nogil:
+    return shared.closers[kind] != NULL and relaxed_load(&shared.closers[kind].waiting) >= CLOSER_MANY
