@@ -1,7 +1,8 @@
 """A device on the server's side: its port and limits, the registrations of item memory, the queue pairs on it.
 
-A daemon has at most one rdma_device for each transport, and all workers share it. No worker takes the lock while it
-serves: it is for item memory that grows, for workers that take the device or give it up, and for statistics.
+A daemon has at most one rdma_device for each transport, and all workers share it. No worker takes `lock` while it
+serves: it is for item memory that grows, and registration takes long. `counting_lock` is held for a moment only, by
+workers that take the device or give it up, and for statistics.
 
 Workers are the layer above. A device knows them by the counter_entry that they embed.
 """
@@ -81,7 +82,7 @@ cdef struct rdma_counters:
 cdef struct counter_entry:
     const rdma_counters *counters
     const soft_qp_counters *soft     # of all its queue pairs, if the device is of the software provider
-    counter_entry *next          # under dev.lock
+    counter_entry *next          # under dev.counting_lock
 
 cdef struct rdma_device:
     # constant after rdma_device_open
@@ -95,11 +96,12 @@ cdef struct rdma_device:
     rdma_limits limits           # no more than the device has
     unsigned int read_sges       # elements of a READ
     unsigned int write_sges      # of a WRITE
+    pthread_mutex_t lock
     # written under lock, read without: an entry exists before an item can lie in its extent, and does not change
     char *arena
     ibv_mr *extents[MAX_EXTENTS]
-    # under lock
-    pthread_mutex_t lock
+    # under counting_lock
+    pthread_mutex_t counting_lock
     counter_entry *counting      # the counters of every worker
     rdma_counters retired        # sums over workers' parts that were destroyed
     soft_qp_counters retired_soft

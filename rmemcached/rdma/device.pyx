@@ -53,6 +53,7 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transp
     dev.limits.ird = min(dev.limits.ird, <unsigned int>port.max_dest_rd_atomic)
     dev.limits.ord = min(dev.limits.ord, <unsigned int>port.max_rd_atomic)
     pthread_mutex_init(&dev.lock, NULL)
+    pthread_mutex_init(&dev.counting_lock, NULL)
     if dev.limits.ord == 0 or port.max_qp_wr < SEND_DEPTH or port.max_cqe < SEND_DEPTH:
         error[0] = b"the RDMA device has no RDMA READ, or its queues are too short"
     else:
@@ -79,6 +80,7 @@ cdef void rdma_device_close(rdma_device *dev) noexcept nogil:
         dev.provider.dealloc_pd(dev.pd)
     dev.provider.close_device(dev.port.context)
     pthread_mutex_destroy(&dev.lock)
+    pthread_mutex_destroy(&dev.counting_lock)
     free(dev)
     live_sub(LIVE_RDMA_DEVICE)
 
@@ -136,9 +138,9 @@ cdef bint rdma_device_lost(rdma_device *dev, char *why, size_t size) noexcept no
 
 cdef void rdma_device_hand_over_counts(rdma_device *dev, rdma_device *successor) noexcept nogil:
     assert_that(dev.counting == NULL)
-    pthread_mutex_lock(&successor.lock)
+    pthread_mutex_lock(&successor.counting_lock)
     add_counts(&successor.retired, &dev.retired, sizeof(rdma_counters))
-    pthread_mutex_unlock(&successor.lock)
+    pthread_mutex_unlock(&successor.counting_lock)
     fetch_add(&successor.async_events, relaxed_load(&dev.async_events))
     fetch_add(&successor.losses, relaxed_load(&dev.losses))
 
@@ -160,18 +162,18 @@ cdef void rdma_device_release(rdma_device *dev) noexcept nogil:
 # ---- counters --------------------------------------------------------------------------------------------------------
 
 cdef void rdma_device_enter_counters(rdma_device *dev, counter_entry *entry) noexcept nogil:
-    pthread_mutex_lock(&dev.lock)
+    pthread_mutex_lock(&dev.counting_lock)
     entry.next = dev.counting
     dev.counting = entry
-    pthread_mutex_unlock(&dev.lock)
+    pthread_mutex_unlock(&dev.counting_lock)
 
 
 cdef void rdma_device_retire_counters(rdma_device *dev, counter_entry *entry) noexcept nogil:
     cdef counter_entry **link = &dev.counting
-    pthread_mutex_lock(&dev.lock)
+    pthread_mutex_lock(&dev.counting_lock)
     while link[0] != entry:
         link = &link[0].next
     link[0] = entry.next
     add_counts(&dev.retired, entry.counters, sizeof(rdma_counters))
     add_counts(&dev.retired_soft, entry.soft, sizeof(soft_qp_counters))
-    pthread_mutex_unlock(&dev.lock)
+    pthread_mutex_unlock(&dev.counting_lock)

@@ -30,7 +30,7 @@ cdef struct stat_line:
 cdef void do_sum_workers(rdma_device *dev, rdma_counters *total, soft_qp_counters *soft) noexcept nogil:
     """Of the workers that exist and of those that are gone. They count on meanwhile."""
     cdef counter_entry *entry = dev.counting
-    assert_held(&dev.lock)
+    assert_held(&dev.counting_lock)
     add_counts(total, &dev.retired, sizeof(rdma_counters))
     add_counts(soft, &dev.retired_soft, sizeof(soft_qp_counters))
     while entry != NULL:
@@ -40,12 +40,12 @@ cdef void do_sum_workers(rdma_device *dev, rdma_counters *total, soft_qp_counter
 
 
 cdef void sum_device(rdma_device *dev, rdma_totals *total) noexcept nogil:
-    pthread_mutex_lock(&dev.lock)
+    pthread_mutex_lock(&dev.counting_lock)
     # Those of verbs stay 0: only the software provider counts.
     do_sum_workers(dev, &total.counts, &total.shm if dev.same_host else &total.iw)
     if dev.same_host:
         soft_shm_query(dev.port.context, &total.mapped)
-    pthread_mutex_unlock(&dev.lock)
+    pthread_mutex_unlock(&dev.counting_lock)
     total.cm_queue_pairs += relaxed_load(&dev.cm_queue_pairs)
     total.extent_registrations += relaxed_load(&dev.extent_registrations)
     total.async_events += relaxed_load(&dev.async_events)
