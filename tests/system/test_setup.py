@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import socket
+import struct
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
-from daemon_tools import GONE_WITHIN, READY, Conversation, Peer, descriptors, eventually, rdma_at_rest, rdma_client
+from daemon_tools import (
+    GONE_WITHIN,
+    READY,
+    SHM_REQUEST,
+    Conversation,
+    Peer,
+    descriptors,
+    eventually,
+    rdma_at_rest,
+    rdma_client,
+    shm_socket,
+)
+from polling import readable
 from servers import Server, start_rmemcached
 from transport import rdma, rounds
 
@@ -117,3 +135,64 @@ def test_what_queue_pairs_have_counted_stays(rmemcached_server: Callable[..., Se
             eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
             seen = control.number(name, "rdma")
             assert seen >= inside
+
+
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
+WALL = 0x40000000
+
+
+@contextmanager
+def stopped(tid: int) -> Iterator[None]:
+    """A thread of a child process stands still, and the others go on."""
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    ptrace.argtypes = [ctypes.c_long] * 4
+    assert ptrace(PTRACE_SEIZE, tid, 0, 0) == 0, os.strerror(ctypes.get_errno())
+    assert ptrace(PTRACE_INTERRUPT, tid, 0, 0) == 0
+    os.waitpid(tid, WALL)
+    try:
+        yield
+    finally:
+        assert ptrace(PTRACE_DETACH, tid, 0, 0) == 0
+
+
+def request_stream(server: Server, peer: Peer) -> socket.socket:
+    """Sends the request for a queue pair's stream, and waits for nothing."""
+    if rdma() == "soft_shm":
+        stream = shm_socket(peer.offer)
+        stream.sendall(SHM_REQUEST + peer.private_data)
+        return stream
+    stream = socket.create_connection((server.host, server.port))
+    stream.sendall(b"MPA ID Req Frame" + struct.pack(">BBHHH", 0x10, 2, 24, 16, 16) + peer.private_data)
+    return stream
+
+
+@pytest.mark.skipif(rdma() not in ("soft_iw", "soft_shm"), reason="has no streams")
+def test_a_stream_on_its_way_to_its_worker_is_a_connection(hasty: Server, control: Conversation) -> None:
+    """So that -c holds, however many wait for a worker that does not take them."""
+    workers = sorted(
+        int(task.name)
+        for task in Path(f"/proc/{hasty.pid}/task").iterdir()
+        if (task / "comm").read_text() == "mc-worker\n"
+    )
+    with Conversation(hasty) as second, Peer(hasty, attach=False) as peer, ExitStack() as stack:
+        before = control.number("curr_connections")
+        accepted = control.number("total_connections")
+        number = int.from_bytes(bytes.fromhex(peer.offer["token"])[:4], sys.byteorder)
+        with stopped(workers[number]):
+            # One of two that come one after the other has the other worker; so has one of these two requests.
+            for talk in (control, second):
+                talk.send(b"mn\r\n")
+            eventually(lambda: readable(control.sock) or readable(second.sock))
+            live = control if readable(control.sock) else second
+            assert live.line() == b"MN\r\n"
+            streams = [stack.enter_context(request_stream(hasty, peer)) for _ in range(2)]
+            eventually(lambda: live.number("total_connections") == accepted + 2)
+            # What a worker has in its queue, and has read, it serves before it has answered so often.
+            for _ in range(20):
+                live.ask(b"mn\r\n")
+            assert live.number("curr_connections") == before + 2
+            assert not any(map(readable, streams))
+        assert (second if live is control else control).line() == b"MN\r\n"
+        # One has become the stream, which is no connection any more. The other is refused.
+        eventually(lambda: control.number("curr_connections") == before)
+        assert all(stream.recv(16) for stream in streams)

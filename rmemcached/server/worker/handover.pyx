@@ -20,6 +20,7 @@ cdef int worker_dispatch(worker *w, int fd, protocol prot, const log_peer *peer,
     cdef handover *h = <handover *>calloc(1, sizeof(handover))
     if h == NULL:
         return -1
+    h.kind = HANDOVER_SOCKET
     h.fd = fd
     h.prot = prot
     h.stream_only = stream_only
@@ -32,9 +33,9 @@ cdef int worker_dispatch_cm(worker *w, int fd, const rdma_request *request) noex
     cdef handover *h = <handover *>calloc(1, sizeof(handover))
     if h == NULL:
         return -1
+    h.kind = HANDOVER_CM
     h.fd = fd
     h.prot = w.thread.binding_protocol
-    h.by_cm = True
     h.request = request[0]
     h.peer.addr = request.where.peer
     h.peer.transport = LOG_RDMA
@@ -51,8 +52,8 @@ cdef int worker_dispatch_stream(worker *w, int fd, rdma_transport transport, con
     if h.stream_request == NULL:
         free(h)
         return -1
+    h.kind = HANDOVER_STREAM
     h.fd = fd
-    h.by_stream = True
     h.transport = transport
     memcpy(h.stream_request, request, length)
     h.stream_request_length = length
@@ -135,9 +136,9 @@ cdef void take_handovers(worker *w) noexcept nogil:
         cn = next_back
     while h != NULL:
         following = h.next
-        if h.by_cm:
+        if h.kind == HANDOVER_CM:
             open_cm(w, h)
-        elif h.by_stream:
+        elif h.kind == HANDOVER_STREAM:
             open_stream(w, h)
         else:
             open_socket(w, h)

@@ -38,17 +38,21 @@ cdef struct connection:
     uint32_t rest_length
     bint ended_by_side           # it is to be closed
 
+cdef enum handover_kind:
+    HANDOVER_SOCKET              # an accepted socket
+    HANDOVER_CM                  # fd is a descriptor of rdma_cm with the connection that `request` is about
+    HANDOVER_STREAM              # fd asks for the stream of a queue pair of this worker
+
 # A socket on its way to a worker. The worker's once it is in the queue.
 cdef struct handover:
     handover *next
+    handover_kind kind
     int fd
-    protocol prot
-    bint stream_only
+    protocol prot                # of a socket, or a connection of rdma_cm
     log_peer peer
-    bint by_cm                   # fd is a descriptor of rdma_cm with the connection that `request` is about
-    rdma_request request
-    bint by_stream               # fd asks for the stream of a queue pair of this worker
-    rdma_transport transport     # ... on the device of this transport
+    bint stream_only             # of a socket
+    rdma_request request         # of a connection of rdma_cm
+    rdma_transport transport     # of a stream: on the device of this transport
     char *stream_request         # ... by these octets, malloc'd
     size_t stream_request_length
 
