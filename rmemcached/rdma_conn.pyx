@@ -60,7 +60,6 @@ cdef enum:
     YIELDED_PER_TURN = 64        # connections that gave way and go on
     TURN_COMPLETIONS = 64        # of a connection
     COMPLETIONS_LEAST = 8        # ... if many go on
-    LATE_AT_A_TIME = 4           # connections that are ended in one turn because they are late
     SPARE_DESCRIPTORS = 16       # these and a sixteenth are left to plain connections
 
 cdef struct cm_id:               # a connection of rdma_cm
@@ -343,24 +342,6 @@ cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
     serve_yielded(t)
     serve_events(t)
     return t.yielded != NULL
-
-
-cdef inline bint is_late(const rdma_conn *rc, uint32_t now) noexcept nogil:
-    return rc != NULL and now - rc.setup_since > rc.q.t.dev.limits.ready_timeout
-
-
-cdef bint rdma_thread_end_late(rdma_thread *t) noexcept nogil:
-    cdef uint32_t now = store_time(t.worker.store)
-    cdef unsigned int left = LATE_AT_A_TIME
-    cdef char line[64]
-    assert_owner(t.worker.owner)
-    snprintf(line, sizeof(line), b"SERVER_ERROR rdma: no READY within %u s\r\n", t.dev.limits.ready_timeout)
-    while left and is_late(t.setup_oldest, now):
-        left -= 1
-        counter_add(&t.counters.ready_timeouts, 1)
-        # Which ends the connection, and takes it out of the list.
-        t.failed(t.setup_oldest.owner, line)
-    return is_late(t.setup_oldest, now)
 
 
 # ---- making and end --------------------------------------------------------------------------------------------------

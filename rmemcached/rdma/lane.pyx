@@ -170,8 +170,8 @@ cdef void give_way(rdma_lane *lane) noexcept nogil:
     thread_yield(lane.rc)
 
 
-cdef bint lane_may_run(rdma_lane *lane) noexcept nogil:
-    """Whether the machine may run now. If not, the lane is marked, so that it runs when it may."""
+cdef bint lane_admit(rdma_lane *lane) noexcept nogil:
+    """Lets the machine run now, or marks the lane, so that it runs when it may. Which of them."""
     cdef rdma_conn *rc = lane.rc
     if lane_waits(lane):
         return False
@@ -197,7 +197,7 @@ cdef size_t lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
     cdef conn *c = &lane.c
     cdef uint32_t id = lane.id
     cdef size_t n
-    while length and lane_may_run(lane):
+    while length and lane_admit(lane):
         n = min(length, <size_t>INPUT_PIECE) if c.rbytes else length
         if c.rbytes == 0:
             c.rcurr = data
@@ -241,7 +241,7 @@ cdef void lane_go_on(rdma_lane *lane) noexcept nogil:
     cdef uint32_t id = lane.id
     cdef rdma_held *oldest
     cdef size_t left
-    if not lane_may_run(lane):
+    if not lane_admit(lane):
         return
     lane_run(lane)
     while rc.lanes[id] == lane and not rc.q.failed:
@@ -411,7 +411,7 @@ cdef conn_want lane_drive(rdma_lane *lane) noexcept nogil:
 cdef void lane_run(rdma_lane *lane) noexcept nogil:
     """Runs the machine over the lane's input as far as replies can leave and no payload is awaited. May close it."""
     cdef conn_want want
-    while lane.reads == 0 and lane_flush(lane) and lane_may_run(lane):
+    while lane.reads == 0 and lane_flush(lane) and lane_admit(lane):
         want = lane_drive(lane)
         if want == WANT_REMOTE_PAYLOAD:
             # The replies before it need not wait for the READ.

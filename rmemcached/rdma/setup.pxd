@@ -8,5 +8,6 @@ All of it belongs to the worker. A part of the C unit of rdma_conn, above rdma/t
 
 # The queue pair, in RTS, waits for its stream and for READY. False: the system has no random octets for the token.
 cdef bint setup_begin(rdma_conn *rc) noexcept nogil
-# READY has come, or the connection ends. To repeat it changes nothing.
+# READY has come, or the connection ends. To repeat it changes nothing. rdma_thread_end_late, which is here too, ends
+# connections whose READY does not come.
 cdef void setup_end(rdma_conn *rc) noexcept nogil

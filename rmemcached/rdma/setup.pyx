@@ -1,3 +1,7 @@
+cdef enum:
+    LATE_AT_A_TIME = 4           # connections that are ended in one turn because they are late
+
+
 cdef inline rdma_conn **token_bucket(rdma_thread *t, const uint8_t *token) noexcept nogil:
     """By octets that are random."""
     return &t.streamless[token[RDMA_TOKEN_LENGTH - 1] % STREAMLESS_BUCKETS]
@@ -89,3 +93,21 @@ cdef int rdma_thread_route(rdma_thread *t, const char *data, size_t received, ui
 
 cdef bint rdma_thread_waits(const rdma_thread *t) noexcept nogil:
     return t.setup_oldest != NULL
+
+
+cdef inline bint is_late(const rdma_conn *rc, uint32_t now) noexcept nogil:
+    return rc != NULL and now - rc.setup_since > rc.q.t.dev.limits.ready_timeout
+
+
+cdef bint rdma_thread_end_late(rdma_thread *t) noexcept nogil:
+    cdef uint32_t now = store_time(t.worker.store)
+    cdef unsigned int left = LATE_AT_A_TIME
+    cdef char line[64]
+    assert_owner(t.worker.owner)
+    snprintf(line, sizeof(line), b"SERVER_ERROR rdma: no READY within %u s\r\n", t.dev.limits.ready_timeout)
+    while left and is_late(t.setup_oldest, now):
+        left -= 1
+        counter_add(&t.counters.ready_timeouts, 1)
+        # Which ends the connection, and takes it out of the list.
+        t.failed(t.setup_oldest.owner, line)
+    return is_late(t.setup_oldest, now)

@@ -65,8 +65,8 @@ cdef void connection_moved(connection *cn) noexcept nogil:
         cn.untaken = queued
 
 
-cdef bint is_taking(connection *cn, uint32_t now) noexcept nogil:
-    """Whether the peer has taken something of what the socket holds, since that was last looked at."""
+cdef bint note_taken(connection *cn, uint32_t now) noexcept nogil:
+    """Notes how much the peer has taken of what the socket holds. Whether it is something since the last time."""
     cdef int queued = 0
     cdef int before = cn.untaken
     if cn.flags & CONNECTION_CM or ioctl(cn.fd, SIOCOUTQ, &queued) != 0:
@@ -118,7 +118,7 @@ cdef void close_idle(worker *w) noexcept nogil:
             last = last_activity(cn)
             if now - last <= w.idle_timeout:
                 oldest = min(oldest, last)
-            elif not is_taking(cn, now):
+            elif not note_taken(cn, now):
                 close_one(cn)
         cn = following
     w.idle_due = oldest + w.idle_timeout + 1
