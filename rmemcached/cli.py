@@ -24,10 +24,10 @@ PR_SET_NO_NEW_PRIVS = 38
 def raise_file_limit(settings: Settings) -> None:
     """Raises the limit of descriptors to what -c asks for.
 
-    A client has one, over soft_iw or a device two, over soft_shm four: its lifeline, its queue pair's socket, and its
-    ring and registry while they are looked at.
+    A client has one, over soft_iw two, over soft_shm three: its lifeline, its queue pair's socket, and a region that
+    waits for its seal.
     """
-    each = 1 if not settings.rdma else 2 if settings.rdma_shm == "none" else 4
+    each = 1 if not settings.rdma else 2 if settings.rdma_shm == "none" else 3
     needed = settings.max_connections * each + DESCRIPTORS_OF_ITS_OWN + DESCRIPTORS_OF_A_THREAD * settings.threads
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

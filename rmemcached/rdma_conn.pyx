@@ -61,6 +61,7 @@ cdef enum:
     TURN_COMPLETIONS = 64        # of a connection
     COMPLETIONS_LEAST = 8        # ... if many go on
     SPARE_DESCRIPTORS = 16       # these and a sixteenth are left to plain connections
+    PAIR_DESCRIPTORS = 3         # of a queue pair of soft_shm
 
 cdef struct cm_id:               # a connection of rdma_cm
     int fd
@@ -438,12 +439,20 @@ cdef bint is_near(const rdma_device *dev, const exchange_request *req) noexcept 
 
 cdef bint few_descriptors(int fd) noexcept nogil:
     """Whether those that are left are for plain connections: a client that cannot have RDMA goes on with one. The
-    system gives the lowest number that is free."""
+    system gives the lowest number that is free, so the last of as many as a queue pair takes says whether it would
+    take one of the last."""
     cdef rlimit limit
-    cdef int following = dup(fd)
+    cdef int[PAIR_DESCRIPTORS] taken
+    cdef int i, following = 0
+    cdef int n = 0
+    while n < <int>PAIR_DESCRIPTORS and following >= 0:
+        following = taken[n] = dup(fd)
+        n += 1
+    for i in range(n):
+        if taken[i] >= 0:
+            close(taken[i])
     if following < 0:
         return True
-    close(following)
     if getrlimit(RLIMIT_NOFILE, &limit) != 0 or limit.rlim_cur > INT_MAX:
         return False
     return <uint64_t>following + SPARE_DESCRIPTORS + limit.rlim_cur // 16 >= limit.rlim_cur

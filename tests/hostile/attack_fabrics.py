@@ -32,6 +32,8 @@ from shm_by_hand import (
     RING_AT,
     RING_SIZE,
     SEAL_FUTURE_WRITE,
+    SEAL_GROW,
+    SEAL_SHRINK,
     STREAM,
     WAKEUP,
     ShmPeer,
@@ -291,6 +293,22 @@ def offers(target: Target, size: int) -> None:
     target.ready()
     for number in counted():
         shm.offer(regions[number % len(regions)], size, KEY + number % (1 << 30))
+
+
+def offers_of_many(target: Target, count: int, size: int) -> None:
+    """Offers without end on several queue pairs, of large regions whose every page is looked at, each time anew."""
+    regions = [memfd(size, sparse=False, seals=SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE) for _ in range(2)]
+    pairs = [SharedMemory(target) for _ in range(count)]
+    for shm in pairs:
+        shm.sock.setblocking(False)
+    target.ready()
+    for number in counted():
+        for shm in pairs:
+            with contextlib.suppress(BlockingIOError):
+                while shm.sock.recv(65536):
+                    pass
+            with contextlib.suppress(BlockingIOError):
+                shm.offer(regions[number % 2], size, KEY + number % (1 << 30))
 
 
 def records(target: Target) -> None:

@@ -52,7 +52,7 @@ def test_descriptors_run_out(rmemcached_server: Callable[..., Server]) -> None:
         served(server, control)
         alone(control)
         before = descriptors(server.pid)
-        limit = before + 20
+        limit = before + 40
         old = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, old[1]))
         talks = [server.connect() for _ in range(2)]

@@ -327,7 +327,7 @@ cdef bint soft_channel_begin_turn(ibv_comp_channel *ibchannel, uint32_t work) no
     assert_owner(domain.owner)
     used_up = domain.turn != 0 and domain.left <= 0
     domain.turn = max(work, <uint32_t> SHARE_MIN)
-    domain.left = domain.turn
+    domain.left = domain.aside = domain.turn
     domain.looked = False
     unlock_ranked(&domain.progress, RANK_DOMAIN)
     return used_up

@@ -41,6 +41,7 @@ cdef struct soft_domain:
     uint32_t nlinks
     # Guarded by progress; if the program begins the turns, they are its thread's.
     int64_t left                     # work left in this turn; negative: more was done
+    int64_t aside                    # the same for what a fabric does beyond the share of a queue pair
     uint32_t turn                    # work of a turn that the program begins; 0: it does not
     uint32_t coming                  # queue pairs that the turn still comes to, with the one that it is at; never 0
     uint32_t busy                    # queue pairs that had something to do in the last pass over all; never 0

@@ -84,7 +84,7 @@ cdef void qp_update_fds(soft_qp *qp, soft_domain *except_for) noexcept nogil:
 cdef inline void domain_begin_turn(soft_domain *domain) noexcept nogil:
     assert_held(&domain.progress)
     if domain.turn == 0:
-        domain.left = DOMAIN_TURN
+        domain.left = domain.aside = DOMAIN_TURN
 
 
 cdef inline void domain_next_turn(soft_domain *domain) noexcept nogil:

@@ -378,6 +378,14 @@ cdef bint shm_make_window(soft_qp *qp, const shm_record *record, void *base) noe
     return True
 
 
+cdef void shm_spend_offer(soft_qp *qp, uint32_t *share, uint64_t length) noexcept nogil:
+    """Takes the look at a file's pages, one by one, off the share. What exceeds it is taken off the turn."""
+    cdef uint64_t work = WORK_OFFER + length // 8
+    assert_held(&qp.lock)
+    shm_of(qp).excess += <uint32_t> (work - min(<uint64_t> share[0], work))
+    share_spend(share, work)
+
+
 cdef bint shm_await_seal(soft_qp *qp, const shm_record *record, void *base) noexcept nogil:
     """Keeps a mapping until its owner has sealed the file. False: that will not be; the mapping is gone."""
     cdef shm_stream *shm = shm_of(qp)
@@ -428,8 +436,7 @@ cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *shar
     if (record.slot >= SHM_SLOTS or record.generation == 0 or record.length == 0
             or record.addr + record.length < record.addr or not shm_mappable(shm.reader.fds[0], record.length)):
         return False
-    # The file's pages are looked at one by one.
-    share_spend(share, WORK_OFFER + record.length // 8)
+    shm_spend_offer(qp, share, record.length)
     shm_drop_arrival(qp)
     window = shm_find_window(shm, record.stag)
     if window == NULL or window.slot != record.slot or window.generation != record.generation:
@@ -451,7 +458,7 @@ cdef bint shm_offer_sealed(soft_qp *qp, const shm_record *record, uint32_t *shar
         return False
     if not shm_is_sealed(arrival.fd):
         return False
-    share_spend(share, WORK_OFFER + record.length // 8)
+    shm_spend_offer(qp, share, record.length)
     arrival.base = NULL
     if shm_make_window(qp, &arrival.offer, base):
         # The mapping keeps the file.

@@ -36,6 +36,7 @@ cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     uint32_t swept                   # the entry that is looked at next, for whether its region is still there
     uint64_t window_bytes            # of the entries in use
     shm_arrival arrival
+    uint32_t excess                  # work of offers beyond the share
     shm_generation offered[SHM_OFFERS]  # by slot; offered again after a collision
     bint answers                     # the peer answers offers. It gets the next one after it has answered the last
     shm_record unanswered            # that one; its kind is 0 without

@@ -294,7 +294,9 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
     lock_ranked(&qp.lock, RANK_QP)
     shm = shm_of(qp)
     while qp.stream.fd >= 0:
-        if socket or (shm.theirs != NULL and shm_records_ahead(shm) > 0):
+        # An offer takes more than a share: few queue pairs have it looked at in a turn, and all are served.
+        if (domain.aside > 0 and (socket or shm.theirs != NULL and shm_records_ahead(shm) > 0)
+                or socket and shm.theirs == NULL):
             shm_read_records(qp, &share)
         socket = False
         closing = shm.eof
@@ -316,6 +318,8 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
             break
         if qp.stream.phase != STREAM_OPEN or not shm_has_waiter(qp) or not shm_request_wakeup(qp):
             break
+    domain.aside -= shm.excess
+    shm.excess = 0
     unlock_ranked(&qp.lock, RANK_QP)
     domain_worked(domain, most - share)
     qp_update_fds(qp, domain)
