@@ -38,6 +38,7 @@ from shm_by_hand import (
     WAKEUP,
     ShmPeer,
     cell_size,
+    lingering,
     memfd,
     record,
 )
@@ -229,23 +230,10 @@ def held_registry(target: Target) -> None:
             os.close(fd)
 
 
-def lingering() -> tuple[socket.socket, socket.socket]:
-    """A TCP socket whose `close` waits for a minute, or until the other one is gone, and that one."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        sender = socket.create_connection(listener.getsockname())
-        reader, _ = listener.accept()
-    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
-    sender.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            sender.send(bytes(1 << 16))
-    return sender, reader
-
-
 def closes_that_wait(target: Target, count: int) -> None:
     """Sockets whose `close` waits come with a record that ends the queue pair. None is kept here."""
     shm = SharedMemory(target)
-    pairs = [lingering() for _ in range(count)]
+    pairs = [lingering(60) for _ in range(count)]
     octets = record(OFFER, generation=1, length=4096)
     socket.send_fds(shm.sock, [octets[:1]], [sender.fileno() for sender, _ in pairs])
     # The daemon has them, or the socket to it. Where it is the faster one, this is the close that waits.
@@ -259,7 +247,7 @@ def closes_that_wait(target: Target, count: int) -> None:
 
 def close_never_read(target: Target) -> None:
     """The same behind a record that has ended the queue pair."""
-    sender, reader = lingering()
+    sender, reader = lingering(60)
     while True:
         shm = SharedMemory(target)
         # The daemon may be faster than the second record.

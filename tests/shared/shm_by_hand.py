@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -40,6 +41,19 @@ def memfd(size: int, *, sparse: bool = True, seals: int = SEAL_SHRINK | SEAL_GRO
         os.pwrite(fd, bytes(size), 0)
     fcntl.fcntl(fd, F_ADD_SEALS, seals)
     return fd
+
+
+def lingering(seconds: int) -> tuple[socket.socket, socket.socket]:
+    """A TCP socket whose `close` waits for so long, or until the other one has gone; and that one."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = socket.create_connection(listener.getsockname())
+        reader, _ = listener.accept()
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, seconds))
+    sender.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sender.send(bytes(1 << 16))
+    return sender, reader
 
 
 def cell_size(length: int) -> int:

@@ -51,3 +51,11 @@ def fabric(request: pytest.FixtureRequest) -> Iterator[str]:
     verbs_ends.FABRIC = request.param
     yield request.param
     verbs_ends.FABRIC = FABRICS[0]
+
+
+@pytest.fixture
+def soft_shm(fabric: str) -> Iterator[None]:
+    """For tests that choose their memory themselves: the fabric is soft_shm, and buffers are in no shared memory."""
+    verbs_ends.FABRIC = "soft_shm"
+    yield
+    verbs_ends.FABRIC = fabric

@@ -26,15 +26,7 @@ from verbs_ends import ALL, PATHS, End, completions, connect, connected, statuse
 
 from rmemcached.verbs import MR, PD, QP, WC, Access, Opcode, SendFlag, SendWR, State, Status, VerbsError
 
-pytestmark = pytest.mark.once
-
-
-@pytest.fixture(autouse=True)
-def only_once(fabric: str) -> Iterator[None]:
-    """These tests choose their memory themselves."""
-    verbs_ends.FABRIC = "soft_shm"
-    yield
-    verbs_ends.FABRIC = fabric
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("soft_shm")]
 
 
 def test_access_needs_no_help_of_the_target() -> None:

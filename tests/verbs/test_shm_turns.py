@@ -17,15 +17,8 @@ from verbs_ends import End, completions, statuses, until
 
 from rmemcached.verbs import MR, WC, Opcode, SendWR, State, Status
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("soft_shm")]
 MB = 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def only_once(fabric: str) -> Iterator[None]:
-    verbs_ends.FABRIC = "soft_shm"
-    yield
-    verbs_ends.FABRIC = fabric
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -14,12 +13,10 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import verbs_ends
 from shm_by_hand import (
     ANSWER,
     ANSWERS,
@@ -37,6 +34,7 @@ from shm_by_hand import (
     SEAL_SHRINK,
     SEALED,
     SIZE,
+    lingering,
     memfd,
     record,
 )
@@ -45,16 +43,9 @@ from verbs_ends import ALL, PATHS, End, completions, connect, fpdu, statuses, ta
 
 from rmemcached.verbs import QP, Access, Context, Opcode, SendWR, State, Status, VerbsError
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("soft_shm")]
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
 READ_RESPONSE = 2
-
-
-@pytest.fixture(autouse=True)
-def only_once(fabric: str) -> Iterator[None]:
-    verbs_ends.FABRIC = "soft_shm"
-    yield
-    verbs_ends.FABRIC = fabric
 
 
 def limited(**limits: Any) -> End:
@@ -535,24 +526,10 @@ def test_a_shortage_declines_the_offer_and_blames_nobody(what: str, limit: str) 
     assert (found["regions"], found["declined"]) == (0, 1)
 
 
-def lingering() -> tuple[socket.socket, socket.socket]:
-    """A TCP socket whose `close` waits for an hour, or until the other one has gone."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    with listener:
-        sender = socket.create_connection(listener.getsockname())
-        reader, _ = listener.accept()
-    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
-    sender.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            sender.send(bytes(1 << 16))
-    return sender, reader
-
-
 def test_close_waits_in_a_thread_of_its_own() -> None:
     """What an attacker's peers bring waits behind it. If that is much, no further peers get a stream."""
     with limited(paid=True) as end:
-        sender, reader = lingering()
+        sender, reader = lingering(3600)
 
         def attach() -> int:
             """A queue pair whose peer introduces itself with what is no memory. 0, or why it has no stream."""

@@ -46,15 +46,7 @@ from verbs_ends import ALL, End, completions, fpdu, send, statuses, untagged, un
 
 from rmemcached.verbs import MR, Access, Opcode, SendFlag, SendWR, State, Status
 
-pytestmark = pytest.mark.once
-
-
-@pytest.fixture(autouse=True)
-def only_once(fabric: str) -> Iterator[None]:
-    """These tests choose their memory themselves."""
-    verbs_ends.FABRIC = "soft_shm"
-    yield
-    verbs_ends.FABRIC = fabric
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("soft_shm")]
 
 
 @pytest.fixture
