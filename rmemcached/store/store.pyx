@@ -16,12 +16,12 @@ from rmemcached.sys.debug cimport (
     lock_next_ranked, lock_ranked, thread_id, trylock_ranked, unlock_ranked,
 )
 from rmemcached.sys.linux cimport (
-    CLOCK_MONOTONIC, MADV_DONTNEED, MADV_HUGEPAGE, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE,
-    PROT_READ, PROT_WRITE, RLIM_INFINITY, RLIMIT_AS, c_time, getrlimit, madvise, mmap, mprotect, munmap, populate,
-    pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_timedwait, pthread_cond_wait,
-    pthread_condattr_destroy, pthread_condattr_init, pthread_condattr_setclock, pthread_condattr_t, pthread_join,
-    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, rlimit,
-    sched_yield, snprintf, start_quiet_thread,
+    CLOCK_MONOTONIC, MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE,
+    MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE, RLIM_INFINITY, RLIMIT_AS, c_time, getrlimit, madvise, mmap, mprotect,
+    munmap, populate, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_timedwait,
+    pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init, pthread_condattr_setclock, pthread_condattr_t,
+    pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
+    pthread_setname_np, rlimit, sched_yield, snprintf, start_quiet_thread,
 )
 
 # In the order of the headers in store.pxd.

@@ -89,6 +89,7 @@ cdef extern from "<sys/mman.h>" nogil:
         MAP_ANONYMOUS
         MAP_NORESERVE
         MADV_HUGEPAGE
+        MADV_NOHUGEPAGE
         MADV_DONTNEED
         MFD_CLOEXEC
         MFD_ALLOW_SEALING

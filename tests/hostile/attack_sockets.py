@@ -180,6 +180,17 @@ def store_without_end(target: Target, count: int, size: int) -> None:
             next(pours[plain])
 
 
+def begin_values(target: Target, count: int, size: int, at_once: int) -> None:
+    """`count` connections that announce a value each and send nothing of it, `at_once` of them every 20 ms."""
+    senders = [target.connect() for _ in range(count)]
+    target.ready()
+    for number, plain in enumerate(senders):
+        plain.sendall(b"set begun%d 0 0 %d\r\n" % (number, size))
+        if number % at_once == at_once - 1:
+            time.sleep(0.02)
+    target.stay()
+
+
 def huge_binary(target: Target, opcode: int, extras: int, key: int) -> None:
     """A binary packet whose header announces a body of 4 GB, and as much of the body as the daemon takes."""
     header = BINARY_HEADER.pack(0x80, opcode, key, extras, 0, 0, 0xFFFFFFFF, 0, 0)

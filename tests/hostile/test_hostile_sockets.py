@@ -153,6 +153,15 @@ CASES = (
         flags=("-m", "192", "-I", "32m"),
         more=FULL_TURNS,
     ),
+    # Memory that nobody has used before: only what is written to becomes resident, and only that is cleared.
+    Case(
+        "values of 1 MB begun in new memory",
+        attack_sockets.begin_values,
+        {"count": 1000, "size": 1_000_000, "at_once": 20},
+        for_connections(1000, 16 * KB, memory=64 * MB),
+        after=Limits(memory=64 * MB),
+        flags=("-m", "2048"),
+    ),
     Case(
         "a binary set of 4 GB", attack_sockets.huge_binary, {"opcode": 1, "extras": 8, "key": 4}, Limits(descriptors=4)
     ),
