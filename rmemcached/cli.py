@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +19,7 @@ DESCRIPTORS_OF_ITS_OWN = 32  # listening sockets, standard streams, the main thr
 DESCRIPTORS_OF_A_THREAD = 8
 MCL_CURRENT, MCL_FUTURE = 1, 2
 PR_SET_NO_NEW_PRIVS = 38
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def raise_file_limit(settings: Settings) -> None:
@@ -107,20 +108,56 @@ def drop_privileges(user: str | None) -> None:
         raise UsageError(f"failed to assume identity of user {user}", os.EX_OSERR) from None
 
 
-def daemonize(settings: Settings) -> None:
+def open_standard_streams() -> None:
+    """Whoever closes them before it starts a daemon means /dev/null, and not a socket of ours."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
+def outcome(daemon: int, serving: int) -> int:
+    """Waits until the daemon serves, or has ended. Returns the exit status of the command that has started it."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda received, _: os.kill(daemon, received))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    if os.read(serving, 1):
+        return 0
+    status = os.waitstatus_to_exitcode(os.waitpid(daemon, 0)[1])
+    if status < 0:
+        print(f"the daemon was ended by signal {-status} before it could serve", file=sys.stderr)
+    return status if status > 0 else os.EX_SOFTWARE
+
+
+def daemonize(settings: Settings) -> Callable[[], None]:
     """Leaves the terminal: fork, new session, standard streams to /dev/null unless verbose. With -r the working folder
-    stays: core files are written to it."""
-    if os.fork():
-        os._exit(0)
+    stays: core files are written to it.
+
+    Returns what the daemon calls when it serves. Until then it may still fail, as devices and memory are opened after
+    the fork: the command waits for it, and has its message and exit status.
+    """
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        stream.flush()
+    serving, started = os.pipe()
+    daemon = os.fork()
+    if daemon:
+        os.close(started)
+        os._exit(outcome(daemon, serving))
+    os.close(serving)
     os.setsid()
     if not settings.coredumps:
         os.chdir("/")
-    if not settings.verbose:
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
-        if null > 2:
+
+    def detach() -> None:
+        if not settings.verbose:
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
             os.close(null)
+        with suppress(BrokenPipeError):
+            os.write(started, b"1")
+        os.close(started)
+
+    return detach
 
 
 def save_pid(path: str) -> None:
@@ -158,11 +195,14 @@ def serve(settings: Settings, action: Action) -> int:
 
     if settings.preallocate:
         check_large_pages()
+    if action.daemonize:
+        open_standard_streams()
     settings.inherited_fds = len(os.listdir("/proc/self/fd")) - 1
     server = Server(settings)
     # From the moment when others can see the daemon, its signals wait until it asks for them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1))
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, *STOP_SIGNALS))
     saved = False
+    detach = None
     try:
         if settings.coredumps:
             raise_core_limit()
@@ -175,8 +215,7 @@ def serve(settings: Settings, action: Action) -> int:
             server.listen()
         server.listen_shm()
         if action.daemonize:
-            sys.stdout.flush()
-            daemonize(settings)
+            detach = daemonize(settings)
         if settings.lock_memory:
             lock_memory()
         if settings.drop_privileges:
@@ -184,7 +223,7 @@ def serve(settings: Settings, action: Action) -> int:
         if action.pidfile is not None:
             save_pid(action.pidfile)
             saved = True
-        number = server.run()
+        number = server.run(detach)
         if number == signal.SIGUSR1:
             print("Gracefully stopping", file=sys.stderr)
         elif settings.verbose:

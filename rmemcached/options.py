@@ -535,6 +535,12 @@ class Parsed:
             raise UsageError("rdma_cm_port needs TCP and RDMA: it goes with neither -s nor no_rdma", os.EX_USAGE)
         if settings.rdma_cm_port and settings.rdma_device == "none":
             raise UsageError("rdma_cm_port needs a device: it does not go with rdma_device=none", os.EX_USAGE)
+        elsewhere = settings.rdma_shm not in (None, "none")
+        if elsewhere and (settings.socket_path is not None or not settings.rdma):
+            message = (
+                "rdma_shm=<file> needs TCP and RDMA: it goes with neither -s, whose socket serves for both, nor no_rdma"
+            )
+            raise UsageError(message, os.EX_USAGE)
         if settings.udp_port and "p" not in self.given:
             settings.port = settings.udp_port
         for port in (settings.port, settings.udp_port):

@@ -6,7 +6,7 @@ from libc.string cimport memset
 
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text
 from rmemcached.rdma.device cimport RDMA_DEVICES, RDMA_INPUT_MAX, add_counts, counter_entry, rdma_counters
-from rmemcached.rdma.wire cimport transport_name
+from rmemcached.rdma.wire cimport TRANSPORT_SOFT_SHM, transport_name
 from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.debug cimport assert_held
 from rmemcached.sys.linux cimport pthread_mutex_lock, pthread_mutex_unlock
@@ -86,6 +86,16 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_crc", dev.limits.crc)
 
 
+cdef void append_place(rdma_device *shm, stat_buf *out) noexcept nogil:
+    """Where clients of soft_shm connect: a file, an abstract name after an @, or the socket of -s."""
+    cdef const char *place = b"none"
+    if shm != NULL:
+        place = b"-s"
+        if shm.endpoint.path[0]:
+            place = shm.endpoint.path
+    stat_append_text(out, b"rdma_shm", place)
+
+
 cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogil:
     cdef char name[64]
     cdef unsigned int n
@@ -159,6 +169,7 @@ cdef void rdma_stats(rdma_device **devices, stat_buf *out) noexcept nogil:
     append_device_names(devices, out)
     # Any device's will do: only one with short queues has other limits.
     append_limits(some, out)
+    append_place(devices[<unsigned int>TRANSPORT_SOFT_SHM], out)
     stat_append(out, b"rdma_queue_pairs", total.counts.queue_pairs)
     append_queue_pairs(devices, out)
     append_totals(&total, out)

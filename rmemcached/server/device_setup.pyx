@@ -125,6 +125,7 @@ cdef void setup_devices(server *s, settings, sockets, shm_path, bytes device_nam
     cdef shm_endpoint endpoint
     s.devices.limits = s.settings.rdma_limits
     s.devices.store = s.store
+    s.devices.cm_port = settings.rdma_cm_port
     if settings.socket_path is None:
         open_soft(s, b"soft_iw0", TRANSPORT_SOFT_IW, NULL)
     if shm_path is not None:

@@ -32,6 +32,7 @@ cdef struct rdma_devices:
     rdma_limits limits
     port_spec spec               # which of the system's devices is wanted
     store *store
+    unsigned int cm_port         # where connections of rdma_cm are taken; 0: nowhere
     # constant while the thread runs
     worker *workers              # all of them run
     unsigned int nworkers

@@ -23,6 +23,7 @@ from rmemcached.sys.linux cimport (
     pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     pthread_setname_np, rlimit, sockaddr, sockaddr_in, sockaddr_in6,
 )
+from rmemcached.protocol.stats_text cimport stat_append
 from rmemcached.rdma.cm cimport rdma_cm_refuse, rdma_request
 from rmemcached.rdma.device cimport (
     rdma_device_add_extent, rdma_device_async_fd, rdma_device_close, rdma_device_hand_over_counts, rdma_device_lost,
@@ -389,4 +390,5 @@ cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexc
 cdef void devices_stats(rdma_devices *d, stat_buf *out) noexcept nogil:
     pthread_mutex_lock(&d.lock)
     rdma_stats(d.open, out)
+    stat_append(out, b"rdma_cm_port", d.cm_port)
     pthread_mutex_unlock(&d.lock)

@@ -431,8 +431,9 @@ cdef class Server:
                 pthread_join(s.workers[i].id, NULL)
         self.started = 0
 
-    def run(self):
-        """Serves until SIGINT, SIGTERM or SIGUSR1. Returns the signal's number."""
+    def run(self, serving=None):
+        """Serves until SIGINT, SIGTERM or SIGUSR1. Returns the signal's number. serving: called when nothing that
+        belongs to the start can fail any more."""
         cdef server *s = &self.s
         cdef sigset_t signals, old
         cdef int signo = -1
@@ -447,6 +448,8 @@ cdef class Server:
             self.open_loop(&signals)
             self.start_threads()
             self.describe()
+            if serving is not None:
+                serving()
             with nogil:
                 signo = server_loop(s)
             return signo

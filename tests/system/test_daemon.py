@@ -12,11 +12,12 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from daemon_commands import AS_ROOT, OURS, START, answers, refused, run, started, stopped
 from daemon_tools import Conversation, Peer, child, eventually, rdma_client, room_for
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server, free_port, memcached_path
@@ -24,30 +25,7 @@ from servers import Server, free_port, memcached_path
 from rmemcached import MEMCACHED_VERSION
 from rmemcached.client import Client, MemcacheError
 
-START = 20.0  # seconds that a start or a stop may take
-OURS = [sys.executable, "-P", "-m", "rmemcached"]
-AS_ROOT = ["-u", "root"] if os.geteuid() == 0 else []
 ServerFactory = Callable[..., Server]
-
-
-def run(command: list[str], *flags: str, **options: Any) -> tuple[int, str, str]:
-    """A run that ends by itself: exit status, stdout, stderr."""
-    done = subprocess.run(
-        [*command, *flags],
-        capture_output=True,
-        text=True,
-        timeout=START,
-        stdin=subprocess.DEVNULL,
-        **options,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-def refused(*flags: str) -> tuple[int, str]:
-    """(exit status, message) of a command line that cannot be run."""
-    status, out, message = run(OURS, *AS_ROOT, *flags)
-    assert out == "" and "Traceback" not in message, message
-    return status, message
 
 
 # ---- command lines that end at once ----------------------------------------------------------------------------------
@@ -152,33 +130,6 @@ def test_too_many_descriptors_wanted() -> None:
 
 
 # ---- addresses -------------------------------------------------------------------------------------------------------
-
-
-def started(*flags: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*OURS, *AS_ROOT, *flags],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(environment or {})},
-    )
-
-
-def stopped(process: subprocess.Popen[str], how: int = signal.SIGTERM) -> tuple[int, str]:
-    """Stops a daemon. Returns its exit status and what it wrote."""
-    process.send_signal(how)
-    out, err = process.communicate(timeout=START)
-    return process.returncode, out + err
-
-
-def answers(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), 5) as sock:
-            sock.sendall(b"mn\r\n")
-            return sock.recv(10) == b"MN\r\n"
-    except OSError:
-        return False
 
 
 def test_ephemeral_port_and_port_file(tmp_path: Path) -> None:
@@ -362,72 +313,6 @@ def test_user(tmp_path: Path) -> None:
         _, message = process.communicate(timeout=START)
     assert (process.returncode, message) == (0, "")
     assert not os.path.exists(path)
-
-
-# ---- as a daemon -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Callable[..., tuple[int, int, Path]]]:
-    """Starts daemons by -d -P; those that still run are killed at the end."""
-    pids: list[int] = []
-
-    def start(*flags: str) -> tuple[int, int, Path]:
-        port, file = free_port(), tmp_path / "pid"
-        done = run(OURS, *AS_ROOT, "-d", "-P", str(file), "-p", str(port), "-l", "127.0.0.1", *flags)
-        assert done == (0, "", "")
-        pid = int(eventually(lambda: file.exists() and file.read_text().strip(), START))
-        pids.append(pid)
-        eventually(lambda: answers("127.0.0.1", port), START)
-        return pid, port, file
-
-    yield start
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_daemon_with_pid_file(daemon: Callable[..., tuple[int, int, Path]], how: int) -> None:
-    pid, port, file = daemon()
-    assert file.read_text() == f"{pid}\n"
-    assert not file.with_name("pid.tmp").exists()
-    assert os.getsid(pid) == pid
-    assert os.readlink(f"/proc/{pid}/cwd") == "/"
-    assert [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in range(3)] == ["/dev/null"] * 3
-    client = Client(("127.0.0.1", port), transport="soft_iw", timeout=10, default_noreply=False)
-    assert client.set("key", bytes(100_000)) and client.get("key") == bytes(100_000)
-    client.close()
-    os.kill(pid, how)
-    eventually(lambda: gone(pid), START)
-    assert not file.exists()
-
-
-def test_pid_file_of_a_running_process(tmp_path: Path) -> None:
-    """A warning; without -d the file stays after the end, as with memcached."""
-    file, port = tmp_path / "pid", free_port()
-    file.write_text(f"{os.getpid()}\n")
-    process = started("-P", str(file), "-p", str(port), "-l", "127.0.0.1")
-    eventually(lambda: file.read_text() == f"{process.pid}\n", START)
-    eventually(lambda: answers("127.0.0.1", port), START)
-    warning = f"WARNING: The pid file contained the following (running) pid: {os.getpid()}\n"
-    assert stopped(process) == (0, warning)
-    assert file.read_text() == f"{process.pid}\n"
-
-
-def test_pid_file_that_cannot_be_written(tmp_path: Path) -> None:
-    name, port = tmp_path / "none" / "pid", free_port()
-    process = started("-P", str(name), "-p", str(port), "-l", "127.0.0.1")
-    eventually(lambda: answers("127.0.0.1", port), START)
-    message = f"Could not open the pid file {name}.tmp for writing: No such file or directory\n"
-    assert stopped(process) == (0, message)
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------

@@ -64,6 +64,14 @@ REFUSED = [
     ("-o rdma_peer_memory=4g", 1, "rdma_peer_memory must be a number without a unit, not '4g'\n"),
     ("-o rdma_ready_timeout=1.5", 1, "rdma_ready_timeout must be a number without a unit, not '1.5'\n"),
     ("-o rdma_max_qps=0", 1, "rdma_max_qps must be between 1 and 1048576, not 0\n"),
+    *(
+        (
+            f"-o rdma_shm=/tmp/shm {other}",
+            64,
+            "rdma_shm=<file> needs TCP and RDMA: it goes with neither -s, whose socket serves for both, nor no_rdma\n",
+        )
+        for other in ("-s /tmp/socket", "-o no_rdma")
+    ),
     ("-o hashpower", 1, "Missing numeric argument for hashpower\n"),
     ("-o hashpower=x", 1, "Initial hashtable multiplier of 0 is too low\n"),
     ("-o hashpower=11", 1, "Initial hashtable multiplier of 11 is too low\n"),

@@ -222,6 +222,22 @@ def test_a_file_of_that_name(rmemcached_server: ServerFactory, open_folder: str)
         assert client.transport == "soft_shm"
 
 
+def test_where_it_meets_is_shown(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
+    path = str(tmp_path / "shm")
+    for flags, place in (
+        (("-o", f"rdma_shm={path}"), path),
+        (("-o", "rdma_shm=none"), "none"),
+        ((), None),
+    ):
+        server = rmemcached_server(*flags)
+        with Conversation(server) as talk:
+            found = talk.stats("rdma")
+            assert found["rdma_shm"] == (place or exchanged(talk)["path"])
+            assert found["rdma_cm_port"] == "0"
+    with Conversation(rmemcached_server(path=str(tmp_path / "socket"))) as talk:
+        assert talk.stats("rdma")["rdma_shm"] == "-s"
+
+
 def test_only_streams_come_there(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
     path = str(tmp_path / "shm")
     assert place_of(rmemcached_server("-o", f"rdma_shm={path}")) == path

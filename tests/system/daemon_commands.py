@@ -1,0 +1,61 @@
+"""Daemons as a user starts them: by their command line, with their messages and exit status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+START = 20.0  # seconds that a start or a stop may take
+OURS = [sys.executable, "-P", "-m", "rmemcached"]
+AS_ROOT = ["-u", "root"] if os.geteuid() == 0 else []
+
+
+def run(command: list[str], *flags: str, **options: Any) -> tuple[int, str, str]:
+    """A run that ends by itself: exit status, stdout, stderr."""
+    done = subprocess.run(
+        [*command, *flags],
+        capture_output=True,
+        text=True,
+        timeout=START,
+        stdin=subprocess.DEVNULL,
+        **options,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def refused(*flags: str) -> tuple[int, str]:
+    """(exit status, message) of a command line that cannot be run."""
+    status, out, message = run(OURS, *AS_ROOT, *flags)
+    assert out == "" and "Traceback" not in message, message
+    return status, message
+
+
+def started(*flags: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*OURS, *AS_ROOT, *flags],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def stopped(process: subprocess.Popen[str], how: int = signal.SIGTERM) -> tuple[int, str]:
+    """Stops a daemon. Returns its exit status and what it wrote."""
+    process.send_signal(how)
+    out, err = process.communicate(timeout=START)
+    return process.returncode, out + err
+
+
+def answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), 5) as sock:
+            sock.sendall(b"mn\r\n")
+            return sock.recv(10) == b"MN\r\n"
+    except OSError:
+        return False
