@@ -7,7 +7,7 @@ something; that makes the socket readable. A stream that is polled in all its do
 
 cdef enum:
     SHM_ALWAYS_POLLED = 4            # up to so many streams of a domain are polled for ever
-    SHM_POLL_LOOKS = 16              # rings that one poll looks at before it gives up
+    SHM_POLL_LOOKS = 48              # rings that one poll looks at before it gives up
     SHM_TURNS = 16                   # polls between looks at the clock
 
 cdef struct shm_link:                # a stream in one of its domains
@@ -24,6 +24,7 @@ cdef struct shm_domain:              # soft_domain.fabric_state; guarded by doma
     uint32_t npolled
     uint32_t turns                   # since the clock was looked at
     int64_t checked                  # when the sockets were looked at; CLOCK_MONOTONIC nanoseconds
+    int64_t check_after              # nanoseconds from then to the next look, while some streams wait
 
 # The state of a domain of soft_shm.
 cdef shm_domain *shm_domain_of(const soft_domain *domain) noexcept nogil

@@ -3,7 +3,8 @@
 cdef enum:
     SHM_IDLE_POLLS = 256             # polls in vain until a stream waits, if more than SHM_ALWAYS_POLLED are polled
     SHM_CHECK_WAKEUPS = 4000         # nanoseconds between looks at the sockets while some streams wait for a wake-up,
-    SHM_CHECK_ENDS = 5000000         # and while none does, to notice the death of peers
+    SHM_CHECK_IDLE = 16000           # up to so many after looks in vain,
+    SHM_CHECK_ENDS = 5000000         # and while none waits, to notice the death of peers
 
 
 cdef inline shm_domain *shm_domain_of(const soft_domain *domain) noexcept nogil:
@@ -19,6 +20,7 @@ cdef bint shm_open_domain(soft_domain *domain) noexcept nogil:
     if domain.fabric_state == NULL:
         errno.errno = ENOMEM
         return False
+    shm_domain_of(domain).check_after = SHM_CHECK_WAKEUPS
     # Sockets are seldom readable, so epoll always says when.
     domain.watched = True
     return True
@@ -239,10 +241,22 @@ cdef bint shm_sockets_due(soft_domain *domain) noexcept nogil:
         return False
     shared.turns = 0
     now = now_ns()
-    if now - shared.checked < (SHM_CHECK_WAKEUPS if shared.npolled < domain.nlinks else SHM_CHECK_ENDS):
+    if now - shared.checked < (shared.check_after if shared.npolled < domain.nlinks else <int64_t> SHM_CHECK_ENDS):
         return False
     shared.checked = now
     return True
+
+
+cdef bint shm_poll_sockets(soft_domain *domain) noexcept nogil:
+    """Looks at the sockets. Whether one had something to say. If none had, the next look comes later."""
+    cdef shm_domain *shared = shm_domain_of(domain)
+    cdef bint found = domain_poll_descriptors(domain) != 0
+    assert_held(&domain.progress)
+    if found:
+        shared.check_after = SHM_CHECK_WAKEUPS
+    else:
+        shared.check_after = min(2 * shared.check_after, <int64_t> SHM_CHECK_IDLE)
+    return found
 
 
 cdef bint shm_make_progress(soft_domain *domain, bint waits) noexcept nogil:
@@ -253,7 +267,7 @@ cdef bint shm_make_progress(soft_domain *domain, bint waits) noexcept nogil:
     shm_take_rest(domain)
     found = shm_poll_rings(domain)
     if shm_sockets_due(domain) or waits:
-        found |= domain_poll_descriptors(domain) != 0
+        found |= shm_poll_sockets(domain)
     # A program that has armed a queue may wait next.
     if (domain.event_fd >= 0 and shm_domain_of(domain).polled != NULL and not relaxed_load(&domain.polling)
             and (waits or relaxed_load(&domain.armed))):
