@@ -9,7 +9,7 @@ import pytest
 import verbs_ends
 from verbs_ends import ALL, End, completions, connect_pair, statuses, until
 
-from rmemcached.verbs import CQ, MR, QP, CompChannel, Opcode, SendWR, Status
+from rmemcached.verbs import CQ, MR, QP, CompChannel, Opcode, SendWR, State, Status
 
 pytestmark = pytest.mark.soft("other devices have no turns")
 MB = 1 << 20
@@ -151,6 +151,50 @@ def test_posts_and_polls_share_a_turn_of_the_program(opcode: Opcode) -> None:
         assert statuses(here.done) == [Status.SUCCESS] * (count * each)
         assert turns > count * each * piece // (turn + 3 * count * piece)
         assert bytes(here.buffer) == bytes(there.buffer)
+
+
+def test_what_moves_before_a_fault_counts() -> None:
+    """A queue pair that ends with an error has used the turn as others do."""
+    piece, count, turn = 16 << 10, 8, 128 << 10
+    with End(piece) as here, End(piece) as there:
+        pairs = []
+        for _ in range(2):
+            ours, theirs = QP(here.pd, here.cq, max_send_wr=count + 1), QP(there.pd, there.cq)
+            for qp in (ours, theirs):
+                qp.ready(access=ALL)
+            connect_pair(ours, theirs)
+            pairs.append((ours, theirs))
+        write = SendWR(
+            Opcode.RDMA_WRITE, [here.mr.sge(0, piece)], remote_addr=there.mr.addr, rkey=there.mr.rkey, flags=0
+        )
+        for _ in range(3):
+            for ours, _ in pairs:
+                ours.post_send(
+                    SendWR(Opcode.RDMA_WRITE, [here.mr.sge(0, 8)], remote_addr=there.mr.addr, rkey=there.mr.rkey)
+                )
+            completions(here, 2, there)
+            for _ in range(100):
+                there.poll()
+                here.poll()
+
+        def moved(qp: QP) -> int:
+            found = qp.counters()
+            return found["tx_bytes"] + found["one_sided"] * piece
+
+        channel = here.channel
+        assert channel is not None
+        wrong = SendWR(
+            Opcode.RDMA_WRITE, [(here.mr.addr, piece, here.mr.lkey ^ 1)], remote_addr=there.mr.addr, rkey=there.mr.rkey
+        )
+        before = [moved(ours) for ours, _ in pairs]
+        channel.begin_turn(turn)
+        pairs[0][0].post_send(*[write] * (count - 2), wrong)
+        assert pairs[0][0].state == State.ERR
+        pairs[1][0].post_send(*[write] * count)
+        first, second = (moved(ours) - old for (ours, _), old in zip(pairs, before, strict=True))
+        assert first >= (count - 2) * piece
+        # The second has what the first has left, and a frame more.
+        assert first + second < turn + piece
 
 
 def drain(flooders: Flooders, channel: CompChannel, cq: CQ, count: int) -> None:

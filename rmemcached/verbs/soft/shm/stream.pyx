@@ -209,31 +209,29 @@ cdef void shm_note_writes(soft_qp *qp, const tx_batch *b, size_t written) noexce
         written -= frame.size
 
 
-cdef void shm_transmit(soft_qp *qp) noexcept nogil:
+cdef bint shm_transmit_share(soft_qp *qp, uint32_t *share) noexcept nogil:
+    """False: the queue pair is in error."""
     cdef shm_stream *shm = shm_of(qp)
     cdef tx_batch b
-    cdef uint32_t share = qp.tx.share
     cdef int result
     cdef ssize_t n
     assert_held(&qp.lock)
-    if not tx_may_write(qp):
-        return
     relaxed_store(&shm.unfinished, False)
     while True:
-        if not shm_execute_direct(qp, &share):
-            return
+        if not shm_execute_direct(qp, share):
+            return False
         if not tx_pending(qp):
             break
-        if share == 0:
+        if share[0] == 0:
             relaxed_store(&shm.unfinished, True)
             shm_tell_rest(qp)
             break
-        result = tx_build(qp, &b, TX_FRAMES, share)
+        result = tx_build(qp, &b, TX_FRAMES, share[0])
         if b.nframes == 0:
             tx_release(&b)
             if result != TX_BUILT and result != TX_FULL:
                 tx_fault(qp, result)
-                return
+                return False
             continue
         n = shm_send(qp, b.iov, b.niov)
         tx_release(&b)
@@ -243,13 +241,24 @@ cdef void shm_transmit(soft_qp *qp) noexcept nogil:
             break
         if n > 0:
             shm_note_writes(qp, &b, <size_t> n)
-            share_spend(&share, <size_t> n)
+            share_spend(share, <size_t> n)
             tx_commit(qp, &b, <size_t> n)
-        share_spend(&share, WORK_ROUND + WORK_FPDU * <uint32_t> b.nframes)
+        share_spend(share, WORK_ROUND + WORK_FPDU * <uint32_t> b.nframes)
         if n < <ssize_t> b.size and not shm_wait_for_space(qp):
             break
+    return True
+
+
+cdef void shm_transmit(soft_qp *qp) noexcept nogil:
+    cdef uint32_t share = qp.tx.share
+    cdef bint going_on
+    assert_held(&qp.lock)
+    if not tx_may_write(qp):
+        return
+    going_on = shm_transmit_share(qp, &share)
     qp.tx.used = qp.tx.share - share
-    tx_end_turn(qp)
+    if going_on:
+        tx_end_turn(qp)
 
 
 # Receiving.

@@ -235,44 +235,53 @@ cdef bint tcp_send_short(soft_qp *qp) noexcept nogil:
     return True
 
 
-cdef void tcp_transmit(soft_qp *qp) noexcept nogil:
+cdef bint tcp_transmit_share(soft_qp *qp, uint32_t *share) noexcept nogil:
+    """False: the queue pair is in error."""
     cdef tx_batch b
     cdef int result
-    cdef uint32_t share = qp.tx.share
     cdef ssize_t n
     assert_held(&qp.lock)
-    if not tx_may_write(qp):
-        return
-    while share:
-        result = tx_build(qp, &b, TX_FRAMES, share)
+    while share[0]:
+        result = tx_build(qp, &b, TX_FRAMES, share[0])
         if b.nframes == 0:
             tx_release(&b)
             if result != TX_BUILT and result != TX_FULL:
                 tx_fault(qp, result)
-                return
+                return False
             break
         n = tcp_write(qp, b.iov, b.niov)
         tx_release(&b)
         if n < 0 and errno.errno == EFAULT:
             tx_choose(qp, &qp.tx.cursor)
             tx_fault(qp, TX_FAULT_REGION)
-            return
+            return False
         if n < 0 and errno.errno != EAGAIN and errno.errno != ENOBUFS:
             # The receiving side finds the reason, perhaps behind a Terminate that was not read yet.
             qp.tx.broken = True
             stream_want_writable(qp, False)
             break
         if n > 0:
-            share_spend(&share, <size_t> n)
+            share_spend(share, <size_t> n)
             tx_commit(qp, &b, <size_t> n)
-        share_spend(&share, WORK_CALL + WORK_FPDU * <uint32_t> b.nframes)
+        share_spend(share, WORK_CALL + WORK_FPDU * <uint32_t> b.nframes)
         if n < <ssize_t> b.size or result == TX_BUILT:
             break
         if tcp_of(qp).same_core:
             # The peer copies the octets while they are in the cache, and the kernel uses the same pages again.
             sched_yield()
+    return True
+
+
+cdef void tcp_transmit(soft_qp *qp) noexcept nogil:
+    cdef uint32_t share = qp.tx.share
+    cdef bint going_on
+    assert_held(&qp.lock)
+    if not tx_may_write(qp):
+        return
+    going_on = tcp_transmit_share(qp, &share)
     qp.tx.used = qp.tx.share - share
-    tx_end_turn(qp)
+    if going_on:
+        tx_end_turn(qp)
 
 
 cdef int tcp_post_send(ibv_qp *ibqp, ibv_send_wr *wr, ibv_send_wr **bad_wr) noexcept nogil:
