@@ -47,9 +47,11 @@ cdef struct rdma_devices:
     int backlog
     cm_listener listeners[CM_ADDRESSES]
     unsigned int nlisteners
-    # under lock
+    # by transport; NULL: there is none. Software devices stay open. Changed under both locks, and read under either
+    rdma_device *open[RDMA_DEVICES]
+    pthread_mutex_t open_lock    # for a moment only: item memory is not registered under it. `lock` comes before it
+    # under lock, which is held while item memory is registered; that takes long
     pthread_mutex_t lock
-    rdma_device *open[RDMA_DEVICES]      # by transport; NULL: there is none. Software devices stay open.
     bint failing[RDMA_DEVICES]   # it is being closed: no more item memory is registered
     size_t missing               # bytes of item memory that could not be registered with the system's device
     int missing_error            # why: errno; 0: there are none

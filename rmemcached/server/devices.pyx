@@ -52,6 +52,7 @@ cdef void devices_init(rdma_devices *d) noexcept nogil:
     memset(d, 0, sizeof(rdma_devices))
     d.stop_fd = d.cm_fd = -1
     pthread_mutex_init(&d.lock, NULL)
+    pthread_mutex_init(&d.open_lock, NULL)
 
 
 cdef void no_registration(size_t length, int error, char *why, size_t size) noexcept nogil:
@@ -78,7 +79,9 @@ cdef bint register_arena(rdma_devices *d, rdma_device *dev, rdma_transport trans
         low = d.arena_low
         length = min(d.arena_used - done, <size_t>ARENA_EXTENT)
         if length == 0:
+            pthread_mutex_lock(&d.open_lock)
             d.open[transport] = dev
+            pthread_mutex_unlock(&d.open_lock)
         pthread_mutex_unlock(&d.lock)
         if length == 0:
             return True
@@ -167,8 +170,10 @@ cdef void close_failed(rdma_devices *d, rdma_transport transport, const char *wh
     pthread_mutex_unlock(&d.lock)
     change_workers(d, transport, NULL, line)
     pthread_mutex_lock(&d.lock)
+    pthread_mutex_lock(&d.open_lock)
     rdma_device_hand_over_counts(dev, d.open[TRANSPORT_SOFT_IW])
     d.open[transport] = NULL
+    pthread_mutex_unlock(&d.open_lock)
     d.failing[transport] = False
     d.missing_error = 0
     pthread_mutex_unlock(&d.lock)
@@ -367,6 +372,7 @@ cdef void devices_close(rdma_devices *d) noexcept nogil:
             rdma_device_close(d.open[i])
             d.open[i] = NULL
     pthread_mutex_destroy(&d.lock)
+    pthread_mutex_destroy(&d.open_lock)
 
 
 cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexcept nogil:
@@ -388,7 +394,7 @@ cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexc
 
 
 cdef void devices_stats(rdma_devices *d, stat_buf *out) noexcept nogil:
-    pthread_mutex_lock(&d.lock)
+    pthread_mutex_lock(&d.open_lock)
     rdma_stats(d.open, out)
+    pthread_mutex_unlock(&d.open_lock)
     stat_append(out, b"rdma_cm_port", d.cm_port)
-    pthread_mutex_unlock(&d.lock)

@@ -1,0 +1,86 @@
+"""The daemon's devices for Python tests, with registrations that take as long as the test likes. Not an interface."""
+
+cimport cython
+from libc.stddef cimport size_t
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+
+from rmemcached.protocol.stats_text cimport stat_buf
+from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW
+from rmemcached.server.devices cimport (
+    devices_close, devices_extent_added, devices_init, devices_open, devices_stats, rdma_devices,
+)
+from rmemcached.store.store cimport ARENA_EXTENT
+from rmemcached.sys.linux cimport (
+    EFD_CLOEXEC, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, eventfd, eventfd_signal, mmap,
+    munmap, read,
+)
+from rmemcached.verbs.port cimport GID_ANY, port_spec
+from rmemcached.verbs.soft cimport soft_provider
+from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
+
+cdef int began = eventfd(0, EFD_CLOEXEC)        # a registration waits
+cdef int proceed = eventfd(0, EFD_CLOEXEC)      # it may go on
+cdef verbs_provider slow = soft_provider()[0]
+
+
+cdef ibv_mr *register_slowly(ibv_pd *pd, void *addr, size_t length, int access) noexcept nogil:
+    """As a device of the system, which pins every page."""
+    cdef uint64_t count
+    eventfd_signal(began)
+    read(proceed, &count, sizeof(count))
+    return soft_provider().reg_mr(pd, addr, length, access)
+
+slow.reg_mr = register_slowly
+
+
+@cython.final
+cdef class Devices:
+    """The devices of a daemon that has soft_iw only. One at a time."""
+    cdef rdma_devices d
+    cdef void *memory
+
+    def __cinit__(self):
+        cdef port_spec spec
+        cdef char why[256]
+        devices_init(&self.d)
+        memset(&spec, 0, sizeof(spec))
+        spec.device = b"soft_iw0"
+        spec.gid_index = GID_ANY
+        self.d.limits.credits = self.d.limits.ird = self.d.limits.ord = 16
+        self.d.limits.msgsize = 4096
+        self.memory = mmap(NULL, ARENA_EXTENT, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+        if self.memory == MAP_FAILED:
+            raise MemoryError
+        if devices_open(&self.d, &slow, &spec, TRANSPORT_SOFT_IW, NULL, why, sizeof(why)) != 0:
+            raise OSError((<bytes>why).decode())
+
+    def __dealloc__(self):
+        devices_close(&self.d)
+        if self.memory != MAP_FAILED:
+            munmap(self.memory, ARENA_EXTENT)
+
+    def add_extent(self):
+        """Item memory grows. Returns when it is registered."""
+        with nogil:
+            devices_extent_added(&self.d, self.memory, ARENA_EXTENT)
+
+    def await_registration(self):
+        """Waits until a registration has begun. It ends after `proceed` only."""
+        cdef uint64_t count
+        with nogil:
+            read(began, &count, sizeof(count))
+
+    def proceed(self):
+        eventfd_signal(proceed)
+
+    def stats(self):
+        """`stats rdma`."""
+        cdef stat_buf out
+        memset(&out, 0, sizeof(out))
+        with nogil:
+            devices_stats(&self.d, &out)
+        text = out.data[:out.used]
+        free(out.data)
+        return text

@@ -1,0 +1,32 @@
+"""Item memory that grows is registered with the devices, which takes long where pages are pinned."""
+
+from __future__ import annotations
+
+from threading import Event, Thread
+
+from daemon_tools import TIMEOUT
+
+from rmemcached.server._testing import Devices
+
+
+def test_statistics_do_not_wait_for_a_registration() -> None:
+    devices = Devices()
+    told = Event()
+    found = []
+
+    def ask() -> None:
+        found.append(devices.stats())
+        told.set()
+
+    growing, asking = Thread(target=devices.add_extent), Thread(target=ask)
+    growing.start()
+    devices.await_registration()
+    try:
+        asking.start()
+        assert told.wait(TIMEOUT)
+    finally:
+        devices.proceed()
+        growing.join()
+        asking.join()
+    assert b"STAT rdma_arena_registrations 0\r\n" in found[0]
+    assert b"STAT rdma_arena_registrations 1\r\n" in devices.stats()
