@@ -39,11 +39,11 @@ from daemon_tools import (
     shm_socket,
 )
 from servers import Server, free_port, start_rmemcached
-from shm_by_hand import HELLO, MESSAGE, STREAM, WAKEUP, ShmPeer, record
+from shm_by_hand import HELLO, MESSAGE, STREAM, WAKEUP, ShmPeer, lingering, record
 
 from rmemcached.client import Client
 from rmemcached.client.connection import load_exchange
-from rmemcached.client.exceptions import MemcacheServerError
+from rmemcached.client.exceptions import MemcacheError, MemcacheServerError
 from rmemcached.host import host_identity
 from rmemcached.verbs import MR, Access
 
@@ -356,6 +356,47 @@ def test_garbage_in_place_of_records(server: Server, control: Conversation) -> N
             ShmPeer(sock).post(record(HELLO), null.fileno(), null.fileno())
             assert talk.ended()
         assert bystander.get("safe") == b"value"
+
+
+def close_waits(server: Server, sender: socket.socket) -> None:
+    """Two peers leave the daemon all the descriptors that it closes in a thread of its own. The first `close` waits."""
+    with open(os.devnull) as null:
+        fds = [null.fileno()] * 253
+        # Not among the first two, which may be a record's: it is closed before the others.
+        for passed in ([*fds[:2], sender.fileno(), *fds[3:]], fds):
+            with Conversation(server) as talk, attached(talk) as sock:
+                if passed is not fds:
+                    # Ours is closed before the daemon has it, so that the daemon's is the last.
+                    os.kill(server.pid, signal.SIGSTOP)
+                socket.send_fds(sock, [record(HELLO)], passed)
+                if passed is not fds:
+                    sender.close()
+                    os.kill(server.pid, signal.SIGCONT)
+                assert talk.ended()
+
+
+def test_auto_falls_back_while_the_daemon_takes_no_stream(rmemcached_server: ServerFactory) -> None:
+    """Who is there goes on; new clients take the next transport. Afterwards it is as before."""
+    server = rmemcached_server("-t", "1")
+    sender, reader = lingering(3600)
+    with Client(server.address, timeout=TIMEOUT, default_noreply=False) as before:
+        assert before.set("key", b"value") and before.transport == "soft_shm"
+        close_waits(server, sender)
+        with Client(server.address, timeout=TIMEOUT) as client:
+            assert client.get("key") == b"value" and client.transport == "soft_iw"
+        with (
+            Client(server.address, transport="soft_shm", timeout=TIMEOUT) as client,
+            pytest.raises((MemcacheError, OSError)),
+        ):
+            client.get("key")
+        assert before.get("key") == b"value"
+        reader.close()
+
+        def as_before() -> bool:
+            with Client(server.address, timeout=TIMEOUT) as client:
+                return client.get("key") == b"value" and client.transport == "soft_shm"
+
+        eventually(as_before)
 
 
 def is_served(peer: ShmPeer) -> bool:
