@@ -19,6 +19,7 @@ cdef struct rdma_thread:
     rdma_conn *yielded_last
     unsigned int nyielded
     int64_t turn_left            # completions and commands of this turn; negative: there were more
+    bint used_up                 # the last turn left something to do
     # rdma/setup's
     rdma_conn *setup_oldest      # connections whose READY has not come
     rdma_conn *setup_newest

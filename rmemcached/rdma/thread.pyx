@@ -52,8 +52,14 @@ cdef bint rdma_thread_in_use(const rdma_thread *t) noexcept nogil:
 
 cdef bint rdma_thread_begin_turn(rdma_thread *t, uint32_t work) noexcept nogil:
     assert_owner(t.worker.owner)
+    cdef bint moved_all = t.dev.software and soft_channel_begin_turn(t.channel, work)
     t.turn_left = <int64_t>TURN_QUANTA_ALL * t.worker.reqs_per_event
-    return t.dev.software and soft_channel_begin_turn(t.channel, work)
+    t.used_up = moved_all or t.yielded != NULL
+    return moved_all
+
+
+cdef bint rdma_thread_gives_way(const rdma_thread *t) noexcept nogil:
+    return t.used_up
 
 
 cdef inline bint thread_turn_over(const rdma_thread *t) noexcept nogil:

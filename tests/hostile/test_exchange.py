@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from statistics import median
 
 import attack_exchange as attack
 import pytest
-from daemon_tools import eventually
+from daemon_tools import DATA, TIMEOUT, Conversation, Peer, eventually
 from harness import KB, MB, Attacker, Case, Limits, Scene, run_case, scene_of
-from servers import start_rmemcached
+from servers import Server, start_rmemcached
+from transport import PACE, VARIABLE
 
 TRANSPORTS = ("tcp", "soft_iw", "soft_shm")
 HASTY = ("-o", "rdma_ready_timeout=1")
@@ -117,3 +123,50 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
 )
 def test_exchange(scene: Scene, case: Case, transport: str) -> None:
     run_case(scene, replace(case, arguments={**case.arguments, "transport": transport}))
+
+
+@contextlib.contextmanager
+def held(server: Server) -> Iterator[None]:
+    """The daemon stands still."""
+    os.kill(server.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, server.pid, os.WSTOPPED)
+    yield
+    os.kill(server.pid, signal.SIGCONT)
+
+
+def moved(statistics: bytes) -> int:
+    found = re.search(rb"^STAT iw_tx_bytes (\d+)", statistics, re.MULTILINE)
+    assert found is not None, statistics
+    return int(found[1])
+
+
+def reply(peer: Peer) -> bytes:
+    """The statistics that it has asked for."""
+    peer.wait(lambda: peer.inbox.endswith(b"END\r\n"))
+    text = bytes(peer.inbox)
+    peer.inbox.clear()
+    return text
+
+
+def test_others_come_before_a_device_that_never_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is on another device waits for the rest of a turn, and not for a turn of that device as well: when two ask at
+    the same time, over TCP and over shared memory, the device has moved nothing between their replies."""
+    monkeypatch.setenv(VARIABLE, "soft_shm")
+    size = 60_000
+    fetch = {"transport": "soft_iw", "request": FETCH["request"], "size": size, "count": 16}
+    between = []
+    with (
+        start_rmemcached("-m", "64", "-t", "1") as server,
+        Conversation(server, TIMEOUT * PACE) as plain,
+        Peer(server) as near,
+    ):
+        assert plain.ask(b"set large 0 0 %d\r\n" % size + bytes(size) + b"\r\n") == b"STORED\r\n"
+        with Attacker(server, attack.large_values, **fetch):
+            for _ in range(31):
+                assert plain.ask(b"mn\r\n") == b"MN\r\n"
+                with held(server):
+                    plain.send(b"stats rdma\r\n")
+                    near.send(DATA, b"stats rdma\r\n")
+                first = b"".join(iter(plain.line, b"END\r\n"))
+                between.append(moved(reply(near)) - moved(first))
+    assert median(between) <= 0, between

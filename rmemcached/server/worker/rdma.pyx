@@ -144,8 +144,16 @@ cdef unsigned int channel_readable(worker *w, const epoll_event *event) noexcept
     return 1 << k
 
 
-cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil:
+cdef void run_devices(worker *w, unsigned int which) noexcept nogil:
     cdef unsigned int k
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if which >> k & 1 and w.rdma[k] != NULL and rdma_thread_run(w.rdma[k]):
+            w.rdma_runnable |= 1 << k
+
+
+cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil:
+    """Those that never stop come behind the others, whose clients would wait for a turn of theirs as well."""
+    cdef unsigned int k, last = 0
     assert_owner(w.thread.owner)
     if w.spin_until:
         if now_ns() < w.spin_until:
@@ -154,6 +162,8 @@ cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil:
         w.spin_until = 0
     w.rdma_runnable = 0
     for k in range(<unsigned int>RDMA_DEVICES):
-        if ready >> k & 1 and w.rdma[k] != NULL and rdma_thread_run(w.rdma[k]):
-            w.rdma_runnable |= 1 << k
+        if w.rdma[k] != NULL and rdma_thread_gives_way(w.rdma[k]):
+            last |= 1 << k
+    run_devices(w, ready & ~last)
+    run_devices(w, ready & last)
     w.rdma_recent = True
