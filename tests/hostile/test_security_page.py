@@ -62,7 +62,7 @@ CONSTANTS = {
     "replies that wait for credits": ["OUTPUT_KEPT"],
     "commands of a queue pair before others have their turn": ["TURN_QUANTA", "TURN_COMPLETIONS"],
     "commands and completions of all queue pairs on a device in a turn": ["TURN_QUANTA_ALL"],
-    "octets of values and messages in a turn, on the software devices": ["TURN_WORK", "PROGRESS_BATCH"],
+    "octets of values and messages in a turn, on the software devices": ["TURN_WORK", "PROGRESS_BATCH", "TCP_BATCH"],
     "items that READs and WRITEs of a queue pair refer to": ["BULK_DEPTH"],
 }
 OPERATORS = {

@@ -197,6 +197,40 @@ def test_what_moves_before_a_fault_counts() -> None:
         assert first + second < turn + piece
 
 
+def test_a_turn_ends_a_few_frames_late() -> None:
+    """However many queue pairs were ready when it was not over yet."""
+    count, piece, turn, late = 24, 60_000, 256 << 10, 8
+    with End(piece) as here, End(piece) as there:
+        pairs = []
+        for _ in range(count):
+            ours, theirs = QP(here.pd, here.cq), QP(there.pd, there.cq)
+            for qp in (ours, theirs):
+                qp.ready(access=ALL)
+            connect_pair(theirs, ours)
+            pairs.append((ours, theirs))
+
+        def moved() -> int:
+            return sum(ours.counters()["tx_bytes"] for ours, _ in pairs)
+
+        channel = here.channel
+        assert channel is not None
+        request = SendWR(Opcode.RDMA_READ, [there.mr.sge(0, piece)], remote_addr=here.mr.addr, rkey=here.mr.rkey)
+        for _, theirs in pairs:
+            theirs.post_send(request)
+        assert statuses(completions(there, count, here)) == [Status.SUCCESS] * count
+        there.done.clear()
+        for _, theirs in pairs:
+            theirs.post_send(*[request] * 4)
+        while len(there.done) < 4 * count:
+            before = moved()
+            channel.begin_turn(turn)
+            for _ in range(4):
+                here.poll()
+            assert moved() - before < turn + late * (64 << 10)
+            there.poll()
+        assert statuses(there.done) == [Status.SUCCESS] * (4 * count)
+
+
 def drain(flooders: Flooders, channel: CompChannel, cq: CQ, count: int) -> None:
     """Takes completions as a program does that only waits for a descriptor."""
     os.set_blocking(channel.fileno(), False)

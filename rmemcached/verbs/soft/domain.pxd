@@ -15,6 +15,7 @@ Each poll is a turn, and each post may do TX_TURN more. If the program begins th
 cdef enum:
     DOMAIN_TURN = 4 << 20            # work in one turn of a domain
     SHARE_MIN = 32 << 10             # of a queue pair, also at the turn's end: for those that epoll has named already
+    PROGRESS_BATCH = 16              # descriptors of one epoll_wait, at most
     WORK_FPDU = 1024                 # a frame counts as so many octets besides its own
     WORK_CALL = 4096                 # a system call that sends or receives
     EVENT_TIMER = 1                  # added to a queue pair's address in epoll data: its timer. Addresses are even

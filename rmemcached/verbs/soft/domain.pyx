@@ -2,7 +2,6 @@
 
 cdef enum:
     PROGRESS_EVENTS = 64             # descriptors of one pass
-    PROGRESS_BATCH = 16              # ... of one epoll_wait
 
 
 cdef bint domain_open(soft_domain *domain, soft_context *context, bint channel) noexcept nogil:
@@ -166,7 +165,7 @@ cdef uint32_t domain_poll_batch(soft_domain *domain, int *count) noexcept nogil:
     cdef uint32_t found = 0
     cdef int i
     assert_held(&domain.progress)
-    count[0] = epoll_wait(domain.epoll_fd, ready, PROGRESS_BATCH, 0)
+    count[0] = epoll_wait(domain.epoll_fd, ready, domain.fabric.batch, 0)
     for i in range(count[0]):
         # That is event_fd, which is only for those who wait.
         if ready[i].data.u64 == 0:
@@ -185,12 +184,12 @@ cdef uint32_t domain_poll_batch(soft_domain *domain, int *count) noexcept nogil:
 cdef uint32_t domain_poll_descriptors(soft_domain *domain) noexcept nogil:
     cdef uint32_t found = 0
     cdef int seen = 0
-    cdef int n = PROGRESS_BATCH
+    cdef int n = domain.fabric.batch
     assert_held(&domain.progress)
     if not domain.watched:
         domain_watch(domain)
     # epoll puts those that it has reported behind those that it has not.
-    while n == PROGRESS_BATCH and seen < PROGRESS_EVENTS and (seen == 0 or domain.left > 0):
+    while n == domain.fabric.batch and seen < PROGRESS_EVENTS and (seen == 0 or domain.left > 0):
         found += domain_poll_batch(domain, &n)
         seen += n
     return found

@@ -10,6 +10,9 @@ it needs its includes and an entry in the list of fabrics, all in soft.pxd and s
 # An entry that is marked optional may be NULL: the fabric has nothing to do there.
 cdef struct soft_fabric:
     ibv_device *device
+    # Descriptors that a poll takes from epoll at a time, PROGRESS_BATCH at most. All of these queue pairs are served,
+    # also when the turn is over meanwhile.
+    int batch
 
     # Called when a context is opened and closed. False: errno says why, and nothing is left open.
     bint (*open_context)(soft_context *context) noexcept nogil               # optional

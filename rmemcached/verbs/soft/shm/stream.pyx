@@ -346,6 +346,7 @@ cdef soft_fabric shm_fabric
 
 fabric_device(&shm_device, b"soft_shm0")
 shm_fabric.device = &shm_device
+shm_fabric.batch = PROGRESS_BATCH
 shm_fabric.open_context = shm_open_context
 shm_fabric.close_context = shm_close_context
 shm_fabric.post_send = shm_post_send

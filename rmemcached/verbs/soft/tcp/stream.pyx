@@ -3,6 +3,7 @@
 cdef enum:
     TCP_BATCH_SAME_CORE = 240 << 10  # octets of one sendmsg to a peer on the same core: four FPDUs of loopback's size
     TCP_TRY = 2                      # up to so many streams are tried without asking epoll which are ready
+    TCP_BATCH = 8                    # each sends a frame of up to 64 KB, also at the turn's end
     TCP_DRAIN = 16 << 20             # octets discarded before a close
 
 
@@ -432,6 +433,7 @@ cdef soft_fabric tcp_fabric
 
 fabric_device(&tcp_device, b"soft_iw0")
 tcp_fabric.device = &tcp_device
+tcp_fabric.batch = TCP_BATCH
 tcp_fabric.post_send = tcp_post_send
 tcp_fabric.poll_cq = soft_poll_cq
 tcp_fabric.alloc_memory = mr_alloc_memory
