@@ -52,7 +52,6 @@ cdef struct slabs:
     slab_class classes[MAX_NUMBER_OF_SLAB_CLASSES]
     size_t arena_open           # bytes of the arena that can be accessed
     size_t arena_used           # bytes of the arena that were given out as pages
-    size_t arena_settled        # bytes of the arena of which the system may make huge pages
     uint64_t malloced           # what the pages of classes and pool count as in total_malloced
     page_list released          # pages given back to the system
     bint pinned                 # store_pin_memory: no page is released; pages beyond the limit stay in the pool

@@ -100,22 +100,12 @@ cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil:
     length[0] = s.slabs.arena_length
 
 
-cdef void _slabs_settle(store *s, size_t top) noexcept nogil:
-    """Lets the system have huge pages in the arena up to top. Where small pages are in use its khugepaged replaces them
-    in its own time.
-    """
-    assert_held(&s.slabs.lock)
-    if top > s.slabs.arena_settled:
-        madvise(s.slabs.arena + s.slabs.arena_settled, top - s.slabs.arena_settled, MADV_HUGEPAGE)
-        s.slabs.arena_settled = top
-
-
 cdef bint _slabs_open(store *s, size_t top) noexcept nogil:
     """Makes the arena accessible up to top, in whole extents. False: the system refuses the memory.
 
     The system clears memory when it is touched first, and a huge page at once: 0.2 to 5 ms, for which a worker would
-    stand still because of a header of 50 bytes. So what is new is used in small pages (_slabs_settle), unless all of it
-    is touched now or by a device.
+    stand still because of a header of 50 bytes. So what is new is used in small pages, unless all of it is touched now
+    or by a device. See do_join_pages.
     """
     assert_held(&s.slabs.lock)
     cdef size_t length
@@ -124,11 +114,9 @@ cdef bint _slabs_open(store *s, size_t top) noexcept nogil:
     length = (top - s.slabs.arena_open + ARENA_EXTENT - 1) // ARENA_EXTENT * ARENA_EXTENT
     if mprotect(s.slabs.arena + s.slabs.arena_open, length, PROT_READ | PROT_WRITE) != 0:
         return False
+    madvise(s.slabs.arena + s.slabs.arena_open, length,
+            MADV_HUGEPAGE if s.config.preallocate or s.slabs.pinned else MADV_NOHUGEPAGE)
     s.slabs.arena_open += length
-    if s.config.preallocate or s.slabs.pinned:
-        _slabs_settle(s, s.slabs.arena_open)
-    else:
-        madvise(s.slabs.arena + s.slabs.arena_open - length, length, MADV_NOHUGEPAGE)
     return True
 
 
@@ -200,10 +188,29 @@ cdef uint32_t _page_of_arena(store *s) noexcept nogil:
     if s.slabs.arena_used % ARENA_EXTENT == 0 and s.config.extent_added != NULL:
         s.config.extent_added(s.config.extent_arg, s.slabs.arena + s.slabs.arena_used, ARENA_EXTENT)
     s.slabs.arena_used += SLAB_PAGE_SIZE
-    if s.slabs.arena_used >= HUGE_PAGE:
-        # Not the newest pages, which may be untouched.
-        _slabs_settle(s, (s.slabs.arena_used - HUGE_PAGE) // HUGE_PAGE * HUGE_PAGE)
     return page
+
+
+cdef inline bint do_page_is_full(store *s, uint32_t page) noexcept nogil:
+    """Whether all chunks of a page have been used."""
+    assert_held(&s.slabs.lock)
+    cdef uint8_t clsid = s.slabs.page_class[page]
+    if clsid == SLAB_GLOBAL_PAGE_POOL or clsid >= PAGE_RELEASED:
+        return False
+    return s.slabs.classes[clsid].carve != page_address(s, page) or s.slabs.classes[clsid].carve_left == 0
+
+
+cdef void do_join_pages(store *s, char *last) noexcept nogil:
+    """Lets the system have a huge page where the page `last` is, when all of it is in use: its khugepaged copies what
+    is there in its own time. No class has more than one page that is not full, so that few mappings come of it.
+    """
+    assert_held(&s.slabs.lock)
+    cdef uint32_t first = <uint32_t>(<size_t>(last - s.slabs.arena) // HUGE_PAGE * (HUGE_PAGE // SLAB_PAGE_SIZE))
+    cdef uint32_t page
+    for page in range(first, first + HUGE_PAGE // SLAB_PAGE_SIZE):
+        if not do_page_is_full(s, page):
+            return
+    madvise(page_address(s, first), HUGE_PAGE, MADV_HUGEPAGE)
 
 
 cdef void do_slabs_newslab(store *s, unsigned int clsid) noexcept nogil:
@@ -222,6 +229,8 @@ cdef void do_slabs_newslab(store *s, unsigned int clsid) noexcept nogil:
         if page == NO_PAGE:
             return
         s.slabs.malloced += page_bytes(s, clsid)
+    if p.carve != NULL:
+        do_join_pages(s, p.carve)
     s.slabs.page_class[page] = clsid
     do_page_append(s, &p.pages, page)
     p.carve = page_address(s, page)
@@ -261,7 +270,7 @@ cdef bint store_set_memory_limit(store *s, uint64_t maxbytes) noexcept nogil:
 cdef void store_pin_memory(store *s) noexcept nogil:
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     s.slabs.pinned = True
-    _slabs_settle(s, s.slabs.arena_open)    # the device touches all of it at once
+    madvise(s.slabs.arena, s.slabs.arena_open, MADV_HUGEPAGE)   # the device touches all of it at once
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
 
 

@@ -48,7 +48,7 @@ with Store(maxbytes=8 << 30, hashpower_init=20) as store:
 """
 
 # Prints by how many KB the process grows when 100 values of 1 MB are allocated and none is written, and how many MB of
-# the arena, from its start, the system may put into huge pages.
+# the arena the system may put into huge pages.
 UNWRITTEN = """
 from pathlib import Path
 from rmemcached.store._testing import Store
@@ -56,17 +56,21 @@ from rmemcached.store._testing import Store
 def resident_kb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4
 
-def huge_mb(base):
-    mapping = Path("/proc/self/smaps").read_text().partition(f"\\n{base:x}-")[2]
-    end = int(mapping.partition(" ")[0], 16)
-    flags = mapping.partition("VmFlags:")[2].partition("\\n")[0].split()
-    return (end - base) >> 20 if "hg" in flags else 0
+def huge_mb(base, length):
+    found = 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        word, _, rest = line.partition(" ")
+        if "-" in word:
+            start, end = (int(number, 16) for number in word.split("-"))
+        elif word == "VmFlags:" and base <= start < base + length and "hg" in rest.split():
+            found += end - start
+    return found >> 20
 
 with Store(maxbytes=512 << 20) as store:
     before = resident_kb()
     items = [store.alloc(b"%d" % i, 1_000_000) for i in range(100)]
     assert all(items)
-    print(resident_kb() - before, huge_mb(store.arena()[0]))
+    print(resident_kb() - before, huge_mb(*store.arena()))
 """
 
 
@@ -180,7 +184,7 @@ def test_memory_is_cleared_where_it_is_written() -> None:
     grown, huge = map(int, printed.split())
     assert grown < 8 * 1024
     if Path("/sys/kernel/mm/transparent_hugepage").exists():
-        # 100 pages of a class and one for the heads of the items, without the newest.
+        # Of the 100 pages of a class, but for the newest. The page of the heads of the items, the first, is not full.
         assert huge == 98
 
 
