@@ -42,6 +42,7 @@ cdef class QueuePair:
     cdef shared_device *device
     cdef const verbs_port *port
     cdef const verbs_provider *provider
+    cdef bint soft                   # it is the software provider's
     cdef ibv_pd *pd
     # owned; NULL: not there, or closed
     cdef ibv_comp_channel *channel
@@ -56,9 +57,11 @@ cdef class QueuePair:
     cdef unsigned int owed           # receives posted anew and not yet announced
     cdef unsigned int free_count     # send buffers that no SEND under way uses: free_sends[:free_count]
     cdef uint16_t free_sends[SEND_BUFFERS]
+    cdef uint32_t rings              # how often the server had been woken up, as peer_slept last saw it
     cdef bint ready                  # READY has come
     cdef bint failed                 # the queue pair is of no use any more
     cdef ibv_wc_status status        # why
+    cdef bint watching               # on a software device: the channel watches the lifeline
     cdef bint lifeline_ended
     cdef bytes last_words            # what came on the lifeline
 
@@ -75,6 +78,7 @@ cdef class QueuePair:
     cdef void return_credits(self, Stream lane) noexcept nogil
     cdef int take_message(self, Stream lane, unsigned int index, size_t length) noexcept nogil
     # waiting
+    cdef int wait_soft(self, int timeout) noexcept nogil
     cdef void take_event(self) noexcept nogil
     cdef bint look_at_lifeline(self) noexcept nogil
 
@@ -83,12 +87,15 @@ cdef class QueuePair:
     cdef char *data_buffer(self) noexcept nogil
     # Sends it, with so many bytes of payload. 1, or a negative errno.
     cdef int post_data(self, size_t payload) noexcept nogil
+    # Whether the server slept on this host when the last messages were sent, and had to be woken up.
+    cdef bint peer_slept(self) noexcept nogil
     # Whether every SEND has completed: has left this process.
     cdef bint all_sent(self) noexcept nogil
     # Takes the completions that there are, and delivers payload to the lane, which is None until READY has come. 1; 0:
     # the queue pair has failed; a negative errno.
     cdef int reap(self, Stream lane) noexcept nogil
-    # Asks for an event of the next completion; reap has to be called once more before wait. 1, or 0: it has failed.
+    # Asks for an event of the next completion; reap has to be called once more before wait. Not needed if `soft`. 1, or
+    # 0: it has failed.
     cdef int arm(self) noexcept nogil
     # Sleeps until there may be a completion. deadline: now_ns(), or 0 for none. 1; 0: it has failed; a negative errno.
     cdef int wait(self, int64_t deadline) noexcept nogil

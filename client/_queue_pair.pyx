@@ -51,7 +51,16 @@ from rmemcached.sys.linux cimport (
     shutdown,
 )
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
-from rmemcached.verbs.soft cimport soft_iw_connect, soft_iw_options, soft_provider, soft_shm_attach
+from rmemcached.verbs.soft cimport (
+    CHANNEL_PROGRAM,
+    soft_channel_watch,
+    soft_cq_wait,
+    soft_iw_connect,
+    soft_iw_options,
+    soft_provider,
+    soft_shm_attach,
+    soft_shm_rings,
+)
 from rmemcached.verbs.system_cm cimport (
     CM_CONNECT_RESPONSE,
     CM_DEVICE_REMOVAL,
@@ -129,6 +138,7 @@ cdef class QueuePair:
         self.device = self.protection_domain.device
         self.port = &self.device.port
         self.provider = self.device.port.provider
+        self.soft = self.provider == soft_provider()
         self.pd = self.protection_domain.pd
         self.psn = int.from_bytes(os.urandom(3), "big")
         self.open_queue()
@@ -320,7 +330,7 @@ cdef class QueuePair:
             raise MemcacheServerError("READY could not be sent")
         while not self.ready:
             with nogil:
-                r = self.arm()
+                r = 1 if self.soft else self.arm()
                 if r > 0:
                     r = self.reap(None)
                 if r > 0 and not self.ready:
@@ -388,6 +398,12 @@ cdef class QueuePair:
     cdef int post_data(self, size_t payload) noexcept nogil:
         return self.post_message(MESSAGE_DATA, payload)
 
+    cdef bint peer_slept(self) noexcept nogil:
+        cdef uint32_t rings = soft_shm_rings(self.qp) if self.soft else 0
+        cdef bint slept = rings != self.rings
+        self.rings = rings
+        return slept
+
     cdef bint all_sent(self) noexcept nogil:
         return self.free_count == SEND_BUFFERS
 
@@ -454,7 +470,6 @@ cdef class QueuePair:
 
     cdef int wait(self, int64_t deadline) noexcept nogil:
         cdef pollfd waiting[4]
-        cdef bint soft = self.provider == soft_provider()
         cdef int timeout = -1
         cdef int n
         if self.by_cm and self.lifeline_ended:
@@ -464,6 +479,8 @@ cdef class QueuePair:
             timeout = poll_timeout(deadline, now_ns())
             if timeout == 0:
                 return -ETIMEDOUT
+        if self.soft:
+            return self.wait_soft(timeout)
         waiting[0].fd = self.channel.fd
         waiting[1].fd = self.fd
         waiting[2].fd = self.device.alarm
@@ -471,8 +488,7 @@ cdef class QueuePair:
         for n in range(4):
             waiting[n].events = POLLIN
             waiting[n].revents = 0
-        # The software device is never lost.
-        n = poll(waiting, 2 if soft else 4, timeout)
+        n = poll(waiting, 4, timeout)
         if n < 0:
             return -errno
         if n == 0:
@@ -483,6 +499,23 @@ cdef class QueuePair:
             self.failed = True
             return 0
         if (waiting[2].revents or waiting[3].revents) and device_lost(self.device):
+            self.failed = True
+            return 0
+        return 1
+
+    cdef int wait_soft(self, int timeout) noexcept nogil:
+        # The same on a software device, which is never lost.
+        cdef int found
+        if not self.watching:
+            if soft_channel_watch(self.channel, self.fd) < 0:
+                return -errno
+            self.watching = True
+        found = soft_cq_wait(self.cq, timeout)
+        if found < 0:
+            return -errno
+        if found == 0:
+            return -ETIMEDOUT
+        if found & CHANNEL_PROGRAM and not self.look_at_lifeline():
             self.failed = True
             return 0
         return 1

@@ -69,12 +69,19 @@ cdef class RdmaStream(Stream):
         # is likely to be as large as what came before.
         cdef size_t expected = self.sink.last if self.sink_named else 0
         cdef int64_t bulk = (self.source.total + expected) // BULK_BYTES_PER_NS
-        cdef int64_t now = now_ns() if budget else 0
-        cdef int64_t until = now + budget + bulk if budget else 0
+        cdef int64_t now = 0
+        # A server that had to be woken up runs on this core when this process gives way.
+        cdef bint block = self.queue.peer_slept() and bulk == 0 and self.iov_next == self.iov_count
+        cdef int64_t until = 0
         cdef bint armed = False
         cdef int r
+        if budget and not block:
+            now = now_ns()
+            until = now + budget + bulk
         while True:
-            r = self.queue.reap(self)
+            # Waiting looks for what has come, too.
+            r = 1 if block else self.queue.reap(self)
+            block = False
             if r > 0 and self.iov_next < self.iov_count:
                 r = self.push()
             if r <= 0:
@@ -91,7 +98,7 @@ cdef class RdmaStream(Stream):
                 elif not self.spin_yield(&now, bulk):
                     until = 0
                 continue
-            if not armed:
+            if not armed and not self.queue.soft:
                 r = self.queue.arm()
                 if r <= 0:
                     return r

@@ -25,10 +25,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 def raise_file_limit(settings: Settings) -> None:
     """Raises the limit of descriptors to what -c asks for.
 
-    A client has one, over soft_iw two, over soft_shm three: its lifeline, its queue pair's socket, and a region that
-    waits for its seal.
+    A client has one, over soft_iw two, over soft_shm five: its lifeline, its queue pair's socket, two bells, and a
+    region that waits for its seal.
     """
-    each = 1 if not settings.rdma else 2 if settings.rdma_shm == "none" else 3
+    each = 1 if not settings.rdma else 2 if settings.rdma_shm == "none" else 5
     needed = settings.max_connections * each + DESCRIPTORS_OF_ITS_OWN + DESCRIPTORS_OF_A_THREAD * settings.threads
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

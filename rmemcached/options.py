@@ -311,6 +311,7 @@ RDMA_RANGES = (
     ("rdma_cm_port", 1, 65535),
     ("rdma_gid_index", 0, 255),
     ("rdma_spin", 0, 1000000),
+    ("rdma_spin_share", 1, 100),
 )
 
 EXTENDED = {

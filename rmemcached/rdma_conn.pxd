@@ -35,29 +35,40 @@ ctypedef conn_want (*drive_fn)(conn *c) noexcept nogil
 ctypedef void (*rdma_failed_fn)(void *owner, const char *line) noexcept nogil
 
 # --- a worker's part of a device ---
-# number: the worker's, by which tokens name it. NULL: out of resources.
-cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint32_t number, drive_fn drive,
+# number: the worker's, by which tokens name it. epfd: its epoll set. Descriptors of a software device's queue pairs are
+# put there; their events have the bit SOFT_EVENT (verbs/soft.pxd) in their data and go to soft_channel_event. NULL:
+# out of resources.
+cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint32_t number, int epfd, drive_fn drive,
                                      rdma_failed_fn failed) noexcept nogil
 # Its connections have been destroyed.
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil
-# Readable while there is something to serve.
+# Of a device of the system: readable while there is something to serve. -1: a software device, see above.
 cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil
-# For a worker that looks again and again before it sleeps. poll makes progress, and returns whether it did anything,
-# and whether there is something to serve; readable: the descriptor was. Once it has been called, the worker may sleep
-# on the descriptor only when arm has returned false. Only soft_shm needs this: for other transports both return 0.
-cdef soft_found rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil
+# For a worker that looks again and again before it sleeps: makes progress without a system call, and returns whether it
+# did anything, and whether there is something to serve. Only soft_shm needs this.
+cdef soft_found rdma_thread_poll(rdma_thread *t) noexcept nogil
+# Whether a software device has something to serve.
+cdef bint rdma_thread_pending(const rdma_thread *t) noexcept nogil
+# Called before the worker sleeps. True: there is something to do already, and it must not.
 cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil
-# Whether it has queue pairs whose transfers this process makes itself.
+# Whether it has queue pairs whose transfers this process makes itself, and whether they had something to do in the last
+# turn.
 cdef bint rdma_thread_in_use(const rdma_thread *t) noexcept nogil
-# Begins a turn of the worker, before rdma_thread_poll and rdma_thread_run: what its connections move in this turn, of
+cdef bint rdma_thread_was_busy(const rdma_thread *t) noexcept nogil
+# Begins a turn of the worker, before anything else of it: what its connections move in this turn, of
 # values and messages, is about `work` octets. A device of the system copies nothing here, and takes no notice. True:
 # the last turn was used up, so that there may be more to do.
 cdef bint rdma_thread_begin_turn(rdma_thread *t, uint32_t work) noexcept nogil
 # Whether others are to be served before it in this turn, since it had more to do in the last one than a turn has.
 cdef bint rdma_thread_gives_way(const rdma_thread *t) noexcept nogil
-# Serves what has completed, for a turn: each connection its share, and all together no more than a turn may last. True:
-# there is more, call again soon.
-cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil
+# Serves what has completed, for a turn: each connection its share, and all together no more than a turn may last. now:
+# now_ns(), or 0 if nobody asks for rdma_thread_expected. True: there is more, call again soon.
+cdef bint rdma_thread_run(rdma_thread *t, int64_t now) noexcept nogil
+# Until when (now_ns()) the next request of one of the connections that the last rdma_thread_run has served is expected,
+# as their last gaps say, if that is within `gap` nanoseconds from when they were served; 0: within that none is.
+cdef int64_t rdma_thread_expected(rdma_thread *t, int64_t gap) noexcept nogil
+# The worker has polled for a request on this device: counts the nanoseconds.
+cdef void rdma_thread_polled(rdma_thread *t, int64_t ns) noexcept nogil
 
 # Whether queue pairs are there whose READY has not come. If so, rdma_thread_end_late is to be called each second: it
 # ends connections that have waited for longer than limits.ready_timeout, a few at a time. True: there are more.
@@ -101,6 +112,7 @@ cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil
 
 # ---- this C unit only ------------------------------------------------------------------------------------------------
 
+include "rdma/pace.pxd"
 include "rdma/thread.pxd"
 include "rdma/queue.pxd"
 include "rdma/setup.pxd"
@@ -114,6 +126,7 @@ cdef struct rdma_conn:
     bint ready                   # READY has come
     uint32_t psn                 # of the first packet that it sends; not over rdma_cm, which has its own
     uint32_t last_active         # store time of the peer's last message, or of the last transfer that has completed
+    rdma_pace pace
     sockaddr_in6 local           # if by_cm: where
     # rdma/setup's
     uint8_t token[RDMA_TOKEN_LENGTH]

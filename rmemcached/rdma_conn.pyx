@@ -7,7 +7,7 @@ buffers or send queue entries stays in the reply list of its lane, and is tried 
 """
 
 from libc.limits cimport INT_MAX
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport UINT32_MAX, uint64_t, uintptr_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset
@@ -39,8 +39,8 @@ from rmemcached.sys.linux cimport (
 )
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport (
-    FOUND_NOTHING, soft_channel_arm, soft_channel_begin_turn, soft_channel_poll, soft_found, soft_qp_terminated,
-    soft_share_counters,
+    FOUND_NOTHING, soft_channel_arm, soft_channel_begin_turn, soft_channel_join, soft_channel_pending,
+    soft_channel_poll, soft_found, soft_qp_terminated, soft_share_counters,
 )
 from rmemcached.verbs.system_cm cimport CM_REJECT_DATA, cm_modify_qp
 from rmemcached.verbs.verbs cimport (
@@ -49,6 +49,7 @@ from rmemcached.verbs.verbs cimport (
     ibv_post_send, ibv_qp_init_attr, ibv_recv_wr, ibv_req_notify_cq, ibv_wc,
 )
 
+include "rdma/pace.pyx"
 include "rdma/thread.pyx"
 include "rdma/queue.pyx"
 include "rdma/setup.pyx"
@@ -61,7 +62,7 @@ cdef enum:
     TURN_COMPLETIONS = 64        # of a connection
     COMPLETIONS_LEAST = 8        # ... if many go on
     SPARE_DESCRIPTORS = 16       # these and a sixteenth are left to plain connections
-    PAIR_DESCRIPTORS = 3         # of a queue pair of soft_shm
+    PAIR_DESCRIPTORS = 5         # of a queue pair of soft_shm
 
 cdef struct cm_id:               # a connection of rdma_cm
     int fd
@@ -120,6 +121,9 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
         take_ready(rc, &header, index)
     else:
         if header.kind == MESSAGE_DATA:
+            # Messages of one run are one request, or came with one.
+            if q.t.now > rc.pace.served:
+                q.t.least_gap = min(q.t.least_gap, pace_note(&rc.pace, q.t.now))
             if header.credits and rc.blocked:
                 # Replies that wait go before what this message asks for.
                 lanes_retry_blocked(rc)
@@ -337,8 +341,10 @@ cdef void serve_yielded(rdma_thread *t) noexcept nogil:
             end_if_done(rc)
 
 
-cdef bint rdma_thread_run(rdma_thread *t) noexcept nogil:
+cdef bint rdma_thread_run(rdma_thread *t, int64_t now) noexcept nogil:
     assert_owner(t.worker.owner)
+    t.now = now
+    t.least_gap = UINT32_MAX
     # First those that have waited: who comes later does not come before them.
     serve_yielded(t)
     serve_events(t)

@@ -101,7 +101,8 @@ The process
    rdma_ready_timeout=<s> seconds in which a queue pair must get ready after its exchange [{d.rdma_ready_timeout}]
    rdma_peer_memory=<mb>  memory of soft_shm's clients that is mapped, at most; no page of it is
                           paid for by the daemon [{d.rdma_peer_memory}]
-   rdma_spin=<us>         microseconds to poll, at most, after RDMA work before sleeping [{d.rdma_spin}]
+   rdma_spin=<us>         longest gap between RDMA requests that a worker polls through [{d.rdma_spin}]
+   rdma_spin_share=<n>    percent of its time that a worker polls, at most [{d.rdma_spin_share}]
    rdma_crc, no_rdma_crc  CRC32c on every iWARP stream [where the client asks]
    debug_commands         answer debugtime and debugitem, for tests
 """

@@ -8,7 +8,7 @@ Workers are the layer above. A device knows them by the counter_entry that they 
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.rdma.wire cimport RDMA_HOST_MAX, RDMA_TRANSPORTS, rdma_transport
 from rmemcached.store.store cimport ARENA_EXTENT
@@ -42,7 +42,9 @@ cdef struct rdma_limits:
     unsigned int max_qps
     unsigned int ready_timeout   # seconds from the exchange to READY
     unsigned int peer_memory     # MB of clients' memory that soft_shm maps, in all
-    unsigned int spin            # microseconds that a worker polls after RDMA work, at most
+    unsigned int spin            # microseconds of the longest gap between requests that a worker polls through
+    unsigned int spin_share      # percent of its time that it polls, at most
+    uint32_t nobody              # the user id of peers that have none in this user namespace; UINT32_MAX: no such
     bint crc
 
 # Where clients open the second connection of soft_shm, and which of them can get there.
@@ -77,6 +79,7 @@ cdef struct rdma_counters:
     uint64_t input_bytes         # of buffers that lanes have now
     uint64_t input_waits
     uint64_t wakeups
+    uint64_t polled_ns           # nanoseconds that workers have polled for requests
 
 # The counters of one worker, in dev.counting.
 cdef struct counter_entry:

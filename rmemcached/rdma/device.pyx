@@ -28,6 +28,7 @@ cdef void limit_peer_memory(const verbs_port *port, const rdma_limits *limits) n
     windows.pair_regions = PAIR_REGIONS
     windows.regions = PEER_REGIONS
     windows.paid = True
+    windows.nobody = limits.nobody
     soft_shm_limit(port.context, &windows)
 
 

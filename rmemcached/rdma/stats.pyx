@@ -83,6 +83,7 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_ready_timeout", dev.limits.ready_timeout)
     stat_append(out, b"rdma_peer_memory", <uint64_t>dev.limits.peer_memory << 20)
     stat_append(out, b"rdma_spin", dev.limits.spin)
+    stat_append(out, b"rdma_spin_share", dev.limits.spin_share)
     stat_append(out, b"rdma_crc", dev.limits.crc)
 
 
@@ -108,7 +109,7 @@ cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogi
 cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
     cdef const rdma_counters *counts = &total.counts
     cdef int i
-    cdef stat_line[43] lines = [
+    cdef stat_line[44] lines = [
         stat_line(b"rdma_cm_queue_pairs", &total.cm_queue_pairs),
         stat_line(b"rdma_total_queue_pairs", &counts.total_queue_pairs),
         stat_line(b"rdma_registrations", &counts.registrations),
@@ -134,6 +135,7 @@ cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
         stat_line(b"rdma_input_bytes", &counts.input_bytes),
         stat_line(b"rdma_input_waits", &counts.input_waits),
         stat_line(b"rdma_wakeups", &counts.wakeups),
+        stat_line(b"rdma_polled_ns", &counts.polled_ns),
         stat_line(b"rdma_async_events", &total.async_events),
         stat_line(b"rdma_devices_lost", &total.losses),
         stat_line(b"iw_rx_fpdus", &total.iw.rx_fpdus),

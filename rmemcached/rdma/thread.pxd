@@ -20,6 +20,10 @@ cdef struct rdma_thread:
     unsigned int nyielded
     int64_t turn_left            # completions and commands of this turn; negative: there were more
     bint used_up                 # the last turn left something to do
+    uint32_t work                # octets that connections may move in this turn
+    bint was_busy                # in the last one they moved some
+    int64_t now                  # of this run; 0: nobody asks for gaps
+    uint32_t least_gap           # the shortest gap that is expected, of connections served in this run
     # rdma/setup's
     rdma_conn *setup_oldest      # connections whose READY has not come
     rdma_conn *setup_newest

@@ -1,4 +1,8 @@
-cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint32_t number, drive_fn drive,
+cdef enum:
+    GAP_MARGIN = 2000            # nanoseconds beyond an expected gap, and a quarter of it, that are polled through
+
+
+cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint32_t number, int epfd, drive_fn drive,
                                      rdma_failed_fn failed) noexcept nogil:
     cdef rdma_thread *t = <rdma_thread *>calloc(1, sizeof(rdma_thread))
     assert_owner(worker.owner)
@@ -10,6 +14,9 @@ cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint
     t.drive = drive
     t.failed = failed
     t.channel = dev.provider.create_comp_channel(dev.port.context)
+    if t.channel != NULL and dev.software and soft_channel_join(t.channel, epfd) != 0:
+        dev.provider.destroy_comp_channel(t.channel)
+        t.channel = NULL
     if t.channel == NULL:
         free(t)
         return NULL
@@ -30,20 +37,24 @@ cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil:
 
 
 cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil:
-    return t.channel.fd
+    return -1 if t.dev.software else t.channel.fd
 
 
-# A look into soft_shm's rings costs no system call; other channels can only be asked through their descriptor.
-cdef soft_found rdma_thread_poll(rdma_thread *t, bint readable) noexcept nogil:
+# A look into soft_shm's rings costs no system call; of the others epoll tells.
+cdef soft_found rdma_thread_poll(rdma_thread *t) noexcept nogil:
     assert_owner(t.worker.owner)
     if not t.dev.same_host or t.counters.queue_pairs == 0:
         return FOUND_NOTHING
-    return soft_channel_poll(t.channel, readable)
+    return soft_channel_poll(t.channel)
+
+
+cdef bint rdma_thread_pending(const rdma_thread *t) noexcept nogil:
+    return rdma_thread_in_use(t) and soft_channel_pending(t.channel)
 
 
 cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil:
     assert_owner(t.worker.owner)
-    return t.dev.same_host and t.counters.queue_pairs != 0 and soft_channel_arm(t.channel)
+    return rdma_thread_in_use(t) and soft_channel_arm(t.channel)
 
 
 cdef bint rdma_thread_in_use(const rdma_thread *t) noexcept nogil:
@@ -51,15 +62,35 @@ cdef bint rdma_thread_in_use(const rdma_thread *t) noexcept nogil:
 
 
 cdef bint rdma_thread_begin_turn(rdma_thread *t, uint32_t work) noexcept nogil:
+    cdef int64_t left = 1
     assert_owner(t.worker.owner)
-    cdef bint moved_all = t.dev.software and soft_channel_begin_turn(t.channel, work)
     t.turn_left = <int64_t>TURN_QUANTA_ALL * t.worker.reqs_per_event
-    t.used_up = moved_all or t.yielded != NULL
-    return moved_all
+    if rdma_thread_in_use(t):
+        left = soft_channel_begin_turn(t.channel, work)
+        t.was_busy = left < t.work
+        t.work = work
+    else:
+        t.was_busy = False
+    t.used_up = left <= 0 or t.yielded != NULL
+    return left <= 0
+
+
+cdef bint rdma_thread_was_busy(const rdma_thread *t) noexcept nogil:
+    return t.was_busy
 
 
 cdef bint rdma_thread_gives_way(const rdma_thread *t) noexcept nogil:
     return t.used_up
+
+
+cdef int64_t rdma_thread_expected(rdma_thread *t, int64_t gap) noexcept nogil:
+    cdef int64_t until = <int64_t>t.least_gap + t.least_gap // 4 + GAP_MARGIN
+    assert_owner(t.worker.owner)
+    return t.now + until if t.now and t.least_gap <= gap else 0
+
+
+cdef void rdma_thread_polled(rdma_thread *t, int64_t ns) noexcept nogil:
+    counter_add(&t.counters.polled_ns, <uint64_t>ns)
 
 
 cdef inline bint thread_turn_over(const rdma_thread *t) noexcept nogil:

@@ -2,6 +2,7 @@
 
 import os
 
+from rmemcached.server.sockets import overflow_uid
 from rmemcached.settings import HASH_ALGORITHM
 
 from libc.string cimport memset
@@ -30,6 +31,8 @@ cdef void fill_rdma_limits(rdma_limits *out, wanted) except *:
     out.ready_timeout = wanted.rdma_ready_timeout
     out.peer_memory = wanted.rdma_peer_memory
     out.spin = wanted.rdma_spin
+    out.spin_share = wanted.rdma_spin_share
+    out.nobody = overflow_uid()
     out.crc = wanted.rdma_crc
 
 

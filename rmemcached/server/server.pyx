@@ -275,7 +275,7 @@ cdef class Server:
             w.devices = s.devices.open
             w.idle_timeout = s.settings.idle_timeout
             w.spin_max = <int64_t>wanted.rdma_spin * 1000
-            w.spin_ns = w.spin_max
+            w.poll_share = wanted.rdma_spin_share
             w.curr_connections = &s.curr_connections
             w.stop = &s.stop
             if worker_init(w) != 0:

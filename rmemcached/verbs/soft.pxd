@@ -16,7 +16,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
-from rmemcached.sys.linux cimport pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, pthread_t
+from rmemcached.sys.linux cimport epoll_event, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, pthread_t
 from rmemcached.verbs.iwarp cimport (
     FPDU_TRAILER_MAX, HEADER_MAX, MPA_PRIVATE_MAX, MPA_START_SIZE, TAGGED_HEADER, ULPDU_MAX, UNTAGGED_HEADER,
     ddp_header,
@@ -58,29 +58,48 @@ cdef const verbs_provider *soft_provider() noexcept nogil
 # one-sidedly.
 cdef ibv_mr *soft_alloc_mr(ibv_pd *pd, size_t length, int access) noexcept nogil
 
-# For a program that polls a channel for a while before it waits for it: polling a soft_shm queue pair costs its peer no
-# system call, waiting does. One thread at a time may call these.
+# For a program that has others to serve besides the channel, and an epoll set for all of them. One thread alone posts
+# to the channel's queue pairs, makes progress for them and calls these.
 #
-# soft_channel_poll makes progress and returns what it found. `sockets`: the descriptor was readable. From the first
-# call on, the channel's descriptor tells only of sockets, get_cq_event makes no progress, and poll_cq does what the
-# turn of the last soft_channel_poll has left.
+# soft_channel_join puts the channel's descriptors into that set, before a queue pair of it gets its stream. Events
+# whose data have the bit SOFT_EVENT are the channel's: the program hands each to soft_channel_event, before it destroys
+# any queue pair and before it waits again. `coming`: how many of them it still has in its hands, this one included.
+# From then on the channel's own descriptor is never readable, get_cq_event and poll_cq make no progress, and
+# soft_channel_pending says whether get_cq_event would find something. EBUSY: a queue pair is there already, or a
+# progress thread.
 #
-# soft_channel_arm ends that: once it has returned false, the descriptor is readable when there is something to do.
-# True: there is something already, and soft_channel_poll is to be called again.
+# soft_channel_poll makes progress without a system call, and returns what it found: polling a soft_shm queue pair costs
+# its peer no system call, waiting does. The program waits for the set only after soft_channel_arm has returned false:
+# then there is an event when there is something to do. True: there is something already, and soft_channel_poll is to
+# be called.
 cdef enum soft_found:
     FOUND_NOTHING = 0
     FOUND_WORK                       # something was done, and nobody is to be told
     FOUND_EVENTS                     # events are pending
-
-#
-# soft_channel_begin_turn is for a program that has others to serve besides the channel, and one of whose threads alone
-# posts to its queue pairs and makes progress for them: this one. From the first call on the program begins the
-# channel's turns. Until the next call all polls and posts together do about `work` (soft/domain.pxd says what counts),
-# however many queue pairs there are; of what is left only short messages leave before the next turns. get_cq_event
-# never waits then. True: the last turn was used up, so that there may be more to do.
-cdef bint soft_channel_begin_turn(ibv_comp_channel *channel, uint32_t work) noexcept nogil
-cdef soft_found soft_channel_poll(ibv_comp_channel *channel, bint sockets) noexcept nogil
+cdef enum:
+    SOFT_EVENT = 8
+cdef int soft_channel_join(ibv_comp_channel *channel, int epfd) noexcept nogil
+cdef void soft_channel_event(const epoll_event *event, uint32_t coming) noexcept nogil
+cdef bint soft_channel_pending(const ibv_comp_channel *channel) noexcept nogil
+cdef soft_found soft_channel_poll(ibv_comp_channel *channel) noexcept nogil
 cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil
+
+# A program all of whose posts and progress for a channel are one thread's may begin the channel's turns itself. Until
+# the next call all polls and posts together do about `work` (soft/domain.pxd says what counts), however many queue
+# pairs there are; of what is left only short messages leave before the next turns. get_cq_event never waits then.
+# Returns the work that the last turn has left: 0 or less, and there may be more to do; all of it, and there was
+# nothing.
+cdef int64_t soft_channel_begin_turn(ibv_comp_channel *channel, uint32_t work) noexcept nogil
+
+# For a program that does nothing but wait for one queue of a channel: sleeps until there may be something to poll, with
+# one system call, and makes progress for what has come. The queue need not be armed. One thread at a time, and none
+# destroys a queue pair meanwhile. timeout: milliseconds; -1: for ever. 0 when that time is over, -1 with errno as
+# epoll_wait, else some of soft_wakeup. soft_channel_watch adds a descriptor of the program to what is waited for.
+cdef enum soft_wakeup:
+    CHANNEL_WORK = 1
+    CHANNEL_PROGRAM = 2              # the program's descriptor is readable
+cdef int soft_cq_wait(ibv_cq *cq, int timeout) noexcept nogil
+cdef int soft_channel_watch(ibv_comp_channel *channel, int fd) noexcept nogil
 
 # Starts a thread that makes progress for all completion queues of the context, also for those that are made later. It
 # is for programs whose memory peers READ and WRITE, or that wait for a channel's descriptor but must not delay their
@@ -114,6 +133,7 @@ include "soft/async_events.pxd"
 include "soft/mr.pxd"
 include "soft/device.pxd"
 include "soft/domain.pxd"
+include "soft/channel.pxd"
 include "soft/cq.pxd"
 include "soft/srq.pxd"
 include "soft/rdmap_tx.pxd"
@@ -130,6 +150,7 @@ include "soft/shm/layout.pxd"
 include "soft/shm/closer.pxd"
 include "soft/shm/memory.pxd"
 include "soft/shm/record.pxd"
+include "soft/shm/bell.pxd"
 include "soft/shm/ring.pxd"
 include "soft/shm/wait.pxd"
 include "soft/shm/region.pxd"

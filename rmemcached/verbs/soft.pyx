@@ -25,6 +25,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.stat cimport fstat, struct_stat
+from posix.unistd cimport geteuid
 
 from rmemcached.sys.atomics cimport (
     counter_add,
@@ -52,14 +53,14 @@ from rmemcached.sys.linux cimport (
     F_SETFL, IPPROTO_TCP, MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, MAP_SHARED, MFD_ALLOW_SEALING, MFD_CLOEXEC,
     MSG_CMSG_CLOEXEC, MSG_CTRUNC, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_TRUNC, O_NONBLOCK, POLLIN, PROT_NONE,
     PROT_READ, PROT_WRITE, SCM_RIGHTS, SHUT_RDWR, SHUT_WR, SOCK_STREAM, SOL_SOCKET, SO_DOMAIN, SO_INCOMING_CPU,
-    SO_TYPE, TCP_CONGESTION, TCP_MAXSEG, TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, TMPFS_MAGIC, close, cmsghdr,
-    epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd, fcntl, fstatfs, ftruncate, getpeername, getrandom,
-    getsockname, getsockopt, itimerspec, memfd_create, mincore, mmap, mprotect, msghdr, munlock, munmap, poll,
-    pollfd, populate_read, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal,
+    SO_PEERCRED, SO_TYPE, TCP_CONGESTION, TCP_MAXSEG, TCP_NODELAY, TFD_CLOEXEC, TFD_NONBLOCK, TMPFS_MAGIC, close,
+    cmsghdr, epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd, fcntl, fstatfs, ftruncate, getpeername,
+    getrandom, getsockname, getsockopt, itimerspec, memfd_create, mincore, mmap, mprotect, msghdr, munlock, munmap,
+    poll, pollfd, populate_read, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal,
     pthread_cond_wait, pthread_detach, pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, pthread_rwlock_destroy, pthread_rwlock_init, pthread_setname_np, read, recv, recvmsg,
     sched_getcpu, sched_yield, send, sendmsg, setsockopt, shutdown, snprintf, sockaddr, sockaddr_in, sockaddr_in6,
-    socklen_t, start_quiet_thread, struct_statfs, timerfd_create, timerfd_settime, write,
+    socklen_t, start_quiet_thread, struct_statfs, timerfd_create, timerfd_settime, ucred, write,
 )
 from rmemcached.verbs.iwarp cimport *
 from rmemcached.verbs.verbs cimport *
@@ -68,6 +69,7 @@ include "soft/async_events.pyx"
 include "soft/mr.pyx"
 include "soft/device.pyx"
 include "soft/domain.pyx"
+include "soft/channel.pyx"
 include "soft/cq.pyx"
 include "soft/srq.pyx"
 include "soft/rdmap_tx.pyx"
@@ -84,6 +86,7 @@ include "soft/tcp/stream.pyx"
 include "soft/shm/memory.pyx"
 include "soft/shm/closer.pyx"
 include "soft/shm/record.pyx"
+include "soft/shm/bell.pyx"
 include "soft/shm/ring.pyx"
 include "soft/shm/wait.pyx"
 include "soft/shm/region.pyx"

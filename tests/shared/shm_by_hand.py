@@ -21,6 +21,7 @@ SOLICITED = 1
 MESSAGE_MAX, CHUNK_MAX = 8192, 16384 - 8
 HELLO, WAKEUP, OFFER, ANSWER, SEALED = range(0x524D4301, 0x524D4306)
 ANSWERS, MAPPED = 1, 1  # `access` of HELLO and ANSWER
+BELL = 2  # `access` of HELLO, too
 RECORD = struct.Struct("=IIIHHIIIIQQ")
 
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
@@ -69,9 +70,10 @@ class ShmPeer:
 
     def __init__(self, sock: socket.socket, *, paid: bool = False) -> None:
         self.sock = sock
-        octets, self.fds, _, _ = socket.recv_fds(sock, RECORD.size, 2)
+        octets, self.fds, _, _ = socket.recv_fds(sock, RECORD.size, 3)
         self.records = [octets]
-        assert RECORD.unpack(octets)[0] == HELLO and len(self.fds) == 2
+        assert RECORD.unpack(octets)[0] == HELLO and len(self.fds) == 3
+        self.bell = self.fds.pop()
         self.theirs = mmap.mmap(self.fds[0], SIZE, prot=mmap.PROT_READ)
         self.ring_fd = memfd(SIZE)
         self.registry_fd = memfd(REGISTRY_SIZE, sparse=not paid)
@@ -85,7 +87,7 @@ class ShmPeer:
                 fcntl.fcntl(fd, F_ADD_SEALS, SEAL_FUTURE_WRITE)
 
     def close(self) -> None:
-        for fd in (*self.fds, self.ring_fd, self.registry_fd):
+        for fd in (*self.fds, self.bell, self.ring_fd, self.registry_fd):
             os.close(fd)
         self.sock.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,3 +83,36 @@ def test_sockets_do_not_prolong_polling(rmemcached_server: ServerFactory) -> Non
 
         eventually(sleeps_again, TIMEOUT, "the worker sleeps between the requests of a socket")
         assert client.get("key") == b"value"
+
+
+@pytest.mark.usefixtures("rdma_transport")
+def test_a_paced_client_is_not_polled_for(rmemcached_server: ServerFactory) -> None:
+    """Its gaps are longer than rdma_spin: the worker sleeps through them, all of them."""
+    server = rmemcached_server("-t", "1", "-o", "rdma_spin=1")
+    with rdma_client(server) as client, Conversation(server) as control:
+        assert client.set("key", b"value")
+        polled = control.number("rdma_polled_ns", "rdma")
+        for _ in range(20):
+            # A question over a socket takes longer than that.
+            assert control.number("rdma_polled_ns", "rdma") == polled
+            assert client.get("key") == b"value"
+
+
+@pytest.mark.usefixtures("rdma_transport")
+def test_the_worker_polls_through_short_gaps_for_its_share(rmemcached_server: ServerFactory) -> None:
+    """With gaps below rdma_spin it polls, for as much of its time as rdma_spin_share says."""
+    server = rmemcached_server("-t", "1", "-o", "rdma_spin=1000000,rdma_spin_share=10")
+    with rdma_client(server) as client, Conversation(server) as control:
+        assert client.set("key", b"value")
+        begin = time.monotonic_ns()
+        before = times_slept(worker_of(server))
+
+        def polls() -> bool:
+            assert client.get("key") == b"value"
+            return control.number("rdma_polled_ns", "rdma") > 0
+
+        eventually(polls, TIMEOUT, "the worker polls")
+        while times_slept(worker_of(server)) < before + 50:
+            assert client.get("key") == b"value"
+        # What it has saved is 10 ms at most; and one yield may take long where others want the core.
+        assert control.number("rdma_polled_ns", "rdma") < (time.monotonic_ns() - begin) // 2 + 20_000_000

@@ -54,7 +54,7 @@ class RawPeer(ShmPeer):
         """Takes the records that the end has sent since."""
         with contextlib.suppress(BlockingIOError):
             while True:
-                octets, fds, _, _ = socket.recv_fds(self.sock, RECORD.size, 2)
+                octets, fds, _, _ = socket.recv_fds(self.sock, RECORD.size, 3)
                 self.fds += fds
                 if not octets:
                     return

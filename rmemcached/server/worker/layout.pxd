@@ -79,7 +79,8 @@ cdef struct worker:
     unsigned int idle_timeout    # seconds after which a peer that neither sends nor takes anything is left; 0: never
     uint64_t *curr_connections   # atomic; shared by all workers and the listener
     uint64_t *stop               # atomic: the worker is to end
-    int64_t spin_max             # ns that the worker polls after RDMA work, at most; 0: never
+    int64_t spin_max             # ns of the longest gap between RDMA requests that the worker polls through; 0: none
+    unsigned int poll_share      # percent of its time that it polls, at most
     # set by worker_init and worker_start, then constant
     pthread_t id
     int epfd
@@ -112,8 +113,11 @@ cdef struct worker:
     uint32_t idle_due            # store time when a connection may have been idle for too long
     unsigned int rdma_runnable   # bit per device: some of its lanes gave way
     bint rdma_used_up            # queue pairs have used up the last turn
-    bint rdma_recent             # RDMA work was done since the last sleep
-    int64_t spin_until           # polls instead of sleeping until then (now_ns); 0: it does not poll
-    int64_t spin_ns              # for how long polling has lately paid
+    int64_t expected             # until when (now_ns()) an RDMA request is expected; 0: none is soon
+    unsigned int expecting       # on which device
+    int64_t polling_since        # it polls, and does not sleep; 0: it does not poll
+    int64_t poll_credit          # ns that it may poll, as poll_share says
+    int64_t poll_earned          # when the credit was last added to
+    int64_t asked                # when epoll was last asked while rings had something
     int64_t spin_again           # others wanted the core: it does not poll before then (now_ns)
     int64_t spin_pause           # ns from the last time that they did to spin_again; 0: polling has paid since

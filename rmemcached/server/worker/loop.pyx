@@ -26,20 +26,22 @@ cdef void *worker_main(void *arg) noexcept nogil:
     log_thread_sfd(&w.thread.cur_sfd)
     while not load_acquire(w.stop):
         begin_rdma_turn(w)
-        timeout = turn_timeout(w)
-        rdma_ready = poll_rings(w, &timeout)
-        n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout)
+        rdma_ready = poll_devices(w, &timeout)
+        n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout) if must_ask(w, rdma_ready) else 0
         w.turn_left = TURN_BYTES
+        take_soft_events(events, n)
         for i in range(n):
             if events[i].data.ptr == NULL:
                 take_handovers(w)
+            elif events[i].data.u64 & SOFT_EVENT:
+                continue
             elif is_channel(w, &events[i]):
-                rdma_ready |= channel_readable(w, &events[i])
+                rdma_ready |= channel_bit(w, &events[i])
             elif events[i].data.u64 & UDP_TAG:
                 udp_ready(<udp_socket *><uintptr_t>(events[i].data.u64 - UDP_TAG))
             else:
                 connection_event(<connection *>events[i].data.ptr, events[i].events)
-        rdma_ready |= w.rdma_runnable
+        rdma_ready |= w.rdma_runnable | pending_devices(w)
         if rdma_ready:
             serve_devices(w, rdma_ready)
         if w.run_head != NULL:

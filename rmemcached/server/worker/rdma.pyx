@@ -1,11 +1,12 @@
 cdef enum:
     TURN_WORK = 512 * 1024       # octets that queue pairs move in a turn; tests/hostile shows that others notice more
     RING_LOOKS = 32              # between two turns of a worker that polls
-    SPIN_FLOOR = 16              # the least it polls is a 16th of spin_max
+    ASK_NS = 10000               # how long what comes through rings may be served without asking epoll
     TICK_MS = 1000               # how often timeouts are looked at
     YIELD_LONG = 200000          # ns of a sched_yield after which the core is others'; a time slice has milliseconds
     PAUSE_MIN = 10000000         # ns without polling after that, and twice as long each time, up to
     PAUSE_MAX = 640000000
+    CREDIT_MAX = 10000000        # ns of polling that a worker which has not polled may do at once
 
 
 # ---- devices come and go ---------------------------------------------------------------------------------------------
@@ -22,12 +23,12 @@ cdef bint take_device(worker *w, unsigned int transport, rdma_device *device) no
     cdef epoll_event ev
     cdef rdma_thread *t
     assert_owner(w.thread.owner)
-    t = rdma_thread_create(device, &w.thread, w.number, drive_machine, connection_rdma_failed)
+    t = rdma_thread_create(device, &w.thread, w.number, w.epfd, drive_machine, connection_rdma_failed)
     if t == NULL:
         return False
     ev.events = EPOLLIN
     ev.data.ptr = &w.rdma[transport]
-    if epoll_ctl(w.epfd, EPOLL_CTL_ADD, rdma_thread_fd(t), &ev) != 0:
+    if rdma_thread_fd(t) >= 0 and epoll_ctl(w.epfd, EPOLL_CTL_ADD, rdma_thread_fd(t), &ev) != 0:
         rdma_thread_destroy(t)
         return False
     w.rdma[transport] = t
@@ -46,7 +47,8 @@ cdef void give_up_device(worker *w, unsigned int transport, const char *line) no
         if cn.rdma != NULL and rdma_conn_thread(cn.rdma) == t:
             connection_rdma_failed(cn, line)
         cn = following
-    epoll_ctl(w.epfd, EPOLL_CTL_DEL, rdma_thread_fd(t), NULL)
+    if rdma_thread_fd(t) >= 0:
+        epoll_ctl(w.epfd, EPOLL_CTL_DEL, rdma_thread_fd(t), NULL)
     rdma_thread_destroy(t)
     w.rdma[transport] = NULL
 
@@ -67,103 +69,172 @@ cdef void change_device(worker *w, device_change *change) noexcept nogil:
 # ---- turns -----------------------------------------------------------------------------------------------------------
 
 cdef void begin_rdma_turn(worker *w) noexcept nogil:
-    cdef unsigned int k, busy = 0
+    """Devices that had something to do share the turn. One that had nothing may have the share of one more."""
+    cdef unsigned int k, share
+    cdef unsigned int busy = 0
     assert_owner(w.thread.owner)
     w.rdma_used_up = False
     for k in range(<unsigned int>RDMA_DEVICES):
-        busy += w.rdma[k] != NULL and rdma_thread_in_use(w.rdma[k])
+        busy += w.rdma[k] != NULL and rdma_thread_was_busy(w.rdma[k])
     for k in range(<unsigned int>RDMA_DEVICES):
         if w.rdma[k] != NULL:
-            w.rdma_used_up |= rdma_thread_begin_turn(w.rdma[k], TURN_WORK // max(busy, <unsigned int>1))
+            share = TURN_WORK // (busy if rdma_thread_was_busy(w.rdma[k]) else busy + 1)
+            w.rdma_used_up |= rdma_thread_begin_turn(w.rdma[k], share)
 
 
 # ---- polling ---------------------------------------------------------------------------------------------------------
 
-cdef int turn_timeout(worker *w) noexcept nogil:
-    """Polling is bounded by what lately paid: up to spin_max while RDMA events come within it, less when they do not.
-    Events of sockets do not prolong it: their peers sleep as well, and may want the core. Where processes that always
-    run want it, each yield costs their time slices, and a sleeper is woken sooner: then it does not poll for a while.
+cdef void end_polling(worker *w, int64_t now) noexcept nogil:
+    """Takes the time that was polled off what the worker may poll."""
+    cdef int64_t polled = now - w.polling_since
+    w.poll_credit -= polled
+    if w.rdma[w.expecting] != NULL:
+        rdma_thread_polled(w.rdma[w.expecting], polled)
+    w.polling_since = 0
+
+
+cdef bint may_poll(worker *w, int64_t now) noexcept nogil:
+    """Whether the worker's share of its time lasts, and nobody else wants the core."""
+    cdef int64_t polled = now - w.polling_since if w.polling_since else 0
+    if w.poll_share < 100 and polled == 0:
+        w.poll_credit = min(w.poll_credit + (now - w.poll_earned) * <int64_t>w.poll_share // 100, <int64_t>CREDIT_MAX)
+        w.poll_earned = now
+    return now >= w.spin_again and (w.poll_share == 100 or w.poll_credit > polled)
+
+
+cdef bint poll_on(worker *w) noexcept nogil:
+    """Whether the worker polls instead of sleeping: while a request is expected.
+
+    Where processes that always run want the core, each yield costs their time slices, and a sleeper is woken sooner:
+    then it does not poll for a while.
     """
     cdef int64_t now
     assert_owner(w.thread.owner)
-    if w.run_head != NULL or w.rdma_runnable or w.rdma_used_up or w.setups_late:
+    if w.expected == 0:
+        return False
+    now = now_ns()
+    if now >= w.expected or not may_poll(w, now):
+        if w.polling_since:
+            end_polling(w, now)
+        w.expected = 0
+        return False
+    if w.polling_since == 0:
+        w.polling_since = now
+    # Whoever is to send the next request may be waiting for this very core.
+    sched_yield()
+    if now_ns() - now > YIELD_LONG:
+        w.spin_pause = min(max(2 * w.spin_pause, <int64_t>PAUSE_MIN), <int64_t>PAUSE_MAX)
+        w.spin_again = now + w.spin_pause
+    return True
+
+
+cdef int turn_timeout(worker *w) noexcept nogil:
+    """How long epoll_wait may sleep, in milliseconds."""
+    if w.run_head != NULL or w.rdma_runnable or w.rdma_used_up or w.setups_late or poll_on(w):
         return 0
-    if w.spin_max and w.rdma_recent:
-        now = now_ns()
-        if w.spin_until == 0:
-            w.spin_until = now + (w.spin_ns if now >= w.spin_again else 0)
-        if now < w.spin_until:
-            # Whoever is to send the next event may be waiting for this very core.
-            sched_yield()
-            if now_ns() - now > YIELD_LONG:
-                w.spin_pause = min(max(2 * w.spin_pause, <int64_t>PAUSE_MIN), <int64_t>PAUSE_MAX)
-                w.spin_again = now + w.spin_pause
-                w.spin_until = 0
-            return 0
-        w.spin_ns = max(w.spin_ns // 2, w.spin_max // SPIN_FLOOR)
-        w.spin_until = 0
-        w.rdma_recent = False
     return TICK_MS if w.nstreams or w.ncm or w.idle_timeout or setups_wait(w) else -1
 
 
-cdef unsigned int poll_rings(worker *w, int *timeout) noexcept nogil:
+cdef unsigned int pending_devices(worker *w) noexcept nogil:
+    """A bit for each software device that has something to serve."""
     cdef unsigned int found = 0
     cdef unsigned int k
-    cdef int _look
-    cdef soft_found seen
-    cdef int looks = RING_LOOKS if w.spin_until and w.run_head == NULL else 1
-    assert_owner(w.thread.owner)
-    if w.rdma[TRANSPORT_SOFT_SHM] == NULL:
-        return 0
     for k in range(<unsigned int>RDMA_DEVICES):
-        if w.rdma[k] == NULL:
-            continue
-        if timeout[0] != 0:
-            if not rdma_thread_arm(w.rdma[k]):
-                continue
-            timeout[0] = 0
-        for _look in range(looks):
-            seen = rdma_thread_poll(w.rdma[k], False)
-            if seen == FOUND_EVENTS:
-                found |= 1 << k
-            # Each look may do a turn's work.
-            if seen != FOUND_NOTHING:
-                break
-            cpu_relax()
+        if w.rdma[k] != NULL and rdma_thread_pending(w.rdma[k]):
+            found |= 1 << k
     return found
+
+
+cdef bint arm_devices(worker *w) noexcept nogil:
+    """Whether there is something to do already, so that the worker does not sleep."""
+    cdef unsigned int k
+    cdef bint busy = False
+    for k in range(<unsigned int>RDMA_DEVICES):
+        busy |= w.rdma[k] != NULL and rdma_thread_arm(w.rdma[k])
+    return busy
+
+
+cdef void look_at_rings(worker *w, int looks) noexcept nogil:
+    cdef rdma_thread *t = w.rdma[TRANSPORT_SOFT_SHM]
+    # Each look may do a turn's work.
+    while looks and t != NULL and rdma_thread_poll(t) == FOUND_NOTHING:
+        looks -= 1
+        if looks:
+            cpu_relax()
+
+
+cdef unsigned int poll_devices(worker *w, int *timeout) noexcept nogil:
+    """Looks at the rings, and arms the devices if the worker is to sleep. A bit for each with something to serve."""
+    cdef unsigned int found
+    assert_owner(w.thread.owner)
+    timeout[0] = turn_timeout(w)
+    found = pending_devices(w)
+    # Arming says whether the rings have something.
+    if timeout[0] != 0 and (found or arm_devices(w)):
+        timeout[0] = 0
+    if timeout[0] == 0:
+        look_at_rings(w, RING_LOOKS if w.polling_since and w.run_head == NULL else 1)
+        found |= pending_devices(w)
+    return found
+
+
+cdef bint must_ask(worker *w, unsigned int found) noexcept nogil:
+    """Whether epoll is asked in this turn: if nothing was found without it, and every few microseconds."""
+    cdef int64_t now
+    if not found or w.run_head != NULL or w.rdma_used_up:
+        return True
+    now = now_ns()
+    if now - w.asked < ASK_NS:
+        return False
+    w.asked = now
+    return True
 
 
 cdef bint is_channel(worker *w, const epoll_event *event) noexcept nogil:
     return <void *>&w.rdma[0] <= event.data.ptr < <void *>&w.rdma[RDMA_DEVICES]
 
 
-cdef unsigned int channel_readable(worker *w, const epoll_event *event) noexcept nogil:
-    cdef unsigned int k = <unsigned int>(<rdma_thread **>event.data.ptr - &w.rdma[0])
-    if w.rdma[k] != NULL:
-        rdma_thread_poll(w.rdma[k], True)
-    return 1 << k
+cdef unsigned int channel_bit(worker *w, const epoll_event *event) noexcept nogil:
+    return 1 << <unsigned int>(<rdma_thread **>event.data.ptr - &w.rdma[0])
 
 
-cdef void run_devices(worker *w, unsigned int which) noexcept nogil:
+cdef void take_soft_events(const epoll_event *events, int n) noexcept nogil:
+    """Hands their events to the software devices, before anything else is done that could end queue pairs."""
+    cdef uint32_t coming = 0
+    cdef int i
+    for i in range(n):
+        coming += events[i].data.u64 & SOFT_EVENT != 0
+    for i in range(n):
+        if events[i].data.u64 & SOFT_EVENT:
+            soft_channel_event(&events[i], coming)
+            coming -= 1
+
+
+cdef void run_devices(worker *w, unsigned int which, int64_t now) noexcept nogil:
     cdef unsigned int k
+    cdef int64_t expected
     for k in range(<unsigned int>RDMA_DEVICES):
-        if which >> k & 1 and w.rdma[k] != NULL and rdma_thread_run(w.rdma[k]):
+        if not which >> k & 1 or w.rdma[k] == NULL:
+            continue
+        if rdma_thread_run(w.rdma[k], now):
             w.rdma_runnable |= 1 << k
+        expected = rdma_thread_expected(w.rdma[k], w.spin_max)
+        if expected > w.expected:
+            w.expected = expected
+            w.expecting = k
 
 
 cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil:
     """Those that never stop come behind the others, whose clients would wait for a turn of theirs as well."""
     cdef unsigned int k, last = 0
+    cdef int64_t now = now_ns() if w.spin_max else 0
     assert_owner(w.thread.owner)
-    if w.spin_until:
-        if now_ns() < w.spin_until:
-            w.spin_ns = min(w.spin_ns * 2, w.spin_max)
-            w.spin_pause = 0
-        w.spin_until = 0
+    if w.polling_since:
+        end_polling(w, now)
+        w.spin_pause = 0
     w.rdma_runnable = 0
     for k in range(<unsigned int>RDMA_DEVICES):
         if w.rdma[k] != NULL and rdma_thread_gives_way(w.rdma[k]):
             last |= 1 << k
-    run_devices(w, ready & ~last)
-    run_devices(w, ready & last)
-    w.rdma_recent = True
+    run_devices(w, ready & ~last, now)
+    run_devices(w, ready & last, now)

@@ -80,7 +80,7 @@ cdef class CompChannel(Base):
         Returns whether the last turn was used up. Only the software devices have turns.
         """
         need_soft(self.p, "begin_turn")
-        return soft_channel_begin_turn(self.handle(), work) != 0
+        return soft_channel_begin_turn(self.handle(), work) <= 0
 
     def get_event(self):
         """Takes and acknowledges an event; returns its CQ, or None if there is none and the fd is non-blocking."""

@@ -33,6 +33,7 @@ class Context(Base):
         pair_bytes: int = 1 << 36,
         bytes: int = 1 << 40,
         paid: bool = False,
+        nobody: int = 0xFFFFFFFF,
     ) -> None: ...
     def windows(self) -> dict[str, int]: ...
 

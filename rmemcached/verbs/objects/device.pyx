@@ -110,12 +110,13 @@ cdef class Context(Base):
                 soft_stop_progress(context)
 
     def limit_windows(self, *, uint32_t pair_regions=256, uint32_t regions=16384, uint64_t pair_bytes=1 << 36,
-                      uint64_t bytes=1 << 40, bint paid=False):
+                      uint64_t bytes=1 << 40, bint paid=False, uint32_t nobody=0xFFFFFFFF):
         """Limits what this soft_shm0 maps of its peers' memory, for one queue pair and in all.
 
         It is called before a queue pair is attached. READs and WRITEs of regions beyond the limits go through the ring.
         With `paid` only memory is mapped whose pages the peer has touched itself and cannot take back, so that this
         process never allocates any for a peer; a region that the peer may write is then mapped by one queue pair only.
+        `nobody` is the user id of peers that have none in this user namespace: their bells are not rung.
         Raises VerbsError: EINVAL for another device, or limits above 256 regions and 2^40 octets for a queue pair or
         2^46 octets in all; EBUSY if something is mapped already.
         """
@@ -125,6 +126,7 @@ cdef class Context(Base):
         limits.pair_bytes = pair_bytes
         limits.bytes = bytes
         limits.paid = paid
+        limits.nobody = nobody
         if self.p != soft_provider():
             raise failure("limit_windows", EINVAL)
         if soft_shm_limit(self.handle(), &limits) < 0:

@@ -1,8 +1,4 @@
-"""Completion channels and completion queues."""
-
-cdef struct soft_channel:
-    ibv_comp_channel ibv             # fd is the domain's epoll descriptor; refcnt counts CQs, and is atomic
-    soft_domain domain
+"""Completion queues."""
 
 cdef enum:                           # soft_cq.armed
     ARMED_NOT
@@ -45,9 +41,7 @@ cdef int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 cdef int soft_poll_cq(ibv_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 cdef int soft_req_notify_cq(ibv_cq *cq, int solicited_only) noexcept nogil
 
-# Entries of the provider's table. soft_channel_poll and soft_channel_arm are here too.
-cdef ibv_comp_channel *soft_create_comp_channel(ibv_context *context) noexcept nogil
-cdef int soft_destroy_comp_channel(ibv_comp_channel *channel) noexcept nogil
+# Entries of the provider's table.
 cdef ibv_cq *soft_create_cq(ibv_context *context, int cqe, void *cq_context, ibv_comp_channel *channel,
                             int comp_vector) noexcept nogil
 cdef int soft_destroy_cq(ibv_cq *cq) noexcept nogil

@@ -1,33 +1,7 @@
-# Completion channels and completion queues; see cq.pxd.
+# Completion queues; see cq.pxd.
 
 cdef enum:
     POLLS_MAX = 64                   # polls in a row that make no progress
-
-
-cdef ibv_comp_channel *soft_create_comp_channel(ibv_context *context) noexcept nogil:
-    cdef soft_channel *channel = <soft_channel *> calloc(1, sizeof(soft_channel))
-    if channel == NULL:
-        errno.errno = ENOMEM
-        return NULL
-    if not domain_open(&channel.domain, <soft_context *> context, True):
-        free(channel)
-        return NULL
-    channel.ibv.context = context
-    channel.ibv.fd = channel.domain.epoll_fd
-    fetch_add(&(<soft_context *> context).users, 1)
-    live_add(LIVE_CHANNEL)
-    return &channel.ibv
-
-
-cdef int soft_destroy_comp_channel(ibv_comp_channel *ibchannel) noexcept nogil:
-    cdef soft_channel *channel = <soft_channel *> ibchannel
-    if load_acquire(&channel.ibv.refcnt):
-        return EBUSY
-    domain_close(&channel.domain, <soft_context *> ibchannel.context)
-    fetch_sub(&(<soft_context *> ibchannel.context).users, 1)
-    free(channel)
-    live_sub(LIVE_CHANNEL)
-    return 0
 
 
 cdef ibv_cq *soft_create_cq(ibv_context *context, int cqe, void *cq_context, ibv_comp_channel *channel,
@@ -204,11 +178,13 @@ cdef inline int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
 
 
 cdef inline bint cq_wants_progress(soft_cq *cq, int num_entries) noexcept nogil:
-    """After POLLS_MAX polls, progress is made although there are completions.
+    """Not if the program polls the channel. After POLLS_MAX polls, progress is made although there are completions.
 
     Otherwise a program whose own sends fill the queue would starve its peers.
     """
     cdef uint32_t polls = <uint32_t> relaxed_load(&cq.polls) + 1
+    if cq.domain.mark:
+        return False
     if relaxed_load(&cq.count) == 0 or polls > POLLS_MAX or num_entries == 0:
         relaxed_store(&cq.polls, 0)
         return True
@@ -292,61 +268,6 @@ cdef int soft_get_cq_event(ibv_comp_channel *ibchannel, ibv_cq **cq, void **cq_c
     cq[0] = &found.ibv
     cq_context[0] = found.ibv.cq_context
     return 0
-
-
-cdef soft_found soft_channel_poll(ibv_comp_channel *ibchannel, bint sockets) noexcept nogil:
-    cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
-    cdef bint worked = False
-    cdef int64_t before
-    if not relaxed_load(&domain.polling):
-        lock_ranked(&domain.events, RANK_EVENTS)
-        relaxed_store(&domain.polling, True)
-        domain_update_fd_locked(domain)
-        unlock_ranked(&domain.events, RANK_EVENTS)
-    if sockets:
-        lock_ranked(&domain.progress, RANK_DOMAIN)
-    if sockets or trylock_ranked(&domain.progress, RANK_DOMAIN):
-        domain_begin_turn(domain)
-        before = domain.left
-        if sockets or not domain_is_over(domain):
-            domain.looked = True
-            domain.fabric.progress(domain, sockets)
-        worked = domain.left < before
-        unlock_ranked(&domain.progress, RANK_DOMAIN)
-    if relaxed_load(&domain.first_event):
-        return FOUND_EVENTS
-    return FOUND_WORK if worked else FOUND_NOTHING
-
-
-cdef bint soft_channel_begin_turn(ibv_comp_channel *ibchannel, uint32_t work) noexcept nogil:
-    cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
-    cdef bint used_up
-    lock_ranked(&domain.progress, RANK_DOMAIN)
-    if domain.turn == 0:
-        domain.owner = thread_id()
-    assert_owner(domain.owner)
-    used_up = domain.turn != 0 and domain.left <= 0
-    domain.turn = max(work, <uint32_t> SHARE_MIN)
-    domain.left = domain.aside = domain.turn
-    domain.looked = False
-    unlock_ranked(&domain.progress, RANK_DOMAIN)
-    return used_up
-
-
-cdef bint soft_channel_arm(ibv_comp_channel *ibchannel) noexcept nogil:
-    cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
-    cdef bint busy
-    lock_ranked(&domain.progress, RANK_DOMAIN)
-    domain_clear_pending(domain)
-    if domain.fabric.arm != NULL:
-        domain.fabric.arm(domain)
-    unlock_ranked(&domain.progress, RANK_DOMAIN)
-    # An event of another thread is either seen here, or that thread sees that the descriptor has to tell of it.
-    lock_ranked(&domain.events, RANK_EVENTS)
-    busy = domain.first_event != NULL or relaxed_load(&domain.work_pending) != 0
-    relaxed_store(&domain.polling, busy)
-    unlock_ranked(&domain.events, RANK_EVENTS)
-    return busy
 
 
 cdef void soft_ack_cq_events(ibv_cq *ibcq, unsigned int nevents) noexcept nogil:

@@ -18,7 +18,13 @@ cdef enum:
     PROGRESS_BATCH = 16              # descriptors of one epoll_wait, at most
     WORK_FPDU = 1024                 # a frame counts as so many octets besides its own
     WORK_CALL = 4096                 # a system call that sends or receives
-    EVENT_TIMER = 1                  # added to a queue pair's address in epoll data: its timer. Addresses are even
+
+# What is added to a queue pair's address in epoll data. Addresses end in four bits of zero.
+cdef enum:
+    EVENT_TIMER = 1                  # its timer, not its stream
+    EVENT_BELL = 2                   # its bell
+    EVENT_PROGRAM = 4                # without an address: a descriptor of the program
+    EVENTS = EVENT_TIMER | EVENT_BELL | EVENT_PROGRAM | SOFT_EVENT
 
 cdef struct soft_link:               # a queue pair in a domain's list
     soft_link *next                  # guarded by domain.progress, as the next three
@@ -34,7 +40,8 @@ cdef struct soft_domain:
     const soft_fabric *fabric
     void *fabric_state               # the fabric's own data, or NULL
     pthread_mutex_t progress         # held by the thread that makes progress; guards links, nlinks and watched
-    int epoll_fd                     # has streams, their timers, and event_fd
+    int epoll_fd                     # has streams, their timers and bells, and event_fd
+    uint64_t mark                    # SOFT_EVENT: epoll_fd is the program's, and it hands events in; else 0
     int event_fd                     # readable while `signalled`; -1 without a channel
     bint watched                     # streams are in the epoll set: with a channel, or when that pays; read unlocked
     bint blocking                    # get_cq_event last saw the descriptor without O_NONBLOCK; a hint, atomic
@@ -47,6 +54,7 @@ cdef struct soft_domain:
     uint32_t coming                  # queue pairs that the turn still comes to, with the one that it is at; never 0
     uint32_t busy                    # queue pairs that had something to do in the last pass over all; never 0
     bint looked                      # there was a pass in this turn
+    uint32_t seen                    # events that the program has handed in in this turn
     uint32_t owner                   # the program's thread that begins the turns, for assertions
     uint32_t armed                   # number of completion queues that are armed; atomic
     bint work_pending                # when the descriptor was armed, something was there already; atomic
@@ -68,6 +76,9 @@ cdef void domain_remove(soft_domain *domain, soft_link *link) noexcept nogil
 
 # Puts all streams into the epoll set, and from now on each new one. `progress` is held.
 cdef void domain_watch(soft_domain *domain) noexcept nogil
+
+# What tells events of the queue pair from others in the epoll set.
+cdef uint64_t domain_event(const soft_domain *domain, const soft_qp *qp, uint32_t kind) noexcept nogil
 
 # The next six belong to a turn. `progress` is held.
 # A new turn, unless the program begins the turns.
@@ -96,7 +107,13 @@ cdef void domain_clear_pending(soft_domain *domain) noexcept nogil
 # Takes `progress` and makes progress. If another thread is at it, `waits` says whether to wait for it or to return.
 cdef void domain_progress(soft_domain *domain, bint waits) noexcept nogil
 
-# Asks epoll which descriptors are ready and hands them to the fabric. The number of those. `progress` is held.
+# Hands an event of a queue pair, or a batch from epoll, to the fabric. How many of the batch were of queue pairs.
+# `progress` is held.
+cdef void domain_take(soft_domain *domain, const epoll_event *event) noexcept nogil
+cdef uint32_t domain_take_batch(soft_domain *domain, const epoll_event *ready, int count) noexcept nogil
+
+# Asks epoll which descriptors are ready and hands them to the fabric. The number of those; 0 if the program does that.
+# `progress` is held.
 cdef uint32_t domain_poll_descriptors(soft_domain *domain) noexcept nogil
 
 # Makes event_fd readable exactly while something is to be told. Each entry point that may have made events calls it

@@ -45,7 +45,8 @@ cdef void domain_close(soft_domain *domain, soft_context *context) noexcept nogi
 
 
 cdef void domain_release(soft_domain *domain) noexcept nogil:
-    close(domain.epoll_fd)
+    if domain.mark == 0:
+        close(domain.epoll_fd)
     if domain.event_fd >= 0:
         close(domain.event_fd)
     pthread_mutex_destroy(&domain.progress)
@@ -78,6 +79,11 @@ cdef void qp_update_fds(soft_qp *qp, soft_domain *except_for) noexcept nogil:
     for i in range(qp.ndomains):
         if qp.domains[i] != except_for and qp.domains[i].event_fd >= 0:
             domain_update_fd(qp.domains[i])
+
+
+cdef inline uint64_t domain_event(const soft_domain *domain, const soft_qp *qp, uint32_t kind) noexcept nogil:
+    assert_that(<uintptr_t> qp & EVENTS == 0)
+    return <uint64_t> <uintptr_t> qp | kind | domain.mark
 
 
 cdef inline void domain_begin_turn(soft_domain *domain) noexcept nogil:
@@ -158,27 +164,38 @@ cdef void domain_progress(soft_domain *domain, bint waits) noexcept nogil:
     unlock_ranked(&domain.progress, RANK_DOMAIN)
 
 
-cdef uint32_t domain_poll_batch(soft_domain *domain, int *count) noexcept nogil:
-    """One epoll_wait of domain_poll_descriptors. *count: what it gave."""
-    cdef epoll_event ready[PROGRESS_BATCH]
-    cdef soft_qp *qp
+cdef inline void domain_take(soft_domain *domain, const epoll_event *event) noexcept nogil:
+    """Hands an event of a queue pair to the fabric."""
+    cdef soft_qp *qp = <soft_qp *> <uintptr_t> (event.data.u64 & ~<uint64_t> EVENTS)
+    assert_held(&domain.progress)
+    if event.data.u64 & EVENT_TIMER:
+        stream_deadline(qp, domain)
+    elif event.data.u64 & EVENT_BELL:
+        domain.fabric.rung(qp, domain)
+    else:
+        domain.fabric.ready(qp, event.events, domain)
+
+
+cdef uint32_t domain_take_batch(soft_domain *domain, const epoll_event *ready, int count) noexcept nogil:
+    """Hands events to the fabric. How many there were of queue pairs."""
     cdef uint32_t found = 0
     cdef int i
     assert_held(&domain.progress)
-    count[0] = epoll_wait(domain.epoll_fd, ready, domain.fabric.batch, 0)
-    for i in range(count[0]):
-        # That is event_fd, which is only for those who wait.
-        if ready[i].data.u64 == 0:
-            continue
-        found += 1
-        domain.coming = <uint32_t> (count[0] - i)
-        qp = <soft_qp *> <uintptr_t> (ready[i].data.u64 & ~<uint64_t> EVENT_TIMER)
-        if ready[i].data.u64 & EVENT_TIMER:
-            stream_deadline(qp, domain)
-        else:
-            domain.fabric.ready(qp, ready[i].events, domain)
+    for i in range(count):
+        # The others are event_fd, which is only for those who wait, and the program's.
+        if ready[i].data.u64 & ~<uint64_t> EVENTS:
+            found += 1
+            domain.coming = <uint32_t> (count - i)
+            domain_take(domain, &ready[i])
     domain.coming = 1
     return found
+
+
+cdef uint32_t domain_poll_batch(soft_domain *domain, int *count) noexcept nogil:
+    """One epoll_wait of domain_poll_descriptors. *count: what it gave."""
+    cdef epoll_event ready[PROGRESS_BATCH]
+    count[0] = epoll_wait(domain.epoll_fd, ready, domain.fabric.batch, 0)
+    return domain_take_batch(domain, ready, count[0])
 
 
 cdef uint32_t domain_poll_descriptors(soft_domain *domain) noexcept nogil:
@@ -186,6 +203,8 @@ cdef uint32_t domain_poll_descriptors(soft_domain *domain) noexcept nogil:
     cdef int seen = 0
     cdef int n = domain.fabric.batch
     assert_held(&domain.progress)
+    if domain.mark:
+        return 0
     if not domain.watched:
         domain_watch(domain)
     # epoll puts those that it has reported behind those that it has not.

@@ -38,7 +38,7 @@ cdef struct soft_fabric:
     # Whether polling alone finds something: the descriptor does not tell of it. No lock is held.
     bint (*polls)(const soft_domain *domain) noexcept nogil                  # optional
 
-    # The next five are called with soft_domain.progress held.
+    # The next six are called with soft_domain.progress held.
     # Receives and sends what is possible without blocking. `waits`: the caller waits for the descriptor next.
     void (*progress)(soft_domain *domain, bint waits) noexcept nogil
     # The same for the progress thread. `arm`: as `arm` below, too. Whether there was something to do.
@@ -47,6 +47,8 @@ cdef struct soft_fabric:
     void (*arm)(soft_domain *domain) noexcept nogil                          # optional
     # epoll has reported these events for the queue pair's descriptor.
     void (*ready)(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept nogil
+    # epoll has reported EVENT_BELL for the queue pair.
+    void (*rung)(soft_qp *qp, soft_domain *domain) noexcept nogil            # optional
     # The queue pair leaves the domain.
     void (*leave)(soft_domain *domain, soft_qp *qp) noexcept nogil           # optional
 

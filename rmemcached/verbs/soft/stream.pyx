@@ -107,7 +107,7 @@ cdef bint stream_start_timer(soft_qp *qp, soft_link *link) noexcept nogil:
         due.it_value = ns_timespec(left if left > 0 else 1)
         timerfd_settime(qp.stream.timer_fd, 0, &due, NULL)
     event.events = EPOLLIN
-    event.data.u64 = <uint64_t> <uintptr_t> qp | EVENT_TIMER
+    event.data.u64 = domain_event(link.domain, qp, EVENT_TIMER)
     return epoll_ctl(link.domain.epoll_fd, EPOLL_CTL_ADD, qp.stream.timer_fd, &event) == 0
 
 
@@ -123,7 +123,7 @@ cdef bint stream_watch(soft_qp *qp, soft_link *link) noexcept nogil:
     cdef epoll_event event
     assert_held(&qp.lock)
     event.events = EPOLLIN | EPOLLOUT if qp.tx.blocked else EPOLLIN
-    event.data.u64 = <uint64_t> <uintptr_t> qp
+    event.data.u64 = domain_event(link.domain, qp, 0)
     if epoll_ctl(link.domain.epoll_fd, EPOLL_CTL_ADD, qp.stream.fd, &event) < 0:
         return False
     if qp.stream.deadline and not stream_start_timer(qp, link):

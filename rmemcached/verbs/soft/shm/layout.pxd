@@ -50,7 +50,7 @@ cdef enum:                           # flags of a message
 ctypedef uint32_t shm_generation
 
 cdef enum:                           # shm_record.kind
-    SHM_HELLO = 0x524d4301           # with two descriptors: page and ring, and registry
+    SHM_HELLO = 0x524d4301           # with two descriptors, page and ring and the registry, and perhaps the bell
     SHM_WAKEUP = 0x524d4302
     SHM_OFFER = 0x524d4303           # with one descriptor: a region's memory
     SHM_ANSWER = 0x524d4304          # to an offer, which it repeats, apart from `access`
@@ -58,6 +58,7 @@ cdef enum:                           # shm_record.kind
 
 cdef enum:                           # shm_record.access, of
     SHM_ANSWERS = 1                  # HELLO: this end understands answers, and so gets one for each offer
+    SHM_HAS_BELL = 2                 # HELLO: a third descriptor comes, this end's bell
     SHM_MAPPED = 1                   # ANSWER: the region is mapped, and will be used once its owner has sealed it
 
 cdef struct shm_record:              # what goes through the socket, always whole: SHM_RECORD_SIZE octets

@@ -4,6 +4,10 @@
 # soft_iw_options. If the peer does not do so within 10 s, or is none, the queue pair moves to ERR.
 cdef int soft_shm_attach(ibv_qp *qp, int fd, uint16_t ird, uint16_t ord) noexcept nogil
 
+# How often this side has had to wake the peer up. One that counts further with a post was asleep, and so will take
+# longer to answer. Waits for no lock. 0: not a queue pair of soft_shm, or it has had no stream.
+cdef uint32_t soft_shm_rings(ibv_qp *qp) noexcept nogil
+
 # What a context maps of its peers' memory, at most. An offer that would go beyond is declined: READs and WRITEs of that
 # region go through the ring.
 cdef struct soft_shm_limits:
@@ -16,6 +20,9 @@ cdef struct soft_shm_limits:
     # queue pair only: the first that gets it. Such a context has threads that close what peers pass; soft_shm_attach
     # fails with EBUSY while they have too much to wait for.
     bint paid
+    # The user id of peers that have none here (kernel.overflowuid), if there are such. Bells of other users than this
+    # one and root are not rung: a peer could make that take as long as it likes.
+    uint32_t nobody
 
 cdef struct soft_shm_usage:
     uint64_t regions                 # mapped now, as the next
@@ -23,7 +30,7 @@ cdef struct soft_shm_usage:
     uint64_t declined                # offers, since the context was opened
 
 # Sets the limits, before a queue pair of the context gets its stream. -1 with EBUSY: something is mapped already; with
-# EINVAL: another device, or limits that are too high. Without a call they are 256 regions and 2^36 octets for each
-# queue pair, and 16384 and 2^40 for all.
+# EINVAL: another device, or limits that are too high. Without a call `nobody` is UINT32_MAX, and they are 256 regions
+# and 2^36 octets for each queue pair, and 16384 and 2^40 for all.
 cdef int soft_shm_limit(ibv_context *context, const soft_shm_limits *limits) noexcept nogil
 cdef int soft_shm_query(ibv_context *context, soft_shm_usage *out) noexcept nogil

@@ -1,9 +1,12 @@
 """soft_shm: records through the queue pair's socket, some of them with descriptors. All but one need soft_qp.lock."""
 
+cdef enum:
+    SHM_FDS = 3                      # descriptors of a record, at most
+
 cdef struct shm_reader:              # what has come of the next record
     shm_record record
     uint32_t have
-    int fds[2]                       # descriptors that came with it
+    int fds[SHM_FDS]                 # descriptors that came with it
     int nfds
     bint lost_fds                    # more came than this process has room for
 

@@ -72,7 +72,7 @@ cdef bint shm_keep_fds(soft_qp *qp, msghdr *message) noexcept nogil:
             count = (header.cmsg_len - CMSG_LEN(0)) // sizeof(int)
             for i in range(count):
                 memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int))
-                if reader.nfds < 2:
+                if reader.nfds < SHM_FDS:
                     reader.fds[reader.nfds] = fd
                     reader.nfds += 1
                 else:

@@ -28,6 +28,7 @@ cdef bint shm_open_context(soft_context *context) noexcept nogil:
     shared.limits.regions = SHM_WINDOWS_DEFAULT
     shared.limits.pair_bytes = <uint64_t> 1 << 36
     shared.limits.bytes = <uint64_t> 1 << 40
+    shared.limits.nobody = <uint32_t> -1
     context.fabric_state = shared
     return True
 

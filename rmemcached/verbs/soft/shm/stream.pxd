@@ -25,6 +25,9 @@ cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     uint32_t records_seen            # read unlocked
     uint32_t wakeups_requested
     uint32_t wakeup_answered         # the last request of the peer that was answered
+    uint32_t rings                   # how many were; read unlocked
+    int bell                         # this end's, which the peer rings; -1: none
+    int peer_bell                    # the peer's, if it is trusted; -1: it is woken by records
     bint wakeup_pending              # our request is not answered yet
     bint wakeup_for_space            # our request is also about consumption
     bint eof                         # the socket's end was read

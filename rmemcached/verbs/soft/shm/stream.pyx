@@ -50,10 +50,11 @@ cdef bint shm_take_registry(soft_qp *qp, void *registry) noexcept nogil:
 cdef bint shm_hello(soft_qp *qp, const shm_record *record) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     cdef const int *fds = shm.reader.fds
+    cdef int rings = 1 if record.access & SHM_HAS_BELL else 0
     cdef void *page
     cdef void *registry
     assert_held(&qp.lock)
-    if (shm.theirs != NULL or shm.reader.nfds != 2 or record.version != SHM_VERSION
+    if (shm.theirs != NULL or shm.reader.nfds != 2 + rings or record.version != SHM_VERSION
             or record.ring_size != SHM_RING_SIZE or qp.stream.phase != STREAM_REQUESTED
             or not shm_mappable(fds[0], SHM_SIZE) or not shm_mappable(fds[1], SHM_REGISTRY_SIZE)):
         return False
@@ -66,6 +67,9 @@ cdef bint shm_hello(soft_qp *qp, const shm_record *record) noexcept nogil:
         if registry != NULL:
             shm_unmap(registry, SHM_REGISTRY_SIZE)
         return False
+    if rings:
+        shm.reader.nfds -= 1
+        bell_take(qp, fds[2])
     shm_close_mapped(&shm.reader)
     shm.answers = record.access & SHM_ANSWERS
     if qp.ord > record.ird:
@@ -90,6 +94,7 @@ cdef void shm_close(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
     store_release(&shm.ours.closed, 1)
     shm_drop_fds(qp)
+    bell_close(qp)
     shm_close_windows(qp)
     shm_release_regions(shm)
     # The peer learns of it now, also where the socket is closed much later.
@@ -120,7 +125,7 @@ cdef int shm_introduce(soft_qp *qp, int fd) noexcept nogil:
     """Sends our HELLO and waits for the peer's. 0 or an errno value."""
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_record hello
-    cdef int fds[2]
+    cdef int fds[SHM_FDS]
     cdef int error = 0
     cdef int i
     assert_held(&qp.lock)
@@ -137,7 +142,7 @@ cdef int shm_introduce(soft_qp *qp, int fd) noexcept nogil:
     hello.ring_size = SHM_RING_SIZE
     hello.ird = qp.ird
     hello.ord = qp.ord
-    hello.access = SHM_ANSWERS
+    hello.access = SHM_ANSWERS | SHM_HAS_BELL
     if not stream_buffers(qp):
         error = ENOMEM
     relaxed_store(&qp.stream.fd, fd)
@@ -145,9 +150,14 @@ cdef int shm_introduce(soft_qp *qp, int fd) noexcept nogil:
     for i in range(qp.ndomains):
         if not error and not stream_watch(qp, &qp.links[i]):
             error = errno.errno
-    if not error and not shm_send_record(qp, &hello, fds, 2):
+    if not error:
+        fds[2] = bell_make(qp)
+        error = errno.errno if fds[2] < 0 else 0
+    if not error and not shm_send_record(qp, &hello, fds, 3):
         error = errno.errno
     close(fds[0])
+    if error:
+        bell_close(qp)
     return error
 
 
@@ -175,6 +185,7 @@ cdef int soft_shm_attach(ibv_qp *ibqp, int fd, uint16_t ird, uint16_t ord) noexc
     else:
         shm_unmap_stream(shm_of(qp))
     memset(qp.fabric_state, 0, sizeof(shm_stream))
+    shm_of(qp).bell = shm_of(qp).peer_bell = -1
     if qp.stream.phase != STREAM_ATTACHING:
         return stream_undo(qp, EINVAL)
     qp.ird = stream_depth(ird, qp.attr.max_dest_rd_atomic)
@@ -362,6 +373,7 @@ shm_fabric.progress = shm_domain_progress
 shm_fabric.serve = shm_serve
 shm_fabric.arm = shm_arm
 shm_fabric.ready = shm_descriptor_ready
+shm_fabric.rung = shm_rung
 shm_fabric.leave = shm_leave
 shm_fabric.polls = shm_polls
 shm_fabric.transmit = shm_transmit

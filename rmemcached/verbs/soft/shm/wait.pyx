@@ -93,17 +93,13 @@ cdef bint shm_wait_for_space(soft_qp *qp) noexcept nogil:
 
 cdef void shm_wake_peer(soft_qp *qp, bint consumed) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
-    cdef shm_record record
     cdef uint32_t request
     assert_held(&qp.lock)
     full_fence()
     request = relaxed_load(&shm.theirs.wakeup)
     if request == shm.wakeup_answered or (consumed and not request & 1):
         return
-    memset(&record, 0, sizeof(record))
-    record.kind = SHM_WAKEUP
-    # If the socket is full, it is readable for the peer anyway.
-    shm_send_record(qp, &record, NULL, 0)
+    bell_ring(qp)
     shm.wakeup_answered = request
 
 

@@ -140,8 +140,8 @@ cdef void tcp_want_writable(soft_qp *qp) noexcept nogil:
     cdef int i
     assert_held(&qp.lock)
     event.events = EPOLLIN | EPOLLOUT if qp.tx.blocked else EPOLLIN
-    event.data.u64 = <uint64_t> <uintptr_t> qp
     for i in range(qp.ndomains):
+        event.data.u64 = domain_event(qp.domains[i], qp, 0)
         if qp.links[i].watched:
             epoll_ctl(qp.domains[i].epoll_fd, EPOLL_CTL_MOD, qp.stream.fd, &event)
 
@@ -396,13 +396,15 @@ cdef bint tcp_deadline(soft_qp *qp) noexcept nogil:
 
 
 cdef void tcp_progress(soft_domain *domain, bint waits) noexcept nogil:
-    """A few streams are tried: that is cheaper than to ask which are ready."""
+    """A few streams are tried: that is cheaper than to ask which are ready. If the program asks, it hands in those."""
     cdef bint few = domain.nlinks <= TCP_TRY
     cdef soft_link *link = domain.links
     cdef uint32_t coming = domain.nlinks
     cdef uint32_t busy = 0
     cdef int64_t left
     assert_held(&domain.progress)
+    if domain.mark:
+        return
     while few and link != NULL:
         few = not relaxed_load(&link.qp.tx.blocked)
         link = link.next

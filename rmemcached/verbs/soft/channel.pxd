@@ -1,0 +1,9 @@
+"""Completion channels: how a program waits, or polls, for all completion queues of a channel (soft.pxd)."""
+
+cdef struct soft_channel:
+    ibv_comp_channel ibv             # fd is the domain's epoll descriptor; refcnt counts CQs, and is atomic
+    soft_domain domain
+
+# Entries of the provider's table.
+cdef ibv_comp_channel *soft_create_comp_channel(ibv_context *context) noexcept nogil
+cdef int soft_destroy_comp_channel(ibv_comp_channel *channel) noexcept nogil

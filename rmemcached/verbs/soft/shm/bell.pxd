@@ -1,0 +1,20 @@
+"""soft_shm: bells. A bell is an eventfd that an end makes and passes to its peer, which rings it to wake it up.
+
+An end watches its bell in the epoll sets of its domains, edge-triggered, and never reads it: each ring is an event, and
+costs one system call on either side. The peer has the same open file, and may fill its counter and make it block. So
+an end that does not trust its peer rings by a record through the socket instead, which never blocks.
+"""
+
+# The next four need soft_qp.lock.
+
+# Makes this end's bell and watches it. Gives the descriptor, or -1 with errno.
+cdef int bell_make(soft_qp *qp) noexcept nogil
+# Takes the peer's bell, or closes it if whoever has made it is not trusted.
+cdef void bell_take(soft_qp *qp, int fd) noexcept nogil
+# Wakes the peer up.
+cdef void bell_ring(soft_qp *qp) noexcept nogil
+# Gives up both bells.
+cdef void bell_close(soft_qp *qp) noexcept nogil
+
+# Entry of the fabric's table: this end's bell has rung.
+cdef void shm_rung(soft_qp *qp, soft_domain *domain) noexcept nogil

@@ -1,0 +1,126 @@
+"""soft_shm: a sleeping end is woken by its bell, an eventfd that it has made and passed to its peer."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import select
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from shm_by_hand import BELL, HELLO, RECORD, WAKEUP, record
+from shm_ends import RawPeer
+from verbs_ends import End, completions
+
+from rmemcached.verbs import Opcode, SendWR, Status
+
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("soft_shm")]
+WAKEUP_AT = 72  # of the word by which an end asks for it, in its page
+LONG = 20.0
+
+
+@contextlib.contextmanager
+def ringing_peer(end: End, bell: int) -> Iterator[RawPeer]:
+    """A hand-made peer of the end, with a bell of its own."""
+    peer = RawPeer(end, hello=False)
+    peer.sock.sendmsg(
+        [record(HELLO, access=BELL)],
+        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [peer.ring_fd, peer.registry_fd, bell]))],
+    )
+    peer.sent += 1
+    peer.set_sent(peer.sent)
+    end.poll()
+    yield peer
+    peer.close()
+
+
+def ask_for_wakeup(peer: RawPeer, number: int) -> None:
+    struct.pack_into("=I", peer.page, WAKEUP_AT, number << 1)
+
+
+def send(end: End) -> None:
+    end.qp.post_send(SendWR(Opcode.SEND, [end.mr.sge(0, 8)], flags=0))
+
+
+def is_readable(fd: int) -> bool:
+    return bool(select.select([fd], [], [], 0)[0])
+
+
+@pytest.fixture
+def bell() -> Iterator[int]:
+    fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    yield fd
+    os.close(fd)
+
+
+def test_the_bell_is_rung_once_for_each_request(bell: int) -> None:
+    with End() as end, ringing_peer(end, bell) as peer:
+        send(end)
+        assert not is_readable(bell)
+        for number in (1, 2):
+            ask_for_wakeup(peer, number)
+            send(end)
+            send(end)
+            assert os.eventfd_read(bell) == 1
+        peer.receive()
+        assert WAKEUP not in [RECORD.unpack(octets)[0] for octets in peer.records]
+
+
+def test_a_bell_of_another_user_is_not_rung(bell: int) -> None:
+    """Its counter is full and it blocks: a ring would wait for as long as the peer likes. A record wakes the peer."""
+    os.eventfd_write(bell, 2**64 - 2)
+    os.set_blocking(bell, True)
+    with End() as end:
+        end.context.limit_windows(nobody=os.geteuid())
+        with ringing_peer(end, bell) as peer:
+            ask_for_wakeup(peer, 1)
+            send(end)
+            peer.receive()
+            assert RECORD.unpack(peer.records[-1])[0] == WAKEUP
+
+
+def test_a_bell_that_rings_wakes_who_waits() -> None:
+    """What was written before the ring is there after it. Without a ring nothing tells of it."""
+    with End(channel=True) as end:
+        peer = RawPeer(end)
+        end.qp.post_recv((7, [end.mr.sge(0, 64)]))
+        end.cq.arm()
+        assert end.channel is not None
+        assert not is_readable(end.channel.fileno())
+        peer.cell(b"hello", 1)
+        assert not is_readable(end.channel.fileno())
+        os.eventfd_write(peer.bell, 1)
+        assert select.select([end.channel.fileno()], [], [], LONG)[0]
+        end.channel.get_event()
+        (wc,) = completions(end, 1)
+        assert (wc.wr_id, wc.status, wc.byte_len) == (7, Status.SUCCESS, 5)
+
+
+def test_a_bell_that_rings_without_end_is_one_event() -> None:
+    """It is edge-triggered: however high its counter, there is one event for all that was rung since the last."""
+    with End(channel=True) as end:
+        peer = RawPeer(end)
+        end.cq.arm()
+        assert end.channel is not None
+        os.eventfd_write(peer.bell, 2**64 - 2)
+        assert is_readable(end.channel.fileno())
+        end.poll()
+        end.cq.arm()
+        assert not is_readable(end.channel.fileno())
+        # Full, it cannot be rung any more, which is its peer's own loss.
+        with pytest.raises(BlockingIOError):
+            os.eventfd_write(peer.bell, 1)
+
+
+@pytest.mark.parametrize("count", (2, 4))
+def test_a_hello_with_other_descriptors_ends_the_stream(count: int, bell: int) -> None:
+    with End() as end:
+        peer = RawPeer(end, hello=False)
+        fds = [peer.ring_fd, peer.registry_fd, bell, bell][:count]
+        peer.post(record(HELLO, access=BELL), *fds)
+        with contextlib.suppress(BlockingIOError):
+            end.poll()
+        assert peer.sock.recv(1) == b""
