@@ -87,13 +87,26 @@ def open_unix(path: str, timeout: float | None) -> socket.socket:
     return plain
 
 
+def name_server(error: OSError, server: Server) -> None:
+    """Adds the server to the text of an error that comes from connecting to it."""
+    where = server if isinstance(server, str) else "{}:{}".format(*server)
+    if error.errno is None:  # a time-out
+        error.args = (f"{error}: {where}",)
+    else:
+        error.filename = where
+
+
 def open_socket(
     server: Server, connect_timeout: float | None, keepalive: Keepalive | None, no_delay: bool
 ) -> socket.socket:
     """A connected socket that still has connect_timeout, in seconds, as its time-out. Raises OSError, TimeoutError."""
-    if isinstance(server, str):
-        return open_unix(server, connect_timeout)
-    plain = socket.create_connection(server, connect_timeout)
+    try:
+        if isinstance(server, str):
+            return open_unix(server, connect_timeout)
+        plain = socket.create_connection(server, connect_timeout)
+    except OSError as error:
+        name_server(error, server)
+        raise
     try:
         if no_delay:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -275,10 +275,29 @@ def test_nothing_leaks(backend: Any, key: str) -> None:
 
 def test_server_gone_is_a_refused_connection(client: Client) -> None:
     client.close()
-    with pytest.raises(ConnectionRefusedError):
-        Client(("127.0.0.1", free_port()), transport="tcp").get("key")
-    with pytest.raises(ConnectionRefusedError):
-        Client(("127.0.0.1", free_port())).get("key")
+    for transport in ("tcp", "auto"):
+        port = free_port()
+        with pytest.raises(ConnectionRefusedError, match=f"Connection refused: '127.0.0.1:{port}'"):
+            Client(("127.0.0.1", port), transport=transport).get("key")
+
+
+def test_an_error_of_connecting_names_the_server(tmp_path: Path) -> None:
+    path = str(tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match=f"No such file or directory: '{path}'"):
+        Client(path).get("key")
+    with pytest.raises(socket.gaierror, match=r"no\.such\.host\.invalid:11211"):
+        Client("no.such.host.invalid").get("key")
+    # The queue of connections is full: nothing answers.
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        for _ in range(2):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        with pytest.raises(TimeoutError, match=f"127.0.0.1:{address[1]}"):
+            Client(address, connect_timeout=0.2).get("key")
 
 
 @pytest.mark.parametrize(
