@@ -184,6 +184,8 @@ cdef class Server:
     def remember(self, path):
         """Notes the socket's file, which is removed at the end."""
         if path is not None:
+            # The daemon of -d has another working folder at its end.
+            path = os.path.abspath(path)
             found = os.lstat(path)
             self.bound = (path, found.st_dev, found.st_ino)
 

@@ -168,7 +168,8 @@ def bind_all(interface: Interface, transport: str, settings: Settings, what: str
 
 def bind_unix(path: str, settings: Settings) -> socket.socket:
     """A listening UNIX socket with the permissions of -a, in place of the one that a daemon which died has left."""
-    with suppress(FileNotFoundError):
+    # What cannot be looked at or removed is in the way of `bind`, which says why.
+    with suppress(OSError):
         if stat.S_ISSOCK(os.lstat(path).st_mode):
             os.unlink(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -186,17 +187,20 @@ def bind_unix(path: str, settings: Settings) -> socket.socket:
     return sock
 
 
-def is_listening(path: str) -> bool:
-    """Whether a process takes connections at this UNIX socket."""
+def what_uses(path: str) -> str | None:
+    """Who takes connections at this UNIX socket, or may do so; None: nobody."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
             probe.connect(path)
         except BlockingIOError:
-            return True  # its queue is full
+            pass  # its queue is full
+        except PermissionError:
+            # Who may not look into the folder learns nothing here, and has the reason from `bind`.
+            return "another user" if os.path.exists(path) else None
         except OSError:
-            return False
-        return True
+            return None
+        return "another process"
 
 
 def listen_unix(settings: Settings) -> Listener:
@@ -212,9 +216,9 @@ def listen_shm(settings: Settings) -> tuple[Listener, str]:
     the peer's user id decides who may connect.
     """
     if settings.rdma_shm is not None:
-        if is_listening(settings.rdma_shm):
+        if user := what_uses(settings.rdma_shm):
             # The other's clients would come here, where nobody knows them.
-            raise ServerError(f"{settings.rdma_shm} is in use by another process", os.EX_OSERR)
+            raise ServerError(f"{settings.rdma_shm} is in use by {user}", os.EX_OSERR)
         return Listener(bind_unix(settings.rdma_shm, settings), "shm", "ascii"), settings.rdma_shm
     name = f"rmemcached-{os.urandom(16).hex()}"
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

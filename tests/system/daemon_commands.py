@@ -34,6 +34,18 @@ def refused(*flags: str) -> tuple[int, str]:
     return status, message
 
 
+def as_nobody(*flags: str) -> tuple[int, str, str]:
+    """A run by a user without rights, who may have 256 descriptors. The program is loaded before: where it lies may not
+    be for everybody."""
+    program = (
+        "import encodings.idna, os, resource, sys; import rmemcached.cli, rmemcached.server.server\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))\n"
+        "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "sys.exit(rmemcached.cli.main(sys.argv[1:]))"
+    )
+    return run([sys.executable, "-P", "-c", program], *flags)
+
+
 def started(*flags: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*OURS, *AS_ROOT, *flags],

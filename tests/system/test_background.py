@@ -114,6 +114,19 @@ def test_a_signal_while_a_daemon_starts(tmp_path: Path) -> None:
         eventually(lambda: gone(pid), START)
 
 
+def test_a_socket_named_from_the_working_folder(tmp_path: Path) -> None:
+    """It is removed at the end, when the daemon's working folder is another one."""
+    command = [*OURS, *AS_ROOT, "-d", "-P", str(tmp_path / "pid"), "-s", "socket"]
+    subprocess.run(command, check=True, timeout=START, cwd=tmp_path)
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        assert (tmp_path / "socket").is_socket()
+    finally:
+        os.kill(pid, signal.SIGTERM)
+    eventually(lambda: gone(pid), START)
+    assert not (tmp_path / "socket").exists()
+
+
 def pending(pid: int, number: int) -> bool:
     """Whether a signal waits for a process that blocks it."""
     found = re.search(r"^ShdPnd:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)

@@ -10,14 +10,13 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_commands import AS_ROOT, OURS, START, answers, refused, run, started, stopped
+from daemon_commands import AS_ROOT, OURS, START, answers, as_nobody, refused, run, started, stopped
 from daemon_tools import Conversation, Peer, child, eventually, rdma_client, room_for
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server, free_port, memcached_path
@@ -110,18 +109,6 @@ def test_root_without_user() -> None:
     assert run(OURS, "-p", str(free_port())) == (64, "", "must add '-u root' to start as root\n")
     status, out, message = run(OURS, "-p", str(free_port()), "-u", "no-such-user")
     assert (status, out, message) == (67, "", "can't find the user no-such-user to switch to\n")
-
-
-def as_nobody(*flags: str) -> tuple[int, str, str]:
-    """A run by a user without rights, who may have 256 descriptors. The program is loaded before: where it lies may not
-    be for everybody."""
-    program = (
-        "import encodings.idna, os, resource, sys; import rmemcached.cli, rmemcached.server.server\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))\n"
-        "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "sys.exit(rmemcached.cli.main(sys.argv[1:]))"
-    )
-    return run([sys.executable, "-P", "-c", program], *flags)
 
 
 def test_too_many_descriptors_wanted() -> None:
@@ -289,6 +276,10 @@ def test_unix_socket_that_cannot_be(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "precious"
     status, message = refused("-s", str(tmp_path / ("x" * 200)))
     assert status == 71 and "path too long" in message and message.count("\n") == 1
+    (tmp_path / "closed").mkdir(0o000)
+    path = str(tmp_path / "closed" / "sock")
+    said = f"failed to listen on UNIX socket: {path}: Permission denied\n"
+    assert as_nobody("-s", path, "-c", "100") == (71, "", said)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its identity")

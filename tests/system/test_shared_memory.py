@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import transport
+from daemon_commands import as_nobody
 from daemon_tools import (
     DATA,
     GONE_WITHIN,
@@ -220,6 +221,24 @@ def test_a_file_of_that_name(rmemcached_server: ServerFactory, open_folder: str)
     with Client(server.address, timeout=TIMEOUT) as client:
         client.version()
         assert client.transport == "soft_shm"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+@pytest.mark.parametrize("mode", [0o777, 0o1777], ids=["folder", "sticky folder"])
+def test_a_file_of_another_user(open_folder: str, mode: int) -> None:
+    """It is not taken away, though a folder that all may write to would allow it; the line says why."""
+    os.chmod(open_folder, mode)
+    path = f"{open_folder}/shm"
+    with socket.socket(socket.AF_UNIX) as others:
+        others.bind(path)
+        others.listen()
+        os.chmod(path, 0o700)
+        flags = ("-p", str(free_port()), "-l", "127.0.0.1", "-c", "50")
+        assert as_nobody(*flags, "-o", f"rdma_shm={path}") == (1, "", f"rdma_shm: {path} is in use by another user\n")
+        assert stat.S_ISSOCK(os.lstat(path).st_mode)
+        if mode & stat.S_ISVTX:
+            said = f"failed to listen on UNIX socket: {path}: Address already in use\n"
+            assert as_nobody("-s", path, "-c", "50") == (71, "", said)
 
 
 def test_where_it_meets_is_shown(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
