@@ -1,4 +1,5 @@
-"""The daemon's devices for Python tests, with registrations that take as long as the test likes. Not an interface."""
+"""The daemon's devices for Python tests, with registrations that take as long as the test likes; and what workers know
+their events by. Not an interface."""
 
 cimport cython
 from libc.stddef cimport size_t
@@ -7,17 +8,20 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 
 from rmemcached.protocol.stats_text cimport stat_buf
+from rmemcached.rdma.device cimport RDMA_DEVICES
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW
 from rmemcached.server.devices cimport (
     devices_close, devices_extent_added, devices_init, devices_open, devices_stats, rdma_devices,
 )
+from rmemcached.server.udp cimport UDP_TAG
+from rmemcached.server.worker cimport channel_bit, channel_data, is_channel
 from rmemcached.store.store cimport ARENA_EXTENT
 from rmemcached.sys.linux cimport (
-    EFD_CLOEXEC, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, eventfd, eventfd_signal, mmap,
-    munmap, read,
+    EFD_CLOEXEC, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, epoll_event, eventfd,
+    eventfd_signal, mmap, munmap, read,
 )
 from rmemcached.verbs.port cimport GID_ANY, port_spec
-from rmemcached.verbs.soft cimport soft_provider
+from rmemcached.verbs.soft cimport SOFT_EVENT, soft_provider
 from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
 
 cdef int began = eventfd(0, EFD_CLOEXEC)        # a registration waits
@@ -84,3 +88,23 @@ cdef class Devices:
         text = out.data[:out.used]
         free(out.data)
         return text
+
+
+def channel_events():
+    """Of each device's completion channel: its epoll data, and the bit of the device that a worker reads from them."""
+    cdef epoll_event event
+    found = []
+    for k in range(<unsigned int>RDMA_DEVICES):
+        event.data.u64 = channel_data(k)
+        found.append((event.data.u64, channel_bit(&event)))
+    return found
+
+
+def is_channel_event(uint64_t data):
+    cdef epoll_event event
+    event.data.u64 = data
+    return bool(is_channel(&event))
+
+
+# The bits by which workers know the events of software devices, and of UDP sockets.
+EVENT_TAGS = <uint64_t>SOFT_EVENT | UDP_TAG

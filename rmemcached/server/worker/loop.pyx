@@ -35,8 +35,8 @@ cdef void *worker_main(void *arg) noexcept nogil:
                 take_handovers(w)
             elif events[i].data.u64 & SOFT_EVENT:
                 continue
-            elif is_channel(w, &events[i]):
-                rdma_ready |= channel_bit(w, &events[i])
+            elif is_channel(&events[i]):
+                rdma_ready |= channel_bit(&events[i])
             elif events[i].data.u64 & UDP_TAG:
                 udp_ready(<udp_socket *><uintptr_t>(events[i].data.u64 - UDP_TAG))
             else:

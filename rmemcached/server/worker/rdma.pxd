@@ -5,6 +5,9 @@
 # soft_shm's rings are memory, of which no descriptor tells: while the worker is awake it looks into them, and before it
 # sleeps it asks to be woken for them.
 
+cdef enum:
+    CHANNEL_SHIFT = 4
+
 # Whether there is any device to agree on a queue pair with.
 cdef bint has_device(const worker *w) noexcept nogil
 # Makes the worker's part of a device. False: errno.
@@ -21,8 +24,15 @@ cdef bint must_ask(worker *w, unsigned int found) noexcept nogil
 cdef void take_soft_events(const epoll_event *events, int n) noexcept nogil
 # A bit for each software device with something to serve.
 cdef unsigned int pending_devices(worker *w) noexcept nogil
-# Whether the event is a completion channel's, and the bit of its device.
-cdef bint is_channel(worker *w, const epoll_event *event) noexcept nogil
-cdef unsigned int channel_bit(worker *w, const epoll_event *event) noexcept nogil
+# Epoll data of a device's completion channel. Structures of the worker have no address that is so low; and the address
+# of the device in w.rdma is a multiple of 8 only, so that it may have the bit of the software devices.
+cdef inline uint64_t channel_data(unsigned int transport) noexcept nogil:
+    return <uint64_t>(transport + 1) << CHANNEL_SHIFT
+
+cdef inline bint is_channel(const epoll_event *event) noexcept nogil:
+    return event.data.u64 >> CHANNEL_SHIFT <= RDMA_DEVICES
+
+cdef inline unsigned int channel_bit(const epoll_event *event) noexcept nogil:
+    return 1 << <unsigned int>((event.data.u64 >> CHANNEL_SHIFT) - 1)
 # Serves the devices whose bits are set.
 cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil

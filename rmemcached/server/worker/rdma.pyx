@@ -27,7 +27,7 @@ cdef bint take_device(worker *w, unsigned int transport, rdma_device *device) no
     if t == NULL:
         return False
     ev.events = EPOLLIN
-    ev.data.ptr = &w.rdma[transport]
+    ev.data.u64 = channel_data(transport)
     if rdma_thread_fd(t) >= 0 and epoll_ctl(w.epfd, EPOLL_CTL_ADD, rdma_thread_fd(t), &ev) != 0:
         rdma_thread_destroy(t)
         return False
@@ -188,14 +188,6 @@ cdef bint must_ask(worker *w, unsigned int found) noexcept nogil:
         return False
     w.asked = now
     return True
-
-
-cdef bint is_channel(worker *w, const epoll_event *event) noexcept nogil:
-    return <void *>&w.rdma[0] <= event.data.ptr < <void *>&w.rdma[RDMA_DEVICES]
-
-
-cdef unsigned int channel_bit(worker *w, const epoll_event *event) noexcept nogil:
-    return 1 << <unsigned int>(<rdma_thread **>event.data.ptr - &w.rdma[0])
 
 
 cdef void take_soft_events(const epoll_event *events, int n) noexcept nogil:
