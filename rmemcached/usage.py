@@ -13,8 +13,8 @@ Usage: rmemcached [options]      (numbers in brackets: defaults)
 Where to listen
 -p, --port=<num>          TCP port [{d.port}]; 0: no TCP; -1: a free one
 -U, --udp-port=<num>      UDP port [{d.udp_port}: no UDP]
--s, --unix-socket=<file>  UNIX socket in place of TCP and UDP
--a, --unix-mask=<mask>    its permissions, in octal [{d.socket_mask:o}]
+-s, --unix-socket=<file>  UNIX socket in place of TCP and UDP, for shared memory too
+-a, --unix-mask=<mask>    permissions of the UNIX sockets, in octal [{d.socket_mask:o}]
 -l, --listen=<addr>       address to listen on [all]: host, host:port, [ipv6]:port, several of
                           them separated by commas, or -l more than once. Before an address,
                           proto[ascii]: proto[binary]: or proto[negotiating]: say what is
@@ -38,7 +38,8 @@ What clients may do
 -F, --disable-flush-all   refuse "flush_all"
 -X, --disable-dumping     refuse "stats cachedump", "stats detail", "lru_crawler metadump" and "mgdump"
 -W, --disable-watch       refuse "watch"
--Y, --auth-file=<file>    clients first authenticate, with a "set" whose value is "user password".
+-Y, --auth-file=<file>    clients first authenticate, with a "set" whose value is "user password"
+                          (rmemcached.client cannot).
                           The file has up to {users} lines of the form user:password; SIGHUP reads it again
 
 The process
@@ -46,7 +47,8 @@ The process
 -R, --max-reqs-per-event=<num> commands of one connection before others have their turn [{d.requests_per_event}]
 -N, --napi-ids=<num>      choose a connection's worker by the receive queue of the network card;
                           the number of these queues
--d, --daemon              go to the background
+-d, --daemon              go to the background, and to the folder / (where -P and -Y look for a
+                          file without a folder)
 -P, --pidfile=<file>      write the process id there (removed at the end with -d)
 -u, --user=<user>         become that user (needed when started by root)
 -r, --enable-coredumps    core files as large as allowed

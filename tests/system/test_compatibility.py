@@ -59,7 +59,7 @@ def converse(server: Server, heading: str) -> None:
 
 
 def test_every_row_has_a_state() -> None:
-    assert len(TABLES) == 14
+    assert len(TABLES) == 15
     for heading, rows in TABLES.items():
         for row in rows:
             assert row["state"] in ("yes", "no", "differs"), (heading, row)
@@ -143,6 +143,16 @@ def test_statistics_of_classes_and_connections(rmemcached_server: ServerFactory)
             printed = [name.rpartition(":")[2] for name in plain.stats(word)]
             assert list(dict.fromkeys(printed)) == names(heading) or word == "conns", heading
             assert set(printed) == set(names(heading)), heading
+
+
+def test_rdma_statistics(rmemcached_server: ServerFactory) -> None:
+    """In this order, and no other."""
+    with Conversation(rmemcached_server("-o", "rdma_device=none")) as plain:
+        # One of them needs a device.
+        wanted = [name for name in names("Statistics: stats rdma") if name != "rdma_verbs_queue_pairs"]
+        assert list(plain.stats("rdma")) == wanted
+    with Conversation(rmemcached_server("-o", "no_rdma")) as plain:
+        assert plain.ask(b"stats rdma\r\n") == b"ERROR\r\n"
 
 
 def test_environment(rmemcached_server: ServerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

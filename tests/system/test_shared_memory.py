@@ -241,6 +241,14 @@ def test_a_file_of_another_user(open_folder: str, mode: int) -> None:
             assert as_nobody("-s", path, "-c", "50") == (71, "", said)
 
 
+def test_a_unix_socket_lets_in_whom_its_permissions_do(rmemcached_server: ServerFactory, open_folder: str) -> None:
+    path = f"{open_folder}/socket"
+    for flags, transport_of_others in (((), "soft_shm"), (("-o", "rdma_shm=none"), "tcp")):
+        server = rmemcached_server("-a", "0777", *flags, path=path)
+        assert asked_as(12345, path, "auto") == transport_of_others
+        assert server.stop() == 0
+
+
 def test_where_it_meets_is_shown(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
     path = str(tmp_path / "shm")
     for flags, place in (
