@@ -57,7 +57,9 @@ def device_for_everybody() -> None:
 @contextmanager
 def daemon(limit: int, *flags: str) -> Iterator[Server]:
     port = free_port()
-    command = [sys.executable, "-P", "-c", DAEMON, str(limit), "-p", str(port), "-U", "0", "-l", "127.0.0.1", *flags]
+    # Few enough clients for the descriptors that the user may have, so that nothing is said of those.
+    command = [sys.executable, "-P", "-c", DAEMON, str(limit), "-p", str(port), "-U", "0", "-l", "127.0.0.1"]
+    command += ["-c", "256", *flags]
     with Server(command, port) as server:
         yield server
         assert server.alive(), server.stderr()
