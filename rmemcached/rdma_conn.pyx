@@ -123,7 +123,7 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
         if header.kind == MESSAGE_DATA:
             # Messages of one run are one request, or came with one.
             if q.t.now > rc.pace.served:
-                q.t.least_gap = min(q.t.least_gap, pace_note(&rc.pace, q.t.now))
+                q.t.least_gap = min(q.t.least_gap, pace_note(&rc.pace, q.t.now, q.t.limit))
             if header.credits and rc.blocked:
                 # Replies that wait go before what this message asks for.
                 lanes_retry_blocked(rc)
@@ -341,9 +341,10 @@ cdef void serve_yielded(rdma_thread *t) noexcept nogil:
             end_if_done(rc)
 
 
-cdef bint rdma_thread_run(rdma_thread *t, int64_t now) noexcept nogil:
+cdef bint rdma_thread_run(rdma_thread *t, int64_t now, int64_t limit) noexcept nogil:
     assert_owner(t.worker.owner)
     t.now = now
+    t.limit = limit
     t.least_gap = UINT32_MAX
     # First those that have waited: who comes later does not come before them.
     serve_yielded(t)

@@ -130,7 +130,7 @@ class Settings:
     """Seconds from the exchange to READY, after which a queue pair is given up."""
     rdma_peer_memory: int = 4096
     """Megabytes of memory of soft_shm's clients that are mapped, at most."""
-    rdma_spin: int = 20
+    rdma_spin: int = 50
     """Microseconds of the longest gap between RDMA requests through which a worker polls; 0: it never polls."""
     rdma_spin_share: int = 100
     """Percent of a worker's time that it polls, at most."""

@@ -1,4 +1,18 @@
-cdef uint32_t pace_note(rdma_pace *pace, int64_t now) noexcept nogil:
+cdef bint pace_tries(rdma_pace *pace) noexcept nogil:
+    """Whether a gap beyond the limit is polled through."""
+    if pace.trying:
+        pace.trying -= 1
+        return True
+    pace.untried += 1
+    if pace.untried < pace.every:
+        return False
+    pace.untried = 0
+    pace.every = min(2 * pace.every, <uint32_t>PACE_TRY_RARE)
+    pace.trying = PACE_GAPS - 1
+    return True
+
+
+cdef uint32_t pace_note(rdma_pace *pace, int64_t now, int64_t limit) noexcept nogil:
     cdef uint32_t longest = 0
     cdef uint32_t second = 0
     cdef uint32_t gap
@@ -6,6 +20,7 @@ cdef uint32_t pace_note(rdma_pace *pace, int64_t now) noexcept nogil:
     if pace.served == 0:
         for i in range(PACE_GAPS):
             pace.gaps[i] = UINT32_MAX
+        pace.every = PACE_TRY_FIRST
     else:
         pace.gaps[pace.next % PACE_GAPS] = <uint32_t>min(max(now - pace.served, <int64_t>0), <int64_t>UINT32_MAX)
         pace.next += 1
@@ -17,4 +32,8 @@ cdef uint32_t pace_note(rdma_pace *pace, int64_t now) noexcept nogil:
             longest = gap
         elif gap > second:
             second = gap
-    return second
+    if second <= limit:
+        pace.every = PACE_TRY_FIRST
+        pace.untried = 0
+        return second
+    return second if second <= PACE_TRY_GAP * limit and pace_tries(pace) else UINT32_MAX

@@ -23,7 +23,8 @@ cdef struct rdma_thread:
     uint32_t work                # octets that connections may move in this turn
     bint was_busy                # in the last one they moved some
     int64_t now                  # of this run; 0: nobody asks for gaps
-    uint32_t least_gap           # the shortest gap that is expected, of connections served in this run
+    int64_t limit                # nanoseconds of the longest gap that is polled through
+    uint32_t least_gap           # the shortest gap that is to be polled through, of connections served in this run
     # rdma/setup's
     rdma_conn *setup_oldest      # connections whose READY has not come
     rdma_conn *setup_newest

@@ -1,15 +1,16 @@
-"""The daemon's devices for Python tests, with registrations that take as long as the test likes; and what workers know
-their events by. Not an interface."""
+"""The daemon's devices for Python tests, with registrations that take as long as the test likes; what workers know
+their events by; and the pace of a connection. Not an interface."""
 
 cimport cython
 from libc.stddef cimport size_t
-from libc.stdint cimport uint64_t
+from libc.stdint cimport UINT32_MAX, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.rdma.device cimport RDMA_DEVICES
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW
+from rmemcached.rdma_conn cimport pace_note, rdma_pace
 from rmemcached.server.devices cimport (
     devices_close, devices_extent_added, devices_init, devices_open, devices_stats, rdma_devices,
 )
@@ -108,3 +109,15 @@ def is_channel_event(uint64_t data):
 
 # The bits by which workers know the events of software devices, and of UDP sockets.
 EVENT_TAGS = <uint64_t>SOFT_EVENT | UDP_TAG
+
+
+cdef class Pace:
+    cdef rdma_pace pace
+
+    def __cinit__(self):
+        memset(&self.pace, 0, sizeof(self.pace))
+
+    def note(self, now, limit):
+        """The gap that is to be polled through after a request, in nanoseconds; None: it is not."""
+        cdef uint32_t gap = pace_note(&self.pace, now, limit)
+        return None if gap == UINT32_MAX else gap

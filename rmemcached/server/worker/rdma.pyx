@@ -208,9 +208,9 @@ cdef void run_devices(worker *w, unsigned int which, int64_t now) noexcept nogil
     for k in range(<unsigned int>RDMA_DEVICES):
         if not which >> k & 1 or w.rdma[k] == NULL:
             continue
-        if rdma_thread_run(w.rdma[k], now):
+        if rdma_thread_run(w.rdma[k], now, w.spin_max):
             w.rdma_runnable |= 1 << k
-        expected = rdma_thread_expected(w.rdma[k], w.spin_max)
+        expected = rdma_thread_expected(w.rdma[k])
         if expected > w.expected:
             w.expected = expected
             w.expecting = k

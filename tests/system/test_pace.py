@@ -1,0 +1,65 @@
+"""Through which gaps between the requests of a connection a worker polls."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+from rmemcached.server._testing import Pace
+
+US = 1000
+LIMIT = 50 * US
+TRY_FIRST = 16
+
+
+def polled(gaps: list[int], pace: Pace | None = None) -> list[int | None]:
+    """What is expected after each request, of which the first comes at once and the others after these gaps."""
+    pace = pace or Pace()
+    return [pace.note(now, LIMIT) for now in accumulate(gaps, initial=1)]
+
+
+def test_the_first_requests_say_nothing() -> None:
+    assert polled([10 * US] * 4) == [None, None, None, 10 * US, 10 * US]
+
+
+def test_one_pause_says_nothing() -> None:
+    """A client that works in bursts is polled for in the next one from its first request on."""
+    expected = polled([10 * US] * 4 + [10**7] + [10 * US] * 4)
+    assert expected[4:] == [10 * US] * 6
+
+
+def test_two_pauses_end_it() -> None:
+    expected = polled([10 * US] * 4 + [10**7, 10**7])
+    assert expected[-2:] == [10 * US, None]
+
+
+def test_long_gaps_are_never_polled_through() -> None:
+    for gap in (2 * LIMIT + 1, 10**6, 2**32, 2**40):
+        assert set(polled([gap] * 10_000)) == {None}
+
+
+def test_gaps_beyond_the_limit_are_tried_ever_more_seldom() -> None:
+    expected = polled([LIMIT + 1] * 2000)
+    tries = [at for at, gap in enumerate(expected) if gap is not None]
+    begins = [at for at in tries if at - 1 not in tries]
+    assert len(tries) == 4 * len(begins)
+    distances = [later - earlier - 4 for earlier, later in pairwise(begins)]
+    assert distances == [2 * TRY_FIRST * 2**n - 1 for n in range(len(begins) - 1)]
+
+
+def test_a_try_that_pays_goes_on() -> None:
+    """A client that does not pause has short gaps as soon as nobody has to be woken up."""
+    pace = Pace()
+    now, gap = 1, 80 * US
+    expected = []
+    for _ in range(100):
+        expected.append(pace.note(now, LIMIT))
+        gap = 80 * US if expected[-1] is None else 2 * US
+        now += gap
+    begin = next(at for at, found in enumerate(expected) if found is not None)
+    assert begin < 2 * TRY_FIRST
+    assert None not in expected[begin:]
+
+
+def test_a_limit_of_nothing() -> None:
+    pace = Pace()
+    assert [pace.note(now, 0) for now in range(1, 1000)] == [None] * 999
