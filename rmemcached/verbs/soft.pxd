@@ -64,9 +64,9 @@ cdef ibv_mr *soft_alloc_mr(ibv_pd *pd, size_t length, int access) noexcept nogil
 # soft_channel_join puts the channel's descriptors into that set, before a queue pair of it gets its stream. Events
 # whose data have the bit SOFT_EVENT are the channel's: the program hands each to soft_channel_event, before it destroys
 # any queue pair and before it waits again. `coming`: how many of them it still has in its hands, this one included.
-# From then on the channel's own descriptor is never readable, get_cq_event and poll_cq make no progress, and
-# soft_channel_pending says whether get_cq_event would find something. EBUSY: a queue pair is there already, or a
-# progress thread.
+# False: the turn is over, and the event will come again; then let it be the first. From then on the channel's own
+# descriptor is never readable, get_cq_event and poll_cq make no progress, and soft_channel_pending says whether
+# get_cq_event would find something. EBUSY: a queue pair is there already, or a progress thread.
 #
 # soft_channel_poll makes progress without a system call, and returns what it found: polling a soft_shm queue pair costs
 # its peer no system call, waiting does. The program waits for the set only after soft_channel_arm has returned false:
@@ -79,7 +79,7 @@ cdef enum soft_found:
 cdef enum:
     SOFT_EVENT = 8
 cdef int soft_channel_join(ibv_comp_channel *channel, int epfd) noexcept nogil
-cdef void soft_channel_event(const epoll_event *event, uint32_t coming) noexcept nogil
+cdef bint soft_channel_event(const epoll_event *event, uint32_t coming) noexcept nogil
 cdef bint soft_channel_pending(const ibv_comp_channel *channel) noexcept nogil
 cdef soft_found soft_channel_poll(ibv_comp_channel *channel) noexcept nogil
 cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil

@@ -29,7 +29,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
         rdma_ready = poll_devices(w, &timeout)
         n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout) if must_ask(w, rdma_ready) else 0
         w.turn_left = TURN_BYTES
-        take_soft_events(events, n)
+        take_soft_events(w, events, n)
         for i in range(n):
             if events[i].data.ptr == NULL:
                 take_handovers(w)

@@ -21,7 +21,7 @@ cdef unsigned int poll_devices(worker *w, int *timeout) noexcept nogil
 # Whether epoll_wait is called in this turn, in which the rings had something for these devices.
 cdef bint must_ask(worker *w, unsigned int found) noexcept nogil
 # Hands events of software devices to them.
-cdef void take_soft_events(const epoll_event *events, int n) noexcept nogil
+cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept nogil
 # A bit for each software device with something to serve.
 cdef unsigned int pending_devices(worker *w) noexcept nogil
 # Epoll data of a device's completion channel. Structures of the worker have no address that is so low; and the address

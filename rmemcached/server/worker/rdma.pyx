@@ -190,15 +190,23 @@ cdef bint must_ask(worker *w, unsigned int found) noexcept nogil:
     return True
 
 
-cdef void take_soft_events(const epoll_event *events, int n) noexcept nogil:
-    """Hands their events to the software devices, before anything else is done that could end queue pairs."""
+cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept nogil:
+    """Hands their events to the software devices, before anything else is done that could end queue pairs.
+
+    Epoll reports descriptors that stay ready in the same order each time. So it begins with those that the last turn
+    did not come to.
+    """
     cdef uint32_t coming = 0
-    cdef int i
+    cdef int first = w.soft_left if w.soft_left < n else 0
+    cdef int i, at
     for i in range(n):
         coming += events[i].data.u64 & SOFT_EVENT != 0
+    w.soft_left = 0
     for i in range(n):
-        if events[i].data.u64 & SOFT_EVENT:
-            soft_channel_event(&events[i], coming)
+        at = (first + i) % n
+        if events[at].data.u64 & SOFT_EVENT:
+            if not soft_channel_event(&events[at], coming) and w.soft_left == 0:
+                w.soft_left = at
             coming -= 1
 
 

@@ -100,21 +100,24 @@ cdef int soft_channel_join(ibv_comp_channel *ibchannel, int epfd) noexcept nogil
     return 0
 
 
-cdef void soft_channel_event(const epoll_event *event, uint32_t coming) noexcept nogil:
+cdef bint soft_channel_event(const epoll_event *event, uint32_t coming) noexcept nogil:
+    cdef bint taken
     cdef soft_qp *qp = <soft_qp *> <uintptr_t> (event.data.u64 & ~<uint64_t> EVENTS)
     # The descriptors of a queue pair are in one epoll set once.
     cdef soft_domain *domain = qp.domains[0]
     assert_that(domain.mark and event.data.u64 & SOFT_EVENT)
     lock_ranked(&domain.progress, RANK_DOMAIN)
     assert_owner(domain.owner)
-    # What is level-triggered comes again in the next turn.
-    if event.data.u64 & EVENT_BELL or not domain_is_over(domain):
+    # A few are taken also when rings and posts have used up the turn. What is level-triggered comes again in the next.
+    taken = event.data.u64 & EVENT_BELL or not domain_is_over(domain) or domain.seen < <uint32_t> domain.fabric.batch
+    if taken:
         domain.looked = True
         domain.seen += 1
         domain.coming = max(coming, <uint32_t> 1)
         domain_take(domain, event)
         domain.coming = 1
     unlock_ranked(&domain.progress, RANK_DOMAIN)
+    return taken
 
 
 cdef bint soft_channel_pending(const ibv_comp_channel *ibchannel) noexcept nogil:
