@@ -40,9 +40,15 @@ def acquaint(a: End, b: End, mr: MR) -> None:
 class RawPeer(ShmPeer):
     """A peer of an end in the same process."""
 
-    def __init__(self, end: End, hello: bool = True, qp: QP | None = None) -> None:
+    def __init__(
+        self,
+        end: End,
+        hello: bool = True,
+        qp: QP | None = None,
+        pair: tuple[socket.socket, socket.socket] | None = None,
+    ) -> None:
         self.end = end
-        ours, theirs = socket.socketpair()
+        ours, theirs = pair or socket.socketpair()
         ours.setblocking(False)
         (qp or end.qp).attach(theirs)
         super().__init__(ours)

@@ -8,12 +8,14 @@ import os
 import select
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 from shm_by_hand import BELL, HELLO, RECORD, WAKEUP, record
 from shm_ends import RawPeer
-from verbs_ends import End, completions
+from verbs_ends import PATHS, End, completions
 
 from rmemcached.verbs import Opcode, SendWR, Status
 
@@ -23,9 +25,9 @@ LONG = 20.0
 
 
 @contextlib.contextmanager
-def ringing_peer(end: End, bell: int) -> Iterator[RawPeer]:
-    """A hand-made peer of the end, with a bell of its own."""
-    peer = RawPeer(end, hello=False)
+def ringing_peer(end: End, bell: int, pair: tuple[socket.socket, socket.socket] | None = None) -> Iterator[RawPeer]:
+    """A hand-made peer of the end, with a bell of its own. pair: the socket is of the process that made these."""
+    peer = RawPeer(end, hello=False, pair=pair)
     peer.sock.sendmsg(
         [record(HELLO, access=BELL)],
         [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [peer.ring_fd, peer.registry_fd, bell]))],
@@ -80,6 +82,39 @@ def test_a_bell_of_another_user_is_not_rung(bell: int) -> None:
             send(end)
             peer.receive()
             assert RECORD.unpack(peer.records[-1])[0] == WAKEUP
+
+
+IN_A_CONTAINER = """
+import os, socket, sys
+sys.path[:0] = {paths!r}
+import verbs_ends
+verbs_ends.FABRIC = "soft_shm"
+from test_shm_bells import *
+
+bell = os.eventfd(0, os.EFD_NONBLOCK)
+pair = tuple(socket.socket(fileno=fd) for fd in {fds!r})
+with End() as end, ringing_peer(end, bell, pair) as peer:
+    ask_for_wakeup(peer, 1)
+    send(end)
+    peer.receive()
+    print(RECORD.unpack(peer.records[-1])[0] == WAKEUP, is_readable(bell))
+"""
+
+
+@pytest.mark.parametrize("beside", (True, False), ids=("of another container", "of the same one"))
+def test_a_bell_of_another_container_is_not_rung(beside: bool) -> None:
+    """Its user is the same, or both are root; but it has no PID here, and could do no other harm."""
+    ours, theirs = socket.socketpair()
+    fds = (ours.fileno(), theirs.fileno())
+    code = IN_A_CONTAINER.format(paths=PATHS, fds=fds)
+    container = ("unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child")
+    if beside and subprocess.run([*container, "true"], capture_output=True).returncode:
+        pytest.skip("no namespaces can be made here")
+    command = [*(container if beside else ()), sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, pass_fds=fds, timeout=120)
+    assert done.stdout.split() == [str(beside), str(not beside)], done.stderr
+    ours.close()
+    theirs.close()
 
 
 def test_a_bell_that_rings_wakes_who_waits() -> None:

@@ -22,12 +22,18 @@ cdef int bell_make(soft_qp *qp) noexcept nogil:
 
 
 cdef bint bell_is_trusted(const soft_qp *qp) noexcept nogil:
-    """Whether the peer's process could harm this one anyway: its user is this one's, or root."""
+    """Whether the peer's process could harm this one anyway: its user is this one's, or root.
+
+    One of another container, whose PID namespace this process does not see, has no pid here: whatever its user, it
+    cannot send this one signals.
+    """
     cdef ucred peer
     cdef socklen_t length = sizeof(peer)
     if getsockopt(qp.stream.fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0:
         return False
-    return peer.uid != shm_context_of(qp.context).limits.nobody and (peer.uid == 0 or peer.uid == geteuid())
+    if peer.pid == 0 or peer.uid == shm_context_of(qp.context).limits.nobody:
+        return False
+    return peer.uid == 0 or peer.uid == geteuid()
 
 
 cdef void bell_take(soft_qp *qp, int fd) noexcept nogil:
