@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -116,3 +118,15 @@ def test_the_worker_polls_through_short_gaps_for_its_share(rmemcached_server: Se
             assert client.get("key") == b"value"
         # What it has saved is 10 ms at most; and one yield may take long where others want the core.
         assert control.number("rdma_polled_ns", "rdma") < (time.monotonic_ns() - begin) // 2 + 20_000_000
+
+
+def test_polling_on_a_system_that_has_run_for_long() -> None:
+    """The first share of its time that a worker has is that since the system's start."""
+    user = () if os.geteuid() == 0 else ("--user", "--map-current-user")
+    years = ("unshare", *user, "--time", "--monotonic", "1000000000", "--fork", "--kill-child")
+    if subprocess.run([*years, "true"], capture_output=True).returncode:
+        pytest.skip("no namespaces can be made here")
+    test = f"{__file__}::{test_the_worker_polls_through_short_gaps_for_its_share.__name__}"
+    command = (*years, sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", test)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout

@@ -96,8 +96,11 @@ cdef void end_polling(worker *w, int64_t now) noexcept nogil:
 cdef bint may_poll(worker *w, int64_t now) noexcept nogil:
     """Whether the worker's share of its time lasts, and nobody else wants the core."""
     cdef int64_t polled = now - w.polling_since if w.polling_since else 0
+    cdef int64_t earned
     if w.poll_share < 100 and polled == 0:
-        w.poll_credit = min(w.poll_credit + (now - w.poll_earned) * <int64_t>w.poll_share // 100, <int64_t>CREDIT_MAX)
+        # Longer than that earns no more; a product of the first time, since the system's start, may not be a number.
+        earned = min(now - w.poll_earned, <int64_t>CREDIT_MAX * 100) * w.poll_share // 100
+        w.poll_credit = min(w.poll_credit + earned, <int64_t>CREDIT_MAX)
         w.poll_earned = now
     return now >= w.spin_again and (w.poll_share == 100 or w.poll_credit > polled)
 
