@@ -10,8 +10,13 @@ from rmemcached.client._stream cimport Stream
 cdef class RdmaStream(Stream):
     cdef QueuePair queue             # its lane 0; closed with the stream
     cdef uint64_t received           # bytes so far
+    # Replies of a server that had to be woken up, while this side polled (0) or slept (1) meanwhile.
+    cdef int64_t woken_ns[2]         # how long they lately took
+    cdef unsigned int woken          # how many there were
     cdef Source source
     cdef Sink sink
 
     cdef bint drained(self) noexcept nogil
+    cdef bint sleeps_for_woken(self) noexcept nogil
+    cdef void woken_took(self, bint slept, int64_t ns) noexcept nogil
     cdef int advance(self, bint draining) noexcept nogil

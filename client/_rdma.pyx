@@ -12,6 +12,8 @@ from rmemcached.client.exceptions import MemcacheUnknownError
 
 cdef enum:
     BULK_BYTES_PER_NS = 2    # slower transfers than this are not worth polling for
+    WOKEN_TRY = 64           # of so many replies of a server that had to be woken up, one is awaited the other way
+    WOKEN_MOST = 1000000     # ns; what takes longer says nothing about waking
 
 
 # No cycle can lead through it; the collector would clear `queue` before __dealloc__ needs it.
@@ -60,6 +62,18 @@ cdef class RdmaStream(Stream):
         # A completed SEND has left this process; nobody makes progress between two calls.
         return self.iov_next == self.iov_count and self.queue.all_sent()
 
+    cdef bint sleeps_for_woken(self) noexcept nogil:
+        # A server that has been woken up runs on this core when this process gives way, or on another; then this
+        # process would have to be woken up as well. Which of the two it is shows in how long replies take.
+        cdef bint better = self.woken_ns[1] <= self.woken_ns[0]
+        self.woken += 1
+        return better if self.woken % WOKEN_TRY else not better
+
+    cdef void woken_took(self, bint slept, int64_t ns) noexcept nogil:
+        cdef int64_t *lately = &self.woken_ns[slept]
+        ns = min(ns, <int64_t>WOKEN_MOST)
+        lately[0] = lately[0] + (ns - lately[0]) // 8 if lately[0] else ns
+
     cdef int advance(self, bint draining) noexcept nogil:
         # Waits until something has been received, or, when draining, everything sent. Goes on sending meanwhile.
         cdef uint64_t received = self.received
@@ -70,8 +84,10 @@ cdef class RdmaStream(Stream):
         cdef size_t expected = self.sink.last if self.sink_named else 0
         cdef int64_t bulk = (self.source.total + expected) // BULK_BYTES_PER_NS
         cdef int64_t now = 0
-        # A server that had to be woken up runs on this core when this process gives way.
-        cdef bint block = self.queue.peer_slept() and bulk == 0 and self.iov_next == self.iov_count
+        cdef bint woken = self.queue.peer_slept() and bulk == 0 and self.iov_next == self.iov_count and budget
+        cdef bint sleeps = woken and self.sleeps_for_woken()
+        cdef bint block = sleeps
+        cdef int64_t began = now_ns() if woken else 0
         cdef int64_t until = 0
         cdef bint armed = False
         cdef int r
@@ -87,6 +103,8 @@ cdef class RdmaStream(Stream):
             if r <= 0:
                 return r
             if self.received != received or (draining and self.drained()):
+                if woken:
+                    self.woken_took(sleeps, now_ns() - began)
                 if until:
                     self.spin_result(True)
                 return 1
