@@ -24,8 +24,8 @@ cdef bint must_ask(worker *w, unsigned int found) noexcept nogil
 cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept nogil
 # A bit for each software device with something to serve.
 cdef unsigned int pending_devices(worker *w) noexcept nogil
-# Epoll data of a device's completion channel. Structures of the worker have no address that is so low; and the address
-# of the device in w.rdma is a multiple of 8 only, so that it may have the bit of the software devices.
+# Epoll data of a device's completion channel: a small number, which is no address and has none of the bits that tell
+# other events apart.
 cdef inline uint64_t channel_data(unsigned int transport) noexcept nogil:
     return <uint64_t>(transport + 1) << CHANNEL_SHIFT
 

@@ -98,7 +98,7 @@ cdef bint may_poll(worker *w, int64_t now) noexcept nogil:
     cdef int64_t polled = now - w.polling_since if w.polling_since else 0
     cdef int64_t earned
     if w.poll_share < 100 and polled == 0:
-        # Longer than that earns no more; a product of the first time, since the system's start, may not be a number.
+        # The first time is counted from the system's start: without the limit the product could overflow.
         earned = min(now - w.poll_earned, <int64_t>CREDIT_MAX * 100) * w.poll_share // 100
         w.poll_credit = min(w.poll_credit + earned, <int64_t>CREDIT_MAX)
         w.poll_earned = now

@@ -1,7 +1,7 @@
 """Completion channels: how a program waits, or polls, for all completion queues of a channel (soft.pxd)."""
 
 cdef struct soft_channel:
-    ibv_comp_channel ibv             # fd is the domain's epoll descriptor; refcnt counts CQs, and is atomic
+    ibv_comp_channel ibv             # fd: the domain's epoll set, or its eventfd once joined; refcnt of CQs is atomic
     soft_domain domain
 
 # Entries of the provider's table.
