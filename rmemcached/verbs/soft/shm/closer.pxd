@@ -10,18 +10,25 @@ cdef enum:
     CLOSER_MEMORY                    # what can only take time
     CLOSER_ANY
     CLOSERS
-    CLOSER_MANY = 256                # pieces that wait: then no more come from peers that can do without
+    CLOSER_MANY = 256                # descriptors that wait, after which peers that can do without add few
+    CLOSER_EACH = 8                  # of one queue pair, at most,
+    CLOSER_FEW = 2                   # and after so many of all
+    CLOSER_STUCK = 50000000          # nanoseconds in one close, after which what waits is not about to end
 
 cdef struct shm_closing              # a piece that waits; see closer.pyx
 
 cdef struct shm_closer:
-    pthread_mutex_t lock             # guards the next five. A leaf: no lock is taken while it is held
+    pthread_mutex_t lock             # guards the next six. A leaf: no lock is taken while it is held
     pthread_cond_t filled
     shm_closing *first
     shm_closing **last
     shm_closing *unused              # to be used again: the thread frees nothing, so that malloc has no arena for it
+    uint64_t taken                   # pieces, ever
     bint stopping
-    uint32_t waiting                 # and what is being closed; atomic
+    # atomic
+    uint64_t done                    # pieces of `taken`, from the first on
+    uint32_t waiting                 # descriptors, and the one that is being closed
+    int64_t since                    # when the thread began with its piece; 0: it has none
     pthread_t thread
     bint joined                      # the context waits for the thread when it is closed, or the thread frees this
 
@@ -31,9 +38,12 @@ cdef int closers_start(shm_context *shared) noexcept nogil
 cdef void closers_stop(shm_context *shared) noexcept nogil
 
 # Closes a descriptor that a peer has sent and that is not mapped, or the socket through which it came: here, if the
-# context has no such threads, or there is no memory.
-cdef void closer_take_fd(shm_context *shared, int fd) noexcept nogil
-# Unmaps a peer's region, and counts it no more in the context's usage.
+# context has no such threads, or there is no memory. The number of the piece, if it is memory that waits; else 0.
+cdef uint64_t closer_take_fd(shm_context *shared, int fd) noexcept nogil
+# Unmaps a peer's region, and counts it no more in the context's usage. Its limits bound how many can wait.
 cdef void closer_take_window(shm_context *shared, void *base, size_t length) noexcept nogil
-# Whether so much waits that more should not come.
-cdef bint closer_is_full(const shm_context *shared, int kind) noexcept nogil
+# Whether a peer may pass memory: of what it passed before, few pieces wait. `pieces` is a ring of CLOSER_EACH numbers
+# that closer_take_fd gave, `count` how many there ever were.
+cdef bint closer_keeps_up(const shm_context *shared, const uint64_t *pieces, uint32_t count) noexcept nogil
+# Whether many descriptors other than memory wait behind one whose close takes long.
+cdef bint closer_is_stuck(const shm_context *shared) noexcept nogil

@@ -36,7 +36,10 @@ cdef void *closer_main(void *argument) noexcept nogil:
         if piece != NULL:
             piece.next = closer.unused
             closer.unused = piece
-            fetch_sub(&closer.waiting, 1)
+            if piece.fd >= 0:
+                fetch_sub(&closer.waiting, 1)
+            store_release(&closer.done, closer.done + 1)
+        relaxed_store(&closer.since, 0)
         while closer.first == NULL and not closer.stopping:
             pthread_cond_wait(&closer.filled, &closer.lock)
         piece = closer.first
@@ -47,6 +50,7 @@ cdef void *closer_main(void *argument) noexcept nogil:
         pthread_mutex_unlock(&closer.lock)
         if piece == NULL:
             break
+        relaxed_store(&closer.since, now_ns())
         if piece.fd >= 0:
             close(piece.fd)
         else:
@@ -107,11 +111,12 @@ cdef void closers_stop(shm_context *shared) noexcept nogil:
         shared.closers[i] = NULL
 
 
-cdef bint closer_put(shm_closer *closer, int fd, shm_context *shared, void *base, size_t length) noexcept nogil:
-    """False: the caller has to do it."""
+cdef uint64_t closer_put(shm_closer *closer, int fd, shm_context *shared, void *base, size_t length) noexcept nogil:
+    """The number of the piece. 0: the caller has to do it."""
     cdef shm_closing *piece
+    cdef uint64_t number = 0
     if closer == NULL:
-        return False
+        return 0
     pthread_mutex_lock(&closer.lock)
     piece = closer.unused
     if piece != NULL:
@@ -124,27 +129,47 @@ cdef bint closer_put(shm_closer *closer, int fd, shm_context *shared, void *base
         piece.shared = shared
         piece.base = base
         piece.length = length
-        fetch_add(&closer.waiting, 1)
+        if fd >= 0:
+            fetch_add(&closer.waiting, 1)
         closer.last[0] = piece
         closer.last = &piece.next
+        closer.taken += 1
+        number = closer.taken
         pthread_cond_signal(&closer.filled)
     pthread_mutex_unlock(&closer.lock)
-    return piece != NULL
+    return number
 
 
-cdef void closer_take_fd(shm_context *shared, int fd) noexcept nogil:
+cdef uint64_t closer_take_fd(shm_context *shared, int fd) noexcept nogil:
     cdef struct_stat status
     # Only files in memory have seals.
     cdef int kind = CLOSER_MEMORY if fcntl(fd, F_GET_SEALS) >= 0 else CLOSER_ANY
     cdef bint small = kind == CLOSER_MEMORY and fstat(fd, &status) == 0 and status.st_blocks <= CLOSER_SMALL // 512
-    if small or not closer_put(shared.closers[kind], fd, NULL, NULL, 0):
+    cdef uint64_t number = 0 if small else closer_put(shared.closers[kind], fd, NULL, NULL, 0)
+    if number == 0:
         close(fd)
+    return number if kind == CLOSER_MEMORY else 0
 
 
 cdef void closer_take_window(shm_context *shared, void *base, size_t length) noexcept nogil:
-    if not closer_put(shared.closers[<int> CLOSER_MEMORY], -1, shared, base, length):
+    if closer_put(shared.closers[<int> CLOSER_MEMORY], -1, shared, base, length) == 0:
         window_unmap(shared, base, length)
 
 
-cdef bint closer_is_full(const shm_context *shared, int kind) noexcept nogil:
-    return shared.closers[kind] != NULL and relaxed_load(&shared.closers[kind].waiting) >= CLOSER_MANY
+cdef bint closer_keeps_up(const shm_context *shared, const uint64_t *pieces, uint32_t count) noexcept nogil:
+    cdef const shm_closer *closer = shared.closers[<int> CLOSER_MEMORY]
+    cdef uint32_t most
+    if closer == NULL:
+        return True
+    most = CLOSER_EACH if <int64_t> relaxed_load(&closer.waiting) < CLOSER_MANY else CLOSER_FEW
+    # They end in the order of their numbers.
+    return pieces[(count - most) % CLOSER_EACH] <= load_acquire(&closer.done)
+
+
+cdef bint closer_is_stuck(const shm_context *shared) noexcept nogil:
+    cdef const shm_closer *closer = shared.closers[<int> CLOSER_ANY]
+    cdef int64_t since
+    if closer == NULL or <int64_t> relaxed_load(&closer.waiting) < CLOSER_MANY:
+        return False
+    since = relaxed_load(&closer.since)
+    return since != 0 and now_ns() - since > CLOSER_STUCK

@@ -46,11 +46,20 @@ cdef bint shm_send_record(soft_qp *qp, const shm_record *record, const int *fds,
     return True
 
 
+cdef void shm_close_passed(soft_qp *qp, int fd) noexcept nogil:
+    cdef shm_stream *shm = shm_of(qp)
+    cdef uint64_t number = closer_take_fd(shm_context_of(qp.context), fd)
+    assert_held(&qp.lock)
+    if number:
+        shm.closing[shm.nclosing % CLOSER_EACH] = number
+        shm.nclosing += 1
+
+
 cdef void shm_drop_fds(soft_qp *qp) noexcept nogil:
     cdef shm_reader *reader = &shm_of(qp).reader
     while reader.nfds:
         reader.nfds -= 1
-        closer_take_fd(shm_context_of(qp.context), reader.fds[reader.nfds])
+        shm_close_passed(qp, reader.fds[reader.nfds])
     reader.lost_fds = False
 
 
@@ -96,6 +105,9 @@ cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil:
     cdef int32_t ahead
     assert_held(&qp.lock)
     while share[0] and not shm.eof and not shm.broken:
+        if not closer_keeps_up(shm_context_of(qp.context), shm.closing, shm.nclosing):
+            # The peer passes memory faster than it can be given back: what it sends stays in the socket.
+            return
         share_spend(share, WORK_CALL)
         ahead = shm_records_ahead(shm) if shm.theirs != NULL else 0
         memset(&message, 0, sizeof(message))
@@ -150,6 +162,4 @@ cdef bint shm_handle_record(soft_qp *qp, const shm_record *record, uint32_t *sha
     if shm.reader.lost_fds:
         shm_decline_offer(qp, record, share)
         return True
-    if closer_is_full(shm_context_of(qp.context), CLOSER_MEMORY):
-        return False
     return shm.reader.nfds == 1 and shm_accept_offer(qp, record, share)

@@ -351,7 +351,7 @@ cdef void shm_drop_arrival(soft_qp *qp) noexcept nogil:
     # Nothing of it was touched; but its descriptor may be the last.
     shm_unmap(arrival.base, arrival.offer.length)
     arrival.base = NULL
-    closer_take_fd(shm_context_of(qp.context), arrival.fd)
+    shm_close_passed(qp, arrival.fd)
     shm_uncount_window(qp, arrival.offer.length)
 
 
@@ -465,7 +465,7 @@ cdef bint shm_offer_sealed(soft_qp *qp, const shm_record *record, uint32_t *shar
         # The mapping keeps the file.
         close(arrival.fd)
     else:
-        closer_take_fd(shm_context_of(qp.context), arrival.fd)
+        shm_close_passed(qp, arrival.fd)
         share[0] = 0
         fetch_add(&shm_context_of(qp.context).usage.declined, 1)
     return True

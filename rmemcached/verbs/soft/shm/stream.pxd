@@ -33,6 +33,8 @@ cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     bint eof                         # the socket's end was read
     bint broken                      # the peer has done what no correct peer does
     shm_reader reader
+    uint64_t closing[CLOSER_EACH]    # the last pieces of memory that were left to the closing thread
+    uint32_t nclosing                # how many there ever were
     shm_window *windows              # hash table of SHM_WINDOWS_SIZE by STag; NULL without
     uint32_t nwindows                # entries ever used
     uint32_t open_windows            # entries in use

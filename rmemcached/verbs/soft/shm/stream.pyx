@@ -166,7 +166,7 @@ cdef int soft_shm_attach(ibv_qp *ibqp, int fd, uint16_t ird, uint16_t ord) noexc
     cdef int i, error
     if not shm_is_unix_stream(fd):
         return -1
-    if qp.fabric == &shm_fabric and closer_is_full(shm_context_of(qp.context), CLOSER_ANY):
+    if qp.fabric == &shm_fabric and closer_is_stuck(shm_context_of(qp.context)):
         errno.errno = EBUSY
         return -1
     if stream_begin(qp, &shm_fabric) < 0:
@@ -333,7 +333,7 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
         if closing or shm.broken:
             qp_lost(qp)
             break
-        if share == 0 or relaxed_load(&shm.unfinished):
+        if share == 0 or relaxed_load(&shm.unfinished) or shm.theirs != NULL and shm_records_ahead(shm) > 0:
             shm_tell_rest(qp)
             break
         if qp.stream.phase != STREAM_OPEN or not shm_has_waiter(qp) or not shm_request_wakeup(qp):
