@@ -59,6 +59,7 @@ from rmemcached.verbs.soft cimport (
     soft_iw_options,
     soft_provider,
     soft_shm_attach,
+    soft_qp_fault,
     soft_shm_rings,
 )
 from rmemcached.verbs.system_cm cimport (
@@ -566,6 +567,8 @@ cdef class QueuePair:
             text = self.device.why.decode()
         if not text and self.failed and self.status != IBV_WC_SUCCESS and self.status != IBV_WC_WR_FLUSH_ERR:
             text = f"the queue pair failed: {self.provider.wc_status_str(self.status).decode()}"
+        if not text and self.soft and self.qp != NULL and soft_qp_fault(self.qp) != NULL:
+            text = f"the server has broken the stream: {soft_qp_fault(self.qp).decode()}"
         if not text and self.by_cm and self.lifeline_ended:
             text = "the server has ended the connection"
         return text

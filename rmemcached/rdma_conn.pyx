@@ -40,7 +40,7 @@ from rmemcached.sys.linux cimport (
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport (
     FOUND_NOTHING, soft_channel_arm, soft_channel_begin_turn, soft_channel_join, soft_channel_pending,
-    soft_channel_poll, soft_found, soft_qp_terminated, soft_share_counters,
+    soft_channel_poll, soft_found, soft_qp_fault, soft_qp_terminated, soft_share_counters,
 )
 from rmemcached.verbs.system_cm cimport CM_REJECT_DATA, cm_modify_qp
 from rmemcached.verbs.verbs cimport (
@@ -274,6 +274,9 @@ cdef void report_failure(rdma_conn *rc) noexcept nogil:
         q.failure = b"RDMA WRITE failed" if opcode == <int>IBV_WR_RDMA_WRITE else b"SEND failed"
         if opcode == <int>IBV_WR_RDMA_WRITE:
             counter_add(&t.counters.write_errors, 1)
+    if q.failure == NULL and t.dev.software and q.qp != NULL:
+        q.failure = soft_qp_fault(q.qp)
+        q.failure_status = IBV_WC_SUCCESS
     if q.failure == NULL:
         t.failed(rc.owner, NULL)
         return

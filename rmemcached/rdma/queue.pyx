@@ -174,7 +174,7 @@ cdef rdma_wr *queue_post_bulk(rdma_queue *q, wr_kind kind, const iovec *iov, int
     cdef int i
     for i in range(count):
         if extent_of(dev, iov[i].iov_base) == NULL:
-            queue_fail(q, NULL, IBV_WC_SUCCESS)
+            queue_fail(q, b"item memory is not registered for this device", IBV_WC_SUCCESS)
             return NULL
     index = take_bulk(q)
     entry = &q.wrs[index]

@@ -122,6 +122,10 @@ cdef void soft_share_counters(ibv_qp *qp, soft_qp_counters *counters) noexcept n
 # long ago: a WRITE completes when it is sent. *opcode: IBV_WR_SEND, _RDMA_WRITE or _RDMA_READ.
 cdef bint soft_qp_terminated(ibv_qp *qp, int *opcode, ibv_wc_status *status) noexcept nogil
 
+# What the peer has done to the stream that no correct peer does, or what this process lacked for it: a constant. NULL:
+# nothing is known; the peer may have ended it.
+cdef const char *soft_qp_fault(ibv_qp *qp) noexcept nogil
+
 # How a queue pair gets its stream, by fabric.
 include "soft/tcp/public.pxd"
 include "soft/shm/public.pxd"

@@ -49,6 +49,7 @@ from rmemcached.host import host_identity
 from rmemcached.verbs import MR, Access
 
 LARGE = 300_000
+RECORD_FAULT = b"SERVER_ERROR rdma: a record came that no correct peer sends\r\n"
 HOST, NETNS = host_identity()
 EXCHANGE = "rdma version=1 transport=soft_shm qpn=17 credits=16 msgsize=8192"
 PLACE = f"host={HOST} netns={NETNS}"
@@ -377,11 +378,12 @@ def test_garbage_in_place_of_records(server: Server, control: Conversation) -> N
                 sock.sendall(source.randbytes(size))
                 if size < 48:
                     sock.shutdown(socket.SHUT_WR)
-                assert talk.ended()
+                last = everything(talk.sock)
+                assert last == (RECORD_FAULT if size >= 48 else b""), last
         with Conversation(server) as talk, attached(talk) as sock, open(os.devnull) as null:
             # Descriptors that are no memory.
             ShmPeer(sock).post(record(HELLO), null.fileno(), null.fileno())
-            assert talk.ended()
+            assert everything(talk.sock) == RECORD_FAULT
         assert bystander.get("safe") == b"value"
 
 
@@ -399,7 +401,7 @@ def close_waits(server: Server, sender: socket.socket) -> None:
                 if passed is not fds:
                     sender.close()
                     os.kill(server.pid, signal.SIGCONT)
-                assert talk.ended()
+                assert everything(talk.sock).startswith(b"SERVER_ERROR rdma: more descriptors")
 
 
 def test_auto_falls_back_while_the_daemon_takes_no_stream(rmemcached_server: ServerFactory) -> None:
@@ -452,17 +454,17 @@ def nonsense(peer: ShmPeer, case: str, source: random.Random) -> None:
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("case", "why"),
     [
-        "a cell of no kind",
-        "a message that is none",
-        "a frame that is none",
-        "records that were not sent",
-        "a word that is none",
+        ("a cell of no kind", "a cell of the ring is malformed"),
+        ("a message that is none", "a first message that is not READY"),
+        ("a frame that is none", None),
+        ("records that were not sent", "records are counted that were not sent"),
+        ("a word that is none", None),
     ],
 )
-def test_garbage_in_the_ring(server: Server, control: Conversation, case: str) -> None:
-    """The connection ends, and it alone. A word that is none is as if nothing were there."""
+def test_garbage_in_the_ring(server: Server, control: Conversation, case: str, why: str | None) -> None:
+    """The connection ends, and it alone, with a line that says why. A word that is none is as if nothing were there."""
     source = random.Random(4)
     with rdma_client(server) as bystander:
         bystander.set("safe", b"value")
@@ -474,8 +476,8 @@ def test_garbage_in_the_ring(server: Server, control: Conversation, case: str) -
                 if case == "a word that is none":
                     assert is_served(peer)
                 else:
-                    # It may say why before it closes.
-                    everything(talk.sock)
+                    last = everything(talk.sock)
+                    assert last == (b"" if why is None else f"SERVER_ERROR rdma: {why}\r\n".encode()), last
         assert bystander.get("safe") == b"value"
 
 
@@ -484,7 +486,7 @@ def test_a_ring_made_by_hand(server: Server, control: Conversation, case: str) -
     """It is as the daemon wants it, or is refused: what tests put into it is seen."""
     with Conversation(server) as talk, closing(ShmPeer(attached(talk), paid=case == "paid")) as peer:
         peer.hello()
-        assert is_served(peer) if case == "paid" else talk.ended()
+        assert is_served(peer) if case == "paid" else everything(talk.sock) == RECORD_FAULT
 
 
 def test_one_sided_memory_that_goes_away(server: Server, control: Conversation) -> None:

@@ -580,3 +580,12 @@ cdef bint soft_qp_terminated(ibv_qp *ibqp, int *opcode, ibv_wc_status *status) n
     status[0] = <ibv_wc_status> qp.terminated_status
     unlock_ranked(&qp.lock, RANK_QP)
     return known
+
+
+cdef const char *soft_qp_fault(ibv_qp *ibqp) noexcept nogil:
+    cdef soft_qp *qp = <soft_qp *> ibqp
+    cdef const char *fault
+    lock_ranked(&qp.lock, RANK_QP)
+    fault = qp.stream.fault
+    unlock_ranked(&qp.lock, RANK_QP)
+    return fault

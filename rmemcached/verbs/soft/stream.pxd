@@ -14,6 +14,7 @@ cdef enum:                           # stream_state.phase
 cdef struct stream_state:            # soft_qp.stream; guarded by soft_qp.lock
     int fd                           # -1 without a stream; read unlocked
     uint8_t phase
+    const char *fault                # for soft_qp_fault
     int timer_fd                     # for the deadline, in the epoll sets of the domains; -1: none
     int64_t deadline                 # CLOCK_MONOTONIC nanoseconds; 0: none
 

@@ -14,6 +14,7 @@ cdef int stream_begin(soft_qp *qp, const soft_fabric *fabric) noexcept nogil:
         error = EISCONN
     else:
         qp.stream.phase = STREAM_ATTACHING
+        qp.stream.fault = NULL
     unlock_ranked(&qp.lock, RANK_QP)
     if error:
         errno.errno = error
@@ -156,6 +157,8 @@ cdef void stream_want_writable(soft_qp *qp, bint wanted) noexcept nogil:
 cdef void stream_deadline(soft_qp *qp, soft_domain *domain) noexcept nogil:
     assert_held(&domain.progress)
     lock_ranked(&qp.lock, RANK_QP)
+    if qp.stream.phase == STREAM_REQUESTED:
+        qp.stream.fault = b"no answer to the stream's first record within 10 s"
     if qp.stream.phase == STREAM_REQUESTED or (qp.fabric.deadline != NULL and not qp.fabric.deadline(qp)):
         qp_lost(qp)
     if qp.stream.fd >= 0 and not qp.tx.blocked and tx_pending(qp):

@@ -140,7 +140,7 @@ cdef bint shm_take_message(soft_qp *qp, uint64_t word, ibv_wc *wc) noexcept nogi
     if (length > SHM_MESSAGE_MAX or shm_flags(word) & ~<uint32_t> SHM_SOLICITED or shm.chunk_left
             or qp.rx.state != RX_HEADER or qp.rx.start != qp.rx.end
             or not shm_cell_present(shm, shm.head_at, shm_cell_size(length))):
-        shm.broken = True
+        shm.broken = b"a message in the ring is malformed"
         qp_lost(qp)
         return False
     if qp.rx.offset:

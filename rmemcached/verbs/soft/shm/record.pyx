@@ -122,21 +122,22 @@ cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil:
             continue
         if n < 0 and errno.errno == EAGAIN:
             # A peer sends a record before it counts it.
-            shm.broken = ahead > 0
+            if ahead > 0:
+                shm.broken = b"records are counted that were not sent"
             return
         if n <= 0:
             shm.eof = True
             return
         if not shm_keep_fds(qp, &message):
-            shm.broken = True
+            shm.broken = b"more descriptors came than a record has"
             return
         reader.lost_fds |= message.msg_flags & MSG_CTRUNC != 0
         reader.have += <uint32_t> n
         if reader.have == SHM_RECORD_SIZE:
             reader.have = 0
             relaxed_store(&shm.records_seen, shm.records_seen + 1)
-            if not shm_handle_record(qp, &reader.record, share):
-                shm.broken = True
+            if not shm_handle_record(qp, &reader.record, share) and shm.broken == NULL:
+                shm.broken = b"a record came that no correct peer sends"
             shm_drop_fds(qp)
 
 

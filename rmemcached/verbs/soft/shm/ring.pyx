@@ -111,7 +111,7 @@ cdef bint shm_refresh_space(shm_stream *shm) noexcept nogil:
     """Reads how much the peer has consumed. False: the peer says what cannot be; shm.broken is set."""
     cdef uint64_t head = load_acquire(&shm.theirs.head)
     if shm.tail - head > SHM_RING_SIZE or head % SHM_LINE:
-        shm.broken = True
+        shm.broken = b"the peer has taken more out of the ring than there is"
         return False
     relaxed_store(&shm.space_head, head)
     return True
@@ -175,7 +175,7 @@ cdef bint shm_open_chunk(shm_stream *shm) noexcept nogil:
     if (shm_kind(word) != SHM_STREAM or shm_flags(word) or shm_length(word) == 0
             or shm_length(word) > SHM_CHUNK_MAX
             or not shm_cell_present(shm, shm.head_at, shm_cell_size(shm_length(word)))):
-        shm.broken = True
+        shm.broken = b"a cell of the ring is malformed"
         return False
     shm.chunk_left = shm_length(word)
     shm.chunk_size = shm_cell_size(shm.chunk_left)

@@ -31,7 +31,7 @@ cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     bint wakeup_pending              # our request is not answered yet
     bint wakeup_for_space            # our request is also about consumption
     bint eof                         # the socket's end was read
-    bint broken                      # the peer has done what no correct peer does
+    const char *broken               # what the peer has done that no correct peer does, or NULL
     shm_reader reader
     uint64_t closing[CLOSER_EACH]    # the last pieces of memory that were left to the closing thread
     uint32_t nclosing                # how many there ever were

@@ -60,6 +60,8 @@ cdef bint shm_hello(soft_qp *qp, const shm_record *record) noexcept nogil:
         return False
     page = shm_map(fds[0], SHM_SIZE)
     registry = shm_map(fds[1], SHM_REGISTRY_SIZE)
+    if page == NULL or registry == NULL:
+        shm.broken = b"the peer's memory could not be mapped"
     if (page == NULL or registry == NULL or not shm_take_ring(qp, page) or not shm_take_registry(qp, registry)
             or not shm_open_stream(qp, <const shm_page *> page, <const shm_generation *> registry)):
         if page != NULL:
@@ -93,6 +95,7 @@ cdef void shm_close(soft_qp *qp) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     assert_held(&qp.lock)
     store_release(&shm.ours.closed, 1)
+    qp.stream.fault = shm.broken
     shm_drop_fds(qp)
     bell_close(qp)
     shm_close_windows(qp)
