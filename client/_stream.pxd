@@ -44,7 +44,8 @@ cdef class Stream:
     cdef int64_t spin_ns     # poll for this long before blocking; 0: never
     cdef int spin_score      # above 0: spinning has lately paid
     cdef unsigned int spin_skipped
-    cdef unsigned int spin_retry
+    cdef int64_t spin_pause  # ns without spinning after a yield that took long; 0: none did lately
+    cdef int64_t spin_again  # now_ns() from which on it may spin
     # memory named in requests
     cdef bint remote         # requests may name memory
     cdef bint sink_named     # the request names the sink
@@ -68,6 +69,7 @@ cdef class Stream:
     cdef int reserve_input(self, size_t length) noexcept nogil
     cdef int deliver(self, const char *data, size_t length) noexcept nogil
     cdef int64_t spin_budget(self) noexcept nogil
+    cdef bint pauses(self) noexcept nogil
     cdef bint spin_yield(self, int64_t *now, int64_t expected) noexcept nogil
     cdef void spin_result(self, bint paid) noexcept nogil
 

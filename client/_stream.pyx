@@ -12,9 +12,10 @@ from rmemcached.sys.linux cimport sched_yield
 
 cdef enum:
     SPIN_SCORE_MAX = 16
-    SPIN_RETRY = 64          # while spinning does not pay, one wait in so many tries it again,
-    SPIN_RETRY_MAX = 4096    # or one in up to so many where others want the core
+    SPIN_RETRY = 64          # while spinning does not pay, one wait in so many tries it again
     YIELD_LONG = 200000      # ns of a sched_yield after which the core is others'; a time slice has milliseconds
+    PAUSE_MIN = 10000000     # ns without spinning after that, and twice as long each time, up to
+    PAUSE_MAX = 640000000
 
 
 cdef const char *HEX_DIGITS = "0123456789abcdef"
@@ -25,7 +26,6 @@ cdef class Stream:
     def __cinit__(self):
         self.timeout_ms = -1
         self.spin_score = SPIN_SCORE_MAX // 2
-        self.spin_retry = SPIN_RETRY
         self.rcap = RBUF_SIZE
         self.rbuf = <char *>malloc(self.rcap)
         self.wcap = 4096
@@ -253,12 +253,20 @@ cdef class Stream:
 
     cdef int64_t spin_budget(self) noexcept nogil:
         # Nanoseconds that the coming wait may spin.
-        if self.spin_ns == 0:
+        if self.spin_ns == 0 or self.spin_pause and self.pauses():
             return 0
         if self.spin_score > 0:
             return self.spin_ns
         self.spin_skipped += 1
-        return self.spin_ns if self.spin_skipped % self.spin_retry == 0 else 0
+        return self.spin_ns if self.spin_skipped % SPIN_RETRY == 0 else 0
+
+    cdef bint pauses(self) noexcept nogil:
+        # Whether others want the core. The pause gets shorter when it has been possible to spin for as long as it is.
+        cdef int64_t since = now_ns() - self.spin_again
+        if since > self.spin_pause:
+            self.spin_pause = self.spin_pause // 2 if self.spin_pause > PAUSE_MIN else 0
+            self.spin_again += since
+        return since < 0
 
     cdef bint spin_yield(self, int64_t *now, int64_t expected) noexcept nogil:
         # Lets others run, and looks at the clock. `expected`: ns that they may need for this request. False: others
@@ -269,14 +277,13 @@ cdef class Stream:
         now[0] = now_ns()
         if now[0] - before <= YIELD_LONG + expected:
             return True
-        self.spin_score = 0
-        self.spin_retry = min(2 * self.spin_retry, <unsigned int>SPIN_RETRY_MAX)
+        self.spin_pause = min(max(2 * self.spin_pause, <int64_t>PAUSE_MIN), <int64_t>PAUSE_MAX)
+        self.spin_again = now[0] + self.spin_pause
         return False
 
     cdef void spin_result(self, bint paid) noexcept nogil:
         if paid:
             self.spin_score = min(self.spin_score + 1, SPIN_SCORE_MAX)
-            self.spin_retry = SPIN_RETRY
         elif self.spin_score > 0:
             self.spin_score -= 1
 

@@ -121,4 +121,4 @@ cdef struct worker:
     int64_t poll_earned          # when the credit was last added to
     int64_t asked                # when epoll was last asked while rings had something
     int64_t spin_again           # others wanted the core: it does not poll before then (now_ns)
-    int64_t spin_pause           # ns from the last time that they did to spin_again; 0: polling has paid since
+    int64_t spin_pause           # ns from the last time that they did to spin_again; 0: they do not

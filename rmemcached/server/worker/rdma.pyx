@@ -123,6 +123,10 @@ cdef bint poll_on(worker *w) noexcept nogil:
         return False
     if w.polling_since == 0:
         w.polling_since = now
+    if w.spin_pause and now - w.spin_again > w.spin_pause:
+        # It has been possible to poll for as long as it was not.
+        w.spin_pause = w.spin_pause // 2 if w.spin_pause > PAUSE_MIN else 0
+        w.spin_again = now
     # Whoever is to send the next request may be waiting for this very core.
     sched_yield()
     if now_ns() - now > YIELD_LONG:
@@ -234,7 +238,6 @@ cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil:
     assert_owner(w.thread.owner)
     if w.polling_since:
         end_polling(w, now)
-        w.spin_pause = 0
     w.rdma_runnable = 0
     for k in range(<unsigned int>RDMA_DEVICES):
         if w.rdma[k] != NULL and rdma_thread_gives_way(w.rdma[k]):
