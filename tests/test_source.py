@@ -7,8 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -43,7 +43,7 @@ def test_linter_is_content(name: str) -> None:
     program, *arguments = CHECKS[name]
     module = {"cython-lint": "cython_lint.cython_lint"}.get(program, program)
     # cython-lint starts pycodestyle by name.
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", "")))
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
