@@ -70,6 +70,7 @@ def test_every_limit_is_compared() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.resident
 @pytest.mark.parametrize("kind", ["resident", "shared"])
 def test_footprint_of_this_process(kind: str) -> None:
     before = Footprint.of(os.getpid())
