@@ -7,7 +7,7 @@ from rmemcached.rdma.wire cimport (
     RDMA_CREDITS_HELD_MAX,
     RDMA_LINE_MAX,
     RDMA_MSGSIZE_MIN,
-    RDMA_PROTOCOL_VERSION,
+    RDMA_VERSION_1,
     RDMA_TOKEN_LENGTH,
     SHM_KEY_LENGTH,
     SHM_REPLY_KEY,
@@ -50,7 +50,7 @@ cdef int read_offer(Offer offer, dict tokens, str transport) except -1:
     offer.eager = int(tokens.get("eager", <int>DEFAULT_EAGER))
     offer.reads = int(tokens.get("ord", 1))
     offer.crc = int(tokens.get("crc", 0))
-    if (int(tokens["version"]) != RDMA_PROTOCOL_VERSION or len(offer.gid) != 16
+    if (int(tokens["version"]) != RDMA_VERSION_1 or len(offer.gid) != 16
             or (attaches and len(offer.token) != RDMA_TOKEN_LENGTH) or offer.msgsize < RDMA_MSGSIZE_MIN):
         raise ValueError
     return 0

@@ -24,7 +24,7 @@ from rmemcached.rdma.wire cimport (
     MESSAGE_READY,
     RDMA_CREDITS_MIN,
     RDMA_MSGSIZE_MIN,
-    RDMA_PROTOCOL_VERSION,
+    RDMA_VERSION_1,
     RDMA_TRANSPORTS,
     get_message_header,
     get_welcome,
@@ -202,7 +202,7 @@ cdef class QueuePair:
         if self.transport == SOFT_SHM:
             host = " host={} netns={}".format(*host_identity())
         return (
-            f"{EXCHANGE_REQUEST.decode()} version={<int>RDMA_PROTOCOL_VERSION} transport={self.transport} "
+            f"{EXCHANGE_REQUEST.decode()} version={<int>RDMA_VERSION_1} transport={self.transport} "
             f"qpn={self.qp.qp_num} psn={self.psn} gid={(<const char *>self.port.gid.raw)[:16].hex()} "
             f"lid={self.port.lid} mtu={verbs_mtu_bytes(self.port.mtu)} credits={<int>CREDITS} "
             f"msgsize={<int>MESSAGE_SIZE} ird={<int>READS} ord=1 crc=0{host}\r\n"
@@ -284,7 +284,7 @@ cdef class QueuePair:
         cdef rdma_hello hello
         cdef unsigned int reads = min(<unsigned int>READS, <unsigned int>self.port.max_dest_rd_atomic)
         cdef int error
-        hello.version = RDMA_PROTOCOL_VERSION
+        hello.version = RDMA_VERSION_1
         hello.credits = CREDITS
         hello.msgsize = MESSAGE_SIZE
         put_hello(data, &hello)
@@ -317,7 +317,7 @@ cdef class QueuePair:
     cdef int accept_welcome(self, const cm_event *event) except -1:
         cdef rdma_welcome welcome
         if (not get_welcome(&event.private_data[0], event.length, &welcome)
-                or welcome.version != RDMA_PROTOCOL_VERSION or welcome.msgsize < RDMA_MSGSIZE_MIN):
+                or welcome.version != RDMA_VERSION_1 or welcome.msgsize < RDMA_MSGSIZE_MIN):
             raise MemcacheServerError("what answers through rdma_cm is no rmemcached")
         self.tx_credits = welcome.credits
         self.room = min(<size_t>welcome.msgsize, <size_t>MESSAGE_SIZE) - MESSAGE_HEADER

@@ -5,7 +5,8 @@ are called by the worker's thread, except where noted. The layer knows no socket
 the server gives it the drive machine, and a function to call when a connection has failed.
 
 The first part of this file is for the server. Behind it are the headers of the parts of this C unit, lowest first
-(rdma/thread, rdma/queue, rdma/setup, rdma/lane), and the connection itself.
+(rdma/thread, rdma/queue, rdma/setup, rdma/lane_table,
+rdma/lane, rdma/lanes), and the connection itself.
 """
 
 from libc.stddef cimport size_t
@@ -15,11 +16,12 @@ from posix.uio cimport iovec
 from rmemcached.protocol.conn cimport MAX_PENDING_BYTES, conn, conn_thread, conn_want
 from rmemcached.rdma.cm cimport rdma_request
 from rmemcached.rdma.device cimport (
-    BULK_DEPTH, BULK_SGES, RDMA_INPUT_MAX, SEND_BUFFERS, SEND_DEPTH, counter_entry, rdma_counters, rdma_device,
+    BULK_DEPTH, BULK_SGES, RDMA_INPUT_MAX, RDMA_LANE_BYTES, SEND_BUFFERS, SEND_DEPTH, counter_entry, rdma_counters,
+    rdma_device,
 )
-from rmemcached.rdma.wire cimport RDMA_LANES, RDMA_TOKEN_LENGTH
+from rmemcached.rdma.wire cimport RDMA_TOKEN_LENGTH
 from rmemcached.store.store cimport item
-from rmemcached.sys.linux cimport sockaddr_in6
+from rmemcached.sys.linux cimport pthread_mutex_t, sockaddr_in6
 from rmemcached.verbs.soft cimport soft_found, soft_qp_counters
 from rmemcached.verbs.verbs cimport (
     ibv_comp_channel, ibv_cq, ibv_mr, ibv_qp, ibv_send_wr, ibv_sge, ibv_wc_status,
@@ -34,12 +36,21 @@ ctypedef conn_want (*drive_fn)(conn *c) noexcept nogil
 # the connection afterwards, so that the function may call rdma_conn_destroy.
 ctypedef void (*rdma_failed_fn)(void *owner, const char *line) noexcept nogil
 
+# What lanes need of the owner, for each lane is a connection: one constant table for each worker.
+cdef struct rdma_lane_hooks:
+    # Counts one more. False: there are as many connections as may be.
+    bint (*admit)(void *owner) noexcept nogil
+    # One that was admitted ends; c.close_reason says why.
+    void (*ended)(void *owner, const conn *c) noexcept nogil
+    # The list of a connection's lanes is written under it by the worker, and read by others: see rdma_conn_lanes.
+    pthread_mutex_t *lock
+
 # --- a worker's part of a device ---
 # number: the worker's, by which tokens name it. epfd: its epoll set. Descriptors of a software device's queue pairs are
 # put there; their events have the bit SOFT_EVENT (verbs/soft.pxd) in their data and go to soft_channel_event. NULL:
 # out of resources.
 cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint32_t number, int epfd, drive_fn drive,
-                                     rdma_failed_fn failed) noexcept nogil
+                                     rdma_failed_fn failed, const rdma_lane_hooks *lanes) noexcept nogil
 # Its connections have been destroyed.
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil
 # Of a device of the system: readable while there is something to serve. -1: a software device, see above.
@@ -102,6 +113,13 @@ cdef rdma_thread *rdma_conn_thread(rdma_conn *rc) noexcept nogil
 cdef const sockaddr_in6 *rdma_cm_local(rdma_conn *rc) noexcept nogil
 # Store time of the peer's last message, or of the last transfer that it has completed.
 cdef uint32_t rdma_conn_last_active(rdma_conn *rc) noexcept nogil
+# Calls `each` for every lane that is counted as a connection of its own, with its id. Any thread, with the lock of
+# rdma_lane_hooks.
+cdef void rdma_conn_lanes(const rdma_conn *rc, void (*each)(void *arg, const conn *c, uint32_t id) noexcept nogil,
+                          void *arg) noexcept nogil
+# Ends lanes of which nothing has been heard for longer than `seconds`. Returns how many. The store time of the one that
+# has been silent for the longest goes into *oldest, if it is before.
+cdef unsigned int rdma_conn_end_idle(rdma_conn *rc, unsigned int seconds, uint32_t *oldest) noexcept nogil
 # Makes sure that the peer is there: if it does not answer, the connection fails within seconds.
 cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil
 # The client has ended. What it has sent is done in as many turns of rdma_thread_run as it takes, without replies; then
@@ -117,7 +135,9 @@ include "rdma/pace.pxd"
 include "rdma/thread.pxd"
 include "rdma/queue.pxd"
 include "rdma/setup.pxd"
+include "rdma/lane_table.pxd"
 include "rdma/lane.pxd"
+include "rdma/lanes.pxd"
 
 cdef struct rdma_conn:
     rdma_queue q
@@ -138,14 +158,16 @@ cdef struct rdma_conn:
     rdma_conn *setup_next
     rdma_conn *streamless_next
     # rdma/lane's
-    rdma_lane *lanes[RDMA_LANES]
-    uint64_t live                # a bit for each lane that exists
-    uint64_t blocked             # ... that has output which could not be posted
-    uint64_t runnable            # ... that gave way
-    uint32_t next_lane           # of those, the first in the next turn
+    unsigned int version         # of the protocol
+    uint32_t lane_bytes          # version 2: what the client keeps for a lane
+    lane_table table             # by id
+    rdma_lane *first_lane        # of all that are connections. Written under t.lanes.lock
+    lane_list runnable           # those that gave way,
+    lane_list want_send          # ... and those that have output which could not be posted
+    lane_list want_bulk
     int64_t turn_left            # commands that lanes may do in this turn; negative: they have done more
     size_t input_kept            # bytes of their buffers
-    size_t output_waiting        # bytes of the replies of lanes that are blocked
+    size_t output_waiting        # bytes of the replies of lanes that wait
     bint lost                    # the peer is gone; what it has sent is done before the connection is given up
     bint unpolled                # completions are left for the next turn
     # rdma/thread's

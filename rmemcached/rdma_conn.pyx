@@ -10,8 +10,9 @@ from libc.limits cimport INT_MAX
 from libc.stdint cimport UINT32_MAX, uint64_t, uintptr_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 
+from rmemcached.logger cimport IDLE_TIMEOUT_CLOSE, NORMAL_CLOSE
 from rmemcached.protocol.conn cimport (
     AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn_engine, conn_gather, conn_init,
     conn_memory, conn_next_write, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_release, conn_sent,
@@ -25,9 +26,9 @@ from rmemcached.rdma.device cimport (
 )
 from rmemcached.rdma.exchange cimport exchange_offer, exchange_request, key_is, parse_exchange, write_offer
 from rmemcached.rdma.wire cimport (
-    MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_READY, RDMA_CREDITS_HELD_MAX, RDMA_PROTOCOL_VERSION,
-    RDMA_QPN_MAX, TRANSPORT_VERBS, attach_request, get_message_header, message_header, put_message_header,
-    transport_name,
+    MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, MESSAGE_USED_MAX,
+    RDMA_CREDITS_HELD_MAX, RDMA_LANES_1, RDMA_QPN_MAX, RDMA_VERSION_1, RDMA_VERSION_2, TRANSPORT_VERBS, attach_request,
+    get_message_header, lane_word, message_header, put_message_header, transport_name, word_lane, word_used,
 )
 from rmemcached.store.store cimport item_iov, item_remove, store_time
 from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load
@@ -35,7 +36,8 @@ from rmemcached.sys.debug cimport (
     LIVE_LANE, LIVE_RDMA_CONN, assert_owner, assert_that, live_add, live_sub,
 )
 from rmemcached.sys.linux cimport (
-    RLIMIT_NOFILE, close, dup, getrandom, getrlimit, posix_memalign, rlimit, set_nonblocking,
+    RLIMIT_NOFILE, close, dup, getrandom, getrlimit, posix_memalign, pthread_mutex_lock, pthread_mutex_unlock, rlimit,
+    set_nonblocking,
 )
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport (
@@ -53,7 +55,9 @@ include "rdma/pace.pyx"
 include "rdma/thread.pyx"
 include "rdma/queue.pyx"
 include "rdma/setup.pyx"
+include "rdma/lane_table.pyx"
 include "rdma/lane.pyx"
+include "rdma/lanes.pyx"
 
 cdef enum:
     POLL_BATCH = 32
@@ -83,19 +87,16 @@ cdef void take_ready(rdma_conn *rc, const message_header *header, unsigned int i
         queue_send(&rc.q, MESSAGE_READY, 0, queue_take_buffer(&rc.q), 0)
 
 
-cdef bint take_data(rdma_conn *rc, unsigned int index, uint32_t id, size_t length) noexcept nogil:
-    """A message for a lane, in receive `index`. False: it stays there."""
-    cdef rdma_lane *lane
-    if id >= RDMA_LANES:
-        queue_fail(&rc.q, b"a stream id above 63", IBV_WC_SUCCESS)
-        return True
-    lane = rc.lanes[id]
-    if lane == NULL:
-        lane = lane_open(rc, id)
-        if lane == NULL:
-            queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
-            return True
-    return length == 0 or lane_input(lane, index, queue_received(&rc.q, index) + MESSAGE_HEADER, length)
+cdef bint take_data(rdma_conn *rc, unsigned int index, const message_header *header, size_t length) noexcept nogil:
+    """DATA. False: it stays in receive `index`."""
+    cdef rdma_thread *t = rc.q.t
+    # Messages of one run are one request, or came with one. An empty one says that a reply has been used.
+    if t.now > rc.pace.served and length:
+        t.least_gap = min(t.least_gap, pace_note(&rc.pace, t.now, t.limit))
+    if header.credits and lanes_blocked(rc):
+        # Replies that wait go before what this message asks for.
+        lanes_retry_blocked(rc)
+    return rc.q.failed or lane_take_data(rc, index, header.lane, length)
 
 
 cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcept nogil:
@@ -121,13 +122,11 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
         take_ready(rc, &header, index)
     else:
         if header.kind == MESSAGE_DATA:
-            # Messages of one run are one request, or came with one.
-            if q.t.now > rc.pace.served:
-                q.t.least_gap = min(q.t.least_gap, pace_note(&rc.pace, q.t.now, q.t.limit))
-            if header.credits and rc.blocked:
-                # Replies that wait go before what this message asks for.
-                lanes_retry_blocked(rc)
-            used = q.failed or take_data(rc, index, header.lane, length - MESSAGE_HEADER)
+            used = take_data(rc, index, &header, length - MESSAGE_HEADER)
+        elif header.kind == MESSAGE_OPEN and rc.version != RDMA_VERSION_1:
+            lane_take_open(rc, word_lane(header.lane))
+        elif header.kind == MESSAGE_CLOSE and rc.version != RDMA_VERSION_1:
+            lane_take_close(rc, word_lane(header.lane))
         elif header.kind != MESSAGE_CREDIT:
             queue_fail(q, b"a message of unknown type", IBV_WC_SUCCESS)
         if used and not q.failed:
@@ -151,8 +150,8 @@ cdef void take_sent(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
 
 cdef void peer_gone(rdma_conn *rc, ibv_wc_status status) noexcept nogil:
     """The queue pair is of no use any more. Lanes that have given way still do what they have been sent."""
-    if rc.runnable:
-        rc.q.closing = True
+    if lanes_runnable(rc):
+        lanes_client_ended(rc)
         rc.lost = True
     else:
         queue_fail(&rc.q, NULL, status)
@@ -192,11 +191,7 @@ cdef void take_completion(rdma_conn *rc, const ibv_wc *wc) noexcept nogil:
 
 cdef bint credits_add_up(const rdma_conn *rc) noexcept nogil:
     """Each receive is the peer's credit, owed to it, or held back by a lane. For assertions."""
-    cdef unsigned int held = 0
-    cdef int i
-    for i in range(RDMA_LANES):
-        if rc.lanes[i] != NULL:
-            held += rc.lanes[i].nheld
+    cdef unsigned int held = lanes_held(rc)
     return held == rc.q.nheld and rc.q.rx_credits + rc.q.owed + held == rc.q.t.dev.limits.credits
 
 
@@ -205,7 +200,6 @@ cdef void end_turn(rdma_conn *rc) noexcept nogil:
     if not rc.q.failed:
         queue_return_credits(&rc.q)
         assert_that(rc.q.closing or credits_add_up(rc))
-        assert_that((rc.blocked | rc.runnable) & ~rc.live == 0)
     queue_ring_doorbell(&rc.q)
 
 
@@ -228,7 +222,7 @@ cdef void serve(rdma_conn *rc, unsigned int left) noexcept nogil:
             break
         for i in range(n):
             take_completion(rc, &wc[i])
-        if rc.blocked and not rc.q.failed:
+        if lanes_blocked(rc) and not rc.q.failed:
             lanes_retry_blocked(rc)
         end_turn(rc)
         left -= <unsigned int>n
@@ -249,7 +243,7 @@ cdef void serve(rdma_conn *rc, unsigned int left) noexcept nogil:
 
 cdef inline bint must_wait(const rdma_conn *rc) noexcept nogil:
     """Whether completions are left for the next turn."""
-    return lanes_end_turn(rc) or rc.q.closing and rc.runnable != 0
+    return lanes_end_turn(rc) or rc.q.closing and lanes_runnable(rc)
 
 
 cdef void end_if_done(rdma_conn *rc) noexcept nogil:
@@ -406,6 +400,9 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
         return NULL
     live_add(LIVE_RDMA_CONN)
     rc.owner = owner
+    rc.version = <unsigned int>req.version
+    rc.lane_bytes = <uint32_t>req.lane_bytes
+    rc.table.size = RDMA_LANES_1 if rc.version == RDMA_VERSION_1 else t.dev.limits.lanes
     if (queue_create(&rc.q, t, rc, <unsigned int>req.credits, <unsigned int>req.msgsize)
             and choose_psn(rc) and bring_up(rc, req, cm) and ibv_req_notify_cq(rc.q.cq, 0) == 0 and setup_begin(rc)):
         return rc
@@ -422,15 +419,11 @@ cdef const char *why_not_made(const rdma_device *dev) noexcept nogil:
 
 cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil:
     cdef rdma_device *dev = rc.q.t.dev
-    cdef int i
     assert_owner(rc.q.t.worker.owner)
     setup_end(rc)
     thread_unyield(rc)
     queue_stop(&rc.q)
-    for i in range(RDMA_LANES):
-        if rc.lanes[i] != NULL:
-            lane_close(rc.lanes[i])
-    assert_that(rc.live == 0)
+    lanes_free(rc)
     queue_free(&rc.q)
     if rc.by_cm:
         fetch_sub(&dev.cm_queue_pairs, 1)
@@ -490,6 +483,11 @@ cdef void answer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
     """Writes the server's line of the exchange."""
     cdef rdma_device *dev = rc.q.t.dev
     cdef exchange_offer offer
+    offer.version = rc.version
+    offer.workers = dev.limits.workers
+    offer.worker = rc.q.t.number
+    offer.lanes = rc.table.size
+    offer.lane_bytes = RDMA_LANE_BYTES
     offer.transport = dev.transport
     offer.qpn = rc.q.qp.qp_num
     offer.psn = rc.psn
@@ -511,7 +509,7 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
                               const char *line, size_t length, char *reply, size_t reply_size) noexcept nogil:
     cdef exchange_request req
     cdef const char *wrong = parse_exchange(line, length, &req)
-    cdef bint known = wrong == NULL and req.version == RDMA_PROTOCOL_VERSION
+    cdef bint known = wrong == NULL and req.version <= RDMA_VERSION_2
     cdef rdma_thread *t = thread_by_name(threads, &req) if known else NULL
     cdef rdma_thread *counting = t if t != NULL else first_thread(threads)
     cdef rdma_conn *rc = NULL
@@ -520,8 +518,9 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
     if wrong != NULL:
         snprintf(reply, reply_size, b"CLIENT_ERROR rdma: %s\r\n", wrong)
     elif not known:
-        snprintf(reply, reply_size, b"CLIENT_ERROR rdma: version %lu is not supported, this server speaks %d\r\n",
-                 req.version, <int>RDMA_PROTOCOL_VERSION)
+        snprintf(reply, reply_size,
+                 b"CLIENT_ERROR rdma: version %lu is not supported, this server speaks %d and %d\r\n", req.version,
+                 <int>RDMA_VERSION_1, <int>RDMA_VERSION_2)
     elif has_one:
         snprintf(reply, reply_size, b"CLIENT_ERROR rdma: this connection has a queue pair\r\n")
     elif t == NULL:
@@ -560,9 +559,9 @@ cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
     counter_add(&counting.counters.exchanges, 1)
     if wrong != NULL:
         snprintf(line, sizeof(line), b"CLIENT_ERROR rdma: %s", wrong)
-    elif req.version != RDMA_PROTOCOL_VERSION:
+    elif req.version != RDMA_VERSION_1:
         snprintf(line, sizeof(line), b"CLIENT_ERROR rdma: version %lu is not supported, this server speaks %d",
-                 req.version, <int>RDMA_PROTOCOL_VERSION)
+                 req.version, <int>RDMA_VERSION_1)
     elif dev == NULL:
         snprintf(line, sizeof(line), b"SERVER_ERROR rdma: no device of the system is in use here")
     elif request.where.node_guid != dev.port.node_guid or request.where.port_num != dev.port.port_num:
@@ -610,9 +609,30 @@ cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil:
         report_failure(rc)
 
 
+cdef void rdma_conn_lanes(const rdma_conn *rc, void (*each)(void *arg, const conn *c, uint32_t id) noexcept nogil,
+                          void *arg) noexcept nogil:
+    cdef const rdma_lane *lane = rc.first_lane
+    while lane != NULL:
+        if lane.counted:
+            each(arg, &lane.c, lane.id)
+        lane = lane.next
+
+
+cdef unsigned int rdma_conn_end_idle(rdma_conn *rc, unsigned int seconds, uint32_t *oldest) noexcept nogil:
+    cdef unsigned int ended
+    assert_owner(rc.q.t.worker.owner)
+    if rc.version == RDMA_VERSION_1 or rc.q.failed or rc.q.closing:
+        return 0
+    ended = lanes_end_idle(rc, seconds, oldest)
+    queue_ring_doorbell(&rc.q)
+    if rc.q.failed:
+        report_failure(rc)
+    return ended
+
+
 cdef void rdma_conn_finish(rdma_conn *rc) noexcept nogil:
     assert_owner(rc.q.t.worker.owner)
     # As it gives no credit back, a client that goes on cannot prolong it.
-    rc.q.closing = True
+    lanes_client_ended(rc)
     rc.unpolled = True
     thread_yield(rc)

@@ -5,7 +5,7 @@ from libc.stdint cimport uint16_t
 from libc.string cimport memset, strlen
 
 from rmemcached.rdma.wire cimport (
-    RDMA_CREDITS_MAX, RDMA_CREDITS_MIN, RDMA_MSGSIZE_MAX, RDMA_MSGSIZE_MIN, RDMA_PROTOCOL_VERSION, WELCOME_LENGTH,
+    RDMA_CREDITS_MAX, RDMA_CREDITS_MIN, RDMA_MSGSIZE_MAX, RDMA_MSGSIZE_MIN, RDMA_VERSION_1, WELCOME_LENGTH,
     get_hello, put_welcome, rdma_hello, rdma_welcome,
 )
 from rmemcached.verbs.system_cm cimport CM_REJECT_DATA, cm_accept, cm_param, cm_reject
@@ -21,7 +21,7 @@ cdef const char *read_hello(const rdma_request *request, exchange_request *out) 
     out.msgsize = hello.msgsize
     out.ord = request.responder_resources
     out.ird = request.initiator_depth
-    if out.version != RDMA_PROTOCOL_VERSION:
+    if out.version != RDMA_VERSION_1:
         return NULL
     if (not RDMA_CREDITS_MIN <= out.credits <= RDMA_CREDITS_MAX
             or not RDMA_MSGSIZE_MIN <= out.msgsize <= RDMA_MSGSIZE_MAX):
@@ -36,7 +36,7 @@ cdef bint send_welcome(const rdma_device *dev, uint32_t qpn, const exchange_requ
     cdef char data[WELCOME_LENGTH]
     cdef rdma_welcome welcome
     cdef cm_param param
-    welcome.version = RDMA_PROTOCOL_VERSION
+    welcome.version = RDMA_VERSION_1
     welcome.credits = <uint16_t>dev.limits.credits
     welcome.msgsize = dev.limits.msgsize
     welcome.eager = dev.limits.eager

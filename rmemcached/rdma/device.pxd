@@ -24,7 +24,8 @@ cdef enum:
     MAX_EXTENTS = 16384          # 1 TiB of item memory
 
 cdef enum:
-    RDMA_INPUT_MAX = 512 * 1024  # bytes of input that are kept for the lanes of one queue pair
+    RDMA_INPUT_MAX = 512 * 1024  # bytes of input that are kept for the lanes of one queue pair of version 1
+    RDMA_LANE_BYTES = 16 * 1024  # of version 2: bytes that a lane may have unused
 
 # What every queue pair takes of its device.
 cdef enum:
@@ -40,6 +41,8 @@ cdef struct rdma_limits:
     unsigned int ird
     unsigned int ord
     unsigned int max_qps
+    unsigned int lanes           # of a queue pair, in version 2 of the protocol
+    unsigned int workers         # that share the device
     unsigned int ready_timeout   # seconds from the exchange to READY
     unsigned int peer_memory     # MB of clients' memory that soft_shm maps, in all
     unsigned int spin            # microseconds of the longest gap between requests that a worker polls through
@@ -65,6 +68,7 @@ cdef struct rdma_counters:
     uint64_t registrations
     uint64_t qp_errors
     uint64_t lanes
+    uint64_t refused_lanes
     uint64_t sends
     uint64_t send_bytes
     uint64_t recvs

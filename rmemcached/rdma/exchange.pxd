@@ -24,6 +24,7 @@ cdef struct exchange_request:
     unsigned long ord
     unsigned long crc
     unsigned long netns
+    unsigned long lane_bytes     # version 2 only
     ibv_gid gid
     const char *host
     size_t host_length
@@ -32,6 +33,7 @@ cdef struct exchange_request:
 
 # What the server says.
 cdef struct exchange_offer:
+    unsigned int version
     rdma_transport transport
     uint32_t qpn
     uint32_t psn
@@ -46,6 +48,11 @@ cdef struct exchange_offer:
     bint crc
     const uint8_t *token         # NULL: the transport needs none
     const char *path             # NULL: that of the lifeline, or none
+    # version 2 only
+    unsigned int workers
+    unsigned int worker
+    unsigned int lanes
+    unsigned int lane_bytes
 
 
 # Fills *out. NULL, or what is wrong with the line. An unknown version is not wrong: the caller looks at it first.

@@ -5,9 +5,9 @@ from libc.stdio cimport snprintf
 from libc.string cimport memchr, memset, strlen, strncmp
 
 from rmemcached.rdma.wire cimport (
-    EXCHANGE_REPLY, RDMA_CREDITS_MAX, RDMA_CREDITS_MIN, RDMA_HOST_MAX, RDMA_LINE_MAX, RDMA_MSGSIZE_MAX,
-    RDMA_MSGSIZE_MIN, RDMA_MTU_MAX, RDMA_MTU_MIN, RDMA_PROTOCOL_VERSION, RDMA_QPN_MAX, RDMA_READS_MAX,
-    RDMA_TOKEN_LENGTH, transport_name,
+    EXCHANGE_REPLY, RDMA_CREDITS_MAX, RDMA_CREDITS_MIN, RDMA_HOST_MAX, RDMA_LANE_BYTES_MAX,
+    RDMA_LANE_BYTES_MIN, RDMA_LINE_MAX, RDMA_MSGSIZE_MAX, RDMA_MSGSIZE_MIN, RDMA_MTU_MAX, RDMA_MTU_MIN, RDMA_QPN_MAX,
+    RDMA_READS_MAX, RDMA_TOKEN_LENGTH, RDMA_VERSION_1, RDMA_VERSION_2, transport_name,
 )
 
 cdef enum:
@@ -82,7 +82,7 @@ cdef bint key_is(const char *text, size_t length, const char *name) noexcept nog
 cdef bint take_value(exchange_request *out, const char *key, size_t nkey, const char *value,
                      size_t nvalue) noexcept nogil:
     """False: the value is malformed or out of range. Unknown keys are ignored."""
-    cdef number_key[11] numbers = [
+    cdef number_key[12] numbers = [
         number_key(b"version", 0, UINT32_LAST, &out.version),
         number_key(b"qpn", 0, RDMA_QPN_MAX, &out.qpn),
         number_key(b"psn", 0, RDMA_QPN_MAX, &out.psn),
@@ -94,6 +94,7 @@ cdef bint take_value(exchange_request *out, const char *key, size_t nkey, const 
         number_key(b"ord", 1, RDMA_READS_MAX, &out.ord),
         number_key(b"crc", 0, 1, &out.crc),
         number_key(b"netns", 1, UINT32_LAST, &out.netns),
+        number_key(b"lanebytes", RDMA_LANE_BYTES_MIN, RDMA_LANE_BYTES_MAX, &out.lane_bytes),
     ]
     cdef size_t i
     for i in range(sizeof(numbers) // sizeof(number_key)):
@@ -114,7 +115,7 @@ cdef bint take_value(exchange_request *out, const char *key, size_t nkey, const 
 cdef const char *what_is_missing(const exchange_request *request) noexcept nogil:
     if request.version == 0:
         return b"version is missing"
-    if request.version != RDMA_PROTOCOL_VERSION:
+    if request.version > RDMA_VERSION_2:
         # What else its lines must have is not known here.
         return NULL
     if request.transport == NULL:
@@ -125,6 +126,8 @@ cdef const char *what_is_missing(const exchange_request *request) noexcept nogil
         return b"credits is missing"
     if request.msgsize == 0:
         return b"msgsize is missing"
+    if request.version == RDMA_VERSION_2 and request.lane_bytes == 0:
+        return b"lanebytes is missing"
     return NULL
 
 
@@ -167,8 +170,11 @@ cdef void write_offer(const exchange_offer *offer, char *out, size_t size) noexc
         out, size,
         b"%s version=%d transport=%s qpn=%u psn=%u gid=%s lid=%u mtu=%u credits=%u msgsize=%u ird=%u ord=%u "
         b"crc=%d eager=%u",
-        EXCHANGE_REPLY, <int>RDMA_PROTOCOL_VERSION, transport_name(offer.transport), offer.qpn, offer.psn, gid,
+        EXCHANGE_REPLY, <int>offer.version, transport_name(offer.transport), offer.qpn, offer.psn, gid,
         offer.lid, offer.mtu, offer.credits, offer.msgsize, offer.ird, offer.ord, <int>offer.crc, offer.eager)
+    if offer.version != RDMA_VERSION_1:
+        used += snprintf(out + used, size - used, b" workers=%u worker=%u lanes=%u lanebytes=%u", offer.workers,
+                         offer.worker, offer.lanes, offer.lane_bytes)
     if offer.token != NULL:
         to_hex(offer.token, RDMA_TOKEN_LENGTH, token)
         used += snprintf(out + used, size - used, b" token=%s", token)

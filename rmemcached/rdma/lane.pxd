@@ -1,15 +1,21 @@
 """A lane: one of the memcached connections that share a queue pair. It feeds the drive machine, and posts its replies.
 
-The first DATA message with a lane's id makes it; whatever ends a memcached connection, as `quit` does, ends it. Output
-that cannot be posted stays in the lane's reply list, and the lane is marked as blocked. The next completion lets it go
-on. A lane that has done its share of the turn is marked as runnable, and goes on in the next.
+In version 2 of the protocol OPEN makes a lane, if the server has room for one more connection, and the lane is gone
+when both sides have sent CLOSE. In version 1 the first DATA message with a lane's id makes it; whatever ends a
+memcached connection, as `quit` does, ends it.
 
-Input of a lane that cannot run is copied, as long as the queue pair's lanes keep no more than INPUT_KEPT. What comes
-then stays in its receive, and the client does not get that credit back before the lane has used it. Replies that wait
-are bounded, too: while those of a queue pair are more than OUTPUT_KEPT, no lane of it does more commands.
+Output that cannot be posted stays in the lane's reply list, and the lane waits in a list of its connection. The next
+completion lets it go on; a lane whose client keeps as much of its output as it has promised to keep, goes on when the
+client has used some. A lane that has done its share of the turn goes on in the next.
 
-A lane, and the lanes' fields of its connection, belong to the connection's worker. A part of the C unit of rdma_conn,
-above rdma/setup, rdma/queue and rdma/thread.
+Input of a lane that cannot run is copied. In version 2 it is as much as the lane has been promised. In version 1 the
+lanes of the queue pair keep no more than INPUT_KEPT. What comes then stays in its receive, and the client does not get
+that credit back before the lane has used it. Replies that wait are bounded, too: there, while those of a queue pair are
+more than OUTPUT_KEPT, no lane of it does more commands.
+
+A lane, and the lanes' fields of its connection, belong to the connection's worker. The list of a connection's lanes is
+written under the lock that the owner has given, so that other threads can read it. A part of the C unit of rdma_conn,
+above rdma/setup, rdma/queue, rdma/thread and rdma/lane_table.
 """
 
 cdef enum:
@@ -17,13 +23,34 @@ cdef enum:
     INPUT_KEPT = RDMA_INPUT_MAX // 2     # bytes, of all lanes; the other half is for the beginnings of commands
     INPUT_FIRST = 4096           # bytes of the smallest buffer of a lane
     INPUT_PIECE = 2048           # what is put behind the beginning of a command at a time
+    LANE_INPUT_MAX = 128 * 1024  # bytes of the largest buffer of a lane, in version 2
     OUTPUT_KEPT = MAX_PENDING_BYTES      # bytes of replies that wait, and one lane's more
     TURN_QUANTA = 4              # commands that a queue pair does in a turn, in reqs_per_event
+
+cdef enum lane_place:            # what a lane waits for, if not for READs
+    LANE_FREE = 0                # nothing
+    LANE_RUNNABLE                # its share of the next turn
+    LANE_WANTS_SEND              # a send buffer and a credit
+    LANE_WANTS_BULK              # an entry of the send queue for READ or WRITE
+    LANE_WANTS_ROOM              # that its client uses something. In no list
 
 cdef struct rdma_lane:
     conn c                       # first: the machine's
     rdma_conn *rc
     uint32_t id
+    lane_place place
+    rdma_lane *list_prev         # in the list of the place
+    rdma_lane *list_next
+    rdma_lane *prev              # in the list of all; written under t.lanes.lock
+    rdma_lane *next
+    bint counted                 # as a connection of its own
+    bint peer_closed             # CLOSE has come: nobody takes replies
+    bint ending                  # it ends with its last READ; what comes for it is dropped
+    bint ended                   # `c` is released; the lane waits until its CLOSE can leave
+    const char *last_words       # what CLOSE says
+    uint32_t last_active         # store time of its last message, or of a READ
+    uint32_t rx_room             # version 2: bytes that the client may send,
+    uint32_t tx_room             # ... and that the client takes
     char *inbuf                  # unparsed input that could not be used at once
     size_t insize
     size_t write_off             # bytes of the next reply's data whose WRITE has been posted
@@ -34,21 +61,27 @@ cdef struct rdma_lane:
     uint32_t first_held          # the oldest of them; the others are linked by rdma_queue.held
     uint32_t last_held
 
-# NULL: out of memory.
-cdef rdma_lane *lane_open(rdma_conn *rc, uint32_t id) noexcept nogil
-# No READ of it is under way, or the queue pair has been destroyed.
-cdef void lane_close(rdma_lane *lane) noexcept nogil
-# Takes the payload of a DATA message, which is in receive `index`. False: it stays there, and so the receive is not to
-# be posted. The lane may be gone, and the queue pair may have failed.
-cdef bint lane_input(rdma_lane *lane, uint32_t index, char *data, size_t length) noexcept nogil
+# --- messages that name a lane. Any may fail the queue pair ---
+# OPEN.
+cdef void lane_take_open(rdma_conn *rc, uint32_t id) noexcept nogil
+# CLOSE.
+cdef void lane_take_close(rdma_conn *rc, uint32_t id) noexcept nogil
+# DATA, whose payload is in receive `index`. word: the header's. False: it stays there, and so the receive is not to be
+# posted.
+cdef bint lane_take_data(rdma_conn *rc, unsigned int index, uint32_t word, size_t length) noexcept nogil
 # A READ of so many bytes has completed; the last of a batch lets the machine go on.
 cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil
 
-# A turn of the connection begins: its lanes have their share of commands again.
-cdef void lanes_begin_turn(rdma_conn *rc) noexcept nogil
-# Whether they have used it up.
-cdef bint lanes_end_turn(const rdma_conn *rc) noexcept nogil
-# Lets lanes go on that have given way.
-cdef void lanes_resume_runnable(rdma_conn *rc) noexcept nogil
-# Tries again what could not be posted.
-cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil
+# --- for rdma/lanes ---
+# The list of those that wait at a place, or NULL. To leave it; to join it behind the others, wherever the lane was.
+cdef lane_list *place_list(rdma_conn *rc, lane_place place) noexcept nogil
+cdef void lane_leave_place(rdma_lane *lane) noexcept nogil
+cdef void lane_wait(rdma_lane *lane, lane_place place) noexcept nogil
+# Lets one go on that gave way, and tries again what one could not post. It has left its place, and may be gone
+# afterwards.
+cdef void lane_go_on(rdma_lane *lane) noexcept nogil
+cdef void lane_retry(rdma_lane *lane) noexcept nogil
+# Ends the lane, or makes the last READ end it. last_words: for the client; constant, or NULL.
+cdef void lane_end(rdma_lane *lane, const char *last_words) noexcept nogil
+# Frees it without a word, in whatever state. The table still has it.
+cdef void lane_free(rdma_lane *lane) noexcept nogil

@@ -7,49 +7,252 @@ cdef const char *lane_exchange(conn *c, const char *line, size_t length, char *r
 cdef conn_engine lane_engine = conn_engine(exchange=lane_exchange, watch=NULL, dump=NULL, remote=True, datagrams=False)
 
 
+# A lane for which the server has sent CLOSE, and the client has not. Nothing is kept for it.
+cdef rdma_lane closed_lane
+
+
 # ---- open and close --------------------------------------------------------------------------------------------------
 
-cdef inline uint64_t lane_bit(const rdma_lane *lane) noexcept nogil:
-    return <uint64_t>1 << lane.id
-
-
-cdef rdma_lane *lane_open(rdma_conn *rc, uint32_t id) noexcept nogil:
-    cdef rdma_thread *t = rc.q.t
-    cdef rdma_lane *lane = <rdma_lane *>calloc(1, sizeof(rdma_lane))
-    assert_that(id < RDMA_LANES and rc.lanes[id] == NULL)
+cdef rdma_lane *lane_make(rdma_conn *rc, uint32_t id) noexcept nogil:
+    """A lane that is in the table and in no list. NULL: out of memory."""
+    cdef rdma_lane *lane
+    assert_that(table_get(&rc.table, id) == NULL)
+    if not table_reserve(&rc.table, id):
+        return NULL
+    lane = <rdma_lane *>calloc(1, sizeof(rdma_lane))
     if lane == NULL:
         return NULL
-    conn_init(&lane.c, t.worker, &lane_engine)
-    lane.c.sfd = rc.sfd
-    lane.c.eager = t.dev.limits.eager
-    if rc.by_cm and t.worker.hooks.authenticate != NULL:
-        # There is no lifeline on which the client could have authenticated itself.
-        lane.c.auth_wanted = AUTH_LINE
     lane.rc = rc
     lane.id = id
-    rc.lanes[id] = lane
-    rc.live |= lane_bit(lane)
-    counter_add(&t.counters.lanes, 1)
+    table_put(&rc.table, id, lane)
     live_add(LIVE_LANE)
     return lane
 
 
-cdef void lane_close(rdma_lane *lane) noexcept nogil:
+cdef void lane_open(rdma_lane *lane) noexcept nogil:
+    """Makes it a memcached connection."""
     cdef rdma_conn *rc = lane.rc
-    cdef uint64_t others = ~lane_bit(lane)
-    assert_owner(rc.q.t.worker.owner)
-    assert_that(rc.lanes[lane.id] == lane and (lane.reads == 0 or rc.q.qp == NULL))
+    cdef rdma_thread *t = rc.q.t
+    conn_init(&lane.c, t.worker, &lane_engine)
+    lane.c.sfd = rc.sfd
+    lane.c.eager = t.dev.limits.eager
+    if t.worker.hooks.authenticate != NULL and (rc.by_cm or lane.counted and rc.version != RDMA_VERSION_1):
+        # It is a connection of its own. Only lane 0 is that of the lifeline, on which the client has authenticated
+        # itself. A client of version 1 has done so for all.
+        lane.c.auth_wanted = AUTH_LINE
+    lane.last_active = store_time(t.worker.store)
+    lane.rx_room = RDMA_LANE_BYTES
+    lane.tx_room = rc.lane_bytes
+    pthread_mutex_lock(t.lanes.lock)
+    lane.next = rc.first_lane
+    if lane.next != NULL:
+        lane.next.prev = lane
+    rc.first_lane = lane
+    pthread_mutex_unlock(t.lanes.lock)
+    counter_add(&t.counters.lanes, 1)
+
+
+cdef void lane_release(rdma_lane *lane) noexcept nogil:
+    """Ends what lane_open has begun. No READ is under way, or the queue pair has been destroyed."""
+    cdef rdma_conn *rc = lane.rc
+    cdef rdma_thread *t = rc.q.t
+    assert_that(lane.reads == 0 or rc.q.qp == NULL)
+    if lane.ended:
+        return
+    lane.ended = True
     while lane.nheld and rc.q.qp != NULL and not rc.q.failed:
         give_back_held(lane)
-    unblock(lane)
-    rc.live &= others
-    rc.runnable &= others
-    rc.lanes[lane.id] = NULL
+    pthread_mutex_lock(t.lanes.lock)
+    if lane.prev != NULL:
+        lane.prev.next = lane.next
+    else:
+        rc.first_lane = lane.next
+    if lane.next != NULL:
+        lane.next.prev = lane.prev
+    pthread_mutex_unlock(t.lanes.lock)
+    if lane.counted:
+        t.lanes.ended(rc.owner, &lane.c)
     conn_release(&lane.c)
     free_input(lane)
+    counter_add(&t.counters.lanes, <uint64_t>-1)
+
+
+cdef void lane_free(rdma_lane *lane) noexcept nogil:
+    assert_owner(lane.rc.q.t.worker.owner)
+    lane_leave_place(lane)
+    lane_release(lane)
     free(lane)
-    counter_add(&rc.q.t.counters.lanes, <uint64_t>-1)
     live_sub(LIVE_LANE)
+
+
+cdef void forget_lane(rdma_lane *lane) noexcept nogil:
+    """The lane is gone; in version 2, its id is free when the client has said so, too."""
+    cdef rdma_conn *rc = lane.rc
+    cdef bint both = lane.peer_closed or rc.version == RDMA_VERSION_1
+    table_put(&rc.table, lane.id, NULL if both else &closed_lane)
+    lane_free(lane)
+
+
+cdef void lane_send_close(rdma_lane *lane) noexcept nogil:
+    """Says that the lane is gone, as soon as it can be said: behind all that was posted for it."""
+    cdef rdma_conn *rc = lane.rc
+    cdef size_t length = strlen(lane.last_words) if lane.last_words != NULL else 0
+    cdef unsigned int index
+    if not queue_may_send(&rc.q):
+        lane_wait(lane, LANE_WANTS_SEND)
+        return
+    index = queue_take_buffer(&rc.q)
+    if length:
+        memcpy(queue_payload(&rc.q, index), lane.last_words, length)
+    queue_send(&rc.q, MESSAGE_CLOSE, lane.id, index, length)
+    forget_lane(lane)
+
+
+cdef void lane_end(rdma_lane *lane, const char *last_words) noexcept nogil:
+    """Ends the lane, or makes the last READ end it. last_words: for the client; constant, or NULL."""
+    cdef rdma_conn *rc = lane.rc
+    assert_owner(rc.q.t.worker.owner)
+    lane.last_words = last_words
+    if lane.reads:
+        lane.ending = True
+    elif rc.version == RDMA_VERSION_1 or rc.q.closing or rc.q.failed:
+        forget_lane(lane)
+    else:
+        lane_leave_place(lane)
+        lane_release(lane)
+        lane_send_close(lane)
+
+
+cdef inline bint lane_is_there(const rdma_conn *rc, uint32_t id, const rdma_lane *lane) noexcept nogil:
+    """Whether the lane goes on, after the machine has run or input was to be kept."""
+    return not rc.q.failed and table_get(&rc.table, id) == lane and not (lane.ended or lane.ending)
+
+
+cdef bint lane_admitted(rdma_conn *rc, rdma_lane *lane) noexcept nogil:
+    """Counts it as a connection. Lane 0 is the one that the lifeline, or what rdma_cm has connected, was counted for.
+    """
+    if lane.id == 0:
+        return True
+    lane.counted = rc.q.t.lanes.admit(rc.owner)
+    if not lane.counted:
+        counter_add(&rc.q.t.counters.refused_lanes, 1)
+    return lane.counted
+
+
+cdef void lane_take_open(rdma_conn *rc, uint32_t id) noexcept nogil:
+    cdef rdma_lane *lane = NULL
+    assert_owner(rc.q.t.worker.owner)
+    if id >= rc.table.size:
+        queue_fail(&rc.q, b"a lane beyond those that the server has", IBV_WC_SUCCESS)
+        return
+    if table_get(&rc.table, id) != NULL:
+        queue_fail(&rc.q, b"a lane opened that is not closed", IBV_WC_SUCCESS)
+        return
+    lane = lane_make(rc, id)
+    if lane == NULL:
+        queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
+    elif lane_admitted(rc, lane):
+        lane_open(lane)
+    else:
+        lane.ended = True
+        lane.last_words = b"ERROR Too many open connections\r\n"
+        lane_send_close(lane)
+
+
+cdef void lane_take_close(rdma_conn *rc, uint32_t id) noexcept nogil:
+    cdef rdma_lane *lane = table_get(&rc.table, id)
+    assert_owner(rc.q.t.worker.owner)
+    if lane == NULL or (lane != &closed_lane and lane.peer_closed):
+        queue_fail(&rc.q, b"a lane closed that is not open", IBV_WC_SUCCESS)
+    elif lane == &closed_lane:
+        table_put(&rc.table, id, NULL)
+    else:
+        lane.peer_closed = True
+        lane.c.close_reason = NORMAL_CLOSE
+        if lane.ended or lane.ending or lane.reads or lane.place == LANE_RUNNABLE:
+            # It ends, or goes on, without this.
+            return
+        lane_leave_place(lane)
+        lane_retry(lane)
+
+
+cdef rdma_lane *lane_for_data(rdma_conn *rc, uint32_t id) noexcept nogil:
+    """The lane of a message. NULL: the message is of no use, or the queue pair has failed."""
+    cdef rdma_lane *lane = table_get(&rc.table, id)
+    if rc.version != RDMA_VERSION_1:
+        if lane == NULL or (lane != &closed_lane and lane.peer_closed):
+            queue_fail(&rc.q, b"a message for a lane that is not open", IBV_WC_SUCCESS)
+            return NULL
+        return lane if lane != &closed_lane and not (lane.ended or lane.ending) else NULL
+    if id >= RDMA_LANES_1:
+        queue_fail(&rc.q, b"a stream id above 63", IBV_WC_SUCCESS)
+        return NULL
+    if lane != NULL:
+        return lane
+    lane = lane_make(rc, id)
+    if lane == NULL:
+        queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
+        return NULL
+    if not lane_admitted(rc, lane):
+        lane.ended = True
+        forget_lane(lane)
+        queue_fail(&rc.q, b"too many open connections", IBV_WC_SUCCESS)
+        return NULL
+    lane_open(lane)
+    return lane
+
+
+# ---- where lanes wait ------------------------------------------------------------------------------------------------
+
+cdef lane_list *place_list(rdma_conn *rc, lane_place place) noexcept nogil:
+    """NULL: lanes there are in no list."""
+    if place == LANE_RUNNABLE:
+        return &rc.runnable
+    if place == LANE_WANTS_SEND:
+        return &rc.want_send
+    return &rc.want_bulk if place == LANE_WANTS_BULK else NULL
+
+
+cdef void lane_leave_place(rdma_lane *lane) noexcept nogil:
+    cdef lane_list *list = place_list(lane.rc, lane.place)
+    if list != NULL:
+        list_remove(list, lane)
+    lane.place = LANE_FREE
+    if lane.waiting:
+        count_waiting(lane, 0)
+
+
+cdef void lane_wait(rdma_lane *lane, lane_place place) noexcept nogil:
+    """The lane waits there, behind the others. Its replies do not change before it leaves, after which they are counted
+    again."""
+    cdef lane_list *list = place_list(lane.rc, place)
+    lane_leave_place(lane)
+    lane.place = place
+    if list != NULL:
+        list_append(list, lane)
+    if place != LANE_RUNNABLE and not lane.ended:
+        count_waiting(lane, lane.c.pending_bytes + lane.c.npending * sizeof(mc_resp))
+
+
+cdef inline void count_waiting(rdma_lane *lane, size_t waiting) noexcept nogil:
+    lane.rc.output_waiting += waiting - lane.waiting
+    lane.waiting = waiting
+
+
+cdef inline bint lane_waits(const rdma_lane *lane) noexcept nogil:
+    """Whether the machine cannot run: a payload is awaited, replies could not be posted, or the lane has given way."""
+    return lane.reads != 0 or lane.place != LANE_FREE
+
+
+cdef void give_way(rdma_lane *lane) noexcept nogil:
+    """The lane goes on in the connection's next turn."""
+    lane_wait(lane, LANE_RUNNABLE)
+    thread_yield(lane.rc)
+
+
+cdef inline bint drops_output(const rdma_lane *lane) noexcept nogil:
+    """Nobody takes its replies."""
+    return lane.rc.q.closing or lane.peer_closed
 
 
 # ---- input -----------------------------------------------------------------------------------------------------------
@@ -76,9 +279,16 @@ cdef bint is_in_buffer(const rdma_lane *lane) noexcept nogil:
     return lane.inbuf != NULL and lane.inbuf <= lane.c.rcurr < lane.inbuf + lane.insize
 
 
+cdef inline bint input_fits(const rdma_lane *lane, size_t size, size_t limit) noexcept nogil:
+    """Whether the lane may have a buffer of this size. limit: of all lanes, in version 1."""
+    if lane.rc.version != RDMA_VERSION_1:
+        return size <= LANE_INPUT_MAX
+    return lane.rc.input_kept - lane.insize + size <= limit
+
+
 cdef bint keep_input(rdma_lane *lane, const char *more, size_t length, size_t limit) noexcept nogil:
     """Puts `length` bytes behind the unparsed ones, in memory of the lane's own. False: they do not go into the limit
-    of all lanes, or there is no memory."""
+    of the lane or of all lanes, or there is no memory."""
     cdef conn *c = &lane.c
     cdef size_t total = c.rbytes + length
     cdef bint here = is_in_buffer(lane)
@@ -91,7 +301,7 @@ cdef bint keep_input(rdma_lane *lane, const char *more, size_t length, size_t li
         while size < total:
             size *= 2
         fresh = NULL
-        if lane.rc.input_kept - lane.insize + size <= limit and conn_memory(c.thread, size):
+        if input_fits(lane, size, limit) and conn_memory(c.thread, size):
             fresh = <char *>malloc(size)
         if fresh == NULL:
             return False
@@ -108,12 +318,20 @@ cdef bint keep_input(rdma_lane *lane, const char *more, size_t length, size_t li
 
 cdef bint keep_beginning(rdma_lane *lane, const char *more, size_t length) noexcept nogil:
     """Keeps the beginning of a command, which the machine wants to see again with what follows. False: the queue pair
-    has failed."""
+    has failed, or the lane has ended."""
     if keep_input(lane, more, length, RDMA_INPUT_MAX):
         return True
-    counter_add(&lane.c.thread.stats.read_buf_oom, 1)
-    queue_fail(&lane.rc.q, b"no memory for unfinished commands", IBV_WC_SUCCESS)
+    no_memory(lane)
     return False
+
+
+cdef void no_memory(rdma_lane *lane) noexcept nogil:
+    """The lane's input cannot be kept. In version 1 its end could not be told."""
+    counter_add(&lane.c.thread.stats.read_buf_oom, 1)
+    if lane.rc.version == RDMA_VERSION_1:
+        queue_fail(&lane.rc.q, b"no memory for unfinished commands", IBV_WC_SUCCESS)
+    else:
+        lane_end(lane, b"SERVER_ERROR rdma: no memory for unfinished commands\r\n")
 
 
 cdef void hold(rdma_lane *lane, uint32_t index, size_t offset, size_t length) noexcept nogil:
@@ -141,47 +359,18 @@ cdef void give_back_held(rdma_lane *lane) noexcept nogil:
     queue_give_back(q, index)
 
 
-cdef inline void count_waiting(rdma_lane *lane, size_t waiting) noexcept nogil:
-    lane.rc.output_waiting += waiting - lane.waiting
-    lane.waiting = waiting
-
-
-cdef void block(rdma_lane *lane) noexcept nogil:
-    """The lane waits until something can be posted. Its replies do not change before it is tried again, after which
-    they are counted again."""
-    lane.rc.blocked |= lane_bit(lane)
-    count_waiting(lane, lane.c.pending_bytes + lane.c.npending * sizeof(mc_resp))
-
-
-cdef inline void unblock(rdma_lane *lane) noexcept nogil:
-    lane.rc.blocked &= ~lane_bit(lane)
-    if lane.waiting:
-        count_waiting(lane, 0)
-
-
-cdef inline bint lane_waits(const rdma_lane *lane) noexcept nogil:
-    """Whether the machine cannot run: a payload is awaited, replies could not be posted, or the lane has given way."""
-    return lane.reads != 0 or (lane.rc.blocked | lane.rc.runnable) & lane_bit(lane) != 0
-
-
-cdef void give_way(rdma_lane *lane) noexcept nogil:
-    """The lane goes on in the connection's next turn."""
-    lane.rc.runnable |= lane_bit(lane)
-    thread_yield(lane.rc)
-
-
 cdef bint lane_admit(rdma_lane *lane) noexcept nogil:
     """Lets the machine run now, or marks the lane, so that it runs when it may. Which of them."""
     cdef rdma_conn *rc = lane.rc
     if lane_waits(lane):
         return False
-    if lanes_end_turn(rc):
+    if rc.turn_left <= 0:
         counter_add(&lane.c.thread.stats.conn_yields, 1)
         give_way(lane)
         return False
-    if rc.output_waiting >= OUTPUT_KEPT:
+    if rc.version == RDMA_VERSION_1 and rc.output_waiting >= OUTPUT_KEPT:
         # So many replies wait that no lane may add to them.
-        block(lane)
+        lane_wait(lane, LANE_WANTS_SEND)
         return False
     return True
 
@@ -205,7 +394,7 @@ cdef size_t lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
         elif not keep_beginning(lane, data, n):
             return 0
         lane_run(lane)
-        if rc.lanes[id] != lane or rc.q.failed:
+        if not lane_is_there(rc, id, lane):
             return 0
         data += n
         length -= n
@@ -224,40 +413,78 @@ cdef size_t lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
 
 
 cdef bint lane_input(rdma_lane *lane, uint32_t index, char *data, size_t length) noexcept nogil:
+    """Takes the payload of a message. False: what is left of it stays in receive `index`. The lane may be gone."""
     cdef rdma_conn *rc = lane.rc
     cdef size_t left = length
-    assert_owner(rc.q.t.worker.owner)
     if lane.nheld == 0:
         left = lane_use(lane, data, length)
         if left == 0 or keep_input(lane, data + length - left, left, INPUT_KEPT):
             return True
+    if rc.version != RDMA_VERSION_1:
+        no_memory(lane)
+        return True
     hold(lane, index, <size_t>(data - queue_received(&rc.q, index)) + length - left, left)
     return False
 
 
-cdef void lane_go_on(rdma_lane *lane) noexcept nogil:
-    """Runs the machine over all the input there is. May close the lane."""
+cdef bint lane_take_data(rdma_conn *rc, unsigned int index, uint32_t word, size_t length) noexcept nogil:
+    cdef uint32_t id = word if rc.version == RDMA_VERSION_1 else word_lane(word)
+    cdef rdma_lane *lane = lane_for_data(rc, id)
+    assert_owner(rc.q.t.worker.owner)
+    if lane == NULL:
+        return True
+    lane.last_active = store_time(rc.q.t.worker.store)
+    if rc.version != RDMA_VERSION_1:
+        if length > lane.rx_room:
+            queue_fail(&rc.q, b"more for a lane than it keeps", IBV_WC_SUCCESS)
+            return True
+        if word_used(word) > rc.lane_bytes - lane.tx_room:
+            queue_fail(&rc.q, b"more used than was sent", IBV_WC_SUCCESS)
+            return True
+        lane.rx_room -= <uint32_t>length
+        lane.tx_room += word_used(word)
+        if lane.place == LANE_WANTS_ROOM and lane.tx_room:
+            lane_leave_place(lane)
+            lane_retry(lane)
+            if not lane_is_there(rc, id, lane):
+                return True
+    return length == 0 or lane_input(lane, index, queue_received(&rc.q, index) + MESSAGE_HEADER, length)
+
+
+cdef void lane_use_held(rdma_lane *lane) noexcept nogil:
+    """Goes on with the messages that were held. May close the lane."""
     cdef rdma_conn *rc = lane.rc
     cdef uint32_t id = lane.id
     cdef rdma_held *oldest
     cdef size_t left
-    if not lane_admit(lane):
-        return
-    lane_run(lane)
-    while rc.lanes[id] == lane and not rc.q.failed:
-        if lane.nheld == 0 or lane_waits(lane):
-            if lane.c.rbytes == 0:
-                free_input(lane)
-            return
+    while lane.nheld and not lane_waits(lane):
         oldest = &rc.q.held[lane.first_held]
         left = lane_use(lane, queue_received(&rc.q, lane.first_held) + oldest.offset, oldest.length)
-        if rc.lanes[id] != lane or rc.q.failed:
+        if not lane_is_there(rc, id, lane):
             return
         if left:
             oldest.offset += oldest.length - <uint32_t>left
             oldest.length = <uint32_t>left
             return
         give_back_held(lane)
+    if lane.c.rbytes == 0:
+        free_input(lane)
+
+
+cdef void lane_go_on(rdma_lane *lane) noexcept nogil:
+    """Runs the machine over all the input there is. May close the lane."""
+    cdef rdma_conn *rc = lane.rc
+    cdef uint32_t id = lane.id
+    if lane_admit(lane):
+        lane_run(lane)
+        if not lane_is_there(rc, id, lane):
+            return
+        lane_use_held(lane)
+        if not lane_is_there(rc, id, lane):
+            return
+    if lane.peer_closed and not lane_waits(lane):
+        # All is done that came before CLOSE.
+        lane_end(lane, NULL)
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------
@@ -290,6 +517,14 @@ cdef bint lane_read(rdma_lane *lane) noexcept nogil:
     return True
 
 
+cdef void lane_begin_read(rdma_lane *lane) noexcept nogil:
+    """Posts READs for the payload now or later. For a client that has closed the lane, the payload is given up."""
+    if lane.peer_closed:
+        lane_end(lane, NULL)
+    elif not lane_read(lane):
+        lane_wait(lane, LANE_WANTS_BULK)
+
+
 cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil:
     cdef size_t n
     assert_owner(lane.rc.q.t.worker.owner)
@@ -299,12 +534,17 @@ cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil:
         return
     n = lane.read_bytes
     lane.read_bytes = 0
+    if lane.ending or lane.peer_closed:
+        # The value is given up.
+        lane_end(lane, lane.last_words)
+        return
+    lane.last_active = store_time(lane.rc.q.t.worker.store)
     conn_payload_received(&lane.c, n)
     if lane.c.rlbytes == 0:
-        unblock(lane)
+        lane_leave_place(lane)
         lane_go_on(lane)
-    elif not lane_read(lane):
-        block(lane)
+    else:
+        lane_begin_read(lane)
 
 
 cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
@@ -332,6 +572,22 @@ cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
     return True
 
 
+cdef inline uint32_t used_of(const rdma_lane *lane) noexcept nogil:
+    """What the lane has used of its input, and not told the client."""
+    cdef size_t kept = lane.rx_room + (lane.c.rbytes if lane_waits(lane) else 0)
+    return <uint32_t>(RDMA_LANE_BYTES - kept) if kept < RDMA_LANE_BYTES else 0
+
+
+cdef void lane_send_data(rdma_lane *lane, unsigned int index, size_t length) noexcept nogil:
+    """Sends so many bytes that are in send buffer `index`, and what the lane has used."""
+    cdef uint32_t used = 0
+    if lane.rc.version != RDMA_VERSION_1:
+        used = min(used_of(lane), <uint32_t>MESSAGE_USED_MAX)
+        lane.rx_room += used
+        lane.tx_room -= <uint32_t>length
+    queue_send(&lane.rc.q, MESSAGE_DATA, lane_word(lane.id, used), index, length)
+
+
 cdef void lane_send(rdma_lane *lane, const iovec *iov, int count) noexcept nogil:
     """Sends stretches of replies in one message; there is room."""
     cdef rdma_queue *q = &lane.rc.q
@@ -342,8 +598,19 @@ cdef void lane_send(rdma_lane *lane, const iovec *iov, int count) noexcept nogil
     for i in range(count):
         memcpy(payload + n, iov[i].iov_base, iov[i].iov_len)
         n += iov[i].iov_len
-    queue_send(q, MESSAGE_DATA, lane.id, index, n)
+    lane_send_data(lane, index, n)
     conn_sent(&lane.c, n)
+
+
+cdef bint lane_tell_used(rdma_lane *lane) noexcept nogil:
+    """Tells the client what has been used, if it is half of what it may send and no reply has told. False: later."""
+    if lane.rc.version == RDMA_VERSION_1 or drops_output(lane) or used_of(lane) * 2 < RDMA_LANE_BYTES:
+        return True
+    if not queue_may_send(&lane.rc.q):
+        lane_wait(lane, LANE_WANTS_SEND)
+        return False
+    lane_send_data(lane, queue_take_buffer(&lane.rc.q), 0)
+    return True
 
 
 cdef void lane_drop(rdma_lane *lane, const iovec *iov, int count) noexcept nogil:
@@ -363,8 +630,22 @@ cdef bint lane_drop_write(rdma_lane *lane) noexcept nogil:
     return True
 
 
+cdef inline bint lane_drops_next_write(rdma_lane *lane) noexcept nogil:
+    """Whether a value need not be written, as nobody takes it. One of which a part has been written, is: to a client
+    that has closed the lane, whose memory is there until the server has, too."""
+    return lane.rc.q.closing or lane.peer_closed and lane.write_off == 0
+
+
+cdef inline size_t lane_room(const rdma_lane *lane) noexcept nogil:
+    """Bytes of output that the next message may have."""
+    cdef size_t room = lane.rc.q.send_msgsize - MESSAGE_HEADER
+    if lane.rc.version != RDMA_VERSION_1 and not drops_output(lane):
+        room = min(room, <size_t>lane.tx_room)
+    return room
+
+
 cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
-    """Posts the lane's replies. True: all have been; else the lane is marked blocked."""
+    """Posts the lane's replies. True: all have been; else the lane waits for what is missing."""
     cdef rdma_conn *rc = lane.rc
     cdef conn *c = &lane.c
     cdef iovec iov[32]
@@ -373,25 +654,28 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
     while c.npending and not rc.q.failed:
         resp = conn_next_write(c)
         if resp != NULL:
-            if not (lane_drop_write(lane) if rc.q.closing else lane_write(lane, resp)):
-                block(lane)
+            if not (lane_drop_write(lane) if lane_drops_next_write(lane) else lane_write(lane, resp)):
+                lane_wait(lane, LANE_WANTS_BULK)
                 return False
             continue
-        count = conn_gather(c, iov, 32, rc.q.send_msgsize - MESSAGE_HEADER)
+        if lane_room(lane) == 0:
+            lane_wait(lane, LANE_WANTS_ROOM)
+            return False
+        count = conn_gather(c, iov, 32, lane_room(lane))
         if count == 0:
             conn_sent(c, 0)
             if conn_next_write(c) == NULL:
                 break
             continue
-        if rc.q.closing:
+        if drops_output(lane):
             lane_drop(lane, iov, count)
             continue
         if not queue_may_send(&rc.q):
-            block(lane)
+            lane_wait(lane, LANE_WANTS_SEND)
             return False
         lane_send(lane, iov, count)
-    unblock(lane)
-    return not rc.q.failed
+    lane_leave_place(lane)
+    return not rc.q.failed and lane_tell_used(lane)
 
 
 # ---- the machine -----------------------------------------------------------------------------------------------------
@@ -416,13 +700,12 @@ cdef void lane_run(rdma_lane *lane) noexcept nogil:
         if want == WANT_REMOTE_PAYLOAD:
             # The replies before it need not wait for the READ.
             lane_flush(lane)
-            if not lane_read(lane):
-                block(lane)
+            lane_begin_read(lane)
             return
         if not lane_flush(lane):
             return
         if want == WANT_CLOSE:
-            lane_close(lane)
+            lane_end(lane, NULL)
             return
         if want == WANT_YIELD:
             give_way(lane)
@@ -431,50 +714,14 @@ cdef void lane_run(rdma_lane *lane) noexcept nogil:
             return
 
 
-cdef void lanes_begin_turn(rdma_conn *rc) noexcept nogil:
-    assert_owner(rc.q.t.worker.owner)
-    rc.turn_left = <int64_t>TURN_QUANTA * rc.q.t.worker.reqs_per_event
-
-
-cdef bint lanes_end_turn(const rdma_conn *rc) noexcept nogil:
-    return rc.turn_left <= 0
-
-
-cdef void lanes_resume_runnable(rdma_conn *rc) noexcept nogil:
-    """Each turn begins with the lane behind the one that the last turn has ended with."""
-    cdef uint64_t which = rc.runnable
-    cdef uint32_t id = rc.next_lane
-    cdef uint64_t bit
-    assert_owner(rc.q.t.worker.owner)
-    while which and not rc.q.failed:
-        bit = <uint64_t>1 << id
-        if which & bit:
-            if lanes_end_turn(rc):
-                thread_yield(rc)
-                break
-            rc.runnable &= ~bit
-            lane_go_on(rc.lanes[id])
-        which &= ~bit
-        id = (id + 1) % RDMA_LANES
-    rc.next_lane = id
-
-
-cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil:
-    cdef uint64_t which = rc.blocked
-    cdef uint32_t id = 0
-    cdef rdma_lane *lane
-    while which and not rc.q.failed:
-        if which & 1:
-            lane = rc.lanes[id]
-            if lane.reads:
-                lane_flush(lane)
-            elif lane.c.state == conn_rdma_read and lane.c.rlbytes:
-                lane_flush(lane)
-                if lane_read(lane):
-                    unblock(lane)
-                else:
-                    block(lane)
-            elif lane_flush(lane):
-                lane_go_on(lane)
-        which >>= 1
-        id += 1
+cdef void lane_retry(rdma_lane *lane) noexcept nogil:
+    """Tries again what could not be posted. The lane has left its place."""
+    if lane.ended:
+        lane_send_close(lane)
+    elif lane.reads:
+        lane_flush(lane)
+    elif lane.c.state == conn_rdma_read and lane.c.rlbytes:
+        lane_flush(lane)
+        lane_begin_read(lane)
+    elif lane_flush(lane):
+        lane_go_on(lane)

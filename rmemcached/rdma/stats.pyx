@@ -5,7 +5,9 @@ from libc.stdio cimport snprintf
 from libc.string cimport memset
 
 from rmemcached.protocol.stats_text cimport stat_append, stat_append_text
-from rmemcached.rdma.device cimport RDMA_DEVICES, RDMA_INPUT_MAX, add_counts, counter_entry, rdma_counters
+from rmemcached.rdma.device cimport (
+    RDMA_DEVICES, RDMA_INPUT_MAX, RDMA_LANE_BYTES, add_counts, counter_entry, rdma_counters,
+)
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_SHM, transport_name
 from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.debug cimport assert_held
@@ -80,6 +82,8 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_eager", dev.limits.eager)
     stat_append(out, b"rdma_max_queue_pairs", dev.limits.max_qps)
     stat_append(out, b"rdma_input_limit", <uint64_t>RDMA_INPUT_MAX)
+    stat_append(out, b"rdma_lane_bytes", <uint64_t>RDMA_LANE_BYTES)
+    stat_append(out, b"rdma_max_lanes", dev.limits.lanes)
     stat_append(out, b"rdma_ready_timeout", dev.limits.ready_timeout)
     stat_append(out, b"rdma_peer_memory", <uint64_t>dev.limits.peer_memory << 20)
     stat_append(out, b"rdma_spin", dev.limits.spin)
@@ -109,12 +113,13 @@ cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogi
 cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
     cdef const rdma_counters *counts = &total.counts
     cdef int i
-    cdef stat_line[44] lines = [
+    cdef stat_line[45] lines = [
         stat_line(b"rdma_cm_queue_pairs", &total.cm_queue_pairs),
         stat_line(b"rdma_total_queue_pairs", &counts.total_queue_pairs),
         stat_line(b"rdma_registrations", &counts.registrations),
         stat_line(b"rdma_arena_registrations", &total.extent_registrations),
         stat_line(b"rdma_streams", &counts.lanes),
+        stat_line(b"rdma_refused_lanes", &counts.refused_lanes),
         stat_line(b"rdma_exchanges", &counts.exchanges),
         stat_line(b"rdma_exchange_errors", &counts.exchange_errors),
         stat_line(b"rdma_refused_streams", &counts.refused_streams),

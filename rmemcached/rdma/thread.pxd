@@ -14,6 +14,7 @@ cdef struct rdma_thread:
     uint32_t number              # of the worker
     drive_fn drive
     rdma_failed_fn failed
+    const rdma_lane_hooks *lanes
     ibv_comp_channel *channel
     rdma_conn *yielded           # connections that gave way, oldest first
     rdma_conn *yielded_last

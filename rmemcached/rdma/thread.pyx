@@ -3,7 +3,7 @@ cdef enum:
 
 
 cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint32_t number, int epfd, drive_fn drive,
-                                     rdma_failed_fn failed) noexcept nogil:
+                                     rdma_failed_fn failed, const rdma_lane_hooks *lanes) noexcept nogil:
     cdef rdma_thread *t = <rdma_thread *>calloc(1, sizeof(rdma_thread))
     assert_owner(worker.owner)
     if t == NULL:
@@ -13,6 +13,7 @@ cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint
     t.number = number
     t.drive = drive
     t.failed = failed
+    t.lanes = lanes
     t.channel = dev.provider.create_comp_channel(dev.port.context)
     if t.channel != NULL and dev.software and soft_channel_join(t.channel, epfd) != 0:
         dev.provider.destroy_comp_channel(t.channel)

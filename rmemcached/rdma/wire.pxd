@@ -1,4 +1,4 @@
-"""The wire of docs/rdma-protocol.md, version 1: its constants, and one codec for both of its ends.
+"""The wire of docs/rdma-protocol.md, versions 1 and 2: its constants, and one codec for both of its ends.
 
 It covers messages (section 5), the request that begins a second connection (section 3), and rdma_cm's private data
 (section 9). Functions on borrowed memory: no I/O, no state, no allocation. Integers on the wire are big-endian.
@@ -27,8 +27,10 @@ cdef extern from *:
 
 cdef enum:
     EXCHANGE_WORD_LENGTH = 4     # octets of EXCHANGE_REQUEST, and of EXCHANGE_REPLY
-    RDMA_PROTOCOL_VERSION = 1
-    RDMA_LANES = 64              # lanes of one queue pair: ids from 0 on
+    RDMA_VERSION_1 = 1           # without OPEN and CLOSE; the only one over rdma_cm
+    RDMA_VERSION_2 = 2           # the newest
+    RDMA_LANES_1 = 64            # lanes of one queue pair in version 1: ids from 0 on
+    RDMA_LANES_MAX = 65536       # in version 2
 
 # Limits of the values in an exchange.
 cdef enum:
@@ -43,6 +45,8 @@ cdef enum:
     RDMA_READS_MAX = 128         # ird and ord
     RDMA_MTU_MIN = 256
     RDMA_MTU_MAX = 4096
+    RDMA_LANE_BYTES_MIN = 512
+    RDMA_LANE_BYTES_MAX = 1 << 20
     RDMA_CREDITS_HELD_MAX = 65535    # a peer that gives an end more than these is broken
 
 ctypedef unsigned int rdma_transport
@@ -70,11 +74,27 @@ cdef enum:                       # types of messages
     MESSAGE_DATA = 0
     MESSAGE_CREDIT = 1
     MESSAGE_READY = 2
+    MESSAGE_OPEN = 3             # this one and the next: version 2
+    MESSAGE_CLOSE = 4
+    MESSAGE_USED_MAX = 0xffff
 
 cdef struct message_header:
     uint8_t kind
     uint16_t credits             # receives posted anew since the sender's last message
-    uint32_t lane
+    uint32_t lane                # in version 2: and what has been used of its payload, see lane_word
+
+
+cdef inline uint32_t lane_word(uint32_t lane, uint32_t used) noexcept nogil:
+    """The field `lane` of version 2: below 16 bits of `used`, 16 bits of the lane."""
+    return used << 16 | lane
+
+
+cdef inline uint32_t word_lane(uint32_t word) noexcept nogil:
+    return word & 0xffff
+
+
+cdef inline uint32_t word_used(uint32_t word) noexcept nogil:
+    return word >> 16
 
 
 cdef inline void put_message_header(char *out, uint8_t kind, uint16_t credits, uint32_t lane) noexcept nogil:

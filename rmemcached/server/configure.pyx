@@ -9,6 +9,7 @@ from libc.string cimport memset
 
 from rmemcached.protocol.conn cimport ascii_prot, binary_prot, negotiating_prot
 from rmemcached.rdma.device cimport rdma_limits
+from rmemcached.rdma.wire cimport RDMA_LANES_MAX
 from rmemcached.store.store cimport MAX_NUMBER_OF_SLAB_CLASSES
 
 
@@ -28,6 +29,8 @@ cdef void fill_rdma_limits(rdma_limits *out, wanted) except *:
     out.ird = wanted.rdma_ird
     out.ord = wanted.rdma_ord
     out.max_qps = wanted.rdma_max_qps
+    out.lanes = min(wanted.max_connections, RDMA_LANES_MAX)
+    out.workers = wanted.threads
     out.ready_timeout = wanted.rdma_ready_timeout
     out.peer_memory = wanted.rdma_peer_memory
     out.spin = wanted.rdma_spin

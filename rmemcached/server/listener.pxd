@@ -1,4 +1,5 @@
-"""Accepting connections within the limit of -c, and choosing their workers. The main thread, but for admit_cm."""
+"""Accepting connections within the limit of -c, and choosing their workers. The main thread, but for admit_cm and
+admit_lane."""
 
 from rmemcached.server.layout cimport listener, server
 from rmemcached.server.worker cimport worker
@@ -14,3 +15,5 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil
 cdef void resume_listening(server *s) noexcept nogil
 # admit_fn (see devices.pxd): arg is a server. The devices' thread.
 cdef worker *admit_cm(void *arg) noexcept nogil
+# worker.admit_lane: arg is a server. Any worker.
+cdef bint admit_lane(void *arg) noexcept nogil

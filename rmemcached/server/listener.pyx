@@ -109,7 +109,7 @@ cdef bint may_share(server *s, int fd) noexcept nogil:
 
 
 cdef void count_connection(server *s) noexcept nogil:
-    """The main thread and the devices' thread count connections at the same time."""
+    """The main thread, the devices' thread and workers count connections at the same time."""
     cdef uint64_t count = fetch_add(&s.curr_connections, 1) + 1
     cdef uint64_t most = relaxed_load(&s.most_connections)
     fetch_add(&s.total_connections, 1)
@@ -130,6 +130,16 @@ cdef worker *admit_cm(void *arg) noexcept nogil:
     count_connection(s)
     s.next_cm_worker = (s.next_cm_worker + 1) % s.settings.num_threads
     return &s.workers[s.next_cm_worker]
+
+
+cdef bint admit_lane(void *arg) noexcept nogil:
+    """Any worker. Beyond -c lanes are refused as connections of rdma_cm are."""
+    cdef server *s = <server *>arg
+    if not has_room(s, 1 + s.settings.maxconns_fast):
+        fetch_add(&s.rejected_connections, 1)
+        return False
+    count_connection(s)
+    return True
 
 
 cdef void accept_all(server *s, const listener *l) noexcept nogil:

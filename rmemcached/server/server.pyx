@@ -30,7 +30,7 @@ from rmemcached.server.auth cimport auth_check, auth_destroy, auth_init, auth_lo
 from rmemcached.server.configure cimport fill_settings, fill_store_config, named_protocol
 from rmemcached.server.device_setup cimport setup_devices
 from rmemcached.server.layout cimport listener, server
-from rmemcached.server.listener cimport ACCEPT_RETRY_MS, accept_all, has_room, resume_listening
+from rmemcached.server.listener cimport ACCEPT_RETRY_MS, accept_all, admit_lane, has_room, resume_listening
 from rmemcached.server.stats cimport server_stats
 from rmemcached.server.devices cimport devices_close, devices_extent_added, devices_init, devices_start, devices_stop
 from rmemcached.server.dumps cimport dumps_create, dumps_destroy, dumps_stop
@@ -279,6 +279,8 @@ cdef class Server:
             w.spin_max = <int64_t>wanted.rdma_spin * 1000
             w.poll_share = wanted.rdma_spin_share
             w.curr_connections = &s.curr_connections
+            w.admit_lane = admit_lane
+            w.admit_arg = s
             w.stop = &s.stop
             if worker_init(w) != 0:
                 raise ServerError(f"worker thread {i}: {os.strerror(errno)}")

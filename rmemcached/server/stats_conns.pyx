@@ -1,5 +1,6 @@
 """The text of `stats conns`."""
 
+from libc.stdint cimport uint32_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset, strlen
@@ -10,11 +11,10 @@ from rmemcached.sys.linux cimport (
     sockaddr, sockaddr_in, sockaddr_in6, sockaddr_un, socklen_t,
 )
 from rmemcached.logger cimport LOG_RDMA, LOG_UDP, log_transport
-from rmemcached.protocol.conn cimport conn_state_name, conn_states
-from rmemcached.protocol.stats_text cimport stat_buf
-from rmemcached.rdma_conn cimport rdma_cm_local
+from rmemcached.protocol.conn cimport conn, conn_state_name, conn_states
+from rmemcached.protocol.stats_text cimport stat_append, stat_append_text, stat_buf
+from rmemcached.rdma_conn cimport rdma_cm_local, rdma_conn_lanes
 from rmemcached.server.layout cimport server
-from rmemcached.server.stats_lines cimport append_class
 from rmemcached.server.udp cimport udp_socket
 from rmemcached.server.worker cimport connection, worker
 from rmemcached.store.store cimport ITEM_UPDATE_INTERVAL, rel_time_t, store_time
@@ -29,8 +29,9 @@ cdef union any_address:
     sockaddr_in6 in6
     sockaddr_un un
 
-cdef struct conn_row:            # one socket
-    int fd
+cdef struct conn_row:            # one socket, or one lane
+    int fd                       # of a lane: its lifeline's
+    uint32_t lane                # 0: it is a socket
     log_transport transport
     bint listening
     bint rdma
@@ -75,7 +76,31 @@ cdef void local_address(int fd, any_address *out) noexcept nogil:
 
 
 cdef int by_fd(const void *a, const void *b) noexcept nogil:
-    return (<const conn_row *>a).fd - (<const conn_row *>b).fd
+    cdef const conn_row *first = <const conn_row *>a
+    cdef const conn_row *second = <const conn_row *>b
+    if first.fd != second.fd:
+        return first.fd - second.fd
+    return <int>first.lane - <int>second.lane
+
+
+cdef struct row_list:
+    conn_row *rows
+    size_t n
+    size_t room
+    rel_time_t now
+
+
+cdef void add_lane(void *arg, const conn *c, uint32_t id) noexcept nogil:
+    """A row like that of the lifeline, which is the last."""
+    cdef row_list *list = <row_list *>arg
+    cdef conn_row *row = &list.rows[list.n]
+    if list.n == list.room:
+        return
+    row[0] = (row - 1)[0]
+    row.lane = id
+    row.state = <conn_states>relaxed_load(<unsigned int *>&c.state)
+    row.idle = list.now - <rel_time_t>relaxed_load(<rel_time_t *>&c.last_cmd_time)
+    list.n += 1
 
 
 cdef size_t worker_rows(worker *w, conn_row *rows, size_t room) noexcept nogil:
@@ -83,6 +108,7 @@ cdef size_t worker_rows(worker *w, conn_row *rows, size_t room) noexcept nogil:
     cdef rel_time_t now = store_time(w.thread.store)
     cdef size_t n = 0
     cdef connection *cn
+    cdef row_list lanes
     cdef udp_socket *u = w.udp
     while u != NULL and n < room:
         # UDP sockets are there before the workers start, and stay.
@@ -109,31 +135,49 @@ cdef size_t worker_rows(worker *w, conn_row *rows, size_t room) noexcept nogil:
         elif cn.rdma != NULL:
             memcpy(&rows[n].local, rdma_cm_local(cn.rdma), sizeof(sockaddr_in6))
         n += 1
+        if cn.rdma != NULL:
+            lanes = row_list(rows, n, room, now)
+            rdma_conn_lanes(cn.rdma, add_lane, &lanes)
+            n = lanes.n
         cn = cn.next
     pthread_mutex_unlock(&w.list_lock)
     return n
 
 
+cdef void append_field(stat_buf *out, const conn_row *row, const char *field, const char *text) noexcept nogil:
+    """text: NULL for the number of idle seconds."""
+    cdef char name[80]
+    if row.lane:
+        snprintf(name, sizeof(name), b"%d.%u:%s", row.fd, row.lane, field)
+    else:
+        snprintf(name, sizeof(name), b"%d:%s", row.fd, field)
+    if text != NULL:
+        stat_append_text(out, name, text)
+    else:
+        stat_append(out, name, row.idle)
+
+
 cdef void append_row(const conn_row *row, stat_buf *out) noexcept nogil:
     cdef char text[ADDRESS_TEXT]
     if row.transport == LOG_UDP:
-        append_class(out, b"", row.fd, b"UDP", 0, b"UDP")
+        append_field(out, row, b"UDP", b"UDP")
     address_text(&row.local if row.listening else &row.peer, row.transport, text)
-    append_class(out, b"", row.fd, b"addr", 0, text)
+    append_field(out, row, b"addr", text)
     if not row.listening:
         address_text(&row.local, row.transport, text)
-        append_class(out, b"", row.fd, b"listen_addr", 0, text)
+        append_field(out, row, b"listen_addr", text)
     if row.rdma:
-        append_class(out, b"", row.fd, b"rdma", 0, b"yes")
+        append_field(out, row, b"rdma", b"yes")
     if not row.listening:
-        append_class(out, b"", row.fd, b"state", 0, conn_state_name(row.state))
+        append_field(out, row, b"state", conn_state_name(row.state))
     else:
-        append_class(out, b"", row.fd, b"state", 0, b"conn_read" if row.transport == LOG_UDP else b"conn_listening")
-    append_class(out, b"", row.fd, b"secs_since_last_cmd", row.idle, NULL)
+        append_field(out, row, b"state", b"conn_read" if row.transport == LOG_UDP else b"conn_listening")
+    append_field(out, row, b"secs_since_last_cmd", NULL)
 
 
 cdef void conns_text(server *s, stat_buf *out) noexcept nogil:
-    """Every socket, in the order of descriptors. Connections that are accepted meanwhile may be left out."""
+    """Every socket, in the order of descriptors, and behind it its lanes. Connections that are accepted meanwhile may
+    be left out."""
     cdef size_t room = <size_t>relaxed_load(&s.curr_connections) + 64
     cdef size_t n = 0, i
     cdef rel_time_t uptime = store_time(s.store) - ITEM_UPDATE_INTERVAL - 2

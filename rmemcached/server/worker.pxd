@@ -16,7 +16,7 @@ from rmemcached.protocol.conn cimport conn, conn_engine, conn_thread, protocol
 from rmemcached.rdma.cm cimport rdma_request
 from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
 from rmemcached.rdma.wire cimport rdma_transport
-from rmemcached.rdma_conn cimport rdma_conn, rdma_thread
+from rmemcached.rdma_conn cimport rdma_conn, rdma_lane_hooks, rdma_thread
 from rmemcached.server.dumps cimport dumps
 from rmemcached.server.udp cimport udp_socket
 from rmemcached.server.watchers cimport watchers
@@ -67,6 +67,7 @@ include "worker/socket_io.pxd"
 include "worker/stream.pxd"
 include "worker/engine.pxd"
 include "worker/handover.pxd"
+include "worker/lanes.pxd"
 include "worker/rdma.pxd"
 include "worker/timeouts.pxd"
 include "worker/loop.pxd"

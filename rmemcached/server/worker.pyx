@@ -42,9 +42,10 @@ from rmemcached.rdma.cm cimport rdma_request
 from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
 from rmemcached.rdma.wire cimport SHM_REQUEST_KEY, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, rdma_transport
 from rmemcached.rdma_conn cimport (
-    rdma_cm_accept, rdma_conn, rdma_conn_destroy, rdma_conn_finish, rdma_conn_last_active, rdma_conn_probe,
-    rdma_conn_thread, rdma_exchange, rdma_thread_arm, rdma_thread_attach, rdma_thread_begin_turn, rdma_thread_create,
-    rdma_thread_destroy, rdma_thread_end_late, rdma_thread_expected, rdma_thread_fd, rdma_thread_gives_way,
+    rdma_cm_accept, rdma_conn, rdma_conn_destroy, rdma_conn_end_idle, rdma_conn_finish, rdma_conn_last_active,
+    rdma_conn_probe, rdma_conn_thread, rdma_exchange, rdma_thread_arm, rdma_thread_attach, rdma_thread_begin_turn,
+    rdma_thread_create, rdma_thread_destroy, rdma_thread_end_late, rdma_thread_expected, rdma_thread_fd,
+    rdma_thread_gives_way,
     rdma_thread_pending, rdma_thread_poll, rdma_thread_polled, rdma_thread_refuse, rdma_thread_route, rdma_thread_run,
     rdma_thread_waits, rdma_thread_was_busy,
 )
@@ -61,6 +62,7 @@ include "worker/socket_io.pyx"
 include "worker/stream.pyx"
 include "worker/engine.pyx"
 include "worker/handover.pyx"
+include "worker/lanes.pyx"
 include "worker/rdma.pyx"
 include "worker/timeouts.pyx"
 include "worker/loop.pyx"

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 from attacker import Target
 from daemon_tools import CREDIT, DATA, Peer
+from lane_peer import Lanes
 from transport import VARIABLE
 
 from rmemcached.host import host_identity
@@ -34,7 +35,7 @@ def exchange(target: Target, transport: str) -> socket.socket:
     return plain
 
 
-def peer(target: Target, transport: str, **options: object) -> Peer:
+def peer(target: Target, transport: str, kind: type[Peer] = Peer, **options: object) -> Peer:
     os.environ[VARIABLE] = transport
     assert not isinstance(target.address, str)
     host, port = target.address
@@ -45,7 +46,7 @@ def peer(target: Target, transport: str, **options: object) -> Peer:
         return plain
 
     server = SimpleNamespace(host=host, port=port, address=(host, port), connect=connect)
-    return Peer(server, **options)  # type: ignore[arg-type]
+    return kind(server, **options)  # type: ignore[arg-type]
 
 
 def exchange_flood(target: Target, transport: str) -> None:
@@ -129,6 +130,34 @@ def large_values(target: Target, transport: str, request: str, size: int, count:
             pump(one, line * AT_ONCE, LANES // 4)
     for _ in range(count):
         os.read(began, 1)
+    target.ready()
+    target.stay()
+
+
+def lanes_without_end(target: Target, transport: str) -> None:
+    """Lanes are opened, asked something, and closed, in many messages at a time, beyond -c too."""
+    one = peer(target, transport, Lanes, credits=64)
+    assert isinstance(one, Lanes)
+    target.ready()
+    while True:
+        lanes = [lane for lane in range(0, one.lanes, 7) if lane not in one.closed][:200]
+        one.open(*lanes)
+        for lane in lanes:
+            one.put(lane, b"get bystander\r\n")
+        one.close_lanes(*lanes)
+
+
+def lanes_left_open(target: Target, transport: str, count: int, lanes: int) -> None:
+    """So many lanes on each of some queue pairs, with replies that are not read, and half a command."""
+    request = b"get bystander\r\n" * 100
+    for _ in range(count):
+        one = peer(target, transport, Lanes, credits=64)
+        assert isinstance(one, Lanes)
+        one.open(*range(lanes))
+        for lane in range(lanes):
+            while one.room[lane] >= len(request):
+                one.put(lane, request, used=False)
+            one.put(lane, b"get byst"[: one.room[lane]], used=False)
     target.ready()
     target.stay()
 

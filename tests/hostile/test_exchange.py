@@ -21,6 +21,8 @@ TRANSPORTS = ("tcp", "soft_iw", "soft_shm")
 HASTY = ("-o", "rdma_ready_timeout=1")
 KEPT = 1 * MB
 """Of a queue pair: its messages, 512 KB of input, replies."""
+FEW = 200
+"""Lanes."""
 
 
 def were_given_up(scene: Scene, attacker: Attacker) -> None:
@@ -100,6 +102,18 @@ CASES = [
         attack.deep_queue,
         {"request": "mg bystander v\r\n", "at_once": 400},
         Limits(memory=4 * MB, mapped=400 * MB, descriptors=8),
+    ),
+    Case(
+        "lanes opened and closed without end",
+        attack.lanes_without_end,
+        limits=Limits(memory=4 * MB, mapped=400 * MB, descriptors=8),
+    ),
+    Case(
+        "lanes left open",
+        attack.lanes_left_open,
+        {"count": 2, "lanes": FEW // 2},
+        # Of each 16 KB that it has sent, and 256 replies.
+        Limits(memory=FEW * 300 * KB, mapped=400 * MB, descriptors=2 * 8),
     ),
     Case(
         "statistics beside deep queues",

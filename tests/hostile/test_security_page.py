@@ -57,8 +57,11 @@ CONSTANTS = {
     "descriptors": ["SPARE_DESCRIPTORS"],
     "memory for what has come of a frame": ["RX_BUFFER", "RX_BUFFER_CRC"],
     "streams of other clients' queue pairs": ["RDMA_TOKEN_LENGTH - 4"],  # the rest is a worker's number
-    "input that its lanes cannot use yet": ["INPUT_KEPT"],
-    "beginnings of commands on its lanes": ["RDMA_INPUT_MAX"],
+    "lanes": ["RDMA_LANES_1"],
+    "memory of a lane": [],
+    "lanes that do not read": ["RDMA_LANE_BYTES", "LANE_INPUT_MAX"],
+    "input that lanes of version 1 cannot use yet": ["INPUT_KEPT"],
+    "beginnings of commands on lanes of version 1": ["RDMA_INPUT_MAX"],
     "replies that wait for credits": ["OUTPUT_KEPT"],
     "commands of a queue pair before others have their turn": ["TURN_QUANTA", "TURN_COMPLETIONS"],
     "commands and completions of all queue pairs on a device in a turn": ["TURN_QUANTA_ALL"],

@@ -29,7 +29,7 @@ TIMEOUT = 10.0  # seconds that one operation may take; a stall is a failure
 # Seconds until what has ended is gone: less than any time-out of the daemon's, which would take it away as well.
 GONE_WITHIN = within(5.0)
 HEADER = 8  # bytes of a message's header
-DATA, CREDIT, READY = range(3)
+DATA, CREDIT, READY, OPEN, CLOSE = range(5)
 SHM_REQUEST, SHM_REPLY = b"SHM ID Req Frame", b"SHM ID Rep Frame"
 
 
@@ -232,10 +232,12 @@ class Peer:
         attach: bool = True,
         ready: bool = True,
         tokens: Sequence[str] = (),
+        version: int = 1,
         receive_buffer: int | None = None,
     ) -> None:
         self.server = server
         self.receive_buffer = receive_buffer
+        self.version = version
         self.msgsize = msgsize
         self.cm: ByHand | None = None
         self.lifeline: Conversation
@@ -288,7 +290,7 @@ class Peer:
     def exchange(self, credits: int, tokens: Sequence[str]) -> None:
         line = " ".join(
             (
-                f"rdma version=1 transport={rdma()} qpn={self.qp.qp_num}",
+                f"rdma version={self.version} transport={rdma()} qpn={self.qp.qp_num}",
                 f"credits={credits} msgsize={self.msgsize} ird=16 ord=16",
                 *address_tokens(self.qp),
                 *tokens,

@@ -115,10 +115,10 @@ def test_missing_keys(talk: Conversation, key: str) -> None:
     assert talk.ask(b"mn\r\n") == b"MN\r\n"
 
 
-@pytest.mark.parametrize("version", ["2", "77", "4294967295"])
+@pytest.mark.parametrize("version", ["3", "77", "4294967295"])
 def test_unknown_version(talk: Conversation, version: str) -> None:
     """Whatever else such a line says is the other version's business."""
-    expected = f"CLIENT_ERROR rdma: version {version} is not supported, this server speaks 1\r\n"
+    expected = f"CLIENT_ERROR rdma: version {version} is not supported, this server speaks 1 and 2\r\n"
     assert talk.ask(f"rdma version={version}\r\n".encode()).decode() == expected
     assert talk.ask(f"rdma {with_value('version', version)}\r\n".encode()).decode() == expected
     assert talk.ask(b"mn\r\n") == b"MN\r\n"

@@ -106,6 +106,14 @@ cdef void log_open(const connection *cn) noexcept nogil:
         log_conn_new(log, &cn.peer, cn.fd)
 
 
+cdef void log_end(const connection *cn, const conn *c) noexcept nogil:
+    cdef logger *log = cn.w.thread.log
+    if log_wants(log, LOG_CONNEVENTS):
+        log_conn_close(log, &cn.peer, cn.fd, <close_reasons>c.close_reason)
+    if conn_logs(c):
+        fprintf(stderr, b"<%d connection closed.\n", cn.fd)
+
+
 cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer,
                                  unsigned int flags) noexcept nogil:
     cdef connection *cn
@@ -159,10 +167,7 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
     if cn.rdma != NULL:
         rdma_conn_destroy(cn.rdma)
         cn.rdma = NULL
-    if log_wants(w.thread.log, LOG_CONNEVENTS):
-        log_conn_close(w.thread.log, &cn.peer, cn.fd, <close_reasons>cn.c.close_reason)
-    if conn_logs(&cn.c):
-        fprintf(stderr, b"<%d connection closed.\n", cn.fd)
+    log_end(cn, &cn.c)
     if close_fd:
         close(cn.fd)
     cn.fd = -1

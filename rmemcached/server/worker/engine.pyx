@@ -8,7 +8,10 @@ cdef const char *connection_exchange(conn *c, const char *line, size_t length, c
         return b"SERVER_ERROR rdma: no transport is available here\r\n"
     rc = rdma_exchange(cn.w.rdma, cn, cn.fd, cn.rdma != NULL, line, length, reply, reply_size)
     if rc != NULL:
+        # `stats conns` follows this pointer in another thread.
+        pthread_mutex_lock(&cn.w.list_lock)
         cn.rdma = rc
+        pthread_mutex_unlock(&cn.w.list_lock)
         c.engine = &lifeline_engine
     return reply
 

@@ -78,12 +78,15 @@ cdef struct worker:
     dumps *dumps
     unsigned int idle_timeout    # seconds after which a peer that neither sends nor takes anything is left; 0: never
     uint64_t *curr_connections   # atomic; shared by all workers and the listener
+    bint (*admit_lane)(void *arg) noexcept nogil    # counts a connection; False: there are as many as may be
+    void *admit_arg
     uint64_t *stop               # atomic: the worker is to end
     int64_t spin_max             # ns of the longest gap between RDMA requests that the worker polls through; 0: none
     unsigned int poll_share      # percent of its time that it polls, at most
     # set by worker_init and worker_start, then constant
     pthread_t id
     int epfd
+    rdma_lane_hooks lane_hooks
     int notify_fd                # eventfd: something is in `queue`, `given_back` or `change`, or `stop` is set
     # the listener's
     unsigned int napi_id         # connections of this receive queue are for this worker
@@ -93,7 +96,8 @@ cdef struct worker:
     handover **queue_tail        # NULL: worker_init has not been called
     connection *given_back       # by side threads; linked by run_next, which a lent connection has no other use for
     device_change *change        # not begun yet
-    # the links of `connections` are written under list_lock by the worker, and read by others under it
+    # the links of `connections`, and of the lanes of each, are written under list_lock by the worker, and read by
+    # others under it
     pthread_mutex_t list_lock
     connection *connections
     # the worker's own

@@ -65,6 +65,7 @@ cdef int worker_init(worker *w) noexcept nogil:
     w.run_tail = &w.run_head
     pthread_mutex_init(&w.queue_lock, NULL)
     pthread_mutex_init(&w.list_lock, NULL)
+    init_lane_hooks(w)
     if w.epfd < 0 or w.notify_fd < 0 or w.rbuf == NULL:
         return -1
     ev.events = EPOLLIN

@@ -23,7 +23,8 @@ cdef bint take_device(worker *w, unsigned int transport, rdma_device *device) no
     cdef epoll_event ev
     cdef rdma_thread *t
     assert_owner(w.thread.owner)
-    t = rdma_thread_create(device, &w.thread, w.number, w.epfd, drive_machine, connection_rdma_failed)
+    t = rdma_thread_create(device, &w.thread, w.number, w.epfd, drive_machine, connection_rdma_failed,
+                           &w.lane_hooks)
     if t == NULL:
         return False
     ev.events = EPOLLIN

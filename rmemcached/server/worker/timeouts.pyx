@@ -102,9 +102,9 @@ cdef void close_one(connection *cn) noexcept nogil:
 
 
 cdef void close_idle(worker *w) noexcept nogil:
-    """Closes connections of TCP and rdma_cm whose peers have neither sent nor taken anything for longer than
-    idle_timeout. What a peer takes out of the socket is only looked at when its time is up, and then counts as taken
-    now; so one that takes nothing more may have twice the time."""
+    """Closes connections of TCP and rdma_cm, and lanes of both, whose peers have neither sent nor taken anything for
+    longer than idle_timeout. What a peer takes out of the socket is only looked at when its time is up, and then counts
+    as taken now; so one that takes nothing more may have twice the time."""
     cdef uint32_t now = store_time(w.thread.store)
     cdef uint32_t oldest = now
     cdef uint32_t last
@@ -115,8 +115,13 @@ cdef void close_idle(worker *w) noexcept nogil:
     while cn != NULL:
         following = cn.next
         if (cn.peer.transport == LOG_TCP or cn.peer.transport == LOG_RDMA) and not cn.flags & CONNECTION_LENT:
+            if cn.rdma != NULL:
+                counter_add(&w.thread.stats.idle_kicks, rdma_conn_end_idle(cn.rdma, w.idle_timeout, &oldest))
             last = last_activity(cn)
-            if now - last <= w.idle_timeout:
+            if cn.fd < 0:
+                # Its queue pair has failed meanwhile.
+                pass
+            elif now - last <= w.idle_timeout:
                 oldest = min(oldest, last)
             elif not note_taken(cn, now):
                 close_one(cn)

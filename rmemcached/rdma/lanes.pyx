@@ -1,0 +1,98 @@
+cdef void lanes_free(rdma_conn *rc) noexcept nogil:
+    cdef lane_list *list
+    cdef int place
+    assert_that(rc.q.qp == NULL)
+    while rc.first_lane != NULL:
+        lane_free(rc.first_lane)
+    # Those of which only the end is to be told.
+    for place in range(LANE_RUNNABLE, LANE_WANTS_ROOM):
+        list = place_list(rc, <lane_place>place)
+        while list.first != NULL:
+            lane_free(list.first)
+    table_free(&rc.table)
+
+
+cdef void lanes_begin_turn(rdma_conn *rc) noexcept nogil:
+    assert_owner(rc.q.t.worker.owner)
+    rc.turn_left = <int64_t>TURN_QUANTA * rc.q.t.worker.reqs_per_event
+
+
+cdef bint lanes_end_turn(const rdma_conn *rc) noexcept nogil:
+    return rc.turn_left <= 0
+
+
+cdef inline bint lanes_runnable(const rdma_conn *rc) noexcept nogil:
+    return rc.runnable.first != NULL
+
+
+cdef void lanes_resume_runnable(rdma_conn *rc) noexcept nogil:
+    """Those first that have waited. They may give way again."""
+    cdef unsigned int left = rc.runnable.count
+    cdef rdma_lane *lane
+    assert_owner(rc.q.t.worker.owner)
+    while left and rc.runnable.first != NULL and not rc.q.failed:
+        if lanes_end_turn(rc):
+            thread_yield(rc)
+            return
+        left -= 1
+        lane = rc.runnable.first
+        lane_leave_place(lane)
+        lane_go_on(lane)
+
+
+cdef inline bint lanes_blocked(const rdma_conn *rc) noexcept nogil:
+    return rc.want_send.first != NULL or rc.want_bulk.first != NULL
+
+
+cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil:
+    """As many as can go on, and each once at most."""
+    cdef unsigned int left = rc.want_bulk.count
+    cdef rdma_lane *lane
+    while left and rc.want_bulk.first != NULL and not rc.q.failed and (rc.q.free_bulk or rc.q.closing):
+        left -= 1
+        lane = rc.want_bulk.first
+        lane_leave_place(lane)
+        lane_retry(lane)
+    left = rc.want_send.count
+    while left and rc.want_send.first != NULL and not rc.q.failed and (rc.q.closing or queue_may_send(&rc.q)):
+        left -= 1
+        lane = rc.want_send.first
+        lane_leave_place(lane)
+        lane_retry(lane)
+
+
+cdef void lanes_client_ended(rdma_conn *rc) noexcept nogil:
+    cdef rdma_lane *lane = rc.first_lane
+    rc.q.closing = True
+    while lane != NULL:
+        if lane.place == LANE_WANTS_ROOM:
+            lane_wait(lane, LANE_WANTS_SEND)
+        lane = lane.next
+
+
+cdef unsigned int lanes_end_idle(rdma_conn *rc, unsigned int seconds, uint32_t *oldest) noexcept nogil:
+    cdef uint32_t now = store_time(rc.q.t.worker.store)
+    cdef rdma_lane *lane = rc.first_lane
+    cdef rdma_lane *following
+    cdef unsigned int ended = 0
+    while lane != NULL and not rc.q.failed:
+        following = lane.next
+        if not lane.counted or lane.reads:
+            pass
+        elif now - lane.last_active <= seconds:
+            oldest[0] = min(oldest[0], lane.last_active)
+        else:
+            lane.c.close_reason = IDLE_TIMEOUT_CLOSE
+            lane_end(lane, NULL)
+            ended += 1
+        lane = following
+    return ended
+
+
+cdef unsigned int lanes_held(const rdma_conn *rc) noexcept nogil:
+    cdef const rdma_lane *lane = rc.first_lane
+    cdef unsigned int held = 0
+    while lane != NULL:
+        held += lane.nheld
+        lane = lane.next
+    return held

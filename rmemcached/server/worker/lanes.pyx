@@ -1,0 +1,22 @@
+cdef bint lane_admit(void *owner) noexcept nogil:
+    """rdma_lane_hooks.admit"""
+    cdef connection *cn = <connection *>owner
+    assert_owner(cn.w.thread.owner)
+    if not cn.w.admit_lane(cn.w.admit_arg):
+        return False
+    log_open(cn)
+    return True
+
+
+cdef void lane_ended(void *owner, const conn *c) noexcept nogil:
+    """rdma_lane_hooks.ended"""
+    cdef connection *cn = <connection *>owner
+    assert_owner(cn.w.thread.owner)
+    log_end(cn, c)
+    fetch_sub(cn.w.curr_connections, 1)
+
+
+cdef void init_lane_hooks(worker *w) noexcept nogil:
+    w.lane_hooks.admit = lane_admit
+    w.lane_hooks.ended = lane_ended
+    w.lane_hooks.lock = &w.list_lock

@@ -1,0 +1,94 @@
+"""A peer made by hand of verbs that speaks version 2: it opens and closes lanes, and says what they have used."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Self
+
+from daemon_tools import CLOSE, CREDIT, DATA, HEADER, OPEN, TIMEOUT, Peer
+from servers import Server
+
+LANE_BYTES = 20_000  # that the peer keeps for each lane
+
+
+class Lanes(Peer):
+    """Keeps the replies of its lanes apart. `used`: what it has used of them is said with the next message of the lane,
+    unless the test withholds it. gives_back: credits are returned without a message to carry them, too."""
+
+    def __init__(self, server: Server, *, gives_back: bool = True, **options: Any) -> None:
+        self.replies: dict[int, bytearray] = defaultdict(bytearray)
+        self.closed: dict[int, bytes] = {}
+        self.room: dict[int, int] = {}
+        self.unsaid: dict[int, int] = defaultdict(int)
+        self.gives_back = gives_back
+        super().__init__(server, version=2, tokens=[f"lanebytes={LANE_BYTES}"], **options)
+        self.lane_bytes = int(self.offer["lanebytes"])
+        self.lanes = int(self.offer["lanes"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def _take(self, index: int, length: int) -> None:
+        data = bytes(self.receives[index * self.msgsize : index * self.msgsize + length])
+        super()._take(index, length)
+        self.inbox.clear()
+        lane = int.from_bytes(data[6:8], "big")
+        if data[0] == DATA:
+            self.room[lane] += int.from_bytes(data[4:6], "big")
+            assert self.room[lane] <= self.lane_bytes
+            self.replies[lane] += data[HEADER:]
+            self.unsaid[lane] += len(data) - HEADER
+            assert self.unsaid[lane] <= LANE_BYTES
+        elif data[0] == CLOSE:
+            self.closed[lane] = data[HEADER:]
+
+    def wait(self, until: Callable[[], Any], sent: list[Any] | None = None, timeout: float = TIMEOUT) -> None:
+        """Gives credits back meanwhile, as section 5 of the protocol demands."""
+
+        def check() -> Any:
+            if sent is None and self.owed * 2 >= self.posted and self.credits and self.gives_back:
+                self.gives_back = False
+                self.send(CREDIT)
+                self.gives_back = True
+            return until()
+
+        super().wait(check, sent, timeout)
+
+    def open(self, *lanes: int) -> None:
+        for lane in lanes:
+            self.send(OPEN, b"", lane)
+            self.room[lane] = self.lane_bytes
+            self.unsaid[lane] = 0
+            self.replies.pop(lane, None)
+            self.closed.pop(lane, None)
+
+    def close_lanes(self, *lanes: int) -> None:
+        """Waits until the daemon has closed them, too."""
+        for lane in lanes:
+            self.send(CLOSE, b"", lane)
+        self.wait(lambda: all(lane in self.closed for lane in lanes))
+        for lane in lanes:
+            del self.closed[lane]
+
+    def put(self, lane: int, payload: bytes = b"", used: bool = True) -> None:
+        """DATA, with what the lane has used."""
+        told = min(self.unsaid[lane], 0xFFFF) if used else 0
+        self.unsaid[lane] -= told
+        self.room[lane] -= len(payload)
+        self.send(DATA, payload, told << 16 | lane)
+
+    def talk(self, lane: int, request: bytes, end: bytes = b"\r\n") -> bytes:
+        self.replies[lane].clear()
+        self.put(lane, request)
+        self.wait(lambda: self.replies[lane].endswith(end) or lane in self.closed)
+        return bytes(self.replies[lane])
+
+    def read(self, lane: int, until: Callable[[bytearray], bool]) -> bytes:
+        """Takes replies, and says that they are used as they come."""
+        while not until(self.replies[lane]):
+            have = len(self.replies[lane])
+            if self.unsaid[lane]:
+                self.put(lane)
+            self.wait(lambda: len(self.replies[lane]) > have or until(self.replies[lane]))  # noqa: B023
+        return bytes(self.replies[lane])

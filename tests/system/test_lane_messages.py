@@ -1,0 +1,481 @@
+"""Lanes of version 2: each is a connection of its own, opened and closed by messages, which no other lane holds up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from daemon_tools import (
+    CLOSE,
+    CREDIT,
+    DATA,
+    GONE_WITHIN,
+    OPEN,
+    Conversation,
+    alone,
+    eventually,
+    message,
+    rdma_at_rest,
+    rdma_client,
+    resident,
+    room_for,
+)
+from lane_peer import LANE_BYTES, Lanes
+from servers import Server, start_rmemcached
+from transport import rdma, rounds
+
+from rmemcached.verbs import Access
+
+pytestmark = pytest.mark.usefixtures("rdma_transport")
+
+SIZE = 100_000
+
+
+@pytest.fixture(autouse=True)
+def lifelines(rdma_transport: str) -> None:
+    if rdma() == "rdma_cm":
+        pytest.skip("rdma_cm has version 1 alone")
+
+
+@pytest.fixture
+def server(lifelines: None) -> Iterator[Server]:
+    with start_rmemcached("-m", "64", "-t", "1") as started:
+        yield started
+        assert started.alive()
+
+
+@pytest.fixture
+def control(server: Server) -> Iterator[Conversation]:
+    """Another client is undisturbed, and nothing is left in the daemon."""
+    with Conversation(server) as conversation:
+        with rdma_client(server) as other:
+            assert other.set("bystander", bytes(10_000))
+            alone(conversation, 2)
+            yield conversation
+            assert other.get("bystander") == bytes(10_000)
+        eventually(lambda: rdma_at_rest(conversation), GONE_WITHIN)
+        assert conversation.number("rdma_input_bytes", "rdma") == 0
+        alone(conversation)
+
+
+def ended(peer: Lanes, line: bytes) -> None:
+    """The daemon has given the queue pair up, and says why."""
+    with pytest.raises(ConnectionError):
+        peer.wait(lambda: False)
+    assert peer.last_words() == line
+
+
+# ---- open and close --------------------------------------------------------------------------------------------------
+
+
+def test_each_lane_is_a_connection(server: Server, control: Conversation) -> None:
+    """Lane 0 is the lifeline's; the others count beside it, and are closed without it."""
+    with Lanes(server) as peer:
+        before = control.stats()
+        peer.open(0, 1, 7)
+        for lane in (0, 1, 7):
+            assert peer.talk(lane, b"mn\r\n") == b"MN\r\n"
+        found = control.stats()
+        assert int(found["curr_connections"]) == int(before["curr_connections"]) + 2
+        assert int(found["total_connections"]) == int(before["total_connections"]) + 2
+        assert control.number("rdma_streams", "rdma") == 4
+        peer.close_lanes(7, 0)
+        assert control.number("curr_connections") == int(before["curr_connections"]) + 1
+        assert peer.talk(1, b"mn\r\n") == b"MN\r\n"
+        peer.open(7)
+        assert peer.talk(7, b"mn\r\n") == b"MN\r\n"
+
+
+def test_the_offer_says_what_there_is(control: Conversation, server: Server) -> None:
+    with Lanes(server) as peer:
+        found = control.stats("rdma")
+        assert peer.offer["version"] == "2"
+        assert (peer.offer["workers"], peer.offer["worker"]) == ("1", "0")
+        assert peer.offer["lanes"] == found["rdma_max_lanes"] == control.stats("settings")["maxconns"]
+        assert peer.offer["lanebytes"] == found["rdma_lane_bytes"]
+
+
+def test_lanes_are_apart(server: Server, control: Conversation) -> None:
+    """Halves of commands on many lanes become whole commands of each."""
+    with Lanes(server) as peer:
+        lanes = range(0, 1000, 7)
+        peer.open(*lanes)
+        for lane in lanes:
+            peer.put(lane, b"set key%d 0 0 5\r\n%02d" % (lane, lane % 100))
+        for lane in lanes:
+            peer.put(lane, b"abc\r\nget key%d\r\n" % lane)
+        for lane in lanes:
+            expected = b"STORED\r\nVALUE key%d 0 5\r\n%02dabc\r\nEND\r\n" % (lane, lane % 100)
+            peer.wait(lambda: len(peer.replies[lane]) >= len(expected))  # noqa: B023
+            assert peer.replies[lane] == expected
+
+
+def test_quit_closes_the_lane(server: Server, control: Conversation) -> None:
+    """The daemon says so. What comes before the client's CLOSE is of no use, and its number is free afterwards."""
+    with Lanes(server) as peer:
+        peer.open(0, 3)
+        peer.put(3, b"mn\r\nquit\r\nmn\r\n")
+        peer.wait(lambda: 3 in peer.closed)
+        assert peer.closed == {3: b""}
+        assert peer.replies[3] == b"MN\r\n"
+        peer.put(3, b"set late 0 0 1\r\nx\r\n")
+        peer.send(CLOSE, b"", 3)
+        peer.open(3)
+        assert peer.talk(3, b"get late\r\n") == b"END\r\n"
+        assert peer.talk(0, b"mn\r\n") == b"MN\r\n"
+
+
+def test_what_came_before_close_is_done(server: Server, control: Conversation) -> None:
+    """Also what the lane could not do at once, as its replies were not taken."""
+    assert control.ask(b"set big 0 0 5000\r\n" + bytes(5000) + b"\r\n") == b"STORED\r\n"
+    with Lanes(server) as peer:
+        peer.open(1)
+        peer.put(1, b"get big\r\n" * 20 + b"set done 0 0 1\r\nx\r\n")
+        peer.wait(lambda: peer.unsaid[1] == LANE_BYTES)
+        assert control.ask(b"get done\r\n") == b"END\r\n"
+        peer.close_lanes(1)
+        assert control.ask(b"mg done\r\n") == b"HD\r\n"
+
+
+def test_close_waits_for_the_lanes_reads(server: Server, control: Conversation) -> None:
+    """After CLOSE the memory is the client's again; the value that was under way is given up, the old one stays."""
+    size = 1_000_000
+    old = b"o" * size
+    with Lanes(server) as peer:
+        memory = bytearray(b"n" * size)
+        region = peer.region(memory, Access.REMOTE_READ)
+        for number in range(rounds(20)):
+            key = b"key%d" % number
+            control.send(b"set %s 0 0 %d noreply\r\n" % (key, size) + old + b"\r\n")
+            assert control.ask(b"mn\r\n") == b"MN\r\n"
+            memory[:] = b"n" * size
+            peer.open(1)
+            peer.put(1, b"ms %s %d @%x:%x\r\n" % (key, size, region.addr, region.rkey))
+            peer.close_lanes(1)
+            memory[:] = b"x" * size
+            control.send(b"get %s\r\n" % key)
+            assert control.line().startswith(b"VALUE")
+            value = control.read(size)
+            assert control.read(7) == b"\r\nEND\r\n"
+            assert value in (old, b"n" * size)
+
+
+def test_close_waits_for_the_lanes_writes(server: Server, control: Conversation) -> None:
+    """No byte comes into the client's memory behind the daemon's CLOSE."""
+    size = 1_000_000
+    control.send(b"set big 0 0 %d\r\n" % size + b"v" * size + b"\r\n")
+    assert control.line() == b"STORED\r\n"
+    with Lanes(server) as peer:
+        memory = bytearray(size)
+        region = peer.region(memory, Access.REMOTE_WRITE | Access.LOCAL_WRITE)
+        for number in range(rounds(20)):
+            memory[:] = bytes(size)
+            peer.open(1, 2)
+            request = b"mg big v @%x:%x:%x\r\n" % (region.addr, region.rkey, size)
+            peer.put(1, request * 3)
+            peer.put(2, b"mn\r\n")
+            if number % 2:
+                peer.wait(lambda: len(peer.replies[2]) > 0)
+            peer.close_lanes(1)
+            memory[:] = bytes(size)
+            peer.close_lanes(2)
+            peer.open(2)
+            assert peer.talk(2, b"mn\r\n") == b"MN\r\n"
+            peer.close_lanes(2)
+            assert memory == bytes(size)
+
+
+@pytest.mark.parametrize("opened", [1, 5])
+def test_beyond_the_limit_of_connections(lifelines: None, opened: int) -> None:
+    """A lane that is one too many is refused with memcached's line, and no other is disturbed."""
+    with start_rmemcached("-t", "1", "-c", room_for(opened + 2, threads=1)) as server, Conversation(server) as control:
+        alone(control)
+        with Lanes(server) as peer:
+            peer.open(*range(opened + 1))
+            for lane in range(opened + 1):
+                assert peer.talk(lane, b"mn\r\n") == b"MN\r\n"
+            last = peer.lanes - 1
+            for _ in range(3):
+                peer.open(last)
+                peer.put(last, b"set key 0 0 1\r\nx\r\n")
+                peer.wait(lambda: last in peer.closed)
+                assert peer.closed.pop(last) == b"ERROR Too many open connections\r\n"
+                peer.send(CLOSE, b"", last)
+            assert control.ask(b"get key\r\n") == b"END\r\n"
+            assert control.number("rdma_refused_lanes", "rdma") == 3
+            assert control.number("rejected_connections") == 3
+            peer.close_lanes(1)
+            peer.open(last)
+            assert peer.talk(last, b"mn\r\n") == b"MN\r\n"
+            assert control.number("curr_connections") == opened + 2
+
+
+# ---- what each lane may have under way -------------------------------------------------------------------------------
+
+
+def test_a_lane_that_does_not_read_holds_up_none(server: Server, control: Conversation) -> None:
+    """Its replies stop at what its client keeps, and its commands at what the daemon keeps; nothing of it is lost."""
+    assert control.ask(b"set big 0 0 5000\r\n" + bytes(5000) + b"\r\n") == b"STORED\r\n"
+    reply = b"VALUE big 0 5000\r\n" + bytes(5000) + b"\r\nEND\r\n"
+    with Lanes(server) as peer:
+        stuck, others = range(1, 40), range(40, 44)
+        peer.open(*stuck, *others)
+        asked = dict.fromkeys(stuck, 0)
+        # More than the daemon keeps unanswered.
+        while any(peer.room[lane] > 4000 for lane in stuck):
+            for lane in stuck:
+                count = min(peer.room[lane], 7000) // len(b"get big\r\n")
+                if peer.room[lane] > 4000:
+                    peer.put(lane, b"get big\r\n" * count, used=False)
+                    asked[lane] += count
+        for lane in others:
+            for _ in range(20):
+                assert peer.talk(lane, b"get big\r\n", b"END\r\n") == reply
+        assert all(len(peer.replies[lane]) == LANE_BYTES for lane in stuck)
+        assert control.number("rdma_input_waits", "rdma") == 0
+        for lane in (1, 39):
+            whole = len(reply) * asked[lane]
+            assert peer.read(lane, lambda replies: len(replies) >= whole) == reply * asked[lane]  # noqa: B023
+
+
+def test_room_comes_back_without_replies(server: Server, control: Conversation) -> None:
+    """Commands that want no answer, many times what a lane may have under way."""
+    with Lanes(server) as peer:
+        peer.open(1)
+        for number in range(200):
+            request = b"set key 0 0 1000 noreply\r\n%1000d\r\n" % number
+            peer.wait(lambda: peer.room[1] >= 1050)
+            peer.put(1, request)
+        assert peer.talk(1, b"get key\r\n", b"END\r\n") == b"VALUE key 0 1000\r\n%1000d\r\nEND\r\n" % 199
+
+
+def test_large_values_in_messages(server: Server, control: Conversation) -> None:
+    """Longer than what is under way, in both directions."""
+    value = os.urandom(SIZE)
+    request = b"set key 0 0 %d\r\n" % SIZE + value + b"\r\n"
+    with Lanes(server) as peer:
+        peer.open(9)
+        while request:
+            peer.wait(lambda: peer.room[9] > 0)
+            n = min(peer.room[9], 8000)
+            peer.put(9, request[:n])
+            request = request[n:]
+        peer.wait(lambda: len(peer.replies[9]) >= len(b"STORED\r\n"))
+        peer.replies[9].clear()
+        peer.put(9, b"get key\r\n")
+        expected = b"VALUE key 0 %d\r\n" % SIZE + value + b"\r\nEND\r\n"
+        assert peer.read(9, lambda replies: len(replies) >= len(expected)) == expected
+
+
+def test_a_command_without_an_end_closes_its_lane(server: Server, control: Conversation) -> None:
+    """What a lane keeps of a command has a limit, and goes with the lane."""
+    header = b"\x80\x00" + (60_000).to_bytes(2, "big") + bytes(4) + (1 << 20).to_bytes(4, "big") + bytes(12)
+    with Lanes(server) as peer:
+        before = resident(server.pid)
+        peer.open(0, 1)
+        peer.put(1, header)
+        for _ in range(100):
+            peer.wait(lambda: peer.room[1] >= 8000 or 1 in peer.closed)
+            if 1 in peer.closed:
+                break
+            peer.put(1, bytes(8000))
+        else:
+            assert peer.talk(0, b"mn\r\n") == b"MN\r\n"
+        assert resident(server.pid) - before < 4 << 20
+        assert peer.talk(0, b"mn\r\n") == b"MN\r\n"
+
+
+def test_many_lanes_fetch_at_once(server: Server, control: Conversation) -> None:
+    """More READs than the send queue has room for: each lane waits for its own."""
+    with Lanes(server) as peer:
+        memory = bytearray(range(250)) * (SIZE // 250)
+        region = peer.region(memory, Access.REMOTE_READ)
+        lanes = range(300)
+        peer.open(*lanes)
+        for lane in lanes:
+            peer.put(lane, b"ms key%d %d @%x:%x\r\n" % (lane, SIZE, region.addr, region.rkey))
+        peer.wait(lambda: all(peer.replies[lane] == b"HD\r\n" for lane in lanes))
+        for lane in (0, 299):
+            peer.replies[lane].clear()
+            peer.put(lane, b"get key%d\r\n" % lane)
+            expected = b"VALUE key%d 0 %d\r\n" % (lane, SIZE) + memory + b"\r\nEND\r\n"
+            assert peer.read(lane, lambda replies: len(replies) >= len(expected)) == expected  # noqa: B023
+
+
+def test_the_end_of_the_lifeline_ends_all_lanes(server: Server, control: Conversation) -> None:
+    """What they have sent is done, also where nobody took the replies before it."""
+    assert control.ask(b"set big 0 0 5000\r\n" + bytes(5000) + b"\r\n") == b"STORED\r\n"
+    with Lanes(server) as peer:
+        lanes = range(1, 20)
+        peer.open(*lanes)
+        for lane in lanes:
+            peer.put(lane, b"get big\r\n" * 10 + b"set key%d 0 0 1\r\nx\r\n" % lane)
+        peer.wait(lambda: all(peer.unsaid[lane] == LANE_BYTES for lane in lanes))
+        peer.lifeline.close()
+        alone(control, 2)
+        assert control.number("curr_items") == 2 + len(lanes)
+
+
+# ---- what breaks the rules -------------------------------------------------------------------------------------------
+
+Breach = Callable[[Lanes], None]
+
+
+def overrun(peer: Lanes) -> None:
+    """More than the daemon keeps, on a lane that waits for its client."""
+    peer.put(1, b"get big\r\n" * 600)
+    peer.wait(lambda: peer.unsaid[1] == LANE_BYTES)
+    while True:
+        peer.send(DATA, b"get big\r\n" * 800, 1)
+
+
+def close_twice(peer: Lanes) -> None:
+    peer.send(CLOSE, b"", 1)
+    peer.send_raw(message(CLOSE, lane=1))
+
+
+BREACHES: dict[str, tuple[Breach, bytes]] = {
+    "opened twice": (lambda p: p.send(OPEN, b"", 1), b"a lane opened that is not closed"),
+    "a number too large": (lambda p: p.send(OPEN, b"", p.lanes), b"a lane beyond those that the server has"),
+    "the largest number": (lambda p: p.send(OPEN, b"", 0xFFFF), b"a lane beyond those that the server has"),
+    "not open": (lambda p: p.send(DATA, b"mn\r\n", 2), b"a message for a lane that is not open"),
+    "empty, not open": (lambda p: p.send(DATA, b"", 0), b"a message for a lane that is not open"),
+    "data beyond": (lambda p: p.send(DATA, b"mn\r\n", 0xFFFF), b"a message for a lane that is not open"),
+    "closed unopened": (lambda p: p.send(CLOSE, b"", 2), b"a lane closed that is not open"),
+    "closed twice": (close_twice, b"a lane closed that is not open"),
+    "closed beyond": (lambda p: p.send(CLOSE, b"", 0xFFFF), b"a lane closed that is not open"),
+    "used too much": (lambda p: p.send(DATA, b"", 1 << 16 | 1), b"more used than was sent"),
+    "more than is kept": (overrun, b"more for a lane than it keeps"),
+    "unknown": (lambda p: p.send(5, b"", 1), b"a message of unknown type"),
+}
+
+
+@pytest.mark.parametrize("name", BREACHES)
+def test_breach(server: Server, control: Conversation, name: str) -> None:
+    breach, line = BREACHES[name]
+    assert control.ask(b"set big 0 0 5000\r\n" + bytes(5000) + b"\r\n") == b"STORED\r\n"
+    with Lanes(server) as peer:
+        peer.open(1)
+        with suppress(ConnectionError):
+            breach(peer)
+        ended(peer, b"SERVER_ERROR rdma: " + line + b"\r\n")
+
+
+@pytest.mark.parametrize("tokens", [[], ["lanebytes=511"], ["lanebytes=1048577"], ["lanebytes=x"]])
+def test_lanebytes_are_demanded(server: Server, control: Conversation, tokens: list[str]) -> None:
+    words = [f"rdma version=2 transport={rdma()} qpn=1 credits=2 msgsize=512", *tokens]
+    wrong = b"a value is malformed or out of range" if tokens else b"lanebytes is missing"
+    assert control.ask(" ".join(words).encode() + b"\r\n") == b"CLIENT_ERROR rdma: " + wrong + b"\r\n"
+
+
+# ---- what users see --------------------------------------------------------------------------------------------------
+
+
+def test_stats_conns_show_lanes(server: Server, control: Conversation) -> None:
+    with Lanes(server) as peer:
+        peer.open(0, 5, 6)
+        peer.put(6, b"set key 0 0 5\r\nab")
+        peer.talk(5, b"mn\r\n")
+        found = control.stats("conns")
+        (fd,) = {name.partition(".")[0] for name in found if "." in name.partition(":")[0]}
+        assert found[f"{fd}:addr"] == found[f"{fd}.5:addr"] == found[f"{fd}.6:addr"]
+        assert found[f"{fd}.5:rdma"] == "yes"
+        assert found[f"{fd}.6:state"] == "conn_nread"
+        assert found[f"{fd}.6:secs_since_last_cmd"].isdigit()
+        assert f"{fd}.0:addr" not in found
+
+
+def test_each_lane_authenticates_itself(lifelines: None, tmp_path: Path) -> None:
+    """But lane 0, which is the lifeline's."""
+    users = tmp_path / "users"
+    users.write_text("user:secret\n")
+    with start_rmemcached("-Y", str(users), "-t", "1") as server, Authenticated(server) as peer:
+        peer.open(0, 1, 2)
+        assert peer.talk(0, b"get key\r\n") == b"END\r\n"
+        assert peer.talk(1, b"get key\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
+        assert peer.talk(1, b"set auth 0 0 11\r\nuser secret\r\n") == b"STORED\r\n"
+        assert peer.talk(1, b"get key\r\n") == b"END\r\n"
+        assert peer.talk(2, b"get key\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
+
+
+class Authenticated(Lanes):
+    """Its lifeline has authenticated itself."""
+
+    def exchange(self, credits: int, tokens: object) -> None:
+        assert self.lifeline.ask(b"set auth 0 0 11\r\nuser secret\r\n") == b"STORED\r\n"
+        super().exchange(credits, tokens)  # type: ignore[arg-type]
+
+
+def test_idle_lanes_are_closed(lifelines: None) -> None:
+    """Those of which nothing is heard, also where a reply waits for the client; no other."""
+    with (
+        start_rmemcached("-t", "1", "-o", "idle_timeout=1") as server,
+        Conversation(server) as control,
+        Lanes(server) as peer,
+    ):
+        peer.open(0, 1, 2, 3)
+        for lane in (1, 2, 3):
+            assert peer.talk(lane, b"mn\r\n") == b"MN\r\n"
+
+        def busy() -> bool:
+            peer.talk(3, b"mn\r\n")
+            control.ask(b"mn\r\n")
+            return {1, 2} <= peer.closed.keys()
+
+        eventually(busy)
+        assert peer.closed == {1: b"", 2: b""}
+        assert control.number("idle_kicks") == 2
+        assert peer.talk(0, b"mn\r\n") == b"MN\r\n"
+
+
+def test_watchers_see_lanes(server: Server, control: Conversation) -> None:
+    with Conversation(server) as watcher, Lanes(server) as peer:
+        assert watcher.ask(b"watch connevents\r\n") == b"OK\r\n"
+        peer.open(0, 1)
+        peer.talk(1, b"quit\r\n")
+        assert b"type=conn_new" in watcher.line()
+        assert b"type=conn_close" in watcher.line()
+
+
+# ---- what a lane costs -----------------------------------------------------------------------------------------------
+
+
+def test_memory_of_idle_lanes(lifelines: None) -> None:
+    """At most 2 KB for each further lane."""
+    lanes = 4000
+    with start_rmemcached("-t", "1", "-c", "6000") as server, Lanes(server, credits=64) as peer:
+        peer.open(0)
+        peer.talk(0, b"get key\r\n")
+        before = resident(server.pid)
+        peer.open(*range(1, lanes + 1))
+        for lane in range(1, lanes + 1):
+            peer.talk(lane, b"get key\r\n")
+        assert (resident(server.pid) - before) / lanes <= 2048
+
+
+def test_refusals_that_cannot_leave(lifelines: None) -> None:
+    """A client that opens lanes beyond the limit, and takes no message but CREDIT: its memory has a limit. Each refusal
+    comes when it takes more."""
+    with (
+        start_rmemcached("-t", "1", "-c", "2000") as server,
+        Lanes(server, credits=64) as first,
+        Lanes(server, credits=2, gives_back=False) as second,
+    ):
+        first.open(*range(first.lanes))
+        first.wait(lambda: first.lanes - 1 in first.closed)
+        before = resident(server.pid)
+        # What READY has used is not given back.
+        second.owed = 0
+        second.open(*range(1, second.lanes))
+        assert not second.closed
+        assert resident(server.pid) - before < second.lanes * 2048
+        second.owed = 1
+        while len(second.closed) < second.lanes - 1:
+            have = len(second.closed)
+            if second.owed and second.credits:
+                second.send(CREDIT)
+            second.wait(lambda: len(second.closed) > have or (second.owed and second.credits))  # noqa: B023
+        assert set(second.closed.values()) == {b"ERROR Too many open connections\r\n"}
