@@ -5,8 +5,8 @@ are called by the worker's thread, except where noted. The layer knows no socket
 the server gives it the drive machine, and a function to call when a connection has failed.
 
 The first part of this file is for the server. Behind it are the headers of the parts of this C unit, lowest first
-(rdma/thread, rdma/queue, rdma/setup, rdma/lane_table,
-rdma/lane, rdma/lanes), and the connection itself.
+(rdma/thread, rdma/completions, rdma/queue, rdma/setup, rdma/lane_table, rdma/lane, rdma/lanes), and the connection
+itself.
 """
 
 from libc.stddef cimport size_t
@@ -22,7 +22,7 @@ from rmemcached.rdma.device cimport (
 from rmemcached.rdma.wire cimport RDMA_TOKEN_LENGTH
 from rmemcached.store.store cimport item
 from rmemcached.sys.linux cimport pthread_mutex_t, sockaddr_in6
-from rmemcached.verbs.soft cimport soft_found, soft_qp_counters
+from rmemcached.verbs.soft cimport soft_qp_counters
 from rmemcached.verbs.verbs cimport (
     ibv_comp_channel, ibv_cq, ibv_mr, ibv_qp, ibv_send_wr, ibv_sge, ibv_wc_status,
 )
@@ -55,12 +55,14 @@ cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint
 cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil
 # Of a device of the system: readable while there is something to serve. -1: a software device, see above.
 cdef int rdma_thread_fd(rdma_thread *t) noexcept nogil
-# For a worker that looks again and again before it sleeps: makes progress without a system call, and returns whether it
-# did anything, and whether there is something to serve. Only soft_shm needs this.
-cdef soft_found rdma_thread_poll(rdma_thread *t) noexcept nogil
-# Whether a software device has something to serve.
+# The descriptor is readable: takes the event.
+cdef void rdma_thread_event(rdma_thread *t) noexcept nogil
+# For a worker that is awake, or looks again and again before it sleeps: makes progress without a system call, and
+# returns whether it did anything or there is something to serve. Of soft_iw only the epoll set tells.
+cdef bint rdma_thread_poll(rdma_thread *t) noexcept nogil
+# Whether there is something to serve, as far as that is known without a look at a device of the system.
 cdef bint rdma_thread_pending(const rdma_thread *t) noexcept nogil
-# Called before the worker sleeps. True: there is something to do already, and it must not.
+# Called before the worker sleeps, and at no other time. True: there is something to do already, and it must not.
 cdef bint rdma_thread_arm(rdma_thread *t) noexcept nogil
 # Whether it has queue pairs whose transfers this process makes itself, and whether they had something to do in the last
 # turn.
@@ -133,6 +135,7 @@ cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil
 
 include "rdma/pace.pxd"
 include "rdma/thread.pxd"
+include "rdma/completions.pxd"
 include "rdma/queue.pxd"
 include "rdma/setup.pxd"
 include "rdma/lane_table.pxd"
@@ -169,8 +172,16 @@ cdef struct rdma_conn:
     size_t input_kept            # bytes of their buffers
     size_t output_waiting        # bytes of the replies of lanes that wait
     bint lost                    # the peer is gone; what it has sent is done before the connection is given up
-    bint unpolled                # completions are left for the next turn
+    uint32_t turn                # the turn, by rdma_thread.turn, that turn_left and completions_left are of
+    unsigned int completions_left    # that it takes in this turn
+    # rdma/completions'
+    bint entered                 # it is in t.numbers
+    uint32_t number              # of the queue pair
+    rdma_conn *number_next
+    uint32_t nkept               # completions that it has not taken
+    uint32_t first_kept          # the oldest of them; the others are linked
+    uint32_t last_kept
     # rdma/thread's
-    bint yielding                # it is in t.yielded
-    rdma_conn *yield_next
-    rdma_conn *yield_prev
+    bint listed                  # it is in t.ready
+    rdma_conn *ready_next
+    rdma_conn *ready_prev

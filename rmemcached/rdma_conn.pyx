@@ -1,15 +1,15 @@
 """Connections over RDMA (see rdma_conn.pxd): how they are made, served and ended. The parts are included below.
 
-Each queue pair has a completion queue of its own on the worker's completion channel: an event names the connection
-that has something to do, and idle connections cost nothing. A connection owns one registered buffer, cut into receive
-and send messages; item memory is registered once for the whole device. What cannot be posted for want of credits, send
-buffers or send queue entries stays in the reply list of its lane, and is tried again at the next completion.
+All queue pairs of a worker on a device complete into one queue (rdma/completions), so that the worker polls one place
+and idle connections cost nothing. A connection owns one registered buffer, cut into receive and send messages; item
+memory is registered once for the whole device. What cannot be posted for want of credits, send buffers or send queue
+entries stays in the reply list of its lane, and is tried again at the next completion.
 """
 
-from libc.limits cimport INT_MAX
-from libc.stdint cimport UINT32_MAX, uint64_t, uintptr_t
+from libc.limits cimport INT_MAX, UINT_MAX
+from libc.stdint cimport UINT32_MAX, int32_t, uint64_t, uintptr_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 
 from rmemcached.logger cimport IDLE_TIMEOUT_CLOSE, NORMAL_CLOSE
@@ -21,7 +21,7 @@ from rmemcached.protocol.conn cimport (
 from rmemcached.rdma.attach cimport attach_accept, attach_parse, attach_refuse, make_token, token_worker
 from rmemcached.rdma.cm cimport rdma_cm_refuse, read_hello, send_welcome
 from rmemcached.rdma.device cimport (
-    RDMA_DEVICES, extent_of, rdma_device_admit, rdma_device_enter_counters, rdma_device_release,
+    INLINE_LEAST, RDMA_DEVICES, extent_of, rdma_device_admit, rdma_device_enter_counters, rdma_device_release,
     rdma_device_retire_counters,
 )
 from rmemcached.rdma.exchange cimport exchange_offer, exchange_request, key_is, parse_exchange, write_offer
@@ -31,7 +31,7 @@ from rmemcached.rdma.wire cimport (
     get_message_header, lane_word, message_header, put_message_header, transport_name, word_lane, word_used,
 )
 from rmemcached.store.store cimport item_iov, item_remove, store_time
-from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load
+from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load, relaxed_store
 from rmemcached.sys.debug cimport (
     LIVE_LANE, LIVE_RDMA_CONN, assert_owner, assert_that, live_add, live_sub,
 )
@@ -41,18 +41,19 @@ from rmemcached.sys.linux cimport (
 )
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport (
-    FOUND_NOTHING, soft_channel_arm, soft_channel_begin_turn, soft_channel_join, soft_channel_pending,
-    soft_channel_poll, soft_found, soft_qp_fault, soft_qp_terminated, soft_share_counters,
+    soft_channel_arm, soft_channel_begin_turn, soft_channel_join, soft_channel_poll, soft_cq_pending,
+    soft_qp_fault, soft_qp_terminated, soft_share_counters,
 )
 from rmemcached.verbs.system_cm cimport CM_REJECT_DATA, cm_modify_qp
 from rmemcached.verbs.verbs cimport (
-    IBV_ACCESS_LOCAL_WRITE, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
-    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_poll_cq, ibv_post_recv,
-    ibv_post_send, ibv_qp_init_attr, ibv_recv_wr, ibv_req_notify_cq, ibv_wc,
+    IBV_ACCESS_LOCAL_WRITE, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_INLINE, IBV_SEND_SIGNALED,
+    IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND,
+    ibv_context, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_qp_init_attr, ibv_recv_wr, ibv_req_notify_cq, ibv_wc,
 )
 
 include "rdma/pace.pyx"
 include "rdma/thread.pyx"
+include "rdma/completions.pyx"
 include "rdma/queue.pyx"
 include "rdma/setup.pyx"
 include "rdma/lane_table.pyx"
@@ -60,9 +61,7 @@ include "rdma/lane.pyx"
 include "rdma/lanes.pyx"
 
 cdef enum:
-    POLL_BATCH = 32
-    EVENTS_PER_TURN = 256
-    YIELDED_PER_TURN = 64        # connections that gave way and go on
+    SERVED_PER_TURN = 256        # connections
     TURN_COMPLETIONS = 64        # of a connection
     COMPLETIONS_LEAST = 8        # ... if many go on
     SPARE_DESCRIPTORS = 16       # these and a sixteenth are left to plain connections
@@ -170,8 +169,8 @@ cdef void take_failure(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noex
     peer_gone(rc, status)
 
 
-cdef void take_completion(rdma_conn *rc, const ibv_wc *wc) noexcept nogil:
-    cdef uint32_t index = <uint32_t>wc.wr_id
+cdef void take_completion(rdma_conn *rc, const rdma_kept *wc) noexcept nogil:
+    cdef uint32_t index = wc.wr_id
     cdef rdma_wr *entry
     if index & RECV_WR:
         if wc.status == IBV_WC_WR_FLUSH_ERR:
@@ -203,41 +202,44 @@ cdef void end_turn(rdma_conn *rc) noexcept nogil:
     queue_ring_doorbell(&rc.q)
 
 
-cdef void serve(rdma_conn *rc, unsigned int left) noexcept nogil:
-    """Takes `left` completions at most, until its lanes have done their share of commands. The connection may have been
-    destroyed when it returns."""
-    cdef ibv_wc wc[POLL_BATCH]
-    cdef bint armed = False
-    cdef int i, n, wanted
-    assert_owner(rc.q.t.worker.owner)
-    assert_that(rc.q.t.nchain == 0)
-    while True:
-        # Of a client that has ended one at a time: behind it may be the failure, which waits for what lanes have to do.
-        wanted = 1 if rc.q.closing else <int>min(left, <unsigned int>POLL_BATCH)
-        n = ibv_poll_cq(rc.q.cq, wanted, wc)
-        if n < 0:
-            queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
-            break
-        if n == 0 and rc.q.failed:
-            break
-        for i in range(n):
-            take_completion(rc, &wc[i])
-        if lanes_blocked(rc) and not rc.q.failed:
-            lanes_retry_blocked(rc)
-        end_turn(rc)
-        left -= <unsigned int>n
-        rc.q.t.turn_left -= n
-        if n < wanted:
-            if armed:
-                # The queue was empty, and what has come since makes an event.
-                break
-            # What completes from here on makes an event; what did before is found by the next poll.
-            ibv_req_notify_cq(rc.q.cq, 0)
-            armed = True
-        elif left == 0 or must_wait(rc) or thread_turn_over(rc.q.t):
-            rc.unpolled = True
-            thread_yield(rc)
-            break
+cdef unsigned int share_of_turn(const rdma_thread *t) noexcept nogil:
+    """Completions that a connection takes, so that none uses up the turn of those behind it."""
+    return max(<unsigned int>TURN_COMPLETIONS // max(t.left_over, <unsigned int>1), <unsigned int>COMPLETIONS_LEAST)
+
+
+cdef inline void begin_turn(rdma_conn *rc) noexcept nogil:
+    """A connection that is served twice in a turn of the worker has one share all the same."""
+    cdef const rdma_thread *t = rc.q.t
+    if rc.turn != t.turn:
+        rc.turn = t.turn
+        rc.completions_left = share_of_turn(t)
+        lanes_begin_turn(rc)
+
+
+cdef void serve(rdma_conn *rc) noexcept nogil:
+    """Lets its lanes go on that gave way, and takes completions, until its share of the turn is used up. The connection
+    may have been destroyed when it returns."""
+    cdef rdma_thread *t = rc.q.t
+    cdef rdma_kept done
+    assert_owner(t.worker.owner)
+    assert_that(t.nchain == 0)
+    begin_turn(rc)
+    if t.broken:
+        queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
+    if lanes_runnable(rc) and not rc.q.failed:
+        lanes_resume_runnable(rc)
+    # Of a client that has ended: behind what it has sent may be the failure, which waits for what lanes have to do.
+    while rc.nkept and rc.completions_left and (rc.q.failed or not must_wait(rc)):
+        completions_next(rc, &done)
+        rc.completions_left -= 1
+        t.turn_left -= 1
+        take_completion(rc, &done)
+    if lanes_blocked(rc) and not rc.q.failed:
+        lanes_retry_blocked(rc)
+    end_turn(rc)
+    if rc.nkept or rc.q.closing and not t.drained:
+        counter_add(&t.worker.stats.conn_yields, rc.nkept != 0)
+        thread_ready(rc)
     end_if_done(rc)
 
 
@@ -248,7 +250,7 @@ cdef inline bint must_wait(const rdma_conn *rc) noexcept nogil:
 
 cdef void end_if_done(rdma_conn *rc) noexcept nogil:
     """Ends a connection that has failed, and one whose client has ended when all is done that it has sent."""
-    if rc.q.closing and not rc.yielding and not rc.q.failed:
+    if rc.q.closing and not rc.listed and not rc.q.failed:
         if not rc.lost:
             rc.q.t.failed(rc.owner, NULL)
             return
@@ -282,60 +284,21 @@ cdef void report_failure(rdma_conn *rc) noexcept nogil:
     t.failed(rc.owner, line)
 
 
-cdef unsigned int share_of_turn(const rdma_thread *t) noexcept nogil:
-    """Completions that a connection takes, so that none uses up the turn of those behind it."""
-    return max(<unsigned int>TURN_COMPLETIONS // (1 + t.nyielded), <unsigned int>COMPLETIONS_LEAST)
-
-
-cdef void serve_events(rdma_thread *t) noexcept nogil:
-    """Serves the connections that have completions."""
-    cdef ibv_cq *cq
-    cdef void *context
-    cdef rdma_conn *rc
-    # Bounded, so that busy queue pairs do not starve the sockets of the same worker; the channel stays readable.
-    cdef uint64_t turns = EVENTS_PER_TURN
-    if not t.dev.software:
-        # While one is served the device makes the next; what the software devices do is done in here.
-        turns = min(turns, max(t.counters.queue_pairs, <uint64_t>1))
-    while turns and t.dev.provider.get_cq_event(t.channel, &cq, &context) == 0:
-        turns -= 1
-        counter_add(&t.counters.wakeups, 1)
-        t.dev.provider.ack_cq_events(cq, 1)
-        rc = <rdma_conn *>context
-        if rc.yielding or thread_turn_over(t):
-            # It goes on in the next turn, behind the others that wait for it.
-            rc.unpolled = True
-            thread_yield(rc)
-        else:
-            lanes_begin_turn(rc)
-            serve(rc, share_of_turn(t))
-        if t.counters.queue_pairs <= 1:
-            # There is no other that could have an event; to ask costs system calls.
-            break
-
-
-cdef void serve_yielded(rdma_thread *t) noexcept nogil:
-    """Lets the connections go on that gave way. They may do so again."""
-    cdef rdma_conn *last = t.yielded_last
+cdef void serve_ready(rdma_thread *t) noexcept nogil:
+    """Serves the connections that have something to do, those first that have waited. They may go on in the next turn.
+    """
+    cdef rdma_conn *last = t.ready_last
     cdef rdma_conn *rc
     cdef bint more = last != NULL
-    cdef unsigned int left = YIELDED_PER_TURN
+    # Bounded, so that busy queue pairs do not starve the sockets of the same worker.
+    cdef unsigned int left = SERVED_PER_TURN
     while more and left and not thread_turn_over(t):
         left -= 1
-        rc = t.yielded
+        rc = t.ready
         # The last of those that were there? It may be gone when it has been served.
         more = rc != last
-        thread_unyield(rc)
-        lanes_begin_turn(rc)
-        lanes_resume_runnable(rc)
-        end_turn(rc)
-        if rc.unpolled and not rc.q.failed and must_wait(rc):
-            thread_yield(rc)
-        elif rc.unpolled and not rc.q.failed:
-            rc.unpolled = False
-            serve(rc, share_of_turn(t))
-        else:
-            end_if_done(rc)
+        thread_unready(rc)
+        serve(rc)
 
 
 cdef bint rdma_thread_run(rdma_thread *t, int64_t now, int64_t limit) noexcept nogil:
@@ -343,10 +306,57 @@ cdef bint rdma_thread_run(rdma_thread *t, int64_t now, int64_t limit) noexcept n
     t.now = now
     t.limit = limit
     t.least_gap = UINT32_MAX
-    # First those that have waited: who comes later does not come before them.
-    serve_yielded(t)
-    serve_events(t)
-    return t.yielded != NULL
+    completions_take(t, TAKEN_AT_A_TIME)
+    serve_ready(t)
+    # What software devices have posted may have completed meanwhile.
+    while t.dev.software and t.ready == NULL and not thread_turn_over(t) and completions_pending(t):
+        completions_take(t, TAKEN_AT_A_TIME)
+        serve_ready(t)
+    t.left_over = t.nready
+    return t.left_over != 0 or not t.drained
+
+
+# ---- a worker's part of a device -------------------------------------------------------------------------------------
+
+cdef rdma_thread *rdma_thread_create(rdma_device *dev, conn_thread *worker, uint32_t number, int epfd, drive_fn drive,
+                                     rdma_failed_fn failed, const rdma_lane_hooks *lanes) noexcept nogil:
+    cdef rdma_thread *t = <rdma_thread *>calloc(1, sizeof(rdma_thread))
+    assert_owner(worker.owner)
+    if t == NULL:
+        return NULL
+    t.dev = dev
+    t.worker = worker
+    t.number = number
+    t.drive = drive
+    t.failed = failed
+    t.lanes = lanes
+    t.channel = dev.provider.create_comp_channel(dev.port.context)
+    if t.channel != NULL and dev.software and soft_channel_join(t.channel, epfd) != 0:
+        dev.provider.destroy_comp_channel(t.channel)
+        t.channel = NULL
+    if t.channel == NULL:
+        free(t)
+        return NULL
+    set_nonblocking(t.channel.fd)
+    if not completions_open(t):
+        completions_close(t)
+        dev.provider.destroy_comp_channel(t.channel)
+        free(t)
+        return NULL
+    t.counter_entry.counters = &t.counters
+    t.counter_entry.soft = &t.soft
+    rdma_device_enter_counters(dev, &t.counter_entry)
+    return t
+
+
+cdef void rdma_thread_destroy(rdma_thread *t) noexcept nogil:
+    assert_owner(t.worker.owner)
+    assert_that(t.counters.queue_pairs == 0 and t.counters.registrations == 0 and t.counters.lanes == 0)
+    assert_that(t.ready == NULL and t.nchain == 0 and t.setup_oldest == NULL and t.counters.unready == 0)
+    rdma_device_retire_counters(t.dev, &t.counter_entry)
+    completions_close(t)
+    t.dev.provider.destroy_comp_channel(t.channel)
+    free(t)
 
 
 # ---- making and end --------------------------------------------------------------------------------------------------
@@ -403,9 +413,10 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
     rc.version = <unsigned int>req.version
     rc.lane_bytes = <uint32_t>req.lane_bytes
     rc.table.size = RDMA_LANES_1 if rc.version == RDMA_VERSION_1 else t.dev.limits.lanes
-    if (queue_create(&rc.q, t, rc, <unsigned int>req.credits, <unsigned int>req.msgsize)
-            and choose_psn(rc) and bring_up(rc, req, cm) and ibv_req_notify_cq(rc.q.cq, 0) == 0 and setup_begin(rc)):
-        return rc
+    if queue_create(&rc.q, t, <unsigned int>req.credits, <unsigned int>req.msgsize):
+        completions_enter(rc)
+        if choose_psn(rc) and bring_up(rc, req, cm) and setup_begin(rc):
+            return rc
     rdma_conn_destroy(rc)
     return NULL
 
@@ -421,9 +432,10 @@ cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil:
     cdef rdma_device *dev = rc.q.t.dev
     assert_owner(rc.q.t.worker.owner)
     setup_end(rc)
-    thread_unyield(rc)
     queue_stop(&rc.q)
+    completions_leave(rc)
     lanes_free(rc)
+    thread_unready(rc)
     queue_free(&rc.q)
     if rc.by_cm:
         fetch_sub(&dev.cm_queue_pairs, 1)
@@ -634,5 +646,4 @@ cdef void rdma_conn_finish(rdma_conn *rc) noexcept nogil:
     assert_owner(rc.q.t.worker.owner)
     # As it gives no credit back, a client that goes on cannot prolong it.
     lanes_client_ended(rc)
-    rc.unpolled = True
-    thread_yield(rc)
+    thread_ready(rc)

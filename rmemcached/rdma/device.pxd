@@ -33,6 +33,8 @@ cdef enum:
     BULK_DEPTH = 48              # send queue entries for READs and WRITEs
     SEND_DEPTH = SEND_BUFFERS + BULK_DEPTH
     BULK_SGES = 8                # extents of one item in one READ or WRITE, if the device takes as many
+    INLINE_MOST = 256            # bytes of a SEND that is copied when it is posted, if the device takes as many,
+    INLINE_LEAST = 32            # ... or half as many, and so on
 
 cdef struct rdma_limits:
     unsigned int credits         # receives posted for each queue pair
@@ -83,6 +85,8 @@ cdef struct rdma_counters:
     uint64_t input_bytes         # of buffers that lanes have now
     uint64_t input_waits
     uint64_t wakeups
+    uint64_t completions
+    uint64_t doorbells
     uint64_t polled_ns           # nanoseconds that workers have polled for requests
 
 # The counters of one worker, in dev.counting.
@@ -113,6 +117,7 @@ cdef struct rdma_device:
     rdma_counters retired        # sums over workers' parts that were destroyed
     soft_qp_counters retired_soft
     # atomic
+    uint64_t inline_data         # what queue pairs can have of it
     uint64_t queue_pairs
     uint64_t cm_queue_pairs      # those of them that are connected through rdma_cm
     uint64_t extent_registrations

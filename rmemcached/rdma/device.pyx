@@ -53,6 +53,8 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transp
     dev.limits = limits[0]
     dev.limits.ird = min(dev.limits.ird, <unsigned int>port.max_dest_rd_atomic)
     dev.limits.ord = min(dev.limits.ord, <unsigned int>port.max_rd_atomic)
+    # soft_iw would copy it twice.
+    dev.inline_data = 0 if dev.software and not dev.same_host else INLINE_MOST
     pthread_mutex_init(&dev.lock, NULL)
     pthread_mutex_init(&dev.counting_lock, NULL)
     if dev.limits.ord == 0 or port.max_qp_wr < SEND_DEPTH or port.max_cqe < SEND_DEPTH:

@@ -247,7 +247,7 @@ cdef inline bint lane_waits(const rdma_lane *lane) noexcept nogil:
 cdef void give_way(rdma_lane *lane) noexcept nogil:
     """The lane goes on in the connection's next turn."""
     lane_wait(lane, LANE_RUNNABLE)
-    thread_yield(lane.rc)
+    thread_ready(lane.rc)
 
 
 cdef inline bint drops_output(const rdma_lane *lane) noexcept nogil:

@@ -32,7 +32,7 @@ cdef void lanes_resume_runnable(rdma_conn *rc) noexcept nogil:
     assert_owner(rc.q.t.worker.owner)
     while left and rc.runnable.first != NULL and not rc.q.failed:
         if lanes_end_turn(rc):
-            thread_yield(rc)
+            thread_ready(rc)
             return
         left -= 1
         lane = rc.runnable.first

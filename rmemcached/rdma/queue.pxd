@@ -1,15 +1,20 @@
 """A queue pair: its message buffers, what is posted on it, the credits of both ends.
 
 Posting never waits. The caller asks first whether there is room (queue_may_send, free_bulk). If not, it keeps what it
-has until a completion makes room. Work requests are chained and leave together at queue_ring_doorbell, so that a WRITE
-and the reply behind it cost one doorbell.
+has until a completion makes room. Work requests are chained and leave together at queue_ring_doorbell, so that all
+that a turn has to send costs one doorbell.
 
-All of it belongs to the connection's worker. A part of the C unit of rdma_conn, above rdma/thread: it knows neither the
-connection nor what lanes do.
+SENDs complete silently, but for one now and then: a send queue completes in order, so that whatever completes tells of
+all SENDs before it. Short ones are copied when they are posted (inline), and their buffers are free again at once. On
+a software device a completion costs no event, so that the buffer of a longer SEND is better soon free, and hot.
+
+All of it belongs to the connection's worker. A part of the C unit of rdma_conn, above rdma/completions and rdma/thread:
+it knows neither the connection nor what lanes do.
 """
 
 cdef enum:
     RECV_WR = 1 << 16            # in wr_id: a receive, and its index
+    NO_BUFFER = 0xffff
 
 cdef enum wr_kind:
     WR_SEND = 0
@@ -17,10 +22,12 @@ cdef enum wr_kind:
     WR_WRITE
     WR_PROBE                     # a WRITE of length 0
 
-# What a posted send work request is for; wr_id is its index. Indices below SEND_BUFFERS are those of send buffers.
+# What a posted send work request is for; wr_id is its index. SENDs use those below SEND_BUFFERS in turn.
 cdef struct rdma_wr:
     wr_kind kind
     uint32_t length
+    uint32_t sends               # all but WR_SEND: SENDs that were posted before it
+    uint16_t buffer              # WR_SEND: NO_BUFFER once it is free again
     rdma_lane *lane              # WR_READ
     item *item                   # WR_WRITE: the reference to release; NULL on all but the last of an item
 
@@ -32,7 +39,7 @@ cdef struct rdma_held:
 
 cdef struct rdma_queue:
     rdma_thread *t
-    ibv_cq *cq
+    rdma_cq *cq                  # the worker's, with room for all that can complete
     ibv_qp *qp
     ibv_mr *mr                   # of buffer
     char *buffer                 # limits.credits receive messages, then SEND_BUFFERS send messages
@@ -42,6 +49,10 @@ cdef struct rdma_queue:
     unsigned int owed            # receives posted anew and not yet announced
     unsigned int nheld           # receives not posted anew, because lanes cannot use what is in them
     rdma_held *held              # limits.credits of them
+    unsigned int inline_data     # bytes of a SEND that is copied when it is posted
+    uint32_t sends_posted        # SENDs in all,
+    uint32_t sends_done          # ... that are known to have completed
+    uint32_t sends_told          # ... up to the last whose completion will be told
     unsigned int free_sends      # entries of free_send
     unsigned int free_bulk       # entries of free_wr
     uint16_t free_send[SEND_BUFFERS]
@@ -52,10 +63,10 @@ cdef struct rdma_queue:
     const char *failure          # which operation, for the error line; NULL: the peer went away
     ibv_wc_status failure_status
 
-# Makes the registered buffers, the completion queue on t's channel (its events carry `context`), and the queue pair, in
-# RESET. peer_credits and peer_msgsize: what the client has announced. False: out of resources; queue_stop and
-# queue_free then free what there is.
-cdef bint queue_create(rdma_queue *q, rdma_thread *t, void *context, unsigned int peer_credits,
+# Makes the registered buffers and the queue pair, in RESET, which completes into a queue of the worker's. peer_credits
+# and peer_msgsize: what the client has announced. False: out of resources; queue_stop and queue_free then free what
+# there is.
+cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
                        unsigned int peer_msgsize) noexcept nogil
 # Destroys the queue pair: no RDMA touches memory afterwards, and items that were being written are released.
 cdef void queue_stop(rdma_queue *q) noexcept nogil
@@ -85,7 +96,7 @@ cdef rdma_wr *queue_post_bulk(rdma_queue *q, wr_kind kind, const iovec *iov, int
 cdef void queue_probe(rdma_queue *q) noexcept nogil
 # Posts what has been chained.
 cdef void queue_ring_doorbell(rdma_queue *q) noexcept nogil
-# The work request with this index has completed: there is room for another one.
+# The work request with this index has completed, and all SENDs before it: there is room for others.
 cdef rdma_wr *queue_completed(rdma_queue *q, unsigned int index) noexcept nogil
 # If it was the last WRITE of an item, releases the reference that it held.
 cdef void queue_release_item(rdma_queue *q, rdma_wr *entry) noexcept nogil

@@ -1,7 +1,41 @@
-cdef bint queue_create(rdma_queue *q, rdma_thread *t, void *context, unsigned int peer_credits,
+cdef enum:
+    SENDS_SILENT = SEND_BUFFERS // 2 - 1     # in a row whose completion is not told
+
+
+cdef inline uint32_t completions_of(const rdma_device *dev) noexcept nogil:
+    """Of one queue pair, if all that is posted on it fails."""
+    return dev.limits.credits + SEND_DEPTH
+
+
+cdef ibv_qp *open_pair(rdma_queue *q) noexcept nogil:
+    """Nobody says how much inline data a device takes. So that is tried, the first time."""
+    cdef rdma_device *dev = q.t.dev
+    cdef ibv_qp_init_attr init
+    cdef ibv_qp *qp = NULL
+    cdef uint32_t wanted = <uint32_t>relaxed_load(&dev.inline_data)
+    while True:
+        memset(&init, 0, sizeof(init))
+        init.send_cq = q.cq.ibv
+        init.recv_cq = q.cq.ibv
+        init.qp_type = IBV_QPT_RC
+        init.cap.max_send_wr = SEND_DEPTH
+        init.cap.max_recv_wr = dev.limits.credits
+        init.cap.max_send_sge = max(dev.read_sges, dev.write_sges)
+        init.cap.max_recv_sge = 1
+        init.cap.max_inline_data = wanted
+        qp = dev.provider.create_qp(dev.pd, &init)
+        if qp != NULL or wanted == 0:
+            break
+        wanted = wanted // 2 if wanted > INLINE_LEAST else 0
+    if qp != NULL:
+        relaxed_store(&dev.inline_data, wanted)
+        q.inline_data = min(init.cap.max_inline_data, wanted)
+    return qp
+
+
+cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
                        unsigned int peer_msgsize) noexcept nogil:
     cdef rdma_device *dev = t.dev
-    cdef ibv_qp_init_attr init
     cdef size_t size
     cdef void *buffer = NULL
     cdef int i
@@ -27,18 +61,12 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, void *context, unsigned in
     if q.mr == NULL:
         return False
     counter_add(&t.counters.registrations, 1)
-    q.cq = dev.provider.create_cq(dev.port.context, <int>dev.limits.credits + SEND_DEPTH, context, t.channel, 0)
+    # What is left of queue pairs that were destroyed goes first: see rdma/completions.
+    completions_take(t, UINT_MAX)
+    q.cq = completions_reserve(t, completions_of(dev))
     if q.cq == NULL:
         return False
-    memset(&init, 0, sizeof(init))
-    init.send_cq = q.cq
-    init.recv_cq = q.cq
-    init.qp_type = IBV_QPT_RC
-    init.cap.max_send_wr = SEND_DEPTH
-    init.cap.max_recv_wr = dev.limits.credits
-    init.cap.max_send_sge = max(dev.read_sges, dev.write_sges)
-    init.cap.max_recv_sge = 1
-    q.qp = dev.provider.create_qp(dev.pd, &init)
+    q.qp = open_pair(q)
     if q.qp == NULL:
         return False
     if dev.software:
@@ -64,7 +92,7 @@ cdef void queue_free(rdma_queue *q) noexcept nogil:
     cdef rdma_thread *t = q.t
     assert_that(q.qp == NULL)
     if q.cq != NULL:
-        t.dev.provider.destroy_cq(q.cq)
+        completions_release(t, q.cq, completions_of(t.dev))
     if q.mr != NULL:
         t.dev.provider.dereg_mr(q.mr)
         counter_add(&t.counters.registrations, <uint64_t>-1)
@@ -119,8 +147,14 @@ cdef void queue_give_back(rdma_queue *q, unsigned int index) noexcept nogil:
         queue_fail(q, NULL, IBV_WC_SUCCESS)
 
 
+cdef inline bint has_buffer(const rdma_queue *q) noexcept nogil:
+    """Whether one more SEND can be posted: an entry of the send queue, and with it a buffer."""
+    assert_that(q.free_sends >= SEND_BUFFERS - (q.sends_posted - q.sends_done))
+    return q.sends_posted - q.sends_done < SEND_BUFFERS
+
+
 cdef inline bint queue_may_send(rdma_queue *q) noexcept nogil:
-    if q.free_sends == 0:
+    if not has_buffer(q):
         return False
     if q.tx_credits >= 2:
         return True
@@ -129,7 +163,7 @@ cdef inline bint queue_may_send(rdma_queue *q) noexcept nogil:
 
 
 cdef inline unsigned int queue_take_buffer(rdma_queue *q) noexcept nogil:
-    assert_that(q.free_sends > 0)
+    assert_that(has_buffer(q))
     q.free_sends -= 1
     return q.free_send[q.free_sends]
 
@@ -137,14 +171,23 @@ cdef inline unsigned int queue_take_buffer(rdma_queue *q) noexcept nogil:
 cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, unsigned int index,
                             size_t payload) noexcept nogil:
     cdef char *message = send_buffer(q, index)
-    cdef ibv_send_wr *wr = thread_chain(q.t, index)
+    cdef uint32_t slot = q.sends_posted % SEND_BUFFERS
+    cdef unsigned int flags = IBV_SEND_SOLICITED
+    cdef ibv_send_wr *wr
     assert_that(q.tx_credits > 0 and MESSAGE_HEADER + payload <= q.send_msgsize)
     assert_that(q.rx_credits + q.owed <= q.t.dev.limits.credits)
+    q.sends_posted += 1
+    if MESSAGE_HEADER + payload <= q.inline_data:
+        flags |= IBV_SEND_INLINE
+    if (q.t.dev.software and not flags & IBV_SEND_INLINE) or q.sends_posted - q.sends_told > SENDS_SILENT:
+        flags |= IBV_SEND_SIGNALED
+        q.sends_told = q.sends_posted
     put_message_header(message, kind, <uint16_t>q.owed, lane)
+    wr = thread_chain(q.t, slot, flags)
     add_element(wr, message, MESSAGE_HEADER + payload, q.mr.lkey)
     wr.opcode = IBV_WR_SEND
-    wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED
-    q.wrs[index].kind = WR_SEND
+    q.wrs[slot].kind = WR_SEND
+    q.wrs[slot].buffer = <uint16_t>index
     q.rx_credits += q.owed
     q.owed = 0
     q.tx_credits -= 1
@@ -153,7 +196,7 @@ cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, unsigned
 
 
 cdef inline void queue_return_credits(rdma_queue *q) noexcept nogil:
-    if q.owed * 2 >= q.t.dev.limits.credits and q.tx_credits and q.free_sends and not (q.failed or q.closing):
+    if q.owed * 2 >= q.t.dev.limits.credits and q.tx_credits and has_buffer(q) and not (q.failed or q.closing):
         queue_send(q, MESSAGE_CREDIT, 0, queue_take_buffer(q), 0)
 
 
@@ -162,6 +205,9 @@ cdef inline void queue_return_credits(rdma_queue *q) noexcept nogil:
 cdef inline unsigned int take_bulk(rdma_queue *q) noexcept nogil:
     assert_that(q.free_bulk > 0)
     q.free_bulk -= 1
+    # It is signalled, and so tells of all SENDs before it.
+    q.wrs[q.free_wr[q.free_bulk]].sends = q.sends_posted
+    q.sends_told = q.sends_posted
     return q.free_wr[q.free_bulk]
 
 
@@ -182,7 +228,7 @@ cdef rdma_wr *queue_post_bulk(rdma_queue *q, wr_kind kind, const iovec *iov, int
     entry.length = 0
     entry.lane = NULL
     entry.item = NULL
-    wr = thread_chain(q.t, index)
+    wr = thread_chain(q.t, index, IBV_SEND_SIGNALED)
     wr.opcode = IBV_WR_RDMA_READ if kind == WR_READ else IBV_WR_RDMA_WRITE
     wr.wr.rdma.remote_addr = remote
     wr.wr.rdma.rkey = rkey
@@ -194,30 +240,49 @@ cdef rdma_wr *queue_post_bulk(rdma_queue *q, wr_kind kind, const iovec *iov, int
 
 cdef void queue_probe(rdma_queue *q) noexcept nogil:
     cdef unsigned int index = take_bulk(q)
-    cdef ibv_send_wr *wr = thread_chain(q.t, index)
+    cdef ibv_send_wr *wr = thread_chain(q.t, index, IBV_SEND_SIGNALED)
     wr.opcode = IBV_WR_RDMA_WRITE
     q.wrs[index].kind = WR_PROBE
+
+
+cdef inline void free_buffer(rdma_queue *q, rdma_wr *entry) noexcept nogil:
+    if entry.buffer != NO_BUFFER:
+        assert_that(q.free_sends < SEND_BUFFERS)
+        q.free_send[q.free_sends] = entry.buffer
+        q.free_sends += 1
+        entry.buffer = NO_BUFFER
 
 
 cdef inline void queue_ring_doorbell(rdma_queue *q) noexcept nogil:
     cdef rdma_thread *t = q.t
     cdef ibv_send_wr *bad
-    if t.nchain:
-        t.nchain = 0
-        if ibv_post_send(q.qp, t.chain, &bad) != 0:
-            queue_fail(q, NULL, IBV_WC_SUCCESS)
+    cdef unsigned int i
+    cdef unsigned int n = t.nchain
+    if n == 0:
+        return
+    t.nchain = 0
+    counter_add(&t.counters.doorbells, 1)
+    if ibv_post_send(q.qp, t.chain, &bad) != 0:
+        queue_fail(q, NULL, IBV_WC_SUCCESS)
+    for i in range(n):
+        if t.chain[i].send_flags & IBV_SEND_INLINE:
+            free_buffer(q, &q.wrs[t.chain[i].wr_id])
 
 
 # ---- completions -----------------------------------------------------------------------------------------------------
 
 cdef inline rdma_wr *queue_completed(rdma_queue *q, unsigned int index) noexcept nogil:
     cdef rdma_wr *entry = &q.wrs[index]
+    cdef uint32_t done = entry.sends
     assert_that(index < SEND_DEPTH and (entry.kind == WR_SEND) == (index < SEND_BUFFERS))
     if entry.kind == WR_SEND:
-        assert_that(q.free_sends < SEND_BUFFERS)
-        q.free_send[q.free_sends] = <uint16_t>index
-        q.free_sends += 1
-    else:
+        # Of those that are under way there is one at this index.
+        done = q.sends_done + (index - q.sends_done) % SEND_BUFFERS + 1
+    while <int32_t>(done - q.sends_done) > 0:
+        free_buffer(q, &q.wrs[q.sends_done % SEND_BUFFERS])
+        q.sends_done += 1
+    assert_that(<int32_t>(q.sends_posted - q.sends_done) >= 0)
+    if entry.kind != WR_SEND:
         assert_that(q.free_bulk < BULK_DEPTH)
         q.free_wr[q.free_bulk] = <uint16_t>index
         q.free_bulk += 1

@@ -113,7 +113,7 @@ cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogi
 cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
     cdef const rdma_counters *counts = &total.counts
     cdef int i
-    cdef stat_line[45] lines = [
+    cdef stat_line[47] lines = [
         stat_line(b"rdma_cm_queue_pairs", &total.cm_queue_pairs),
         stat_line(b"rdma_total_queue_pairs", &counts.total_queue_pairs),
         stat_line(b"rdma_registrations", &counts.registrations),
@@ -140,6 +140,8 @@ cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
         stat_line(b"rdma_input_bytes", &counts.input_bytes),
         stat_line(b"rdma_input_waits", &counts.input_waits),
         stat_line(b"rdma_wakeups", &counts.wakeups),
+        stat_line(b"rdma_completions", &counts.completions),
+        stat_line(b"rdma_doorbells", &counts.doorbells),
         stat_line(b"rdma_polled_ns", &counts.polled_ns),
         stat_line(b"rdma_async_events", &total.async_events),
         stat_line(b"rdma_devices_lost", &total.losses),

@@ -16,9 +16,11 @@ cdef struct rdma_thread:
     rdma_failed_fn failed
     const rdma_lane_hooks *lanes
     ibv_comp_channel *channel
-    rdma_conn *yielded           # connections that gave way, oldest first
-    rdma_conn *yielded_last
-    unsigned int nyielded
+    rdma_conn *ready             # connections that have something to do, those that wait the longest first
+    rdma_conn *ready_last
+    unsigned int nready
+    unsigned int left_over       # connections that the last run has left in there
+    uint32_t turn                # a number of it
     int64_t turn_left            # completions and commands of this turn; negative: there were more
     bint used_up                 # the last turn left something to do
     uint32_t work                # octets that connections may move in this turn
@@ -26,6 +28,20 @@ cdef struct rdma_thread:
     int64_t now                  # of this run; 0: nobody asks for gaps
     int64_t limit                # nanoseconds of the longest gap that is polled through
     uint32_t least_gap           # the shortest gap that is to be polled through, of connections served in this run
+    # rdma/completions'
+    rdma_cq *queues              # the newest first; more than one only where the device's are too short
+    uint32_t promised            # completions that all queues have room for, to queue pairs
+    bint armed                   # they make an event
+    bint drained                 # they were empty when completions were last taken
+    bint broken                  # one of them has failed, and with it all connections, which are in `ready`
+    rdma_kept *kept              # of kept_size: completions that connections have not taken yet
+    uint32_t kept_size
+    uint32_t nkept
+    uint32_t free_kept           # entries of `kept` that are free again, nfree_kept of them
+    uint32_t nfree_kept
+    rdma_conn **numbers          # connections by the numbers of their queue pairs: numbers_size buckets
+    uint32_t numbers_size        # a power of two
+    uint32_t nnumbers
     # rdma/setup's
     rdma_conn *setup_oldest      # connections whose READY has not come
     rdma_conn *setup_newest
@@ -38,13 +54,13 @@ cdef struct rdma_thread:
     soft_qp_counters soft        # of the software provider: of all queue pairs that t.worker has had
     counter_entry counter_entry
 
-# Appends a signalled work request without elements to the chain, and an element to a work request. There is room: the
-# caller has reserved an entry of the send queue.
-cdef ibv_send_wr *thread_chain(rdma_thread *t, uint64_t wr_id) noexcept nogil
+# Appends a work request without elements to the chain, and an element to a work request. There is room: the caller has
+# reserved an entry of the send queue.
+cdef ibv_send_wr *thread_chain(rdma_thread *t, uint64_t wr_id, unsigned int flags) noexcept nogil
 cdef void add_element(ibv_send_wr *wr, void *addr, size_t length, uint32_t lkey) noexcept nogil
 
-# Puts a connection into t.yielded, and takes it out again. To repeat either changes nothing.
-cdef void thread_yield(rdma_conn *rc) noexcept nogil
-cdef void thread_unyield(rdma_conn *rc) noexcept nogil
+# Puts a connection into t.ready, behind the others, and takes it out again. To repeat either changes nothing.
+cdef void thread_ready(rdma_conn *rc) noexcept nogil
+cdef void thread_unready(rdma_conn *rc) noexcept nogil
 # Whether the connections have done what they may in this turn: those that are not served yet go on in the next.
 cdef bint thread_turn_over(const rdma_thread *t) noexcept nogil

@@ -65,23 +65,19 @@ cdef ibv_mr *soft_alloc_mr(ibv_pd *pd, size_t length, int access) noexcept nogil
 # whose data have the bit SOFT_EVENT are the channel's: the program hands each to soft_channel_event, before it destroys
 # any queue pair and before it waits again. `coming`: how many of them it still has in its hands, this one included.
 # False: the turn is over, and the event will come again; then let it be the first. From then on the channel's own
-# descriptor is never readable, get_cq_event and poll_cq make no progress, and soft_channel_pending says whether
-# get_cq_event would find something. EBUSY: a queue pair is there already, or a progress thread.
+# descriptor is never readable, poll_cq makes no progress, and the program does not arm the channel's queues: it asks
+# soft_cq_pending whether poll_cq would find something. EBUSY: a queue pair is there already, or a progress thread.
 #
-# soft_channel_poll makes progress without a system call, and returns what it found: polling a soft_shm queue pair costs
-# its peer no system call, waiting does. The program waits for the set only after soft_channel_arm has returned false:
-# then there is an event when there is something to do. True: there is something already, and soft_channel_poll is to
-# be called.
-cdef enum soft_found:
-    FOUND_NOTHING = 0
-    FOUND_WORK                       # something was done, and nobody is to be told
-    FOUND_EVENTS                     # events are pending
+# soft_channel_poll makes progress without a system call, and returns whether there was something to do: polling a
+# soft_shm queue pair costs its peer no system call, waiting does. The program waits for the set only after
+# soft_channel_arm has returned false, and no queue has something: then there is an event when there is something to do.
+# True: there is something already, and soft_channel_poll is to be called.
 cdef enum:
     SOFT_EVENT = 8
 cdef int soft_channel_join(ibv_comp_channel *channel, int epfd) noexcept nogil
 cdef bint soft_channel_event(const epoll_event *event, uint32_t coming) noexcept nogil
-cdef bint soft_channel_pending(const ibv_comp_channel *channel) noexcept nogil
-cdef soft_found soft_channel_poll(ibv_comp_channel *channel) noexcept nogil
+cdef bint soft_cq_pending(const ibv_cq *cq) noexcept nogil
+cdef bint soft_channel_poll(ibv_comp_channel *channel) noexcept nogil
 cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil
 
 # A program all of whose posts and progress for a channel are one thread's may begin the channel's turns itself. Until

@@ -36,7 +36,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
             elif events[i].data.u64 & SOFT_EVENT:
                 continue
             elif is_channel(&events[i]):
-                rdma_ready |= channel_bit(&events[i])
+                rdma_ready |= take_channel_event(w, &events[i])
             elif events[i].data.u64 & UDP_TAG:
                 udp_ready(<udp_socket *><uintptr_t>(events[i].data.u64 - UDP_TAG))
             else:

@@ -22,7 +22,9 @@ cdef unsigned int poll_devices(worker *w, int *timeout) noexcept nogil
 cdef bint must_ask(worker *w, unsigned int found) noexcept nogil
 # Hands events of software devices to them.
 cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept nogil
-# A bit for each software device with something to serve.
+# Takes the event of a device's completion channel. The device's bit.
+cdef unsigned int take_channel_event(worker *w, const epoll_event *event) noexcept nogil
+# A bit for each device that is known to have something to serve.
 cdef unsigned int pending_devices(worker *w) noexcept nogil
 # Epoll data of a device's completion channel: a small number, which is no address and has none of the bits that tell
 # other events apart.
@@ -32,7 +34,10 @@ cdef inline uint64_t channel_data(unsigned int transport) noexcept nogil:
 cdef inline bint is_channel(const epoll_event *event) noexcept nogil:
     return event.data.u64 >> CHANNEL_SHIFT <= RDMA_DEVICES
 
+cdef inline unsigned int channel_device(const epoll_event *event) noexcept nogil:
+    return <unsigned int>((event.data.u64 >> CHANNEL_SHIFT) - 1)
+
 cdef inline unsigned int channel_bit(const epoll_event *event) noexcept nogil:
-    return 1 << <unsigned int>((event.data.u64 >> CHANNEL_SHIFT) - 1)
+    return 1 << channel_device(event)
 # Serves the devices whose bits are set.
 cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil

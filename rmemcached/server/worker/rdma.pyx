@@ -144,7 +144,7 @@ cdef int turn_timeout(worker *w) noexcept nogil:
 
 
 cdef unsigned int pending_devices(worker *w) noexcept nogil:
-    """A bit for each software device that has something to serve."""
+    """A bit for each device that is known to have something to serve."""
     cdef unsigned int found = 0
     cdef unsigned int k
     for k in range(<unsigned int>RDMA_DEVICES):
@@ -163,11 +163,14 @@ cdef bint arm_devices(worker *w) noexcept nogil:
 
 
 cdef void look_at_rings(worker *w, int looks) noexcept nogil:
-    cdef rdma_thread *t = w.rdma[TRANSPORT_SOFT_SHM]
+    cdef bint found = False
+    cdef unsigned int k
     # Each look may do a turn's work.
-    while looks and t != NULL and rdma_thread_poll(t) == FOUND_NOTHING:
+    while looks and not found:
+        for k in range(<unsigned int>RDMA_DEVICES):
+            found |= w.rdma[k] != NULL and rdma_thread_poll(w.rdma[k])
         looks -= 1
-        if looks:
+        if looks and not found:
             cpu_relax()
 
 
@@ -216,6 +219,12 @@ cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept
             if not soft_channel_event(&events[at], coming) and w.soft_left == 0:
                 w.soft_left = at
             coming -= 1
+
+
+cdef unsigned int take_channel_event(worker *w, const epoll_event *event) noexcept nogil:
+    assert_owner(w.thread.owner)
+    rdma_thread_event(w.rdma[channel_device(event)])
+    return channel_bit(event)
 
 
 cdef void run_devices(worker *w, unsigned int which, int64_t now) noexcept nogil:

@@ -27,7 +27,7 @@ cdef int soft_destroy_comp_channel(ibv_comp_channel *ibchannel) noexcept nogil:
     return 0
 
 
-cdef soft_found soft_channel_poll(ibv_comp_channel *ibchannel) noexcept nogil:
+cdef bint soft_channel_poll(ibv_comp_channel *ibchannel) noexcept nogil:
     cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
     cdef bint worked = False
     cdef int64_t before
@@ -40,9 +40,7 @@ cdef soft_found soft_channel_poll(ibv_comp_channel *ibchannel) noexcept nogil:
         domain.fabric.progress(domain, False)
     worked = domain.left < before
     unlock_ranked(&domain.progress, RANK_DOMAIN)
-    if relaxed_load(&domain.first_event):
-        return FOUND_EVENTS
-    return FOUND_WORK if worked else FOUND_NOTHING
+    return worked
 
 
 cdef int64_t soft_channel_begin_turn(ibv_comp_channel *ibchannel, uint32_t work) noexcept nogil:
@@ -66,17 +64,13 @@ cdef int64_t soft_channel_begin_turn(ibv_comp_channel *ibchannel, uint32_t work)
 
 cdef bint soft_channel_arm(ibv_comp_channel *ibchannel) noexcept nogil:
     cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
-    cdef bint busy
+    assert_that(domain.mark != 0)
     lock_ranked(&domain.progress, RANK_DOMAIN)
     domain_clear_pending(domain)
     if domain.fabric.arm != NULL:
         domain.fabric.arm(domain)
     unlock_ranked(&domain.progress, RANK_DOMAIN)
-    # An event of another thread is either seen here, or that thread sees that the descriptor has to tell of it.
-    lock_ranked(&domain.events, RANK_EVENTS)
-    busy = domain.first_event != NULL or relaxed_load(&domain.work_pending) != 0
-    unlock_ranked(&domain.events, RANK_EVENTS)
-    return busy
+    return relaxed_load(&domain.work_pending) != 0
 
 
 cdef int soft_channel_join(ibv_comp_channel *ibchannel, int epfd) noexcept nogil:
@@ -91,7 +85,7 @@ cdef int soft_channel_join(ibv_comp_channel *ibchannel, int epfd) noexcept nogil
         domain.epoll_fd = epfd
         domain.mark = SOFT_EVENT
         channel.ibv.fd = domain.event_fd
-        # The program asks for events: nothing tells it of them.
+        # The program asks for completions: nothing tells it of them.
         relaxed_store(&domain.polling, True)
     unlock_ranked(&domain.progress, RANK_DOMAIN)
     if error:
@@ -118,11 +112,6 @@ cdef bint soft_channel_event(const epoll_event *event, uint32_t coming) noexcept
         domain.coming = 1
     unlock_ranked(&domain.progress, RANK_DOMAIN)
     return taken
-
-
-cdef bint soft_channel_pending(const ibv_comp_channel *ibchannel) noexcept nogil:
-    cdef const soft_domain *domain = &(<const soft_channel *> ibchannel).domain
-    return relaxed_load(&domain.first_event) != 0
 
 
 cdef int soft_channel_watch(ibv_comp_channel *ibchannel, int fd) noexcept nogil:

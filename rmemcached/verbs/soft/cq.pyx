@@ -172,6 +172,9 @@ cdef inline int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
         cq.head += 1
         relaxed_store(&cq.count, cq.count - 1)
         n += 1
+    if cq.count == 0:
+        # The same few entries serve again, however large the queue is.
+        cq.head = 0
     result = -EOVERFLOW if n == 0 and cq.overrun else n
     unlock_ranked(&cq.lock, RANK_QUEUE)
     return result
@@ -196,6 +199,10 @@ cdef inline bint cq_is_empty(const soft_cq *cq) noexcept nogil:
     return relaxed_load(&cq.count) == 0 and not relaxed_load(&cq.overrun)
 
 
+cdef bint soft_cq_pending(const ibv_cq *ibcq) noexcept nogil:
+    return not cq_is_empty(<const soft_cq *> ibcq)
+
+
 cdef int soft_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
     """Takes completions. If there are none, or the caller wants none, makes progress first."""
     cdef soft_cq *cq = <soft_cq *> ibcq
@@ -203,8 +210,8 @@ cdef int soft_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
         domain_progress(cq.domain, False)
         if cq.domain.event_fd >= 0:
             domain_update_fd(cq.domain)
-        if cq_is_empty(cq):
-            return 0
+    if cq_is_empty(cq):
+        return 0
     return cq_take(cq, num_entries, wc)
 
 

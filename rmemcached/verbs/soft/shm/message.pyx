@@ -259,6 +259,8 @@ cdef int shm_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
         n = shm_poll(cq, num_entries, wc)
         if cq.domain.event_fd >= 0:
             domain_update_fd(cq.domain)
-        if n or cq_is_empty(cq):
+        if n:
             return n
+    if cq_is_empty(cq):
+        return 0
     return cq_take(cq, num_entries, wc)

@@ -1,0 +1,81 @@
+"""What requests cost in completions, events and doorbells, as `stats rdma` counts; many queue pairs in one queue."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+from daemon_tools import DATA, GONE_WITHIN, Conversation, Peer, eventually, rdma_at_rest, rdma_client
+from servers import Server
+from transport import rounds
+
+ServerFactory = Callable[..., Server]
+pytestmark = pytest.mark.usefixtures("rdma_transport")
+
+SILENT = 8  # of so many SENDs one completion is told, but on soft_iw
+COUNTED = ("rdma_wakeups", "rdma_completions", "rdma_doorbells", "rdma_sends", "rdma_recvs")
+
+
+@pytest.fixture
+def server(rmemcached_server: ServerFactory) -> Server:
+    return rmemcached_server("-m", "64", "-t", "1")
+
+
+def counts(control: Conversation) -> dict[str, int]:
+    found = control.stats("rdma")
+    return {name: int(found[name]) for name in COUNTED}
+
+
+def test_a_small_request_is_one_completion_and_one_doorbell(server: Server, rdma_transport: str) -> None:
+    """What a client asks for one by one: no completion of the replies is told for each, and no event either."""
+    count = rounds(400)
+    with Conversation(server) as control, rdma_client(server) as client:
+        client.set("key", bytes(100))
+        before = counts(control)
+        for _ in range(count):
+            assert client.get("key") == bytes(100)
+        after = counts(control)
+        cost = {name: after[name] - before[name] for name in COUNTED}
+    assert cost["rdma_recvs"] == cost["rdma_sends"] == cost["rdma_doorbells"] == count
+    # The SENDs before may be told in here.
+    told = count if rdma_transport == "soft_iw" else count // SILENT + 1
+    assert count <= cost["rdma_completions"] <= count + told
+    if rdma_transport.startswith("soft_"):
+        assert cost["rdma_wakeups"] == 0
+    else:
+        assert cost["rdma_wakeups"] <= count + told
+
+
+def test_replies_of_a_turn_leave_with_one_doorbell(server: Server) -> None:
+    count = 8
+    with Peer(server) as peer, Conversation(server) as control:
+        before = counts(control)
+        os.kill(server.pid, signal.SIGSTOP)
+        os.waitpid(server.pid, os.WUNTRACED)
+        try:
+            for _ in range(count):
+                peer.send(DATA, b"mn\r\n")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        peer.wait(lambda: peer.inbox == b"MN\r\n" * count)
+        after = counts(control)
+    assert after["rdma_sends"] - before["rdma_sends"] >= count
+    # One turn may find only some of the messages.
+    assert after["rdma_doorbells"] - before["rdma_doorbells"] <= count // 2
+
+
+def test_queue_pairs_for_more_than_a_queue_holds(rmemcached_server: ServerFactory) -> None:
+    """It grows with them; rxe's does not hold all that these could post, so that there is another one."""
+    server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_credits=1024,rdma_msgsize=512")
+    with Conversation(server) as control:
+        for _ in range(2):
+            with contextlib.ExitStack() as clients:
+                connected = [clients.enter_context(rdma_client(server)) for _ in range(40)]
+                for number, client in enumerate(connected):
+                    assert client.set(f"key{number}", bytes(5000))
+                for number, client in enumerate(reversed(connected)):
+                    assert client.get(f"key{number}") == bytes(5000)
+            eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
