@@ -101,7 +101,7 @@ cdef bint take_data(rdma_conn *rc, unsigned int index, const message_header *hea
 cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcept nogil:
     """A SEND of the client has arrived in receive `index`."""
     cdef rdma_queue *q = &rc.q
-    cdef const char *data = queue_received(q, index)
+    cdef const char *data
     cdef message_header header
     cdef bint used = True
     counter_add(&q.t.counters.recvs, 1)
@@ -110,6 +110,8 @@ cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcep
         queue_fail(q, b"a message without a credit", IBV_WC_SUCCESS)
         return
     q.rx_credits -= 1
+    queue_take_received(q, index, length)
+    data = queue_received(q, index)
     if not get_message_header(data, length, &header):
         queue_fail(q, b"a message shorter than its header", IBV_WC_SUCCESS)
         return

@@ -15,6 +15,7 @@ it knows neither the connection nor what lanes do.
 cdef enum:
     RECV_WR = 1 << 16            # in wr_id: a receive, and its index
     NO_BUFFER = 0xffff
+    COMPACT = 256                # octets of a message that software devices receive in a place of their own
 
 cdef enum wr_kind:
     WR_SEND = 0
@@ -31,8 +32,9 @@ cdef struct rdma_wr:
     rdma_lane *lane              # WR_READ
     item *item                   # WR_WRITE: the reference to release; NULL on all but the last of an item
 
-# What is left in a receive whose message cannot be used yet.
+# A receive: where its message is, and what is left of it if it cannot be used yet.
 cdef struct rdma_held:
+    char *message
     uint32_t following           # the next of the same lane
     uint32_t offset
     uint32_t length
@@ -42,7 +44,9 @@ cdef struct rdma_queue:
     rdma_cq *cq                  # the worker's, with room for all that can complete
     ibv_qp *qp
     ibv_mr *mr                   # of buffer
-    char *buffer                 # limits.credits receive messages, then SEND_BUFFERS send messages
+    # The first `compact` octets of each receive message, SEND_BUFFERS send messages, limits.credits receive messages.
+    char *buffer
+    unsigned int compact         # COMPACT, or 0
     unsigned int send_msgsize    # bytes of the largest message the peer takes
     unsigned int tx_credits      # SENDs that may be posted
     unsigned int rx_credits      # SENDs that the peer may still make
@@ -76,9 +80,14 @@ cdef void queue_free(rdma_queue *q) noexcept nogil
 # Marks the queue pair as failed. Only the first reason is kept, because flushes follow it.
 cdef void queue_fail(rdma_queue *q, const char *operation, ibv_wc_status status) noexcept nogil
 
+# A receive takes a message of any size, and most are short. On a software device, which does not pin memory, the first
+# octets of all receives lie side by side: what is behind them is memory only where a longer message has come.
 cdef bint queue_post_receive(rdma_queue *q, unsigned int index) noexcept nogil
 # Posts a receive anew: the peer gets the credit back, unless the queue is closing.
 cdef void queue_give_back(rdma_queue *q, unsigned int index) noexcept nogil
+# A message of so many octets is in the receive: puts it together. To be called before queue_received, which says where
+# it is.
+cdef void queue_take_received(rdma_queue *q, unsigned int index, size_t length) noexcept nogil
 cdef char *queue_received(rdma_queue *q, unsigned int index) noexcept nogil
 # Whether a DATA message can be sent: a buffer, and a credit besides the last, which is for CREDIT.
 cdef bint queue_may_send(rdma_queue *q) noexcept nogil

@@ -21,7 +21,7 @@ cdef ibv_qp *open_pair(rdma_queue *q) noexcept nogil:
         init.cap.max_send_wr = SEND_DEPTH
         init.cap.max_recv_wr = dev.limits.credits
         init.cap.max_send_sge = max(dev.read_sges, dev.write_sges)
-        init.cap.max_recv_sge = 1
+        init.cap.max_recv_sge = 2 if q.compact else 1
         init.cap.max_inline_data = wanted
         qp = dev.provider.create_qp(dev.pd, &init)
         if qp != NULL or wanted == 0:
@@ -50,8 +50,10 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
     for i in range(BULK_DEPTH):
         q.free_wr[i] = <uint16_t>(SEND_DEPTH - 1 - i)
     q.free_bulk = BULK_DEPTH
-    size = <size_t>dev.limits.credits * dev.limits.msgsize + <size_t>SEND_BUFFERS * q.send_msgsize
-    if posix_memalign(&buffer, 4096, size) != 0:
+    q.compact = COMPACT if dev.software else 0
+    size = <size_t>dev.limits.credits * (dev.limits.msgsize + q.compact) + <size_t>SEND_BUFFERS * q.send_msgsize
+    # What is used first is in the page that has the allocator's own words.
+    if posix_memalign(&buffer, 64, size) != 0:
         return False
     q.buffer = <char *>buffer
     q.held = <rdma_held *>malloc(dev.limits.credits * sizeof(rdma_held))
@@ -110,14 +112,31 @@ cdef void queue_fail(rdma_queue *q, const char *operation, ibv_wc_status status)
 
 # ---- messages --------------------------------------------------------------------------------------------------------
 
-cdef inline char *queue_received(rdma_queue *q, unsigned int index) noexcept nogil:
-    assert_that(index < q.t.dev.limits.credits)
-    return q.buffer + <size_t>index * q.t.dev.limits.msgsize
+cdef inline char *compact_buffer(rdma_queue *q, unsigned int index) noexcept nogil:
+    return q.buffer + <size_t>index * q.compact
 
 
 cdef inline char *send_buffer(rdma_queue *q, unsigned int index) noexcept nogil:
     assert_that(index < SEND_BUFFERS)
-    return q.buffer + <size_t>q.t.dev.limits.credits * q.t.dev.limits.msgsize + <size_t>index * q.send_msgsize
+    return q.buffer + <size_t>q.t.dev.limits.credits * q.compact + <size_t>index * q.send_msgsize
+
+
+cdef inline char *receive_buffer(rdma_queue *q, unsigned int index) noexcept nogil:
+    assert_that(index < q.t.dev.limits.credits)
+    return send_buffer(q, 0) + <size_t>SEND_BUFFERS * q.send_msgsize + <size_t>index * q.t.dev.limits.msgsize
+
+
+cdef inline void queue_take_received(rdma_queue *q, unsigned int index, size_t length) noexcept nogil:
+    if length <= q.compact:
+        q.held[index].message = compact_buffer(q, index)
+        return
+    q.held[index].message = receive_buffer(q, index)
+    # The rest has been received behind it.
+    memcpy(q.held[index].message, compact_buffer(q, index), q.compact)
+
+
+cdef inline char *queue_received(rdma_queue *q, unsigned int index) noexcept nogil:
+    return q.held[index].message
 
 
 cdef inline char *queue_payload(rdma_queue *q, unsigned int index) noexcept nogil:
@@ -125,16 +144,19 @@ cdef inline char *queue_payload(rdma_queue *q, unsigned int index) noexcept nogi
 
 
 cdef inline bint queue_post_receive(rdma_queue *q, unsigned int index) noexcept nogil:
-    cdef ibv_sge sge
+    cdef ibv_sge sges[2]
     cdef ibv_recv_wr wr
     cdef ibv_recv_wr *bad
-    sge.addr = <uint64_t><uintptr_t>queue_received(q, index)
-    sge.length = q.t.dev.limits.msgsize
-    sge.lkey = q.mr.lkey
+    sges[0].addr = <uint64_t><uintptr_t>compact_buffer(q, index)
+    sges[0].length = q.compact
+    sges[0].lkey = q.mr.lkey
+    sges[1].addr = <uint64_t><uintptr_t>(receive_buffer(q, index) + q.compact)
+    sges[1].length = q.t.dev.limits.msgsize - q.compact
+    sges[1].lkey = q.mr.lkey
     memset(&wr, 0, sizeof(wr))
     wr.wr_id = RECV_WR | index
-    wr.sg_list = &sge
-    wr.num_sge = 1
+    wr.sg_list = &sges[0] if q.compact else &sges[1]
+    wr.num_sge = 2 if q.compact else 1
     return ibv_post_recv(q.qp, &wr, &bad) == 0
 
 

@@ -67,6 +67,15 @@ def test_replies_of_a_turn_leave_with_one_doorbell(server: Server) -> None:
     assert after["rdma_doorbells"] - before["rdma_doorbells"] <= count // 2
 
 
+def test_messages_of_every_length(server: Server) -> None:
+    """Short ones are received in another place than long ones, and inline SENDs have a limit, too."""
+    with rdma_client(server) as client:
+        for size in [*range(600), *range(4000, 4200)][:: 1 if rounds(100) == 100 else 7]:
+            value = os.urandom(size)
+            assert client.set("key", value)
+            assert client.get("key") == value
+
+
 def test_queue_pairs_for_more_than_a_queue_holds(rmemcached_server: ServerFactory) -> None:
     """It grows with them; rxe's does not hold all that these could post, so that there is another one."""
     server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_credits=1024,rdma_msgsize=512")

@@ -299,6 +299,22 @@ def test_idle_queue_pairs(server: Server) -> None:
         eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
 
 
+def test_short_messages_take_little_memory(server: Server, rdma_transport: str) -> None:
+    """Each receive has room for 8 KB, and all of them are used in turn: what short messages leave is memory of none."""
+    count = rounds(100)
+    with Conversation(server) as control, ExitStack() as stack:
+        clients = [stack.enter_context(rdma_client(server)) for _ in range(count)]
+        for client in clients:
+            assert client.set("short", bytes(100))
+        before = resident(server.pid)
+        for _ in range(40):
+            for client in clients:
+                assert client.get("short") == bytes(100)
+        assert (resident(server.pid) - before) / count < 16 * 1024
+        stack.close()
+        eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
+
+
 @pytest.mark.parametrize("requests", [1, 20])
 def test_fairness(rmemcached_server: Callable[..., Server], requests: int) -> None:
     """-R: a connection with 300 000 commands waiting does not keep the others of its worker waiting."""
