@@ -14,9 +14,9 @@ from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 
 from rmemcached.logger cimport IDLE_TIMEOUT_CLOSE, NORMAL_CLOSE
 from rmemcached.protocol.conn cimport (
-    AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn_engine, conn_gather, conn_init,
-    conn_memory, conn_next_write, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_release, conn_sent,
-    conn_write_posted, mc_resp,
+    AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn_engine,
+    conn_gather, conn_init, conn_memory, conn_next_write, conn_payload_iov, conn_payload_received, conn_rdma_read,
+    conn_release, conn_sent, conn_write_posted, mc_resp,
 )
 from rmemcached.rdma.attach cimport attach_accept, attach_parse, attach_refuse, make_token, token_worker
 from rmemcached.rdma.cm cimport rdma_cm_refuse, read_hello, send_welcome
@@ -146,6 +146,7 @@ cdef void take_sent(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
     elif entry.kind == WR_WRITE:
         counter_add(&counters.writes, 1)
         counter_add(&counters.write_bytes, entry.length)
+        lane_write_completed(entry)
         queue_release_item(&rc.q, entry)
 
 
@@ -167,6 +168,8 @@ cdef void take_failure(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noex
     elif entry.kind == WR_WRITE and status != IBV_WC_WR_FLUSH_ERR:
         counter_add(&counters.write_errors, 1)
         queue_fail(&rc.q, b"RDMA WRITE failed", status)
+    if entry.kind == WR_WRITE:
+        lane_write_completed(entry)
     queue_release_item(&rc.q, entry)
     peer_gone(rc, status)
 

@@ -53,7 +53,10 @@ cdef struct rdma_lane:
     uint32_t tx_room             # ... and that the client takes
     char *inbuf                  # unparsed input that could not be used at once
     size_t insize
+    size_t rest                  # bytes behind the unparsed input, of the message that is being used
+    bint starved                 # the machine wants more: the unparsed input is the beginning of a command
     size_t write_off             # bytes of the next reply's data whose WRITE has been posted
+    rdma_wr *last_write          # the last of them, if it has not completed; the reply has the reference to the item
     size_t read_bytes            # of the READs under way
     size_t waiting               # of its replies, in rdma_conn.output_waiting
     unsigned int reads           # READs under way
@@ -69,6 +72,8 @@ cdef void lane_take_close(rdma_conn *rc, uint32_t id) noexcept nogil
 # DATA, whose payload is in receive `index`. word: the header's. False: it stays there, and so the receive is not to be
 # posted.
 cdef bint lane_take_data(rdma_conn *rc, unsigned int index, uint32_t word, size_t length) noexcept nogil
+# A WRITE has completed, or failed.
+cdef void lane_write_completed(rdma_wr *entry) noexcept nogil
 # A READ of so many bytes has completed; the last of a batch lets the machine go on.
 cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil
 

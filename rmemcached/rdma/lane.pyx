@@ -72,6 +72,10 @@ cdef void lane_release(rdma_lane *lane) noexcept nogil:
     pthread_mutex_unlock(t.lanes.lock)
     if lane.counted:
         t.lanes.ended(rc.owner, &lane.c)
+    if lane.last_write != NULL and rc.q.qp != NULL:
+        # A part of a value is on its way: the item is needed until it has arrived.
+        lane.last_write.item = conn_write_posted(&lane.c)
+        lane_write_completed(lane.last_write)
     conn_release(&lane.c)
     free_input(lane)
     counter_add(&t.counters.lanes, <uint64_t>-1)
@@ -386,8 +390,10 @@ cdef size_t lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
     cdef conn *c = &lane.c
     cdef uint32_t id = lane.id
     cdef size_t n
+    lane.starved = False
     while length and lane_admit(lane):
         n = min(length, <size_t>INPUT_PIECE) if c.rbytes else length
+        lane.rest = length - n
         if c.rbytes == 0:
             c.rcurr = data
             c.rbytes = n
@@ -407,6 +413,7 @@ cdef size_t lane_use(rdma_lane *lane, char *data, size_t length) noexcept nogil:
                 # The rest is the beginning of a command.
                 keep_beginning(lane, data, n)
                 return 0
+    lane.rest = 0
     if c.rbytes == 0:
         free_input(lane)
     return length
@@ -547,6 +554,12 @@ cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil:
         lane_begin_read(lane)
 
 
+cdef void lane_write_completed(rdma_wr *entry) noexcept nogil:
+    if entry.lane != NULL:
+        entry.lane.last_write = NULL
+        entry.lane = NULL
+
+
 cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
     """Chains WRITEs of a reply's data into the memory the client named. False: there is no room; it goes on later."""
     cdef rdma_queue *q = &lane.rc.q
@@ -564,17 +577,23 @@ cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
         if posted == NULL:
             return False
         lane.write_off += posted.length
-        if lane.write_off == resp.data_length:
-            # The last WRITE has the reference: they complete in order.
-            posted.item = it
+        # They complete in order.
+        if lane.last_write != NULL:
+            lane.last_write.lane = NULL
+        lane.last_write = posted
+        posted.lane = lane
     lane.write_off = 0
+    assert_that(lane.last_write != NULL)
+    # The last WRITE has the reference.
+    lane.last_write.item = it
+    lane_write_completed(lane.last_write)
     conn_write_posted(&lane.c)
     return True
 
 
 cdef inline uint32_t used_of(const rdma_lane *lane) noexcept nogil:
     """What the lane has used of its input, and not told the client."""
-    cdef size_t kept = lane.rx_room + (lane.c.rbytes if lane_waits(lane) else 0)
+    cdef size_t kept = lane.rx_room + lane.rest + (0 if lane.starved else lane.c.rbytes)
     return <uint32_t>(RDMA_LANE_BYTES - kept) if kept < RDMA_LANE_BYTES else 0
 
 
@@ -686,6 +705,7 @@ cdef conn_want lane_drive(rdma_lane *lane) noexcept nogil:
     cdef conn *c = &lane.c
     cdef conn_want want = rc.q.t.drive(c)
     cdef int64_t done
+    lane.starved = want == WANT_INPUT or want == WANT_PAYLOAD
     done = 1 + <int64_t>(c.thread.reqs_per_event - c.reqs_left)
     rc.turn_left -= done
     rc.q.t.turn_left -= done

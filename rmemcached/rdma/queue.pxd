@@ -29,7 +29,7 @@ cdef struct rdma_wr:
     uint32_t length
     uint32_t sends               # all but WR_SEND: SENDs that were posted before it
     uint16_t buffer              # WR_SEND: NO_BUFFER once it is free again
-    rdma_lane *lane              # WR_READ
+    rdma_lane *lane              # WR_READ; WR_WRITE: the lane whose last_write it is
     item *item                   # WR_WRITE: the reference to release; NULL on all but the last of an item
 
 # A receive: where its message is, and what is left of it if it cannot be used yet.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,15 @@ def control(server: Server) -> Iterator[Conversation]:
         eventually(lambda: rdma_at_rest(conversation), GONE_WITHIN)
         assert conversation.number("rdma_input_bytes", "rdma") == 0
         alone(conversation)
+
+
+@contextmanager
+def held(pid: int) -> Iterator[None]:
+    """The daemon stands still, and finds all that was sent to it meanwhile at once."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
+    yield
+    os.kill(pid, signal.SIGCONT)
 
 
 def ended(peer: Lanes, line: bytes) -> None:
@@ -188,6 +198,44 @@ def test_close_waits_for_the_lanes_writes(server: Server, control: Conversation)
             assert memory == bytes(size)
 
 
+def test_a_value_of_which_a_part_has_been_written(lifelines: None) -> None:
+    """Lanes are closed while the send queue has room for a part of their values only, and that is under way. The items
+    are deleted meanwhile: no byte of another item arrives in their place."""
+    size = 3_300_000
+    with (
+        # Pieces of 16 KB, so that a value takes many WRITEs.
+        start_rmemcached("-m", "64", "-I", "4m", "-t", "1", "-o", "slab_chunk_max=16") as server,
+        Conversation(server) as control,
+        Lanes(server, receive_buffer=4096) as peer,
+    ):
+
+        def store(key: int, byte: bytes) -> None:
+            control.send(b"set key%d 0 0 %d\r\n" % (key, size) + byte * size + b"\r\n")
+            assert control.line() == b"STORED\r\n"
+
+        lanes = range(4)
+        memory = bytearray(size)
+        region = peer.region(memory, Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ)
+        where = b"@%x:%x" % (region.addr, region.rkey)
+        peer.open(*lanes)
+        for lane in lanes:
+            store(lane, b"v")
+        with held(server.pid):
+            for lane in lanes:
+                # The machine waits for a READ that cannot be posted, and the lane for its WRITEs.
+                peer.put(lane, b"mg key%d v %s:%x\r\nms other%d 5000 %s\r\n" % (lane, where, size, lane, where))
+            for lane in lanes:
+                peer.send(CLOSE, b"", lane)
+        for lane in lanes:
+            assert control.ask(b"delete key%d\r\n" % lane) == b"DELETED\r\n"
+        for key in range(15):
+            store(key, b"x")
+        peer.wait(lambda: len(peer.closed) == len(lanes))
+        strange = memory.count(b"x")
+        assert strange == 0
+        assert b"v" in memory
+
+
 @pytest.mark.parametrize("opened", [1, 5])
 def test_beyond_the_limit_of_connections(lifelines: None, opened: int) -> None:
     """A lane that is one too many is refused with memcached's line, and no other is disturbed."""
@@ -239,6 +287,28 @@ def test_a_lane_that_does_not_read_holds_up_none(server: Server, control: Conver
         for lane in (1, 39):
             whole = len(reply) * asked[lane]
             assert peer.read(lane, lambda replies: len(replies) >= whole) == reply * asked[lane]  # noqa: B023
+
+
+def test_a_client_that_asks_for_more_than_it_reads(server: Server, control: Conversation) -> None:
+    """It sends commands whenever the daemon says that there is room. The daemon keeps what it has promised and no more,
+    and answers everything."""
+    assert control.ask(b"set big 0 0 5000\r\n" + bytes(5000) + b"\r\n") == b"STORED\r\n"
+    reply = b"VALUE big 0 5000\r\n" + bytes(5000) + b"\r\nEND\r\n"
+    with Lanes(server) as peer:
+        peer.open(1)
+        asked = 0
+        while len(peer.replies[1]) < 100 * len(reply):
+            count = min(peer.room[1], 8000) // len(b"get big\r\n")
+            if count:
+                peer.put(1, b"get big\r\n" * count, used=False)
+                asked += count
+                assert control.number("rdma_input_bytes", "rdma") <= peer.lane_bytes
+            else:
+                have = len(peer.replies[1])
+                peer.put(1)
+                peer.wait(lambda: len(peer.replies[1]) > have)  # noqa: B023
+        whole = len(reply) * asked
+        assert peer.read(1, lambda replies: len(replies) >= whole) == reply * asked
 
 
 def test_room_comes_back_without_replies(server: Server, control: Conversation) -> None:
