@@ -59,7 +59,7 @@ cdef struct soft_domain:
     uint32_t armed                   # number of completion queues that are armed; atomic
     bint work_pending                # when the descriptor was armed, something was there already; atomic
     pthread_mutex_t events           # guards the rest, and the event fields of soft_cq
-    bint polling                     # soft_channel_poll tells of events, not the descriptor; read unlocked
+    bint polling                     # the program asks its queues, and the descriptor tells of nothing; read unlocked
     pthread_cond_t acked
     soft_cq *first_event             # completion queues with undelivered events, oldest first; read unlocked
     soft_cq *last_event
