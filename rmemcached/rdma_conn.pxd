@@ -168,6 +168,8 @@ cdef struct rdma_conn:
     lane_list runnable           # those that gave way,
     lane_list want_send          # ... and those that have output which could not be posted
     lane_list want_bulk
+    lane_close *first_close      # CLOSE messages that wait
+    lane_close *last_close
     int64_t turn_left            # commands that lanes may do in this turn; negative: they have done more
     size_t input_kept            # bytes of their buffers
     size_t output_waiting        # bytes of the replies of lanes that wait

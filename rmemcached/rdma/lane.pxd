@@ -46,7 +46,6 @@ cdef struct rdma_lane:
     bint counted                 # as a connection of its own
     bint peer_closed             # CLOSE has come: nobody takes replies
     bint ending                  # it ends with its last READ; what comes for it is dropped
-    bint ended                   # `c` is released; the lane waits until its CLOSE can leave
     const char *last_words       # what CLOSE says
     uint32_t last_active         # store time of its last message, or of a READ
     uint32_t rx_room             # version 2: bytes that the client may send,
@@ -64,6 +63,11 @@ cdef struct rdma_lane:
     uint32_t first_held          # the oldest of them; the others are linked by rdma_queue.held
     uint32_t last_held
 
+cdef struct lane_close:          # a CLOSE that could not be sent yet. Its lane is gone
+    lane_close *next
+    const char *last_words
+    uint32_t id
+
 # --- messages that name a lane. Any may fail the queue pair ---
 # OPEN.
 cdef void lane_take_open(rdma_conn *rc, uint32_t id) noexcept nogil
@@ -78,8 +82,11 @@ cdef void lane_write_completed(rdma_wr *entry) noexcept nogil
 cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil
 
 # --- for rdma/lanes ---
-# The list of those that wait at a place, or NULL. To leave it; to join it behind the others, wherever the lane was.
-cdef lane_list *place_list(rdma_conn *rc, lane_place place) noexcept nogil
+# Sends the CLOSE messages that wait, those first that wait the longest, as far as there is room. Without a word frees
+# them.
+cdef void lane_closes_send(rdma_conn *rc) noexcept nogil
+cdef void lane_closes_free(rdma_conn *rc) noexcept nogil
+# To leave the list of its place; to wait at one behind the others, wherever the lane was.
 cdef void lane_leave_place(rdma_lane *lane) noexcept nogil
 cdef void lane_wait(rdma_lane *lane, lane_place place) noexcept nogil
 # Lets one go on that gave way, and tries again what one could not post. It has left its place, and may be gone

@@ -7,8 +7,15 @@ cdef const char *lane_exchange(conn *c, const char *line, size_t length, char *r
 cdef conn_engine lane_engine = conn_engine(exchange=lane_exchange, watch=NULL, dump=NULL, remote=True, datagrams=False)
 
 
-# A lane for which the server has sent CLOSE, and the client has not. Nothing is kept for it.
+# What the table has for a lane that is gone: the server's CLOSE has left, but not the client's; the server's waits; it
+# waits, and the client's has come.
 cdef rdma_lane closed_lane
+cdef rdma_lane closing_lane
+cdef rdma_lane left_lane
+
+
+cdef inline bint is_gone(const rdma_lane *lane) noexcept nogil:
+    return lane == &closed_lane or lane == &closing_lane or lane == &left_lane
 
 
 # ---- open and close --------------------------------------------------------------------------------------------------
@@ -57,9 +64,6 @@ cdef void lane_release(rdma_lane *lane) noexcept nogil:
     cdef rdma_conn *rc = lane.rc
     cdef rdma_thread *t = rc.q.t
     assert_that(lane.reads == 0 or rc.q.qp == NULL)
-    if lane.ended:
-        return
-    lane.ended = True
     while lane.nheld and rc.q.qp != NULL and not rc.q.failed:
         give_back_held(lane)
     pthread_mutex_lock(t.lanes.lock)
@@ -89,58 +93,87 @@ cdef void lane_free(rdma_lane *lane) noexcept nogil:
     live_sub(LIVE_LANE)
 
 
-cdef void forget_lane(rdma_lane *lane) noexcept nogil:
-    """The lane is gone; in version 2, its id is free when the client has said so, too."""
-    cdef rdma_conn *rc = lane.rc
-    cdef bint both = lane.peer_closed or rc.version == RDMA_VERSION_1
-    table_put(&rc.table, lane.id, NULL if both else &closed_lane)
-    lane_free(lane)
-
-
-cdef void lane_send_close(rdma_lane *lane) noexcept nogil:
-    """Says that the lane is gone, as soon as it can be said: behind all that was posted for it."""
-    cdef rdma_conn *rc = lane.rc
-    cdef size_t length = strlen(lane.last_words) if lane.last_words != NULL else 0
-    cdef unsigned int index
-    if not queue_may_send(&rc.q):
-        lane_wait(lane, LANE_WANTS_SEND)
-        return
-    index = queue_take_buffer(&rc.q)
+cdef void send_close(rdma_conn *rc, uint32_t id, const char *last_words) noexcept nogil:
+    """There is room. The id is free when the client has said so, too."""
+    cdef size_t length = strlen(last_words) if last_words != NULL else 0
+    cdef unsigned int index = queue_take_buffer(&rc.q)
     if length:
-        memcpy(queue_payload(&rc.q, index), lane.last_words, length)
-    queue_send(&rc.q, MESSAGE_CLOSE, lane.id, index, length)
-    forget_lane(lane)
+        memcpy(queue_payload(&rc.q, index), last_words, length)
+    table_put(&rc.table, id, NULL if table_get(&rc.table, id) == &left_lane else &closed_lane)
+    queue_send(&rc.q, MESSAGE_CLOSE, id, index, length)
+
+
+cdef void close_lane(rdma_conn *rc, uint32_t id, bint peer_closed, const char *last_words) noexcept nogil:
+    """Says that the lane is gone, as soon as it can be said: behind all that was posted for it."""
+    cdef lane_close *waiting
+    table_put(&rc.table, id, &left_lane if peer_closed else &closing_lane)
+    if rc.first_close == NULL and queue_may_send(&rc.q):
+        send_close(rc, id, last_words)
+        return
+    waiting = <lane_close *>malloc(sizeof(lane_close))
+    if waiting == NULL:
+        queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
+        return
+    waiting.next = NULL
+    waiting.last_words = last_words
+    waiting.id = id
+    if rc.first_close == NULL:
+        rc.first_close = waiting
+    else:
+        rc.last_close.next = waiting
+    rc.last_close = waiting
+
+
+cdef void lane_closes_send(rdma_conn *rc) noexcept nogil:
+    cdef lane_close *waiting
+    assert_owner(rc.q.t.worker.owner)
+    while rc.first_close != NULL and not rc.q.closing and queue_may_send(&rc.q):
+        waiting = rc.first_close
+        rc.first_close = waiting.next
+        send_close(rc, waiting.id, waiting.last_words)
+        free(waiting)
+
+
+cdef void lane_closes_free(rdma_conn *rc) noexcept nogil:
+    cdef lane_close *waiting
+    while rc.first_close != NULL:
+        waiting = rc.first_close
+        rc.first_close = waiting.next
+        free(waiting)
 
 
 cdef void lane_end(rdma_lane *lane, const char *last_words) noexcept nogil:
     """Ends the lane, or makes the last READ end it. last_words: for the client; constant, or NULL."""
     cdef rdma_conn *rc = lane.rc
+    cdef uint32_t id = lane.id
+    cdef bint peer_closed = lane.peer_closed
     assert_owner(rc.q.t.worker.owner)
     lane.last_words = last_words
     if lane.reads:
         lane.ending = True
-    elif rc.version == RDMA_VERSION_1 or rc.q.closing or rc.q.failed:
-        forget_lane(lane)
-    else:
-        lane_leave_place(lane)
-        lane_release(lane)
-        lane_send_close(lane)
+        return
+    table_put(&rc.table, id, NULL if peer_closed or rc.version == RDMA_VERSION_1 else &closed_lane)
+    lane_free(lane)
+    if rc.version != RDMA_VERSION_1 and not rc.q.closing and not rc.q.failed:
+        close_lane(rc, id, peer_closed, last_words)
 
 
 cdef inline bint lane_is_there(const rdma_conn *rc, uint32_t id, const rdma_lane *lane) noexcept nogil:
     """Whether the lane goes on, after the machine has run or input was to be kept."""
-    return not rc.q.failed and table_get(&rc.table, id) == lane and not (lane.ended or lane.ending)
+    return not rc.q.failed and table_get(&rc.table, id) == lane and not lane.ending
 
 
 cdef bint lane_admitted(rdma_conn *rc, rdma_lane *lane) noexcept nogil:
     """Counts it as a connection. Lane 0 is the one that the lifeline, or what rdma_cm has connected, was counted for.
-    """
-    if lane.id == 0:
+    False: there are too many, and it is freed."""
+    lane.counted = lane.id != 0 and rc.q.t.lanes.admit(rc.owner)
+    if lane.id == 0 or lane.counted:
         return True
-    lane.counted = rc.q.t.lanes.admit(rc.owner)
-    if not lane.counted:
-        counter_add(&rc.q.t.counters.refused_lanes, 1)
-    return lane.counted
+    counter_add(&rc.q.t.counters.refused_lanes, 1)
+    table_put(&rc.table, lane.id, NULL)
+    free(lane)
+    live_sub(LIVE_LANE)
+    return False
 
 
 cdef void lane_take_open(rdma_conn *rc, uint32_t id) noexcept nogil:
@@ -158,22 +191,20 @@ cdef void lane_take_open(rdma_conn *rc, uint32_t id) noexcept nogil:
     elif lane_admitted(rc, lane):
         lane_open(lane)
     else:
-        lane.ended = True
-        lane.last_words = b"ERROR Too many open connections\r\n"
-        lane_send_close(lane)
+        close_lane(rc, id, False, b"ERROR Too many open connections\r\n")
 
 
 cdef void lane_take_close(rdma_conn *rc, uint32_t id) noexcept nogil:
     cdef rdma_lane *lane = table_get(&rc.table, id)
     assert_owner(rc.q.t.worker.owner)
-    if lane == NULL or (lane != &closed_lane and lane.peer_closed):
+    if lane == NULL or lane == &left_lane or (not is_gone(lane) and lane.peer_closed):
         queue_fail(&rc.q, b"a lane closed that is not open", IBV_WC_SUCCESS)
-    elif lane == &closed_lane:
-        table_put(&rc.table, id, NULL)
+    elif is_gone(lane):
+        table_put(&rc.table, id, NULL if lane == &closed_lane else &left_lane)
     else:
         lane.peer_closed = True
         lane.c.close_reason = NORMAL_CLOSE
-        if lane.ended or lane.ending or lane.reads or lane.place == LANE_RUNNABLE:
+        if lane.ending or lane.reads or lane.place == LANE_RUNNABLE:
             # It ends, or goes on, without this.
             return
         lane_leave_place(lane)
@@ -184,10 +215,10 @@ cdef rdma_lane *lane_for_data(rdma_conn *rc, uint32_t id) noexcept nogil:
     """The lane of a message. NULL: the message is of no use, or the queue pair has failed."""
     cdef rdma_lane *lane = table_get(&rc.table, id)
     if rc.version != RDMA_VERSION_1:
-        if lane == NULL or (lane != &closed_lane and lane.peer_closed):
+        if lane == NULL or lane == &left_lane or (not is_gone(lane) and lane.peer_closed):
             queue_fail(&rc.q, b"a message for a lane that is not open", IBV_WC_SUCCESS)
             return NULL
-        return lane if lane != &closed_lane and not (lane.ended or lane.ending) else NULL
+        return lane if not is_gone(lane) and not lane.ending else NULL
     if id >= RDMA_LANES_1:
         queue_fail(&rc.q, b"a stream id above 63", IBV_WC_SUCCESS)
         return NULL
@@ -198,8 +229,6 @@ cdef rdma_lane *lane_for_data(rdma_conn *rc, uint32_t id) noexcept nogil:
         queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
         return NULL
     if not lane_admitted(rc, lane):
-        lane.ended = True
-        forget_lane(lane)
         queue_fail(&rc.q, b"too many open connections", IBV_WC_SUCCESS)
         return NULL
     lane_open(lane)
@@ -208,7 +237,7 @@ cdef rdma_lane *lane_for_data(rdma_conn *rc, uint32_t id) noexcept nogil:
 
 # ---- where lanes wait ------------------------------------------------------------------------------------------------
 
-cdef lane_list *place_list(rdma_conn *rc, lane_place place) noexcept nogil:
+cdef inline lane_list *place_list(rdma_conn *rc, lane_place place) noexcept nogil:
     """NULL: lanes there are in no list."""
     if place == LANE_RUNNABLE:
         return &rc.runnable
@@ -234,7 +263,7 @@ cdef void lane_wait(rdma_lane *lane, lane_place place) noexcept nogil:
     lane.place = place
     if list != NULL:
         list_append(list, lane)
-    if place != LANE_RUNNABLE and not lane.ended:
+    if place != LANE_RUNNABLE:
         count_waiting(lane, lane.c.pending_bytes + lane.c.npending * sizeof(mc_resp))
 
 
@@ -736,9 +765,7 @@ cdef void lane_run(rdma_lane *lane) noexcept nogil:
 
 cdef void lane_retry(rdma_lane *lane) noexcept nogil:
     """Tries again what could not be posted. The lane has left its place."""
-    if lane.ended:
-        lane_send_close(lane)
-    elif lane.reads:
+    if lane.reads:
         lane_flush(lane)
     elif lane.c.state == conn_rdma_read and lane.c.rlbytes:
         lane_flush(lane)

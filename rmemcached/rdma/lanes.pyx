@@ -1,14 +1,8 @@
 cdef void lanes_free(rdma_conn *rc) noexcept nogil:
-    cdef lane_list *list
-    cdef int place
     assert_that(rc.q.qp == NULL)
     while rc.first_lane != NULL:
         lane_free(rc.first_lane)
-    # Those of which only the end is to be told.
-    for place in range(LANE_RUNNABLE, LANE_WANTS_ROOM):
-        list = place_list(rc, <lane_place>place)
-        while list.first != NULL:
-            lane_free(list.first)
+    lane_closes_free(rc)
     table_free(&rc.table)
 
 
@@ -41,7 +35,7 @@ cdef void lanes_resume_runnable(rdma_conn *rc) noexcept nogil:
 
 
 cdef inline bint lanes_blocked(const rdma_conn *rc) noexcept nogil:
-    return rc.want_send.first != NULL or rc.want_bulk.first != NULL
+    return rc.want_send.first != NULL or rc.want_bulk.first != NULL or rc.first_close != NULL
 
 
 cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil:
@@ -53,6 +47,7 @@ cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil:
         lane = rc.want_bulk.first
         lane_leave_place(lane)
         lane_retry(lane)
+    lane_closes_send(rc)
     left = rc.want_send.count
     while left and rc.want_send.first != NULL and not rc.q.failed and (rc.q.closing or queue_may_send(&rc.q)):
         left -= 1
