@@ -1,7 +1,8 @@
 """A client of the RDMA transport in plain Python and pyverbs, written from docs/rdma-protocol.md alone.
 
 It shares no code with rmemcached: it shows that the page is enough, and that another verbs library can speak with the
-daemon. It is meant to be read; it does one request at a time, on lane 0, and is not fast.
+daemon. It is meant to be read; it does one request at a time, on lane 0, and is not fast. Over rdma_cm it speaks
+version 1, else version 2.
 
     with ReferenceClient("10.0.0.1", 11211) as client:
         client.set(b"key", b"value")
@@ -47,10 +48,12 @@ except ImportError:
 
 CREDITS = 16
 MESSAGE_SIZE = 8192
-HEADER = struct.Struct(">BBHI")  # type, reserved, credits, lane
+LANE_BYTES = 65536
+USED_MAX = 65535
+HEADER = struct.Struct(">BBHHH")  # type, reserved, credits, used, lane
 REQUEST = struct.Struct(">4sHHI")  # rdma, version, credits, msgsize
 REPLY = struct.Struct(">4sHHII")  # RDMA, version, credits, msgsize, eager
-DATA, CREDIT, READY = range(3)
+DATA, CREDIT, READY, OPEN, CLOSE = range(5)
 TIMEOUT = 30.0
 ROCE_V2 = "RoCE v2"
 
@@ -109,6 +112,8 @@ class ReferenceClient:
         self.owed = 0
         self.input = b""
         self.sending = False
+        self.lane_room = 0
+        self.used = 0
         if cm_port is None:
             self.exchange(attributes)
         else:
@@ -116,6 +121,8 @@ class ReferenceClient:
         self.send(READY)
         while self.take() != READY:
             pass
+        if self.lifeline is not None:
+            self.send(OPEN)
 
     # --- section 2: the exchange ---
 
@@ -124,8 +131,8 @@ class ReferenceClient:
         gid = self.context.query_gid(self.port, self.gid_index).gid.replace(":", "")
         mtu = 128 << attributes.active_mtu  # type: ignore[attr-defined]
         line = (
-            f"rdma version=1 transport=verbs qpn={self.qp.qp_num} psn={psn} gid={gid} lid={attributes.lid} mtu={mtu} "  # type: ignore[attr-defined]
-            f"credits={CREDITS} msgsize={MESSAGE_SIZE} ird=16 ord=1\r\n"
+            f"rdma version=2 transport=verbs qpn={self.qp.qp_num} psn={psn} gid={gid} lid={attributes.lid} mtu={mtu} "  # type: ignore[attr-defined]
+            f"credits={CREDITS} msgsize={MESSAGE_SIZE} ird=16 ord=1 lanebytes={LANE_BYTES}\r\n"
         )
         assert self.lifeline is not None
         self.lifeline.sendall(line.encode())
@@ -134,6 +141,7 @@ class ReferenceClient:
             raise ProtocolError(" ".join(answer))
         offer = dict(token.split("=", 1) for token in answer[1:])
         self.credits = int(offer["credits"])
+        self.lane_room = int(offer["lanebytes"])
         self.room = min(int(offer["msgsize"]), MESSAGE_SIZE) - HEADER.size
         peer = bytes.fromhex(offer["gid"])
         route = GlobalRoute(
@@ -205,7 +213,9 @@ class ReferenceClient:
         """Sends one message. The last credit is for CREDIT."""
         while self.sending or self.credits < (1 if kind == CREDIT else 2):
             self.take()
-        message = HEADER.pack(kind, 0, self.owed, 0) + payload
+        used = min(self.used, USED_MAX) if kind == DATA and self.lifeline is not None else 0
+        message = HEADER.pack(kind, 0, self.owed, used, 0) + payload
+        self.used -= used
         self.messages.write(message, len(message), CREDITS * MESSAGE_SIZE)
         buffer = SGE(self.messages.buf + CREDITS * MESSAGE_SIZE, len(message), self.messages.lkey)
         request = SendWR(wr_id=CREDITS, num_sge=1, sg=[buffer], opcode=e.IBV_WR_SEND, send_flags=e.IBV_SEND_SIGNALED)
@@ -230,22 +240,41 @@ class ReferenceClient:
             raise ProtocolError(f"work completion with status {done.status}")
         if done.wr_id == CREDITS:
             self.sending = False
+            self.say_used()
             return None
         message = self.messages.read(done.byte_len, done.wr_id * MESSAGE_SIZE)
-        kind, _, credits, _ = HEADER.unpack_from(message)
+        kind, _, credits, used, _ = HEADER.unpack_from(message)
         self.credits += credits
+        if kind == CLOSE:
+            raise ProtocolError(message[HEADER.size :].decode() or "the server closed the lane")
+        # All that comes is used at once: `input` takes it.
+        self.lane_room += used
+        self.used += len(message) - HEADER.size
         self.input += message[HEADER.size :]
         self.receive(done.wr_id)
         self.owed += 1
         if self.owed * 2 >= CREDITS and self.credits and not self.sending:
             self.send(CREDIT)
+        self.say_used()
         return int(kind)
+
+    def say_used(self) -> None:
+        """Says what has been used when it is half of what the lane may have, if no request can say it."""
+        if self.lifeline is not None and self.used * 2 >= LANE_BYTES and self.credits >= 2 and not self.sending:
+            self.send(DATA)
 
     # --- memcached's bytes ---
 
     def request(self, data: bytes) -> None:
-        for start in range(0, len(data), self.room):
-            self.send(DATA, data[start : start + self.room])
+        while data:
+            room = self.room
+            if self.lifeline is not None:
+                while self.lane_room == 0:
+                    self.take()
+                room = min(room, self.lane_room)
+                self.lane_room -= min(room, len(data))
+            self.send(DATA, data[:room])
+            data = data[room:]
 
     def line(self) -> bytes:
         while b"\r\n" not in self.input:
