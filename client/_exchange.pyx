@@ -7,7 +7,9 @@ from rmemcached.rdma.wire cimport (
     RDMA_CREDITS_HELD_MAX,
     RDMA_LINE_MAX,
     RDMA_MSGSIZE_MIN,
+    RDMA_LANES_MAX,
     RDMA_VERSION_1,
+    RDMA_VERSION_2,
     RDMA_TOKEN_LENGTH,
     SHM_KEY_LENGTH,
     SHM_REPLY_KEY,
@@ -50,7 +52,13 @@ cdef int read_offer(Offer offer, dict tokens, str transport) except -1:
     offer.eager = int(tokens.get("eager", <int>DEFAULT_EAGER))
     offer.reads = int(tokens.get("ord", 1))
     offer.crc = int(tokens.get("crc", 0))
-    if (int(tokens["version"]) != RDMA_VERSION_1 or len(offer.gid) != 16
+    offer.version = int(tokens["version"])
+    offer.workers = offer.lanes = 1
+    if offer.version == RDMA_VERSION_2:
+        offer.workers = int(tokens["workers"])
+        offer.lanes = min(int(tokens["lanes"]), <int>RDMA_LANES_MAX)
+        offer.lane_bytes = int(tokens["lanebytes"])
+    if (not RDMA_VERSION_1 <= offer.version <= RDMA_VERSION_2 or offer.lanes < 1 or len(offer.gid) != 16
             or (attaches and len(offer.token) != RDMA_TOKEN_LENGTH) or offer.msgsize < RDMA_MSGSIZE_MIN):
         raise ValueError
     return 0

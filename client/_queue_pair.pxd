@@ -1,106 +1,112 @@
-"""A connected queue pair to a server (docs/rdma-protocol.md): its set-up, its messages and credits, its end.
+"""A connected queue pair to a server (docs/rdma-protocol.md): its messages and credits, its lanes, its end.
 
-Each has a completion queue, a channel and message buffers of its own. The context is the device's, the protection
-domain the server's on that device (_devices.pxd). Above it is the RdmaStream on its lane 0, into which `reap` delivers
-what arrives.
+Above it are the RdmaStreams on its lanes, each with an owner: the
+thread that is in a call of it. With version 1 of the protocol there is one lane.
 
-Progress is made by the calling thread: it polls (`reap`), then sleeps (`arm`, `wait`) on the channel and the lifeline.
-One thread at a time. In a forked child only `close` may be called, which leaves the parent's objects alone.
+Progress is made by owners that wait: each polls (`reap`) for all, gives its stream what is its own, and puts the rest
+into the inboxes of other lanes. One of them sleeps for all (`wait`) on the channel and the lifeline; the others sleep
+until it, or who polls then, wakes them. The lock is held while something is posted or polled, and never while a
+thread sleeps. In a forked child only `close` may be called, which leaves the parent's objects alone.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from rmemcached.client._devices cimport server_domain, shared_device
-from rmemcached.client._exchange cimport Offer
+from rmemcached.client._endpoint cimport SEND_BUFFERS, Endpoint
+from rmemcached.client._lane cimport lane_state
 from rmemcached.client._stream cimport Stream
-from rmemcached.verbs.port cimport verbs_port
-from rmemcached.verbs.system_cm cimport cm_event
-from rmemcached.verbs.verbs cimport (
-    ibv_comp_channel,
-    ibv_cq,
-    ibv_mr,
-    ibv_pd,
-    ibv_qp,
-    ibv_wc_status,
-    verbs_provider,
-)
-
-cdef enum:
-    CREDITS = 32             # receives posted
-    MESSAGE_SIZE = 8192      # bytes of each, header included
-    SEND_BUFFERS = 16
+from rmemcached.sys.linux cimport pthread_mutex_t
+from rmemcached.verbs.verbs cimport ibv_wc_status
 
 
-cdef class QueuePair:
-    cdef readonly str transport
-    cdef int pid                     # of the process that made it
-    cdef int fd                      # the lifeline, or rdma_cm's descriptor if by_cm; -1: none yet, or closed
-    cdef bint by_cm
-    cdef uint32_t cm_id              # the connection on it
-    cdef server_domain *protection_domain    # the server's; this queue pair is one of its users. NULL: closed
-    # Parts of it and of its device, for shorter code.
-    cdef shared_device *device
-    cdef const verbs_port *port
-    cdef const verbs_provider *provider
-    cdef bint soft                   # it is the software provider's
-    cdef ibv_pd *pd
-    # owned; NULL: not there, or closed
-    cdef ibv_comp_channel *channel
-    cdef ibv_cq *cq
-    cdef ibv_qp *qp
-    cdef ibv_mr *mr                  # of buffer
-    cdef char *buffer                # CREDITS receive messages, then SEND_BUFFERS send messages
-    cdef uint32_t psn
-    cdef size_t room                 # bytes of payload that a message to the server holds
-    cdef size_t eager                # bytes of the largest value that the server puts into messages
-    cdef unsigned int tx_credits     # SENDs that may be posted
+# What the owners of lanes have learnt about waiting (Stream, RdmaStream). Hints, which threads may overwrite.
+cdef struct wait_hints:
+    int spin_score
+    unsigned int spin_skipped
+    unsigned int woken
+    int64_t spin_pause
+    int64_t spin_again
+    int64_t woken_ns[2]
+
+
+cdef class QueuePair(Endpoint):
     cdef unsigned int owed           # receives posted anew and not yet announced
-    cdef unsigned int free_count     # send buffers that no SEND under way uses: free_sends[:free_count]
-    cdef uint16_t free_sends[SEND_BUFFERS]
     cdef uint32_t rings              # how often the server had been woken up, as peer_slept last saw it
     cdef bint ready                  # READY has come
-    cdef bint failed                 # the queue pair is of no use any more
+    cdef bint failed                 # the queue pair is of no use any more; also read without the lock
     cdef ibv_wc_status status        # why
     cdef bint watching               # on a software device: the channel watches the lifeline
     cdef bint lifeline_ended
     cdef bytes last_words            # what came on the lifeline
+    cdef str fault                   # what was wrong with the stream under it
+    # lanes
+    cdef pthread_mutex_t lock        # guards all that lanes share, from tx_credits on
+    cdef readonly unsigned int users     # lanes with an owner; under the GIL
+    cdef lane_state **lanes          # by id: nlanes of them, NULL where there is none
+    cdef unsigned int nlanes
+    cdef unsigned int unclosed       # lanes whose CLOSE could not be sent yet
+    cdef lane_state *send_lanes[SEND_BUFFERS]    # whose SENDs these are; NULL: nobody's
+    # waiting
+    cdef bint sleeping               # a thread waits for completions: nobody else polls meanwhile
+    cdef uint32_t slept              # changes when it has woken up
+    cdef int kick_fd                 # an eventfd that wakes it
+    cdef bint kicked                 # it is readable
+    cdef lane_state *followers       # owners that sleep meanwhile; read without the lock
+    cdef lane_state *last_follower
+    cdef wait_hints hints
+    cdef bint hinted                 # there are some
+    cdef list leaving                # memory of lanes that the server has not closed yet: RdmaStream's
 
     # set-up
-    cdef int open_queue(self) except -1
-    cdef int open_messages(self) except -1
-    cdef int connect_to(self, Offer offer, second) except -1
-    cdef int agree(self, int64_t deadline) except -1
-    cdef int accept_welcome(self, const cm_event *event) except -1
     cdef int start(self, int64_t deadline) except -1
-    # messages
-    cdef int post_receive(self, unsigned int index) noexcept nogil
-    cdef int post_message(self, uint8_t kind, size_t payload) noexcept nogil
-    cdef void return_credits(self, Stream lane) noexcept nogil
-    cdef int take_message(self, Stream lane, unsigned int index, size_t length) noexcept nogil
+    # messages; all with the lock
+    cdef int post_message(self, uint8_t kind, lane_state *lane, size_t payload) noexcept nogil
+    cdef char *data_buffer(self) noexcept nogil
+    cdef int post_data(self, lane_state *lane, size_t payload) noexcept nogil
+    cdef int push_locked(self, Stream stream, lane_state *lane) noexcept nogil
+    cdef void send_closes(self) noexcept nogil
+    cdef void return_credits(self, Stream stream, lane_state *lane) noexcept nogil
+    cdef int take_data(self, Stream stream, lane_state *own, lane_state *lane, const char *data,
+                       size_t length) noexcept nogil
+    cdef int take_message(self, Stream stream, lane_state *own, unsigned int index, size_t length) noexcept nogil
+    cdef void take_sent(self, unsigned int index) noexcept nogil
+    cdef int poll_locked(self, Stream stream, lane_state *own) noexcept nogil
+    cdef void finish_lane(self, lane_state *lane) noexcept nogil
+    cdef void wake_lane(self, lane_state *lane) noexcept nogil
+    cdef void wake_all(self) noexcept nogil
+    cdef void wake_wanting(self) noexcept nogil
+    cdef void unfollow(self, lane_state *lane) noexcept nogil
     # waiting
-    cdef int wait_soft(self, int timeout) noexcept nogil
+    cdef int sleep(self, int64_t deadline) noexcept nogil
+    cdef int sleep_soft(self, int timeout) noexcept nogil
+    cdef int follow(self, lane_state *lane, bint wants, int64_t deadline) noexcept nogil
     cdef void take_event(self) noexcept nogil
     cdef bint look_at_lifeline(self) noexcept nogil
+    cdef void await_sleeper(self) noexcept nogil
+    cdef void await_close(self, lane_state *lane) noexcept nogil
 
-    # For the stream.
-    # Where the payload of the next DATA message goes: `room` bytes at most. NULL: none can be sent now.
-    cdef char *data_buffer(self) noexcept nogil
-    # Sends it, with so many bytes of payload. 1, or a negative errno.
-    cdef int post_data(self, size_t payload) noexcept nogil
-    # Whether the server slept on this host when the last messages were sent, and had to be woken up.
-    cdef bint peer_slept(self) noexcept nogil
-    # Whether every SEND has completed: has left this process.
-    cdef bint all_sent(self) noexcept nogil
-    # Takes the completions that there are, and delivers payload to the lane, which is None until READY has come. 1; 0:
-    # the queue pair has failed; a negative errno.
-    cdef int reap(self, Stream lane) noexcept nogil
-    # Asks for an event of the next completion; reap has to be called once more before wait. Not needed if `soft`. 1, or
-    # 0: it has failed.
-    cdef int arm(self) noexcept nogil
-    # Sleeps until there may be a completion. deadline: now_ns(), or 0 for none. 1; 0: it has failed; a negative errno.
-    cdef int wait(self, int64_t deadline) noexcept nogil
+    # For the stream on a lane, and its owner.
+    # A new lane. NULL: MemoryError or OSError.
+    cdef lane_state *join(self) except NULL
+    # Sends what goes without waiting. *slept: whether the server slept on this host, and had to be woken up. 1, or a
+    # negative errno.
+    cdef int push(self, Stream stream, lane_state *lane, bint *slept) noexcept nogil
+    # Whether every SEND of the lane has completed: has left this process.
+    cdef bint all_sent(self, lane_state *lane) noexcept nogil
+    # Takes the completions that there are, gives their payload to the stream or puts it into other lanes' inboxes. 1;
+    # 0: the queue pair has failed, or the lane is closed; a negative errno. Both NULL until READY has come.
+    cdef int reap(self, Stream stream, lane_state *lane) noexcept nogil
+    # Sleeps until there may be something for the lane. wants: also until something can be sent, or has been. deadline:
+    # now_ns(), or 0 for none. 1; 0: the queue pair has failed; a negative errno.
+    cdef int wait(self, Stream stream, lane_state *lane, bint wants, int64_t deadline) noexcept nogil
+    # The owner does not wait any more: another takes its place.
+    cdef void hand_over(self) noexcept nogil
+    # The lane has no owner any more, and goes. True: the server may still touch its memory. That is kept until
+    # lane_is_closed. must_close: it cannot be kept.
+    cdef bint leave(self, lane_state *lane, bint must_close) except -1
+    cdef bint lane_is_closed(self, lane_state *lane) noexcept
     # Why the connection has ended, as far as known. Waits up to a second for the line in which the server says it.
-    cdef str failure_text(self)
+    cdef str failure_text(self, lane_state *lane)
+    cdef void note_fault(self) noexcept
     # Whether this is another process than the one that made it.
     cdef bint foreign(self) noexcept nogil
     # Ends the connection: nobody can reach this process's memory through it any more.

@@ -1,212 +1,99 @@
 """See _queue_pair.pxd."""
 
-import os
-
-from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EINTR, ETIMEDOUT, errno
-from libc.stdint cimport uint64_t, uintptr_t
-from libc.stdlib cimport free
+from libc.errno cimport EAGAIN, EINTR, ENOMEM, ETIMEDOUT, errno
+from libc.limits cimport INT_MAX
+from libc.stdint cimport uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 from posix.unistd cimport getpid
 
-from rmemcached.client._cm cimport CmRoute, cm_failure, raise_rejected, wait_cm_event
-from rmemcached.client._devices cimport DEVICE_OF_CM, device_lost, device_removed, leave_domain, open_domain
-from rmemcached.client._errors cimport os_error, registration_error
+from rmemcached.client._devices cimport device_lost, device_removed, leave_domain
+from rmemcached.client._endpoint cimport CREDITS, MESSAGE_SIZE, RECEIVE
+from rmemcached.client._errors cimport os_error
+from rmemcached.client._exchange cimport Offer
+from rmemcached.client._lane cimport LANE_BYTES, LAST_WORDS, inbox_is_empty, inbox_put, inbox_take
 from rmemcached.client._timeouts cimport poll_timeout, start_deadline
 from rmemcached.rdma.wire cimport (
-    ATTACH_LENGTH,
-    EXCHANGE_REQUEST,
-    HELLO_LENGTH,
+    MESSAGE_CLOSE,
     MESSAGE_CREDIT,
     MESSAGE_DATA,
     MESSAGE_HEADER,
+    MESSAGE_OPEN,
     MESSAGE_READY,
+    MESSAGE_USED_MAX,
     RDMA_CREDITS_MIN,
-    RDMA_MSGSIZE_MIN,
     RDMA_VERSION_1,
-    RDMA_TRANSPORTS,
     get_message_header,
-    get_welcome,
+    lane_word,
     message_header,
-    put_attach,
-    put_hello,
     put_message_header,
-    rdma_hello,
-    rdma_welcome,
-    transport_name,
+    word_lane,
+    word_used,
 )
+from rmemcached.sys.atomics cimport relaxed_load, relaxed_store, relaxed_store_pointer
 from rmemcached.sys.clock cimport now_ns
-from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_that, live_add, live_sub
+from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_held, assert_that, live_sub
 from rmemcached.sys.linux cimport (
+    EFD_CLOEXEC,
+    EFD_NONBLOCK,
     MSG_DONTWAIT,
     POLLIN,
     SHUT_RDWR,
     close_fd,
+    eventfd,
+    eventfd_clear,
+    eventfd_signal,
+    futex_wait,
+    futex_wake,
     poll,
     pollfd,
-    posix_memalign,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
     recv,
-    set_nonblocking,
     shutdown,
 )
-from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
-from rmemcached.verbs.soft cimport (
-    CHANNEL_PROGRAM,
-    soft_channel_watch,
-    soft_cq_wait,
-    soft_iw_connect,
-    soft_iw_options,
-    soft_provider,
-    soft_shm_attach,
-    soft_qp_fault,
-    soft_shm_rings,
-)
-from rmemcached.verbs.system_cm cimport (
-    CM_CONNECT_RESPONSE,
-    CM_DEVICE_REMOVAL,
-    CM_ESTABLISHED,
-    CM_REJECTED,
-    cm_confirm,
-    cm_connect,
-    cm_ended,
-    cm_modify_qp,
-    cm_param,
-)
+from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_qp_fault, soft_shm_rings
+from rmemcached.verbs.system_cm cimport CM_DEVICE_REMOVAL, cm_ended
 from rmemcached.verbs.verbs cimport (
-    IBV_ACCESS_LOCAL_WRITE,
-    IBV_ACCESS_REMOTE_READ,
-    IBV_ACCESS_REMOTE_WRITE,
-    IBV_QPS_INIT,
-    IBV_QPS_RTR,
-    IBV_QPS_RTS,
-    IBV_QPT_RC,
     IBV_SEND_SIGNALED,
     IBV_SEND_SOLICITED,
     IBV_WC_SUCCESS,
     IBV_WC_WR_FLUSH_ERR,
     IBV_WR_SEND,
+    ibv_cq,
     ibv_poll_cq,
-    ibv_post_recv,
     ibv_post_send,
-    ibv_qp_init_attr,
-    ibv_recv_wr,
     ibv_req_notify_cq,
     ibv_send_wr,
     ibv_sge,
     ibv_wc,
 )
 
-from rmemcached.host import host_identity
-
-from rmemcached.client._exchange import SOFT_SHM
 from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpectedCloseError
 
 cdef enum:
-    RECEIVE = 1 << 16        # in wr_id: a receive
     POLL_BATCH = 16
-    READS = 16               # RDMA READs that this end answers at a time (ird)
+    CLOSE_WAIT = 1000        # ms that the server gets to close a lane whose memory cannot be kept
     LAST_WORDS_WAIT = 1000   # ms that the server gets to say why the queue pair failed
-    REMOTE_ACCESS = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
-
-cdef dict DEVICES = {transport_name(which).decode(): which for which in range(RDMA_TRANSPORTS)}
 
 
-cdef class QueuePair:
-    """A queue pair that waits for its peer. OSError: no device, or out of resources.
+cdef class QueuePair(Endpoint):
+    """A queue pair that is to be connected, then shared by lanes."""
 
-    transport: one of the exchange, or "rdma_cm". server: the Client's; it alone reaches memory that is
-    registered for the queue pair. route: for rdma_cm; its descriptor belongs to the QueuePair afterwards.
-    """
-
-    def __cinit__(self):
-        self.fd = -1
-        self.pid = getpid()
+    def __cinit__(self, *_):
+        self.kick_fd = -1
         self.last_words = b""
-
-    def __init__(self, str transport, server, CmRoute route=None):
-        cdef int error, i
-        if route is None:
-            self.protection_domain = open_domain(DEVICES[transport], server)
-        else:
-            self.protection_domain = open_domain(DEVICE_OF_CM, server, route.where.node_guid, route.where.port_num)
-            self.by_cm = True
-            self.cm_id = route.id
-            self.fd = route.fd
-            route.fd = -1
-        live_add(LIVE_CLIENT_CONN)
-        self.transport = transport
-        self.device = self.protection_domain.device
-        self.port = &self.device.port
-        self.provider = self.device.port.provider
-        self.soft = self.provider == soft_provider()
-        self.pd = self.protection_domain.pd
-        self.psn = int.from_bytes(os.urandom(3), "big")
-        self.open_queue()
-        self.open_messages()
-        if self.by_cm:
-            error = cm_modify_qp(self.fd, self.cm_id, self.port, self.qp, IBV_QPS_INIT, REMOTE_ACCESS)
-        else:
-            error = verbs_qp_init(self.port, self.qp, REMOTE_ACCESS)
-        if error:
-            raise os_error("queue pair to INIT", error)
-        for i in range(CREDITS):
-            if self.post_receive(i) != 0:
-                raise OSError(errno, "receives cannot be posted")
+        self.fault = ""
+        self.leaving = []
+        pthread_mutex_init(&self.lock, NULL)
 
     def __dealloc__(self):
         self.close()
 
-    cdef int open_queue(self) except -1:
-        # Makes the completion channel, the completion queue and the queue pair.
-        cdef ibv_qp_init_attr init
-        self.channel = self.provider.create_comp_channel(self.port.context)
-        if self.channel == NULL or set_nonblocking(self.channel.fd) < 0:
-            raise os_error("completion channel", errno)
-        self.cq = self.provider.create_cq(self.port.context, CREDITS + SEND_BUFFERS, NULL, self.channel, 0)
-        if self.cq == NULL:
-            raise os_error("completion queue", errno)
-        memset(&init, 0, sizeof(init))
-        init.send_cq = self.cq
-        init.recv_cq = self.cq
-        init.cap.max_send_wr = SEND_BUFFERS
-        init.cap.max_recv_wr = CREDITS
-        init.cap.max_send_sge = 1
-        init.cap.max_recv_sge = 1
-        init.qp_type = IBV_QPT_RC
-        self.qp = self.provider.create_qp(self.pd, &init)
-        if self.qp == NULL:
-            raise os_error("queue pair", errno)
-        return 0
-
-    cdef int open_messages(self) except -1:
-        # Makes and registers the message buffers.
-        cdef size_t length = (CREDITS + SEND_BUFFERS) * MESSAGE_SIZE
-        cdef int i
-        if posix_memalign(<void **>&self.buffer, 4096, length) != 0:
-            self.buffer = NULL
-            raise MemoryError
-        self.mr = self.provider.reg_mr(self.pd, self.buffer, length, IBV_ACCESS_LOCAL_WRITE)
-        if self.mr == NULL:
-            raise registration_error(self.provider, length, errno)
-        for i in range(SEND_BUFFERS):
-            self.free_sends[i] = i
-        self.free_count = SEND_BUFFERS
-        return 0
-
     # --- connecting ---
-
-    def exchange_line(self):
-        """The client's exchange line, as bytes. OSError: for soft_shm, this host cannot be told from others."""
-        cdef str host = ""
-        if self.transport == SOFT_SHM:
-            host = " host={} netns={}".format(*host_identity())
-        return (
-            f"{EXCHANGE_REQUEST.decode()} version={<int>RDMA_VERSION_1} transport={self.transport} "
-            f"qpn={self.qp.qp_num} psn={self.psn} gid={(<const char *>self.port.gid.raw)[:16].hex()} "
-            f"lid={self.port.lid} mtu={verbs_mtu_bytes(self.port.mtu)} credits={<int>CREDITS} "
-            f"msgsize={<int>MESSAGE_SIZE} ird={<int>READS} ord=1 crc=0{host}\r\n"
-        ).encode()
 
     def connect(self, Offer offer, second, lifeline, timeout):
         """Connects the queue pair to the one that the server has offered.
@@ -226,43 +113,6 @@ cdef class QueuePair:
             self.close()
             raise
 
-    cdef int connect_to(self, Offer offer, second) except -1:
-        cdef qp_address peer
-        cdef soft_iw_options options
-        cdef char attach[ATTACH_LENGTH]
-        cdef int error, fd
-        self.tx_credits = offer.credits
-        self.room = min(offer.msgsize, <size_t>MESSAGE_SIZE) - MESSAGE_HEADER
-        self.eager = offer.eager
-        peer.qpn = offer.qpn
-        peer.psn = offer.psn
-        peer.lid = offer.lid
-        peer.mtu = offer.mtu
-        memcpy(peer.gid.raw, PyBytes_AS_STRING(offer.gid), 16)
-        error = verbs_qp_connect(self.port, self.qp, self.psn, &peer, min(<unsigned int>READS, offer.reads), 1)
-        if error:
-            raise os_error("queue pair to RTS", error)
-        if second is None:
-            return 0
-        fd = second.fileno()
-        if set_nonblocking(fd) < 0:
-            raise os_error("second connection", errno)
-        if self.transport == SOFT_SHM:
-            if soft_shm_attach(self.qp, fd, READS, 1) < 0:
-                raise os_error("shared memory", errno)
-        else:
-            put_attach(attach, offer.qpn, PyBytes_AS_STRING(offer.token))
-            memset(&options, 0, sizeof(options))
-            options.crc = offer.crc
-            options.ird = READS
-            options.ord = 1
-            options.private_data = attach
-            options.private_length = ATTACH_LENGTH
-            if soft_iw_connect(self.qp, fd, &options) < 0:
-                raise os_error("iWARP stream", errno)
-        second.detach()
-        return 0
-
     def connect_cm(self, timeout):
         """Connects the queue pair through rdma_cm, along its route. timeout: seconds or None.
 
@@ -276,102 +126,48 @@ cdef class QueuePair:
             self.close()
             raise
 
-    cdef int agree(self, int64_t deadline) except -1:
-        # rdma_cm's request and reply, with the exchange in their private data.
-        cdef cm_event event
-        cdef cm_param param
-        cdef char data[HELLO_LENGTH]
-        cdef rdma_hello hello
-        cdef unsigned int reads = min(<unsigned int>READS, <unsigned int>self.port.max_dest_rd_atomic)
-        cdef int error
-        hello.version = RDMA_VERSION_1
-        hello.credits = CREDITS
-        hello.msgsize = MESSAGE_SIZE
-        put_hello(data, &hello)
-        param.qpn = self.qp.qp_num
-        param.responder_resources = reads
-        param.initiator_depth = 1
-        param.private_data = data
-        param.length = HELLO_LENGTH
-        error = cm_connect(self.fd, self.cm_id, &param)
-        if error:
-            raise os_error("rdma_cm", error)
-        wait_cm_event(self.fd, &event, deadline)
-        if event.type == CM_REJECTED:
-            raise_rejected(&event)
-        # iWARP has no third message: the connection is there with the reply.
-        if event.type != CM_CONNECT_RESPONSE and event.type != CM_ESTABLISHED:
-            raise cm_failure(&event)
-        self.accept_welcome(&event)
-        if event.type == CM_CONNECT_RESPONSE:
-            error = cm_modify_qp(
-                self.fd, self.cm_id, self.port, self.qp, IBV_QPS_RTR, min(reads, event.responder_resources))
-            if error == 0:
-                error = cm_modify_qp(self.fd, self.cm_id, self.port, self.qp, IBV_QPS_RTS, 1)
-            if error == 0:
-                error = cm_confirm(self.fd, self.cm_id)
-            if error:
-                raise os_error("queue pair to RTS", error)
-        return 0
-
-    cdef int accept_welcome(self, const cm_event *event) except -1:
-        cdef rdma_welcome welcome
-        if (not get_welcome(&event.private_data[0], event.length, &welcome)
-                or welcome.version != RDMA_VERSION_1 or welcome.msgsize < RDMA_MSGSIZE_MIN):
-            raise MemcacheServerError("what answers through rdma_cm is no rmemcached")
-        self.tx_credits = welcome.credits
-        self.room = min(<size_t>welcome.msgsize, <size_t>MESSAGE_SIZE) - MESSAGE_HEADER
-        self.eager = welcome.eager
-        return 0
-
     cdef int start(self, int64_t deadline) except -1:
         # Sends READY and waits for the server's.
         cdef int r
-        if self.tx_credits < RDMA_CREDITS_MIN or self.post_message(MESSAGE_READY, 0) < 0:
+        cdef bint sent
+        pthread_mutex_lock(&self.lock)
+        sent = self.tx_credits >= RDMA_CREDITS_MIN and self.post_message(MESSAGE_READY, NULL, 0) > 0
+        pthread_mutex_unlock(&self.lock)
+        if not sent:
             raise MemcacheServerError("READY could not be sent")
         while not self.ready:
             with nogil:
-                r = 1 if self.soft else self.arm()
-                if r > 0:
-                    r = self.reap(None)
+                r = self.reap(None, NULL)
                 if r > 0 and not self.ready:
-                    r = self.wait(deadline)
+                    r = self.wait(None, NULL, False, deadline)
             if r <= 0 and r != -EINTR:
                 if r == -ETIMEDOUT:
                     raise TimeoutError("timed out")
-                raise MemcacheUnexpectedCloseError(self.failure_text())
+                raise MemcacheUnexpectedCloseError(self.failure_text(NULL))
             PyErr_CheckSignals()
         return 0
 
-    # --- messages ---
+    # --- messages: the lock is held ---
 
-    cdef int post_receive(self, unsigned int index) noexcept nogil:
-        # 0, or an errno value.
-        cdef ibv_sge sge
-        cdef ibv_recv_wr wr
-        cdef ibv_recv_wr *bad
-        sge.addr = <uint64_t><uintptr_t>(self.buffer + <size_t>index * MESSAGE_SIZE)
-        sge.length = MESSAGE_SIZE
-        sge.lkey = self.mr.lkey
-        memset(&wr, 0, sizeof(wr))
-        wr.wr_id = RECEIVE | index
-        wr.sg_list = &sge
-        wr.num_sge = 1
-        return ibv_post_recv(self.qp, &wr, &bad)
-
-    cdef int post_message(self, uint8_t kind, size_t payload) noexcept nogil:
+    cdef int post_message(self, uint8_t kind, lane_state *lane, size_t payload) noexcept nogil:
         # Posts the next free send buffer, which has its payload in place. 1, or a negative errno.
         cdef unsigned int index
         cdef char *message
         cdef ibv_sge sge
         cdef ibv_send_wr wr
         cdef ibv_send_wr *bad
+        cdef uint32_t used = 0
         cdef int error
+        assert_held(&self.lock)
         assert_that(self.free_count > 0 and self.tx_credits > 0)
         self.free_count -= 1
         index = self.free_sends[self.free_count]
         message = self.buffer + <size_t>(CREDITS + index) * MESSAGE_SIZE
-        put_message_header(message, kind, <uint16_t>self.owed, 0)
+        if kind == MESSAGE_DATA and self.version != RDMA_VERSION_1:
+            used = <uint32_t>min(lane.unsaid, <size_t>MESSAGE_USED_MAX)
+            lane.unsaid -= used
+            lane.room -= payload
+        put_message_header(message, kind, <uint16_t>self.owed, lane_word(lane.id, used) if lane != NULL else 0)
         sge.addr = <uint64_t><uintptr_t>message
         sge.length = <uint32_t>(MESSAGE_HEADER + payload)
         sge.lkey = self.mr.lkey
@@ -383,52 +179,127 @@ cdef class QueuePair:
         wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED
         error = ibv_post_send(self.qp, &wr, &bad)
         if error:
-            self.failed = True
+            relaxed_store(&self.failed, True)
             return -error
+        self.send_lanes[index] = lane
+        if lane != NULL:
+            lane.sends += 1
         self.owed = 0
         self.tx_credits -= 1
         return 1
 
     cdef char *data_buffer(self) noexcept nogil:
-        # The last credit is for a CREDIT message, which the server gives back whatever else it holds: a server whose
-        # replies are blocked takes no more input, and only that message can unblock them.
-        if self.free_count == 0 or self.tx_credits < RDMA_CREDITS_MIN:
+        # Where the payload of the next DATA message goes; NULL: none can be sent now. The last credit is for a CREDIT
+        # message, which the server gives back whatever else it holds: a server whose replies are blocked takes no more
+        # input, and only that message can unblock them.
+        if self.free_count == 0 or self.tx_credits < RDMA_CREDITS_MIN or self.failed:
             return NULL
         return self.buffer + <size_t>(CREDITS + self.free_sends[self.free_count - 1]) * MESSAGE_SIZE + MESSAGE_HEADER
 
-    cdef int post_data(self, size_t payload) noexcept nogil:
-        return self.post_message(MESSAGE_DATA, payload)
+    cdef int post_data(self, lane_state *lane, size_t payload) noexcept nogil:
+        return self.post_message(MESSAGE_DATA, lane, payload)
 
-    cdef bint peer_slept(self) noexcept nogil:
-        cdef uint32_t rings = soft_shm_rings(self.qp) if self.soft else 0
-        cdef bint slept = rings != self.rings
-        self.rings = rings
-        return slept
+    cdef int push_locked(self, Stream s, lane_state *lane) noexcept nogil:
+        cdef char *payload
+        cdef size_t room, left, n
+        cdef int r
+        assert_held(&self.lock)
+        while s.iov_next < s.iov_count and not lane.closed:
+            payload = self.data_buffer()
+            if payload == NULL:
+                return 1
+            if not lane.opened:
+                lane.opened = True
+                r = self.post_message(MESSAGE_OPEN, lane, 0)
+                if r <= 0:
+                    return r
+                continue
+            room = left = min(self.room, lane.room)
+            if room == 0:
+                return 1
+            while left and s.iov_next < s.iov_count:
+                n = min(left, <size_t>s.iov[s.iov_next].iov_len)
+                memcpy(payload, s.iov[s.iov_next].iov_base, n)
+                s.sent(n)
+                payload += n
+                left -= n
+            r = self.post_data(lane, room - left)
+            if r <= 0:
+                return r
+        return 1
 
-    cdef bint all_sent(self) noexcept nogil:
-        return self.free_count == SEND_BUFFERS
+    cdef void send_closes(self) noexcept nogil:
+        # Those that could not be sent when their owners went.
+        cdef unsigned int i
+        for i in range(self.nlanes):
+            if self.unclosed == 0 or self.data_buffer() == NULL:
+                return
+            if self.lanes[i] != NULL and self.lanes[i].closing and not self.lanes[i].close_sent:
+                self.lanes[i].close_sent = True
+                self.unclosed -= 1
+                self.post_message(MESSAGE_CLOSE, self.lanes[i], 0)
+                self.finish_lane(self.lanes[i])
 
-    cdef void return_credits(self, Stream lane) noexcept nogil:
-        # Announces receives when half of them are owed, and no DATA message can do it.
-        if self.owed * 2 < CREDITS or self.tx_credits == 0 or self.free_count == 0:
+    cdef void return_credits(self, Stream s, lane_state *lane) noexcept nogil:
+        # Says what has been used, if it is half of what is kept, and announces receives when half of them are owed, if
+        # no request can do it.
+        if (lane != NULL and self.version != RDMA_VERSION_1 and lane.unsaid * 2 >= LANE_BYTES and not lane.closed
+                and (s is None or s.iov_next == s.iov_count) and self.data_buffer() != NULL):
+            self.post_data(lane, 0)
+        if self.owed * 2 < CREDITS or self.tx_credits == 0 or self.free_count == 0 or self.failed:
             return
-        if lane is None or lane.iov_next == lane.iov_count or self.data_buffer() == NULL:
-            self.post_message(MESSAGE_CREDIT, 0)
+        if s is None or s.iov_next == s.iov_count or lane.room == 0 or self.data_buffer() == NULL:
+            self.post_message(MESSAGE_CREDIT, NULL, 0)
 
-    cdef int take_message(self, Stream lane, unsigned int index, size_t length) noexcept nogil:
+    cdef int take_data(self, Stream s, lane_state *own, lane_state *lane, const char *data,
+                       size_t length) noexcept nogil:
+        # As take_message.
+        cdef int r
+        if length == 0 or lane.closing:
+            return 1
+        if lane != own or s is None or not inbox_is_empty(lane):
+            r = inbox_put(lane, data, length)
+            if r > 0 and lane != own:
+                self.wake_lane(lane)
+            return r
+        r = s.deliver(data, length)
+        if r > 0:
+            lane.unsaid += length
+        return r
+
+    cdef int take_message(self, Stream s, lane_state *own, unsigned int index, size_t length) noexcept nogil:
         # 1; 0: the server breaks the protocol; a negative errno.
         cdef char *message = self.buffer + <size_t>index * MESSAGE_SIZE
+        cdef lane_state *lane = NULL
         cdef message_header header
+        cdef uint32_t id
         cdef int r
         if not get_message_header(message, length, &header):
             return 0
         self.tx_credits += header.credits
+        if header.kind == MESSAGE_DATA or header.kind == MESSAGE_CLOSE:
+            id = word_lane(header.lane) if self.version != RDMA_VERSION_1 else header.lane
+            lane = self.lanes[id] if id < self.nlanes else NULL
+            if lane == NULL or lane.closed:
+                return 0
         if header.kind == MESSAGE_READY:
             self.ready = True
-        elif header.kind == MESSAGE_DATA and lane is not None:
-            r = lane.deliver(message + MESSAGE_HEADER, length - MESSAGE_HEADER)
+        elif header.kind == MESSAGE_DATA:
+            if self.version != RDMA_VERSION_1 and word_used(header.lane):
+                lane.room += word_used(header.lane)
+                if lane.room > self.lane_bytes:
+                    return 0
+                if lane.wants:
+                    self.wake_lane(lane)
+            r = self.take_data(s, own, lane, message + MESSAGE_HEADER, length - MESSAGE_HEADER)
             if r <= 0:
                 return r
+        elif header.kind == MESSAGE_CLOSE and self.version != RDMA_VERSION_1:
+            lane.closed = True
+            length = min(length - MESSAGE_HEADER, <size_t>LAST_WORDS - 1)
+            memcpy(lane.last_words, message + MESSAGE_HEADER, length)
+            self.wake_lane(lane)
+            self.finish_lane(lane)
         elif header.kind != MESSAGE_CREDIT:
             return 0
         if self.post_receive(index) != 0:
@@ -436,60 +307,246 @@ cdef class QueuePair:
         self.owed += 1
         return 1
 
-    cdef int reap(self, Stream lane) noexcept nogil:
+    cdef void take_sent(self, unsigned int index) noexcept nogil:
+        if self.send_lanes[index] != NULL:
+            self.send_lanes[index].sends -= 1
+            self.send_lanes[index] = NULL
+        self.free_sends[self.free_count] = <uint16_t>index
+        self.free_count += 1
+
+    cdef int poll_locked(self, Stream s, lane_state *own) noexcept nogil:
+        # As reap. The number of completions.
         cdef ibv_wc wc[POLL_BATCH]
         cdef int i, r
         cdef int n = POLL_BATCH
+        cdef int total = 0
+        assert_held(&self.lock)
         while n == POLL_BATCH and not self.failed:
             n = ibv_poll_cq(self.cq, POLL_BATCH, wc)
             if n < 0:
-                self.failed = True
+                relaxed_store(&self.failed, True)
+                break
+            total += n
             for i in range(n):
                 if wc[i].status != IBV_WC_SUCCESS:
                     # The first reason counts: behind it come flushes.
                     if not self.failed or self.status == IBV_WC_WR_FLUSH_ERR:
                         self.status = wc[i].status
-                    self.failed = True
+                    relaxed_store(&self.failed, True)
                 elif wc[i].wr_id & RECEIVE:
                     if not self.failed:
-                        r = self.take_message(lane, <unsigned int>(wc[i].wr_id & (RECEIVE - 1)), wc[i].byte_len)
+                        r = self.take_message(s, own, <unsigned int>(wc[i].wr_id & (RECEIVE - 1)), wc[i].byte_len)
+                        if r <= 0:
+                            relaxed_store(&self.failed, True)
                         if r < 0:
                             return r
-                        self.failed = r == 0
                 else:
-                    self.free_sends[self.free_count] = <uint16_t>wc[i].wr_id
-                    self.free_count += 1
-        if self.failed:
-            return 0
-        self.return_credits(lane)
-        return 1
+                    self.take_sent(<unsigned int>wc[i].wr_id)
+        return total
+
+    cdef void finish_lane(self, lane_state *lane) noexcept nogil:
+        # If both sides have closed it, and nobody asks for it any more.
+        cdef unsigned int i
+        if not (lane.closed and lane.close_sent) or lane.kept:
+            return
+        for i in range(SEND_BUFFERS):
+            if self.send_lanes[i] == lane:
+                self.send_lanes[i] = NULL
+        self.lanes[lane.id] = NULL
+        free(lane.inbox)
+        free(lane)
+
+    # --- for the owners of lanes ---
+
+    cdef lane_state *join(self) except NULL:
+        cdef lane_state *lane = <lane_state *>calloc(1, sizeof(lane_state))
+        cdef lane_state **grown
+        cdef unsigned int id = 0
+        if lane == NULL:
+            raise MemoryError
+        if self.kick_fd < 0:
+            self.kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+            if self.kick_fd < 0 or (self.soft and soft_channel_watch(self.channel, self.kick_fd) < 0):
+                free(lane)
+                raise os_error("lane", errno)
+        pthread_mutex_lock(&self.lock)
+        while id < self.nlanes and self.lanes[id] != NULL:
+            id += 1
+        if id == self.nlanes and id < self.most_lanes:
+            grown = <lane_state **>realloc(self.lanes, (id * 2 + 1) * sizeof(lane_state *))
+            if grown != NULL:
+                memset(&grown[id], 0, (id + 1) * sizeof(lane_state *))
+                self.lanes = grown
+                self.nlanes = min(id * 2 + 1, self.most_lanes)
+        if id < self.nlanes:
+            self.lanes[id] = lane
+        pthread_mutex_unlock(&self.lock)
+        if id >= self.nlanes:
+            free(lane)
+            raise OSError(EAGAIN, "the server allows no more lanes")
+        lane.id = id
+        lane.opened = self.version == RDMA_VERSION_1
+        lane.room = self.room if self.version == RDMA_VERSION_1 else self.lane_bytes
+        self.users += 1
+        return lane
+
+    cdef int push(self, Stream s, lane_state *lane, bint *slept) noexcept nogil:
+        cdef uint32_t rings
+        cdef int r
+        pthread_mutex_lock(&self.lock)
+        r = self.push_locked(s, lane)
+        if self.soft and self.qp != NULL:
+            rings = soft_shm_rings(self.qp)
+            slept[0] |= rings != self.rings
+            self.rings = rings
+        pthread_mutex_unlock(&self.lock)
+        return r
+
+    cdef bint all_sent(self, lane_state *lane) noexcept nogil:
+        cdef bint sent
+        pthread_mutex_lock(&self.lock)
+        sent = lane.sends == 0
+        pthread_mutex_unlock(&self.lock)
+        return sent
+
+    cdef int reap(self, Stream s, lane_state *lane) noexcept nogil:
+        cdef int r = 1
+        pthread_mutex_lock(&self.lock)
+        if lane != NULL and s is not None and not inbox_is_empty(lane):
+            r = inbox_take(lane, s)
+        # What a thread that sleeps has to be woken for must not be taken away from it.
+        if r > 0 and not self.sleeping and self.poll_locked(s, lane) < 0:
+            r = -ENOMEM
+        if self.failed and r > 0:
+            self.wake_all()
+            r = 0
+        elif r > 0:
+            self.return_credits(s, lane)
+            if self.unclosed:
+                self.send_closes()
+            if self.followers != NULL:
+                self.wake_wanting()
+            if lane != NULL and lane.closed and inbox_is_empty(lane):
+                r = 0
+        pthread_mutex_unlock(&self.lock)
+        return r
 
     # --- waiting ---
 
-    cdef int arm(self) noexcept nogil:
-        return 1 if ibv_req_notify_cq(self.cq, 0) == 0 else 0
+    cdef void unfollow(self, lane_state *lane) noexcept nogil:
+        if lane.prev != NULL:
+            lane.prev.next = lane.next
+        else:
+            relaxed_store_pointer(&self.followers, lane.next)
+        if lane.next != NULL:
+            lane.next.prev = lane.prev
+        else:
+            self.last_follower = lane.prev
+        lane.follows = lane.wants = False
 
-    cdef int wait(self, int64_t deadline) noexcept nogil:
-        cdef pollfd waiting[4]
+    cdef void wake_lane(self, lane_state *lane) noexcept nogil:
+        if lane.follows:
+            self.unfollow(lane)
+            relaxed_store(&lane.wake, lane.wake + 1)
+            futex_wake(&lane.wake, 1)
+
+    cdef void wake_all(self) noexcept nogil:
+        while self.followers != NULL:
+            self.wake_lane(self.followers)
+
+    cdef void wake_wanting(self) noexcept nogil:
+        # Owners that wait to send, if that can be tried; those that wait until all has left.
+        cdef lane_state *lane = self.followers
+        cdef lane_state *following
+        while lane != NULL:
+            following = lane.next
+            if lane.wants and (self.data_buffer() != NULL or lane.sends == 0):
+                self.wake_lane(lane)
+            lane = following
+
+    cdef int wait(self, Stream s, lane_state *lane, bint wants, int64_t deadline) noexcept nogil:
+        cdef int r = 1
+        pthread_mutex_lock(&self.lock)
+        if self.failed or (self.by_cm and self.lifeline_ended):
+            relaxed_store(&self.failed, True)
+            r = 0
+        elif lane != NULL and (lane.closed or not inbox_is_empty(lane)):
+            r = 1
+        elif self.sleeping:
+            return self.follow(lane, wants, deadline)
+        elif not self.soft and (ibv_req_notify_cq(self.cq, 0) != 0 or self.poll_locked(s, lane) != 0):
+            # What completes from here on makes an event; what did before has just been found.
+            r = 1
+        else:
+            self.sleeping = True
+            pthread_mutex_unlock(&self.lock)
+            r = self.sleep(deadline)
+            pthread_mutex_lock(&self.lock)
+            self.sleeping = False
+            if self.kicked:
+                self.kicked = False
+                eventfd_clear(self.kick_fd)
+            relaxed_store(&self.slept, self.slept + 1)
+            futex_wake(&self.slept, INT_MAX)
+            if r == 0:
+                relaxed_store(&self.failed, True)
+        pthread_mutex_unlock(&self.lock)
+        return r
+
+    cdef int follow(self, lane_state *lane, bint wants, int64_t deadline) noexcept nogil:
+        # Another thread sleeps for the queue pair: sleeps until it wakes this one. Takes the lock over.
+        cdef uint32_t seen = lane.wake
+        cdef int error
+        assert_held(&self.lock)
+        lane.follows = True
+        lane.wants = wants or lane.unsaid * 2 >= LANE_BYTES
+        lane.next = NULL
+        lane.prev = self.last_follower
+        if lane.prev != NULL:
+            lane.prev.next = lane
+        else:
+            relaxed_store_pointer(&self.followers, lane)
+        self.last_follower = lane
+        if lane.wants and self.soft and not self.kicked:
+            # SENDs complete as they are posted, which no event tells.
+            self.kicked = True
+            eventfd_signal(self.kick_fd)
+        pthread_mutex_unlock(&self.lock)
+        error = futex_wait(&lane.wake, seen, deadline)
+        pthread_mutex_lock(&self.lock)
+        if lane.follows:
+            self.unfollow(lane)
+        pthread_mutex_unlock(&self.lock)
+        return -error if error == EINTR or error == ETIMEDOUT else 1
+
+    cdef void hand_over(self) noexcept nogil:
+        if relaxed_load(&self.followers) == 0:
+            return
+        pthread_mutex_lock(&self.lock)
+        if self.followers != NULL and not self.sleeping:
+            self.wake_lane(self.followers)
+        pthread_mutex_unlock(&self.lock)
+
+    cdef int sleep(self, int64_t deadline) noexcept nogil:
+        # One thread at a time, without the lock. 1; 0: it has failed; a negative errno.
+        cdef pollfd waiting[5]
         cdef int timeout = -1
         cdef int n
-        if self.by_cm and self.lifeline_ended:
-            self.failed = True
-            return 0
         if deadline:
             timeout = poll_timeout(deadline, now_ns())
             if timeout == 0:
                 return -ETIMEDOUT
         if self.soft:
-            return self.wait_soft(timeout)
+            return self.sleep_soft(timeout)
         waiting[0].fd = self.channel.fd
         waiting[1].fd = self.fd
         waiting[2].fd = self.device.alarm
         waiting[3].fd = self.port.context.async_fd
-        for n in range(4):
+        waiting[4].fd = self.kick_fd
+        for n in range(5):
             waiting[n].events = POLLIN
             waiting[n].revents = 0
-        n = poll(waiting, 4, timeout)
+        n = poll(waiting, 5, timeout)
         if n < 0:
             return -errno
         if n == 0:
@@ -497,15 +554,14 @@ cdef class QueuePair:
         if waiting[0].revents:
             self.take_event()
         if waiting[1].revents and not self.look_at_lifeline():
-            self.failed = True
             return 0
         if (waiting[2].revents or waiting[3].revents) and device_lost(self.device):
-            self.failed = True
             return 0
         return 1
 
-    cdef int wait_soft(self, int timeout) noexcept nogil:
+    cdef int sleep_soft(self, int timeout) noexcept nogil:
         # The same on a software device, which is never lost.
+        cdef pollfd lifeline
         cdef int found
         if not self.watching:
             if soft_channel_watch(self.channel, self.fd) < 0:
@@ -516,9 +572,12 @@ cdef class QueuePair:
             return -errno
         if found == 0:
             return -ETIMEDOUT
-        if found & CHANNEL_PROGRAM and not self.look_at_lifeline():
-            self.failed = True
-            return 0
+        if found & CHANNEL_PROGRAM:
+            # Or it is kick_fd.
+            lifeline.fd = self.fd
+            lifeline.events = POLLIN
+            if poll(&lifeline, 1, 0) > 0 and not self.look_at_lifeline():
+                return 0
         return 1
 
     cdef void take_event(self) noexcept nogil:
@@ -545,13 +604,15 @@ cdef class QueuePair:
 
     # --- the end ---
 
-    cdef str failure_text(self):
-        # The line in which the server said why it gave the connection up, else what is known here.
+    cdef str failure_text(self, lane_state *lane):
+        # The line in which the server said why it gave the lane or the connection up, else what is known here.
         cdef char chunk[512]
         cdef pollfd waiting
         cdef int64_t deadline = now_ns() + <int64_t>LAST_WORDS_WAIT * 1000000
         cdef ssize_t n = 1
         cdef int timeout
+        if lane != NULL and lane.closed and not self.failed:
+            return lane.last_words.decode("ascii", "replace").strip()
         waiting.fd = self.fd
         waiting.events = POLLIN
         while n > 0 and self.fd >= 0 and not self.by_cm:
@@ -567,27 +628,118 @@ cdef class QueuePair:
             text = self.device.why.decode()
         if not text and self.failed and self.status != IBV_WC_SUCCESS and self.status != IBV_WC_WR_FLUSH_ERR:
             text = f"the queue pair failed: {self.provider.wc_status_str(self.status).decode()}"
-        if not text and self.soft and self.qp != NULL and soft_qp_fault(self.qp) != NULL:
-            text = f"the server has broken the stream: {soft_qp_fault(self.qp).decode()}"
+        if not text and self.soft:
+            self.note_fault()
+            text = self.fault
         if not text and self.by_cm and self.lifeline_ended:
             text = "the server has ended the connection"
         return text
 
+    cdef void note_fault(self) noexcept:
+        # What was wrong with the stream under the queue pair, which is not known any more when that is destroyed.
+        cdef const char *fault = soft_qp_fault(self.qp) if self.soft and self.qp != NULL else NULL
+        if fault != NULL:
+            self.fault = f"the server has broken the stream: {fault.decode()}"
+
     cdef bint foreign(self) noexcept nogil:
         return getpid() != self.pid
 
+    def usable(self):
+        """Whether another lane can join: the connection is this process's, and has not ended."""
+        cdef pollfd lifeline
+        if self.foreign() or self.failed or self.fd < 0 or self.version == RDMA_VERSION_1 or self.users == 0:
+            return False
+        lifeline.fd = self.fd
+        lifeline.events = POLLIN
+        return self.users < self.most_lanes and poll(&lifeline, 1, 0) == 0
+
+    cdef bint leave(self, lane_state *lane, bint must_close) except -1:
+        cdef bint open = False
+        if self.users == 1 or self.failed or self.qp == NULL or self.version == RDMA_VERSION_1:
+            self.users -= 1
+            self.disconnect()
+            return False
+        pthread_mutex_lock(&self.lock)
+        lane.closing = True
+        if lane.opened:
+            lane.kept = open = True
+            self.unclosed += 1
+            self.send_closes()
+        else:
+            lane.closed = lane.close_sent = True
+            self.finish_lane(lane)
+        pthread_mutex_unlock(&self.lock)
+        if open and must_close:
+            # Meanwhile it is one of the users: another thread must not be the last.
+            with nogil:
+                self.await_close(lane)
+            open = False
+            if not self.lane_is_closed(lane):
+                # A server that does not answer, answers no other lane either.
+                relaxed_store(&self.failed, True)
+        self.users -= 1
+        if self.failed:
+            self.disconnect()
+        return open and not self.failed
+
+    cdef bint lane_is_closed(self, lane_state *lane) noexcept:
+        # Of a lane that is kept, which may be gone afterwards.
+        cdef bint closed
+        pthread_mutex_lock(&self.lock)
+        closed = lane.closed
+        if closed:
+            lane.kept = False
+            self.finish_lane(lane)
+        pthread_mutex_unlock(&self.lock)
+        return closed
+
+    cdef void await_close(self, lane_state *lane) noexcept nogil:
+        # Waits until the server has closed the lane, but no longer than CLOSE_WAIT.
+        cdef int64_t deadline = now_ns() + <int64_t>CLOSE_WAIT * 1000000
+        cdef int r = 1
+        while (r > 0 or r == -EINTR) and not relaxed_load(&lane.closed):
+            r = self.reap(None, NULL)
+            if r > 0:
+                r = self.wait(None, lane, True, deadline)
+        self.hand_over()
+
+    cdef void await_sleeper(self) noexcept nogil:
+        # Until no thread sleeps for the queue pair, which has failed or has one lane.
+        cdef uint32_t seen
+        pthread_mutex_lock(&self.lock)
+        self.wake_all()
+        while self.sleeping:
+            seen = self.slept
+            if not self.kicked:
+                self.kicked = True
+                eventfd_signal(self.kick_fd)
+            pthread_mutex_unlock(&self.lock)
+            futex_wait(&self.slept, seen, 0)
+            pthread_mutex_lock(&self.lock)
+        pthread_mutex_unlock(&self.lock)
+
     cdef void disconnect(self) noexcept:
         if self.qp != NULL and not self.foreign():
-            self.provider.destroy_qp(self.qp)
-            self.qp = NULL
+            relaxed_store(&self.failed, True)
+            self.note_fault()
+            with nogil:
+                self.await_sleeper()
+            pthread_mutex_lock(&self.lock)
+            if self.qp != NULL:
+                self.provider.destroy_qp(self.qp)
+                self.qp = NULL
+            pthread_mutex_unlock(&self.lock)
         if self.fd >= 0:
-            # Another process may hold a copy of the lifeline; the server is to see the end now.
+            # Another process may hold a copy of the lifeline; the server is to see the end now. Its last words can be
+            # read by other lanes afterwards.
             if not self.by_cm and not self.foreign():
                 shutdown(self.fd, SHUT_RDWR)
-            close_fd(self.fd)
-            self.fd = -1
+            if self.users == 0 or self.foreign():
+                close_fd(self.fd)
+                self.fd = -1
 
     cdef void close(self) noexcept:
+        cdef unsigned int i
         self.disconnect()
         if self.protection_domain == NULL or self.foreign():
             return
@@ -597,12 +749,23 @@ cdef class QueuePair:
         if self.channel != NULL:
             self.provider.destroy_comp_channel(self.channel)
             self.channel = NULL
+        if self.kick_fd >= 0:
+            close_fd(self.kick_fd)
+            self.kick_fd = -1
         if self.mr != NULL:
             self.provider.dereg_mr(self.mr)
             self.mr = NULL
+        for i in range(self.nlanes):
+            if self.lanes[i] != NULL:
+                free(self.lanes[i].inbox)
+                free(self.lanes[i])
+        free(self.lanes)
+        self.lanes = NULL
+        self.nlanes = 0
         free(self.buffer)
         self.buffer = NULL
         leave_domain(self.protection_domain)
         self.protection_domain = NULL
         self.device = NULL
+        pthread_mutex_destroy(&self.lock)
         live_sub(LIVE_CLIENT_CONN)

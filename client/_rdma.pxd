@@ -2,13 +2,25 @@
 
 from libc.stdint cimport int64_t, uint64_t
 
+from rmemcached.client._lane cimport lane_state
 from rmemcached.client._memory cimport Sink, Source
 from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._stream cimport Stream
 
 
+cdef class Leaving:
+    """Memory of a lane that has no owner any more, and that the server has not closed yet."""
+    cdef lane_state *lane
+    cdef Source source
+    cdef Sink sink
+
+    cdef void release(self) noexcept
+
+
 cdef class RdmaStream(Stream):
-    cdef QueuePair queue             # its lane 0; closed with the stream
+    cdef QueuePair queue             # closed with its last stream
+    cdef lane_state *lane            # on it
+    cdef bint woke                   # the server had to be woken up for what was sent last
     cdef uint64_t received           # bytes so far
     # Replies of a server that had to be woken up, while this side polled (0) or slept (1) meanwhile.
     cdef int64_t woken_ns[2]         # how long they lately took
@@ -16,7 +28,11 @@ cdef class RdmaStream(Stream):
     cdef Source source
     cdef Sink sink
 
+    # What is learnt about waiting belongs to the queue pair: few requests of many lanes teach as much as many of one.
+    cdef void take_hints(self) noexcept nogil
+    cdef void leave_hints(self) noexcept nogil
     cdef bint drained(self) noexcept nogil
     cdef bint sleeps_for_woken(self) noexcept nogil
     cdef void woken_took(self, bint slept, int64_t ns) noexcept nogil
     cdef int advance(self, bint draining) noexcept nogil
+    cdef int await_more(self, bint draining) noexcept nogil

@@ -2,9 +2,10 @@
 
 cimport cython
 from libc.stdint cimport uint32_t, uintptr_t
-from libc.string cimport memcpy
 
 from rmemcached.client._timeouts cimport milliseconds
+from rmemcached.client._queue_pair cimport wait_hints
+from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_LANE, live_add, live_sub
 
@@ -16,21 +17,43 @@ cdef enum:
     WOKEN_MOST = 1000000     # ns; what takes longer says nothing about waking
 
 
+cdef class Leaving:
+
+    cdef void release(self) noexcept:
+        self.source.close()
+        self.sink.close()
+
+
+cdef void release_closed(QueuePair queue) noexcept:
+    """Releases the memory of lanes that the server has closed meanwhile."""
+    cdef Leaving one
+    if queue.leaving:
+        left = []
+        for one in queue.leaving:
+            if queue.lane_is_closed(one.lane):
+                one.release()
+            else:
+                left.append(one)
+        queue.leaving = left
+
+
 # No cycle can lead through it; the collector would clear `queue` before __dealloc__ needs it.
 @cython.no_gc
 cdef class RdmaStream(Stream):
-    """The stream of a connected queue pair, which belongs to it afterwards.
+    """The stream of a lane of a connected queue pair, which is closed with the last of its streams.
 
-    timeout: seconds for each wait, or None. spin: nanoseconds.
+    timeout: seconds for each wait, or None. spin: nanoseconds. OSError: the queue pair has no lane left.
     """
 
     def __init__(self, QueuePair queue not None, timeout, spin):
+        release_closed(queue)
         self.timeout_ms = milliseconds(timeout, -1)
         self.spin_ns = spin
         self.remote = True
         self.inline_limit = queue.eager
         self.source = Source(queue)
         self.sink = Sink(queue)
+        self.lane = queue.join()
         self.queue = queue
         live_add(LIVE_CLIENT_LANE)
 
@@ -38,19 +61,37 @@ cdef class RdmaStream(Stream):
         self.close()
 
     cdef void close(self) noexcept:
-        if self.queue is None:
+        cdef QueuePair queue = self.queue
+        cdef Leaving leaving
+        if queue is None:
             return
-        self.queue.disconnect()
-        # Nobody can reach the memory any more. In a forked child it is the parent's.
-        if not self.queue.foreign():
-            self.source.close()
-            self.sink.close()
-        self.queue.close()
         self.queue = None
         live_sub(LIVE_CLIENT_LANE)
+        # In a forked child all of it is the parent's.
+        if queue.foreign():
+            queue.close()
+            return
+        release_closed(queue)
+        # The server may still read and write what the last request has named. A caller's memory is the caller's again
+        # when this returns.
+        if queue.leave(self.lane, self.source.count != 0):
+            leaving = Leaving.__new__(Leaving)
+            leaving.lane = self.lane
+            leaving.source = self.source
+            leaving.sink = self.sink
+            queue.leaving.append(leaving)
+        else:
+            # Nobody can reach the memory any more.
+            self.source.close()
+            self.sink.close()
+        if queue.users == 0:
+            for leaving in queue.leaving:
+                leaving.release()
+            queue.leaving = []
+            queue.close()
 
     cdef str failure_text(self):
-        return self.queue.failure_text()
+        return self.queue.failure_text(self.lane)
 
     # --- the stream ---
 
@@ -60,7 +101,7 @@ cdef class RdmaStream(Stream):
 
     cdef bint drained(self) noexcept nogil:
         # A completed SEND has left this process; nobody makes progress between two calls.
-        return self.iov_next == self.iov_count and self.queue.all_sent()
+        return self.iov_next == self.iov_count and self.queue.all_sent(self.lane)
 
     cdef bint sleeps_for_woken(self) noexcept nogil:
         # A server that has been woken up runs on this core when this process gives way, or on another; then this
@@ -74,7 +115,37 @@ cdef class RdmaStream(Stream):
         ns = min(ns, <int64_t>WOKEN_MOST)
         lately[0] = lately[0] + (ns - lately[0]) // 8 if lately[0] else ns
 
+    cdef void take_hints(self) noexcept nogil:
+        cdef wait_hints *hints = &self.queue.hints
+        if relaxed_load(&self.queue.hinted):
+            self.spin_score = <int>relaxed_load(&hints.spin_score)
+            self.spin_skipped = <unsigned int>relaxed_load(&hints.spin_skipped)
+            self.spin_pause = <int64_t>relaxed_load(&hints.spin_pause)
+            self.spin_again = <int64_t>relaxed_load(&hints.spin_again)
+            self.woken = <unsigned int>relaxed_load(&hints.woken)
+            self.woken_ns[0] = <int64_t>relaxed_load(&hints.woken_ns[0])
+            self.woken_ns[1] = <int64_t>relaxed_load(&hints.woken_ns[1])
+
+    cdef void leave_hints(self) noexcept nogil:
+        cdef wait_hints *hints = &self.queue.hints
+        relaxed_store(&hints.spin_score, self.spin_score)
+        relaxed_store(&hints.spin_skipped, self.spin_skipped)
+        relaxed_store(&hints.spin_pause, self.spin_pause)
+        relaxed_store(&hints.spin_again, self.spin_again)
+        relaxed_store(&hints.woken, self.woken)
+        relaxed_store(&hints.woken_ns[0], self.woken_ns[0])
+        relaxed_store(&hints.woken_ns[1], self.woken_ns[1])
+        relaxed_store(&self.queue.hinted, True)
+
     cdef int advance(self, bint draining) noexcept nogil:
+        cdef int r
+        self.take_hints()
+        r = self.await_more(draining)
+        self.leave_hints()
+        self.queue.hand_over()
+        return r
+
+    cdef int await_more(self, bint draining) noexcept nogil:
         # Waits until something has been received, or, when draining, everything sent. Goes on sending meanwhile.
         cdef uint64_t received = self.received
         cdef int64_t deadline = 0
@@ -84,19 +155,19 @@ cdef class RdmaStream(Stream):
         cdef size_t expected = self.sink.last if self.sink_named else 0
         cdef int64_t bulk = (self.source.total + expected) // BULK_BYTES_PER_NS
         cdef int64_t now = 0
-        cdef bint woken = self.queue.peer_slept() and bulk == 0 and self.iov_next == self.iov_count and budget
+        cdef bint woken = self.woke and bulk == 0 and self.iov_next == self.iov_count and budget
         cdef bint sleeps = woken and self.sleeps_for_woken()
         cdef bint block = sleeps
         cdef int64_t began = now_ns() if woken else 0
         cdef int64_t until = 0
-        cdef bint armed = False
         cdef int r
+        self.woke = False
         if budget and not block:
             now = now_ns()
             until = now + budget + bulk
         while True:
             # Waiting looks for what has come, too.
-            r = 1 if block else self.queue.reap(self)
+            r = 1 if block else self.queue.reap(self, self.lane)
             block = False
             if r > 0 and self.iov_next < self.iov_count:
                 r = self.push()
@@ -116,38 +187,14 @@ cdef class RdmaStream(Stream):
                 elif not self.spin_yield(&now, bulk):
                     until = 0
                 continue
-            if not armed and not self.queue.soft:
-                r = self.queue.arm()
-                if r <= 0:
-                    return r
-                armed = True
-                continue
             if deadline == 0 and self.timeout_ms >= 0:
                 deadline = now_ns() + <int64_t>self.timeout_ms * 1000000
-            r = self.queue.wait(deadline)
+            r = self.queue.wait(self, self.lane, draining or self.iov_next < self.iov_count, deadline)
             if r <= 0:
                 return r
-            armed = False
 
     cdef int push(self) noexcept nogil:
-        cdef char *payload
-        cdef size_t room, n
-        cdef int r
-        while self.iov_next < self.iov_count:
-            payload = self.queue.data_buffer()
-            if payload == NULL:
-                return 1
-            room = self.queue.room
-            while room and self.iov_next < self.iov_count:
-                n = min(room, <size_t>self.iov[self.iov_next].iov_len)
-                memcpy(payload, self.iov[self.iov_next].iov_base, n)
-                self.sent(n)
-                payload += n
-                room -= n
-            r = self.queue.post_data(self.queue.room - room)
-            if r <= 0:
-                return r
-        return 1
+        return self.queue.push(self, self.lane, &self.woke)
 
     cdef int drain(self) noexcept nogil:
         cdef int r = self.push()
@@ -170,6 +217,7 @@ cdef class RdmaStream(Stream):
         if self.source.total:
             # To wait for bulk data says nothing about spinning for small replies.
             self.spin_result(True)
+            self.leave_hints()
             self.source.forget()
         return 0
 
@@ -189,6 +237,7 @@ cdef class RdmaStream(Stream):
         if length > self.sink.size:
             raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
         self.spin_result(True)
+        self.leave_hints()
         return self.sink.take(length)
 
     cdef void saw_length(self, size_t length) noexcept:

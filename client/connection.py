@@ -52,6 +52,22 @@ class Choice:
             stream = self.try_rdma_cm()
             if stream is not None:
                 return stream, "rdma_cm"
+        if self.wanted == "tcp":
+            return self.open_one()
+        try:
+            exchange = load_exchange()
+        except TransportUnavailable:
+            return self.open_one()
+        joined = self.join(exchange)
+        if joined is None:
+            with exchange.one_at_a_time(self.client, self.wanted):
+                # Another thread may have made one meanwhile.
+                joined = self.join(exchange)
+                return self.open_one() if joined is None else joined
+        return joined
+
+    def open_one(self) -> tuple[Any, str]:
+        """(stream, transport) of a connection of its own, or on a queue pair that others can join."""
         self.plain = open_plain(self.client)
         try:
             for transport in candidates(self.client, self.wanted):
@@ -65,6 +81,15 @@ class Choice:
             self.plain.close()
             raise
         return stream, "tcp"
+
+    def join(self, exchange: Any) -> tuple[Any, str] | None:
+        """(stream, transport) on a queue pair that another Client has made, or None."""
+        try:
+            joined: tuple[Any, str] | None = exchange.join(self.client, self.wanted)
+        except OSError:
+            # It has no lane left.
+            return None
+        return joined
 
     def try_rdma_cm(self) -> Any:
         """The stream, or None when another transport may be tried."""
@@ -82,7 +107,7 @@ class Choice:
             if self.wanted == "auto" and transport == SOFT_SHM and not is_local(self.plain):
                 # A server on another host is not told this host's identity, nor can it choose a path to connect to.
                 raise TransportUnavailable("the server is on another host")
-            return load_exchange().open_rdma(self.client, self.plain, transport)
+            return load_exchange().open_rdma(self.client, self.plain, transport, self.wanted)
         except TransportUnavailable as error:
             if self.wanted != "auto":
                 raise

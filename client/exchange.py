@@ -6,7 +6,10 @@ docs/rdma-protocol.md, sections 2, 3 and 9.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import threading
+from collections.abc import Iterator
 from typing import cast
 
 from ._cm import CmRoute
@@ -17,6 +20,7 @@ from .exceptions import MemcacheServerError, MemcacheUnexpectedCloseError, Trans
 from .sockets import Options, Server, open_socket, open_unix
 
 DEFAULT_SPIN = 50  # microseconds
+OLD_SERVER = b"CLIENT_ERROR rdma: version 2 is not supported"
 REPLY_LIMIT = LINE_MAX + len("\r\n")
 
 
@@ -29,6 +33,85 @@ def stream_of(client: Options, queue: QueuePair) -> RdmaStream:
     """The stream of a connected queue pair, with the client's time limits."""
     spin = DEFAULT_SPIN if client.spin is None else client.spin
     return RdmaStream(queue, client.timeout, int(spin * 1000))
+
+
+Key = tuple[Server, str, object]
+
+MOST_FOR_THREADS = 16  # queue pairs to a server; beyond them, threads share
+shared: dict[Key, list[tuple[QueuePair, int]]] = {}
+"""The queue pairs of this process that have lanes for others, by server, transport and options of the lifeline; and the
+threads that have made them."""
+
+
+locks: dict[Key, threading.Lock] = {}
+"""Held by a thread that makes a queue pair, so that others wait for it instead of making more."""
+
+
+def forget() -> None:
+    """In a forked child all of them are the parent's."""
+    shared.clear()
+    locks.clear()
+
+
+os.register_at_fork(after_in_child=forget)
+
+
+@contextlib.contextmanager
+def one_at_a_time(client: Options, wanted: str) -> Iterator[None]:
+    """Raises TimeoutError if another thread takes too long."""
+    lock = locks.setdefault(key_of(client, wanted), threading.Lock())
+    limit = patience(client)
+    if not lock.acquire(timeout=-1 if limit is None else limit):
+        raise TimeoutError("timed out")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def key_of(client: Options, wanted: str) -> Key:
+    keepalive = client.socket_keepalive
+    return client.server, wanted, keepalive and (keepalive.idle, keepalive.intvl, keepalive.cnt)
+
+
+def join(client: Options, wanted: str) -> tuple[RdmaStream, str] | None:
+    """(stream, transport) of a lane on a queue pair that the process has, or None: there shall be one more.
+
+    Each of the server's threads gets one. So does each thread of this process that makes connections, while there are
+    few: two threads that use the same queue pair at the same time wait for each other now and then. From then on the
+    one with the fewest lanes is taken.
+    """
+    key = key_of(client, wanted)
+    pairs = [(queue, thread) for queue, thread in shared.get(key, ()) if queue.usable()]
+    if not pairs:
+        shared.pop(key, None)
+        return None
+    shared[key] = pairs
+    mine = [queue for queue, thread in pairs if thread == threading.get_ident()]
+    if len(pairs) < pairs[0][0].workers or (not mine and len(pairs) < MOST_FOR_THREADS):
+        return None
+    queue = min(mine or [queue for queue, _ in pairs], key=lambda one: one.users)
+    return stream_of(client, queue), queue.transport
+
+
+def share(client: Options, wanted: str, queue: QueuePair) -> RdmaStream:
+    """The first stream of a queue pair that others may join."""
+    stream = stream_of(client, queue)
+    if queue.usable():
+        key = key_of(client, wanted)
+        shared[key] = [*shared.get(key, ()), (queue, threading.get_ident())]
+    return stream
+
+
+def ask(queue: QueuePair, plain: socket.socket, transport: str) -> Offer:
+    """The exchange, in the newest version that the server speaks. Raises what read_reply_line does, and
+    TransportUnavailable."""
+    plain.sendall(queue.exchange_line(2))
+    line = read_reply_line(plain)
+    if line.startswith(OLD_SERVER):
+        plain.sendall(queue.exchange_line(1))
+        line = read_reply_line(plain)
+    return Offer(line, transport)
 
 
 def read_reply_line(plain: socket.socket) -> bytes:
@@ -47,21 +130,20 @@ def read_reply_line(plain: socket.socket) -> bytes:
     return received[:-2]
 
 
-def open_rdma(client: Options, plain: socket.socket, transport: str) -> RdmaStream:
-    """The RDMA stream whose lifeline is plain, for one of the transports of the exchange.
+def open_rdma(client: Options, plain: socket.socket, transport: str, wanted: str) -> RdmaStream:
+    """The RDMA stream of a queue pair whose lifeline is plain, for one of the transports of the exchange.
 
     Raises TransportUnavailable, after which plain is still an ordinary connection; MemcacheServerError, OSError,
     TimeoutError.
     """
     try:
         queue = QueuePair(transport, client.server)
-        line = queue.exchange_line()
+        queue.exchange_line(2)
     except OSError as error:
         raise TransportUnavailable(f"no queue pair here: {error}") from error
     # If anything is raised from here on, the queue pair is freed with its object.
     plain.settimeout(patience(client))
-    plain.sendall(line)
-    offer = Offer(read_reply_line(plain), transport)
+    offer = ask(queue, plain, transport)
     with contextlib.ExitStack() as stack:
         second = None
         if transport == SOFT_SHM:
@@ -69,7 +151,7 @@ def open_rdma(client: Options, plain: socket.socket, transport: str) -> RdmaStre
         elif transport == SOFT_IW:
             second = stack.enter_context(contextlib.closing(open_iw(client, plain)))
         queue.connect(offer, second, plain, patience(client))
-    return stream_of(client, queue)
+    return share(client, wanted, queue)
 
 
 def open_iw(client: Options, plain: socket.socket) -> socket.socket:

@@ -5,7 +5,7 @@ memory, files, time and resources, events, sockets, threads.
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.types cimport mode_t
 from posix.uio cimport iovec
 
@@ -262,6 +262,30 @@ cdef inline void eventfd_signal(int fd) noexcept nogil:
     cdef uint64_t one = 1
     while write(fd, &one, sizeof(one)) < 0 and errno == EINTR:
         pass
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <linux/futex.h>
+    #include <stdint.h>
+    #include <sys/syscall.h>
+    #include <time.h>
+    #include <unistd.h>
+
+    static inline int rmc_futex_wait(uint32_t *word, uint32_t seen, int64_t deadline) {
+        struct timespec until = {deadline / 1000000000, deadline % 1000000000};
+        return syscall(SYS_futex, word, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, seen, deadline ? &until : 0, 0,
+                       FUTEX_BITSET_MATCH_ANY) == 0 ? 0 : errno;
+    }
+    static inline void rmc_futex_wake(uint32_t *word, int threads) {
+        syscall(SYS_futex, word, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, threads, 0, 0, 0);
+    }
+    """
+    # Sleeps while *word is `seen`. deadline: CLOCK_MONOTONIC nanoseconds, or 0 for none. 0, or an errno value: EAGAIN,
+    # EINTR, ETIMEDOUT.
+    int futex_wait "rmc_futex_wait"(uint32_t *word, uint32_t seen, int64_t deadline) nogil
+    # Wakes so many threads that sleep there.
+    void futex_wake "rmc_futex_wake"(uint32_t *word, int threads) nogil
 
 cdef inline void eventfd_clear(int fd) noexcept nogil:
     """Takes what was signalled on a non-blocking eventfd."""

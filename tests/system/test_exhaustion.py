@@ -24,7 +24,7 @@ from daemon_tools import (
 )
 from servers import Server
 
-from rmemcached.client import Client, MemcacheError
+from rmemcached.client import Client, KeepaliveOpts, MemcacheError
 
 EXCHANGE = b"rdma version=1 transport=soft_iw qpn=1 credits=16 msgsize=8192\r\n"
 FEW = b"SERVER_ERROR rdma: the server has too few file descriptors left\r\n"
@@ -89,8 +89,10 @@ def test_the_last_descriptors_are_for_plain_connections(rmemcached_server: Calla
         old = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, old[1]))
         chosen = []
-        for _ in range(40):
-            client = stack.enter_context(closing(Client(server.address, timeout=TIMEOUT)))
+        for number in range(1, 41):
+            # With a lifeline of another kind, so that it does not share a queue pair.
+            keepalive = KeepaliveOpts(idle=number)
+            client = stack.enter_context(closing(Client(server.address, timeout=TIMEOUT, socket_keepalive=keepalive)))
             assert client.set("key", b"value")
             chosen.append(client.transport)
             # two by two, so that clients and not their connections run out

@@ -58,7 +58,7 @@ def test_rdma_and_tcp_together(
         for process in processes:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-        assert control.stats("rdma")["rdma_queue_pairs"] == str(sum(RDMA))
+        assert control.stats("rdma")["rdma_streams"] == str(sum(RDMA))
         everybody = sum(RDMA) + sum(TCP) + 1
         eventually(lambda: control.number("curr_connections") == everybody)
         for process in processes:

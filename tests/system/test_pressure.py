@@ -281,21 +281,21 @@ def test_idle_connections_are_cheap(server: Server) -> None:
 
 
 def test_idle_queue_pairs(server: Server) -> None:
-    """300 connected RDMA clients: what each costs the daemon, and that all of it comes back."""
+    """300 connected queue pairs: what each costs the daemon, and that all of it comes back."""
     count = rounds(300)
-    with Conversation(server) as control:
+    with Conversation(server) as control, ExitStack() as stack:
         others_are_served(server)
         before = resident(server.pid)
-        clients = [rdma_client(server) for _ in range(count)]
-        for number, client in enumerate(clients):
-            assert client.set(f"idle{number}", b"value")
+        peers = [stack.enter_context(Peer(server)) for _ in range(count)]
+        for number, peer in enumerate(peers):
+            assert peer.ask(b"set idle%d 0 0 5\r\nvalue\r\n" % number) == b"STORED\r\n"
         assert control.number("rdma_queue_pairs", "rdma") == count
         per_client = (resident(server.pid) - before) / count
         # its messages: 16 receives and 16 sends of 8 KB at most, of which those that were used are in memory
         assert per_client < 300 * 1024, per_client
-        for number, client in enumerate(clients):
-            assert client.get(f"idle{number}") == b"value"
-            client.close()
+        for number, peer in enumerate(peers):
+            assert peer.ask(b"mg idle%d v\r\n" % number, b"value\r\n") == b"VA 5\r\nvalue\r\n"
+            peer.close()
         eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
 
 

@@ -42,7 +42,7 @@ from daemon_tools import (
 from servers import Server, free_port, start_rmemcached
 from shm_by_hand import HELLO, MESSAGE, STREAM, WAKEUP, ShmPeer, lingering, record
 
-from rmemcached.client import Client
+from rmemcached.client import Client, KeepaliveOpts
 from rmemcached.client.connection import load_exchange
 from rmemcached.client.exceptions import MemcacheError, MemcacheServerError
 from rmemcached.host import host_identity
@@ -408,7 +408,9 @@ def test_auto_falls_back_while_the_daemon_takes_no_stream(rmemcached_server: Ser
     """Who is there goes on; new clients take the next transport. Afterwards it is as before."""
     server = rmemcached_server("-t", "1")
     sender, reader = lingering(3600)
-    with Client(server.address, timeout=TIMEOUT, default_noreply=False) as before:
+    # With a lifeline of another kind, so that the others do not share its queue pair.
+    keepalive = KeepaliveOpts()
+    with Client(server.address, timeout=TIMEOUT, default_noreply=False, socket_keepalive=keepalive) as before:
         assert before.set("key", b"value") and before.transport == "soft_shm"
         close_waits(server, sender)
 

@@ -1,0 +1,264 @@
+"""See _endpoint.pxd."""
+
+import os
+
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.errno cimport errno
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.string cimport memcpy, memset
+from posix.unistd cimport getpid
+
+from rmemcached.client._cm cimport CmRoute, cm_failure, raise_rejected, wait_cm_event
+from rmemcached.client._devices cimport DEVICE_OF_CM, open_domain
+from rmemcached.client._errors cimport os_error, registration_error
+from rmemcached.client._lane cimport LANE_BYTES
+from rmemcached.rdma.wire cimport (
+    ATTACH_LENGTH,
+    EXCHANGE_REQUEST,
+    HELLO_LENGTH,
+    MESSAGE_HEADER,
+    RDMA_MSGSIZE_MIN,
+    RDMA_TRANSPORTS,
+    RDMA_VERSION_1,
+    get_welcome,
+    put_attach,
+    put_hello,
+    rdma_hello,
+    rdma_welcome,
+    transport_name,
+)
+from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, live_add
+from rmemcached.sys.linux cimport posix_memalign, set_nonblocking
+from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
+from rmemcached.verbs.soft cimport soft_iw_connect, soft_iw_options, soft_provider, soft_shm_attach
+from rmemcached.verbs.system_cm cimport (
+    CM_CONNECT_RESPONSE,
+    CM_ESTABLISHED,
+    CM_REJECTED,
+    cm_confirm,
+    cm_connect,
+    cm_modify_qp,
+    cm_param,
+)
+from rmemcached.verbs.verbs cimport (
+    IBV_ACCESS_LOCAL_WRITE,
+    IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE,
+    IBV_QPS_INIT,
+    IBV_QPS_RTR,
+    IBV_QPS_RTS,
+    IBV_QPT_RC,
+    ibv_post_recv,
+    ibv_qp_init_attr,
+    ibv_recv_wr,
+    ibv_sge,
+)
+
+from rmemcached.host import host_identity
+
+from rmemcached.client._exchange import SOFT_SHM
+from rmemcached.client.exceptions import MemcacheServerError
+
+cdef enum:
+    READS = 16               # RDMA READs that this end answers at a time (ird)
+    REMOTE_ACCESS = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
+
+cdef dict DEVICES = {transport_name(which).decode(): which for which in range(RDMA_TRANSPORTS)}
+
+
+cdef class Endpoint:
+    """A queue pair that waits for its peer. OSError: no device, or out of resources.
+
+    transport: one of the exchange, or "rdma_cm". server: the Client's; it alone reaches memory that is
+    registered for the queue pair. route: for rdma_cm; its descriptor belongs to the Endpoint afterwards.
+    """
+
+    def __cinit__(self, *_):
+        self.fd = -1
+        self.pid = getpid()
+        self.version = RDMA_VERSION_1
+        self.workers = self.most_lanes = 1
+
+    def __init__(self, str transport, server, CmRoute route=None):
+        cdef int error, i
+        if route is None:
+            self.protection_domain = open_domain(DEVICES[transport], server)
+        else:
+            self.protection_domain = open_domain(DEVICE_OF_CM, server, route.where.node_guid, route.where.port_num)
+            self.by_cm = True
+            self.cm_id = route.id
+            self.fd = route.fd
+            route.fd = -1
+        live_add(LIVE_CLIENT_CONN)
+        self.transport = transport
+        self.device = self.protection_domain.device
+        self.port = &self.device.port
+        self.provider = self.device.port.provider
+        self.soft = self.provider == soft_provider()
+        self.pd = self.protection_domain.pd
+        self.psn = int.from_bytes(os.urandom(3), "big")
+        self.open_queue()
+        self.open_messages()
+        if self.by_cm:
+            error = cm_modify_qp(self.fd, self.cm_id, self.port, self.qp, IBV_QPS_INIT, REMOTE_ACCESS)
+        else:
+            error = verbs_qp_init(self.port, self.qp, REMOTE_ACCESS)
+        if error:
+            raise os_error("queue pair to INIT", error)
+        for i in range(CREDITS):
+            if self.post_receive(i) != 0:
+                raise OSError(errno, "receives cannot be posted")
+
+    cdef int open_queue(self) except -1:
+        # Makes the completion channel, the completion queue and the queue pair.
+        cdef ibv_qp_init_attr init
+        self.channel = self.provider.create_comp_channel(self.port.context)
+        if self.channel == NULL or set_nonblocking(self.channel.fd) < 0:
+            raise os_error("completion channel", errno)
+        self.cq = self.provider.create_cq(self.port.context, CREDITS + SEND_BUFFERS, NULL, self.channel, 0)
+        if self.cq == NULL:
+            raise os_error("completion queue", errno)
+        memset(&init, 0, sizeof(init))
+        init.send_cq = self.cq
+        init.recv_cq = self.cq
+        init.cap.max_send_wr = SEND_BUFFERS
+        init.cap.max_recv_wr = CREDITS
+        init.cap.max_send_sge = 1
+        init.cap.max_recv_sge = 1
+        init.qp_type = IBV_QPT_RC
+        self.qp = self.provider.create_qp(self.pd, &init)
+        if self.qp == NULL:
+            raise os_error("queue pair", errno)
+        return 0
+
+    cdef int open_messages(self) except -1:
+        # Makes and registers the message buffers.
+        cdef size_t length = (CREDITS + SEND_BUFFERS) * MESSAGE_SIZE
+        cdef int i
+        if posix_memalign(<void **>&self.buffer, 4096, length) != 0:
+            self.buffer = NULL
+            raise MemoryError
+        self.mr = self.provider.reg_mr(self.pd, self.buffer, length, IBV_ACCESS_LOCAL_WRITE)
+        if self.mr == NULL:
+            raise registration_error(self.provider, length, errno)
+        for i in range(SEND_BUFFERS):
+            self.free_sends[i] = i
+        self.free_count = SEND_BUFFERS
+        return 0
+
+    # --- connecting ---
+
+    def exchange_line(self, int version):
+        """The client's exchange line, as bytes. OSError: for soft_shm, this host cannot be told from others."""
+        cdef str host = ""
+        if self.transport == SOFT_SHM:
+            host = " host={} netns={}".format(*host_identity())
+        return (
+            f"{EXCHANGE_REQUEST.decode()} version={version} transport={self.transport} "
+            f"qpn={self.qp.qp_num} psn={self.psn} gid={(<const char *>self.port.gid.raw)[:16].hex()} "
+            f"lid={self.port.lid} mtu={verbs_mtu_bytes(self.port.mtu)} credits={<int>CREDITS} "
+            f"msgsize={<int>MESSAGE_SIZE} ird={<int>READS} ord=1 crc=0 lanebytes={<int>LANE_BYTES}{host}\r\n"
+        ).encode()
+
+    cdef int connect_to(self, Offer offer, second) except -1:
+        cdef qp_address peer
+        cdef soft_iw_options options
+        cdef char attach[ATTACH_LENGTH]
+        cdef int error, fd
+        self.tx_credits = offer.credits
+        self.version = offer.version
+        self.workers = offer.workers
+        self.most_lanes = offer.lanes
+        self.lane_bytes = offer.lane_bytes
+        self.room = min(offer.msgsize, <size_t>MESSAGE_SIZE) - MESSAGE_HEADER
+        self.eager = offer.eager
+        peer.qpn = offer.qpn
+        peer.psn = offer.psn
+        peer.lid = offer.lid
+        peer.mtu = offer.mtu
+        memcpy(peer.gid.raw, PyBytes_AS_STRING(offer.gid), 16)
+        error = verbs_qp_connect(self.port, self.qp, self.psn, &peer, min(<unsigned int>READS, offer.reads), 1)
+        if error:
+            raise os_error("queue pair to RTS", error)
+        if second is None:
+            return 0
+        fd = second.fileno()
+        if set_nonblocking(fd) < 0:
+            raise os_error("second connection", errno)
+        if self.transport == SOFT_SHM:
+            if soft_shm_attach(self.qp, fd, READS, 1) < 0:
+                raise os_error("shared memory", errno)
+        else:
+            put_attach(attach, offer.qpn, PyBytes_AS_STRING(offer.token))
+            memset(&options, 0, sizeof(options))
+            options.crc = offer.crc
+            options.ird = READS
+            options.ord = 1
+            options.private_data = attach
+            options.private_length = ATTACH_LENGTH
+            if soft_iw_connect(self.qp, fd, &options) < 0:
+                raise os_error("iWARP stream", errno)
+        second.detach()
+        return 0
+
+    cdef int agree(self, int64_t deadline) except -1:
+        # rdma_cm's request and reply, with the exchange in their private data.
+        cdef cm_event event
+        cdef cm_param param
+        cdef char data[HELLO_LENGTH]
+        cdef rdma_hello hello
+        cdef unsigned int reads = min(<unsigned int>READS, <unsigned int>self.port.max_dest_rd_atomic)
+        cdef int error
+        hello.version = RDMA_VERSION_1
+        hello.credits = CREDITS
+        hello.msgsize = MESSAGE_SIZE
+        put_hello(data, &hello)
+        param.qpn = self.qp.qp_num
+        param.responder_resources = reads
+        param.initiator_depth = 1
+        param.private_data = data
+        param.length = HELLO_LENGTH
+        error = cm_connect(self.fd, self.cm_id, &param)
+        if error:
+            raise os_error("rdma_cm", error)
+        wait_cm_event(self.fd, &event, deadline)
+        if event.type == CM_REJECTED:
+            raise_rejected(&event)
+        # iWARP has no third message: the connection is there with the reply.
+        if event.type != CM_CONNECT_RESPONSE and event.type != CM_ESTABLISHED:
+            raise cm_failure(&event)
+        self.accept_welcome(&event)
+        if event.type == CM_CONNECT_RESPONSE:
+            error = cm_modify_qp(
+                self.fd, self.cm_id, self.port, self.qp, IBV_QPS_RTR, min(reads, event.responder_resources))
+            if error == 0:
+                error = cm_modify_qp(self.fd, self.cm_id, self.port, self.qp, IBV_QPS_RTS, 1)
+            if error == 0:
+                error = cm_confirm(self.fd, self.cm_id)
+            if error:
+                raise os_error("queue pair to RTS", error)
+        return 0
+
+    cdef int accept_welcome(self, const cm_event *event) except -1:
+        cdef rdma_welcome welcome
+        if (not get_welcome(&event.private_data[0], event.length, &welcome)
+                or welcome.version != RDMA_VERSION_1 or welcome.msgsize < RDMA_MSGSIZE_MIN):
+            raise MemcacheServerError("what answers through rdma_cm is no rmemcached")
+        self.tx_credits = welcome.credits
+        self.room = min(<size_t>welcome.msgsize, <size_t>MESSAGE_SIZE) - MESSAGE_HEADER
+        self.eager = welcome.eager
+        return 0
+
+    cdef int post_receive(self, unsigned int index) noexcept nogil:
+        # 0, or an errno value.
+        cdef ibv_sge sge
+        cdef ibv_recv_wr wr
+        cdef ibv_recv_wr *bad
+        sge.addr = <uint64_t><uintptr_t>(self.buffer + <size_t>index * MESSAGE_SIZE)
+        sge.length = MESSAGE_SIZE
+        sge.lkey = self.mr.lkey
+        memset(&wr, 0, sizeof(wr))
+        wr.wr_id = RECEIVE | index
+        wr.sg_list = &sge
+        wr.num_sge = 1
+        return ibv_post_recv(self.qp, &wr, &bad)

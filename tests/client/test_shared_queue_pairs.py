@@ -1,0 +1,355 @@
+"""Clients of one process share queue pairs: each is a connection of its own, which no other holds up or ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import pytest
+from servers import Server
+from transport import PACE, RDMA_TRANSPORTS, rounds
+
+from rmemcached.client import Client
+from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
+
+TIMEOUT = 20.0 * PACE
+SHARING = [transport for transport in RDMA_TRANSPORTS if transport != "rdma_cm"]
+SIZES = (10, 3000, 5000, 70_000, 900_000)
+
+ServerFactory = Callable[..., Server]
+Make = Callable[..., Client]
+
+
+@pytest.fixture(params=SHARING)
+def transport(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def server(rmemcached_server: ServerFactory) -> Server:
+    return rmemcached_server("-t", "1", "-m", "256", "-I", "64m")
+
+
+@pytest.fixture
+def make(server: Server, transport: str) -> Iterator[Make]:
+    with ExitStack() as stack:
+
+        def make(**arguments: Any) -> Client:
+            settings: dict[str, Any] = {
+                "transport": transport,
+                "timeout": TIMEOUT,
+                "default_noreply": False,
+                **arguments,
+            }
+            return stack.enter_context(Client(server.address, **settings))
+
+        yield make
+
+
+def numbers(client: Client, *names: str) -> list[int]:
+    found = {**client.stats(), **client.stats("rdma")}
+    return [int(found[name.encode()]) for name in names]
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    os.kill(server.pid, signal.SIGSTOP)
+    os.waitpid(server.pid, os.WUNTRACED)
+    try:
+        yield
+    finally:
+        if server.alive():
+            os.kill(server.pid, signal.SIGCONT)
+
+
+def in_threads(count: int, body: Callable[[int], None]) -> list[BaseException]:
+    """Runs body(0), body(1), ... at the same time. What they have raised."""
+    raised: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            body(number)
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def test_one_queue_pair_for_each_worker(rmemcached_server: ServerFactory, transport: str) -> None:
+    """However many clients there are; each is a connection, until it is closed."""
+    server = rmemcached_server("-t", "3")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(server.address, transport=transport, timeout=TIMEOUT)) for _ in range(50)]
+        for number, client in enumerate(clients):
+            client.set(f"key{number}", f"value{number}", noreply=False)
+        assert numbers(clients[7], "rdma_queue_pairs", "rdma_streams") == [3, 50]
+        before, _ = numbers(clients[7], "curr_connections", "rdma_streams")
+        for client in clients[10:]:
+            client.close()
+        for number, client in enumerate(clients[:10]):
+            assert client.get(f"key{number + 20}") == f"value{number + 20}".encode()
+        # What closes a lane is on its way when the queue pair's next request is.
+        assert numbers(clients[0], "curr_connections", "rdma_streams")[1] <= 12
+        for _ in range(10):
+            clients[0].version()
+        assert numbers(clients[0], "rdma_queue_pairs", "rdma_streams") == [3, 10]
+        assert numbers(clients[0], "curr_connections") == [before - 40]
+
+
+def test_threads_have_their_own_while_there_are_few(make: Make) -> None:
+    """Each thread that makes connections, and beyond 16 of them they share."""
+    control = make()
+    control.version()
+    for threads, queue_pairs in ((4, 5), (20, 16)):
+        everybody = threading.Barrier(threads)
+
+        def work(_: int, everybody: threading.Barrier = everybody) -> None:
+            clients = [make() for _ in range(3)]
+            for client in clients:
+                client.version()
+            # So that no thread has the number of one that has ended.
+            everybody.wait()
+
+        assert in_threads(threads, work) == []
+        assert numbers(control, "rdma_queue_pairs")[0] <= queue_pairs
+    assert numbers(control, "rdma_queue_pairs", "rdma_streams") == [16, 1 + 3 * 24]
+
+
+def test_the_last_takes_the_queue_pair_along(make: Make, server: Server) -> None:
+    with socket.create_connection((server.host, server.port)) as plain, plain.makefile("rb") as lines:
+
+        def queue_pairs() -> int:
+            plain.sendall(b"stats rdma\r\n")
+            found = dict(line.split()[1:3] for line in iter(lines.readline, b"END\r\n"))
+            return int(found[b"rdma_queue_pairs"])
+
+        clients = [make() for _ in range(5)]
+        for client in clients:
+            client.version()
+        assert queue_pairs() == 1
+        for client in clients:
+            client.close()
+        deadline = time.monotonic() + TIMEOUT
+        while queue_pairs() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert queue_pairs() == 0
+        assert clients[3].set("key", "value")
+        assert clients[4].get("key") == b"value"
+
+
+@pytest.mark.parametrize("spin", [0, None, 100_000])
+def test_threads_do_not_mix(make: Make, spin: float | None) -> None:
+    """Values of all sizes, by many threads on one queue pair; some sleep while others poll."""
+    clients = [make(spin=spin) for _ in range(12)]
+    for client in clients:
+        client.version()
+
+    def work(number: int) -> None:
+        client = clients[number]
+        for turn in range(rounds(40)):
+            size = SIZES[(number + turn) % len(SIZES)]
+            value = (b"%d.%d." % (number, turn)).ljust(size, b"x")
+            assert client.set(f"key{number}", value)
+            assert client.get(f"key{number}") == value
+            assert client.get_many([f"key{number}", "none"]) == {f"key{number}": value}
+
+    assert in_threads(len(clients), work) == []
+    assert numbers(clients[0], "rdma_queue_pairs") == [1]
+
+
+def test_requests_without_replies(make: Make) -> None:
+    clients = [make(spin=0) for _ in range(6)]
+    for client in clients:
+        client.version()
+
+    def work(number: int) -> None:
+        client = clients[number]
+        for turn in range(rounds(300)):
+            client.set(f"key{number}", b"%d" % turn, noreply=True)
+            client.set(f"large{number}", bytes(4000), noreply=True)
+        assert client.get(f"key{number}") == b"%d" % (rounds(300) - 1)
+
+    assert in_threads(len(clients), work) == []
+
+
+def test_sleepers_are_woken(make: Make, server: Server) -> None:
+    """Each by its own reply, whoever has slept for the queue pair."""
+    clients = [make(spin=0) for _ in range(10)]
+    for client in clients:
+        client.version()
+    for _ in range(rounds(10)):
+        waiting = threading.Barrier(len(clients) + 1)
+
+        def work(number: int, waiting: threading.Barrier = waiting) -> None:
+            waiting.wait()
+            assert clients[number].set(f"key{number}", bytes(number))
+
+        results: list[list[BaseException]] = []
+        with stopped(server):
+            runner = threading.Thread(target=lambda: results.append(in_threads(len(clients), work)))  # noqa: B023
+            runner.start()
+            waiting.wait()
+        runner.join()
+        assert results == [[]]
+
+
+def test_a_timeout_is_one_clients(make: Make) -> None:
+    """What it was about to store is stored whole or not at all, and its memory is its own again when the call returns.
+    The others go on, on the same queue pair."""
+    size = 8 << 20
+    other, value = make(), bytearray(b"n" * size)
+    assert other.set("key", b"old")
+    expired = 0
+    for _ in range(rounds(8)):
+        hasty = make(timeout=0.001, spin=0)
+        value[:] = b"n" * size
+        try:
+            hasty.set("key", value)
+        except TimeoutError:
+            expired += 1
+        value[:] = b"x" * size
+        assert other.get("key") in (b"old", b"n" * size)
+        assert other.set("key", b"old")
+    assert expired > 0
+    assert numbers(other, "rdma_total_queue_pairs", "rdma_qp_errors") == [1, 0]
+
+
+def test_a_value_that_comes_too_late(make: Make) -> None:
+    """It goes into memory that nobody else has, until the lane is closed."""
+    size = 8 << 20
+    other = make()
+    assert other.set("key", b"v" * size)
+    for _ in range(rounds(12)):
+        hasty = make(timeout=0.001, spin=0)
+        with suppress(TimeoutError):
+            hasty.get("key")
+        hasty.close()
+        blocks = [bytes(1 << 20) for _ in range(8)]
+        assert other.get("key") == b"v" * size
+        assert all(block == bytes(1 << 20) for block in blocks)
+    assert numbers(other, "rdma_total_queue_pairs", "rdma_qp_errors") == [1, 0]
+
+
+def test_a_server_that_stands_still(make: Make, server: Server) -> None:
+    """Time-outs are kept by all, and afterwards all go on."""
+    clients = [make(timeout=0.3, spin=0) for _ in range(4)]
+    for client in clients:
+        client.version()
+
+    def work(number: int) -> None:
+        with pytest.raises((TimeoutError, MemcacheUnexpectedCloseError)):
+            clients[number].set("key", bytes(100_000))
+
+    with stopped(server):
+        assert in_threads(len(clients), work) == []
+    for client in clients:
+        assert client.set("key", b"value")
+
+
+def test_the_end_of_a_queue_pair_ends_all_of_it(rmemcached_server: ServerFactory, transport: str) -> None:
+    """Each client notices, in the call that it is in or in its next one, and then connects anew."""
+    server = rmemcached_server("-t", "1")
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(Client(server.address, transport=transport, timeout=TIMEOUT, default_noreply=False))
+            for _ in range(6)
+        ]
+        for client in clients:
+            client.version()
+        waiting = threading.Barrier(4)
+
+        def work(number: int) -> None:
+            waiting.wait()
+            with pytest.raises((MemcacheUnexpectedCloseError, OSError)):
+                clients[number].version()
+
+        results: list[list[BaseException]] = []
+        runner = threading.Thread(target=lambda: results.append(in_threads(3, work)))
+        with stopped(server):
+            runner.start()
+            waiting.wait()
+            server.kill()
+        runner.join()
+        assert results == [[]]
+        for client in clients[3:]:
+            with pytest.raises((MemcacheUnexpectedCloseError, OSError)):
+                client.version()
+        for client in clients:
+            with pytest.raises(ConnectionRefusedError):
+                client.version()
+
+
+def test_the_servers_end_of_a_lane(make: Make) -> None:
+    """Only this client notices, and what the server says is in the message."""
+    first, second = make(), make()
+    assert first.set("key", b"value")
+    with pytest.raises(MemcacheUnexpectedCloseError):
+        second.raw_command(b"quit", "\r\n")
+    assert first.get("key") == b"value"
+    assert second.get("key") == b"value"
+    assert numbers(first, "rdma_total_queue_pairs") == [1]
+
+
+def test_beyond_the_limit_of_connections(rmemcached_server: ServerFactory, transport: str) -> None:
+    server = rmemcached_server("-t", "1", "-c", "20")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(server.address, transport=transport, timeout=TIMEOUT)) for _ in range(20)]
+        with pytest.raises(MemcacheUnexpectedCloseError, match="Too many open connections"):
+            for client in clients:
+                client.version()
+        assert clients[0].set("key", b"value", noreply=False)
+        clients[1].close()
+        # The place is free when the server has heard of it.
+        clients[0].version()
+        assert clients[19].get("key") == b"value"
+
+
+def test_a_child_makes_its_own(make: Make) -> None:
+    clients = [make() for _ in range(3)]
+    for client in clients:
+        assert client.set("key", b"parent")
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            for client in clients:
+                client.close()
+            assert all(client.set("key", b"child") for client in clients)
+            assert numbers(clients[0], "rdma_queue_pairs") == [2]
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert [client.get("key") for client in clients] == [b"child"] * 3
+
+
+@pytest.mark.parametrize("follows", [False, True], ids=["sleeps for all", "follows"])
+def test_signal_handlers_run(make: Make, server: Server, follows: bool) -> None:
+    """While another thread sleeps for the queue pair, too."""
+    mine, other = make(spin=0), make(spin=0)
+    assert mine.version() == other.version()
+    with stopped(server):
+        thread = threading.Thread(target=other.version)
+        if follows:
+            thread.start()
+        killer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+        killer.start()
+        with pytest.raises(KeyboardInterrupt):
+            mine.version()
+        killer.join()
+        if not follows:
+            thread.start()
+    thread.join()
+    assert mine.version() == other.version()
