@@ -245,6 +245,21 @@ def closes_that_wait(target: Target, count: int) -> None:
     target.stay()
 
 
+def closes_of_many(target: Target, count: int, each: int) -> None:
+    """Sockets whose `close` waits come on several queue pairs, when the test says so. None is kept here."""
+    pairs = [SharedMemory(target) for _ in range(count)]
+    waiting = [[lingering(60) for _ in range(each)] for _ in pairs]
+    target.ready()
+    target.told()
+    octets = record(OFFER, generation=1, length=4096)
+    for shm, sockets in zip(pairs, waiting, strict=True):
+        socket.send_fds(shm.sock, [octets], [sender.fileno() for sender, _ in sockets])
+        for sender, _ in sockets:
+            sender.close()
+    target.say("passed")
+    target.stay()
+
+
 def close_never_read(target: Target) -> None:
     """The same behind a record that has ended the queue pair."""
     sender, reader = lingering(60)

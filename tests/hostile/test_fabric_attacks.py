@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 
 import attack_fabrics
 import pytest
+from daemon_tools import Conversation, descriptors, eventually
 from harness import KB, MB, Attacker, Case, Limits, Scene, for_connections, run_case, scene_of
 from servers import Server
 
@@ -72,3 +75,25 @@ def test_attack_below_the_messages(rmemcached_server: Callable[..., Server], cas
         pytest.skip("needs CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1")
     with scene_of(rmemcached_server("-t", "1", "-m", "64", *case.flags), TRANSPORTS) as scene:
         run_case(scene, case)
+
+
+def test_descriptors_that_are_never_closed_have_a_limit(rmemcached_server: Callable[..., Server]) -> None:
+    """Many queue pairs, which are there already, pass as many as a message takes. Few of the messages are received; the
+    others end their queue pairs, and new connections are taken."""
+    server = rmemcached_server("-t", "1", "-m", "64")
+    count, each, most = 6, 253, 512
+    with (
+        Conversation(server) as control,
+        Attacker(server, attack_fabrics.closes_of_many, count=count, each=each) as attacker,
+    ):
+        before = descriptors(server.pid)
+        # So none is received before the attacker has left it.
+        os.kill(server.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, server.pid, os.WSTOPPED)
+        attacker.tell("pass them")
+        assert attacker.line() == "passed"
+        os.kill(server.pid, signal.SIGCONT)
+        eventually(lambda: control.number("rdma_queue_pairs", "rdma") == 0)
+        assert before + each < descriptors(server.pid) <= before + most + each
+        with Conversation(server) as other:
+            assert other.ask(b"mn\r\n") == b"MN\r\n"

@@ -47,8 +47,11 @@ def memfd(size: int, *, sparse: bool = True, seals: int = SEAL_SHRINK | SEAL_GRO
 def lingering(seconds: int) -> tuple[socket.socket, socket.socket]:
     """A TCP socket whose `close` waits for so long, or until the other one has gone; and that one."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        # Little fills the way.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sender = socket.create_connection(listener.getsockname())
         reader, _ = listener.accept()
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, seconds))
     sender.setblocking(False)
     with contextlib.suppress(BlockingIOError):

@@ -11,6 +11,7 @@ cdef enum:
     CLOSER_ANY
     CLOSERS
     CLOSER_MANY = 256                # descriptors that wait, after which peers that can do without add few
+    CLOSER_MOST = 512                # descriptors other than memory that wait, after which none is received
     CLOSER_EACH = 8                  # of one queue pair, at most,
     CLOSER_FEW = 2                   # and after so many of all
     CLOSER_STUCK = 50000000          # nanoseconds in one close, after which what waits is not about to end
@@ -45,5 +46,7 @@ cdef void closer_take_window(shm_context *shared, void *base, size_t length) noe
 # Whether a peer may pass memory: of what it passed before, few pieces wait. `pieces` is a ring of CLOSER_EACH numbers
 # that closer_take_fd gave, `count` how many there ever were.
 cdef bint closer_keeps_up(const shm_context *shared, const uint64_t *pieces, uint32_t count) noexcept nogil
+# Whether so few descriptors other than memory wait that more may be received. What waits for ever is never closed.
+cdef bint closer_has_room(const shm_context *shared) noexcept nogil
 # Whether many descriptors other than memory wait behind one whose close takes long.
 cdef bint closer_is_stuck(const shm_context *shared) noexcept nogil

@@ -166,6 +166,11 @@ cdef bint closer_keeps_up(const shm_context *shared, const uint64_t *pieces, uin
     return pieces[(count - most) % CLOSER_EACH] <= load_acquire(&closer.done)
 
 
+cdef bint closer_has_room(const shm_context *shared) noexcept nogil:
+    cdef const shm_closer *closer = shared.closers[<int> CLOSER_ANY]
+    return closer == NULL or <int64_t> relaxed_load(&closer.waiting) < CLOSER_MOST
+
+
 cdef bint closer_is_stuck(const shm_context *shared) noexcept nogil:
     cdef const shm_closer *closer = shared.closers[<int> CLOSER_ANY]
     cdef int64_t since

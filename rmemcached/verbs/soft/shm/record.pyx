@@ -95,6 +95,21 @@ cdef int32_t shm_records_ahead(const shm_stream *shm) noexcept nogil:
     return <int32_t> (<uint32_t> load_acquire(&shm.theirs.records) - <uint32_t> relaxed_load(&shm.records_seen))
 
 
+cdef bint shm_may_read(soft_qp *qp, msghdr *message) noexcept nogil:
+    """Looks at what has come, if no descriptor may be received now. False: it has some. Else only that is to be
+    read."""
+    cdef ssize_t n
+    if closer_has_room(shm_context_of(qp.context)):
+        return True
+    # Without a place for descriptors none is taken, and none is closed: they stay with what was not read.
+    message.msg_control = NULL
+    message.msg_controllen = 0
+    n = recvmsg(qp.stream.fd, message, MSG_DONTWAIT | MSG_PEEK)
+    if n > 0:
+        message.msg_iov.iov_len = <size_t> n
+    return not (n > 0 and message.msg_flags & MSG_CTRUNC)
+
+
 cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_reader *reader = &shm.reader
@@ -115,6 +130,9 @@ cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil:
         iov.iov_len = SHM_RECORD_SIZE - reader.have
         message.msg_iov = &iov
         message.msg_iovlen = 1
+        if not shm_may_read(qp, &message):
+            shm.broken = b"too many descriptors wait to be closed"
+            return
         message.msg_control = &control
         message.msg_controllen = sizeof(control)
         n = recvmsg(qp.stream.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
