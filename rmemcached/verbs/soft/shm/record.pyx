@@ -131,7 +131,9 @@ cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil:
         message.msg_iov = &iov
         message.msg_iovlen = 1
         if not shm_may_read(qp, &message):
-            shm.broken = b"too many descriptors wait to be closed"
+            # Those of many peers that have just left are soon closed; what waits for ever is not.
+            if closer_is_stuck(shm_context_of(qp.context)):
+                shm.broken = b"too many descriptors wait to be closed"
             return
         message.msg_control = &control
         message.msg_controllen = sizeof(control)
