@@ -338,18 +338,28 @@ def test_a_child_makes_its_own(make: Make) -> None:
 @pytest.mark.parametrize("follows", [False, True], ids=["sleeps for all", "follows"])
 def test_signal_handlers_run(make: Make, server: Server, follows: bool) -> None:
     """While another thread sleeps for the queue pair, too."""
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
     mine, other = make(spin=0), make(spin=0)
     assert mine.version() == other.version()
-    with stopped(server):
-        thread = threading.Thread(target=other.version)
-        if follows:
-            thread.start()
-        killer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
-        killer.start()
-        with pytest.raises(KeyboardInterrupt):
-            mine.version()
-        killer.join()
-        if not follows:
-            thread.start()
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with stopped(server):
+            thread = threading.Thread(target=other.version)
+            if follows:
+                thread.start()
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(Interrupted):
+                mine.version()
+            if not follows:
+                thread.start()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
     thread.join()
     assert mine.version() == other.version()
