@@ -688,6 +688,9 @@ cdef class Client(Session):
         try:
             s.put("quit\r\n", 6)
             self.send(s)
+        except MemcacheUnexpectedCloseError:
+            # The server has ended it before this side heard that it has everything.
+            return
         finally:
             self.drop()
 

@@ -513,6 +513,7 @@ def test_watchers_see_lanes(server: Server, control: Conversation) -> None:
 # ---- what a lane costs -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.resident
 def test_memory_of_idle_lanes(lifelines: None) -> None:
     """At most 2 KB for each further lane."""
     lanes = 4000
@@ -526,6 +527,7 @@ def test_memory_of_idle_lanes(lifelines: None) -> None:
         assert (resident(server.pid) - before) / lanes <= 2048
 
 
+@pytest.mark.resident
 def test_refusals_that_cannot_leave(lifelines: None) -> None:
     """A client that opens lanes beyond the limit, and takes no message but CREDIT: what the daemon keeps of each is
     little, since each queue pair may have as many as -c. Each refusal comes when it takes more."""
