@@ -101,7 +101,8 @@ cdef class QueuePair(Endpoint):
     # The owner does not wait any more: another takes its place.
     cdef void hand_over(self) noexcept nogil
     # The lane has no owner any more, and goes. True: the server may still touch its memory. That is kept until
-    # lane_is_closed. must_close: it cannot be kept.
+    # lane_is_closed. must_close: it cannot be kept. The caller then releases or keeps the memory, and takes one off
+    # `users`: not before, since the last one closes the queue pair.
     cdef bint leave(self, lane_state *lane, bint must_close) except -1
     cdef bint lane_is_closed(self, lane_state *lane) noexcept
     # Why the connection has ended, as far as known. Waits up to a second for the line in which the server says it.

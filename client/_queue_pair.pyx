@@ -656,7 +656,6 @@ cdef class QueuePair(Endpoint):
     cdef bint leave(self, lane_state *lane, bint must_close) except -1:
         cdef bint open = False
         if self.users == 1 or self.failed or self.qp == NULL or self.version == RDMA_VERSION_1:
-            self.users -= 1
             self.disconnect()
             return False
         pthread_mutex_lock(&self.lock)
@@ -670,14 +669,12 @@ cdef class QueuePair(Endpoint):
             self.finish_lane(lane)
         pthread_mutex_unlock(&self.lock)
         if open and must_close:
-            # Meanwhile it is one of the users: another thread must not be the last.
             with nogil:
                 self.await_close(lane)
             open = False
             if not self.lane_is_closed(lane):
                 # A server that does not answer, answers no other lane either.
                 relaxed_store(&self.failed, True)
-        self.users -= 1
         if self.failed:
             self.disconnect()
         return open and not self.failed

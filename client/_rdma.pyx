@@ -84,7 +84,9 @@ cdef class RdmaStream(Stream):
             # Nobody can reach the memory any more.
             self.source.close()
             self.sink.close()
+        queue.users -= 1
         if queue.users == 0:
+            queue.disconnect()
             for leaving in queue.leaving:
                 leaving.release()
             queue.leaving = []
