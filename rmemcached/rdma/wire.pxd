@@ -85,7 +85,7 @@ cdef struct message_header:
 
 
 cdef inline uint32_t lane_word(uint32_t lane, uint32_t used) noexcept nogil:
-    """The field `lane` of version 2: below 16 bits of `used`, 16 bits of the lane."""
+    """The field `lane` of version 2: `used` in its upper 16 bits, the lane in its lower."""
     return used << 16 | lane
 
 

@@ -10,13 +10,14 @@ import signal
 import socket
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pymemcache.client.hash import HashClient
 from servers import Server, free_port
+from suspended import suspend, suspended
 from transport import RDMA_TRANSPORTS, some
 
 from rmemcached.client import (
@@ -32,23 +33,6 @@ from rmemcached.client import (
 
 ServerFactory = Callable[..., Server]
 LARGE = os.urandom(300000)
-
-
-def suspend(pid: int) -> None:
-    """SIGSTOP to a child; returns when all its threads have stopped."""
-    os.kill(pid, signal.SIGSTOP)
-    os.waitpid(pid, os.WUNTRACED)
-
-
-@contextlib.contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """A child process suspended for the time of the block."""
-    suspend(pid)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
 
 
 class Scripted:
@@ -214,7 +198,7 @@ def test_nonsense_in_the_exchange(answer: bytes) -> None:
 def test_exchange_times_out(shared_rmemcached: Any) -> None:
     with (
         Client(shared_rmemcached.address, transport="soft_iw", connect_timeout=0.2) as client,
-        stopped(shared_rmemcached.pid),
+        suspended(shared_rmemcached.pid),
         pytest.raises(TimeoutError),
     ):
         client.get("key")
@@ -377,7 +361,7 @@ def test_timeout(backend: Any, spin: float | None, key: str) -> None:
     with patient, impatient as client:
         patient.set(key, LARGE)
         client.version()
-        with stopped(backend.server.pid):
+        with suspended(backend.server.pid):
             for call in (
                 lambda: client.get(key),
                 lambda: client.set(key, LARGE * 20),
@@ -482,12 +466,12 @@ def test_signal_handlers_run_while_waiting(backend: Any, key: str, spin: float |
 
         previous = signal.signal(signal.SIGALRM, go_on)
         try:
-            with stopped(backend.server.pid):
+            with suspended(backend.server.pid):
                 alarm(0.05)
                 assert client.get(key) == b"value"
             assert set(seen) == {signal.SIGALRM}
             signal.signal(signal.SIGALRM, give_up)
-            with stopped(backend.server.pid), pytest.raises(InterruptedError, match="given up"):
+            with suspended(backend.server.pid), pytest.raises(InterruptedError, match="given up"):
                 alarm(0.05)
                 client.get(key)
             assert client.get(key) == b"value"
@@ -501,7 +485,7 @@ def test_second_thread_is_refused(backend: Any, key: str) -> None:
         client.set(key, b"value")
         results: list[Any] = []
         thread = threading.Thread(target=lambda: results.append(client.get(key)))
-        with stopped(backend.server.pid):
+        with suspended(backend.server.pid):
             thread.start()
             wait_until_busy(client)
             with pytest.raises(RuntimeError, match="in use"):
@@ -514,7 +498,7 @@ def test_other_threads_run_while_one_waits(backend: Any, key: str) -> None:
     """The GIL is released: the main thread can let the server go on."""
     with Client(backend.server.address, transport=backend.transport, timeout=20, default_noreply=False) as client:
         client.set(key, b"value")
-        with stopped(backend.server.pid):
+        with suspended(backend.server.pid):
             thread = threading.Thread(target=client.get, args=(key,))
             thread.start()
             wait_until_busy(client)

@@ -6,13 +6,14 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+from daemon_tools import eventually
 from servers import Server
+from suspended import suspended
 from transport import PACE, RDMA_TRANSPORTS, rounds
 
 from rmemcached.client import Client
@@ -56,17 +57,6 @@ def make(server: Server, transport: str) -> Iterator[Make]:
 def numbers(client: Client, *names: str) -> list[int]:
     found = {**client.stats(), **client.stats("rdma")}
     return [int(found[name.encode()]) for name in names]
-
-
-@contextmanager
-def stopped(server: Server) -> Iterator[None]:
-    os.kill(server.pid, signal.SIGSTOP)
-    os.waitpid(server.pid, os.WUNTRACED)
-    try:
-        yield
-    finally:
-        if server.alive():
-            os.kill(server.pid, signal.SIGCONT)
 
 
 def in_threads(count: int, body: Callable[[int], None]) -> list[BaseException]:
@@ -141,10 +131,7 @@ def test_the_last_takes_the_queue_pair_along(make: Make, server: Server) -> None
         assert queue_pairs() == 1
         for client in clients:
             client.close()
-        deadline = time.monotonic() + TIMEOUT
-        while queue_pairs() and time.monotonic() < deadline:
-            time.sleep(0.001)
-        assert queue_pairs() == 0
+        eventually(lambda: queue_pairs() == 0)
         assert clients[3].set("key", "value")
         assert clients[4].get("key") == b"value"
 
@@ -197,7 +184,7 @@ def test_sleepers_are_woken(make: Make, server: Server) -> None:
             assert clients[number].set(f"key{number}", bytes(number))
 
         results: list[list[BaseException]] = []
-        with stopped(server):
+        with suspended(server.pid):
             runner = threading.Thread(target=lambda: results.append(in_threads(len(clients), work)))  # noqa: B023
             runner.start()
             waiting.wait()
@@ -227,7 +214,7 @@ def test_a_timeout_is_one_clients(make: Make, server: Server) -> None:
         assert is_as_before()
     # Soon enough for the lane to be closed before the queue pair is given up.
     go_on = threading.Timer(0.5, lambda: os.kill(server.pid, signal.SIGCONT))
-    with stopped(server):
+    with suspended(server.pid):
         go_on.start()
         with pytest.raises(TimeoutError):
             hasty_set()
@@ -262,7 +249,7 @@ def test_a_server_that_stands_still(make: Make, server: Server) -> None:
         with pytest.raises((TimeoutError, MemcacheUnexpectedCloseError)):
             clients[number].set("key", bytes(100_000))
 
-    with stopped(server):
+    with suspended(server.pid):
         assert in_threads(len(clients), work) == []
     for client in clients:
         assert client.set("key", b"value")
@@ -287,7 +274,7 @@ def test_the_end_of_a_queue_pair_ends_all_of_it(rmemcached_server: ServerFactory
 
         results: list[list[BaseException]] = []
         runner = threading.Thread(target=lambda: results.append(in_threads(3, work)))
-        with stopped(server):
+        with suspended(server.pid):
             runner.start()
             waiting.wait()
             server.kill()
@@ -359,7 +346,7 @@ def test_signal_handlers_run(make: Make, server: Server, follows: bool) -> None:
     assert mine.version() == other.version()
     previous = signal.signal(signal.SIGALRM, interrupt)
     try:
-        with stopped(server):
+        with suspended(server.pid):
             thread = threading.Thread(target=other.version)
             if follows:
                 thread.start()

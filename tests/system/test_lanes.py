@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, Self
 
 import pytest
@@ -27,6 +24,7 @@ from daemon_tools import (
     resident,
 )
 from servers import Server, start_rmemcached
+from suspended import suspended
 from transport import rounds, within
 
 from rmemcached.verbs import Access
@@ -160,18 +158,6 @@ def test_replies_that_wait_have_a_limit(server: Server, control: Conversation) -
         peer.grant(lambda: peer.replies[LANES - 1].count(b"END\r\n") >= 20)
 
 
-@contextmanager
-def stopped(server: Server) -> Iterator[None]:
-    """The daemon finds all that comes meanwhile in one turn."""
-    os.kill(server.pid, signal.SIGSTOP)
-    # Returns when all threads have stopped.
-    os.waitpid(server.pid, os.WUNTRACED)
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-
-
 def everything(peer: LanePeer) -> int:
     return sum(map(len, peer.replies.values()))
 
@@ -191,7 +177,7 @@ def test_all_lanes_fetch_at_once(deep: Server) -> None:
         region = peer.region(memory, Access.REMOTE_READ)
         for _ in range(rounds(5)):
             peer.replies.clear()
-            with stopped(deep):
+            with suspended(deep.pid):
                 peer.send(DATA, b"mn\r\n", LANES - 1)
                 for lane in range(LANES - 1):
                     peer.send(DATA, b"ms key%d %d @%x:%x\r\n" % (lane, SIZE, region.addr, region.rkey), lane)
@@ -202,7 +188,7 @@ def test_all_lanes_fetch_at_once(deep: Server) -> None:
 def test_a_deep_queue_gives_way(deep: Server) -> None:
     """A queue pair does a share of what has come in each turn, though no lane has more than its own share."""
     with LanePeer(deep, credits=80) as peer, Conversation(deep) as control:
-        with stopped(deep):
+        with suspended(deep.pid):
             for lane in range(LANES):
                 peer.send(DATA, b"mn\r\n" * 15, lane)
         peer.grant(lambda: everything(peer) >= LANES * 15 * len(b"MN\r\n"))
@@ -231,7 +217,7 @@ def test_what_was_sent_before_the_end_is_done(deep: Server, whole: bool) -> None
     """More than the lanes do in a turn, and in messages that wait for them; also when the queue pair ends as well."""
     lanes, messages, per = 3, 3, 200
     with Conversation(deep) as control, LanePeer(deep, credits=80) as peer:
-        with stopped(deep):
+        with suspended(deep.pid):
             for number in range(messages):
                 for lane in range(lanes):
                     batch = (b"set key%d.%d.%d 0 0 1\r\nx\r\n" % (lane, number, i) for i in range(per))

@@ -1,0 +1,26 @@
+"""Child processes that stand still for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+
+
+def suspend(pid: int) -> None:
+    """SIGSTOP to a child; returns when all its threads have stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+
+
+@contextlib.contextmanager
+def suspended(pid: int) -> Iterator[None]:
+    """A child stands still for the time of the block, unless the block ends it. What comes for it meanwhile, it finds
+    afterwards all at once."""
+    suspend(pid)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
