@@ -12,7 +12,7 @@ thread sleeps. In a forked child only `close` may be called, which leaves the pa
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from rmemcached.client._endpoint cimport SEND_BUFFERS, Endpoint
-from rmemcached.client._lane cimport lane_state
+from rmemcached.client._lane cimport lane_list, lane_state, lane_table, lane_want
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport pthread_mutex_t
 from rmemcached.verbs.verbs cimport ibv_wc_status
@@ -41,8 +41,7 @@ cdef class QueuePair(Endpoint):
     # lanes
     cdef pthread_mutex_t lock        # guards all that lanes share, from tx_credits on
     cdef readonly unsigned int users     # lanes with an owner; under the GIL
-    cdef lane_state **lanes          # by id: nlanes of them, NULL where there is none
-    cdef unsigned int nlanes
+    cdef lane_table lanes
     cdef unsigned int unclosed       # lanes whose CLOSE could not be sent yet
     cdef lane_state *send_lanes[SEND_BUFFERS]    # whose SENDs these are; NULL: nobody's
     # waiting
@@ -50,8 +49,7 @@ cdef class QueuePair(Endpoint):
     cdef uint32_t slept              # changes when it has woken up
     cdef int kick_fd                 # an eventfd that wakes it
     cdef bint kicked                 # it is readable
-    cdef lane_state *followers       # owners that sleep meanwhile; read without the lock
-    cdef lane_state *last_follower
+    cdef lane_list followers         # owners that sleep meanwhile
     cdef wait_hints hints
     cdef bint hinted                 # there are some
     cdef list leaving                # memory of lanes that the server has not closed yet: RdmaStream's
@@ -64,6 +62,7 @@ cdef class QueuePair(Endpoint):
     cdef int post_data(self, lane_state *lane, size_t payload) noexcept nogil
     cdef int push_locked(self, Stream stream, lane_state *lane) noexcept nogil
     cdef void send_closes(self) noexcept nogil
+    cdef bint must_say(self, lane_state *lane) noexcept nogil
     cdef void return_credits(self, Stream stream, lane_state *lane) noexcept nogil
     cdef int take_data(self, Stream stream, lane_state *own, lane_state *lane, const char *data,
                        size_t length) noexcept nogil
@@ -71,14 +70,13 @@ cdef class QueuePair(Endpoint):
     cdef void take_sent(self, unsigned int index) noexcept nogil
     cdef int poll_locked(self, Stream stream, lane_state *own) noexcept nogil
     cdef void finish_lane(self, lane_state *lane) noexcept nogil
-    cdef void wake_lane(self, lane_state *lane) noexcept nogil
-    cdef void wake_all(self) noexcept nogil
     cdef void wake_wanting(self) noexcept nogil
-    cdef void unfollow(self, lane_state *lane) noexcept nogil
     # waiting
+    cdef lane_want want_of(self, Stream stream, lane_state *lane, bint drains) noexcept nogil
+    cdef bint can_have(self, lane_state *lane, lane_want want) noexcept nogil
     cdef int sleep(self, int64_t deadline) noexcept nogil
     cdef int sleep_soft(self, int timeout) noexcept nogil
-    cdef int follow(self, lane_state *lane, bint wants, int64_t deadline) noexcept nogil
+    cdef int follow(self, lane_state *lane, lane_want want, int64_t deadline) noexcept nogil
     cdef void take_event(self) noexcept nogil
     cdef bint look_at_lifeline(self) noexcept nogil
     cdef void await_sleeper(self) noexcept nogil
@@ -95,9 +93,9 @@ cdef class QueuePair(Endpoint):
     # Takes the completions that there are, gives their payload to the stream or puts it into other lanes' inboxes. 1;
     # 0: the queue pair has failed, or the lane is closed; a negative errno. Both NULL until READY has come.
     cdef int reap(self, Stream stream, lane_state *lane) noexcept nogil
-    # Sleeps until there may be something for the lane. wants: also until something can be sent, or has been. deadline:
-    # now_ns(), or 0 for none. 1; 0: the queue pair has failed; a negative errno.
-    cdef int wait(self, Stream stream, lane_state *lane, bint wants, int64_t deadline) noexcept nogil
+    # Sleeps until there may be something for the lane, or it can go on sending. drains: also until all that it has sent
+    # has left. deadline: now_ns(), or 0 for none. 1; 0: the queue pair has failed; a negative errno.
+    cdef int wait(self, Stream stream, lane_state *lane, bint drains, int64_t deadline) noexcept nogil
     # The owner does not wait any more: another takes its place.
     cdef void hand_over(self) noexcept nogil
     # The lane has no owner any more, and goes. True: the server may still touch its memory. That is kept until

@@ -4,7 +4,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, EINTR, ENOMEM, ETIMEDOUT, errno
 from libc.limits cimport INT_MAX
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 from posix.unistd cimport getpid
 
@@ -12,7 +12,25 @@ from rmemcached.client._devices cimport device_lost, device_removed, leave_domai
 from rmemcached.client._endpoint cimport CREDITS, MESSAGE_SIZE, RECEIVE
 from rmemcached.client._errors cimport os_error
 from rmemcached.client._exchange cimport Offer
-from rmemcached.client._lane cimport LANE_BYTES, LAST_WORDS, inbox_is_empty, inbox_put, inbox_take
+from rmemcached.client._lane cimport (
+    LANE_BYTES,
+    LAST_WORDS,
+    WANTS_BUFFER,
+    WANTS_NOTHING,
+    WANTS_ROOM,
+    WANTS_SENT,
+    inbox_is_empty,
+    inbox_put,
+    inbox_take,
+    lane_find,
+    lane_follow,
+    lane_free,
+    lane_make,
+    lane_table_free,
+    lane_unfollow,
+    lane_wake,
+    lane_wake_all,
+)
 from rmemcached.client._timeouts cimport poll_timeout, start_deadline
 from rmemcached.rdma.wire cimport (
     MESSAGE_CLOSE,
@@ -31,7 +49,7 @@ from rmemcached.rdma.wire cimport (
     word_lane,
     word_used,
 )
-from rmemcached.sys.atomics cimport relaxed_load, relaxed_store, relaxed_store_pointer
+from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_held, assert_that, live_sub
 from rmemcached.sys.linux cimport (
@@ -230,21 +248,27 @@ cdef class QueuePair(Endpoint):
 
     cdef void send_closes(self) noexcept nogil:
         # Those that could not be sent when their owners went.
-        cdef unsigned int i
-        for i in range(self.nlanes):
+        cdef lane_state *lane
+        cdef unsigned int id
+        for id in range(self.lanes.size):
             if self.unclosed == 0 or self.data_buffer() == NULL:
                 return
-            if self.lanes[i] != NULL and self.lanes[i].closing and not self.lanes[i].close_sent:
-                self.lanes[i].close_sent = True
+            lane = lane_find(&self.lanes, id)
+            if lane != NULL and lane.closing and not lane.close_sent:
+                lane.close_sent = True
                 self.unclosed -= 1
-                self.post_message(MESSAGE_CLOSE, self.lanes[i], 0)
-                self.finish_lane(self.lanes[i])
+                self.post_message(MESSAGE_CLOSE, lane, 0)
+                self.finish_lane(lane)
+
+    cdef bint must_say(self, lane_state *lane) noexcept nogil:
+        # What has been used is half of what is kept.
+        return self.version != RDMA_VERSION_1 and lane.unsaid * 2 >= LANE_BYTES
 
     cdef void return_credits(self, Stream s, lane_state *lane) noexcept nogil:
-        # Says what has been used, if it is half of what is kept, and announces receives when half of them are owed, if
-        # no request can do it.
-        if (lane != NULL and self.version != RDMA_VERSION_1 and lane.unsaid * 2 >= LANE_BYTES and not lane.closed
-                and (s is None or s.iov_next == s.iov_count) and self.data_buffer() != NULL):
+        # Says what has been used, if it must, and announces receives when half of them are owed, if no request can do
+        # it. One that has no room cannot: the server may have to get rid of replies first.
+        if (lane != NULL and self.must_say(lane) and not lane.closed
+                and (s is None or s.iov_next == s.iov_count or lane.room == 0) and self.data_buffer() != NULL):
             self.post_data(lane, 0)
         if self.owed * 2 < CREDITS or self.tx_credits == 0 or self.free_count == 0 or self.failed:
             return
@@ -260,7 +284,7 @@ cdef class QueuePair(Endpoint):
         if lane != own or s is None or not inbox_is_empty(lane):
             r = inbox_put(lane, data, length)
             if r > 0 and lane != own:
-                self.wake_lane(lane)
+                lane_wake(&self.followers, lane)
             return r
         r = s.deliver(data, length)
         if r > 0:
@@ -279,7 +303,7 @@ cdef class QueuePair(Endpoint):
         self.tx_credits += header.credits
         if header.kind == MESSAGE_DATA or header.kind == MESSAGE_CLOSE:
             id = word_lane(header.lane) if self.version != RDMA_VERSION_1 else header.lane
-            lane = self.lanes[id] if id < self.nlanes else NULL
+            lane = lane_find(&self.lanes, id)
             if lane == NULL or lane.closed:
                 return 0
         if header.kind == MESSAGE_READY:
@@ -289,8 +313,8 @@ cdef class QueuePair(Endpoint):
                 lane.room += word_used(header.lane)
                 if lane.room > self.lane_bytes:
                     return 0
-                if lane.wants:
-                    self.wake_lane(lane)
+                if lane.want == WANTS_ROOM:
+                    lane_wake(&self.followers, lane)
             r = self.take_data(s, own, lane, message + MESSAGE_HEADER, length - MESSAGE_HEADER)
             if r <= 0:
                 return r
@@ -298,7 +322,7 @@ cdef class QueuePair(Endpoint):
             lane.closed = True
             length = min(length - MESSAGE_HEADER, <size_t>LAST_WORDS - 1)
             memcpy(lane.last_words, message + MESSAGE_HEADER, length)
-            self.wake_lane(lane)
+            lane_wake(&self.followers, lane)
             self.finish_lane(lane)
         elif header.kind != MESSAGE_CREDIT:
             return 0
@@ -352,39 +376,25 @@ cdef class QueuePair(Endpoint):
         for i in range(SEND_BUFFERS):
             if self.send_lanes[i] == lane:
                 self.send_lanes[i] = NULL
-        self.lanes[lane.id] = NULL
-        free(lane.inbox)
-        free(lane)
+        lane_free(&self.lanes, lane)
 
     # --- for the owners of lanes ---
 
     cdef lane_state *join(self) except NULL:
-        cdef lane_state *lane = <lane_state *>calloc(1, sizeof(lane_state))
-        cdef lane_state **grown
-        cdef unsigned int id = 0
-        if lane == NULL:
-            raise MemoryError
+        cdef lane_state *lane
+        cdef int error
         if self.kick_fd < 0:
             self.kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             if self.kick_fd < 0 or (self.soft and soft_channel_watch(self.channel, self.kick_fd) < 0):
-                free(lane)
                 raise os_error("lane", errno)
         pthread_mutex_lock(&self.lock)
-        while id < self.nlanes and self.lanes[id] != NULL:
-            id += 1
-        if id == self.nlanes and id < self.most_lanes:
-            grown = <lane_state **>realloc(self.lanes, (id * 2 + 1) * sizeof(lane_state *))
-            if grown != NULL:
-                memset(&grown[id], 0, (id + 1) * sizeof(lane_state *))
-                self.lanes = grown
-                self.nlanes = min(id * 2 + 1, self.most_lanes)
-        if id < self.nlanes:
-            self.lanes[id] = lane
+        lane = lane_make(&self.lanes, self.most_lanes)
+        error = errno
         pthread_mutex_unlock(&self.lock)
-        if id >= self.nlanes:
-            free(lane)
+        if lane == NULL and error == EAGAIN:
             raise OSError(EAGAIN, "the server allows no more lanes")
-        lane.id = id
+        if lane == NULL:
+            raise MemoryError
         lane.opened = self.version == RDMA_VERSION_1
         lane.room = self.room if self.version == RDMA_VERSION_1 else self.lane_bytes
         self.users += 1
@@ -418,13 +428,13 @@ cdef class QueuePair(Endpoint):
         if r > 0 and not self.sleeping and self.poll_locked(s, lane) < 0:
             r = -ENOMEM
         if self.failed and r > 0:
-            self.wake_all()
+            lane_wake_all(&self.followers)
             r = 0
         elif r > 0:
             self.return_credits(s, lane)
             if self.unclosed:
                 self.send_closes()
-            if self.followers != NULL:
+            if self.followers.first != NULL:
                 self.wake_wanting()
             if lane != NULL and lane.closed and inbox_is_empty(lane):
                 r = 0
@@ -433,49 +443,54 @@ cdef class QueuePair(Endpoint):
 
     # --- waiting ---
 
-    cdef void unfollow(self, lane_state *lane) noexcept nogil:
-        if lane.prev != NULL:
-            lane.prev.next = lane.next
-        else:
-            relaxed_store_pointer(&self.followers, lane.next)
-        if lane.next != NULL:
-            lane.next.prev = lane.prev
-        else:
-            self.last_follower = lane.prev
-        lane.follows = lane.wants = False
-
-    cdef void wake_lane(self, lane_state *lane) noexcept nogil:
-        if lane.follows:
-            self.unfollow(lane)
-            relaxed_store(&lane.wake, lane.wake + 1)
-            futex_wake(&lane.wake, 1)
-
-    cdef void wake_all(self) noexcept nogil:
-        while self.followers != NULL:
-            self.wake_lane(self.followers)
-
     cdef void wake_wanting(self) noexcept nogil:
-        # Owners that wait to send, if that can be tried; those that wait until all has left.
-        cdef lane_state *lane = self.followers
+        cdef lane_state *lane = self.followers.first
         cdef lane_state *following
         while lane != NULL:
             following = lane.next
-            if lane.wants and (self.data_buffer() != NULL or lane.sends == 0):
-                self.wake_lane(lane)
+            if self.can_have(lane, lane.want):
+                lane_wake(&self.followers, lane)
             lane = following
 
-    cdef int wait(self, Stream s, lane_state *lane, bint wants, int64_t deadline) noexcept nogil:
+    cdef lane_want want_of(self, Stream s, lane_state *lane, bint drains) noexcept nogil:
+        assert_held(&self.lock)
+        if lane == NULL:
+            return WANTS_NOTHING
+        if lane.closing:
+            return WANTS_NOTHING if lane.close_sent else WANTS_BUFFER
+        if self.must_say(lane):
+            return WANTS_BUFFER
+        if s is not None and s.iov_next < s.iov_count:
+            return WANTS_BUFFER if lane.room else WANTS_ROOM
+        return WANTS_SENT if drains else WANTS_NOTHING
+
+    cdef bint can_have(self, lane_state *lane, lane_want want) noexcept nogil:
+        # Whoever is woken for what it cannot have wakes others by asking again.
+        assert_held(&self.lock)
+        if want == WANTS_BUFFER:
+            return self.data_buffer() != NULL
+        if want == WANTS_ROOM:
+            return lane.room != 0
+        return want == WANTS_SENT and lane.sends == 0
+
+    cdef int wait(self, Stream s, lane_state *lane, bint drains, int64_t deadline) noexcept nogil:
+        cdef lane_want want
         cdef int r = 1
         pthread_mutex_lock(&self.lock)
+        want = self.want_of(s, lane, drains)
         if self.failed or (self.by_cm and self.lifeline_ended):
             relaxed_store(&self.failed, True)
             r = 0
-        elif lane != NULL and (lane.closed or not inbox_is_empty(lane)):
+        elif lane != NULL and (lane.closed or not inbox_is_empty(lane)) or self.can_have(lane, want):
+            # Others may have polled since this thread has looked.
             r = 1
         elif self.sleeping:
-            return self.follow(lane, wants, deadline)
-        elif not self.soft and (ibv_req_notify_cq(self.cq, 0) != 0 or self.poll_locked(s, lane) != 0):
-            # What completes from here on makes an event; what did before has just been found.
+            return self.follow(lane, want, deadline)
+        elif not self.soft and ibv_req_notify_cq(self.cq, 0) != 0:
+            r = 1
+        elif (not self.soft or want != WANTS_NOTHING) and self.poll_locked(s, lane) != 0:
+            # What completes from here on makes an event; what did before has just been found. SENDs of software devices
+            # complete without one.
             r = 1
         else:
             self.sleeping = True
@@ -493,21 +508,13 @@ cdef class QueuePair(Endpoint):
         pthread_mutex_unlock(&self.lock)
         return r
 
-    cdef int follow(self, lane_state *lane, bint wants, int64_t deadline) noexcept nogil:
+    cdef int follow(self, lane_state *lane, lane_want want, int64_t deadline) noexcept nogil:
         # Another thread sleeps for the queue pair: sleeps until it wakes this one. Takes the lock over.
         cdef uint32_t seen = lane.wake
         cdef int error
         assert_held(&self.lock)
-        lane.follows = True
-        lane.wants = wants or lane.unsaid * 2 >= LANE_BYTES
-        lane.next = NULL
-        lane.prev = self.last_follower
-        if lane.prev != NULL:
-            lane.prev.next = lane
-        else:
-            relaxed_store_pointer(&self.followers, lane)
-        self.last_follower = lane
-        if lane.wants and self.soft and not self.kicked:
+        lane_follow(&self.followers, lane, want)
+        if (want == WANTS_BUFFER or want == WANTS_SENT) and self.soft and not self.kicked:
             # SENDs complete as they are posted, which no event tells.
             self.kicked = True
             eventfd_signal(self.kick_fd)
@@ -515,16 +522,16 @@ cdef class QueuePair(Endpoint):
         error = futex_wait(&lane.wake, seen, deadline)
         pthread_mutex_lock(&self.lock)
         if lane.follows:
-            self.unfollow(lane)
+            lane_unfollow(&self.followers, lane)
         pthread_mutex_unlock(&self.lock)
         return -error if error == EINTR or error == ETIMEDOUT else 1
 
     cdef void hand_over(self) noexcept nogil:
-        if relaxed_load(&self.followers) == 0:
+        if relaxed_load(&self.followers.first) == 0:
             return
         pthread_mutex_lock(&self.lock)
-        if self.followers != NULL and not self.sleeping:
-            self.wake_lane(self.followers)
+        if self.followers.first != NULL and not self.sleeping:
+            lane_wake(&self.followers, self.followers.first)
         pthread_mutex_unlock(&self.lock)
 
     cdef int sleep(self, int64_t deadline) noexcept nogil:
@@ -704,7 +711,7 @@ cdef class QueuePair(Endpoint):
         # Until no thread sleeps for the queue pair, which has failed or has one lane.
         cdef uint32_t seen
         pthread_mutex_lock(&self.lock)
-        self.wake_all()
+        lane_wake_all(&self.followers)
         while self.sleeping:
             seen = self.slept
             if not self.kicked:
@@ -736,7 +743,6 @@ cdef class QueuePair(Endpoint):
                 self.fd = -1
 
     cdef void close(self) noexcept:
-        cdef unsigned int i
         self.disconnect()
         if self.protection_domain == NULL or self.foreign():
             return
@@ -752,13 +758,7 @@ cdef class QueuePair(Endpoint):
         if self.mr != NULL:
             self.provider.dereg_mr(self.mr)
             self.mr = NULL
-        for i in range(self.nlanes):
-            if self.lanes[i] != NULL:
-                free(self.lanes[i].inbox)
-                free(self.lanes[i])
-        free(self.lanes)
-        self.lanes = NULL
-        self.nlanes = 0
+        lane_table_free(&self.lanes)
         free(self.buffer)
         self.buffer = NULL
         leave_domain(self.protection_domain)

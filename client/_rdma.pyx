@@ -191,7 +191,7 @@ cdef class RdmaStream(Stream):
                 continue
             if deadline == 0 and self.timeout_ms >= 0:
                 deadline = now_ns() + <int64_t>self.timeout_ms * 1000000
-            r = self.queue.wait(self, self.lane, draining or self.iov_next < self.iov_count, deadline)
+            r = self.queue.wait(self, self.lane, draining, deadline)
             if r <= 0:
                 return r
 

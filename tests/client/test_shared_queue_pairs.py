@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import threading
@@ -190,6 +191,30 @@ def test_sleepers_are_woken(make: Make, server: Server) -> None:
             waiting.wait()
         runner.join()
         assert results == [[]]
+
+
+def test_more_than_a_lane_keeps_both_ways(make: Make) -> None:
+    """A server that must get rid of replies, before it takes the rest of the requests, is told what has been used."""
+    client = make()
+    values = {f"key{number:05}": b"%05d" % number * 600 for number in range(8000)}
+    assert client.set_many(values, noreply=False) == []
+    assert client.get_many(values) == values
+
+
+def test_owners_sleep_until_they_can_go_on(make: Make, server: Server) -> None:
+    """One whose lane has no room does not wake the one that sleeps for all, which would wake it in turn, and so on."""
+    sleeper, full = make(spin=0), make(spin=0, timeout=0.3 * PACE)
+    assert sleeper.version() == full.version()
+    many = {f"key{number}": bytes(3000) for number in range(50)}
+    with suspended(server.pid):
+        thread = threading.Thread(target=sleeper.version)
+        thread.start()
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        with pytest.raises(TimeoutError):
+            full.set_many(many, noreply=False)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+    thread.join()
+    assert after.ru_nvcsw - before.ru_nvcsw < 500
 
 
 def test_a_timeout_is_one_clients(make: Make, server: Server) -> None:
