@@ -1,7 +1,7 @@
 """See _queue_pair.pxd."""
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EAGAIN, EINTR, ENOMEM, ETIMEDOUT, errno
+from libc.errno cimport EAGAIN, EINTR, ENOMEM, ENOTCONN, ETIMEDOUT, errno
 from libc.limits cimport INT_MAX
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
@@ -383,6 +383,9 @@ cdef class QueuePair(Endpoint):
     cdef lane_state *join(self) except NULL:
         cdef lane_state *lane
         cdef int error
+        if self.failed or self.protection_domain == NULL:
+            # Its last owner may have gone since somebody has found that it is usable.
+            raise OSError(ENOTCONN, "the queue pair has ended")
         if self.kick_fd < 0:
             self.kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             if self.kick_fd < 0 or (self.soft and soft_channel_watch(self.channel, self.kick_fd) < 0):
@@ -651,14 +654,18 @@ cdef class QueuePair(Endpoint):
     cdef bint foreign(self) noexcept nogil:
         return getpid() != self.pid
 
-    def usable(self):
-        """Whether another lane can join: the connection is this process's, and has not ended."""
+    def ended(self):
+        """Whether no lane can join any more: the connection is another process's, or has ended, or has one lane."""
         cdef pollfd lifeline
         if self.foreign() or self.failed or self.fd < 0 or self.version == RDMA_VERSION_1 or self.users == 0:
-            return False
+            return True
         lifeline.fd = self.fd
         lifeline.events = POLLIN
-        return self.users < self.most_lanes and poll(&lifeline, 1, 0) == 0
+        return poll(&lifeline, 1, 0) != 0
+
+    def usable(self):
+        """Whether another lane can join now."""
+        return not self.ended() and self.users < self.most_lanes
 
     cdef bint leave(self, lane_state *lane, bint must_close) except -1:
         cdef bint open = False

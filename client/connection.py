@@ -58,13 +58,21 @@ class Choice:
             exchange = load_exchange()
         except TransportUnavailable:
             return self.open_one()
-        joined = self.join(exchange)
-        if joined is None:
-            with exchange.one_at_a_time(self.client, self.wanted):
+        opened = self.join(exchange)
+        if opened is None:
+            with exchange.one_at_a_time(self.client, self.wanted) as others_wait:
                 # Another thread may have made one meanwhile.
-                joined = self.join(exchange)
-                return self.open_one() if joined is None else joined
-        return joined
+                opened = self.join(exchange)
+                if opened is None and others_wait:
+                    opened = self.open_and_tell(exchange)
+        return self.open_and_tell(exchange) if opened is None else opened
+
+    def open_and_tell(self, exchange: Any) -> tuple[Any, str]:
+        """open_one, after which threads know whether to wait for each other."""
+        opened = self.open_one()
+        if opened[1] == "tcp":
+            exchange.share_nothing(self.client, self.wanted)
+        return opened
 
     def open_one(self) -> tuple[Any, str]:
         """(stream, transport) of a connection of its own, or on a queue pair that others can join."""
@@ -87,7 +95,7 @@ class Choice:
         try:
             joined: tuple[Any, str] | None = exchange.join(self.client, self.wanted)
         except OSError:
-            # It has no lane left.
+            # It has no lane left, or has just ended.
             return None
         return joined
 

@@ -40,11 +40,15 @@ Key = tuple[Server, str, object]
 MOST_FOR_THREADS = 16  # queue pairs to a server; beyond them, threads share
 shared: dict[Key, list[tuple[QueuePair, int]]] = {}
 """The queue pairs of this process that have lanes for others, by server, transport and options of the lifeline; and the
-threads that have made them."""
+threads that have made them. Threads add and remove them at any time."""
 
 
-locks: dict[Key, threading.Lock] = {}
-"""Held by a thread that makes a queue pair, so that others wait for it instead of making more."""
+locks: dict[Key, threading.RLock] = {}
+"""Held by a thread that makes a queue pair, so that others wait for it instead of making more. A signal handler of that
+thread may make one, too."""
+
+unshared: set[Key] = set()
+"""Where the last connection had no lanes for others, so that nobody need wait for the next one."""
 
 
 def forget() -> None:
@@ -57,14 +61,15 @@ os.register_at_fork(after_in_child=forget)
 
 
 @contextlib.contextmanager
-def one_at_a_time(client: Options, wanted: str) -> Iterator[None]:
-    """Raises TimeoutError if another thread takes too long."""
-    lock = locks.setdefault(key_of(client, wanted), threading.Lock())
+def one_at_a_time(client: Options, wanted: str) -> Iterator[bool]:
+    """Whether others wait meanwhile. Raises TimeoutError if another thread takes too long."""
+    key = key_of(client, wanted)
+    lock = locks.setdefault(key, threading.RLock())
     limit = patience(client)
     if not lock.acquire(timeout=-1 if limit is None else limit):
         raise TimeoutError("timed out")
     try:
-        yield
+        yield key not in unshared
     finally:
         lock.release()
 
@@ -81,26 +86,36 @@ def join(client: Options, wanted: str) -> tuple[RdmaStream, str] | None:
     few: two threads that use the same queue pair at the same time wait for each other now and then. From then on the
     one with the fewest lanes is taken.
     """
-    key = key_of(client, wanted)
-    pairs = [(queue, thread) for queue, thread in shared.get(key, ()) if queue.usable()]
-    if not pairs:
-        shared.pop(key, None)
+    pairs = [one for one in tuple(shared.get(key_of(client, wanted), ())) if not one[0].ended()]
+    free = [one for one in pairs if one[0].usable()]
+    if not free:
         return None
-    shared[key] = pairs
-    mine = [queue for queue, thread in pairs if thread == threading.get_ident()]
-    if len(pairs) < pairs[0][0].workers or (not mine and len(pairs) < MOST_FOR_THREADS):
+    mine = [queue for queue, thread in free if thread == threading.get_ident()]
+    if len(pairs) < free[0][0].workers or (not mine and len(pairs) < MOST_FOR_THREADS):
         return None
-    queue = min(mine or [queue for queue, _ in pairs], key=lambda one: one.users)
+    queue = min(mine or [queue for queue, _ in free], key=lambda one: one.users)
     return stream_of(client, queue), queue.transport
 
 
 def share(client: Options, wanted: str, queue: QueuePair) -> RdmaStream:
     """The first stream of a queue pair that others may join."""
     stream = stream_of(client, queue)
+    for pairs in tuple(shared.values()):
+        for one in tuple(pairs):
+            if one[0].ended():
+                with contextlib.suppress(ValueError):
+                    pairs.remove(one)
     if queue.usable():
-        key = key_of(client, wanted)
-        shared[key] = [*shared.get(key, ()), (queue, threading.get_ident())]
+        unshared.discard(key_of(client, wanted))
+        shared.setdefault(key_of(client, wanted), []).append((queue, threading.get_ident()))
+    else:
+        share_nothing(client, wanted)
     return stream
+
+
+def share_nothing(client: Options, wanted: str) -> None:
+    """The connection that has been made has no lanes for others."""
+    unshared.add(key_of(client, wanted))
 
 
 def ask(queue: QueuePair, plain: socket.socket, transport: str) -> Offer:

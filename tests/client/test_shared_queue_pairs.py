@@ -17,7 +17,7 @@ from servers import Server
 from suspended import suspended
 from transport import PACE, RDMA_TRANSPORTS, rounds
 
-from rmemcached.client import Client
+from rmemcached.client import Client, exchange
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
 
 TIMEOUT = 20.0 * PACE
@@ -385,3 +385,14 @@ def test_signal_handlers_run(make: Make, server: Server, follows: bool) -> None:
         signal.signal(signal.SIGALRM, previous)
     thread.join()
     assert mine.version() == other.version()
+
+
+def test_a_queue_pair_that_has_just_ended(make: Make) -> None:
+    """A thread has found that it can be joined, and then its last owner goes."""
+    client = make()
+    client.version()
+    ((queue, _),) = (one for pairs in exchange.shared.values() for one in pairs if not one[0].ended())
+    client.close()
+    with pytest.raises(OSError, match="has ended"):
+        exchange.stream_of(client, queue)
+    assert client.set("key", b"value")

@@ -1,0 +1,107 @@
+"""Threads that connect at the same time: one makes the queue pair that the others join, and else none waits."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import pytest
+from transport import PACE
+
+from rmemcached.client import Client
+
+TIMEOUT = 20.0 * PACE
+
+Serve = Callable[[socket.socket], None]
+
+
+@contextmanager
+def listening(serve: Serve) -> Iterator[tuple[str, int]]:
+    """A server without RDMA, which serves each connection in a thread of its own."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                stack.callback(connection.close)
+                threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        stack.callback(accepting.join)
+        stack.callback(listener.shutdown, socket.SHUT_RDWR)
+        host, port = listener.getsockname()
+        yield host, port
+
+
+def answer(connection: socket.socket, before: Callable[[bytes], object] = lambda line: None) -> None:
+    """Answers all lines but `version` as a memcached that does not know them."""
+    with closing(connection), connection.makefile("rb") as lines:
+        for line in lines:
+            before(line)
+            connection.sendall(b"VERSION 1\r\n" if line == b"version\r\n" else b"ERROR\r\n")
+
+
+def test_nobody_waits_where_there_is_no_queue_pair() -> None:
+    """A server is slow to say that it has no RDMA: it says so to all at the same time, after it has said so to one."""
+    everybody = threading.Barrier(5)
+    known = threading.Event()
+
+    def before(line: bytes) -> None:
+        if known.is_set() and line.startswith(b"rdma ") and b"soft_iw" in line:
+            everybody.wait(TIMEOUT)
+
+    with listening(lambda connection: answer(connection, before)) as address, ExitStack() as stack:
+
+        def connect() -> Client:
+            client = stack.enter_context(Client(address, transport="auto", timeout=TIMEOUT))
+            assert client.version() == b"1"
+            return client
+
+        connect()
+        known.set()
+        threads = [threading.Thread(target=connect) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        everybody.wait(TIMEOUT)
+        for thread in threads:
+            thread.join()
+
+
+def test_a_signal_handler_connects_while_its_thread_does() -> None:
+    """To the same server, which has not answered yet."""
+    asked = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        if asked.is_set():
+            answer(connection)
+        else:
+            connection.recv(1)
+            asked.set()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+
+    class Interrupted(Exception):
+        pass
+
+    answers: list[bytes] = []
+
+    def interrupt(*_: object) -> None:
+        with Client(address, transport="auto", timeout=TIMEOUT) as client:
+            answers.append(client.version())
+        raise Interrupted
+
+    with listening(serve) as address:
+        previous = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            with pytest.raises(Interrupted), Client(address, transport="auto", timeout=TIMEOUT) as client:
+                client.version()
+        finally:
+            signal.signal(signal.SIGALRM, previous)
+    assert answers == [b"1"]
