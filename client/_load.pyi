@@ -1,6 +1,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ._client import Client
+
 def run(
     descriptors: Sequence[int],
     seconds: float,
@@ -9,6 +11,16 @@ def run(
     value_size: int = 100,
     depth: int = 1,
     set_every: int = 10,
+    seed: int = 1,
+) -> dict[str, Any]: ...
+def run_client(
+    session: Client,
+    seconds: float,
+    keys: int = 10000,
+    key_size: int = 32,
+    value_size: int = 100,
+    depth: int = 32,
+    set_every: int = 0,
     seed: int = 1,
 ) -> dict[str, Any]: ...
 def store_commands(first: int, count: int, key_size: int = 32, value_size: int = 100) -> bytes: ...

@@ -1,4 +1,4 @@
-"""The load generator of bench/server_cpu.py: many connections that speak the text protocol, from one thread.
+"""The load generator of bench/: the text protocol on many sockets, or on one Client's connection, from one thread.
 
 Every reply is compared byte for byte with the one expected. Cheap enough to keep one server thread busy.
 """
@@ -8,6 +8,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
+from rmemcached.client._session cimport Session
+from rmemcached.client._stream cimport Stream
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.linux cimport (
     EPOLL_CLOEXEC,
@@ -102,17 +104,27 @@ cdef size_t put_hit(load *l, char *out, unsigned int number) noexcept nogil:
     return p + 7 - out
 
 
+cdef inline unsigned int draw(load *l) noexcept nogil:
+    # The number of the next request's key.
+    l.random ^= l.random << 13
+    l.random ^= l.random >> 7
+    l.random ^= l.random << 17
+    return <unsigned int>((l.random >> 20) % l.keys)
+
+
+cdef inline bint draws_set(const load *l) noexcept nogil:
+    # Whether the request whose key was drawn last is a set.
+    return l.set_every and (l.random >> 8) % l.set_every == 0
+
+
 cdef int send_batch(load *l, client *c) noexcept nogil:
     cdef char *p = l.request
     cdef char *e = c.expected
     cdef unsigned int number
     cdef size_t length
     for _ in range(l.depth):
-        l.random ^= l.random << 13
-        l.random ^= l.random >> 7
-        l.random ^= l.random << 17
-        number = <unsigned int>((l.random >> 20) % l.keys)
-        if l.set_every and (l.random >> 8) % l.set_every == 0:
+        number = draw(l)
+        if draws_set(l):
             memcpy(p, l.set_texts + number * l.set_length, l.set_length)
             p += l.set_length
             memcpy(e, <const char *>"STORED\r\n", STORED_LENGTH)
@@ -173,21 +185,29 @@ cdef int work(load *l, int64_t until) noexcept nogil:
     return 0
 
 
-cdef int prepare(load *l, descriptors, size_t batch) except -1:
-    # Allocates everything, formats the requests and replies of all keys, and watches the sockets.
-    cdef epoll_event event
+cdef int prepare_texts(load *l) except -1:
+    # Formats the requests and replies of all keys.
     cdef size_t text = l.key_size + l.value_size + TEXT_MORE
+    cdef unsigned int i
+    l.set_texts = <char *>calloc(l.keys, text)
+    l.hit_texts = <char *>calloc(l.keys, text)
+    if l.set_texts == NULL or l.hit_texts == NULL:
+        raise MemoryError
+    for i in range(l.keys):
+        l.set_length = put_set(l, l.set_texts + i * l.set_length, i)
+        l.hit_length = put_hit(l, l.hit_texts + i * l.hit_length, i)
+    return 0
+
+
+cdef int prepare(load *l, descriptors, size_t batch) except -1:
+    # Allocates everything else, and watches the sockets.
+    cdef epoll_event event
     cdef int i
     l.clients = <client *>calloc(l.count + 1, sizeof(client))
     l.request = <char *>calloc(1, batch)
     l.reply = <char *>calloc(1, l.reply_size)
-    l.set_texts = <char *>calloc(l.keys, text)
-    l.hit_texts = <char *>calloc(l.keys, text)
-    if l.clients == NULL or l.request == NULL or l.reply == NULL or l.set_texts == NULL or l.hit_texts == NULL:
+    if l.clients == NULL or l.request == NULL or l.reply == NULL:
         raise MemoryError
-    for i in range(<int>l.keys):
-        l.set_length = put_set(l, l.set_texts + i * l.set_length, i)
-        l.hit_length = put_hit(l, l.hit_texts + i * l.hit_length, i)
     l.epoll = epoll_create1(EPOLL_CLOEXEC)
     if l.epoll < 0:
         raise OSError(errno, "epoll_create1")
@@ -217,6 +237,120 @@ cdef void release(load *l) noexcept:
     free(l.reply)
 
 
+cdef int put_request(load *l, Stream s, uint32_t *sent) except -1:
+    # Adds a request to what the stream is to send. sent: its key's number, twice, and 1 for a set.
+    cdef unsigned int number = draw(l)
+    if draws_set(l):
+        sent[0] = number << 1 | 1
+        l.sets += 1
+        return s.put(l.set_texts + number * l.set_length, l.set_length)
+    sent[0] = number << 1
+    l.gets += 1
+    s.put("get ", 4)
+    s.put(l.set_texts + number * l.set_length + 4, l.key_size)
+    return s.put("\r\n", 2)
+
+
+cdef Py_ssize_t take_replies(load *l, Stream s, const uint32_t *sent, unsigned int first, unsigned int count) except -1:
+    # Compares the replies that have come whole, and gives their number. ValueError for a wrong one.
+    cdef Py_ssize_t taken = 0
+    cdef size_t length
+    cdef uint32_t request
+    cdef const char *expected
+    while <unsigned int>taken < count:
+        request = sent[(first + taken) % l.depth]
+        if request & 1:
+            expected = "STORED\r\n"
+            length = STORED_LENGTH
+        else:
+            expected = l.hit_texts + (request >> 1) * l.hit_length
+            length = l.hit_length
+        if s.rend - s.rpos < length and memcmp(s.rbuf + s.rpos, expected, s.rend - s.rpos) == 0:
+            break
+        if s.rend - s.rpos < length or memcmp(s.rbuf + s.rpos, expected, length) != 0:
+            raise ValueError(f"wrong reply {s.rbuf[s.rpos:s.rend]!r}, expected {expected[:length]!r}")
+        s.rpos += length
+        taken += 1
+    return taken
+
+
+cdef int keep_in_flight(load *l, Session session, Stream s, uint32_t *sent, int64_t until) except -1:
+    # `depth` requests are under way until the time is over, then those that are left are answered.
+    cdef unsigned int first = 0     # the oldest that has no answer yet
+    cdef unsigned int count = 0     # that have none
+    cdef bint over = False
+    cdef int r
+    while count or not over:
+        if s.iov_next == s.iov_count:
+            s.begin()
+        while count < l.depth and not over:
+            put_request(l, s, &sent[(first + count) % l.depth])
+            count += 1
+        s.commit()
+        with nogil:
+            r = s.push()
+            if r > 0:
+                r = s.fill()
+        if r <= 0:
+            session.interrupted(s, r)
+            continue
+        taken = take_replies(l, s, sent, first, count)
+        first = <unsigned int>((first + taken) % l.depth)
+        count -= taken
+        over = now_ns() >= until
+    return 0
+
+
+def run_client(Session session not None, seconds, keys=10000, key_size=32, value_size=100, depth=32, set_every=0, seed=1):
+    """Loads a server through the connection of a Client, whatever its transport, with `depth` requests always under way.
+
+    A request follows as soon as a reply has come; it waits for no other. Arguments, result and exceptions are those of
+    `run`, and the Client's. The Client can be used for nothing else meanwhile; it is closed if an exception is raised.
+    """
+    cdef load l
+    cdef Stream s
+    cdef int64_t begin
+    cdef uint32_t *sent = NULL
+    check_arguments(keys, key_size, value_size, depth, set_every)
+    start_load(&l, keys, key_size, value_size, depth, set_every, seed)
+    s = session.enter(False)
+    try:
+        sent = <uint32_t *>calloc(l.depth, sizeof(uint32_t))
+        if sent == NULL:
+            raise MemoryError
+        prepare_texts(&l)
+        begin = now_ns()
+        keep_in_flight(&l, session, s, sent, begin + int(seconds * 1e9))
+        elapsed = (now_ns() - begin) / 1e9
+        session.leave([])
+        return {"requests": l.gets + l.sets, "gets": l.gets, "sets": l.sets, "seconds": elapsed}
+    except BaseException:
+        session.drop()
+        raise
+    finally:
+        free(sent)
+        release(&l)
+
+
+def check_arguments(keys, key_size, value_size, depth, set_every):
+    if key_size < 10 or key_size > 250 or depth < 1 or keys < 1 or value_size < 0 or set_every < 0:
+        raise ValueError("key_size is 10 to 250, depth and keys are at least 1")
+
+
+cdef void start_load(load *l, unsigned int keys, size_t key_size, size_t value_size, unsigned int depth,
+                     unsigned int set_every, uint64_t seed) noexcept:
+    memset(l, 0, sizeof(l[0]))
+    l.epoll = -1
+    l.keys = keys
+    l.key_size = key_size
+    l.value_size = value_size
+    l.depth = depth
+    l.set_every = set_every
+    l.random = seed * <uint64_t>0x9E3779B97F4A7C15 + 1
+    if l.random == 0:
+        l.random = 1
+
+
 def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, set_every=10, seed=1):
     """Loads a server through connected sockets for a time, one batch of `depth` requests at a time on each.
 
@@ -229,19 +363,12 @@ def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, 
     cdef load l
     cdef int64_t begin, until
     cdef int r
-    if key_size < 10 or key_size > 250 or depth < 1 or keys < 1 or value_size < 0 or set_every < 0:
-        raise ValueError("key_size is 10 to 250, depth and keys are at least 1")
-    memset(&l, 0, sizeof(l))
-    l.epoll = -1
-    l.keys = keys
-    l.key_size = key_size
-    l.value_size = value_size
-    l.depth = depth
-    l.set_every = set_every
-    l.random = seed * 0x9E3779B97F4A7C15 + 1 & 0xFFFFFFFFFFFFFFFF or 1
+    check_arguments(keys, key_size, value_size, depth, set_every)
+    start_load(&l, keys, key_size, value_size, depth, set_every, seed)
     l.count = len(descriptors)
     l.reply_size = 65536
     try:
+        prepare_texts(&l)
         prepare(&l, descriptors, depth * (key_size + value_size + TEXT_MORE))
         begin = now_ns()
         until = begin + int(seconds * 1e9)
