@@ -6,6 +6,8 @@ paced        get and set of 100 B with a think time before each, by one client a
              UNIX socket and over TCP.
 connections  gets of 100 B by 10 processes that have many connections between them; throughput as a ratio to 10
              connections, and the daemon's memory for each further connection.
+flight       gets of 100 B, 32 under way at a time, from one thread of C speed; requests per second, and the daemon's
+             CPU time for each.
 large        get and set of large values over shared memory; throughput as a ratio to one memcpy of the same size.
 threads      get and set by several threads with a client each, two workers; bytes per second as a ratio to TCP.
 
@@ -40,12 +42,13 @@ sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
 from figures import add_json, put_out  # noqa: E402
 from latency import CORES, parse_size, percentile, placement, size_name  # noqa: E402
+from server_cpu import fill  # noqa: E402
 from servers import Server, start_rmemcached  # noqa: E402
 
-from rmemcached.client import Client  # noqa: E402
+from rmemcached.client import Client, _load  # noqa: E402
 
 TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "auto")
-PARTS = ("paced", "connections", "large", "threads")
+PARTS = ("paced", "connections", "flight", "large", "threads")
 KEY, SMALL = "key", 100
 TIMEOUT = 60.0
 PROCESSES = 10
@@ -319,6 +322,42 @@ def transfer_rate(client: Any, operation: str, key: str, value: bytes, seconds: 
     return done / spent
 
 
+def measure_flight(options: argparse.Namespace) -> list[dict[str, Any]]:
+    rows = []
+    for cores, number in itertools.product(options.cores, options.keys):
+        client_cores, server_cores = placement(cores)
+        with contextlib.ExitStack() as stack:
+            servers = stack.enter_context(daemons(options.transports, server_cores, "-t", "1"))
+            stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
+            os.sched_setaffinity(0, client_cores)
+            clients = {}
+            for name, server in servers.items():
+                fill(server, number)
+                clients[name] = stack.enter_context(contextlib.closing(connect(server.address, name)))
+            samples: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
+            for seed in range(1, options.rounds + 1):
+                for name, server in servers.items():
+                    before = server.cpu_seconds()
+                    done = _load.run_client(
+                        clients[name], options.seconds, keys=number, value_size=SMALL, depth=options.depth, seed=seed
+                    )
+                    used = server.cpu_seconds() - before
+                    samples[name].append((done["requests"] / done["seconds"], used / done["requests"] * 1e6))
+        rows += [
+            {
+                "cores": cores,
+                "keys": number,
+                "depth": options.depth,
+                "transport": name,
+                "per_second": statistics.median(rate for rate, _ in taken),
+                "cpu_us": statistics.median(cpu for _, cpu in taken),
+            }
+            for name, taken in samples.items()
+        ]
+    add_ratios(rows, ("cores", "keys", "depth"), {"transport": "tcp"}, "per_second", "to_tcp")
+    return rows
+
+
 def measure_large(options: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     most = max(options.large) // MB + 1
@@ -464,6 +503,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=numbers, default=[1, 2], help="-t of the paced part (default: 1,2)")
     parser.add_argument("--cores", type=placements, default=list(CORES), help="placements (default: all)")
     parser.add_argument("--connections", type=numbers, default=[10, 100, 1000, 4000], metavar="N")
+    parser.add_argument("--keys", type=numbers, default=[1000, 10000], metavar="N", help="of the flight part")
+    parser.add_argument("--depth", type=int, default=32, help="requests under way in the flight part (default: 32)")
     parser.add_argument("--large", type=sizes, default=[MB, 16 * MB, 64 * MB], metavar="SIZES", help="1m,16m,64m")
     parser.add_argument("--threads", type=numbers, default=[1, 2, 4], metavar="N", help="default: 1,2,4")
     parser.add_argument("--sizes", type=sizes, default=sizes("4k,64k,256k,1m,4m"), help="of the threads' values")
@@ -480,6 +521,7 @@ def main(arguments: list[str] | None = None) -> int:
     measures = {
         "paced": measure_paced,
         "connections": measure_connections,
+        "flight": measure_flight,
         "large": measure_large,
         "threads": measure_threads,
     }

@@ -23,6 +23,8 @@ cdef enum:
     CREDITS = 32             # receives posted
     MESSAGE_SIZE = 8192      # bytes of each, header included
     SEND_BUFFERS = 16
+    SEND_DEPTH = 64          # SENDs under way; more credits than that are not used
+    INLINE_BYTES = 1024      # on a software device: messages up to this size need no completion
     RECEIVE = 1 << 16        # in wr_id: a receive
 
 

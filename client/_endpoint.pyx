@@ -115,16 +115,17 @@ cdef class Endpoint:
         self.channel = self.provider.create_comp_channel(self.port.context)
         if self.channel == NULL or set_nonblocking(self.channel.fd) < 0:
             raise os_error("completion channel", errno)
-        self.cq = self.provider.create_cq(self.port.context, CREDITS + SEND_BUFFERS, NULL, self.channel, 0)
+        self.cq = self.provider.create_cq(self.port.context, CREDITS + SEND_DEPTH, NULL, self.channel, 0)
         if self.cq == NULL:
             raise os_error("completion queue", errno)
         memset(&init, 0, sizeof(init))
         init.send_cq = self.cq
         init.recv_cq = self.cq
-        init.cap.max_send_wr = SEND_BUFFERS
+        init.cap.max_send_wr = SEND_DEPTH
         init.cap.max_recv_wr = CREDITS
         init.cap.max_send_sge = 1
         init.cap.max_recv_sge = 1
+        init.cap.max_inline_data = INLINE_BYTES if self.soft else 0
         init.qp_type = IBV_QPT_RC
         self.qp = self.provider.create_qp(self.pd, &init)
         if self.qp == NULL:
@@ -165,7 +166,7 @@ cdef class Endpoint:
         cdef soft_iw_options options
         cdef char attach[ATTACH_LENGTH]
         cdef int error, fd
-        self.tx_credits = offer.credits
+        self.tx_credits = min(offer.credits, <unsigned int>SEND_DEPTH)
         self.version = offer.version
         self.workers = offer.workers
         self.most_lanes = offer.lanes
@@ -244,7 +245,7 @@ cdef class Endpoint:
         if (not get_welcome(&event.private_data[0], event.length, &welcome)
                 or welcome.version != RDMA_VERSION_1 or welcome.msgsize < RDMA_MSGSIZE_MIN):
             raise MemcacheServerError("what answers through rdma_cm is no rmemcached")
-        self.tx_credits = welcome.credits
+        self.tx_credits = min(<unsigned int>welcome.credits, <unsigned int>SEND_DEPTH)
         self.room = min(<size_t>welcome.msgsize, <size_t>MESSAGE_SIZE) - MESSAGE_HEADER
         self.eager = welcome.eager
         return 0

@@ -26,7 +26,8 @@ cdef struct lane_state:
     bint close_sent
     bint closed              # the server's CLOSE has come
     bint kept                # somebody still asks for `closed`
-    unsigned int sends       # SENDs under way
+    bint told                # the owner waits until its SENDs have left: all of them have completions
+    unsigned int sends       # SENDs under way, of those that have
     size_t room              # bytes that the server keeps for it
     size_t unsaid            # bytes that the owner has used, and the server has not been told
     char *inbox              # [first, last) waits for the owner. NULL: nothing

@@ -301,8 +301,9 @@ cdef int keep_in_flight(load *l, Session session, Stream s, uint32_t *sent, int6
     return 0
 
 
-def run_client(Session session not None, seconds, keys=10000, key_size=32, value_size=100, depth=32, set_every=0, seed=1):
-    """Loads a server through the connection of a Client, whatever its transport, with `depth` requests always under way.
+def run_client(Session session not None, seconds, keys=10000, key_size=32, value_size=100, depth=32, set_every=0,
+               seed=1):
+    """Loads a server through a Client's connection, whatever its transport, with `depth` requests always under way.
 
     A request follows as soon as a reply has come; it waits for no other. Arguments, result and exceptions are those of
     `run`, and the Client's. The Client can be used for nothing else meanwhile; it is closed if an exception is raised.

@@ -46,7 +46,8 @@ cdef class QueuePair(Endpoint):
     cdef lane_state *send_lanes[SEND_BUFFERS]    # whose SENDs these are; NULL: nobody's
     # waiting
     cdef bint sleeping               # a thread waits for completions: nobody else polls meanwhile
-    cdef uint32_t slept              # changes when it has woken up
+    cdef uint32_t slept              # changes when it has woken up, if others wait for that:
+    cdef unsigned int awaiters       # so many do
     cdef int kick_fd                 # an eventfd that wakes it
     cdef bint kicked                 # it is readable
     cdef lane_list followers         # owners that sleep meanwhile

@@ -9,7 +9,7 @@ from libc.string cimport memcpy, memset
 from posix.unistd cimport getpid
 
 from rmemcached.client._devices cimport device_lost, device_removed, leave_domain
-from rmemcached.client._endpoint cimport CREDITS, MESSAGE_SIZE, RECEIVE
+from rmemcached.client._endpoint cimport CREDITS, INLINE_BYTES, MESSAGE_SIZE, RECEIVE
 from rmemcached.client._errors cimport os_error
 from rmemcached.client._exchange cimport Offer
 from rmemcached.client._lane cimport (
@@ -76,6 +76,7 @@ from rmemcached.sys.linux cimport (
 from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_qp_fault, soft_shm_rings
 from rmemcached.verbs.system_cm cimport CM_DEVICE_REMOVAL, cm_ended
 from rmemcached.verbs.verbs cimport (
+    IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
     IBV_SEND_SOLICITED,
     IBV_WC_SUCCESS,
@@ -175,6 +176,7 @@ cdef class QueuePair(Endpoint):
         cdef ibv_send_wr wr
         cdef ibv_send_wr *bad
         cdef uint32_t used = 0
+        cdef bint silent
         cdef int error
         assert_held(&self.lock)
         assert_that(self.free_count > 0 and self.tx_credits > 0)
@@ -194,14 +196,20 @@ cdef class QueuePair(Endpoint):
         wr.sg_list = &sge
         wr.num_sge = 1
         wr.opcode = IBV_WR_SEND
-        wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED
+        wr.send_flags = IBV_SEND_SOLICITED
+        silent = self.soft and sge.length <= INLINE_BYTES and not (lane != NULL and lane.told)
+        wr.send_flags |= IBV_SEND_INLINE if silent else IBV_SEND_SIGNALED
         error = ibv_post_send(self.qp, &wr, &bad)
         if error:
             relaxed_store(&self.failed, True)
             return -error
-        self.send_lanes[index] = lane
-        if lane != NULL:
-            lane.sends += 1
+        if silent:
+            # The device has taken the bytes over. It has an entry for each SEND that there is a credit for.
+            self.free_count += 1
+        else:
+            self.send_lanes[index] = lane
+            if lane != NULL:
+                lane.sends += 1
         self.owed = 0
         self.tx_credits -= 1
         return 1
@@ -504,8 +512,9 @@ cdef class QueuePair(Endpoint):
             if self.kicked:
                 self.kicked = False
                 eventfd_clear(self.kick_fd)
-            relaxed_store(&self.slept, self.slept + 1)
-            futex_wake(&self.slept, INT_MAX)
+            if self.awaiters:
+                relaxed_store(&self.slept, self.slept + 1)
+                futex_wake(&self.slept, INT_MAX)
             if r == 0:
                 relaxed_store(&self.failed, True)
         pthread_mutex_unlock(&self.lock)
@@ -724,9 +733,11 @@ cdef class QueuePair(Endpoint):
             if not self.kicked:
                 self.kicked = True
                 eventfd_signal(self.kick_fd)
+            self.awaiters += 1
             pthread_mutex_unlock(&self.lock)
             futex_wait(&self.slept, seen, 0)
             pthread_mutex_lock(&self.lock)
+            self.awaiters -= 1
         pthread_mutex_unlock(&self.lock)
 
     cdef void disconnect(self) noexcept:

@@ -199,9 +199,12 @@ cdef class RdmaStream(Stream):
         return self.queue.push(self, self.lane, &self.woke)
 
     cdef int drain(self) noexcept nogil:
-        cdef int r = self.push()
+        cdef int r
+        self.lane.told = True
+        r = self.push()
         while r > 0 and not self.drained():
             r = self.advance(True)
+        self.lane.told = False
         return r
 
     cdef int fill(self) noexcept nogil:

@@ -72,6 +72,8 @@ cdef bint rdma_thread_was_busy(const rdma_thread *t) noexcept nogil
 # values and messages, is about `work` octets. A device of the system copies nothing here, and takes no notice. True:
 # the last turn was used up, so that there may be more to do.
 cdef bint rdma_thread_begin_turn(rdma_thread *t, uint32_t work) noexcept nogil
+# The worker's last call. Another thread may then destroy what is left.
+cdef void rdma_thread_end_turns(rdma_thread *t) noexcept nogil
 # Whether others are to be served before it in this turn, since it had more to do in the last one than a turn has.
 cdef bint rdma_thread_gives_way(const rdma_thread *t) noexcept nogil
 # Serves what has completed, for a turn: each connection its share, and all together no more than a turn may last. now:

@@ -168,7 +168,7 @@ def test_system_headers_are_declared_once() -> None:
 
 # Functions that the caller enters with a lock held say so by their name, and begin by looking whether it is.
 CALLED_WITH_A_LOCK = re.compile(r"(^|_)do_|_locked$")
-LOOKS = re.compile(r"assert_held|assert_item_lock|assert_(read|write)_held|assert_owner")
+LOOKS = re.compile(r"assert_held|assert_item_lock|assert_(read|write)_held|assert_owner|assert_(cq|domain)")
 # Named so without wanting a lock, and why.
 WITHOUT_A_LOCK = {
     "do_item_remove": "memcached's name; the reference count is atomic",

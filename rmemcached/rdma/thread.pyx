@@ -25,6 +25,12 @@ cdef bint rdma_thread_begin_turn(rdma_thread *t, uint32_t work) noexcept nogil:
     return left <= 0
 
 
+cdef void rdma_thread_end_turns(rdma_thread *t) noexcept nogil:
+    assert_owner(t.worker.owner)
+    if t.dev.software:
+        soft_channel_end_turns(t.channel)
+
+
 cdef bint rdma_thread_was_busy(const rdma_thread *t) noexcept nogil:
     return t.was_busy
 

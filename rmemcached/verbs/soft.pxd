@@ -66,7 +66,8 @@ cdef ibv_mr *soft_alloc_mr(ibv_pd *pd, size_t length, int access) noexcept nogil
 # any queue pair and before it waits again. `coming`: how many of them it still has in its hands, this one included.
 # False: the turn is over, and the event will come again; then let it be the first. From then on the channel's own
 # descriptor is never readable, poll_cq makes no progress, and the program does not arm the channel's queues: it asks
-# soft_cq_pending whether poll_cq would find something. EBUSY: a queue pair is there already, or a progress thread.
+# soft_cq_pending whether poll_cq would find something. EBUSY: a queue pair is there already, or a progress thread,
+# which cannot be started later either.
 #
 # soft_channel_poll makes progress without a system call, and returns whether there was something to do: polling a
 # soft_shm queue pair costs its peer no system call, waiting does. The program waits for the set only after
@@ -84,8 +85,10 @@ cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil
 # the next call all polls and posts together do about `work` (soft/domain.pxd says what counts), however many queue
 # pairs there are; of what is left only short messages leave before the next turns. get_cq_event never waits then.
 # Returns the work that the last turn has left: 0 or less, and there may be more to do; all of it, and there was
-# nothing.
+# nothing. Of a channel that has been joined, that thread takes no locks from then on, but those of the queue pairs.
+# soft_channel_end_turns is its last call, before another thread may destroy what there is.
 cdef int64_t soft_channel_begin_turn(ibv_comp_channel *channel, uint32_t work) noexcept nogil
+cdef void soft_channel_end_turns(ibv_comp_channel *channel) noexcept nogil
 
 # For a program that does nothing but wait for one queue of a channel: sleeps until there may be something to poll, with
 # one system call, and makes progress for what has come. The queue need not be armed. One thread at a time, and none

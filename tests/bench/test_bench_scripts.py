@@ -157,6 +157,29 @@ def test_load_generator_notices_a_wrong_value(memcached_server: Any) -> None:
             _load.run([plain.fileno()], 10, keys=10, set_every=0)
 
 
+@pytest.mark.parametrize("transport", ["soft_shm", "soft_iw", "tcp"])
+def test_load_generator_on_a_client(rmemcached_server: Any, transport: str) -> None:
+    """As many requests as asked for are under way, gets and sets, and each reply is compared."""
+    from server_cpu import fill
+    from servers import Server
+
+    from rmemcached.client import Client, _load
+
+    server: Server = rmemcached_server()
+    fill(server, 50)
+    with Client(server.address, timeout=10, transport=transport) as client:
+        before = client.stats()
+        done = _load.run_client(client, 0.05, keys=50, depth=7, set_every=3)
+        after = client.stats()
+        assert done["requests"] == done["gets"] + done["sets"] >= 7 and done["sets"] > 0
+        assert int(after[b"cmd_get"]) - int(before[b"cmd_get"]) == done["gets"]
+        assert int(after[b"cmd_set"]) - int(before[b"cmd_set"]) == done["sets"]
+        client.set("k" * 31 + "7", b"?" * 100)
+        with pytest.raises(ValueError, match="wrong reply"):
+            _load.run_client(client, 10, keys=50)
+        assert client.get("k" * 31 + "7") == b"?" * 100, "the client makes a new connection"
+
+
 def test_fabrics_figures(tmp_path: Path) -> None:
     target, picture = tmp_path / "out.json", tmp_path / "out.svg"
     done = run(
@@ -184,12 +207,12 @@ def test_realuse_figures(tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     words = (
         "--rounds 1 --seconds 0.01 --most 10 --think 0,1000 --workers 1 --cores together --connections 2,20"
-        " --large 1m --threads 1,2 --sizes 4k,100k --busy 1 --transports soft_shm,tcp,unix"
+        " --keys 10 --depth 3 --large 1m --threads 1,2 --sizes 4k,100k --busy 1 --transports soft_shm,tcp,unix"
     )
     done = run("realuse.py", *words.split(), "--json", str(target))
     figures = json.loads(target.read_text())
     transports = ["soft_shm", "tcp", "unix"]
-    assert list(figures) == ["paced", "connections", "large", "threads"]
+    assert list(figures) == ["paced", "connections", "flight", "large", "threads"]
     # get and set at two paces, exponential gaps at one, four clients at two
     assert [row["transport"] for row in figures["paced"]] == transports * (4 + 1 + 2)
     for row in figures["paced"]:
@@ -199,6 +222,10 @@ def test_realuse_figures(tmp_path: Path) -> None:
         (count, name) for count in (2, 20) for name in transports
     ]
     assert all(row["per_second"] > 0 and row["to_fewest"] > 0 for row in figures["connections"])
+    assert [(row["keys"], row["depth"], row["transport"]) for row in figures["flight"]] == [
+        (10, 3, name) for name in transports
+    ]
+    assert all(row["per_second"] > 0 and row["cpu_us"] >= 0 and row["to_tcp"] > 0 for row in figures["flight"])
     assert [(row["size"], row["operation"]) for row in figures["large"]] == [(1 << 20, "get"), (1 << 20, "set")]
     assert all(row["to_memcpy"] > 0 for row in figures["large"])
     assert len(figures["threads"]) == 2 * 2 * 2 * 2
@@ -209,7 +236,7 @@ def test_realuse_figures(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["nothing"], "'nothing' is not one of paced, connections, large, threads"),
+        (["nothing"], "'nothing' is not one of paced, connections, flight, large, threads"),
         (["--transports", "pigeon"], "'pigeon' is not one of soft_shm, soft_iw, tcp, unix, auto"),
         (["--think", "long"], "--think: invalid numbers value: 'long'"),
         (["--large", "big"], "--large: invalid sizes value: 'big'"),

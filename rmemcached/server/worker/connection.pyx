@@ -167,6 +167,7 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
     if cn.rdma != NULL:
         rdma_conn_destroy(cn.rdma)
         cn.rdma = NULL
+        cn.w.nrdma -= 1
     log_end(cn, &cn.c)
     if close_fd:
         close(cn.fd)

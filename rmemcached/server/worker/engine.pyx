@@ -11,6 +11,7 @@ cdef const char *connection_exchange(conn *c, const char *line, size_t length, c
         # `stats conns` follows this pointer in another thread.
         pthread_mutex_lock(&cn.w.list_lock)
         cn.rdma = rc
+        cn.w.nrdma += 1
         pthread_mutex_unlock(&cn.w.list_lock)
         c.engine = &lifeline_engine
     return reply

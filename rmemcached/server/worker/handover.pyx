@@ -92,6 +92,7 @@ cdef void open_cm(worker *w, const handover *h) noexcept nogil:
     # `stats conns` follows this pointer in another thread.
     pthread_mutex_lock(&w.list_lock)
     cn.rdma = rc
+    w.nrdma += 1
     pthread_mutex_unlock(&w.list_lock)
 
 

@@ -109,6 +109,7 @@ cdef struct worker:
     rdma_thread *rdma[RDMA_DEVICES]   # its part of each device; NULL: there is no such device
     unsigned int nstreams        # connections with CONNECTION_STREAM
     unsigned int ncm             # connections with CONNECTION_CM
+    unsigned int nrdma           # connections with a queue pair
     size_t turn_left             # bytes of replies and payloads until large ones have to wait for the next turn
     uint32_t probes_due          # store time when silent ones are next looked for
     uint32_t streams_checked     # store time when slow ones were last looked for

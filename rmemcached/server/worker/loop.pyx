@@ -49,6 +49,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
         enforce_timeouts(w)
         if w.dead != NULL:
             free_dead(w)
+    end_rdma_turns(w)
     # Whoever joins this thread owns what is left.
     w.thread.owner = 0
     return NULL

@@ -16,6 +16,8 @@ cdef bint take_device(worker *w, unsigned int transport, rdma_device *device) no
 cdef void change_device(worker *w, device_change *change) noexcept nogil
 # Begins a turn: from here to the next call queue pairs move no more than a turn's work, however many there are.
 cdef void begin_rdma_turn(worker *w) noexcept nogil
+# The end of the worker's last turn.
+cdef void end_rdma_turns(worker *w) noexcept nogil
 # Looks into the rings: a bit for each device with something to serve, and the timeout of the next epoll_wait, in ms.
 cdef unsigned int poll_devices(worker *w, int *timeout) noexcept nogil
 # Whether epoll_wait is called in this turn, in which the rings had something for these devices.

@@ -75,12 +75,22 @@ cdef void begin_rdma_turn(worker *w) noexcept nogil:
     cdef unsigned int busy = 0
     assert_owner(w.thread.owner)
     w.rdma_used_up = False
+    if w.nrdma == 0:
+        return
     for k in range(<unsigned int>RDMA_DEVICES):
         busy += w.rdma[k] != NULL and rdma_thread_was_busy(w.rdma[k])
     for k in range(<unsigned int>RDMA_DEVICES):
         if w.rdma[k] != NULL:
             share = TURN_WORK // (busy if rdma_thread_was_busy(w.rdma[k]) else busy + 1)
             w.rdma_used_up |= rdma_thread_begin_turn(w.rdma[k], share)
+
+
+cdef void end_rdma_turns(worker *w) noexcept nogil:
+    cdef unsigned int k
+    assert_owner(w.thread.owner)
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if w.rdma[k] != NULL:
+            rdma_thread_end_turns(w.rdma[k])
 
 
 # ---- polling ---------------------------------------------------------------------------------------------------------
@@ -147,6 +157,8 @@ cdef unsigned int pending_devices(worker *w) noexcept nogil:
     """A bit for each device that is known to have something to serve."""
     cdef unsigned int found = 0
     cdef unsigned int k
+    if w.nrdma == 0:
+        return 0
     for k in range(<unsigned int>RDMA_DEVICES):
         if w.rdma[k] != NULL and rdma_thread_pending(w.rdma[k]):
             found |= 1 << k
@@ -157,6 +169,8 @@ cdef bint arm_devices(worker *w) noexcept nogil:
     """Whether there is something to do already, so that the worker does not sleep."""
     cdef unsigned int k
     cdef bint busy = False
+    if w.nrdma == 0:
+        return False
     for k in range(<unsigned int>RDMA_DEVICES):
         busy |= w.rdma[k] != NULL and rdma_thread_arm(w.rdma[k])
     return busy
@@ -166,7 +180,7 @@ cdef void look_at_rings(worker *w, int looks) noexcept nogil:
     cdef bint found = False
     cdef unsigned int k
     # Each look may do a turn's work.
-    while looks and not found:
+    while looks and not found and w.nrdma:
         for k in range(<unsigned int>RDMA_DEVICES):
             found |= w.rdma[k] != NULL and rdma_thread_poll(w.rdma[k])
         looks -= 1

@@ -32,44 +32,55 @@ cdef bint soft_channel_poll(ibv_comp_channel *ibchannel) noexcept nogil:
     cdef bint worked = False
     cdef int64_t before
     assert_that(domain.mark != 0)
-    lock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_lock(domain)
     domain_begin_turn(domain)
     before = domain.left
     if not domain_is_over(domain):
         domain.looked = True
         domain.fabric.progress(domain, False)
     worked = domain.left < before
-    unlock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_unlock(domain)
     return worked
 
 
 cdef int64_t soft_channel_begin_turn(ibv_comp_channel *ibchannel, uint32_t work) noexcept nogil:
     cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
     cdef int64_t left = work
-    lock_ranked(&domain.progress, RANK_DOMAIN)
     if domain.turn == 0:
+        domain_lock(domain)
         domain.owner = thread_id()
-    assert_owner(domain.owner)
-    if domain.turn:
+        domain_unlock(domain)
+        domain.alone = domain.mark != 0
+    else:
         left = domain.left
+    assert_owner(domain.owner)
+    domain_lock(domain)
     domain.turn = max(work, <uint32_t> SHARE_MIN)
     domain.left = domain.aside = domain.turn
     domain.looked = False
     if domain.mark and domain.fabric.polls == NULL:
         domain.busy = max(domain.seen, <uint32_t> 1)
     domain.seen = 0
-    unlock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_unlock(domain)
     return left
+
+
+cdef void soft_channel_end_turns(ibv_comp_channel *ibchannel) noexcept nogil:
+    cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
+    assert_owner(domain.owner)
+    domain.alone = False
+    domain.turn = 0
+    domain.owner = 0
 
 
 cdef bint soft_channel_arm(ibv_comp_channel *ibchannel) noexcept nogil:
     cdef soft_domain *domain = &(<soft_channel *> ibchannel).domain
     assert_that(domain.mark != 0)
-    lock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_lock(domain)
     domain_clear_pending(domain)
     if domain.fabric.arm != NULL:
         domain.fabric.arm(domain)
-    unlock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_unlock(domain)
     return relaxed_load(&domain.work_pending) != 0
 
 
@@ -77,7 +88,7 @@ cdef int soft_channel_join(ibv_comp_channel *ibchannel, int epfd) noexcept nogil
     cdef soft_channel *channel = <soft_channel *> ibchannel
     cdef soft_domain *domain = &channel.domain
     cdef int error = 0
-    lock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_lock(domain)
     if domain.links != NULL or domain.mark or (<soft_context *> ibchannel.context).thread_epoll >= 0:
         error = EBUSY
     else:
@@ -87,7 +98,7 @@ cdef int soft_channel_join(ibv_comp_channel *ibchannel, int epfd) noexcept nogil
         channel.ibv.fd = domain.event_fd
         # The program asks for completions: nothing tells it of them.
         relaxed_store(&domain.polling, True)
-    unlock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_unlock(domain)
     if error:
         errno.errno = error
         return -1
@@ -100,7 +111,7 @@ cdef bint soft_channel_event(const epoll_event *event, uint32_t coming) noexcept
     # The descriptors of a queue pair are in one epoll set once.
     cdef soft_domain *domain = qp.domains[0]
     assert_that(domain.mark and event.data.u64 & SOFT_EVENT)
-    lock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_lock(domain)
     assert_owner(domain.owner)
     # A few are taken also when rings and posts have used up the turn. What is level-triggered comes again in the next.
     taken = event.data.u64 & EVENT_BELL or not domain_is_over(domain) or domain.seen < <uint32_t> domain.fabric.batch
@@ -110,7 +121,7 @@ cdef bint soft_channel_event(const epoll_event *event, uint32_t coming) noexcept
         domain.coming = max(coming, <uint32_t> 1)
         domain_take(domain, event)
         domain.coming = 1
-    unlock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_unlock(domain)
     return taken
 
 
@@ -129,21 +140,21 @@ cdef int soft_cq_wait(ibv_cq *ibcq, int timeout) noexcept nogil:
     cdef bint busy
     cdef int i, n
     assert_that(cq.ibv.channel != NULL and domain.mark == 0)
-    lock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_lock(domain)
     domain_clear_pending(domain)
     if domain.fabric.arm != NULL:
         domain.fabric.arm(domain)
     busy = relaxed_load(&domain.work_pending) != 0 or not cq_is_empty(cq)
-    unlock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_unlock(domain)
     if busy:
         return CHANNEL_WORK
     n = epoll_wait(domain.epoll_fd, ready, PROGRESS_BATCH, timeout)
     if n <= 0:
         return n
-    lock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_lock(domain)
     domain_next_turn(domain)
     domain_take_batch(domain, ready, n)
-    unlock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_unlock(domain)
     for i in range(n):
         found |= CHANNEL_PROGRAM if ready[i].data.u64 == EVENT_PROGRAM else CHANNEL_WORK
     return found

@@ -9,7 +9,7 @@ cdef struct soft_cq:
     ibv_cq ibv
     soft_domain *domain              # the channel's, or &own
     soft_domain own
-    pthread_mutex_t lock             # guards the next six
+    pthread_mutex_t lock             # guards the next six; not taken by a thread that is alone in the domain
     ibv_wc *ring
     uint32_t size                    # power of two, at least ibv.cqe
     uint32_t head

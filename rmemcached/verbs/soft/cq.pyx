@@ -4,6 +4,25 @@ cdef enum:
     POLLS_MAX = 64                   # polls in a row that make no progress
 
 
+cdef inline void cq_lock(soft_cq *cq) noexcept nogil:
+    if cq.domain.alone:
+        assert_owner(cq.domain.owner)
+    else:
+        lock_ranked(&cq.lock, RANK_QUEUE)
+
+
+cdef inline void cq_unlock(soft_cq *cq) noexcept nogil:
+    if not cq.domain.alone:
+        unlock_ranked(&cq.lock, RANK_QUEUE)
+
+
+cdef inline void assert_cq(const soft_cq *cq) noexcept nogil:
+    if cq.domain.alone:
+        assert_owner(cq.domain.owner)
+    else:
+        assert_held(&cq.lock)
+
+
 cdef ibv_cq *soft_create_cq(ibv_context *context, int cqe, void *cq_context, ibv_comp_channel *channel,
                             int comp_vector) noexcept nogil:
     cdef soft_cq *cq
@@ -91,7 +110,7 @@ cdef int soft_resize_cq(ibv_cq *ibcq, int cqe) noexcept nogil:
     ring = <ibv_wc *> malloc(size * sizeof(ibv_wc))
     if ring == NULL:
         return ENOMEM
-    lock_ranked(&cq.lock, RANK_QUEUE)
+    cq_lock(cq)
     if cq.count > size:
         result = EINVAL
     else:
@@ -103,7 +122,7 @@ cdef int soft_resize_cq(ibv_cq *ibcq, int cqe) noexcept nogil:
         cq.head = 0
         cq.size = size
         cq.ibv.cqe = <int> size
-    unlock_ranked(&cq.lock, RANK_QUEUE)
+    cq_unlock(cq)
     free(ring)
     return result
 
@@ -111,7 +130,7 @@ cdef int soft_resize_cq(ibv_cq *ibcq, int cqe) noexcept nogil:
 cdef void cq_event_locked(soft_cq *cq) noexcept nogil:
     """Makes a completion event."""
     cdef soft_domain *domain = cq.domain
-    assert_held(&cq.lock)
+    assert_cq(cq)
     lock_ranked(&domain.events, RANK_EVENTS)
     if cq.events_pending == 0:
         cq.next_event = NULL
@@ -126,7 +145,7 @@ cdef void cq_event_locked(soft_cq *cq) noexcept nogil:
 
 cdef bint cq_push_locked(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil:
     """Stores a completion, and makes an event if the queue is armed for it. False: there is no room."""
-    assert_held(&cq.lock)
+    assert_cq(cq)
     if cq.count == cq.size:
         return False
     cq.ring[(cq.head + cq.count) & (cq.size - 1)] = wc[0]
@@ -141,32 +160,32 @@ cdef bint cq_push_locked(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept
 
 cdef bint cq_add(soft_cq *cq, const ibv_wc *wc, bint solicited) noexcept nogil:
     cdef bint stored
-    lock_ranked(&cq.lock, RANK_QUEUE)
+    cq_lock(cq)
     stored = cq_push_locked(cq, wc, solicited)
     if not stored and not cq.overrun:
         relaxed_store(&cq.overrun, True)
         async_event(<soft_context *> cq.ibv.context, &cq.async_events, IBV_EVENT_CQ_ERR)
-    unlock_ranked(&cq.lock, RANK_QUEUE)
+    cq_unlock(cq)
     return stored
 
 
 cdef void cq_purge(soft_cq *cq, uint32_t qp_num) noexcept nogil:
     cdef uint32_t i, kept = 0
     cdef uint32_t mask = cq.size - 1
-    lock_ranked(&cq.lock, RANK_QUEUE)
+    cq_lock(cq)
     for i in range(cq.count):
         if cq.ring[(cq.head + i) & mask].qp_num != qp_num:
             if kept != i:
                 cq.ring[(cq.head + kept) & mask] = cq.ring[(cq.head + i) & mask]
             kept += 1
     relaxed_store(&cq.count, kept)
-    unlock_ranked(&cq.lock, RANK_QUEUE)
+    cq_unlock(cq)
 
 
 cdef inline int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
     cdef int n = 0
     cdef int result
-    lock_ranked(&cq.lock, RANK_QUEUE)
+    cq_lock(cq)
     while n < num_entries and cq.count:
         wc[n] = cq.ring[cq.head & (cq.size - 1)]
         cq.head += 1
@@ -176,7 +195,7 @@ cdef inline int cq_take(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil
         # The same few entries serve again, however large the queue is.
         cq.head = 0
     result = -EOVERFLOW if n == 0 and cq.overrun else n
-    unlock_ranked(&cq.lock, RANK_QUEUE)
+    cq_unlock(cq)
     return result
 
 
@@ -218,18 +237,18 @@ cdef int soft_poll_cq(ibv_cq *ibcq, int num_entries, ibv_wc *wc) noexcept nogil:
 cdef int soft_req_notify_cq(ibv_cq *ibcq, int solicited_only) noexcept nogil:
     cdef soft_cq *cq = <soft_cq *> ibcq
     cdef soft_domain *domain = cq.domain
-    lock_ranked(&cq.lock, RANK_QUEUE)
+    cq_lock(cq)
     if cq.armed == ARMED_NOT:
         fetch_add(&domain.armed, 1)
     if not solicited_only:
         cq.armed = ARMED_ANY
     elif cq.armed == ARMED_NOT:
         cq.armed = ARMED_SOLICITED
-    unlock_ranked(&cq.lock, RANK_QUEUE)
+    cq_unlock(cq)
     if domain.fabric.arm != NULL and domain.event_fd >= 0 and not relaxed_load(&domain.polling):
-        lock_ranked(&domain.progress, RANK_DOMAIN)
+        domain_lock(domain)
         domain.fabric.arm(domain)
-        unlock_ranked(&domain.progress, RANK_DOMAIN)
+        domain_unlock(domain)
         domain_update_fd(domain)
     return 0
 

@@ -56,6 +56,7 @@ cdef struct soft_domain:
     bint looked                      # there was a pass in this turn
     uint32_t seen                    # events that the program has handed in in this turn
     uint32_t owner                   # the program's thread that begins the turns, for assertions
+    bint alone                       # with mark, too: that thread does all there is to do, and takes no lock for it
     uint32_t armed                   # number of completion queues that are armed; atomic
     bint work_pending                # when the descriptor was armed, something was there already; atomic
     pthread_mutex_t events           # guards the rest, and the event fields of soft_cq
@@ -64,6 +65,13 @@ cdef struct soft_domain:
     soft_cq *first_event             # completion queues with undelivered events, oldest first; read unlocked
     soft_cq *last_event
     bint signalled                   # event_fd is readable, because of events or work_pending; read unlocked
+
+# Take and release `progress`, and say that it is held. They do nothing for a thread that is alone, but a debug build
+# checks that it is the one.
+cdef void domain_lock(soft_domain *domain) noexcept nogil
+cdef bint domain_trylock(soft_domain *domain) noexcept nogil
+cdef void domain_unlock(soft_domain *domain) noexcept nogil
+cdef void assert_domain(const soft_domain *domain) noexcept nogil
 
 # Makes descriptors and locks; `channel`: the domain is a channel. False: errno says why, and nothing is left open.
 cdef bint domain_open(soft_domain *domain, soft_context *context, bint channel) noexcept nogil

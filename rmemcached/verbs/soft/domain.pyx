@@ -4,6 +4,32 @@ cdef enum:
     PROGRESS_EVENTS = 64             # descriptors of one pass
 
 
+cdef inline void domain_lock(soft_domain *domain) noexcept nogil:
+    if domain.alone:
+        assert_owner(domain.owner)
+    else:
+        lock_ranked(&domain.progress, RANK_DOMAIN)
+
+
+cdef inline bint domain_trylock(soft_domain *domain) noexcept nogil:
+    if domain.alone:
+        assert_owner(domain.owner)
+        return True
+    return trylock_ranked(&domain.progress, RANK_DOMAIN)
+
+
+cdef inline void domain_unlock(soft_domain *domain) noexcept nogil:
+    if not domain.alone:
+        unlock_ranked(&domain.progress, RANK_DOMAIN)
+
+
+cdef inline void assert_domain(const soft_domain *domain) noexcept nogil:
+    if domain.alone:
+        assert_owner(domain.owner)
+    else:
+        assert_held(&domain.progress)
+
+
 cdef bint domain_open(soft_domain *domain, soft_context *context, bint channel) noexcept nogil:
     cdef epoll_event event
     domain.fabric = context.fabric
@@ -87,7 +113,7 @@ cdef inline uint64_t domain_event(const soft_domain *domain, const soft_qp *qp, 
 
 
 cdef inline void domain_begin_turn(soft_domain *domain) noexcept nogil:
-    assert_held(&domain.progress)
+    assert_domain(domain)
     if domain.turn == 0:
         domain.left = domain.aside = DOMAIN_TURN
 
@@ -109,7 +135,7 @@ cdef inline uint32_t domain_share(const soft_domain *domain, uint32_t most) noex
 
 
 cdef inline void domain_worked(soft_domain *domain, uint32_t work) noexcept nogil:
-    assert_held(&domain.progress)
+    assert_domain(domain)
     domain.left -= work
 
 
@@ -139,7 +165,7 @@ cdef inline void domain_clear_pending(soft_domain *domain) noexcept nogil:
 
 
 cdef void domain_transmit(soft_domain *domain, soft_qp *qp) noexcept nogil:
-    assert_held(&domain.progress)
+    assert_domain(domain)
     assert_held(&qp.lock)
     qp.tx.share = domain_share(domain, TX_TURN)
     qp.tx.used = 0
@@ -154,20 +180,20 @@ cdef inline void share_spend(uint32_t *share, uint64_t work) noexcept nogil:
 
 cdef void domain_progress(soft_domain *domain, bint waits) noexcept nogil:
     if waits:
-        lock_ranked(&domain.progress, RANK_DOMAIN)
-    elif not trylock_ranked(&domain.progress, RANK_DOMAIN):
+        domain_lock(domain)
+    elif not domain_trylock(domain):
         return
     domain_next_turn(domain)
     if not domain_is_over(domain):
         domain.looked = True
         domain.fabric.progress(domain, waits)
-    unlock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_unlock(domain)
 
 
 cdef inline void domain_take(soft_domain *domain, const epoll_event *event) noexcept nogil:
     """Hands an event of a queue pair to the fabric."""
     cdef soft_qp *qp = <soft_qp *> <uintptr_t> (event.data.u64 & ~<uint64_t> EVENTS)
-    assert_held(&domain.progress)
+    assert_domain(domain)
     if event.data.u64 & EVENT_TIMER:
         stream_deadline(qp, domain)
     elif event.data.u64 & EVENT_BELL:
@@ -180,7 +206,7 @@ cdef uint32_t domain_take_batch(soft_domain *domain, const epoll_event *ready, i
     """Hands events to the fabric. How many there were of queue pairs."""
     cdef uint32_t found = 0
     cdef int i
-    assert_held(&domain.progress)
+    assert_domain(domain)
     for i in range(count):
         # The others are event_fd, which is only for those who wait, and the program's.
         if ready[i].data.u64 & ~<uint64_t> EVENTS:
@@ -202,7 +228,7 @@ cdef uint32_t domain_poll_descriptors(soft_domain *domain) noexcept nogil:
     cdef uint32_t found = 0
     cdef int seen = 0
     cdef int n = domain.fabric.batch
-    assert_held(&domain.progress)
+    assert_domain(domain)
     if domain.mark:
         return 0
     if not domain.watched:
@@ -216,7 +242,7 @@ cdef uint32_t domain_poll_descriptors(soft_domain *domain) noexcept nogil:
 
 cdef void domain_watch(soft_domain *domain) noexcept nogil:
     cdef soft_link *link = domain.links
-    assert_held(&domain.progress)
+    assert_domain(domain)
     store_release(&domain.watched, 1)
     while link != NULL:
         lock_ranked(&link.qp.lock, RANK_QP)
@@ -227,7 +253,7 @@ cdef void domain_watch(soft_domain *domain) noexcept nogil:
 
 
 cdef void domain_remove(soft_domain *domain, soft_link *link) noexcept nogil:
-    lock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_lock(domain)
     if link.prev != NULL:
         link.prev.next = link.next
     else:
@@ -238,11 +264,11 @@ cdef void domain_remove(soft_domain *domain, soft_link *link) noexcept nogil:
     link.domain = NULL
     if domain.fabric.leave != NULL:
         domain.fabric.leave(domain, link.qp)
-    unlock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_unlock(domain)
 
 
 cdef void domain_add(soft_domain *domain, soft_link *link, soft_qp *qp) noexcept nogil:
-    lock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_lock(domain)
     link.qp = qp
     link.domain = domain
     link.prev = NULL
@@ -251,7 +277,7 @@ cdef void domain_add(soft_domain *domain, soft_link *link, soft_qp *qp) noexcept
         link.next.prev = link
     domain.links = link
     domain.nlinks += 1
-    unlock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_unlock(domain)
 
 
 cdef soft_cq *domain_take_event(soft_domain *domain) noexcept nogil:

@@ -155,7 +155,7 @@ cdef void stream_want_writable(soft_qp *qp, bint wanted) noexcept nogil:
 
 
 cdef void stream_deadline(soft_qp *qp, soft_domain *domain) noexcept nogil:
-    assert_held(&domain.progress)
+    assert_domain(domain)
     lock_ranked(&qp.lock, RANK_QP)
     if qp.stream.phase == STREAM_REQUESTED:
         qp.stream.fault = b"no answer to the stream's first record within 10 s"

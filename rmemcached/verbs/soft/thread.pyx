@@ -15,10 +15,14 @@ cdef int thread_watch(soft_context *context, soft_domain *domain) noexcept nogil
     """Adds the domain's descriptor to the thread's epoll set. 0, or -1 with errno."""
     cdef epoll_event event
     assert_held(&context.thread_lock)
-    lock_ranked(&domain.progress, RANK_DOMAIN)
+    if domain.mark:
+        # It belongs to a thread of the program.
+        errno.errno = EBUSY
+        return -1
+    domain_lock(domain)
     if not domain.watched:
         domain_watch(domain)
-    unlock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_unlock(domain)
     event.events = EPOLLIN | EPOLLET
     event.data.u64 = 1
     return epoll_ctl(context.thread_epoll, EPOLL_CTL_ADD, domain.epoll_fd, &event)
@@ -56,10 +60,10 @@ cdef bint thread_turn(soft_context *context, bint arm) noexcept nogil:
     lock_ranked(&context.thread_lock, RANK_THREAD)
     domain = context.domains
     while domain != NULL:
-        lock_ranked(&domain.progress, RANK_DOMAIN)
+        domain_lock(domain)
         domain_begin_turn(domain)
         worked |= domain.fabric.serve(domain, arm)
-        unlock_ranked(&domain.progress, RANK_DOMAIN)
+        domain_unlock(domain)
         if domain.event_fd >= 0:
             domain_update_fd(domain)
         domain = domain.next

@@ -85,14 +85,13 @@ cdef void bell_close(soft_qp *qp) noexcept nogil:
 
 
 cdef void shm_rung(soft_qp *qp, soft_domain *domain) noexcept nogil:
-    assert_held(&domain.progress)
+    assert_domain(domain)
     lock_ranked(&qp.lock, RANK_QP)
     # The queue pair may have lost its stream since the bell rang.
-    if qp.stream.fd < 0:
-        unlock_ranked(&qp.lock, RANK_QP)
-        return
-    shm_of(qp).wakeup_pending = False
+    if qp.stream.fd >= 0:
+        shm_of(qp).wakeup_pending = False
+        shm_start_polling(domain, qp)
+        if not domain_is_over(domain):
+            shm_progress_locked(qp, False, domain)
     unlock_ranked(&qp.lock, RANK_QP)
-    shm_start_polling(domain, qp)
-    if not domain_is_over(domain):
-        shm_progress(qp, False, domain)
+    qp_update_fds(qp, domain)

@@ -222,11 +222,11 @@ cdef int shm_poll(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
     cdef uint64_t word
     cdef int n = 0
     cdef int looks = SHM_POLL_LOOKS
-    if not trylock_ranked(&domain.progress, RANK_DOMAIN):
+    if not domain_trylock(domain):
         return 0
     domain_next_turn(domain)
     if domain_is_over(domain):
-        unlock_ranked(&domain.progress, RANK_DOMAIN)
+        domain_unlock(domain)
         return 0
     domain.looked = True
     # With a queue armed, completions have to go through it: one of them makes an event.
@@ -248,7 +248,7 @@ cdef int shm_poll(soft_cq *cq, int num_entries, ibv_wc *wc) noexcept nogil:
         shm_domain_progress(domain, False)
     else:
         shared.turns += 1
-    unlock_ranked(&domain.progress, RANK_DOMAIN)
+    domain_unlock(domain)
     return n
 
 

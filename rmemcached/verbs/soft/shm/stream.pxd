@@ -54,5 +54,7 @@ cdef shm_stream *shm_of(const soft_qp *qp) noexcept nogil
 # A HELLO has come: maps the peer's memory and opens the stream. False: no correct peer sends it. Needs qp.lock.
 cdef bint shm_hello(soft_qp *qp, const shm_record *record) noexcept nogil
 
-# Receives and sends what is possible. `socket`: the socket is readable. domain.progress is held.
+# Receives and sends what is possible. `socket`: the socket is readable. domain.progress is held; qp.lock, too, if the
+# name says so, and then qp_update_fds is the caller's.
 cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept nogil
+cdef void shm_progress_locked(soft_qp *qp, bint socket, soft_domain *domain) noexcept nogil

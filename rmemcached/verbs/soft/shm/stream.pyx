@@ -176,9 +176,9 @@ cdef int soft_shm_attach(ibv_qp *ibqp, int fd, uint16_t ird, uint16_t ord) noexc
         return -1
     stream_join(qp)
     for i in range(qp.ndomains):
-        lock_ranked(&qp.domains[i].progress, RANK_DOMAIN)
+        domain_lock(qp.domains[i])
         shm_leave(qp.domains[i], qp)
-        unlock_ranked(&qp.domains[i].progress, RANK_DOMAIN)
+        domain_unlock(qp.domains[i])
     # No thread reads the rings of an earlier stream any more.
     lock_ranked(&qp.lock, RANK_QP)
     if qp.fabric_state == NULL:
@@ -307,15 +307,14 @@ cdef bint shm_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
     return True
 
 
-cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept nogil:
-    cdef shm_stream *shm
+cdef void shm_progress_locked(soft_qp *qp, bint socket, soft_domain *domain) noexcept nogil:
+    cdef shm_stream *shm = shm_of(qp)
     cdef uint32_t most = domain_share(domain, RX_TURN)
     cdef uint32_t share = most
     cdef uint64_t word
     cdef bint closing
-    assert_held(&domain.progress)
-    lock_ranked(&qp.lock, RANK_QP)
-    shm = shm_of(qp)
+    assert_domain(domain)
+    assert_held(&qp.lock)
     while qp.stream.fd >= 0:
         # An offer takes more than a share: few queue pairs have it looked at in a turn, and all are served.
         if (domain.aside > 0 and (socket or shm.theirs != NULL and shm_records_ahead(shm) > 0)
@@ -343,14 +342,19 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
             break
     domain.aside -= shm.excess
     shm.excess = 0
-    unlock_ranked(&qp.lock, RANK_QP)
     domain_worked(domain, most - share)
+
+
+cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept nogil:
+    lock_ranked(&qp.lock, RANK_QP)
+    shm_progress_locked(qp, socket, domain)
+    unlock_ranked(&qp.lock, RANK_QP)
     qp_update_fds(qp, domain)
 
 
 cdef void shm_descriptor_ready(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept nogil:
     """A stream that was woken is polled from now on."""
-    assert_held(&domain.progress)
+    assert_domain(domain)
     shm_start_polling(domain, qp)
     shm_progress(qp, True, domain)
 

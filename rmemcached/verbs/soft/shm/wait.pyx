@@ -109,7 +109,7 @@ cdef void shm_wake_peer(soft_qp *qp, bint consumed) noexcept nogil:
 cdef void shm_start_polling(soft_domain *domain, soft_qp *qp) noexcept nogil:
     cdef shm_domain *shared = shm_domain_of(domain)
     cdef shm_link *link = shm_link_of(domain, qp)
-    assert_held(&domain.progress)
+    assert_domain(domain)
     link.idle = 0
     if link.polled:
         return
@@ -125,7 +125,7 @@ cdef void shm_start_polling(soft_domain *domain, soft_qp *qp) noexcept nogil:
 
 cdef void shm_stop_polling(soft_domain *domain, shm_link *link) noexcept nogil:
     cdef shm_domain *shared = shm_domain_of(domain)
-    assert_held(&domain.progress)
+    assert_domain(domain)
     if not link.polled:
         return
     if link.prev != NULL:
@@ -141,7 +141,7 @@ cdef void shm_stop_polling(soft_domain *domain, shm_link *link) noexcept nogil:
 
 
 cdef void shm_leave(soft_domain *domain, soft_qp *qp) noexcept nogil:
-    assert_held(&domain.progress)
+    assert_domain(domain)
     relaxed_store(&qp.links[0 if qp.domains[0] == domain else 1].left_over, False)
     if qp.fabric_state != NULL:
         shm_stop_polling(domain, shm_link_of(domain, qp))
@@ -155,7 +155,7 @@ cdef void shm_await_wakeup(soft_domain *domain, shm_link *link) noexcept nogil:
     """Waits for a wake-up instead of polling the ring, unless there is something to do already."""
     cdef soft_qp *qp = link.qp
     cdef bint busy
-    assert_held(&domain.progress)
+    assert_domain(domain)
     shm_stop_polling(domain, link)
     lock_ranked(&qp.lock, RANK_QP)
     busy = qp.stream.fd >= 0 and qp.stream.phase == STREAM_OPEN and shm_request_wakeup(qp)
@@ -169,7 +169,7 @@ cdef void shm_take_rest(soft_domain *domain) noexcept nogil:
     """Polls the streams from now on whose turn has ended elsewhere."""
     cdef shm_domain *shared = shm_domain_of(domain)
     cdef soft_link *link = domain.links
-    assert_held(&domain.progress)
+    assert_domain(domain)
     if not load_acquire(&shared.left_over):
         return
     exchange(&shared.left_over, 0)
@@ -183,7 +183,7 @@ cdef void shm_take_rest(soft_domain *domain) noexcept nogil:
 cdef void shm_arm(soft_domain *domain) noexcept nogil:
     cdef shm_link *link
     cdef shm_link *following
-    assert_held(&domain.progress)
+    assert_domain(domain)
     shm_take_rest(domain)
     link = shm_domain_of(domain).polled
     while link != NULL:
@@ -199,7 +199,7 @@ cdef bint shm_poll_rings(soft_domain *domain) noexcept nogil:
     cdef shm_link *following
     cdef uint32_t count = shared.npolled
     cdef uint32_t found = 0
-    assert_held(&domain.progress)
+    assert_domain(domain)
     shared.resume = NULL
     while count and link != NULL:
         if domain.left <= 0:
@@ -229,7 +229,7 @@ cdef bint shm_sockets_due(soft_domain *domain) noexcept nogil:
     """Whether it is time to look at the sockets, which tell of wake-ups and of the death of peers."""
     cdef shm_domain *shared = shm_domain_of(domain)
     cdef int64_t now
-    assert_held(&domain.progress)
+    assert_domain(domain)
     shared.turns += 1
     if shared.polled == NULL:
         return True
@@ -247,7 +247,7 @@ cdef bint shm_poll_sockets(soft_domain *domain) noexcept nogil:
     """Looks at the sockets. Whether one had something to say. If none had, the next look comes later."""
     cdef shm_domain *shared = shm_domain_of(domain)
     cdef bint found = domain_poll_descriptors(domain) != 0
-    assert_held(&domain.progress)
+    assert_domain(domain)
     if found:
         shared.check_after = SHM_CHECK_WAKEUPS
     else:
@@ -258,7 +258,7 @@ cdef bint shm_poll_sockets(soft_domain *domain) noexcept nogil:
 cdef bint shm_make_progress(soft_domain *domain, bint waits) noexcept nogil:
     """shm_domain_progress. Whether there was something to do."""
     cdef bint found
-    assert_held(&domain.progress)
+    assert_domain(domain)
     domain_clear_pending(domain)
     shm_take_rest(domain)
     found = shm_poll_rings(domain)
@@ -277,7 +277,7 @@ cdef void shm_domain_progress(soft_domain *domain, bint waits) noexcept nogil:
 
 cdef bint shm_serve(soft_domain *domain, bint arm) noexcept nogil:
     cdef bint found = shm_make_progress(domain, arm)
-    assert_held(&domain.progress)
+    assert_domain(domain)
     if arm:
         shm_arm(domain)
         found |= relaxed_load(&domain.work_pending) != 0

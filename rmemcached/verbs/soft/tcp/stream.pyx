@@ -370,7 +370,7 @@ cdef void tcp_ready(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept 
     cdef tcp_stream *tcp
     cdef uint32_t most = domain_share(domain, RX_TURN)
     cdef uint32_t share = most
-    assert_held(&domain.progress)
+    assert_domain(domain)
     lock_ranked(&qp.lock, RANK_QP)
     if qp.stream.fd >= 0:
         tcp = tcp_of(qp)
@@ -402,7 +402,7 @@ cdef void tcp_progress(soft_domain *domain, bint waits) noexcept nogil:
     cdef uint32_t coming = domain.nlinks
     cdef uint32_t busy = 0
     cdef int64_t left
-    assert_held(&domain.progress)
+    assert_domain(domain)
     if domain.mark:
         return
     while few and link != NULL:
@@ -426,7 +426,7 @@ cdef void tcp_progress(soft_domain *domain, bint waits) noexcept nogil:
 
 cdef bint tcp_serve(soft_domain *domain, bint arm) noexcept nogil:
     """The epoll set is level-triggered: it is always armed."""
-    assert_held(&domain.progress)
+    assert_domain(domain)
     return domain_poll_descriptors(domain) != 0
 
 
