@@ -5,6 +5,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from rmemcached.rdma.wire cimport (
     EXCHANGE_REPLY,
     RDMA_CREDITS_HELD_MAX,
+    RDMA_LANE_BYTES_MAX,
+    RDMA_LANE_BYTES_MIN,
     RDMA_LINE_MAX,
     RDMA_MSGSIZE_MIN,
     RDMA_LANES_MAX,
@@ -58,6 +60,8 @@ cdef int read_offer(Offer offer, dict tokens, str transport) except -1:
         offer.workers = int(tokens["workers"])
         offer.lanes = min(int(tokens["lanes"]), <int>RDMA_LANES_MAX)
         offer.lane_bytes = int(tokens["lanebytes"])
+        if not RDMA_LANE_BYTES_MIN <= offer.lane_bytes <= RDMA_LANE_BYTES_MAX or offer.workers < 1:
+            raise ValueError
     if (not RDMA_VERSION_1 <= offer.version <= RDMA_VERSION_2 or offer.lanes < 1 or len(offer.gid) != 16
             or (attaches and len(offer.token) != RDMA_TOKEN_LENGTH) or offer.msgsize < RDMA_MSGSIZE_MIN):
         raise ValueError

@@ -34,6 +34,7 @@ cdef class QueuePair(Endpoint):
     cdef bint ready                  # READY has come
     cdef bint failed                 # the queue pair is of no use any more; also read without the lock
     cdef ibv_wc_status status        # why
+    cdef const char *broken          # the rule of the protocol that the server has broken; NULL: none
     cdef bint watching               # on a software device: the channel watches the lifeline
     cdef bint lifeline_ended
     cdef bytes last_words            # what came on the lifeline
@@ -43,6 +44,10 @@ cdef class QueuePair(Endpoint):
     cdef readonly unsigned int users     # lanes with an owner; under the GIL
     cdef lane_table lanes
     cdef unsigned int unclosed       # lanes whose CLOSE could not be sent yet
+    cdef unsigned int unanswered     # lanes without an owner that the server has not closed
+    cdef unsigned int heard          # messages that have come, and how many there were
+    cdef unsigned int heard_then     # ... when a lane first waited for the server's CLOSE since,
+    cdef int64_t waits_since         # ... which was at this time
     cdef lane_state *send_lanes[SEND_BUFFERS]    # whose SENDs these are; NULL: nobody's
     # waiting
     cdef bint sleeping               # a thread waits for completions: nobody else polls meanwhile
@@ -67,6 +72,7 @@ cdef class QueuePair(Endpoint):
     cdef void return_credits(self, Stream stream, lane_state *lane) noexcept nogil
     cdef int take_data(self, Stream stream, lane_state *own, lane_state *lane, const char *data,
                        size_t length) noexcept nogil
+    cdef int breaks(self, const char *rule) noexcept nogil
     cdef int take_message(self, Stream stream, lane_state *own, unsigned int index, size_t length) noexcept nogil
     cdef void take_sent(self, unsigned int index) noexcept nogil
     cdef int poll_locked(self, Stream stream, lane_state *own) noexcept nogil
@@ -78,6 +84,7 @@ cdef class QueuePair(Endpoint):
     cdef int sleep(self, int64_t deadline) noexcept nogil
     cdef int sleep_soft(self, int timeout) noexcept nogil
     cdef int follow(self, lane_state *lane, lane_want want, int64_t deadline) noexcept nogil
+    cdef bint is_silent(self) noexcept nogil
     cdef void take_event(self) noexcept nogil
     cdef bint look_at_lifeline(self) noexcept nogil
     cdef void await_sleeper(self) noexcept nogil

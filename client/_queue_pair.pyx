@@ -13,65 +13,23 @@ from rmemcached.client._endpoint cimport CREDITS, INLINE_BYTES, MESSAGE_SIZE, RE
 from rmemcached.client._errors cimport os_error
 from rmemcached.client._exchange cimport Offer
 from rmemcached.client._lane cimport (
-    LANE_BYTES,
-    LAST_WORDS,
-    WANTS_BUFFER,
-    WANTS_NOTHING,
-    WANTS_ROOM,
-    WANTS_SENT,
-    inbox_is_empty,
-    inbox_put,
-    inbox_take,
-    lane_find,
-    lane_follow,
-    lane_free,
-    lane_make,
-    lane_table_free,
-    lane_unfollow,
-    lane_wake,
+    LANE_BYTES, LAST_WORDS, WANTS_BUFFER, WANTS_NOTHING, WANTS_ROOM, WANTS_SENT, inbox_is_empty, inbox_put,
+    inbox_take, lane_find, lane_follow, lane_free, lane_make, lane_table_free, lane_unfollow, lane_wake,
     lane_wake_all,
 )
 from rmemcached.client._timeouts cimport poll_timeout, start_deadline
 from rmemcached.rdma.wire cimport (
-    MESSAGE_CLOSE,
-    MESSAGE_CREDIT,
-    MESSAGE_DATA,
-    MESSAGE_HEADER,
-    MESSAGE_OPEN,
-    MESSAGE_READY,
-    MESSAGE_USED_MAX,
-    RDMA_CREDITS_MIN,
-    RDMA_VERSION_1,
-    get_message_header,
-    lane_word,
-    message_header,
-    put_message_header,
-    word_lane,
-    word_used,
+    MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, MESSAGE_USED_MAX,
+    RDMA_CREDITS_HELD_MAX, RDMA_CREDITS_MIN, RDMA_VERSION_1, get_message_header, lane_word, message_header,
+    put_message_header, word_lane, word_used,
 )
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_held, assert_that, live_sub
 from rmemcached.sys.linux cimport (
-    EFD_CLOEXEC,
-    EFD_NONBLOCK,
-    MSG_DONTWAIT,
-    POLLIN,
-    SHUT_RDWR,
-    close_fd,
-    eventfd,
-    eventfd_clear,
-    eventfd_signal,
-    futex_wait,
-    futex_wake,
-    poll,
-    pollfd,
-    pthread_mutex_destroy,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
-    recv,
-    shutdown,
+    EFD_CLOEXEC, EFD_NONBLOCK, MSG_DONTWAIT, POLLIN, SHUT_RDWR, close_fd, eventfd, eventfd_clear, eventfd_signal,
+    futex_wait, futex_wake, poll, pollfd, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    pthread_mutex_unlock, recv, shutdown,
 )
 from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_qp_fault, soft_shm_rings
 from rmemcached.verbs.system_cm cimport CM_DEVICE_REMOVAL, cm_ended
@@ -95,7 +53,7 @@ from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpected
 
 cdef enum:
     POLL_BATCH = 16
-    CLOSE_WAIT = 1000        # ms that the server gets to close a lane whose memory cannot be kept
+    CLOSE_WAIT = 1000        # ms that the server gets to close a lane
     LAST_WORDS_WAIT = 1000   # ms that the server gets to say why the queue pair failed
 
 
@@ -289,6 +247,8 @@ cdef class QueuePair(Endpoint):
         cdef int r
         if length == 0 or lane.closing:
             return 1
+        if lane.unsaid + (lane.last - lane.first) + length > LANE_BYTES and self.version != RDMA_VERSION_1:
+            return self.breaks(b"more for a lane than the client keeps")
         if lane != own or s is None or not inbox_is_empty(lane):
             r = inbox_put(lane, data, length)
             if r > 0 and lane != own:
@@ -299,28 +259,37 @@ cdef class QueuePair(Endpoint):
             lane.unsaid += length
         return r
 
+    cdef int breaks(self, const char *rule) noexcept nogil:
+        self.broken = rule
+        return 0
+
     cdef int take_message(self, Stream s, lane_state *own, unsigned int index, size_t length) noexcept nogil:
-        # 1; 0: the server breaks the protocol; a negative errno.
+        # 1; 0: the server breaks the protocol, or the queue pair has failed; a negative errno.
         cdef char *message = self.buffer + <size_t>index * MESSAGE_SIZE
         cdef lane_state *lane = NULL
         cdef message_header header
         cdef uint32_t id
         cdef int r
         if not get_message_header(message, length, &header):
-            return 0
+            return self.breaks(b"a message shorter than its header")
+        if self.owed >= CREDITS:
+            return self.breaks(b"a message without a credit")
+        self.heard += 1
         self.tx_credits += header.credits
+        if self.tx_credits > RDMA_CREDITS_HELD_MAX:
+            return self.breaks(b"more credits than any server has")
         if header.kind == MESSAGE_DATA or header.kind == MESSAGE_CLOSE:
             id = word_lane(header.lane) if self.version != RDMA_VERSION_1 else header.lane
             lane = lane_find(&self.lanes, id)
-            if lane == NULL or lane.closed:
-                return 0
+            if lane == NULL or lane.closed or not lane.opened:
+                return self.breaks(b"a message for a lane that is not open")
         if header.kind == MESSAGE_READY:
             self.ready = True
         elif header.kind == MESSAGE_DATA:
             if self.version != RDMA_VERSION_1 and word_used(header.lane):
                 lane.room += word_used(header.lane)
                 if lane.room > self.lane_bytes:
-                    return 0
+                    return self.breaks(b"more used than was sent")
                 if lane.want == WANTS_ROOM:
                     lane_wake(&self.followers, lane)
             r = self.take_data(s, own, lane, message + MESSAGE_HEADER, length - MESSAGE_HEADER)
@@ -328,12 +297,14 @@ cdef class QueuePair(Endpoint):
                 return r
         elif header.kind == MESSAGE_CLOSE and self.version != RDMA_VERSION_1:
             lane.closed = True
+            if lane.closing:
+                self.unanswered -= 1
             length = min(length - MESSAGE_HEADER, <size_t>LAST_WORDS - 1)
             memcpy(lane.last_words, message + MESSAGE_HEADER, length)
             lane_wake(&self.followers, lane)
             self.finish_lane(lane)
         elif header.kind != MESSAGE_CREDIT:
-            return 0
+            return self.breaks(b"a message of unknown type")
         if self.post_receive(index) != 0:
             return 0
         self.owed += 1
@@ -632,6 +603,8 @@ cdef class QueuePair(Endpoint):
         cdef int timeout
         if lane != NULL and lane.closed and not self.failed:
             return lane.last_words.decode("ascii", "replace").strip()
+        if self.broken != NULL:
+            return f"the server has broken the protocol: {self.broken.decode()}"
         waiting.fd = self.fd
         waiting.events = POLLIN
         while n > 0 and self.fd >= 0 and not self.by_cm:
@@ -664,13 +637,26 @@ cdef class QueuePair(Endpoint):
         return getpid() != self.pid
 
     def ended(self):
-        """Whether no lane can join any more: the connection is another process's, or has ended, or has one lane."""
+        """Whether no lane should join: the connection is another process's, has ended, has one lane, or is silent."""
         cdef pollfd lifeline
         if self.foreign() or self.failed or self.fd < 0 or self.version == RDMA_VERSION_1 or self.users == 0:
             return True
         lifeline.fd = self.fd
         lifeline.events = POLLIN
-        return poll(&lifeline, 1, 0) != 0
+        return poll(&lifeline, 1, 0) != 0 or self.is_silent()
+
+    cdef bint is_silent(self) noexcept nogil:
+        # The server has not closed a lane in time, and said nothing else either: who connects anew finds out whether it
+        # is there. Others can wait for what they have asked.
+        cdef bint silent
+        if self.unanswered == 0:
+            return False
+        self.reap(None, NULL)
+        pthread_mutex_lock(&self.lock)
+        silent = (self.unanswered != 0 and self.heard == self.heard_then
+                  and now_ns() - self.waits_since > <int64_t>CLOSE_WAIT * 1000000)
+        pthread_mutex_unlock(&self.lock)
+        return silent
 
     def usable(self):
         """Whether another lane can join now."""
@@ -685,6 +671,11 @@ cdef class QueuePair(Endpoint):
         lane.closing = True
         if lane.opened:
             lane.kept = open = True
+            if not lane.closed:
+                if self.unanswered == 0 or self.heard != self.heard_then:
+                    self.heard_then = self.heard
+                    self.waits_since = now_ns()
+                self.unanswered += 1
             self.unclosed += 1
             self.send_closes()
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,17 +17,22 @@ from rmemcached.verbs import Access, Opcode, SendWR, Status, WCOpcode, parse_req
 
 TIMEOUT = 20.0 * PACE
 HEADER = 8
-DATA, CREDIT, READY = range(3)
+DATA, CREDIT, READY, OPEN, CLOSE = range(5)
 CREDITS, MESSAGE_SIZE = 16, 8192
 TOKEN = bytes(range(16))
 READ_ID = 1 << 20
 
 
 class ServerByHand:
-    """Listens on a port of its own. `accept` takes the client's connections up to READY."""
+    """Listens on a port of its own. `accept` takes the client's connections up to READY.
 
-    def __init__(self, transport: str) -> None:
+    version: of the protocol. tokens: more of its line of the exchange, or others.
+    """
+
+    def __init__(self, transport: str, version: int = 1, **tokens: object) -> None:
         self.transport = transport
+        self.version = version
+        self.tokens = tokens
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.settimeout(TIMEOUT)
         self.shm = socket.socket(socket.AF_UNIX)
@@ -51,6 +57,7 @@ class ServerByHand:
             self.qp.post_recv((index, [self.message_region.sge(index * MESSAGE_SIZE, MESSAGE_SIZE)]))
         self.asked: dict[str, str] = {}
         self.inbox = b""
+        self.taken: list[tuple[int, int]] = []  # type and lane of each message that has come
         self.ready = False
         self.read_status: Status | None = None
 
@@ -60,26 +67,38 @@ class ServerByHand:
         return host, port
 
     def accept(self) -> None:
+        self.answer_exchange()
+        self.take_stream()
+        self.wait(lambda: self.ready)
+        self.send(READY)
+
+    def answer_exchange(self) -> None:
         self.lifeline, _ = self.listener.accept()
         line = self.lifeline.makefile("rb").readline().decode()
         self.asked = dict(token.split("=") for token in line.split()[1:])
         address: dict[str, Any] = {"psn": 0, "lid": 0, "mtu": 4096, "gid": bytes(16)}
         if self.transport == "verbs":
             address = self.qp.address
-        words = [
-            f"RDMA version=1 transport={self.transport} qpn={self.qp.qp_num} psn={address['psn']}",
-            f"gid={address['gid'].hex()} lid={address['lid']} mtu={address['mtu']} credits={CREDITS}",
-            f"msgsize={MESSAGE_SIZE} ird=16 ord=16 crc=0 eager=4096 token={TOKEN.hex()}",
-        ]
+        tokens: dict[str, object] = {
+            "version": self.version,
+            "transport": self.transport,
+            "qpn": self.qp.qp_num,
+            **{name: address[name] for name in ("psn", "lid", "mtu")},
+            "gid": address["gid"].hex(),
+            "credits": CREDITS,
+            "msgsize": MESSAGE_SIZE,
+            **{"ird": 16, "ord": 16, "crc": 0, "eager": 4096, "token": TOKEN.hex()},
+        }
+        if self.version == 2:
+            tokens |= {"workers": 1, "worker": 0, "lanes": 64, "lanebytes": 16384}
         if self.transport == "soft_shm":
-            words.append(f"path=@{self.shm.getsockname()[1:].decode()}")
+            tokens["path"] = f"@{self.shm.getsockname()[1:].decode()}"
+        tokens |= self.tokens
         if self.transport == "verbs":
             numbers = {name: int(self.asked[name]) for name in ("qpn", "psn", "lid", "mtu")}
             self.qp.join({**numbers, "gid": bytes.fromhex(self.asked["gid"])})
-        self.lifeline.sendall(" ".join(words).encode() + b"\r\n")
-        self.take_stream()
-        self.wait(lambda: self.ready)
-        self.send(READY)
+        words = " ".join(f"{name}={value}" for name, value in tokens.items())
+        self.lifeline.sendall(f"RDMA {words}\r\n".encode())
 
     def take_stream(self) -> None:
         if self.transport == "soft_iw":
@@ -120,10 +139,11 @@ class ServerByHand:
     def take(self, index: int, length: int) -> None:
         message = bytes(self.messages[index * MESSAGE_SIZE : index * MESSAGE_SIZE + length])
         self.ready = self.ready or message[0] == READY
+        self.taken.append((message[0], int.from_bytes(message[6:8], "big")))
         self.inbox += message[HEADER:]
 
-    def send(self, kind: int, payload: bytes = b"") -> None:
-        message = bytes([kind]) + bytes(HEADER - 1) + payload
+    def send(self, kind: int, payload: bytes = b"", credits: int = 0, used: int = 0, lane: int = 0) -> None:
+        message = struct.pack("!BxHHH", kind, credits, used, lane) + payload
         start = CREDITS * MESSAGE_SIZE
         self.messages[start : start + len(message)] = message
         self.qp.post_send(SendWR(Opcode.SEND, [self.message_region.sge(start, len(message))]))

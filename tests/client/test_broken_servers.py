@@ -1,0 +1,106 @@
+"""A server that breaks the protocol: the client says so at once, and keeps no more than it has promised."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+import pytest
+from server_by_hand import CLOSE, CREDIT, DATA, TIMEOUT, ServerByHand
+from transport import rdma
+
+from rmemcached.client import Client, MemcacheServerError, MemcacheUnexpectedCloseError
+
+each_transport = pytest.mark.usefixtures("rdma_transport")
+
+KEPT = 128 * 1024
+"""Bytes that the client keeps for each lane."""
+
+
+class Fault(NamedTuple):
+    """What the server sends so many times, and what the client calls it."""
+
+    rule: str
+    kind: int
+    more: dict[str, Any]
+    times: int = 1
+
+
+FAULTS = [
+    Fault("a message of unknown type", 9, {}),
+    Fault("a message for a lane that is not open", DATA, {"lane": 5, "payload": b"VERSION\r\n"}),
+    Fault("a message for a lane that is not open", CLOSE, {"lane": 5}),
+    Fault("more used than was sent", DATA, {"used": 16384}),
+    Fault("more credits than any server has", CREDIT, {"credits": 65535}, 2),
+    Fault("more for a lane than the client keeps", DATA, {"lane": 1, "payload": bytes(8000)}, KEPT // 8000 + 1),
+]
+
+
+def call(server: ServerByHand, client: Client, threads: ThreadPoolExecutor) -> Future[bytes]:
+    """A call of the client, whose request has come."""
+    server.inbox = b""
+    version: Future[bytes] = threads.submit(client.version)
+    server.wait(lambda: server.inbox == b"version\r\n")
+    return version
+
+
+def connect(server: ServerByHand, threads: ThreadPoolExecutor) -> tuple[Client, Client]:
+    """Two clients on one queue pair: lane 0 is the first one's."""
+    clients = [
+        Client(
+            server.address, transport=server.transport, timeout=TIMEOUT, connect_timeout=TIMEOUT, default_noreply=False
+        )
+        for _ in range(2)
+    ]
+    # They connect in the same thread: each thread has a queue pair of its own.
+    version = threads.submit(clients[0].version)
+    server.accept()
+    server.wait(lambda: server.inbox == b"version\r\n")
+    server.send(DATA, b"VERSION 1\r\n")
+    assert version.result() == b"1"
+    version = call(server, clients[1], threads)
+    server.send(DATA, b"VERSION 1\r\n", lane=1)
+    assert version.result() == b"1"
+    return clients[0], clients[1]
+
+
+@each_transport
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.rule} {fault.kind}")
+def test_the_client_says_which_rule_was_broken(fault: Fault) -> None:
+    with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
+        first, second = connect(server, threads)
+        with first, second:
+            version = call(server, first, threads)
+            for _ in range(fault.times):
+                server.send(fault.kind, **fault.more)
+            while not version.done():
+                # What does not fit into the stream at once goes on when the server polls.
+                server.cq.poll(16)
+                wait([version], timeout=0.01)
+            with pytest.raises(MemcacheUnexpectedCloseError, match=f"broken the protocol: {fault.rule}"):
+                version.result()
+            with pytest.raises(MemcacheUnexpectedCloseError, match=fault.rule):
+                second.version()
+
+
+def test_more_messages_than_credits() -> None:
+    """However many come, the client takes no more of them at a time than it has given credits. All of them are there
+    before it looks: a ring has room for them."""
+    with ServerByHand("soft_shm", 2) as server, ThreadPoolExecutor(1) as threads:
+        first, second = connect(server, threads)
+        with first, second:
+            for _ in range(48):
+                server.send(CREDIT)
+            with pytest.raises(MemcacheUnexpectedCloseError, match="a message without a credit"):
+                first.version()
+
+
+@each_transport
+@pytest.mark.parametrize("tokens", [{"lanebytes": 511}, {"lanebytes": 1 << 21}, {"workers": 0}, {"lanes": 0}], ids=str)
+def test_an_answer_that_makes_no_sense(tokens: dict[str, int]) -> None:
+    with ServerByHand(rdma(), 2, **tokens) as server, ThreadPoolExecutor(1) as threads:
+        client = Client(server.address, transport=rdma(), timeout=TIMEOUT)
+        version = threads.submit(client.version)
+        server.answer_exchange()
+        with pytest.raises(MemcacheServerError, match="makes no sense"):
+            version.result()
