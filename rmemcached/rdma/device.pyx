@@ -15,8 +15,8 @@ from rmemcached.verbs.soft cimport soft_shm_limit, soft_shm_limits
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE
 
 cdef enum:
-    PAIR_MEMORY = 64 << 20       # bytes of clients' memory that soft_shm maps, for each queue pair
-    PAIR_REGIONS = 64            # regions of it, for each queue pair
+    PAIR_SHARE = 4               # a queue pair's part of the clients' memory that soft_shm maps is one of so many
+    PAIR_REGIONS = 256           # regions of it, for each queue pair
     PEER_REGIONS = 16384         # and for all: a quarter of the mappings that Linux gives a process
 
 
@@ -24,7 +24,7 @@ cdef void limit_peer_memory(const verbs_port *port, const rdma_limits *limits) n
     """What soft_shm maps of its clients' memory. Nobody can make this process pay for pages of it."""
     cdef soft_shm_limits windows
     windows.bytes = <uint64_t>limits.peer_memory << 20
-    windows.pair_bytes = min(windows.bytes, <uint64_t>PAIR_MEMORY)
+    windows.pair_bytes = min(windows.bytes // PAIR_SHARE, <uint64_t>1 << 40)
     windows.pair_regions = PAIR_REGIONS
     windows.regions = PEER_REGIONS
     windows.paid = True

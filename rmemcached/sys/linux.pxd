@@ -79,6 +79,19 @@ cdef extern from "<sys/mman.h>" nogil:
             (void)((const volatile char *)memory)[i];
         return 0;
     }
+    /* Linux 6.5; the number is the same on all machines but alpha. */
+    #include <stdint.h>
+    #include <unistd.h>
+    #include <sys/syscall.h>
+    #ifndef SYS_cachestat
+    #define SYS_cachestat 451
+    #endif
+    static inline int64_t rmc_cached_pages(int fd, uint64_t at, uint64_t length)
+    {
+        uint64_t range[2] = { at, length };
+        uint64_t found[5]; /* the first counts pages that are there */
+        return syscall(SYS_cachestat, fd, range, found, 0) == 0 ? (int64_t)found[0] : -1;
+    }
     """
     enum:
         PROT_NONE
@@ -105,6 +118,8 @@ cdef extern from "<sys/mman.h>" nogil:
     int populate_read "rmc_populate_read"(const char *memory, size_t length)
     int munlock(const void *addr, size_t length)
     int mincore(void *addr, size_t length, unsigned char *found)
+    # Pages of a part of a file that are in memory. -1: the system does not tell, or not this process.
+    int64_t cached_pages "rmc_cached_pages"(int fd, uint64_t at, uint64_t length)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -22,12 +22,14 @@ import polling
 from attacker import Target
 from daemon_tools import DATA, READY, SHM_REPLY, SHM_REQUEST, message
 from shm_by_hand import (
+    ANSWER,
     ANSWERS,
     CHUNK_MAX,
     F_ADD_SEALS,
     LINE,
     MESSAGE,
     OFFER,
+    RECORD,
     REGISTRY_SIZE,
     RING_AT,
     RING_SIZE,
@@ -47,6 +49,7 @@ from rmemcached.host import host_identity
 
 SEAL_WRITE = 8
 READ_AND_WRITE = 6
+READ_ONLY = 4
 MB = 1 << 20
 KEY = 256  # of the region that a value is to be fetched from, or written to
 ADDRESS = 1 << 32
@@ -173,10 +176,9 @@ class SharedMemory(ShmPeer):
             self.owed = 0
         self.wake()
 
-    def offer(self, fd: int, length: int, key: int) -> None:
+    def offer(self, fd: int, length: int, key: int, access: int = READ_AND_WRITE) -> None:
         self.post(
-            record(OFFER, stag=key, slot=key % 1000, generation=1, access=READ_AND_WRITE, addr=ADDRESS, length=length),
-            fd,
+            record(OFFER, stag=key, slot=key % 1000, generation=1, access=access, addr=ADDRESS, length=length), fd
         )
 
 
@@ -312,6 +314,30 @@ def offers_of_many(target: Target, count: int, size: int) -> None:
                     pass
             with contextlib.suppress(BlockingIOError):
                 shm.offer(regions[number % 2], size, KEY + number % (1 << 30))
+
+
+def regions_that_go(target: Target, size: int) -> None:
+    """A large region that the daemon maps and reads, of a queue pair that then ends, without end."""
+    region = memfd(size, sparse=False, seals=SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE)
+    first = True
+    while True:
+        shm = SharedMemory(target)
+        shm.offer(region, size, KEY, READ_ONLY)
+        shm.wake()
+        while RECORD.unpack(shm.sock.recv(RECORD.size))[0] != ANSWER:
+            pass
+        for at in range(0, size, MB):
+            shm.ask(f"ms gone {MB - 4096} @{ADDRESS + at:x}:{KEY:x}\r\n")
+            while not any(cell[:1] == bytes([DATA]) for cell in shm.cells()):
+                time.sleep(0.0001)
+            shm.set_head(shm.taken)
+        if first:
+            target.ready()
+            first = False
+        shm.lifeline.close()
+        shm.sock.close()
+        for fd in (*shm.fds, shm.ring_fd, shm.registry_fd):
+            os.close(fd)
 
 
 def records(target: Target) -> None:

@@ -257,6 +257,109 @@ def response(end: End) -> bytes:
     )
 
 
+LARGE = 40 * MB
+
+
+def large_file(hole: int | None = None, size: int = LARGE) -> int:
+    """A memfd whose pages are there, but for the one at `hole`."""
+    region = memfd(size)
+    os.pwrite(region, bytes(size), 0)
+    if hole is not None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+        assert libc.fallocate(region, 3, hole, 4096) == 0
+    return region
+
+
+@pytest.mark.parametrize("access", [Access.REMOTE_READ, Access.REMOTE_READ | Access.REMOTE_WRITE])
+@pytest.mark.parametrize("hole", [0, 20 * MB, LARGE - 4096, None])
+def test_a_large_region_is_looked_at_slice_by_slice(access: int, hole: int | None) -> None:
+    """One of more than 16 MB is mapped if all its pages are there, wherever one is missing, and costs as little."""
+    end, peer = paid_peer()
+    with end:
+        region = large_file(hole)
+        paid = allocated(region)
+        if access == Access.REMOTE_READ:
+            fcntl.fcntl(region, F_ADD_SEALS, SEAL_FUTURE_WRITE)
+            offer(peer, region, LARGE, access=access)
+        else:
+            offer(peer, region, LARGE, access=access)
+            assert answers(peer) == [MAPPED]
+            seal(peer, region, LARGE)
+        for _ in range(LARGE // (4 * MB)):
+            end.cq.poll()
+        mapped = int(hole is None)
+        assert end.context.windows() == {"regions": mapped, "bytes": mapped * LARGE, "declined": 1 - mapped}
+        post_read(end)
+        assert one_sided(end) == mapped and allocated(region) == paid and end.qp.state == State.RTS
+        os.close(region)
+        peer.close()
+
+
+def test_a_large_region_takes_several_turns() -> None:
+    """Its owner is answered when all of it was looked at. A message that comes meanwhile is taken."""
+    end, peer = paid_peer()
+    with end:
+        region = large_file(size=64 * MB)
+        fcntl.fcntl(region, F_ADD_SEALS, SEAL_FUTURE_WRITE)
+        end.qp.post_recv((1, [end.mr.sge(0, 100)]))
+        peer.post(region_record(OFFER, 64 * MB), region)
+        end.cq.poll()
+        peer.cell(b"hello", MESSAGE)
+        assert statuses(end.cq.poll()) == [Status.SUCCESS] and answers(peer) == []
+        turns = 2
+        while answers(peer) == []:
+            end.cq.poll()
+            turns += 1
+        assert turns >= 4 and end.context.windows() == {"regions": 1, "bytes": 64 * MB, "declined": 0}
+        os.close(region)
+        peer.close()
+
+
+@pytest.mark.parametrize("how", ["the peer ends", "the queue pair is closed"])
+def test_an_end_in_the_middle_of_a_look(how: str) -> None:
+    end, peer = paid_peer()
+    with end:
+        region = large_file(size=64 * MB)
+        fcntl.fcntl(region, F_ADD_SEALS, SEAL_FUTURE_WRITE)
+        peer.post(region_record(OFFER, 64 * MB), region)
+        end.cq.poll()
+        assert end.context.windows()["regions"] == 1 and answers(peer) == []
+        if how == "the peer ends":
+            peer.sock.close()
+            until(lambda: end.qp.state == State.ERR, end)
+        else:
+            end.qp.close()
+        until(lambda: end.context.windows()["regions"] == 0)
+        os.close(region)
+        peer.close()
+
+
+def block_cachestat() -> None:
+    """As a kernel before 6.5: the system call is not there."""
+    refused = [(0x20, 0, 0, 0), (0x15, 0, 1, 451), (6, 0, 0, 0x50000 | errno.ENOSYS), (6, 0, 0, 0x7FFF0000)]
+    filters = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *code) for code in refused))
+    program = struct.pack("=HxxxxxxQ", len(refused), ctypes.addressof(filters))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0
+    assert libc.prctl(22, 2, program, 0, 0) == 0
+
+
+@pytest.mark.parametrize(("trusted", "hole", "mapped"), [(True, None, 1), (True, 20 * MB, 0), (False, None, 0)])
+def test_a_large_region_without_cachestat(trusted: bool, hole: int | None, mapped: int) -> None:
+    """Then the system does not tell for certain what a file's middle has: only who could do harm anyway is believed."""
+    found = in_a_process(
+        f"os.close(region); region = large_file({hole}); fcntl.fcntl(region, F_ADD_SEALS, SEAL_FUTURE_WRITE)\n"
+        "block_cachestat()",
+        "for _ in range(40): end.poll()\nlocked = 0",
+        paid=True,
+        size=LARGE,
+        nobody=0xFFFFFFFF if trusted else os.geteuid(),
+    )
+    assert (found["regions"], found["declined"]) == (mapped, 1 - mapped)
+    assert found["allocated"] == LARGE - (0 if hole is None else 4096)
+
+
 def test_memory_that_is_sealed_already_is_not_mapped_for_writing() -> None:
     """That is no error of the peer's."""
     end, peer = paid_peer()
@@ -345,19 +448,22 @@ def test_pages_behind_the_end_of_a_file_do_not_count() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's process")
+@pytest.mark.parametrize("size", [MB, LARGE])
 @pytest.mark.parametrize("there", [True, False])
-def test_a_file_whose_pages_are_hidden_is_not_mapped(there: bool) -> None:
+def test_a_file_whose_pages_are_hidden_is_not_mapped(there: bool, size: int) -> None:
     """Of a file that a process could not open for writing, mincore says that all is there."""
     found = in_a_process(
-        f"region = memfd(MB); os.pwrite(region, b'p' * MB, 0) if {there} else None\n"
+        f"os.posix_fallocate(region, 0, {size}) if {there} else None\n"
         "fcntl.fcntl(region, F_ADD_SEALS, SEAL_FUTURE_WRITE); os.fchmod(region, 0)\n"
         "os.setresuid(65534, 65534, 65534)",
-        "locked = 0",
+        "for _ in range(40): end.poll()\nlocked = 0",
         paid=True,
-        size=MB,
+        size=size,
+        nobody=0,
     )
-    assert (found["regions"], found["declined"]) == (0, 1)
-    assert found["allocated"] == (MB if there else 0)
+    # A kernel whose cachestat asks for no right tells the truth to everybody.
+    assert found["regions"] + found["declined"] == 1 and not (found["regions"] and (size == MB or not there))
+    assert found["allocated"] == (size if there else 0)
 
 
 @pytest.mark.parametrize(
@@ -390,16 +496,19 @@ def test_an_owner_touches_what_it_offers() -> None:
             a.qp.post_send(read(a, mr, 8, MB - 8))
             completions(a, 1, b)
             assert one_sided(a) == before + 1
-        # A second queue pair maps the one that cannot be written. The other is mapped for writing already.
+        # A second queue pair maps both for reading: the first one has what can be written for writing.
         first = (a.qp, b.qp)
         a.qp, b.qp = QP(a.pd, a.cq), QP(b.pd, b.cq)
         for qp in (a.qp, b.qp):
             qp.ready(access=ALL)
         connect(a, b)
-        for mr, expected in zip(regions, (0, 1), strict=True):
+        for mr in regions:
             acquaint(a, b, mr)
+            before = one_sided(a)
             a.qp.post_send(read(a, mr))
-            assert statuses(completions(a, 1, b)) == [Status.SUCCESS] and one_sided(a) == expected
+            assert statuses(completions(a, 1, b)) == [Status.SUCCESS] and one_sided(a) == before + 1
+        a.qp.post_send(write(a, regions[0]))
+        assert statuses(completions(a, 1, b)) == [Status.SUCCESS] and one_sided(a) == before + 1
         assert [qp.state for qp in first] == [State.RTS] * 2
 
 
@@ -482,7 +591,7 @@ def status(name):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name + ":"))
 
 paid = {paid!r}
-end, peer = paid_peer() if paid else (End(), None)
+end, peer = paid_peer(end=limited(paid=True, nobody={nobody})) if paid else (End(), None)
 if peer is None:
     peer = RawPeer(end)
     struct.pack_into("=I", mmap.mmap(peer.registry_fd, REGISTRY_SIZE), 0, 1)
@@ -498,8 +607,11 @@ print(json.dumps({{"windows": end.context.windows(), "allocated": allocated(regi
 """
 
 
-def in_a_process(before: str, after: str, paid: bool = False, size: int = GB) -> dict[str, int]:
-    code = CHILD.format(paths=[*PATHS, str(Path(__file__).parent)], before=before, after=after, paid=paid, size=size)
+def in_a_process(
+    before: str, after: str, paid: bool = False, size: int = GB, nobody: int = 0xFFFFFFFF
+) -> dict[str, int]:
+    paths = [*PATHS, str(Path(__file__).parent)]
+    code = CHILD.format(paths=paths, before=before, after=after, paid=paid, size=size, nobody=nobody)
     run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)

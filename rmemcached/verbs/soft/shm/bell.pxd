@@ -5,6 +5,9 @@ costs one system call on either side. The peer has the same open file, and may f
 an end that does not trust its peer rings by a record through the socket instead, which never blocks.
 """
 
+# Whether the peer's process could harm this one anyway: its user is this one's, or root.
+cdef bint bell_is_trusted(const soft_qp *qp) noexcept nogil
+
 # The next four need soft_qp.lock.
 
 # Makes this end's bell and watches it. Gives the descriptor, or -1 with errno.

@@ -22,9 +22,7 @@ cdef int bell_make(soft_qp *qp) noexcept nogil:
 
 
 cdef bint bell_is_trusted(const soft_qp *qp) noexcept nogil:
-    """Whether the peer's process could harm this one anyway: its user is this one's, or root.
-
-    One of another container, whose PID namespace this process does not see, has no pid here: whatever its user, it
+    """One of another container, whose PID namespace this process does not see, has no pid here: whatever its user, it
     cannot send this one signals.
     """
     cdef ucred peer

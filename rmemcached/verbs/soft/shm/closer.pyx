@@ -2,6 +2,7 @@
 
 cdef enum:
     CLOSER_SMALL = 1 << 20           # octets of a file in memory that are freed at once
+    CLOSER_PIECE = 4 << 20           # octets that are unmapped at a time
 
 cdef struct shm_closing:
     shm_closing *next
@@ -12,7 +13,11 @@ cdef struct shm_closing:
 
 
 cdef void window_unmap(shm_context *shared, void *base, size_t length) noexcept nogil:
-    munmap(base, length)
+    cdef size_t at = 0
+    # Others that map something wait for the end of each call.
+    while at < length:
+        munmap(<uint8_t *> base + at, min(length - at, <size_t> CLOSER_PIECE))
+        at += CLOSER_PIECE
     fetch_sub(&shared.usage.regions, 1)
     fetch_sub(&shared.usage.bytes, length)
 

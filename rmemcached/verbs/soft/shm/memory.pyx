@@ -96,6 +96,23 @@ cdef size_t shm_present(const void *memory, size_t at, size_t size) noexcept nog
     return n * PAGE_SIZE
 
 
+cdef bint shm_slice_present(int fd, const void *memory, size_t at, size_t size, bint trusted) noexcept nogil:
+    cdef uint8_t found[SHM_LOOK_PAGES]
+    cdef size_t length = min(shm_pages(size) - at, <size_t> SHM_SLICE)
+    cdef int64_t pages = cached_pages(fd, at, length)
+    cdef size_t i
+    assert_that(at % PAGE_SIZE == 0 and length > 0)
+    # This fails where mincore would say that all is there.
+    if pages >= 0:
+        return <size_t> pages * PAGE_SIZE >= length
+    if not trusted or mincore(<uint8_t *> memory + at, length, found) < 0:
+        return False
+    for i in range(length // PAGE_SIZE):
+        if not found[i] & 1:
+            return False
+    return True
+
+
 cdef bint shm_allow(void *memory, size_t size, int protection) noexcept nogil:
     if mprotect(memory, shm_pages(size), protection) < 0:
         return False

@@ -16,9 +16,10 @@ cdef struct soft_shm_limits:
     uint64_t pair_bytes              # of one queue pair; at most 2^40
     uint64_t bytes                   # of all; at most 2^46
     # Only memory whose pages the peer has touched itself and has sealed, so that it cannot take them back and no access
-    # of this process allocates any. Regions have less than 16 MB then, and one that the peer may write is mapped by one
-    # queue pair only: the first that gets it. Such a context has threads that close what peers pass; soft_shm_attach
-    # fails with EBUSY while they have too much to wait for.
+    # of this process allocates any. A region that the peer may write is then mapped for writing by one queue pair
+    # only, the first that gets it. Regions of other users than this one and root have less than 16 MB where the kernel
+    # has no cachestat (before 6.5). Such a context has threads that close what peers pass; soft_shm_attach fails with
+    # EBUSY while they have too much to wait for.
     bint paid
     # The user id of peers that have none here (kernel.overflowuid), if there are such. Bells of other users than this
     # one and root are not rung: a peer could make that take as long as it likes.

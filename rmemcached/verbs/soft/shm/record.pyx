@@ -120,6 +120,9 @@ cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil:
     cdef int32_t ahead
     assert_held(&qp.lock)
     while share[0] and not shm.eof and not shm.broken:
+        if shm.arrival.looking:
+            # What comes behind the region waits until all of it was looked at.
+            return
         if not closer_keeps_up(shm_context_of(qp.context), shm.closing, shm.nclosing):
             # The peer passes memory faster than it can be given back: what it sends stays in the socket.
             return

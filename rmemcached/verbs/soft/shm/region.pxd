@@ -34,10 +34,14 @@ cdef struct shm_window:              # a region of the peer, mapped here; guarde
     uint32_t access
     bint used                        # now or before: a search goes on behind it
 
-cdef struct shm_arrival:             # a region that is mapped without rights until its owner has sealed it;
-    void *base                       # guarded by soft_qp.lock. NULL: none
+cdef struct shm_arrival:             # a region that is mapped without rights until its owner has sealed it, and all of
+    void *base                       # it was looked at; guarded by soft_qp.lock. NULL: none
     int fd
     shm_record offer
+    bint looking                     # it is sealed, and looked at slice by slice; read unlocked
+    bint owes                        # its offer has no answer yet
+    bint trusted                     # who has made it
+    size_t looked                    # octets from its start that are there
 
 # The state of a context of soft_shm.
 cdef shm_context *shm_context_of(const soft_context *context) noexcept nogil
@@ -52,7 +56,7 @@ cdef void shm_withdraw(soft_mr *mr) noexcept nogil
 cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil
 cdef bint shm_is_direct(const soft_qp *qp, const tx_cursor *cur) noexcept nogil
 
-# The next five need soft_qp.lock.
+# The next six need soft_qp.lock.
 
 # Maps a region that the peer offers, or declines the offer, which is no error of anybody's. Takes that off the share of
 # this turn. False: no correct peer makes this offer.
@@ -62,6 +66,9 @@ cdef void shm_decline_offer(soft_qp *qp, const shm_record *record, uint32_t *sha
 # correct peer says so.
 cdef bint shm_offer_answered(soft_qp *qp, const shm_record *record) noexcept nogil
 cdef bint shm_offer_sealed(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil
+# Looks at the next slices of a large region that has come, as far as the share of this turn lasts. Whoever is before it
+# waits: no record is read before the region is a window, or declined.
+cdef void shm_look_on(soft_qp *qp, uint32_t *share) noexcept nogil
 cdef void shm_close_windows(soft_qp *qp) noexcept nogil
 # Carries out the requests from the cursor on that need no help of the peer, as far as the share of this turn lasts.
 # False: the queue pair is in error.

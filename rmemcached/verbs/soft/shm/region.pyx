@@ -7,6 +7,7 @@ cdef enum:
     SHM_PIECE = 1 << 20              # octets that are copied at a time
     WORK_OFFER = 256 << 10           # a dozen system calls, and page tables
     WORK_COPY = 512
+    WORK_SLICE = 256 << 10           # a look at a slice of a region
 
 
 cdef inline shm_context *shm_context_of(const soft_context *context) noexcept nogil:
@@ -169,7 +170,8 @@ cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil:
     record.stag = mr.ibv.rkey
     record.slot = region.slot
     record.generation = region.generation
-    record.access = <uint32_t> remote
+    # Once it is sealed it can be mapped for reading only: another queue pair has it for writing.
+    record.access = <uint32_t> (remote & ~<int> IBV_ACCESS_REMOTE_WRITE if shm_is_sealed(region.memfd) else remote)
     record.addr = <uint64_t> mr.ibv.addr
     record.length = mr.ibv.length
     # A peer may take only memory that is paid for.
@@ -351,18 +353,18 @@ cdef void shm_drop_arrival(soft_qp *qp) noexcept nogil:
     # Nothing of it was touched; but its descriptor may be the last.
     shm_unmap(arrival.base, arrival.offer.length)
     arrival.base = NULL
+    relaxed_store(&arrival.looking, False)
     shm_close_passed(qp, arrival.fd)
     shm_uncount_window(qp, arrival.offer.length)
 
 
 cdef bint shm_make_window(soft_qp *qp, const shm_record *record, void *base) noexcept nogil:
-    """Makes a window of a mapping, if it has what it needs. False: the mapping is gone, and not counted any more."""
+    """Makes a window of a mapping whose pages are there. False: the mapping is gone, and not counted any more."""
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_window *window
     cdef int protection = PROT_READ | PROT_WRITE if record.access & IBV_ACCESS_REMOTE_WRITE else PROT_READ
     assert_held(&qp.lock)
-    if ((shm_context_of(qp.context).limits.paid and shm_present(base, 0, record.length) < record.length)
-            or not shm_allow(base, record.length, protection)):
+    if not shm_allow(base, record.length, protection):
         shm_unmap(base, record.length)
         shm_uncount_window(qp, record.length)
         return False
@@ -381,14 +383,14 @@ cdef bint shm_make_window(soft_qp *qp, const shm_record *record, void *base) noe
 
 cdef void shm_spend_offer(soft_qp *qp, uint32_t *share, uint64_t length) noexcept nogil:
     """Takes the look at a file's pages, one by one, off the share. What exceeds it is taken off the turn."""
-    cdef uint64_t work = WORK_OFFER + length // 8
+    cdef uint64_t work = WORK_OFFER + (length // 8 if length <= SHM_LOOK_MAX else 0)
     assert_held(&qp.lock)
     shm_of(qp).excess += <uint32_t> (work - min(<uint64_t> share[0], work))
     share_spend(share, work)
 
 
-cdef bint shm_await_seal(soft_qp *qp, const shm_record *record, void *base) noexcept nogil:
-    """Keeps a mapping until its owner has sealed the file. False: that will not be; the mapping is gone."""
+cdef void shm_keep_arrival(soft_qp *qp, const shm_record *record, void *base, bint sealed) noexcept nogil:
+    """Keeps a mapping until its owner has sealed the file, and all of it was looked at."""
     cdef shm_stream *shm = shm_of(qp)
     assert_held(&qp.lock)
     shm.arrival.base = base
@@ -396,22 +398,23 @@ cdef bint shm_await_seal(soft_qp *qp, const shm_record *record, void *base) noex
     # It is not closed with the record's descriptors.
     shm.arrival.fd = shm.reader.fds[0]
     shm.reader.nfds = 0
-    if shm.answers and shm_answer_offer(qp, record, SHM_MAPPED):
-        return True
-    shm_drop_arrival(qp)
-    return False
+    shm.arrival.looked = 0
+    shm.arrival.trusted = bell_is_trusted(qp)
+    shm.arrival.owes = sealed
+    relaxed_store(&shm.arrival.looking, sealed)
 
 
 cdef bint shm_map_offer(soft_qp *qp, const shm_record *record, uint32_t *share, bint *waits) noexcept nogil:
-    """Maps a region. *waits: its owner has to seal it first, and has been told. False: the offer is declined."""
+    """Maps a region. *waits: it is not used yet. False: the offer is declined."""
     cdef shm_stream *shm = shm_of(qp)
     cdef bint paid = shm_context_of(qp.context).limits.paid
     cdef int fd = shm.reader.fds[0]
+    cdef bint sealed
     cdef void *base
     assert_held(&qp.lock)
     if shm.windows == NULL:
         shm.windows = <shm_window *> calloc(SHM_WINDOWS_SIZE, sizeof(shm_window))
-    if shm.windows == NULL or (paid and (record.length > SHM_LOOK_MAX or not shm_has_size(fd, record.length))):
+    if shm.windows == NULL or paid and not shm_has_size(fd, record.length):
         return False
     if not shm_make_room(qp, record.length, share):
         return False
@@ -420,9 +423,17 @@ cdef bint shm_map_offer(soft_qp *qp, const shm_record *record, uint32_t *share, 
         shm_uncount_window(qp, record.length)
         return False
     # Once it is sealed, no mapping for writing can be made.
-    waits[0] = paid and not shm_is_sealed(fd)
-    if waits[0]:
-        return shm_await_seal(qp, record, base)
+    sealed = shm_is_sealed(fd)
+    if paid and (not sealed or record.length > SHM_LOOK_MAX):
+        shm_keep_arrival(qp, record, base, sealed)
+        waits[0] = sealed or shm.answers and shm_answer_offer(qp, record, SHM_MAPPED)
+        if not waits[0]:
+            shm_drop_arrival(qp)
+        return waits[0]
+    if paid and shm_present(base, 0, record.length) < record.length:
+        shm_unmap(base, record.length)
+        shm_uncount_window(qp, record.length)
+        return False
     if not shm_make_window(qp, record, base):
         return False
     shm_close_mapped(&shm.reader)
@@ -451,23 +462,55 @@ cdef bint shm_accept_offer(soft_qp *qp, const shm_record *record, uint32_t *shar
     return True
 
 
-cdef bint shm_offer_sealed(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil:
+cdef void shm_take_arrival(soft_qp *qp, bint present, uint32_t *share) noexcept nogil:
+    """What has come is sealed and was looked at: it becomes a window, or is declined."""
     cdef shm_arrival *arrival = &shm_of(qp).arrival
     cdef void *base = arrival.base
     assert_held(&qp.lock)
-    if base == NULL or not shm_names_offer(record, &arrival.offer):
+    relaxed_store(&arrival.looking, False)
+    if not present:
+        shm_drop_arrival(qp)
+    else:
+        arrival.base = NULL
+        present = shm_make_window(qp, &arrival.offer, base)
+        if present:
+            # The mapping keeps the file.
+            close(arrival.fd)
+        else:
+            shm_close_passed(qp, arrival.fd)
+    if not present:
+        share[0] = 0
+        fetch_add(&shm_context_of(qp.context).usage.declined, 1)
+    if arrival.owes:
+        shm_answer_offer(qp, &arrival.offer, 0)
+
+
+cdef void shm_look_on(soft_qp *qp, uint32_t *share) noexcept nogil:
+    cdef shm_stream *shm = shm_of(qp)
+    cdef shm_arrival *arrival = &shm.arrival
+    cdef bint present = True
+    assert_held(&qp.lock)
+    while arrival.looking and share[0]:
+        shm.excess += WORK_SLICE - min(share[0], <uint32_t> WORK_SLICE)
+        share_spend(share, WORK_SLICE)
+        present = shm_slice_present(arrival.fd, arrival.base, arrival.looked, arrival.offer.length, arrival.trusted)
+        arrival.looked += SHM_SLICE
+        if not present or arrival.looked >= arrival.offer.length:
+            shm_take_arrival(qp, present, share)
+
+
+cdef bint shm_offer_sealed(soft_qp *qp, const shm_record *record, uint32_t *share) noexcept nogil:
+    cdef shm_arrival *arrival = &shm_of(qp).arrival
+    assert_held(&qp.lock)
+    if arrival.base == NULL or not shm_names_offer(record, &arrival.offer):
         return False
     if not shm_is_sealed(arrival.fd):
         return False
     shm_spend_offer(qp, share, record.length)
-    arrival.base = NULL
-    if shm_make_window(qp, &arrival.offer, base):
-        # The mapping keeps the file.
-        close(arrival.fd)
+    if record.length > SHM_LOOK_MAX:
+        relaxed_store(&arrival.looking, True)
     else:
-        shm_close_passed(qp, arrival.fd)
-        share[0] = 0
-        fetch_add(&shm_context_of(qp.context).usage.declined, 1)
+        shm_take_arrival(qp, shm_present(arrival.base, 0, record.length) >= record.length, share)
     return True
 
 

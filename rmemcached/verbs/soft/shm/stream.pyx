@@ -316,6 +316,8 @@ cdef void shm_progress_locked(soft_qp *qp, bint socket, soft_domain *domain) noe
     assert_domain(domain)
     assert_held(&qp.lock)
     while qp.stream.fd >= 0:
+        if shm.arrival.looking and domain.aside > 0:
+            shm_look_on(qp, &share)
         # An offer takes more than a share: few queue pairs have it looked at in a turn, and all are served.
         if (domain.aside > 0 and (socket or shm.theirs != NULL and shm_records_ahead(shm) > 0)
                 or socket and shm.theirs == NULL):
@@ -335,7 +337,8 @@ cdef void shm_progress_locked(soft_qp *qp, bint socket, soft_domain *domain) noe
         if closing or shm.broken:
             qp_lost(qp)
             break
-        if share == 0 or relaxed_load(&shm.unfinished) or shm.theirs != NULL and shm_records_ahead(shm) > 0:
+        if (share == 0 or relaxed_load(&shm.unfinished) or shm.arrival.looking
+                or shm.theirs != NULL and shm_records_ahead(shm) > 0):
             shm_tell_rest(qp)
             break
         if qp.stream.phase != STREAM_OPEN or not shm_has_waiter(qp) or not shm_request_wakeup(qp):
