@@ -269,15 +269,21 @@ cdef void report_failure(rdma_conn *rc) noexcept nogil:
     cdef rdma_queue *q = &rc.q
     cdef rdma_thread *t = q.t
     cdef char line[256]
+    cdef ibv_wc_status status
     cdef int opcode
-    if q.failure == NULL and t.dev.software and soft_qp_terminated(q.qp, &opcode, &q.failure_status):
+    if q.failure == NULL and t.dev.software and soft_qp_terminated(q.qp, &opcode, &status):
         # A WRITE that the client refuses has completed here before its Terminate arrives.
         q.failure = b"RDMA WRITE failed" if opcode == <int>IBV_WR_RDMA_WRITE else b"SEND failed"
+        q.failure_status = status
         if opcode == <int>IBV_WR_RDMA_WRITE:
             counter_add(&t.counters.write_errors, 1)
     if q.failure == NULL and t.dev.software and q.qp != NULL:
         q.failure = soft_qp_fault(q.qp)
-        q.failure_status = IBV_WC_SUCCESS
+        if q.failure != NULL:
+            q.failure_status = IBV_WC_SUCCESS
+    if q.failure != NULL or q.failure_status != IBV_WC_WR_FLUSH_ERR:
+        # Otherwise the client has ended it, which often is seen here before the end of the lifeline.
+        counter_add(&t.counters.qp_errors, 1)
     if q.failure == NULL:
         t.failed(rc.owner, NULL)
         return

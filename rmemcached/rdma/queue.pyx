@@ -107,7 +107,6 @@ cdef void queue_fail(rdma_queue *q, const char *operation, ibv_wc_status status)
         q.failed = True
         q.failure = operation
         q.failure_status = status
-        counter_add(&q.t.counters.qp_errors, 1)
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------

@@ -432,6 +432,7 @@ def test_breach(server: Server, control: Conversation, name: str) -> None:
         with suppress(ConnectionError):
             breach(peer)
         ended(peer, b"SERVER_ERROR rdma: " + line + b"\r\n")
+    assert control.number("rdma_qp_errors", "rdma") == 1
 
 
 @pytest.mark.parametrize("tokens", [[], ["lanebytes=511"], ["lanebytes=1048577"], ["lanebytes=x"]])
