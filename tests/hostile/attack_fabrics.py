@@ -262,6 +262,24 @@ def closes_of_many(target: Target, count: int, each: int) -> None:
     target.stay()
 
 
+def closes_without_end(target: Target) -> None:
+    """New queue pairs with as many of them as a record may have, as long as the daemon takes any. None is kept here."""
+    readers: list[socket.socket] = []
+    target.ready()
+    while True:
+        try:
+            shm = SharedMemory(target)
+        except AssertionError:
+            time.sleep(0.01)
+            continue
+        senders, passed = zip(*(lingering(60) for _ in range(3)), strict=True)
+        readers += passed
+        socket.send_fds(shm.sock, [record(OFFER, generation=1, length=4096)], [sender.fileno() for sender in senders])
+        for sender in senders:
+            sender.close()
+        shm.lifeline.close()
+
+
 def close_never_read(target: Target) -> None:
     """The same behind a record that has ended the queue pair."""
     sender, reader = lingering(60)

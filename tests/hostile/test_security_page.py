@@ -55,7 +55,7 @@ CONSTANTS = {
     "frames, records and messages in one turn": ["TURN_WORK", "SHARE_MIN", "WORK_FPDU"],
     "offers in one turn": ["TURN_WORK // WORK_OFFER"],
     "frames in one turn": ["TURN_WORK", "WORK_FPDU"],
-    "descriptors that it passes": ["CLOSER_MOST", "CLOSER_STUCK // 1000000"],
+    "descriptors that it passes": ["SHM_FDS", "CLOSER_MANY", "CLOSER_STUCK // 1000000"],
     "memory of which it leaves the last reference": [
         "CLOSER_SMALL",
         "CLOSER_EACH",

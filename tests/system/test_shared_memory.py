@@ -41,6 +41,7 @@ from daemon_tools import (
 )
 from servers import Server, free_port, start_rmemcached
 from shm_by_hand import HELLO, MESSAGE, STREAM, WAKEUP, ShmPeer, lingering, record
+from suspended import suspended
 
 from rmemcached.client import Client, KeepaliveOpts
 from rmemcached.client.connection import load_exchange
@@ -50,6 +51,8 @@ from rmemcached.verbs import MR, Access
 
 LARGE = 300_000
 RECORD_FAULT = b"SERVER_ERROR rdma: a record came that no correct peer sends\r\n"
+MANY_CLOSES = 256
+"""Descriptors that wait to be closed, after which no queue pair gets a stream."""
 HOST, NETNS = host_identity()
 EXCHANGE = "rdma version=1 transport=soft_shm qpn=17 credits=16 msgsize=8192"
 PLACE = f"host={HOST} netns={NETNS}"
@@ -388,20 +391,20 @@ def test_garbage_in_place_of_records(server: Server, control: Conversation) -> N
 
 
 def close_waits(server: Server, sender: socket.socket) -> None:
-    """Two peers leave the daemon all the descriptors that it closes in a thread of its own. The first `close` waits."""
+    """Peers leave the daemon what it closes in a thread of its own: three descriptors and a socket each, until many
+    wait. The first `close` waits."""
     with open(os.devnull) as null:
-        fds = [null.fileno()] * 253
-        # Not among the first two, which may be a record's: it is closed before the others.
-        for passed in ([*fds[:2], sender.fileno(), *fds[3:]], fds):
+        fds = [null.fileno()] * 3
+        with Conversation(server) as talk, attached(talk) as sock:
+            # Ours is closed before the daemon has it, so that the daemon's is the last.
+            with suspended(server.pid):
+                socket.send_fds(sock, [record(HELLO)], [*fds[:2], sender.fileno()])
+                sender.close()
+            assert everything(talk.sock) == RECORD_FAULT
+        for _ in range(MANY_CLOSES // 4 - 1):
             with Conversation(server) as talk, attached(talk) as sock:
-                if passed is not fds:
-                    # Ours is closed before the daemon has it, so that the daemon's is the last.
-                    os.kill(server.pid, signal.SIGSTOP)
-                socket.send_fds(sock, [record(HELLO)], passed)
-                if passed is not fds:
-                    sender.close()
-                    os.kill(server.pid, signal.SIGCONT)
-                assert everything(talk.sock).startswith(b"SERVER_ERROR rdma: more descriptors")
+                socket.send_fds(sock, [record(HELLO)], fds)
+                assert everything(talk.sock) == RECORD_FAULT
 
 
 def test_auto_falls_back_while_the_daemon_takes_no_stream(rmemcached_server: ServerFactory) -> None:

@@ -602,6 +602,7 @@ offer(peer, region, {size})
 # The connection is as good as before.
 end.qp.post_recv((1, [end.mr.sge(0, 100)]))
 peer.cell(b"hello", MESSAGE)
+os.eventfd_write(peer.bell, 1)
 assert statuses(completions(end, 1)) == [Status.SUCCESS] and end.buffer[:5] == b"hello"
 print(json.dumps({{"windows": end.context.windows(), "allocated": allocated(region), "locked": locked}}))
 """

@@ -11,20 +11,29 @@ cdef enum:
     CLOSER_ANY
     CLOSERS
     CLOSER_MANY = 256                # descriptors that wait, after which peers that can do without add few
-    CLOSER_MOST = 512                # descriptors other than memory that wait, after which none is received
     CLOSER_EACH = 8                  # of one queue pair, at most,
     CLOSER_FEW = 2                   # and after so many of all
     CLOSER_STUCK = 50000000          # nanoseconds in one close, after which what waits is not about to end
+    CLOSER_RETRY = 100000000         # nanoseconds until a record is looked at again that found no descriptor left
 
 cdef struct shm_closing              # a piece that waits; see closer.pyx
 
+# A stream whose records stay in its socket for a while. The socket is not in the epoll sets meanwhile, but for its end.
+cdef struct shm_hold:                # shm_stream.hold; guarded by the lock of the closer of memory
+    shm_hold *next                   # in shm_closer.held, as the next two
+    shm_hold *prev
+    soft_qp *qp
+    int64_t until                    # CLOCK_MONOTONIC nanoseconds; 0: until fewer of its pieces wait
+    bint held                        # in that list; read unlocked
+
 cdef struct shm_closer:
-    pthread_mutex_t lock             # guards the next six. A leaf: no lock is taken while it is held
+    pthread_mutex_t lock             # guards the next seven. A leaf: no lock is taken while it is held
     pthread_cond_t filled
     shm_closing *first
     shm_closing **last
     shm_closing *unused              # to be used again: the thread frees nothing, so that malloc has no arena for it
     uint64_t taken                   # pieces, ever
+    shm_hold *held                   # streams whose records wait for this thread
     bint stopping
     # atomic
     uint64_t done                    # pieces of `taken`, from the first on
@@ -43,10 +52,14 @@ cdef void closers_stop(shm_context *shared) noexcept nogil
 cdef uint64_t closer_take_fd(shm_context *shared, int fd) noexcept nogil
 # Unmaps a peer's region, and counts it no more in the context's usage. Its limits bound how many can wait.
 cdef void closer_take_window(shm_context *shared, void *base, size_t length) noexcept nogil
-# Whether a peer may pass memory: of what it passed before, few pieces wait. `pieces` is a ring of CLOSER_EACH numbers
-# that closer_take_fd gave, `count` how many there ever were.
-cdef bint closer_keeps_up(const shm_context *shared, const uint64_t *pieces, uint32_t count) noexcept nogil
-# Whether so few descriptors other than memory wait that more may be received. What waits for ever is never closed.
-cdef bint closer_has_room(const shm_context *shared) noexcept nogil
+# Whether a peer may pass memory: of what it passed before, few pieces wait. Needs soft_qp.lock.
+cdef bint closer_keeps_up(const soft_qp *qp) noexcept nogil
+# The context has such threads.
+cdef bint closer_runs(const shm_context *shared) noexcept nogil
+# Leaves the queue pair's records in its socket until closer_keeps_up holds; `scarce`: for CLOSER_RETRY, because no
+# descriptor is left. The thread puts the socket back into the epoll sets. False: it holds already. Needs soft_qp.lock.
+cdef bint closer_hold(soft_qp *qp, bint scarce) noexcept nogil
+# The stream ends. Needs soft_qp.lock.
+cdef void closer_forget(soft_qp *qp) noexcept nogil
 # Whether many descriptors other than memory wait behind one whose close takes long.
 cdef bint closer_is_stuck(const shm_context *shared) noexcept nogil

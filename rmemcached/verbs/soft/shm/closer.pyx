@@ -33,6 +33,63 @@ cdef void closer_free(shm_closer *closer) noexcept nogil:
     free(closer)
 
 
+cdef void hold_watch(const shm_hold *hold, uint32_t events) noexcept nogil:
+    cdef epoll_event event
+    cdef int i
+    event.events = events
+    for i in range(hold.qp.ndomains):
+        event.data.u64 = domain_event(hold.qp.domains[i], hold.qp, 0)
+        epoll_ctl(hold.qp.domains[i].epoll_fd, EPOLL_CTL_MOD, <int> relaxed_load(&hold.qp.stream.fd), &event)
+
+
+cdef void hold_end(shm_closer *closer, shm_hold *hold) noexcept nogil:
+    assert_held(&closer.lock)
+    if hold.prev != NULL:
+        hold.prev.next = hold.next
+    else:
+        closer.held = hold.next
+    if hold.next != NULL:
+        hold.next.prev = hold.prev
+    store_release(&hold.held, 0)
+
+
+cdef int64_t closer_resume(shm_closer *closer) noexcept nogil:
+    """Lets those go on that no longer have to wait. When the first of the others has to be looked at again; 0: when a
+    piece is done."""
+    cdef shm_hold *hold = closer.held
+    cdef shm_hold *following
+    cdef int64_t first = 0
+    cdef int64_t now
+    assert_held(&closer.lock)
+    if hold == NULL:
+        return 0
+    now = now_ns()
+    while hold != NULL:
+        following = hold.next
+        if now >= hold.until and pieces_done(closer, shm_of(hold.qp)):
+            hold_end(closer, hold)
+            # What is in the socket wakes whoever waits for it.
+            hold_watch(hold, EPOLLIN)
+        elif hold.until and (first == 0 or hold.until < first):
+            first = hold.until
+        hold = following
+    return first
+
+
+cdef void closer_wait(shm_closer *closer) noexcept nogil:
+    """Waits for a piece."""
+    cdef int64_t again = closer_resume(closer)
+    cdef timespec due
+    assert_held(&closer.lock)
+    while closer.first == NULL and not closer.stopping:
+        if again:
+            due = ns_timespec(again)
+            pthread_cond_timedwait(&closer.filled, &closer.lock, &due)
+        else:
+            pthread_cond_wait(&closer.filled, &closer.lock)
+        again = closer_resume(closer)
+
+
 cdef void *closer_main(void *argument) noexcept nogil:
     cdef shm_closer *closer = <shm_closer *> argument
     cdef shm_closing *piece = NULL
@@ -45,8 +102,7 @@ cdef void *closer_main(void *argument) noexcept nogil:
                 fetch_sub(&closer.waiting, 1)
             store_release(&closer.done, closer.done + 1)
         relaxed_store(&closer.since, 0)
-        while closer.first == NULL and not closer.stopping:
-            pthread_cond_wait(&closer.filled, &closer.lock)
+        closer_wait(closer)
         piece = closer.first
         if piece != NULL:
             closer.first = piece.next
@@ -67,11 +123,15 @@ cdef void *closer_main(void *argument) noexcept nogil:
 
 cdef int closer_start(shm_closer **out, bint joined) noexcept nogil:
     cdef shm_closer *closer = <shm_closer *> calloc(1, sizeof(shm_closer))
+    cdef pthread_condattr_t clock
     cdef int error
     if closer == NULL:
         return ENOMEM
     pthread_mutex_init(&closer.lock, NULL)
-    pthread_cond_init(&closer.filled, NULL)
+    pthread_condattr_init(&clock)
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC)
+    pthread_cond_init(&closer.filled, &clock)
+    pthread_condattr_destroy(&clock)
     closer.last = &closer.first
     closer.joined = joined
     error = start_quiet_thread(&closer.thread, closer_main, closer)
@@ -161,19 +221,57 @@ cdef void closer_take_window(shm_context *shared, void *base, size_t length) noe
         window_unmap(shared, base, length)
 
 
-cdef bint closer_keeps_up(const shm_context *shared, const uint64_t *pieces, uint32_t count) noexcept nogil:
-    cdef const shm_closer *closer = shared.closers[<int> CLOSER_MEMORY]
-    cdef uint32_t most
-    if closer == NULL:
-        return True
-    most = CLOSER_EACH if <int64_t> relaxed_load(&closer.waiting) < CLOSER_MANY else CLOSER_FEW
+cdef bint pieces_done(const shm_closer *closer, const shm_stream *shm) noexcept nogil:
+    cdef uint32_t most = CLOSER_EACH if <int64_t> relaxed_load(&closer.waiting) < CLOSER_MANY else CLOSER_FEW
     # They end in the order of their numbers.
-    return pieces[(count - most) % CLOSER_EACH] <= load_acquire(&closer.done)
+    return shm.closing[(shm.nclosing - most) % CLOSER_EACH] <= load_acquire(&closer.done)
 
 
-cdef bint closer_has_room(const shm_context *shared) noexcept nogil:
-    cdef const shm_closer *closer = shared.closers[<int> CLOSER_ANY]
-    return closer == NULL or <int64_t> relaxed_load(&closer.waiting) < CLOSER_MOST
+cdef bint closer_runs(const shm_context *shared) noexcept nogil:
+    return shared.closers[<int> CLOSER_MEMORY] != NULL
+
+
+cdef bint closer_keeps_up(const soft_qp *qp) noexcept nogil:
+    cdef const shm_closer *closer = shm_context_of(qp.context).closers[<int> CLOSER_MEMORY]
+    assert_held(&qp.lock)
+    return closer == NULL or pieces_done(closer, shm_of(qp))
+
+
+cdef bint closer_hold(soft_qp *qp, bint scarce) noexcept nogil:
+    cdef shm_closer *closer = shm_context_of(qp.context).closers[<int> CLOSER_MEMORY]
+    cdef shm_hold *hold = &shm_of(qp).hold
+    cdef bint wanted
+    assert_held(&qp.lock)
+    assert_that(closer != NULL and not hold.held)
+    pthread_mutex_lock(&closer.lock)
+    # Here the thread is between two pieces, or will look at the list after its piece.
+    wanted = scarce or not pieces_done(closer, shm_of(qp))
+    if wanted:
+        hold.qp = qp
+        hold.until = now_ns() + CLOSER_RETRY if scarce else 0
+        hold.prev = NULL
+        hold.next = closer.held
+        if hold.next != NULL:
+            hold.next.prev = hold
+        closer.held = hold
+        store_release(&hold.held, 1)
+        hold_watch(hold, 0)
+        if scarce:
+            pthread_cond_signal(&closer.filled)
+    pthread_mutex_unlock(&closer.lock)
+    return wanted
+
+
+cdef void closer_forget(soft_qp *qp) noexcept nogil:
+    cdef shm_closer *closer = shm_context_of(qp.context).closers[<int> CLOSER_MEMORY]
+    cdef shm_hold *hold = &shm_of(qp).hold
+    assert_held(&qp.lock)
+    if closer == NULL or not load_acquire(&hold.held):
+        return
+    pthread_mutex_lock(&closer.lock)
+    if hold.held:
+        hold_end(closer, hold)
+    pthread_mutex_unlock(&closer.lock)
 
 
 cdef bint closer_is_stuck(const shm_context *shared) noexcept nogil:

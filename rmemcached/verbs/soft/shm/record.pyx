@@ -1,12 +1,14 @@
 # soft_shm: records through the socket; see record.pxd.
 
-# As many descriptors as a message can have (the kernel's SCM_MAX_FD): it would close those for which there is no room,
-# in this thread.
+cdef enum:
+    WORK_RECORD = 16384              # two system calls, of which one may wake up a peer whose socket was full
+
+
 cdef extern from *:
     """
     typedef union {
         struct cmsghdr header;
-        char space[CMSG_SPACE(253 * sizeof(int))];
+        char space[CMSG_SPACE(3 * sizeof(int))];
     } rmc_control_space;
     """
     ctypedef struct control_space "rmc_control_space":
@@ -69,11 +71,10 @@ cdef void shm_close_mapped(shm_reader *reader) noexcept nogil:
         close(reader.fds[reader.nfds])
 
 
-cdef bint shm_keep_fds(soft_qp *qp, msghdr *message) noexcept nogil:
-    """Takes the descriptors of a message. False: more came than a record can have."""
-    cdef shm_reader *reader = &shm_of(qp).reader
-    cdef bint fit = True
+cdef uint32_t shm_keep_fds(shm_reader *reader, msghdr *message, shm_context *shared) noexcept nogil:
+    """Takes the descriptors of a message, as many as a record can have. How many came."""
     cdef cmsghdr *header = CMSG_FIRSTHDR(message)
+    cdef uint32_t came = 0
     cdef size_t i, count
     cdef int fd
     while header != NULL:
@@ -81,68 +82,122 @@ cdef bint shm_keep_fds(soft_qp *qp, msghdr *message) noexcept nogil:
             count = (header.cmsg_len - CMSG_LEN(0)) // sizeof(int)
             for i in range(count):
                 memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int))
+                came += 1
                 if reader.nfds < SHM_FDS:
                     reader.fds[reader.nfds] = fd
                     reader.nfds += 1
                 else:
-                    closer_take_fd(shm_context_of(qp.context), fd)
-                    fit = False
+                    closer_take_fd(shared, fd)
         header = CMSG_NXTHDR(message, header)
-    return fit
+    return came
 
 
 cdef int32_t shm_records_ahead(const shm_stream *shm) noexcept nogil:
+    """The number of records that the peer has counted and that were not read. Negative while it has sent one and not
+    counted it."""
     return <int32_t> (<uint32_t> load_acquire(&shm.theirs.records) - <uint32_t> relaxed_load(&shm.records_seen))
 
 
-cdef bint shm_may_read(soft_qp *qp, msghdr *message) noexcept nogil:
-    """Looks at what has come, if no descriptor may be received now. False: it has some. Else only that is to be
-    read."""
+cdef bint shm_may_read(const shm_stream *shm) noexcept nogil:
+    return shm_records_ahead(shm) > 0 and not load_acquire(&shm.hold.held)
+
+
+cdef ssize_t shm_receive_record(soft_qp *qp, int flags) noexcept nogil:
+    """recvmsg into what is missing of the next record. The reader has the descriptors that came."""
+    cdef shm_stream *shm = shm_of(qp)
+    cdef shm_reader *reader = &shm.reader
+    cdef int before = reader.nfds
+    cdef uint32_t came
+    cdef iovec iov
+    cdef msghdr message
+    cdef control_space control
     cdef ssize_t n
-    if closer_has_room(shm_context_of(qp.context)):
-        return True
-    # Without a place for descriptors none is taken, and none is closed: they stay with what was not read.
-    message.msg_control = NULL
-    message.msg_controllen = 0
-    n = recvmsg(qp.stream.fd, message, MSG_DONTWAIT | MSG_PEEK)
-    if n > 0:
-        message.msg_iov.iov_len = <size_t> n
-    return not (n > 0 and message.msg_flags & MSG_CTRUNC)
+    memset(&message, 0, sizeof(message))
+    iov.iov_base = <uint8_t *> &reader.record + reader.have
+    iov.iov_len = SHM_RECORD_SIZE - reader.have
+    message.msg_iov = &iov
+    message.msg_iovlen = 1
+    message.msg_control = &control
+    message.msg_controllen = CMSG_LEN(SHM_FDS * sizeof(int))
+    while True:
+        n = recvmsg(qp.stream.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | flags)
+        if n >= 0 or errno.errno != EINTR:
+            break
+    if n <= 0:
+        return n
+    came = shm_keep_fds(reader, &message, shm_context_of(qp.context))
+    if message.msg_flags & MSG_CTRUNC and came < SHM_FDS:
+        reader.lost_fds = True
+    elif message.msg_flags & MSG_CTRUNC or before + <int> came > SHM_FDS:
+        shm.broken = b"more descriptors came than a record has"
+    return n
+
+
+cdef void shm_close_seen(shm_reader *reader, int kept) noexcept nogil:
+    """Closes descriptors of a message that is still in the socket, which has them, too."""
+    while reader.nfds > kept:
+        reader.nfds -= 1
+        close(reader.fds[reader.nfds])
+
+
+cdef ssize_t shm_receive_guarded(soft_qp *qp) noexcept nogil:
+    """The same for a peer that is not trusted: the system closes no descriptor of its in this thread. EBUSY: no record
+    is to be read now.
+
+    The system does that to those for which a message has no room, or this process no number. So the message is looked
+    at first, which gives this process descriptors of its own, and is received without any: those that it has given up
+    then are not the last. It stays in the socket, with all that it has, where this thread may not do that.
+    """
+    cdef shm_stream *shm = shm_of(qp)
+    cdef shm_reader *reader = &shm.reader
+    cdef int before = reader.nfds
+    cdef iovec iov
+    cdef msghdr message
+    cdef ssize_t n = shm_receive_record(qp, MSG_PEEK)
+    if n <= 0:
+        return n
+    if reader.lost_fds or shm.broken != NULL:
+        shm_close_seen(reader, before)
+        if shm.broken == NULL and shm.theirs == NULL:
+            shm.broken = b"this process has no descriptors left"
+        elif shm.broken == NULL:
+            reader.lost_fds = False
+            closer_hold(qp, True)
+        errno.errno = EBUSY
+        return -1
+    memset(&message, 0, sizeof(message))
+    iov.iov_base = <uint8_t *> &reader.record + reader.have
+    iov.iov_len = <size_t> n
+    message.msg_iov = &iov
+    message.msg_iovlen = 1
+    while recvmsg(qp.stream.fd, &message, MSG_DONTWAIT) < 0:
+        if errno.errno != EINTR:
+            return -1
+    # The system has shown descriptors of the next message that has any, and this may be another one.
+    if not message.msg_flags & MSG_CTRUNC:
+        shm_close_seen(reader, before)
+    return n
 
 
 cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_reader *reader = &shm.reader
-    cdef iovec iov
-    cdef msghdr message
-    cdef control_space control
+    cdef bint guarded = closer_runs(shm_context_of(qp.context))
     cdef ssize_t n
     cdef int32_t ahead
     assert_held(&qp.lock)
-    while share[0] and not shm.eof and not shm.broken:
+    while share[0] and not shm.eof and not shm.broken and not load_acquire(&shm.hold.held):
         if shm.arrival.looking:
             # What comes behind the region waits until all of it was looked at.
             return
-        if not closer_keeps_up(shm_context_of(qp.context), shm.closing, shm.nclosing):
+        if not closer_keeps_up(qp) and closer_hold(qp, False):
             # The peer passes memory faster than it can be given back: what it sends stays in the socket.
             return
-        share_spend(share, WORK_CALL)
+        share_spend(share, WORK_RECORD if guarded else WORK_CALL)
         ahead = shm_records_ahead(shm) if shm.theirs != NULL else 0
-        memset(&message, 0, sizeof(message))
-        iov.iov_base = <uint8_t *> &reader.record + reader.have
-        iov.iov_len = SHM_RECORD_SIZE - reader.have
-        message.msg_iov = &iov
-        message.msg_iovlen = 1
-        if not shm_may_read(qp, &message):
-            # Those of many peers that have just left are soon closed; what waits for ever is not.
-            if closer_is_stuck(shm_context_of(qp.context)):
-                shm.broken = b"too many descriptors wait to be closed"
+        n = shm_receive_guarded(qp) if guarded else shm_receive_record(qp, 0)
+        if shm.broken or n < 0 and errno.errno == EBUSY:
             return
-        message.msg_control = &control
-        message.msg_controllen = sizeof(control)
-        n = recvmsg(qp.stream.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
-        if n < 0 and errno.errno == EINTR:
-            continue
         if n < 0 and errno.errno == EAGAIN:
             # A peer sends a record before it counts it.
             if ahead > 0:
@@ -151,10 +206,6 @@ cdef void shm_read_records(soft_qp *qp, uint32_t *share) noexcept nogil:
         if n <= 0:
             shm.eof = True
             return
-        if not shm_keep_fds(qp, &message):
-            shm.broken = b"more descriptors came than a record has"
-            return
-        reader.lost_fds |= message.msg_flags & MSG_CTRUNC != 0
         reader.have += <uint32_t> n
         if reader.have == SHM_RECORD_SIZE:
             reader.have = 0

@@ -33,6 +33,7 @@ cdef struct shm_stream:              # soft_qp.fabric_state; guarded by soft_qp.
     bint eof                         # the socket's end was read
     const char *broken               # what the peer has done that no correct peer does, or NULL
     shm_reader reader
+    shm_hold hold                    # whether records stay in the socket
     uint64_t closing[CLOSER_EACH]    # the last pieces of memory that were left to the closing thread
     uint32_t nclosing                # how many there ever were
     shm_window *windows              # hash table of SHM_WINDOWS_SIZE by STag; NULL without

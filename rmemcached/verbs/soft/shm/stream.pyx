@@ -96,6 +96,7 @@ cdef void shm_close(soft_qp *qp) noexcept nogil:
     assert_held(&qp.lock)
     store_release(&shm.ours.closed, 1)
     qp.stream.fault = shm.broken
+    closer_forget(qp)
     shm_drop_fds(qp)
     bell_close(qp)
     shm_close_windows(qp)
@@ -319,7 +320,7 @@ cdef void shm_progress_locked(soft_qp *qp, bint socket, soft_domain *domain) noe
         if shm.arrival.looking and domain.aside > 0:
             shm_look_on(qp, &share)
         # An offer takes more than a share: few queue pairs have it looked at in a turn, and all are served.
-        if (domain.aside > 0 and (socket or shm.theirs != NULL and shm_records_ahead(shm) > 0)
+        if (domain.aside > 0 and (socket or shm.theirs != NULL and shm_may_read(shm))
                 or socket and shm.theirs == NULL):
             shm_read_records(qp, &share)
         socket = False
@@ -338,7 +339,7 @@ cdef void shm_progress_locked(soft_qp *qp, bint socket, soft_domain *domain) noe
             qp_lost(qp)
             break
         if (share == 0 or relaxed_load(&shm.unfinished) or shm.arrival.looking
-                or shm.theirs != NULL and shm_records_ahead(shm) > 0):
+                or shm.theirs != NULL and shm_may_read(shm)):
             shm_tell_rest(qp)
             break
         if qp.stream.phase != STREAM_OPEN or not shm_has_waiter(qp) or not shm_request_wakeup(qp):
@@ -355,9 +356,21 @@ cdef void shm_progress(soft_qp *qp, bint socket, soft_domain *domain) noexcept n
     qp_update_fds(qp, domain)
 
 
+cdef void shm_note_end(soft_qp *qp) noexcept nogil:
+    """The peer has gone. What it has left in the socket matters no more, if that is held back."""
+    cdef shm_stream *shm
+    lock_ranked(&qp.lock, RANK_QP)
+    if qp.stream.fd >= 0:
+        shm = shm_of(qp)
+        shm.eof = shm.eof or load_acquire(&shm.hold.held) != 0
+    unlock_ranked(&qp.lock, RANK_QP)
+
+
 cdef void shm_descriptor_ready(soft_qp *qp, uint32_t events, soft_domain *domain) noexcept nogil:
     """A stream that was woken is polled from now on."""
     assert_domain(domain)
+    if events & (EPOLLHUP | EPOLLERR):
+        shm_note_end(qp)
     shm_start_polling(domain, qp)
     shm_progress(qp, True, domain)
 

@@ -40,7 +40,7 @@ cdef bint shm_ready(const soft_qp *qp) noexcept nogil:
     cdef uint64_t word
     if theirs == NULL:
         return False
-    return (shm_cell_ready(shm, &word) or shm_records_ahead(shm) > 0 or relaxed_load(&shm.unfinished)
+    return (shm_cell_ready(shm, &word) or shm_may_read(shm) or relaxed_load(&shm.unfinished)
             or relaxed_load(&shm.arrival.looking) or relaxed_load(&theirs.closed) != 0
             or (relaxed_load(&qp.tx.blocked) and load_acquire(&theirs.head) != relaxed_load(&shm.space_head)))
 
