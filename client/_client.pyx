@@ -32,6 +32,9 @@ from rmemcached.sys.linux cimport memmem
 
 from rmemcached.client.exceptions import MemcacheClientError, MemcacheUnexpectedCloseError, MemcacheUnknownError
 
+cdef extern from "Python.h":
+    Py_buffer *PyMemoryView_GET_BUFFER(object view)
+
 cdef object MISS = object()
 
 
@@ -215,11 +218,55 @@ cdef class Client(Session):
             s.put("\r\n", 2)
             self.exchange(s)
             value = self._read_fetch(s, with_cas, name, errors)
+            s.release_sink()
         except BaseException:
             self.drop()
             raise
         self.leave(errors)
         return value
+
+    def _buffer(self, size_t size):
+        # Memory for values, which a server takes from there and puts there without a copy where that can be.
+        cdef Stream s = self.enter(True)
+        try:
+            return s.make_buffer(size)
+        finally:
+            self.leave([])
+
+    def _get_into(self, key, buffer, default=None):
+        # The number of bytes of the value, which is in the buffer, or default. ValueError: it does not fit.
+        cdef bytes encoded = self._key(key)
+        cdef list errors = []
+        cdef object result = default
+        cdef object view = memoryview(buffer)
+        cdef Py_buffer *memory = PyMemoryView_GET_BUFFER(view)
+        cdef Stream s
+        if view.readonly or not view.c_contiguous:
+            raise BufferError("a value is received into a writable, contiguous buffer")
+        s = self.enter(False)
+        try:
+            s.check_target(<char *>memory.buf, memory.len)
+        except BaseException:
+            self.leave([])
+            raise
+        try:
+            put_fetch(s, encoded, False, False, None)
+            if s.remote and memory.len > <Py_ssize_t>s.inline_limit:
+                s.put_target(<char *>memory.buf, memory.len)
+            s.put("\r\n", 2)
+            self.exchange(s)
+            if s.reply.code == REPLY_VA:
+                result = self.value_into(s, <char *>memory.buf, memory.len)
+            elif s.reply.code != REPLY_EN:
+                errors.append(error_of(answer(s), b"get"))
+            s.release_sink()
+        except BaseException:
+            self.drop()
+            raise
+        self.leave(errors)
+        if result is not default and result > memory.len:
+            raise ValueError(f"the value has {result} bytes, and the buffer {memory.len}")
+        return result
 
     cdef object _get(self, object key, object default, object expire, bytes name):
         cdef bytes encoded = self._key(key)

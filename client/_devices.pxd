@@ -30,7 +30,7 @@ cdef struct server_domain:
     shared_device *device    # constant, as are pd and server
     ibv_pd *pd
     PyObject *server         # a reference
-    unsigned int users       # queue pairs
+    unsigned int users       # queue pairs and Buffers
     server_domain *next
 
 cdef struct shared_device:
@@ -48,7 +48,9 @@ cdef struct shared_device:
 # The domain of a server on the device, with one user more. node_guid, port_num: of DEVICE_OF_CM. OSError: there is no
 # device, or it gives no domain.
 cdef server_domain *open_domain(int which, object server, uint64_t node_guid=*, uint8_t port_num=*) except NULL
-# One user less. No registration of the queue pair is left.
+# One user more of a domain that has some.
+cdef void join_domain(server_domain *domain) noexcept
+# One user less. No registration of that user is left.
 cdef void leave_domain(server_domain *domain) noexcept
 # Closes the devices that are lost and have no user. open_domain does this for the device that it is asked for. That is
 # not enough for rdma_cm: it names no device that the kernel is about to remove, and the kernel waits for its closing.

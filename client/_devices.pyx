@@ -81,6 +81,12 @@ cdef void close_lost_devices() noexcept:
             close_device(d)
 
 
+cdef void join_domain(server_domain *domain) noexcept:
+    assert_that(domain.users > 0)
+    domain.users += 1
+    domain.device.users += 1
+
+
 cdef void leave_domain(server_domain *domain) noexcept:
     cdef shared_device *d = domain.device
     cdef server_domain **link = &d.domains

@@ -1,35 +1,37 @@
 """See _memory.pxd."""
 
-import logging
-
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport ENOMEM, errno
+from libc.errno cimport errno
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from rmemcached.client._errors cimport os_error, registration_error
-from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_add, live_sub
-from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_alloc_mr, soft_provider
+from rmemcached.client._buffers cimport REGION_MIN, REGIONS_MOST, Buffer, count_registration, find_buffer
+from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_sub
+from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_provider
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE
-
-from rmemcached.client._exchange import SOFT_SHM
 
 cdef extern from "Python.h":
     void Py_CLEAR(PyObject *p)
     int _PyBytes_Resize(PyObject **string, Py_ssize_t size) except -1
 
 cdef enum:
-    SHARED_MIN = 1 << 20     # bytes of the first region that a server maps
-    SHARED_MAX = 1 << 23     # and of the largest; larger values go through the ring
+    COPY_MOST = 1 << 17      # bytes of values that are copied where the server maps nothing; larger ones are registered
     SINK_FIRST = 1 << 20     # bytes of the first sink
-    SINK_MIN = 1 << 18
+    SINK_MIN = 1 << 18       # of a block, as the next
     SINK_MAX = 1 << 28
     SINK_WINDOW = 16         # values after which a sink that is too large for them gets smaller
+    LONG_COPY = 1 << 18      # bytes that are copied without the GIL
 
-cdef object logger = logging.getLogger("rmemcached.client")
-cdef bint told_shortage = False      # of memory that may be locked; under the GIL
+
+cdef void copy_bytes(char *to, const char *data, size_t length) noexcept:
+    # Nobody else uses either meanwhile: they are the call's.
+    if length < LONG_COPY:
+        memcpy(to, data, length)
+    else:
+        with nogil:
+            memcpy(to, data, length)
 
 
 cdef class Memory:
@@ -37,68 +39,67 @@ cdef class Memory:
     def __init__(self, QueuePair queue):
         self.provider = queue.provider
         self.pd = queue.pd
-        self.transport = queue.transport
-        self.server_maps = queue.transport == SOFT_SHM
+        self.pool = queue.pool
+        self.pooled = self.pool.server_maps or self.provider != soft_provider()
 
     cdef ibv_mr *register(self, const void *data, size_t length, int access) noexcept:
         # NULL: errno says why.
         cdef ibv_mr *mr = self.provider.reg_mr(self.pd, <void *>data, length, access)
         if mr != NULL:
-            live_add(LIVE_CLIENT_BUFFER)
-        return mr
-
-    cdef ibv_mr *allocate(self, size_t length, int access) except NULL:
-        # A region of shared memory.
-        cdef ibv_mr *mr = soft_alloc_mr(self.pd, length, access)
-        if mr == NULL:
-            raise os_error("memory region", errno)
-        live_add(LIVE_CLIENT_BUFFER)
+            count_registration()
         return mr
 
     cdef void release(self, ibv_mr *mr) noexcept:
         self.provider.dereg_mr(mr)
         live_sub(LIVE_CLIENT_BUFFER)
 
-    cdef bint go_without(self, size_t length) except -1:
-        # Memory could not be registered: False, since values can travel in messages. The log says so the first time.
-        global told_shortage
-        error = registration_error(self.provider, length, errno)
-        if error.errno != ENOMEM:
-            raise error
-        if not told_shortage:
-            told_shortage = True
-            logger.warning("transport %s: %s; large values are copied", self.transport, error.strerror)
-        return False
-
 
 cdef class Source(Memory):
 
     cdef bint expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
-        if not self.copy(data, length):
-            return self.register_value(data, length, address, key)
-        address[0] = <uint64_t><uintptr_t>self.copies.addr + self.copies_used
-        key[0] = self.copies.rkey
-        # The next one begins a cache line of its own.
-        self.copies_used = min((self.copies_used + length + 63) & ~<size_t>63, self.copies.length)
-        self.total += length
+        cdef bint exposed = self.name_buffer(data, length, address, key)
+        if not exposed and self.pooled and (self.pool.server_maps or length <= COPY_MOST):
+            exposed = self.copy(data, length, address, key)
+        if not exposed:
+            exposed = self.register_value(data, length, address, key)
+        if exposed:
+            self.total += length
+        return exposed
+
+    cdef bint name_buffer(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
+        cdef Buffer found = find_buffer(self.pd, data, length)
+        if found is None:
+            return False
+        if self.buffers is None:
+            self.buffers = []
+        self.buffers.append(found)
+        found.transfers += 1
+        address[0] = <uint64_t><uintptr_t>data
+        key[0] = found.memory.mr.rkey
         return True
 
-    cdef bint copy(self, const char *data, size_t length) except -1:
-        # Copies the value behind those that are there. False: the server cannot map such memory, or there is no room.
-        cdef size_t size
-        if not self.server_maps or length > SHARED_MAX:
-            return False
-        if self.copies_used == 0 and (self.copies == NULL or self.copies.length < length):
-            if self.copies != NULL:
-                self.release(self.copies)
-                self.copies = NULL
-            size = SHARED_MIN
-            while size < length:
-                size *= 2
-            self.copies = self.allocate(size, IBV_ACCESS_REMOTE_READ)
-        if self.copies.length - self.copies_used < length:
-            return False
-        memcpy(<char *>self.copies.addr + self.copies_used, data, length)
+    cdef bint copy(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
+        # Copies the value behind those that are there. False: there is no room.
+        cdef region **grown
+        cdef region *one = self.copies[self.copies_count - 1] if self.copies_count else NULL
+        if one == NULL or one.size - self.copies_used < length:
+            if self.copies_count == self.copies_cap:
+                grown = <region **>realloc(self.copies, (self.copies_cap * 2 + 1) * sizeof(region *))
+                if grown == NULL:
+                    raise MemoryError
+                self.copies = grown
+                self.copies_cap = self.copies_cap * 2 + 1
+            one = self.pool.take(length)
+            if one == NULL:
+                return False
+            self.copies[self.copies_count] = one
+            self.copies_count += 1
+            self.copies_used = 0
+        copy_bytes(one.data + self.copies_used, data, length)
+        address[0] = <uint64_t><uintptr_t>one.data + self.copies_used
+        key[0] = one.mr.rkey
+        # The next one begins a cache line of its own.
+        self.copies_used = min((self.copies_used + length + 63) & ~<size_t>63, one.size)
         return True
 
     cdef bint register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
@@ -112,78 +113,111 @@ cdef class Source(Memory):
             self.cap = self.cap * 2 + 8
         mr = self.register(data, length, IBV_ACCESS_REMOTE_READ)
         if mr == NULL:
-            return self.go_without(length)
+            return self.pool.go_without(length, errno)
         self.regions[self.count] = mr
         self.count += 1
-        self.total += length
         address[0] = <uint64_t><uintptr_t>data
         key[0] = mr.rkey
         return True
 
+    cdef bint holds(self) noexcept:
+        return self.count != 0 or self.buffers is not None
+
     cdef void forget(self) noexcept:
+        cdef Buffer one
         while self.count:
             self.count -= 1
             self.release(self.regions[self.count])
+        while self.copies_count:
+            self.copies_count -= 1
+            self.pool.give(self.copies[self.copies_count])
+        if self.buffers is not None:
+            for one in self.buffers:
+                one.transfers -= 1
+            self.buffers = None
         self.total = 0
-        self.copies_used = 0
 
     cdef void close(self) noexcept:
         self.forget()
         free(self.regions)
         self.regions = NULL
         self.cap = 0
-        if self.copies != NULL:
-            self.release(self.copies)
-            self.copies = NULL
+        free(self.copies)
+        self.copies = NULL
+        self.copies_cap = 0
 
 
 cdef class Sink(Memory):
 
-    def __cinit__(self):
+    def __cinit__(self, *_):
         self.next_size = SINK_FIRST
 
     cdef bint prepare(self) except -1:
-        cdef int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE
+        cdef int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | SOFT_ACCESS_SCRATCH
         cdef bytes fresh
-        if self.mr != NULL:
+        if self.mr != NULL or self.borrowed != NULL:
             return True
-        if self.server_maps and self.next_size <= SHARED_MAX:
-            # The server maps only what it may read.
-            self.mr = self.allocate(self.next_size, access | IBV_ACCESS_REMOTE_READ)
-        else:
-            fresh = PyBytes_FromStringAndSize(NULL, self.next_size)
-            if self.provider == soft_provider():
-                access |= SOFT_ACCESS_SCRATCH
-            self.mr = self.register(PyBytes_AS_STRING(fresh), self.next_size, access)
-            if self.mr == NULL:
-                return self.go_without(self.next_size)
-            Py_INCREF(fresh)
-            self.block = <PyObject *>fresh
+        if self.pooled:
+            self.borrowed = self.pool.take(self.next_size)
+            if self.borrowed != NULL:
+                self.size = self.borrowed.size
+            return self.borrowed != NULL
+        fresh = PyBytes_FromStringAndSize(NULL, self.next_size)
+        self.mr = self.register(PyBytes_AS_STRING(fresh), self.next_size, access)
+        if self.mr == NULL:
+            return self.pool.go_without(self.next_size, errno)
+        Py_INCREF(fresh)
+        self.block = <PyObject *>fresh
         self.size = self.next_size
         return True
 
-    cdef bytes take(self, size_t length):
+    cdef uint64_t address(self) noexcept:
+        return <uint64_t><uintptr_t>self.data()
+
+    cdef uint32_t key(self) noexcept:
+        return self.borrowed.mr.rkey if self.borrowed != NULL else self.mr.rkey
+
+    cdef char *data(self) noexcept:
+        return self.borrowed.data if self.borrowed != NULL else <char *>self.mr.addr
+
+    cdef void learn(self, size_t length) noexcept:
+        # What comes next is likely to be as large as what came last.
         cdef size_t largest
-        assert_that(self.mr != NULL and length <= self.size)
+        cdef size_t least = REGION_MIN if self.pooled else SINK_MIN
         self.last = length
         self.peak = max(self.peak, length)
-        if length * 2 >= self.size:
+        if length * 2 >= self.next_size:
             self.misfits = 0
             self.peak = 0
-            return self.copy(length) if self.block == NULL else self.hand_out(length)
-        value = self.copy(length)
+            return
         self.misfits += 1
         if self.misfits == SINK_WINDOW:
             largest = self.peak
             self.misfits = 0
             self.peak = 0
-            if self.size > SINK_MIN:
-                self.next_size = max(largest, <size_t>SINK_MIN)
+            if self.next_size > least:
+                self.next_size = max(largest, least)
                 self.close()
+
+    cdef bytes take(self, size_t length):
+        cdef bytes value
+        assert_that(length <= self.size)
+        if self.block != NULL and length * 2 >= self.size:
+            self.learn(length)
+            return self.hand_out(length)
+        value = PyBytes_FromStringAndSize(NULL, length)
+        self.take_into(PyBytes_AS_STRING(value), length)
         return value
 
-    cdef bytes copy(self, size_t length):
-        return PyBytes_FromStringAndSize(<char *>self.mr.addr, length)
+    cdef void take_into(self, char *to, size_t length) noexcept:
+        copy_bytes(to, self.data(), length)
+        self.forget()
+        self.learn(length)
+
+    cdef void forget(self) noexcept:
+        if self.borrowed != NULL:
+            self.pool.give(self.borrowed)
+            self.borrowed = NULL
 
     cdef bytes hand_out(self, size_t length):
         # The bytes object itself becomes the value. Not worth it for small values: shrinking it costs system calls that
@@ -199,13 +233,14 @@ cdef class Sink(Memory):
         return value
 
     cdef void saw_length(self, size_t length) noexcept:
-        if self.next_size < length <= SINK_MAX:
+        if self.next_size < length <= <size_t>(REGIONS_MOST if self.pooled else SINK_MAX):
             self.next_size = length
             self.misfits = 0
             self.peak = 0
             self.close()
 
     cdef void close(self) noexcept:
+        self.forget()
         if self.mr != NULL:
             self.release(self.mr)
             self.mr = NULL

@@ -58,6 +58,7 @@ cdef class QueuePair(Endpoint):
     cdef lane_list followers         # owners that sleep meanwhile
     cdef wait_hints hints
     cdef bint hinted                 # there are some
+    cdef object pool                 # regions for its lanes' values, and
     cdef list leaving                # memory of lanes that the server has not closed yet: RdmaStream's
 
     # set-up
@@ -107,7 +108,8 @@ cdef class QueuePair(Endpoint):
     # The owner does not wait any more: another takes its place.
     cdef void hand_over(self) noexcept nogil
     # The lane has no owner any more, and goes. True: the server may still touch its memory. That is kept until
-    # lane_is_closed. must_close: it cannot be kept. The caller then releases or keeps the memory, and takes one off
+    # lane_is_closed. must_close: it cannot be kept: the server is waited for, also on soft_shm, where the end of the
+    # queue pair stops no copy that is under way. The caller then releases or keeps the memory, and takes one off
     # `users`: not before, since the last one closes the queue pair.
     cdef bint leave(self, lane_state *lane, bint must_close) except -1
     cdef bint lane_is_closed(self, lane_state *lane) noexcept

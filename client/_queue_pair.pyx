@@ -49,6 +49,7 @@ from rmemcached.verbs.verbs cimport (
     ibv_wc,
 )
 
+from rmemcached.client._exchange import SOFT_SHM
 from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpectedCloseError
 
 cdef enum:
@@ -664,7 +665,8 @@ cdef class QueuePair(Endpoint):
 
     cdef bint leave(self, lane_state *lane, bint must_close) except -1:
         cdef bint open = False
-        if self.users == 1 or self.failed or self.qp == NULL or self.version == RDMA_VERSION_1:
+        cdef bint alone = self.users == 1 and not (must_close and self.transport == SOFT_SHM)
+        if alone or self.failed or self.qp == NULL or self.version == RDMA_VERSION_1:
             self.disconnect()
             return False
         pthread_mutex_lock(&self.lock)

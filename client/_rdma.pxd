@@ -1,7 +1,8 @@
 """A memcached connection on a lane of a queue pair."""
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from rmemcached.client._buffers cimport Buffer
 from rmemcached.client._lane cimport lane_state
 from rmemcached.client._memory cimport Sink, Source
 from rmemcached.client._queue_pair cimport QueuePair
@@ -27,7 +28,11 @@ cdef class RdmaStream(Stream):
     cdef unsigned int woken          # how many there were
     cdef Source source
     cdef Sink sink
+    cdef Buffer target               # that the request names in place of the sink
+    cdef size_t target_size          # bytes of it
 
+    cdef int put_memory(self, uint64_t address, uint32_t key, size_t size) except -1
+    cdef void drop_target(self, bint lost) noexcept
     # What is learnt about waiting belongs to the queue pair: few requests of many lanes teach as much as many of one.
     cdef void take_hints(self) noexcept nogil
     cdef void leave_hints(self) noexcept nogil

@@ -3,6 +3,7 @@
 cimport cython
 from libc.stdint cimport uint32_t, uintptr_t
 
+from rmemcached.client._buffers cimport Buffer, Pool, find_buffer, new_buffer
 from rmemcached.client._timeouts cimport milliseconds
 from rmemcached.client._queue_pair cimport wait_hints
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
@@ -12,6 +13,7 @@ from rmemcached.sys.debug cimport LIVE_CLIENT_LANE, live_add, live_sub
 from rmemcached.client.exceptions import MemcacheUnknownError
 
 cdef enum:
+    NAMED_MOST = 0x7FFFFFFF  # bytes of memory that a request names
     BULK_BYTES_PER_NS = 2    # slower transfers than this are not worth polling for
     WOKEN_TRY = 64           # of so many replies of a server that had to be woken up, one is awaited the other way
     WOKEN_MOST = 1000000     # ns; what takes longer says nothing about waking
@@ -47,6 +49,8 @@ cdef class RdmaStream(Stream):
 
     def __init__(self, QueuePair queue not None, timeout, spin):
         release_closed(queue)
+        if queue.pool is None:
+            queue.pool = Pool(queue)
         self.timeout_ms = milliseconds(timeout, -1)
         self.spin_ns = spin
         self.remote = True
@@ -63,6 +67,7 @@ cdef class RdmaStream(Stream):
     cdef void close(self) noexcept:
         cdef QueuePair queue = self.queue
         cdef Leaving leaving
+        cdef Pool pool
         if queue is None:
             return
         self.queue = None
@@ -74,7 +79,7 @@ cdef class RdmaStream(Stream):
         release_closed(queue)
         # The server may still read and write what the last request has named. A caller's memory is the caller's again
         # when this returns.
-        if queue.leave(self.lane, self.source.count != 0):
+        if queue.leave(self.lane, self.source.holds() or self.target is not None):
             leaving = Leaving.__new__(Leaving)
             leaving.lane = self.lane
             leaving.source = self.source
@@ -84,12 +89,17 @@ cdef class RdmaStream(Stream):
             # Nobody can reach the memory any more.
             self.source.close()
             self.sink.close()
+            # Nobody is known to, if the server has closed the lane. A server that does not answer may be in the middle
+            # of a copy: what it maps is unmapped here when it is freed, and a Buffer when its owner lets go of it.
+            self.drop_target(queue.failed and self.sink.pool.server_maps)
         queue.users -= 1
         if queue.users == 0:
             queue.disconnect()
             for leaving in queue.leaving:
                 leaving.release()
             queue.leaving = []
+            pool = queue.pool
+            pool.close()
             queue.close()
 
     cdef str failure_text(self):
@@ -226,16 +236,59 @@ cdef class RdmaStream(Stream):
             self.source.forget()
         return 0
 
-    cdef int put_sink(self) except -1:
-        if not self.sink.prepare():
-            return 0
+    cdef int put_memory(self, uint64_t address, uint32_t key, size_t size) except -1:
         self.sink_named = True
         self.put(" @", 2)
-        self.put_hex(<uint64_t><uintptr_t>self.sink.mr.addr)
+        self.put_hex(address)
         self.put(":", 1)
-        self.put_hex(self.sink.mr.rkey)
+        self.put_hex(key)
         self.put(":", 1)
-        return self.put_hex(self.sink.size)
+        return self.put_hex(min(size, <size_t>NAMED_MOST))
+
+    cdef int put_sink(self) except -1:
+        return self.put_memory(self.sink.address(), self.sink.key(), self.sink.size) if self.sink.prepare() else 0
+
+    cdef int release_sink(self) except -1:
+        self.sink_named = False
+        self.sink.forget()
+        self.drop_target(False)
+        return 0
+
+    cdef int check_target(self, const char *to, size_t size) except -1:
+        cdef Buffer found = find_buffer(NULL, to, size)
+        if found is not None and found.lost:
+            raise BufferError("a server that did not answer in time may still write to this Buffer")
+        return 0
+
+    cdef int put_target(self, char *to, size_t size) except -1:
+        cdef Buffer found = find_buffer(self.queue.pd, to, size)
+        if found is None:
+            return self.put_sink()
+        found.transfers += 1
+        self.target = found
+        self.target_size = size
+        return self.put_memory(<uint64_t><uintptr_t>to, found.memory.mr.rkey, size)
+
+    cdef void drop_target(self, bint lost) noexcept:
+        if self.target is not None:
+            self.target.lost |= lost
+            self.target.transfers -= 1
+            self.target = None
+
+    cdef int take_target(self, char *to, size_t size, size_t length) except -1:
+        self.sink_named = False
+        if length > (self.sink.size if self.target is None else self.target_size):
+            raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
+        self.spin_result(True)
+        self.leave_hints()
+        if self.target is not None:
+            self.sink.last = length
+        elif length <= size:
+            self.sink.take_into(to, length)
+        return 0
+
+    cdef object make_buffer(self, size_t size):
+        return new_buffer(self.queue, size)
 
     cdef bytes take_sink(self, size_t length):
         self.sink_named = False

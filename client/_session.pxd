@@ -52,6 +52,10 @@ cdef class Session:
     cdef int values_sent(self, Stream s) except -1
     # Reads the value behind a VA line.
     cdef bytes value(self, Stream s)
+    # The same, into the caller's memory, which put_target was called with. Reads and drops one that is longer. The
+    # number of its bytes.
+    cdef Py_ssize_t value_into(self, Stream s, char *to, size_t size) except -1
+    cdef int read_inline(self, Stream s, char *to, size_t length) except -1
 
     # The exception for what a method of the Stream has returned.
     cdef object broken(self, Stream s, int code)

@@ -193,26 +193,38 @@ cdef class Session:
     cdef bytes value(self, Stream s):
         cdef size_t n = s.reply.length
         cdef bytes value
-        cdef int r
         if s.reply.in_memory and s.sink_named:
             return s.take_sink(n)
         if s.reply.in_memory or n > BODY_MAX:
             raise MemcacheUnknownError(s.line[:min(s.line_length, <size_t>SHOWN)])
-        if s.rend - s.rpos >= n + 2:
-            value = PyBytes_FromStringAndSize(s.rbuf + s.rpos, n)
-            s.dst_left = 0
-            s.rpos += n
+        value = PyBytes_FromStringAndSize(NULL, n)
+        self.read_inline(s, PyBytes_AS_STRING(value), n)
+        return value
+
+    cdef Py_ssize_t value_into(self, Stream s, char *to, size_t size) except -1:
+        cdef size_t n = s.reply.length
+        if s.reply.in_memory and s.sink_named:
+            s.take_target(to, size, n)
+        elif s.reply.in_memory or n > size:
+            self.value(s)
+        else:
+            self.read_inline(s, to, n)
+        return n
+
+    cdef int read_inline(self, Stream s, char *to, size_t length) except -1:
+        # A value that comes in the stream.
+        cdef int r
+        s.dst = to
+        s.dst_left = length
+        if s.rend - s.rpos >= length + 2:
             r = s.read_body()
         else:
-            value = PyBytes_FromStringAndSize(NULL, n)
-            s.dst = PyBytes_AS_STRING(value)
-            s.dst_left = n
             with nogil:
                 r = s.read_body()
-            if n > s.inline_limit:
-                s.saw_length(n)
+            if length > s.inline_limit:
+                s.saw_length(length)
         while r <= 0:
             self.interrupted(s, r)
             with nogil:
                 r = s.read_body()
-        return value
+        return 0

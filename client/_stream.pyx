@@ -313,6 +313,23 @@ cdef class Stream:
     cdef bytes take_sink(self, size_t length):
         return None
 
+    cdef int release_sink(self) except -1:
+        return 0
+
+    cdef int check_target(self, const char *to, size_t size) except -1:
+        return 0
+
+    cdef int put_target(self, char *to, size_t size) except -1:
+        return 0
+
+    cdef int take_target(self, char *to, size_t size, size_t length) except -1:
+        return 0
+
+    cdef object make_buffer(self, size_t size):
+        if size == 0:
+            raise ValueError("a buffer has at least one byte")
+        return bytearray(size)
+
     cdef void saw_length(self, size_t length) noexcept:
         return
 

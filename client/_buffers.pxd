@@ -1,0 +1,71 @@
+"""Memory that the server reaches by READ and WRITE: regions that calls borrow, and Buffers of the caller's.
+
+A queue pair has a Pool. A call takes regions for the values that it sends and receives by copy, and gives them back
+when the server has answered. So many Clients need no more memory than their calls at one time, and in a steady state
+nothing is registered. What is unused has a limit for the process: the regions that were unused for longest go first.
+
+A Buffer is memory of the caller's that is registered once. It keeps the protection domain of its server, also while
+there is no connection. Its memory is there until it is closed or collected, which views and transfers prevent.
+
+Everything here needs the GIL. In a forked child nothing of the parent's is used or freed.
+"""
+
+from rmemcached.client._devices cimport server_domain
+from rmemcached.client._queue_pair cimport QueuePair
+from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
+
+cdef enum:
+    REGION_MIN = 1 << 20     # bytes of the smallest region of a pool
+    UNUSED_MOST = 1 << 28    # bytes of regions that no call uses, of the process; the one that was used last stays
+    REGIONS_MOST = 1 << 30   # bytes of all regions, of the process; what would go beyond travels in messages
+
+cdef struct region:
+    ibv_mr *mr               # of all of it
+    char *data
+    size_t size
+    bint mapped              # the memory is this module's, not the provider's
+    void *pool               # a Pool, which outlives it; of an unused one, as the next four
+    region *next             # of the pool
+    region *prev
+    region *newer            # of the process
+    region *older
+
+
+cdef class Pool:
+    cdef const verbs_provider *provider
+    cdef ibv_pd *pd
+    cdef str transport
+    cdef bint server_maps    # soft_shm: the server maps regions that soft_alloc_mr has made
+    cdef region *unused
+
+    # A region of at least so many bytes. NULL: there is no room for it, or the device cannot have it. OSError.
+    cdef region *take(self, size_t size) except? NULL
+    cdef void give(self, region *one) noexcept
+    # Frees the unused ones. None is taken any more; those that are given back are freed at once.
+    cdef void close(self) noexcept
+    cdef bint closed
+
+    cdef region *find(self, size_t size) noexcept
+    cdef region *make(self, size_t size) except? NULL
+    cdef bint go_without(self, size_t length, int error) except -1
+
+
+cdef class Buffer:
+    """Memory that the server reaches without a copy: of Client._buffer()."""
+    cdef server_domain *domain   # NULL: closed
+    cdef region memory
+    cdef Py_ssize_t views
+    cdef Py_ssize_t transfers    # requests that name it
+    cdef bint lost               # a server that did not answer may still write to it
+    cdef unsigned int generation
+    cdef void *next              # of those of the process
+    cdef void *prev
+
+    cdef int release(self) noexcept
+
+# Counts a registration of values' memory.
+cdef void count_registration() noexcept
+# A Buffer for the queue pair's server. ValueError, MemoryError, OSError.
+cdef Buffer new_buffer(QueuePair queue, size_t size)
+# The Buffer that this memory is a part of, or None. pd: of its server; NULL: of any.
+cdef Buffer find_buffer(const ibv_pd *pd, const char *data, size_t length)

@@ -1,0 +1,325 @@
+"""See _buffers.pxd."""
+
+import logging
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from libc.errno cimport ENOMEM, errno
+from libc.stdlib cimport calloc, free
+
+from rmemcached.client._devices cimport join_domain, leave_domain
+from rmemcached.client._errors cimport os_error, registration_error
+from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_add, live_sub
+from rmemcached.sys.linux cimport (
+    MADV_DONTFORK,
+    MAP_ANONYMOUS,
+    MAP_FAILED,
+    MAP_PRIVATE,
+    PROT_READ,
+    PROT_WRITE,
+    madvise,
+    mmap,
+    munmap,
+    populate_read,
+    pthread_atfork,
+)
+from rmemcached.verbs.soft cimport soft_alloc_mr
+from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE
+
+from rmemcached.client._exchange import SOFT_SHM
+
+cdef enum:
+    ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
+    STEPS = 8                # sizes of regions from one power of two to the next
+
+cdef object logger = logging.getLogger("rmemcached.client")
+cdef bint told_shortage = False      # of memory that may be locked
+
+# Of the process.
+cdef size_t all_bytes = 0            # of regions of pools
+cdef size_t unused_bytes = 0
+cdef region *newest = NULL           # unused
+cdef region *oldest = NULL
+cdef void *buffers = NULL
+cdef size_t registered = 0           # how many registrations there ever were
+cdef unsigned int generation = 0     # how many forks separate it from the one that imported the module
+
+
+cdef void after_fork_in_child() noexcept nogil:
+    # What the parent has stays the parent's.
+    global all_bytes, unused_bytes, newest, oldest, buffers, generation
+    all_bytes = unused_bytes = 0
+    newest = oldest = NULL
+    buffers = NULL
+    generation += 1
+
+
+pthread_atfork(NULL, NULL, after_fork_in_child)
+
+
+cdef void count_registration() noexcept:
+    global registered
+    registered += 1
+    live_add(LIVE_CLIENT_BUFFER)
+
+
+def usage():
+    """What this process has for values, in bytes: of regions, in use or not; and how often memory was registered."""
+    return {"regions": all_bytes, "unused": unused_bytes, "registered": registered}
+
+
+cdef size_t rounded(size_t size) noexcept:
+    # Few sizes serve many values.
+    cdef size_t step = REGION_MIN // STEPS
+    size = max(size, <size_t>REGION_MIN)
+    while step * STEPS * 2 <= size:
+        step *= 2
+    return (size + step - 1) // step * step
+
+
+cdef int fill(const verbs_provider *provider, ibv_pd *pd, size_t size, bint server_maps, bint forks,
+              region *out) noexcept:
+    # Memory, and its registration. 0 or an errno value.
+    cdef void *memory
+    out.size = size
+    out.mapped = not server_maps
+    if server_maps:
+        out.mr = soft_alloc_mr(pd, size, ACCESS)
+    else:
+        memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+        if memory == MAP_FAILED:
+            return ENOMEM
+        if not forks:
+            madvise(memory, size, MADV_DONTFORK)
+        out.mr = provider.reg_mr(pd, memory, size, ACCESS)
+        if out.mr == NULL:
+            error = errno
+            munmap(memory, size)
+            return error
+    if out.mr == NULL:
+        return errno
+    out.data = <char *>out.mr.addr
+    count_registration()
+    return 0
+
+
+cdef void empty(const verbs_provider *provider, region *one) noexcept:
+    cdef char *data = one.data
+    provider.dereg_mr(one.mr)
+    one.mr = NULL
+    if one.mapped:
+        munmap(data, one.size)
+    live_sub(LIVE_CLIENT_BUFFER)
+
+
+cdef int touch(const region *one) noexcept:
+    # A server maps only memory that is there. 0 or an errno value.
+    cdef int result
+    with nogil:
+        result = populate_read(one.data, one.size)
+    return errno if result < 0 else 0
+
+
+cdef void unlink(region *one) noexcept:
+    """Takes it out of the unused ones."""
+    global unused_bytes, newest, oldest
+    cdef Pool pool = <Pool>one.pool
+    if one.prev != NULL:
+        one.prev.next = one.next
+    else:
+        pool.unused = one.next
+    if one.next != NULL:
+        one.next.prev = one.prev
+    if one.newer != NULL:
+        one.newer.older = one.older
+    else:
+        newest = one.older
+    if one.older != NULL:
+        one.older.newer = one.newer
+    else:
+        oldest = one.newer
+    unused_bytes -= one.size
+
+
+cdef void destroy(Pool pool, region *one) noexcept:
+    global all_bytes
+    all_bytes -= one.size
+    empty(pool.provider, one)
+    free(one)
+
+
+cdef void drop_oldest() noexcept:
+    cdef region *one = oldest
+    unlink(one)
+    destroy(<Pool>one.pool, one)
+
+
+cdef class Pool:
+
+    def __init__(self, QueuePair queue not None):
+        self.provider = queue.provider
+        self.pd = queue.pd
+        self.transport = queue.transport
+        self.server_maps = queue.transport == SOFT_SHM
+
+    cdef region *find(self, size_t size) noexcept:
+        # The smallest that is large enough, and not much too large.
+        cdef region *one = self.unused
+        cdef region *best = NULL
+        while one != NULL:
+            if one.size >= size and one.size // 4 <= max(size, <size_t>REGION_MIN):
+                if best == NULL or one.size < best.size:
+                    best = one
+                if one.size // 2 < size:
+                    break
+            one = one.next
+        return best
+
+    cdef region *take(self, size_t size) except? NULL:
+        cdef region *one = self.find(size)
+        assert_that(not self.closed)
+        if one != NULL:
+            unlink(one)
+            return one
+        size = rounded(size)
+        while all_bytes + size > REGIONS_MOST and oldest != NULL:
+            drop_oldest()
+        return self.make(size) if all_bytes + size <= REGIONS_MOST else NULL
+
+    cdef region *make(self, size_t size) except? NULL:
+        global all_bytes
+        cdef region *one = <region *>calloc(1, sizeof(region))
+        cdef int error
+        if one == NULL:
+            raise MemoryError
+        error = fill(self.provider, self.pd, size, self.server_maps, False, one)
+        if error:
+            free(one)
+            self.go_without(size, error)
+            return NULL
+        all_bytes += size
+        one.pool = <void *>self
+        error = touch(one) if self.server_maps else 0
+        if error:
+            destroy(self, one)
+            raise os_error("memory region", error)
+        return one
+
+    cdef bint go_without(self, size_t length, int error) except -1:
+        # Memory could not be registered: False, since values can travel in messages. The log says so the first time.
+        global told_shortage
+        problem = registration_error(self.provider, length, error)
+        if problem.errno != ENOMEM:
+            raise problem
+        if not told_shortage:
+            told_shortage = True
+            logger.warning("transport %s: %s; large values are copied", self.transport, problem.strerror)
+        return False
+
+    cdef void give(self, region *one) noexcept:
+        global unused_bytes, newest, oldest
+        if self.closed:
+            destroy(self, one)
+            return
+        one.prev = NULL
+        one.next = self.unused
+        if one.next != NULL:
+            one.next.prev = one
+        self.unused = one
+        one.newer = NULL
+        one.older = newest
+        if newest != NULL:
+            newest.newer = one
+        else:
+            oldest = one
+        newest = one
+        unused_bytes += one.size
+        while unused_bytes > UNUSED_MOST and oldest != one:
+            drop_oldest()
+
+    cdef void close(self) noexcept:
+        cdef region *one
+        self.closed = True
+        while self.unused != NULL:
+            one = self.unused
+            unlink(one)
+            destroy(self, one)
+
+
+cdef class Buffer:
+
+    def __init__(self):
+        raise TypeError("a Client makes Buffers")
+
+    def __dealloc__(self):
+        self.release()
+
+    def __getbuffer__(self, Py_buffer *out, int flags):
+        if self.domain == NULL:
+            raise BufferError("the Buffer is closed")
+        PyBuffer_FillInfo(out, self, self.memory.data, <Py_ssize_t>self.memory.size, False, flags)
+        self.views += 1
+
+    def __releasebuffer__(self, Py_buffer *out):
+        self.views -= 1
+
+    def __len__(self):
+        return self.memory.size if self.domain != NULL else 0
+
+    def close(self):
+        """Frees the memory. Raises BufferError while there are views of it, or a request names it."""
+        if self.views or self.transfers:
+            raise BufferError("views of the Buffer are in use" if self.views else "a request names the Buffer")
+        self.release()
+
+    cdef int release(self) noexcept:
+        global buffers
+        cdef server_domain *domain = self.domain
+        if domain == NULL or self.generation != generation:
+            return 0
+        self.domain = NULL
+        if self.prev != NULL:
+            (<Buffer>self.prev).next = self.next
+        else:
+            buffers = self.next
+        if self.next != NULL:
+            (<Buffer>self.next).prev = self.prev
+        empty(domain.device.port.provider, &self.memory)
+        leave_domain(domain)
+        return 0
+
+
+cdef Buffer new_buffer(QueuePair queue, size_t size):
+    global buffers
+    cdef Buffer one
+    cdef bint server_maps = queue.transport == SOFT_SHM
+    cdef int error
+    if size == 0:
+        raise ValueError("a Buffer has at least one byte")
+    one = Buffer.__new__(Buffer)
+    error = fill(queue.provider, queue.pd, size, server_maps, True, &one.memory)
+    if error:
+        raise registration_error(queue.provider, size, error)
+    one.domain = queue.protection_domain
+    join_domain(one.domain)
+    one.generation = generation
+    one.next = buffers
+    if buffers != NULL:
+        (<Buffer>buffers).prev = <void *>one
+    buffers = <void *>one
+    error = touch(&one.memory) if server_maps else 0
+    if error:
+        raise os_error("memory region", error)
+    return one
+
+
+cdef Buffer find_buffer(const ibv_pd *pd, const char *data, size_t length):
+    cdef void *at = buffers
+    cdef Buffer one
+    cdef size_t offset
+    while at != NULL:
+        one = <Buffer>at
+        offset = <size_t>data - <size_t>one.memory.data
+        if (pd == NULL or one.domain.pd == pd) and offset <= one.memory.size and length <= one.memory.size - offset:
+            return one
+        at = one.next
+    return None
