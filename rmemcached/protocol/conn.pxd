@@ -259,6 +259,8 @@ cdef item *conn_write_posted(conn *c) noexcept nogil
 # Describes where the missing rlbytes of the payload go. Returns the number of extents, which may end early for want of
 # entries.
 cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil
+# The same for `most` of them at most, behind the first `skip`, which are under way.
+cdef int conn_payload_piece(conn *c, size_t skip, size_t most, iovec *iov, int max_iov) noexcept nogil
 # n more bytes of the payload are in place. The machine goes on when rlbytes is 0. An engine that cannot get the rest
 # ends the connection instead.
 cdef void conn_payload_received(conn *c, size_t n) noexcept nogil

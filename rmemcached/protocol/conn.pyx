@@ -233,6 +233,14 @@ cdef int conn_payload_iov(conn *c, iovec *iov, int max_iov) noexcept nogil:
     return 1
 
 
+cdef int conn_payload_piece(conn *c, size_t skip, size_t most, iovec *iov, int max_iov) noexcept nogil:
+    assert_owner(c.thread.owner)
+    assert_that(c.item != NULL)
+    assert_that(skip < c.rlbytes)
+    assert_that(c.roffset + c.rlbytes <= <size_t>c.item.nbytes)
+    return item_iov(c.item, c.roffset + skip, min(c.rlbytes - skip, most), iov, max_iov)
+
+
 cdef void conn_payload_received(conn *c, size_t n) noexcept nogil:
     assert_owner(c.thread.owner)
     assert_that(c.item != NULL)

@@ -31,7 +31,8 @@ cdef enum lane_place:            # what a lane waits for, if not for READs
     LANE_FREE = 0                # nothing
     LANE_RUNNABLE                # its share of the next turn
     LANE_WANTS_SEND              # a send buffer and a credit
-    LANE_WANTS_BULK              # an entry of the send queue for READ or WRITE
+    LANE_WANTS_WRITE             # room in the send queue for a WRITE
+    LANE_WANTS_READ              # ... for a READ
     LANE_WANTS_ROOM              # that its client uses something. In no list
 
 cdef struct rdma_lane:

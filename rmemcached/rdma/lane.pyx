@@ -243,7 +243,9 @@ cdef inline lane_list *place_list(rdma_conn *rc, lane_place place) noexcept nogi
         return &rc.runnable
     if place == LANE_WANTS_SEND:
         return &rc.want_send
-    return &rc.want_bulk if place == LANE_WANTS_BULK else NULL
+    if place == LANE_WANTS_WRITE:
+        return &rc.want_write
+    return &rc.want_read if place == LANE_WANTS_READ else NULL
 
 
 cdef void lane_leave_place(rdma_lane *lane) noexcept nogil:
@@ -526,31 +528,22 @@ cdef void lane_go_on(rdma_lane *lane) noexcept nogil:
 # ---- output ----------------------------------------------------------------------------------------------------------
 
 cdef bint lane_read(rdma_lane *lane) noexcept nogil:
-    """Posts READs for the payload that the machine waits for. False: there is no room, to be tried again."""
+    """Posts READs for what of the payload is not under way yet, as far as there is room. False: none is under way."""
     cdef rdma_queue *q = &lane.rc.q
     cdef conn *c = &lane.c
-    cdef iovec iov[READS_AT_A_TIME * BULK_SGES]
-    cdef int per = <int>q.t.dev.read_sges
-    cdef int done = 0
-    cdef int count, n
-    cdef uint64_t remote = c.remote.addr + c.roffset
+    cdef iovec iov[BULK_SGES]
+    cdef int count
     cdef rdma_wr *posted
-    assert_that(lane.reads == 0 and lane.read_bytes == 0)
-    if q.free_bulk == 0 or q.closing:
-        # A client that has ended answers no READ.
-        return False
-    count = conn_payload_iov(c, iov, <int>min(q.free_bulk, <unsigned int>READS_AT_A_TIME) * per)
-    while done < count:
-        n = min(count - done, per)
-        posted = queue_post_bulk(q, WR_READ, &iov[done], n, remote, c.remote.rkey)
+    # A client that has ended answers no READ.
+    while lane.read_bytes < c.rlbytes and lane.reads < READS_AT_A_TIME and queue_may_read(q) and not q.closing:
+        count = conn_payload_piece(c, lane.read_bytes, BULK_PIECE, iov, <int>q.t.dev.read_sges)
+        posted = queue_post_bulk(q, WR_READ, iov, count, c.remote.addr + c.roffset + lane.read_bytes, c.remote.rkey)
         if posted == NULL:
             return True
         posted.lane = lane
-        done += n
-        remote += posted.length
         lane.reads += 1
         lane.read_bytes += posted.length
-    return True
+    return lane.reads != 0
 
 
 cdef void lane_begin_read(rdma_lane *lane) noexcept nogil:
@@ -558,29 +551,29 @@ cdef void lane_begin_read(rdma_lane *lane) noexcept nogil:
     if lane.peer_closed:
         lane_end(lane, NULL)
     elif not lane_read(lane):
-        lane_wait(lane, LANE_WANTS_BULK)
+        lane_wait(lane, LANE_WANTS_READ)
 
 
 cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil:
-    cdef size_t n
     assert_owner(lane.rc.q.t.worker.owner)
     assert_that(lane.reads > 0 and length <= lane.read_bytes)
     lane.reads -= 1
-    if lane.reads:
-        return
-    n = lane.read_bytes
-    lane.read_bytes = 0
+    lane.read_bytes -= length
     if lane.ending or lane.peer_closed:
         # The value is given up.
-        lane_end(lane, lane.last_words)
+        if lane.reads == 0:
+            lane_end(lane, lane.last_words)
         return
     lane.last_active = store_time(lane.rc.q.t.worker.store)
-    conn_payload_received(&lane.c, n)
+    conn_payload_received(&lane.c, length)
     if lane.c.rlbytes == 0:
         lane_leave_place(lane)
         lane_go_on(lane)
-    else:
+    elif lane.reads == 0:
         lane_begin_read(lane)
+    elif lane.rc.want_read.first == NULL:
+        # Those that wait come first.
+        lane_read(lane)
 
 
 cdef void lane_write_completed(rdma_wr *entry) noexcept nogil:
@@ -598,10 +591,10 @@ cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
     cdef int count
     assert_that(lane.write_off <= resp.data_length)
     while lane.write_off < resp.data_length:
-        if q.free_bulk == 0:
+        if not queue_may_write(q):
             return False
-        count = item_iov(it, resp.data_offset + lane.write_off, resp.data_length - lane.write_off, iov,
-                         <int>q.t.dev.write_sges)
+        count = item_iov(it, resp.data_offset + lane.write_off,
+                         min(resp.data_length - lane.write_off, <size_t>BULK_PIECE), iov, <int>q.t.dev.write_sges)
         posted = queue_post_bulk(q, WR_WRITE, iov, count, resp.sink.addr + lane.write_off, resp.sink.rkey)
         if posted == NULL:
             return False
@@ -703,7 +696,7 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
         resp = conn_next_write(c)
         if resp != NULL:
             if not (lane_drop_write(lane) if lane_drops_next_write(lane) else lane_write(lane, resp)):
-                lane_wait(lane, LANE_WANTS_BULK)
+                lane_wait(lane, LANE_WANTS_WRITE)
                 return False
             continue
         if lane_room(lane) == 0:

@@ -35,25 +35,31 @@ cdef void lanes_resume_runnable(rdma_conn *rc) noexcept nogil:
 
 
 cdef inline bint lanes_blocked(const rdma_conn *rc) noexcept nogil:
-    return rc.want_send.first != NULL or rc.want_bulk.first != NULL or rc.first_close != NULL
+    return (rc.want_send.first != NULL or rc.want_write.first != NULL or rc.want_read.first != NULL
+            or rc.first_close != NULL)
+
+
+cdef inline void retry_first(lane_list *list) noexcept nogil:
+    cdef rdma_lane *lane = list.first
+    lane_leave_place(lane)
+    lane_retry(lane)
 
 
 cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil:
     """As many as can go on, and each once at most."""
-    cdef unsigned int left = rc.want_bulk.count
-    cdef rdma_lane *lane
-    while left and rc.want_bulk.first != NULL and not rc.q.failed and (rc.q.free_bulk or rc.q.closing):
+    cdef unsigned int left = rc.want_read.count
+    while left and rc.want_read.first != NULL and not rc.q.failed and (rc.q.closing or queue_may_read(&rc.q)):
         left -= 1
-        lane = rc.want_bulk.first
-        lane_leave_place(lane)
-        lane_retry(lane)
+        retry_first(&rc.want_read)
+    left = rc.want_write.count
+    while left and rc.want_write.first != NULL and not rc.q.failed and (rc.q.closing or queue_may_write(&rc.q)):
+        left -= 1
+        retry_first(&rc.want_write)
     lane_closes_send(rc)
     left = rc.want_send.count
     while left and rc.want_send.first != NULL and not rc.q.failed and (rc.q.closing or queue_may_send(&rc.q)):
         left -= 1
-        lane = rc.want_send.first
-        lane_leave_place(lane)
-        lane_retry(lane)
+        retry_first(&rc.want_send)
 
 
 cdef void lanes_client_ended(rdma_conn *rc) noexcept nogil:

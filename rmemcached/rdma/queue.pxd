@@ -1,7 +1,7 @@
 """A queue pair: its message buffers, what is posted on it, the credits of both ends.
 
-Posting never waits. The caller asks first whether there is room (queue_may_send, free_bulk). If not, it keeps what it
-has until a completion makes room. Work requests are chained and leave together at queue_ring_doorbell, so that all
+Posting never waits. The caller asks first whether there is room (queue_may_send, _read, _write). If not, it keeps what
+it has until a completion makes room. Work requests are chained and leave together at queue_ring_doorbell, so that all
 that a turn has to send costs one doorbell.
 
 SENDs complete silently, but for one now and then: a send queue completes in order, so that whatever completes tells of
@@ -15,6 +15,10 @@ it knows neither the connection nor what lanes do.
 cdef enum:
     RECV_WR = 1 << 16            # in wr_id: a receive, and its index
     NO_BUFFER = 0xffff
+    BULK_PIECE = 1024 * 1024     # octets of the largest READ or WRITE: in smaller ones soft_iw takes longer
+    WRITE_AHEAD = 1024 * 1024    # while fewer octets of WRITEs are under way, one more is posted: what comes behind
+                                 # them in the send queue waits for them
+    READ_AHEAD = 4096 * 1024     # the same of READs, for which nothing waits that comes behind them
     COMPACT = 256                # octets of a message that software devices receive in a place of their own
 
 cdef enum wr_kind:
@@ -59,6 +63,8 @@ cdef struct rdma_queue:
     uint32_t sends_told          # ... up to the last whose completion will be told
     unsigned int free_sends      # entries of free_send
     unsigned int free_bulk       # entries of free_wr
+    size_t read_bytes            # of the READs under way
+    size_t write_bytes           # of the WRITEs
     uint16_t free_send[SEND_BUFFERS]
     uint16_t free_wr[BULK_DEPTH]
     rdma_wr wrs[SEND_DEPTH]
@@ -97,8 +103,11 @@ cdef char *queue_payload(rdma_queue *q, unsigned int index) noexcept nogil
 cdef void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, unsigned int index, size_t payload) noexcept nogil
 # Sends CREDIT if half of the receives have been posted anew and no reply has announced them.
 cdef void queue_return_credits(rdma_queue *q) noexcept nogil
-# Chains one READ into, or WRITE out of, extents of item memory; free_bulk is not 0. Returns the work request, which the
-# caller completes (lane, item). NULL: the queue pair has failed.
+# Whether there is room for a READ, or for a WRITE.
+cdef bint queue_may_read(const rdma_queue *q) noexcept nogil
+cdef bint queue_may_write(const rdma_queue *q) noexcept nogil
+# Chains one READ into, or WRITE out of, extents of item memory, for which there is room. Returns the work request, which
+# the caller completes (lane, item). NULL: the queue pair has failed.
 cdef rdma_wr *queue_post_bulk(rdma_queue *q, wr_kind kind, const iovec *iov, int count, uint64_t remote,
                               uint32_t rkey) noexcept nogil
 # Chains a WRITE of length 0; free_bulk is not 0. A peer that does not acknowledge it is gone, and the queue pair fails.

@@ -223,6 +223,18 @@ cdef inline void queue_return_credits(rdma_queue *q) noexcept nogil:
 
 # ---- READ and WRITE --------------------------------------------------------------------------------------------------
 
+cdef inline bint queue_may_read(const rdma_queue *q) noexcept nogil:
+    return q.free_bulk != 0 and q.read_bytes < READ_AHEAD
+
+
+cdef inline bint queue_may_write(const rdma_queue *q) noexcept nogil:
+    return q.free_bulk != 0 and q.write_bytes < WRITE_AHEAD
+
+
+cdef inline size_t *bytes_under_way(rdma_queue *q, wr_kind kind) noexcept nogil:
+    return &q.read_bytes if kind == WR_READ else &q.write_bytes
+
+
 cdef inline unsigned int take_bulk(rdma_queue *q) noexcept nogil:
     assert_that(q.free_bulk > 0)
     q.free_bulk -= 1
@@ -256,6 +268,8 @@ cdef rdma_wr *queue_post_bulk(rdma_queue *q, wr_kind kind, const iovec *iov, int
     for i in range(count):
         add_element(wr, iov[i].iov_base, iov[i].iov_len, extent_of(dev, iov[i].iov_base).lkey)
         entry.length += <uint32_t>iov[i].iov_len
+    assert_that(entry.length <= BULK_PIECE)
+    bytes_under_way(q, kind)[0] += entry.length
     return entry
 
 
@@ -304,6 +318,9 @@ cdef inline rdma_wr *queue_completed(rdma_queue *q, unsigned int index) noexcept
         q.sends_done += 1
     assert_that(<int32_t>(q.sends_posted - q.sends_done) >= 0)
     if entry.kind != WR_SEND:
+        if entry.kind != WR_PROBE:
+            assert_that(bytes_under_way(q, entry.kind)[0] >= entry.length)
+            bytes_under_way(q, entry.kind)[0] -= entry.length
         assert_that(q.free_bulk < BULK_DEPTH)
         q.free_wr[q.free_bulk] = <uint16_t>index
         q.free_bulk += 1

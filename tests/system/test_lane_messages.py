@@ -14,6 +14,7 @@ from daemon_tools import (
     CREDIT,
     DATA,
     GONE_WITHIN,
+    HEADER,
     OPEN,
     Conversation,
     alone,
@@ -234,6 +235,42 @@ def test_a_value_of_which_a_part_has_been_written(lifelines: None) -> None:
         strange = memory.count(b"x")
         assert strange == 0
         assert b"v" in memory
+
+
+class Ordered(Lanes):
+    """Knows from which lanes replies came, one after the other."""
+
+    def __init__(self, server: Server) -> None:
+        self.order: list[int] = []
+        super().__init__(server)
+
+    def _take(self, index: int, length: int) -> None:
+        data = bytes(self.receives[index * self.msgsize : index * self.msgsize + length])
+        super()._take(index, length)
+        if data[0] == DATA and length > HEADER:
+            self.order.append(int.from_bytes(data[6:8], "big"))
+
+
+def test_a_small_reply_overtakes_a_large_value(lifelines: None) -> None:
+    """Of a large value so much only is in the send queue that a reply of another lane need not wait for the rest."""
+    size = 8_000_000
+    with (
+        start_rmemcached("-m", "64", "-I", "16m", "-t", "1") as server,
+        Conversation(server) as control,
+        Ordered(server) as peer,
+    ):
+        control.send(b"set big 0 0 %d\r\n" % size + b"v" * size + b"\r\n")
+        assert control.line() == b"STORED\r\n"
+        memory = bytearray(size)
+        region = peer.region(memory, Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ)
+        peer.open(1, 2)
+        with held(server.pid):
+            peer.put(1, b"mg big v @%x:%x:%x\r\n" % (region.addr, region.rkey, size))
+            peer.put(2, b"mn\r\n")
+        peer.wait(lambda: len(peer.order) == 2)
+        assert peer.order == [2, 1]
+        assert bytes(peer.replies[1]) == b"VA %d @\r\n" % size
+        assert memory == b"v" * size
 
 
 @pytest.mark.parametrize("opened", [1, 5])
