@@ -10,10 +10,10 @@ from rmemcached.sys.debug cimport assert_owner, assert_that
 from rmemcached.protocol.ascii cimport complete_nread_ascii, try_read_command_ascii
 from rmemcached.protocol.binary cimport complete_nread_binary, try_read_command_binary
 from rmemcached.protocol.conn cimport (
-    WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot,
-    binary_prot, conn, conn_charge, conn_closing, conn_logs, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full,
-    conn_parse_cmd, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_read, conn_state_name, conn_states,
-    conn_swallow, conn_waiting, conn_want, conn_watch, negotiating_prot,
+    CONN_NAME, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_LENT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, ascii_prot,
+    binary_prot, conn, conn_charge, conn_closing, conn_logs, conn_mwrite, conn_name, conn_new_cmd, conn_nread,
+    conn_output_full, conn_parse_cmd, conn_payload_iov, conn_payload_received, conn_rdma_read, conn_read,
+    conn_state_name, conn_states, conn_swallow, conn_waiting, conn_want, conn_watch, negotiating_prot,
 )
 from rmemcached.protocol.protocol_binary cimport PROTOCOL_BINARY_REQ
 from rmemcached.protocol.reply cimport resp_rollback
@@ -36,9 +36,10 @@ cdef void copy_payload(conn *c) noexcept nogil:
 
 cdef void negotiate(conn *c) noexcept nogil:
     """The first byte that a connection sends says which protocol it speaks."""
+    cdef char name[CONN_NAME]
     c.protocol = binary_prot if <unsigned char>c.rcurr[0] == PROTOCOL_BINARY_REQ else ascii_prot
     if conn_logs(c):
-        fprintf(stderr, b"%d: Client using the %s protocol\n", c.sfd,
+        fprintf(stderr, b"%s: Client using the %s protocol\n", conn_name(c, name),
                 <const char *>b"binary" if c.protocol == binary_prot else <const char *>b"ascii")
 
 
@@ -50,16 +51,17 @@ cdef inline bint try_read_command(conn *c) noexcept nogil:
     return try_read_command_binary(c)
 
 
-cdef void log_change(int sfd, conn_states was, conn_states state) noexcept nogil:
-    fprintf(stderr, b"%d: going from %s to %s\n", sfd, conn_state_name(was), conn_state_name(state))
+cdef void log_change(const conn *c, conn_states was, conn_states state) noexcept nogil:
+    cdef char name[CONN_NAME]
+    fprintf(stderr, b"%s: going from %s to %s\n", conn_name(c, name), conn_state_name(was), conn_state_name(state))
 
 
 cdef void log_state(const conn *c, conn_states was) noexcept nogil:
     """Writes a change of state as memcached's -vvv does. memcached sends replies, in conn_mwrite, before it waits."""
     if was == conn_new_cmd and c.state == conn_waiting:
-        log_change(c.sfd, conn_new_cmd, conn_mwrite)
-        log_change(c.sfd, conn_mwrite, conn_new_cmd)
-    log_change(c.sfd, was, c.state)
+        log_change(c, conn_new_cmd, conn_mwrite)
+        log_change(c, conn_mwrite, conn_new_cmd)
+    log_change(c, was, c.state)
 
 
 cdef conn_want drive_machine(conn *c) noexcept nogil:

@@ -112,8 +112,10 @@ cdef void log_eviction(logger *log, const char *key, size_t nkey, bint fetched, 
                        unsigned int clsid, int32_t nbytes) noexcept nogil
 cdef void log_deletion(logger *log, log_delete_cmd cmd, const char *key, size_t nkey, unsigned int clsid,
                        int32_t nbytes) noexcept nogil
-cdef void log_conn_new(logger *log, const log_peer *peer, int sfd) noexcept nogil
-cdef void log_conn_close(logger *log, const log_peer *peer, int sfd, close_reasons reason) noexcept nogil
+# sfd, lane: as a conn has them
+cdef void log_conn_new(logger *log, const log_peer *peer, int sfd, uint32_t lane) noexcept nogil
+cdef void log_conn_close(logger *log, const log_peer *peer, int sfd, uint32_t lane,
+                         close_reasons reason) noexcept nogil
 # A line of "type=... name=value ...", cut after LOG_TEXT_MAX bytes
 cdef void log_text(logger *log, uint32_t eflags, const char *text) noexcept nogil
 

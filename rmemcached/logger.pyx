@@ -59,6 +59,7 @@ cdef struct item_body:           # follows the log_entry; the key follows it
 cdef struct conn_body:
     log_peer peer
     int32_t sfd
+    uint32_t lane
     int32_t reason
 
 cdef extern from *:
@@ -268,7 +269,8 @@ cdef void log_deletion(logger *log, log_delete_cmd cmd, const char *key, size_t 
         publish(log, ring)
 
 
-cdef void conn_entry(logger *log, log_events event, const log_peer *peer, int sfd, close_reasons reason) noexcept nogil:
+cdef void conn_entry(logger *log, log_events event, const log_peer *peer, int sfd, uint32_t lane,
+                     close_reasons reason) noexcept nogil:
     cdef log_ring *ring
     cdef log_entry *e = reserve(log, event, LOG_CONNEVENTS, sizeof(conn_body), &ring)
     cdef conn_body *b
@@ -276,16 +278,18 @@ cdef void conn_entry(logger *log, log_events event, const log_peer *peer, int sf
         b = <conn_body *>(e + 1)
         b.peer = peer[0]
         b.sfd = sfd
+        b.lane = lane
         b.reason = reason
         publish(log, ring)
 
 
-cdef void log_conn_new(logger *log, const log_peer *peer, int sfd) noexcept nogil:
-    conn_entry(log, LOGGER_CONNECTION_NEW, peer, sfd, ERROR_CLOSE)
+cdef void log_conn_new(logger *log, const log_peer *peer, int sfd, uint32_t lane) noexcept nogil:
+    conn_entry(log, LOGGER_CONNECTION_NEW, peer, sfd, lane, ERROR_CLOSE)
 
 
-cdef void log_conn_close(logger *log, const log_peer *peer, int sfd, close_reasons reason) noexcept nogil:
-    conn_entry(log, LOGGER_CONNECTION_CLOSE, peer, sfd, reason)
+cdef void log_conn_close(logger *log, const log_peer *peer, int sfd, uint32_t lane,
+                         close_reasons reason) noexcept nogil:
+    conn_entry(log, LOGGER_CONNECTION_CLOSE, peer, sfd, lane, reason)
 
 
 cdef void log_text(logger *log, uint32_t eflags, const char *text) noexcept nogil:
@@ -462,6 +466,7 @@ cdef size_t log_render(const log_entry *e, char *out) noexcept nogil:
     cdef const conn_body *c = <const conn_body *>(e + 1)
     cdef char key[KEY_URI_MAX]
     cdef char address[INET6_ADDRSTRLEN]
+    cdef char lane[24]
     cdef unsigned int port
     cdef int value_size
     cdef int n = snprintf(out, LOG_LINE_MAX, b"ts=%lld.%d gid=%llu ", <long long>e.seconds, <int>e.micros,
@@ -472,12 +477,15 @@ cdef size_t log_render(const log_entry *e, char *out) noexcept nogil:
         n = snprintf(p, room, b"%s\n", <const char *>(e + 1))
     elif e.event == LOGGER_CONNECTION_NEW or e.event == LOGGER_CONNECTION_CLOSE:
         port = peer_text(&c.peer, address)
+        lane[0] = 0
+        if c.lane:
+            snprintf(lane, sizeof(lane), b" lane=%u", <unsigned int>c.lane)
         if e.event == LOGGER_CONNECTION_NEW:
-            n = snprintf(p, room, b"type=conn_new rip=%s rport=%u transport=%s cfd=%d\n", address, port,
-                         transport_name(c.peer.transport), c.sfd)
+            n = snprintf(p, room, b"type=conn_new rip=%s rport=%u transport=%s cfd=%d%s\n", address, port,
+                         transport_name(c.peer.transport), c.sfd, lane)
         else:
-            n = snprintf(p, room, b"type=conn_close rip=%s rport=%u transport=%s reason=%s cfd=%d\n", address, port,
-                         transport_name(c.peer.transport), reason_name(c.reason), c.sfd)
+            n = snprintf(p, room, b"type=conn_close rip=%s rport=%u transport=%s reason=%s cfd=%d%s\n", address, port,
+                         transport_name(c.peer.transport), reason_name(c.reason), c.sfd, lane)
     else:
         uri_encode(<const char *>(b + 1), b.nkey, key)[0] = 0
         value_size = b.nbytes - 2 if b.nbytes > 0 else 0

@@ -40,7 +40,9 @@ ctypedef void (*rdma_failed_fn)(void *owner, const char *line) noexcept nogil
 cdef struct rdma_lane_hooks:
     # Counts one more. False: there are as many connections as may be.
     bint (*admit)(void *owner) noexcept nogil
-    # One that was admitted ends; c.close_reason says why.
+    # One that was admitted begins; c says which.
+    void (*began)(void *owner, const conn *c) noexcept nogil
+    # It ends; c.close_reason says why.
     void (*ended)(void *owner, const conn *c) noexcept nogil
     # The list of a connection's lanes is written under it by the worker, and read by others: see rdma_conn_lanes.
     pthread_mutex_t *lock

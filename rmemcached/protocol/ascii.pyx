@@ -11,9 +11,9 @@ from rmemcached.protocol.admin cimport process_admin_command
 from rmemcached.protocol.admin_stats cimport process_stats_command
 from rmemcached.protocol.auth cimport try_read_command_asciiauth
 from rmemcached.protocol.conn cimport (
-    MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, WRITE_BUFFER_SIZE, conn_charge, conn_closing,
-    conn_log, conn_logs, conn_mwrite, conn_new_cmd, conn_nread, conn_output_full, conn_set_state, mc_resp,
-    thread_stats,
+    CONN_NAME, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, WRITE_BUFFER_SIZE, conn_charge,
+    conn_closing, conn_log, conn_logs, conn_mwrite, conn_name, conn_new_cmd, conn_nread, conn_output_full,
+    conn_set_state, mc_resp, thread_stats,
 )
 from rmemcached.protocol.item_commands cimport (
     alloc_error, count_cas, count_delta, expect_payload, expiry, fetch_item, fits_copy, log_deleted, resp_value,
@@ -51,6 +51,7 @@ cdef inline bint is_noreply(const token *t) noexcept nogil:
 
 cdef bint get_key(conn *c, const char *key, size_t nkey) noexcept nogil:
     """Appends the VALUE block of one key, if it is there. False: out of memory, the connection is closing."""
+    cdef char name[CONN_NAME]
     cdef item *it = fetch_item(c, key, nkey, c.mget & MGET_TOUCH != 0, c.mget_exptime)
     cdef mc_resp *resp
     cdef char *p
@@ -68,7 +69,7 @@ cdef bint get_key(conn *c, const char *key, size_t nkey) noexcept nogil:
         item_remove(c.thread.store, it)
         return False
     if conn_logs(c):
-        fprintf(stderr, b">%d sending key %.*s\n", c.sfd, <int>nkey, key)
+        fprintf(stderr, b">%s sending key %.*s\n", conn_name(c, name), <int>nkey, key)
     p = resp.wbuf + resp.wbytes
     memcpy(p, b"VALUE ", 6)
     memcpy(p + 6, key, nkey)

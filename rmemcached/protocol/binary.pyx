@@ -12,7 +12,9 @@ from libc.string cimport memcmp, memcpy, memset, strlen
 from posix.uio cimport iovec
 
 from rmemcached.logger cimport LOG_MUTATIONS, NORMAL_CLOSE, log_item_store, log_wants
-from rmemcached.protocol.conn cimport conn_closing, conn_hooks, conn_logs, conn_new_cmd, conn_set_state, mc_resp
+from rmemcached.protocol.conn cimport (
+    CONN_NAME, conn_closing, conn_hooks, conn_logs, conn_name, conn_new_cmd, conn_set_state, mc_resp,
+)
 from rmemcached.protocol.item_commands cimport (
     count_cas, count_delta, expect_payload, fetch_item, fits_copy, resp_value, swallow,
 )
@@ -84,11 +86,12 @@ cdef inline uint8_t loud(uint8_t opcode) noexcept nogil:
 cdef void log_header(const conn *c, const char *mark, const char *title, const char *indent,
                      const char *header) noexcept nogil:
     """The 24 bytes of a header on stderr (-vv), as memcached writes them."""
+    cdef char name[CONN_NAME]
     cdef int i
-    fprintf(stderr, b"%s%d %s:", mark, c.sfd, title)
+    fprintf(stderr, b"%s%s %s:", mark, conn_name(c, name), title)
     for i in range(HEADER):
         if i % 4 == 0:
-            fprintf(stderr, b"\n%s%d%s", mark, c.sfd, indent)
+            fprintf(stderr, b"\n%s%s%s", mark, name, indent)
         fprintf(stderr, b" 0x%02x", <unsigned int><uint8_t>header[i])
     fputc(c'\n', stderr)
 
@@ -145,8 +148,9 @@ cdef const char *error_text(uint16_t status) noexcept nogil:
 
 
 cdef void write_bin_text(conn *c, uint16_t status, const char *text) noexcept nogil:
+    cdef char name[CONN_NAME]
     if conn_logs(c):
-        fprintf(stderr, b">%d Writing an error: %s\n", c.sfd, text)
+        fprintf(stderr, b">%s Writing an error: %s\n", conn_name(c, name), text)
     write_bin(c, status, 0, text, strlen(text), 0)
 
 
@@ -180,6 +184,7 @@ cdef void log_key(const char *title, const char *key, size_t nkey) noexcept nogi
 
 cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, const char *key,
                                    uint16_t nkey) noexcept nogil:
+    cdef char name[CONN_NAME]
     cdef bint touch = (cmd == PROTOCOL_BINARY_CMD_TOUCH or cmd == PROTOCOL_BINARY_CMD_GAT
                        or cmd == PROTOCOL_BINARY_CMD_GATK)
     cdef bint with_key = cmd == PROTOCOL_BINARY_CMD_GETK or cmd == PROTOCOL_BINARY_CMD_GATK
@@ -190,7 +195,7 @@ cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, con
     cdef uint32_t n, flags
     cdef bint copy
     if conn_logs(c):
-        fprintf(stderr, b"<%d ", c.sfd)
+        fprintf(stderr, b"<%s ", conn_name(c, name))
         log_key(b"TOUCH " if touch else b"GET ", key, nkey)
     it = fetch_item(c, key, nkey, touch, realtime(c.thread.store, load_be32(extras)) if touch else 0)
     if it == NULL:
@@ -223,6 +228,7 @@ cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, con
 
 cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nkey, uint32_t flags, uint32_t exptime,
                              size_t vlen, uint64_t cas) noexcept nogil:
+    cdef char name[CONN_NAME]
     cdef store *s = c.thread.store
     cdef item *it
     cdef bint fits
@@ -230,7 +236,7 @@ cdef void process_bin_update(conn *c, store_op op, const char *key, uint16_t nke
     it = item_alloc(s, key, nkey, flags, realtime(s, exptime), vlen + 2)
     if conn_logs(c):
         if op != NREAD_APPEND and op != NREAD_PREPEND:
-            fprintf(stderr, b"<%d %s %.*s ", c.sfd, <const char *>b"ADD" if op == NREAD_ADD else
+            fprintf(stderr, b"<%s %s %.*s ", conn_name(c, name), <const char *>b"ADD" if op == NREAD_ADD else
                     <const char *>b"SET" if op == NREAD_SET else <const char *>b"REPLACE", <int>nkey, key)
         fprintf(stderr, b"Value len is %zu\n", vlen)
     if it == NULL:
@@ -432,13 +438,14 @@ cdef bint stats_detail(conn *c, const char *sub, size_t nsub, stat_buf *out) noe
 
 cdef void process_bin_stat(conn *c, const char *sub, size_t nsub) noexcept nogil:
     """Answers with a packet for each line of the text protocol, and one without a key behind them."""
+    cdef char name[CONN_NAME]
     cdef stat_buf out
     cdef bint known
     memset(&out, 0, sizeof(out))
     out.binary = True
     out.opaque = c.opaque
     if conn_logs(c):
-        fprintf(stderr, b"<%d ", c.sfd)
+        fprintf(stderr, b"<%s ", conn_name(c, name))
         log_key(b"STATS ", sub, nsub)
     if begins(sub, nsub, b"detail"):
         known = stats_detail(c, sub + 6, nsub - 6, &out)
@@ -572,6 +579,7 @@ cdef bint dispatch_bin_command(conn *c, const protocol_binary_header *h, const c
 
 
 cdef bint try_read_command_binary(conn *c) noexcept nogil:
+    cdef char name[CONN_NAME]
     cdef protocol_binary_header h
     cdef const char *extras
     cdef const char *key
@@ -604,5 +612,6 @@ cdef bint try_read_command_binary(conn *c) noexcept nogil:
     elif not dispatch_bin_command(c, &h, extras, key):
         fatal_error(c, PROTOCOL_BINARY_RESPONSE_EINVAL)
         if relaxed_load(&c.thread.hooks.verbose):
-            fprintf(stderr, b"Protocol error (opcode %02x), close connection %d\n", <unsigned int>h.opcode, c.sfd)
+            fprintf(stderr, b"Protocol error (opcode %02x), close connection %s\n", <unsigned int>h.opcode,
+                    conn_name(c, name))
     return True

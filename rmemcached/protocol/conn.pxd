@@ -194,7 +194,8 @@ cdef struct conn:
     const conn_engine *engine    # the engine may replace it by another table
     conn_states state
     protocol protocol
-    int sfd                  # of the connection or, for a lane of a queue pair, its lifeline: names it in log lines
+    int sfd                  # of the connection or, for a lane of a queue pair, its lifeline
+    uint32_t lane            # of a queue pair; 0: none, or the lifeline's. Both name it in log lines
     # Unparsed input is [rcurr, rcurr + rbytes). The engine owns the memory, and keeps those bytes between two calls.
     char *rcurr
     size_t rbytes
@@ -277,7 +278,13 @@ cdef inline bint conn_logs(const conn *c) noexcept nogil:
     """Whether commands and replies are written to stderr (-vv)."""
     return relaxed_load(&c.thread.hooks.verbose) > 1
 
-# Writes `mark`, the descriptor and the text (up to \r\n) to stderr, as memcached does: "<27 get a", ">27 END".
+cdef enum:
+    CONN_NAME = 24
+
+# What a connection is called in lines on stderr, and by `stats conns`: its descriptor, as "27", and its lane, as
+# "27.3". out: CONN_NAME bytes. Returns out.
+cdef const char *conn_name(const conn *c, char *out) noexcept nogil
+# Writes `mark`, the name and the text (up to \r\n) to stderr, as memcached does: "<27 get a", ">27 END".
 cdef void conn_log(const conn *c, const char *mark, const char *text, size_t length) noexcept nogil
 
 cdef inline void conn_set_state(conn *c, conn_states state) noexcept nogil:

@@ -7,6 +7,7 @@ from libc.string cimport memset
 
 from rmemcached.store.store cimport ITEM_CHUNKED, ITEM_data, ITEM_has, item_iov, item_remove, store_time
 from rmemcached.sys.debug cimport LIVE_CONN, LIVE_RESPONSE, assert_owner, assert_that, live_add, live_sub
+from rmemcached.sys.linux cimport snprintf
 
 cdef enum:
     MAX_FREE_RESPS = 4096    # mc_resps that a thread keeps for the next replies
@@ -81,10 +82,19 @@ cdef const char *conn_state_name(conn_states state) noexcept nogil:
     return b"conn_closed"
 
 
+cdef const char *conn_name(const conn *c, char *out) noexcept nogil:
+    if c.lane:
+        snprintf(out, CONN_NAME, b"%d.%u", c.sfd, <unsigned int>c.lane)
+    else:
+        snprintf(out, CONN_NAME, b"%d", c.sfd)
+    return out
+
+
 cdef void conn_log(const conn *c, const char *mark, const char *text, size_t length) noexcept nogil:
+    cdef char name[CONN_NAME]
     while length and (text[length - 1] == c'\n' or text[length - 1] == c'\r'):
         length -= 1
-    fprintf(stderr, b"%s%d %.*s\n", mark, c.sfd, <int>length, text)
+    fprintf(stderr, b"%s%s %.*s\n", mark, conn_name(c, name), <int>length, text)
 
 
 # ---- releasing replies -----------------------------------------------------------------------------------------------

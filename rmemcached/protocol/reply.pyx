@@ -6,7 +6,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, strlen
 
 from rmemcached.protocol.conn cimport (
-    conn_closing, conn_log, conn_logs, conn_memory, conn_new_cmd, conn_set_state, conn_thread, resp_free,
+    CONN_NAME, conn_closing, conn_log, conn_logs, conn_memory, conn_name, conn_new_cmd, conn_set_state, conn_thread,
+    resp_free,
 )
 
 cdef enum:
@@ -45,10 +46,11 @@ cdef void resp_rollback(conn *c, mc_resp *last, uint32_t wbytes) noexcept nogil:
 
 
 cdef inline void log_unsent(conn *c, const char *text, size_t length) noexcept nogil:
+    cdef char name[CONN_NAME]
     if conn_logs(c):
         while length and (text[length - 1] == c'\n' or text[length - 1] == c'\r'):
             length -= 1
-        fprintf(stderr, b">%d NOREPLY %.*s\n", c.sfd, <int>length, text)
+        fprintf(stderr, b">%s NOREPLY %.*s\n", conn_name(c, name), <int>length, text)
 
 
 cdef void out_line(conn *c, const char *text, size_t length) noexcept nogil:

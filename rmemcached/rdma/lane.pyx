@@ -42,6 +42,7 @@ cdef void lane_open(rdma_lane *lane) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
     conn_init(&lane.c, t.worker, &lane_engine)
     lane.c.sfd = rc.sfd
+    lane.c.lane = lane.id
     lane.c.eager = t.dev.limits.eager
     if t.worker.hooks.authenticate != NULL and (rc.by_cm or lane.counted and rc.version != RDMA_VERSION_1):
         # It is a connection of its own. Only lane 0 is that of the lifeline, on which the client has authenticated
@@ -57,6 +58,8 @@ cdef void lane_open(rdma_lane *lane) noexcept nogil:
     rc.first_lane = lane
     pthread_mutex_unlock(t.lanes.lock)
     counter_add(&t.counters.lanes, 1)
+    if lane.counted:
+        t.lanes.began(rc.owner, &lane.c)
 
 
 cdef void lane_release(rdma_lane *lane) noexcept nogil:

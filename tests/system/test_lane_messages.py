@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -540,12 +541,34 @@ def test_idle_lanes_are_closed(lifelines: None) -> None:
 
 
 def test_watchers_see_lanes(server: Server, control: Conversation) -> None:
+    """And which of a queue pair it is; lane 0 is the lifeline's."""
     with Conversation(server) as watcher, Lanes(server) as peer:
         assert watcher.ask(b"watch connevents\r\n") == b"OK\r\n"
-        peer.open(0, 1)
-        peer.talk(1, b"quit\r\n")
-        assert b"type=conn_new" in watcher.line()
-        assert b"type=conn_close" in watcher.line()
+        peer.open(0, 7)
+        peer.talk(7, b"quit\r\n")
+        lines = (line for line in iter(watcher.line, b"") if b" lane=" in line)
+        assert re.search(rb" type=conn_new .* cfd=\d+ lane=7\n", next(lines))
+        assert re.search(rb" type=conn_close .* reason=\w+ cfd=\d+ lane=7\n", next(lines))
+
+
+def test_what_the_daemon_writes_names_the_lane(lifelines: None) -> None:
+    with start_rmemcached("-t", "1", "-vv") as server:
+        with Lanes(server) as peer:
+            peer.open(0, 7)
+            peer.talk(0, b"get zero\r\n")
+            peer.talk(7, b"get seven\r\n")
+            peer.talk(7, b"quit\r\n")
+        server.stop()
+        written = server.stderr()
+    assert re.search(r"^<\d+ get zero$", written, re.M)
+    for line in (
+        r"<\d+\.7 new auto-negotiating client connection",
+        r"\d+\.7: Client using the ascii protocol",
+        r"<\d+\.7 get seven",
+        r">\d+\.7 END",
+        r"<\d+\.7 connection closed\.",
+    ):
+        assert re.search(f"^{line}$", written, re.M), written
 
 
 # ---- what a lane costs -----------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
 cdef void connection_end(connection *cn, bint close_fd) noexcept nogil
 # The peer has ended it. What it has sent before is still served.
 cdef void connection_gone(connection *cn) noexcept nogil
-# Log lines of its beginning and its end, or those of a lane of its queue pair. c: what ends.
-cdef void log_open(const connection *cn) noexcept nogil
+# Log lines of the beginning and the end of c: of its own, or of a lane of its queue pair.
+cdef void log_open(const connection *cn, const conn *c) noexcept nogil
 cdef void log_end(const connection *cn, const conn *c) noexcept nogil
 # Frees the structures of connections that have ended.
 cdef void free_dead(worker *w) noexcept nogil

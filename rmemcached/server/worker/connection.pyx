@@ -95,23 +95,26 @@ cdef bint make_room(connection *cn) noexcept nogil:
 
 # ---- beginning and end -----------------------------------------------------------------------------------------------
 
-cdef void log_open(const connection *cn) noexcept nogil:
-    cdef protocol prot = cn.c.protocol
+cdef void log_open(const connection *cn, const conn *c) noexcept nogil:
+    cdef char name[CONN_NAME]
+    cdef protocol prot = c.protocol
     cdef logger *log = cn.w.thread.log
-    if conn_logs(&cn.c):
-        fprintf(stderr, b"<%d new %s\n", cn.fd, <const char *>b"ascii client connection." if prot == ascii_prot else
+    if conn_logs(c):
+        fprintf(stderr, b"<%s new %s\n", conn_name(c, name),
+                <const char *>b"ascii client connection." if prot == ascii_prot else
                 <const char *>b"binary client connection." if prot == binary_prot else
                 <const char *>b"auto-negotiating client connection")
     if log_wants(log, LOG_CONNEVENTS):
-        log_conn_new(log, &cn.peer, cn.fd)
+        log_conn_new(log, &cn.peer, c.sfd, c.lane)
 
 
 cdef void log_end(const connection *cn, const conn *c) noexcept nogil:
+    cdef char name[CONN_NAME]
     cdef logger *log = cn.w.thread.log
     if log_wants(log, LOG_CONNEVENTS):
-        log_conn_close(log, &cn.peer, cn.fd, <close_reasons>c.close_reason)
+        log_conn_close(log, &cn.peer, c.sfd, c.lane, <close_reasons>c.close_reason)
     if conn_logs(c):
-        fprintf(stderr, b"<%d connection closed.\n", cn.fd)
+        fprintf(stderr, b"<%s connection closed.\n", conn_name(c, name))
 
 
 cdef connection *connection_open(worker *w, int fd, protocol prot, const log_peer *peer,
@@ -147,7 +150,7 @@ cdef connection *connection_open(worker *w, int fd, protocol prot, const log_pee
         cn.next.prev = cn
     w.connections = cn
     pthread_mutex_unlock(&w.list_lock)
-    log_open(cn)
+    log_open(cn, &cn.c)
     return cn
 
 

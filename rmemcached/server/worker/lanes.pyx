@@ -2,10 +2,12 @@ cdef bint lane_admit(void *owner) noexcept nogil:
     """rdma_lane_hooks.admit"""
     cdef connection *cn = <connection *>owner
     assert_owner(cn.w.thread.owner)
-    if not cn.w.admit_lane(cn.w.admit_arg):
-        return False
-    log_open(cn)
-    return True
+    return cn.w.admit_lane(cn.w.admit_arg)
+
+
+cdef void lane_began(void *owner, const conn *c) noexcept nogil:
+    """rdma_lane_hooks.began"""
+    log_open(<connection *>owner, c)
 
 
 cdef void lane_ended(void *owner, const conn *c) noexcept nogil:
@@ -18,5 +20,6 @@ cdef void lane_ended(void *owner, const conn *c) noexcept nogil:
 
 cdef void init_lane_hooks(worker *w) noexcept nogil:
     w.lane_hooks.admit = lane_admit
+    w.lane_hooks.began = lane_began
     w.lane_hooks.ended = lane_ended
     w.lane_hooks.lock = &w.list_lock
