@@ -16,8 +16,9 @@ cdef enum:
     RECV_WR = 1 << 16            # in wr_id: a receive, and its index
     NO_BUFFER = 0xffff
     BULK_PIECE = 1024 * 1024     # octets of the largest READ or WRITE: in smaller ones soft_iw takes longer
-    WRITE_AHEAD = 1024 * 1024    # while fewer octets of WRITEs are under way, one more is posted: what comes behind
-                                 # them in the send queue waits for them
+    # While fewer octets of WRITEs are under way, one more is posted: what comes behind them in the send queue waits for
+    # them.
+    WRITE_AHEAD = 1024 * 1024
     READ_AHEAD = 4096 * 1024     # the same of READs, for which nothing waits that comes behind them
     COMPACT = 256                # octets of a message that software devices receive in a place of their own
 
@@ -106,8 +107,8 @@ cdef void queue_return_credits(rdma_queue *q) noexcept nogil
 # Whether there is room for a READ, or for a WRITE.
 cdef bint queue_may_read(const rdma_queue *q) noexcept nogil
 cdef bint queue_may_write(const rdma_queue *q) noexcept nogil
-# Chains one READ into, or WRITE out of, extents of item memory, for which there is room. Returns the work request, which
-# the caller completes (lane, item). NULL: the queue pair has failed.
+# Chains one READ into, or WRITE out of, extents of item memory, for which there is room. Returns the work request,
+# which the caller completes (lane, item). NULL: the queue pair has failed.
 cdef rdma_wr *queue_post_bulk(rdma_queue *q, wr_kind kind, const iovec *iov, int count, uint64_t remote,
                               uint32_t rkey) noexcept nogil
 # Chains a WRITE of length 0; free_bulk is not 0. A peer that does not acknowledge it is gone, and the queue pair fails.
