@@ -1,5 +1,5 @@
 """The daemon's devices for Python tests, with registrations that take as long as the test likes; what workers know
-their events by; and the pace of a connection. Not an interface."""
+their events by; the pace of a connection; and the limit of connections. Not an interface."""
 
 cimport cython
 from libc.stddef cimport size_t
@@ -14,9 +14,12 @@ from rmemcached.rdma_conn cimport pace_note, rdma_pace
 from rmemcached.server.devices cimport (
     devices_close, devices_extent_added, devices_init, devices_open, devices_stats, rdma_devices,
 )
+from rmemcached.server.layout cimport MAIN_FDS, server
+from rmemcached.server.listener cimport admit_lane
 from rmemcached.server.udp cimport UDP_TAG
 from rmemcached.server.worker cimport channel_bit, channel_data, is_channel
 from rmemcached.store.store cimport ARENA_EXTENT
+from rmemcached.sys.atomics cimport fetch_sub
 from rmemcached.sys.linux cimport (
     EFD_CLOEXEC, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, epoll_event, eventfd,
     eventfd_signal, mmap, munmap, read,
@@ -121,3 +124,30 @@ cdef class Pace:
         """The gap that is to be polled through after a request, in nanoseconds; None: it is not."""
         cdef uint32_t gap = pace_note(&self.pace, now, limit)
         return None if gap == UINT32_MAX else gap
+
+
+@cython.final
+cdef class Connections:
+    """A daemon that has no connection, and room for so many."""
+    cdef server s
+
+    def __cinit__(self, int room):
+        memset(&self.s, 0, sizeof(self.s))
+        self.s.settings.maxconns = MAIN_FDS + room
+
+    def come_and_go(self, unsigned int times):
+        """As so many lanes, one after the other, that end as soon as they are admitted. Any thread."""
+        with nogil:
+            while times:
+                times -= 1
+                if admit_lane(&self.s):
+                    fetch_sub(&self.s.curr_connections, 1)
+
+    @property
+    def most(self):
+        """How many there were at a time, at most."""
+        return self.s.most_connections
+
+    @property
+    def rejected(self):
+        return self.s.rejected_connections

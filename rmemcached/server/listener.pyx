@@ -6,7 +6,9 @@ from libc.string cimport memset, strlen
 
 from posix.unistd cimport geteuid
 
-from rmemcached.sys.atomics cimport counter_add, exchange, fetch_add, fetch_sub, relaxed_load, relaxed_store
+from rmemcached.sys.atomics cimport (
+    compare_exchange, counter_add, exchange, fetch_add, fetch_sub, relaxed_load, relaxed_store,
+)
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport assert_owner
 from rmemcached.sys.linux cimport (
@@ -23,11 +25,15 @@ cdef enum:
     ACCEPT_RETRY_NS = 1000000000     # accepting is tried again after this time even if no connection ended
 
 
-cdef bint has_room(const server *s, unsigned int more) noexcept nogil:
+cdef inline bint may_have(const server *s, uint64_t connections) noexcept nogil:
     """memcached limits its descriptors: its own, listening sockets and what it has inherited count beside connections.
     What is counted here is what memcached would have open, whatever this process has; queue pairs do not count."""
     return (s.settings.inherited_fds + MAIN_FDS + WORKER_FDS * <uint64_t>s.settings.num_threads
-            + relaxed_load(&s.curr_connections) + more) <= s.settings.maxconns
+            + connections) <= s.settings.maxconns
+
+
+cdef bint has_room(const server *s, unsigned int more) noexcept nogil:
+    return may_have(s, relaxed_load(&s.curr_connections) + more)
 
 
 cdef void listen_to(server *s, uint32_t events, int backlog) noexcept nogil:
@@ -108,15 +114,24 @@ cdef bint may_share(server *s, int fd) noexcept nogil:
     return False
 
 
-cdef void count_connection(server *s) noexcept nogil:
-    """The main thread, the devices' thread and workers count connections at the same time."""
-    cdef uint64_t count = fetch_add(&s.curr_connections, 1) + 1
+cdef bint count_connection(server *s, unsigned int spare) noexcept nogil:
+    """Counts one more, in one step: the main thread, the devices' thread and workers do it at the same time. False:
+    there would not be room for `spare` more."""
+    cdef uint64_t count = relaxed_load(&s.curr_connections)
     cdef uint64_t most = relaxed_load(&s.most_connections)
+    while may_have(s, count + 1 + spare):
+        if compare_exchange(&s.curr_connections, &count, count + 1):
+            break
+    else:
+        fetch_add(&s.rejected_connections, 1)
+        return False
+    count += 1
     fetch_add(&s.total_connections, 1)
     while count > most:
         # A larger number that the other thread has put there goes back.
         most = exchange(&s.most_connections, count)
         count, most = most, count
+    return True
 
 
 cdef worker *admit_cm(void *arg) noexcept nogil:
@@ -124,10 +139,8 @@ cdef worker *admit_cm(void *arg) noexcept nogil:
     long."""
     cdef server *s = <server *>arg
     assert_owner(s.devices.owner)
-    if not has_room(s, 1 + s.settings.maxconns_fast):
-        fetch_add(&s.rejected_connections, 1)
+    if not count_connection(s, s.settings.maxconns_fast):
         return NULL
-    count_connection(s)
     s.next_cm_worker = (s.next_cm_worker + 1) % s.settings.num_threads
     return &s.workers[s.next_cm_worker]
 
@@ -135,11 +148,7 @@ cdef worker *admit_cm(void *arg) noexcept nogil:
 cdef bint admit_lane(void *arg) noexcept nogil:
     """Any worker. Beyond -c lanes are refused as connections of rdma_cm are."""
     cdef server *s = <server *>arg
-    if not has_room(s, 1 + s.settings.maxconns_fast):
-        fetch_add(&s.rejected_connections, 1)
-        return False
-    count_connection(s)
-    return True
+    return count_connection(s, s.settings.maxconns_fast)
 
 
 cdef void accept_all(server *s, const listener *l) noexcept nogil:
@@ -174,12 +183,11 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
         if l.own_users and not may_share(s, sfd):
             close(sfd)
             continue
-        if s.settings.maxconns_fast and not has_room(s, 2):
-            fetch_add(&s.rejected_connections, 1)
+        # There was room for it; a lane may have taken that meanwhile.
+        if not count_connection(s, s.settings.maxconns_fast):
             send(sfd, full, strlen(full), MSG_DONTWAIT | MSG_NOSIGNAL)
             close(sfd)
             continue
-        count_connection(s)
         if l.transport == LOG_TCP:
             setsockopt(sfd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
             setsockopt(sfd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one))

@@ -20,6 +20,9 @@ cdef extern from *:
     #define rmc_load_acquire(p)      __atomic_load_n((p), __ATOMIC_ACQUIRE)
     #define rmc_store_release(p, v)  __atomic_store_n((p), (v), __ATOMIC_RELEASE)
     #define rmc_exchange(p, v)       __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
+    /* On failure *e is what is there. */
+    #define rmc_compare_exchange(p, e, v) \
+        __atomic_compare_exchange_n((p), (e), (v), 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)
     #define rmc_full_fence()         __atomic_thread_fence(__ATOMIC_SEQ_CST)
     #if defined(__x86_64__)
     #define rmc_cpu_relax() __builtin_ia32_pause()
@@ -39,5 +42,6 @@ cdef extern from *:
     void store_release "rmc_store_release"(void *p, uint64_t value) nogil
     void store_release_pointer "rmc_store_release"(void *p, const void *value) nogil
     uint64_t exchange "rmc_exchange"(void *p, uint64_t value) nogil
+    bint compare_exchange "rmc_compare_exchange"(uint64_t *p, uint64_t *expected, uint64_t value) nogil
     void full_fence "rmc_full_fence"() nogil
     void cpu_relax "rmc_cpu_relax"() nogil
