@@ -8,7 +8,8 @@ connections  gets of 100 B by 10 processes that have many connections between th
              connections, and the daemon's memory for each further connection.
 flight       gets of 100 B, 32 under way at a time, from one thread of C speed; requests per second, and the daemon's
              CPU time for each.
-large        get and set of large values over shared memory; throughput as a ratio to one memcpy of the same size.
+large        get and set of large values over shared memory, in bytes objects and in registered buffers; throughput as
+             a ratio to one memcpy of the same size in the client's process.
 threads      get and set by several threads with a client each, two workers; bytes per second as a ratio to TCP.
 
 Each transport has a daemon of its own, so that idle clients of one do not meet requests of another, and the CPU time
@@ -358,28 +359,62 @@ def measure_flight(options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+def buffer_rate(client: Any, operation: str, key: str, value: bytes, seconds: float) -> float:
+    """The same, out of a registered buffer, or into one."""
+    size = len(value)
+    client.set(key, value)
+    buffer = client._buffer(size)
+    with memoryview(buffer) as view:
+        if operation == "set":
+            view[:] = value
+        done = 0
+        # The server maps the buffer when it is first named.
+        for _ in range(2):
+            client._get_into(key, view) if operation == "get" else client.set(key, view)
+        begin = perf_counter()
+        while done == 0 or perf_counter() - begin < seconds:
+            client._get_into(key, view) if operation == "get" else client.set(key, view)
+            done += size
+        spent = perf_counter() - begin
+        if (view if operation == "get" else client.get(key)) != value:
+            raise ValueError(f"{operation} of {size} bytes: a wrong value came back")
+    buffer.close()
+    return done / spent
+
+
 def measure_large(options: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     most = max(options.large) // MB + 1
     flags = ("-t", "1", "-m", str(4 * most + 64), "-I", f"{2 * most}m")
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(daemons(["soft_shm"], os.sched_getaffinity(0), *flags))["soft_shm"]
-        client = stack.enter_context(contextlib.closing(connect(server.address, "soft_shm")))
-        for size, operation in itertools.product(options.large, ("get", "set")):
-            value = os.urandom(size)
-            taken, copies = [], []
-            for _ in range(options.rounds):
-                copies.append(copy_rate(size, options.seconds))
-                taken.append(transfer_rate(client, operation, KEY, value, options.seconds))
-            rows.append(
-                {
-                    "size": size,
-                    "operation": operation,
-                    "mb_per_second": statistics.median(taken) / 1e6,
-                    "memcpy_mb_per_second": statistics.median(copies) / 1e6,
-                    "to_memcpy": statistics.median(rate / copy for rate, copy in zip(taken, copies, strict=True)),
-                }
-            )
+    allowed = os.sched_getaffinity(0)
+    for cores in options.cores:
+        for_clients, for_daemons = placement(cores)
+        with contextlib.ExitStack() as stack:
+            server = stack.enter_context(daemons(["soft_shm"], for_daemons, *flags))["soft_shm"]
+            stack.callback(os.sched_setaffinity, 0, allowed)
+            os.sched_setaffinity(0, for_clients)
+            client = stack.enter_context(contextlib.closing(connect(server.address, "soft_shm")))
+            for size, operation in itertools.product(options.large, ("get", "set")):
+                value = os.urandom(size)
+                kinds = {"registered buffers": buffer_rate, "bytes": transfer_rate}
+                taken: dict[str, list[float]] = {kind: [] for kind in kinds}
+                copies = []
+                for _ in range(options.rounds):
+                    copies.append(copy_rate(size, options.seconds))
+                    for kind, rate in kinds.items():
+                        taken[kind].append(rate(client, operation, KEY, value, options.seconds))
+                rows += [
+                    {
+                        "cores": cores,
+                        "size": size,
+                        "operation": operation,
+                        "through": kind,
+                        "mb_per_second": statistics.median(rates) / 1e6,
+                        "memcpy_mb_per_second": statistics.median(copies) / 1e6,
+                        "to_memcpy": statistics.median(rate / copy for rate, copy in zip(rates, copies, strict=True)),
+                    }
+                    for kind, rates in taken.items()
+                ]
     return rows
 
 

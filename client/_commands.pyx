@@ -139,7 +139,8 @@ cdef bint put_store(Stream s, bytes key, object data, bytes options, bint quiet)
     s.put(" ", 1)
     s.put_number(length)
     put_bytes(s, options)
-    if s.remote and length > s.inline_limit and s.expose(address, length, &remote_address, &remote_key):
+    if s.remote and length > s.inline_limit and s.expose(
+            data, address, length, &remote_address, &remote_key):
         s.put(" @", 2)
         s.put_hex(remote_address)
         s.put(":", 1)

@@ -5,7 +5,8 @@ has come, or when the server has closed the lane, or the queue pair is gone; the
 `close` itself, with the GIL and never in a forked child. One thread at a time.
 
 Where a server maps regions (soft_shm), and where registering takes long (devices of the system), values are copied into
-and out of regions of the queue pair's pool. On soft_iw registering is an entry in a table: values are registered where
+and out of regions of the queue pair's pool. On devices of the system large bytes objects that come again stay
+registered. On soft_iw registering is an entry in a table: values are registered where
 they are.
 """
 
@@ -14,6 +15,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.client._buffers cimport Pool, region
 from rmemcached.client._queue_pair cimport QueuePair
+from rmemcached.client._registered cimport Registrations
 from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
 
 cdef class Memory:
@@ -32,6 +34,8 @@ cdef class Source(Memory):
     cdef size_t count
     cdef size_t cap
     cdef list buffers                # Buffers that they name
+    cdef Registrations registered    # None: registering takes no time, or is not needed
+    cdef list objects                # of those, the ones that they name
     # copies of values
     cdef region **copies
     cdef size_t copies_count
@@ -41,7 +45,7 @@ cdef class Source(Memory):
 
     # Names a value for the server to read: the address of the value, or of a copy, and the key. The caller keeps the
     # value until `forget`. False: it cannot be registered. OSError, MemoryError.
-    cdef bint expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
+    cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     # No request needs the exposed values any more.
     cdef void forget(self) noexcept
     # Whether memory of the caller's is exposed.
@@ -49,6 +53,7 @@ cdef class Source(Memory):
     cdef void close(self) noexcept
 
     cdef bint name_buffer(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
+    cdef bint name_object(self, object value, uint64_t *address, uint32_t *key) except -1
     cdef bint copy(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     cdef bint register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
 

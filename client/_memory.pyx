@@ -8,6 +8,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from rmemcached.client._buffers cimport REGION_MIN, REGIONS_MOST, Buffer, count_registration, find_buffer
+from rmemcached.client._registered cimport Registration
 from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_sub
 from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_provider
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE
@@ -17,7 +18,7 @@ cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject **string, Py_ssize_t size) except -1
 
 cdef enum:
-    COPY_MOST = 1 << 17      # bytes of values that are copied where the server maps nothing; larger ones are registered
+    COPY_MOST = 1 << 17      # bytes of values that are always copied, as long as there is room
     SINK_FIRST = 1 << 20     # bytes of the first sink
     SINK_MIN = 1 << 18       # of a block, as the next
     SINK_MAX = 1 << 28
@@ -56,9 +57,15 @@ cdef class Memory:
 
 cdef class Source(Memory):
 
-    cdef bint expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
+    def __init__(self, QueuePair queue):
+        Memory.__init__(self, queue)
+        self.registered = queue.registered
+
+    cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
         cdef bint exposed = self.name_buffer(data, length, address, key)
-        if not exposed and self.pooled and (self.pool.server_maps or length <= COPY_MOST):
+        if not exposed and self.registered is not None and length > COPY_MOST and type(value) is bytes:
+            exposed = self.name_object(value, address, key)
+        if not exposed and self.pooled:
             exposed = self.copy(data, length, address, key)
         if not exposed:
             exposed = self.register_value(data, length, address, key)
@@ -76,6 +83,17 @@ cdef class Source(Memory):
         found.transfers += 1
         address[0] = <uint64_t><uintptr_t>data
         key[0] = found.memory.mr.rkey
+        return True
+
+    cdef bint name_object(self, object value, uint64_t *address, uint32_t *key) except -1:
+        cdef Registration one = self.registered.take(value)
+        if one is None:
+            return False
+        if self.objects is None:
+            self.objects = []
+        self.objects.append(one)
+        address[0] = <uint64_t><uintptr_t>one.mr.addr
+        key[0] = one.mr.rkey
         return True
 
     cdef bint copy(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
@@ -135,6 +153,10 @@ cdef class Source(Memory):
             for one in self.buffers:
                 one.transfers -= 1
             self.buffers = None
+        if self.objects is not None:
+            for object_ in self.objects:
+                self.registered.give(object_)
+            self.objects = None
         self.total = 0
 
     cdef void close(self) noexcept:

@@ -58,7 +58,8 @@ cdef class QueuePair(Endpoint):
     cdef lane_list followers         # owners that sleep meanwhile
     cdef wait_hints hints
     cdef bint hinted                 # there are some
-    cdef object pool                 # regions for its lanes' values, and
+    cdef object pool                 # regions for its lanes' values,
+    cdef object registered           # objects that stay registered, or None, and
     cdef list leaving                # memory of lanes that the server has not closed yet: RdmaStream's
 
     # set-up

@@ -4,6 +4,7 @@ cimport cython
 from libc.stdint cimport uint32_t, uintptr_t
 
 from rmemcached.client._buffers cimport Buffer, Pool, find_buffer, new_buffer
+from rmemcached.client._registered cimport Registrations
 from rmemcached.client._timeouts cimport milliseconds
 from rmemcached.client._queue_pair cimport wait_hints
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
@@ -51,6 +52,8 @@ cdef class RdmaStream(Stream):
         release_closed(queue)
         if queue.pool is None:
             queue.pool = Pool(queue)
+            if not queue.soft:
+                queue.registered = Registrations(queue)
         self.timeout_ms = milliseconds(timeout, -1)
         self.spin_ns = spin
         self.remote = True
@@ -68,6 +71,7 @@ cdef class RdmaStream(Stream):
         cdef QueuePair queue = self.queue
         cdef Leaving leaving
         cdef Pool pool
+        cdef Registrations registered
         if queue is None:
             return
         self.queue = None
@@ -100,6 +104,9 @@ cdef class RdmaStream(Stream):
             queue.leaving = []
             pool = queue.pool
             pool.close()
+            registered = queue.registered
+            if registered is not None:
+                registered.close()
             queue.close()
 
     cdef str failure_text(self):
@@ -225,8 +232,8 @@ cdef class RdmaStream(Stream):
 
     # --- memory that requests name ---
 
-    cdef bint expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
-        return self.source.expose(data, length, address, key)
+    cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
+        return self.source.expose(value, data, length, address, key)
 
     cdef int unexpose(self) except -1:
         if self.source.total:

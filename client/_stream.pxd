@@ -78,8 +78,9 @@ cdef class Stream:
     cdef int drain(self) noexcept nogil                 # waits until everything is sent; keeps what arrives meanwhile
     cdef int fill(self) noexcept nogil                  # waits until rbuf has more; pushes meanwhile
     cdef int fill_body(self) noexcept nogil             # the same, straight into dst as far as possible
-    # Names a value for the server to read: its address, or a copy's, and the key. False: it cannot be named.
-    cdef bint expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
+    # Names a value for the server to read: its address, or a copy's, and the key. `value`: the bytes or memoryview that
+    # has the memory. False: it cannot be named.
+    cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     cdef int unexpose(self) except -1                   # no request of this call needs its exposed values any more
     cdef int put_sink(self) except -1                   # appends " @addr:key:length" of the sink, or nothing
     cdef bytes take_sink(self, size_t length)           # the value that the server has written there

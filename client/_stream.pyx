@@ -301,7 +301,7 @@ cdef class Stream:
     cdef int fill_body(self) noexcept nogil:
         return self.fill()
 
-    cdef bint expose(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
+    cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
         return False
 
     cdef int unexpose(self) except -1:

@@ -226,7 +226,9 @@ def test_realuse_figures(tmp_path: Path) -> None:
         (10, 3, name) for name in transports
     ]
     assert all(row["per_second"] > 0 and row["cpu_us"] >= 0 and row["to_tcp"] > 0 for row in figures["flight"])
-    assert [(row["size"], row["operation"]) for row in figures["large"]] == [(1 << 20, "get"), (1 << 20, "set")]
+    assert [(row["size"], row["operation"], row["through"]) for row in figures["large"]] == [
+        (1 << 20, operation, through) for operation in ("get", "set") for through in ("registered buffers", "bytes")
+    ]
     assert all(row["to_memcpy"] > 0 for row in figures["large"])
     assert len(figures["threads"]) == 2 * 2 * 2 * 2
     assert all(row["to_tcp"] == 1 for row in figures["threads"] if row["transport"] == "tcp")

@@ -15,6 +15,8 @@ from transport import PACE, RDMA_TRANSPORTS
 
 from rmemcached.client import Client
 from rmemcached.client._buffers import usage
+from rmemcached.client._queue_pair import QueuePair
+from rmemcached.client._registered import Registrations
 
 TIMEOUT = 20.0 * PACE
 MB = 1 << 20
@@ -55,11 +57,15 @@ def random_bytes(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
 
+here = pytest.mark.skipif("soft_shm" not in RDMA_TRANSPORTS, reason="shared memory is the same with any device")
+
+
 # ---- regions ---------------------------------------------------------------------------------------------------------
 
 
-def test_in_a_steady_state_nothing_is_registered(make: Make) -> None:
-    """Nor offered, or mapped, whatever the size; and no value goes through the ring."""
+@here
+def test_in_a_steady_state_nothing_is_registered_or_mapped(make: Make) -> None:
+    """Whatever the size; and no value goes through the ring."""
     client = make("soft_shm")
     values = {f"key{size}": random_bytes(size) for size in (5000, MB, 9 * MB, 20 * MB, 70 * MB)}
 
@@ -81,6 +87,29 @@ def test_in_a_steady_state_nothing_is_registered(make: Make) -> None:
     assert one_sided(client) - moved >= 3 * 2 * len(values)
 
 
+@pytest.mark.parametrize("transport", [name for name in RDMA_TRANSPORTS if name != "soft_iw"])
+def test_in_a_steady_state_nothing_is_registered(make: Make, transport: str) -> None:
+    """Values that come again, new ones each time, memory of the caller's, and batches. On soft_iw that is an entry in a
+    table."""
+    client = make(transport)
+    same = random_bytes(MB)
+    again = bytearray(random_bytes(2 * MB))
+
+    def turn(number: int) -> None:
+        fresh = random_bytes(300_000 + number)
+        assert client.set("same", same) is True and client.set("again", again) is True
+        assert client.set("fresh", fresh) is True
+        assert client.set_many({"a": fresh, "b": same, "c": bytes(5000)}) == []
+        assert client.get("same") == same and client.get("again") == again and client.get("fresh") == fresh
+
+    for number in range(12):
+        turn(number)
+    before = usage()["registered"]
+    for number in range(12, 20):
+        turn(number)
+    assert usage()["registered"] == before
+
+
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_many_clients_need_what_their_calls_need(make: Make, transport: str) -> None:
     """Those that wait for their next call hold nothing."""
@@ -99,6 +128,7 @@ def test_many_clients_need_what_their_calls_need(make: Make, transport: str) -> 
     assert now["regions"] == now["unused"]
 
 
+@here
 def test_unused_regions_have_a_limit(make: Make) -> None:
     """What one call needs is not kept for ever."""
     client = make("soft_shm")
@@ -127,6 +157,77 @@ def test_what_a_call_has_borrowed_is_given_back(make: Make, transport: str) -> N
     assert usage()["unused"] == usage()["regions"]
 
 
+# ---- objects that stay registered ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registrations() -> Iterator[Registrations]:
+    """Of a queue pair that has no peer; on every device they are the same."""
+    queue = QueuePair("soft_iw", ("127.0.0.1", 1))
+    found = Registrations(queue)
+    yield found
+    found.close()
+
+
+def use(registrations: Registrations, value: bytes) -> bool:
+    """Whether the object had a registration, for a request."""
+    found = registrations.take(value)
+    if found is None:
+        return False
+    assert found.transfers == 1
+    registrations.give(found)
+    return True
+
+
+def test_an_object_that_comes_again_stays_registered(registrations: Registrations) -> None:
+    value, other = random_bytes(MB), random_bytes(MB + 1)
+    assert [use(registrations, value) for _ in range(5)] == [False, True, True, True, True]
+    assert [use(registrations, other) for _ in range(3)] == [False, True, True]
+    assert (registrations.registered, len(registrations), registrations.size) == (2, 2, 2 * MB + 1)
+
+
+def test_what_nobody_else_has_goes_first(registrations: Registrations) -> None:
+    """It cannot come again. While a request names it, it stays."""
+    values = [random_bytes(size) for size in (1000, 1001, 1002)]
+    for value in values:
+        assert [use(registrations, value) for _ in range(3)] == [False, True, True]
+    held = registrations.take(values[1])
+    assert held is not None
+    del value, values[:2]
+    assert len(registrations) == 3
+    newcomer = random_bytes(1003)
+    assert [use(registrations, newcomer) for _ in range(2)] == [False, True]
+    # The first has gone. The second is under way.
+    assert len(registrations) == 3 and registrations.size == 1001 + 1002 + 1003
+    registrations.give(held)
+    assert use(registrations, values[0]) and registrations.registered == 4
+
+
+def test_registrations_have_limits(registrations: Registrations) -> None:
+    """The one that was not used for longest makes room."""
+    values = [random_bytes(1000 + number) for number in range(300)]
+    for value in values:
+        assert [use(registrations, value) for _ in range(3)] == [False, True, True]
+    assert len(registrations) == 256
+    assert use(registrations, values[-256]) and not use(registrations, values[-257])
+    large = [bytes(size) for size in (60 * MB, 70 * MB, 129 * MB)]
+    found = [[use(registrations, value) for _ in range(2)] for value in large]
+    assert found == [[False, True], [False, True], [False, False]]
+    assert registrations.size <= 128 * MB and use(registrations, large[1])
+
+
+def test_new_objects_are_seldom_registered(registrations: Registrations) -> None:
+    """Also if each comes where the last one was."""
+    for number in range(640):
+        value = number.to_bytes(4, "big") * 1000
+        assert use(registrations, value) in (False, True)
+        del value
+    assert registrations.registered <= 20
+    # One that comes again is found for all that.
+    value = random_bytes(MB)
+    assert any(use(registrations, value) for _ in range(100)) and use(registrations, value)
+
+
 # ---- buffers ---------------------------------------------------------------------------------------------------------
 
 
@@ -153,6 +254,7 @@ def test_values_out_of_buffers_and_into_them(make: Make, transport: str) -> None
         assert client.get_many("abc") == {"a": out[:MB], "b": out[MB : 3 * MB], "c": b"ordinary" * 1000}
 
 
+@here
 def test_a_value_in_a_buffer_is_moved_once(make: Make) -> None:
     """Its memory is the server's source and target: no region is borrowed, and nothing goes through the ring."""
     client = make("soft_shm")
@@ -234,6 +336,7 @@ def test_a_buffer_of_another_server_is_ordinary_memory(
         assert client._get_into("key", buffer) == MB and memoryview(buffer) == random_bytes(MB)
 
 
+@here
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_server_that_did_not_answer_may_still_write(server: Server, make: Make, shared: bool) -> None:
     """What it maps stays mapped, so that a Buffer is not used again until it has closed the lane. It does not."""

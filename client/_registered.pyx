@@ -1,0 +1,108 @@
+"""See _registered.pxd."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+
+from rmemcached.client._buffers cimport count_registration
+from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_sub
+from rmemcached.verbs.verbs cimport IBV_ACCESS_REMOTE_READ
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *o)
+
+cdef enum:
+    WASTED_MOST = 4          # registrations in vain, after which
+    WASTED_RETRY = 64        # only one in so many is made
+
+
+cdef class Registration:
+    """An object's registration."""
+
+
+cdef class Registrations:
+    """The registrations of a queue pair."""
+
+    def __init__(self, QueuePair queue not None):
+        self.provider = queue.provider
+        self.pd = queue.pd
+        self.kept = {}
+        self.seen = {}
+
+    def __len__(self):
+        return len(self.kept)
+
+    cpdef Registration take(self, bytes value):
+        cdef Registration one = self.kept.pop(id(value), None)
+        if one is not None:
+            one.found = True
+            self.wasted = 0
+        elif self.is_worth(value) and self.make_room(PyBytes_GET_SIZE(value)):
+            one = Registration.__new__(Registration)
+            one.mr = self.provider.reg_mr(
+                self.pd, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value), IBV_ACCESS_REMOTE_READ)
+            if one.mr == NULL:
+                # There may be less memory that can be locked than this would like to have.
+                return None
+            count_registration()
+            one.value = value
+            self.registered += 1
+            self.size += PyBytes_GET_SIZE(value)
+        else:
+            return None
+        self.kept[id(value)] = one
+        one.transfers += 1
+        return one
+
+    cpdef int give(self, Registration one) except -1:
+        assert_that(one.transfers > 0)
+        one.transfers -= 1
+        return 0
+
+    cpdef int close(self) except -1:
+        cdef Registration one
+        for one in list(self.kept.values()):
+            self.drop(one)
+        self.seen.clear()
+        return 0
+
+    cdef bint is_worth(self, bytes value) except -1:
+        # What comes once may never come again. An object at the same place, of the same size, is taken for the same.
+        if <size_t>PyBytes_GET_SIZE(value) > REGISTERED_BYTES:
+            return False
+        if self.seen.get(id(value)) != PyBytes_GET_SIZE(value):
+            self.seen.pop(id(value), None)
+            if len(self.seen) >= REGISTERED_SEEN:
+                del self.seen[next(iter(self.seen))]
+            self.seen[id(value)] = PyBytes_GET_SIZE(value)
+            return False
+        if self.wasted >= WASTED_MOST:
+            self.skipped += 1
+            if self.skipped % WASTED_RETRY:
+                return False
+        del self.seen[id(value)]
+        return True
+
+    cdef bint make_room(self, size_t length) except -1:
+        cdef Registration one
+        # Those that nobody else has. Room is made of them first.
+        for one in list(self.kept.values()):
+            if one.transfers == 0 and Py_REFCNT(<PyObject *>one.value) == 1:
+                self.drop(one)
+        for one in list(self.kept.values()):
+            if self.size + length <= REGISTERED_BYTES and len(self.kept) < REGISTERED_MOST:
+                break
+            if one.transfers == 0:
+                self.drop(one)
+        return self.size + length <= REGISTERED_BYTES and len(self.kept) < REGISTERED_MOST
+
+    cdef int drop(self, Registration one) except -1:
+        assert_that(one.transfers == 0)
+        if not one.found:
+            self.wasted += 1
+        del self.kept[id(one.value)]
+        self.size -= PyBytes_GET_SIZE(one.value)
+        self.provider.dereg_mr(one.mr)
+        one.mr = NULL
+        one.value = None
+        live_sub(LIVE_CLIENT_BUFFER)
+        return 0
