@@ -17,7 +17,10 @@ from rmemcached.server.devices cimport (
 from rmemcached.server.layout cimport MAIN_FDS, server
 from rmemcached.server.listener cimport admit_lane
 from rmemcached.server.udp cimport UDP_TAG
-from rmemcached.server.worker cimport channel_bit, channel_data, is_channel
+from rmemcached.server.worker cimport (
+    EVENT_CHANNEL, EVENT_CONNECTION, EVENT_QUEUE, EVENT_SOFT, EVENT_UDP, QUEUE_DATA, channel_bit, channel_data,
+    event_kind,
+)
 from rmemcached.store.store cimport ARENA_EXTENT
 from rmemcached.sys.atomics cimport fetch_sub
 from rmemcached.sys.linux cimport (
@@ -104,14 +107,20 @@ def channel_events():
     return found
 
 
-def is_channel_event(uint64_t data):
+def event_kind_of(uint64_t data):
+    """What a worker takes an event with these epoll data for, of EVENT_KINDS."""
     cdef epoll_event event
     event.data.u64 = data
-    return bool(is_channel(&event))
+    return <int>event_kind(&event)
 
 
-# The bits by which workers know the events of software devices, and of UDP sockets.
-EVENT_TAGS = <uint64_t>SOFT_EVENT | UDP_TAG
+EVENT_KINDS = {
+    "queue": <int>EVENT_QUEUE, "channel": <int>EVENT_CHANNEL, "soft": <int>EVENT_SOFT, "udp": <int>EVENT_UDP,
+    "connection": <int>EVENT_CONNECTION,
+}
+# What is registered for the worker's queue, and the tags of addresses.
+QUEUE = <uint64_t>QUEUE_DATA
+TAGS = {"soft": <uint64_t>SOFT_EVENT, "udp": <uint64_t>UDP_TAG}
 
 
 cdef class Pace:

@@ -8,7 +8,7 @@ drive_machine -> sendmsg; its parts are in worker/, and each has a header, inclu
 """
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from rmemcached.sys.linux cimport epoll_event, pthread_cond_t, pthread_mutex_t, pthread_t
 from rmemcached.logger cimport log_peer
@@ -18,8 +18,9 @@ from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
 from rmemcached.rdma.wire cimport rdma_transport
 from rmemcached.rdma_conn cimport rdma_conn, rdma_lane_hooks, rdma_thread
 from rmemcached.server.dumps cimport dumps
-from rmemcached.server.udp cimport udp_socket
+from rmemcached.server.udp cimport UDP_TAG, udp_socket
 from rmemcached.server.watchers cimport watchers
+from rmemcached.verbs.soft cimport SOFT_EVENT
 
 cdef enum:
     READ_BUFFER_SIZE = 32768     # one per worker, lent to the connection that is being read
@@ -62,6 +63,7 @@ cdef void worker_give_back(void *owner, bint ended, char *rest, size_t length) n
 cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil
 
 include "worker/layout.pxd"
+include "worker/events.pxd"
 include "worker/connection.pxd"
 include "worker/socket_io.pxd"
 include "worker/stream.pxd"

@@ -6,7 +6,7 @@ the drive machine is run over it, and the replies to everything that was in one 
 owns a read buffer only while a command is incomplete, so an idle one costs its structure alone.
 """
 
-from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.stdio cimport fprintf, stderr
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
@@ -49,11 +49,11 @@ from rmemcached.rdma_conn cimport (
     rdma_thread_polled, rdma_thread_refuse, rdma_thread_route, rdma_thread_run, rdma_thread_waits, rdma_thread_was_busy,
 )
 from rmemcached.server.dumps cimport dumps_start
-from rmemcached.server.udp cimport UDP_TAG, udp_close, udp_open, udp_ready, udp_socket
+from rmemcached.server.udp cimport udp_close, udp_open, udp_ready, udp_socket
 from rmemcached.server.watchers cimport watchers_add
 from rmemcached.store.store cimport crawler_result_type, store_time
 from rmemcached.verbs.iwarp cimport MPA_KEY_SIZE, MPA_PRIVATE_MAX, MPA_REQUEST_KEY, MPA_START_SIZE
-from rmemcached.verbs.soft cimport SOFT_EVENT, soft_channel_event
+from rmemcached.verbs.soft cimport soft_channel_event
 from rmemcached.verbs.system_cm cimport cm_ended
 
 include "worker/connection.pyx"

@@ -1,20 +1,31 @@
-"""One epoll set of a worker has connections, UDP sockets, software devices and completion channels of other devices."""
+"""One epoll set of a worker has its queue, connections, UDP sockets, software devices and completion channels."""
 
 from __future__ import annotations
 
-from rmemcached.server._testing import EVENT_TAGS, channel_events, is_channel_event
+from rmemcached.server._testing import EVENT_KINDS, QUEUE, TAGS, channel_events, event_kind_of
+
+ADDRESSES = (4096, 65536, 2**47 - 16)
+"""The lowest address that a process has memory at is 4096 on most systems, and 65536 by default."""
+
+
+def kind(data: int) -> str:
+    (found,) = (name for name, number in EVENT_KINDS.items() if number == event_kind_of(data))
+    return found
+
+
+def test_the_workers_queue() -> None:
+    assert kind(QUEUE) == "queue"
 
 
 def test_a_completion_channel_is_no_software_device() -> None:
     """Wherever the worker's structure is in memory. Taken for one, the channel would be read as a queue pair."""
     events = channel_events()
     assert [bit for _, bit in events] == [1 << device for device in range(len(events))]
-    for data, _ in events:
-        assert data != 0 and not data & EVENT_TAGS
-        assert is_channel_event(data)
+    assert all(kind(data) == "channel" for data, _ in events)
 
 
-def test_an_address_is_no_completion_channel() -> None:
-    """The lowest address that a process has memory at is 4096 on most systems, and 65536 by default."""
-    assert not is_channel_event(4096)
-    assert not is_channel_event(2**47 - 16)
+def test_what_has_an_address() -> None:
+    """Its tag says what it is."""
+    for address in ADDRESSES:
+        assert kind(address) == "connection"
+        assert {name: kind(address | tag) for name, tag in TAGS.items()} == {name: name for name in TAGS}

@@ -19,6 +19,7 @@ cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogi
 cdef void *worker_main(void *arg) noexcept nogil:
     cdef worker *w = <worker *>arg
     cdef epoll_event events[MAX_EVENTS]
+    cdef worker_event kind
     cdef int i, n
     cdef int timeout
     cdef unsigned int rdma_ready     # bit per device
@@ -31,16 +32,15 @@ cdef void *worker_main(void *arg) noexcept nogil:
         w.turn_left = TURN_BYTES
         take_soft_events(w, events, n)
         for i in range(n):
-            if events[i].data.ptr == NULL:
+            kind = event_kind(&events[i])
+            if kind == EVENT_QUEUE:
                 take_handovers(w)
-            elif events[i].data.u64 & SOFT_EVENT:
-                continue
-            elif is_channel(&events[i]):
+            elif kind == EVENT_CHANNEL:
                 rdma_ready |= take_channel_event(w, &events[i])
-            elif events[i].data.u64 & UDP_TAG:
-                udp_ready(<udp_socket *><uintptr_t>(events[i].data.u64 - UDP_TAG))
-            else:
-                connection_event(<connection *>events[i].data.ptr, events[i].events)
+            elif kind == EVENT_UDP:
+                udp_ready(event_udp(&events[i]))
+            elif kind == EVENT_CONNECTION:
+                connection_event(event_connection(&events[i]), events[i].events)
         rdma_ready |= w.rdma_runnable | pending_devices(w)
         if rdma_ready:
             serve_devices(w, rdma_ready)
@@ -70,7 +70,7 @@ cdef int worker_init(worker *w) noexcept nogil:
     if w.epfd < 0 or w.notify_fd < 0 or w.rbuf == NULL:
         return -1
     ev.events = EPOLLIN
-    ev.data.ptr = NULL
+    ev.data.u64 = QUEUE_DATA
     if epoll_ctl(w.epfd, EPOLL_CTL_ADD, w.notify_fd, &ev) != 0:
         return -1
     for i in range(<unsigned int>RDMA_DEVICES):

@@ -5,9 +5,6 @@
 # soft_shm's rings are memory, of which no descriptor tells: while the worker is awake it looks into them, and before it
 # sleeps it asks to be woken for them.
 
-cdef enum:
-    CHANNEL_SHIFT = 4
-
 # Whether there is any device to agree on a queue pair with.
 cdef bint has_device(const worker *w) noexcept nogil
 # Makes the worker's part of a device. False: errno.
@@ -28,18 +25,5 @@ cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept
 cdef unsigned int take_channel_event(worker *w, const epoll_event *event) noexcept nogil
 # A bit for each device that is known to have something to serve.
 cdef unsigned int pending_devices(worker *w) noexcept nogil
-# Epoll data of a device's completion channel: a small number, which is no address and has none of the bits that tell
-# other events apart.
-cdef inline uint64_t channel_data(unsigned int transport) noexcept nogil:
-    return <uint64_t>(transport + 1) << CHANNEL_SHIFT
-
-cdef inline bint is_channel(const epoll_event *event) noexcept nogil:
-    return event.data.u64 >> CHANNEL_SHIFT <= RDMA_DEVICES
-
-cdef inline unsigned int channel_device(const epoll_event *event) noexcept nogil:
-    return <unsigned int>((event.data.u64 >> CHANNEL_SHIFT) - 1)
-
-cdef inline unsigned int channel_bit(const epoll_event *event) noexcept nogil:
-    return 1 << channel_device(event)
 # Serves the devices whose bits are set.
 cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil

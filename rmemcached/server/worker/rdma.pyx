@@ -225,11 +225,11 @@ cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept
     cdef int first = w.soft_left if w.soft_left < n else 0
     cdef int i, at
     for i in range(n):
-        coming += events[i].data.u64 & SOFT_EVENT != 0
+        coming += event_kind(&events[i]) == EVENT_SOFT
     w.soft_left = 0
     for i in range(n):
         at = (first + i) % n
-        if events[at].data.u64 & SOFT_EVENT:
+        if event_kind(&events[at]) == EVENT_SOFT:
             if not soft_channel_event(&events[at], coming) and w.soft_left == 0:
                 w.soft_left = at
             coming -= 1
