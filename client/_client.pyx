@@ -73,10 +73,11 @@ cdef class Client(Session):
         encoding: of str values (and of the text of other objects that are not bytes-like).
         tls_context: not supported, None only.
         transport: "verbs": RDMA on a device of the system (RMEMCACHED_RDMA_DEVICE names it, "none" forbids it),
-            "soft_shm": shared memory with a server on this host, "soft_iw": RDMA (iWARP in software), "tcp": a plain
-            connection, "auto": the first of these that both ends have; the logger rmemcached.client says which and
-            why. Over a UNIX socket: "soft_shm" or "tcp". "rdma_cm": as "verbs", but connected through rdma_cm, without
-            a TCP connection; iWARP devices too.
+            "soft_shm": shared memory with a server on this host, "tcp": a plain connection, "auto": the first of these
+            that both ends have; the logger rmemcached.client says which and why. "soft_iw": RDMA (iWARP in software),
+            which "auto" does not choose, since plain TCP is faster for requests with pauses between them. Over a UNIX
+            socket: "soft_shm" or "tcp". "rdma_cm": as "verbs", but connected through rdma_cm, without a TCP connection;
+            iWARP devices too.
         spin: microseconds for which a wait polls before it blocks, while that pays. 0: never. None: the default of the
             transport (0 for tcp, 50 for others).
         rdma_cm_port: the server's port of rdma_cm (its -o rdma_cm_port=). With it "auto" tries rdma_cm first. None:

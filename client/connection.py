@@ -13,8 +13,10 @@ from .sockets import Options, is_local, open_socket
 
 logger = logging.getLogger("rmemcached.client")
 
-RDMA_TRANSPORTS = (VERBS, SOFT_SHM, SOFT_IW)  # in the order of preference
-TRANSPORTS = ("auto", "rdma_cm", *RDMA_TRANSPORTS, "tcp")
+# What "auto" tries, in the order of preference. soft_iw is not among them: what it gains by polling, it loses where
+# requests are paced (docs/performance.md).
+AUTOMATIC = (VERBS, SOFT_SHM)
+TRANSPORTS = ("auto", "rdma_cm", *AUTOMATIC, SOFT_IW, "tcp")
 
 
 def load_exchange() -> Any:
@@ -34,7 +36,7 @@ def open_plain(client: Options) -> socket.socket:
 def candidates(client: Options, wanted: str) -> tuple[str, ...]:
     """The transports to try on a plain connection, before the plain connection itself."""
     if wanted == "auto":
-        return (SOFT_SHM,) if isinstance(client.server, str) else RDMA_TRANSPORTS
+        return (SOFT_SHM,) if isinstance(client.server, str) else AUTOMATIC
     return () if wanted == "tcp" else (wanted,)
 
 

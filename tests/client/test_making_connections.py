@@ -55,7 +55,7 @@ def test_nobody_waits_where_there_is_no_queue_pair() -> None:
     known = threading.Event()
 
     def before(line: bytes) -> None:
-        if known.is_set() and line.startswith(b"rdma ") and b"soft_iw" in line:
+        if known.is_set() and line.startswith(b"rdma ") and b"soft_shm" in line:
             everybody.wait(TIMEOUT)
 
     with listening(lambda connection: answer(connection, before)) as address, ExitStack() as stack:

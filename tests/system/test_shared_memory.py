@@ -183,7 +183,7 @@ def test_another_user(server: Server, control: Conversation) -> None:
     """Refused with a line that says so; by itself a client goes on to the next transport."""
     assert asked_as(os.geteuid(), server.address, "auto") == "soft_shm"
     if os.geteuid() == 0:
-        assert asked_as(12345, server.address, "auto") == "soft_iw"
+        assert asked_as(12345, server.address, "auto") == "tcp"
         found = asked_as(12345, server.address, "soft_shm")
         assert "SERVER_ERROR rdma: soft_shm is for user 0 and root here, not for user 12345" in found
 
@@ -213,7 +213,7 @@ def test_a_file_of_that_name(rmemcached_server: ServerFactory, open_folder: str)
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
     if os.geteuid() == 0:
         assert "Permission denied" in asked_as(12345, server.address, "soft_shm")
-        assert asked_as(12345, server.address, "auto") == "soft_iw"
+        assert asked_as(12345, server.address, "auto") == "tcp"
     server.kill()
     assert os.path.exists(path)
     server = rmemcached_server("-o", f"rdma_shm={path}")
@@ -285,7 +285,7 @@ def test_switched_off(rmemcached_server: ServerFactory) -> None:
     server = rmemcached_server("-o", "rdma_shm=none")
     with Client(server.address, timeout=TIMEOUT) as client:
         client.version()
-        assert client.transport == "soft_iw"
+        assert client.transport == "tcp"
     with (
         Client(server.address, transport="soft_shm", timeout=TIMEOUT) as client,
         pytest.raises(MemcacheServerError, match="soft_shm is not available here"),
@@ -421,7 +421,7 @@ def test_auto_falls_back_while_the_daemon_takes_no_stream(rmemcached_server: Ser
             with Client(server.address, timeout=TIMEOUT) as client:
                 return client.get("key") == b"value" and client.transport == transport
 
-        eventually(lambda: next_has("soft_iw"))
+        eventually(lambda: next_has("tcp"))
         with (
             Client(server.address, transport="soft_shm", timeout=TIMEOUT) as client,
             pytest.raises((MemcacheError, OSError)),
