@@ -119,6 +119,8 @@ cdef rdma_thread *rdma_conn_thread(rdma_conn *rc) noexcept nogil
 cdef const sockaddr_in6 *rdma_cm_local(rdma_conn *rc) noexcept nogil
 # Store time of the peer's last message, or of the last transfer that it has completed.
 cdef uint32_t rdma_conn_last_active(rdma_conn *rc) noexcept nogil
+# Store time since when READs and WRITEs are under way of which none has completed. 0: none is under way.
+cdef uint32_t rdma_conn_stalled_since(const rdma_conn *rc) noexcept nogil
 # Calls `each` for every lane that is counted as a connection of its own, with its id. Any thread, with the lock of
 # rdma_lane_hooks.
 cdef void rdma_conn_lanes(const rdma_conn *rc, void (*each)(void *arg, const conn *c, uint32_t id) noexcept nogil,

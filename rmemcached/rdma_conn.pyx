@@ -621,6 +621,11 @@ cdef uint32_t rdma_conn_last_active(rdma_conn *rc) noexcept nogil:
     return rc.last_active
 
 
+cdef uint32_t rdma_conn_stalled_since(const rdma_conn *rc) noexcept nogil:
+    assert_owner(rc.q.t.worker.owner)
+    return 0 if rc.q.free_bulk == BULK_DEPTH else rc.q.bulk_moved
+
+
 cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil:
     assert_owner(rc.q.t.worker.owner)
     if rc.q.failed or rc.q.free_bulk < BULK_DEPTH:

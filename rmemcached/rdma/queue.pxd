@@ -66,6 +66,7 @@ cdef struct rdma_queue:
     unsigned int free_bulk       # entries of free_wr
     size_t read_bytes            # of the READs under way
     size_t write_bytes           # of the WRITEs
+    uint32_t bulk_moved          # store time when one of them last completed, or the first under way was posted
     uint16_t free_send[SEND_BUFFERS]
     uint16_t free_wr[BULK_DEPTH]
     rdma_wr wrs[SEND_DEPTH]

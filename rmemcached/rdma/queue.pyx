@@ -237,6 +237,8 @@ cdef inline size_t *bytes_under_way(rdma_queue *q, wr_kind kind) noexcept nogil:
 
 cdef inline unsigned int take_bulk(rdma_queue *q) noexcept nogil:
     assert_that(q.free_bulk > 0)
+    if q.free_bulk == BULK_DEPTH:
+        q.bulk_moved = store_time(q.t.worker.store)
     q.free_bulk -= 1
     # It is signalled, and so tells of all SENDs before it.
     q.wrs[q.free_wr[q.free_bulk]].sends = q.sends_posted
@@ -324,6 +326,7 @@ cdef inline rdma_wr *queue_completed(rdma_queue *q, unsigned int index) noexcept
         assert_that(q.free_bulk < BULK_DEPTH)
         q.free_wr[q.free_bulk] = <uint16_t>index
         q.free_bulk += 1
+        q.bulk_moved = store_time(q.t.worker.store)
     return entry
 
 

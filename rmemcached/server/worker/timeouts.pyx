@@ -81,8 +81,13 @@ cdef bint note_taken(connection *cn, uint32_t now) noexcept nogil:
 cdef uint32_t last_activity(const connection *cn) noexcept nogil:
     """When the peer last sent a command, or was last seen to send or take a part of a payload or a reply."""
     cdef uint32_t last = max(cn.c.last_cmd_time, cn.moved)
+    cdef uint32_t stalled
     if cn.rdma != NULL:
         last = max(last, rdma_conn_last_active(cn.rdma))
+        stalled = rdma_conn_stalled_since(cn.rdma)
+        # Whatever else it does: the READs and WRITEs of all lanes are behind those, and hold their items.
+        if stalled:
+            last = min(last, stalled)
     return last
 
 
@@ -91,6 +96,8 @@ cdef void close_one(connection *cn) noexcept nogil:
     cdef const char *why = b""
     if cn.untaken:
         why = b": its peer takes nothing"
+    elif cn.rdma != NULL and rdma_conn_stalled_since(cn.rdma):
+        why = b": its peer answers no READ, or takes no WRITE"
     elif cn.c.rlbytes:
         why = b": its peer sends nothing of the value that it has begun"
     if conn_logs(&cn.c):
@@ -104,7 +111,8 @@ cdef void close_one(connection *cn) noexcept nogil:
 cdef void close_idle(worker *w) noexcept nogil:
     """Closes connections of TCP and rdma_cm, and lanes of both, whose peers have neither sent nor taken anything for
     longer than idle_timeout. What a peer takes out of the socket is only looked at when its time is up, and then counts
-    as taken now; so one that takes nothing more may have twice the time."""
+    as taken now; so one that takes nothing more may have twice the time. A READ or WRITE counts when all of it is
+    there."""
     cdef uint32_t now = store_time(w.thread.store)
     cdef uint32_t oldest = now
     cdef uint32_t last
