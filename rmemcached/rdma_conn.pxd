@@ -33,7 +33,7 @@ cdef struct rdma_lane
 
 ctypedef conn_want (*drive_fn)(conn *c) noexcept nogil
 # A connection's queue pair has failed. line, with \r\n, says why; NULL: the peer went away. The layer does not touch
-# the connection afterwards, so that the function may call rdma_conn_destroy.
+# the connection afterwards, so that the function may call rdma_conn_stop.
 ctypedef void (*rdma_failed_fn)(void *owner, const char *line) noexcept nogil
 
 # What lanes need of the owner, for each lane is a connection: one constant table for each worker.
@@ -133,8 +133,11 @@ cdef void rdma_conn_probe(rdma_conn *rc) noexcept nogil
 # The client has ended. What it has sent is done in as many turns of rdma_thread_run as it takes, without replies; then
 # the connection fails without a line. The next turn is due soon.
 cdef void rdma_conn_finish(rdma_conn *rc) noexcept nogil
-# Frees the queue pair and all that belongs to the connection. No RDMA touches an item after it returns.
-cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil
+# Destroys the queue pair: no RDMA touches an item after it returns, and nothing calls the owner but the hook of lanes
+# that end. rdma_conn_free frees the rest, *lanes of its lanes at most, and
+# takes them off; it is to be called until it returns True.
+cdef void rdma_conn_stop(rdma_conn *rc) noexcept nogil
+cdef bint rdma_conn_free(rdma_conn *rc, unsigned int *lanes) noexcept nogil
 
 
 # ---- this C unit only ------------------------------------------------------------------------------------------------

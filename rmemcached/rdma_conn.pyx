@@ -428,7 +428,7 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
         completions_enter(rc)
         if choose_psn(rc) and bring_up(rc, req, cm) and setup_begin(rc):
             return rc
-    rdma_conn_destroy(rc)
+    conn_discard(rc)
     return NULL
 
 
@@ -439,20 +439,34 @@ cdef const char *why_not_made(const rdma_device *dev) noexcept nogil:
     return b"SERVER_ERROR rdma: out of resources"
 
 
-cdef void rdma_conn_destroy(rdma_conn *rc) noexcept nogil:
-    cdef rdma_device *dev = rc.q.t.dev
+cdef void rdma_conn_stop(rdma_conn *rc) noexcept nogil:
     assert_owner(rc.q.t.worker.owner)
     setup_end(rc)
     queue_stop(&rc.q)
     completions_leave(rc)
-    lanes_free(rc)
     thread_unready(rc)
+
+
+cdef bint rdma_conn_free(rdma_conn *rc, unsigned int *lanes) noexcept nogil:
+    cdef rdma_device *dev = rc.q.t.dev
+    assert_owner(rc.q.t.worker.owner)
+    if not lanes_free(rc, lanes):
+        return False
     queue_free(&rc.q)
     if rc.by_cm:
         fetch_sub(&dev.cm_queue_pairs, 1)
     rdma_device_release(dev)
     free(rc)
     live_sub(LIVE_RDMA_CONN)
+    return True
+
+
+cdef void conn_discard(rdma_conn *rc) noexcept nogil:
+    """One that the owner never had: it has no lanes."""
+    cdef unsigned int none = 0
+    assert_that(rc.first_lane == NULL)
+    rdma_conn_stop(rc)
+    rdma_conn_free(rc, &none)
 
 
 # ---- the exchange ----------------------------------------------------------------------------------------------------
@@ -601,7 +615,7 @@ cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
         if send_welcome(dev, rc.q.qp.qp_num, &req, cm_fd, request.id):
             return rc
         # The client has gone.
-        rdma_conn_destroy(rc)
+        conn_discard(rc)
     rdma_cm_refuse(cm_fd, request.id, line)
     counter_add(&counting.counters.exchange_errors, 1)
     return NULL

@@ -1,9 +1,17 @@
-cdef void lanes_free(rdma_conn *rc) noexcept nogil:
+cdef enum:
+    DROPPED_PER_TURN = 64            # lanes of a client that has ended
+
+
+cdef bint lanes_free(rdma_conn *rc, unsigned int *most) noexcept nogil:
     assert_that(rc.q.qp == NULL)
-    while rc.first_lane != NULL:
+    while rc.first_lane != NULL and most[0]:
+        most[0] -= 1
         lane_free(rc.first_lane)
+    if rc.first_lane != NULL:
+        return False
     lane_closes_free(rc)
     table_free(&rc.table)
+    return True
 
 
 cdef void lanes_begin_turn(rdma_conn *rc) noexcept nogil:
@@ -57,6 +65,9 @@ cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil:
         retry_first(&rc.want_write)
     lane_closes_send(rc)
     left = rc.want_send.count
+    if rc.q.closing and left > DROPPED_PER_TURN:
+        left = DROPPED_PER_TURN
+        thread_ready(rc)
     while left and rc.want_send.first != NULL and not rc.q.failed and (rc.q.closing or queue_may_send(&rc.q)):
         left -= 1
         retry_first(&rc.want_send)

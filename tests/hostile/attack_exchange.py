@@ -147,6 +147,18 @@ def lanes_without_end(target: Target, transport: str) -> None:
         one.close_lanes(*lanes)
 
 
+def lanes_at_rest(target: Target, transport: str, count: int) -> None:
+    """So many lanes, each of which has been asked something."""
+    one = peer(target, transport, Lanes, credits=64)
+    assert isinstance(one, Lanes)
+    one.open(*range(count))
+    for lane in range(count):
+        one.put(lane, b"mn\r\n")
+    one.wait(lambda: sum(reply.endswith(b"MN\r\n") for reply in one.replies.values()) == count)
+    target.ready()
+    target.stay()
+
+
 def lanes_left_open(target: Target, transport: str, count: int, lanes: int) -> None:
     """So many lanes on each of some queue pairs, with replies that are not read, and half a command."""
     request = b"get bystander\r\n" * 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import pytest
 from daemon_tools import DATA, TIMEOUT, Conversation, Peer, eventually
 from harness import KB, MB, Attacker, Case, Limits, Scene, run_case, scene_of
 from servers import Server, start_rmemcached
+from suspended import suspended
 from transport import PACE, VARIABLE
 
 TRANSPORTS = ("tcp", "soft_iw", "soft_shm")
@@ -184,3 +186,25 @@ def test_others_come_before_a_device_that_never_stops(monkeypatch: pytest.Monkey
                 first = b"".join(iter(plain.line, b"END\r\n"))
                 between.append(moved(reply(near)) - moved(first))
     assert median(between) <= 0, between
+
+
+@pytest.mark.parametrize("transport", ["soft_iw", "soft_shm"])
+def test_lanes_of_a_client_that_is_killed_end_in_many_turns(transport: str) -> None:
+    """With -R 1 a connection has one answer in a turn, and so they say how many lanes each turn has ended."""
+    count, in_a_turn = 4000, 64
+    with (
+        start_rmemcached("-m", "64", "-t", "1", "-R", "1", "-c", str(2 * count)) as server,
+        Conversation(server, TIMEOUT * PACE) as control,
+    ):
+        with Attacker(server, attack.lanes_at_rest, transport=transport, count=count) as attacker:
+            assert control.number("curr_connections") > count
+            with suspended(server.pid):
+                control.send(b"stats\r\n" * 200)
+                attacker.kill()
+        found = []
+        for _ in range(200):
+            answer = b"".join(iter(control.line, b"END\r\n"))
+            found.append(int(answer.partition(b"STAT curr_connections ")[2].split()[0]))
+        ended = [before - after for before, after in itertools.pairwise(found)]
+        assert found[0] > count > 100 > found[-1]
+        assert max(ended) <= in_a_turn + 2, ended

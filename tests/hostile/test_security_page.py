@@ -67,6 +67,7 @@ CONSTANTS = {
     "memory for what has come of a frame": ["RX_BUFFER", "RX_BUFFER_CRC"],
     "streams of other clients' queue pairs": ["RDMA_TOKEN_LENGTH - 4"],  # the rest is a worker's number
     "lanes": ["RDMA_LANES_1"],
+    "lanes of a queue pair that ends": ["LANES_PER_TURN", "DROPPED_PER_TURN"],
     "memory of a lane": [],
     "lanes that do not read": ["RDMA_LANE_BYTES", "LANE_INPUT_MAX"],
     "input that lanes of version 1 cannot use yet": ["INPUT_KEPT"],

@@ -168,7 +168,10 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
         cn.next.prev = cn.prev
     pthread_mutex_unlock(&w.list_lock)
     if cn.rdma != NULL:
-        rdma_conn_destroy(cn.rdma)
+        rdma_conn_stop(cn.rdma)
+        if not rdma_conn_free(cn.rdma, &w.lanes_left):
+            # The others end in the next turns, and need what the log says of the connection.
+            cn.ending = cn.rdma
         cn.rdma = NULL
         cn.w.nrdma -= 1
     log_end(cn, &cn.c)
@@ -218,6 +221,15 @@ cdef void connection_gone(connection *cn) noexcept nogil:
             w.rdma_runnable |= 1 << k
 
 
+cdef void end_lanes(worker *w) noexcept nogil:
+    cdef connection *cn = w.dead
+    assert_owner(w.thread.owner)
+    while cn != NULL:
+        if cn.ending != NULL and rdma_conn_free(cn.ending, &w.lanes_left):
+            cn.ending = NULL
+        cn = cn.next
+
+
 cdef void free_dead(worker *w) noexcept nogil:
     cdef connection *cn = w.dead
     cdef connection *following
@@ -225,8 +237,8 @@ cdef void free_dead(worker *w) noexcept nogil:
     w.dead = NULL
     while cn != NULL:
         following = cn.next
-        if cn.flags & CONNECTION_RUNNABLE:
-            # The run queue still names it.
+        if cn.flags & CONNECTION_RUNNABLE or cn.ending != NULL:
+            # The run queue still names it, or its lanes do.
             cn.next = w.dead
             w.dead = cn
         else:

@@ -3,6 +3,7 @@
 
 cdef enum:
     IOV_BATCH = 128
+    LANES_PER_TURN = 64          # that end with their queue pairs
 
 cdef enum connection_flags:
     CONNECTION_FRESH = 1         # no byte has been read yet
@@ -19,6 +20,7 @@ cdef struct connection:
     conn c                       # first: the engine's functions get a conn * and cast it
     worker *w
     rdma_conn *rdma              # the queue pair whose lifeline this is, or that came through rdma_cm
+    rdma_conn *ending            # the same when this has ended, as long as it has lanes
     connection *prev             # the worker's list of all connections
     connection *next
     connection *run_next
@@ -105,7 +107,8 @@ cdef struct worker:
     udp_socket *udp
     connection *run_head         # connections that gave way, and have input to go on with
     connection **run_tail
-    connection *dead             # ended in this turn
+    connection *dead             # ended in this turn, or before with lanes that go on to end
+    unsigned int lanes_left      # how many lanes of those may end in this turn
     rdma_thread *rdma[RDMA_DEVICES]   # its part of each device; NULL: there is no such device
     unsigned int nstreams        # connections with CONNECTION_STREAM
     unsigned int ncm             # connections with CONNECTION_CM

@@ -30,6 +30,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
         rdma_ready = poll_devices(w, &timeout)
         n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout) if must_ask(w, rdma_ready) else 0
         w.turn_left = TURN_BYTES
+        w.lanes_left = LANES_PER_TURN
         take_soft_events(w, events, n)
         for i in range(n):
             kind = event_kind(&events[i])
@@ -48,6 +49,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
             run_runnable(w)
         enforce_timeouts(w)
         if w.dead != NULL:
+            end_lanes(w)
             free_dead(w)
     end_rdma_turns(w)
     # Whoever joins this thread owns what is left.
@@ -108,6 +110,8 @@ cdef void worker_destroy(worker *w) noexcept nogil:
         w.udp = u.next
         udp_close(u)
     w.run_head = NULL
+    w.lanes_left = UINT32_MAX
+    end_lanes(w)
     cn = w.dead
     while cn != NULL:
         cn.flags &= ~CONNECTION_RUNNABLE

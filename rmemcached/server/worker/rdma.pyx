@@ -48,6 +48,10 @@ cdef void give_up_device(worker *w, unsigned int transport, const char *line) no
         if cn.rdma != NULL and rdma_conn_thread(cn.rdma) == t:
             connection_rdma_failed(cn, line)
         cn = following
+    # Those that had ended before need the device, too.
+    w.lanes_left = UINT32_MAX
+    end_lanes(w)
+    w.lanes_left = 0
     if rdma_thread_fd(t) >= 0:
         epoll_ctl(w.epfd, EPOLL_CTL_DEL, rdma_thread_fd(t), NULL)
     rdma_thread_destroy(t)
@@ -148,7 +152,7 @@ cdef bint poll_on(worker *w) noexcept nogil:
 
 cdef int turn_timeout(worker *w) noexcept nogil:
     """How long epoll_wait may sleep, in milliseconds."""
-    if w.run_head != NULL or w.rdma_runnable or w.rdma_used_up or w.setups_late or poll_on(w):
+    if w.run_head != NULL or w.dead != NULL or w.rdma_runnable or w.rdma_used_up or w.setups_late or poll_on(w):
         return 0
     return TICK_MS if w.nstreams or w.ncm or w.idle_timeout or setups_wait(w) else -1
 
