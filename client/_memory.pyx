@@ -10,6 +10,7 @@ from libc.string cimport memcpy
 from rmemcached.client._buffers cimport REGION_MIN, REGIONS_MOST, Buffer, count_registration, find_buffer
 from rmemcached.client._registered cimport Registration
 from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_sub
+from rmemcached.sys.linux cimport MADV_HUGEPAGE, madvise
 from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_provider
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE
 
@@ -24,6 +25,8 @@ cdef enum:
     SINK_MAX = 1 << 28
     SINK_WINDOW = 16         # values after which a sink that is too large for them gets smaller
     LONG_COPY = 1 << 18      # bytes that are copied without the GIL
+    OWN_MAPPING = 1 << 25    # bytes from which on malloc always makes a mapping
+    HUGE_PAGE = 1 << 21
 
 
 cdef void copy_bytes(char *to, const char *data, size_t length) noexcept:
@@ -33,6 +36,16 @@ cdef void copy_bytes(char *to, const char *data, size_t length) noexcept:
     else:
         with nogil:
             memcpy(to, data, length)
+
+
+cdef bytes new_value(size_t length):
+    # Without its content. The first touch of small pages takes longer than the copy.
+    cdef bytes value = PyBytes_FromStringAndSize(NULL, length)
+    cdef size_t begin = (<size_t>PyBytes_AS_STRING(value) + HUGE_PAGE - 1) & ~<size_t>(HUGE_PAGE - 1)
+    cdef size_t end = (<size_t>PyBytes_AS_STRING(value) + length) & ~<size_t>(HUGE_PAGE - 1)
+    if length >= OWN_MAPPING:
+        madvise(<void *>begin, end - begin, MADV_HUGEPAGE)
+    return value
 
 
 cdef class Memory:
@@ -227,7 +240,7 @@ cdef class Sink(Memory):
         if self.block != NULL and length * 2 >= self.size:
             self.learn(length)
             return self.hand_out(length)
-        value = PyBytes_FromStringAndSize(NULL, length)
+        value = new_value(length)
         self.take_into(PyBytes_AS_STRING(value), length)
         return value
 
