@@ -34,6 +34,8 @@ PAIR = for_connections(1, 600 * KB, 4)
 """A queue pair with its lifeline, its socket and a region that waits for its seal."""
 GONE = replace(for_connections(8, 2 * MB, 5, 1024 * MB), mapped=4096 * MB)
 """Queue pairs that end one after the other. Pages of a region count as the daemon's, too, while it is mapped."""
+PIECES = 8
+"""Of memory that a queue pair has passed, which wait to be closed where the machine is busy."""
 LOCKED = Limits(memory=4 * MB, locked=160 * MB, descriptors=4)
 """Locked is address space: of a queue pair, and of what malloc reserves."""
 
@@ -69,13 +71,13 @@ CASES = [
     Case("closes that wait, without end", attack_fabrics.closes_without_end, {},
          Limits(memory=8 * MB, mapped=400 * MB, descriptors=256 + 32)),
     Case("a close that waits, never read", attack_fabrics.close_never_read, {}, PAIR),
-    Case("closes that take long", attack_fabrics.closes_that_take_long, {"size": 64 * MB}, PAIR,
-         outcome=queue_pair_lives),
+    Case("closes that take long", attack_fabrics.closes_that_take_long, {"size": 64 * MB},
+         for_connections(1, 600 * KB, 4 + PIECES), outcome=queue_pair_lives),
     Case("offers of a page", attack_fabrics.offers, {"size": 4096}, PAIR, outcome=queue_pair_lives),
     Case("offers of 16 MB on 8 queue pairs", attack_fabrics.offers_of_many, {"count": 8, "size": 16 * MB - 64 * KB},
-         for_connections(8, 600 * KB, 4), outcome=queue_pairs_live),
+         for_connections(8, 600 * KB, 4 + PIECES), outcome=queue_pairs_live),
     Case("offers of 256 MB on 4 queue pairs", attack_fabrics.offers_of_many, {"count": 4, "size": 256 * MB},
-         replace(for_connections(4, 600 * KB, 5), mapped=2048 * MB), outcome=queue_pairs_live),
+         replace(for_connections(4, 600 * KB, 5 + PIECES), mapped=2048 * MB), outcome=queue_pairs_live),
     Case("regions of 256 MB that go", attack_fabrics.regions_that_go, {"size": 256 * MB}, GONE,
          more=2 * MORE_SECONDS),
     Case("offers of nothing", attack_fabrics.offers, {"size": 2048 * MB}, PAIR, outcome=queue_pair_lives),
