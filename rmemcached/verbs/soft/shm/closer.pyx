@@ -67,9 +67,9 @@ cdef int64_t closer_resume(shm_closer *closer) noexcept nogil:
     while hold != NULL:
         following = hold.next
         if now >= hold.until and pieces_done(closer, shm_of(hold.qp)):
-            hold_end(closer, hold)
-            # What is in the socket wakes whoever waits for it.
+            # What is in the socket wakes whoever waits for it. From the end of its hold on the queue pair may be freed.
             hold_watch(hold, EPOLLIN)
+            hold_end(closer, hold)
         elif hold.until and (first == 0 or hold.until < first):
             first = hold.until
         hold = following
