@@ -34,8 +34,10 @@ cdef class Registrations:
     cpdef Registration take(self, bytes value):
         cdef Registration one = self.kept.pop(id(value), None)
         if one is not None:
+            # One that always comes says nothing about the others.
+            if not one.found:
+                self.wasted = 0
             one.found = True
-            self.wasted = 0
         elif self.is_worth(value) and self.make_room(PyBytes_GET_SIZE(value)):
             one = Registration.__new__(Registration)
             one.mr = self.provider.reg_mr(

@@ -228,6 +228,17 @@ def test_new_objects_are_seldom_registered(registrations: Registrations) -> None
     assert any(use(registrations, value) for _ in range(100)) and use(registrations, value)
 
 
+def test_one_object_that_always_comes_speaks_for_no_other(registrations: Registrations) -> None:
+    """Others that come twice, and never again, are seldom registered."""
+    always = random_bytes(MB)
+    for number in range(200):
+        other = random_bytes(5000 + number)
+        for value in (always, other, other):
+            use(registrations, value)
+        del other
+    assert use(registrations, always) and registrations.registered <= 12
+
+
 # ---- buffers ---------------------------------------------------------------------------------------------------------
 
 
