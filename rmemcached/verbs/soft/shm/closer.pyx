@@ -2,7 +2,7 @@
 
 cdef enum:
     CLOSER_SMALL = 1 << 20           # octets of a file in memory that are freed at once
-    CLOSER_PIECE = 4 << 20           # octets that are unmapped at a time
+    CLOSER_PIECE = 512 << 10         # octets whose pages are given up at a time
 
 cdef struct shm_closing:
     shm_closing *next
@@ -14,10 +14,11 @@ cdef struct shm_closing:
 
 cdef void window_unmap(shm_context *shared, void *base, size_t length) noexcept nogil:
     cdef size_t at = 0
-    # Others that map something wait for the end of each call.
+    # Whoever maps something waits for munmap, and at most for one piece of what comes before. Without pages it is short.
     while at < length:
-        munmap(<uint8_t *> base + at, min(length - at, <size_t> CLOSER_PIECE))
+        madvise(<uint8_t *> base + at, min(length - at, <size_t> CLOSER_PIECE), MADV_DONTNEED)
         at += CLOSER_PIECE
+    munmap(base, length)
     fetch_sub(&shared.usage.regions, 1)
     fetch_sub(&shared.usage.bytes, length)
 
