@@ -14,7 +14,7 @@ cdef struct shm_closing:
 
 cdef void window_unmap(shm_context *shared, void *base, size_t length) noexcept nogil:
     cdef size_t at = 0
-    # Whoever maps something waits for munmap, and at most for one piece of what comes before. Without pages it is short.
+    # Whoever maps something waits for munmap, which is short without pages, and for one of these calls at most.
     while at < length:
         madvise(<uint8_t *> base + at, min(length - at, <size_t> CLOSER_PIECE), MADV_DONTNEED)
         at += CLOSER_PIECE
