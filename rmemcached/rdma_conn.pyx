@@ -92,7 +92,7 @@ cdef bint take_data(rdma_conn *rc, unsigned int index, const message_header *hea
     # Messages of one run are one request, or came with one. An empty one says that a reply has been used.
     if t.now > rc.pace.served and length:
         t.least_gap = min(t.least_gap, pace_note(&rc.pace, t.now, t.limit))
-    if header.credits and lanes_blocked(rc):
+    if header.credits and lanes_blocked(rc) and not rc.q.closing:
         # Replies that wait go before what this message asks for.
         lanes_retry_blocked(rc)
     return rc.q.failed or lane_take_data(rc, index, header.lane, length)

@@ -666,12 +666,16 @@ cdef void lane_drop(rdma_lane *lane, const iovec *iov, int count) noexcept nogil
     conn_sent(&lane.c, n)
 
 
-cdef bint lane_drop_write(rdma_lane *lane) noexcept nogil:
-    """The same for a reply's data. False: WRITEs of it are under way, and need its item."""
-    if lane.write_off:
-        return False
-    item_remove(lane.c.thread.store, conn_write_posted(&lane.c))
-    return True
+cdef void lane_drop_write(rdma_lane *lane) noexcept nogil:
+    """The same for a reply's data, or the rest of it."""
+    cdef item *it = conn_write_posted(&lane.c)
+    lane.write_off = 0
+    if lane.last_write == NULL:
+        item_remove(lane.c.thread.store, it)
+        return
+    # A part of it is on its way, and needs the item.
+    lane.last_write.item = it
+    lane_write_completed(lane.last_write)
 
 
 cdef inline bint lane_drops_next_write(rdma_lane *lane) noexcept nogil:
@@ -698,7 +702,9 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
     while c.npending and not rc.q.failed:
         resp = conn_next_write(c)
         if resp != NULL:
-            if not (lane_drop_write(lane) if lane_drops_next_write(lane) else lane_write(lane, resp)):
+            if lane_drops_next_write(lane):
+                lane_drop_write(lane)
+            elif not lane_write(lane, resp):
                 lane_wait(lane, LANE_WANTS_WRITE)
                 return False
             continue

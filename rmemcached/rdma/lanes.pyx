@@ -56,11 +56,11 @@ cdef inline void retry_first(lane_list *list) noexcept nogil:
 cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil:
     """As many as can go on, and each once at most."""
     cdef unsigned int left = rc.want_read.count
-    while left and rc.want_read.first != NULL and not rc.q.failed and (rc.q.closing or queue_may_read(&rc.q)):
+    while left and rc.want_read.first != NULL and not (rc.q.failed or rc.q.closing) and queue_may_read(&rc.q):
         left -= 1
         retry_first(&rc.want_read)
     left = rc.want_write.count
-    while left and rc.want_write.first != NULL and not rc.q.failed and (rc.q.closing or queue_may_write(&rc.q)):
+    while left and rc.want_write.first != NULL and not (rc.q.failed or rc.q.closing) and queue_may_write(&rc.q):
         left -= 1
         retry_first(&rc.want_write)
     lane_closes_send(rc)
@@ -77,7 +77,7 @@ cdef void lanes_client_ended(rdma_conn *rc) noexcept nogil:
     cdef rdma_lane *lane = rc.first_lane
     rc.q.closing = True
     while lane != NULL:
-        if lane.place == LANE_WANTS_ROOM:
+        if lane.place == LANE_WANTS_ROOM or lane.place == LANE_WANTS_WRITE:
             lane_wait(lane, LANE_WANTS_SEND)
         lane = lane.next
 

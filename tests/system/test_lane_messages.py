@@ -427,6 +427,32 @@ def test_the_end_of_the_lifeline_ends_all_lanes(server: Server, control: Convers
         assert control.number("curr_items") == 2 + len(lanes)
 
 
+def test_the_end_of_the_lifeline_within_a_value(lifelines: None) -> None:
+    """A value of which a part has been written is given up, and what its lane and others have sent behind it is done."""
+    size, lanes = 3_000_000, range(1, 5)
+    with (
+        start_rmemcached("-m", "64", "-I", "8m", "-t", "1") as server,
+        Conversation(server) as control,
+        Lanes(server) as peer,
+    ):
+        control.send(b"set big 0 0 %d\r\n" % size + b"v" * size + b"\r\n")
+        assert control.line() == b"STORED\r\n"
+        memory = bytearray(size)
+        region = peer.region(memory, Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ)
+        peer.open(*lanes)
+        commands = b"set key1 0 0 1\r\nx\r\n"
+        for lane in lanes:
+            peer.put(lane, b"mg big v @%x:%x:%x\r\n" % (region.addr, region.rkey, size) * 3)
+            peer.put(lane, commands.replace(b"1", b"%d" % lane, 1))
+        # The peer takes nothing, so that no value is complete.
+        eventually(lambda: control.number("rdma_input_bytes", "rdma") >= len(commands) * len(lanes))
+        peer.lifeline.close()
+        alone(control)
+        assert control.number("curr_items") == 1 + len(lanes)
+        assert control.ask(b"delete big\r\n") == b"DELETED\r\n"
+        eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
+
+
 # ---- what breaks the rules -------------------------------------------------------------------------------------------
 
 Breach = Callable[[Lanes], None]

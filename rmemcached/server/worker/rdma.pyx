@@ -241,6 +241,9 @@ cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept
 
 cdef unsigned int take_channel_event(worker *w, const epoll_event *event) noexcept nogil:
     assert_owner(w.thread.owner)
+    # The device may have been given up by what came before it in the same batch of events.
+    if w.rdma[channel_device(event)] == NULL:
+        return 0
     rdma_thread_event(w.rdma[channel_device(event)])
     return channel_bit(event)
 
