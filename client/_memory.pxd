@@ -6,8 +6,8 @@ has come, or when the server has closed the lane, or the queue pair is gone; the
 
 Where a server maps regions (soft_shm), and where registering takes long (devices of the system), values are copied into
 and out of regions of the queue pair's pool. On devices of the system large bytes objects that come again stay
-registered. On soft_iw registering is an entry in a table: values are registered where
-they are.
+registered. On soft_iw registering is an entry in a table: values are registered where they are, and so are those on
+soft_shm that go faster through the ring.
 """
 
 from cpython.object cimport PyObject
@@ -24,6 +24,8 @@ cdef class Memory:
     cdef Pool pool
     cdef bint pooled                 # regions of the pool are used
 
+    # Whether values of so many bytes are copied into and out of regions of the pool.
+    cdef bint in_pool(self, size_t length) noexcept
     cdef ibv_mr *register(self, const void *data, size_t length, int access) noexcept
     cdef void release(self, ibv_mr *mr) noexcept
 

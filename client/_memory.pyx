@@ -20,6 +20,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     COPY_MOST = 1 << 17      # bytes of values that are always copied, as long as there is room
+    RING_FROM = 1 << 23      # soft_shm: larger values go through the ring, which both sides copy to and from at a time
     SINK_FIRST = 1 << 20     # bytes of the first sink
     SINK_MIN = 1 << 18       # of a block, as the next
     SINK_MAX = 1 << 28
@@ -56,6 +57,9 @@ cdef class Memory:
         self.pool = queue.pool
         self.pooled = self.pool.server_maps or self.provider != soft_provider()
 
+    cdef bint in_pool(self, size_t length) noexcept:
+        return self.pooled and (length <= RING_FROM or not self.pool.server_maps)
+
     cdef ibv_mr *register(self, const void *data, size_t length, int access) noexcept:
         # NULL: errno says why.
         cdef ibv_mr *mr = self.provider.reg_mr(self.pd, <void *>data, length, access)
@@ -78,7 +82,7 @@ cdef class Source(Memory):
         cdef bint exposed = self.name_buffer(data, length, address, key)
         if not exposed and self.registered is not None and length > COPY_MOST and type(value) is bytes:
             exposed = self.name_object(value, address, key)
-        if not exposed and self.pooled:
+        if not exposed and self.in_pool(length):
             exposed = self.copy(data, length, address, key)
         if not exposed:
             exposed = self.register_value(data, length, address, key)
@@ -192,12 +196,12 @@ cdef class Sink(Memory):
         cdef bytes fresh
         if self.mr != NULL or self.borrowed != NULL:
             return True
-        if self.pooled:
+        if self.in_pool(self.next_size):
             self.borrowed = self.pool.take(self.next_size)
             if self.borrowed != NULL:
                 self.size = self.borrowed.size
             return self.borrowed != NULL
-        fresh = PyBytes_FromStringAndSize(NULL, self.next_size)
+        fresh = new_value(self.next_size)
         self.mr = self.register(PyBytes_AS_STRING(fresh), self.next_size, access)
         if self.mr == NULL:
             return self.pool.go_without(self.next_size, errno)
@@ -268,7 +272,7 @@ cdef class Sink(Memory):
         return value
 
     cdef void saw_length(self, size_t length) noexcept:
-        if self.next_size < length <= <size_t>(REGIONS_MOST if self.pooled else SINK_MAX):
+        if self.next_size < length <= <size_t>(REGIONS_MOST if self.in_pool(length) else SINK_MAX):
             self.next_size = length
             self.misfits = 0
             self.peak = 0
