@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from daemon_tools import (
@@ -239,6 +240,15 @@ def test_a_value_of_which_a_part_has_been_written(lifelines: None) -> None:
         assert b"v" in memory
 
 
+def a_large_value(control: Conversation, peer: Lanes, size: int) -> tuple[Any, bytearray, bytes]:
+    """Stores "v"s under the key big. Gives a region for it, the region's memory, and the command that gets it there."""
+    control.send(b"set big 0 0 %d\r\n" % size + b"v" * size + b"\r\n")
+    assert control.line() == b"STORED\r\n"
+    memory = bytearray(size)
+    region = peer.region(memory, Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ)
+    return region, memory, b"mg big v @%x:%x:%x\r\n" % (region.addr, region.rkey, size)
+
+
 class Ordered(Lanes):
     """Knows from which lanes replies came, one after the other."""
 
@@ -261,18 +271,16 @@ def test_a_small_reply_overtakes_a_large_value(lifelines: None) -> None:
         Conversation(server) as control,
         Ordered(server) as peer,
     ):
-        control.send(b"set big 0 0 %d\r\n" % size + b"v" * size + b"\r\n")
-        assert control.line() == b"STORED\r\n"
-        memory = bytearray(size)
-        region = peer.region(memory, Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ)
+        region, memory, get = a_large_value(control, peer, size)
         peer.open(1, 2)
         with held(server.pid):
-            peer.put(1, b"mg big v @%x:%x:%x\r\n" % (region.addr, region.rkey, size))
+            peer.put(1, get)
             peer.put(2, b"mn\r\n")
         peer.wait(lambda: len(peer.order) == 2)
         assert peer.order == [2, 1]
         assert bytes(peer.replies[1]) == b"VA %d @\r\n" % size
         assert memory == b"v" * size
+        region.close()
 
 
 @pytest.mark.parametrize("opened", [1, 5])
@@ -436,13 +444,10 @@ def test_the_end_of_the_lifeline_within_a_value(lifelines: None) -> None:
         Conversation(server) as control,
         Lanes(server) as peer,
     ):
-        control.send(b"set big 0 0 %d\r\n" % size + b"v" * size + b"\r\n")
-        assert control.line() == b"STORED\r\n"
-        memory = bytearray(size)
-        region = peer.region(memory, Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ)
+        region, _, get = a_large_value(control, peer, size)
         peer.open(*lanes)
         for lane in lanes:
-            peer.put(lane, b"mg big v @%x:%x:%x\r\n" % (region.addr, region.rkey, size) * 3)
+            peer.put(lane, get * 3)
             peer.put(lane, b"set key%d 0 0 1\r\nx\r\n" % lane)
         # The peer takes nothing, so that no value is complete; each lane keeps what is behind it.
         eventually(lambda: control.number("rdma_input_bytes", "rdma") >= INPUT_FIRST * len(lanes))
@@ -451,6 +456,7 @@ def test_the_end_of_the_lifeline_within_a_value(lifelines: None) -> None:
         assert control.number("curr_items") == 1 + len(lanes)
         assert control.ask(b"delete big\r\n") == b"DELETED\r\n"
         eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
+        region.close()
 
 
 # ---- what breaks the rules -------------------------------------------------------------------------------------------
