@@ -7,12 +7,14 @@ longest of the last gaps: one pause between two bursts says nothing about the ga
 A gap has the time in it that it takes to wake both sides up. Where each has a core of its own that is 40 us and
 more, so that a client which asks again at once looks like one that pauses. Therefore gaps of a little more than the
 limit are polled through now and then, a few in a row: if the client does not pause, they become short. If they do
-not, that is tried again after twice as many requests.
+not, that is tried again after twice as many requests. Gaps that are polled through may get half as long again as the
+limit: one whose gaps are about as long as the limit would lose both ways, as each gap that is not polled through makes
+the next ones longer.
 """
 
 cdef enum:
     PACE_GAPS = 4
-    PACE_TRY_GAP = 2             # gaps of up to so many times the limit are tried
+    PACE_TRY_GAP = 3             # gaps of up to so many times the limit are tried
     PACE_TRY_FIRST = 16          # after so many requests, then twice as many, up to
     PACE_TRY_RARE = 4096
 
@@ -20,6 +22,7 @@ cdef struct rdma_pace:               # of one connection; its worker's
     int64_t served               # when it was last served (now_ns()); 0: never, or nobody asked
     uint32_t gaps[PACE_GAPS]     # the last ones in nanoseconds, UINT32_MAX for longer ones
     uint32_t next                # the oldest of them
+    bint polled                  # the last gap was to be polled through
     uint32_t trying              # gaps that are still polled through to try
     uint32_t untried             # requests since the last try
     uint32_t every               # requests between two tries

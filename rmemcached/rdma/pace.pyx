@@ -32,8 +32,10 @@ cdef uint32_t pace_note(rdma_pace *pace, int64_t now, int64_t limit) noexcept no
             longest = gap
         elif gap > second:
             second = gap
-    if second <= limit:
+    if second <= (limit + limit // 2 if pace.polled else limit):
         pace.every = PACE_TRY_FIRST
         pace.untried = 0
-        return second
-    return second if second <= PACE_TRY_GAP * limit and pace_tries(pace) else UINT32_MAX
+        pace.polled = True
+    else:
+        pace.polled = second <= PACE_TRY_GAP * limit and pace_tries(pace)
+    return second if pace.polled else UINT32_MAX

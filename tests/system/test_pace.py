@@ -8,6 +8,7 @@ from rmemcached.server._testing import Pace
 
 US = 1000
 LIMIT = 50 * US
+HELD = LIMIT + LIMIT // 2
 TRY_FIRST = 16
 
 
@@ -32,13 +33,20 @@ def test_two_pauses_end_it() -> None:
     assert expected[-2:] == [10 * US, None]
 
 
+def test_gaps_that_are_polled_through_may_get_a_little_longer() -> None:
+    assert polled([LIMIT] * 4 + [HELD] * 100)[4:] == [LIMIT] + [LIMIT] + [HELD] * 99
+    assert polled([LIMIT] * 4 + [HELD + 1] * 2)[-1] is None
+    # Not polled through before, they are first tried.
+    assert polled([HELD] * (TRY_FIRST + 1)) == [None] * (TRY_FIRST + 2)
+
+
 def test_long_gaps_are_never_polled_through() -> None:
-    for gap in (2 * LIMIT + 1, 10**6, 2**32, 2**40):
+    for gap in (3 * LIMIT + 1, 10**6, 2**32, 2**40):
         assert set(polled([gap] * 10_000)) == {None}
 
 
 def test_gaps_beyond_the_limit_are_tried_ever_more_seldom() -> None:
-    expected = polled([LIMIT + 1] * 2000)
+    expected = polled([HELD + 1] * 2000)
     tries = [at for at, gap in enumerate(expected) if gap is not None]
     begins = [at for at in tries if at - 1 not in tries]
     assert len(tries) == 4 * len(begins)
