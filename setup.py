@@ -53,7 +53,7 @@ HEADERS = {
 
 COMPILE_ARGS = ["-std=gnu11", "-Wall", "-Wno-unused-function", "-pthread"]
 # Without optimization the compiler does not know how long the strings are that it warns of.
-COMPILE_ARGS += ["-O0", "-g", "-Wno-format-truncation"] if DEBUG else ["-O2", "-g1"]
+COMPILE_ARGS += ["-O0", "-g", "-Wno-format-truncation"] if DEBUG else ["-O2", "-g1", "-fno-plt", "-falign-functions=64"]
 LINK_ARGS = ["-pthread"]
 # Python's own flags have -DNDEBUG, which takes assertions out.
 COMPILE_ARGS += ["-UNDEBUG" if DEBUG or SANITIZE else "-DNDEBUG"]
