@@ -283,13 +283,16 @@ cdef bint shm_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
     """Receives until the ring is empty or the share is used up. False: the queue pair is in error."""
     cdef shm_stream *shm = shm_of(qp)
     cdef rx_reception r
-    cdef uint64_t head, fpdus
+    cdef uint64_t head, fpdus, word
     cdef ssize_t n
     assert_held(&qp.lock)
     while share[0]:
         if not shm_receive_messages(qp, share):
             return False
         if share[0] == 0:
+            break
+        if shm.chunk_left == 0 and not shm_cell_ready(shm, &word):
+            # Most often messages are all there is.
             break
         if not rx_prepare(qp, &r, share[0]):
             return False
