@@ -21,6 +21,7 @@ from rmemcached.verbs.verbs cimport (
 
 cdef enum:
     CREDITS = 32             # receives posted
+    RECEIVES_AT_A_TIME = 8   # that are posted anew together: a quarter of them
     MESSAGE_SIZE = 8192      # bytes of each, header included
     SEND_BUFFERS = 16
     SEND_DEPTH = 64          # SENDs under way; more credits than that are not used
@@ -58,10 +59,11 @@ cdef class Endpoint:
     cdef unsigned int most_lanes     # that the server allows
     cdef size_t lane_bytes           # that the server keeps for each
 
+    cdef int post_all_receives(self) except -1
     cdef int open_queue(self) except -1
     cdef int open_messages(self) except -1
     cdef int connect_to(self, Offer offer, second) except -1
     cdef int agree(self, int64_t deadline) except -1
     cdef int accept_welcome(self, const cm_event *event) except -1
-    # 0, or an errno value.
-    cdef int post_receive(self, unsigned int index) noexcept nogil
+    # RECEIVES_AT_A_TIME at most. 0, or an errno value.
+    cdef int post_receives(self, const uint16_t *indices, unsigned int count) noexcept nogil

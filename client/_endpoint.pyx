@@ -4,7 +4,7 @@ import os
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.errno cimport errno
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uint16_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 from posix.unistd cimport getpid
 
@@ -27,7 +27,7 @@ from rmemcached.rdma.wire cimport (
     rdma_welcome,
     transport_name,
 )
-from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, live_add
+from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_that, live_add
 from rmemcached.sys.linux cimport posix_memalign, set_nonblocking
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport soft_iw_connect, soft_iw_options, soft_provider, soft_shm_attach
@@ -80,7 +80,7 @@ cdef class Endpoint:
         self.workers = self.most_lanes = 1
 
     def __init__(self, str transport, server, CmRoute route=None):
-        cdef int error, i
+        cdef int error
         if route is None:
             self.protection_domain = open_domain(DEVICES[transport], server)
         else:
@@ -105,9 +105,19 @@ cdef class Endpoint:
             error = verbs_qp_init(self.port, self.qp, REMOTE_ACCESS)
         if error:
             raise os_error("queue pair to INIT", error)
+        self.post_all_receives()
+
+    cdef int post_all_receives(self) except -1:
+        cdef uint16_t indices[CREDITS]
+        cdef unsigned int i
+        cdef int error = 0
         for i in range(CREDITS):
-            if self.post_receive(i) != 0:
-                raise OSError(errno, "receives cannot be posted")
+            indices[i] = <uint16_t>i
+        for i in range(CREDITS // RECEIVES_AT_A_TIME):
+            error = error or self.post_receives(indices + i * RECEIVES_AT_A_TIME, RECEIVES_AT_A_TIME)
+        if error:
+            raise os_error("receives", error)
+        return 0
 
     cdef int open_queue(self) except -1:
         # Makes the completion channel, the completion queue and the queue pair.
@@ -250,16 +260,20 @@ cdef class Endpoint:
         self.eager = welcome.eager
         return 0
 
-    cdef int post_receive(self, unsigned int index) noexcept nogil:
+    cdef int post_receives(self, const uint16_t *indices, unsigned int count) noexcept nogil:
         # 0, or an errno value.
-        cdef ibv_sge sge
-        cdef ibv_recv_wr wr
+        cdef ibv_sge sges[RECEIVES_AT_A_TIME]
+        cdef ibv_recv_wr wrs[RECEIVES_AT_A_TIME]
         cdef ibv_recv_wr *bad
-        sge.addr = <uint64_t><uintptr_t>(self.buffer + <size_t>index * MESSAGE_SIZE)
-        sge.length = MESSAGE_SIZE
-        sge.lkey = self.mr.lkey
-        memset(&wr, 0, sizeof(wr))
-        wr.wr_id = RECEIVE | index
-        wr.sg_list = &sge
-        wr.num_sge = 1
-        return ibv_post_recv(self.qp, &wr, &bad)
+        cdef unsigned int i
+        assert_that(0 < count <= RECEIVES_AT_A_TIME)
+        for i in range(count):
+            sges[i].addr = <uint64_t><uintptr_t>(self.buffer + <size_t>indices[i] * MESSAGE_SIZE)
+            sges[i].length = MESSAGE_SIZE
+            sges[i].lkey = self.mr.lkey
+            wrs[i].wr_id = RECEIVE | indices[i]
+            wrs[i].next = &wrs[i + 1]
+            wrs[i].sg_list = &sges[i]
+            wrs[i].num_sge = 1
+        wrs[count - 1].next = NULL
+        return ibv_post_recv(self.qp, wrs, &bad)

@@ -9,9 +9,9 @@ until it, or who polls then, wakes them. The lock is held while something is pos
 thread sleeps. In a forked child only `close` may be called, which leaves the parent's objects alone.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 
-from rmemcached.client._endpoint cimport SEND_BUFFERS, Endpoint
+from rmemcached.client._endpoint cimport RECEIVES_AT_A_TIME, SEND_BUFFERS, Endpoint
 from rmemcached.client._lane cimport lane_list, lane_state, lane_table, lane_want
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport pthread_mutex_t
@@ -30,6 +30,8 @@ cdef struct wait_hints:
 
 cdef class QueuePair(Endpoint):
     cdef unsigned int owed           # receives posted anew and not yet announced
+    cdef uint16_t used[RECEIVES_AT_A_TIME]   # receives that are to be posted anew: used[:used_count]
+    cdef unsigned int used_count
     cdef uint32_t rings              # how often the server had been woken up, as peer_slept last saw it
     cdef bint ready                  # READY has come
     cdef bint failed                 # the queue pair is of no use any more; also read without the lock
@@ -75,6 +77,7 @@ cdef class QueuePair(Endpoint):
     cdef int take_data(self, Stream stream, lane_state *own, lane_state *lane, const char *data,
                        size_t length) noexcept nogil
     cdef int breaks(self, const char *rule) noexcept nogil
+    cdef int use_again(self, unsigned int index) noexcept nogil
     cdef int take_message(self, Stream stream, lane_state *own, unsigned int index, size_t length) noexcept nogil
     cdef void take_sent(self, unsigned int index) noexcept nogil
     cdef int poll_locked(self, Stream stream, lane_state *own) noexcept nogil

@@ -9,7 +9,7 @@ from libc.string cimport memcpy, memset
 from posix.unistd cimport getpid
 
 from rmemcached.client._devices cimport device_lost, device_removed, leave_domain
-from rmemcached.client._endpoint cimport CREDITS, INLINE_BYTES, MESSAGE_SIZE, RECEIVE
+from rmemcached.client._endpoint cimport CREDITS, INLINE_BYTES, MESSAGE_SIZE, RECEIVE, RECEIVES_AT_A_TIME
 from rmemcached.client._errors cimport os_error
 from rmemcached.client._exchange cimport Offer
 from rmemcached.client._lane cimport (
@@ -273,7 +273,7 @@ cdef class QueuePair(Endpoint):
         cdef int r
         if not get_message_header(message, length, &header):
             return self.breaks(b"a message shorter than its header")
-        if self.owed >= CREDITS:
+        if self.owed + self.used_count >= CREDITS:
             return self.breaks(b"a message without a credit")
         self.heard += 1
         self.tx_credits += header.credits
@@ -306,9 +306,17 @@ cdef class QueuePair(Endpoint):
             self.finish_lane(lane)
         elif header.kind != MESSAGE_CREDIT:
             return self.breaks(b"a message of unknown type")
-        if self.post_receive(index) != 0:
-            return 0
-        self.owed += 1
+        return self.use_again(index)
+
+    cdef int use_again(self, unsigned int index) noexcept nogil:
+        # Posts the receive anew, together with others.
+        self.used[self.used_count] = <uint16_t>index
+        self.used_count += 1
+        if self.used_count == RECEIVES_AT_A_TIME:
+            if self.post_receives(self.used, RECEIVES_AT_A_TIME) != 0:
+                return 0
+            self.owed += RECEIVES_AT_A_TIME
+            self.used_count = 0
         return 1
 
     cdef void take_sent(self, unsigned int index) noexcept nogil:
