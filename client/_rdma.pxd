@@ -26,6 +26,7 @@ cdef class RdmaStream(Stream):
     # Replies of a server that had to be woken up, while this side polled (0) or slept (1) meanwhile.
     cdef int64_t woken_ns[2]         # how long they lately took
     cdef unsigned int woken          # how many there were
+    cdef unsigned int small_values   # that have come in a row
     cdef Source source
     cdef Sink sink
     cdef Buffer target               # that the request names in place of the sink

@@ -18,6 +18,7 @@ cdef enum:
     BULK_BYTES_PER_NS = 2    # slower transfers than this are not worth polling for
     WOKEN_TRY = 64           # of so many replies of a server that had to be woken up, one is awaited the other way
     WOKEN_MOST = 1000000     # ns; what takes longer says nothing about waking
+    SMALL_RUN = 32           # values in a row that need no memory, after which requests name none
 
 
 cdef class Leaving:
@@ -173,17 +174,18 @@ cdef class RdmaStream(Stream):
         # is likely to be as large as what came before.
         cdef size_t expected = self.sink.last if self.sink_named else 0
         cdef int64_t bulk = (self.source.total + expected) // BULK_BYTES_PER_NS
-        cdef int64_t now = 0
+        cdef int64_t now
         cdef bint woken = self.woke and bulk == 0 and self.iov_next == self.iov_count and budget
         cdef bint sleeps = woken and self.sleeps_for_woken()
         cdef bint block = sleeps
-        cdef int64_t began = now_ns() if woken else 0
+        cdef int64_t began = 0
         cdef int64_t until = 0
         cdef int r
         self.woke = False
-        if budget and not block:
-            now = now_ns()
-            until = now + budget + bulk
+        if budget:
+            began = now = now_ns()
+            if not block:
+                until = now + budget + bulk
         while True:
             # Waiting looks for what has come, too.
             r = 1 if block else self.queue.reap(self, self.lane)
@@ -253,6 +255,10 @@ cdef class RdmaStream(Stream):
         return self.put_hex(min(size, <size_t>NAMED_MOST))
 
     cdef int put_sink(self) except -1:
+        # Where small values follow each other, naming memory is most of a request. A large one comes in messages then,
+        # and those behind it have memory again.
+        if self.small_values == SMALL_RUN:
+            return 0
         return self.put_memory(self.sink.address(), self.sink.key(), self.sink.size) if self.sink.prepare() else 0
 
     cdef int release_sink(self) except -1:
@@ -284,6 +290,7 @@ cdef class RdmaStream(Stream):
 
     cdef int take_target(self, char *to, size_t size, size_t length) except -1:
         self.sink_named = False
+        self.small_values = 0
         if length > (self.sink.size if self.target is None else self.target_size):
             raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
         self.spin_result(True)
@@ -299,6 +306,7 @@ cdef class RdmaStream(Stream):
 
     cdef bytes take_sink(self, size_t length):
         self.sink_named = False
+        self.small_values = 0
         if length > self.sink.size:
             raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
         self.spin_result(True)
@@ -306,4 +314,8 @@ cdef class RdmaStream(Stream):
         return self.sink.take(length)
 
     cdef void saw_length(self, size_t length) noexcept:
-        self.sink.saw_length(length)
+        if length > self.inline_limit:
+            self.small_values = 0
+            self.sink.saw_length(length)
+        elif self.small_values < SMALL_RUN:
+            self.small_values += 1

@@ -216,13 +216,13 @@ cdef class Session:
         cdef int r
         s.dst = to
         s.dst_left = length
+        if s.remote:
+            s.saw_length(length)
         if s.rend - s.rpos >= length + 2:
             r = s.read_body()
         else:
             with nogil:
                 r = s.read_body()
-            if length > s.inline_limit:
-                s.saw_length(length)
         while r <= 0:
             self.interrupted(s, r)
             with nogil:

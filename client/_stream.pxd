@@ -49,7 +49,7 @@ cdef class Stream:
     # memory named in requests
     cdef bint remote         # requests may name memory
     cdef bint sink_named     # the request names the sink
-    cdef size_t inline_limit  # values up to this size are sent in the request
+    cdef size_t inline_limit  # values up to this size are sent in the request, and in the reply
 
     # requests: the first call is begin, the last one commit
     cdef int begin(self) except -1
@@ -91,6 +91,6 @@ cdef class Stream:
     cdef int put_target(self, char *to, size_t size) except -1
     cdef int take_target(self, char *to, size_t size, size_t length) except -1
     cdef object make_buffer(self, size_t size)          # memory for values, which need no copy there if that can be
-    cdef void saw_length(self, size_t length) noexcept  # a value came that was too large for the sink
+    cdef void saw_length(self, size_t length) noexcept  # a value of so many bytes comes in the stream
     cdef str failure_text(self)                         # why the connection has ended, as far as known; may be ""
     cdef void close(self) noexcept                      # in a forked child: leaves the parent's connection alone

@@ -35,6 +35,26 @@ def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     return {name: after[name] - before[name] for name in before}
 
 
+def test_requests_for_small_values_name_no_memory(control: tuple[Server, Conversation]) -> None:
+    """Where they follow each other. A large value among them comes in messages, and the next one is written."""
+    server, talk = control
+    large = random.Random(1).randbytes(65536)
+    with rdma_client(server) as client:
+        client.set("small", b"x" * 100)
+        client.set("large", large)
+        for _ in range(100):
+            assert client.get("small") == b"x" * 100
+        before = counters(talk)
+        for _ in range(COUNT):
+            assert client.get("small") == b"x" * 100
+        after = counters(talk)
+        assert after["rdma_recv_bytes"] - before["rdma_recv_bytes"] == COUNT * len(b"mg small v\r\n")
+        assert client.get("large") == large
+        assert counters(talk)["rdma_write_bytes"] == 0
+        assert client.get("large") == large
+        eventually(lambda: counters(talk)["rdma_write_bytes"] == len(large))
+
+
 @pytest.mark.parametrize("size", some([4097, 8193, 65536, 1_000_000, 8_000_000]))
 def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], size: int, rdma_transport: str) -> None:
     server, talk = control
