@@ -11,6 +11,8 @@ flight       gets of 100 B, 32 under way at a time, from one thread of C speed; 
 large        get and set of large values over shared memory, in bytes objects and in registered buffers; throughput as
              a ratio to one memcpy of the same size in the client's process.
 threads      get and set by several threads with a client each, two workers; bytes per second as a ratio to TCP.
+beside       gets of 100 B by two TCP clients, beside clients of the same worker that are idle (100), that ask every
+             millisecond (4), or without pause (2); throughput as a ratio to none beside, and to the same over TCP.
 
 Each transport has a daemon of its own, so that idle clients of one do not meet requests of another, and the CPU time
 is that transport's. The transports take turns in short samples: other load on the machine slows all of them alike, and
@@ -49,7 +51,7 @@ from servers import Server, start_rmemcached  # noqa: E402
 from rmemcached.client import Client, _load  # noqa: E402
 
 TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "auto")
-PARTS = ("paced", "connections", "flight", "large", "threads")
+PARTS = ("paced", "connections", "flight", "large", "threads", "beside")
 KEY, SMALL = "key", 100
 TIMEOUT = 60.0
 PROCESSES = 10
@@ -468,6 +470,63 @@ def measure_threads(options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+# ---- TCP clients beside others ---------------------------------------------------------------------------------------
+
+OTHERS = ("none", "100 idle", "4 paced", "2 busy")
+ASKERS = 2
+OTHERS_THINK = 1000
+
+
+@contextlib.contextmanager
+def beside(case: str, server: Server, transport: str, seconds: float) -> Iterator[None]:
+    """Clients of the daemon over this transport, which do for so many seconds what the case says."""
+    everywhere = os.sched_getaffinity(0)
+    count = 0 if case == "none" else int(case.split()[0])
+    with contextlib.ExitStack() as stack:
+        helpers: list[Helper] = []
+        if case.endswith("idle"):
+            for _ in range(count):
+                stack.enter_context(contextlib.closing(connect(server.address, transport))).set(KEY, bytes(SMALL))
+        elif case.endswith("paced"):
+            for number in range(count):
+                helper = Helper(paced_client, everywhere, server.address, transport, number)
+                helpers.append(stack.enter_context(helper))
+                helper.tell("get", OTHERS_THINK, False, int(seconds * 1e6 / OTHERS_THINK))
+        else:
+            for _ in range(count):
+                helpers.append(stack.enter_context(Helper(many_clients, everywhere, server.address, transport, 1)))
+                helpers[-1].tell(seconds)
+        yield
+        for helper in helpers:
+            helper.answer()
+
+
+def measure_beside(options: argparse.Namespace) -> list[dict[str, Any]]:
+    everywhere = os.sched_getaffinity(0)
+    names = [name for name in options.transports if name in ("soft_shm", "soft_iw", "tcp")]
+    rates: dict[tuple[str, str], list[float]] = {(case, name): [] for case in OTHERS for name in names}
+    with contextlib.ExitStack() as stack:
+        servers = stack.enter_context(daemons(names, everywhere, "-t", "1", "-m", "64"))
+        askers = {
+            name: [
+                stack.enter_context(Helper(many_clients, everywhere, server.address, "tcp", 1)) for _ in range(ASKERS)
+            ]
+            for name, server in servers.items()
+        }
+        for _, (case, name) in itertools.product(range(options.rounds), rates):
+            with beside(case, servers[name], name, options.seconds):
+                for asker in askers[name]:
+                    asker.tell(options.seconds)
+                rates[case, name].append(sum(asker.answer() for asker in askers[name]) / options.seconds)
+    rows = [
+        {"others": case, "transport": name, "per_second": statistics.median(taken)}
+        for (case, name), taken in rates.items()
+    ]
+    add_ratios(rows, ("transport",), {"others": "none"}, "per_second", "to_none")
+    add_ratios(rows, ("others",), {"transport": "tcp"}, "per_second", "to_tcp")
+    return rows
+
+
 # ---- the output ------------------------------------------------------------------------------------------------------
 
 
@@ -559,6 +618,7 @@ def main(arguments: list[str] | None = None) -> int:
         "flight": measure_flight,
         "large": measure_large,
         "threads": measure_threads,
+        "beside": measure_beside,
     }
     with busy(options.busy):
         figures = {part: measures[part](options) for part in options.parts or PARTS}

@@ -212,7 +212,7 @@ def test_realuse_figures(tmp_path: Path) -> None:
     done = run("realuse.py", *words.split(), "--json", str(target))
     figures = json.loads(target.read_text())
     transports = ["soft_shm", "tcp", "unix"]
-    assert list(figures) == ["paced", "connections", "flight", "large", "threads"]
+    assert list(figures) == ["paced", "connections", "flight", "large", "threads", "beside"]
     # get and set at two paces, exponential gaps at one, four clients at two
     assert [row["transport"] for row in figures["paced"]] == transports * (4 + 1 + 2)
     for row in figures["paced"]:
@@ -232,13 +232,17 @@ def test_realuse_figures(tmp_path: Path) -> None:
     assert all(row["to_memcpy"] > 0 for row in figures["large"])
     assert len(figures["threads"]) == 2 * 2 * 2 * 2
     assert all(row["to_tcp"] == 1 for row in figures["threads"] if row["transport"] == "tcp")
+    assert [(row["others"], row["transport"]) for row in figures["beside"]] == [
+        (others, name) for others in ("none", "100 idle", "4 paced", "2 busy") for name in ("soft_shm", "tcp")
+    ]
+    assert all(row["per_second"] > 0 and row["to_none"] > 0 and row["to_tcp"] > 0 for row in figures["beside"])
     assert "KB each" in done.stdout and "100 KB" in done.stdout
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["nothing"], "'nothing' is not one of paced, connections, flight, large, threads"),
+        (["nothing"], "'nothing' is not one of paced, connections, flight, large, threads, beside"),
         (["--transports", "pigeon"], "'pigeon' is not one of soft_shm, soft_iw, tcp, unix, auto"),
         (["--think", "long"], "--think: invalid numbers value: 'long'"),
         (["--large", "big"], "--large: invalid sizes value: 'big'"),
