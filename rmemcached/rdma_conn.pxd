@@ -78,9 +78,11 @@ cdef bint rdma_thread_begin_turn(rdma_thread *t, uint32_t work) noexcept nogil
 cdef void rdma_thread_end_turns(rdma_thread *t) noexcept nogil
 # Whether others are to be served before it in this turn, since it had more to do in the last one than a turn has.
 cdef bint rdma_thread_gives_way(const rdma_thread *t) noexcept nogil
+# An event of a software device has been taken, of this queue pair: its connection is served in this turn.
+cdef void rdma_event_taken(ibv_qp *qp) noexcept nogil
 # Serves what has completed, for a turn: each connection its share, and all together no more than a turn may last. now:
-# now_ns(), or 0 if nobody asks for rdma_thread_expected. limit: nanoseconds of the longest gap that is polled through.
-# True: there is more, call again soon.
+# now_ns() when it came, or 0 if nobody asks for rdma_thread_expected. limit: nanoseconds of the longest gap that is
+# polled through. True: there is more, call again soon.
 cdef bint rdma_thread_run(rdma_thread *t, int64_t now, int64_t limit) noexcept nogil
 # Until when (now_ns()) the next request of one of the connections that the last rdma_thread_run has served is to be
 # polled for, as their last gaps say; 0: it is not.

@@ -32,6 +32,7 @@ from rmemcached.rdma.wire cimport (
 )
 from rmemcached.store.store cimport item_iov, item_remove, store_time
 from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load, relaxed_store
+from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport (
     LIVE_LANE, LIVE_RDMA_CONN, assert_owner, assert_that, live_add, live_sub,
 )
@@ -91,7 +92,7 @@ cdef bint take_data(rdma_conn *rc, unsigned int index, const message_header *hea
     cdef rdma_thread *t = rc.q.t
     # Messages of one run are one request, or came with one. An empty one says that a reply has been used.
     if t.now > rc.pace.served and length:
-        t.least_gap = min(t.least_gap, pace_note(&rc.pace, t.now, t.limit))
+        pace_note(&rc.pace, t.now, t.limit)
     if header.credits and lanes_blocked(rc) and not rc.q.closing:
         # Replies that wait go before what this message asks for.
         lanes_retry_blocked(rc)
@@ -229,6 +230,8 @@ cdef void serve(rdma_conn *rc) noexcept nogil:
     assert_owner(t.worker.owner)
     assert_that(t.nchain == 0)
     begin_turn(rc)
+    if t.now:
+        pace_begin(&rc.pace, t.now)
     if t.broken:
         queue_fail(&rc.q, NULL, IBV_WC_SUCCESS)
     if lanes_runnable(rc) and not rc.q.failed:
@@ -242,6 +245,9 @@ cdef void serve(rdma_conn *rc) noexcept nogil:
     if lanes_blocked(rc) and not rc.q.failed:
         lanes_retry_blocked(rc)
     end_turn(rc)
+    if t.now:
+        t.served = now_ns()
+        t.least_gap = min(t.least_gap, pace_end(&rc.pace, t.served))
     if rc.nkept or rc.q.closing and not t.drained:
         counter_add(&t.worker.stats.conn_yields, rc.nkept != 0)
         thread_ready(rc)
@@ -310,6 +316,10 @@ cdef void serve_ready(rdma_thread *t) noexcept nogil:
         more = rc != last
         thread_unready(rc)
         serve(rc)
+
+
+cdef void rdma_event_taken(ibv_qp *qp) noexcept nogil:
+    thread_ready(<rdma_conn *>qp.qp_context)
 
 
 cdef bint rdma_thread_run(rdma_thread *t, int64_t now, int64_t limit) noexcept nogil:
@@ -425,6 +435,7 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
     rc.lane_bytes = <uint32_t>req.lane_bytes
     rc.table.size = RDMA_LANES_1 if rc.version == RDMA_VERSION_1 else t.dev.limits.lanes
     if queue_create(&rc.q, t, <unsigned int>req.credits, <unsigned int>req.msgsize):
+        rc.q.qp.qp_context = rc
         completions_enter(rc)
         if choose_psn(rc) and bring_up(rc, req, cm) and setup_begin(rc):
             return rc

@@ -12,19 +12,12 @@ cdef bint pace_tries(rdma_pace *pace) noexcept nogil:
     return True
 
 
-cdef uint32_t pace_note(rdma_pace *pace, int64_t now, int64_t limit) noexcept nogil:
+cdef uint32_t pace_gap(rdma_pace *pace, int64_t limit) noexcept nogil:
+    """The gap to be polled through, as the last ones say."""
     cdef uint32_t longest = 0
     cdef uint32_t second = 0
     cdef uint32_t gap
     cdef int i
-    if pace.served == 0:
-        for i in range(PACE_GAPS):
-            pace.gaps[i] = UINT32_MAX
-        pace.every = PACE_TRY_FIRST
-    else:
-        pace.gaps[pace.next % PACE_GAPS] = <uint32_t>min(max(now - pace.served, <int64_t>0), <int64_t>UINT32_MAX)
-        pace.next += 1
-    pace.served = now
     for i in range(PACE_GAPS):
         gap = pace.gaps[i]
         if gap > longest:
@@ -39,3 +32,31 @@ cdef uint32_t pace_note(rdma_pace *pace, int64_t now, int64_t limit) noexcept no
     else:
         pace.polled = second <= PACE_TRY_GAP * limit and pace_tries(pace)
     return second if pace.polled else UINT32_MAX
+
+
+cdef uint32_t pace_note(rdma_pace *pace, int64_t now, int64_t limit) noexcept nogil:
+    cdef int i
+    if pace.served == 0:
+        for i in range(PACE_GAPS):
+            pace.gaps[i] = UINT32_MAX
+        pace.every = PACE_TRY_FIRST
+    else:
+        pace_begin(pace, now)
+        pace.gaps[pace.next % PACE_GAPS] = <uint32_t>min(pace.waited, <int64_t>UINT32_MAX)
+        pace.next += 1
+    pace.served = now
+    pace.waited = 0
+    pace.expected = pace_gap(pace, limit)
+    return pace.expected
+
+
+cdef inline void pace_begin(rdma_pace *pace, int64_t now) noexcept nogil:
+    if pace.served:
+        pace.waited = max(pace.waited, now - pace.served)
+
+
+cdef inline uint32_t pace_end(rdma_pace *pace, int64_t now) noexcept nogil:
+    if pace.served == 0:
+        return UINT32_MAX
+    pace.served = now
+    return pace.expected

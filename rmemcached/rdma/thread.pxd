@@ -25,7 +25,8 @@ cdef struct rdma_thread:
     bint used_up                 # the last turn left something to do
     uint32_t work                # octets that connections may move in this turn
     bint was_busy                # in the last one they moved some
-    int64_t now                  # of this run; 0: nobody asks for gaps
+    int64_t now                  # when this turn's work came; 0: nobody asks for gaps
+    int64_t served               # when the last connection of this run was
     int64_t limit                # nanoseconds of the longest gap that is polled through
     uint32_t least_gap           # the shortest gap that is to be polled through, of connections served in this run
     # rdma/completions'

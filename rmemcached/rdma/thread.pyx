@@ -42,7 +42,7 @@ cdef bint rdma_thread_gives_way(const rdma_thread *t) noexcept nogil:
 cdef int64_t rdma_thread_expected(const rdma_thread *t) noexcept nogil:
     cdef int64_t until = <int64_t>t.least_gap + t.least_gap // 4 + GAP_MARGIN
     assert_owner(t.worker.owner)
-    return t.now + until if t.now and t.least_gap != UINT32_MAX else 0
+    return t.served + until if t.now and t.least_gap != UINT32_MAX else 0
 
 
 cdef void rdma_thread_polled(rdma_thread *t, int64_t ns) noexcept nogil:

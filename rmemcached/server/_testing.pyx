@@ -10,7 +10,7 @@ from libc.string cimport memset
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.rdma.device cimport RDMA_DEVICES
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW
-from rmemcached.rdma_conn cimport pace_note, rdma_pace
+from rmemcached.rdma_conn cimport pace_begin, pace_end, pace_note, rdma_pace
 from rmemcached.server.devices cimport (
     devices_close, devices_extent_added, devices_init, devices_open, devices_stats, rdma_devices,
 )
@@ -132,6 +132,14 @@ cdef class Pace:
     def note(self, now, limit):
         """The gap that is to be polled through after a request, in nanoseconds; None: it is not."""
         cdef uint32_t gap = pace_note(&self.pace, now, limit)
+        return None if gap == UINT32_MAX else gap
+
+    def begin(self, now):
+        pace_begin(&self.pace, now)
+
+    def end(self, now):
+        """As note, after each service."""
+        cdef uint32_t gap = pace_end(&self.pace, now)
         return None if gap == UINT32_MAX else gap
 
 

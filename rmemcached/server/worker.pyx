@@ -43,18 +43,18 @@ from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
 from rmemcached.rdma.wire cimport SHM_REQUEST_KEY, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, rdma_transport
 from rmemcached.rdma_conn cimport (
     rdma_cm_accept, rdma_conn, rdma_conn_end_idle, rdma_conn_finish, rdma_conn_free, rdma_conn_last_active,
-    rdma_conn_probe, rdma_conn_stalled_since, rdma_conn_stop, rdma_conn_thread, rdma_exchange, rdma_thread_arm,
-    rdma_thread_attach, rdma_thread_begin_turn, rdma_thread_create, rdma_thread_destroy, rdma_thread_end_late,
-    rdma_thread_end_turns, rdma_thread_event, rdma_thread_expected, rdma_thread_fd, rdma_thread_gives_way,
-    rdma_thread_pending, rdma_thread_poll, rdma_thread_polled, rdma_thread_refuse, rdma_thread_route, rdma_thread_run,
-    rdma_thread_waits, rdma_thread_was_busy,
+    rdma_conn_probe, rdma_conn_stalled_since, rdma_conn_stop, rdma_conn_thread, rdma_event_taken, rdma_exchange,
+    rdma_thread_arm, rdma_thread_attach, rdma_thread_begin_turn, rdma_thread_create, rdma_thread_destroy,
+    rdma_thread_end_late, rdma_thread_end_turns, rdma_thread_event, rdma_thread_expected, rdma_thread_fd,
+    rdma_thread_gives_way, rdma_thread_pending, rdma_thread_poll, rdma_thread_polled, rdma_thread_refuse,
+    rdma_thread_route, rdma_thread_run, rdma_thread_waits, rdma_thread_was_busy,
 )
 from rmemcached.server.dumps cimport dumps_start
 from rmemcached.server.udp cimport udp_close, udp_open, udp_ready, udp_socket
 from rmemcached.server.watchers cimport watchers_add
 from rmemcached.store.store cimport crawler_result_type, store_time
 from rmemcached.verbs.iwarp cimport MPA_KEY_SIZE, MPA_PRIVATE_MAX, MPA_REQUEST_KEY, MPA_START_SIZE
-from rmemcached.verbs.soft cimport soft_channel_event
+from rmemcached.verbs.soft cimport soft_channel_event, soft_event_qp
 from rmemcached.verbs.system_cm cimport cm_ended
 
 include "worker/connection.pyx"

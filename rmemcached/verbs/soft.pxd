@@ -64,7 +64,8 @@ cdef ibv_mr *soft_alloc_mr(ibv_pd *pd, size_t length, int access) noexcept nogil
 # soft_channel_join puts the channel's descriptors into that set, before a queue pair of it gets its stream. Events
 # whose data have the bit SOFT_EVENT are the channel's: the program hands each to soft_channel_event, before it destroys
 # any queue pair and before it waits again. `coming`: how many of them it still has in its hands, this one included.
-# False: the turn is over, and the event will come again; then let it be the first. From then on the channel's own
+# False: the turn is over, and the event will come again; then let it be the first. soft_event_qp is the queue pair that
+# an event is of. From then on the channel's own
 # descriptor is never readable, poll_cq makes no progress, and the program does not arm the channel's queues: it asks
 # soft_cq_pending whether poll_cq would find something. EBUSY: a queue pair is there already, or a progress thread,
 # which cannot be started later either.
@@ -77,6 +78,7 @@ cdef enum:
     SOFT_EVENT = 8
 cdef int soft_channel_join(ibv_comp_channel *channel, int epfd) noexcept nogil
 cdef bint soft_channel_event(const epoll_event *event, uint32_t coming) noexcept nogil
+cdef ibv_qp *soft_event_qp(const epoll_event *event) noexcept nogil
 cdef bint soft_cq_pending(const ibv_cq *cq) noexcept nogil
 cdef bint soft_channel_poll(ibv_comp_channel *channel) noexcept nogil
 cdef bint soft_channel_arm(ibv_comp_channel *channel) noexcept nogil

@@ -68,6 +68,38 @@ def test_a_try_that_pays_goes_on() -> None:
     assert None not in expected[begin:]
 
 
+def test_the_gap_is_the_longest_wait_of_a_request() -> None:
+    """A large value comes in parts. Neither all of it is the gap, nor the time that the worker works."""
+    pace = Pace()
+    now, expected = 1, []
+    for _ in range(6):
+        expected.append(pace.note(now, LIMIT))
+        for _ in range(10):
+            now += 100 * US
+            again = pace.end(now)
+            assert again == expected[-1]
+            now += 20 * US
+            pace.begin(now)
+    assert expected == [None, None, None, *[20 * US] * 3]
+
+
+def test_a_long_wait_for_a_part_is_a_long_gap() -> None:
+    pace = Pace()
+    now = 1
+    for _ in range(10):
+        assert pace.note(now, LIMIT) is None
+        for wait in (LIMIT * 4, 10 * US):
+            assert pace.end(now) is None
+            now += wait
+            pace.begin(now)
+
+
+def test_nothing_is_expected_of_whom_nobody_has_asked() -> None:
+    pace = Pace()
+    pace.begin(5)
+    assert pace.end(10) is None
+
+
 def test_a_limit_of_nothing() -> None:
     pace = Pace()
     assert [pace.note(now, 0) for now in range(1, 1000)] == [None] * 999

@@ -120,6 +120,22 @@ def test_the_worker_polls_through_short_gaps_for_its_share(rmemcached_server: Se
         assert control.number("rdma_polled_ns", "rdma") < (time.monotonic_ns() - begin) // 2 + 20_000_000
 
 
+@pytest.mark.usefixtures("rdma_transport")
+def test_the_time_that_a_large_value_takes_is_no_gap(rmemcached_server: ServerFactory) -> None:
+    """Between two requests the worker moves 64 MB, which takes longer than the longest gap that it tries to poll
+    through. It waits for parts of a value, and for the next request, for less."""
+    server = rmemcached_server("-t", "1", "-m", "256", "-I", "65m", "-o", "rdma_spin=1000")
+    value = bytes(64 << 20)
+    with rdma_client(server) as client, Conversation(server) as control:
+
+        def polls() -> bool:
+            for _ in range(8):
+                assert client.set("key", value)
+            return control.number("rdma_polled_ns", "rdma") > 0
+
+        eventually(polls, TIMEOUT, "the worker polls")
+
+
 def test_polling_on_a_system_that_has_run_for_long() -> None:
     """The first share of its time that a worker has is that since the system's start."""
     user = () if os.geteuid() == 0 else ("--user", "--map-current-user")

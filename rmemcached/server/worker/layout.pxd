@@ -122,6 +122,7 @@ cdef struct worker:
     unsigned int rdma_runnable   # bit per device: some of its lanes gave way
     bint rdma_used_up            # queue pairs have used up the last turn
     int soft_left                # the first of epoll's events of software devices that the last turn did not come to
+    int64_t came                 # when this turn's events of software devices did (now_ns()); 0: there were none
     int64_t expected             # until when (now_ns()) an RDMA request is expected; 0: none is soon
     unsigned int expecting       # on which device
     int64_t polling_since        # it polls, and does not sleep; 0: it does not poll

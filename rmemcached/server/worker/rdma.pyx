@@ -231,10 +231,14 @@ cdef void take_soft_events(worker *w, const epoll_event *events, int n) noexcept
     for i in range(n):
         coming += event_kind(&events[i]) == EVENT_SOFT
     w.soft_left = 0
+    w.came = now_ns() if coming and w.spin_max else 0
     for i in range(n):
         at = (first + i) % n
         if event_kind(&events[at]) == EVENT_SOFT:
-            if not soft_channel_event(&events[at], coming) and w.soft_left == 0:
+            if soft_channel_event(&events[at], coming):
+                # Served although no request or transfer may be complete: what has come ends a wait.
+                rdma_event_taken(soft_event_qp(&events[at]))
+            elif w.soft_left == 0:
                 w.soft_left = at
             coming -= 1
 
@@ -265,8 +269,10 @@ cdef void run_devices(worker *w, unsigned int which, int64_t now) noexcept nogil
 cdef void serve_devices(worker *w, unsigned int ready) noexcept nogil:
     """Those that never stop come behind the others, whose clients would wait for a turn of theirs as well."""
     cdef unsigned int k, last = 0
-    cdef int64_t now = now_ns() if w.spin_max else 0
+    cdef int64_t now = w.came
     assert_owner(w.thread.owner)
+    if now == 0 and w.spin_max:
+        now = now_ns()
     if w.polling_since:
         end_polling(w, now)
     w.rdma_runnable = 0

@@ -105,9 +105,13 @@ cdef int soft_channel_join(ibv_comp_channel *ibchannel, int epfd) noexcept nogil
     return 0
 
 
+cdef ibv_qp *soft_event_qp(const epoll_event *event) noexcept nogil:
+    return &(<soft_qp *> <uintptr_t> (event.data.u64 & ~<uint64_t> EVENTS)).ibv
+
+
 cdef bint soft_channel_event(const epoll_event *event, uint32_t coming) noexcept nogil:
     cdef bint taken
-    cdef soft_qp *qp = <soft_qp *> <uintptr_t> (event.data.u64 & ~<uint64_t> EVENTS)
+    cdef soft_qp *qp = <soft_qp *> soft_event_qp(event)
     # The descriptors of a queue pair are in one epoll set once.
     cdef soft_domain *domain = qp.domains[0]
     assert_that(domain.mark and event.data.u64 & SOFT_EVENT)
