@@ -43,7 +43,7 @@ from rmemcached.sys.linux cimport (
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport (
     soft_channel_arm, soft_channel_begin_turn, soft_channel_end_turns, soft_channel_join, soft_channel_poll,
-    soft_cq_pending, soft_qp_fault, soft_qp_terminated, soft_share_counters,
+    soft_cq_pending, soft_qp_fault, soft_qp_terminated, soft_qp_write_unit, soft_share_counters,
 )
 from rmemcached.verbs.system_cm cimport CM_REJECT_DATA, cm_modify_qp
 from rmemcached.verbs.verbs cimport (

@@ -597,7 +597,7 @@ cdef bint lane_write(rdma_lane *lane, mc_resp *resp) noexcept nogil:
         if not queue_may_write(q):
             return False
         count = item_iov(it, resp.data_offset + lane.write_off,
-                         min(resp.data_length - lane.write_off, <size_t>BULK_PIECE), iov, <int>q.t.dev.write_sges)
+                         queue_write_length(q, resp.data_length - lane.write_off), iov, <int>q.t.dev.write_sges)
         posted = queue_post_bulk(q, WR_WRITE, iov, count, resp.sink.addr + lane.write_off, resp.sink.rkey)
         if posted == NULL:
             return False

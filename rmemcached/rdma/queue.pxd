@@ -18,7 +18,7 @@ cdef enum:
     BULK_PIECE = 1024 * 1024     # octets of the largest READ or WRITE: in smaller ones soft_iw takes longer
     # While fewer octets of WRITEs are under way, one more is posted: what comes behind them in the send queue waits for
     # them.
-    WRITE_AHEAD = 1024 * 1024
+    WRITE_AHEAD = 960 * 1024
     READ_AHEAD = 4096 * 1024     # the same of READs, for which nothing waits that comes behind them
     COMPACT = 256                # octets of a message that software devices receive in a place of their own
 
@@ -108,6 +108,8 @@ cdef void queue_return_credits(rdma_queue *q) noexcept nogil
 # Whether there is room for a READ, or for a WRITE.
 cdef bint queue_may_read(const rdma_queue *q) noexcept nogil
 cdef bint queue_may_write(const rdma_queue *q) noexcept nogil
+# Octets of the next WRITE, of so many that are left.
+cdef size_t queue_write_length(const rdma_queue *q, size_t left) noexcept nogil
 # Chains one READ into, or WRITE out of, extents of item memory, for which there is room. Returns the work request,
 # which the caller completes (lane, item). NULL: the queue pair has failed.
 cdef rdma_wr *queue_post_bulk(rdma_queue *q, wr_kind kind, const iovec *iov, int count, uint64_t remote,

@@ -127,6 +127,10 @@ cdef bint soft_qp_terminated(ibv_qp *qp, int *opcode, ibv_wc_status *status) noe
 # nothing is known; the peer may have ended it.
 cdef const char *soft_qp_fault(ibv_qp *qp) noexcept nogil
 
+# Octets that each frame of a long WRITE has now, but its last. A peer predicts frames of this size: of a value that
+# several WRITEs move, each but the last should be a multiple. 0: the device copies values, and cuts nothing.
+cdef uint32_t soft_qp_write_unit(ibv_qp *qp) noexcept nogil
+
 # How a queue pair gets its stream, by fabric.
 include "soft/tcp/public.pxd"
 include "soft/shm/public.pxd"

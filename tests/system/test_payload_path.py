@@ -105,6 +105,32 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
         assert gets["iw_tx_bytes"] >= COUNT * size
 
 
+def frames_of(client: Client, talk: Conversation, size: int, unwritten: int) -> int:
+    """Of soft_iw, that the daemon sends for a get of this size. unwritten: the first gets that come without a WRITE."""
+    value = random.Random(size).randbytes(size)
+    assert client.set("large", value)
+    total = counters(talk)["rdma_write_bytes"]
+
+    def get(gets: int) -> int:
+        before = counters(talk)
+        assert client.get("large") == value
+        eventually(lambda: counters(talk)["rdma_write_bytes"] == total + (gets - unwritten) * size)
+        # One frame has the reply.
+        return grown(before, counters(talk))["iw_tx_fpdus"] - 1
+
+    return [get(gets) for gets in (1, 2, 3)][-1]
+
+
+def test_a_value_of_several_writes_has_one_short_frame(control: tuple[Server, Conversation]) -> None:
+    """Of 1 MB, which is one WRITE, the last frame is short. Where several such WRITEs moved a larger value, there would
+    be a short frame after each MB, and whoever has planned for long ones would have to copy what comes behind it."""
+    server, talk = control
+    with rdma_client(server) as client:
+        one, seven = (frames_of(client, talk, size << 20, unwritten) for size, unwritten in ((1, 0), (7, 1)))
+    # Other transports have no frames.
+    assert seven < 7 * one or client.transport != "soft_iw"
+
+
 @pytest.mark.parametrize("size", some([0, 1, 100, 4096]))
 def test_small_values_travel_in_messages(control: tuple[Server, Conversation], size: int) -> None:
     server, talk = control

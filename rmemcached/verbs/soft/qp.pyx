@@ -589,3 +589,13 @@ cdef const char *soft_qp_fault(ibv_qp *ibqp) noexcept nogil:
     fault = qp.stream.fault
     unlock_ranked(&qp.lock, RANK_QP)
     return fault
+
+
+cdef uint32_t soft_qp_write_unit(ibv_qp *ibqp) noexcept nogil:
+    cdef soft_qp *qp = <soft_qp *> ibqp
+    cdef uint32_t unit = 0
+    if qp.fabric.is_direct == NULL:
+        lock_ranked(&qp.lock, RANK_QP)
+        unit = tx_tagged_room(qp.tx.mulpdu)
+        unlock_ranked(&qp.lock, RANK_QP)
+    return unit

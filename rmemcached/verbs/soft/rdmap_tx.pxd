@@ -76,6 +76,8 @@ cdef enum:                           # results of building an FPDU
     TX_FAULT_DEPTH                   # a READ, and the peer accepts none
     TX_FAULT_MEMORY
 
+# Octets of payload in the longest FPDU of a WRITE or READ response.
+cdef uint32_t tx_tagged_room(uint32_t mulpdu) noexcept nogil
 # Whether there is an FPDU to send.
 cdef bint tx_pending(const soft_qp *qp) noexcept nogil
 # Whether the next send queue entry may go out now.

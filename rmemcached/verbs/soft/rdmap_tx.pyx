@@ -5,6 +5,10 @@ cdef enum:
     BOUNCE_SIZE = TX_BYTES_CRC + ULPDU_MAX + 1  # the last FPDU of a batch may be a long one
 
 
+cdef inline uint32_t tx_tagged_room(uint32_t mulpdu) noexcept nogil:
+    return mulpdu + 2 - TAGGED_HEADER
+
+
 cdef uint32_t crc32c_copy(uint32_t crc, uint8_t *to, const uint8_t *data, size_t length) noexcept nogil:
     """Copies, and adds the copy to a CRC, in pieces that stay in the first-level cache."""
     cdef size_t n
@@ -178,7 +182,7 @@ cdef int tx_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, u
 cdef int tx_response(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, uint32_t *crc) noexcept nogil:
     """Header and payload of the next FPDU of a READ response."""
     cdef const soft_response *response = &qp.responses[cur.next_response & qp.responses_mask]
-    cdef uint32_t room = cur.mulpdu + 2 - TAGGED_HEADER
+    cdef uint32_t room = tx_tagged_room(cur.mulpdu)
     cdef uint32_t payload = response.length - cur.offset
     cdef uint8_t *header = b.arena + b.used
     cdef const uint8_t *data
