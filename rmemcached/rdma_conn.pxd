@@ -180,6 +180,7 @@ cdef struct rdma_conn:
     lane_list want_send          # ... and those that have output which could not be posted
     lane_list want_write         # ... or a value that could not
     lane_list want_read          # those whose payload could not be asked for
+    lane_list want_room          # those whose client keeps all that it has promised to keep
     lane_close *first_close      # CLOSE messages that wait
     lane_close *last_close
     int64_t turn_left            # commands that lanes may do in this turn; negative: they have done more

@@ -28,12 +28,12 @@ cdef enum:
     TURN_QUANTA = 4              # commands that a queue pair does in a turn, in reqs_per_event
 
 cdef enum lane_place:            # what a lane waits for, if not for READs
-    LANE_FREE = 0                # nothing
+    LANE_FREE = 0                # nothing. In no list
     LANE_RUNNABLE                # its share of the next turn
     LANE_WANTS_SEND              # a send buffer and a credit
     LANE_WANTS_WRITE             # room in the send queue for a WRITE
     LANE_WANTS_READ              # ... for a READ
-    LANE_WANTS_ROOM              # that its client uses something. In no list
+    LANE_WANTS_ROOM              # that its client uses something
 
 cdef struct rdma_lane:
     conn c                       # first: the machine's
@@ -87,9 +87,8 @@ cdef void lane_read_completed(rdma_lane *lane, size_t length) noexcept nogil
 # them.
 cdef void lane_closes_send(rdma_conn *rc) noexcept nogil
 cdef void lane_closes_free(rdma_conn *rc) noexcept nogil
-# To leave the list of its place; to wait at one behind the others, wherever the lane was.
+# To leave the list of its place.
 cdef void lane_leave_place(rdma_lane *lane) noexcept nogil
-cdef void lane_wait(rdma_lane *lane, lane_place place) noexcept nogil
 # Lets one go on that gave way, and tries again what one could not post. It has left its place, and may be gone
 # afterwards.
 cdef void lane_go_on(rdma_lane *lane) noexcept nogil

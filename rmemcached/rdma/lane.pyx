@@ -248,6 +248,8 @@ cdef inline lane_list *place_list(rdma_conn *rc, lane_place place) noexcept nogi
         return &rc.want_send
     if place == LANE_WANTS_WRITE:
         return &rc.want_write
+    if place == LANE_WANTS_ROOM:
+        return &rc.want_room
     return &rc.want_read if place == LANE_WANTS_READ else NULL
 
 
@@ -731,13 +733,13 @@ cdef bint lane_flush(rdma_lane *lane) noexcept nogil:
 # ---- the machine -----------------------------------------------------------------------------------------------------
 
 cdef conn_want lane_drive(rdma_lane *lane) noexcept nogil:
-    """Runs the machine once; what it does is taken off the turn's share."""
+    """Runs the machine once. Its commands are taken off the turn's share; a call that does none counts as one."""
     cdef rdma_conn *rc = lane.rc
     cdef conn *c = &lane.c
     cdef conn_want want = rc.q.t.drive(c)
     cdef int64_t done
     lane.starved = want == WANT_INPUT or want == WANT_PAYLOAD
-    done = 1 + <int64_t>(c.thread.reqs_per_event - c.reqs_left)
+    done = max(<int64_t>(c.thread.reqs_per_event - c.reqs_left), <int64_t>1)
     rc.turn_left -= done
     rc.q.t.turn_left -= done
     return want

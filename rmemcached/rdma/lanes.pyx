@@ -44,7 +44,7 @@ cdef void lanes_resume_runnable(rdma_conn *rc) noexcept nogil:
 
 cdef inline bint lanes_blocked(const rdma_conn *rc) noexcept nogil:
     return (rc.want_send.first != NULL or rc.want_write.first != NULL or rc.want_read.first != NULL
-            or rc.first_close != NULL)
+            or rc.first_close != NULL or rc.q.closing and rc.want_room.first != NULL)
 
 
 cdef inline void retry_first(lane_list *list) noexcept nogil:
@@ -53,33 +53,45 @@ cdef inline void retry_first(lane_list *list) noexcept nogil:
     lane_retry(lane)
 
 
+cdef void drop_waiting(rdma_conn *rc) noexcept nogil:
+    """The client has ended: lanes that wait drop their replies, a few in a turn, those first that have waited the
+    longest."""
+    cdef unsigned int left = DROPPED_PER_TURN
+    while left and rc.want_write.first != NULL and not rc.q.failed:
+        left -= 1
+        retry_first(&rc.want_write)
+    while left and rc.want_room.first != NULL and not rc.q.failed:
+        left -= 1
+        retry_first(&rc.want_room)
+    while left and rc.want_send.first != NULL and not rc.q.failed:
+        left -= 1
+        retry_first(&rc.want_send)
+    if left == 0:
+        thread_ready(rc)
+
+
 cdef void lanes_retry_blocked(rdma_conn *rc) noexcept nogil:
     """As many as can go on, and each once at most."""
     cdef unsigned int left = rc.want_read.count
-    while left and rc.want_read.first != NULL and not (rc.q.failed or rc.q.closing) and queue_may_read(&rc.q):
+    if rc.q.closing:
+        drop_waiting(rc)
+        return
+    while left and rc.want_read.first != NULL and not rc.q.failed and queue_may_read(&rc.q):
         left -= 1
         retry_first(&rc.want_read)
     left = rc.want_write.count
-    while left and rc.want_write.first != NULL and not (rc.q.failed or rc.q.closing) and queue_may_write(&rc.q):
+    while left and rc.want_write.first != NULL and not rc.q.failed and queue_may_write(&rc.q):
         left -= 1
         retry_first(&rc.want_write)
     lane_closes_send(rc)
     left = rc.want_send.count
-    if rc.q.closing and left > DROPPED_PER_TURN:
-        left = DROPPED_PER_TURN
-        thread_ready(rc)
-    while left and rc.want_send.first != NULL and not rc.q.failed and (rc.q.closing or queue_may_send(&rc.q)):
+    while left and rc.want_send.first != NULL and not rc.q.failed and queue_may_send(&rc.q):
         left -= 1
         retry_first(&rc.want_send)
 
 
 cdef void lanes_client_ended(rdma_conn *rc) noexcept nogil:
-    cdef rdma_lane *lane = rc.first_lane
     rc.q.closing = True
-    while lane != NULL:
-        if lane.place == LANE_WANTS_ROOM or lane.place == LANE_WANTS_WRITE:
-            lane_wait(lane, LANE_WANTS_SEND)
-        lane = lane.next
 
 
 cdef unsigned int lanes_end_idle(rdma_conn *rc, unsigned int seconds, uint32_t *oldest) noexcept nogil:

@@ -196,6 +196,23 @@ def test_a_deep_queue_gives_way(deep: Server) -> None:
         assert control.number("conn_yields") > 0
 
 
+def test_a_command_counts_once(rdma_transport: str) -> None:
+    """A queue pair does 4 times `-R` commands in a turn, also if each comes in a message of its own."""
+    with (
+        start_rmemcached("-m", "64", "-t", "1", "-R", "4", "-o", "rdma_credits=80") as server,
+        LanePeer(server, credits=80) as peer,
+        Conversation(server) as control,
+    ):
+        for count, gives_way in ((15, False), (48, True)):
+            before = control.number("conn_yields")
+            peer.replies.clear()
+            with suspended(server.pid):
+                for number in range(count):
+                    peer.send(DATA, b"mn\r\n", number % 16)
+            peer.grant(lambda: everything(peer) == count * len(b"MN\r\n"))  # noqa: B023
+            assert (control.number("conn_yields") > before) is gives_way
+
+
 def test_a_lane_that_quits_gives_credits_back(server: Server, control: Conversation) -> None:
     """What is kept behind `quit` is of no use, and what stays in its receive no less."""
     assert control.ask(b"set key 0 0 1\r\nx\r\n") == b"STORED\r\n"
