@@ -119,7 +119,7 @@ cdef class Session:
             return MemoryError()
         text = s.failure_text()
         if code == 0 or text:
-            return MemcacheUnexpectedCloseError(text) if text else MemcacheUnexpectedCloseError()
+            return MemcacheUnexpectedCloseError(text or "the server has ended the connection")
         return OSError(-code, strerror(-code).decode())
 
     cdef int interrupted(self, Stream s, int code) except -1:

@@ -22,14 +22,19 @@ PR_SET_NO_NEW_PRIVS = 38
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
-def raise_file_limit(settings: Settings) -> None:
-    """Raises the limit of descriptors to what -c asks for.
+def descriptors_needed(settings: Settings) -> int:
+    """What -c clients and the daemon have at most.
 
     A client has one, over soft_iw two, over soft_shm five: its lifeline, its queue pair's socket, two bells, and a
     region that waits for its seal.
     """
     each = 1 if not settings.rdma else 2 if settings.rdma_shm == "none" else 5
-    needed = settings.max_connections * each + DESCRIPTORS_OF_ITS_OWN + DESCRIPTORS_OF_A_THREAD * settings.threads
+    return settings.max_connections * each + DESCRIPTORS_OF_ITS_OWN + DESCRIPTORS_OF_A_THREAD * settings.threads
+
+
+def raise_file_limit(settings: Settings) -> None:
+    """Raises the limit of descriptors to what -c asks for."""
+    needed = descriptors_needed(settings)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return

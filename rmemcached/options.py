@@ -305,6 +305,7 @@ RDMA_RANGES = (
     ("rdma_credits", 2, 1024),
     ("rdma_msgsize", 512, 65536),
     ("rdma_max_qps", 1, 1 << 20),
+    ("rdma_max_lanes", 1, 1 << 16),
     ("rdma_ready_timeout", 1, 3600),
     ("rdma_peer_memory", 0, 1 << 26),
     ("rdma_port", 1, 255),

@@ -443,9 +443,10 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
     return NULL
 
 
-cdef const char *why_not_made(const rdma_device *dev) noexcept nogil:
+cdef const char *why_not_made(rdma_thread *t) noexcept nogil:
     """After conn_make has failed."""
-    if relaxed_load(&dev.queue_pairs) >= dev.limits.max_qps:
+    if relaxed_load(&t.dev.queue_pairs) >= t.dev.limits.max_qps:
+        counter_add(&t.counters.refused_queue_pairs, 1)
         return b"SERVER_ERROR rdma: too many queue pairs (rdma_max_qps)"
     return b"SERVER_ERROR rdma: out of resources"
 
@@ -582,7 +583,7 @@ cdef rdma_conn *rdma_exchange(rdma_thread **threads, void *owner, int sfd, bint 
     else:
         rc = conn_make(t, owner, &req, NULL)
         if rc == NULL:
-            snprintf(reply, reply_size, b"%s\r\n", why_not_made(t.dev))
+            snprintf(reply, reply_size, b"%s\r\n", why_not_made(t))
     if rc == NULL:
         counter_add(&counting.counters.exchange_errors, 1)
         return NULL
@@ -617,7 +618,9 @@ cdef rdma_conn *rdma_cm_accept(rdma_thread **threads, void *owner, int cm_fd,
                  <int>dev.port.port_num, dev.provider.get_device_name(dev.port.context.device))
     else:
         rc = conn_make(t, owner, &req, &cm)
-        snprintf(line, sizeof(line), b"%s", why_not_made(dev))
+        line[0] = 0
+        if rc == NULL:
+            snprintf(line, sizeof(line), b"%s", why_not_made(t))
     if rc != NULL:
         rc.sfd = cm_fd
         rc.local = request.where.local

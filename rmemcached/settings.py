@@ -126,6 +126,8 @@ class Settings:
     rdma_ird: int = 16
     rdma_ord: int = 16
     rdma_max_qps: int = 4096
+    rdma_max_lanes: int = 65536
+    """Lanes of each queue pair, at most."""
     rdma_ready_timeout: int = 10
     """Seconds from the exchange to READY, after which a queue pair is given up."""
     rdma_peer_memory: int = 4096

@@ -63,7 +63,7 @@ The process
    hashpower=<n>          the hash table starts with 2^n buckets [16]
    no_hashexpand          ... and never grows
    hash_algorithm=<name>  jenkins, murmur3 or xxh3: accepted without effect; the hash function is {hash}
-   idle_timeout=<s>       close TCP connections whose peers neither send nor take anything for so long\
+   idle_timeout=<s>       close TCP and RDMA connections whose peers send and take nothing for so long\
  [{d.idle_timeout}: never]
    read_buf_mem_limit=<mb> megabytes for connections' buffers, for all threads together\
  [{d.read_buf_mem_limit}: no limit]
@@ -100,9 +100,10 @@ The process
    rdma_credits=<n>       receives posted for each queue pair [{d.rdma_credits}]
    rdma_msgsize=<n>       bytes of each [{d.rdma_msgsize}]
    rdma_max_qps=<n>       queue pairs of each device at most [{d.rdma_max_qps}]
+   rdma_max_lanes=<n>     Clients that share a queue pair at most [as -c allows]
    rdma_ready_timeout=<s> seconds in which a queue pair must get ready after its exchange [{d.rdma_ready_timeout}]
-   rdma_peer_memory=<mb>  memory of soft_shm's clients that is mapped, at most; no page of it is
-                          paid for by the daemon [{d.rdma_peer_memory}]
+   rdma_peer_memory=<mb>  memory of soft_shm's clients that is mapped, at most, a quarter of it for a queue
+                          pair; the clients pay for it. 0: large values go through rings [{d.rdma_peer_memory}]
    rdma_spin=<us>         longest gap between RDMA requests that a worker polls through [{d.rdma_spin}]
    rdma_spin_share=<n>    percent of its time that a worker polls, at most [{d.rdma_spin_share}]
    rdma_crc, no_rdma_crc  CRC32c on every iWARP stream [where the client asks]

@@ -71,6 +71,7 @@ cdef struct rdma_counters:
     uint64_t qp_errors
     uint64_t lanes
     uint64_t refused_lanes
+    uint64_t refused_queue_pairs  # for limits.max_qps
     uint64_t sends
     uint64_t send_bytes
     uint64_t recvs

@@ -113,7 +113,7 @@ cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogi
 cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
     cdef const rdma_counters *counts = &total.counts
     cdef int i
-    cdef stat_line[47] lines = [
+    cdef stat_line[48] lines = [
         stat_line(b"rdma_cm_queue_pairs", &total.cm_queue_pairs),
         stat_line(b"rdma_total_queue_pairs", &counts.total_queue_pairs),
         stat_line(b"rdma_registrations", &counts.registrations),
@@ -122,6 +122,7 @@ cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
         stat_line(b"rdma_refused_lanes", &counts.refused_lanes),
         stat_line(b"rdma_exchanges", &counts.exchanges),
         stat_line(b"rdma_exchange_errors", &counts.exchange_errors),
+        stat_line(b"rdma_refused_queue_pairs", &counts.refused_queue_pairs),
         stat_line(b"rdma_refused_streams", &counts.refused_streams),
         stat_line(b"rdma_unready_queue_pairs", &counts.unready),
         stat_line(b"rdma_ready_timeouts", &counts.ready_timeouts),

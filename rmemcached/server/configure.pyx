@@ -29,7 +29,7 @@ cdef void fill_rdma_limits(rdma_limits *out, wanted) except *:
     out.ird = wanted.rdma_ird
     out.ord = wanted.rdma_ord
     out.max_qps = wanted.rdma_max_qps
-    out.lanes = min(wanted.max_connections, RDMA_LANES_MAX)
+    out.lanes = min(wanted.max_connections, wanted.rdma_max_lanes, RDMA_LANES_MAX)
     out.workers = wanted.threads
     out.ready_timeout = wanted.rdma_ready_timeout
     out.peer_memory = wanted.rdma_peer_memory

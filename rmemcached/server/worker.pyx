@@ -26,7 +26,7 @@ from rmemcached.sys.linux cimport (
     pthread_setname_np, readv, recv, sched_yield, send, sendmsg, strerror,
 )
 from rmemcached.logger cimport (
-    IDLE_TIMEOUT_CLOSE, LOG_CONNEVENTS, LOG_LOCAL, LOG_RDMA, LOG_TCP, NORMAL_CLOSE, close_reasons, log_conn_close,
+    ERROR_CLOSE, IDLE_TIMEOUT_CLOSE, LOG_CONNEVENTS, LOG_LOCAL, LOG_RDMA, LOG_TCP, NORMAL_CLOSE, log_conn_close,
     log_conn_new, log_thread_sfd, log_wants, logger,
 )
 from rmemcached.protocol.conn cimport (

@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
+from rmemcached.cli import descriptors_needed
 from rmemcached.options import EXTENDED, OPTIONS
+from rmemcached.settings import Settings
 from rmemcached.usage import usage
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -240,3 +242,7 @@ def test_figures_are_those_of_tests_and_code(row: Row) -> None:
 def test_constants_are_of_rows() -> None:
     assert CONSTANTS.keys() <= {row.what for row in ROWS}
     assert all(text in PAGE.read_text() for text in KERNEL)
+
+
+def test_the_descriptors_that_the_daemon_wants() -> None:
+    assert f"it wants {descriptors_needed(Settings())}." in PAGE.read_text()

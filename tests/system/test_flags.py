@@ -63,6 +63,7 @@ REFUSED = [
     ("-o modern,nosuch", 1, 'Illegal suboption "nosuch"\n'),
     ("-o rdma_peer_memory=4g", 1, "rdma_peer_memory must be a number without a unit, not '4g'\n"),
     ("-o rdma_ready_timeout=1.5", 1, "rdma_ready_timeout must be a number without a unit, not '1.5'\n"),
+    ("-o rdma_max_lanes=65537", 1, "rdma_max_lanes must be between 1 and 65536, not 65537\n"),
     ("-o rdma_max_qps=0", 1, "rdma_max_qps must be between 1 and 1048576, not 0\n"),
     *(
         (

@@ -221,6 +221,7 @@ def test_too_many_queue_pairs(rmemcached_server: Callable[..., Server]) -> None:
             assert second.ask(line).startswith(b"RDMA ")
             assert refused.ask(line) == b"SERVER_ERROR rdma: too many queue pairs (rdma_max_qps)\r\n"
             assert refused.ask(b"mn\r\n") == b"MN\r\n"
+            assert control.number("rdma_refused_queue_pairs", "rdma") == 1
         eventually(lambda: rdma_at_rest(control), GONE_WITHIN)
         assert refused.ask(line).startswith(b"RDMA ")
 

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -553,7 +553,7 @@ class Authenticated(Lanes):
 def test_idle_lanes_are_closed(lifelines: None) -> None:
     """Those of which nothing is heard, also where a reply waits for the client; no other."""
     with (
-        start_rmemcached("-t", "1", "-o", "idle_timeout=1") as server,
+        start_rmemcached("-t", "1", "-vv", "-o", "idle_timeout=1") as server,
         Conversation(server) as control,
         Lanes(server) as peer,
     ):
@@ -570,6 +570,8 @@ def test_idle_lanes_are_closed(lifelines: None) -> None:
         assert peer.closed == {1: b"", 2: b""}
         assert control.number("idle_kicks") == 2
         assert peer.talk(0, b"mn\r\n") == b"MN\r\n"
+        said = re.findall(r"^Closing idle fd (\d+)\.(\d+)$", server.stderr(), re.M)
+        assert sorted(lane for _, lane in said) == ["1", "2"]
 
 
 def test_watchers_see_lanes(server: Server, control: Conversation) -> None:
@@ -581,6 +583,32 @@ def test_watchers_see_lanes(server: Server, control: Conversation) -> None:
         lines = (line for line in iter(watcher.line, b"") if b" lane=" in line)
         assert re.search(rb" type=conn_new .* cfd=\d+ lane=7\n", next(lines))
         assert re.search(rb" type=conn_close .* reason=\w+ cfd=\d+ lane=7\n", next(lines))
+
+
+def test_lanes_of_a_client_that_is_gone_end_normally(server: Server, control: Conversation) -> None:
+    """As a plain connection that is closed does, however the queue pair ends."""
+    with Conversation(server) as watcher:
+        assert watcher.ask(b"watch connevents\r\n") == b"OK\r\n"
+        with Lanes(server) as peer:
+            peer.open(0, 7, 8)
+            assert peer.talk(7, b"mn\r\n") == b"MN\r\n"
+        closes = (line for line in iter(watcher.line, b"") if b" type=conn_close " in line and b" lane=" in line)
+        for _ in range(2):
+            assert re.search(rb" reason=normal cfd=\d+ lane=[78]\n", next(closes))
+
+
+def test_lanes_of_a_queue_pair_have_a_limit_of_their_own(lifelines: None) -> None:
+    with start_rmemcached("-t", "1", "-o", "rdma_max_lanes=3") as server, Conversation(server) as control:
+        assert control.number("rdma_max_lanes", "rdma") == 3
+        with Lanes(server) as peer:
+            assert peer.lanes == 3
+            peer.open(0, 1, 2)
+            assert peer.talk(2, b"mn\r\n") == b"MN\r\n"
+        with ExitStack() as stack:
+            clients = [stack.enter_context(rdma_client(server)) for _ in range(7)]
+            for client in clients:
+                assert client.set("key", b"value")
+            assert control.number("rdma_queue_pairs", "rdma") == 3
 
 
 def test_what_the_daemon_writes_names_the_lane(lifelines: None) -> None:

@@ -13,7 +13,7 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil
 cdef void connection_gone(connection *cn) noexcept nogil
 # Log lines of the beginning and the end of c: of its own, or of a lane of its queue pair.
 cdef void log_open(const connection *cn, const conn *c) noexcept nogil
-cdef void log_end(const connection *cn, const conn *c) noexcept nogil
+cdef void log_end(const connection *cn, const conn *c, close_reasons reason) noexcept nogil
 # Ends lanes of queue pairs that have ended, as many as the turn has left; all, if that is UINT32_MAX.
 cdef void end_lanes(worker *w) noexcept nogil
 # Frees the structures of connections that have ended, and whose lanes have.

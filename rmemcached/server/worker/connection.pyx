@@ -108,11 +108,11 @@ cdef void log_open(const connection *cn, const conn *c) noexcept nogil:
         log_conn_new(log, &cn.peer, c.sfd, c.lane)
 
 
-cdef void log_end(const connection *cn, const conn *c) noexcept nogil:
+cdef void log_end(const connection *cn, const conn *c, close_reasons reason) noexcept nogil:
     cdef char name[CONN_NAME]
     cdef logger *log = cn.w.thread.log
     if log_wants(log, LOG_CONNEVENTS):
-        log_conn_close(log, &cn.peer, c.sfd, c.lane, <close_reasons>c.close_reason)
+        log_conn_close(log, &cn.peer, c.sfd, c.lane, reason)
     if conn_logs(c):
         fprintf(stderr, b"<%s connection closed.\n", conn_name(c, name))
 
@@ -174,7 +174,7 @@ cdef void connection_end(connection *cn, bint close_fd) noexcept nogil:
             cn.ending = cn.rdma
         cn.rdma = NULL
         cn.w.nrdma -= 1
-    log_end(cn, &cn.c)
+    log_end(cn, &cn.c, <close_reasons>cn.c.close_reason)
     if close_fd:
         close(cn.fd)
     cn.fd = -1
@@ -202,6 +202,9 @@ cdef void connection_rdma_failed(void *owner, const char *line) noexcept nogil:
             fprintf(stderr, b"<%d %s", cn.fd, line)
     elif line != NULL and cn.c.npending == 0:
         send(cn.fd, line, strlen(line), MSG_NOSIGNAL | MSG_DONTWAIT)
+    elif line == NULL and cn.c.close_reason == ERROR_CLOSE:
+        # Its client has ended it, which is seen here before the end of the lifeline.
+        cn.c.close_reason = NORMAL_CLOSE
     connection_end(cn, True)
 
 
