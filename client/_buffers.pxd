@@ -38,10 +38,11 @@ cdef class Pool:
     cdef bint server_maps    # soft_shm: the server maps regions that soft_alloc_mr has made
     cdef region *unused
 
-    # A region of at least so many bytes. NULL: there is no room for it, or the device cannot have it. OSError.
+    # A region of at least so many bytes. NULL: there is no room for it, the device cannot have it, or the Pool is
+    # closed. OSError.
     cdef region *take(self, size_t size) except? NULL
     cdef void give(self, region *one) noexcept
-    # Frees the unused ones. None is taken any more; those that are given back are freed at once.
+    # Frees the unused ones. Those that are given back later are freed at once.
     cdef void close(self) noexcept
     cdef bint closed
 
@@ -62,6 +63,8 @@ cdef class Buffer:
     cdef void *prev
 
     cdef int release(self) noexcept
+    # What a server has mapped of it reaches it no more, but for a copy that is under way.
+    cdef void renew(self) noexcept
 
 # Counts a registration of values' memory.
 cdef void count_registration() noexcept

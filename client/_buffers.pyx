@@ -8,7 +8,7 @@ from libc.stdlib cimport calloc, free
 
 from rmemcached.client._devices cimport join_domain, leave_domain
 from rmemcached.client._errors cimport os_error, registration_error
-from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_add, live_sub
+from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, live_add, live_sub
 from rmemcached.sys.linux cimport (
     MADV_DONTFORK,
     MAP_ANONYMOUS,
@@ -22,7 +22,7 @@ from rmemcached.sys.linux cimport (
     populate_read,
     pthread_atfork,
 )
-from rmemcached.verbs.soft cimport soft_alloc_mr
+from rmemcached.verbs.soft cimport soft_alloc_mr, soft_shm_renew
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE
 
 from rmemcached.client._exchange import SOFT_SHM
@@ -176,7 +176,8 @@ cdef class Pool:
 
     cdef region *take(self, size_t size) except? NULL:
         cdef region *one = self.find(size)
-        assert_that(not self.closed)
+        if self.closed:
+            return NULL
         if one != NULL:
             unlink(one)
             return one
@@ -270,6 +271,10 @@ cdef class Buffer:
         if self.views or self.transfers:
             raise BufferError("views of the Buffer are in use" if self.views else "a request names the Buffer")
         self.release()
+
+    cdef void renew(self) noexcept:
+        if self.domain != NULL and self.generation == generation and not self.memory.mapped:
+            soft_shm_renew(self.memory.mr)
 
     cdef int release(self) noexcept:
         global buffers

@@ -50,6 +50,8 @@ cdef class Source(Memory):
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     # No request needs the exposed values any more.
     cdef void forget(self) noexcept
+    # The server has not answered: it is not to read from Buffers any more what they get next.
+    cdef void renew(self) noexcept
     # Whether memory of the caller's is exposed.
     cdef bint holds(self) noexcept
     cdef void close(self) noexcept

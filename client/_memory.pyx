@@ -158,6 +158,12 @@ cdef class Source(Memory):
     cdef bint holds(self) noexcept:
         return self.count != 0 or self.buffers is not None
 
+    cdef void renew(self) noexcept:
+        cdef Buffer one
+        if self.buffers is not None:
+            for one in self.buffers:
+                one.renew()
+
     cdef void forget(self) noexcept:
         cdef Buffer one
         while self.count:

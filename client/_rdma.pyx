@@ -73,6 +73,7 @@ cdef class RdmaStream(Stream):
         cdef Leaving leaving
         cdef Pool pool
         cdef Registrations registered
+        cdef bint lost
         if queue is None:
             return
         self.queue = None
@@ -91,12 +92,16 @@ cdef class RdmaStream(Stream):
             leaving.sink = self.sink
             queue.leaving.append(leaving)
         else:
-            # Nobody can reach the memory any more.
+            # Nobody can reach the memory any more. But a server that has not answered may still use what it has mapped:
+            # regions are freed, so that it does not read from one what another lane has put there, and Buffers are
+            # renewed. It may be in the middle of a copy: it finds out behind it, which is too late for a WRITE.
+            lost = queue.failed and self.sink.pool.server_maps
+            if lost:
+                self.sink.pool.close()
+                self.source.renew()
             self.source.close()
             self.sink.close()
-            # Nobody is known to, if the server has closed the lane. A server that does not answer may be in the middle
-            # of a copy: what it maps is unmapped here when it is freed, and a Buffer when its owner lets go of it.
-            self.drop_target(queue.failed and self.sink.pool.server_maps)
+            self.drop_target(lost)
         queue.users -= 1
         if queue.users == 0:
             queue.disconnect()
@@ -285,6 +290,8 @@ cdef class RdmaStream(Stream):
     cdef void drop_target(self, bint lost) noexcept:
         if self.target is not None:
             self.target.lost |= lost
+            if lost:
+                self.target.renew()
             self.target.transfers -= 1
             self.target = None
 

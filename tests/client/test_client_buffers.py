@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -366,6 +367,35 @@ def test_a_server_that_did_not_answer_may_still_write(server: Server, make: Make
     assert client.get("key") == value == memoryview(buffer)
     assert client.set("other", buffer) is True and client.get("other") == value
     assert client._get_into("key", client._buffer(MB)) == MB
+
+
+@pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_late_read_finds_nothing_that_came_later(server: Server, make: Make, transport: str, shared: bool) -> None:
+    """A set has timed out, and the caller writes something else into its Buffer. The server does the set afterwards."""
+    client, other, control = make(transport, timeout=0.3 * PACE), make(transport), make("tcp")
+    value = random_bytes(3 * MB)
+    buffer = client._buffer(3 * MB)
+    with memoryview(buffer) as view:
+        view[:] = value
+        # The server maps it, and uses it.
+        for _ in range(3):
+            assert client.set("key", buffer) is True
+        if shared:
+            other.version()
+        with suspended(server.pid):
+            with pytest.raises(TimeoutError):
+                client.set("key", buffer)
+            view[:] = bytes(3 * MB)
+        # The server is done with what the client has sent it when it has noticed the end of the queue pair.
+        deadline = time.monotonic() + TIMEOUT
+        while control.stats()[b"curr_connections"] != 1:
+            assert time.monotonic() < deadline
+        assert control.get("key") == value
+        # It is as good as before.
+        view[:] = value[::-1]
+        assert client.set("again", buffer) is True and control.get("again") == value[::-1]
+        assert client._get_into("key", buffer) == 3 * MB and view == value
 
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)

@@ -168,6 +168,44 @@ def test_a_region_that_is_gone_makes_room() -> None:
         assert a.context.windows() == {"regions": 1, "bytes": 4096, "declined": 0}
 
 
+def test_who_has_mapped_a_region_loses_it_when_it_is_renewed() -> None:
+    """It is offered anew to who still has a stream."""
+    with End() as a, End() as b:
+        connect(a, b)
+        mr, memory = shared_region(b, 8192)
+        acquaint(a, b, mr)
+        for _ in range(3):
+            mr.renew()
+            memory[:8] = os.urandom(8)
+            before = one_sided(a)
+            acquaint(a, b, mr)
+            assert one_sided(a) == before and bytes(a.buffer[:8]) == bytes(memory[:8])
+            a.qp.post_send(read(a, mr))
+            assert statuses(completions(a, 1, b)) == [Status.SUCCESS]
+            assert one_sided(a) == before + 1 and a.context.windows()["regions"] == 1
+
+
+@pytest.mark.parametrize("opcode", [Opcode.RDMA_READ, Opcode.RDMA_WRITE])
+@pytest.mark.parametrize("renewed", [True, False])
+def test_a_renewed_region_is_out_of_reach_of_who_is_late(opcode: Opcode, renewed: bool) -> None:
+    """Its owner has ended the queue pair. That alone leaves it in reach until the peer has noticed."""
+    with End() as a, End() as b:
+        connect(a, b)
+        mr, memory = shared_region(b, 8192)
+        acquaint(a, b, mr)
+        b.qp.close()
+        if renewed:
+            mr.renew()
+        memory[:8] = b"what is "
+        a.buffer[:8] = b"later on"
+        a.qp.post_send((read if opcode == Opcode.RDMA_READ else write)(a, mr))
+        (wc,) = completions(a, 1)
+        # A WRITE is complete when it is in the ring, from which nobody takes it.
+        assert wc.status == Status.SUCCESS or (renewed and opcode == Opcode.RDMA_READ)
+        moved = bytes(a.buffer[:8]) == bytes(memory[:8])
+        assert moved == (not renewed)
+
+
 def test_limits_that_cannot_be() -> None:
     with Context("soft_iw0") as other, pytest.raises(VerbsError) as caught:
         other.limit_windows()

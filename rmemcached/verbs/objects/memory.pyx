@@ -15,7 +15,7 @@ from libc.stdint cimport uintptr_t
 
 from rmemcached.verbs.objects.base cimport Base, failure, need_soft
 from rmemcached.verbs.objects.device cimport Context
-from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_alloc_mr
+from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_alloc_mr, soft_shm_renew
 from rmemcached.verbs.verbs cimport *
 
 
@@ -89,6 +89,11 @@ cdef class MR(Base):
             raise failure("alloc_mr", errno.errno)
         pd.adopt(self)
         return self
+
+    def renew(self):
+        """Takes the region back from peers that have mapped it (soft_shm); it stays registered."""
+        need_soft(self.p, "renew")
+        soft_shm_renew(self.handle())
 
     def __getbuffer__(self, Py_buffer *out, int flags):
         cdef ibv_mr *mr = self.handle()

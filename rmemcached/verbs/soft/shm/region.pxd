@@ -22,7 +22,7 @@ cdef struct shm_context:             # soft_context.fabric_state
 cdef struct shm_region:              # soft_mr.fabric_state
     int memfd
     uint32_t slot                    # set before anybody knows the STag, as the next
-    shm_generation generation        # 0: there was no slot, and the region is not shared
+    shm_generation generation        # atomic. 0: there was no slot, and the region is not shared
 
 cdef struct shm_window:              # a region of the peer, mapped here; guarded by soft_qp.lock
     uint8_t *base                    # NULL: the entry is free again

@@ -120,6 +120,14 @@ cdef void shm_free_memory(void *memory, size_t size, void *state) noexcept nogil
         free(state)
 
 
+cdef shm_generation shm_next_generation(shm_context *shared) noexcept nogil:
+    """0 is none. soft_context.lock is held."""
+    shared.next_generation += 1
+    if shared.next_generation == 0:
+        shared.next_generation = 1
+    return shared.next_generation
+
+
 cdef void shm_expose(soft_mr *mr) noexcept nogil:
     """Gives the region a slot if one is free."""
     cdef soft_context *context = <soft_context *> mr.ibv.context
@@ -133,11 +141,8 @@ cdef void shm_expose(soft_mr *mr) noexcept nogil:
         slot = (shared.next_slot + i) % SHM_SLOTS
         if shared.registry[slot] == 0:
             shared.next_slot = slot + 1
-            shared.next_generation += 1
-            if shared.next_generation == 0:
-                shared.next_generation = 1
             region.slot = slot
-            region.generation = shared.next_generation
+            region.generation = shm_next_generation(shared)
             store_release(&shared.registry[slot], region.generation)
             break
     unlock_ranked(&context.lock, RANK_DOMAIN)
@@ -153,23 +158,42 @@ cdef void shm_withdraw(soft_mr *mr) noexcept nogil:
         store_release(&shared.registry[region.slot], 0)
 
 
+cdef void soft_shm_renew(ibv_mr *ibmr) noexcept nogil:
+    cdef soft_context *context = <soft_context *> ibmr.context
+    cdef shm_context *shared
+    cdef shm_region *region = <shm_region *> (<soft_mr *> ibmr).fabric_state
+    cdef shm_generation generation
+    if context.fabric != &shm_fabric or region == NULL or region.generation == 0:
+        return
+    shared = shm_context_of(context)
+    lock_ranked(&context.lock, RANK_DOMAIN)
+    generation = shm_next_generation(shared)
+    # Streams of this context may be offering it.
+    relaxed_store(&region.generation, generation)
+    store_release(&shared.registry[region.slot], generation)
+    unlock_ranked(&context.lock, RANK_DOMAIN)
+    # A peer looks at the registry after each copy. What the caller writes next must not be seen before.
+    full_fence()
+
+
 cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil:
     """Offers the region's memory to the peer, which has just proved that it knows the STag."""
     cdef shm_stream *shm = shm_of(qp)
     cdef const shm_region *region = <const shm_region *> mr.fabric_state
+    cdef shm_generation generation = <shm_generation> relaxed_load(&region.generation) if region != NULL else 0
     cdef shm_record record
     cdef int remote = mr.access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
     assert_held(&qp.lock)
     # A mapping can always be read, and a mapping of a region cannot have the queue pair's narrower rights.
-    if (region == NULL or not region.generation
-            or shm.offered[region.slot % SHM_OFFERS] == region.generation or shm.unanswered.kind
+    if (generation == 0
+            or shm.offered[region.slot % SHM_OFFERS] == generation or shm.unanswered.kind
             or not remote & IBV_ACCESS_REMOTE_READ or remote & ~<int> qp.attr.qp_access_flags):
         return
     memset(&record, 0, sizeof(record))
     record.kind = SHM_OFFER
     record.stag = mr.ibv.rkey
     record.slot = region.slot
-    record.generation = region.generation
+    record.generation = generation
     # Once it is sealed it can be mapped for reading only: another queue pair has it for writing.
     record.access = <uint32_t> (remote & ~<int> IBV_ACCESS_REMOTE_WRITE if shm_is_sealed(region.memfd) else remote)
     record.addr = <uint64_t> mr.ibv.addr
@@ -178,7 +202,7 @@ cdef void shm_offer(soft_qp *qp, soft_mr *mr) noexcept nogil:
     if mr.mapped <= SHM_OFFER_PRESENT:
         populate_read(<const char *> mr.ibv.addr, mr.mapped)
     if shm_send_record(qp, &record, &region.memfd, 1):
-        shm.offered[region.slot % SHM_OFFERS] = region.generation
+        shm.offered[region.slot % SHM_OFFERS] = generation
         if shm.answers:
             shm.unanswered = record
 
@@ -207,7 +231,7 @@ cdef bint shm_offer_answered(soft_qp *qp, const shm_record *record) noexcept nog
         return True
     region = <const shm_region *> mr.fabric_state
     # After that no page can be taken out of it. Mappings that exist keep their rights.
-    sealed = region != NULL and region.generation == record.generation and (
+    sealed = region != NULL and <shm_generation> relaxed_load(&region.generation) == record.generation and (
         shm_is_sealed(region.memfd) or fcntl(region.memfd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0)
     mr_put(mr)
     reply.kind = SHM_SEALED
