@@ -62,6 +62,8 @@ cdef void rdma_thread_event(rdma_thread *t) noexcept nogil
 # For a worker that is awake, or looks again and again before it sleeps: makes progress without a system call, and
 # returns whether it did anything or there is something to serve. Of soft_iw only the epoll set tells.
 cdef bint rdma_thread_poll(rdma_thread *t) noexcept nogil
+# Whether rdma_thread_poll may find something that nothing else tells of.
+cdef bint rdma_thread_polls(const rdma_thread *t) noexcept nogil
 # Whether there is something to serve, as far as that is known without a look at a device of the system.
 cdef bint rdma_thread_pending(const rdma_thread *t) noexcept nogil
 # Called before the worker sleeps, and at no other time. True: there is something to do already, and it must not.

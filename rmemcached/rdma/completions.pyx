@@ -295,8 +295,11 @@ cdef bint rdma_thread_poll(rdma_thread *t) noexcept nogil:
         completions_take(t, TAKEN_AT_A_TIME)
     elif t.dev.same_host:
         worked = soft_channel_poll(t.channel)
-    # Of soft_iw's streams only epoll tells.
     return worked or rdma_thread_pending(t)
+
+
+cdef bint rdma_thread_polls(const rdma_thread *t) noexcept nogil:
+    return t.counters.queue_pairs != 0 and (not t.dev.software or t.dev.same_host)
 
 
 cdef bint rdma_thread_pending(const rdma_thread *t) noexcept nogil:

@@ -46,8 +46,8 @@ from rmemcached.rdma_conn cimport (
     rdma_conn_probe, rdma_conn_stalled_since, rdma_conn_stop, rdma_conn_thread, rdma_event_taken, rdma_exchange,
     rdma_thread_arm, rdma_thread_attach, rdma_thread_begin_turn, rdma_thread_create, rdma_thread_destroy,
     rdma_thread_end_late, rdma_thread_end_turns, rdma_thread_event, rdma_thread_expected, rdma_thread_fd,
-    rdma_thread_gives_way, rdma_thread_pending, rdma_thread_poll, rdma_thread_polled, rdma_thread_refuse,
-    rdma_thread_route, rdma_thread_run, rdma_thread_waits, rdma_thread_was_busy,
+    rdma_thread_gives_way, rdma_thread_pending, rdma_thread_poll, rdma_thread_polled, rdma_thread_polls,
+    rdma_thread_refuse, rdma_thread_route, rdma_thread_run, rdma_thread_waits, rdma_thread_was_busy,
 )
 from rmemcached.server.dumps cimport dumps_start
 from rmemcached.server.udp cimport udp_close, udp_open, udp_ready, udp_socket

@@ -180,6 +180,15 @@ cdef bint arm_devices(worker *w) noexcept nogil:
     return busy
 
 
+cdef bint has_rings(const worker *w) noexcept nogil:
+    """Whether it may find something to look again: of soft_iw's streams only epoll tells."""
+    cdef unsigned int k
+    for k in range(<unsigned int>RDMA_DEVICES):
+        if w.rdma[k] != NULL and rdma_thread_polls(w.rdma[k]):
+            return True
+    return False
+
+
 cdef void look_at_rings(worker *w, int looks) noexcept nogil:
     cdef bint found = False
     cdef unsigned int k
@@ -202,7 +211,7 @@ cdef unsigned int poll_devices(worker *w, int *timeout) noexcept nogil:
     if timeout[0] != 0 and (found or arm_devices(w)):
         timeout[0] = 0
     if timeout[0] == 0:
-        look_at_rings(w, RING_LOOKS if w.polling_since and w.run_head == NULL else 1)
+        look_at_rings(w, RING_LOOKS if w.polling_since and w.run_head == NULL and has_rings(w) else 1)
         found |= pending_devices(w)
     return found
 

@@ -243,6 +243,7 @@ cdef inline bint tx_may_start(const soft_qp *qp, const tx_cursor *cur) noexcept 
 cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil:
     """READ responses and requests take turns."""
     cdef bint response = cur.next_response != qp.responses_tail
+    cdef const soft_swqe *swqe
     cdef bint request
     cdef uint32_t length
     assert_held(&qp.lock)
@@ -260,7 +261,9 @@ cdef bint tx_choose(soft_qp *qp, tx_cursor *cur) noexcept nogil:
     if cur.kind == TX_RESPONSE:
         length = qp.responses[cur.next_response & qp.responses_mask].length
     else:
-        length = qp.sq[cur.next_wqe & qp.sq_mask].length
+        swqe = &qp.sq[cur.next_wqe & qp.sq_mask]
+        # However much a READ is for, its request is short.
+        length = 0 if swqe.opcode == IBV_WR_RDMA_READ else swqe.length
     if length > qp.tx.mulpdu:
         qp.fabric.measure(qp)
     cur.mulpdu = qp.tx.mulpdu
