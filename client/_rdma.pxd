@@ -26,6 +26,7 @@ cdef class RdmaStream(Stream):
     # Replies of a server that had to be woken up, while this side polled (0) or slept (1) meanwhile.
     cdef int64_t woken_ns[2]         # how long they lately took
     cdef unsigned int woken          # how many there were
+    cdef size_t message_limit        # bytes of the longest set whose value goes in messages, if that is faster; or 0
     cdef unsigned int small_values   # that have come in a row
     cdef Source source
     cdef Sink sink
@@ -34,6 +35,7 @@ cdef class RdmaStream(Stream):
 
     cdef int put_memory(self, uint64_t address, uint32_t key, size_t size) except -1
     cdef void drop_target(self, bint lost) noexcept
+    cdef bint goes_in_messages(self, size_t length) noexcept
     # What is learnt about waiting belongs to the queue pair: few requests of many lanes teach as much as many of one.
     cdef void take_hints(self) noexcept nogil
     cdef void leave_hints(self) noexcept nogil

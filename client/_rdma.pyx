@@ -11,6 +11,7 @@ from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_LANE, live_add, live_sub
 
+from rmemcached.client._exchange import SOFT_IW
 from rmemcached.client.exceptions import MemcacheUnknownError
 
 cdef enum:
@@ -18,6 +19,8 @@ cdef enum:
     BULK_BYTES_PER_NS = 2    # slower transfers than this are not worth polling for
     WOKEN_TRY = 64           # of so many replies of a server that had to be woken up, one is awaited the other way
     WOKEN_MOST = 1000000     # ns; what takes longer says nothing about waking
+    SET_MESSAGES = 2         # that a set of a value above the server's eager size may take over soft_iw
+    END_LENGTH = 8           # of " q\r\n" and "\r\n", and a little more
     SMALL_RUN = 32           # values in a row that need no memory, after which requests name none
 
 
@@ -59,6 +62,9 @@ cdef class RdmaStream(Stream):
         self.spin_ns = spin
         self.remote = True
         self.inline_limit = queue.eager
+        if queue.transport == SOFT_IW:
+            # A READ costs a round trip and four system calls.
+            self.message_limit = min(SET_MESSAGES * queue.room, queue.lane_bytes)
         self.source = Source(queue)
         self.sink = Sink(queue)
         self.lane = queue.join()
@@ -239,7 +245,13 @@ cdef class RdmaStream(Stream):
 
     # --- memory that requests name ---
 
+    cdef bint goes_in_messages(self, size_t length) noexcept:
+        # Of the first value of a call the server keeps that much at once. Those behind it would wait for one another.
+        return self.iov_count == 0 and self.wlen + length + END_LENGTH <= self.message_limit
+
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
+        if self.goes_in_messages(length):
+            return False
         return self.source.expose(value, data, length, address, key)
 
     cdef int unexpose(self) except -1:
