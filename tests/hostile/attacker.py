@@ -51,10 +51,14 @@ class Target:
             signal.pause()
 
 
+def die_with_parent() -> None:
+    """Nobody is attacked for longer than the test lives."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
     module, function, address, arguments = sys.argv[1:]
-    # Nobody is attacked for longer than the test lives.
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     getattr(importlib.import_module(module), function)(Target(json.loads(address)), **json.loads(arguments))
 
 

@@ -6,15 +6,18 @@ import random
 
 _BLOCK = random.Random(2014).randbytes(1 << 21)
 _HALF = 1 << 20
-LARGEST = _HALF
+_PERIOD = (1 << 21) - 9  # of longer values: what is whole pages away from its place is still seen to be wrong
 
 
 def make_value(seed: int, size: int) -> bytes:
-    """`size` bytes (at most LARGEST) that depend on `seed`."""
+    """`size` bytes that depend on `seed`."""
     seed &= 0xFFFFFFFF
     if size < 8:
         return _BLOCK[size : 2 * size]
     start = seed * 2654435761 % _HALF
+    if size > _HALF:
+        times = (start + size) // _PERIOD + 1
+        return size.to_bytes(4, "big") + seed.to_bytes(4, "big") + (_BLOCK[:_PERIOD] * times)[start : start + size - 8]
     return size.to_bytes(4, "big") + seed.to_bytes(4, "big") + _BLOCK[start : start + size - 8]
 
 
