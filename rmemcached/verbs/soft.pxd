@@ -131,6 +131,16 @@ cdef const char *soft_qp_fault(ibv_qp *qp) noexcept nogil
 # several WRITEs move, each but the last should be a multiple. 0: the device copies values, and cuts nothing.
 cdef uint32_t soft_qp_write_unit(ibv_qp *qp) noexcept nogil
 
+# --- shared receive queues of programs with many peers ---
+# From now on the receive that was posted last is taken first. So those in use are few, and their memory is hot.
+cdef void soft_srq_newest_first(ibv_srq *srq) noexcept nogil
+# For a queue pair with a shared receive queue that has had no stream yet: it takes no more than `allowed` receives, so
+# that a peer which sends more ends its own stream, and leaves the others theirs. When the queue pair has come to ERR, a
+# receive completion with IBV_WC_WR_FLUSH_ERR and this wr_id says so. soft_qp_allow lets it take more; one thread calls
+# it, without a lock.
+cdef void soft_qp_limit(ibv_qp *qp, uint32_t allowed, uint64_t wr_id) noexcept nogil
+cdef void soft_qp_allow(ibv_qp *qp, uint32_t more) noexcept nogil
+
 # How a queue pair gets its stream, by fabric.
 include "soft/tcp/public.pxd"
 include "soft/shm/public.pxd"

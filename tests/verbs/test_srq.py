@@ -89,6 +89,52 @@ def test_receives_are_shared() -> None:
         assert (wc.wr_id, wc.status, wc.qp_num) == (9, Status.SUCCESS, other.qp_num)
 
 
+def test_the_newest_receive_is_taken_first() -> None:
+    if not streams():
+        pytest.skip("of the software devices")
+    with End() as a, SharedEnd() as b:
+        connect(a, b)
+        b.srq.newest_first()
+        b.srq.post_recv(*((i, [b.mr.sge(0, 100)]) for i in range(3)))
+        taken = []
+        for _ in range(3):
+            a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, 7)]))
+            (wc,) = completions(b, 1, a)
+            taken.append(wc.wr_id)
+            if len(taken) == 1:
+                b.srq.post_recv((3, [b.mr.sge(0, 100)]))
+        assert taken == [2, 3, 1]
+
+
+def test_a_limited_queue_pair_takes_nothing_from_others() -> None:
+    """It ends with the message beyond its limit, which a completion tells."""
+    if not streams():
+        pytest.skip("of the software devices")
+    with End() as a, End() as c, SharedEnd() as b:
+        other, greedy = b.another(), b.qp
+        greedy.limit(1, wr_id=99)
+        other.limit(3, wr_id=98)
+        connect(a, b)
+        b.qp = other
+        connect(c, b)
+        b.srq.post_recv(*((i, [b.mr.sge(0, 100)]) for i in range(5)))
+        greedy.allow(1)
+        for _ in range(20):
+            a.qp.post_send(SendWR(Opcode.SEND, [a.mr.sge(0, 7)]))
+        found = completions(b, 3, a)
+        assert {wc.qp_num for wc in found} == {greedy.qp_num}
+        assert [(wc.wr_id, wc.status) for wc in found] == [
+            (0, Status.SUCCESS),
+            (1, Status.SUCCESS),
+            (99, Status.WR_FLUSH_ERR),
+        ]
+        assert greedy.state == State.ERR
+        for i in range(3):
+            c.qp.post_send(SendWR(Opcode.SEND, [c.mr.sge(0, 7)]))
+            (wc,) = completions(b, 1, c)
+            assert (wc.wr_id, wc.status, wc.qp_num) == (2 + i, Status.SUCCESS, other.qp_num)
+
+
 def test_a_message_in_several_segments_takes_one_receive() -> None:
     with End(1 << 20) as a, SharedEnd(1 << 20) as b:
         connect(a, b)

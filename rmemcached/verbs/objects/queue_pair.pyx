@@ -6,7 +6,7 @@ import os
 cimport cython
 from libc cimport errno
 from libc.errno cimport EINVAL
-from libc.stdint cimport uint16_t, uint32_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -28,9 +28,12 @@ from rmemcached.verbs.soft cimport (
     soft_iw_reject,
     soft_iw_request,
     soft_iw_stream,
+    soft_qp_allow,
     soft_qp_counters,
+    soft_qp_limit,
     soft_query_counters,
     soft_shm_attach,
+    soft_srq_newest_first,
 )
 from rmemcached.verbs.verbs cimport *
 
@@ -189,6 +192,11 @@ cdef class SRQ(Base):
         error = self.p.modify_srq(self.handle(), &attr, mask)
         if error:
             raise failure("modify_srq", error)
+
+    def newest_first(self):
+        """Of a software device: the receive that was posted last is taken first."""
+        need_soft(self.p, "newest_first")
+        soft_srq_newest_first(self.handle())
 
     def post_recv(self, *requests):
         """Posts receives, each (wr_id, sges)."""
@@ -398,6 +406,20 @@ cdef class QP(Base):
         error = verbs_qp_connect(port, self.handle(), self.psn, &there, ird, ord)
         if error:
             raise failure("modify_qp", error)
+
+    def limit(self, uint32_t allowed, *, uint64_t wr_id):
+        """Of a software device, before there is a stream: it takes so many receives of its SRQ, and what `allow` adds.
+
+        A flushed receive completion with this wr_id tells of ERR."""
+        need_soft(self.p, "limit")
+        if self.srq is None:
+            raise ValueError("the queue pair has no SRQ")
+        soft_qp_limit(self.handle(), allowed, wr_id)
+
+    def allow(self, uint32_t more):
+        """Lets a queue pair that is limited take so many receives more."""
+        need_soft(self.p, "allow")
+        soft_qp_allow(self.handle(), more)
 
     def connect(self, sock, *, bint crc=False, uint16_t ird=16, uint16_t ord=16, bytes private_data=b"",
                 bint peer_to_peer=False, uint16_t pause=0):

@@ -62,6 +62,7 @@ cdef struct soft_domain:
     pthread_mutex_t events           # guards the rest, and the event fields of soft_cq
     bint polling                     # the program asks its queues, and the descriptor tells of nothing; read unlocked
     pthread_cond_t acked
+    uint8_t *spare                   # a receive buffer that no queue pair needs (rdmap_rx), or NULL; atomic
     soft_cq *first_event             # completion queues with undelivered events, oldest first; read unlocked
     soft_cq *last_event
     bint signalled                   # event_fd is readable, because of events or work_pending; read unlocked

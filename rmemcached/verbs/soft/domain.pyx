@@ -71,6 +71,7 @@ cdef void domain_close(soft_domain *domain, soft_context *context) noexcept nogi
 
 
 cdef void domain_release(soft_domain *domain) noexcept nogil:
+    free(domain.spare)
     if domain.mark == 0:
         close(domain.epoll_fd)
     if domain.event_fd >= 0:

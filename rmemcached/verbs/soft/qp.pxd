@@ -50,7 +50,7 @@ cdef struct soft_qp:
     uint16_t ird
     uint16_t ord
 
-    soft_swqe *sq                    # ring of sq_mask + 1
+    soft_swqe *sq                    # ring of sq_mask + 1, which grows up to cap.max_send_wr
     ibv_sge *sq_sges                 # cap.max_send_sge for each
     uint8_t *sq_inline               # cap.max_inline_data octets for each
     uint32_t sq_mask
@@ -69,6 +69,11 @@ cdef struct soft_qp:
     uint32_t rq_sge                  # elements of rq_sges for each
     uint32_t rq_head
     uint32_t rq_tail
+
+    bint limited                     # it takes no more than `allowed` receives of the SRQ; constant with a stream
+    uint64_t last_wr_id              # if limited: of the completion that tells of ERR; constant, too
+    uint32_t allowed                 # written by the program's thread; read by any
+    uint32_t taken                   # receives of the SRQ
 
     tx_state tx
     rx_state rx
@@ -103,8 +108,8 @@ cdef void qp_terminate(soft_qp *qp, uint32_t error, const uint8_t *segment, uint
 # Fills in a receive. The caller holds the lock of its queue.
 cdef void rwqe_fill(soft_rwqe *rwqe, ibv_sge *sges, const ibv_recv_wr *wr) noexcept nogil
 
-# Entries of the provider's table, and post_recv. soft_query_counters, soft_share_counters, soft_qp_terminated and
-# soft_qp_fault are here too.
+# Entries of the provider's table, and post_recv. soft_query_counters, soft_share_counters, soft_qp_limit,
+# soft_qp_allow, soft_qp_terminated and soft_qp_fault are here too.
 cdef int soft_post_recv(ibv_qp *qp, ibv_recv_wr *wr, ibv_recv_wr **bad_wr) noexcept nogil
 cdef ibv_qp *soft_create_qp(ibv_pd *pd, ibv_qp_init_attr *init) noexcept nogil
 cdef int soft_destroy_qp(ibv_qp *qp) noexcept nogil

@@ -2,6 +2,7 @@
 
 cdef enum:
     QP_NUM_MASK = 0xffffff
+    SQ_FIRST = 8                     # entries of the send queue's ring, at first
 
 
 cdef void qp_reset(soft_qp *qp) noexcept nogil:
@@ -55,25 +56,49 @@ cdef int qp_check_init(const ibv_context *context, const ibv_qp_init_attr *init)
 cdef bint qp_make_queues(soft_qp *qp, ibv_qp_init_attr *init) noexcept nogil:
     """Makes the work queues and sets init.cap to their sizes. False: no memory; qp_free frees what was made."""
     cdef ibv_qp_cap *cap = &init.cap
-    cdef uint32_t sends, recvs
+    cdef uint32_t recvs
     if init.srq != NULL:
         # One entry instead of a receive queue: for the receive that is taken from the shared one.
         cap.max_recv_wr = 0
         cap.max_recv_sge = 0
     qp.cap = cap[0]
     qp.rq_sge = cap.max_recv_sge if init.srq == NULL else (<soft_srq *> init.srq).max_sge
-    sends = ring_size(cap.max_send_wr)
     recvs = ring_size(cap.max_recv_wr)
-    qp.sq_mask = sends - 1
     qp.rq_mask = recvs - 1
     # No size is zero.
-    qp.sq = <soft_swqe *> malloc(sends * sizeof(soft_swqe))
     qp.rq = <soft_rwqe *> malloc(recvs * sizeof(soft_rwqe))
-    qp.sq_sges = <ibv_sge *> malloc((<size_t> sends * cap.max_send_sge + 1) * sizeof(ibv_sge))
     qp.rq_sges = <ibv_sge *> malloc((<size_t> recvs * qp.rq_sge + 1) * sizeof(ibv_sge))
-    qp.sq_inline = <uint8_t *> malloc(<size_t> sends * cap.max_inline_data + 1)
-    return (qp.sq != NULL and qp.rq != NULL and qp.sq_sges != NULL and qp.rq_sges != NULL
-            and qp.sq_inline != NULL)
+    return (qp.rq != NULL and qp.rq_sges != NULL
+            and qp_make_sends(qp, min(ring_size(cap.max_send_wr), <uint32_t> SQ_FIRST)))
+
+
+cdef bint qp_make_sends(soft_qp *qp, uint32_t sends) noexcept nogil:
+    """Makes the send queue's ring, or a larger one. False: no memory, and all is as it was."""
+    cdef const ibv_qp_cap *cap = &qp.cap
+    cdef soft_swqe *sq = <soft_swqe *> malloc(sends * sizeof(soft_swqe))
+    cdef ibv_sge *sges = <ibv_sge *> malloc((<size_t> sends * cap.max_send_sge + 1) * sizeof(ibv_sge))
+    cdef uint8_t *data = <uint8_t *> malloc(<size_t> sends * cap.max_inline_data + 1)
+    cdef uint32_t i
+    cdef size_t old, new
+    if sq == NULL or sges == NULL or data == NULL:
+        free(sq)
+        free(sges)
+        free(data)
+        return False
+    for i in range(qp.sq_tail - qp.sq_head):
+        old = (qp.sq_head + i) & qp.sq_mask
+        new = (qp.sq_head + i) & (sends - 1)
+        sq[new] = qp.sq[old]
+        memcpy(sges + new * cap.max_send_sge, qp.sq_sges + old * cap.max_send_sge, cap.max_send_sge * sizeof(ibv_sge))
+        memcpy(data + new * cap.max_inline_data, qp.sq_inline + old * cap.max_inline_data, cap.max_inline_data)
+    free(qp.sq)
+    free(qp.sq_sges)
+    free(qp.sq_inline)
+    qp.sq = sq
+    qp.sq_sges = sges
+    qp.sq_inline = data
+    qp.sq_mask = sends - 1
+    return True
 
 
 cdef void qp_list(soft_context *context, soft_qp *qp) noexcept nogil:
@@ -255,6 +280,7 @@ cdef bint qp_drained(soft_qp *qp) noexcept nogil:
 
 cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) noexcept nogil:
     cdef soft_swqe *swqe
+    cdef soft_rwqe last
     cdef bint entered = qp.ibv.state != IBV_QPS_ERR
     assert_held(&qp.lock)
     stream_close(qp)
@@ -276,6 +302,9 @@ cdef void qp_error(soft_qp *qp, uint32_t culprit, int sq_status, int rq_status) 
         qp.rq_head += 1
     if entered and qp.srq != NULL:
         async_event(qp.context, &qp.async_events, IBV_EVENT_QP_LAST_WQE_REACHED)
+        if qp.limited:
+            last.wr_id = qp.last_wr_id
+            qp_complete_recv(qp, &last, IBV_WC_WR_FLUSH_ERR)
 
 
 cdef void qp_lost(soft_qp *qp) noexcept nogil:
@@ -454,8 +483,8 @@ cdef int soft_query_qp(ibv_qp *ibqp, ibv_qp_attr *attr, int mask, ibv_qp_init_at
 
 cdef int qp_enqueue_send(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
     """Takes one work request into the send queue. 0 or an errno value."""
-    cdef uint32_t index = qp.sq_tail & qp.sq_mask
-    cdef soft_swqe *swqe = &qp.sq[index]
+    cdef uint32_t index
+    cdef soft_swqe *swqe
     cdef uint64_t length = 0
     cdef uint8_t *data
     cdef int i
@@ -472,6 +501,10 @@ cdef int qp_enqueue_send(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
         length += wr.sg_list[i].length
     if length > MAX_MESSAGE:
         return EINVAL
+    if qp.sq_tail - qp.sq_head > qp.sq_mask and not qp_make_sends(qp, 2 * (qp.sq_mask + 1)):
+        return ENOMEM
+    index = qp.sq_tail & qp.sq_mask
+    swqe = &qp.sq[index]
     swqe.wr_id = wr.wr_id
     swqe.opcode = <uint8_t> wr.opcode
     swqe.flags = <uint8_t> (wr.send_flags | (IBV_SEND_SIGNALED if qp.sig_all else 0))
@@ -499,11 +532,22 @@ cdef int qp_enqueue_send(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
     return 0
 
 
+cdef inline void qp_begin_again(soft_qp *qp) noexcept nogil:
+    """A send queue that is empty begins at its first entry, so that of a long one only what is in use is memory."""
+    cdef uint32_t skipped = (qp.sq_mask + 1 - (qp.sq_tail & qp.sq_mask)) & qp.sq_mask
+    assert_held(&qp.lock)
+    if qp.sq_head == qp.sq_tail and qp.tx.cursor.next_wqe == qp.sq_tail:
+        qp.sq_head += skipped
+        qp.sq_tail += skipped
+        qp.tx.cursor.next_wqe += skipped
+
+
 cdef int qp_enqueue_sends(soft_qp *qp, ibv_send_wr **wr) noexcept nogil:
     cdef int result = 0
     assert_held(&qp.lock)
     if qp.ibv.state != IBV_QPS_RTS and qp.ibv.state != IBV_QPS_SQD and qp.ibv.state != IBV_QPS_ERR:
         return EINVAL
+    qp_begin_again(qp)
     while wr[0] != NULL:
         result = qp_enqueue_send(qp, wr[0])
         if result:
@@ -569,6 +613,21 @@ cdef void soft_share_counters(ibv_qp *ibqp, soft_qp_counters *counters) noexcept
     assert_that(qp.stream.phase == STREAM_NONE)
     qp.counters = counters
     unlock_ranked(&qp.lock, RANK_QP)
+
+
+cdef void soft_qp_limit(ibv_qp *ibqp, uint32_t allowed, uint64_t wr_id) noexcept nogil:
+    cdef soft_qp *qp = <soft_qp *> ibqp
+    lock_ranked(&qp.lock, RANK_QP)
+    assert_that(qp.srq != NULL and qp.stream.phase == STREAM_NONE)
+    qp.limited = True
+    qp.last_wr_id = wr_id
+    relaxed_store(&qp.allowed, allowed)
+    unlock_ranked(&qp.lock, RANK_QP)
+
+
+cdef void soft_qp_allow(ibv_qp *ibqp, uint32_t more) noexcept nogil:
+    cdef soft_qp *qp = <soft_qp *> ibqp
+    relaxed_store(&qp.allowed, qp.allowed + more)
 
 
 cdef bint soft_qp_terminated(ibv_qp *ibqp, int *opcode, ibv_wc_status *status) noexcept nogil:

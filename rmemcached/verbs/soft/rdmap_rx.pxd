@@ -55,6 +55,12 @@ cdef struct rx_reception:            # one read of the stream; on the stack of t
     uint32_t room                    # octets of the last element, which is in the receive buffer
     uint32_t want                    # octets of all elements
 
+# The receive buffer is there while a fabric receives, and as long as it holds octets. Queue pairs of a domain take the
+# same one in turn, which is hot then. rx_get_buffer leaves NULL if there is no memory; rx_borrow does nothing if there
+# is a buffer. False: there is no memory, and the queue pair is in error.
+cdef void rx_get_buffer(soft_qp *qp) noexcept nogil
+cdef bint rx_borrow(soft_qp *qp) noexcept nogil
+cdef void rx_return(soft_qp *qp) noexcept nogil
 # Prepares for a stream that opens. Message numbers stay: only a reset of the queue pair begins them anew.
 cdef void rx_open(soft_qp *qp) noexcept nogil
 

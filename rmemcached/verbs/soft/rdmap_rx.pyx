@@ -543,6 +543,36 @@ cdef void rx_trim(rx_reception *r, uint32_t most) noexcept nogil:
     r.want = most
 
 
+cdef inline void rx_get_buffer(soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
+    qp.rx.capacity = RX_BUFFER
+    qp.rx.buffer = <uint8_t *> exchange(&qp.domains[0].spare, 0)
+    if qp.rx.buffer == NULL:
+        qp.rx.buffer = <uint8_t *> malloc(RX_BUFFER)
+
+
+cdef inline bint rx_borrow(soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
+    if qp.rx.buffer != NULL:
+        return True
+    assert_that(qp.rx.start == qp.rx.end and not qp.crc)
+    qp.rx.start = 0
+    qp.rx.end = 0
+    rx_get_buffer(qp)
+    if qp.rx.buffer == NULL:
+        qp_terminate(qp, TERM_LOCAL_CATASTROPHIC, NULL, 0, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
+        return False
+    return True
+
+
+cdef inline void rx_return(soft_qp *qp) noexcept nogil:
+    assert_held(&qp.lock)
+    if qp.rx.buffer == NULL or qp.rx.start != qp.rx.end or qp.crc:
+        return
+    free(<void *> exchange(&qp.domains[0].spare, <uint64_t> qp.rx.buffer))
+    qp.rx.buffer = NULL
+
+
 cdef bint rx_prepare(soft_qp *qp, rx_reception *r, uint32_t most) noexcept nogil:
     assert_held(&qp.lock)
     r.plan.most = min(most, <uint32_t> PREDICTED_BYTES)

@@ -138,14 +138,28 @@ cdef bint srq_take(soft_qp *qp) noexcept nogil:
     cdef uint32_t place
     cdef bint taken = False
     assert_held(&qp.lock)
+    if qp.limited and relaxed_load(&qp.allowed) == qp.taken:
+        return False
     lock_ranked(&srq.lock, RANK_QUEUE)
     if srq.head != srq.tail:
-        place = srq.head & srq.mask
+        if srq.newest_first:
+            srq.tail -= 1
+            place = srq.tail & srq.mask
+        else:
+            place = srq.head & srq.mask
+            srq.head += 1
         qp.rq[qp.rq_tail & qp.rq_mask] = srq.ring[place]
         memcpy(qp.rq_sges, srq.sges + <size_t> place * srq.max_sge, srq.max_sge * sizeof(ibv_sge))
         qp.rq_tail += 1
-        srq.head += 1
+        qp.taken += 1
         srq_check_limit_locked(srq)
         taken = True
     unlock_ranked(&srq.lock, RANK_QUEUE)
     return taken
+
+
+cdef void soft_srq_newest_first(ibv_srq *ibsrq) noexcept nogil:
+    cdef soft_srq *srq = <soft_srq *> ibsrq
+    lock_ranked(&srq.lock, RANK_QUEUE)
+    srq.newest_first = True
+    unlock_ranked(&srq.lock, RANK_QUEUE)

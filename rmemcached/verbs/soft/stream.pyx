@@ -56,8 +56,7 @@ cdef bint stream_buffers(soft_qp *qp) noexcept nogil:
     qp.responses_mask = ring_size(qp.ird) - 1
     qp.responses = <soft_response *> malloc((qp.responses_mask + 1) * sizeof(soft_response))
     free(qp.rx.buffer)
-    qp.rx.capacity = RX_BUFFER
-    qp.rx.buffer = <uint8_t *> malloc(qp.rx.capacity)
+    rx_get_buffer(qp)
     return qp.responses != NULL and qp.rx.buffer != NULL
 
 

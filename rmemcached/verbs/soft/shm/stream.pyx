@@ -279,8 +279,8 @@ cdef void shm_transmit(soft_qp *qp) noexcept nogil:
 # Receiving.
 
 
-cdef bint shm_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
-    """Receives until the ring is empty or the share is used up. False: the queue pair is in error."""
+cdef bint shm_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
+    """shm_receive, which takes a receive buffer if it needs one."""
     cdef shm_stream *shm = shm_of(qp)
     cdef rx_reception r
     cdef uint64_t head, fpdus, word
@@ -294,7 +294,7 @@ cdef bint shm_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
         if shm.chunk_left == 0 and not shm_cell_ready(shm, &word):
             # Most often messages are all there is.
             break
-        if not rx_prepare(qp, &r, share[0]):
+        if not rx_borrow(qp) or not rx_prepare(qp, &r, share[0]):
             return False
         head = shm.head
         fpdus = qp.counters.rx_fpdus
@@ -309,6 +309,13 @@ cdef bint shm_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
         if shm.head - head > <size_t> n:
             share_spend(share, 4 * (shm.head - head - <size_t> n))
     return True
+
+
+cdef inline bint shm_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
+    """Receives until the ring is empty or the share is used up. False: the queue pair is in error."""
+    cdef bint well = shm_receive_all(qp, share)
+    rx_return(qp)
+    return well
 
 
 cdef void shm_progress_locked(soft_qp *qp, bint socket, soft_domain *domain) noexcept nogil:

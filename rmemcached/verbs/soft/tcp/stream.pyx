@@ -340,8 +340,8 @@ cdef bint tcp_receive_all(soft_qp *qp, uint32_t *share) noexcept nogil:
     return True
 
 
-cdef bint tcp_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
-    """Receives until the socket is empty or the share is used up. False: the queue pair is in error."""
+cdef bint tcp_receive_short(soft_qp *qp, uint32_t *share) noexcept nogil:
+    """tcp_receive, with a receive buffer."""
     cdef uint32_t room = qp.rx.read_size
     cdef uint64_t fpdus = qp.counters.rx_fpdus
     cdef ssize_t n
@@ -361,6 +361,13 @@ cdef bint tcp_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
             if n < room:
                 return True
     return tcp_receive_all(qp, share)
+
+
+cdef bint tcp_receive(soft_qp *qp, uint32_t *share) noexcept nogil:
+    """Receives until the socket is empty or the share is used up. False: the queue pair is in error."""
+    cdef bint well = rx_borrow(qp) and tcp_receive_short(qp, share)
+    rx_return(qp)
+    return well
 
 
 # Progress.
