@@ -5,8 +5,8 @@ are called by the worker's thread, except where noted. The layer knows no socket
 the server gives it the drive machine, and a function to call when a connection has failed.
 
 The first part of this file is for the server. Behind it are the headers of the parts of this C unit, lowest first
-(rdma/thread, rdma/completions, rdma/queue, rdma/setup, rdma/lane_table, rdma/lane, rdma/lanes), and the connection
-itself.
+(rdma/thread, rdma/messages, rdma/completions, rdma/queue, rdma/setup, rdma/lane_table, rdma/lane, rdma/lanes), and the
+connection itself.
 """
 
 from libc.stddef cimport size_t
@@ -24,7 +24,7 @@ from rmemcached.store.store cimport item
 from rmemcached.sys.linux cimport pthread_mutex_t, sockaddr_in6
 from rmemcached.verbs.soft cimport soft_qp_counters
 from rmemcached.verbs.verbs cimport (
-    ibv_comp_channel, ibv_cq, ibv_mr, ibv_qp, ibv_send_wr, ibv_sge, ibv_wc_status,
+    ibv_comp_channel, ibv_cq, ibv_mr, ibv_qp, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc_status,
 )
 
 cdef struct rdma_thread
@@ -147,6 +147,7 @@ cdef bint rdma_conn_free(rdma_conn *rc, unsigned int *lanes) noexcept nogil
 # ---- this C unit only ------------------------------------------------------------------------------------------------
 
 include "rdma/pace.pxd"
+include "rdma/messages.pxd"
 include "rdma/thread.pxd"
 include "rdma/completions.pxd"
 include "rdma/queue.pxd"

@@ -43,17 +43,21 @@ from rmemcached.sys.linux cimport (
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport (
     soft_channel_arm, soft_channel_begin_turn, soft_channel_end_turns, soft_channel_join, soft_channel_poll,
-    soft_cq_pending, soft_qp_fault, soft_qp_terminated, soft_qp_write_unit, soft_share_counters,
+    soft_cq_pending, soft_qp_allow, soft_qp_fault, soft_qp_limit, soft_qp_terminated, soft_qp_write_unit,
+    soft_share_counters, soft_srq_newest_first,
 )
 from rmemcached.verbs.system_cm cimport CM_REJECT_DATA, cm_modify_qp
 from rmemcached.verbs.verbs cimport (
-    IBV_ACCESS_LOCAL_WRITE, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_INLINE, IBV_SEND_SIGNALED,
-    IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND,
-    ibv_context, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_qp_init_attr, ibv_recv_wr, ibv_req_notify_cq, ibv_wc,
+    IBV_ACCESS_LOCAL_WRITE, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC,
+    IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_SRQ_MAX_WR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_context, ibv_poll_cq, ibv_post_recv, ibv_post_send,
+    ibv_post_srq_recv, ibv_qp_attr, ibv_qp_init_attr, ibv_recv_wr,
+    ibv_req_notify_cq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc,
 )
 
 include "rdma/pace.pyx"
 include "rdma/thread.pyx"
+include "rdma/messages.pyx"
 include "rdma/completions.pyx"
 include "rdma/queue.pyx"
 include "rdma/setup.pyx"
@@ -75,16 +79,17 @@ cdef struct cm_id:               # a connection of rdma_cm
 
 # ---- completions -----------------------------------------------------------------------------------------------------
 
-cdef void take_ready(rdma_conn *rc, const message_header *header, unsigned int index) noexcept nogil:
-    """The first message."""
+cdef bint take_ready(rdma_conn *rc, const message_header *header, unsigned int index) noexcept nogil:
+    """The first message. False: its receive has been given back, since the answer says so."""
     if header.kind != MESSAGE_READY:
         queue_fail(&rc.q, b"a first message that is not READY", IBV_WC_SUCCESS)
-        return
+        return True
     rc.ready = True
     setup_end(rc)
     queue_give_back(&rc.q, index)
-    if not rc.q.failed:
+    if not rc.q.failed and queue_has_buffer(&rc.q):
         queue_send(&rc.q, MESSAGE_READY, 0, queue_take_buffer(&rc.q), 0)
+    return False
 
 
 cdef bint take_data(rdma_conn *rc, unsigned int index, const message_header *header, size_t length) noexcept nogil:
@@ -99,40 +104,37 @@ cdef bint take_data(rdma_conn *rc, unsigned int index, const message_header *hea
     return rc.q.failed or lane_take_data(rc, index, header.lane, length)
 
 
-cdef void take_message(rdma_conn *rc, unsigned int index, size_t length) noexcept nogil:
-    """A SEND of the client has arrived in receive `index`."""
+cdef bint take_message(rdma_conn *rc, unsigned int index, size_t length) noexcept nogil:
+    """A SEND of the client has arrived in receive `index`. False: the receive is not to be given back now."""
     cdef rdma_queue *q = &rc.q
     cdef const char *data
     cdef message_header header
-    cdef bint used = True
     counter_add(&q.t.counters.recvs, 1)
     rc.last_active = store_time(q.t.worker.store)
     if q.rx_credits == 0:
         queue_fail(q, b"a message without a credit", IBV_WC_SUCCESS)
-        return
+        return True
     q.rx_credits -= 1
     queue_take_received(q, index, length)
     data = queue_received(q, index)
     if not get_message_header(data, length, &header):
         queue_fail(q, b"a message shorter than its header", IBV_WC_SUCCESS)
-        return
+        return True
     counter_add(&q.t.counters.recv_bytes, length - MESSAGE_HEADER)
     q.tx_credits += header.credits
     if q.tx_credits > RDMA_CREDITS_HELD_MAX:
         queue_fail(q, b"more credits than any client has", IBV_WC_SUCCESS)
     elif not rc.ready:
-        take_ready(rc, &header, index)
-    else:
-        if header.kind == MESSAGE_DATA:
-            used = take_data(rc, index, &header, length - MESSAGE_HEADER)
-        elif header.kind == MESSAGE_OPEN and rc.version != RDMA_VERSION_1:
-            lane_take_open(rc, word_lane(header.lane))
-        elif header.kind == MESSAGE_CLOSE and rc.version != RDMA_VERSION_1:
-            lane_take_close(rc, word_lane(header.lane))
-        elif header.kind != MESSAGE_CREDIT:
-            queue_fail(q, b"a message of unknown type", IBV_WC_SUCCESS)
-        if used and not q.failed:
-            queue_give_back(q, index)
+        return take_ready(rc, &header, index)
+    elif header.kind == MESSAGE_DATA:
+        return take_data(rc, index, &header, length - MESSAGE_HEADER)
+    elif header.kind == MESSAGE_OPEN and rc.version != RDMA_VERSION_1:
+        lane_take_open(rc, word_lane(header.lane))
+    elif header.kind == MESSAGE_CLOSE and rc.version != RDMA_VERSION_1:
+        lane_take_close(rc, word_lane(header.lane))
+    elif header.kind != MESSAGE_CREDIT:
+        queue_fail(q, b"a message of unknown type", IBV_WC_SUCCESS)
+    return True
 
 
 cdef void take_sent(rdma_conn *rc, rdma_wr *entry) noexcept nogil:
@@ -175,17 +177,25 @@ cdef void take_failure(rdma_conn *rc, rdma_wr *entry, ibv_wc_status status) noex
     peer_gone(rc, status)
 
 
+cdef void take_receive(rdma_conn *rc, uint32_t index, const rdma_kept *wc) noexcept nogil:
+    """A receive has completed, or failed, or tells of the end."""
+    cdef bint used = index != NO_RECEIVE
+    if wc.status == IBV_WC_WR_FLUSH_ERR:
+        peer_gone(rc, wc.status)
+    elif wc.status != IBV_WC_SUCCESS:
+        # A receive that fails by itself is a message of the peer that did not fit.
+        queue_fail(&rc.q, b"receive failed", wc.status)
+    elif not rc.q.failed:
+        used = take_message(rc, index, wc.byte_len)
+    if used:
+        queue_give_back(&rc.q, index)
+
+
 cdef void take_completion(rdma_conn *rc, const rdma_kept *wc) noexcept nogil:
     cdef uint32_t index = wc.wr_id
     cdef rdma_wr *entry
     if index & RECV_WR:
-        if wc.status == IBV_WC_WR_FLUSH_ERR:
-            peer_gone(rc, wc.status)
-        elif wc.status != IBV_WC_SUCCESS:
-            # A receive that fails by itself is a message of the peer that did not fit.
-            queue_fail(&rc.q, b"receive failed", wc.status)
-        elif not rc.q.failed:
-            take_message(rc, index & (RECV_WR - 1), wc.byte_len)
+        take_receive(rc, index & (RECV_WR - 1), wc)
         return
     entry = queue_completed(&rc.q, index)
     if wc.status == IBV_WC_SUCCESS:
@@ -389,7 +399,6 @@ cdef bint bring_up(rdma_conn *rc, const exchange_request *req, const cm_id *cm) 
     cdef qp_address peer
     cdef unsigned int ird = min(dev.limits.ird, <unsigned int>req.ord)
     cdef unsigned int ord = min(dev.limits.ord, <unsigned int>req.ird)
-    cdef unsigned int i
     cdef int error
     if cm != NULL:
         error = cm_modify_qp(cm.fd, cm.id, &dev.port, qp, IBV_QPS_INIT, 0)
@@ -397,9 +406,8 @@ cdef bint bring_up(rdma_conn *rc, const exchange_request *req, const cm_id *cm) 
         error = verbs_qp_init(&dev.port, qp, 0)
     if error:
         return False
-    for i in range(dev.limits.credits):
-        if not queue_post_receive(&rc.q, i):
-            return False
+    if not queue_post_receives(&rc.q):
+        return False
     if cm != NULL:
         return (cm_modify_qp(cm.fd, cm.id, &dev.port, qp, IBV_QPS_RTR, ird) == 0
                 and cm_modify_qp(cm.fd, cm.id, &dev.port, qp, IBV_QPS_RTS, ord) == 0)
@@ -434,7 +442,8 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
     rc.version = <unsigned int>req.version
     rc.lane_bytes = <uint32_t>req.lane_bytes
     rc.table.size = RDMA_LANES_1 if rc.version == RDMA_VERSION_1 else t.dev.limits.lanes
-    if queue_create(&rc.q, t, <unsigned int>req.credits, <unsigned int>req.msgsize):
+    if queue_create(&rc.q, t, <unsigned int>req.credits, <unsigned int>req.msgsize,
+                    t.dev.software and rc.version != RDMA_VERSION_1):
         rc.q.qp.qp_context = rc
         completions_enter(rc)
         if choose_psn(rc) and bring_up(rc, req, cm) and setup_begin(rc):

@@ -167,6 +167,8 @@ cdef void completions_leave(rdma_conn *rc) noexcept nogil:
     t.nnumbers -= 1
     while rc.nkept:
         completions_next(rc, &dropped)
+        if rc.q.shared and dropped.wr_id & RECV_WR and dropped.wr_id != RECV_WR | NO_RECEIVE:
+            receives_post(t, dropped.wr_id & (RECV_WR - 1))
 
 
 cdef inline rdma_conn *find_number(const rdma_thread *t, uint32_t number) noexcept nogil:

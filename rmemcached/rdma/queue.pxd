@@ -13,8 +13,6 @@ it knows neither the connection nor what lanes do.
 """
 
 cdef enum:
-    RECV_WR = 1 << 16            # in wr_id: a receive, and its index
-    NO_BUFFER = 0xffff
     BULK_PIECE = 1024 * 1024     # octets of the largest READ or WRITE: in smaller ones soft_iw takes longer
     # While fewer octets of WRITEs are under way, one more is posted: what comes behind them in the send queue waits for
     # them.
@@ -33,11 +31,11 @@ cdef struct rdma_wr:
     wr_kind kind
     uint32_t length
     uint32_t sends               # all but WR_SEND: SENDs that were posted before it
-    uint16_t buffer              # WR_SEND: NO_BUFFER once it is free again
+    uint32_t buffer              # WR_SEND: of rdma/messages; NO_BUFFER once it is free again
     rdma_lane *lane              # WR_READ; WR_WRITE: the lane whose last_write it is
     item *item                   # WR_WRITE: the reference to release; NULL on all but the last of an item
 
-# A receive: where its message is, and what is left of it if it cannot be used yet.
+# A receive of its own: where its message is, and what is left of it if it cannot be used yet.
 cdef struct rdma_held:
     char *message
     uint32_t following           # the next of the same lane
@@ -48,9 +46,10 @@ cdef struct rdma_queue:
     rdma_thread *t
     rdma_cq *cq                  # the worker's, with room for all that can complete
     ibv_qp *qp
+    bint entered                 # it has memory of rdma/messages
+    bint shared                  # it shares receives; the next five are for others
     ibv_mr *mr                   # of buffer
-    # The first `compact` octets of each receive message, SEND_BUFFERS send messages, limits.credits receive messages.
-    char *buffer
+    char *buffer                 # the first `compact` octets of each receive message, limits.credits receive messages
     unsigned int compact         # COMPACT, or 0
     unsigned int send_msgsize    # bytes of the largest message the peer takes
     unsigned int tx_credits      # SENDs that may be posted
@@ -62,12 +61,10 @@ cdef struct rdma_queue:
     uint32_t sends_posted        # SENDs in all,
     uint32_t sends_done          # ... that are known to have completed
     uint32_t sends_told          # ... up to the last whose completion will be told
-    unsigned int free_sends      # entries of free_send
     unsigned int free_bulk       # entries of free_wr
     size_t read_bytes            # of the READs under way
     size_t write_bytes           # of the WRITEs
     uint32_t bulk_moved          # store time when one of them last completed, or the first under way was posted
-    uint16_t free_send[SEND_BUFFERS]
     uint16_t free_wr[BULK_DEPTH]
     rdma_wr wrs[SEND_DEPTH]
     bint closing                 # the client has ended: nothing is sent any more, no credit is given back
@@ -75,11 +72,11 @@ cdef struct rdma_queue:
     const char *failure          # which operation, for the error line; NULL: the peer went away
     ibv_wc_status failure_status
 
-# Makes the registered buffers and the queue pair, in RESET, which completes into a queue of the worker's. peer_credits
-# and peer_msgsize: what the client has announced. False: out of resources; queue_stop and queue_free then free what
-# there is.
-cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
-                       unsigned int peer_msgsize) noexcept nogil
+# Makes the queue pair, in RESET, which completes into a queue of the worker's, and the memory for its messages.
+# peer_credits and peer_msgsize: what the client has announced. shared: it shares receives. False: out of resources;
+# queue_stop and queue_free then free what there is.
+cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits, unsigned int peer_msgsize,
+                       bint shared) noexcept nogil
 # Destroys the queue pair: no RDMA touches memory afterwards, and items that were being written are released.
 cdef void queue_stop(rdma_queue *q) noexcept nogil
 # Frees the rest. No lane is left.
@@ -88,21 +85,24 @@ cdef void queue_free(rdma_queue *q) noexcept nogil
 # Marks the queue pair as failed. Only the first reason is kept, because flushes follow it.
 cdef void queue_fail(rdma_queue *q, const char *operation, ibv_wc_status status) noexcept nogil
 
-# A receive takes a message of any size, and most are short. On a software device, which does not pin memory, the first
-# octets of all receives lie side by side: what is behind them is memory only where a longer message has come.
-cdef bint queue_post_receive(rdma_queue *q, unsigned int index) noexcept nogil
-# Posts a receive anew: the peer gets the credit back, unless the queue is closing.
+# Posts the receives of its own, in INIT. A receive takes a message of any size, and most are short. On a software
+# device, which does not pin memory, the first octets of all receives lie side by side: what is behind them is memory
+# only where a longer message has come.
+cdef bint queue_post_receives(rdma_queue *q) noexcept nogil
+# Posts a receive anew: the peer gets the credit back, unless the queue is closing or has failed.
 cdef void queue_give_back(rdma_queue *q, unsigned int index) noexcept nogil
 # A message of so many octets is in the receive: puts it together. To be called before queue_received, which says where
-# it is.
+# it is; of a shared receive, until the next message is taken.
 cdef void queue_take_received(rdma_queue *q, unsigned int index, size_t length) noexcept nogil
 cdef char *queue_received(rdma_queue *q, unsigned int index) noexcept nogil
+# Whether one more SEND can be posted; and a buffer is there for it. Out of memory: the queue pair has failed.
+cdef bint queue_has_buffer(rdma_queue *q) noexcept nogil
 # Whether a DATA message can be sent: a buffer, and a credit besides the last, which is for CREDIT.
 cdef bint queue_may_send(rdma_queue *q) noexcept nogil
 # Takes a send buffer, of which there is one. The caller fills queue_payload, then calls queue_send.
-cdef unsigned int queue_take_buffer(rdma_queue *q) noexcept nogil
-cdef char *queue_payload(rdma_queue *q, unsigned int index) noexcept nogil
-cdef void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, unsigned int index, size_t payload) noexcept nogil
+cdef uint32_t queue_take_buffer(rdma_queue *q) noexcept nogil
+cdef char *queue_payload(rdma_queue *q, uint32_t buffer) noexcept nogil
+cdef void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, uint32_t buffer, size_t payload) noexcept nogil
 # Sends CREDIT if half of the receives have been posted anew and no reply has announced them.
 cdef void queue_return_credits(rdma_queue *q) noexcept nogil
 # Whether there is room for a READ, or for a WRITE.

@@ -3,12 +3,13 @@ cdef enum:
 
 
 cdef inline uint32_t completions_of(const rdma_device *dev) noexcept nogil:
-    """Of one queue pair, if all that is posted on it fails."""
-    return dev.limits.credits + SEND_DEPTH
+    """Of one queue pair, if all that is posted on it fails, with the one that tells of the end."""
+    return dev.limits.credits + SEND_DEPTH + 1
 
 
-cdef ibv_qp *open_pair(rdma_queue *q) noexcept nogil:
-    """Nobody says how much inline data a device takes. So that is tried, the first time."""
+cdef ibv_qp *open_pair(rdma_queue *q, ibv_srq *srq) noexcept nogil:
+    """srq: the receives that it shares, or NULL. Nobody says how much inline data a device takes. So that is tried, the
+    first time."""
     cdef rdma_device *dev = q.t.dev
     cdef ibv_qp_init_attr init
     cdef ibv_qp *qp = NULL
@@ -17,6 +18,7 @@ cdef ibv_qp *open_pair(rdma_queue *q) noexcept nogil:
         memset(&init, 0, sizeof(init))
         init.send_cq = q.cq.ibv
         init.recv_cq = q.cq.ibv
+        init.srq = srq
         init.qp_type = IBV_QPT_RC
         init.cap.max_send_wr = SEND_DEPTH
         init.cap.max_recv_wr = dev.limits.credits
@@ -33,25 +35,14 @@ cdef ibv_qp *open_pair(rdma_queue *q) noexcept nogil:
     return qp
 
 
-cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
-                       unsigned int peer_msgsize) noexcept nogil:
+cdef bint own_receives(rdma_queue *q) noexcept nogil:
+    """Memory for receives of its own. False: out of resources."""
+    cdef rdma_thread *t = q.t
     cdef rdma_device *dev = t.dev
-    cdef size_t size
     cdef void *buffer = NULL
-    cdef int i
-    assert_owner(t.worker.owner)
-    q.t = t
-    q.send_msgsize = min(peer_msgsize, dev.limits.msgsize)
-    q.tx_credits = peer_credits
-    q.rx_credits = dev.limits.credits
-    for i in range(SEND_BUFFERS):
-        q.free_send[i] = <uint16_t>(SEND_BUFFERS - 1 - i)
-    q.free_sends = SEND_BUFFERS
-    for i in range(BULK_DEPTH):
-        q.free_wr[i] = <uint16_t>(SEND_DEPTH - 1 - i)
-    q.free_bulk = BULK_DEPTH
+    cdef size_t size
     q.compact = COMPACT if dev.software else 0
-    size = <size_t>dev.limits.credits * (dev.limits.msgsize + q.compact) + <size_t>SEND_BUFFERS * q.send_msgsize
+    size = <size_t>dev.limits.credits * (dev.limits.msgsize + q.compact)
     # What is used first is in the page that has the allocator's own words.
     if posix_memalign(&buffer, 64, size) != 0:
         return False
@@ -63,19 +54,56 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
     if q.mr == NULL:
         return False
     counter_add(&t.counters.registrations, 1)
+    return True
+
+
+cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits, unsigned int peer_msgsize,
+                       bint shared) noexcept nogil:
+    cdef rdma_device *dev = t.dev
+    cdef ibv_srq *srq = NULL
+    cdef int i
+    assert_owner(t.worker.owner)
+    q.t = t
+    q.send_msgsize = min(peer_msgsize, dev.limits.msgsize)
+    q.tx_credits = peer_credits
+    q.rx_credits = dev.limits.credits
+    for i in range(SEND_BUFFERS):
+        q.wrs[i].buffer = NO_BUFFER
+    for i in range(BULK_DEPTH):
+        q.free_wr[i] = <uint16_t>(SEND_DEPTH - 1 - i)
+    q.free_bulk = BULK_DEPTH
+    messages_enter(t)
+    q.entered = True
+    if shared:
+        srq = receives_reserve(t, dev.limits.credits)
+        q.shared = srq != NULL
+    if not q.shared and (shared or not own_receives(q)):
+        return False
     # What is left of queue pairs that were destroyed goes first: see rdma/completions.
     completions_take(t, UINT_MAX)
     q.cq = completions_reserve(t, completions_of(dev))
     if q.cq == NULL:
         return False
-    q.qp = open_pair(q)
+    q.qp = open_pair(q, srq)
     if q.qp == NULL:
         return False
     if dev.software:
         soft_share_counters(q.qp, &t.soft)
+    if q.shared:
+        soft_qp_limit(q.qp, dev.limits.credits, RECV_WR | NO_RECEIVE)
     counter_add(&t.counters.queue_pairs, 1)
     counter_add(&t.counters.total_queue_pairs, 1)
     return True
+
+
+cdef void take_back_receives(rdma_queue *q) noexcept nogil:
+    """Messages in shared receives that nobody has polled go with the queue pair, and with them the receives: they are
+    kept for the connection, which then drops them."""
+    cdef ibv_qp_attr attr
+    memset(&attr, 0, sizeof(attr))
+    attr.qp_state = IBV_QPS_ERR
+    q.t.dev.provider.modify_qp(q.qp, &attr, IBV_QP_STATE)
+    completions_take(q.t, UINT_MAX)
 
 
 cdef void queue_stop(rdma_queue *q) noexcept nogil:
@@ -83,11 +111,15 @@ cdef void queue_stop(rdma_queue *q) noexcept nogil:
     cdef int i
     assert_owner(t.worker.owner)
     if q.qp != NULL:
+        if q.shared:
+            take_back_receives(q)
         t.dev.provider.destroy_qp(q.qp)
         q.qp = NULL
         counter_add(&t.counters.queue_pairs, <uint64_t>-1)
     for i in range(SEND_DEPTH):
         queue_release_item(q, &q.wrs[i])
+    for i in range(SEND_BUFFERS):
+        free_buffer(q, &q.wrs[i])
 
 
 cdef void queue_free(rdma_queue *q) noexcept nogil:
@@ -100,6 +132,10 @@ cdef void queue_free(rdma_queue *q) noexcept nogil:
         counter_add(&t.counters.registrations, <uint64_t>-1)
     free(q.held)
     free(q.buffer)
+    if q.shared:
+        receives_release(t, t.dev.limits.credits)
+    if q.entered:
+        messages_leave(t)
 
 
 cdef void queue_fail(rdma_queue *q, const char *operation, ibv_wc_status status) noexcept nogil:
@@ -115,17 +151,14 @@ cdef inline char *compact_buffer(rdma_queue *q, unsigned int index) noexcept nog
     return q.buffer + <size_t>index * q.compact
 
 
-cdef inline char *send_buffer(rdma_queue *q, unsigned int index) noexcept nogil:
-    assert_that(index < SEND_BUFFERS)
-    return q.buffer + <size_t>q.t.dev.limits.credits * q.compact + <size_t>index * q.send_msgsize
-
-
 cdef inline char *receive_buffer(rdma_queue *q, unsigned int index) noexcept nogil:
     assert_that(index < q.t.dev.limits.credits)
-    return send_buffer(q, 0) + <size_t>SEND_BUFFERS * q.send_msgsize + <size_t>index * q.t.dev.limits.msgsize
+    return compact_buffer(q, q.t.dev.limits.credits) + <size_t>index * q.t.dev.limits.msgsize
 
 
 cdef inline void queue_take_received(rdma_queue *q, unsigned int index, size_t length) noexcept nogil:
+    if q.shared:
+        return
     if length <= q.compact:
         q.held[index].message = compact_buffer(q, index)
         return
@@ -135,14 +168,14 @@ cdef inline void queue_take_received(rdma_queue *q, unsigned int index, size_t l
 
 
 cdef inline char *queue_received(rdma_queue *q, unsigned int index) noexcept nogil:
-    return q.held[index].message
+    return receives_message(q.t, index) if q.shared else q.held[index].message
 
 
-cdef inline char *queue_payload(rdma_queue *q, unsigned int index) noexcept nogil:
-    return send_buffer(q, index) + MESSAGE_HEADER
+cdef inline char *queue_payload(rdma_queue *q, uint32_t buffer) noexcept nogil:
+    return sends_buffer(q.t, buffer) + MESSAGE_HEADER
 
 
-cdef inline bint queue_post_receive(rdma_queue *q, unsigned int index) noexcept nogil:
+cdef inline bint post_receive(rdma_queue *q, unsigned int index) noexcept nogil:
     cdef ibv_sge sges[2]
     cdef ibv_recv_wr wr
     cdef ibv_recv_wr *bad
@@ -159,23 +192,43 @@ cdef inline bint queue_post_receive(rdma_queue *q, unsigned int index) noexcept 
     return ibv_post_recv(q.qp, &wr, &bad) == 0
 
 
+cdef bint queue_post_receives(rdma_queue *q) noexcept nogil:
+    cdef unsigned int i
+    if q.shared:
+        return True
+    for i in range(q.t.dev.limits.credits):
+        if not post_receive(q, i):
+            return False
+    return True
+
+
 cdef void queue_give_back(rdma_queue *q, unsigned int index) noexcept nogil:
-    if q.closing:
+    # A shared one is others', whatever has become of this queue pair.
+    cdef bint posted = q.shared and receives_post(q.t, index)
+    if q.closing or q.failed:
         return
-    if queue_post_receive(q, index):
+    if not q.shared:
+        posted = post_receive(q, index)
+    elif posted:
+        soft_qp_allow(q.qp, 1)
+    if posted:
         q.owed += 1
     else:
         queue_fail(q, NULL, IBV_WC_SUCCESS)
 
 
-cdef inline bint has_buffer(const rdma_queue *q) noexcept nogil:
-    """Whether one more SEND can be posted: an entry of the send queue, and with it a buffer."""
-    assert_that(q.free_sends >= SEND_BUFFERS - (q.sends_posted - q.sends_done))
-    return q.sends_posted - q.sends_done < SEND_BUFFERS
+cdef inline bint queue_has_buffer(rdma_queue *q) noexcept nogil:
+    """Whether one more SEND can be posted: an entry of the send queue, and a buffer."""
+    if q.sends_posted - q.sends_done >= SEND_BUFFERS:
+        return False
+    if sends_available(q.t):
+        return True
+    queue_fail(q, b"no memory for messages", IBV_WC_SUCCESS)
+    return False
 
 
 cdef inline bint queue_may_send(rdma_queue *q) noexcept nogil:
-    if not has_buffer(q):
+    if not queue_has_buffer(q):
         return False
     if q.tx_credits >= 2:
         return True
@@ -183,15 +236,14 @@ cdef inline bint queue_may_send(rdma_queue *q) noexcept nogil:
     return False
 
 
-cdef inline unsigned int queue_take_buffer(rdma_queue *q) noexcept nogil:
-    assert_that(has_buffer(q))
-    q.free_sends -= 1
-    return q.free_send[q.free_sends]
+cdef inline uint32_t queue_take_buffer(rdma_queue *q) noexcept nogil:
+    assert_that(q.sends_posted - q.sends_done < SEND_BUFFERS)
+    return sends_take(q.t)
 
 
-cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, unsigned int index,
+cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, uint32_t buffer,
                             size_t payload) noexcept nogil:
-    cdef char *message = send_buffer(q, index)
+    cdef char *message = sends_buffer(q.t, buffer)
     cdef uint32_t slot = q.sends_posted % SEND_BUFFERS
     cdef unsigned int flags = IBV_SEND_SOLICITED
     cdef ibv_send_wr *wr
@@ -205,10 +257,10 @@ cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, unsigned
         q.sends_told = q.sends_posted
     put_message_header(message, kind, <uint16_t>q.owed, lane)
     wr = thread_chain(q.t, slot, flags)
-    add_element(wr, message, MESSAGE_HEADER + payload, q.mr.lkey)
+    add_element(wr, message, MESSAGE_HEADER + payload, sends_key(q.t, buffer))
     wr.opcode = IBV_WR_SEND
     q.wrs[slot].kind = WR_SEND
-    q.wrs[slot].buffer = <uint16_t>index
+    q.wrs[slot].buffer = buffer
     q.rx_credits += q.owed
     q.owed = 0
     q.tx_credits -= 1
@@ -217,7 +269,9 @@ cdef inline void queue_send(rdma_queue *q, uint8_t kind, uint32_t lane, unsigned
 
 
 cdef inline void queue_return_credits(rdma_queue *q) noexcept nogil:
-    if q.owed * 2 >= q.t.dev.limits.credits and q.tx_credits and has_buffer(q) and not (q.failed or q.closing):
+    if q.owed * 2 < q.t.dev.limits.credits or q.tx_credits == 0 or q.failed or q.closing:
+        return
+    if queue_has_buffer(q):
         queue_send(q, MESSAGE_CREDIT, 0, queue_take_buffer(q), 0)
 
 
@@ -294,9 +348,7 @@ cdef void queue_probe(rdma_queue *q) noexcept nogil:
 
 cdef inline void free_buffer(rdma_queue *q, rdma_wr *entry) noexcept nogil:
     if entry.buffer != NO_BUFFER:
-        assert_that(q.free_sends < SEND_BUFFERS)
-        q.free_send[q.free_sends] = entry.buffer
-        q.free_sends += 1
+        sends_give(q.t, entry.buffer)
         entry.buffer = NO_BUFFER
 
 

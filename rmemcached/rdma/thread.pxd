@@ -43,6 +43,15 @@ cdef struct rdma_thread:
     rdma_conn **numbers          # connections by the numbers of their queue pairs: numbers_size buckets
     uint32_t numbers_size        # a power of two
     uint32_t nnumbers
+    # rdma/messages'
+    unsigned int message_users   # queue pairs
+    message_blocks sends
+    uint32_t *free_sends         # of sends.count: the nfree_sends that are free
+    uint32_t nfree_sends
+    ibv_srq *srq                 # NULL: no queue pair shares receives
+    uint32_t shared_room         # receives that it has room for
+    uint32_t shared_credits      # of the clients whose queue pairs share receives
+    message_blocks receives
     # rdma/setup's
     rdma_conn *setup_oldest      # connections whose READY has not come
     rdma_conn *setup_newest

@@ -91,8 +91,7 @@ def wait_at_rest(control: Conversation) -> None:
 
 def wait_for_one(control: Conversation) -> None:
     """Of the queue pairs one is left."""
-    names = ("rdma_queue_pairs", "rdma_registrations")
-    eventually(lambda: [control.stats("rdma")[name] for name in names] == ["1", "1"], GONE_WITHIN)
+    eventually(lambda: control.number("rdma_queue_pairs", "rdma") == 1, GONE_WITHIN)
 
 
 def received(control: Conversation) -> int:

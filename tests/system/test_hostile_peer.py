@@ -53,11 +53,12 @@ def bystander(server: Server) -> Iterator[Any]:
         # This one and the other client's.
         alone(control, 2)
         items, open_files = control.number("curr_items"), descriptors(server.pid)
+        registered = control.number("rdma_registrations", "rdma")
         yield other
         for size in (10, SIZE):
             assert other.get(f"safe{size}") == bytes(size)
         eventually(lambda: control.stats("rdma")["rdma_queue_pairs"] == "1", GONE_WITHIN)
-        eventually(lambda: control.stats("rdma")["rdma_registrations"] == "1", GONE_WITHIN)
+        eventually(lambda: control.number("rdma_registrations", "rdma") == registered, GONE_WITHIN)
 
         def given_back() -> bool:
             # Over shared memory the daemon keeps a descriptor of a region until the client has sealed it, which a

@@ -31,7 +31,7 @@ from lane_peer import LANE_BYTES, Lanes
 from servers import Server, start_rmemcached
 from transport import rdma, rounds
 
-from rmemcached.verbs import Access
+from rmemcached.verbs import Access, Opcode, SendWR
 
 pytestmark = pytest.mark.usefixtures("rdma_transport")
 
@@ -422,6 +422,26 @@ def test_many_lanes_fetch_at_once(server: Server, control: Conversation) -> None
             assert peer.read(lane, lambda replies: len(replies) >= len(expected)) == expected  # noqa: B023
 
 
+def test_a_client_without_credits_takes_no_receives_of_others(server: Server, control: Conversation) -> None:
+    """On the software devices the queue pairs of a worker share their receives."""
+    with Lanes(server) as greedy, Lanes(server) as modest:
+        modest.open(1)
+        assert modest.talk(1, b"mn\r\n") == b"MN\r\n"
+        modest.replies[1].clear()
+        messages = modest.credits - 1
+        greedy.sends[:HEADER] = message(CREDIT)
+        with held(server.pid):
+            for _ in range(200):
+                with suppress(OSError):
+                    greedy.qp.post_send(SendWR(Opcode.SEND, [greedy.send_region.sge(0, HEADER)]))
+            for _ in range(messages):
+                modest.put(1, b"mn\r\n")
+        modest.wait(lambda: modest.replies[1] == b"MN\r\n" * messages)
+        with pytest.raises(ConnectionError):
+            greedy.wait(lambda: False)
+        assert modest.talk(1, b"mn\r\n") == b"MN\r\n"
+
+
 def test_the_end_of_the_lifeline_ends_all_lanes(server: Server, control: Conversation) -> None:
     """What they have sent is done, also where nobody took the replies before it."""
     assert control.ask(b"set big 0 0 5000\r\n" + bytes(5000) + b"\r\n") == b"STORED\r\n"
@@ -646,6 +666,27 @@ def test_memory_of_idle_lanes(lifelines: None) -> None:
         for lane in range(1, lanes + 1):
             peer.talk(lane, b"get key\r\n")
         assert (resident(server.pid) - before) / lanes <= 2048
+
+
+@pytest.mark.resident
+def test_memory_of_queue_pairs(lifelines: None, rdma_transport: str) -> None:
+    """At most 16 KB for each further one that has been used."""
+    if not rdma_transport.startswith("soft_"):
+        pytest.skip("on a device of the system a queue pair has receives of its own, which are pinned")
+    count = 80
+    with start_rmemcached("-t", "1") as server, ExitStack() as peers:
+
+        def use(number: int) -> None:
+            for _ in range(number):
+                peer = peers.enter_context(Lanes(server))
+                peer.open(1)
+                for _ in range(40):
+                    peer.talk(1, b"get key\r\n")
+
+        use(20)
+        before = resident(server.pid)
+        use(count)
+        assert (resident(server.pid) - before) / count <= 16384
 
 
 @pytest.mark.resident

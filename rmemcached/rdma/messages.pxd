@@ -1,0 +1,46 @@
+"""Memory of a worker for messages on a device: buffers of SENDs, and the receives that its queue pairs share.
+
+Both grow in blocks, as queue pairs come or SENDs are under way, and go with the worker's last queue pair. What was
+used last is used first, so that of many buffers few are resident, and those are hot.
+
+On the software devices, queue pairs of version 2 take their receives from one shared receive queue. It has one for each
+credit of theirs, so that none of their messages finds the queue empty. A queue pair takes no more of them than its
+client has credits (soft_qp_limit): a client that sends more ends its own queue pair, and takes nothing from others. In
+version 1 a message can stay in its receive; there, and on devices of the system, where nobody but the peer
+counts credits, each queue pair has receives of its own (rdma/queue).
+
+All of it belongs to the worker. A part of the C unit of rdma_conn, above rdma/thread.
+"""
+
+cdef enum:
+    RECV_WR = 1 << 30            # in wr_id: a receive, and its index
+    NO_RECEIVE = RECV_WR - 1     # an index: no receive, but the end of a queue pair that shares them
+    NO_BUFFER = 0xffffffff
+
+cdef struct message_block:       # BLOCK_MESSAGES buffers of limits.msgsize octets
+    char *memory
+    ibv_mr *mr
+
+cdef struct message_blocks:
+    message_block *blocks
+    uint32_t count               # of buffers
+
+# A queue pair is there that needs memory for messages; it is gone.
+cdef void messages_enter(rdma_thread *t) noexcept nogil
+cdef void messages_leave(rdma_thread *t) noexcept nogil
+
+# A shared receive queue with receives for so many credits more. NULL: out of resources.
+cdef ibv_srq *receives_reserve(rdma_thread *t, uint32_t credits) noexcept nogil
+cdef void receives_release(rdma_thread *t, uint32_t credits) noexcept nogil
+# Posts a shared receive again. False: out of resources.
+cdef bint receives_post(rdma_thread *t, uint32_t index) noexcept nogil
+# Where the message in a shared receive is.
+cdef char *receives_message(rdma_thread *t, uint32_t index) noexcept nogil
+
+# Whether there is a buffer for a SEND, and takes it. False: out of memory.
+cdef bint sends_available(rdma_thread *t) noexcept nogil
+cdef uint32_t sends_take(rdma_thread *t) noexcept nogil
+cdef void sends_give(rdma_thread *t, uint32_t buffer) noexcept nogil
+# Where it is, and how a device knows its memory.
+cdef char *sends_buffer(rdma_thread *t, uint32_t buffer) noexcept nogil
+cdef uint32_t sends_key(rdma_thread *t, uint32_t buffer) noexcept nogil
