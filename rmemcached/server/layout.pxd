@@ -77,6 +77,7 @@ cdef struct server:
     # atomic
     uint64_t stop
     uint64_t curr_connections    # with listening sockets and UDP ones
+    uint64_t turns_back          # turns of connections that were streams of queue pairs, which have their workers
     uint64_t most_connections
     uint64_t total_connections
     uint64_t rejected_connections

@@ -70,7 +70,11 @@ cdef void resume_listening(server *s) noexcept nogil:
 
 
 cdef worker *next_in_turn(server *s) noexcept nogil:
-    s.next_worker = (s.next_worker + 1) % s.settings.num_threads
+    cdef unsigned int count = s.settings.num_threads
+    cdef unsigned int back = 0
+    if relaxed_load(&s.turns_back):
+        back = <unsigned int>(exchange(&s.turns_back, 0) % count)
+    s.next_worker = (s.next_worker + 1 + count - back) % count
     return &s.workers[s.next_worker]
 
 

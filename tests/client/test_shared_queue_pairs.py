@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import socket
@@ -18,6 +19,7 @@ from suspended import suspended
 from transport import PACE, RDMA_TRANSPORTS, rounds
 
 from rmemcached.client import Client, exchange
+from rmemcached.client._queue_pair import QueuePair
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
 
 TIMEOUT = 20.0 * PACE
@@ -76,6 +78,25 @@ def in_threads(count: int, body: Callable[[int], None]) -> list[BaseException]:
     for thread in threads:
         thread.join()
     return raised
+
+
+def test_queue_pairs_are_given_to_all_workers(rmemcached_server: ServerFactory, transport: str) -> None:
+    """In turn. The connections of their streams have no turn: on two workers, one would get all queue pairs."""
+    server = rmemcached_server("-t", "4")
+
+    def next_worker() -> int:
+        # The exchange says which it is.
+        with socket.create_connection((server.host, server.port), TIMEOUT) as plain:
+            plain.sendall(QueuePair(transport, server.address).exchange_line(2))
+            line = plain.makefile("rb").readline()
+        (number,) = re.findall(rb" worker=(\d+)", line)
+        return int(number)
+
+    first = next_worker()
+    for number in range(1, 10):
+        with Client(server.address, transport=transport, timeout=TIMEOUT) as client:
+            client.set("key", "value", noreply=False)
+            assert next_worker() == (first + 2 * number) % 4
 
 
 def test_one_queue_pair_for_each_worker(rmemcached_server: ServerFactory, transport: str) -> None:
