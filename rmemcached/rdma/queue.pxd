@@ -73,8 +73,8 @@ cdef struct rdma_queue:
     ibv_wc_status failure_status
 
 # Makes the queue pair, in RESET, which completes into a queue of the worker's, and the memory for its messages.
-# peer_credits and peer_msgsize: what the client has announced. shared: it shares receives. False: out of resources;
-# queue_stop and queue_free then free what there is.
+# peer_credits and peer_msgsize: what the client has announced. shared: it shares receives, as long as the shared queue
+# has room. False: out of resources; queue_stop and queue_free then free what there is.
 cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits, unsigned int peer_msgsize,
                        bint shared) noexcept nogil
 # Destroys the queue pair: no RDMA touches memory afterwards, and items that were being written are released.

@@ -77,7 +77,8 @@ cdef bint queue_create(rdma_queue *q, rdma_thread *t, unsigned int peer_credits,
     if shared:
         srq = receives_reserve(t, dev.limits.credits)
         q.shared = srq != NULL
-    if not q.shared and (shared or not own_receives(q)):
+    # A shared queue has an end, too: -o rdma_credits makes it near.
+    if not q.shared and not own_receives(q):
         return False
     # What is left of queue pairs that were destroyed goes first: see rdma/completions.
     completions_take(t, UINT_MAX)

@@ -279,7 +279,7 @@ cdef class Server:
             w.spin_max = <int64_t>wanted.rdma_spin * 1000
             w.poll_share = wanted.rdma_spin_share
             w.curr_connections = &s.curr_connections
-            w.turns_back = &s.turns_back
+            w.turns_back = &s.turns_back if s.settings.num_napi_ids == 0 else NULL
             w.admit_lane = admit_lane
             w.admit_arg = s
             w.stop = &s.stop

@@ -689,6 +689,20 @@ def test_memory_of_queue_pairs(lifelines: None, rdma_transport: str) -> None:
         assert (resident(server.pid) - before) / count <= 16384
 
 
+def test_queue_pairs_beyond_those_that_share_receives(lifelines: None) -> None:
+    """A shared queue has 262144 receives at most: whoever finds it full has receives of its own."""
+    with (
+        start_rmemcached("-t", "1", "-o", "rdma_credits=1024,rdma_max_lanes=1") as server,
+        Conversation(server) as control,
+        ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(rdma_client(server)) for _ in range(262)]
+        for client in clients:
+            assert client.set("key", b"value")
+        assert control.number("rdma_queue_pairs", "rdma") == 262
+        assert all(client.get("key") == b"value" for client in clients)
+
+
 @pytest.mark.resident
 def test_refusals_that_cannot_leave(lifelines: None) -> None:
     """A client that opens lanes beyond the limit, and takes no message but CREDIT: what the daemon keeps of each is

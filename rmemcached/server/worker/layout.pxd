@@ -80,7 +80,7 @@ cdef struct worker:
     dumps *dumps
     unsigned int idle_timeout    # seconds after which a peer that neither sends nor takes anything is left; 0: never
     uint64_t *curr_connections   # atomic; shared by all workers and the listener
-    uint64_t *turns_back         # the same; the server's
+    uint64_t *turns_back         # the same; the server's. NULL with -N
     bint (*admit_lane)(void *arg) noexcept nogil    # counts a connection; False: there are as many as may be
     void *admit_arg
     uint64_t *stop               # atomic: the worker is to end

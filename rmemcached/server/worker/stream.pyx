@@ -28,7 +28,8 @@ cdef void hand_over_stream(connection *cn, uint32_t number) noexcept nogil:
     cdef int fd = cn.fd
     # It has its worker, and came between connections that are given out in turn: every other worker of an even number
     # would get no queue pairs.
-    fetch_add(w.turns_back, 1)
+    if w.turns_back != NULL:
+        fetch_add(w.turns_back, 1)
     # It would stay in this epoll set as long as it is open.
     epoll_ctl(w.epfd, EPOLL_CTL_DEL, fd, NULL)
     if number == w.number:
