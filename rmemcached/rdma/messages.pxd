@@ -7,7 +7,7 @@ On the software devices, queue pairs of version 2 take their receives from one s
 credit of theirs, so that none of their messages finds the queue empty. A queue pair takes no more of them than its
 client has credits (soft_qp_limit): a client that sends more ends its own queue pair, and takes nothing from others. In
 version 1 a message can stay in its receive; there, and on devices of the system, where nobody but the peer
-counts credits, each queue pair has receives of its own (rdma/queue).
+counts credits, each queue pair has receives of its own (rdma/queue). So has one that the shared queue has no room for.
 
 All of it belongs to the worker. A part of the C unit of rdma_conn, above rdma/thread.
 """
