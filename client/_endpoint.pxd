@@ -33,6 +33,7 @@ cdef class Endpoint:
     cdef readonly str transport
     cdef int pid                     # of the process that made it
     cdef int fd                      # the lifeline, or rdma_cm's descriptor if by_cm; -1: none yet, or closed
+    cdef bytes last_words            # what came on the lifeline
     cdef bint by_cm
     cdef uint32_t cm_id              # the connection on it
     cdef server_domain *protection_domain    # the server's; this queue pair is one of its users. NULL: closed
@@ -67,3 +68,5 @@ cdef class Endpoint:
     cdef int accept_welcome(self, const cm_event *event) except -1
     # RECEIVES_AT_A_TIME at most. 0, or an errno value.
     cdef int post_receives(self, const uint16_t *indices, unsigned int count) noexcept nogil
+    # What the server has said on the lifeline until it closed it, or `wait` ms are over: why the queue pair failed.
+    cdef str hear_last_words(self, int wait)

@@ -4,7 +4,7 @@ import os
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.errno cimport errno
-from libc.stdint cimport uint16_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint16_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 from posix.unistd cimport getpid
 
@@ -12,6 +12,7 @@ from rmemcached.client._cm cimport CmRoute, cm_failure, raise_rejected, wait_cm_
 from rmemcached.client._devices cimport DEVICE_OF_CM, open_domain
 from rmemcached.client._errors cimport os_error, registration_error
 from rmemcached.client._lane cimport LANE_BYTES
+from rmemcached.client._timeouts cimport poll_timeout
 from rmemcached.rdma.wire cimport (
     ATTACH_LENGTH,
     EXCHANGE_REQUEST,
@@ -27,8 +28,9 @@ from rmemcached.rdma.wire cimport (
     rdma_welcome,
     transport_name,
 )
+from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_that, live_add
-from rmemcached.sys.linux cimport posix_memalign, set_nonblocking
+from rmemcached.sys.linux cimport MSG_DONTWAIT, POLLIN, poll, pollfd, posix_memalign, recv, set_nonblocking
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport soft_iw_connect, soft_iw_options, soft_provider, soft_shm_attach
 from rmemcached.verbs.system_cm cimport (
@@ -75,6 +77,7 @@ cdef class Endpoint:
 
     def __cinit__(self, *_):
         self.fd = -1
+        self.last_words = b""
         self.pid = getpid()
         self.version = RDMA_VERSION_1
         self.workers = self.most_lanes = 1
@@ -277,3 +280,21 @@ cdef class Endpoint:
             wrs[i].num_sge = 1
         wrs[count - 1].next = NULL
         return ibv_post_recv(self.qp, wrs, &bad)
+
+    cdef str hear_last_words(self, int wait):
+        cdef char chunk[512]
+        cdef pollfd waiting
+        cdef int64_t deadline = now_ns() + <int64_t>wait * 1000000
+        cdef ssize_t n = 1
+        cdef int timeout
+        waiting.fd = self.fd
+        waiting.events = POLLIN
+        while n > 0 and self.fd >= 0 and not self.by_cm:
+            with nogil:
+                timeout = poll_timeout(deadline, now_ns())
+                n = poll(&waiting, 1, timeout) if timeout else 0
+                if n > 0:
+                    n = recv(self.fd, chunk, sizeof(chunk), MSG_DONTWAIT)
+            if n > 0:
+                self.last_words += chunk[:n]
+        return self.last_words.decode("ascii", "replace").strip()

@@ -37,9 +37,9 @@ cdef class QueuePair(Endpoint):
     cdef bint failed                 # the queue pair is of no use any more; also read without the lock
     cdef ibv_wc_status status        # why
     cdef const char *broken          # the rule of the protocol that the server has broken; NULL: none
+    cdef bint given_up               # the server did not close a lane that had to be closed
     cdef bint watching               # on a software device: the channel watches the lifeline
     cdef bint lifeline_ended
-    cdef bytes last_words            # what came on the lifeline
     cdef str fault                   # what was wrong with the stream under it
     # lanes
     cdef pthread_mutex_t lock        # guards all that lanes share, from tx_credits on
@@ -47,7 +47,7 @@ cdef class QueuePair(Endpoint):
     cdef lane_table lanes
     cdef unsigned int unclosed       # lanes whose CLOSE could not be sent yet
     cdef unsigned int unanswered     # lanes without an owner that the server has not closed
-    cdef unsigned int heard          # messages that have come, and how many there were
+    cdef unsigned int heard          # messages that have come (also read without the lock), and how many there were
     cdef unsigned int heard_then     # ... when a lane first waited for the server's CLOSE since,
     cdef int64_t waits_since         # ... which was at this time
     cdef lane_state *send_lanes[SEND_BUFFERS]    # whose SENDs these are; NULL: nobody's
@@ -94,6 +94,7 @@ cdef class QueuePair(Endpoint):
     cdef bint look_at_lifeline(self) noexcept nogil
     cdef void await_sleeper(self) noexcept nogil
     cdef void await_close(self, lane_state *lane) noexcept nogil
+    cdef void poll_beside_sleeper(self) noexcept nogil
 
     # For the stream on a lane, and its owner.
     # A new lane. NULL: MemoryError or OSError.

@@ -27,9 +27,9 @@ from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_held, assert_that, live_sub
 from rmemcached.sys.linux cimport (
-    EFD_CLOEXEC, EFD_NONBLOCK, MSG_DONTWAIT, POLLIN, SHUT_RDWR, close_fd, eventfd, eventfd_clear, eventfd_signal,
+    EFD_CLOEXEC, EFD_NONBLOCK, POLLIN, SHUT_RDWR, close_fd, eventfd, eventfd_clear, eventfd_signal,
     futex_wait, futex_wake, poll, pollfd, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
-    pthread_mutex_unlock, recv, shutdown,
+    pthread_mutex_unlock, shutdown,
 )
 from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_qp_fault, soft_shm_rings
 from rmemcached.verbs.system_cm cimport CM_DEVICE_REMOVAL, cm_ended
@@ -54,7 +54,8 @@ from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpected
 
 cdef enum:
     POLL_BATCH = 16
-    CLOSE_WAIT = 1000        # ms that the server gets to close a lane
+    CLOSE_WAIT = 1000        # ms that the server may say nothing while it is to close a lane,
+    CLOSE_WAIT_MOST = 5000   # ... and that it gets for that in all
     LAST_WORDS_WAIT = 1000   # ms that the server gets to say why the queue pair failed
 
 
@@ -63,7 +64,6 @@ cdef class QueuePair(Endpoint):
 
     def __cinit__(self, *_):
         self.kick_fd = -1
-        self.last_words = b""
         self.fault = ""
         self.leaving = []
         pthread_mutex_init(&self.lock, NULL)
@@ -275,7 +275,7 @@ cdef class QueuePair(Endpoint):
             return self.breaks(b"a message shorter than its header")
         if self.owed + self.used_count >= CREDITS:
             return self.breaks(b"a message without a credit")
-        self.heard += 1
+        relaxed_store(&self.heard, self.heard + 1)
         self.tx_credits += header.credits
         if self.tx_credits > RDMA_CREDITS_HELD_MAX:
             return self.breaks(b"more credits than any server has")
@@ -605,26 +605,13 @@ cdef class QueuePair(Endpoint):
 
     cdef str failure_text(self, lane_state *lane):
         # The line in which the server said why it gave the lane or the connection up, else what is known here.
-        cdef char chunk[512]
-        cdef pollfd waiting
-        cdef int64_t deadline = now_ns() + <int64_t>LAST_WORDS_WAIT * 1000000
-        cdef ssize_t n = 1
-        cdef int timeout
         if lane != NULL and lane.closed and not self.failed:
             return lane.last_words.decode("ascii", "replace").strip()
         if self.broken != NULL:
             return f"the server has broken the protocol: {self.broken.decode()}"
-        waiting.fd = self.fd
-        waiting.events = POLLIN
-        while n > 0 and self.fd >= 0 and not self.by_cm:
-            with nogil:
-                timeout = poll_timeout(deadline, now_ns())
-                n = poll(&waiting, 1, timeout) if timeout else 0
-                if n > 0:
-                    n = recv(self.fd, chunk, sizeof(chunk), MSG_DONTWAIT)
-            if n > 0:
-                self.last_words += chunk[:n]
-        text = self.last_words.decode("ascii", "replace").strip()
+        if self.given_up:
+            return "the client has ended the connection: the server did not give back the memory of another request"
+        text = self.hear_last_words(LAST_WORDS_WAIT)
         if not text and self.device != NULL and device_lost(self.device):
             text = self.device.why.decode()
         if not text and self.failed and self.status != IBV_WC_SUCCESS and self.status != IBV_WC_WR_FLUSH_ERR:
@@ -696,8 +683,9 @@ cdef class QueuePair(Endpoint):
             with nogil:
                 self.await_close(lane)
             open = False
-            if not self.lane_is_closed(lane):
-                # A server that does not answer, answers no other lane either.
+            if not self.lane_is_closed(lane) and not self.failed:
+                # The end of the queue pair takes the memory away from the server.
+                self.given_up = True
                 relaxed_store(&self.failed, True)
         if self.failed:
             self.disconnect()
@@ -715,14 +703,34 @@ cdef class QueuePair(Endpoint):
         return closed
 
     cdef void await_close(self, lane_state *lane) noexcept nogil:
-        # Waits until the server has closed the lane, but no longer than CLOSE_WAIT.
-        cdef int64_t deadline = now_ns() + <int64_t>CLOSE_WAIT * 1000000
+        # Until the server has closed the lane, or has said nothing for CLOSE_WAIT, or has had CLOSE_WAIT_MOST.
+        cdef int64_t most = now_ns() + <int64_t>CLOSE_WAIT_MOST * 1000000
+        cdef int64_t deadline = 0
+        cdef unsigned int heard = 0
         cdef int r = 1
         while (r > 0 or r == -EINTR) and not relaxed_load(&lane.closed):
+            if deadline == 0 or relaxed_load(&self.heard) != heard:
+                heard = relaxed_load(&self.heard)
+                deadline = min(now_ns() + <int64_t>CLOSE_WAIT * 1000000, most)
             r = self.reap(None, NULL)
             if r > 0:
                 r = self.wait(None, lane, True, deadline)
+            if r == -ETIMEDOUT:
+                self.poll_beside_sleeper()
+                if relaxed_load(&self.heard) != heard and now_ns() < most:
+                    r = 1
         self.hand_over()
+
+    cdef void poll_beside_sleeper(self) noexcept nogil:
+        # This process may have stood still, and the thread that sleeps for the queue pair may have had no processor
+        # since. It is woken, as what it waits for may be taken here.
+        pthread_mutex_lock(&self.lock)
+        if not self.failed:
+            self.poll_locked(None, NULL)
+            if self.sleeping and not self.kicked:
+                self.kicked = True
+                eventfd_signal(self.kick_fd)
+        pthread_mutex_unlock(&self.lock)
 
     cdef void await_sleeper(self) noexcept nogil:
         # Until no thread sleeps for the queue pair, which has failed or has one lane.
