@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import logging
 import socket
 from typing import Any
 
+from . import exchange
 from ._exchange import SOFT_IW, SOFT_SHM, VERBS
 from ._tcp import TcpStream
 from .exceptions import MemcacheServerError, TransportUnavailable
@@ -19,13 +21,9 @@ AUTOMATIC = (VERBS, SOFT_SHM)
 TRANSPORTS = ("auto", "rdma_cm", *AUTOMATIC, SOFT_IW, "tcp")
 
 
-def load_exchange() -> Any:
-    """The module that makes queue pairs. Raises TransportUnavailable."""
-    try:
-        from . import exchange
-    except ImportError as error:
-        raise TransportUnavailable(f"the client was built without it: {error}") from error
-    return exchange
+# A module is locked while it is imported. In a child that is forked meanwhile it stays locked for ever: all that
+# connecting needs is imported with the client. Looking up a host's name needs this codec.
+codecs.lookup("idna")
 
 
 def open_plain(client: Options) -> socket.socket:
@@ -56,20 +54,16 @@ class Choice:
                 return stream, "rdma_cm"
         if self.wanted == "tcp":
             return self.open_one()
-        try:
-            exchange = load_exchange()
-        except TransportUnavailable:
-            return self.open_one()
-        opened = self.join(exchange)
+        opened = self.join()
         if opened is None:
             with exchange.one_at_a_time(self.client, self.wanted) as others_wait:
                 # Another thread may have made one meanwhile.
-                opened = self.join(exchange)
+                opened = self.join()
                 if opened is None and others_wait:
-                    opened = self.open_and_tell(exchange)
-        return self.open_and_tell(exchange) if opened is None else opened
+                    opened = self.open_and_tell()
+        return self.open_and_tell() if opened is None else opened
 
-    def open_and_tell(self, exchange: Any) -> tuple[Any, str]:
+    def open_and_tell(self) -> tuple[Any, str]:
         """open_one, after which threads know whether to wait for each other."""
         opened = self.open_one()
         if opened[1] == "tcp":
@@ -92,19 +86,18 @@ class Choice:
             raise
         return stream, "tcp"
 
-    def join(self, exchange: Any) -> tuple[Any, str] | None:
+    def join(self) -> tuple[Any, str] | None:
         """(stream, transport) on a queue pair that another Client has made, or None."""
         try:
-            joined: tuple[Any, str] | None = exchange.join(self.client, self.wanted)
+            return exchange.join(self.client, self.wanted)
         except OSError:
             # It has no lane left, or has just ended.
             return None
-        return joined
 
     def try_rdma_cm(self) -> Any:
         """The stream, or None when another transport may be tried."""
         try:
-            return load_exchange().open_rdma_cm(self.client)
+            return exchange.open_rdma_cm(self.client)
         except (MemcacheServerError, OSError) as error:
             if self.wanted != "auto":
                 raise
@@ -117,7 +110,7 @@ class Choice:
             if self.wanted == "auto" and transport == SOFT_SHM and not is_local(self.plain):
                 # A server on another host is not told this host's identity, nor can it choose a path to connect to.
                 raise TransportUnavailable("the server is on another host")
-            return load_exchange().open_rdma(self.client, self.plain, transport, self.wanted)
+            return exchange.open_rdma(self.client, self.plain, transport, self.wanted)
         except TransportUnavailable as error:
             if self.wanted != "auto":
                 raise

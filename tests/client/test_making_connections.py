@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
 import pytest
-from transport import PACE
+from servers import Server
+from transport import PACE, RDMA_TRANSPORTS
 
 from rmemcached.client import Client
 
@@ -105,3 +108,23 @@ def test_a_signal_handler_connects_while_its_thread_does() -> None:
         finally:
             signal.signal(signal.SIGALRM, previous)
     assert answers == [b"1"]
+
+
+LOADED_LATER = """
+import sys
+from rmemcached.client import Client
+before = set(sys.modules)
+with Client((sys.argv[1], int(sys.argv[2])), transport=sys.argv[3], timeout=float(sys.argv[4])) as client:
+    client.version()
+print(*(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp", *RDMA_TRANSPORTS])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_nothing_is_imported(rmemcached_server: Callable[..., Server], transport: str, host: str) -> None:
+    """What one thread imports stays locked in a child that another one forks meanwhile."""
+    server = rmemcached_server("-l", "127.0.0.1")
+    command = [sys.executable, "-c", LOADED_LATER, host, str(server.port), transport, str(TIMEOUT)]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert run.stdout.split() == []

@@ -44,7 +44,6 @@ from shm_by_hand import HELLO, MESSAGE, STREAM, WAKEUP, ShmPeer, lingering, reco
 from suspended import suspended
 
 from rmemcached.client import Client, KeepaliveOpts
-from rmemcached.client.connection import load_exchange
 from rmemcached.client.exceptions import MemcacheError, MemcacheServerError
 from rmemcached.host import host_identity
 from rmemcached.verbs import MR, Access
@@ -156,8 +155,6 @@ def test_a_place_that_is_none(control: Conversation, where: str) -> None:
 def as_user(uid: int, address: Any, transport: str, results: Any) -> None:
     """In a process of its own: the transport that this user gets, or the error."""
     logging.basicConfig(level=logging.CRITICAL)
-    # What is imported later may be in a folder that this user may not read, as the interpreter's own modules may be.
-    load_exchange()
     if os.geteuid() == 0:
         os.setgroups([])
         os.setuid(uid)
