@@ -49,14 +49,17 @@ cdef void listen_to(server *s, uint32_t events, int backlog) noexcept nogil:
 
 
 cdef void stop_listening(server *s, const char *why) noexcept nogil:
-    """Leaves the next connection in the kernel's queue, which takes no more, until one ends."""
-    if relaxed_load(&s.hooks.verbose):
-        fprintf(stderr, b"%s\n", why)
+    """Leaves the next connection in the kernel's queue, which takes no more, until one ends. What is as short as it was
+    when that was tried last is neither reported nor counted again."""
+    if s.disabled_why != why:
+        if relaxed_load(&s.hooks.verbose):
+            fprintf(stderr, b"%s\n", why)
+        counter_add(&s.listen_disabled_num, 1)
+    s.disabled_why = why
     listen_to(s, 0, 0)
     s.disabled_at = now_ns()
     s.disabled_with = relaxed_load(&s.curr_connections)
     relaxed_store(&s.listen_disabled, 1)
-    counter_add(&s.listen_disabled_num, 1)
 
 
 cdef void resume_listening(server *s) noexcept nogil:
@@ -184,6 +187,7 @@ cdef void accept_all(server *s, const listener *l) noexcept nogil:
             elif errno == ENFILE:
                 stop_listening(s, b"Too many open files in the system: raise fs.file-max")
             return
+        s.disabled_why = NULL
         if l.own_users and not may_share(s, sfd):
             close(sfd)
             continue
