@@ -190,6 +190,30 @@ def test_functions_that_want_a_lock_look_for_it() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+# Cython evaluates a condition with "and" or "or" into a variable, before the macro can leave it out.
+ASSERTION = re.compile(r"\bassert_that(\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\))")
+CALLS = re.compile(r"(?!(?:and|or|not|sizeof)\b)\b\w+\(")
+
+
+def costly_conditions(text: str) -> list[str]:
+    return [
+        found[1]
+        for found in ASSERTION.finditer(text)
+        if re.search(r"\b(and|or|if)\b", found[1]) and CALLS.search(found[1])
+    ]
+
+
+def test_conditions_of_assertions_cost_nothing_in_a_release_build() -> None:
+    """A condition that calls a function has no "and" and no "or": it would be evaluated in every build."""
+    free = "assert_that(f(a))\nassert_that(a and\n    (b - sizeof(c)))\n"
+    assert costly_conditions(f"{free}assert_that(a or f(b))\n{free}assert_that(a\n and f(b(c)))\n") == [
+        "(a or f(b))",
+        "(a\n and f(b(c)))",
+    ]
+    costly = {file: conditions for file in OURS if (conditions := costly_conditions((ROOT / file).read_text()))}
+    assert not costly
+
+
 def test_programs_can_be_run() -> None:
     """A file that begins with an interpreter's name is executable."""
     files = [path for name in ("script", "bench", "tests") for path in (ROOT / name).rglob("*") if path.is_file()]

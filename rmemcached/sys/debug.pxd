@@ -2,7 +2,8 @@
 
 A build with RMEMCACHED_DEBUG=1, or for a sanitizer, has no NDEBUG. An assertion that fails there writes one line with
 file, line, function and condition, and aborts. With NDEBUG the compiler checks the types of the arguments, and the
-program never evaluates them.
+program never evaluates them. Cython evaluates `and` and `or` before, also with NDEBUG: a condition with those calls no
+function.
 
 - ``assert_held(&mutex)``: the calling thread has locked the mutex.
 - ``assert_write_held(&lock)``: the calling thread has locked the read-write lock for writing.
