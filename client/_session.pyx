@@ -84,8 +84,8 @@ cdef class Session:
             raise RuntimeError(
                 "this Client's connection belongs to the parent process: call close() first, or make a new Client"
             )
-        self._busy = True
         s.begin()
+        self._busy = True
         if s.noreplies and not quiet:
             # Error lines of commands that were sent without wanting an answer may precede the answer.
             s.put("mn\r\n", 4)
@@ -93,6 +93,7 @@ cdef class Session:
 
     cdef int leave(self, list errors) except -1:
         assert_that(self._busy)
+        self._stream.end()
         self._busy = False
         if errors:
             raise errors[0]

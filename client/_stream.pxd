@@ -4,6 +4,10 @@ Requests are formatted into `wbuf`; large values are referenced, not copied; `pu
 the moment. Replies are read with `read_reply` and `read_body`, which go on sending what is still queued while they
 wait: a batch of any size cannot deadlock with a server that answers while it reads.
 
+The buffers of a call are a stream's from `begin` to `end` only: a process with many Clients has as many as calls are
+under way, and they stay in the cache. A stream that has unread input keeps them. They are taken and given back with the
+GIL.
+
 One thread at a time. A method that may wait returns a positive number, 0 when the connection has ended, or a negative
 errno; -EINTR means that signal handlers want to run and that the call is to be repeated.
 """
@@ -18,7 +22,18 @@ cdef enum:
     LINE_LIMIT = 65536       # bytes of the longest reply line that is accepted
     COPY_LIMIT = 2048        # values up to this size are copied behind their header
 
+# The memory of a call.
+cdef struct call_buffers:
+    call_buffers *next       # of those that no call uses
+    char *rbuf
+    size_t rcap
+    char *wbuf
+    size_t wcap
+    iovec *iov
+    size_t iov_cap
+
 cdef class Stream:
+    cdef call_buffers *buffers   # NULL: none, and so have rbuf, wbuf and iov. The sizes may have grown since
     cdef int timeout_ms      # of each wait; -1: none
     # input: [rpos, rend) of rbuf is unread
     cdef char *rbuf
@@ -53,6 +68,10 @@ cdef class Stream:
 
     # requests: the first call is begin, the last one commit
     cdef int begin(self) except -1
+    # The call is over.
+    cdef void end(self) noexcept
+    cdef int take_buffers(self) except -1
+    cdef void give_buffers(self) noexcept
     cdef int grow(self, size_t more) except -1
     cdef int put(self, const char *data, size_t length) except -1
     cdef int put_number(self, uint64_t value) except -1

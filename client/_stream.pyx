@@ -1,7 +1,7 @@
 """What all transports share: the request buffer, the reply buffer, the decision to spin."""
 
 from libc.errno cimport EBADMSG, EMSGSIZE, ENOMEM
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcpy, memmove
 
 from rmemcached.client._reply cimport REPLY_MN, parse_reply
@@ -16,9 +16,40 @@ cdef enum:
     YIELD_LONG = 200000      # ns of a sched_yield after which the core is others'; a time slice has milliseconds
     PAUSE_MIN = 10000000     # ns without spinning after that, and twice as long each time, up to
     PAUSE_MAX = 640000000
+    WBUF_SIZE = 4096         # bytes of the request buffer at first
+    IOV_FIRST = 8            # entries of iov at first
+    SPARE_MOST = 64          # buffers that are kept for the next calls,
+    KEPT_MOST = 1 << 20      # ... if they have no more bytes of either kind than this
+
+# Those that no call uses, the hottest first. Under the GIL.
+cdef call_buffers *spare_buffers = NULL
+cdef unsigned int spare_count = 0
 
 
 cdef const char *HEX_DIGITS = "0123456789abcdef"
+
+
+cdef void free_buffers(call_buffers *buffers) noexcept:
+    free(buffers.rbuf)
+    free(buffers.wbuf)
+    free(buffers.iov)
+    free(buffers)
+
+
+cdef call_buffers *make_buffers() except NULL:
+    cdef call_buffers *made = <call_buffers *>calloc(1, sizeof(call_buffers))
+    if made == NULL:
+        raise MemoryError
+    made.rcap = RBUF_SIZE
+    made.rbuf = <char *>malloc(made.rcap)
+    made.wcap = WBUF_SIZE
+    made.wbuf = <char *>malloc(made.wcap)
+    made.iov_cap = IOV_FIRST
+    made.iov = <iovec *>malloc(made.iov_cap * sizeof(iovec))
+    if made.rbuf == NULL or made.wbuf == NULL or made.iov == NULL:
+        free_buffers(made)
+        raise MemoryError
+    return made
 
 
 cdef class Stream:
@@ -26,23 +57,58 @@ cdef class Stream:
     def __cinit__(self):
         self.timeout_ms = -1
         self.spin_score = SPIN_SCORE_MAX // 2
-        self.rcap = RBUF_SIZE
-        self.rbuf = <char *>malloc(self.rcap)
-        self.wcap = 4096
-        self.wbuf = <char *>malloc(self.wcap)
-        self.iov_cap = 8
-        self.iov = <iovec *>malloc(self.iov_cap * sizeof(iovec))
-        if self.rbuf == NULL or self.wbuf == NULL or self.iov == NULL:
-            raise MemoryError
 
     def __dealloc__(self):
-        free(self.rbuf)
-        free(self.wbuf)
-        free(self.iov)
+        if self.buffers != NULL:
+            self.give_buffers()
+
+    # --- the memory of a call ---
+
+    cdef int take_buffers(self) except -1:
+        global spare_buffers, spare_count
+        cdef call_buffers *taken = spare_buffers
+        if taken == NULL:
+            taken = make_buffers()
+        else:
+            spare_buffers = taken.next
+            spare_count -= 1
+        self.buffers = taken
+        self.rbuf = taken.rbuf
+        self.rcap = taken.rcap
+        self.wbuf = taken.wbuf
+        self.wcap = taken.wcap
+        self.iov = taken.iov
+        self.iov_cap = taken.iov_cap
+        return 0
+
+    cdef void give_buffers(self) noexcept:
+        global spare_buffers, spare_count
+        cdef call_buffers *given = self.buffers
+        self.buffers = NULL
+        given.rbuf = self.rbuf
+        given.rcap = self.rcap
+        given.wbuf = self.wbuf
+        given.wcap = self.wcap
+        given.iov = self.iov
+        given.iov_cap = self.iov_cap
+        self.rpos = self.rend = 0
+        if self.rcap > KEPT_MOST or self.wcap > KEPT_MOST or spare_count == SPARE_MOST:
+            free_buffers(given)
+            return
+        given.next = spare_buffers
+        spare_buffers = given
+        spare_count += 1
+
+    cdef void end(self) noexcept:
+        # What has come that nobody has asked for is read by the next call.
+        if self.rpos == self.rend:
+            self.give_buffers()
 
     # --- requests ---
 
     cdef int begin(self) except -1:
+        if self.buffers == NULL:
+            self.take_buffers()
         self.wlen = self.wmark = 0
         self.iov_next = self.iov_count = 0
         self.sink_named = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -257,6 +258,35 @@ def test_nothing_leaks(backend: Any, key: str) -> None:
     assert all(now <= then for now, then in zip(counts(), before, strict=True))
 
 
+class Mallinfo(ctypes.Structure):
+    """struct mallinfo2"""
+
+    _fields_ = (
+        ("free_and_mapped", 7 * ctypes.c_size_t),
+        ("uordblks", ctypes.c_size_t),
+        ("free", 2 * ctypes.c_size_t),
+    )
+
+
+@pytest.mark.parametrize("transport", ["tcp", "soft_shm", "soft_iw"])
+def test_a_client_that_is_in_no_call_has_no_buffers(shared_rmemcached: Server, transport: str, key: str) -> None:
+    """Calls share them, so that those of a process with many Clients stay in the cache."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = Mallinfo
+
+    def connected(stack: contextlib.ExitStack) -> None:
+        client = Client(shared_rmemcached.address, transport=transport, timeout=20, default_noreply=False)
+        stack.enter_context(client).set(key, b"value")
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            connected(stack)
+        before = mallinfo().uordblks
+        for _ in range(100):
+            connected(stack)
+        assert mallinfo().uordblks - before < 100 * 4096
+
+
 def test_server_gone_is_a_refused_connection(client: Client) -> None:
     client.close()
     for transport in ("tcp", "auto"):
@@ -438,6 +468,34 @@ def test_reply_in_small_pieces(key: str) -> None:
             for _ in range(1, len(text)):
                 assert client.get("key") == b"0123456789"
         thread.join(20)
+
+
+def test_what_has_come_of_a_reply_stays_its_clients() -> None:
+    """The beginning of the next reply comes with each, and another Client is used in between."""
+
+    def serve(listener: socket.socket, digit: bytes) -> None:
+        text = b"VA 10\r\n" + digit * 10 + b"\r\n"
+        connection, _ = listener.accept()
+        with connection:
+            sent = 0
+            for number in range(len(text)):
+                connection.recv(1000)
+                upto = (number + 1) * len(text) + number % len(text)
+                connection.sendall((text * (number + 2))[sent:upto])
+                sent = upto
+
+    with contextlib.ExitStack() as stack:
+        clients = {}
+        for digit in (b"1", b"2"):
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            thread = threading.Thread(target=serve, args=(listener, digit))
+            thread.start()
+            stack.callback(thread.join, 20)
+            client = Client(listener.getsockname()[:2], transport="tcp", timeout=20)
+            clients[digit * 10] = stack.enter_context(client)
+        for _ in range(len(b"VA 10\r\n0123456789\r\n")):
+            for value, client in clients.items():
+                assert client.get("key") == value
 
 
 # --- signals, threads, forks ---
