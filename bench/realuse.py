@@ -11,6 +11,8 @@ flight       gets of 100 B, 32 under way at a time, from one thread of C speed; 
 large        get and set of large values over shared memory, in bytes objects and in registered buffers; throughput as
              a ratio to one memcpy of the same size in the client's process.
 threads      get and set by several threads with a client each, two workers; bytes per second as a ratio to TCP.
+sharing      gets of 100 B by threads of one process, at C speed, whose clients share a queue pair or have one each;
+             requests per second as a ratio to a queue pair each, and to one thread.
 beside       gets of 100 B by two TCP clients, beside clients of the same worker that are idle (100), that ask every
              millisecond (4), or without pause (2); throughput as a ratio to none beside, and to the same over TCP.
 
@@ -36,6 +38,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter, perf_counter_ns, sleep
@@ -51,7 +54,7 @@ from servers import Server, start_rmemcached  # noqa: E402
 from rmemcached.client import Client, _load  # noqa: E402
 
 TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "auto")
-PARTS = ("paced", "connections", "flight", "large", "threads", "beside")
+PARTS = ("paced", "connections", "flight", "large", "threads", "sharing", "beside")
 KEY, SMALL = "key", 100
 TIMEOUT = 60.0
 PROCESSES = 10
@@ -470,6 +473,75 @@ def measure_threads(options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+# ---- threads that share a queue pair ---------------------------------------------------------------------------------
+
+
+def sharing_clients(address: Any, transport: str, count: int, pairs: str) -> list[Any]:
+    """Connected clients. Those that one thread makes share a queue pair, up to 16 threads have one each."""
+    makers = count if pairs == "own" else 1
+    barrier = threading.Barrier(makers)
+
+    def make(_: int) -> list[Any]:
+        barrier.wait()
+        made = [connect(address, transport) for _ in range(count // makers)]
+        for client in made:
+            client.version()
+        # A thread that had ended by now would leave its number, and its queue pair, to the next.
+        barrier.wait()
+        return made
+
+    with ThreadPoolExecutor(makers) as pool:
+        return list(itertools.chain.from_iterable(pool.map(make, range(makers))))
+
+
+def shared_rate(clients: list[Any], options: argparse.Namespace, depth: int, seed: int) -> float:
+    """Requests per second of all clients, each in a thread of its own."""
+
+    def work(number: int) -> float:
+        done = _load.run_client(
+            clients[number], options.seconds, keys=1000, value_size=SMALL, depth=depth, seed=seed * 100 + number
+        )
+        return float(done["requests"] / done["seconds"])
+
+    with ThreadPoolExecutor(len(clients)) as pool:
+        return sum(pool.map(work, range(len(clients))))
+
+
+def measure_sharing(options: argparse.Namespace) -> list[dict[str, Any]]:
+    rows = []
+    names = [name for name in options.transports if name in ("soft_shm", "soft_iw")]
+    with contextlib.ExitStack() as stack:
+        servers = stack.enter_context(daemons(names, os.sched_getaffinity(0), "-t", "1", "-m", "64"))
+        for server in servers.values():
+            fill(server, 1000)
+        for name, count in itertools.product(names, options.sharers):
+            with contextlib.ExitStack() as connected:
+                clients = {}
+                for pairs in ("shared", "own"):
+                    clients[pairs] = sharing_clients(servers[name].address, name, count, pairs)
+                    for client in clients[pairs]:
+                        connected.enter_context(contextlib.closing(client))
+                for depth in sorted({1, options.depth}):
+                    rates: dict[str, list[float]] = {pairs: [] for pairs in clients}
+                    for seed, pairs in itertools.product(range(1, options.rounds + 1), clients):
+                        rates[pairs].append(shared_rate(clients[pairs], options, depth, seed))
+                    rows += [
+                        {
+                            "transport": name,
+                            "depth": depth,
+                            "threads": count,
+                            "queue_pairs": pairs,
+                            "per_second": statistics.median(taken),
+                        }
+                        for pairs, taken in rates.items()
+                    ]
+    add_ratios(rows, ("transport", "depth", "threads"), {"queue_pairs": "own"}, "per_second", "to_own")
+    add_ratios(
+        rows, ("transport", "depth", "queue_pairs"), {"threads": min(options.sharers)}, "per_second", "to_fewest"
+    )
+    return rows
+
+
 # ---- TCP clients beside others ---------------------------------------------------------------------------------------
 
 OTHERS = ("none", "100 idle", "4 paced", "2 busy")
@@ -598,9 +670,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cores", type=placements, default=list(CORES), help="placements (default: all)")
     parser.add_argument("--connections", type=numbers, default=[10, 100, 1000, 4000], metavar="N")
     parser.add_argument("--keys", type=numbers, default=[1000, 10000], metavar="N", help="of the flight part")
-    parser.add_argument("--depth", type=int, default=32, help="requests under way in the flight part (default: 32)")
+    parser.add_argument("--depth", type=int, default=32, help="requests under way, of flight and sharing (default: 32)")
     parser.add_argument("--large", type=sizes, default=[MB, 16 * MB, 64 * MB], metavar="SIZES", help="1m,16m,64m")
     parser.add_argument("--threads", type=numbers, default=[1, 2, 4], metavar="N", help="default: 1,2,4")
+    parser.add_argument("--sharers", type=numbers, default=[1, 2, 4, 8, 16], metavar="N", help="threads that share")
     parser.add_argument("--sizes", type=sizes, default=sizes("4k,64k,256k,1m,4m"), help="of the threads' values")
     parser.add_argument(
         "--busy", type=int, default=0, metavar="N", help="processes that always run beside (default: 0)"
@@ -618,6 +691,7 @@ def main(arguments: list[str] | None = None) -> int:
         "flight": measure_flight,
         "large": measure_large,
         "threads": measure_threads,
+        "sharing": measure_sharing,
         "beside": measure_beside,
     }
     with busy(options.busy):

@@ -3,7 +3,7 @@
 Every reply is compared byte for byte with the one expected. Cheap enough to keep one server thread busy.
 """
 
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EBADMSG, EINTR, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
@@ -237,67 +237,96 @@ cdef void release(load *l) noexcept:
     free(l.reply)
 
 
-cdef int put_request(load *l, Stream s, uint32_t *sent) except -1:
-    # Adds a request to what the stream is to send. sent: its key's number, twice, and 1 for a set.
+cdef size_t put_request(load *l, char *out, uint32_t *sent) noexcept nogil:
+    # sent: its key's number, twice, and 1 for a set.
     cdef unsigned int number = draw(l)
+    cdef const char *text = l.set_texts + number * l.set_length
     if draws_set(l):
         sent[0] = number << 1 | 1
         l.sets += 1
-        return s.put(l.set_texts + number * l.set_length, l.set_length)
+        memcpy(out, text, l.set_length)
+        return l.set_length
     sent[0] = number << 1
     l.gets += 1
-    s.put("get ", 4)
-    s.put(l.set_texts + number * l.set_length + 4, l.key_size)
-    return s.put("\r\n", 2)
+    memcpy(out, <const char *>"get ", 4)
+    memcpy(out + 4, text + 4, l.key_size)
+    memcpy(out + 4 + l.key_size, <const char *>"\r\n", 2)
+    return 6 + l.key_size
 
 
-cdef Py_ssize_t take_replies(load *l, Stream s, const uint32_t *sent, unsigned int first, unsigned int count) except -1:
-    # Compares the replies that have come whole, and gives their number. ValueError for a wrong one.
-    cdef Py_ssize_t taken = 0
+cdef struct flight:
+    uint32_t *sent           # requests under way, in turn: depth of them at most
+    unsigned int first       # the oldest that has no answer yet
+    unsigned int count       # that have none
+
+
+cdef void send_more(load *l, flight *f, Stream s) noexcept nogil:
+    # The requests that may follow, once those before them have left.
+    cdef char *p = l.request
+    while f.count < l.depth:
+        p += put_request(l, p, &f.sent[(f.first + f.count) % l.depth])
+        f.count += 1
+    s.iov[0].iov_base = l.request
+    s.iov[0].iov_len = p - l.request
+    s.iov_next = 0
+    s.iov_count = 1 if p != l.request else 0
+
+
+cdef bint take_replies(load *l, flight *f, Stream s) noexcept nogil:
+    # Compares the replies that have come whole. False: l.wrong was expected.
     cdef size_t length
+    cdef size_t come
     cdef uint32_t request
     cdef const char *expected
-    while <unsigned int>taken < count:
-        request = sent[(first + taken) % l.depth]
+    while f.count:
+        request = f.sent[f.first]
         if request & 1:
             expected = "STORED\r\n"
             length = STORED_LENGTH
         else:
             expected = l.hit_texts + (request >> 1) * l.hit_length
             length = l.hit_length
-        if s.rend - s.rpos < length and memcmp(s.rbuf + s.rpos, expected, s.rend - s.rpos) == 0:
-            break
-        if s.rend - s.rpos < length or memcmp(s.rbuf + s.rpos, expected, length) != 0:
-            raise ValueError(f"wrong reply {s.rbuf[s.rpos:s.rend]!r}, expected {expected[:length]!r}")
+        come = min(s.rend - s.rpos, length)
+        if memcmp(s.rbuf + s.rpos, expected, come) != 0:
+            l.wrong = <char *>expected
+            l.wrong_length = length
+            return False
+        if come < length:
+            return True
         s.rpos += length
-        taken += 1
-    return taken
+        f.first = (f.first + 1) % l.depth
+        f.count -= 1
+    return True
 
 
-cdef int keep_in_flight(load *l, Session session, Stream s, uint32_t *sent, int64_t until) except -1:
-    # `depth` requests are under way until the time is over, then those that are left are answered.
-    cdef unsigned int first = 0     # the oldest that has no answer yet
-    cdef unsigned int count = 0     # that have none
+cdef int keep_in_flight(load *l, flight *f, Stream s, int64_t until) noexcept nogil:
+    # `depth` requests are under way until the time is over, then those that are left are answered. 1, what the stream
+    # says, or -EBADMSG: l.wrong was expected.
     cdef bint over = False
     cdef int r
-    while count or not over:
-        if s.iov_next == s.iov_count:
-            s.begin()
-        while count < l.depth and not over:
-            put_request(l, s, &sent[(first + count) % l.depth])
-            count += 1
-        s.commit()
+    while f.count or not over:
+        if s.iov_next == s.iov_count and not over:
+            send_more(l, f, s)
+        r = s.push()
+        if r > 0:
+            r = s.fill()
+        if r <= 0:
+            return r
+        if not take_replies(l, f, s):
+            return -EBADMSG
+        over = now_ns() >= until
+    return 1
+
+
+cdef int fly(load *l, flight *f, Session session, Stream s, int64_t until) except -1:
+    cdef int r = 0
+    while r <= 0:
         with nogil:
-            r = s.push()
-            if r > 0:
-                r = s.fill()
+            r = keep_in_flight(l, f, s, until)
+        if r <= 0 and l.wrong != NULL:
+            raise ValueError(f"wrong reply {s.rbuf[s.rpos:s.rend]!r}, expected {l.wrong[:l.wrong_length]!r}")
         if r <= 0:
             session.interrupted(s, r)
-            continue
-        taken = take_replies(l, s, sent, first, count)
-        first = <unsigned int>((first + taken) % l.depth)
-        count -= taken
-        over = now_ns() >= until
     return 0
 
 
@@ -307,21 +336,24 @@ def run_client(Session session not None, seconds, keys=10000, key_size=32, value
 
     A request follows as soon as a reply has come; it waits for no other. Arguments, result and exceptions are those of
     `run`, and the Client's. The Client can be used for nothing else meanwhile; it is closed if an exception is raised.
+    Other threads run meanwhile: requests are made and replies compared without the GIL.
     """
     cdef load l
+    cdef flight f
     cdef Stream s
     cdef int64_t begin
-    cdef uint32_t *sent = NULL
     check_arguments(keys, key_size, value_size, depth, set_every)
     start_load(&l, keys, key_size, value_size, depth, set_every, seed)
+    memset(&f, 0, sizeof(f))
     s = session.enter(False)
     try:
-        sent = <uint32_t *>calloc(l.depth, sizeof(uint32_t))
-        if sent == NULL:
+        f.sent = <uint32_t *>calloc(l.depth, sizeof(uint32_t))
+        l.request = <char *>calloc(l.depth, l.key_size + l.value_size + TEXT_MORE)
+        if f.sent == NULL or l.request == NULL:
             raise MemoryError
         prepare_texts(&l)
         begin = now_ns()
-        keep_in_flight(&l, session, s, sent, begin + int(seconds * 1e9))
+        fly(&l, &f, session, s, begin + int(seconds * 1e9))
         elapsed = (now_ns() - begin) / 1e9
         session.leave([])
         return {"requests": l.gets + l.sets, "gets": l.gets, "sets": l.sets, "seconds": elapsed}
@@ -329,7 +361,7 @@ def run_client(Session session not None, seconds, keys=10000, key_size=32, value
         session.drop()
         raise
     finally:
-        free(sent)
+        free(f.sent)
         release(&l)
 
 

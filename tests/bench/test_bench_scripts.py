@@ -208,11 +208,12 @@ def test_realuse_figures(tmp_path: Path) -> None:
     words = (
         "--rounds 1 --seconds 0.01 --most 10 --think 0,1000 --workers 1 --cores together --connections 2,20"
         " --keys 10 --depth 3 --large 1m --threads 1,2 --sizes 4k,100k --busy 1 --transports soft_shm,tcp,unix"
+        " --sharers 1,3"
     )
     done = run("realuse.py", *words.split(), "--json", str(target))
     figures = json.loads(target.read_text())
     transports = ["soft_shm", "tcp", "unix"]
-    assert list(figures) == ["paced", "connections", "flight", "large", "threads", "beside"]
+    assert list(figures) == ["paced", "connections", "flight", "large", "threads", "sharing", "beside"]
     # get and set at two paces, exponential gaps at one, four clients at two
     assert [row["transport"] for row in figures["paced"]] == transports * (4 + 1 + 2)
     for row in figures["paced"]:
@@ -232,6 +233,11 @@ def test_realuse_figures(tmp_path: Path) -> None:
     assert all(row["to_memcpy"] > 0 for row in figures["large"])
     assert len(figures["threads"]) == 2 * 2 * 2 * 2
     assert all(row["to_tcp"] == 1 for row in figures["threads"] if row["transport"] == "tcp")
+    assert [(row["depth"], row["threads"], row["queue_pairs"]) for row in figures["sharing"]] == [
+        (depth, threads, pairs) for threads in (1, 3) for depth in (1, 3) for pairs in ("shared", "own")
+    ]
+    assert all(row["to_own"] == 1 for row in figures["sharing"] if row["queue_pairs"] == "own")
+    assert all(row["to_fewest"] == 1 for row in figures["sharing"] if row["threads"] == 1)
     assert [(row["others"], row["transport"]) for row in figures["beside"]] == [
         (others, name) for others in ("none", "100 idle", "4 paced", "2 busy") for name in ("soft_shm", "tcp")
     ]
@@ -242,7 +248,7 @@ def test_realuse_figures(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["nothing"], "'nothing' is not one of paced, connections, flight, large, threads, beside"),
+        (["nothing"], "'nothing' is not one of paced, connections, flight, large, threads, sharing, beside"),
         (["--transports", "pigeon"], "'pigeon' is not one of soft_shm, soft_iw, tcp, unix, auto"),
         (["--think", "long"], "--think: invalid numbers value: 'long'"),
         (["--large", "big"], "--large: invalid sizes value: 'big'"),
