@@ -297,7 +297,7 @@ cdef class QueuePair(Endpoint):
             if r <= 0:
                 return r
         elif header.kind == MESSAGE_CLOSE and self.version != RDMA_VERSION_1:
-            lane.closed = True
+            relaxed_store(&lane.closed, True)
             if lane.closing:
                 self.unanswered -= 1
             length = min(length - MESSAGE_HEADER, <size_t>LAST_WORDS - 1)
@@ -371,7 +371,7 @@ cdef class QueuePair(Endpoint):
     cdef lane_state *join(self) except NULL:
         cdef lane_state *lane
         cdef int error
-        if self.failed or self.protection_domain == NULL:
+        if relaxed_load(&self.failed) or self.protection_domain == NULL:
             # Its last owner may have gone since somebody has found that it is usable.
             raise OSError(ENOTCONN, "the queue pair has ended")
         if self.kick_fd < 0:
@@ -605,7 +605,7 @@ cdef class QueuePair(Endpoint):
 
     cdef str failure_text(self, lane_state *lane):
         # The line in which the server said why it gave the lane or the connection up, else what is known here.
-        if lane != NULL and lane.closed and not self.failed:
+        if lane != NULL and relaxed_load(&lane.closed) and not relaxed_load(&self.failed):
             return lane.last_words.decode("ascii", "replace").strip()
         if self.broken != NULL:
             return f"the server has broken the protocol: {self.broken.decode()}"
@@ -614,7 +614,7 @@ cdef class QueuePair(Endpoint):
         text = self.hear_last_words(LAST_WORDS_WAIT)
         if not text and self.device != NULL and device_lost(self.device):
             text = self.device.why.decode()
-        if not text and self.failed and self.status != IBV_WC_SUCCESS and self.status != IBV_WC_WR_FLUSH_ERR:
+        if not text and self.status != IBV_WC_SUCCESS and self.status != IBV_WC_WR_FLUSH_ERR:
             text = f"the queue pair failed: {self.provider.wc_status_str(self.status).decode()}"
         if not text and self.soft:
             self.note_fault()
@@ -635,11 +635,11 @@ cdef class QueuePair(Endpoint):
     def ended(self):
         """Whether no lane should join: the connection is another process's, has ended, has one lane, or is silent."""
         cdef pollfd lifeline
-        if self.foreign() or self.failed or self.fd < 0 or self.version == RDMA_VERSION_1 or self.users == 0:
+        if self.foreign() or relaxed_load(&self.failed) or self.fd < 0 or self.users == 0:
             return True
         lifeline.fd = self.fd
         lifeline.events = POLLIN
-        return poll(&lifeline, 1, 0) != 0 or self.is_silent()
+        return self.version == RDMA_VERSION_1 or poll(&lifeline, 1, 0) != 0 or self.is_silent()
 
     cdef bint is_silent(self) noexcept nogil:
         # The server has not closed a lane in time, and said nothing else either: who connects anew finds out whether it
@@ -661,7 +661,7 @@ cdef class QueuePair(Endpoint):
     cdef bint leave(self, lane_state *lane, bint must_close) except -1:
         cdef bint open = False
         cdef bint alone = self.users == 1 and not (must_close and self.transport == SOFT_SHM)
-        if alone or self.failed or self.qp == NULL or self.version == RDMA_VERSION_1:
+        if alone or relaxed_load(&self.failed) or self.qp == NULL or self.version == RDMA_VERSION_1:
             self.disconnect()
             return False
         pthread_mutex_lock(&self.lock)
@@ -683,13 +683,18 @@ cdef class QueuePair(Endpoint):
             with nogil:
                 self.await_close(lane)
             open = False
-            if not self.lane_is_closed(lane) and not self.failed:
+            if not self.lane_is_closed(lane):
                 # The end of the queue pair takes the memory away from the server.
-                self.given_up = True
-                relaxed_store(&self.failed, True)
-        if self.failed:
+                self.fail(True)
+        if relaxed_load(&self.failed):
             self.disconnect()
-        return open and not self.failed
+        return open and not relaxed_load(&self.failed)
+
+    cdef void fail(self, bint given_up) noexcept:
+        pthread_mutex_lock(&self.lock)
+        self.given_up |= given_up and not self.failed
+        relaxed_store(&self.failed, True)
+        pthread_mutex_unlock(&self.lock)
 
     cdef bint lane_is_closed(self, lane_state *lane) noexcept:
         # Of a lane that is kept, which may be gone afterwards.
@@ -751,7 +756,7 @@ cdef class QueuePair(Endpoint):
 
     cdef void disconnect(self) noexcept:
         if self.qp != NULL and not self.foreign():
-            relaxed_store(&self.failed, True)
+            self.fail(False)
             self.note_fault()
             with nogil:
                 self.await_sleeper()

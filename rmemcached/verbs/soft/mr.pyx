@@ -199,7 +199,7 @@ cdef soft_mr *mr_get(soft_pd *pd, uint32_t stag, uint64_t addr, uint64_t length,
 
 
 cdef inline void mr_put(soft_mr *mr) noexcept nogil:
-    assert_that(mr.users > 0)
+    assert_that(relaxed_load(&mr.users) > 0)
     fetch_sub(&mr.users, 1)
 
 
