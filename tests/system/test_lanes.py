@@ -103,6 +103,7 @@ def flood(peer: LanePeer, control: Conversation, batch: Callable[[int, int], byt
             return sent
 
 
+@pytest.mark.resident
 def test_kept_input_has_a_limit(server: Server, control: Conversation) -> None:
     """Lanes whose replies cannot leave keep input up to the limit. Then the client's credits stay away, and come back
     with the replies, of which none is missing."""
@@ -132,6 +133,7 @@ def test_kept_input_has_a_limit(server: Server, control: Conversation) -> None:
         assert control.number("rdma_input_bytes", "rdma") <= 4096
 
 
+@pytest.mark.resident
 def test_beginnings_of_commands_have_a_limit(server: Server, control: Conversation) -> None:
     """Binary packets that announce long keys, on all lanes, and never end."""
     header = struct.pack(">BBHBBHIIQ", 0x80, 0, 60_000, 0, 0, 0, 60_000, 0, 0)
@@ -145,6 +147,7 @@ def test_beginnings_of_commands_have_a_limit(server: Server, control: Conversati
         assert resident(server.pid) - before < 3 * MB
 
 
+@pytest.mark.resident
 def test_replies_that_wait_have_a_limit(server: Server, control: Conversation) -> None:
     """Long texts asked for on all lanes, and no credit to send them with."""
     prefixes = 400
