@@ -63,7 +63,9 @@ cdef class Endpoint:
     cdef int post_all_receives(self) except -1
     cdef int open_queue(self) except -1
     cdef int open_messages(self) except -1
+    # second: it is no owner of its descriptor afterwards.
     cdef int connect_to(self, Offer offer, second) except -1
+    cdef int attach(self, Offer offer, int fd) except -1
     cdef int agree(self, int64_t deadline) except -1
     cdef int accept_welcome(self, const cm_event *event) except -1
     # RECEIVES_AT_A_TIME at most. 0, or an errno value.

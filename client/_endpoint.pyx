@@ -13,6 +13,7 @@ from rmemcached.client._devices cimport DEVICE_OF_CM, open_domain
 from rmemcached.client._errors cimport os_error, registration_error
 from rmemcached.client._lane cimport LANE_BYTES
 from rmemcached.client._timeouts cimport poll_timeout
+from rmemcached.client._uninterrupted cimport take_descriptor
 from rmemcached.rdma.wire cimport (
     ATTACH_LENGTH,
     EXCHANGE_REQUEST,
@@ -30,7 +31,7 @@ from rmemcached.rdma.wire cimport (
 )
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_that, live_add
-from rmemcached.sys.linux cimport MSG_DONTWAIT, POLLIN, poll, pollfd, posix_memalign, recv, set_nonblocking
+from rmemcached.sys.linux cimport MSG_DONTWAIT, POLLIN, close_fd, poll, pollfd, posix_memalign, recv, set_nonblocking
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport soft_iw_connect, soft_iw_options, soft_provider, soft_shm_attach
 from rmemcached.verbs.system_cm cimport (
@@ -176,8 +177,6 @@ cdef class Endpoint:
 
     cdef int connect_to(self, Offer offer, second) except -1:
         cdef qp_address peer
-        cdef soft_iw_options options
-        cdef char attach[ATTACH_LENGTH]
         cdef int error, fd
         self.tx_credits = min(offer.credits, <unsigned int>SEND_DEPTH)
         self.version = offer.version
@@ -196,7 +195,17 @@ cdef class Endpoint:
             raise os_error("queue pair to RTS", error)
         if second is None:
             return 0
-        fd = second.fileno()
+        fd = take_descriptor(second)
+        try:
+            self.attach(offer, fd)
+        except BaseException:
+            close_fd(fd)
+            raise
+        return 0
+
+    cdef int attach(self, Offer offer, int fd) except -1:
+        cdef soft_iw_options options
+        cdef char attach[ATTACH_LENGTH]
         if set_nonblocking(fd) < 0:
             raise os_error("second connection", errno)
         if self.transport == SOFT_SHM:
@@ -212,7 +221,6 @@ cdef class Endpoint:
             options.private_length = ATTACH_LENGTH
             if soft_iw_connect(self.qp, fd, &options) < 0:
                 raise os_error("iWARP stream", errno)
-        second.detach()
         return 0
 
     cdef int agree(self, int64_t deadline) except -1:

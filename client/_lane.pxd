@@ -72,6 +72,8 @@ cdef void lane_wake_all(lane_list *followers) noexcept nogil
 cdef int inbox_put(lane_state *lane, const char *data, size_t length) noexcept nogil
 # Gives it to the stream. 1, or -ENOMEM.
 cdef int inbox_take(lane_state *lane, Stream stream) noexcept nogil
+# Nobody wants it any more.
+cdef void inbox_drop(lane_state *lane) noexcept nogil
 
 cdef inline bint inbox_is_empty(const lane_state *lane) noexcept nogil:
     return lane.first == lane.last

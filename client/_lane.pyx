@@ -111,7 +111,11 @@ cdef int inbox_take(lane_state *lane, Stream stream) noexcept nogil:
     cdef int r = stream.deliver(lane.inbox + lane.first, lane.last - lane.first)
     if r > 0:
         lane.unsaid += lane.last - lane.first
-        free(lane.inbox)
-        lane.inbox = NULL
-        lane.first = lane.last = lane.size = 0
+        inbox_drop(lane)
     return r
+
+
+cdef void inbox_drop(lane_state *lane) noexcept nogil:
+    free(lane.inbox)
+    lane.inbox = NULL
+    lane.first = lane.last = lane.size = 0

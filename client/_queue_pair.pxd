@@ -52,7 +52,7 @@ cdef class QueuePair(Endpoint):
     cdef int64_t waits_since         # ... which was at this time
     cdef lane_state *send_lanes[SEND_BUFFERS]    # whose SENDs these are; NULL: nobody's
     # waiting
-    cdef bint sleeping               # a thread waits for completions: nobody else polls meanwhile
+    cdef bint sleeping               # a thread waits for completions: who polls meanwhile wakes it
     cdef uint32_t slept              # changes when it has woken up, if others wait for that:
     cdef unsigned int awaiters       # so many do
     cdef int kick_fd                 # an eventfd that wakes it

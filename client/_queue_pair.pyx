@@ -13,11 +13,12 @@ from rmemcached.client._endpoint cimport CREDITS, INLINE_BYTES, MESSAGE_SIZE, RE
 from rmemcached.client._errors cimport os_error
 from rmemcached.client._exchange cimport Offer
 from rmemcached.client._lane cimport (
-    LANE_BYTES, LAST_WORDS, WANTS_BUFFER, WANTS_NOTHING, WANTS_ROOM, WANTS_SENT, inbox_is_empty, inbox_put,
-    inbox_take, lane_find, lane_follow, lane_free, lane_make, lane_table_free, lane_unfollow, lane_wake,
+    LANE_BYTES, LAST_WORDS, WANTS_BUFFER, WANTS_NOTHING, WANTS_ROOM, WANTS_SENT, inbox_drop, inbox_is_empty,
+    inbox_put, inbox_take, lane_find, lane_follow, lane_free, lane_make, lane_table_free, lane_unfollow, lane_wake,
     lane_wake_all,
 )
 from rmemcached.client._timeouts cimport poll_timeout, start_deadline
+from rmemcached.client._uninterrupted cimport take_descriptor
 from rmemcached.rdma.wire cimport (
     MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, MESSAGE_USED_MAX,
     RDMA_CREDITS_HELD_MAX, RDMA_CREDITS_MIN, RDMA_VERSION_1, get_message_header, lane_word, message_header,
@@ -34,12 +35,7 @@ from rmemcached.sys.linux cimport (
 from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_qp_fault, soft_shm_rings
 from rmemcached.verbs.system_cm cimport CM_DEVICE_REMOVAL, cm_ended
 from rmemcached.verbs.verbs cimport (
-    IBV_SEND_INLINE,
-    IBV_SEND_SIGNALED,
-    IBV_SEND_SOLICITED,
-    IBV_WC_SUCCESS,
-    IBV_WC_WR_FLUSH_ERR,
-    IBV_WR_SEND,
+    IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_SEND,
     ibv_cq,
     ibv_poll_cq,
     ibv_post_send,
@@ -82,7 +78,7 @@ cdef class QueuePair(Endpoint):
 
         Raises OSError, TimeoutError, MemcacheServerError, MemcacheUnexpectedCloseError.
         """
-        self.fd = lifeline.detach()
+        self.fd = take_descriptor(lifeline)
         try:
             self.connect_to(offer, second)
             self.start(start_deadline(timeout))
@@ -647,7 +643,7 @@ cdef class QueuePair(Endpoint):
         cdef bint silent
         if self.unanswered == 0:
             return False
-        self.reap(None, NULL)
+        self.poll_beside_sleeper()
         pthread_mutex_lock(&self.lock)
         silent = (self.unanswered != 0 and self.heard == self.heard_then
                   and now_ns() - self.waits_since > <int64_t>CLOSE_WAIT * 1000000)
@@ -666,6 +662,7 @@ cdef class QueuePair(Endpoint):
             return False
         pthread_mutex_lock(&self.lock)
         lane.closing = True
+        inbox_drop(lane)
         if lane.opened:
             lane.kept = open = True
             if not lane.closed:

@@ -6,6 +6,7 @@ from libc.string cimport memset
 from posix.unistd cimport getpid
 
 from rmemcached.client._timeouts cimport milliseconds
+from rmemcached.client._uninterrupted cimport take_descriptor
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, live_add, live_sub
 from rmemcached.sys.linux cimport (
@@ -36,7 +37,7 @@ cdef enum:
 
 
 cdef class TcpStream(Stream):
-    """The stream of a connected, blocking socket, whose descriptor belongs to it afterwards.
+    """The stream of a connected, blocking socket.socket, whose descriptor belongs to it afterwards.
 
     timeout: seconds for each wait, or None. spin: nanoseconds.
     """
@@ -45,18 +46,18 @@ cdef class TcpStream(Stream):
         self.fd = -1
         self.pid = getpid()
 
-    def __init__(self, int fd, timeout, spin):
+    def __init__(self, sock, timeout, spin):
         cdef timeval limit
         self.timeout_ms = milliseconds(timeout, -1)
+        self.fd = take_descriptor(sock)
+        live_add(LIVE_CLIENT_CONN)
         memset(&limit, 0, sizeof(limit))
         if self.timeout_ms >= 0:
             limit.tv_sec = self.timeout_ms // 1000
             limit.tv_usec = self.timeout_ms % 1000 * 1000
-        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit))
+        setsockopt(self.fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit))
         self.spin_ns = spin
         self.inline_limit = <size_t>-1
-        self.fd = fd
-        live_add(LIVE_CLIENT_CONN)
 
     def __dealloc__(self):
         self.close()

@@ -56,10 +56,10 @@ class Choice:
             return self.open_one()
         opened = self.join()
         if opened is None:
-            with exchange.one_at_a_time(self.client, self.wanted) as others_wait:
+            with exchange.one_at_a_time(self.client, self.wanted):
                 # Another thread may have made one meanwhile.
                 opened = self.join()
-                if opened is None and others_wait:
+                if opened is None and exchange.others_wait(self.client, self.wanted):
                     opened = self.open_and_tell()
         return self.open_and_tell() if opened is None else opened
 
@@ -79,8 +79,7 @@ class Choice:
                 if stream is not None:
                     return stream, transport
             self.plain.settimeout(None)
-            stream = TcpStream(self.plain.fileno(), self.client.timeout, int((self.client.spin or 0) * 1000))
-            self.plain.detach()
+            stream = TcpStream(self.plain, self.client.timeout, int((self.client.spin or 0) * 1000))
         except BaseException:
             self.plain.close()
             raise

@@ -9,13 +9,13 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator
 from typing import cast
 
 from ._cm import CmRoute
 from ._exchange import LINE_MAX, SHM_REPLY, SOFT_IW, SOFT_SHM, Offer, shm_request
 from ._queue_pair import QueuePair
 from ._rdma import RdmaStream
+from ._uninterrupted import Turn
 from .exceptions import MemcacheServerError, MemcacheUnexpectedCloseError, TransportRefused, TransportUnavailable
 from .sockets import Options, Server, open_socket, open_unix
 
@@ -60,18 +60,14 @@ def forget() -> None:
 os.register_at_fork(after_in_child=forget)
 
 
-@contextlib.contextmanager
-def one_at_a_time(client: Options, wanted: str) -> Iterator[bool]:
-    """Whether others wait meanwhile. Raises TimeoutError if another thread takes too long."""
-    key = key_of(client, wanted)
-    lock = locks.setdefault(key, threading.RLock())
-    limit = patience(client)
-    if not lock.acquire(timeout=-1 if limit is None else limit):
-        raise TimeoutError("timed out")
-    try:
-        yield key not in unshared
-    finally:
-        lock.release()
+def one_at_a_time(client: Options, wanted: str) -> Turn:
+    """To be held while a queue pair is made. To enter it raises TimeoutError if another thread takes too long."""
+    return Turn(locks.setdefault(key_of(client, wanted), threading.RLock()), patience(client))
+
+
+def others_wait(client: Options, wanted: str) -> bool:
+    """Whether threads that want the same queue pair are to wait for this one."""
+    return key_of(client, wanted) not in unshared
 
 
 def key_of(client: Options, wanted: str) -> Key:

@@ -4,8 +4,10 @@ reach the memory any more."""
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from multiprocessing.connection import Connection
 
@@ -100,6 +102,49 @@ def test_a_server_that_never_closes(talks: bool) -> None:
         with pytest.raises(MemcacheUnexpectedCloseError, match="the client has ended the connection"):
             scene.patient.version()
         scene.close()
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGALRM)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@each_transport
+@pytest.mark.usefixtures("alarm")
+def test_what_has_come_for_the_lane() -> None:
+    """Another thread has taken it. The server is silent: the call of a handler that raises ends all the same."""
+    with ServerByHand(rdma(), 2) as server, ThreadPoolExecutor(1) as threads:
+        patient, hasty = (make(server.address, server.transport, TIMEOUT) for _ in range(2))
+        # They connect in the same thread: each thread has a queue pair of its own.
+        first = threads.submit(patient.version)
+        server.accept()
+        server.wait(lambda: server.inbox == b"version\r\n")
+        server.send(DATA, VERSION)
+        first.result()
+        assert call(server, hasty, 1, threads) == b"1"
+        second = threads.submit(patient.version)
+        server.wait(lambda: server.inbox.endswith(b"version\r\n"))
+
+        def interrupt(*_: object) -> None:
+            server.wait(lambda: b"key" in server.inbox)
+            server.send(DATA, b"HD", lane=1)
+            server.send(DATA, VERSION)
+            second.result()
+            raise Interrupted
+
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, HASTE)
+        with pytest.raises(Interrupted):
+            set_in_vain(hasty)
+        patient.close()
+        hasty.close()
 
 
 def stand_still(address: tuple[str, int], transport: str, said: Connection) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 from servers import Server
-from transport import PACE, RDMA_TRANSPORTS
+from transport import PACE, RDMA_TRANSPORTS, rounds
 
-from rmemcached.client import Client
+from rmemcached.client import Client, exchange
 
 TIMEOUT = 20.0 * PACE
 
@@ -112,7 +113,7 @@ def test_a_signal_handler_connects_while_its_thread_does() -> None:
 
 LOADED_LATER = """
 import sys
-from rmemcached.client import Client
+from rmemcached.client import Client, exchange
 before = set(sys.modules)
 with Client((sys.argv[1], int(sys.argv[2])), transport=sys.argv[3], timeout=float(sys.argv[4])) as client:
     client.version()
@@ -128,3 +129,68 @@ def test_nothing_is_imported(rmemcached_server: Callable[..., Server], transport
     command = [sys.executable, "-c", LOADED_LATER, host, str(server.port), transport, str(TIMEOUT)]
     run = subprocess.run(command, check=True, capture_output=True, text=True)
     assert run.stdout.split() == []
+
+
+class Alarm(Exception):
+    pass
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """An alarm raises an exception of its own."""
+
+    def ring(*_: object) -> None:
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, ring)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def connect_until(alarm: float, client: Client) -> None:
+    with suppress(Alarm):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, alarm)
+            client.version()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    with suppress(Alarm):
+        client.close()
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp", *RDMA_TRANSPORTS])
+@pytest.mark.usefixtures("alarm")
+def test_a_handler_that_raises(rmemcached_server: Callable[..., Server], transport: str) -> None:
+    """Wherever it comes: the caller gets its exception and no other, and other threads can connect."""
+    server = rmemcached_server()
+    source = random.Random(3)
+    done = threading.Event()
+    failures: list[BaseException] = []
+
+    def make() -> Client:
+        return Client(server.address, transport=transport, timeout=TIMEOUT)
+
+    def connect() -> None:
+        try:
+            while not done.is_set():
+                with make() as client:
+                    client.version()
+        except BaseException as error:
+            failures.append(error)
+
+    others = [threading.Thread(target=connect) for _ in range(2)]
+    for thread in others:
+        thread.start()
+    try:
+        for _ in range(rounds(120)):
+            connect_until(source.uniform(5e-5, 1.5e-3), make())
+    finally:
+        done.set()
+        for thread in others:
+            thread.join()
+    assert failures == []
+    another = threading.Thread(target=exchange.one_at_a_time(make(), transport).__enter__, daemon=True)
+    another.start()
+    another.join(TIMEOUT)
+    assert not another.is_alive()

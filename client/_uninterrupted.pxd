@@ -1,0 +1,8 @@
+"""Steps that no signal handler comes between: Python runs handlers between its own instructions, and not within C."""
+
+cdef class Turn:
+    cdef object lock
+    cdef object limit
+
+# The descriptor of a socket.socket, which does not own it any more. OSError.
+cdef int take_descriptor(sock) except -1
