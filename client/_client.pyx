@@ -702,6 +702,9 @@ cdef class Client(Session):
             put_bytes(s, line + b"\r\n")
             self.exchange(s)
             text = self._read_until(s, token)
+            if s.iov_next < s.iov_count:
+                # The server has answered before it had all of the line.
+                self.send(s)
             if is_error(text):
                 errors.append(error_of(text, line))
         except BaseException:

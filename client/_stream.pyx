@@ -19,7 +19,7 @@ cdef enum:
     WBUF_SIZE = 4096         # bytes of the request buffer at first
     IOV_FIRST = 8            # entries of iov at first
     SPARE_MOST = 64          # buffers that are kept for the next calls,
-    KEPT_MOST = 1 << 20      # ... if they have no more bytes of either kind than this
+    KEPT_MOST = 1 << 20      # ... if they have no more bytes of any kind than this
 
 # Those that no call uses, the hottest first. Under the GIL.
 cdef call_buffers *spare_buffers = NULL
@@ -91,8 +91,10 @@ cdef class Stream:
         given.wcap = self.wcap
         given.iov = self.iov
         given.iov_cap = self.iov_cap
+        self.rbuf = self.wbuf = NULL
+        self.iov = NULL
         self.rpos = self.rend = 0
-        if self.rcap > KEPT_MOST or self.wcap > KEPT_MOST or spare_count == SPARE_MOST:
+        if max(self.rcap, self.wcap, self.iov_cap * sizeof(iovec)) > KEPT_MOST or spare_count == SPARE_MOST:
             free_buffers(given)
             return
         given.next = spare_buffers

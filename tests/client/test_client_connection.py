@@ -287,6 +287,16 @@ def test_a_client_that_is_in_no_call_has_no_buffers(shared_rmemcached: Server, t
         assert mallinfo().uordblks - before < 100 * 4096
 
 
+@pytest.mark.parametrize("transport", ["tcp", "soft_shm", "soft_iw"])
+def test_an_answer_before_all_of_a_command_has_gone(shared_rmemcached: Server, transport: str, key: str) -> None:
+    """The rest is sent all the same, so that the next command is one of its own."""
+    with Client(shared_rmemcached.address, transport=transport, timeout=20, default_noreply=False) as client:
+        assert client.set(key, b"value")
+        with pytest.raises(MemcacheClientError):
+            client.raw_command(b"get " + b"y" * 300_000)
+        assert client.get(key) == b"value"
+
+
 def test_server_gone_is_a_refused_connection(client: Client) -> None:
     client.close()
     for transport in ("tcp", "auto"):
