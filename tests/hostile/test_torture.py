@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 
 import pytest
-from daemon_tools import Conversation
-from harness import MB, Footprint
+from daemon_tools import Conversation, eventually
+from harness import MB, START_SECONDS, Footprint
 from selfcheck import make_value
 from servers import Server
 from torture import LEFT, gauges, left, run
@@ -58,6 +58,8 @@ def test_part_of_a_long_value_in_the_place_of_another_is_found(moved: int) -> No
 def test_what_is_left_is_found(rmemcached_server: Callable[..., Server]) -> None:
     server = rmemcached_server()
     with Conversation(server) as control:
+        # The one that found out whether the server is up may not have ended yet.
+        eventually(lambda: control.number("curr_connections") == 1, START_SECONDS)
         base = gauges(control), Footprint.of(server.pid)
         with Client(server.address, transport=FABRICS[0], timeout=5) as client:
             client.version()
