@@ -190,7 +190,12 @@ def test_a_handler_that_raises(rmemcached_server: Callable[..., Server], transpo
         for thread in others:
             thread.join()
     assert failures == []
-    another = threading.Thread(target=exchange.one_at_a_time(make(), transport).__enter__, daemon=True)
+
+    def hold() -> None:
+        with exchange.one_at_a_time(make(), transport):
+            pass
+
+    another = threading.Thread(target=hold, daemon=True)
     another.start()
     another.join(TIMEOUT)
     assert not another.is_alive()
