@@ -92,6 +92,7 @@ cdef class QueuePair(Endpoint):
     cdef bint is_silent(self) noexcept nogil
     cdef void take_event(self) noexcept nogil
     cdef bint look_at_lifeline(self) noexcept nogil
+    # Marks it as of no use any more. given_up: because the server did not close a lane, unless it had failed before.
     cdef void fail(self, bint given_up) noexcept
     cdef void await_sleeper(self) noexcept nogil
     cdef void await_close(self, lane_state *lane) noexcept nogil
