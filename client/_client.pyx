@@ -1,41 +1,28 @@
-"""The memcached client: pymemcache's methods, each of which is a call on a Session."""
+"""The memcached client: pymemcache's methods."""
 
+import copyreg
 import socket
 import warnings
 
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.stdint cimport uint32_t
 
 from rmemcached.client._commands cimport (
     answer,
-    cas_text,
     checked_key,
     convert_statistics,
-    encode_key,
-    encode_value,
     error_of,
     integer_text,
     is_error,
-    put_arithmetic,
     put_bytes,
-    put_delete,
-    put_fetch,
-    put_store,
-    put_touch,
     read_statistic,
-    read_stored,
 )
-from rmemcached.client._reply cimport REPLY_EN, REPLY_HD, REPLY_NF, REPLY_VA
-from rmemcached.client._session cimport Session
+from rmemcached.client._connection cimport Connection
+from rmemcached.client._forks cimport fork_count
+from rmemcached.client._storage cimport Storage
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport memmem
 
-from rmemcached.client.exceptions import MemcacheClientError, MemcacheUnexpectedCloseError, MemcacheUnknownError
-
-cdef extern from "Python.h":
-    Py_buffer *PyMemoryView_GET_BUFFER(object view)
-
-cdef object MISS = object()
+from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheUnknownError
 
 
 class FunctionSerde:
@@ -54,7 +41,7 @@ class FunctionSerde:
         return value if self._deserializer is None else self._deserializer(key, value, flags)
 
 
-cdef class Client(Session):
+cdef class Client(Storage):
     """A client of one memcached or rmemcached server, with pymemcache's methods.
 
     Args:
@@ -88,9 +75,11 @@ cdef class Client(Session):
     the data was received. With ``noreply`` a call does not wait for the server: it returns as if it had succeeded, and
     errors of the server are not raised.
 
-    The first command makes the connection. After `close`, or after an error that leaves the connection unusable, the
-    next command makes a new one. Not thread-safe: one thread at a time (a second one gets RuntimeError). After a fork,
-    the child gets RuntimeError until it calls `close`, which leaves the parent's connection alone.
+    The first command makes a connection. After `close`, or after an error that leaves the connection unusable, the next
+    command makes a new one. Thread-safe: calls of different threads run at the same time, each on a connection of its
+    own, which the client keeps for later calls. Where a transport has lanes, these connections share queue pairs. The
+    commands of a thread reach the server in their order. After a fork the child makes its own connections, and leaves
+    the parent's alone. copy.copy, copy.deepcopy and pickle make a client with the same options and no connection.
 
     Every command raises, where its own text says nothing else:
 
@@ -100,17 +89,10 @@ cdef class Client(Session):
       closed, as by those that follow.
     - MemcacheUnexpectedCloseError, OSError: the connection has ended, or cannot be made. TimeoutError: the server does
       not answer within the time limit.
-    - RuntimeError: another call is under way, or the connection is the parent process's.
     """
 
-    cdef readonly object serde
-    cdef readonly bint ignore_exc
-    cdef readonly bytes key_prefix
-    cdef readonly bint default_noreply
-    cdef readonly bint allow_unicode_keys
-    cdef readonly str encoding
-    cdef uint32_t _flags         # of the value that _fetch returned
-    cdef bytes _cas
+    cdef dict __dict__
+    cdef object __weakref__
 
     def __init__(
         self,
@@ -156,14 +138,40 @@ cdef class Client(Session):
         if tls_context is not None:
             raise ValueError("tls_context: TLS is not supported")
 
+    def __reduce__(self):
+        return copyreg.__newobj__, (type(self),), (self._options(), vars(self))
+
+    def __setstate__(self, state):
+        options, attributes = state
+        Client.__init__(self, **options)
+        vars(self).update(attributes)
+
+    cdef dict _options(self):
+        # The arguments that make such a client.
+        return {
+            "server": self.server,
+            "serde": self.serde,
+            "connect_timeout": self.connect_timeout,
+            "timeout": self.timeout,
+            "no_delay": self.no_delay,
+            "ignore_exc": self.ignore_exc,
+            "socket_keepalive": self.socket_keepalive,
+            "key_prefix": self.key_prefix,
+            "default_noreply": self.default_noreply,
+            "allow_unicode_keys": self.allow_unicode_keys,
+            "encoding": self.encoding,
+            "transport": self._wanted,
+            "spin": self.spin,
+            "rdma_cm_port": self.rdma_cm_port,
+        }
+
     def __del__(self):
-        if self._stream is not None:
-            if not self.foreign():
-                warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
-            self.drop()
+        if self._idle is not None and self._generation == fork_count():
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+        self.close_all()
 
     def __repr__(self):
-        return f"<rmemcached.client.Client {self.server!r} transport={self._transport or self._wanted}>"
+        return f"<{type(self).__module__}.{type(self).__qualname__} {self.server!r} transport={self.transport}>"
 
     def __enter__(self):
         return self
@@ -174,449 +182,48 @@ cdef class Client(Session):
     @property
     def transport(self):
         """"rdma_cm", "verbs", "soft_shm", "soft_iw" or "tcp"; while there is no connection, the transport asked for."""
-        return self._transport if self._stream is not None else self._wanted
+        return self._transport if self.connections else self._wanted
+
+    @property
+    def connections(self):
+        """How many connections there are, in calls or kept for later ones."""
+        return self._open if self._generation == fork_count() else 0
+
+    @property
+    def calls(self):
+        """How many calls are under way, in any thread."""
+        cdef Connection c = self._idle
+        cdef unsigned int idle = 0
+        while c is not None:
+            idle += 1
+            c = c.next
+        return self._open - idle if self._generation == fork_count() else 0
 
     def close(self):
-        """Closes the connection, if there is one. The next command makes a new one.
+        """Closes the connections, those that other threads are using as soon as their calls end. Any number of times.
 
-        Raises RuntimeError while a call is under way in another thread.
+        The next command makes a new one.
         """
-        if self._busy:
-            raise RuntimeError("close() while a call of this Client is under way")
-        self.drop()
+        self.close_all()
 
     disconnect_all = close
 
-    cdef bytes _key(self, object key):
-        return encode_key(key, self.key_prefix, self.allow_unicode_keys)
-
-    cdef bint _quiet(self, object noreply) except -1:
-        return self.default_noreply if noreply is None else noreply
-
-    # --- retrieval ---
-
-    cdef object _load(self, object key, bytes value, uint32_t flags):
-        return value if self.serde is None else self.serde.deserialize(key, value, flags)
-
-    cdef object _read_fetch(self, Stream s, bint with_cas, bytes name, list errors):
-        # The value of the mg that the line just read answers, or MISS. Its flags are in _flags, its cas in _cas.
-        if s.reply.code == REPLY_VA:
-            self._flags = s.reply.flags
-            if with_cas:
-                self._cas = s.line[s.reply.cas_offset:s.reply.cas_offset + s.reply.cas_length]
-            return self.value(s)
-        if s.reply.code != REPLY_EN:
-            errors.append(error_of(answer(s), name))
-        return MISS
-
-    cdef object _fetch(self, bytes key, bint with_cas, bytes expire, bytes name):
-        cdef Stream s = self.enter(False)
-        cdef list errors = []
-        try:
-            put_fetch(s, key, self.serde is not None, with_cas, expire)
-            if s.remote:
-                s.put_sink()
-            s.put("\r\n", 2)
-            self.exchange(s)
-            value = self._read_fetch(s, with_cas, name, errors)
-            s.release_sink()
-        except BaseException:
-            self.drop()
-            raise
-        self.leave(errors)
-        return value
-
-    def _buffer(self, size_t size):
-        # Memory for values, which a server takes from there and puts there without a copy where that can be.
-        cdef Stream s = self.enter(True)
-        try:
-            return s.make_buffer(size)
-        finally:
-            self.leave([])
-
-    def _get_into(self, key, buffer, default=None):
-        # The number of bytes of the value, which is in the buffer, or default. ValueError: it does not fit.
-        cdef bytes encoded = self._key(key)
-        cdef list errors = []
-        cdef object result = default
-        cdef object view = memoryview(buffer)
-        cdef Py_buffer *memory = PyMemoryView_GET_BUFFER(view)
-        cdef Stream s
-        if view.readonly or not view.c_contiguous:
-            raise BufferError("a value is received into a writable, contiguous buffer")
-        s = self.enter(False)
-        try:
-            s.check_target(<char *>memory.buf, memory.len)
-        except BaseException:
-            self.leave([])
-            raise
-        try:
-            put_fetch(s, encoded, False, False, None)
-            if s.remote and memory.len > <Py_ssize_t>s.inline_limit:
-                s.put_target(<char *>memory.buf, memory.len)
-            s.put("\r\n", 2)
-            self.exchange(s)
-            if s.reply.code == REPLY_VA:
-                result = self.value_into(s, <char *>memory.buf, memory.len)
-            elif s.reply.code != REPLY_EN:
-                errors.append(error_of(answer(s), b"get"))
-            s.release_sink()
-        except BaseException:
-            self.drop()
-            raise
-        self.leave(errors)
-        if result is not default and result > memory.len:
-            raise ValueError(f"the value has {result} bytes, and the buffer {memory.len}")
-        return result
-
-    cdef object _get(self, object key, object default, object expire, bytes name):
-        cdef bytes encoded = self._key(key)
-        cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
-        try:
-            value = self._fetch(encoded, False, seconds, name)
-            if value is not MISS:
-                return self._load(key, value, self._flags)
-        except Exception:
-            if not self.ignore_exc:
-                raise
-        return default
-
-    cdef object _gets(self, object key, object default, object cas_default, object expire, bytes name):
-        cdef bytes encoded = self._key(key)
-        cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
-        try:
-            value = self._fetch(encoded, True, seconds, name)
-            if value is not MISS:
-                cas = self._cas
-                return self._load(key, value, self._flags), cas
-        except Exception:
-            if not self.ignore_exc:
-                raise
-        return default, cas_default
-
-    cdef dict _get_many(self, object keys, bint with_cas, bytes name):
-        cdef list names = list(keys)
-        cdef list encoded = [self._key(key) for key in names]
-        if not names:
-            return {}
-        try:
-            return self._fetch_many(names, encoded, with_cas, name)
-        except Exception:
-            if not self.ignore_exc:
-                raise
-        return {}
-
-    cdef dict _fetch_many(self, list names, list encoded, bint with_cas, bytes name):
-        cdef Stream s = self.enter(False)
-        cdef list errors = []
-        cdef list flags = []
-        cdef dict found = {}
-        cdef bint first = True
-        cdef bytes key
-        try:
-            for key in encoded:
-                put_fetch(s, key, self.serde is not None, with_cas, None)
-                s.put("\r\n", 2)
-            for given in names:
-                self.read_answer(s, first)
-                first = False
-                value = self._read_fetch(s, with_cas, name, errors)
-                if value is MISS:
-                    continue
-                if self.serde is not None:
-                    flags.append((given, self._flags))
-                found[given] = (value, self._cas) if with_cas else value
-        except BaseException:
-            self.drop()
-            raise
-        self.leave(errors)
-        # Only now, since a serde may use this client.
-        for given, number in flags:
-            value = found[given]
-            if with_cas:
-                found[given] = (self._load(given, value[0], number), value[1])
-            else:
-                found[given] = self._load(given, value, number)
-        return found
-
-    def get(self, key, default=None):
-        """Returns the value of key, or default when there is no item."""
-        return self._get(key, default, None, b"get")
-
-    def gets(self, key, default=None, cas_default=None):
-        """Returns (value, cas) of key, or (default, cas_default) when there is no item. cas is bytes, for `cas`."""
-        return self._gets(key, default, cas_default, None, b"gets")
-
-    def gat(self, key, expire=0, default=None):
-        """Returns what `get` does, and lets the item expire in `expire` seconds (0: never)."""
-        return self._get(key, default, expire, b"gat")
-
-    def gats(self, key, expire=0, default=None, cas_default=None):
-        """Returns what `gets` does, and lets the item expire in `expire` seconds (0: never)."""
-        return self._gets(key, default, cas_default, expire, b"gats")
-
-    def get_many(self, keys):
-        """Returns {key: value} of the keys that have items. One round trip."""
-        return self._get_many(keys, False, b"get")
-
-    def gets_many(self, keys):
-        """Returns {key: (value, cas)} of the keys that have items. One round trip."""
-        return self._get_many(keys, True, b"gets")
-
-    get_multi = get_many
-
-    # --- storage ---
-
-    cdef object _serialize(self, object key, object value, object flags, list options):
-        # What is sent for a value. Its flags go to options, as a piece of the request.
-        cdef object number = 0
-        if self.serde is not None:
-            value, number = self.serde.serialize(key, value)
-        if flags is not None:
-            number = flags
-        options.append(b" F" + integer_text(number, "flags") if number != 0 else b"")
-        return encode_value(value, self.encoding)
-
-    cdef object _store(self, bytes name, bytes mode, object key, object value, object expire, object noreply,
-                       object flags, bytes cas):
-        cdef bytes encoded = self._key(key)
-        cdef bytes seconds = integer_text(expire, "expire")
-        cdef list options = []
-        cdef list errors = []
-        cdef bint quiet = self._quiet(noreply)
-        cdef bint exposed
-        cdef object data = self._serialize(key, value, flags, options)
-        cdef bytes option = options[0] + mode
-        cdef object result = True
-        cdef Stream s
-        if seconds != b"0":
-            option += b" T" + seconds
-        if cas is not None:
-            option += b" C" + cas
-        s = self.enter(quiet)
-        try:
-            exposed = put_store(s, encoded, data, option, quiet)
-            if not quiet:
-                self.exchange(s)
-                result = read_stored(s, name, errors)
-            elif exposed:
-                # The value must stay where it is until the server has it.
-                self.synchronise(s)
-            else:
-                self.unanswered(s, 1)
-            self.values_sent(s)
-        except BaseException:
-            self.drop()
-            raise
-        self.leave(errors)
-        return result
-
-    def set(self, key, value, expire=0, noreply=None, flags=None):
-        """Stores value under key, for `expire` seconds (0: for ever), with 32 bits of flags. Returns True."""
-        return self._store(b"set", b"", key, value, expire, noreply, flags, None)
-
-    def add(self, key, value, expire=0, noreply=None, flags=None):
-        """Stores value if key has no item. Returns True, or False when it has one."""
-        return self._store(b"add", b" ME", key, value, expire, noreply, flags, None)
-
-    def replace(self, key, value, expire=0, noreply=None, flags=None):
-        """Stores value if key has an item. Returns True, or False when it has none."""
-        return self._store(b"replace", b" MR", key, value, expire, noreply, flags, None)
-
-    def append(self, key, value, expire=0, noreply=None, flags=None):
-        """Appends value to the item's. Returns True, or False when there is none. expire and flags have no effect."""
-        return self._store(b"append", b" MA", key, value, expire, noreply, flags, None)
-
-    def prepend(self, key, value, expire=0, noreply=None, flags=None):
-        """Puts value before the item's. Returns True, or False when there is none. expire and flags have no effect."""
-        return self._store(b"prepend", b" MP", key, value, expire, noreply, flags, None)
-
-    def cas(self, key, value, cas, expire=0, noreply=False, flags=None):
-        """Stores value if the item's cas is still the given one (bytes, int or str).
-
-        Returns True, or False when the item has changed, or None when there is none.
-        """
-        return self._store(
-            b"cas", b"", key, value, expire, bool(noreply), flags, cas_text(cas, self.encoding))
-
-    def set_many(self, values, expire=0, noreply=None, flags=None):
-        """Stores the values of a dict, all in one round trip. Returns a list of the keys that were not stored.
-
-        The first error line is raised when all values have been sent.
-        """
-        cdef bytes seconds = integer_text(expire, "expire")
-        cdef bint quiet = self._quiet(noreply)
-        cdef list names = []
-        cdef list encoded = []
-        cdef list data = []
-        cdef list options = []
-        cdef list failed = []
-        cdef list errors = []
-        cdef bint exposed = False
-        cdef Py_ssize_t i
-        cdef Stream s
-        for key, value in values.items():
-            names.append(key)
-            encoded.append(self._key(key))
-            data.append(self._serialize(key, value, flags, options))
-        if not names:
-            return []
-        seconds = b"" if seconds == b"0" else b" T" + seconds
-        s = self.enter(quiet)
-        try:
-            for i in range(len(names)):
-                exposed |= put_store(s, encoded[i], data[i], options[i] + seconds, quiet)
-            if exposed and quiet:
-                self.synchronise(s)
-            elif quiet:
-                self.unanswered(s, len(names))
-            else:
-                for i in range(len(names)):
-                    self.read_answer(s, i == 0)
-                    if not read_stored(s, b"set", errors):
-                        failed.append(names[i])
-            self.values_sent(s)
-        except BaseException:
-            self.drop()
-            raise
-        self.leave(errors)
-        return failed
-
-    set_multi = set_many
-
-    # --- the rest ---
-
-    def delete(self, key, noreply=None):
-        """Removes the item of key. Returns True, or False when there was none."""
-        cdef bint quiet = self._quiet(noreply)
-        cdef bytes encoded = self._key(key)
-        cdef list errors = []
-        cdef Stream s = self.enter(quiet)
-        cdef bint deleted = True
-        try:
-            put_delete(s, encoded, quiet)
-            if quiet:
-                self.unanswered(s, 1)
-            else:
-                self.exchange(s)
-                deleted = s.reply.code == REPLY_HD
-                if not deleted and s.reply.code != REPLY_NF:
-                    errors.append(error_of(answer(s), b"delete"))
-        except BaseException:
-            self.drop()
-            raise
-        self.leave(errors)
-        return deleted
-
-    def delete_many(self, keys, noreply=None):
-        """Removes the items of the keys, all in one round trip. Returns True, also when some had none."""
-        cdef bint quiet = self._quiet(noreply)
-        cdef list encoded = [self._key(key) for key in keys]
-        cdef list errors = []
-        cdef bytes name
-        cdef Py_ssize_t i
-        cdef Stream s
-        if not encoded:
-            return True
-        s = self.enter(quiet)
-        try:
-            for name in encoded:
-                put_delete(s, name, quiet)
-            if quiet:
-                self.unanswered(s, len(encoded))
-            else:
-                for i in range(len(encoded)):
-                    self.read_answer(s, i == 0)
-                    if s.reply.code != REPLY_HD and s.reply.code != REPLY_NF:
-                        errors.append(error_of(answer(s), b"delete"))
-        except BaseException:
-            self.drop()
-            raise
-        self.leave(errors)
-        return True
-
-    delete_multi = delete_many
-
-    cdef object _arithmetic(self, bytes name, bytes mode, object key, object value, bint quiet):
-        cdef bytes encoded = self._key(key)
-        cdef bytes delta = integer_text(value, "value")
-        cdef list errors = []
-        cdef object result = None
-        cdef Stream s
-        if not 0 <= value < 1 << 64:
-            # What the server would say to it.
-            raise MemcacheClientError(b"invalid numeric delta argument")
-        s = self.enter(quiet)
-        try:
-            put_arithmetic(s, encoded, mode, delta, quiet)
-            if quiet:
-                self.unanswered(s, 1)
-            else:
-                self.exchange(s)
-                if s.reply.code == REPLY_VA:
-                    result = int(self.value(s))
-                elif s.reply.code != REPLY_NF:
-                    errors.append(error_of(answer(s), name))
-        except BaseException:
-            self.drop()
-            raise
-        self.leave(errors)
-        return result
-
-    def incr(self, key, value, noreply=False):
-        """Adds value (0 to 2**64 - 1) to the number that is stored.
-
-        Returns the new number, or None when there is no item (or with noreply). Raises MemcacheClientError when what is
-        stored is no number.
-        """
-        return self._arithmetic(b"incr", b" D", key, value, bool(noreply))
-
-    def decr(self, key, value, noreply=False):
-        """Subtracts value (0 to 2**64 - 1) from the number that is stored, down to 0.
-
-        Returns the new number, or None when there is no item (or with noreply). Raises MemcacheClientError when what is
-        stored is no number.
-        """
-        return self._arithmetic(b"decr", b" MD D", key, value, bool(noreply))
-
-    def touch(self, key, expire=0, noreply=None):
-        """Lets the item of key expire in `expire` seconds (0: never). Returns True, or False when there is none."""
-        cdef bint quiet = self._quiet(noreply)
-        cdef bytes encoded = self._key(key)
-        cdef bytes seconds = integer_text(expire, "expire")
-        cdef list errors = []
-        cdef bint touched = True
-        cdef Stream s = self.enter(quiet)
-        try:
-            put_touch(s, encoded, seconds, quiet)
-            if quiet:
-                self.unanswered(s, 1)
-            else:
-                self.exchange(s)
-                touched = s.reply.code == REPLY_HD
-                if not touched and s.reply.code != REPLY_EN:
-                    errors.append(error_of(answer(s), b"touch"))
-        except BaseException:
-            self.drop()
-            raise
-        self.leave(errors)
-        return touched
-
     cdef bytes _command(self, bytes command, bytes name):
         # Sends one line and returns the line of the answer.
-        cdef Stream s = self.enter(False)
+        cdef Connection c = self.enter(False, name)
+        cdef Stream s = c.stream
         cdef list errors = []
         cdef bytes line
         try:
             put_bytes(s, command)
-            self.exchange(s)
+            c.exchange()
             line = answer(s)
             if is_error(line):
                 errors.append(error_of(line, name))
         except BaseException:
-            self.drop()
+            self.drop(c)
             raise
-        self.leave(errors)
+        self.leave(c, errors)
         return line
 
     def stats(self, *args):
@@ -636,13 +243,14 @@ cdef class Client(Session):
         return result
 
     cdef dict _stats(self, list words):
-        cdef Stream s = self.enter(False)
+        cdef Connection c = self.enter(False, b"stats")
+        cdef Stream s = c.stream
         cdef list errors = []
         cdef dict result = {}
         cdef bytes line
         try:
             put_bytes(s, b" ".join([b"stats", *words]) + b"\r\n")
-            self.exchange(s)
+            c.exchange()
             while True:
                 line = answer(s)
                 if line in (b"END", b"OK", b"RESET"):
@@ -650,11 +258,11 @@ cdef class Client(Session):
                 if not read_statistic(line, result):
                     errors.append(error_of(line, b"stats"))
                     break
-                self.next(s)
+                c.next_line()
         except BaseException:
-            self.drop()
+            self.drop(c)
             raise
-        self.leave(errors)
+        self.leave(c, errors)
         return result
 
     def version(self):
@@ -668,17 +276,17 @@ cdef class Client(Session):
     def flush_all(self, delay=0, noreply=None):
         """Invalidates all items, in `delay` seconds. Returns True."""
         cdef bytes command = b"flush_all " + integer_text(delay, "delay")
-        cdef Stream s
-        if not self._quiet(noreply):
+        cdef Connection c
+        if not self.is_quiet(noreply):
             return self._command(command + b"\r\n", b"flush_all") == b"OK"
-        s = self.enter(True)
+        c = self.enter(True, b"flush_all")
         try:
-            put_bytes(s, command + b" noreply\r\n")
-            self.unanswered(s, 1)
+            put_bytes(c.stream, command + b" noreply\r\n")
+            c.unanswered(1)
         except BaseException:
-            self.drop()
+            self.drop(c)
             raise
-        self.leave(None)
+        self.leave(c, None)
         return True
 
     def cache_memlimit(self, memlimit):
@@ -697,53 +305,52 @@ cdef class Client(Session):
         cdef bytes token = end_tokens.encode(encoding) if isinstance(end_tokens, str) else end_tokens
         cdef list errors = []
         cdef bytes text
-        cdef Stream s = self.enter(False)
+        cdef Connection c = self.enter(False, line)
+        cdef Stream s = c.stream
         try:
             put_bytes(s, line + b"\r\n")
-            self.exchange(s)
-            text = self._read_until(s, token)
+            c.exchange()
+            text = self._read_until(c, token)
             if s.iov_next < s.iov_count:
                 # The server has answered before it had all of the line.
-                self.send(s)
+                c.send()
             if is_error(text):
                 errors.append(error_of(text, line))
         except BaseException:
-            self.drop()
+            self.drop(c)
             raise
-        self.leave(errors)
+        self.leave(c, errors)
         return text
 
-    cdef bytes _read_until(self, Stream s, bytes token):
+    cdef bytes _read_until(self, Connection c, bytes token):
         # The bytes before the token, from the line just read on. All input is taken.
+        cdef Stream s = c.stream
         cdef char *start
         cdef char *found
         cdef bytes text
-        cdef int r
         s.rpos = s.line - s.rbuf
         while True:
             start = s.rbuf + s.rpos
             found = <char *>memmem(start, s.rend - s.rpos, PyBytes_AS_STRING(token), len(token))
             if found != NULL:
                 break
-            with nogil:
-                r = s.fill()
-            if r <= 0:
-                self.interrupted(s, r)
+            c.fill()
         text = start[:found - start]
         s.rpos = s.rend
         return text
 
     def quit(self):
         """Tells the server that the connection ends, and closes it. Returns None."""
-        cdef Stream s = self.enter(True)
+        cdef Connection c = self.enter(True, b"quit")
+        cdef Stream s = c.stream
         try:
             s.put("quit\r\n", 6)
-            self.send(s)
+            c.send()
         except MemcacheUnexpectedCloseError:
             # The server has ended it before this side heard that it has everything.
             return
         finally:
-            self.drop()
+            self.drop(c)
 
     def shutdown(self, graceful=False):
         """Ends the server, where it was started with -A (--enable-shutdown). Returns None."""

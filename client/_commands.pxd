@@ -14,16 +14,27 @@ cdef bytes checked_key(bytes key)
 # bytes, or a contiguous memoryview, of what is sent for a value.
 cdef object encode_value(object value, str encoding)
 cdef bytes integer_text(object value, str name)
+# The same; None for 0.
+cdef bytes number_text(object value, str name)
 cdef bytes cas_text(object cas, str encoding)
+
+cdef enum store_mode:
+    STORE_SET
+    STORE_ADD
+    STORE_REPLACE
+    STORE_APPEND
+    STORE_PREPEND
+    STORE_CAS
 
 # --- requests; quiet: without an answer, unless it is an error line ---
 
 cdef int put_bytes(Stream s, bytes text) except -1
 # mg, without its end, so that a sink can follow.
 cdef int put_fetch(Stream s, bytes key, bint with_flags, bint with_cas, bytes expire) except -1
-# ms. True: the server reads the value from memory and answers even if quiet. Until then, or until it is sent, the value
-# has to stay where it is.
-cdef bint put_store(Stream s, bytes key, object data, bytes options, bint quiet) except -1
+# ms. flags, expire: None for 0; cas: None but for STORE_CAS. True: the server reads the value from memory and answers even
+# if quiet. Until then, or until it is sent, the value has to stay where it is.
+cdef bint put_store(Stream s, store_mode mode, bytes key, object data, bytes flags, bytes expire, bytes cas,
+                    bint quiet) except -1
 cdef int put_delete(Stream s, bytes key, bint quiet) except -1
 # ma; mode: its flags, up to the one that the delta follows.
 cdef int put_arithmetic(Stream s, bytes key, bytes mode, bytes delta, bint quiet) except -1
@@ -36,8 +47,6 @@ cdef bytes answer(Stream s)
 cdef bint is_error(bytes line)
 # The exception for an error line. Raises one itself when the stream is of no use after this line.
 cdef object error_of(bytes line, bytes name)
-# The answer to ms: True, False or None as pymemcache has it; an error is appended to errors.
-cdef object read_stored(Stream s, bytes name, list errors)
 # Adds a line of `stats` to found. False: it is none.
 cdef bint read_statistic(bytes line, dict found) except -1
 # Gives the statistics their types.

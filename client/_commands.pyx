@@ -3,8 +3,6 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t
 
-from rmemcached.client._reply cimport REPLY_EX, REPLY_HD, REPLY_NF, REPLY_NS
-
 from rmemcached.client.exceptions import (
     MemcacheClientError,
     MemcacheIllegalInputError,
@@ -84,6 +82,10 @@ cdef bytes integer_text(object value, str name):
     return b"%d" % value
 
 
+cdef bytes number_text(object value, str name):
+    return None if isinstance(value, int) and value == 0 else integer_text(value, name)
+
+
 cdef bytes cas_text(object cas, str encoding):
     if isinstance(cas, (int, str)):
         try:
@@ -121,7 +123,27 @@ cdef int put_fetch(Stream s, bytes key, bint with_flags, bint with_cas, bytes ex
     return 0
 
 
-cdef bint put_store(Stream s, bytes key, object data, bytes options, bint quiet) except -1:
+cdef int put_store_mode(Stream s, store_mode mode) except -1:
+    if mode == STORE_ADD:
+        return s.put(" ME", 3)
+    if mode == STORE_REPLACE:
+        return s.put(" MR", 3)
+    if mode == STORE_APPEND:
+        return s.put(" MA", 3)
+    if mode == STORE_PREPEND:
+        return s.put(" MP", 3)
+    return 0
+
+
+cdef int put_flag(Stream s, const char *flag, bytes text) except -1:
+    if text is None:
+        return 0
+    s.put(flag, 2)
+    return put_bytes(s, text)
+
+
+cdef bint put_store(Stream s, store_mode mode, bytes key, object data, bytes flags, bytes expire, bytes cas,
+                    bint quiet) except -1:
     cdef const char *address
     cdef size_t length
     cdef Py_buffer *view
@@ -138,7 +160,10 @@ cdef bint put_store(Stream s, bytes key, object data, bytes options, bint quiet)
     put_bytes(s, key)
     s.put(" ", 1)
     s.put_number(length)
-    put_bytes(s, options)
+    put_flag(s, " F", flags)
+    put_store_mode(s, mode)
+    put_flag(s, " T", expire)
+    put_flag(s, " C", cas)
     if s.remote and length > s.inline_limit and s.expose(
             data, address, length, &remote_address, &remote_key):
         s.put(" @", 2)
@@ -192,16 +217,6 @@ cdef object error_of(bytes line, bytes name):
     if line.startswith(b"ERROR"):
         raise MemcacheUnknownCommandError(name)
     raise MemcacheUnknownError(line[:32])
-
-
-cdef object read_stored(Stream s, bytes name, list errors):
-    if s.reply.code == REPLY_HD:
-        return True
-    if s.reply.code == REPLY_NS or s.reply.code == REPLY_EX:
-        return False
-    if s.reply.code != REPLY_NF:
-        errors.append(error_of(answer(s), name))
-    return None
 
 
 cdef bint read_statistic(bytes line, dict found) except -1:

@@ -8,6 +8,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
+from rmemcached.client._connection cimport Connection
 from rmemcached.client._session cimport Session
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.clock cimport now_ns
@@ -318,7 +319,8 @@ cdef int keep_in_flight(load *l, flight *f, Stream s, int64_t until) noexcept no
     return 1
 
 
-cdef int fly(load *l, flight *f, Session session, Stream s, int64_t until) except -1:
+cdef int fly(load *l, flight *f, Connection c, int64_t until) except -1:
+    cdef Stream s = c.stream
     cdef int r = 0
     while r <= 0:
         with nogil:
@@ -326,7 +328,7 @@ cdef int fly(load *l, flight *f, Session session, Stream s, int64_t until) excep
         if r <= 0 and l.wrong != NULL:
             raise ValueError(f"wrong reply {s.rbuf[s.rpos:s.rend]!r}, expected {l.wrong[:l.wrong_length]!r}")
         if r <= 0:
-            session.interrupted(s, r)
+            c.interrupted(r)
     return 0
 
 
@@ -340,12 +342,12 @@ def run_client(Session session not None, seconds, keys=10000, key_size=32, value
     """
     cdef load l
     cdef flight f
-    cdef Stream s
+    cdef Connection c
     cdef int64_t begin
     check_arguments(keys, key_size, value_size, depth, set_every)
     start_load(&l, keys, key_size, value_size, depth, set_every, seed)
     memset(&f, 0, sizeof(f))
-    s = session.enter(False)
+    c = session.enter(False, b"load")
     try:
         f.sent = <uint32_t *>calloc(l.depth, sizeof(uint32_t))
         l.request = <char *>calloc(l.depth, l.key_size + l.value_size + TEXT_MORE)
@@ -353,12 +355,12 @@ def run_client(Session session not None, seconds, keys=10000, key_size=32, value
             raise MemoryError
         prepare_texts(&l)
         begin = now_ns()
-        fly(&l, &f, session, s, begin + int(seconds * 1e9))
+        fly(&l, &f, c, begin + int(seconds * 1e9))
         elapsed = (now_ns() - begin) / 1e9
-        session.leave([])
+        session.leave(c, None)
         return {"requests": l.gets + l.sets, "gets": l.gets, "sets": l.sets, "seconds": elapsed}
     except BaseException:
-        session.drop()
+        session.drop(c)
         raise
     finally:
         free(f.sent)

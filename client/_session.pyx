@@ -1,40 +1,31 @@
 """See _session.pxd."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EBADMSG, EINTR, EMSGSIZE, ENOMEM, ETIMEDOUT
-from libc.string cimport strerror
+import sys
 
-from rmemcached.client._reply cimport REPLY_MN
+from rmemcached.client._commands cimport encode_key
+from rmemcached.client._forks cimport fork_count
+from rmemcached.client._stream cimport Stream
 from rmemcached.sys.debug cimport assert_that
-from rmemcached.sys.linux cimport pthread_atfork
 
 from rmemcached.client._exchange import SOFT_SHM
 from rmemcached.client.connection import TRANSPORTS, open_stream
-from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheUnknownError
 from rmemcached.client.sockets import KeepaliveOpts, normalize_server
 
-cdef enum:
-    SYNC_INTERVAL = 1024     # commands without a reply after which the client looks for error lines
-    BODY_MAX = 0x7FFFFFFF    # bytes; a reply that announces more is not believed
-    SHOWN = 32               # bytes of a line that an exception shows
-
-# How many forks separate this process from the one that imported the module.
-cdef unsigned int fork_generation = 0
-
-
-cdef void after_fork_in_child() noexcept nogil:
-    global fork_generation
-    fork_generation += 1
-
-
-pthread_atfork(NULL, NULL, after_fork_in_child)
+cdef extern from "Python.h":
+    unsigned long PyThread_get_thread_ident() nogil
 
 
 cdef class Session:
 
+    def __cinit__(self, *_, **__):
+        self.key_prefix = b""
+        self.encoding = "ascii"
+        self._wanted = "auto"
+        self._generation = fork_count()
+
     cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin,
                        rdma_cm_port) except -1:
+        self.close_all()
         self.server = normalize_server(server)
         for name, seconds in (("connect_timeout", connect_timeout), ("timeout", timeout)):
             if seconds is not None and not seconds > 0:
@@ -62,170 +53,114 @@ cdef class Session:
         self.rdma_cm_port = rdma_cm_port
         return 0
 
+    cdef bytes encoded_key(self, object key):
+        return encode_key(key, self.key_prefix, self.allow_unicode_keys)
+
+    cdef bint is_quiet(self, object noreply) except -1:
+        return self.default_noreply if noreply is None else noreply
+
     # --- calls ---
 
-    cdef bint foreign(self) noexcept:
-        return self._generation != fork_generation
+    cdef Connection take(self, Connection c, Connection before):
+        # Takes one of the idle ones, which is behind another one, or the first.
+        if before is None:
+            self._idle = c.next
+        else:
+            before.next = c.next
+        c.next = None
+        self._unanswered -= c.stream.noreplies != 0
+        return c
 
-    cdef Stream enter(self, bint quiet):
+    cdef Connection find(self, unsigned long thread):
+        # The connection on which this thread has been last without an answer; or one on which no thread has; or one of
+        # a thread that has ended. None: there is none.
+        cdef Connection c = self._idle
+        cdef Connection before = None
+        cdef Connection fit = None
+        cdef Connection before_fit = None
+        while c is not None:
+            if c.stream.noreplies == 0:
+                if fit is None:
+                    fit = c
+                    before_fit = before
+            elif c.owner == thread:
+                return self.take(c, before)
+            before = c
+            c = c.next
+        if fit is None and self._idle is not None:
+            threads = sys._current_frames()
+            c = self._idle
+            before_fit = None
+            while c is not None and c.owner in threads:
+                before_fit = c
+                c = c.next
+            fit = c
+        return None if fit is None else self.take(fit, before_fit)
+
+    cdef Connection connect(self):
+        cdef Connection c = Connection.__new__(Connection)
         cdef Stream s
-        if self._busy:
-            raise RuntimeError("this Client is in use, by another thread or its own serde; it takes one call at a time")
-        s = self._stream
-        if s is None:
-            self._busy = True
-            try:
-                self._stream, self._transport, self._logged = open_stream(self, self._wanted, self._logged)
-            finally:
-                self._busy = False
-            self._generation = fork_generation
-            s = self._stream
-        elif self.foreign():
-            raise RuntimeError(
-                "this Client's connection belongs to the parent process: call close() first, or make a new Client"
-            )
+        c.epoch = self._epoch
+        c.generation = fork_count()
+        c.server = self.server
+        s, c.transport, self._logged = open_stream(self, self._wanted, self._logged)
+        c.stream = s
+        self._transport = c.transport
+        self._open += 1
+        return c
+
+    cdef Connection enter(self, bint quiet, bytes name):
+        cdef unsigned long thread = PyThread_get_thread_ident()
+        cdef Connection c
+        cdef Stream s
+        if self._generation != fork_count():
+            # They are the parent's.
+            self.close_all()
+            self._open = 0
+            self._generation = fork_count()
+        c = self._idle
+        if c is not None and (self._unanswered == 0 or c.stream.noreplies and c.owner == thread):
+            self.take(c, None)
+        else:
+            c = self.find(thread)
+            if c is None:
+                c = self.connect()
+        c.owner = thread
+        c.name = name
+        s = c.stream
         s.begin()
-        self._busy = True
         if s.noreplies and not quiet:
             # Error lines of commands that were sent without wanting an answer may precede the answer.
             s.put("mn\r\n", 4)
-        return s
+        return c
 
-    cdef int leave(self, list errors) except -1:
-        assert_that(self._busy)
-        self._stream.end()
-        self._busy = False
+    cdef int leave(self, Connection c, list errors) except -1:
+        assert_that(c.next is None)
+        c.stream.end()
+        if c.epoch != self._epoch or c.generation != fork_count():
+            self.drop(c)
+        else:
+            c.next = self._idle
+            self._idle = c
+            self._unanswered += c.stream.noreplies != 0
         if errors:
             raise errors[0]
         return 0
 
-    cdef void drop(self) noexcept:
-        cdef Stream s = self._stream
-        self._stream = None
-        self._transport = None
-        self._busy = False
-        if s is not None:
-            s.close()
+    cdef void drop(self, Connection c) noexcept:
+        if c.generation == self._generation:
+            self._open -= 1
+        if c.ended and c.epoch == self._epoch:
+            # So have the others, most likely.
+            self.close_all()
+        c.close()
 
-    # --- sending and receiving ---
-
-    cdef object broken(self, Stream s, int code):
-        cdef str text
-        if code == -ETIMEDOUT:
-            return TimeoutError("timed out")
-        if code == -EMSGSIZE or code == -EBADMSG:
-            line = s.line[:min(s.line_length, <size_t>SHOWN)] if code == -EBADMSG else b"line too long"
-            return MemcacheUnknownError(line)
-        if code == -ENOMEM:
-            return MemoryError()
-        text = s.failure_text()
-        if code == 0 or text:
-            return MemcacheUnexpectedCloseError(text or "the server has ended the connection")
-        return OSError(-code, strerror(-code).decode())
-
-    cdef int interrupted(self, Stream s, int code) except -1:
-        if code != -EINTR:
-            raise self.broken(s, code)
-        return PyErr_CheckSignals()
-
-    cdef int exchange(self, Stream s) except -1:
-        cdef int r
-        assert_that(self._busy)
-        s.commit()
-        with nogil:
-            r = s.push()
-            if r > 0:
-                r = s.read_reply()
-        while r <= 0:
-            self.interrupted(s, r)
-            with nogil:
-                r = s.read_reply()
-        return 0
-
-    cdef int next(self, Stream s) except -1:
-        cdef int r
-        if s.has_line():
-            r = s.read_reply()
-        else:
-            with nogil:
-                r = s.read_reply()
-        while r <= 0:
-            self.interrupted(s, r)
-            with nogil:
-                r = s.read_reply()
-        return 0
-
-    cdef int read_answer(self, Stream s, bint first) except -1:
-        return self.exchange(s) if first else self.next(s)
-
-    cdef int send(self, Stream s) except -1:
-        cdef int r
-        s.commit()
-        with nogil:
-            r = s.drain()
-        while r <= 0:
-            self.interrupted(s, r)
-            with nogil:
-                r = s.drain()
-        return 0
-
-    cdef int unanswered(self, Stream s, size_t commands) except -1:
-        self.send(s)
-        s.noreplies += commands
-        if s.noreplies >= SYNC_INTERVAL:
-            s.begin()
-            self.synchronise(s)
-        return 0
-
-    cdef int synchronise(self, Stream s) except -1:
-        s.put("mn\r\n", 4)
-        s.noreplies = 0
-        self.exchange(s)
-        while s.reply.code != REPLY_MN:
-            self.next(s)
-        return 0
-
-    cdef int values_sent(self, Stream s) except -1:
-        if s.iov_next < s.iov_count:
-            # A value that is refused is answered before all of it was sent.
-            self.send(s)
-        return s.unexpose()
-
-    cdef bytes value(self, Stream s):
-        cdef size_t n = s.reply.length
-        cdef bytes value
-        if s.reply.in_memory and s.sink_named:
-            return s.take_sink(n)
-        if s.reply.in_memory or n > BODY_MAX:
-            raise MemcacheUnknownError(s.line[:min(s.line_length, <size_t>SHOWN)])
-        value = PyBytes_FromStringAndSize(NULL, n)
-        self.read_inline(s, PyBytes_AS_STRING(value), n)
-        return value
-
-    cdef Py_ssize_t value_into(self, Stream s, char *to, size_t size) except -1:
-        cdef size_t n = s.reply.length
-        if s.reply.in_memory and s.sink_named:
-            s.take_target(to, size, n)
-        elif s.reply.in_memory or n > size:
-            self.value(s)
-        else:
-            self.read_inline(s, to, n)
-        return n
-
-    cdef int read_inline(self, Stream s, char *to, size_t length) except -1:
-        # A value that comes in the stream.
-        cdef int r
-        s.dst = to
-        s.dst_left = length
-        if s.remote:
-            s.saw_length(length)
-        if s.rend - s.rpos >= length + 2:
-            r = s.read_body()
-        else:
-            with nogil:
-                r = s.read_body()
-        while r <= 0:
-            self.interrupted(s, r)
-            with nogil:
-                r = s.read_body()
-        return 0
+    cdef void close_all(self) noexcept:
+        cdef Connection c = self._idle
+        self._epoch += 1
+        self._idle = None
+        self._unanswered = 0
+        while c is not None:
+            self._open -= 1
+            c.close()
+            c = c.next

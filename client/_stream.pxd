@@ -35,6 +35,7 @@ cdef struct call_buffers:
 cdef class Stream:
     cdef call_buffers *buffers   # NULL: none, and so have rbuf, wbuf and iov. The sizes may have grown since
     cdef int timeout_ms      # of each wait; -1: none
+    cdef bint needs_gil      # its methods are called with the GIL held
     # input: [rpos, rend) of rbuf is unread
     cdef char *rbuf
     cdef size_t rcap

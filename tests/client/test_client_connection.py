@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from concurrency import wait_until_busy
 from pymemcache.client.hash import HashClient
 from servers import Server, free_port
 from suspended import suspend, suspended
@@ -362,15 +363,6 @@ def test_server_killed_in_the_middle(request: pytest.FixtureRequest, transport: 
             client.get("small")
 
 
-def wait_until_busy(client: Client) -> None:
-    """Returns when another thread is in a call of the client that does not end."""
-    while True:
-        try:
-            client.close()
-        except RuntimeError:
-            return
-
-
 def test_server_restarts(rmemcached_server: ServerFactory) -> None:
     first = rmemcached_server()
     client = Client(first.address, default_noreply=False)
@@ -548,20 +540,6 @@ def test_signal_handlers_run_while_waiting(backend: Any, key: str, spin: float |
             signal.signal(signal.SIGALRM, previous)
 
 
-def test_second_thread_is_refused(backend: Any, key: str) -> None:
-    with Client(backend.server.address, transport=backend.transport, timeout=20, default_noreply=False) as client:
-        client.set(key, b"value")
-        results: list[Any] = []
-        thread = threading.Thread(target=lambda: results.append(client.get(key)))
-        with suspended(backend.server.pid):
-            thread.start()
-            wait_until_busy(client)
-            with pytest.raises(RuntimeError, match="in use"):
-                client.get(key)
-        thread.join(20)
-        assert results == [b"value"]
-
-
 def test_other_threads_run_while_one_waits(backend: Any, key: str) -> None:
     """The GIL is released: the main thread can let the server go on."""
     with Client(backend.server.address, transport=backend.transport, timeout=20, default_noreply=False) as client:
@@ -572,40 +550,6 @@ def test_other_threads_run_while_one_waits(backend: Any, key: str) -> None:
             wait_until_busy(client)
         thread.join(20)
         assert not thread.is_alive()
-
-
-def in_child(body: Callable[[], None]) -> None:
-    """Runs body in a forked child and fails when it raised."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            body()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
-
-
-def test_fork(backend: Any, key: str) -> None:
-    with Client(backend.server.address, transport=backend.transport, timeout=20, default_noreply=False) as client:
-        client.set(key, LARGE)
-
-        def child() -> None:
-            for call in (lambda: client.get(key), lambda: client.set(key, b"child")):
-                with pytest.raises(RuntimeError, match="parent process"):
-                    call()
-            client.close()
-            assert client.get(key) == LARGE
-            assert client.set(key, b"child") is True
-            client.close()
-            with Client(backend.server.address, transport=backend.transport) as other:
-                assert other.get(key) == b"child"
-
-        in_child(child)
-        assert client.get(key) == b"child"
-        in_child(client.close)
-        assert client.get(key) == b"child"
 
 
 def test_close_in_the_parent_ends_the_connection_in_spite_of_a_child(rmemcached_server: ServerFactory) -> None:

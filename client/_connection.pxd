@@ -1,0 +1,64 @@
+"""One connection of a Client, and what a call does on it.
+
+A call takes a Connection from its Session, formats requests into its Stream, and calls `exchange` (or `unanswered`),
+then `next` for each further answer. An exception in between may leave a request or an answer half done: the Connection
+is of no use then. Methods that wait release the GIL meanwhile, if the Stream does not need it, and let signal handlers
+run. They raise TimeoutError, OSError, MemoryError, MemcacheUnexpectedCloseError and MemcacheUnknownError.
+"""
+
+from rmemcached.client._stream cimport Stream
+
+# What a call asks of the Stream.
+cdef enum stream_step:
+    PUSH_AND_READ
+    READ_REPLY
+    READ_BODY
+    DRAIN
+    FILL
+
+
+cdef class Connection:
+    cdef Stream stream
+    cdef object server
+    cdef readonly str transport
+    cdef bytes name              # of the command under way
+    cdef unsigned long owner     # the thread that has used it last
+    cdef unsigned int generation  # of the process that made it
+    cdef unsigned int epoch      # of the Session, when it was made
+    cdef bint ended              # by the server, or the network
+    cdef Connection next         # of those that no call uses
+
+    # In a forked child: leaves the parent's connection alone.
+    cdef void close(self) noexcept
+    # Sends the request and reads the first line of the answer.
+    cdef int exchange(self) except -1
+    # Reads the next line.
+    cdef int next_line(self) except -1
+    # exchange for the first answer to a request, next_line for the others.
+    cdef int read_answer(self, bint first) except -1
+    # Reads what comes next, whatever it is.
+    cdef int fill(self) except -1
+    # Sends a request that has no answer.
+    cdef int send(self) except -1
+    # Sends so many commands with the q flag or noreply. Their error lines are found and dropped later.
+    cdef int unanswered(self, size_t commands) except -1
+    # Sends the request with a mn at its end, and drops all that is answered before that.
+    cdef int synchronise(self) except -1
+    # The end of a call that has sent values: afterwards none of them is needed any more.
+    cdef int values_sent(self) except -1
+    # Reads the value behind a VA line.
+    cdef bytes value(self)
+    # The same, into the caller's memory, which put_target was called with. Reads and drops one that is longer. The
+    # number of its bytes.
+    cdef Py_ssize_t value_into(self, char *to, size_t size) except -1
+    cdef int read_inline(self, char *to, size_t length) except -1
+    # Appends the exception for the error line just read. Raises it when the connection is of no use behind it.
+    cdef int refused(self, list errors) except -1
+    # The answer to a storage command: True, False or None as pymemcache has it; or `refused`.
+    cdef object stored(self, list errors)
+
+    cdef int step(self, stream_step first, stream_step again) except -1
+    # The exception for what a method of the Stream has returned.
+    cdef object broken(self, int code)
+    # Raises that exception, unless signal handlers wanted to run: then it runs them, and the step is to be repeated.
+    cdef int interrupted(self, int code) except -1

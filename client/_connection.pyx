@@ -1,0 +1,181 @@
+"""See _connection.pxd."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EBADMSG, EINTR, EMSGSIZE, ENOMEM, ETIMEDOUT
+from libc.string cimport strerror
+
+from rmemcached.client._commands cimport answer, error_of
+from rmemcached.client._forks cimport fork_count
+from rmemcached.client._reply cimport REPLY_EX, REPLY_HD, REPLY_MN, REPLY_NF, REPLY_NS
+
+from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheUnknownError
+
+cdef enum:
+    SYNC_INTERVAL = 1024     # commands without a reply after which the client looks for error lines
+    BODY_MAX = 0x7FFFFFFF    # bytes; a reply that announces more is not believed
+    SHOWN = 32               # bytes of a line that an exception shows
+
+
+cdef int take_step(Stream s, stream_step what) noexcept nogil:
+    cdef int r
+    if what == PUSH_AND_READ:
+        r = s.push()
+        return s.read_reply() if r > 0 else r
+    if what == READ_REPLY:
+        return s.read_reply()
+    if what == READ_BODY:
+        return s.read_body()
+    if what == DRAIN:
+        return s.drain()
+    return s.fill()
+
+
+cdef class Connection:
+
+    cdef void close(self) noexcept:
+        cdef Stream s = self.stream
+        if s is not None:
+            self.stream = None
+            s.close()
+
+    cdef object broken(self, int code):
+        cdef Stream s = self.stream
+        cdef str text
+        if code == -ETIMEDOUT:
+            return TimeoutError("timed out")
+        if code == -EMSGSIZE or code == -EBADMSG:
+            line = s.line[:min(s.line_length, <size_t>SHOWN)] if code == -EBADMSG else b"line too long"
+            return MemcacheUnknownError(line)
+        if code == -ENOMEM:
+            return MemoryError()
+        self.ended = True
+        text = s.failure_text()
+        if code == 0 or text:
+            return MemcacheUnexpectedCloseError(text or "the server has ended the connection")
+        return OSError(-code, strerror(-code).decode())
+
+    cdef int interrupted(self, int code) except -1:
+        if code != -EINTR:
+            raise self.broken(code)
+        PyErr_CheckSignals()
+        if self.generation != fork_count():
+            raise MemcacheUnexpectedCloseError("the process was forked during the call: its parent has the answer")
+        return 0
+
+    cdef int step(self, stream_step first, stream_step again) except -1:
+        cdef Stream s = self.stream
+        cdef int r
+        if s.needs_gil:
+            r = take_step(s, first)
+        else:
+            with nogil:
+                r = take_step(s, first)
+        while r <= 0:
+            self.interrupted(r)
+            if s.needs_gil:
+                r = take_step(s, again)
+            else:
+                with nogil:
+                    r = take_step(s, again)
+        return 0
+
+    cdef int exchange(self) except -1:
+        self.stream.commit()
+        return self.step(PUSH_AND_READ, READ_REPLY)
+
+    cdef int next_line(self) except -1:
+        cdef int r
+        if self.stream.has_line():
+            r = self.stream.read_reply()
+            if r > 0:
+                return 0
+            self.interrupted(r)
+        return self.step(READ_REPLY, READ_REPLY)
+
+    cdef int read_answer(self, bint first) except -1:
+        return self.exchange() if first else self.next_line()
+
+    cdef int fill(self) except -1:
+        return self.step(FILL, FILL)
+
+    cdef int send(self) except -1:
+        self.stream.commit()
+        return self.step(DRAIN, DRAIN)
+
+    cdef int unanswered(self, size_t commands) except -1:
+        cdef Stream s = self.stream
+        self.send()
+        s.noreplies += commands
+        if s.noreplies >= SYNC_INTERVAL:
+            s.begin()
+            self.synchronise()
+        return 0
+
+    cdef int synchronise(self) except -1:
+        cdef Stream s = self.stream
+        s.put("mn\r\n", 4)
+        s.noreplies = 0
+        self.exchange()
+        while s.reply.code != REPLY_MN:
+            self.next_line()
+        return 0
+
+    cdef int values_sent(self) except -1:
+        cdef Stream s = self.stream
+        if s.iov_next < s.iov_count:
+            # A value that is refused is answered before all of it was sent.
+            self.send()
+        return s.unexpose()
+
+    cdef bytes value(self):
+        cdef Stream s = self.stream
+        cdef size_t n = s.reply.length
+        cdef bytes value
+        if s.reply.in_memory and s.sink_named:
+            return s.take_sink(n)
+        if s.reply.in_memory or n > BODY_MAX:
+            raise MemcacheUnknownError(s.line[:min(s.line_length, <size_t>SHOWN)])
+        value = PyBytes_FromStringAndSize(NULL, n)
+        self.read_inline(PyBytes_AS_STRING(value), n)
+        return value
+
+    cdef Py_ssize_t value_into(self, char *to, size_t size) except -1:
+        cdef Stream s = self.stream
+        cdef size_t n = s.reply.length
+        if s.reply.in_memory and s.sink_named:
+            s.take_target(to, size, n)
+        elif s.reply.in_memory or n > size:
+            self.value()
+        else:
+            self.read_inline(to, n)
+        return n
+
+    cdef int read_inline(self, char *to, size_t length) except -1:
+        # A value that comes in the stream.
+        cdef Stream s = self.stream
+        cdef int r
+        s.dst = to
+        s.dst_left = length
+        if s.remote:
+            s.saw_length(length)
+        if s.rend - s.rpos >= length + 2:
+            r = s.read_body()
+            if r > 0:
+                return 0
+            self.interrupted(r)
+        return self.step(READ_BODY, READ_BODY)
+
+    cdef int refused(self, list errors) except -1:
+        errors.append(error_of(answer(self.stream), self.name))
+        return 0
+
+    cdef object stored(self, list errors):
+        cdef Stream s = self.stream
+        if s.reply.code == REPLY_HD:
+            return True
+        if s.reply.code == REPLY_NS or s.reply.code == REPLY_EX:
+            return False
+        if s.reply.code != REPLY_NF:
+            self.refused(errors)
+        return None

@@ -1,0 +1,262 @@
+"""See _storage.pxd."""
+
+from rmemcached.client._commands cimport (
+    STORE_ADD,
+    STORE_APPEND,
+    STORE_CAS,
+    STORE_PREPEND,
+    STORE_REPLACE,
+    STORE_SET,
+    cas_text,
+    encode_value,
+    integer_text,
+    number_text,
+    put_arithmetic,
+    put_delete,
+    put_store,
+    put_touch,
+    store_mode,
+)
+from rmemcached.client._connection cimport Connection
+from rmemcached.client._reply cimport REPLY_EN, REPLY_HD, REPLY_NF, REPLY_VA
+from rmemcached.client._stream cimport Stream
+
+from rmemcached.client.exceptions import MemcacheClientError
+
+
+cdef class Storage(Retrieval):
+
+    # --- values ---
+
+    cdef object _serialize(self, object key, object value, object flags, list numbers):
+        # What is sent for a value. The text of its flags goes to numbers.
+        cdef object number = 0
+        if self.serde is not None:
+            value, number = self.serde.serialize(key, value)
+        numbers.append(number_text(number if flags is None else flags, "flags"))
+        return encode_value(value, self.encoding)
+
+    cdef object _store(self, store_mode mode, bytes name, object key, object value, object expire, object noreply,
+                       object flags, bytes cas):
+        cdef bytes encoded = self.encoded_key(key)
+        cdef bytes seconds = number_text(expire, "expire")
+        cdef list numbers = []
+        cdef list errors = []
+        cdef bint quiet = self.is_quiet(noreply)
+        cdef bint exposed
+        cdef object data = self._serialize(key, value, flags, numbers)
+        cdef object result = True
+        cdef Connection c = self.enter(quiet, name)
+        try:
+            exposed = put_store(c.stream, mode, encoded, data, numbers[0], seconds, cas, quiet)
+            if not quiet:
+                c.exchange()
+                result = c.stored(errors)
+            elif exposed:
+                # The value must stay where it is until the server has it.
+                c.synchronise()
+            else:
+                c.unanswered(1)
+            c.values_sent()
+        except BaseException:
+            self.drop(c)
+            raise
+        self.leave(c, errors)
+        return result
+
+    def set(self, key, value, expire=0, noreply=None, flags=None):
+        """Stores value under key, for `expire` seconds (0: for ever), with 32 bits of flags. Returns True."""
+        return self._store(STORE_SET, b"set", key, value, expire, noreply, flags, None)
+
+    def add(self, key, value, expire=0, noreply=None, flags=None):
+        """Stores value if key has no item. Returns True, or False when it has one."""
+        return self._store(STORE_ADD, b"add", key, value, expire, noreply, flags, None)
+
+    def replace(self, key, value, expire=0, noreply=None, flags=None):
+        """Stores value if key has an item. Returns True, or False when it has none."""
+        return self._store(STORE_REPLACE, b"replace", key, value, expire, noreply, flags, None)
+
+    def append(self, key, value, expire=0, noreply=None, flags=None):
+        """Appends value to the item's. Returns True, or False when there is none. expire and flags have no effect."""
+        return self._store(STORE_APPEND, b"append", key, value, expire, noreply, flags, None)
+
+    def prepend(self, key, value, expire=0, noreply=None, flags=None):
+        """Puts value before the item's. Returns True, or False when there is none. expire and flags have no effect."""
+        return self._store(STORE_PREPEND, b"prepend", key, value, expire, noreply, flags, None)
+
+    def cas(self, key, value, cas, expire=0, noreply=False, flags=None):
+        """Stores value if the item's cas is still the given one (bytes, int or str).
+
+        Returns True, or False when the item has changed, or None when there is none.
+        """
+        return self._store(
+            STORE_CAS, b"cas", key, value, expire, bool(noreply), flags, cas_text(cas, self.encoding))
+
+    def set_many(self, values, expire=0, noreply=None, flags=None):
+        """Stores the values of a dict, all in one round trip. Returns a list of the keys that were not stored.
+
+        The first error line is raised when all values have been sent.
+        """
+        cdef bytes seconds = number_text(expire, "expire")
+        cdef bint quiet = self.is_quiet(noreply)
+        cdef list names = []
+        cdef list encoded = []
+        cdef list data = []
+        cdef list numbers = []
+        cdef list failed = []
+        cdef list errors = []
+        cdef bint exposed = False
+        cdef Py_ssize_t i
+        cdef Connection c
+        for key, value in values.items():
+            names.append(key)
+            encoded.append(self.encoded_key(key))
+            data.append(self._serialize(key, value, flags, numbers))
+        if not names:
+            return []
+        c = self.enter(quiet, b"set_many")
+        try:
+            for i in range(len(names)):
+                exposed |= put_store(
+                    c.stream, STORE_SET, encoded[i], data[i], numbers[i], seconds, None, quiet)
+            if exposed and quiet:
+                c.synchronise()
+            elif quiet:
+                c.unanswered(len(names))
+            else:
+                for i in range(len(names)):
+                    c.read_answer(i == 0)
+                    if not c.stored(errors):
+                        failed.append(names[i])
+            c.values_sent()
+        except BaseException:
+            self.drop(c)
+            raise
+        self.leave(c, errors)
+        return failed
+
+    set_multi = set_many
+
+    # --- without a value ---
+
+    def delete(self, key, noreply=None):
+        """Removes the item of key. Returns True, or False when there was none."""
+        cdef bint quiet = self.is_quiet(noreply)
+        cdef bytes encoded = self.encoded_key(key)
+        cdef list errors = []
+        cdef Connection c = self.enter(quiet, b"delete")
+        cdef Stream s = c.stream
+        cdef bint deleted = True
+        try:
+            put_delete(s, encoded, quiet)
+            if quiet:
+                c.unanswered(1)
+            else:
+                c.exchange()
+                deleted = s.reply.code == REPLY_HD
+                if not deleted and s.reply.code != REPLY_NF:
+                    c.refused(errors)
+        except BaseException:
+            self.drop(c)
+            raise
+        self.leave(c, errors)
+        return deleted
+
+    def delete_many(self, keys, noreply=None):
+        """Removes the items of the keys, all in one round trip. Returns True, also when some had none."""
+        cdef bint quiet = self.is_quiet(noreply)
+        cdef list encoded = [self.encoded_key(key) for key in keys]
+        cdef list errors = []
+        cdef bytes name
+        cdef Py_ssize_t i
+        cdef Connection c
+        cdef Stream s
+        if not encoded:
+            return True
+        c = self.enter(quiet, b"delete_many")
+        s = c.stream
+        try:
+            for name in encoded:
+                put_delete(s, name, quiet)
+            if quiet:
+                c.unanswered(len(encoded))
+            else:
+                for i in range(len(encoded)):
+                    c.read_answer(i == 0)
+                    if s.reply.code != REPLY_HD and s.reply.code != REPLY_NF:
+                        c.refused(errors)
+        except BaseException:
+            self.drop(c)
+            raise
+        self.leave(c, errors)
+        return True
+
+    delete_multi = delete_many
+
+    cdef object _arithmetic(self, bytes name, bytes mode, object key, object value, bint quiet):
+        cdef bytes encoded = self.encoded_key(key)
+        cdef bytes delta = integer_text(value, "value")
+        cdef list errors = []
+        cdef object result = None
+        cdef Connection c
+        cdef Stream s
+        if not 0 <= value < 1 << 64:
+            # What the server would say to it.
+            raise MemcacheClientError(b"invalid numeric delta argument")
+        c = self.enter(quiet, name)
+        s = c.stream
+        try:
+            put_arithmetic(s, encoded, mode, delta, quiet)
+            if quiet:
+                c.unanswered(1)
+            else:
+                c.exchange()
+                if s.reply.code == REPLY_VA:
+                    result = int(c.value())
+                elif s.reply.code != REPLY_NF:
+                    c.refused(errors)
+        except BaseException:
+            self.drop(c)
+            raise
+        self.leave(c, errors)
+        return result
+
+    def incr(self, key, value, noreply=False):
+        """Adds value (0 to 2**64 - 1) to the number that is stored.
+
+        Returns the new number, or None when there is no item (or with noreply). Raises MemcacheClientError when what is
+        stored is no number.
+        """
+        return self._arithmetic(b"incr", b" D", key, value, bool(noreply))
+
+    def decr(self, key, value, noreply=False):
+        """Subtracts value (0 to 2**64 - 1) from the number that is stored, down to 0.
+
+        Returns the new number, or None when there is no item (or with noreply). Raises MemcacheClientError when what is
+        stored is no number.
+        """
+        return self._arithmetic(b"decr", b" MD D", key, value, bool(noreply))
+
+    def touch(self, key, expire=0, noreply=None):
+        """Lets the item of key expire in `expire` seconds (0: never). Returns True, or False when there is none."""
+        cdef bint quiet = self.is_quiet(noreply)
+        cdef bytes encoded = self.encoded_key(key)
+        cdef bytes seconds = integer_text(expire, "expire")
+        cdef list errors = []
+        cdef bint touched = True
+        cdef Connection c = self.enter(quiet, b"touch")
+        cdef Stream s = c.stream
+        try:
+            put_touch(s, encoded, seconds, quiet)
+            if quiet:
+                c.unanswered(1)
+            else:
+                c.exchange()
+                touched = s.reply.code == REPLY_HD
+                if not touched and s.reply.code != REPLY_EN:
+                    c.refused(errors)
+        except BaseException:
+            self.drop(c)
+            raise
+        self.leave(c, errors)
+        return touched
