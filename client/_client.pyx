@@ -18,6 +18,7 @@ from rmemcached.client._commands cimport (
 )
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._forks cimport fork_count
+from rmemcached.client._pipeline cimport Pipeline
 from rmemcached.client._storage cimport Storage
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport memmem
@@ -359,6 +360,10 @@ cdef class Client(Storage):
         except MemcacheUnexpectedCloseError:
             # That is its answer.
             return
+
+    def pipeline(self):
+        """Returns a Pipeline: commands that are queued, then sent together and answered together."""
+        return Pipeline(self)
 
     # --- as a dict ---
 

@@ -16,6 +16,8 @@ cdef object encode_value(object value, str encoding)
 cdef bytes integer_text(object value, str name)
 # The same; None for 0.
 cdef bytes number_text(object value, str name)
+# What is added or subtracted. MemcacheClientError: the server would not take it.
+cdef bytes delta_text(object value)
 cdef bytes cas_text(object cas, str encoding)
 
 cdef enum store_mode:

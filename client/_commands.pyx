@@ -86,6 +86,14 @@ cdef bytes number_text(object value, str name):
     return None if isinstance(value, int) and value == 0 else integer_text(value, name)
 
 
+cdef bytes delta_text(object value):
+    cdef bytes text = integer_text(value, "value")
+    if not 0 <= value < 1 << 64:
+        # What the server would say to it.
+        raise MemcacheClientError(b"invalid numeric delta argument")
+    return text
+
+
 cdef bytes cas_text(object cas, str encoding):
     if isinstance(cas, (int, str)):
         try:

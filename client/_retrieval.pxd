@@ -6,6 +6,10 @@ from rmemcached.client._connection cimport Connection
 from rmemcached.client._session cimport Session
 
 
+# In place of the value of a key that has no item.
+cdef object MISS
+
+
 cdef class Retrieval(Session):
     cdef object _load(self, object key, bytes value, uint32_t flags)
     cdef object _read_fetch(self, Connection c, bint with_cas, uint32_t *flags, list errors)

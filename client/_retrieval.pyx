@@ -7,7 +7,7 @@ from rmemcached.client._stream cimport Stream
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
 
-cdef object MISS = object()
+MISS = object()
 
 
 cdef class Retrieval(Session):

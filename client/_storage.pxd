@@ -1,6 +1,7 @@
 """The commands of a Client that change items: set and its kin, delete, incr and decr, touch."""
 
 from rmemcached.client._commands cimport store_mode
+from rmemcached.client._connection cimport Connection
 from rmemcached.client._retrieval cimport Retrieval
 
 
@@ -8,4 +9,5 @@ cdef class Storage(Retrieval):
     cdef object _serialize(self, object key, object value, object flags, list numbers)
     cdef object _store(self, store_mode mode, bytes name, object key, object value, object expire, object noreply,
                        object flags, bytes cas)
+    cdef object read_number(self, Connection c, list errors)
     cdef object _arithmetic(self, bytes name, bytes mode, object key, object value, bint quiet)

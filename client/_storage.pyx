@@ -8,6 +8,7 @@ from rmemcached.client._commands cimport (
     STORE_REPLACE,
     STORE_SET,
     cas_text,
+    delta_text,
     encode_value,
     integer_text,
     number_text,
@@ -20,8 +21,6 @@ from rmemcached.client._commands cimport (
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._reply cimport REPLY_EN, REPLY_HD, REPLY_NF, REPLY_VA
 from rmemcached.client._stream cimport Stream
-
-from rmemcached.client.exceptions import MemcacheClientError
 
 
 cdef class Storage(Retrieval):
@@ -193,16 +192,21 @@ cdef class Storage(Retrieval):
 
     delete_multi = delete_many
 
+    cdef object read_number(self, Connection c, list errors):
+        # What the line just read answers to incr or decr.
+        if c.stream.reply.code == REPLY_VA:
+            return int(c.value())
+        if c.stream.reply.code != REPLY_NF:
+            c.refused(errors)
+        return None
+
     cdef object _arithmetic(self, bytes name, bytes mode, object key, object value, bint quiet):
         cdef bytes encoded = self.encoded_key(key)
-        cdef bytes delta = integer_text(value, "value")
+        cdef bytes delta = delta_text(value)
         cdef list errors = []
         cdef object result = None
         cdef Connection c
         cdef Stream s
-        if not 0 <= value < 1 << 64:
-            # What the server would say to it.
-            raise MemcacheClientError(b"invalid numeric delta argument")
         c = self.enter(quiet, name)
         s = c.stream
         try:
@@ -211,10 +215,7 @@ cdef class Storage(Retrieval):
                 c.unanswered(1)
             else:
                 c.exchange()
-                if s.reply.code == REPLY_VA:
-                    result = int(c.value())
-                elif s.reply.code != REPLY_NF:
-                    c.refused(errors)
+                result = self.read_number(c, errors)
         except BaseException:
             self.drop(c)
             raise

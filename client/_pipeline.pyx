@@ -1,0 +1,229 @@
+"""See _pipeline.pxd."""
+
+cimport cython
+
+from rmemcached.client._commands cimport (
+    STORE_ADD,
+    STORE_APPEND,
+    STORE_CAS,
+    STORE_PREPEND,
+    STORE_REPLACE,
+    STORE_SET,
+    cas_text,
+    delta_text,
+    integer_text,
+    number_text,
+)
+from rmemcached.client._connection cimport Connection
+from rmemcached.client._request cimport (
+    REQUEST_ARITHMETIC,
+    REQUEST_DELETE,
+    REQUEST_GET,
+    REQUEST_GETS,
+    REQUEST_STORE,
+    REQUEST_TOUCH,
+    put_request,
+    take_answer,
+)
+
+
+@cython.final
+cdef class Pipeline:
+    """Commands of a Client that are sent together: the work of `Client.pipeline()`.
+
+    >>> with client.pipeline() as p:
+    ...     p.set("a", b"1")
+    ...     p.get("a")
+    ...     p.delete("b")
+    >>> p.results
+    [True, b'1', False]
+
+    The methods have the names, arguments and checks of the Client's, without noreply: each command has a result. They
+    queue, return nothing, and need no connection. `execute` sends what is queued, and so does the end of the `with`
+    block, unless an exception has ended it. Commands are carried out in their order, but not as one: those of other
+    clients may come between them. Values are not copied: they must not be changed before `execute` has returned.
+
+    Not thread-safe: each thread takes a Pipeline of its own. Afterwards it can be used again.
+    """
+
+    def __init__(self, Storage client not None):
+        self.client = client
+        self.requests = []
+        self.results = []
+
+    def __len__(self):
+        """How many commands are queued."""
+        return len(self.requests)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            self.requests = []
+        else:
+            self.execute()
+
+    def execute(self):
+        """Sends what is queued and returns a list with the result of each command, in their order. It stays in `results`.
+
+        The result of a command that fails is its exception, which is not raised: so is that of each command behind one
+        at which the connection has ended. Raises OSError, TimeoutError and MemcacheServerError when there is no
+        connection and none can be made; then nothing was sent.
+        """
+        cdef list requests = self.requests
+        self.requests = []
+        self.results = self.run(requests) if requests else []
+        return self.results
+
+    cdef list run(self, list requests):
+        cdef Connection c = self.client.enter(False, b"pipeline")
+        cdef list results = [None] * len(requests)
+        cdef list errors = []
+        cdef Request r
+        cdef Py_ssize_t i = 0
+        try:
+            for r in requests:
+                put_request(c, r)
+            while i < len(requests):
+                r = requests[i]
+                c.name = r.name
+                c.read_answer(i == 0)
+                results[i] = take_answer(self.client, c, r, errors)
+                if errors:
+                    results[i] = self.failed(r, errors.pop())
+                i += 1
+            c.values_sent()
+        except Exception as error:
+            self.client.drop(c)
+            while i < len(requests):
+                r = requests[i]
+                results[i] = self.failed(r, error)
+                i += 1
+        except BaseException:
+            self.client.drop(c)
+            raise
+        else:
+            self.client.leave(c, None)
+        if self.client.serde is not None:
+            self.load(requests, results)
+        return results
+
+    cdef object failed(self, Request r, object error):
+        r.found = False
+        return r.default if r.ignores and self.client.ignore_exc else error
+
+    cdef int load(self, list requests, list results) except -1:
+        # Only now, since a serde may use the client.
+        cdef Request r
+        cdef Py_ssize_t i
+        for i in range(len(requests)):
+            r = requests[i]
+            if not r.found:
+                continue
+            try:
+                if r.kind == REQUEST_GETS:
+                    results[i] = self.client._load(r.key, results[i][0], r.found_flags), results[i][1]
+                else:
+                    results[i] = self.client._load(r.key, results[i], r.found_flags)
+            except Exception as error:
+                results[i] = self.failed(r, error)
+        return 0
+
+    # --- what can be queued ---
+
+    cdef Request queue(self, request_kind kind, bytes name, object key):
+        # The caller fills in the rest and appends it.
+        cdef Request r = Request.__new__(Request)
+        r.kind = kind
+        r.name = name
+        r.key = key
+        r.encoded = self.client.encoded_key(key)
+        return r
+
+    cdef int queue_get(self, request_kind kind, bytes name, object key, object default, object expire) except -1:
+        cdef Request r = self.queue(kind, name, key)
+        r.default = default
+        r.ignores = True
+        r.with_flags = self.client.serde is not None
+        if expire is not None:
+            r.expire = integer_text(expire, "expire")
+        self.requests.append(r)
+        return 0
+
+    cdef int queue_store(self, store_mode mode, bytes name, object key, object value, object expire, object flags,
+                         bytes cas) except -1:
+        cdef Request r = self.queue(REQUEST_STORE, name, key)
+        cdef list numbers = []
+        r.mode = mode
+        r.expire = number_text(expire, "expire")
+        r.data = self.client._serialize(key, value, flags, numbers)
+        r.flags = numbers[0]
+        r.cas = cas
+        self.requests.append(r)
+        return 0
+
+    cdef int queue_arithmetic(self, bytes name, bytes sign, object key, object value) except -1:
+        cdef Request r = self.queue(REQUEST_ARITHMETIC, name, key)
+        r.sign = sign
+        r.delta = delta_text(value)
+        self.requests.append(r)
+        return 0
+
+    def get(self, key, default=None):
+        """Result: the value of key, or default when there is no item."""
+        self.queue_get(REQUEST_GET, b"get", key, default, None)
+
+    def gets(self, key, default=None, cas_default=None):
+        """Result: (value, cas) of key, or (default, cas_default) when there is no item."""
+        self.queue_get(REQUEST_GETS, b"gets", key, (default, cas_default), None)
+
+    def gat(self, key, expire=0, default=None):
+        """Result: that of `get`; the item expires in `expire` seconds (0: never)."""
+        self.queue_get(REQUEST_GET, b"gat", key, default, expire)
+
+    def gats(self, key, expire=0, default=None, cas_default=None):
+        """Result: that of `gets`; the item expires in `expire` seconds (0: never)."""
+        self.queue_get(REQUEST_GETS, b"gats", key, (default, cas_default), expire)
+
+    def set(self, key, value, expire=0, flags=None):
+        """Stores value under key. Result: True."""
+        self.queue_store(STORE_SET, b"set", key, value, expire, flags, None)
+
+    def add(self, key, value, expire=0, flags=None):
+        """Stores value if key has no item. Result: True, or False when it has one."""
+        self.queue_store(STORE_ADD, b"add", key, value, expire, flags, None)
+
+    def replace(self, key, value, expire=0, flags=None):
+        """Stores value if key has an item. Result: True, or False when it has none."""
+        self.queue_store(STORE_REPLACE, b"replace", key, value, expire, flags, None)
+
+    def append(self, key, value, expire=0, flags=None):
+        """Appends value to the item's. Result: True, or False when there is none."""
+        self.queue_store(STORE_APPEND, b"append", key, value, expire, flags, None)
+
+    def prepend(self, key, value, expire=0, flags=None):
+        """Puts value before the item's. Result: True, or False when there is none."""
+        self.queue_store(STORE_PREPEND, b"prepend", key, value, expire, flags, None)
+
+    def cas(self, key, value, cas, expire=0, flags=None):
+        """Stores value if the item's cas is still the given one. Result: True; False: it has changed; None: no item."""
+        self.queue_store(STORE_CAS, b"cas", key, value, expire, flags, cas_text(cas, self.client.encoding))
+
+    def delete(self, key):
+        """Removes the item of key. Result: True, or False when there was none."""
+        self.requests.append(self.queue(REQUEST_DELETE, b"delete", key))
+
+    def incr(self, key, value):
+        """Adds value (0 to 2**64 - 1) to the number that is stored. Result: the new one, or None when there is no item."""
+        self.queue_arithmetic(b"incr", b" D", key, value)
+
+    def decr(self, key, value):
+        """Subtracts value, down to 0. Result: the new number, or None when there is no item."""
+        self.queue_arithmetic(b"decr", b" MD D", key, value)
+
+    def touch(self, key, expire=0):
+        """Lets the item of key expire in `expire` seconds (0: never). Result: True, or False when there is none."""
+        cdef Request r = self.queue(REQUEST_TOUCH, b"touch", key)
+        r.expire = integer_text(expire, "expire")
+        self.requests.append(r)

@@ -1,0 +1,42 @@
+"""Commands that wait to be sent: what a Pipeline queues.
+
+A Request is made when its arguments have been checked; then it is put into a Stream, and its answer is taken from there.
+"""
+
+from libc.stdint cimport uint32_t
+
+from rmemcached.client._commands cimport store_mode
+from rmemcached.client._connection cimport Connection
+from rmemcached.client._storage cimport Storage
+
+cdef enum request_kind:
+    REQUEST_GET
+    REQUEST_GETS
+    REQUEST_STORE
+    REQUEST_DELETE
+    REQUEST_ARITHMETIC
+    REQUEST_TOUCH
+
+
+cdef class Request:
+    cdef request_kind kind
+    cdef bytes name              # as the caller knows it
+    cdef object key              # the caller's
+    cdef bytes encoded
+    cdef object default          # GET, GETS: of a miss
+    cdef bint ignores            # a failure is a miss, if the client says so
+    cdef bint with_flags
+    cdef bytes expire            # None: none was given, or 0
+    cdef store_mode mode         # STORE
+    cdef object data
+    cdef bytes flags
+    cdef bytes cas
+    cdef bytes sign              # ARITHMETIC: the meta command's mode
+    cdef bytes delta
+    cdef uint32_t found_flags    # GET, GETS: of the value that was found
+    cdef bint found
+
+# Formats it. What it refers to must stay where it is until its answer has come.
+cdef int put_request(Connection c, Request r) except -1
+# What the line just read answers, before the serde; an error line goes to errors.
+cdef object take_answer(Storage client, Connection c, Request r, list errors)
