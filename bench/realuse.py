@@ -368,17 +368,17 @@ def buffer_rate(client: Any, operation: str, key: str, value: bytes, seconds: fl
     """The same, out of a registered buffer, or into one."""
     size = len(value)
     client.set(key, value)
-    buffer = client._buffer(size)
+    buffer = client.buffer(size)
     with memoryview(buffer) as view:
         if operation == "set":
             view[:] = value
         done = 0
         # The server maps the buffer when it is first named.
         for _ in range(2):
-            client._get_into(key, view) if operation == "get" else client.set(key, view)
+            client.get_into(key, view) if operation == "get" else client.set(key, view)
         begin = perf_counter()
         while done == 0 or perf_counter() - begin < seconds:
-            client._get_into(key, view) if operation == "get" else client.set(key, view)
+            client.get_into(key, view) if operation == "get" else client.set(key, view)
             done += size
         spent = perf_counter() - begin
         if (view if operation == "get" else client.get(key)) != value:

@@ -11,7 +11,9 @@ from __future__ import annotations
 from rmemcached import import_error
 
 try:
+    from ._buffers import Buffer
     from ._client import Client
+    from ._pipeline import Pipeline
 except ModuleNotFoundError as error:
     raise import_error(error) from None
 from .exceptions import (
@@ -26,6 +28,7 @@ from .exceptions import (
 from .sockets import KeepaliveOpts
 
 __all__ = [
+    "Buffer",
     "Client",
     "KeepaliveOpts",
     "MemcacheClientError",
@@ -35,4 +38,5 @@ __all__ = [
     "MemcacheUnexpectedCloseError",
     "MemcacheUnknownCommandError",
     "MemcacheUnknownError",
+    "Pipeline",
 ]

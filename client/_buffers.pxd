@@ -36,6 +36,7 @@ cdef class Pool:
     cdef ibv_pd *pd
     cdef str transport
     cdef bint server_maps    # soft_shm: the server maps regions that soft_alloc_mr has made
+    cdef server_domain *domain   # the queue pair's
     cdef region *unused
 
     # A region of at least so many bytes. NULL: there is no room for it, the device cannot have it, or the Pool is
@@ -51,10 +52,22 @@ cdef class Pool:
     cdef bint go_without(self, size_t length, int error) except -1
 
 
+cdef class Loan:
+    """A region of a Pool that a value is in, which its reader sees."""
+    cdef Pool pool
+    cdef region *lent
+    cdef size_t length
+    cdef server_domain *domain   # keeps the region's registration valid
+    cdef unsigned int generation
+
+
 cdef class Buffer:
-    """Memory that the server reaches without a copy: of Client._buffer()."""
-    cdef server_domain *domain   # NULL: closed
+    cdef server_domain *domain   # NULL: no server reaches it
     cdef region memory
+    cdef bint open
+    cdef bint readonly
+    cdef object owner            # a memoryview of the caller's memory; None: it has memory of its own
+    cdef str made                # where
     cdef Py_ssize_t views
     cdef Py_ssize_t transfers    # requests that name it
     cdef bint lost               # a server that did not answer may still write to it
@@ -68,7 +81,12 @@ cdef class Buffer:
 
 # Counts a registration of values' memory.
 cdef void count_registration() noexcept
-# A Buffer for the queue pair's server. ValueError, MemoryError, OSError.
+# A Buffer, which the queue pair's server reaches; None: no server does. ValueError, MemoryError, OSError.
 cdef Buffer new_buffer(QueuePair queue, size_t size)
+# The same of the caller's memory. A server on this host (soft_shm) does not reach it: such memory cannot be mapped.
+cdef Buffer register_memory(QueuePair queue, object view)
+# A read-only memoryview of the first bytes of a region that was taken from the Pool, which gets it back when nobody
+# sees it any more.
+cdef object lend(Pool pool, region *one, size_t length)
 # The Buffer that this memory is a part of, or None. pd: of its server; NULL: of any.
 cdef Buffer find_buffer(const ibv_pd *pd, const char *data, size_t length)

@@ -1,10 +1,13 @@
 """See _buffers.pxd."""
 
 import logging
+import sys
+import warnings
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.errno cimport ENOMEM, errno
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 from rmemcached.client._devices cimport join_domain, leave_domain
 from rmemcached.client._errors cimport os_error, registration_error
@@ -26,6 +29,9 @@ from rmemcached.verbs.soft cimport soft_alloc_mr, soft_shm_renew
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE
 
 from rmemcached.client._exchange import SOFT_SHM
+
+cdef extern from "Python.h":
+    Py_buffer *PyMemoryView_GET_BUFFER(object view)
 
 cdef enum:
     ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
@@ -160,6 +166,7 @@ cdef class Pool:
         self.pd = queue.pd
         self.transport = queue.transport
         self.server_maps = queue.transport == SOFT_SHM
+        self.domain = queue.protection_domain
 
     cdef region *find(self, size_t size) noexcept:
         # The smallest that is large enough, and not much too large.
@@ -246,74 +253,190 @@ cdef class Pool:
             destroy(self, one)
 
 
+cdef class Loan:
+
+    def __getbuffer__(self, Py_buffer *out, int flags):
+        PyBuffer_FillInfo(out, self, self.lent.data, <Py_ssize_t>self.length, True, flags)
+
+    def __dealloc__(self):
+        # In a forked child all of it is the parent's.
+        if self.lent != NULL and self.generation == generation:
+            self.pool.give(self.lent)
+            leave_domain(self.domain)
+
+
+cdef object lend(Pool pool, region *one, size_t length):
+    cdef Loan loan = Loan.__new__(Loan)
+    loan.pool = pool
+    loan.lent = one
+    loan.length = length
+    loan.domain = pool.domain
+    loan.generation = generation
+    join_domain(loan.domain)
+    return memoryview(loan)
+
+
 cdef class Buffer:
+    """Memory for values, which `Client.buffer` makes and `Client.register` makes of an object's memory.
+
+    It has the buffer protocol: memoryview(b), numpy.frombuffer(b). A value in a Buffer, or in a part of it, is sent and
+    received without a copy on this side, by any Client of the same server, where the transport allows it: "verbs" and
+    "soft_iw"; "soft_shm" for what `Client.buffer` has made. Elsewhere it is memory like any other. It outlives the
+    Client, the connection and the server. Views, and requests that name it, keep it from being closed.
+
+    A Buffer that is collected while it is open is closed, with a ResourceWarning. Thread-safe.
+    """
 
     def __init__(self):
-        raise TypeError("a Client makes Buffers")
+        raise TypeError("a Client makes Buffers: buffer(), register()")
+
+    def __del__(self):
+        if self.open and self.generation == generation:
+            warnings.warn(f"unclosed {self!r}, made at {self.made}", ResourceWarning, stacklevel=2, source=self)
 
     def __dealloc__(self):
         self.release()
 
+    def __repr__(self):
+        return f"<rmemcached.client.Buffer of {self.memory.size} bytes>" if self.open else "<closed rmemcached.client.Buffer>"
+
     def __getbuffer__(self, Py_buffer *out, int flags):
-        if self.domain == NULL:
+        if not self.open:
             raise BufferError("the Buffer is closed")
-        PyBuffer_FillInfo(out, self, self.memory.data, <Py_ssize_t>self.memory.size, False, flags)
+        PyBuffer_FillInfo(out, self, self.memory.data, <Py_ssize_t>self.memory.size, self.readonly, flags)
         self.views += 1
 
     def __releasebuffer__(self, Py_buffer *out):
         self.views -= 1
 
     def __len__(self):
-        return self.memory.size if self.domain != NULL else 0
+        """Bytes; 0 when it is closed."""
+        return self.memory.size if self.open else 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    @property
+    def closed(self):
+        """Whether the memory is given up."""
+        return not self.open
 
     def close(self):
-        """Frees the memory. Raises BufferError while there are views of it, or a request names it."""
+        """Gives the memory up, or the caller's memory back. Any number of times.
+
+        Raises BufferError while there are views of it, or a request names it.
+        """
         if self.views or self.transfers:
             raise BufferError("views of the Buffer are in use" if self.views else "a request names the Buffer")
         self.release()
 
     cdef void renew(self) noexcept:
-        if self.domain != NULL and self.generation == generation and not self.memory.mapped:
+        if self.domain != NULL and self.generation == generation and not self.memory.mapped and self.owner is None:
             soft_shm_renew(self.memory.mr)
 
     cdef int release(self) noexcept:
-        global buffers
         cdef server_domain *domain = self.domain
-        if domain == NULL or self.generation != generation:
+        if not self.open or self.generation != generation:
             return 0
+        self.open = False
         self.domain = NULL
-        if self.prev != NULL:
-            (<Buffer>self.prev).next = self.next
-        else:
-            buffers = self.next
-        if self.next != NULL:
-            (<Buffer>self.next).prev = self.prev
-        empty(domain.device.port.provider, &self.memory)
-        leave_domain(domain)
+        if domain != NULL:
+            leave_list(self)
+            empty(domain.device.port.provider, &self.memory)
+            leave_domain(domain)
+        elif self.memory.mapped:
+            munmap(self.memory.data, self.memory.size)
+        self.owner = None
         return 0
 
 
-cdef Buffer new_buffer(QueuePair queue, size_t size):
+cdef void join_list(Buffer one) noexcept:
     global buffers
-    cdef Buffer one
-    cdef bint server_maps = queue.transport == SOFT_SHM
-    cdef int error
-    if size == 0:
-        raise ValueError("a Buffer has at least one byte")
-    one = Buffer.__new__(Buffer)
-    error = fill(queue.provider, queue.pd, size, server_maps, True, &one.memory)
-    if error:
-        raise registration_error(queue.provider, size, error)
-    one.domain = queue.protection_domain
-    join_domain(one.domain)
-    one.generation = generation
     one.next = buffers
     if buffers != NULL:
         (<Buffer>buffers).prev = <void *>one
     buffers = <void *>one
+
+
+cdef void leave_list(Buffer one) noexcept:
+    global buffers
+    if one.prev != NULL:
+        (<Buffer>one.prev).next = one.next
+    else:
+        buffers = one.next
+    if one.next != NULL:
+        (<Buffer>one.next).prev = one.prev
+
+
+cdef str caller():
+    # Where the Client's method was called.
+    frame = sys._getframe(0)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+cdef Buffer open_buffer(QueuePair queue):
+    # Of memory that is registered for the queue pair's server, if there is one.
+    cdef Buffer one = Buffer.__new__(Buffer)
+    one.open = True
+    one.generation = generation
+    one.made = caller()
+    if queue is not None:
+        one.domain = queue.protection_domain
+        join_domain(one.domain)
+        join_list(one)
+    return one
+
+
+cdef Buffer new_buffer(QueuePair queue, size_t size):
+    cdef Buffer one
+    cdef region memory
+    cdef bint server_maps = queue is not None and queue.transport == SOFT_SHM
+    cdef int error
+    if size == 0:
+        raise ValueError("a Buffer has at least one byte")
+    memset(&memory, 0, sizeof(memory))
+    if queue is not None:
+        error = fill(queue.provider, queue.pd, size, server_maps, True, &memory)
+        if error:
+            raise registration_error(queue.provider, size, error)
+    else:
+        memory.data = <char *>mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+        if memory.data == <char *>MAP_FAILED:
+            raise MemoryError
+        memory.size = size
+        memory.mapped = True
+    one = open_buffer(queue)
+    one.memory = memory
     error = touch(&one.memory) if server_maps else 0
     if error:
+        one.release()
         raise os_error("memory region", error)
+    return one
+
+
+cdef Buffer register_memory(QueuePair queue, object view):
+    cdef const Py_buffer *given = PyMemoryView_GET_BUFFER(view)
+    cdef int access = IBV_ACCESS_REMOTE_READ if given.readonly else ACCESS
+    cdef Buffer one
+    cdef ibv_mr *mr = NULL
+    if not view.c_contiguous:
+        raise BufferError("only contiguous memory can be registered")
+    if given.len == 0:
+        raise ValueError("a Buffer has at least one byte")
+    if queue is not None and queue.transport != SOFT_SHM:
+        mr = queue.provider.reg_mr(queue.pd, given.buf, given.len, access)
+        if mr == NULL:
+            raise registration_error(queue.provider, given.len, errno)
+        count_registration()
+    one = open_buffer(None if mr == NULL else queue)
+    one.memory.data = <char *>given.buf
+    one.memory.size = given.len
+    one.memory.mr = mr
+    one.readonly = given.readonly
+    one.owner = view
     return one
 
 

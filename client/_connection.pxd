@@ -48,6 +48,8 @@ cdef class Connection:
     cdef int values_sent(self) except -1
     # Reads the value behind a VA line.
     cdef bytes value(self)
+    # The same as a read-only memoryview, without a copy where the server has written it to memory.
+    cdef object value_view(self)
     # The same, into the caller's memory, which put_target was called with. Reads and drops one that is longer. The
     # number of its bytes.
     cdef Py_ssize_t value_into(self, char *to, size_t size) except -1

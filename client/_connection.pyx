@@ -140,6 +140,12 @@ cdef class Connection:
         self.read_inline(PyBytes_AS_STRING(value), n)
         return value
 
+    cdef object value_view(self):
+        cdef Stream s = self.stream
+        if s.reply.in_memory and s.sink_named:
+            return s.lend_sink(s.reply.length)
+        return memoryview(self.value())
+
     cdef Py_ssize_t value_into(self, char *to, size_t size) except -1:
         cdef Stream s = self.stream
         cdef size_t n = s.reply.length

@@ -79,6 +79,8 @@ cdef class Sink(Memory):
     cdef uint32_t key(self) noexcept
     # The value of so many bytes, `size` at most, that the server has written there.
     cdef bytes take(self, size_t length)
+    # The same as a memoryview of the region, which is the reader's until it is released.
+    cdef object lend(self, size_t length)
     cdef void take_into(self, char *to, size_t length) noexcept
     # Nothing has come there, or it was taken.
     cdef void forget(self) noexcept

@@ -34,6 +34,7 @@ cdef class RdmaStream(Stream):
     cdef size_t target_size          # bytes of it
 
     cdef int put_memory(self, uint64_t address, uint32_t key, size_t size) except -1
+    cdef int sink_filled(self, size_t length) except -1
     cdef void drop_target(self, bint lost) noexcept
     cdef bint goes_in_messages(self, size_t length) noexcept
     # What is learnt about waiting belongs to the queue pair: few requests of many lanes teach as much as many of one.

@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport uint32_t, uintptr_t
 
-from rmemcached.client._buffers cimport Buffer, Pool, find_buffer, new_buffer
+from rmemcached.client._buffers cimport Buffer, Pool, find_buffer
 from rmemcached.client._registered cimport Registrations
 from rmemcached.client._timeouts cimport milliseconds
 from rmemcached.client._queue_pair cimport wait_hints
@@ -320,17 +320,22 @@ cdef class RdmaStream(Stream):
             self.sink.take_into(to, length)
         return 0
 
-    cdef object make_buffer(self, size_t size):
-        return new_buffer(self.queue, size)
-
-    cdef bytes take_sink(self, size_t length):
+    cdef int sink_filled(self, size_t length) except -1:
         self.sink_named = False
         self.small_values = 0
         if length > self.sink.size:
             raise MemcacheUnknownError(self.line[:min(self.line_length, <size_t>32)])
         self.spin_result(True)
         self.leave_hints()
+        return 0
+
+    cdef bytes take_sink(self, size_t length):
+        self.sink_filled(length)
         return self.sink.take(length)
+
+    cdef object lend_sink(self, size_t length):
+        self.sink_filled(length)
+        return self.sink.lend(length)
 
     cdef void saw_length(self, size_t length) noexcept:
         if length > self.inline_limit:

@@ -4,7 +4,7 @@ cimport cython
 
 from rmemcached.client._commands cimport put_arithmetic, put_delete, put_fetch, put_store, put_touch
 from rmemcached.client._reply cimport REPLY_EN, REPLY_HD, REPLY_NF, REPLY_VA
-from rmemcached.client._retrieval cimport MISS
+from rmemcached.client._retrieval cimport FETCH_VALUE, FETCH_VALUE_AND_CAS, MISS
 from rmemcached.client._stream cimport Stream
 
 
@@ -32,7 +32,8 @@ cdef int put_request(Connection c, Request r) except -1:
 cdef object take_answer(Storage client, Connection c, Request r, list errors):
     cdef Stream s = c.stream
     if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
-        value = client._read_fetch(c, r.kind == REQUEST_GETS, &r.found_flags, errors)
+        value = client._read_fetch(
+            c, FETCH_VALUE_AND_CAS if r.kind == REQUEST_GETS else FETCH_VALUE, &r.found_flags, errors)
         r.found = value is not MISS
         return value if r.found else r.default
     if r.kind == REQUEST_STORE:

@@ -1,45 +1,78 @@
 """See _retrieval.pxd."""
 
+from rmemcached.client._buffers cimport new_buffer, register_memory
 from rmemcached.client._commands cimport integer_text, put_fetch
+from rmemcached.client._queue_pair cimport QueuePair
+from rmemcached.client._rdma cimport RdmaStream
 from rmemcached.client._reply cimport REPLY_EN, REPLY_VA
 from rmemcached.client._stream cimport Stream
 
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
 
+cdef enum:
+    SMALL_TARGET = 4096      # bytes of memory for which values are asked for together
+
 MISS = object()
+
+
+cdef QueuePair queue_of(Stream s):
+    # None: the connection is a plain one.
+    return (<RdmaStream>s).queue if isinstance(s, RdmaStream) else None
+
+
+cdef object target_view(object buffer):
+    cdef object view = memoryview(buffer)
+    if view.readonly or not view.c_contiguous:
+        raise BufferError("a value is received into a writable, contiguous buffer")
+    return view
+
+
+cdef char *target_of(object view, offset, Py_ssize_t *length) except? NULL:
+    # The memory behind offset, and how much it is.
+    cdef const Py_buffer *memory = PyMemoryView_GET_BUFFER(view)
+    if not isinstance(offset, int) or not 0 <= offset <= memory.len:
+        raise ValueError(f"offset must be from 0 to {memory.len}, the bytes of the buffer, not {offset!r}")
+    length[0] = memory.len - <Py_ssize_t>offset
+    return <char *>memory.buf + <Py_ssize_t>offset
+
+
+cdef object too_long(object key, Py_ssize_t size, Py_ssize_t length):
+    return ValueError(f"the value of {key!r} has {size} bytes, and the buffer {length}")
 
 
 cdef class Retrieval(Session):
 
-    cdef object _load(self, object key, bytes value, uint32_t flags):
+    cdef object _load(self, object key, object value, uint32_t flags):
         return value if self.serde is None else self.serde.deserialize(key, value, flags)
 
-    cdef object _read_fetch(self, Connection c, bint with_cas, uint32_t *flags, list errors):
+    cdef object _read_fetch(self, Connection c, fetch_form form, uint32_t *flags, list errors):
         # The value of the mg that the line just read answers, or (value, cas), or MISS.
         cdef Stream s = c.stream
         cdef bytes cas
         if s.reply.code == REPLY_VA:
             flags[0] = s.reply.flags
-            if not with_cas:
+            if form == FETCH_VALUE:
                 return c.value()
+            if form == FETCH_VIEW:
+                return c.value_view()
             cas = s.line[s.reply.cas_offset:s.reply.cas_offset + s.reply.cas_length]
             return c.value(), cas
         if s.reply.code != REPLY_EN:
             c.refused(errors)
         return MISS
 
-    cdef object _fetch(self, bytes key, bint with_cas, bytes expire, bytes name, uint32_t *flags):
+    cdef object _fetch(self, bytes key, fetch_form form, bytes expire, bytes name, uint32_t *flags):
         cdef Connection c = self.enter(False, name)
         cdef Stream s = c.stream
         cdef list errors = []
         try:
-            put_fetch(s, key, self.serde is not None, with_cas, expire)
+            put_fetch(s, key, self.serde is not None, form == FETCH_VALUE_AND_CAS, expire)
             if s.remote:
                 s.put_sink()
             s.put("\r\n", 2)
             c.exchange()
-            value = self._read_fetch(c, with_cas, flags, errors)
+            value = self._read_fetch(c, form, flags, errors)
             s.release_sink()
         except BaseException:
             self.drop(c)
@@ -47,58 +80,12 @@ cdef class Retrieval(Session):
         self.leave(c, errors)
         return value
 
-    def _buffer(self, size_t size):
-        # Memory for values, which a server takes from there and puts there without a copy where that can be.
-        cdef Connection c = self.enter(True, b"buffer")
-        try:
-            return c.stream.make_buffer(size)
-        finally:
-            self.leave(c, None)
-
-    def _get_into(self, key, buffer, default=None):
-        # The number of bytes of the value, which is in the buffer, or default. ValueError: it does not fit.
-        cdef bytes encoded = self.encoded_key(key)
-        cdef list errors = []
-        cdef object result = default
-        cdef object view = memoryview(buffer)
-        cdef Py_buffer *memory = PyMemoryView_GET_BUFFER(view)
-        cdef Connection c
-        cdef Stream s
-        if view.readonly or not view.c_contiguous:
-            raise BufferError("a value is received into a writable, contiguous buffer")
-        c = self.enter(False, b"get_into")
-        s = c.stream
-        try:
-            s.check_target(<char *>memory.buf, memory.len)
-        except BaseException:
-            # Nothing was sent.
-            self.leave(c, None)
-            raise
-        try:
-            put_fetch(s, encoded, False, False, None)
-            if s.remote and memory.len > <Py_ssize_t>s.inline_limit:
-                s.put_target(<char *>memory.buf, memory.len)
-            s.put("\r\n", 2)
-            c.exchange()
-            if s.reply.code == REPLY_VA:
-                result = c.value_into(<char *>memory.buf, memory.len)
-            elif s.reply.code != REPLY_EN:
-                c.refused(errors)
-            s.release_sink()
-        except BaseException:
-            self.drop(c)
-            raise
-        self.leave(c, errors)
-        if result is not default and result > memory.len:
-            raise ValueError(f"the value has {result} bytes, and the buffer {memory.len}")
-        return result
-
-    cdef object _get(self, object key, object default, object expire, bytes name):
+    cdef object _get(self, object key, object default, object expire, fetch_form form, bytes name):
         cdef bytes encoded = self.encoded_key(key)
         cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
         cdef uint32_t flags = 0
         try:
-            value = self._fetch(encoded, False, seconds, name, &flags)
+            value = self._fetch(encoded, form, seconds, name, &flags)
             if value is not MISS:
                 return self._load(key, value, flags)
         except Exception:
@@ -111,7 +98,7 @@ cdef class Retrieval(Session):
         cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
         cdef uint32_t flags = 0
         try:
-            found = self._fetch(encoded, True, seconds, name, &flags)
+            found = self._fetch(encoded, FETCH_VALUE_AND_CAS, seconds, name, &flags)
             if found is not MISS:
                 return self._load(key, found[0], flags), found[1]
         except Exception:
@@ -147,7 +134,7 @@ cdef class Retrieval(Session):
             for given in names:
                 c.read_answer(first)
                 first = False
-                value = self._read_fetch(c, with_cas, &flags, errors)
+                value = self._read_fetch(c, FETCH_VALUE_AND_CAS if with_cas else FETCH_VALUE, &flags, errors)
                 if value is MISS:
                     continue
                 if self.serde is not None:
@@ -166,9 +153,13 @@ cdef class Retrieval(Session):
                 found[given] = self._load(given, value, number)
         return found
 
-    def get(self, key, default=None):
-        """Returns the value of key, or default when there is no item."""
-        return self._get(key, default, None, b"get")
+    def get(self, key, default=None, *, copy=True):
+        """Returns the value of key, or default when there is no item.
+
+        copy=False: a read-only memoryview in place of bytes. A value that the server has written to memory is seen
+        there, without a copy, until the view is released. A serde is given the view.
+        """
+        return self._get(key, default, None, FETCH_VALUE if copy else FETCH_VIEW, b"get")
 
     def gets(self, key, default=None, cas_default=None):
         """Returns (value, cas) of key, or (default, cas_default) when there is no item. cas is bytes, for `cas`."""
@@ -176,7 +167,7 @@ cdef class Retrieval(Session):
 
     def gat(self, key, expire=0, default=None):
         """Returns what `get` does, and lets the item expire in `expire` seconds (0: never)."""
-        return self._get(key, default, expire, b"gat")
+        return self._get(key, default, expire, FETCH_VALUE, b"gat")
 
     def gats(self, key, expire=0, default=None, cas_default=None):
         """Returns what `gets` does, and lets the item expire in `expire` seconds (0: never)."""
@@ -191,3 +182,140 @@ cdef class Retrieval(Session):
         return self._get_many(keys, True, b"gets")
 
     get_multi = get_many
+
+    # --- the caller's memory ---
+
+    def buffer(self, size):
+        """Returns a Buffer of so many bytes, zeros, page-aligned: memory for values that `set` and `get_into` move
+        without a copy, where the transport allows it. Connects.
+
+        Raises ValueError for a size below 1; MemoryError, or OSError when there is not so much memory, or not so much
+        that may be locked for a device.
+        """
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"a Buffer has at least one byte, not {size!r}")
+        cdef Connection c = self.enter(True, b"buffer")
+        try:
+            return new_buffer(queue_of(c.stream), size)
+        finally:
+            self.leave(c, None)
+
+    def register(self, memory):
+        """Returns a Buffer of an object's own memory: bytes, bytearray, array, mmap, a NumPy array. Connects.
+
+        The object cannot be resized until the Buffer is closed. Its values are then sent from there and, if it is
+        writable, received there without a copy by "verbs" and "soft_iw". A server on this host ("soft_shm") reaches only
+        what `buffer` has made. Raises TypeError for an object without the buffer protocol, BufferError for memory that
+        is not contiguous, ValueError for none; OSError when it cannot be locked for a device.
+        """
+        cdef object view = memoryview(memory)
+        cdef Connection c = self.enter(True, b"register")
+        try:
+            return register_memory(queue_of(c.stream), view)
+        finally:
+            self.leave(c, None)
+
+    def get_into(self, key, buffer, offset=0, default=None):
+        """Receives the value of key in the caller's memory. Returns its length in bytes, or default when there is no item.
+
+        buffer: a Buffer, or any writable, contiguous object with the buffer protocol; offset: the byte of it at which
+        the value begins. The value is as it was stored: no serde is applied. Raises ValueError when the value is longer
+        than the memory behind offset: it says how long the value is, and nothing was written. BufferError: the memory
+        cannot be written to.
+        """
+        cdef bytes encoded = self.encoded_key(key)
+        cdef object view = target_view(buffer)
+        cdef Py_ssize_t length
+        cdef char *to = target_of(view, offset, &length)
+        cdef Py_ssize_t size = self._fetch_into(encoded, to, length)
+        if size < 0:
+            return default
+        if size > length:
+            raise too_long(key, size, length)
+        return size
+
+    def get_many_into(self, pairs):
+        """Receives values in the caller's memory: of each (key, buffer) that of key in buffer, as `get_into` does.
+
+        Returns a list with the length of each value, or None where there is no item. Small values take one round trip.
+        Raises ValueError when a value is longer than its buffer; the others have been received then.
+        """
+        cdef list given = [(self.encoded_key(key), target_view(buffer)) for key, buffer in pairs]
+        cdef list results = [None] * len(given)
+        cdef list small = []
+        cdef Py_ssize_t length, size, i
+        cdef char *to
+        cdef object problem = None
+        for i in range(len(given)):
+            key, view = given[i]
+            to = target_of(view, 0, &length)
+            if length <= SMALL_TARGET:
+                small.append(i)
+                continue
+            size = self._fetch_into(key, to, length)
+            problem = problem or (too_long(key, size, length) if size > length else None)
+            results[i] = size if size >= 0 else None
+        if small:
+            problem = self._fetch_small(given, small, results) or problem
+        if problem is not None:
+            raise problem
+        return results
+
+    cdef Py_ssize_t _fetch_into(self, bytes key, char *to, Py_ssize_t length) except -2:
+        # The length of the value, or -1.
+        cdef Connection c = self.enter(False, b"get_into")
+        cdef Stream s = c.stream
+        cdef list errors = []
+        cdef Py_ssize_t size = -1
+        try:
+            s.check_target(to, length)
+        except BaseException:
+            # Nothing was sent.
+            self.leave(c, None)
+            raise
+        try:
+            put_fetch(s, key, False, False, None)
+            if s.remote and length > <Py_ssize_t>s.inline_limit:
+                s.put_target(to, length)
+            s.put("\r\n", 2)
+            c.exchange()
+            size = self._read_into(c, to, length, errors)
+            s.release_sink()
+        except BaseException:
+            self.drop(c)
+            raise
+        self.leave(c, errors)
+        return size
+
+    cdef Py_ssize_t _read_into(self, Connection c, char *to, Py_ssize_t length, list errors) except -2:
+        if c.stream.reply.code == REPLY_VA:
+            return c.value_into(to, length)
+        if c.stream.reply.code != REPLY_EN:
+            c.refused(errors)
+        return -1
+
+    cdef object _fetch_small(self, list given, list which, list results):
+        # The exception for a value that is too long, or None.
+        cdef Connection c = self.enter(False, b"get_many_into")
+        cdef list errors = []
+        cdef object problem = None
+        cdef Py_ssize_t length, size, i
+        cdef bint first = True
+        cdef char *to
+        try:
+            for i in which:
+                put_fetch(c.stream, given[i][0], False, False, None)
+                c.stream.put("\r\n", 2)
+            for i in which:
+                key, view = given[i]
+                to = target_of(view, 0, &length)
+                c.read_answer(first)
+                first = False
+                size = self._read_into(c, to, length, errors)
+                problem = problem or (too_long(key, size, length) if size > length else None)
+                results[i] = size if size >= 0 else None
+        except BaseException:
+            self.drop(c)
+            raise
+        self.leave(c, errors)
+        return problem

@@ -104,13 +104,13 @@ cdef class Stream:
     cdef int unexpose(self) except -1                   # no request of this call needs its exposed values any more
     cdef int put_sink(self) except -1                   # appends " @addr:key:length" of the sink, or nothing
     cdef bytes take_sink(self, size_t length)           # the value that the server has written there
+    cdef object lend_sink(self, size_t length)          # the same as a read-only memoryview, without a copy
     cdef int release_sink(self) except -1               # no request needs the sink any more
     # Of the caller's memory, which a value is to come into: refuses it (BufferError); appends its name, or the sink's,
     # or nothing; puts there what the server has written, if it has room for that.
     cdef int check_target(self, const char *to, size_t size) except -1
     cdef int put_target(self, char *to, size_t size) except -1
     cdef int take_target(self, char *to, size_t size, size_t length) except -1
-    cdef object make_buffer(self, size_t size)          # memory for values, which need no copy there if that can be
     cdef void saw_length(self, size_t length) noexcept  # a value of so many bytes comes in the stream
     cdef str failure_text(self)                         # why the connection has ended, as far as known; may be ""
     cdef void close(self) noexcept                      # in a forked child: leaves the parent's connection alone

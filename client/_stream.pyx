@@ -393,10 +393,8 @@ cdef class Stream:
     cdef int take_target(self, char *to, size_t size, size_t length) except -1:
         return 0
 
-    cdef object make_buffer(self, size_t size):
-        if size == 0:
-            raise ValueError("a buffer has at least one byte")
-        return bytearray(size)
+    cdef object lend_sink(self, size_t length):
+        return None
 
     cdef void saw_length(self, size_t length) noexcept:
         return

@@ -247,7 +247,7 @@ def test_one_object_that_always_comes_speaks_for_no_other(registrations: Registr
 def test_values_out_of_buffers_and_into_them(make: Make, transport: str) -> None:
     """All of one, or a part of it; what lies beside the part stays as it was."""
     client = make(transport)
-    source, target = client._buffer(5 * MB), client._buffer(5 * MB)
+    source, target = client.buffer(5 * MB), client.buffer(5 * MB)
     assert len(source) == 5 * MB
     for size in SIZES:
         value = random_bytes(size)
@@ -257,10 +257,10 @@ def test_values_out_of_buffers_and_into_them(make: Make, transport: str) -> None
                 into[: size + 2 * at + 64] = b"." * (size + 2 * at + 64)
                 assert client.set("key", out[at : at + size]) is True
                 assert client.get("key") == value
-                assert client._get_into("key", into[at : at + size]) == size
+                assert client.get_into("key", into[at : at + size]) == size
                 assert into[at : at + size] == value
                 assert bytes(into[:at]) == b"." * at and into[at + size : at + size + 64] == b"." * 64
-                assert client._get_into("key", into[at : at + size + 32]) == size
+                assert client.get_into("key", into[at : at + size + 32]) == size
     with memoryview(source) as out:
         assert client.set_many({"a": out[:MB], "b": out[MB : 3 * MB], "c": b"ordinary" * 1000}) == []
         assert client.get_many("abc") == {"a": out[:MB], "b": out[MB : 3 * MB], "c": b"ordinary" * 1000}
@@ -271,14 +271,14 @@ def test_a_value_in_a_buffer_is_moved_once(make: Make) -> None:
     """Its memory is the server's source and target: no region is borrowed, and nothing goes through the ring."""
     client = make("soft_shm")
     size = 40 * MB
-    source, target = client._buffer(size), client._buffer(size)
+    source, target = client.buffer(size), client.buffer(size)
     with memoryview(source) as out, memoryview(target) as into:
         for turn in range(4):
             out[:8] = out[-8:] = turn.to_bytes(8, "big")
             if turn == 2:
                 before = usage(), shared_memory(client), one_sided(client)
             assert client.set("key", source) is True
-            assert client._get_into("key", into) == size
+            assert client.get_into("key", into) == size
             assert into == out
     assert (usage(), shared_memory(client)) == before[:2]
     assert one_sided(client) > before[2] and usage()["regions"] == 0
@@ -288,24 +288,24 @@ def test_a_value_in_a_buffer_is_moved_once(make: Make) -> None:
 def test_what_does_not_fit_is_refused(make: Make, transport: str) -> None:
     """The connection is as good as before."""
     client = make(transport)
-    buffer = client._buffer(10_000)
+    buffer = client.buffer(10_000)
     for size in (10_001, 2 * MB):
         client.set("key", random_bytes(size))
-        with pytest.raises(ValueError, match=f"the value has {size} bytes, and the buffer 10000"):
-            client._get_into("key", buffer)
+        with pytest.raises(ValueError, match=f"the value of .key. has {size} bytes, and the buffer 10000"):
+            client.get_into("key", buffer)
         with pytest.raises(ValueError, match="and the buffer 0"):
-            client._get_into("key", bytearray())
+            client.get_into("key", bytearray())
     client.set("empty", b"")
-    assert client._get_into("empty", buffer) == 0 and client._get_into("empty", bytearray()) == 0
-    assert client._get_into("none", buffer) is None and client._get_into("none", buffer, -1) == -1
+    assert client.get_into("empty", buffer) == 0 and client.get_into("empty", bytearray()) == 0
+    assert client.get_into("none", buffer) is None and client.get_into("none", buffer, default=-1) == -1
     for wrong in (bytes(100), memoryview(bytearray(100))[::2], memoryview(bytearray(100)).toreadonly()):
         with pytest.raises(BufferError):
-            client._get_into("key", wrong)
+            client.get_into("key", wrong)
     with pytest.raises(TypeError):
-        client._get_into("key", "text")
+        client.get_into("key", "text")
     with pytest.raises(ValueError, match="at least one byte"):
-        client._buffer(0)
-    assert client._get_into("key", bytearray(2 * MB)) == 2 * MB
+        client.buffer(0)
+    assert client.get_into("key", bytearray(2 * MB)) == 2 * MB
     assert client.get("key") == random_bytes(2 * MB)
 
 
@@ -313,21 +313,21 @@ def test_what_does_not_fit_is_refused(make: Make, transport: str) -> None:
 def test_a_buffer_is_there_as_long_as_it_is_seen(make: Make, transport: str) -> None:
     client = make(transport)
     client.set("key", random_bytes(MB))
-    buffer = client._buffer(MB)
+    buffer = client.buffer(MB)
     view = memoryview(buffer)
     with pytest.raises(BufferError, match="in use"):
         buffer.close()
-    assert client._get_into("key", view[:MB]) == MB
+    assert client.get_into("key", view[:MB]) == MB
     client.close()
     # Nobody reaches it now, and it is the caller's.
     assert view == random_bytes(MB)
     # A new connection to the same server may use it.
-    assert client.set("other", view) is True and client._get_into("other", buffer) == MB
+    assert client.set("other", view) is True and client.get_into("other", buffer) == MB
     assert client.get("other") == random_bytes(MB)
     del buffer
     assert view[-1] == random_bytes(MB)[-1]
     view.release()
-    buffer = client._buffer(MB)
+    buffer = client.buffer(MB)
     buffer.close()
     buffer.close()
     assert len(buffer) == 0
@@ -341,11 +341,11 @@ def test_a_buffer_of_another_server_is_ordinary_memory(
 ) -> None:
     client = make(transport)
     with Client(rmemcached_server().address, transport=transport, timeout=TIMEOUT) as other:
-        buffer = other._buffer(MB)
+        buffer = other.buffer(MB)
         memoryview(buffer)[:] = random_bytes(MB)
         assert client.set("key", buffer) is True
         memoryview(buffer)[:] = bytes(MB)
-        assert client._get_into("key", buffer) == MB and memoryview(buffer) == random_bytes(MB)
+        assert client.get_into("key", buffer) == MB and memoryview(buffer) == random_bytes(MB)
 
 
 @here
@@ -357,16 +357,16 @@ def test_a_server_that_did_not_answer_may_still_write(server: Server, make: Make
     client.set("key", value)
     if shared:
         other.version()
-    buffer = client._buffer(MB)
-    assert client._get_into("key", buffer) == MB
+    buffer = client.buffer(MB)
+    assert client.get_into("key", buffer) == MB
     with suspended(server.pid), pytest.raises(TimeoutError):
-        client._get_into("key", buffer)
+        client.get_into("key", buffer)
     with pytest.raises(BufferError, match="did not answer in time"):
-        client._get_into("key", buffer)
+        client.get_into("key", buffer)
     # It is still the caller's memory, to read from.
     assert client.get("key") == value == memoryview(buffer)
     assert client.set("other", buffer) is True and client.get("other") == value
-    assert client._get_into("key", client._buffer(MB)) == MB
+    assert client.get_into("key", client.buffer(MB)) == MB
 
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
@@ -375,7 +375,7 @@ def test_a_late_read_finds_nothing_that_came_later(server: Server, make: Make, t
     """A set has timed out, and the caller writes something else into its Buffer. The server does the set afterwards."""
     client, other, control = make(transport, timeout=0.3 * PACE), make(transport), make("tcp")
     value = random_bytes(3 * MB)
-    buffer = client._buffer(3 * MB)
+    buffer = client.buffer(3 * MB)
     with memoryview(buffer) as view:
         view[:] = value
         # The server maps it, and uses it.
@@ -395,14 +395,14 @@ def test_a_late_read_finds_nothing_that_came_later(server: Server, make: Make, t
         # It is as good as before.
         view[:] = value[::-1]
         assert client.set("again", buffer) is True and control.get("again") == value[::-1]
-        assert client._get_into("key", buffer) == 3 * MB and view == value
+        assert client.get_into("key", buffer) == 3 * MB and view == value
 
 
 @pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
 def test_a_child_leaves_buffers_alone(make: Make, transport: str) -> None:
     client = make(transport)
     client.set("key", random_bytes(MB))
-    buffer = client._buffer(MB)
+    buffer = client.buffer(MB)
     assert client.get("key") == random_bytes(MB)
     child = os.fork()
     if child == 0:
@@ -414,5 +414,5 @@ def test_a_child_leaves_buffers_alone(make: Make, transport: str) -> None:
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
-    assert client._get_into("key", buffer) == MB and memoryview(buffer) == random_bytes(MB)
+    assert client.get_into("key", buffer) == MB and memoryview(buffer) == random_bytes(MB)
     assert client.get("key") == random_bytes(MB)

@@ -42,7 +42,7 @@ def make(address: tuple[str, int], transport: str, timeout: float) -> Client:
 
 def set_in_vain(client: Client) -> None:
     """Of a buffer of its own."""
-    with memoryview(client._buffer(SIZE)) as view:
+    with memoryview(client.buffer(SIZE)) as view:
         client.set("key", view)
 
 

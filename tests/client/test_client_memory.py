@@ -1,0 +1,246 @@
+"""Values in the caller's memory, and memory of the client's that the caller sees."""
+
+from __future__ import annotations
+
+import array
+import gc
+import mmap
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from servers import Server
+from transport import RDMA_TRANSPORTS, rdma
+
+from rmemcached.client import Buffer, Client
+from rmemcached.client._buffers import usage
+
+ServerFactory = Callable[..., Server]
+
+MB = 1 << 20
+SIZES = (1, 100, 4096, 5000, 100_000, 3 * MB)
+
+
+def pattern(size: int, start: int = 0) -> bytes:
+    return bytes((start + number) % 251 for number in range(min(size, 1000))) * (size // 1000 + 1)
+
+
+def value_of(size: int, start: int = 0) -> bytes:
+    return pattern(size, start)[:size]
+
+
+def test_into_any_memory(client: Client, key: str) -> None:
+    """At any place of it; what lies beside the value stays as it was."""
+    for size in SIZES:
+        value = value_of(size)
+        client.set(key, value)
+        with client.buffer(size + 20) as buffer:
+            targets: list[Any] = [
+                buffer,
+                bytearray(size + 20),
+                array.array("B", bytes(size + 20)),
+                np.zeros(size + 20, np.uint8),
+                mmap.mmap(-1, size + 20),
+            ]
+            for target in targets:
+                with memoryview(target) as view:
+                    view[:] = b"." * (size + 20)
+                    assert client.get_into(key, target, 7) == size
+                    assert view[:7] == b"." * 7
+                    assert view[7 : size + 7] == value
+                    assert view[size + 7 :] == b"." * 13
+            targets.clear()
+
+
+def test_arrays(client: Client, key: str) -> None:
+    """Of any shape and type, as long as they are in one piece."""
+    source = np.arange(60_000, dtype=np.float64).reshape(200, 300)
+    target = np.zeros((200, 300))
+    client.set(key, source)
+    assert client.get_into(key, target) == source.nbytes
+    assert (target == source).all()
+    with pytest.raises(BufferError, match="contiguous"):
+        client.get_into(key, target[:, ::2])
+    with pytest.raises(BufferError, match="contiguous"):
+        client.register(target.T)
+
+
+def test_offsets(client: Client, key: str) -> None:
+    client.set(key, b"12345")
+    memory = bytearray(8)
+    assert client.get_into(key, memory, 3) == 5
+    assert memory == b"\0\0\x0012345"
+    for offset in (4, 8):
+        with pytest.raises(ValueError, match=f"has 5 bytes, and the buffer {8 - offset}"):
+            client.get_into(key, memory, offset)
+    for wrong in (-1, 9, 1.5, None):
+        with pytest.raises(ValueError, match="offset must be from 0 to 8"):
+            client.get_into(key, memory, wrong)  # type: ignore[call-overload]
+    assert memory == b"\0\0\x0012345"
+    assert client.get_into("no" + key, memory) is None
+    assert client.get_into("no" + key, memory, 0, -1) == -1
+
+
+def test_many_into(client: Client, key: str) -> None:
+    values = {f"{key}-{size}": value_of(size) for size in (*SIZES, 0)}
+    client.set_many(values)
+    for room in (0, 5):
+        targets = {name: bytearray(len(value) + room) for name, value in values.items()}
+        pairs: list[tuple[str, Any]] = [*targets.items()]
+        pairs.insert(2, ("no" + key, bytearray(10)))
+        pairs.insert(7, ("no" + key, bytearray(10_000)))
+        lengths = client.get_many_into(pairs)
+        assert [length for length in lengths if length is not None] == [len(value) for value in values.values()]
+        assert lengths.count(None) == 2
+        assert all(targets[name] == value + bytes(room) for name, value in values.items())
+    assert client.get_many_into([]) == []
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_many_into_with_one_that_does_not_fit(client: Client, key: str, size: int) -> None:
+    client.set_many({f"{key}-1": value_of(size), f"{key}-2": value_of(size, 5), f"{key}-3": value_of(size, 9)})
+    memory = [bytearray(size), bytearray(size - 1), bytearray(size)]
+    with pytest.raises(ValueError, match=f"{key}-2.* has {size} bytes, and the buffer {size - 1}"):
+        client.get_many_into([(f"{key}-{number + 1}", memory[number]) for number in range(3)])
+    assert memory == [value_of(size), bytes(size - 1), value_of(size, 9)]
+
+
+def test_views_without_a_copy(client: Client, key: str) -> None:
+    """They are values of their time, whatever comes later, and there is memory for others meanwhile."""
+    for size in SIZES:
+        for start in range(3):
+            client.set(key, value_of(size, start))
+            first = client.get(key, copy=False)
+            assert isinstance(first, memoryview)
+            assert first.readonly
+            assert first == value_of(size, start)
+            client.set(key, value_of(size, start + 10))
+            second = client.get(key, copy=False)
+            assert (first, second) == (value_of(size, start), value_of(size, start + 10))
+    assert client.get("no" + key, copy=False) is None
+    assert client.get("no" + key, 5, copy=False) == 5
+
+
+def test_what_views_had_is_used_again(make_client: Callable[..., Client], key: str) -> None:
+    client = make_client()
+    client.set(key, value_of(3 * MB))
+    for turn in range(10):
+        if turn == 4:
+            before = usage()
+        with client.get(key, copy=False) as view:
+            assert view == value_of(3 * MB)
+    assert usage() == before or client.transport == "soft_iw"
+
+
+@pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
+def test_memory_outlives_client_connection_and_server(
+    rmemcached_server: ServerFactory, transport: str, key: str
+) -> None:
+    server = rmemcached_server("-I", "8m")
+    client = Client(server.address, transport=transport, timeout=20, default_noreply=False)
+    value = value_of(3 * MB)
+    client.set(key, value)
+    buffer = client.buffer(3 * MB)
+    seen = np.frombuffer(buffer, np.uint8)
+    assert client.get_into(key, buffer) == 3 * MB
+    view = client.get(key, copy=False)
+    array_ = np.frombuffer(client.get(key, copy=False), np.uint8)
+    client.close()
+    assert view == value == array_.tobytes()
+    server.kill()
+    with pytest.raises(OSError):
+        client.get(key)
+    del client
+    gc.collect()
+    assert view == value == array_.tobytes() == seen.tobytes() == memoryview(buffer)
+    with pytest.raises(BufferError, match="in use"):
+        buffer.close()
+    del seen, view, array_
+    buffer.close()
+    assert usage()["regions"] == 0
+
+
+def test_a_lost_buffer_warns_where_it_was_made(client: Client) -> None:
+    with pytest.warns(ResourceWarning, match=r"unclosed .*Buffer of 5000 bytes.*test_client_memory\.py:\d+"):
+        client.buffer(5000)
+        gc.collect()
+    buffer = client.buffer(5000)
+    assert (len(buffer), buffer.closed) == (5000, False)
+    buffer.close()
+    buffer.close()
+    assert (len(buffer), buffer.closed) == (0, True)
+    with pytest.raises(BufferError, match="closed"):
+        memoryview(buffer)
+    with pytest.raises(TypeError):
+        Buffer()
+    for size in (0, -1, 1.5, "1"):
+        with pytest.raises(ValueError, match="at least one byte"):
+            client.buffer(size)  # type: ignore[arg-type]
+
+
+def test_registered_objects(client: Client, key: str) -> None:
+    """They are what they were; the client moves values to and from them."""
+    for size in (100, 3 * MB):
+        objects: list[Any] = [bytearray(size), array.array("B", bytes(size)), np.zeros(size, np.uint8), mmap.mmap(-1, size)]
+        for memory in objects:
+            with client.register(memory) as buffer:
+                memoryview(memory)[:] = value_of(size)
+                assert len(buffer) == size
+                assert memoryview(buffer) == value_of(size)
+                assert client.set(key, memory) is True
+                client.set(key + "-2", value_of(size, 9))
+                assert client.get_into(key + "-2", memory) == size
+                assert client.get(key) == value_of(size)
+                assert memoryview(memory) == value_of(size, 9)
+        objects.clear()
+
+
+def test_what_is_registered_stays_there(client: Client, key: str) -> None:
+    memory = bytearray(5000)
+    buffer = client.register(memory)
+    with pytest.raises(BufferError):
+        memory.append(1)
+    buffer.close()
+    memory.append(1)
+    with client.register(b"constant") as buffer:
+        assert memoryview(buffer).readonly
+        assert client.set(key, b"constant") is True
+        with pytest.raises(BufferError):
+            client.get_into(key, buffer)
+    for wrong, error in (("text", TypeError), (b"", ValueError), (5, TypeError)):
+        with pytest.raises(error):
+            client.register(wrong)
+
+
+def test_registered_memory_is_registered_once(rmemcached_server: ServerFactory, key: str) -> None:
+    with Client(rmemcached_server("-I", "8m").address, transport="soft_iw", timeout=20, default_noreply=False) as client:
+        memory = bytearray(3 * MB)
+        with client.register(memory):
+            before = usage()["registered"]
+            for start in range(5):
+                memory[:] = value_of(3 * MB, start)
+                assert client.set(key, memory) is True
+                memory[:] = bytes(3 * MB)
+                assert client.get_into(key, memory) == 3 * MB
+                assert memory == value_of(3 * MB, start)
+            assert usage()["registered"] == before
+
+
+def test_buffers_of_many_clients(shared_rmemcached: Any, key: str) -> None:
+    """A Buffer serves every client of the same server."""
+    transport = rdma()
+    clients = [
+        Client(shared_rmemcached.address, transport=transport, timeout=20, default_noreply=False) for _ in range(3)
+    ]
+    with clients[0].buffer(MB) as buffer:
+        clients[0].close()
+        with memoryview(buffer) as view:
+            view[:] = value_of(MB)
+        assert clients[1].set(key, buffer) is True
+        with memoryview(buffer) as view:
+            view[:] = bytes(MB)
+        assert clients[2].get_into(key, buffer) == MB
+        assert memoryview(buffer) == value_of(MB)
+    for client in clients:
+        client.close()
