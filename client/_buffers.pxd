@@ -87,6 +87,6 @@ cdef Buffer new_buffer(QueuePair queue, size_t size)
 cdef Buffer register_memory(QueuePair queue, object view)
 # A read-only memoryview of the first bytes of a region that was taken from the Pool, which gets it back when nobody
 # sees it any more.
-cdef object lend(Pool pool, region *one, size_t length)
+cdef object lend_region(Pool pool, region *one, size_t length)
 # The Buffer that this memory is a part of, or None. pd: of its server; NULL: of any.
 cdef Buffer find_buffer(const ibv_pd *pd, const char *data, size_t length)

@@ -265,7 +265,7 @@ cdef class Loan:
             leave_domain(self.domain)
 
 
-cdef object lend(Pool pool, region *one, size_t length):
+cdef object lend_region(Pool pool, region *one, size_t length):
     cdef Loan loan = Loan.__new__(Loan)
     loan.pool = pool
     loan.lent = one
@@ -298,7 +298,7 @@ cdef class Buffer:
         self.release()
 
     def __repr__(self):
-        return f"<rmemcached.client.Buffer of {self.memory.size} bytes>" if self.open else "<closed rmemcached.client.Buffer>"
+        return f"<rmemcached.client.Buffer of {self.memory.size} bytes{'' if self.open else ', closed'}>"
 
     def __getbuffer__(self, Py_buffer *out, int flags):
         if not self.open:

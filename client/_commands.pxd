@@ -33,8 +33,8 @@ cdef enum store_mode:
 cdef int put_bytes(Stream s, bytes text) except -1
 # mg, without its end, so that a sink can follow.
 cdef int put_fetch(Stream s, bytes key, bint with_flags, bint with_cas, bytes expire) except -1
-# ms. flags, expire: None for 0; cas: None but for STORE_CAS. True: the server reads the value from memory and answers even
-# if quiet. Until then, or until it is sent, the value has to stay where it is.
+# ms. flags, expire: None for 0; cas: None but for STORE_CAS. True: the server reads the value from memory and answers
+# even if quiet. Until then, or until it is sent, the value has to stay where it is.
 cdef bint put_store(Stream s, store_mode mode, bytes key, object data, bytes flags, bytes expire, bytes cas,
                     bint quiet) except -1
 cdef int put_delete(Stream s, bytes key, bint quiet) except -1

@@ -7,7 +7,7 @@ from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from rmemcached.client._buffers cimport REGION_MIN, REGIONS_MOST, Buffer, count_registration, find_buffer, lend
+from rmemcached.client._buffers cimport REGION_MIN, REGIONS_MOST, Buffer, count_registration, find_buffer, lend_region
 from rmemcached.client._registered cimport Registration
 from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_sub
 from rmemcached.sys.linux cimport MADV_HUGEPAGE, madvise
@@ -261,7 +261,7 @@ cdef class Sink(Memory):
             return memoryview(self.take(length))
         self.borrowed = NULL
         self.learn(length)
-        return lend(self.pool, one, length)
+        return lend_region(self.pool, one, length)
 
     cdef void take_into(self, char *to, size_t length) noexcept:
         copy_bytes(to, self.data(), length)

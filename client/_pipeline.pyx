@@ -65,7 +65,7 @@ cdef class Pipeline:
             self.execute()
 
     def execute(self):
-        """Sends what is queued and returns a list with the result of each command, in their order. It stays in `results`.
+        """Sends what is queued. Returns a list with the result of each command, in order, which stays in `results`.
 
         The result of a command that fails is its exception, which is not raised: so is that of each command behind one
         at which the connection has ended. Raises OSError, TimeoutError and MemcacheServerError when there is no
@@ -215,7 +215,7 @@ cdef class Pipeline:
         self.requests.append(self.queue(REQUEST_DELETE, b"delete", key))
 
     def incr(self, key, value):
-        """Adds value (0 to 2**64 - 1) to the number that is stored. Result: the new one, or None when there is no item."""
+        """Adds value (0 to 2**64 - 1) to the number that is stored. Result: the new one; None: there is no item."""
         self.queue_arithmetic(b"incr", b" D", key, value)
 
     def decr(self, key, value):

@@ -1,6 +1,7 @@
 """Commands that wait to be sent: what a Pipeline queues.
 
-A Request is made when its arguments have been checked; then it is put into a Stream, and its answer is taken from there.
+A Request is made when its arguments have been checked; then it is put into a Stream, and its answer is taken from
+there.
 """
 
 from libc.stdint cimport uint32_t

@@ -3,7 +3,7 @@
 cimport cython
 
 from rmemcached.client._commands cimport put_arithmetic, put_delete, put_fetch, put_store, put_touch
-from rmemcached.client._reply cimport REPLY_EN, REPLY_HD, REPLY_NF, REPLY_VA
+from rmemcached.client._reply cimport REPLY_EN, REPLY_HD, REPLY_NF
 from rmemcached.client._retrieval cimport FETCH_VALUE, FETCH_VALUE_AND_CAS, MISS
 from rmemcached.client._stream cimport Stream
 

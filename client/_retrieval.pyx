@@ -204,9 +204,9 @@ cdef class Retrieval(Session):
         """Returns a Buffer of an object's own memory: bytes, bytearray, array, mmap, a NumPy array. Connects.
 
         The object cannot be resized until the Buffer is closed. Its values are then sent from there and, if it is
-        writable, received there without a copy by "verbs" and "soft_iw". A server on this host ("soft_shm") reaches only
-        what `buffer` has made. Raises TypeError for an object without the buffer protocol, BufferError for memory that
-        is not contiguous, ValueError for none; OSError when it cannot be locked for a device.
+        writable, received there without a copy by "verbs" and "soft_iw". A server on this host ("soft_shm") reaches
+        only what `buffer` has made. Raises TypeError for an object without the buffer protocol, BufferError for memory
+        that is not contiguous, ValueError for none; OSError when it cannot be locked for a device.
         """
         cdef object view = memoryview(memory)
         cdef Connection c = self.enter(True, b"register")
@@ -216,7 +216,7 @@ cdef class Retrieval(Session):
             self.leave(c, None)
 
     def get_into(self, key, buffer, offset=0, default=None):
-        """Receives the value of key in the caller's memory. Returns its length in bytes, or default when there is no item.
+        """Receives the value of key in the caller's memory. Returns its length in bytes; default: there is no item.
 
         buffer: a Buffer, or any writable, contiguous object with the buffer protocol; offset: the byte of it at which
         the value begins. The value is as it was stored: no serde is applied. Raises ValueError when the value is longer

@@ -157,7 +157,9 @@ def test_a_fork_while_another_thread_is_in_a_call(make_client: Callable[..., Cli
 
 
 @pytest.mark.parametrize(
-    "again", [copy.copy, copy.deepcopy, lambda client: pickle.loads(pickle.dumps(client))], ids=["copy", "deep", "pickle"]
+    "again",
+    [copy.copy, copy.deepcopy, lambda client: pickle.loads(pickle.dumps(client))],
+    ids=["copy", "deep", "pickle"],
 )
 @pytest.mark.parametrize("connected", [True, False], ids=["connected", "new"])
 def test_a_copy_has_the_options_and_no_connection(
@@ -188,7 +190,7 @@ def test_a_subclass_has_attributes_and_is_copied_with_them(backend: Any, key: st
 def test_pymemcaches_pool(backend: Any, key: str) -> None:
     """What Django's use_pooling makes."""
 
-    class Pool(PooledClient):  # type: ignore[misc]
+    class Pool(PooledClient):
         client_class = Client
 
     pool = Pool(backend.server.address, max_pool_size=2, timeout=20, pool_idle_timeout=5)
