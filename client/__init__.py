@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rmemcached import import_error
 
 try:
@@ -27,7 +29,11 @@ from .exceptions import (
 )
 from .sockets import KeepaliveOpts
 
+if TYPE_CHECKING:
+    from ._async import AsyncClient
+
 __all__ = [
+    "AsyncClient",
     "Buffer",
     "Client",
     "KeepaliveOpts",
@@ -40,3 +46,13 @@ __all__ = [
     "MemcacheUnknownError",
     "Pipeline",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # asyncio takes longer to import than all the rest.
+    if name == "AsyncClient":
+        from ._async import AsyncClient
+
+        globals()[name] = AsyncClient
+        return AsyncClient
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -92,9 +92,6 @@ cdef class Client(Storage):
       not answer within the time limit.
     """
 
-    cdef dict __dict__
-    cdef object __weakref__
-
     def __init__(
         self,
         server,

@@ -9,21 +9,18 @@ from rmemcached.client._commands cimport (
     STORE_PREPEND,
     STORE_REPLACE,
     STORE_SET,
-    cas_text,
-    delta_text,
-    integer_text,
-    number_text,
 )
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._request cimport (
-    REQUEST_ARITHMETIC,
-    REQUEST_DELETE,
     REQUEST_GET,
     REQUEST_GETS,
-    REQUEST_STORE,
-    REQUEST_TOUCH,
+    arithmetic_request,
+    delete_request,
+    get_request,
     put_request,
+    store_request,
     take_answer,
+    touch_request,
 )
 
 
@@ -132,98 +129,58 @@ cdef class Pipeline:
 
     # --- what can be queued ---
 
-    cdef Request queue(self, request_kind kind, bytes name, object key):
-        # The caller fills in the rest and appends it.
-        cdef Request r = Request.__new__(Request)
-        r.kind = kind
-        r.name = name
-        r.key = key
-        r.encoded = self.client.encoded_key(key)
-        return r
-
-    cdef int queue_get(self, request_kind kind, bytes name, object key, object default, object expire) except -1:
-        cdef Request r = self.queue(kind, name, key)
-        r.default = default
-        r.ignores = True
-        r.with_flags = self.client.serde is not None
-        if expire is not None:
-            r.expire = integer_text(expire, "expire")
-        self.requests.append(r)
-        return 0
-
-    cdef int queue_store(self, store_mode mode, bytes name, object key, object value, object expire, object flags,
-                         bytes cas) except -1:
-        cdef Request r = self.queue(REQUEST_STORE, name, key)
-        cdef list numbers = []
-        r.mode = mode
-        r.expire = number_text(expire, "expire")
-        r.data = self.client._serialize(key, value, flags, numbers)
-        r.flags = numbers[0]
-        r.cas = cas
-        self.requests.append(r)
-        return 0
-
-    cdef int queue_arithmetic(self, bytes name, bytes sign, object key, object value) except -1:
-        cdef Request r = self.queue(REQUEST_ARITHMETIC, name, key)
-        r.sign = sign
-        r.delta = delta_text(value)
-        self.requests.append(r)
-        return 0
-
     def get(self, key, default=None):
         """Result: the value of key, or default when there is no item."""
-        self.queue_get(REQUEST_GET, b"get", key, default, None)
+        self.requests.append(get_request(self.client, REQUEST_GET, b"get", key, default, None))
 
     def gets(self, key, default=None, cas_default=None):
         """Result: (value, cas) of key, or (default, cas_default) when there is no item."""
-        self.queue_get(REQUEST_GETS, b"gets", key, (default, cas_default), None)
+        self.requests.append(get_request(self.client, REQUEST_GETS, b"gets", key, (default, cas_default), None))
 
     def gat(self, key, expire=0, default=None):
         """Result: that of `get`; the item expires in `expire` seconds (0: never)."""
-        self.queue_get(REQUEST_GET, b"gat", key, default, expire)
+        self.requests.append(get_request(self.client, REQUEST_GET, b"gat", key, default, expire))
 
     def gats(self, key, expire=0, default=None, cas_default=None):
         """Result: that of `gets`; the item expires in `expire` seconds (0: never)."""
-        self.queue_get(REQUEST_GETS, b"gats", key, (default, cas_default), expire)
+        self.requests.append(get_request(self.client, REQUEST_GETS, b"gats", key, (default, cas_default), expire))
 
     def set(self, key, value, expire=0, flags=None):
         """Stores value under key. Result: True."""
-        self.queue_store(STORE_SET, b"set", key, value, expire, flags, None)
+        self.requests.append(store_request(self.client, STORE_SET, b"set", key, value, expire, flags, None))
 
     def add(self, key, value, expire=0, flags=None):
         """Stores value if key has no item. Result: True, or False when it has one."""
-        self.queue_store(STORE_ADD, b"add", key, value, expire, flags, None)
+        self.requests.append(store_request(self.client, STORE_ADD, b"add", key, value, expire, flags, None))
 
     def replace(self, key, value, expire=0, flags=None):
         """Stores value if key has an item. Result: True, or False when it has none."""
-        self.queue_store(STORE_REPLACE, b"replace", key, value, expire, flags, None)
+        self.requests.append(store_request(self.client, STORE_REPLACE, b"replace", key, value, expire, flags, None))
 
     def append(self, key, value, expire=0, flags=None):
         """Appends value to the item's. Result: True, or False when there is none."""
-        self.queue_store(STORE_APPEND, b"append", key, value, expire, flags, None)
+        self.requests.append(store_request(self.client, STORE_APPEND, b"append", key, value, expire, flags, None))
 
     def prepend(self, key, value, expire=0, flags=None):
         """Puts value before the item's. Result: True, or False when there is none."""
-        self.queue_store(STORE_PREPEND, b"prepend", key, value, expire, flags, None)
+        self.requests.append(store_request(self.client, STORE_PREPEND, b"prepend", key, value, expire, flags, None))
 
     def cas(self, key, value, cas, expire=0, flags=None):
         """Stores value if the item's cas is still the given one. Result: True; False: it has changed; None: no item."""
-        self.queue_store(STORE_CAS, b"cas", key, value, expire, flags, cas_text(cas, self.client.encoding))
+        self.requests.append(store_request(self.client, STORE_CAS, b"cas", key, value, expire, flags, cas))
 
     def delete(self, key):
         """Removes the item of key. Result: True, or False when there was none."""
-        self.requests.append(self.queue(REQUEST_DELETE, b"delete", key))
+        self.requests.append(delete_request(self.client, key))
 
     def incr(self, key, value):
         """Adds value (0 to 2**64 - 1) to the number that is stored. Result: the new one; None: there is no item."""
-        self.queue_arithmetic(b"incr", b" D", key, value)
+        self.requests.append(arithmetic_request(self.client, b"incr", key, value))
 
     def decr(self, key, value):
         """Subtracts value, down to 0. Result: the new number, or None when there is no item."""
-        self.queue_arithmetic(b"decr", b" MD D", key, value)
+        self.requests.append(arithmetic_request(self.client, b"decr", key, value))
 
     def touch(self, key, expire=0):
         """Lets the item of key expire in `expire` seconds (0: never). Result: True, or False when there is none."""
-        cdef Request r = self.queue(REQUEST_TOUCH, b"touch", key)
-        r.expire = integer_text(expire, "expire")
-        self.requests.append(r)
+        self.requests.append(touch_request(self.client, key, expire))

@@ -1,12 +1,14 @@
 """The RDMA transport: DATA messages of a queue pair as a byte stream, and memory that requests name."""
 
 cimport cython
+from libc.errno cimport EAGAIN
 from libc.stdint cimport uint32_t, uintptr_t
 
 from rmemcached.client._buffers cimport Buffer, Pool, find_buffer
 from rmemcached.client._registered cimport Registrations
 from rmemcached.client._timeouts cimport milliseconds
 from rmemcached.client._queue_pair cimport wait_hints
+from rmemcached.client._queue_events cimport queue_arm, queue_descriptors, queue_lives
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_LANE, live_add, live_sub
@@ -236,6 +238,19 @@ cdef class RdmaStream(Stream):
             r = self.advance(True)
         self.lane.told = False
         return r
+
+    cdef int poll(self) noexcept nogil:
+        cdef uint64_t received = self.received
+        cdef int r = self.queue.reap(self, self.lane)
+        if r > 0 and self.received == received:
+            return -EAGAIN if queue_lives(self.queue) else 0
+        return r
+
+    cdef bint arm(self) noexcept nogil:
+        return queue_arm(self.queue, self, self.lane)
+
+    cdef list descriptors(self):
+        return queue_descriptors(self.queue)
 
     cdef int fill(self) noexcept nogil:
         return self.advance(False)

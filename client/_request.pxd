@@ -36,6 +36,21 @@ cdef class Request:
     cdef bytes delta
     cdef uint32_t found_flags    # GET, GETS: of the value that was found
     cdef bint found
+    cdef object future           # of who waits for the answer; None: nobody does
+    cdef object group            # or the Group that it is one of,
+    cdef Py_ssize_t place        # ... and where
+    cdef bint sinks              # it names the Stream's sink
+
+    # Whether anybody waits for its answer.
+    cdef bint wanted(self)
+
+# With the client's checks of arguments; default: of a miss, as a pair for REQUEST_GETS.
+cdef Request get_request(Storage client, request_kind kind, bytes name, object key, object default, object expire)
+cdef Request store_request(Storage client, store_mode mode, bytes name, object key, object value, object expire,
+                           object flags, object cas)
+cdef Request arithmetic_request(Storage client, bytes name, object key, object value)
+cdef Request touch_request(Storage client, object key, object expire)
+cdef Request delete_request(Storage client, object key)
 
 # Formats it. What it refers to must stay where it is until its answer has come.
 cdef int put_request(Connection c, Request r) except -1

@@ -101,6 +101,12 @@ cdef class Stream:
     # Names a value for the server to read: its address, or a copy's, and the key. `value`: the bytes or memoryview that
     # has the memory. False: it cannot be named.
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
+    # for event loops
+    cdef int poll(self) noexcept nogil                  # takes what has come, and does not wait; -EAGAIN: nothing has
+    cdef bint arm(self) noexcept nogil                  # a descriptor gets readable; True: something has come already
+    cdef list descriptors(self)                         # that get readable when something comes, or the connection ends
+    cdef bint tells_room(self) noexcept                 # the first one gets writable when more can be sent
+
     cdef int unexpose(self) except -1                   # no request of this call needs its exposed values any more
     cdef int put_sink(self) except -1                   # appends " @addr:key:length" of the sink, or nothing
     cdef bytes take_sink(self, size_t length)           # the value that the server has written there

@@ -369,6 +369,18 @@ cdef class Stream:
     cdef int fill_body(self) noexcept nogil:
         return self.fill()
 
+    cdef int poll(self) noexcept nogil:
+        return -EBADMSG
+
+    cdef bint arm(self) noexcept nogil:
+        return False
+
+    cdef list descriptors(self):
+        return []
+
+    cdef bint tells_room(self) noexcept:
+        return False
+
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
         return False
 

@@ -168,6 +168,40 @@ cdef class TcpStream(Stream):
             return -ETIMEDOUT if errno == EAGAIN else -errno
         return n
 
+    cdef int poll(self) noexcept nogil:
+        cdef iovec iov[2]
+        cdef msghdr message
+        cdef ssize_t n
+        cdef int r = self.reserve_input(RECEIVE_MIN)
+        if r <= 0:
+            return r
+        memset(&message, 0, sizeof(message))
+        message.msg_iov = iov
+        # A value goes where it is wanted, if nothing is before it.
+        if self.dst_left and self.rpos == self.rend:
+            iov[0].iov_base = self.dst
+            iov[0].iov_len = self.dst_left
+            message.msg_iovlen = 1
+        iov[message.msg_iovlen].iov_base = self.rbuf + self.rend
+        iov[message.msg_iovlen].iov_len = self.rcap - self.rend
+        message.msg_iovlen += 1
+        n = recvmsg(self.fd, &message, MSG_DONTWAIT)
+        if n <= 0:
+            return -errno if n < 0 else 0
+        if message.msg_iovlen == 2:
+            r = <int>min(<size_t>n, self.dst_left)
+            self.dst += r
+            self.dst_left -= r
+            n -= r
+        self.rend += n
+        return 1
+
+    cdef list descriptors(self):
+        return [self.fd]
+
+    cdef bint tells_room(self) noexcept:
+        return True
+
     cdef int fill(self) noexcept nogil:
         cdef iovec iov
         cdef ssize_t n

@@ -41,9 +41,10 @@ def candidates(client: Options, wanted: str) -> tuple[str, ...]:
 class Choice:
     """The choice for one connection: tries transports, and remembers why the ones that were tried are not it."""
 
-    def __init__(self, client: Options, wanted: str) -> None:
+    def __init__(self, client: Options, wanted: str, alone: bool) -> None:
         self.client = client
         self.wanted = wanted
+        self.alone = alone
         self.reasons: list[str] = []
 
     def open(self) -> tuple[Any, str]:
@@ -52,7 +53,7 @@ class Choice:
             stream = self.try_rdma_cm()
             if stream is not None:
                 return stream, "rdma_cm"
-        if self.wanted == "tcp":
+        if self.wanted == "tcp" or self.alone:
             return self.open_one()
         opened = self.join()
         if opened is None:
@@ -109,7 +110,7 @@ class Choice:
             if self.wanted == "auto" and transport == SOFT_SHM and not is_local(self.plain):
                 # A server on another host is not told this host's identity, nor can it choose a path to connect to.
                 raise TransportUnavailable("the server is on another host")
-            return exchange.open_rdma(self.client, self.plain, transport, self.wanted)
+            return exchange.open_rdma(self.client, self.plain, transport, None if self.alone else self.wanted)
         except TransportUnavailable as error:
             if self.wanted != "auto":
                 raise
@@ -131,13 +132,14 @@ class Choice:
         return "; ".join(["both ends have it" if self.wanted == "auto" else "as asked for", *self.reasons])
 
 
-def open_stream(client: Options, wanted: str, logged: str | None) -> tuple[Any, str, str]:
+def open_stream(client: Options, wanted: str, logged: str | None, alone: bool = False) -> tuple[Any, str, str]:
     """(stream, transport, transport reported in the log) of a new connection of the client.
 
-    wanted: one of TRANSPORTS. logged: the transport that the log has last, or None; another one is reported. Raises
+    wanted: one of TRANSPORTS. logged: the transport that the log has last, or None; another one is reported.
+    alone: no other connection shares its queue pair. Raises
     MemcacheServerError (TransportUnavailable when the transport is not there at both ends), OSError, TimeoutError.
     """
-    choice = Choice(client, wanted)
+    choice = Choice(client, wanted, alone)
     stream, transport = choice.open()
     if logged != transport:
         logger.info("%s: transport %s (%s)", client.server, transport, choice.why(transport))

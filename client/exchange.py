@@ -141,8 +141,10 @@ def read_reply_line(plain: socket.socket) -> bytes:
     return received[:-2]
 
 
-def open_rdma(client: Options, plain: socket.socket, transport: str, wanted: str) -> RdmaStream:
+def open_rdma(client: Options, plain: socket.socket, transport: str, wanted: str | None) -> RdmaStream:
     """The RDMA stream of a queue pair whose lifeline is plain, for one of the transports of the exchange.
+
+    wanted: the transport that others who may share the queue pair have asked for; None: nobody may.
 
     Raises TransportUnavailable, after which plain is still an ordinary connection; MemcacheServerError, OSError,
     TimeoutError.
@@ -162,7 +164,7 @@ def open_rdma(client: Options, plain: socket.socket, transport: str, wanted: str
         elif transport == SOFT_IW:
             second = stack.enter_context(contextlib.closing(open_iw(client, plain)))
         queue.connect(offer, second, plain, patience(client))
-    return share(client, wanted, queue)
+    return stream_of(client, queue) if wanted is None else share(client, wanted, queue)
 
 
 def open_iw(client: Options, plain: socket.socket) -> socket.socket:

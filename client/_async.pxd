@@ -1,0 +1,47 @@
+"""AsyncClient, and its connection: a Stream that an event loop drives.
+
+The loop calls when a descriptor of the Stream is readable or, while output is left, writable. Requests of one turn of
+the loop are sent together at its end. Answers come in the order of the requests. All of it is done by the loop's thread.
+"""
+
+from rmemcached.client._client cimport Client
+from rmemcached.client._connection cimport Connection
+from rmemcached.client._request cimport Request
+from rmemcached.client._stream cimport Stream
+
+
+cdef class Group:
+    """Requests whose answers are awaited together."""
+    cdef object future
+    cdef list results            # or exceptions, in the order of the requests
+    cdef Py_ssize_t left
+
+    cdef int put(self, Py_ssize_t place, object result) except -1
+
+
+cdef class AsyncConnection:
+    cdef Client client
+    cdef readonly object loop
+    cdef Connection connection   # None: closed
+    cdef Stream stream           # the connection's
+    cdef object answers          # deque of Requests that have no answer yet
+    cdef object waiting          # deque of futures: of calls for which there is no room
+    cdef list descriptors        # that the loop watches
+    cdef bint flushing           # `flush` will be called
+    cdef bint writing            # the loop says when there is room for output
+    cdef bint sink_taken         # by a request that has no answer yet
+    cdef bytes body              # a value that is being received; None: a line is
+    cdef object timer
+    cdef object progress         # the loop's time when something has come or gone
+
+    cdef bint full(self)
+    cdef int submit(self, Request r) except -1
+    cdef int send_some(self) except -1
+    cdef int receive(self) except -1
+    cdef int take_answers(self) except -1
+    cdef bint take_body(self) except -1
+    cdef bint begin_value(self, Request r) except -1
+    cdef int resolve(self, Request r, object result) except -1
+    cdef int rest(self) except -1
+    cdef int make_room(self) except -1
+    cdef int fail(self, object error) except -1

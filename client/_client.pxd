@@ -1,0 +1,14 @@
+"""The Client: what its options are, and the commands of administration."""
+
+from rmemcached.client._connection cimport Connection
+from rmemcached.client._storage cimport Storage
+
+
+cdef class Client(Storage):
+    cdef dict __dict__
+    cdef object __weakref__
+
+    cdef dict _options(self)
+    cdef bytes _command(self, bytes command, bytes name)
+    cdef dict _stats(self, list words)
+    cdef bytes _read_until(self, Connection c, bytes token)

@@ -1,0 +1,12 @@
+"""A queue pair of one lane that an event loop waits for. Its thread alone calls these, and never the waits of threads."""
+
+from rmemcached.client._lane cimport lane_state
+from rmemcached.client._queue_pair cimport QueuePair
+from rmemcached.client._stream cimport Stream
+
+# What gets readable when there may be something to reap.
+cdef list queue_descriptors(QueuePair queue)
+# Behind a reap that has found nothing: the next completion makes an event. True: something has come since.
+cdef bint queue_arm(QueuePair queue, Stream s, lane_state *lane) noexcept nogil
+# False: the server has ended the connection, and everything that came before has been reaped.
+cdef bint queue_lives(QueuePair queue) noexcept nogil

@@ -1,0 +1,456 @@
+"""AsyncClient, over every transport, on asyncio's loop and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import os
+import pickle
+import random
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+from concurrency import in_child
+from servers import Server, free_port
+from suspended import suspended
+from transport import RDMA_TRANSPORTS
+
+from rmemcached.client import (
+    AsyncClient,
+    Client,
+    MemcacheClientError,
+    MemcacheIllegalInputError,
+    MemcacheServerError,
+    MemcacheUnexpectedCloseError,
+)
+
+LARGE = bytes(range(256)) * 256
+TOO_LARGE = bytes(9 << 20)
+BROKEN = (MemcacheUnexpectedCloseError, ConnectionError)
+
+ServerFactory = Callable[..., Server]
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """run(coroutine) in a new event loop."""
+    factory = asyncio.new_event_loop if request.param == "asyncio" else uvloop.new_event_loop
+
+    def run(body: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            return runner.run(asyncio.wait_for(body, 60))
+
+    return run
+
+
+@pytest.fixture
+def make(backend: Any) -> Callable[..., AsyncClient]:
+    def make(**arguments: Any) -> AsyncClient:
+        settings: dict[str, Any] = {"transport": backend.transport, "timeout": 20, "default_noreply": False}
+        return AsyncClient(backend.server.address, **{**settings, **arguments})
+
+    return make
+
+
+Make = Callable[..., AsyncClient]
+
+
+def test_each_method_has_the_result_of_the_clients(
+    run: Run, make: Make, make_client: Callable[..., Client], key: str
+) -> None:
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+        ("get", (key,), {}),
+        ("get", (key, "miss"), {}),
+        ("gets", (key, 1, 2), {}),
+        ("replace", (key, b"none"), {}),
+        ("append", (key, b"none"), {}),
+        ("set", (key, b"10"), {"flags": 7}),
+        ("add", (key, b"there"), {}),
+        ("incr", (key, 5), {}),
+        ("decr", (key, 100), {}),
+        ("append", (key, b"1"), {}),
+        ("prepend", (key, b"2"), {}),
+        ("get", (key,), {}),
+        ("gat", (key, 100), {}),
+        ("touch", (key, 100), {}),
+        ("touch", ("no" + key, 100), {}),
+        ("cas", (key, b"never", 1), {}),
+        ("cas", ("no" + key, b"never", 1), {}),
+        ("set", (key, LARGE), {"expire": 100}),
+        ("get", (key,), {}),
+        ("get", (key,), {}),
+        ("set", (key, bytearray(LARGE)), {}),
+        ("incr", (key, 1), {}),
+        ("get", (key,), {}),
+        ("set", (key, TOO_LARGE), {}),
+        ("set", (key, b""), {}),
+        ("get", (key,), {}),
+        ("delete", (key,), {}),
+        ("delete", (key,), {}),
+        ("set_many", ({key + "1": b"one", key + "2": LARGE},), {}),
+        ("get_many", ([key + "1", key, key + "2"],), {}),
+        ("delete_many", ([key + "1", key],), {}),
+        ("get_many", ([key + "1", key + "2"],), {}),
+        ("get_many", ([],), {}),
+        ("set_many", ({},), {}),
+        ("version", (), {}),
+        ("raw_command", ("mn",), {}),
+        ("set", (key, b"", "soon"), {}),
+        ("get", ("white space",), {}),
+        ("get", (5,), {}),
+    ]
+    oracle = make_client(key_prefix="one:")
+    expected = []
+    for name, arguments, options in calls:
+        try:
+            expected.append(getattr(oracle, name)(*arguments, **options))
+        except Exception as error:
+            expected.append(type(error))
+
+    async def body() -> None:
+        found = []
+        async with make(key_prefix="two:") as client:
+            for name, arguments, options in calls:
+                try:
+                    found.append(await getattr(client, name)(*arguments, **options))
+                except Exception as error:
+                    found.append(type(error))
+        assert found == expected
+
+    run(body())
+    assert {MemcacheServerError, MemcacheClientError, MemcacheIllegalInputError, TypeError} <= {
+        *filter(_is_type, expected)
+    }
+
+
+def _is_type(value: object) -> bool:
+    return isinstance(value, type)
+
+
+def test_cas(run: Run, make: Make, key: str) -> None:
+    async def body() -> None:
+        async with make() as client:
+            await client.set(key, b"one")
+            value, cas = await client.gets(key)
+            assert (value, await client.gats(key, 100)) == (b"one", (b"one", cas))
+            assert await client.gets_many([key]) == {key: (b"one", cas)}
+            assert await client.cas(key, b"two", cas) is True
+            assert await client.cas(key, b"three", cas) is False
+
+    run(body())
+
+
+def test_many_tasks(run: Run, make: Make, key: str) -> None:
+    """More than may be under way at one time, of values of all sizes."""
+
+    async def one(client: AsyncClient, number: int) -> None:
+        name, value = f"{key}-{number}", b"%d-" % number + bytes(random.Random(number).choice((10, 3000, 20_000)))
+        assert await client.set(name, value) is True
+        assert await client.get(name) == value
+        assert await client.delete(name) is True
+
+    async def body() -> None:
+        async with make() as client:
+            await asyncio.gather(*(one(client, number) for number in range(3000)))
+
+    run(body())
+
+
+def test_ten_thousand_gets_half_of_them_cancelled(run: Run, make: Make, key: str) -> None:
+    count = 10_000
+    values = {f"{key}-{number}": b"%d" % number + bytes(number % 3 * 4000) for number in range(50)}
+
+    async def body() -> None:
+        async with make() as client:
+            assert await client.set_many(values) == []
+            names = [*values]
+            tasks = [asyncio.create_task(client.get(names[number % 50])) for number in range(count)]
+            chance = random.Random(5)
+            for number in chance.sample(range(count), count // 2):
+                if chance.random() < 0.01:
+                    await asyncio.sleep(0)
+                tasks[number].cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            cancelled = sum(isinstance(result, asyncio.CancelledError) for result in results)
+            assert count // 20 < cancelled <= count // 2
+            for number, result in enumerate(results):
+                assert isinstance(result, asyncio.CancelledError) or result == values[names[number % 50]]
+            assert await client.get_many(names) == values
+
+    run(body())
+
+
+def test_a_timeout_of_asyncio(run: Run, make: Make, backend: Any, key: str) -> None:
+    """The answer that comes later is nobody else's."""
+
+    async def body() -> None:
+        async with make() as client:
+            await client.set_many({key + "1": b"one", key + "2": LARGE})
+            with suspended(backend.server.pid):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await client.get(key + "2")
+            assert await client.get(key + "1") == b"one"
+            assert await client.get(key + "2") == LARGE
+
+    run(body())
+
+
+def test_a_silent_server(run: Run, make: Make, backend: Any, key: str) -> None:
+    async def body() -> None:
+        async with make(timeout=0.3) as client:
+            await client.set(key, b"value")
+            with suspended(backend.server.pid):
+                calls = [asyncio.create_task(client.get(key)) for _ in range(5)]
+                for result in await asyncio.gather(*calls, return_exceptions=True):
+                    assert isinstance(result, TimeoutError)
+            assert await client.get(key) == b"value"
+
+    run(body())
+
+
+def test_without_waiting_for_answers(run: Run, make: Make, key: str) -> None:
+    async def body() -> None:
+        async with make(default_noreply=True) as client:
+            assert await client.set(key, TOO_LARGE) is True
+            assert await client.set(key, b"5") is True
+            assert await client.incr(key, 2, noreply=True) is None
+            assert await client.get(key) == b"7"
+            assert await client.set_many({key: b"many"}) == []
+            assert await client.delete("no" + key) is True
+            assert await client.get(key) == b"many"
+            assert await client.delete_many([key]) is True
+            assert await client.get(key) is None
+
+    run(body())
+
+
+@pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
+def test_the_server_is_killed_and_started_again(
+    run: Run, rmemcached_server: ServerFactory, transport: str, key: str
+) -> None:
+    """Each of many calls ends, with a right value, a miss, or a clear error."""
+    first = rmemcached_server()
+    servers: list[Server] = []
+
+    async def one(client: AsyncClient, stop: asyncio.Event, ended: list[object]) -> None:
+        while not stop.is_set():
+            try:
+                value = await client.get(key)
+                assert value in (None, LARGE)
+                ended.append(value)
+            except (MemcacheServerError, OSError) as error:
+                assert str(error)
+                ended.append(error)
+                await asyncio.sleep(0.01)
+
+    async def body() -> None:
+        async with AsyncClient(first.address, transport=transport, timeout=5, default_noreply=False) as client:
+            await client.set(key, LARGE)
+            stop = asyncio.Event()
+            ended: list[object] = []
+            tasks = [asyncio.create_task(one(client, stop, ended)) for _ in range(1000)]
+            while len(ended) < 1000:
+                await asyncio.sleep(0.01)
+            first.kill()
+            seen = len(ended)
+            while not any(isinstance(end, Exception) for end in ended[seen:]):
+                await asyncio.sleep(0.01)
+            servers.append(Server(first.command, first.port))
+            seen = len(ended)
+            while None not in ended[seen:]:
+                await asyncio.sleep(0.01)
+            stop.set()
+            await asyncio.gather(*tasks)
+            await client.set(key, LARGE)
+            assert await client.get(key) == LARGE
+
+    try:
+        run(body())
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def test_no_server(run: Run) -> None:
+    async def body() -> None:
+        async with AsyncClient(("127.0.0.1", free_port())) as client:
+            for result in await asyncio.gather(*(client.get("key") for _ in range(5)), return_exceptions=True):
+                assert isinstance(result, ConnectionRefusedError)
+
+    run(body())
+
+
+@pytest.mark.parametrize("answer", [b"nonsense\r\n", b"VA x\r\n", b"VA 3\r\nfourEN\r\n", b"x" * 70_000, b"VA 5\r\nab"])
+def test_a_server_that_breaks_the_protocol(run: Run, answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write(b"MN\r\n" if line == b"mn\r\n" else answer)
+            if line != b"mn\r\n":
+                break
+        await writer.drain()
+        writer.close()
+
+    async def body() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            address = server.sockets[0].getsockname()
+            async with AsyncClient(address, transport="tcp", timeout=10) as client:
+                for result in await asyncio.gather(client.get("a"), client.get("b"), return_exceptions=True):
+                    assert isinstance(result, (MemcacheClientError, MemcacheServerError, *BROKEN, Exception))
+                    assert not isinstance(result, TimeoutError)
+
+    run(body())
+
+
+def test_close_while_calls_are_under_way(run: Run, make: Make, backend: Any, key: str) -> None:
+    async def body() -> None:
+        client = make()
+        await client.set(key, b"value")
+        with suspended(backend.server.pid):
+            calls = [asyncio.create_task(client.get(key)) for _ in range(3)]
+            await asyncio.sleep(0.05)
+            await client.close()
+            for result in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(result, MemcacheUnexpectedCloseError)
+        assert await client.get(key) == b"value"
+        await client.close()
+        await client.close()
+
+    run(body())
+
+
+def test_one_loop_after_the_other(run: Run, make: Make, key: str) -> None:
+    client = make()
+
+    async def first() -> None:
+        assert await client.set(key, b"value") is True
+
+    async def second() -> None:
+        assert await client.get(key) == b"value"
+        await client.close()
+
+    run(first())
+    run(second())
+
+
+def test_another_loop_at_the_same_time_is_refused(run: Run, make: Make, key: str) -> None:
+    client = make()
+
+    async def other() -> None:
+        with pytest.raises(RuntimeError, match="another event loop"):
+            await client.get(key)
+
+    async def body() -> None:
+        async with client:
+            await client.get(key)
+            await asyncio.to_thread(lambda: asyncio.run(other()))
+            assert await client.get(key) is None
+
+    run(body())
+
+
+def test_a_child_makes_its_own_connection(make: Make, key: str) -> None:
+    client = make()
+
+    async def body() -> None:
+        assert await client.set(key, LARGE) is True
+        loop = asyncio.get_running_loop()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if _in_new_loop(client, key) else 1)
+        assert (await loop.run_in_executor(None, os.waitpid, pid, 0))[1] == 0
+        assert await client.get(key) == LARGE
+        await client.close()
+
+    asyncio.run(body())
+
+
+def _in_new_loop(client: AsyncClient, key: str) -> bool:
+    asyncio._set_running_loop(None)
+
+    async def body() -> bool:
+        async with client:
+            return bool(await client.get(key) == LARGE)
+
+    return asyncio.new_event_loop().run_until_complete(body())
+
+
+def test_lost_unclosed(make: Make, key: str) -> None:
+    async def body() -> None:
+        client = make()
+        await client.get(key)
+        with pytest.warns(ResourceWarning, match="unclosed .*AsyncClient"):
+            del client
+            gc.collect()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda client: pickle.loads(pickle.dumps(client))])
+def test_copies(run: Run, make: Make, key: str, again: Callable[[AsyncClient], AsyncClient]) -> None:
+    async def body() -> None:
+        async with make(key_prefix="p:") as client:
+            await client.set(key, b"value")
+            async with again(client) as other:
+                assert (other.server, await other.get(key)) == (client.server, b"value")
+            assert await client.get(key) == b"value"
+
+    run(body())
+
+
+def test_a_serde_and_ignore_exc(run: Run, make: Make, make_client: Callable[..., Client], key: str) -> None:
+    class Pickle:
+        def serialize(self, key: Any, value: Any) -> tuple[bytes, int]:
+            return pickle.dumps(value), 1
+
+        def deserialize(self, key: Any, value: bytes, flags: int) -> Any:
+            return pickle.loads(value)
+
+    make_client().set(key + "-raw", b"no pickle")
+
+    async def body() -> None:
+        async with make(serde=Pickle()) as client:
+            await client.set(key, {"a": [1]})
+            assert await client.get(key) == {"a": [1]}
+            assert await client.get_many([key]) == {key: {"a": [1]}}
+            with pytest.raises(pickle.UnpicklingError):
+                await client.get(key + "-raw")
+        async with make(serde=Pickle(), ignore_exc=True) as client:
+            assert await client.get(key + "-raw", "default") == "default"
+
+    run(body())
+
+
+def test_other_tasks_run_while_answers_come(run: Run, make: Make, key: str) -> None:
+    """A client that is busy all the time leaves the loop to others."""
+
+    async def body() -> None:
+        async with make() as client:
+            await client.set(key, LARGE)
+            calls = asyncio.gather(*(client.get(key) for _ in range(2000)))
+            turns = 0
+            while not calls.done():
+                await asyncio.sleep(0)
+                turns += 1
+            assert turns > 10
+            assert await calls == [LARGE] * 2000
+
+    run(body())
+
+
+def test_over_a_unix_socket(run: Run, memcached_server: ServerFactory, tmp_path: Any) -> None:
+    path = str(tmp_path / "sock")
+    memcached_server(path=path)
+
+    async def body() -> None:
+        async with AsyncClient(path, default_noreply=False) as client:
+            assert await client.set("key", b"value") is True
+            assert await client.get("key") == b"value"
+            assert client.transport == "tcp"
+
+    run(body())
