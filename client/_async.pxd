@@ -1,7 +1,8 @@
 """AsyncClient, and its connection: a Stream that an event loop drives.
 
 The loop calls when a descriptor of the Stream is readable or, while output is left, writable. Requests of one turn of
-the loop are sent together at its end. Answers come in the order of the requests. All of it is done by the loop's thread.
+the loop are sent together at its end. Answers come in the order of the requests. All of it is done by the loop's
+thread.
 """
 
 from rmemcached.client._client cimport Client

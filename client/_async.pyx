@@ -184,7 +184,7 @@ cdef class AsyncConnection:
         # Arming may have found something.
         self.take_answers()
         while r != -EAGAIN:
-            r = s.poll()
+            r = s.take_input()
             if r > 0:
                 come = True
                 self.take_answers()
@@ -376,9 +376,9 @@ cdef class AsyncClient:
     ...     await client.set("key", b"value")
     ...     await client.get("key")
 
-    Args: those of `Client`. There is one connection. Any number of tasks may use it at the same time: their requests are
-    sent without waiting for each other's answers, those of one turn of the loop together. Beyond some thousand requests
-    under way a call waits until there is room.
+    Args: those of `Client`. There is one connection. Any number of tasks may use it at the same time: their requests
+    are sent without waiting for each other's answers, those of one turn of the loop together. Beyond some thousand
+    requests under way a call waits until there is room.
 
     A call can be cancelled at any time, by asyncio.timeout for one: its request may have been carried out or not, its
     answer is dropped, and other calls go on. timeout: seconds without anything from the server while answers are
@@ -575,11 +575,13 @@ cdef class AsyncClient:
 
     async def set(self, key, value, expire=0, noreply=None, flags=None):
         """As `Client.set`. The value must not be changed before the call has returned."""
-        return await self._store(store_request(self.client, STORE_SET, b"set", key, value, expire, flags, None), noreply)
+        return await self._store(
+            store_request(self.client, STORE_SET, b"set", key, value, expire, flags, None), noreply)
 
     async def add(self, key, value, expire=0, noreply=None, flags=None):
         """As `Client.add`."""
-        return await self._store(store_request(self.client, STORE_ADD, b"add", key, value, expire, flags, None), noreply)
+        return await self._store(
+            store_request(self.client, STORE_ADD, b"add", key, value, expire, flags, None), noreply)
 
     async def replace(self, key, value, expire=0, noreply=None, flags=None):
         """As `Client.replace`."""

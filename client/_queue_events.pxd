@@ -1,4 +1,7 @@
-"""A queue pair of one lane that an event loop waits for. Its thread alone calls these, and never the waits of threads."""
+"""A queue pair of one lane that an event loop waits for.
+
+The loop's thread alone calls these, and never the waits of threads.
+"""
 
 from rmemcached.client._lane cimport lane_state
 from rmemcached.client._queue_pair cimport QueuePair

@@ -239,7 +239,7 @@ cdef class RdmaStream(Stream):
         self.lane.told = False
         return r
 
-    cdef int poll(self) noexcept nogil:
+    cdef int take_input(self) noexcept nogil:
         cdef uint64_t received = self.received
         cdef int r = self.queue.reap(self, self.lane)
         if r > 0 and self.received == received:

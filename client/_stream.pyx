@@ -369,7 +369,7 @@ cdef class Stream:
     cdef int fill_body(self) noexcept nogil:
         return self.fill()
 
-    cdef int poll(self) noexcept nogil:
+    cdef int take_input(self) noexcept nogil:
         return -EBADMSG
 
     cdef bint arm(self) noexcept nogil:

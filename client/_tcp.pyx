@@ -168,7 +168,7 @@ cdef class TcpStream(Stream):
             return -ETIMEDOUT if errno == EAGAIN else -errno
         return n
 
-    cdef int poll(self) noexcept nogil:
+    cdef int take_input(self) noexcept nogil:
         cdef iovec iov[2]
         cdef msghdr message
         cdef ssize_t n

@@ -8,13 +8,11 @@ import gc
 import os
 import pickle
 import random
-import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 import uvloop
-from concurrency import in_child
 from servers import Server, free_port
 from suspended import suspended
 from transport import RDMA_TRANSPORTS
@@ -191,10 +189,9 @@ def test_a_timeout_of_asyncio(run: Run, make: Make, backend: Any, key: str) -> N
     async def body() -> None:
         async with make() as client:
             await client.set_many({key + "1": b"one", key + "2": LARGE})
-            with suspended(backend.server.pid):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.05):
-                        await client.get(key + "2")
+            with suspended(backend.server.pid), pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await client.get(key + "2")
             assert await client.get(key + "1") == b"one"
             assert await client.get(key + "2") == LARGE
 
