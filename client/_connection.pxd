@@ -32,6 +32,8 @@ cdef class Connection:
     cdef void close(self) noexcept
     # Sends the request and reads the first line of the answer.
     cdef int exchange(self) except -1
+    # Behind so many of many requests: the server may begin with them, where sending costs no system call.
+    cdef int ahead(self, Py_ssize_t count) except -1
     # Reads the next line.
     cdef int next_line(self) except -1
     # exchange for the first answer to a request, next_line for the others.

@@ -12,6 +12,7 @@ from rmemcached.client._reply cimport REPLY_EX, REPLY_HD, REPLY_MN, REPLY_NF, RE
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheUnknownError
 
 cdef enum:
+    AHEAD = 24               # requests that are sent together while more are to come
     SYNC_INTERVAL = 1024     # commands without a reply after which the client looks for error lines
     BODY_MAX = 0x7FFFFFFF    # bytes; a reply that announces more is not believed
     SHOWN = 32               # bytes of a line that an exception shows
@@ -83,6 +84,15 @@ cdef class Connection:
     cdef int exchange(self) except -1:
         self.stream.commit()
         return self.step(PUSH_AND_READ, READ_REPLY)
+
+    cdef int ahead(self, Py_ssize_t count) except -1:
+        cdef int r
+        if self.stream.remote and count % AHEAD == 0:
+            self.stream.commit()
+            r = self.stream.push()
+            if r <= 0:
+                self.interrupted(r)
+        return 0
 
     cdef int next_line(self) except -1:
         cdef int r

@@ -78,10 +78,13 @@ cdef class Pipeline:
         cdef list results = [None] * len(requests)
         cdef list errors = []
         cdef Request r
+        cdef Py_ssize_t count = 0
         cdef Py_ssize_t i = 0
         try:
             for r in requests:
                 put_request(c, r)
+                count += 1
+                c.ahead(count)
             while i < len(requests):
                 r = requests[i]
                 c.name = r.name

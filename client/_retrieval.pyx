@@ -126,11 +126,12 @@ cdef class Retrieval(Session):
         cdef dict found = {}
         cdef uint32_t flags = 0
         cdef bint first = True
-        cdef bytes key
+        cdef Py_ssize_t i
         try:
-            for key in encoded:
-                put_fetch(s, key, self.serde is not None, with_cas, None)
+            for i in range(len(encoded)):
+                put_fetch(s, encoded[i], self.serde is not None, with_cas, None)
                 s.put("\r\n", 2)
+                c.ahead(i + 1)
             for given in names:
                 c.read_answer(first)
                 first = False

@@ -118,6 +118,7 @@ cdef class Storage(Retrieval):
             for i in range(len(names)):
                 exposed |= put_store(
                     c.stream, STORE_SET, encoded[i], data[i], numbers[i], seconds, None, quiet)
+                c.ahead(i + 1)
             if exposed and quiet:
                 c.synchronise()
             elif quiet:
