@@ -85,6 +85,8 @@ DIRECTIVES = {
     "wraparound": False,
     "initializedcheck": False,
     "binding": False,
+    "embedsignature": True,
+    "embedsignature.format": "clinic",
 }
 
 

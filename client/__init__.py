@@ -26,6 +26,9 @@ from .exceptions import (
     MemcacheUnexpectedCloseError,
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
+    TooManyConnections,
+    TransportRefused,
+    TransportUnavailable,
 )
 from .sockets import KeepaliveOpts
 
@@ -45,6 +48,9 @@ __all__ = [
     "MemcacheUnknownCommandError",
     "MemcacheUnknownError",
     "Pipeline",
+    "TooManyConnections",
+    "TransportRefused",
+    "TransportUnavailable",
 ]
 
 

@@ -7,7 +7,7 @@ import warnings
 from collections import deque
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.errno cimport EAGAIN, EBADMSG, EINTR, EMSGSIZE
+from libc.errno cimport EAGAIN, EBADMSG, EINTR, EMSGSIZE, ETIMEDOUT
 from libc.string cimport memcpy
 
 from rmemcached.client._commands cimport (
@@ -36,7 +36,7 @@ from rmemcached.client._request cimport (
 from rmemcached.client._stream cimport LINE_LIMIT
 
 from rmemcached.client.connection import open_stream
-from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheUnknownError
+from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
 
 cdef enum:
     ANSWERS_MOST = 1024      # requests under way, and
@@ -63,6 +63,7 @@ cdef class AsyncConnection:
         c.server = client.server
         c.transport = transport
         c.generation = fork_count()
+        c.name = b"AsyncClient"
         self.client = client
         self.loop = loop
         self.connection = c
@@ -224,7 +225,7 @@ cdef class AsyncConnection:
             if code <= 0:
                 raise self.connection.broken(code)
             if not self.answers:
-                raise MemcacheUnknownError(s.line[:min(s.line_length, <size_t>32)])
+                raise self.connection.broken(-EBADMSG)
             r = self.answers[0]
             self.connection.name = r.name
             if s.reply.code == REPLY_VA and self.begin_value(r):
@@ -326,7 +327,7 @@ cdef class AsyncConnection:
         if left > 0:
             self.timer = self.loop.call_later(left, self._look_at_time)
         else:
-            self.fail(TimeoutError("timed out"))
+            self.fail(self.connection.broken(-ETIMEDOUT))
 
     def close(self, error=None):
         """Closes it. Calls that wait for answers get the error."""

@@ -10,7 +10,8 @@ from rmemcached.client._commands cimport (
     answer,
     checked_key,
     convert_statistics,
-    error_of,
+    encode_key,
+    exact_bytes,
     integer_text,
     is_error,
     put_bytes,
@@ -23,7 +24,16 @@ from rmemcached.client._storage cimport Storage
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport memmem
 
-from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheUnknownError
+from rmemcached.client.exceptions import MemcacheClientError, MemcacheUnexpectedCloseError, MemcacheUnknownError
+
+
+cdef bytes as_bytes(object text, str encoding="ascii"):
+    # Of bytes and str, and of their subclasses.
+    if isinstance(text, str):
+        return text.encode(encoding)
+    if isinstance(text, bytes):
+        return exact_bytes(text)
+    raise TypeError(f"bytes or str are needed, not {type(text).__name__}")
 
 
 class FunctionSerde:
@@ -43,7 +53,12 @@ class FunctionSerde:
 
 
 cdef class Client(Storage):
-    """A client of one memcached or rmemcached server, with pymemcache's methods.
+    """Client(server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None, no_delay=True,\
+ ignore_exc=False, socket_module=None, socket_keepalive=None, key_prefix=b"", default_noreply=True,\
+ allow_unicode_keys=False, encoding="ascii", tls_context=None, *, transport="auto", spin=None, rdma_cm_port=None)
+--
+
+A client of one memcached or rmemcached server, with pymemcache's methods.
 
     Args:
         server: (host, port), "host", "host:port", "[v6]:port", or the path of a UNIX socket ("/path" or "unix:/path").
@@ -125,11 +140,9 @@ cdef class Client(Storage):
         self.ignore_exc = ignore_exc
         if socket_module is not socket:
             raise ValueError("socket_module: only the standard library's socket module is supported")
-        if isinstance(key_prefix, str):
-            key_prefix = key_prefix.encode("ascii")
-        if not isinstance(key_prefix, bytes):
+        if not isinstance(key_prefix, (bytes, str)):
             raise TypeError("key_prefix should be bytes.")
-        self.key_prefix = key_prefix
+        self.key_prefix = as_bytes(key_prefix)
         self.default_noreply = default_noreply
         self.allow_unicode_keys = allow_unicode_keys
         self.encoding = encoding
@@ -206,8 +219,8 @@ cdef class Client(Storage):
 
     disconnect_all = close
 
-    cdef bytes _command(self, bytes command, bytes name):
-        # Sends one line and returns the line of the answer.
+    cdef bytes _command(self, bytes command, bytes name, bytes wanted=None):
+        # Sends one line and returns the line of the answer; another one than is wanted is an error.
         cdef Connection c = self.enter(False, name)
         cdef Stream s = c.stream
         cdef list errors = []
@@ -217,7 +230,9 @@ cdef class Client(Storage):
             c.exchange()
             line = answer(s)
             if is_error(line):
-                errors.append(error_of(line, name))
+                c.refused_by(line, errors)
+            elif wanted is not None and line != wanted:
+                errors.append(c.named(MemcacheClientError(line)))
         except BaseException:
             self.drop(c)
             raise
@@ -229,7 +244,7 @@ cdef class Client(Storage):
 
         Names are bytes. Values are converted as pymemcache does it: to int, float, bool or bytes.
         """
-        cdef list words = [checked_key(arg.encode("ascii") if isinstance(arg, str) else arg) for arg in args]
+        cdef list words = [checked_key(as_bytes(arg)) for arg in args]
         cdef dict result
         try:
             result = self._stats(words)
@@ -254,7 +269,7 @@ cdef class Client(Storage):
                 if line in (b"END", b"OK", b"RESET"):
                     break
                 if not read_statistic(line, result):
-                    errors.append(error_of(line, b"stats"))
+                    c.refused_by(line, errors)
                     break
                 c.next_line()
         except BaseException:
@@ -288,19 +303,27 @@ cdef class Client(Storage):
         return True
 
     def cache_memlimit(self, memlimit):
-        """Sets the server's memory limit, in megabytes. Returns True."""
-        self._command(b"cache_memlimit " + integer_text(memlimit, "memlimit") + b"\r\n", b"cache_memlimit")
+        """Sets the server's memory limit, in megabytes. Returns True.
+
+        Raises MemcacheClientError when the server does not want it; pymemcache returns True then as well.
+        """
+        self._command(
+            b"cache_memlimit " + integer_text(memlimit, "memlimit") + b"\r\n", b"cache_memlimit", b"OK")
         return True
+
+    def check_key(self, key, key_prefix=b""):
+        """Returns the bytes that are sent for a key behind a prefix. Raises MemcacheIllegalInputError, TypeError."""
+        return encode_key(key, as_bytes(key_prefix), self.allow_unicode_keys)
 
     def raw_command(self, command, end_tokens="\r\n"):
         """Sends a command line, to which \\r\\n is added.
 
-        Returns the bytes of the answer before the first end_tokens; what follows them is dropped. An error line is
-        raised. command and end_tokens are bytes or str.
+        Returns the bytes of the answer before the first end_tokens; what follows them is dropped. An error line at its
+        beginning ends the answer, and is raised. command and end_tokens are bytes or str.
         """
         cdef str encoding = "utf8" if self.allow_unicode_keys else "ascii"
-        cdef bytes line = command.encode(encoding) if isinstance(command, str) else command
-        cdef bytes token = end_tokens.encode(encoding) if isinstance(end_tokens, str) else end_tokens
+        cdef bytes line = as_bytes(command, encoding)
+        cdef bytes token = as_bytes(end_tokens, encoding)
         cdef list errors = []
         cdef bytes text
         cdef Connection c = self.enter(False, line)
@@ -308,12 +331,16 @@ cdef class Client(Storage):
         try:
             put_bytes(s, line + b"\r\n")
             c.exchange()
-            text = self._read_until(c, token)
+            text = answer(s)
+            if is_error(text):
+                s.rpos = s.rend
+            else:
+                text = self._read_until(c, token)
             if s.iov_next < s.iov_count:
                 # The server has answered before it had all of the line.
                 c.send()
             if is_error(text):
-                errors.append(error_of(text, line))
+                c.refused_by(text, errors)
         except BaseException:
             self.drop(c)
             raise

@@ -11,11 +11,15 @@ from rmemcached.client._stream cimport Stream
 cdef bytes encode_key(object key, bytes prefix, bint unicode_keys)
 # The same for bytes.
 cdef bytes checked_key(bytes key)
+# The same bytes, of an object of a subclass of bytes.
+cdef bytes exact_bytes(object value)
 # bytes, or a contiguous memoryview, of what is sent for a value.
 cdef object encode_value(object value, str encoding)
 cdef bytes integer_text(object value, str name)
 # The same; None for 0.
 cdef bytes number_text(object value, str name)
+# The expire of a storage command; None for 0. The classic commands keep the lower 32 bits of up to 64, which ms refuses.
+cdef bytes expire_text(object expire)
 # What is added or subtracted. MemcacheClientError: the server would not take it.
 cdef bytes delta_text(object value)
 cdef bytes cas_text(object cas, str encoding)
@@ -47,7 +51,7 @@ cdef int put_touch(Stream s, bytes key, bytes seconds, bint quiet) except -1
 # The line, without its end.
 cdef bytes answer(Stream s)
 cdef bint is_error(bytes line)
-# The exception for an error line. Raises one itself when the stream is of no use after this line.
+# The exception for an error line.
 cdef object error_of(bytes line, bytes name)
 # Adds a line of `stats` to found. False: it is none.
 cdef bint read_statistic(bytes line, dict found) except -1

@@ -4,17 +4,20 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.client.exceptions import (
+    FULL,
     MemcacheClientError,
     MemcacheIllegalInputError,
     MemcacheServerError,
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
+    too_many_connections,
 )
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
+    bint PyObject_CheckBuffer(object value)
     bint PyBuffer_IsContiguous(const Py_buffer *view, char order)
 
 cdef enum:
@@ -44,8 +47,10 @@ cdef bytes encode_key(object key, bytes prefix, bint unicode_keys):
     cdef const char *text
     cdef Py_ssize_t n
     cdef bytes encoded
-    if isinstance(key, bytes):
+    if type(key) is bytes:
         encoded = key
+    elif isinstance(key, bytes):
+        encoded = exact_bytes(key)
     elif isinstance(key, str):
         if not (unicode_keys or PyUnicode_IS_ASCII(key)):
             raise MemcacheIllegalInputError(f"Non-ASCII key: {key!r}")
@@ -58,6 +63,16 @@ cdef bytes encode_key(object key, bytes prefix, bint unicode_keys):
     return checked_key(encoded)
 
 
+cdef bytes exact_bytes(object value):
+    # Of an object of a subclass.
+    return PyBytes_FromStringAndSize(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+
+
+cdef bint holds_addresses(str format):
+    # Objects and pointers, among the types of a buffer's format (PEP 3118). Names of fields are between colons.
+    return any(letter in "OP&" for part in format.split(":")[::2] for letter in part)
+
+
 cdef object encode_value(object value, str encoding):
     cdef object view
     if isinstance(value, bytes):
@@ -67,10 +82,20 @@ cdef object encode_value(object value, str encoding):
             return value.encode(encoding)
         except UnicodeEncodeError as error:
             raise MemcacheIllegalInputError(f"Data values must be binary-safe: {error}") from error
+    # A number or a date of NumPy's, whose text is its value, gives its memory as well.
+    if not PyObject_CheckBuffer(value) or getattr(value, "ndim", None) == 0:
+        return encode_value(str(value), encoding)
     try:
         view = memoryview(value)
-    except TypeError:
+    except (TypeError, ValueError, BufferError) as error:
+        raise MemcacheIllegalInputError(
+            f"a {type(value).__name__} that does not give its bytes cannot be stored ({error}): store its tobytes(), or"
+            " use a serde") from error
+    if view.ndim == 0:
         return encode_value(str(value), encoding)
+    if holds_addresses(view.format):
+        raise MemcacheIllegalInputError(
+            f"a {type(value).__name__} of Python objects (format {view.format!r}) cannot be stored: use a serde")
     if PyBuffer_IsContiguous(PyMemoryView_GET_BUFFER(view), c'C'):
         return view
     return view.tobytes()
@@ -84,6 +109,13 @@ cdef bytes integer_text(object value, str name):
 
 cdef bytes number_text(object value, str name):
     return None if isinstance(value, int) and value == 0 else integer_text(value, name)
+
+
+cdef bytes expire_text(object expire):
+    cdef bytes text = number_text(expire, "expire")
+    if text is not None and not -1 << 31 <= expire < 1 << 31 and -1 << 63 <= expire < 1 << 63:
+        return number_text(((expire + (1 << 31)) & 0xFFFFFFFF) - (1 << 31), "expire")
+    return text
 
 
 cdef bytes delta_text(object value):
@@ -104,7 +136,7 @@ cdef bytes cas_text(object cas, str encoding):
         raise MemcacheIllegalInputError(f"cas must be integer, string, or bytes, got bad value: {cas!r}")
     if not cas.isdigit():
         raise MemcacheIllegalInputError(f"cas must only contain values in 0-9, got bad value: {cas!r}")
-    return cas
+    return exact_bytes(cas)
 
 
 # --- requests ---
@@ -222,9 +254,13 @@ cdef object error_of(bytes line, bytes name):
         return MemcacheClientError(line[line.find(b" ") + 1:])
     if line.startswith(b"SERVER_ERROR"):
         return MemcacheServerError(line[line.find(b" ") + 1:])
-    if line.startswith(b"ERROR"):
-        raise MemcacheUnknownCommandError(name)
-    raise MemcacheUnknownError(line[:32])
+    if line == b"ERROR":
+        return MemcacheUnknownCommandError(name)
+    if line == FULL:
+        return too_many_connections()
+    if line.startswith(b"ERROR "):
+        return MemcacheServerError(line[6:])
+    return MemcacheUnknownError(line[:32])
 
 
 cdef bint read_statistic(bytes line, dict found) except -1:

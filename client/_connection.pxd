@@ -56,12 +56,16 @@ cdef class Connection:
     # number of its bytes.
     cdef Py_ssize_t value_into(self, char *to, size_t size) except -1
     cdef int read_inline(self, char *to, size_t length) except -1
-    # Appends the exception for the error line just read. Raises it when the connection is of no use behind it.
+    # Appends the exception for the error line just read, or for another one. Raises it when the connection is of no use
+    # behind it.
     cdef int refused(self, list errors) except -1
+    cdef int refused_by(self, bytes line, list errors) except -1
     # The answer to a storage command: True, False or None as pymemcache has it; or `refused`.
     cdef object stored(self, list errors)
 
     cdef int step(self, stream_step first, stream_step again) except -1
+    # The exception, which gets the names of the server and of the command.
+    cdef object named(self, object error)
     # The exception for what a method of the Stream has returned.
     cdef object broken(self, int code)
     # Raises that exception, unless signal handlers wanted to run: then it runs them, and the step is to be repeated.

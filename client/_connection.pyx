@@ -2,14 +2,20 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EBADMSG, EINTR, EMSGSIZE, ENOMEM, ETIMEDOUT
+from libc.errno cimport EBADMSG, ECONNRESET, EINTR, EMSGSIZE, ENOMEM, EPIPE, ETIMEDOUT
 from libc.string cimport strerror
 
 from rmemcached.client._commands cimport answer, error_of
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._reply cimport REPLY_EX, REPLY_HD, REPLY_MN, REPLY_NF, REPLY_NS
 
-from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheUnknownError
+from rmemcached.client.exceptions import (
+    MemcacheError,
+    MemcacheUnexpectedCloseError,
+    MemcacheUnknownCommandError,
+    MemcacheUnknownError,
+)
+from rmemcached.client.sockets import server_text
 
 cdef enum:
     AHEAD = 24               # requests that are sent together while more are to come
@@ -44,24 +50,36 @@ cdef class Connection:
         cdef Stream s = self.stream
         cdef str text
         if code == -ETIMEDOUT:
-            return TimeoutError("timed out")
+            return TimeoutError(f"{server_text(self.server)}: {self.name.decode()}: timed out: nothing has come for"
+                                f" {s.timeout_ms / 1000.0:g} s")
         if code == -EMSGSIZE or code == -EBADMSG:
             line = s.line[:min(s.line_length, <size_t>SHOWN)] if code == -EBADMSG else b"line too long"
-            return MemcacheUnknownError(line)
+            return self.named(MemcacheUnknownError(line))
         if code == -ENOMEM:
             return MemoryError()
         self.ended = True
+        if (code == -EPIPE or code == -ECONNRESET) and not s.remote and s.take_input() > 0 and s.has_line():
+            # The server has said why, and has not read the request.
+            s.read_line()
+            return self.named(error_of(answer(s), self.name))
         text = s.failure_text()
         if code == 0 or text:
-            return MemcacheUnexpectedCloseError(text or "the server has ended the connection")
-        return OSError(-code, strerror(-code).decode())
+            return self.named(MemcacheUnexpectedCloseError(text or "the server has ended the connection"))
+        return OSError(-code, f"{strerror(-code).decode()} during {self.name.decode()}", server_text(self.server))
+
+    cdef object named(self, object error):
+        if isinstance(error, MemcacheError):
+            error.server = server_text(self.server)
+            error.command = self.name.decode("ascii", "backslashreplace")
+        return error
 
     cdef int interrupted(self, int code) except -1:
         if code != -EINTR:
             raise self.broken(code)
         PyErr_CheckSignals()
         if self.generation != fork_count():
-            raise MemcacheUnexpectedCloseError("the process was forked during the call: its parent has the answer")
+            raise self.named(
+                MemcacheUnexpectedCloseError("the process was forked meanwhile, and its parent has the answer"))
         return 0
 
     cdef int step(self, stream_step first, stream_step again) except -1:
@@ -116,6 +134,8 @@ cdef class Connection:
     cdef int unanswered(self, size_t commands) except -1:
         cdef Stream s = self.stream
         self.send()
+        if s.remote and s.has_ended():
+            raise self.broken(0)
         s.noreplies += commands
         if s.noreplies >= SYNC_INTERVAL:
             s.begin()
@@ -145,7 +165,7 @@ cdef class Connection:
         if s.reply.in_memory and s.sink_named:
             return s.take_sink(n)
         if s.reply.in_memory or n > BODY_MAX:
-            raise MemcacheUnknownError(s.line[:min(s.line_length, <size_t>SHOWN)])
+            raise self.broken(-EBADMSG)
         value = PyBytes_FromStringAndSize(NULL, n)
         self.read_inline(PyBytes_AS_STRING(value), n)
         return value
@@ -183,7 +203,13 @@ cdef class Connection:
         return self.step(READ_BODY, READ_BODY)
 
     cdef int refused(self, list errors) except -1:
-        errors.append(error_of(answer(self.stream), self.name))
+        return self.refused_by(answer(self.stream), errors)
+
+    cdef int refused_by(self, bytes line, list errors) except -1:
+        error = self.named(error_of(line, self.name))
+        if isinstance(error, (MemcacheUnknownCommandError, MemcacheUnknownError)) or line.startswith(b"ERROR"):
+            raise error
+        errors.append(error)
         return 0
 
     cdef object stored(self, list errors):

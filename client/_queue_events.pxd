@@ -1,6 +1,6 @@
 """A queue pair of one lane that an event loop waits for.
 
-The loop's thread alone calls these, and never the waits of threads.
+The loop's thread alone calls these, if nothing else is said, and never the waits of threads.
 """
 
 from rmemcached.client._lane cimport lane_state
@@ -11,5 +11,7 @@ from rmemcached.client._stream cimport Stream
 cdef list queue_descriptors(QueuePair queue)
 # Behind a reap that has found nothing: the next completion makes an event. True: something has come since.
 cdef bint queue_arm(QueuePair queue, Stream s, lane_state *lane) noexcept nogil
+# Whether the server has ended the connection. Any thread.
+cdef bint queue_ended(QueuePair queue) noexcept nogil
 # False: the server has ended the connection, and everything that came before has been reaped.
 cdef bint queue_lives(QueuePair queue) noexcept nogil

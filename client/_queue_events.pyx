@@ -36,3 +36,10 @@ cdef bint queue_lives(QueuePair queue) noexcept nogil:
         relaxed_store(&queue.failed, True)
         return False
     return not (queue.by_cm and queue.lifeline_ended)
+
+
+cdef bint queue_ended(QueuePair queue) noexcept nogil:
+    cdef pollfd lifeline
+    lifeline.fd = queue.fd
+    lifeline.events = POLLIN
+    return poll(&lifeline, 1, 0) > 0 and (not queue.by_cm or not queue.look_at_lifeline() or queue.lifeline_ended)

@@ -28,6 +28,7 @@ cdef class RdmaStream(Stream):
     cdef unsigned int woken          # how many there were
     cdef size_t message_limit        # bytes of the longest set whose value goes in messages, if that is faster; or 0
     cdef unsigned int small_values   # that have come in a row
+    cdef int64_t looked              # now_ns() when it was last seen whether the connection has ended
     cdef Source source
     cdef Sink sink
     cdef Buffer target               # that the request names in place of the sink

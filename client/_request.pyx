@@ -6,8 +6,8 @@ from rmemcached.client._commands cimport (
     STORE_CAS,
     cas_text,
     delta_text,
+    expire_text,
     integer_text,
-    number_text,
     put_arithmetic,
     put_delete,
     put_fetch,
@@ -51,7 +51,7 @@ cdef Request store_request(Storage client, store_mode mode, bytes name, object k
     cdef Request r = new_request(client, REQUEST_STORE, name, key)
     cdef list numbers = []
     r.mode = mode
-    r.expire = number_text(expire, "expire")
+    r.expire = expire_text(expire)
     if mode == STORE_CAS:
         r.cas = cas_text(cas, client.encoding)
     r.data = client._serialize(key, value, flags, numbers)

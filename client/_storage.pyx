@@ -10,6 +10,7 @@ from rmemcached.client._commands cimport (
     cas_text,
     delta_text,
     encode_value,
+    expire_text,
     integer_text,
     number_text,
     put_arithmetic,
@@ -38,7 +39,7 @@ cdef class Storage(Retrieval):
     cdef object _store(self, store_mode mode, bytes name, object key, object value, object expire, object noreply,
                        object flags, bytes cas):
         cdef bytes encoded = self.encoded_key(key)
-        cdef bytes seconds = number_text(expire, "expire")
+        cdef bytes seconds = expire_text(expire)
         cdef list numbers = []
         cdef list errors = []
         cdef bint quiet = self.is_quiet(noreply)
@@ -96,7 +97,7 @@ cdef class Storage(Retrieval):
 
         The first error line is raised when all values have been sent.
         """
-        cdef bytes seconds = number_text(expire, "expire")
+        cdef bytes seconds = expire_text(expire)
         cdef bint quiet = self.is_quiet(noreply)
         cdef list names = []
         cdef list encoded = []

@@ -102,6 +102,7 @@ cdef class Stream:
     # has the memory. False: it cannot be named.
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     # for event loops
+    cdef bint has_ended(self) noexcept nogil            # of a connection that does not tell when it is written to
     cdef int take_input(self) noexcept nogil            # takes what has come, and does not wait; -EAGAIN: nothing has
     cdef bint arm(self) noexcept nogil                  # a descriptor gets readable; True: something has come already
     cdef list descriptors(self)                         # that get readable when something comes, or the connection ends

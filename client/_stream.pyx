@@ -369,6 +369,9 @@ cdef class Stream:
     cdef int fill_body(self) noexcept nogil:
         return self.fill()
 
+    cdef bint has_ended(self) noexcept nogil:
+        return False
+
     cdef int take_input(self) noexcept nogil:
         return -EBADMSG
 

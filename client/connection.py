@@ -10,8 +10,8 @@ from typing import Any
 from . import exchange
 from ._exchange import SOFT_IW, SOFT_SHM, VERBS
 from ._tcp import TcpStream
-from .exceptions import MemcacheServerError, TransportUnavailable
-from .sockets import Options, is_local, open_socket
+from .exceptions import MemcacheError, MemcacheServerError, TooManyConnections, TransportUnavailable
+from .sockets import Options, is_local, open_socket, server_text
 
 logger = logging.getLogger("rmemcached.client")
 
@@ -115,6 +115,8 @@ class Choice:
             if self.wanted != "auto":
                 raise
             self.reasons.append(f"{transport} is not available: {error}")
+        except TooManyConnections:
+            raise
         except (MemcacheServerError, OSError) as error:
             # A server that has not answered over TCP in time will not do so the next time either. That of a verbs
             # device is another network.
@@ -140,7 +142,12 @@ def open_stream(client: Options, wanted: str, logged: str | None, alone: bool = 
     MemcacheServerError (TransportUnavailable when the transport is not there at both ends), OSError, TimeoutError.
     """
     choice = Choice(client, wanted, alone)
-    stream, transport = choice.open()
+    try:
+        stream, transport = choice.open()
+    except MemcacheError as error:
+        error.server = server_text(client.server)
+        error.command = f"connecting ({wanted})"
+        raise
     if logged != transport:
         logger.info("%s: transport %s (%s)", client.server, transport, choice.why(transport))
     return stream, transport, transport

@@ -1,38 +1,72 @@
-"""The exceptions of the client: pymemcache's names and hierarchy (pymemcache/exceptions.py), defined here so that the
-client needs nothing but this package."""
+"""The exceptions of the client: pymemcache's names and hierarchy (pymemcache/exceptions.py).
+
+Where pymemcache is installed each is a subclass of its namesake, so that code which catches those catches these. The
+client needs nothing but this package.
+"""
 
 from __future__ import annotations
 
+try:
+    from pymemcache import exceptions as _theirs
+    from pymemcache.exceptions import MemcacheError as _Error
+except ImportError:
+    _theirs = None
+    _Error = Exception
 
-class MemcacheError(Exception):
-    """Base of all exceptions that the client defines."""
+# Exception itself where there is no pymemcache: a base that the others have anyway.
+_ClientError = getattr(_theirs, "MemcacheClientError", Exception)
+_UnknownCommandError = getattr(_theirs, "MemcacheUnknownCommandError", Exception)
+_IllegalInputError = getattr(_theirs, "MemcacheIllegalInputError", Exception)
+_ServerError = getattr(_theirs, "MemcacheServerError", Exception)
+_UnknownError = getattr(_theirs, "MemcacheUnknownError", Exception)
+_UnexpectedCloseError = getattr(_theirs, "MemcacheUnexpectedCloseError", Exception)
 
 
-class MemcacheClientError(MemcacheError):
+class MemcacheError(_Error):
+    """Base of all exceptions that the client defines.
+
+    Attributes: server: "host:port" or a path, and command: the name of the method; None where they are not known. The
+    text names both, and the cause. args[0] is the cause: bytes if they are the server's.
+    """
+
+    server: str | None = None
+    command: str | None = None
+
+    def __str__(self) -> str:
+        cause = self.args[0] if len(self.args) == 1 else super().__str__()
+        text = cause.decode("utf-8", "backslashreplace") if isinstance(cause, bytes) else str(cause)
+        return ": ".join(part for part in (self.server, self.command, text) if part)
+
+
+class MemcacheClientError(MemcacheError, _ClientError):  # type: ignore[misc, valid-type]
     """The server answered CLIENT_ERROR, or the arguments of a call cannot be sent."""
 
 
-class MemcacheUnknownCommandError(MemcacheClientError):
+class MemcacheUnknownCommandError(MemcacheClientError, _UnknownCommandError):  # type: ignore[misc, valid-type]
     """The server answered ERROR: it does not know the command."""
 
 
-class MemcacheIllegalInputError(MemcacheClientError):
+class MemcacheIllegalInputError(MemcacheClientError, _IllegalInputError):  # type: ignore[misc, valid-type]
     """A key, value or number is not one that memcached takes. Nothing was sent."""
 
 
-class MemcacheServerError(MemcacheError):
-    """The server answered SERVER_ERROR."""
+class MemcacheServerError(MemcacheError, _ServerError):  # type: ignore[misc, valid-type]
+    """The server answered SERVER_ERROR, or ERROR with a reason."""
 
 
-class MemcacheUnknownError(MemcacheError):
+class MemcacheUnknownError(MemcacheError, _UnknownError):  # type: ignore[misc, valid-type]
     """The server's answer is not memcached's protocol. The connection was closed."""
 
 
-class MemcacheUnexpectedCloseError(MemcacheServerError):
+class MemcacheUnexpectedCloseError(MemcacheServerError, _UnexpectedCloseError):  # type: ignore[misc, valid-type]
     """The server ended the connection in the middle of a command.
 
     Over RDMA the message holds the line in which the server said why, when one came.
     """
+
+
+class TooManyConnections(MemcacheServerError):
+    """The server has as many connections as its -c allows."""
 
 
 class TransportUnavailable(MemcacheServerError):
@@ -41,3 +75,12 @@ class TransportUnavailable(MemcacheServerError):
 
 class TransportRefused(MemcacheServerError):
     """The server has said, through rdma_cm, why it does not want a connection."""
+
+
+FULL = b"ERROR Too many open connections"
+"""What a server answers to a connection beyond its limit, before it closes it."""
+
+
+def too_many_connections() -> TooManyConnections:
+    """The exception for a server that has answered FULL."""
+    return TooManyConnections("too many open connections: the server has as many as its -c (--conn-limit) allows")

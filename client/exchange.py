@@ -16,7 +16,14 @@ from ._exchange import LINE_MAX, SHM_REPLY, SOFT_IW, SOFT_SHM, Offer, shm_reques
 from ._queue_pair import QueuePair
 from ._rdma import RdmaStream
 from ._uninterrupted import Turn
-from .exceptions import MemcacheServerError, MemcacheUnexpectedCloseError, TransportRefused, TransportUnavailable
+from .exceptions import (
+    FULL,
+    MemcacheServerError,
+    MemcacheUnexpectedCloseError,
+    TransportRefused,
+    TransportUnavailable,
+    too_many_connections,
+)
 from .sockets import Options, Server, open_socket, open_unix
 
 DEFAULT_SPIN = 50  # microseconds
@@ -138,6 +145,8 @@ def read_reply_line(plain: socket.socket) -> bytes:
         if not more:
             raise MemcacheUnexpectedCloseError("the server closed the connection during the RDMA exchange")
         received += more
+    if received[:-2] == FULL:
+        raise too_many_connections()
     return received[:-2]
 
 

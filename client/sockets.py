@@ -75,6 +75,14 @@ def normalize_server(server: Any) -> Server:
     return (host, port)
 
 
+def server_text(server: Server) -> str:
+    """A server as errors and logs name it: "host:port", "[v6]:port", or the path of a UNIX socket."""
+    if isinstance(server, str):
+        return server
+    host, port = server
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def open_unix(path: str, timeout: float | None) -> socket.socket:
     """A socket connected to a UNIX socket, with its time-out in seconds. Raises OSError, TimeoutError."""
     plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -89,7 +97,7 @@ def open_unix(path: str, timeout: float | None) -> socket.socket:
 
 def name_server(error: OSError, server: Server) -> None:
     """Adds the server to the text of an error that comes from connecting to it."""
-    where = server if isinstance(server, str) else "{}:{}".format(*server)
+    where = server_text(server)
     if error.errno is None:  # a time-out
         error.args = (f"{error}: {where}",)
     else:

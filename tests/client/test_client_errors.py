@@ -1,0 +1,223 @@
+"""What the client raises, and what it says."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pymemcache
+import pytest
+from pymemcache.client.retrying import RetryingClient
+from servers import Server
+from suspended import suspended
+from transport import RDMA_TRANSPORTS
+
+from rmemcached.client import (
+    Client,
+    MemcacheClientError,
+    MemcacheError,
+    MemcacheIllegalInputError,
+    MemcacheServerError,
+    MemcacheUnexpectedCloseError,
+    MemcacheUnknownCommandError,
+    TooManyConnections,
+    TransportUnavailable,
+)
+
+ServerFactory = Callable[..., Server]
+TOO_LARGE = bytes(9 << 20)
+
+WITHOUT_PYMEMCACHE = """
+import sys
+sys.modules["pymemcache"] = None
+from rmemcached.client import *
+assert MemcacheError.__mro__[1:] == (Exception, BaseException, object), MemcacheError.__mro__
+assert [kind.__name__ for kind in MemcacheUnexpectedCloseError.__mro__] == [
+    "MemcacheUnexpectedCloseError", "MemcacheServerError", "MemcacheError", "Exception", "BaseException", "object"]
+assert issubclass(MemcacheIllegalInputError, MemcacheClientError)
+assert issubclass(TransportUnavailable, MemcacheServerError)
+"""
+
+
+def where(client: Client) -> str:
+    return "{}:{}".format(*client.server)
+
+
+def answering(answers: dict[bytes, bytes]) -> Iterator[tuple[str, int]]:
+    """A server that answers each line as the table says; "" stands for all others, and b"" is the end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection, connection.makefile("rb") as lines:
+                    for line in lines:
+                        answer = answers.get(line.split()[0], answers[b""])
+                        if not answer:
+                            break
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def test_they_are_pymemcaches(client: Client, key: str) -> None:
+    client.set(key, b"text")
+    with pytest.raises(pymemcache.MemcacheClientError) as caught:
+        client.incr(key, 1)
+    assert caught.value.args == (b"cannot increment or decrement non-numeric value",)
+    with pytest.raises(pymemcache.MemcacheIllegalInputError):
+        client.get("white space")
+    retrying = RetryingClient(client, attempts=2, retry_for=[pymemcache.MemcacheError])
+    with pytest.raises(MemcacheClientError):
+        retrying.incr(key, 1)
+
+
+def test_without_pymemcache() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_PYMEMCACHE], check=True, timeout=60)
+
+
+def test_they_name_server_command_and_cause(client: Client, key: str) -> None:
+    client.set(key, b"text")
+    calls: list[tuple[str, Callable[[], object], str]] = [
+        ("incr", lambda: client.incr(key, 1), "cannot increment or decrement non-numeric value"),
+        ("set", lambda: client.set(key, TOO_LARGE), "object too large for cache"),
+        ("set_many", lambda: client.set_many({key: TOO_LARGE}), "object too large for cache"),
+        ("touch", lambda: client.touch(key, 1 << 63), "bad token in command line format"),
+        ("stats", lambda: client.stats("nonsense", "of", "mine"), ""),
+        ("raw", lambda: client.raw_command("raw nonsense"), "raw"),
+    ]
+    for command, call, cause in calls:
+        try:
+            call()
+        except MemcacheError as error:
+            again = pickle.loads(pickle.dumps(error))
+            for one in (error, again):
+                assert str(one).startswith(f"{where(client)}: {command}"), str(one)
+                assert cause in str(one)
+                assert (one.server, str(one.command).split()[0]) == (where(client), command)
+        else:
+            assert command == "stats", command
+
+
+def test_a_time_out_names_server_and_command(make_client: Callable[..., Client], backend: Any, key: str) -> None:
+    client = make_client(timeout=0.25)
+    client.set(key, b"value")
+    with suspended(backend.server.pid), pytest.raises(TimeoutError) as caught:
+        client.get(key)
+    assert str(caught.value) == f"{where(client)}: get: timed out: nothing has come for 0.25 s"
+
+
+@pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
+def test_a_dead_server(rmemcached_server: ServerFactory, transport: str) -> None:
+    server = rmemcached_server()
+    with Client(server.address, transport=transport, timeout=20, default_noreply=False) as client:
+        client.set("key", b"value")
+        server.kill()
+        with pytest.raises((MemcacheUnexpectedCloseError, ConnectionError)) as caught:
+            client.get("key")
+        assert where(client) in str(caught.value)
+        assert "get" in str(caught.value)
+        with pytest.raises(ConnectionRefusedError, match=f"{server.port}"):
+            client.get("key")
+
+
+@pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
+def test_sets_without_an_answer_to_a_dead_server_fail_from_the_second_on(
+    rmemcached_server: ServerFactory, transport: str
+) -> None:
+    server = rmemcached_server()
+    with Client(server.address, transport=transport, timeout=20) as client:
+        for _ in range(10):
+            client.set("key", b"value")
+        server.kill()
+        with pytest.raises((MemcacheUnexpectedCloseError, ConnectionError)):
+            for _ in range(2):
+                client.set("key", b"value")
+        with pytest.raises(ConnectionRefusedError):
+            client.set("key", b"value")
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp", *RDMA_TRANSPORTS])
+@pytest.mark.parametrize("name", ["memcached", "rmemcached"])
+def test_a_server_that_is_full(request: pytest.FixtureRequest, name: str, transport: str) -> None:
+    if name == "memcached" and transport in RDMA_TRANSPORTS:
+        transport = "tcp"
+    server: Server = request.getfixturevalue(f"{name}_server")("-c", "64", "-t", "1")
+    held: list[socket.socket] = []
+    try:
+        # They are accepted, or refused, one after the other.
+        while True:
+            held.append(server.connect(timeout=20))
+            try:
+                held[-1].sendall(b"version\r\n")
+                if not held[-1].recv(100).startswith(b"VERSION"):
+                    break
+            except ConnectionError:
+                break
+        with Client(server.address, transport=transport, timeout=20) as client:
+            for _ in range(2):
+                with pytest.raises(TooManyConnections, match=f"{server.port}: .*too many open connections.* -c"):
+                    client.get("key")
+            assert client.connections == 0
+    finally:
+        for one in held:
+            one.close()
+
+
+@pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
+def test_a_transport_that_is_not_there(shared_memcached: Server, transport: str) -> None:
+    with Client(shared_memcached.address, transport=transport, timeout=20) as client:
+        with pytest.raises(TransportUnavailable) as caught:
+            client.get("key")
+        assert str(caught.value).startswith(f"{where(client)}: connecting ({transport}): ")
+
+
+def test_an_error_with_a_reason() -> None:
+    for address in answering({b"mn": b"MN\r\n", b"": b"ERROR proxy overloaded\r\n"}):
+        with (
+            Client(address, transport="tcp", timeout=20) as client,
+            pytest.raises(MemcacheServerError, match="get: proxy overloaded"),
+        ):
+            client.get("key")
+
+
+def test_a_server_that_answers_error_to_everything_behind_a_set() -> None:
+    """None of the calls hangs."""
+    for address in answering({b"mn": b"MN\r\n", b"": b"ERROR\r\n", b"value": b""}):
+        with Client(address, transport="tcp", timeout=20) as client:
+            client.delete("key", noreply=True)
+            with pytest.raises(MemcacheUnknownCommandError):
+                client.get("key")
+
+
+def test_cache_memlimit_tells_the_truth(rmemcached_server: ServerFactory) -> None:
+    with Client(rmemcached_server("-m", "64").address) as client:
+        assert client.cache_memlimit(128) is True
+        with pytest.raises(MemcacheClientError, match="cache_memlimit: MEMLIMIT"):
+            client.cache_memlimit(0)
+
+
+def test_check_key(client: Client, oracle: Any) -> None:
+    for key in ("key", b"key", "x" * 200):
+        assert client.check_key(key, b"p:") == oracle.check_key(key, b"p:")
+    for wrong in ("white space", "", "x" * 250, "ü"):
+        with pytest.raises(MemcacheIllegalInputError):
+            client.check_key(wrong, b"p:" if wrong else b"")
+
+
+def test_raw_command_ends_at_an_error_line(client: Client) -> None:
+    with pytest.raises(MemcacheError):
+        client.raw_command("nonsense", end_tokens="END\r\n")
+    assert client.version()
