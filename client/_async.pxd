@@ -32,6 +32,7 @@ cdef class AsyncConnection:
     cdef bint writing            # the loop says when there is room for output
     cdef bint sink_taken         # by a request that has no answer yet
     cdef bytes body              # a value that is being received; None: a line is
+    cdef bint behind_value       # classic: of the value all has been received but its END
     cdef object timer
     cdef object progress         # the loop's time when something has come or gone
 

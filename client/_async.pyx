@@ -10,16 +10,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EBADMSG, EINTR, EMSGSIZE, ETIMEDOUT
 from libc.string cimport memcpy
 
-from rmemcached.client._commands cimport (
-    STORE_ADD,
-    STORE_APPEND,
-    STORE_CAS,
-    STORE_PREPEND,
-    STORE_REPLACE,
-    STORE_SET,
-    put_fetch,
-)
+from rmemcached.client._commands cimport put_fetch
 from rmemcached.client._forks cimport fork_count
+from rmemcached.client._modes cimport STORE_ADD, STORE_APPEND, STORE_CAS, STORE_PREPEND, STORE_REPLACE, STORE_SET
 from rmemcached.client._reply cimport REPLY_VA
 from rmemcached.client._request cimport (
     REQUEST_ARITHMETIC,
@@ -57,20 +50,14 @@ cdef class Group:
 
 cdef class AsyncConnection:
 
-    def __init__(self, Client client, Stream stream, str transport, loop):
-        cdef Connection c = Connection.__new__(Connection)
-        c.stream = stream
-        c.server = client.server
-        c.transport = transport
-        c.generation = fork_count()
-        c.name = b"AsyncClient"
+    def __init__(self, Client client, Connection connection, loop):
         self.client = client
         self.loop = loop
-        self.connection = c
-        self.stream = stream
+        self.connection = connection
+        self.stream = connection.stream
         self.answers = deque()
         self.waiting = deque()
-        self.descriptors = stream.descriptors()
+        self.descriptors = self.stream.descriptors()
         for descriptor in self.descriptors:
             loop.add_reader(descriptor, self._readable)
         self.rest()
@@ -265,11 +252,18 @@ cdef class AsyncConnection:
             s.dst += n
             s.dst_left -= n
             s.rpos += n
-        if s.dst_left or s.rend - s.rpos < 2:
+        if s.dst_left or (s.rend - s.rpos < 2 and not self.behind_value):
             return False
-        if s.rbuf[s.rpos] != c'\r' or s.rbuf[s.rpos + 1] != c'\n':
-            raise self.connection.broken(-EBADMSG)
-        s.rpos += 2
+        if not self.behind_value:
+            if s.rbuf[s.rpos] != c'\r' or s.rbuf[s.rpos + 1] != c'\n':
+                raise self.connection.broken(-EBADMSG)
+            s.rpos += 2
+        if s.classic:
+            self.behind_value = not s.has_line()
+            if self.behind_value:
+                return False
+            if s.read_end() <= 0:
+                raise self.connection.broken(-EBADMSG)
         value = self.body
         self.body = None
         r = self.answers.popleft()
@@ -364,6 +358,20 @@ cdef class AsyncConnection:
         return self.connection is not None and self.connection.generation == fork_count()
 
 
+def open_connection(Client client, logged):
+    """(connection, the transport that the log has) for a client; in a thread that may wait."""
+    cdef Connection c = Connection.__new__(Connection)
+    cdef Stream s
+    c.server = client.server
+    c.generation = fork_count()
+    c.name = b"connecting"
+    s, c.transport, logged = open_stream(client, client._wanted, logged, True)
+    c.stream = s
+    if client.credentials is not None and s.must_authenticate():
+        client.authenticate(c)
+    return c, logged
+
+
 def _forget(task):
     # Nobody may have waited for it to the end.
     if not task.cancelled():
@@ -453,9 +461,8 @@ cdef class AsyncClient:
     # --- the connection ---
 
     async def _connect(self, loop):
-        stream, transport, self.logged = await loop.run_in_executor(
-            None, open_stream, self.client, self.client._wanted, self.logged, True)
-        self.connection = AsyncConnection(self.client, stream, transport, loop)
+        connection, self.logged = await loop.run_in_executor(None, open_connection, self.client, self.logged)
+        self.connection = AsyncConnection(self.client, connection, loop)
         self.connecting = None
 
     def _usable(self, loop):

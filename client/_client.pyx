@@ -24,6 +24,7 @@ from rmemcached.client._storage cimport Storage
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport memmem
 
+from rmemcached.client import dumps
 from rmemcached.client.exceptions import MemcacheClientError, MemcacheUnexpectedCloseError, MemcacheUnknownError
 
 
@@ -55,7 +56,8 @@ class FunctionSerde:
 cdef class Client(Storage):
     """Client(server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None, no_delay=True,\
  ignore_exc=False, socket_module=None, socket_keepalive=None, key_prefix=b"", default_noreply=True,\
- allow_unicode_keys=False, encoding="ascii", tls_context=None, *, transport="auto", spin=None, rdma_cm_port=None)
+ allow_unicode_keys=False, encoding="ascii", tls_context=None, *, transport="auto", spin=None, rdma_cm_port=None,\
+ username=None, password=None)
 --
 
 A client of one memcached or rmemcached server, with pymemcache's methods.
@@ -85,6 +87,10 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             transport (0 for tcp, 50 for others).
         rdma_cm_port: the server's port of rdma_cm (its -o rdma_cm_port=). With it "auto" tries rdma_cm first. None:
             "rdma_cm" takes the number of the TCP port.
+        username, password: for a server that wants authentication (memcached -Y), on every transport. str or bytes,
+            without blanks. They go over the wire in the clear.
+
+    A server or proxy that knows no meta commands (memcached before 1.6) is spoken to in classic ones.
 
     Keys are str or bytes: 1 to 250 bytes with the prefix, without white space and NUL. Values are bytes; any object
     with a contiguous buffer is sent from where it is, without a copy. The values of get are bytes objects into which
@@ -128,12 +134,15 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         transport="auto",
         spin=None,
         rdma_cm_port=None,
+        username=None,
+        password=None,
     ):
         """Takes the options of the class. Raises ValueError, or TypeError for a key_prefix, and does not connect."""
         if isinstance(serde, int) and not isinstance(serde, bool):
             server = (server, serde)
             serde = None
-        self.configure(server, connect_timeout, timeout, no_delay, socket_keepalive, transport, spin, rdma_cm_port)
+        self.configure(server, connect_timeout, timeout, no_delay, socket_keepalive, transport, spin, rdma_cm_port,
+                       username, password)
         if serde is None and (serializer is not None or deserializer is not None):
             serde = FunctionSerde(serializer, deserializer)
         self.serde = serde
@@ -174,6 +183,8 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             "transport": self._wanted,
             "spin": self.spin,
             "rdma_cm_port": self.rdma_cm_port,
+            "username": self.credentials and self.credentials[0],
+            "password": self.credentials and self.credentials[1],
         }
 
     def __del__(self):
@@ -363,6 +374,28 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         text = start[:found - start]
         s.rpos = s.rend
         return text
+
+    def metadump(self, classes="all"):
+        """Iterates over the items of the server: a dict of each, with key (bytes), exp, la, cas, fetch, cls, size.
+
+        classes: "all", "hash", or the numbers of slab classes ("1,2"). On a plain connection of its own, which the
+        last item closes, `close`, or the end of a `with` block: the Client can be used meanwhile. Raises
+        MemcacheServerError when the server is busy with another dump, and MemcacheUnexpectedCloseError rather than end
+        early.
+        """
+        return dumps.metadump(self, classes)
+
+    def mgdump(self, classes="all"):
+        """Iterates over the keys (bytes) of the server's items, as `metadump` does."""
+        return dumps.mgdump(self, classes)
+
+    def watch(self, *streams, timeout=None):
+        """Iterates over what the server logs: a dict of each line. It does not end until it is closed.
+
+        streams: "fetchers", "mutations", "evictions", ...; none: fetchers. timeout: seconds for each line, or None. On a
+        plain connection of its own, as `metadump`. Returns when the server has begun.
+        """
+        return dumps.watch(self, streams, timeout)
 
     def quit(self):
         """Tells the server that the connection ends, and closes it. Returns None."""

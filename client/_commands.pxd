@@ -3,6 +3,7 @@
 Nothing here waits or sends. The functions are called with the GIL and by the Stream's one thread.
 """
 
+from rmemcached.client._modes cimport store_mode
 from rmemcached.client._stream cimport Stream
 
 # --- keys, values and numbers; MemcacheIllegalInputError when memcached does not take them ---
@@ -24,17 +25,11 @@ cdef bytes expire_text(object expire)
 cdef bytes delta_text(object value)
 cdef bytes cas_text(object cas, str encoding)
 
-cdef enum store_mode:
-    STORE_SET
-    STORE_ADD
-    STORE_REPLACE
-    STORE_APPEND
-    STORE_PREPEND
-    STORE_CAS
-
 # --- requests; quiet: without an answer, unless it is an error line ---
 
 cdef int put_bytes(Stream s, bytes text) except -1
+# What is answered behind the commands that are not: mn, or version.
+cdef int put_mark(Stream s) except -1
 # mg, without its end, so that a sink can follow.
 cdef int put_fetch(Stream s, bytes key, bint with_flags, bint with_cas, bytes expire) except -1
 # ms. flags, expire: None for 0; cas: None but for STORE_CAS. True: the server reads the value from memory and answers

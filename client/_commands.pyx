@@ -3,6 +3,9 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t
 
+from rmemcached.client._classic cimport put_classic, put_classic_fetch, put_classic_store
+from rmemcached.client._modes cimport STORE_ADD, STORE_APPEND, STORE_PREPEND, STORE_REPLACE
+
 from rmemcached.client.exceptions import (
     FULL,
     MemcacheClientError,
@@ -149,7 +152,13 @@ cdef int put_end(Stream s, bint quiet) except -1:
     return s.put(" q\r\n", 4) if quiet else s.put("\r\n", 2)
 
 
+cdef int put_mark(Stream s) except -1:
+    return s.put("version\r\n", 9) if s.classic else s.put("mn\r\n", 4)
+
+
 cdef int put_fetch(Stream s, bytes key, bint with_flags, bint with_cas, bytes expire) except -1:
+    if s.classic:
+        return put_classic_fetch(s, key, with_cas, expire)
     s.put("mg ", 3)
     put_bytes(s, key)
     s.put(" v", 2)
@@ -196,6 +205,11 @@ cdef bint put_store(Stream s, store_mode mode, bytes key, object data, bytes fla
         view = PyMemoryView_GET_BUFFER(data)
         address = <const char *>view.buf
         length = view.len
+    if s.classic:
+        put_classic_store(s, mode, key, length, flags, expire, cas, quiet)
+        s.put_reference(address, length)
+        s.put("\r\n", 2)
+        return False
     s.put("ms ", 3)
     put_bytes(s, key)
     s.put(" ", 1)
@@ -219,12 +233,16 @@ cdef bint put_store(Stream s, store_mode mode, bytes key, object data, bytes fla
 
 
 cdef int put_delete(Stream s, bytes key, bint quiet) except -1:
+    if s.classic:
+        return put_classic(s, "delete", key, None, quiet)
     s.put("md ", 3)
     put_bytes(s, key)
     return put_end(s, quiet)
 
 
 cdef int put_arithmetic(Stream s, bytes key, bytes mode, bytes delta, bint quiet) except -1:
+    if s.classic:
+        return put_classic(s, "incr" if mode == b" D" else "decr", key, delta, quiet)
     s.put("ma ", 3)
     put_bytes(s, key)
     put_bytes(s, mode)
@@ -233,9 +251,9 @@ cdef int put_arithmetic(Stream s, bytes key, bytes mode, bytes delta, bint quiet
 
 
 cdef int put_touch(Stream s, bytes key, bytes seconds, bint quiet) except -1:
-    if quiet:
+    if quiet or s.classic:
         # mg answers hits in spite of q.
-        return put_bytes(s, b"touch %b %b noreply\r\n" % (key, seconds))
+        return put_classic(s, "touch", key, seconds, quiet)
     return put_bytes(s, b"mg %b T%b\r\n" % (key, seconds))
 
 

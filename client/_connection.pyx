@@ -5,7 +5,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EBADMSG, ECONNRESET, EINTR, EMSGSIZE, ENOMEM, EPIPE, ETIMEDOUT
 from libc.string cimport strerror
 
-from rmemcached.client._commands cimport answer, error_of
+from rmemcached.client._commands cimport answer, error_of, is_error, put_mark
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._reply cimport REPLY_EX, REPLY_HD, REPLY_MN, REPLY_NF, REPLY_NS
 
@@ -59,9 +59,10 @@ cdef class Connection:
             return MemoryError()
         self.ended = True
         if (code == -EPIPE or code == -ECONNRESET) and not s.remote and s.take_input() > 0 and s.has_line():
-            # The server has said why, and has not read the request.
+            # The server may have said why, and has not read the request.
             s.read_line()
-            return self.named(error_of(answer(s), self.name))
+            if is_error(answer(s)):
+                return self.named(error_of(answer(s), self.name))
         text = s.failure_text()
         if code == 0 or text:
             return self.named(MemcacheUnexpectedCloseError(text or "the server has ended the connection"))
@@ -136,6 +137,8 @@ cdef class Connection:
         self.send()
         if s.remote and s.has_ended():
             raise self.broken(0)
+        if s.unmarked:
+            return 0
         s.noreplies += commands
         if s.noreplies >= SYNC_INTERVAL:
             s.begin()
@@ -144,7 +147,7 @@ cdef class Connection:
 
     cdef int synchronise(self) except -1:
         cdef Stream s = self.stream
-        s.put("mn\r\n", 4)
+        put_mark(s)
         s.noreplies = 0
         self.exchange()
         while s.reply.code != REPLY_MN:

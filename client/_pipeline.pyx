@@ -2,15 +2,8 @@
 
 cimport cython
 
-from rmemcached.client._commands cimport (
-    STORE_ADD,
-    STORE_APPEND,
-    STORE_CAS,
-    STORE_PREPEND,
-    STORE_REPLACE,
-    STORE_SET,
-)
 from rmemcached.client._connection cimport Connection
+from rmemcached.client._modes cimport STORE_ADD, STORE_APPEND, STORE_CAS, STORE_PREPEND, STORE_REPLACE, STORE_SET
 from rmemcached.client._request cimport (
     REQUEST_GET,
     REQUEST_GETS,

@@ -240,6 +240,10 @@ cdef class RdmaStream(Stream):
         self.lane.told = False
         return r
 
+    cdef bint must_authenticate(self) noexcept:
+        # docs/rdma-protocol.md: lane 0 is authenticated with its lifeline.
+        return self.queue.by_cm or self.lane.id != 0
+
     cdef bint has_ended(self) noexcept nogil:
         # A system call, for commands that follow each other faster than it takes.
         cdef int64_t now = now_ns()

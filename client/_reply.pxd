@@ -14,6 +14,7 @@ cdef enum reply_code:
     REPLY_EX
     REPLY_NF
     REPLY_MN
+    REPLY_NUMBER             # of a classic incr or decr
 
 cdef struct reply_line:
     reply_code code
@@ -23,5 +24,7 @@ cdef struct reply_line:
     size_t cas_length
     bint in_memory           # @: the value is in the memory that the request named
 
+# A line of the classic protocol as the meta reply that says the same.
+cdef int parse_classic(const char *line, size_t length, reply_line *out) noexcept nogil
 # Parses a line without its \r\n. 1, or -EBADMSG: it begins like a meta reply and is malformed.
 cdef int parse_reply(const char *line, size_t length, reply_line *out) noexcept nogil

@@ -1,7 +1,8 @@
 """See _reply.pxd."""
 
 from libc.errno cimport EBADMSG
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcmp, strlen
 
 
 cdef inline const char *digits(const char *p, const char *end, uint64_t *value) noexcept nogil:
@@ -82,3 +83,62 @@ cdef int parse_reply(const char *line, size_t length, reply_line *out) noexcept 
     elif out.code != REPLY_HD:
         return 1
     return parse_flags(line, p, end, out)
+
+
+# --- classic replies (memcached's doc/protocol.txt) ---
+
+cdef inline bint is_word(const char *line, size_t length, const char *word) noexcept nogil:
+    return length == strlen(word) and memcmp(line, word, length) == 0
+
+
+cdef int parse_value(const char *line, size_t length, reply_line *out) noexcept nogil:
+    # VALUE <key> <flags> <bytes> [<cas>]
+    cdef const char *end = line + length
+    cdef const char *p = line + 6
+    cdef const char *after
+    cdef uint64_t value = 0
+    while p < end and p[0] != c' ':
+        p += 1
+    p += 1
+    after = digits(p, end, &value) if p < end else p
+    if after <= p or value > 0xFFFFFFFFULL or after == end or after[0] != c' ':
+        return -EBADMSG
+    out.flags = <uint32_t>value
+    p = after + 1
+    after = digits(p, end, &value)
+    if after <= p:
+        return -EBADMSG
+    out.code = REPLY_VA
+    out.length = value
+    if after < end:
+        out.cas_offset = after + 1 - line
+        out.cas_length = end - after - 1
+    return 1
+
+
+cdef int parse_classic(const char *line, size_t length, reply_line *out) noexcept nogil:
+    cdef uint64_t value = 0
+    out.code = REPLY_OTHER
+    out.flags = 0
+    out.cas_length = 0
+    out.in_memory = False
+    if length > 6 and memcmp(line, b"VALUE ", 6) == 0:
+        return parse_value(line, length, out)
+    if is_word(line, length, b"END"):
+        out.code = REPLY_EN
+    elif (is_word(line, length, b"STORED") or is_word(line, length, b"DELETED") or is_word(line, length, b"TOUCHED")
+            or is_word(line, length, b"OK")):
+        out.code = REPLY_HD
+    elif is_word(line, length, b"NOT_STORED"):
+        out.code = REPLY_NS
+    elif is_word(line, length, b"EXISTS"):
+        out.code = REPLY_EX
+    elif is_word(line, length, b"NOT_FOUND"):
+        out.code = REPLY_NF
+    elif length >= 7 and memcmp(line, b"VERSION", 7) == 0:
+        # The mark behind commands without a reply.
+        out.code = REPLY_MN
+    elif length and digits(line, line + length, &value) > line:
+        # A number that got shorter may have blanks behind it.
+        out.code = REPLY_NUMBER
+    return 1

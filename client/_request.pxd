@@ -6,7 +6,7 @@ there.
 
 from libc.stdint cimport uint32_t
 
-from rmemcached.client._commands cimport store_mode
+from rmemcached.client._modes cimport store_mode
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._storage cimport Storage
 

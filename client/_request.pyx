@@ -3,7 +3,6 @@
 cimport cython
 
 from rmemcached.client._commands cimport (
-    STORE_CAS,
     cas_text,
     delta_text,
     expire_text,
@@ -14,6 +13,7 @@ from rmemcached.client._commands cimport (
     put_store,
     put_touch,
 )
+from rmemcached.client._modes cimport STORE_CAS
 from rmemcached.client._reply cimport REPLY_EN, REPLY_HD, REPLY_NF
 from rmemcached.client._retrieval cimport FETCH_VALUE, FETCH_VALUE_AND_CAS, MISS
 from rmemcached.client._stream cimport Stream
@@ -102,7 +102,7 @@ cdef object take_answer(Storage client, Connection c, Request r, list errors):
         return c.stored(errors)
     if r.kind == REQUEST_ARITHMETIC:
         return client.read_number(c, errors)
-    if r.kind == REQUEST_DELETE and s.reply.code == REPLY_NF or r.kind == REQUEST_TOUCH and s.reply.code == REPLY_EN:
+    if s.reply.code == REPLY_NF or r.kind == REQUEST_TOUCH and s.reply.code == REPLY_EN:
         return False
     if s.reply.code != REPLY_HD:
         c.refused(errors)

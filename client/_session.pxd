@@ -18,6 +18,8 @@ cdef class Session:
     cdef readonly object socket_keepalive
     cdef readonly object spin
     cdef readonly object rdma_cm_port
+    cdef readonly object credentials  # (name, password) as bytes, or None
+    cdef public bint closes_on_meta  # the server has ended a connection because of a meta command
     cdef readonly object serde
     cdef readonly bint ignore_exc
     cdef readonly bytes key_prefix
@@ -34,8 +36,8 @@ cdef class Session:
     cdef unsigned int _generation  # of the process that has made the idle ones
 
     # Takes the options of the connections, or raises ValueError.
-    cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin,
-                       rdma_cm_port) except -1
+    cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin, rdma_cm_port,
+                       username, password) except -1
     # A Connection with an empty request, for the command `name`. quiet: the call waits for no answer.
     cdef Connection enter(self, bint quiet, bytes name)
     # The end of a call, which leaves the connection in order. Raises the first of the errors.
@@ -48,5 +50,6 @@ cdef class Session:
     cdef Connection take(self, Connection c, Connection before)
     cdef Connection find(self, unsigned long thread)
     cdef Connection connect(self)
+    cdef int authenticate(self, Connection c) except -1
     cdef bytes encoded_key(self, object key)
     cdef bint is_quiet(self, object noreply) except -1

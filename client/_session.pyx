@@ -2,12 +2,13 @@
 
 import sys
 
-from rmemcached.client._commands cimport encode_key
+from rmemcached.client._commands cimport answer, encode_key, put_bytes, put_mark
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.debug cimport assert_that
 
 from rmemcached.client._exchange import SOFT_SHM
+from rmemcached.client.authentication import check_answer, checked_credentials, request
 from rmemcached.client.connection import TRANSPORTS, open_stream
 from rmemcached.client.sockets import KeepaliveOpts, normalize_server
 
@@ -23,8 +24,8 @@ cdef class Session:
         self._wanted = "auto"
         self._generation = fork_count()
 
-    cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin,
-                       rdma_cm_port) except -1:
+    cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin, rdma_cm_port,
+                       username, password) except -1:
         self.close_all()
         self.server = normalize_server(server)
         for name, seconds in (("connect_timeout", connect_timeout), ("timeout", timeout)):
@@ -51,6 +52,8 @@ cdef class Session:
         if rdma_cm_port is not None and isinstance(self.server, str):
             raise ValueError(f"rdma_cm_port needs a host and port, not the UNIX socket {self.server!r}")
         self.rdma_cm_port = rdma_cm_port
+        self.credentials = checked_credentials(username, password)
+        self.closes_on_meta = False
         return 0
 
     cdef bytes encoded_key(self, object key):
@@ -105,9 +108,26 @@ cdef class Session:
         c.server = self.server
         s, c.transport, self._logged = open_stream(self, self._wanted, self._logged)
         c.stream = s
+        if self.credentials is not None and s.must_authenticate():
+            self.authenticate(c)
         self._transport = c.transport
         self._open += 1
         return c
+
+    cdef int authenticate(self, Connection c) except -1:
+        # A lane that is a connection of its own to the server.
+        cdef Stream s = c.stream
+        c.name = b"authentication"
+        try:
+            s.begin()
+            put_bytes(s, request(self.credentials))
+            c.exchange()
+            check_answer(answer(s))
+            s.end()
+        except BaseException as error:
+            c.close()
+            raise c.named(error)
+        return 0
 
     cdef Connection enter(self, bint quiet, bytes name):
         cdef unsigned long thread = PyThread_get_thread_ident()
@@ -131,7 +151,7 @@ cdef class Session:
         s.begin()
         if s.noreplies and not quiet:
             # Error lines of commands that were sent without wanting an answer may precede the answer.
-            s.put("mn\r\n", 4)
+            put_mark(s)
         return c
 
     cdef int leave(self, Connection c, list errors) except -1:

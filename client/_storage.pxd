@@ -1,6 +1,6 @@
 """The commands of a Client that change items: set and its kin, delete, incr and decr, touch."""
 
-from rmemcached.client._commands cimport store_mode
+from rmemcached.client._modes cimport store_mode
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._retrieval cimport Retrieval
 

@@ -1,12 +1,7 @@
 """See _storage.pxd."""
 
 from rmemcached.client._commands cimport (
-    STORE_ADD,
-    STORE_APPEND,
-    STORE_CAS,
-    STORE_PREPEND,
-    STORE_REPLACE,
-    STORE_SET,
+    answer,
     cas_text,
     delta_text,
     encode_value,
@@ -17,10 +12,18 @@ from rmemcached.client._commands cimport (
     put_delete,
     put_store,
     put_touch,
-    store_mode,
 )
 from rmemcached.client._connection cimport Connection
-from rmemcached.client._reply cimport REPLY_EN, REPLY_HD, REPLY_NF, REPLY_VA
+from rmemcached.client._modes cimport (
+    STORE_ADD,
+    STORE_APPEND,
+    STORE_CAS,
+    STORE_PREPEND,
+    STORE_REPLACE,
+    STORE_SET,
+    store_mode,
+)
+from rmemcached.client._reply cimport REPLY_EN, REPLY_HD, REPLY_NF, REPLY_NUMBER, REPLY_VA
 from rmemcached.client._stream cimport Stream
 
 
@@ -198,6 +201,8 @@ cdef class Storage(Retrieval):
         # What the line just read answers to incr or decr.
         if c.stream.reply.code == REPLY_VA:
             return int(c.value())
+        if c.stream.reply.code == REPLY_NUMBER:
+            return int(answer(c.stream))
         if c.stream.reply.code != REPLY_NF:
             c.refused(errors)
         return None
@@ -256,7 +261,7 @@ cdef class Storage(Retrieval):
             else:
                 c.exchange()
                 touched = s.reply.code == REPLY_HD
-                if not touched and s.reply.code != REPLY_EN:
+                if not touched and s.reply.code != REPLY_EN and s.reply.code != REPLY_NF:
                     c.refused(errors)
         except BaseException:
             self.drop(c)

@@ -35,6 +35,8 @@ cdef struct call_buffers:
 cdef class Stream:
     cdef call_buffers *buffers   # NULL: none, and so have rbuf, wbuf and iov. The sizes may have grown since
     cdef int timeout_ms      # of each wait; -1: none
+    cdef public bint classic  # the server knows no meta commands,
+    cdef public bint unmarked  # ... and none that marks the end of commands without replies
     cdef bint needs_gil      # its methods are called with the GIL held
     # input: [rpos, rend) of rbuf is unread
     cdef char *rbuf
@@ -46,6 +48,7 @@ cdef class Stream:
     cdef reply_line reply
     cdef char *dst           # of read_body: where the rest of the value goes
     cdef size_t dst_left
+    cdef bint behind_value   # classic: the value has been read, and not the END behind it
     # output: wbuf[wmark:wlen] is not in iov yet; iov[iov_next:iov_count] is not sent yet
     cdef char *wbuf
     cdef size_t wcap
@@ -83,6 +86,7 @@ cdef class Stream:
     cdef int read_line(self) noexcept nogil
     cdef int read_reply(self) noexcept nogil
     cdef int read_body(self) noexcept nogil
+    cdef int read_end(self) noexcept nogil
     cdef bint has_line(self) noexcept nogil
     # for the transports
     cdef void sent(self, size_t n) noexcept nogil
@@ -102,6 +106,7 @@ cdef class Stream:
     # has the memory. False: it cannot be named.
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     # for event loops
+    cdef bint must_authenticate(self) noexcept          # itself; that of the connection that it began as does not count
     cdef bint has_ended(self) noexcept nogil            # of a connection that does not tell when it is written to
     cdef int take_input(self) noexcept nogil            # takes what has come, and does not wait; -EAGAIN: nothing has
     cdef bint arm(self) noexcept nogil                  # a descriptor gets readable; True: something has come already

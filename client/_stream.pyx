@@ -2,9 +2,9 @@
 
 from libc.errno cimport EBADMSG, EMSGSIZE, ENOMEM
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcpy, memmove
+from libc.string cimport memchr, memcmp, memcpy, memmove
 
-from rmemcached.client._reply cimport REPLY_MN, parse_reply
+from rmemcached.client._reply cimport REPLY_MN, parse_classic, parse_reply
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport assert_that
 from rmemcached.sys.linux cimport sched_yield
@@ -283,7 +283,10 @@ cdef class Stream:
             r = self.read_line()
             if r <= 0:
                 return r
-            r = parse_reply(self.line, self.line_length, &self.reply)
+            if self.classic:
+                r = parse_classic(self.line, self.line_length, &self.reply)
+            else:
+                r = parse_reply(self.line, self.line_length, &self.reply)
             if r <= 0:
                 return r
             if self.noreplies == 0:
@@ -296,6 +299,8 @@ cdef class Stream:
         # Reads dst_left bytes to dst, and the \r\n behind them.
         cdef size_t n
         cdef int r
+        if self.behind_value:
+            return self.read_end()
         while self.dst_left:
             n = self.rend - self.rpos
             if n:
@@ -315,7 +320,17 @@ cdef class Stream:
         if self.rbuf[self.rpos] != c'\r' or self.rbuf[self.rpos + 1] != c'\n':
             return -EBADMSG
         self.rpos += 2
-        return 1
+        return self.read_end() if self.classic else 1
+
+    cdef int read_end(self) noexcept nogil:
+        # Of a classic get. It may be called again when it has been interrupted.
+        cdef int r
+        self.behind_value = True
+        r = self.read_line()
+        if r <= 0:
+            return r
+        self.behind_value = False
+        return 1 if self.line_length == 3 and memcmp(self.line, b"END", 3) == 0 else -EBADMSG
 
     # --- waiting ---
 
@@ -368,6 +383,9 @@ cdef class Stream:
 
     cdef int fill_body(self) noexcept nogil:
         return self.fill()
+
+    cdef bint must_authenticate(self) noexcept:
+        return False
 
     cdef bint has_ended(self) noexcept nogil:
         return False

@@ -10,7 +10,14 @@ from typing import Any
 from . import exchange
 from ._exchange import SOFT_IW, SOFT_SHM, VERBS
 from ._tcp import TcpStream
-from .exceptions import MemcacheError, MemcacheServerError, TooManyConnections, TransportUnavailable
+from .authentication import authenticate, recognise
+from .exceptions import (
+    MemcacheError,
+    MemcacheServerError,
+    MemcacheUnexpectedCloseError,
+    TooManyConnections,
+    TransportUnavailable,
+)
 from .sockets import Options, is_local, open_socket, server_text
 
 logger = logging.getLogger("rmemcached.client")
@@ -27,8 +34,18 @@ codecs.lookup("idna")
 
 
 def open_plain(client: Options) -> socket.socket:
-    """A socket connected to the client's server. Raises OSError, TimeoutError."""
-    return open_socket(client.server, client.connect_timeout, client.socket_keepalive, client.no_delay)
+    """A socket connected to the client's server, authenticated. Its time-out is that of connecting.
+
+    Raises OSError, TimeoutError, MemcacheClientError: the server does not know the client; MemcacheServerError.
+    """
+    plain = open_socket(client.server, client.connect_timeout, client.socket_keepalive, client.no_delay)
+    try:
+        plain.settimeout(exchange.patience(client))
+        authenticate(client, plain)
+    except BaseException:
+        plain.close()
+        raise
+    return plain
 
 
 def candidates(client: Options, wanted: str) -> tuple[str, ...]:
@@ -79,12 +96,29 @@ class Choice:
                 stream = self.try_rdma(transport)
                 if stream is not None:
                     return stream, transport
+            classic, unmarked = self.recognise()
             self.plain.settimeout(None)
             stream = TcpStream(self.plain, self.client.timeout, int((self.client.spin or 0) * 1000))
         except BaseException:
             self.plain.close()
             raise
+        stream.classic = classic
+        stream.unmarked = unmarked
         return stream, "tcp"
+
+    def recognise(self) -> tuple[bool, bool]:
+        """What the server of self.plain knows (authentication.recognise). Connects anew when the server ends the
+        connection for being asked, and does not ask again then."""
+        if self.client.closes_on_meta:
+            return True, True
+        try:
+            self.plain.settimeout(exchange.patience(self.client))
+            return recognise(self.plain)
+        except (MemcacheUnexpectedCloseError, ConnectionResetError):
+            self.plain.close()
+            self.plain = open_plain(self.client)
+            self.client.closes_on_meta = True
+            return True, True
 
     def join(self) -> tuple[Any, str] | None:
         """(stream, transport) on a queue pair that another Client has made, or None."""

@@ -16,6 +16,7 @@ from ._exchange import LINE_MAX, SHM_REPLY, SOFT_IW, SOFT_SHM, Offer, shm_reques
 from ._queue_pair import QueuePair
 from ._rdma import RdmaStream
 from ._uninterrupted import Turn
+from .authentication import UNAUTHENTICATED, unauthenticated
 from .exceptions import (
     FULL,
     MemcacheServerError,
@@ -147,6 +148,8 @@ def read_reply_line(plain: socket.socket) -> bytes:
         received += more
     if received[:-2] == FULL:
         raise too_many_connections()
+    if received[:-2] == UNAUTHENTICATED:
+        raise unauthenticated()
     return received[:-2]
 
 

@@ -35,6 +35,10 @@ class Options(Protocol):
     def spin(self) -> float | None: ...
     @property
     def rdma_cm_port(self) -> int | None: ...
+    @property
+    def credentials(self) -> tuple[bytes, bytes] | None: ...
+
+    closes_on_meta: bool
 
 
 class KeepaliveOpts:

@@ -1,8 +1,9 @@
-"""Forked children, and calls of other threads."""
+"""Forked children, calls of other threads, and servers that threads are."""
 
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable
 
@@ -20,6 +21,14 @@ def in_child(body: Callable[[], None]) -> None:
         finally:
             os._exit(status)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+def know_meta(connection: socket.socket) -> None:
+    """A server made by hand answers the client's question whether it knows meta commands."""
+    asked = b""
+    while asked != b"mn\r\n":
+        asked += connection.recv(len(b"mn\r\n") - len(asked))
+    connection.sendall(b"MN\r\n")
 
 
 def wait_until_busy(client: Client, calls: int = 1) -> None:

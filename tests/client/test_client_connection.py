@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from concurrency import wait_until_busy
+from concurrency import know_meta, wait_until_busy
 from pymemcache.client.hash import HashClient
 from servers import Server, free_port
 from suspended import suspend, suspended
@@ -40,7 +40,8 @@ LARGE = os.urandom(300000)
 class Scripted:
     """A server that reads what comes and answers with fixed bytes, then closes the connection."""
 
-    def __init__(self, *answers: bytes) -> None:
+    def __init__(self, *answers: bytes, meta: bool = False) -> None:
+        self.meta = meta
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = self.listener.getsockname()[:2]
         self.answers = answers
@@ -56,6 +57,8 @@ class Scripted:
                 assert self.ended
                 return
             with connection:
+                if self.meta:
+                    know_meta(connection)
                 connection.recv(65536)
                 connection.sendall(answer)
 
@@ -428,7 +431,7 @@ def test_timeout(backend: Any, spin: float | None, key: str) -> None:
     ],
 )
 def test_hostile_server(answer: bytes, error: type[Exception]) -> None:
-    with Scripted(answer, answer) as server:
+    with Scripted(answer, answer, meta=True) as server:
         with Client(server.address, transport="tcp", timeout=20, serde=Identity()) as client:
             with pytest.raises(error) as raised:
                 client.get("key")
@@ -456,6 +459,7 @@ def test_reply_in_small_pieces(key: str) -> None:
         connection, _ = listener.accept()
         with connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            know_meta(connection)
             for cut in range(1, len(text)):
                 received = b""
                 while not received.endswith(b"\r\n"):
@@ -480,6 +484,7 @@ def test_what_has_come_of_a_reply_stays_its_clients() -> None:
         connection, _ = listener.accept()
         with connection:
             sent = 0
+            know_meta(connection)
             for number in range(len(text)):
                 connection.recv(1000)
                 upto = (number + 1) * len(text) + number % len(text)

@@ -125,7 +125,7 @@ def test_subclasses_of_bytes_and_str(make_client: Callable[..., Client], key: st
     assert client.get(name) == b"value"
     assert client.get_many([name]) == {name: b"value"}
     assert [type(found) for found in client.get_many([name])] == [kind]
-    value, cas = client.gets(name)
+    _, cas = client.gets(name)
     assert client.cas(name, b"5", Octets(cas)) is True
     assert client.incr(name, 1) == 6
     assert client.set_many({name: b"many"}) == []
