@@ -8,12 +8,14 @@ from rmemcached.client._modes cimport STORE_ADD, STORE_APPEND, STORE_PREPEND, ST
 
 from rmemcached.client.exceptions import (
     FULL,
+    UNAUTHENTICATED,
     MemcacheClientError,
     MemcacheIllegalInputError,
     MemcacheServerError,
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
     too_many_connections,
+    unauthenticated,
 )
 
 cdef extern from "Python.h":
@@ -268,6 +270,8 @@ cdef bint is_error(bytes line):
 
 
 cdef object error_of(bytes line, bytes name):
+    if line == UNAUTHENTICATED:
+        return unauthenticated()
     if line.startswith(b"CLIENT_ERROR"):
         return MemcacheClientError(line[line.find(b" ") + 1:])
     if line.startswith(b"SERVER_ERROR"):

@@ -198,7 +198,7 @@ cdef class Connection:
         s.dst_left = length
         if s.remote:
             s.saw_length(length)
-        if s.rend - s.rpos >= length + 2:
+        if s.rend - s.rpos >= length + 2 and not s.classic:
             r = s.read_body()
             if r > 0:
                 return 0

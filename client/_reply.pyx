@@ -116,8 +116,16 @@ cdef int parse_value(const char *line, size_t length, reply_line *out) noexcept 
     return 1
 
 
+cdef bint is_number(const char *line, size_t length) noexcept nogil:
+    # One that got shorter may have blanks behind it.
+    cdef size_t i
+    for i in range(length):
+        if not (c'0' <= line[i] <= c'9' or (i and line[i] == c' ')):
+            return False
+    return length != 0
+
+
 cdef int parse_classic(const char *line, size_t length, reply_line *out) noexcept nogil:
-    cdef uint64_t value = 0
     out.code = REPLY_OTHER
     out.flags = 0
     out.cas_length = 0
@@ -138,7 +146,6 @@ cdef int parse_classic(const char *line, size_t length, reply_line *out) noexcep
     elif length >= 7 and memcmp(line, b"VERSION", 7) == 0:
         # The mark behind commands without a reply.
         out.code = REPLY_MN
-    elif length and digits(line, line + length, &value) > line:
-        # A number that got shorter may have blanks behind it.
+    elif is_number(line, length):
         out.code = REPLY_NUMBER
     return 1

@@ -9,22 +9,18 @@ import socket
 
 from .exceptions import (
     FULL,
+    UNAUTHENTICATED,
     MemcacheClientError,
     MemcacheUnexpectedCloseError,
     MemcacheUnknownError,
     too_many_connections,
+    unauthenticated,
 )
 from .sockets import Options
 
 LINE_MAX = 2048
 # A server that asks nobody stores this, and it has expired at once.
 KEY = b"rmemcached:authentication"
-UNAUTHENTICATED = b"CLIENT_ERROR unauthenticated"
-
-
-def unauthenticated() -> MemcacheClientError:
-    """The exception for a server that has answered UNAUTHENTICATED."""
-    return MemcacheClientError("the server wants authentication: username= and password=")
 
 
 def checked_credentials(username: str | bytes | None, password: str | bytes | None) -> tuple[bytes, bytes] | None:

@@ -84,3 +84,12 @@ FULL = b"ERROR Too many open connections"
 def too_many_connections() -> TooManyConnections:
     """The exception for a server that has answered FULL."""
     return TooManyConnections("too many open connections: the server has as many as its -c (--conn-limit) allows")
+
+
+UNAUTHENTICATED = b"CLIENT_ERROR unauthenticated"
+"""What a server answers that was started with -Y."""
+
+
+def unauthenticated() -> MemcacheClientError:
+    """The exception for a server that has answered UNAUTHENTICATED."""
+    return MemcacheClientError("the server wants authentication: username= and password=")

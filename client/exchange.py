@@ -16,14 +16,15 @@ from ._exchange import LINE_MAX, SHM_REPLY, SOFT_IW, SOFT_SHM, Offer, shm_reques
 from ._queue_pair import QueuePair
 from ._rdma import RdmaStream
 from ._uninterrupted import Turn
-from .authentication import UNAUTHENTICATED, unauthenticated
 from .exceptions import (
     FULL,
+    UNAUTHENTICATED,
     MemcacheServerError,
     MemcacheUnexpectedCloseError,
     TransportRefused,
     TransportUnavailable,
     too_many_connections,
+    unauthenticated,
 )
 from .sockets import Options, Server, open_socket, open_unix
 

@@ -1,0 +1,133 @@
+"""Servers and proxies that know no meta commands: the same test bodies as over the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from classic_relay import ClassicRelay
+from conftest import Backend
+from servers import Server
+from test_client_objects import test_buffers_are_stored_as_their_bytes  # noqa: F401
+from test_client_oracle import (  # noqa: F401
+    SCENARIOS,
+    compare,
+    other_commands,
+    test_same_with_default_noreply,
+    test_same_with_prefix_and_unicode_keys,
+    test_same_with_serde,
+    test_same_with_serializer_functions,
+)
+from test_client_pipeline import (  # noqa: F401
+    test_behind_commands_without_an_answer,
+    test_each_command_has_the_result_of_the_clients_method,
+    test_gets_and_cas,
+    test_many_commands,
+)
+from test_client_threads import (  # noqa: F401
+    test_a_threads_commands_stay_in_their_order,
+    test_one_client_in_many_threads,
+)
+from test_client_values import (  # noqa: F401
+    test_errors_in_a_batch_leave_the_connection_in_step,
+    test_every_size_there_and_back,
+    test_many_large_values,
+    test_many_small_values,
+    test_store_commands_with_large_values,
+    test_too_large_for_the_server_leaves_the_connection_usable,
+)
+
+from rmemcached.client import AsyncClient, Client, MemcacheClientError, MemcacheUnknownCommandError
+
+
+@pytest.fixture(params=["old", "proxy"])
+def relay(request: pytest.FixtureRequest, shared_memcached: Server) -> Iterator[ClassicRelay]:
+    relay = ClassicRelay(shared_memcached, closes=request.param == "proxy")
+    yield relay
+    relay.close()
+
+
+@pytest.fixture
+def backend(relay: ClassicRelay) -> Backend:
+    return Backend("tcp", relay)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_same_as_pymemcache(scenario: Any, relay: ClassicRelay, client: Any, oracle: Any, key: str) -> None:
+    # A proxy that ends the connection gives pymemcache no reason.
+    if not (relay.closes and scenario is other_commands):
+        compare(scenario, client, oracle, key)
+
+
+def test_it_is_asked_once(relay: ClassicRelay, key: str) -> None:
+    """For each connection, or for each Client if the question ends the connection."""
+    with Client(relay.address, transport="tcp", timeout=20, default_noreply=False) as client:
+        for _ in range(3):
+            assert client.set(key, b"value") is True
+            assert client.get(key) == b"value"
+            client.close()
+        assert relay.asked == [b"mn"] * (1 if relay.closes else 3)
+        assert relay.connections == (4 if relay.closes else 3)
+
+
+def test_auto(relay: ClassicRelay, key: str) -> None:
+    with Client(relay.address, timeout=20, default_noreply=False) as client:
+        assert client.set(key, b"value") is True
+        assert client.get(key) == b"value"
+        assert client.transport == "tcp"
+
+
+def test_errors_of_sets_without_an_answer_are_no_answers(relay: ClassicRelay, key: str) -> None:
+    """A server that knows `version` is asked for it behind them; where it does not, it is as in pymemcache."""
+    with Client(relay.address, transport="tcp", timeout=20) as client:
+        client.set(key, b"value")
+        assert client.get(key) == b"value"
+        if not relay.closes:
+            client.set(key, bytes(9 << 20))
+            client.set(key, b"other")
+            assert client.get(key) == b"other"
+
+
+def test_each_kind_of_get(relay: ClassicRelay, key: str) -> None:
+    with Client(relay.address, transport="tcp", timeout=20, default_noreply=False) as client:
+        client.set(key, b"one", flags=5)
+        value, cas = client.gets(key)
+        assert (value, client.gats(key, 100)) == (b"one", (b"one", cas))
+        assert client.gat(key, 100) == b"one"
+        assert client.gets_many([key, "no" + key]) == {key: (b"one", cas)}
+        assert client.get_into(key, memory := bytearray(5)) == 3
+        assert memory == b"one\0\0"
+        assert client.get_many_into([(key, memory), ("no" + key, memory)]) == [3, None]
+        assert bytes(client.get(key, copy=False)) == b"one"
+        assert client.cas(key, b"two", cas) is True
+        assert client.cas(key, b"two", cas) is False
+        assert client.touch(key, 0) is True
+        assert client.touch("no" + key, 0) is False
+        client.set(key, b"10")
+        assert (client.decr(key, 1), client.incr(key, 5), client.incr("no" + key, 1)) == (9, 14, None)
+        with pytest.raises(MemcacheClientError):
+            client.incr(key, 1) if client.append(key, b"x") else None
+
+
+def test_async_client(relay: ClassicRelay, key: str) -> None:
+    async def body() -> None:
+        async with AsyncClient(relay.address, transport="tcp", timeout=20, default_noreply=False) as client:
+            values = {f"{key}-{number}": b"%d" % number + bytes(number * 100) for number in range(200)}
+            assert await client.set_many(values) == []
+            assert await client.get_many([*values, "no" + key]) == values
+            await client.set(key, b"5")
+            assert await asyncio.gather(*(client.incr(key, 1) for _ in range(5))) == [6, 7, 8, 9, 10]
+            value, cas = await client.gets(key)
+            assert value == b"10"
+            assert await client.cas(key, b"11", cas) is True
+            assert await client.touch("no" + key, 5) is False
+            assert await client.delete(key) is True
+
+    asyncio.run(body())
+
+
+def test_a_command_that_the_server_does_not_know(relay: ClassicRelay) -> None:
+    with Client(relay.address, transport="tcp", timeout=20) as client, pytest.raises(MemcacheUnknownCommandError):
+        client.raw_command("nonsense")
