@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterable, Mapping
+from ssl import SSLContext
 from types import ModuleType, TracebackType
 from typing import Any, Protocol, TypeVar, overload
 
@@ -58,6 +59,12 @@ class Client:
     @property
     def transport(self) -> str: ...
     @property
+    def socket_module(self) -> ModuleType | None: ...
+    @property
+    def tls_context(self) -> SSLContext | None: ...
+    @property
+    def sock(self) -> Any: ...
+    @property
     def connections(self) -> int: ...
     @property
     def calls(self) -> int: ...
@@ -72,13 +79,13 @@ class Client:
         timeout: float | None = None,
         no_delay: bool = True,
         ignore_exc: bool = False,
-        socket_module: ModuleType = ...,
+        socket_module: ModuleType | None = None,
         socket_keepalive: Keepalive | None = None,
         key_prefix: bytes | str = b"",
         default_noreply: bool = True,
         allow_unicode_keys: bool = False,
         encoding: str = "ascii",
-        tls_context: None = None,
+        tls_context: SSLContext | None = None,
         *,
         transport: str = "auto",
         spin: float | None = None,

@@ -1,7 +1,7 @@
 """The memcached client: pymemcache's methods."""
 
 import copyreg
-import socket
+import importlib
 import warnings
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -54,8 +54,8 @@ class FunctionSerde:
 
 
 cdef class Client(Storage):
-    """Client(server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None, no_delay=True,\
- ignore_exc=False, socket_module=None, socket_keepalive=None, key_prefix=b"", default_noreply=True,\
+    """Client(server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None,\
+ no_delay=True, ignore_exc=False, socket_module=None, socket_keepalive=None, key_prefix=b"", default_noreply=True,\
  allow_unicode_keys=False, encoding="ascii", tls_context=None, *, transport="auto", spin=None, rdma_cm_port=None,\
  username=None, password=None)
 --
@@ -70,13 +70,15 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         connect_timeout, timeout: seconds for connecting, and for each wait for the server. None: no limit.
         no_delay: TCP_NODELAY. True by default: a command behind one without a reply would wait for the server's ACK.
         ignore_exc: get, gets, gat, gats, get_many, gets_many and stats return what a miss does in place of raising.
-        socket_module: only the standard library's is supported.
+        socket_module: gevent.socket, eventlet.green.socket, or another with socket and getaddrinfo: over TCP other
+            greenlets run while a call waits. None: the standard library's. If that is patched, as by gevent.monkey, the
+            same is done. "auto" is "tcp" then; another transport blocks the greenlets of its thread.
         socket_keepalive: a KeepaliveOpts, or None.
         key_prefix: bytes put before every key.
         default_noreply: the value of ``noreply`` for calls that do not give it (cas, incr and decr: False).
         allow_unicode_keys: str keys are sent as UTF-8; otherwise they must be ASCII.
         encoding: of str values (and of the text of other objects that are not bytes-like).
-        tls_context: not supported, None only.
+        tls_context: an ssl.SSLContext for a connection by TLS over TCP; "auto" is "tcp" then.
         transport: "verbs": RDMA on a device of the system (RMEMCACHED_RDMA_DEVICE names it, "none" forbids it),
             "soft_shm": shared memory with a server on this host, "tcp": a plain connection, "auto": the first of these
             that both ends have; the logger rmemcached.client says which and why. "soft_iw": RDMA (iWARP in software),
@@ -123,7 +125,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         timeout=None,
         no_delay=True,
         ignore_exc=False,
-        socket_module=socket,
+        socket_module=None,
         socket_keepalive=None,
         key_prefix=b"",
         default_noreply=True,
@@ -142,27 +144,25 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             server = (server, serde)
             serde = None
         self.configure(server, connect_timeout, timeout, no_delay, socket_keepalive, transport, spin, rdma_cm_port,
-                       username, password)
+                       username, password, socket_module, tls_context)
         if serde is None and (serializer is not None or deserializer is not None):
             serde = FunctionSerde(serializer, deserializer)
         self.serde = serde
         self.ignore_exc = ignore_exc
-        if socket_module is not socket:
-            raise ValueError("socket_module: only the standard library's socket module is supported")
         if not isinstance(key_prefix, (bytes, str)):
             raise TypeError("key_prefix should be bytes.")
         self.key_prefix = as_bytes(key_prefix)
         self.default_noreply = default_noreply
         self.allow_unicode_keys = allow_unicode_keys
         self.encoding = encoding
-        if tls_context is not None:
-            raise ValueError("tls_context: TLS is not supported")
 
     def __reduce__(self):
         return copyreg.__newobj__, (type(self),), (self._options(), vars(self))
 
     def __setstate__(self, state):
         options, attributes = state
+        if options["socket_module"] is not None:
+            options["socket_module"] = importlib.import_module(options["socket_module"])
         Client.__init__(self, **options)
         vars(self).update(attributes)
 
@@ -175,6 +175,9 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             "timeout": self.timeout,
             "no_delay": self.no_delay,
             "ignore_exc": self.ignore_exc,
+            # A module cannot be pickled.
+            "socket_module": self.socket_module and self.socket_module.__name__,
+            "tls_context": self.tls_context,
             "socket_keepalive": self.socket_keepalive,
             "key_prefix": self.key_prefix,
             "default_noreply": self.default_noreply,
@@ -205,6 +208,19 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     def transport(self):
         """"rdma_cm", "verbs", "soft_shm", "soft_iw" or "tcp"; while there is no connection, the transport asked for."""
         return self._transport if self.connections else self._wanted
+
+    @property
+    def sock(self):
+        """A socket object of the connection that was used last, or None while there is none. It is closed with it.
+
+        To look at, and not to read from. Over RDMA it is that of the TCP connection beside it.
+        """
+        cdef Connection c = self._idle
+        if c is None or self._generation != fork_count():
+            return None
+        if c.sock is None:
+            c.sock = c.stream.socket_object()
+        return c.sock
 
     @property
     def connections(self):
@@ -392,8 +408,8 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     def watch(self, *streams, timeout=None):
         """Iterates over what the server logs: a dict of each line. It does not end until it is closed.
 
-        streams: "fetchers", "mutations", "evictions", ...; none: fetchers. timeout: seconds for each line, or None. On a
-        plain connection of its own, as `metadump`. Returns when the server has begun.
+        streams: "fetchers", "mutations", "evictions", ...; none: fetchers. timeout: seconds for each line, or None. On
+        a plain connection of its own, as `metadump`. Returns when the server has begun.
         """
         return dumps.watch(self, streams, timeout)
 

@@ -19,7 +19,7 @@ cdef object encode_value(object value, str encoding)
 cdef bytes integer_text(object value, str name)
 # The same; None for 0.
 cdef bytes number_text(object value, str name)
-# The expire of a storage command; None for 0. The classic commands keep the lower 32 bits of up to 64, which ms refuses.
+# The expire of a storage command; None for 0. Of up to 64 bits the classic commands keep the lower 32; ms refuses them.
 cdef bytes expire_text(object expire)
 # What is added or subtracted. MemcacheClientError: the server would not take it.
 cdef bytes delta_text(object value)

@@ -25,6 +25,7 @@ cdef class Connection:
     cdef unsigned long owner     # the thread that has used it last
     cdef unsigned int generation  # of the process that made it
     cdef unsigned int epoch      # of the Session, when it was made
+    cdef object sock             # what Client.sock has shown; its own, unless the Stream has it
     cdef bint ended              # by the server, or the network
     cdef Connection next         # of those that no call uses
 

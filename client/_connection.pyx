@@ -2,7 +2,7 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EBADMSG, ECONNRESET, EINTR, EMSGSIZE, ENOMEM, EPIPE, ETIMEDOUT
+from libc.errno cimport EBADMSG, ECONNRESET, EINTR, EMSGSIZE, ENOMEM, EPIPE, EPROTO, ETIMEDOUT
 from libc.string cimport strerror
 
 from rmemcached.client._commands cimport answer, error_of, is_error, put_mark
@@ -38,12 +38,21 @@ cdef int take_step(Stream s, stream_step what) noexcept nogil:
     return s.fill()
 
 
+cdef void close_quietly(sock) noexcept:
+    try:
+        sock.close()
+    except Exception:
+        pass
+
+
 cdef class Connection:
 
     cdef void close(self) noexcept:
         cdef Stream s = self.stream
         if s is not None:
             self.stream = None
+            if self.sock is not None and not s.needs_gil:
+                close_quietly(self.sock)
             s.close()
 
     cdef object broken(self, int code):
@@ -57,6 +66,8 @@ cdef class Connection:
             return self.named(MemcacheUnknownError(line))
         if code == -ENOMEM:
             return MemoryError()
+        if code == -EPROTO and s.error is not None:
+            return s.error
         self.ended = True
         if (code == -EPIPE or code == -ECONNRESET) and not s.remote and s.take_input() > 0 and s.has_line():
             # The server may have said why, and has not read the request.

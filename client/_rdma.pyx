@@ -1,5 +1,8 @@
 """The RDMA transport: DATA messages of a queue pair as a byte stream, and memory that requests name."""
 
+import os
+import socket
+
 cimport cython
 from libc.errno cimport EAGAIN
 from libc.stdint cimport uint32_t, uintptr_t
@@ -264,6 +267,9 @@ cdef class RdmaStream(Stream):
 
     cdef list descriptors(self):
         return queue_descriptors(self.queue)
+
+    cdef object socket_object(self):
+        return socket.socket(fileno=os.dup(self.queue.fd))
 
     cdef int fill(self) noexcept nogil:
         return self.advance(False)

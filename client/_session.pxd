@@ -18,6 +18,8 @@ cdef class Session:
     cdef readonly object socket_keepalive
     cdef readonly object spin
     cdef readonly object rdma_cm_port
+    cdef readonly object socket_module  # None: the standard library's
+    cdef readonly object tls_context
     cdef readonly object credentials  # (name, password) as bytes, or None
     cdef public bint closes_on_meta  # the server has ended a connection because of a meta command
     cdef readonly object serde
@@ -37,7 +39,7 @@ cdef class Session:
 
     # Takes the options of the connections, or raises ValueError.
     cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin, rdma_cm_port,
-                       username, password) except -1
+                       username, password, socket_module, tls_context) except -1
     # A Connection with an empty request, for the command `name`. quiet: the call waits for no answer.
     cdef Connection enter(self, bint quiet, bytes name)
     # The end of a call, which leaves the connection in order. Raises the first of the errors.

@@ -1,5 +1,6 @@
 """See _session.pxd."""
 
+import socket
 import sys
 
 from rmemcached.client._commands cimport answer, encode_key, put_bytes, put_mark
@@ -25,7 +26,7 @@ cdef class Session:
         self._generation = fork_count()
 
     cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin, rdma_cm_port,
-                       username, password) except -1:
+                       username, password, socket_module, tls_context) except -1:
         self.close_all()
         self.server = normalize_server(server)
         for name, seconds in (("connect_timeout", connect_timeout), ("timeout", timeout)):
@@ -54,6 +55,13 @@ cdef class Session:
         self.rdma_cm_port = rdma_cm_port
         self.credentials = checked_credentials(username, password)
         self.closes_on_meta = False
+        self.socket_module = None if socket_module is socket else socket_module
+        self.tls_context = tls_context
+        for name, value in (("socket_module", self.socket_module), ("tls_context", tls_context)):
+            if value is not None and (transport not in ("auto", "tcp") or rdma_cm_port is not None):
+                raise ValueError(f"{name} is for TCP: with transport 'tcp' or 'auto', and no rdma_cm_port")
+        if tls_context is not None and isinstance(self.server, str):
+            raise ValueError(f"tls_context needs a host and port, not the UNIX socket {self.server!r}")
         return 0
 
     cdef bytes encoded_key(self, object key):

@@ -38,6 +38,7 @@ cdef class Stream:
     cdef public bint classic  # the server knows no meta commands,
     cdef public bint unmarked  # ... and none that marks the end of commands without replies
     cdef bint needs_gil      # its methods are called with the GIL held
+    cdef object error        # why a method has returned -EPROTO
     # input: [rpos, rend) of rbuf is unread
     cdef char *rbuf
     cdef size_t rcap
@@ -106,6 +107,7 @@ cdef class Stream:
     # has the memory. False: it cannot be named.
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     # for event loops
+    cdef object socket_object(self)                     # a socket.socket of the connection, which the caller closes
     cdef bint must_authenticate(self) noexcept          # itself; that of the connection that it began as does not count
     cdef bint has_ended(self) noexcept nogil            # of a connection that does not tell when it is written to
     cdef int take_input(self) noexcept nogil            # takes what has come, and does not wait; -EAGAIN: nothing has

@@ -1,5 +1,8 @@
 """What all transports share: the request buffer, the reply buffer, the decision to spin."""
 
+import os
+import socket
+
 from libc.errno cimport EBADMSG, EMSGSIZE, ENOMEM
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
@@ -383,6 +386,9 @@ cdef class Stream:
 
     cdef int fill_body(self) noexcept nogil:
         return self.fill()
+
+    cdef object socket_object(self):
+        return socket.socket(fileno=os.dup(self.descriptors()[0]))
 
     cdef bint must_authenticate(self) noexcept:
         return False

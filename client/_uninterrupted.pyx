@@ -1,5 +1,6 @@
 """See _uninterrupted.pxd."""
 
+import os
 from _socket import socket as plain_socket
 
 
@@ -23,4 +24,9 @@ cdef class Turn:
 
 cdef int take_descriptor(sock) except -1:
     # socket.socket's own method is written in Python.
-    return plain_socket.detach(sock)
+    if isinstance(sock, plain_socket):
+        return plain_socket.detach(sock)
+    # gevent's or eventlet's.
+    fd = os.dup(sock.fileno())
+    sock.close()
+    return fd

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import exchange
 from ._exchange import SOFT_IW, SOFT_SHM, VERBS
+from ._socket_stream import SocketStream
 from ._tcp import TcpStream
 from .authentication import authenticate, recognise
 from .exceptions import (
@@ -18,7 +19,7 @@ from .exceptions import (
     TooManyConnections,
     TransportUnavailable,
 )
-from .sockets import Options, is_local, open_socket, server_text
+from .sockets import Options, is_local, is_ours, is_patched, open_socket, server_text
 
 logger = logging.getLogger("rmemcached.client")
 
@@ -38,7 +39,14 @@ def open_plain(client: Options) -> socket.socket:
 
     Raises OSError, TimeoutError, MemcacheClientError: the server does not know the client; MemcacheServerError.
     """
-    plain = open_socket(client.server, client.connect_timeout, client.socket_keepalive, client.no_delay)
+    plain = open_socket(
+        client.server,
+        client.connect_timeout,
+        client.socket_keepalive,
+        client.no_delay,
+        client.socket_module,
+        client.tls_context,
+    )
     try:
         plain.settimeout(exchange.patience(client))
         authenticate(client, plain)
@@ -51,6 +59,9 @@ def open_plain(client: Options) -> socket.socket:
 def candidates(client: Options, wanted: str) -> tuple[str, ...]:
     """The transports to try on a plain connection, before the plain connection itself."""
     if wanted == "auto":
+        if client.socket_module is not None or client.tls_context is not None or is_patched():
+            # A wait on another one would not let other greenlets run, and nothing else is encrypted.
+            return ()
         return (SOFT_SHM,) if isinstance(client.server, str) else AUTOMATIC
     return () if wanted == "tcp" else (wanted,)
 
@@ -97,8 +108,11 @@ class Choice:
                 if stream is not None:
                     return stream, transport
             classic, unmarked = self.recognise()
-            self.plain.settimeout(None)
-            stream = TcpStream(self.plain, self.client.timeout, int((self.client.spin or 0) * 1000))
+            if is_ours(self.plain) and self.client.tls_context is None:
+                self.plain.settimeout(None)
+                stream = TcpStream(self.plain, self.client.timeout, int((self.client.spin or 0) * 1000))
+            else:
+                stream = SocketStream(self.plain, self.client.timeout)
         except BaseException:
             self.plain.close()
             raise

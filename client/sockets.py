@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import _socket
 import socket
-from typing import Any, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 DEFAULT_PORT = 11211
 
@@ -37,6 +42,10 @@ class Options(Protocol):
     def rdma_cm_port(self) -> int | None: ...
     @property
     def credentials(self) -> tuple[bytes, bytes] | None: ...
+    @property
+    def socket_module(self) -> ModuleType | None: ...
+    @property
+    def tls_context(self) -> SSLContext | None: ...
 
     closes_on_meta: bool
 
@@ -87,9 +96,9 @@ def server_text(server: Server) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def open_unix(path: str, timeout: float | None) -> socket.socket:
+def open_unix(path: str, timeout: float | None, module: Any = socket) -> socket.socket:
     """A socket connected to a UNIX socket, with its time-out in seconds. Raises OSError, TimeoutError."""
-    plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    plain: socket.socket = module.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         plain.settimeout(timeout)
         plain.connect(path)
@@ -108,14 +117,66 @@ def name_server(error: OSError, server: Server) -> None:
         error.filename = where
 
 
+def create_connection(module: Any, server: tuple[str, int], timeout: float | None) -> socket.socket:
+    """socket.create_connection, by the means of another module. Raises OSError, TimeoutError."""
+    problem: OSError = OSError(f"no address of {server[0]}")
+    for family, kind, protocol, _, address in module.getaddrinfo(*server, socket.AF_UNSPEC, socket.SOCK_STREAM):
+        plain: socket.socket = module.socket(family, kind, protocol)
+        try:
+            plain.settimeout(timeout)
+            plain.connect(address)
+        except OSError as error:
+            plain.close()
+            problem = error
+        except BaseException:
+            plain.close()
+            raise
+        else:
+            return plain
+    raise problem
+
+
+def is_patched() -> bool:
+    """Whether the standard library's socket module has been patched, as by gevent.monkey or eventlet.monkey_patch."""
+    return not issubclass(socket.socket, _socket.socket)
+
+
+def is_ours(plain: Any) -> bool:
+    """Whether the descriptor of a socket can be used without the socket object."""
+    return isinstance(plain, _socket.socket)
+
+
+def wrap(plain: socket.socket, context: SSLContext, server: Server) -> socket.socket:
+    """The socket by TLS. Raises OSError that names the server."""
+    try:
+        return context.wrap_socket(plain, server_hostname=server[0])
+    except OSError as error:
+        # ssl's own do not name anybody.
+        error.strerror = f"{error.strerror or error}: {server_text(server)}"
+        if len(error.args) == 2:
+            error.args = (error.args[0], error.strerror)
+        raise
+
+
 def open_socket(
-    server: Server, connect_timeout: float | None, keepalive: Keepalive | None, no_delay: bool
+    server: Server,
+    connect_timeout: float | None,
+    keepalive: Keepalive | None,
+    no_delay: bool,
+    module: Any = None,
+    tls: SSLContext | None = None,
 ) -> socket.socket:
-    """A connected socket that still has connect_timeout, in seconds, as its time-out. Raises OSError, TimeoutError."""
+    """A connected socket that still has connect_timeout, in seconds, as its time-out.
+
+    module: in place of the standard library's. tls: for a connection by TLS. Raises OSError, TimeoutError.
+    """
     try:
         if isinstance(server, str):
-            return open_unix(server, connect_timeout)
-        plain = socket.create_connection(server, connect_timeout)
+            return open_unix(server, connect_timeout, module or socket)
+        if module is None:
+            plain = socket.create_connection(server, connect_timeout)
+        else:
+            plain = create_connection(module, server, connect_timeout)
     except OSError as error:
         name_server(error, server)
         raise
@@ -127,6 +188,8 @@ def open_socket(
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, keepalive.idle)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, keepalive.intvl)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, keepalive.cnt)
+        if tls is not None:
+            plain = wrap(plain, tls, server)
     except BaseException:
         plain.close()
         raise

@@ -1,0 +1,208 @@
+"""Sockets that are not the system's own: gevent's, eventlet's, those of a module, and TLS."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import Server
+from transport import RDMA_TRANSPORTS
+
+from rmemcached.client import AsyncClient, Client
+
+PROGRAM = Path(__file__).with_name("greenlets.py")
+LARGE = bytes(range(256)) * 4096
+HOWS = [("module", "auto"), ("before", "auto"), ("after", "auto"), ("plain", "tcp"), ("before", "tcp")]
+HOWS += [("before", name) for name in RDMA_TRANSPORTS]
+
+
+@pytest.mark.parametrize("library", ["gevent", "eventlet"])
+@pytest.mark.parametrize(("how", "transport"), HOWS, ids=lambda word: word)
+def test_greenlets(rmemcached_server: Callable[..., Server], library: str, how: str, transport: str) -> None:
+    server = rmemcached_server("-I", "8m")
+    arguments = [library, how, transport, server.host, str(server.port), str(server.pid)]
+    done = subprocess.run([sys.executable, str(PROGRAM), *arguments], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "done 0\n", done.stderr
+
+
+class Relay:
+    """TLS before a server."""
+
+    def __init__(self, server: Server, context: ssl.SSLContext) -> None:
+        self.server = server
+        self.context = context
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.threads = [threading.Thread(target=self.accept)]
+        self.threads[0].start()
+        self.sockets: list[socket.socket] = []
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.getsockname()[1])
+
+    def accept(self) -> None:
+        while True:
+            try:
+                plain, _ = self.listener.accept()
+            except OSError:
+                return
+            try:
+                client = self.context.wrap_socket(plain, server_side=True)
+            except OSError:
+                plain.close()
+                continue
+            server = self.server.connect(timeout=None)
+            self.sockets += [client, server]
+            # One thread serves both ways: an SSL socket is not for two.
+            self.threads.append(threading.Thread(target=self.serve, args=(client, server)))
+            self.threads[-1].start()
+
+    def serve(self, client: ssl.SSLSocket, server: socket.socket) -> None:
+        import selectors
+
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(client, selectors.EVENT_READ, (client, server))
+                selector.register(server, selectors.EVENT_READ, (server, client))
+                while True:
+                    for key, _ in selector.select():
+                        source, target = key.data
+                        data = source.recv(16384)
+                        while source is client and client.pending():
+                            data += client.recv(16384)
+                        if not data:
+                            return
+                        target.sendall(data)
+        except (OSError, ValueError):
+            return
+        finally:
+            client.close()
+            server.close()
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for one in self.sockets:
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+        for thread in self.threads:
+            thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A self-signed certificate for localhost, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    names = folder / "certificate.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost", "-out", str(names[0]), "-keyout", str(names[1])),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return names
+
+
+@pytest.fixture
+def relay(shared_rmemcached: Server, certificate: tuple[Path, Path]) -> Iterator[Relay]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    relay = Relay(shared_rmemcached, context)
+    yield relay
+    relay.close()
+
+
+def test_tls(relay: Relay, certificate: tuple[Path, Path], key: str) -> None:
+    context = ssl.create_default_context(cafile=str(certificate[0]))
+    with Client(("localhost", relay.port), timeout=20, default_noreply=False, tls_context=context) as client:
+        assert client.set(key, b"value") is True
+        assert client.get(key) == b"value"
+        assert isinstance(client.sock, ssl.SSLSocket)
+        assert client.transport == "tcp"
+        values = {f"{key}-{number}": LARGE for number in range(10)}
+        assert client.set_many(values) == []
+        assert client.get_many(values) == values
+        with copy.copy(client) as other:
+            assert other.get(key) == b"value"
+        with pytest.raises(TypeError, match="SSLContext"):
+            pickle.dumps(client)
+
+
+def test_tls_with_a_certificate_that_is_not_known(relay: Relay) -> None:
+    with Client(("localhost", relay.port), timeout=20, tls_context=ssl.create_default_context()) as client:
+        with pytest.raises(ssl.SSLCertVerificationError, match=f"localhost:{relay.port}"):
+            client.get("key")
+        assert client.connections == 0
+
+
+def test_a_module(shared_rmemcached: Server, key: str) -> None:
+    """What pymemcache uses of one, it is asked for."""
+    made: list[socket.socket] = []
+
+    def make(*arguments: Any) -> socket.socket:
+        made.append(socket.socket(*arguments))
+        return made[-1]
+
+    module = types.ModuleType("a_module")
+    module.socket = make  # type: ignore[attr-defined]
+    module.getaddrinfo = socket.getaddrinfo  # type: ignore[attr-defined]
+    with Client(shared_rmemcached.address, timeout=20, default_noreply=False, socket_module=module) as client:
+        assert client.set(key, b"value") is True
+        assert client.transport == "tcp"
+        assert len(made) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"socket_module": types.ModuleType("a_module"), "transport": "soft_shm"},
+        {"tls_context": ssl.create_default_context(), "transport": "soft_iw"},
+        {"tls_context": ssl.create_default_context(), "rdma_cm_port": 5},
+    ],
+    ids=["module", "tls", "rdma_cm"],
+)
+def test_not_with_rdma(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="is for TCP"):
+        Client("127.0.0.1", **arguments)
+
+
+def test_not_with_a_unix_socket_or_a_loop() -> None:
+    context = ssl.create_default_context()
+    with pytest.raises(ValueError, match="needs a host and port"):
+        Client("/sock", tls_context=context)
+    with pytest.raises(ValueError, match="are Client's"):
+        AsyncClient("127.0.0.1", tls_context=context)
+
+
+def test_copies_keep_the_module(shared_rmemcached: Server, key: str) -> None:
+    import http.client  # any module whose name can be imported
+
+    with Client(shared_rmemcached.address, socket_module=socket) as client:
+        assert pickle.loads(pickle.dumps(client)).socket_module is None
+    assert pickle.loads(pickle.dumps(Client("127.0.0.1", socket_module=http.client))).socket_module is http.client
+
+
+def test_sock(client: Client, key: str) -> None:
+    shown = client.sock
+    assert shown is None
+    client.get(key)
+    shown = client.sock
+    assert shown is client.sock
+    assert shown.getpeername()[1] == client.server[1]
+    client.close()
+    assert client.sock is None
+    assert shown.fileno() == -1
