@@ -31,6 +31,7 @@ cdef class AsyncConnection:
     cdef bint flushing           # `flush` will be called
     cdef bint writing            # the loop says when there is room for output
     cdef bint sink_taken         # by a request that has no answer yet
+    cdef list exposed            # values that the server reads from memory, or has read since none was under way
     cdef bytes body              # a value that is being received; None: a line is
     cdef bint behind_value       # classic: of the value all has been received but its END
     cdef object timer

@@ -10,7 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EBADMSG, EINTR, EMSGSIZE, ETIMEDOUT
 from libc.string cimport memcpy
 
-from rmemcached.client._commands cimport put_fetch
+from rmemcached.client._commands cimport put_fetch, put_store
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._modes cimport STORE_ADD, STORE_APPEND, STORE_CAS, STORE_PREPEND, STORE_REPLACE, STORE_SET
 from rmemcached.client._reply cimport REPLY_VA
@@ -18,6 +18,7 @@ from rmemcached.client._request cimport (
     REQUEST_ARITHMETIC,
     REQUEST_GET,
     REQUEST_GETS,
+    REQUEST_STORE,
     arithmetic_request,
     delete_request,
     get_request,
@@ -33,6 +34,7 @@ from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
 
 cdef enum:
     ANSWERS_MOST = 1024      # requests under way, and
+    EXPOSED_MOST = 64        # values in memory that the server reads, which are all given back when it has answered all
     OUTPUT_MOST = 1 << 20    # bytes of requests that are not sent yet, beyond which calls wait
     VALUE_MOST = 0x7FFFFFFF  # bytes; a reply that announces more is not believed
     TURNS_MOST = 64          # reads before other tasks of the loop have their turn
@@ -57,6 +59,7 @@ cdef class AsyncConnection:
         self.stream = connection.stream
         self.answers = deque()
         self.waiting = deque()
+        self.exposed = []
         self.descriptors = self.stream.descriptors()
         for descriptor in self.descriptors:
             loop.add_reader(descriptor, self._readable)
@@ -65,7 +68,8 @@ cdef class AsyncConnection:
     # --- requests ---
 
     cdef bint full(self):
-        return len(self.answers) >= ANSWERS_MOST or self.stream.wlen > OUTPUT_MOST or len(self.waiting) != 0
+        return (len(self.answers) >= ANSWERS_MOST or self.stream.wlen > OUTPUT_MOST or len(self.exposed) >= EXPOSED_MOST
+                or len(self.waiting) != 0)
 
     def room(self):
         """A future that is done when `full` may be false."""
@@ -76,6 +80,8 @@ cdef class AsyncConnection:
     cdef int make_room(self) except -1:
         # Whoever waits is woken, as many as there is room for, and asks again.
         cdef Py_ssize_t free = ANSWERS_MOST - len(self.answers)
+        if len(self.exposed) >= EXPOSED_MOST:
+            return 0
         while self.waiting and free > 0 and (self.connection is None or self.stream.wlen <= OUTPUT_MOST):
             future = self.waiting.popleft()
             if not future.done():
@@ -98,6 +104,10 @@ cdef class AsyncConnection:
                     s.put_sink()
                     r.sinks = self.sink_taken = s.sink_named
                 s.put("\r\n", 2)
+            elif r.kind == REQUEST_STORE:
+                if put_store(s, r.mode, r.encoded, r.data, r.flags, r.expire, r.cas, False):
+                    # Its memory is registered, and so must not become anything else's, until `unexpose`.
+                    self.exposed.append(r.data)
             else:
                 put_request(self.connection, r)
         except BaseException as error:
@@ -141,14 +151,19 @@ cdef class AsyncConnection:
 
     cdef int send_some(self) except -1:
         cdef Stream s = self.stream
+        cdef size_t first, left
         cdef int r = -EINTR
         if s.wlen == 0:
             return 0
         s.commit()
+        first = s.iov_next
+        left = s.iov[first].iov_len
         while r == -EINTR:
             r = s.push()
         if r <= 0:
             raise self.connection.broken(r)
+        if s.iov_next != first or s.iov[first].iov_len != left:
+            self.progress = self.loop.time()
         if s.iov_next == s.iov_count:
             s.wlen = s.wmark = 0
             s.iov_next = s.iov_count = 0
@@ -309,6 +324,7 @@ cdef class AsyncConnection:
         if s.buffers != NULL and s.iov_next == s.iov_count:
             s.unexpose()
             s.end()
+            self.exposed.clear()
         if s.arm():
             self.look_again()
         return 0
@@ -343,6 +359,7 @@ cdef class AsyncConnection:
                 self.loop.remove_writer(self.descriptors[0])
         self.body = None
         c.close()
+        self.exposed.clear()
         while self.answers:
             r = self.answers.popleft()
             r.sinks = False
@@ -490,7 +507,12 @@ cdef class AsyncClient:
                 if task is None or task.done() or task.get_loop() is not loop:
                     self.connecting = task = loop.create_task(self._connect(loop))
                     task.add_done_callback(_forget)
-                await asyncio.shield(task)
+                try:
+                    await asyncio.shield(task)
+                except asyncio.CancelledError:
+                    if task.cancelled() and not asyncio.current_task().cancelling():
+                        raise MemcacheUnexpectedCloseError("the AsyncClient was closed") from None
+                    raise
             elif (<AsyncConnection>c).full():
                 try:
                     await c.room()
@@ -498,7 +520,8 @@ cdef class AsyncClient:
                     # Its place may be another call's.
                     c.look_again()
                     raise
-                if len((<AsyncConnection>c).answers) < ANSWERS_MOST and c.usable:
+                if c.usable and len((<AsyncConnection>c).answers) < ANSWERS_MOST and (
+                        len((<AsyncConnection>c).exposed) < EXPOSED_MOST):
                     return c
             else:
                 return c

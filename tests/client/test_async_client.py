@@ -8,6 +8,7 @@ import gc
 import os
 import pickle
 import random
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -25,6 +26,7 @@ from rmemcached.client import (
     MemcacheServerError,
     MemcacheUnexpectedCloseError,
 )
+from rmemcached.client._buffers import usage
 
 LARGE = bytes(range(256)) * 256
 TOO_LARGE = bytes(9 << 20)
@@ -317,6 +319,66 @@ def test_close_while_calls_are_under_way(run: Run, make: Make, backend: Any, key
         assert await client.get(key) == b"value"
         await client.close()
         await client.close()
+
+    run(body())
+
+
+def test_close_while_it_connects(run: Run) -> None:
+    """Nobody answers there: a connection is accepted, and no more."""
+
+    async def body() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            client = AsyncClient(listener.getsockname(), transport="tcp", connect_timeout=20)
+            calls = [asyncio.create_task(client.get("key")) for _ in range(3)]
+            await asyncio.get_running_loop().run_in_executor(None, listener.accept)
+            await client.close()
+            for result in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(result, MemcacheUnexpectedCloseError)
+
+    run(body())
+
+
+def test_a_server_that_reads_slowly_is_not_silent(run: Run) -> None:
+    """The time limit is for times in which nothing comes or goes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readline() == b"mn\r\n"
+        writer.write(b"MN\r\n")
+        await reader.readline()
+        for _ in range(20):
+            await asyncio.sleep(0.05)
+            await reader.readexactly(1 << 20)
+        writer.write(b"HD\r\n")
+        await reader.read()
+        writer.close()
+
+    async def body() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 16)
+        async with (
+            server,
+            AsyncClient(server.sockets[0].getsockname(), transport="tcp", timeout=0.4, default_noreply=False) as client,
+        ):
+            assert await client.set("key", bytes(20 << 20)) is True
+
+    run(body())
+
+
+@pytest.mark.parametrize("transport", RDMA_TRANSPORTS)
+def test_values_in_memory_have_a_limit(run: Run, rmemcached_server: ServerFactory, transport: str) -> None:
+    """Many large values under way need no more memory than some."""
+    values = {f"key-{number}": b"%d-" % number + bytes(100_000) for number in range(1000)}
+
+    async def body() -> None:
+        server = rmemcached_server("-m", "1024")
+        async with AsyncClient(server.address, transport=transport, timeout=20, default_noreply=False) as client:
+            stored = asyncio.gather(*(client.set(name, value) for name, value in values.items()))
+            most = 0
+            while not stored.done():
+                await asyncio.sleep(0)
+                most = max(most, usage()["regions"])
+            assert await stored == [True] * len(values)
+            assert most < 32 << 20
+            assert await client.get_many(values) == values
 
     run(body())
 
