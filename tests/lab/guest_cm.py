@@ -245,8 +245,10 @@ def test_authentication(make: DaemonFactory, tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("me:secret\n")
     daemon = make(None, "-Y", str(users))
-    with daemon.client() as client, pytest.raises(MemcacheError, match="unauthenticated"):
+    with daemon.client() as client, pytest.raises(MemcacheError, match="wants authentication"):
         client.set("key", b"value")
+    with daemon.client(username="me", password="secret") as client:
+        assert client.set("key", b"value") is True
     script = f"""
         with reference.ReferenceClient({HERE!r}, 0, cm_port={daemon.cm_port}) as client:
             client.request(b"set any 0 0 9\\r\\nme secret\\r\\n")

@@ -65,6 +65,9 @@ CHOSEN = {
     "test_stats": "test_counters_by_rdma_are_those_by_tcp test_statistics_over_rdma test_flush_all",
 }
 
+# Files of tests/client that are about no transport; they run over each of the others.
+OF_NO_TRANSPORT = ("test_client_authentication", "test_client_dumps", "test_client_objects", "test_client_sockets")
+
 # Over rdma_cm all that uses an RDMA transport in these, but what is left out.
 OVER_CM: dict[str, dict[str, str]] = {
     "tests/client/test_client_values.py": {},
@@ -113,7 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             reasons[name] = LEFT_OUT[file][name]
         elif item.path.parent.name == "client":
             # Most of it once for each transport.
-            kept += [item] * ("verbs" in transports(item))
+            kept += [item] * ("verbs" in transports(item) and file not in OF_NO_TRANSPORT)
         elif item.path.parent.name == "perftest":
             kept += [item] * (name in PERFTEST.split() and not options(item))
         elif item.path.parent.name in ("verbs", "lab") or (

@@ -111,7 +111,7 @@ def accepted(store: Callable[[bytes, bytes], object], size: int) -> str:
     try:
         return str(store(b"limit", bytes(size)))
     except Exception as error:
-        return str(error)
+        return str(error.args)
 
 
 @pytest.mark.parametrize("limit", [1, 8])
