@@ -188,12 +188,12 @@ cdef class AsyncConnection:
         self.take_answers()
         while r != -EAGAIN:
             r = s.take_input()
+            if s.wlen and s.remote and (r > 0 or r == -EAGAIN):
+                # Credits may have come, with answers or alone.
+                self.send_some()
             if r > 0:
                 come = True
                 self.take_answers()
-                if s.wlen and s.remote:
-                    # Credits may have come with it.
-                    self.send_some()
                 turns += 1
                 if turns == TURNS_MOST:
                     self.look_again()
