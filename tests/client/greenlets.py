@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import warnings
+from pathlib import Path
 
 warnings.simplefilter("ignore", DeprecationWarning)
 library, how, transport, host, port, pid = sys.argv[1:]
@@ -35,6 +36,14 @@ if how == "module":
     module = importlib.import_module({"gevent": "gevent.socket", "eventlet": "eventlet.green.socket"}[library])
 green = importlib.import_module(library)
 LARGE = bytes(range(256)) * 4096
+
+
+def stop_server() -> None:
+    """Returns when each of its threads stands still."""
+    os.kill(int(pid), signal.SIGSTOP)
+    threads = Path(f"/proc/{pid}/task")
+    while any((one / "stat").read_text().rpartition(")")[2].split()[0] != "T" for one in threads.iterdir()):
+        time.sleep(0.001)
 
 
 def run(*functions: object) -> list[object]:
@@ -79,7 +88,7 @@ def test_others_run_meanwhile(client: Client) -> None:
 
     def get() -> object:
         nonlocal ended
-        os.kill(int(pid), signal.SIGSTOP)
+        stop_server()
         try:
             return client.get("key")
         finally:
@@ -93,7 +102,7 @@ def test_others_run_meanwhile(client: Client) -> None:
 def test_time_out(client: Client) -> None:
     """Of the client's, and of the library's, which the client lets through."""
     client.set("key", b"value")
-    os.kill(int(pid), signal.SIGSTOP)
+    stop_server()
     try:
         try:
             with Client((host, int(port)), transport=transport, timeout=0.2, socket_module=module) as other:

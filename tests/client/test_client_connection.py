@@ -119,8 +119,6 @@ def test_unix_socket(memcached_server: ServerFactory, tmp_path: Path, caplog: py
         ({"timeout": 0}, "positive"),
         ({"connect_timeout": -1}, "positive"),
         ({"spin": -1}, "spin"),
-        ({"tls_context": object()}, "TLS"),
-        ({"socket_module": object()}, "socket_module"),
         ({"socket_keepalive": 5}, "KeepaliveOpts"),
     ],
 )
