@@ -53,6 +53,9 @@ cdef class Group:
 cdef class AsyncConnection:
 
     def __init__(self, Client client, Connection connection, loop):
+        if connection.stream.needs_gil:
+            connection.close()
+            raise RuntimeError("AsyncClient needs the system's sockets, and those of the standard library are patched")
         self.client = client
         self.loop = loop
         self.connection = connection

@@ -22,7 +22,9 @@ cdef class Connection:
     cdef object server
     cdef readonly str transport
     cdef bytes name              # of the command under way
-    cdef unsigned long owner     # the thread that has used it last
+    cdef unsigned long owner     # the thread, or greenlet, that has used it last
+    cdef object greenlet         # a weak reference to that greenlet; None: the owner is a thread
+    cdef unsigned long home      # the only thread that can use it; 0: any
     cdef unsigned int generation  # of the process that made it
     cdef unsigned int epoch      # of the Session, when it was made
     cdef object sock             # what Client.sock has shown; its own, unless the Stream has it
@@ -67,6 +69,8 @@ cdef class Connection:
     cdef int step(self, stream_step first, stream_step again) except -1
     # The exception, which gets the names of the server and of the command.
     cdef object named(self, object error)
+    # The same for one that a socket object has raised.
+    cdef object failed(self, object error)
     # The exception for what a method of the Stream has returned.
     cdef object broken(self, int code)
     # Raises that exception, unless signal handlers wanted to run: then it runs them, and the step is to be repeated.

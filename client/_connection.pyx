@@ -15,7 +15,7 @@ from rmemcached.client.exceptions import (
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
 )
-from rmemcached.client.sockets import server_text
+from rmemcached.client.sockets import name_failure, server_text
 
 cdef enum:
     AHEAD = 24               # requests that are sent together while more are to come
@@ -67,7 +67,7 @@ cdef class Connection:
         if code == -ENOMEM:
             return MemoryError()
         if code == -EPROTO and s.error is not None:
-            return s.error
+            return self.failed(s.error)
         self.ended = True
         if (code == -EPIPE or code == -ECONNRESET) and not s.remote and s.take_input() > 0 and s.has_line():
             # The server may have said why, and has not read the request.
@@ -78,6 +78,13 @@ cdef class Connection:
         if code == 0 or text:
             return self.named(MemcacheUnexpectedCloseError(text or "the server has ended the connection"))
         return OSError(-code, f"{strerror(-code).decode()} during {self.name.decode()}", server_text(self.server))
+
+    cdef object failed(self, object error):
+        # What has no errno is the caller's: of a signal handler, of an event loop.
+        if isinstance(error, OSError) and error.errno is not None:
+            self.ended = True
+            name_failure(error, self.server, self.name.decode())
+        return error
 
     cdef object named(self, object error):
         if isinstance(error, MemcacheError):

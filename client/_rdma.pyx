@@ -1,8 +1,5 @@
 """The RDMA transport: DATA messages of a queue pair as a byte stream, and memory that requests name."""
 
-import os
-import socket
-
 cimport cython
 from libc.errno cimport EAGAIN
 from libc.stdint cimport uint32_t, uintptr_t
@@ -18,6 +15,7 @@ from rmemcached.sys.debug cimport LIVE_CLIENT_LANE, live_add, live_sub
 
 from rmemcached.client._exchange import SOFT_IW
 from rmemcached.client.exceptions import MemcacheUnknownError
+from rmemcached.client.sockets import duplicate
 
 cdef enum:
     NAMED_MOST = 0x7FFFFFFF  # bytes of memory that a request names
@@ -269,7 +267,8 @@ cdef class RdmaStream(Stream):
         return queue_descriptors(self.queue)
 
     cdef object socket_object(self):
-        return socket.socket(fileno=os.dup(self.queue.fd))
+        # The descriptor of rdma_cm is no socket.
+        return None if self.queue.by_cm else duplicate(self.queue.fd)
 
     cdef int fill(self) noexcept nogil:
         return self.advance(False)

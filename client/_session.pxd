@@ -31,6 +31,7 @@ cdef class Session:
     cdef str _wanted             # the transport argument
     cdef object _logged          # the transport that was last reported
     cdef str _transport          # of the connection that was made last
+    cdef object _current         # returns the greenlet that runs; None: connections belong to threads only
     cdef Connection _idle        # those that no call uses, the one that was used last first
     cdef unsigned int _open      # connections, idle or in calls
     cdef unsigned int _unanswered  # of the idle ones: on which commands without an answer were the last
@@ -50,7 +51,11 @@ cdef class Session:
     cdef void close_all(self) noexcept
 
     cdef Connection take(self, Connection c, Connection before)
-    cdef Connection find(self, unsigned long thread)
+    # Stands for the thread, or the greenlet, as long as it lives.
+    cdef unsigned long caller(self) except? 0
+    cdef int own(self, Connection c, unsigned long caller) except -1
+    cdef bint is_owned(self, Connection c, dict threads)
+    cdef Connection find(self, unsigned long caller)
     cdef Connection connect(self)
     cdef int authenticate(self, Connection c) except -1
     cdef bytes encoded_key(self, object key)

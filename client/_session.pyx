@@ -2,6 +2,7 @@
 
 import socket
 import sys
+import weakref
 
 from rmemcached.client._commands cimport answer, encode_key, put_bytes, put_mark
 from rmemcached.client._forks cimport fork_count
@@ -11,7 +12,7 @@ from rmemcached.sys.debug cimport assert_that
 from rmemcached.client._exchange import SOFT_SHM
 from rmemcached.client.authentication import check_answer, checked_credentials, request
 from rmemcached.client.connection import TRANSPORTS, open_stream
-from rmemcached.client.sockets import KeepaliveOpts, normalize_server
+from rmemcached.client.sockets import KeepaliveOpts, check_sockets, current_greenlet, normalize_server
 
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() nogil
@@ -62,6 +63,7 @@ cdef class Session:
                 raise ValueError(f"{name} is for TCP: with transport 'tcp' or 'auto', and no rdma_cm_port")
         if tls_context is not None and isinstance(self.server, str):
             raise ValueError(f"tls_context needs a host and port, not the UNIX socket {self.server!r}")
+        check_sockets(self.socket_module, tls_context)
         return 0
 
     cdef bytes encoded_key(self, object key):
@@ -82,19 +84,40 @@ cdef class Session:
         self._unanswered -= c.stream.noreplies != 0
         return c
 
-    cdef Connection find(self, unsigned long thread):
-        # The connection on which this thread has been last without an answer; or one on which no thread has; or one of
-        # a thread that has ended. None: there is none.
+    cdef unsigned long caller(self) except? 0:
+        if self._current is None:
+            return PyThread_get_thread_ident()
+        greenlet = self._current()
+        return <size_t><void *>greenlet
+
+    cdef int own(self, Connection c, unsigned long caller) except -1:
+        c.greenlet = None if self._current is None else weakref.ref(self._current())
+        c.owner = caller
+        return 0
+
+    cdef bint is_owned(self, Connection c, dict threads):
+        # Whether the thread or greenlet that has used it last may still use it.
+        if c.greenlet is None:
+            return c.owner in threads
+        greenlet = c.greenlet()
+        return greenlet is not None and not greenlet.dead
+
+    cdef Connection find(self, unsigned long caller):
+        # The connection on which this thread or greenlet has been last without an answer; or one on which none has; or
+        # one of a thread or greenlet that has ended. None: there is none.
+        cdef unsigned long here = PyThread_get_thread_ident()
         cdef Connection c = self._idle
         cdef Connection before = None
         cdef Connection fit = None
         cdef Connection before_fit = None
         while c is not None:
-            if c.stream.noreplies == 0:
+            if c.home and c.home != here:
+                pass
+            elif c.stream.noreplies == 0:
                 if fit is None:
                     fit = c
                     before_fit = before
-            elif c.owner == thread:
+            elif c.owner == caller:
                 return self.take(c, before)
             before = c
             c = c.next
@@ -102,7 +125,7 @@ cdef class Session:
             threads = sys._current_frames()
             c = self._idle
             before_fit = None
-            while c is not None and c.owner in threads:
+            while c is not None and (c.home and c.home != here or self.is_owned(c, threads)):
                 before_fit = c
                 c = c.next
             fit = c
@@ -116,6 +139,10 @@ cdef class Session:
         c.server = self.server
         s, c.transport, self._logged = open_stream(self, self._wanted, self._logged)
         c.stream = s
+        if s.needs_gil:
+            self._current = current_greenlet()
+        if s.of_thread:
+            c.home = PyThread_get_thread_ident()
         if self.credentials is not None and s.must_authenticate():
             self.authenticate(c)
         self._transport = c.transport
@@ -138,7 +165,7 @@ cdef class Session:
         return 0
 
     cdef Connection enter(self, bint quiet, bytes name):
-        cdef unsigned long thread = PyThread_get_thread_ident()
+        cdef unsigned long caller = PyThread_get_thread_ident() if self._current is None else self.caller()
         cdef Connection c
         cdef Stream s
         if self._generation != fork_count():
@@ -147,13 +174,17 @@ cdef class Session:
             self._open = 0
             self._generation = fork_count()
         c = self._idle
-        if c is not None and (self._unanswered == 0 or c.stream.noreplies and c.owner == thread):
+        if c is not None and c.home == 0 and (self._unanswered == 0 or c.stream.noreplies and c.owner == caller):
             self.take(c, None)
         else:
-            c = self.find(thread)
+            c = self.find(caller)
             if c is None:
                 c = self.connect()
-        c.owner = thread
+                caller = self.caller()
+        if self._current is None:
+            c.owner = caller
+        else:
+            self.own(c, caller)
         c.name = name
         s = c.stream
         s.begin()

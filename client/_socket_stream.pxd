@@ -1,20 +1,38 @@
-"""The plain transport on a socket object that is not the system's own: gevent's, eventlet's, a TLS socket.
+"""The transport on a socket object that is not the standard library's: gevent's, eventlet's, a TLS socket.
 
-Its own methods are called, with the GIL, so that other greenlets run while they wait.
+Its own methods are called: send, recv_into, settimeout, gettimeout, shutdown and close. They may let other greenlets
+run while they wait, so that the GIL is held all the time. They may raise anything: `error` keeps it for
+Connection.broken.
 """
+
+from libc.stdint cimport int64_t
 
 from rmemcached.client._stream cimport Stream
 
 
 cdef class SocketStream(Stream):
-    cdef readonly object sock    # None: closed
-    cdef object limit            # seconds of each wait, or None
-    cdef int pid
+    cdef readonly object sock  # None: closed
+    cdef object limit        # seconds of each wait, or None
+    cdef object slice        # seconds of a wait in one direction while the other one may be what is waited for
+    cdef int pid             # of the process that made the stream
+    cdef bint flowing        # a request is under way that is sent in parts
+    cdef bint reads          # of such a request: the server sends rather than that it receives
 
-    cdef object view(self, char *data, size_t length, bint readonly)
-    # Sends what is taken within so many seconds; 0: what is taken at once. Whether anything was.
-    cdef bint send_some(self, object seconds) except -1
-    # Receives within so many seconds: the number of bytes, 0 at the end, or -EAGAIN.
-    cdef ssize_t receive_some(self, char *to, size_t size, object seconds) except? -1
-    cdef ssize_t wait_for_input(self, char *to, size_t size) except? -1
-    cdef int failed(self, object error) noexcept
+    # What comes next of the output, as bytes or a memoryview.
+    cdef object piece(self)
+    # One send and one recv_into with this time limit. -1: there is no room, or nothing has come, for so long.
+    cdef Py_ssize_t send_some(self, object seconds) except -2
+    cdef Py_ssize_t receive_some(self, char *to, size_t room, object seconds) except -2
+    # Sends what it can without waiting. Whether that was anything.
+    cdef bint send_ready(self) except -1
+    # Sends in parts until all is sent, or until there is input: 0 at its end. -1: neither went on for the time limit;
+    # ALL_SENT.
+    cdef Py_ssize_t send_or_receive(self, char *to, size_t room) except -2
+    cdef Py_ssize_t receive(self, char *to, size_t room) except -2
+    # The same with a negative errno, and nothing is raised.
+    cdef Py_ssize_t receive_quietly(self, char *to, size_t room) noexcept
+    cdef int push_now(self) except -2
+    cdef int drain_now(self) except -2
+    cdef int64_t deadline(self) noexcept
+    # The errno for what was raised, which is kept if it says more.
+    cdef int keep(self, error) noexcept

@@ -1,29 +1,42 @@
 """See _socket_stream.pxd."""
 
-import time
+from _socket import socket as plain_socket
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
-from libc.errno cimport EAGAIN, EPROTO, ETIMEDOUT
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.errno cimport EAGAIN, ECONNRESET, EPIPE, EPROTO, ETIMEDOUT
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy
+from posix.uio cimport iovec
 from posix.unistd cimport getpid
 
+from rmemcached.client._timeouts cimport milliseconds
+from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, live_add, live_sub
 from rmemcached.sys.linux cimport SHUT_RDWR
 
-cdef extern from "Python.h":
-    object PyMemoryView_FromMemory(char *mem, Py_ssize_t size, int flags)
-
 cdef enum:
     RECEIVE_MIN = 4096       # bytes of room for which input is asked at least
-    SEND_MOST = 65536        # bytes that are sent at a time
+    SMALL = 16384            # bytes of a request that is sent as a whole, whatever the server does meanwhile
+    PIECE = 65536            # bytes up to which parts of the output are joined
+    ALL_SENT = -3
 
-# Seconds for which a send may wait while input may come as well: one of the two is waited for at a time.
-cdef object SLICE = 0.01
-# What a TLS socket without data raises, by name: the module ssl takes long to import.
-cdef tuple WOULD_BLOCK = ("SSLWantReadError", "SSLWantWriteError")
+cdef object NOTHING = 0.0
+cdef object SLICE = 0.01     # seconds
 
 
-cdef bint would_block(object error):
-    return isinstance(error, (BlockingIOError, TimeoutError)) or type(error).__name__ in WOULD_BLOCK
+cdef bint is_wait(object error, object seconds, int64_t begin):
+    """Whether a socket's method says with this error that there was nothing to do for so many seconds since `begin`.
+
+    A signal handler may raise TimeoutError as well, which is the caller's.
+    """
+    if isinstance(error, BlockingIOError) or type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError"):
+        return True
+    if type(error) is not TimeoutError or not str(error).endswith("timed out") or seconds is None:
+        return False
+    # Event loops look at the clock once per turn: their timers may be early.
+    return now_ns() - begin >= <int64_t>(seconds * 5e8)
 
 
 cdef class SocketStream(Stream):
@@ -32,22 +45,23 @@ cdef class SocketStream(Stream):
     timeout: seconds for each wait, or None.
     """
 
-    def __cinit__(self):
-        self.pid = getpid()
-
     def __init__(self, sock, timeout):
-        self.sock = sock
-        self.limit = timeout
-        self.timeout_ms = -1 if timeout is None else int(timeout * 1000)
+        self.pid = getpid()
+        self.timeout_ms = milliseconds(timeout, -1)
+        self.limit = None if timeout is None else float(timeout)
+        self.slice = SLICE if timeout is None or timeout > SLICE else self.limit
         self.needs_gil = True
+        # gevent's belong to the event loop of a thread.
+        self.of_thread = not isinstance(sock, plain_socket)
         self.inline_limit = <size_t>-1
+        self.sock = sock
         live_add(LIVE_CLIENT_CONN)
 
     def __dealloc__(self):
         self.close()
 
     cdef void close(self) noexcept:
-        cdef object sock = self.sock
+        sock = self.sock
         if sock is None:
             return
         self.sock = None
@@ -55,138 +69,217 @@ cdef class SocketStream(Stream):
         try:
             # Another process may hold a copy of the descriptor; the server is to see the end now.
             if getpid() == self.pid:
-                sock.shutdown(<int>SHUT_RDWR)
+                sock.shutdown(SHUT_RDWR)
         except Exception:
+            # The server was faster.
             pass
         try:
             sock.close()
         except Exception:
             pass
 
-    cdef int failed(self, object error) noexcept:
-        # A method of the socket has raised; its exception is raised in place of what the number says.
-        if isinstance(error, TimeoutError):
-            return -ETIMEDOUT
-        if isinstance(error, OSError) and error.errno:
-            return -<int>error.errno
+    cdef object socket_object(self):
+        return self.sock
+
+    cdef int keep(self, error) noexcept:
+        if isinstance(error, (BrokenPipeError, ConnectionResetError)):
+            return -EPIPE if error.errno == EPIPE else -ECONNRESET
         self.error = error
         return -EPROTO
 
-    cdef object view(self, char *data, size_t length, bint readonly):
-        return PyMemoryView_FromMemory(data, length, PyBUF_READ if readonly else PyBUF_WRITE)
+    # --- with the GIL, and with exceptions ---
 
-    # --- sending ---
+    cdef int64_t deadline(self) noexcept:
+        return now_ns() + <int64_t>self.timeout_ms * 1000000 if self.timeout_ms >= 0 else 0
 
-    cdef bint send_some(self, object seconds) except -1:
-        cdef size_t length = min(<size_t>self.iov[self.iov_next].iov_len, <size_t>SEND_MOST)
-        self.sock.settimeout(seconds)
+    cdef object piece(self):
+        cdef iovec *v = self.iov + self.iov_next
+        cdef size_t last = self.iov_next
+        cdef size_t total = 0
+        cdef size_t n
+        cdef bytes joined
+        cdef char *to
+        if v.iov_len >= PIECE or self.iov_next + 1 == self.iov_count:
+            return PyMemoryView_FromMemory(<char *>v.iov_base, v.iov_len, PyBUF_READ)
+        # TLS wants the same again when it had no room: this depends on nothing but what is left.
+        while last < self.iov_count and total < PIECE:
+            total += min(self.iov[last].iov_len, PIECE - total)
+            last += 1
+        joined = PyBytes_FromStringAndSize(NULL, total)
+        to = PyBytes_AS_STRING(joined)
+        while total:
+            n = min(v.iov_len, total)
+            memcpy(to, v.iov_base, n)
+            to += n
+            total -= n
+            v += 1
+        return joined
+
+    cdef Py_ssize_t send_some(self, object seconds) except -2:
+        cdef object piece = self.piece()
+        cdef int64_t begin = now_ns()
+        cdef Py_ssize_t n
         try:
-            self.sent(self.sock.send(self.view(<char *>self.iov[self.iov_next].iov_base, length, True)))
-        except Exception as error:
-            if not would_block(error):
-                raise
-            return False
-        return True
+            if self.sock.gettimeout() != seconds:
+                self.sock.settimeout(seconds)
+            n = self.sock.send(piece)
+        except OSError as error:
+            if is_wait(error, seconds, begin):
+                return -1
+            raise
+        finally:
+            if isinstance(piece, memoryview):
+                # A traceback may keep it for longer than the memory.
+                piece.release()
+        if n <= 0:
+            # So say gevent's TLS sockets that there is no room.
+            return -1
+        self.sent(n)
+        return n
+
+    cdef Py_ssize_t receive_some(self, char *to, size_t room, object seconds) except -2:
+        cdef object view = PyMemoryView_FromMemory(to, room, PyBUF_WRITE)
+        cdef int64_t begin = now_ns()
+        try:
+            if self.sock.gettimeout() != seconds:
+                self.sock.settimeout(seconds)
+            return self.sock.recv_into(view)
+        except OSError as error:
+            if is_wait(error, seconds, begin):
+                return -1
+            raise
+        finally:
+            view.release()
+
+    cdef bint send_ready(self) except -1:
+        cdef bint some = False
+        while self.iov_next < self.iov_count and self.send_some(NOTHING) > 0:
+            some = True
+        return some
+
+    cdef Py_ssize_t send_or_receive(self, char *to, size_t room) except -2:
+        # A server whose answers nobody takes stops reading. There is no way to wait for both directions that all kinds
+        # of sockets have: it is waited for the one that went on last, and the other one is looked at now and then.
+        cdef int64_t until = self.deadline()
+        cdef Py_ssize_t n
+        while self.iov_next < self.iov_count:
+            if self.send_ready():
+                self.reads = False
+                until = self.deadline()
+                continue
+            n = self.receive_some(to, room, NOTHING)
+            if n >= 0:
+                self.reads = True
+                return n
+            if until and now_ns() >= until:
+                return -1
+            if self.reads:
+                n = self.receive_some(to, room, self.slice)
+                if n >= 0:
+                    return n
+            elif self.send_some(self.slice) > 0:
+                until = self.deadline()
+            self.reads = False
+        self.flowing = False
+        self.reads = False
+        return ALL_SENT
+
+    cdef Py_ssize_t receive(self, char *to, size_t room) except -2:
+        cdef Py_ssize_t n = self.send_or_receive(to, room)
+        return self.receive_some(to, room, self.limit) if n == ALL_SENT else n
+
+    cdef int push_now(self) except -2:
+        cdef size_t left = 0
+        cdef size_t i
+        if not self.flowing:
+            for i in range(self.iov_next, self.iov_count):
+                left += self.iov[i].iov_len
+                if left > SMALL:
+                    self.flowing = True
+                    break
+        if self.flowing:
+            self.send_ready()
+            self.flowing = self.iov_next < self.iov_count
+            return 1
+        while self.iov_next < self.iov_count:
+            if self.send_some(self.limit) < 0:
+                return -ETIMEDOUT
+        return 1
+
+    cdef int drain_now(self) except -2:
+        cdef Py_ssize_t n
+        cdef int r = self.push_now()
+        while r > 0 and self.iov_next < self.iov_count:
+            r = self.reserve_input(RECEIVE_MIN)
+            if r <= 0:
+                break
+            n = self.send_or_receive(self.rbuf + self.rend, self.rcap - self.rend)
+            if n > 0:
+                self.rend += n
+            elif n != ALL_SENT:
+                r = 0 if n == 0 else -ETIMEDOUT
+        return r
+
+    cdef Py_ssize_t receive_quietly(self, char *to, size_t room) noexcept:
+        cdef Py_ssize_t n
+        try:
+            n = self.receive(to, room)
+        except BaseException as error:
+            return self.keep(error)
+        return n if n >= 0 else -ETIMEDOUT
+
+    # --- what Stream wants ---
 
     cdef int push(self) noexcept nogil:
         with gil:
             try:
-                while self.iov_next < self.iov_count and self.send_some(0):
-                    pass
-                return 1
+                return self.push_now()
             except BaseException as error:
-                return self.failed(error)
-
-    # --- receiving ---
-
-    cdef ssize_t receive_some(self, char *to, size_t size, object seconds) except? -1:
-        self.sock.settimeout(seconds)
-        try:
-            return self.sock.recv_into(self.view(to, size, False))
-        except Exception as error:
-            if not would_block(error):
-                raise
-            return -EAGAIN
-
-    cdef ssize_t wait_for_input(self, char *to, size_t size) except? -1:
-        # As receive_some; sends meanwhile. -ETIMEDOUT when nothing has come or gone for the limit.
-        cdef object since = time.monotonic()
-        cdef ssize_t n
-        while self.iov_next < self.iov_count:
-            n = self.receive_some(to, size, 0)
-            if n != -EAGAIN:
-                return n
-            if self.send_some(SLICE):
-                since = time.monotonic()
-            elif self.limit is not None and time.monotonic() - since > self.limit:
-                return -ETIMEDOUT
-        n = self.receive_some(to, size, self.limit)
-        return -ETIMEDOUT if n == -EAGAIN else n
+                return self.keep(error)
 
     cdef int drain(self) noexcept nogil:
-        cdef ssize_t n
         with gil:
             try:
-                since = time.monotonic()
-                while self.iov_next < self.iov_count:
-                    if self.send_some(SLICE):
-                        since = time.monotonic()
-                        continue
-                    # A server whose replies nobody takes stops reading.
-                    if self.reserve_input(RECEIVE_MIN) <= 0:
-                        raise MemoryError
-                    n = self.receive_some(self.rbuf + self.rend, self.rcap - self.rend, 0)
-                    if n > 0:
-                        self.rend += n
-                        since = time.monotonic()
-                    elif n == 0:
-                        return 0
-                    elif self.limit is not None and time.monotonic() - since > self.limit:
-                        return -ETIMEDOUT
-                return 1
+                return self.drain_now()
             except BaseException as error:
-                return self.failed(error)
+                return self.keep(error)
 
     cdef int fill(self) noexcept nogil:
-        cdef ssize_t n
+        cdef Py_ssize_t n
+        cdef int r = self.reserve_input(RECEIVE_MIN)
+        if r <= 0:
+            return r
         with gil:
-            try:
-                if self.reserve_input(RECEIVE_MIN) <= 0:
-                    raise MemoryError
-                n = self.wait_for_input(self.rbuf + self.rend, self.rcap - self.rend)
-                if n <= 0:
-                    return <int>n
-                self.rend += n
-                return 1
-            except BaseException as error:
-                return self.failed(error)
+            n = self.receive_quietly(self.rbuf + self.rend, self.rcap - self.rend)
+        if n <= 0:
+            return <int>n
+        self.rend += n
+        return 1
 
     cdef int fill_body(self) noexcept nogil:
-        cdef ssize_t n
+        cdef Py_ssize_t n
+        if self.dst_left < RECEIVE_MIN:
+            # What follows the value comes with it.
+            return self.fill()
         with gil:
-            try:
-                n = self.wait_for_input(self.dst, self.dst_left)
-                if n <= 0:
-                    return <int>n
-                self.dst += n
-                self.dst_left -= n
-                return 1
-            except BaseException as error:
-                return self.failed(error)
+            n = self.receive_quietly(self.dst, self.dst_left)
+        if n <= 0:
+            return <int>n
+        self.dst += n
+        self.dst_left -= n
+        return 1
 
     cdef int take_input(self) noexcept nogil:
-        cdef ssize_t n
+        cdef Py_ssize_t n
+        cdef int r = self.reserve_input(RECEIVE_MIN)
+        if r <= 0:
+            return r
         with gil:
             try:
-                if self.reserve_input(RECEIVE_MIN) <= 0:
-                    raise MemoryError
-                n = self.receive_some(self.rbuf + self.rend, self.rcap - self.rend, 0)
-                if n <= 0:
-                    return <int>n
-                self.rend += n
-                return 1
-            except BaseException as error:
-                return self.failed(error)
-
-    cdef object socket_object(self):
-        return self.sock
+                n = self.receive_some(self.rbuf + self.rend, self.rcap - self.rend, NOTHING)
+            except Exception:
+                return -ECONNRESET
+        if n <= 0:
+            return 0 if n == 0 else -EAGAIN
+        self.rend += n
+        return 1

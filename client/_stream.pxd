@@ -39,6 +39,7 @@ cdef class Stream:
     cdef public bint unmarked  # ... and none that marks the end of commands without replies
     cdef bint needs_gil      # its methods are called with the GIL held
     cdef object error        # why a method has returned -EPROTO
+    cdef bint of_thread      # only the thread that has made it can use it
     # input: [rpos, rend) of rbuf is unread
     cdef char *rbuf
     cdef size_t rcap

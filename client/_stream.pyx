@@ -1,8 +1,5 @@
 """What all transports share: the request buffer, the reply buffer, the decision to spin."""
 
-import os
-import socket
-
 from libc.errno cimport EBADMSG, EMSGSIZE, ENOMEM
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
@@ -11,6 +8,8 @@ from rmemcached.client._reply cimport REPLY_MN, parse_classic, parse_reply
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport assert_that
 from rmemcached.sys.linux cimport sched_yield
+
+from rmemcached.client.sockets import duplicate
 
 
 cdef enum:
@@ -388,7 +387,7 @@ cdef class Stream:
         return self.fill()
 
     cdef object socket_object(self):
-        return socket.socket(fileno=os.dup(self.descriptors()[0]))
+        return duplicate(self.descriptors()[0])
 
     cdef bint must_authenticate(self) noexcept:
         return False

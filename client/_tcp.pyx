@@ -10,14 +10,17 @@ from rmemcached.client._uninterrupted cimport take_descriptor
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, live_add, live_sub
 from rmemcached.sys.linux cimport (
+    F_GETFL,
     MSG_DONTWAIT,
     MSG_NOSIGNAL,
+    O_NONBLOCK,
     POLLIN,
     POLLOUT,
     SHUT_RDWR,
     SO_RCVTIMEO,
     SOL_SOCKET,
     close_fd,
+    fcntl,
     msghdr,
     poll,
     pollfd,
@@ -163,10 +166,18 @@ cdef class TcpStream(Stream):
                 # The server may be waiting for this very core.
                 if not self.spin_yield(&now, 0):
                     break
-        n = recv(self.fd, iov.iov_base, iov.iov_len, 0) if count == 1 else recvmsg(self.fd, &message, 0)
-        if n < 0:
-            return -ETIMEDOUT if errno == EAGAIN else -errno
-        return n
+        while True:
+            n = recv(self.fd, iov.iov_base, iov.iov_len, 0) if count == 1 else recvmsg(self.fd, &message, 0)
+            if n >= 0:
+                return n
+            if errno != EAGAIN:
+                return -errno
+            if not fcntl(self.fd, F_GETFL) & O_NONBLOCK:
+                return -ETIMEDOUT
+            # Who has a copy of the descriptor, as of Client.sock, may have given it a time-out.
+            r = self.wait(POLLIN)
+            if r <= 0:
+                return r
 
     cdef int take_input(self) noexcept nogil:
         cdef iovec iov[2]

@@ -3,6 +3,8 @@
 import os
 from _socket import socket as plain_socket
 
+from rmemcached.sys.linux cimport close_fd
+
 
 cdef class Turn:
     """Holds a lock for a `with` statement. A handler that raises leaves it free.
@@ -23,10 +25,15 @@ cdef class Turn:
 
 
 cdef int take_descriptor(sock) except -1:
+    cdef int fd
     # socket.socket's own method is written in Python.
     if isinstance(sock, plain_socket):
         return plain_socket.detach(sock)
-    # gevent's or eventlet's.
+    # gevent's or eventlet's, whose loop may know the descriptor by its number.
     fd = os.dup(sock.fileno())
-    sock.close()
+    try:
+        sock.close()
+    except BaseException:
+        close_fd(fd)
+        raise
     return fd

@@ -19,7 +19,7 @@ from .exceptions import (
     TooManyConnections,
     TransportUnavailable,
 )
-from .sockets import Options, is_local, is_ours, is_patched, open_socket, server_text
+from .sockets import Options, is_local, is_ours, open_socket, server_text, why_plain, wrap
 
 logger = logging.getLogger("rmemcached.client")
 
@@ -45,10 +45,11 @@ def open_plain(client: Options) -> socket.socket:
         client.socket_keepalive,
         client.no_delay,
         client.socket_module,
-        client.tls_context,
     )
     try:
         plain.settimeout(exchange.patience(client))
+        if client.tls_context is not None:
+            plain = wrap(plain, client.tls_context, client.server)
         authenticate(client, plain)
     except BaseException:
         plain.close()
@@ -59,9 +60,6 @@ def open_plain(client: Options) -> socket.socket:
 def candidates(client: Options, wanted: str) -> tuple[str, ...]:
     """The transports to try on a plain connection, before the plain connection itself."""
     if wanted == "auto":
-        if client.socket_module is not None or client.tls_context is not None or is_patched():
-            # A wait on another one would not let other greenlets run, and nothing else is encrypted.
-            return ()
         return (SOFT_SHM,) if isinstance(client.server, str) else AUTOMATIC
     return () if wanted == "tcp" else (wanted,)
 
@@ -77,6 +75,10 @@ class Choice:
 
     def open(self) -> tuple[Any, str]:
         """(stream, transport). Raises what open_stream does."""
+        reason = why_plain(self.client) if self.wanted == "auto" else None
+        if reason is not None:
+            self.reasons.append(reason)
+            self.wanted = "tcp"
         if self.wanted == "rdma_cm" or (self.wanted == "auto" and self.client.rdma_cm_port is not None):
             stream = self.try_rdma_cm()
             if stream is not None:
@@ -108,7 +110,7 @@ class Choice:
                 if stream is not None:
                     return stream, transport
             classic, unmarked = self.recognise()
-            if is_ours(self.plain) and self.client.tls_context is None:
+            if is_ours(self.plain) and self.client.tls_context is None and self.client.socket_module is None:
                 self.plain.settimeout(None)
                 stream = TcpStream(self.plain, self.client.timeout, int((self.client.spin or 0) * 1000))
             else:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import _socket
+import os
 import socket
+import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -146,16 +148,60 @@ def is_ours(plain: Any) -> bool:
     return isinstance(plain, _socket.socket)
 
 
+def why_plain(client: Options) -> str | None:
+    """Why "auto" means a plain connection: a wait on another one would not let other greenlets run, and nothing else is
+    encrypted. None: it does not."""
+    if client.tls_context is not None:
+        return "there is a tls_context"
+    if client.socket_module is not None:
+        return "there is a socket_module"
+    return "the standard library's sockets are patched" if is_patched() else None
+
+
+def check_sockets(module: Any, tls_context: Any) -> None:
+    """Raises ValueError for what cannot be a socket_module, or a tls_context. None: there is none."""
+    for name in ("socket", "getaddrinfo"):
+        if module is not None and not callable(getattr(module, name, None)):
+            raise ValueError(f"socket_module must be a module like socket: {module!r} has no function {name}")
+    if tls_context is not None and not callable(getattr(tls_context, "wrap_socket", None)):
+        raise ValueError(f"tls_context must be a TLS context, such as ssl.SSLContext, not {tls_context!r}")
+
+
+def current_greenlet() -> Any:
+    """The function that returns the greenlet that runs, or None: nothing has loaded greenlets."""
+    return getattr(sys.modules.get("greenlet"), "getcurrent", None)
+
+
+def duplicate(descriptor: int) -> socket.socket:
+    """A socket object with a descriptor of its own for the same socket. Raises OSError."""
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except BaseException:
+        os.close(copy)
+        raise
+
+
 def wrap(plain: socket.socket, context: SSLContext, server: Server) -> socket.socket:
-    """The socket by TLS. Raises OSError that names the server."""
+    """A connected socket behind TLS's handshake, which has its time-out. Raises OSError that names the server."""
     try:
         return context.wrap_socket(plain, server_hostname=server[0])
     except OSError as error:
-        # ssl's own do not name anybody.
-        error.strerror = f"{error.strerror or error}: {server_text(server)}"
-        if len(error.args) == 2:
-            error.args = (error.args[0], error.strerror)
+        if error.errno is None:
+            name_server(error, server)
+        else:
+            name_failure(error, server, "connecting with TLS")
         raise
+
+
+def name_failure(error: OSError, server: Server, command: str) -> None:
+    """Adds server and command to the text of an error that has an errno."""
+    if hasattr(error, "library"):
+        # The text of ssl's errors is this alone.
+        error.strerror = f"{server_text(server)}: {command}: {error.strerror}"
+    else:
+        error.strerror = f"{error.strerror or os.strerror(error.errno or 0)} during {command}"
+        error.filename = server_text(server)
 
 
 def open_socket(
@@ -164,11 +210,10 @@ def open_socket(
     keepalive: Keepalive | None,
     no_delay: bool,
     module: Any = None,
-    tls: SSLContext | None = None,
 ) -> socket.socket:
     """A connected socket that still has connect_timeout, in seconds, as its time-out.
 
-    module: in place of the standard library's. tls: for a connection by TLS. Raises OSError, TimeoutError.
+    module: in place of the standard library's. Raises OSError, TimeoutError.
     """
     try:
         if isinstance(server, str):
@@ -188,8 +233,6 @@ def open_socket(
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, keepalive.idle)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, keepalive.intvl)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, keepalive.cnt)
-        if tls is not None:
-            plain = wrap(plain, tls, server)
     except BaseException:
         plain.close()
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
 import socket
 import ssl
@@ -189,11 +190,10 @@ def test_not_with_a_unix_socket_or_a_loop() -> None:
 
 
 def test_copies_keep_the_module(shared_rmemcached: Server, key: str) -> None:
-    import http.client  # any module whose name can be imported
-
     with Client(shared_rmemcached.address, socket_module=socket) as client:
         assert pickle.loads(pickle.dumps(client)).socket_module is None
-    assert pickle.loads(pickle.dumps(Client("127.0.0.1", socket_module=http.client))).socket_module is http.client
+    module = importlib.import_module("gevent.socket")
+    assert pickle.loads(pickle.dumps(Client("127.0.0.1", socket_module=module))).socket_module is module
 
 
 def test_sock(client: Client, key: str) -> None:
