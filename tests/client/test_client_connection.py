@@ -376,12 +376,12 @@ def test_server_restarts(rmemcached_server: ServerFactory) -> None:
     client.close()
 
 
-def test_the_servers_reason_is_in_the_message(shared_rmemcached: Any) -> None:
+def test_the_servers_reason_is_in_the_message(shared_rmemcached: Any, key: str) -> None:
     with Client(shared_rmemcached.address, transport="soft_iw", timeout=20) as client:
         with pytest.raises(MemcacheUnexpectedCloseError, match="SERVER_ERROR rdma: RDMA READ failed"):
-            client.raw_command("ms key 100000 @1000:1")
+            client.raw_command(f"ms {key} 100000 @1000:1")
         assert client.version()
-        assert client.get("key") is None
+        assert client.get(key) is None
 
 
 @pytest.mark.parametrize("spin", [None, 0])
