@@ -283,8 +283,11 @@ cdef class AsyncConnection:
             if s.read_end() <= 0:
                 raise self.connection.broken(-EBADMSG)
         value = self.body
+        r = self.answers[0]
+        if r.kind == REQUEST_ARITHMETIC and not value.strip().isdigit():
+            raise self.connection.broken(-EBADMSG)
         self.body = None
-        r = self.answers.popleft()
+        self.answers.popleft()
         if r.kind == REQUEST_ARITHMETIC:
             self.resolve(r, int(value))
         else:
@@ -295,6 +298,9 @@ cdef class AsyncConnection:
     cdef int resolve(self, Request r, object result) except -1:
         # The answer to a request has come: its result, or an exception.
         cdef bint failed = isinstance(result, BaseException)
+        if r.data is not None and self.stream.iov_next != self.stream.iov_count:
+            # A value may be refused before all of it was sent.
+            self.exposed.append(r.data)
         if r.sinks:
             self.stream.release_sink()
             self.sink_taken = False
@@ -314,7 +320,8 @@ cdef class AsyncConnection:
             (<Group>r.group).put(r.place, result)
         elif r.future is not None and not r.future.done():
             if failed:
-                r.future.set_exception(result)
+                # A future takes no StopIteration.
+                r.future.set_exception(RuntimeError(repr(result)) if isinstance(result, StopIteration) else result)
             else:
                 r.future.set_result(result)
         return 0
@@ -539,7 +546,9 @@ cdef class AsyncClient:
         return await r.future
 
     async def _send(self, Request r):
-        # Nobody waits for its answer.
+        # Nobody waits for its answer, nor keeps the value as it is until it has been sent.
+        if r.data is not None and type(r.data) is not bytes:
+            r.data = bytes(r.data)
         cdef AsyncConnection c = await self._room()
         c.submit(r)
         return True

@@ -4,6 +4,7 @@ import logging
 import sys
 import warnings
 
+cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.errno cimport ENOMEM, errno
 from libc.stdlib cimport calloc, free
@@ -253,6 +254,8 @@ cdef class Pool:
             destroy(self, one)
 
 
+# The collector would take away what __dealloc__ needs.
+@cython.no_gc_clear
 cdef class Loan:
 
     def __getbuffer__(self, Py_buffer *out, int flags):
@@ -276,6 +279,7 @@ cdef object lend_region(Pool pool, region *one, size_t length):
     return memoryview(loan)
 
 
+@cython.no_gc_clear
 cdef class Buffer:
     """Memory for values, which `Client.buffer` makes and `Client.register` makes of an object's memory.
 

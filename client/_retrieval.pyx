@@ -122,7 +122,7 @@ cdef class Retrieval(Session):
         cdef Connection c = self.enter(False, name)
         cdef Stream s = c.stream
         cdef list errors = []
-        cdef list loads = []
+        cdef dict loads = {}
         cdef dict found = {}
         cdef uint32_t flags = 0
         cdef bint first = True
@@ -139,14 +139,14 @@ cdef class Retrieval(Session):
                 if value is MISS:
                     continue
                 if self.serde is not None:
-                    loads.append((given, flags))
+                    loads[given] = flags
                 found[given] = value
         except BaseException:
             self.drop(c)
             raise
         self.leave(c, errors)
         # Only now, since a serde may use this client.
-        for given, number in loads:
+        for given, number in loads.items():
             value = found[given]
             if with_cas:
                 found[given] = (self._load(given, value[0], number), value[1])

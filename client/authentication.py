@@ -51,7 +51,8 @@ def check_answer(line: bytes) -> None:
     if line.startswith(b"CLIENT_ERROR"):
         raise MemcacheClientError(f"{line[13:].decode('ascii', 'replace')}: the server refuses username and password")
     if line != b"STORED":
-        raise MemcacheUnknownError(line[:64])
+        # It may be what was sent.
+        raise MemcacheUnknownError("the answer to the authentication is none of memcached's")
 
 
 def read_line(plain: socket.socket) -> bytes:
@@ -60,14 +61,14 @@ def read_line(plain: socket.socket) -> bytes:
     Raises MemcacheUnexpectedCloseError, MemcacheUnknownError, OSError, TimeoutError.
     """
     received = b""
-    while not received.endswith(b"\n"):
+    while b"\n" not in received:
         more = plain.recv(LINE_MAX)
         if not more:
             raise MemcacheUnexpectedCloseError("the server has ended the connection")
         received += more
         if len(received) > LINE_MAX:
-            raise MemcacheUnknownError(received[:64])
-    return received.rstrip(b"\r\n")
+            raise MemcacheUnknownError("the answer is no line of memcached's")
+    return received.partition(b"\n")[0].rstrip(b"\r")
 
 
 def ask(plain: socket.socket, command: bytes) -> bytes:

@@ -25,6 +25,7 @@ from rmemcached.client import (
     MemcacheIllegalInputError,
     MemcacheServerError,
     MemcacheUnexpectedCloseError,
+    MemcacheUnknownError,
 )
 from rmemcached.client._buffers import usage
 
@@ -379,6 +380,64 @@ def test_values_in_memory_have_a_limit(run: Run, rmemcached_server: ServerFactor
             assert await stored == [True] * len(values)
             assert most < 32 << 20
             assert await client.get_many(values) == values
+
+    run(body())
+
+
+def test_a_value_that_is_refused_before_all_of_it_was_sent(run: Run) -> None:
+    """The rest of it is the value's."""
+    size = 8 << 20
+    rest: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readline() == b"mn\r\n"
+        writer.write(b"MN\r\n")
+        await reader.readline()
+        writer.write(b"SERVER_ERROR object too large for cache\r\n")
+        await asyncio.sleep(0.2)
+        rest.append(await reader.readexactly(size + 2))
+        assert await reader.readline() == b"mg key v\r\n"
+        writer.write(b"EN\r\n")
+        await reader.read()
+        writer.close()
+
+    async def body() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 16)
+        address = server.sockets[0].getsockname()
+        async with server, AsyncClient(address, transport="tcp", timeout=20, default_noreply=False) as client:
+            with pytest.raises(MemcacheServerError, match="too large"):
+                await client.set("key", b"v" * size)
+            others = [bytes([number]) * size for number in range(5)]
+            assert await client.get("key") is None
+            del others
+        assert rest == [b"v" * size + b"\r\n"]
+
+    run(body())
+
+
+@pytest.mark.parametrize(("command", "answer"), [("incr", b"VA 1\r\nx\r\n"), ("get", b"VA 1\r\nx\r\n")])
+def test_nobody_waits_for_ever(run: Run, command: str, answer: bytes) -> None:
+    """A number that is none, and a serde that raises what a future does not take."""
+
+    class Stops:
+        def serialize(self, key: Any, value: Any) -> tuple[Any, int]:
+            return value, 0
+
+        def deserialize(self, key: Any, value: bytes, flags: int) -> Any:
+            raise StopIteration
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write(b"MN\r\n" if line == b"mn\r\n" else answer)
+        writer.close()
+
+    async def body() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()
+        async with server, AsyncClient(address, transport="tcp", timeout=20, serde=Stops()) as client:
+            call = client.incr("key", 1) if command == "incr" else client.get("key")
+            with pytest.raises((MemcacheUnknownError, RuntimeError)):
+                await asyncio.wait_for(call, 5)
 
     run(body())
 

@@ -161,6 +161,18 @@ def test_memory_outlives_client_connection_and_server(
     assert usage()["regions"] == 0
 
 
+def test_views_and_buffers_in_cycles(client: Client, key: str) -> None:
+    """The collector clears them in any order."""
+    client.set(key, value_of(3 * MB))
+    for _ in range(3):
+        cycle: list[Any] = [client.get(key, copy=False), client.register(bytearray(5000))]
+        cycle[1].close()
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
+    assert client.get(key) == value_of(3 * MB)
+
+
 def test_a_lost_buffer_warns_where_it_was_made(client: Client) -> None:
     with pytest.warns(ResourceWarning, match=r"unclosed .*Buffer of 5000 bytes.*test_client_memory\.py:\d+"):
         client.buffer(5000)
