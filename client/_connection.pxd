@@ -67,6 +67,7 @@ cdef class Connection:
     cdef object stored(self, list errors)
 
     cdef int step(self, stream_step first, stream_step again) except -1
+    cdef str command(self)       # its name, as errors have it
     # The exception, which gets the names of the server and of the command.
     cdef object named(self, object error)
     # The same for one that a socket object has raised.

@@ -59,7 +59,7 @@ cdef class Connection:
         cdef Stream s = self.stream
         cdef str text
         if code == -ETIMEDOUT:
-            return TimeoutError(f"{server_text(self.server)}: {self.name.decode("ascii", "backslashreplace")}: timed out: nothing has come for"
+            return TimeoutError(f"{server_text(self.server)}: {self.command()}: timed out: nothing has come for"
                                 f" {s.timeout_ms / 1000.0:g} s")
         if code == -EMSGSIZE or code == -EBADMSG:
             line = s.line[:min(s.line_length, <size_t>SHOWN)] if code == -EBADMSG else b"line too long"
@@ -77,19 +77,22 @@ cdef class Connection:
         text = s.failure_text()
         if code == 0 or text:
             return self.named(MemcacheUnexpectedCloseError(text or "the server has ended the connection"))
-        return OSError(-code, f"{strerror(-code).decode()} during {self.name.decode("ascii", "backslashreplace")}", server_text(self.server))
+        return OSError(-code, f"{strerror(-code).decode()} during {self.command()}", server_text(self.server))
 
     cdef object failed(self, object error):
         # What has no errno is the caller's: of a signal handler, of an event loop.
         if isinstance(error, OSError) and error.errno is not None:
             self.ended = True
-            name_failure(error, self.server, self.name.decode("ascii", "backslashreplace"))
+            name_failure(error, self.server, self.command())
         return error
+
+    cdef str command(self):
+        return self.name.decode("ascii", "backslashreplace")
 
     cdef object named(self, object error):
         if isinstance(error, MemcacheError):
             error.server = server_text(self.server)
-            error.command = self.name.decode("ascii", "backslashreplace")
+            error.command = self.command()
         return error
 
     cdef int interrupted(self, int code) except -1:

@@ -159,7 +159,7 @@ def interrupted(green: Greenlets, server: Any, pid: int) -> None:
     """Time limits of the library, and the end of a greenlet, come out of a call as they are; the client goes on."""
     with make(green, server) as client:
         client.set("key", b"value")
-        for call in (lambda: client.get("key"), lambda: client.set("key", LARGE), lambda: client.get_many(["key"])):
+        for call in (lambda: client.get("key"), lambda: client.set("other", LARGE), lambda: client.get_many(["key"])):
             with stopped(pid):
                 limit = green.timeout(0.05)
                 try:

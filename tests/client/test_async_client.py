@@ -93,10 +93,10 @@ def test_each_method_has_the_result_of_the_clients(
         ("get", (key,), {}),
         ("delete", (key,), {}),
         ("delete", (key,), {}),
-        ("set_many", ({key + "1": b"one", key + "2": LARGE},), {}),
-        ("get_many", ([key + "1", key, key + "2"],), {}),
-        ("delete_many", ([key + "1", key],), {}),
-        ("get_many", ([key + "1", key + "2"],), {}),
+        ("set_many", ({key + "-1": b"one", key + "-2": LARGE},), {}),
+        ("get_many", ([key + "-1", key, key + "-2"],), {}),
+        ("delete_many", ([key + "-1", key],), {}),
+        ("get_many", ([key + "-1", key + "-2"],), {}),
         ("get_many", ([],), {}),
         ("set_many", ({},), {}),
         ("version", (), {}),
@@ -191,12 +191,12 @@ def test_a_timeout_of_asyncio(run: Run, make: Make, backend: Any, key: str) -> N
 
     async def body() -> None:
         async with make() as client:
-            await client.set_many({key + "1": b"one", key + "2": LARGE})
+            await client.set_many({key + "-1": b"one", key + "-2": LARGE})
             with suspended(backend.server.pid), pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    await client.get(key + "2")
-            assert await client.get(key + "1") == b"one"
-            assert await client.get(key + "2") == LARGE
+                    await client.get(key + "-2")
+            assert await client.get(key + "-1") == b"one"
+            assert await client.get(key + "-2") == LARGE
 
     run(body())
 
