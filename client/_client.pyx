@@ -14,8 +14,10 @@ from rmemcached.client._commands cimport (
     exact_bytes,
     integer_text,
     is_error,
+    is_refusal,
     put_bytes,
     read_statistic,
+    seconds_text,
 )
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._forks cimport fork_count
@@ -315,7 +317,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     def flush_all(self, delay=0, noreply=None):
         """Invalidates all items, in `delay` seconds. Returns True."""
-        cdef bytes command = b"flush_all " + integer_text(delay, "delay")
+        cdef bytes command = b"flush_all " + seconds_text(delay, "delay")
         cdef Connection c
         if not self.is_quiet(noreply):
             return self._command(command + b"\r\n", b"flush_all") == b"OK"
@@ -353,20 +355,23 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         cdef bytes token = as_bytes(end_tokens, encoding)
         cdef list errors = []
         cdef bytes text
+        cdef bint refused
         cdef Connection c = self.enter(False, line)
         cdef Stream s = c.stream
         try:
             put_bytes(s, line + b"\r\n")
             c.exchange()
             text = answer(s)
-            if is_error(text):
+            # Where an answer is one line, the caller is told BUSY as it came.
+            refused = is_error(text) or token != b"\r\n" and is_refusal(text)
+            if refused:
                 s.rpos = s.rend
             else:
                 text = self._read_until(c, token)
             if s.iov_next < s.iov_count:
                 # The server has answered before it had all of the line.
                 c.send()
-            if is_error(text):
+            if refused:
                 c.refused_by(text, errors)
         except BaseException:
             self.drop(c)

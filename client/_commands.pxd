@@ -19,7 +19,10 @@ cdef object encode_value(object value, str encoding)
 cdef bytes integer_text(object value, str name)
 # The same; None for 0.
 cdef bytes number_text(object value, str name)
+# An expire or delay. MemcacheClientError: a bool.
+cdef bytes seconds_text(object value, str name)
 # The expire of a storage command; None for 0. Of up to 64 bits the classic commands keep the lower 32; ms refuses them.
+# -2**63 is left to the server: versions differ.
 cdef bytes expire_text(object expire)
 # What is added or subtracted. MemcacheClientError: the server would not take it.
 cdef bytes delta_text(object value)
@@ -46,6 +49,8 @@ cdef int put_touch(Stream s, bytes key, bytes seconds, bint quiet) except -1
 # The line, without its end.
 cdef bytes answer(Stream s)
 cdef bint is_error(bytes line)
+# The line with which a dump is refused.
+cdef bint is_refusal(bytes line)
 # The exception for an error line.
 cdef object error_of(bytes line, bytes name)
 # Adds a line of `stats` to found. False: it is none.

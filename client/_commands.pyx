@@ -1,5 +1,7 @@
 """See _commands.pxd."""
 
+import re
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -27,6 +29,9 @@ cdef extern from "Python.h":
 
 cdef enum:
     KEY_MAX = 250            # bytes
+
+# Objects, pointers, functions, and ctypes' pointers to text: z, and Z, which is a complex number's before its type.
+cdef object ADDRESSES = re.compile("[OP&Xz]|Z(?![fdg])")
 
 
 # --- keys, values and numbers ---
@@ -74,8 +79,8 @@ cdef bytes exact_bytes(object value):
 
 
 cdef bint holds_addresses(str format):
-    # Objects and pointers, among the types of a buffer's format (PEP 3118). Names of fields are between colons.
-    return any(letter in "OP&" for part in format.split(":")[::2] for letter in part)
+    # Among the types of a buffer's format (PEP 3118). Names of fields are between colons.
+    return any(ADDRESSES.search(part) is not None for part in format.split(":")[::2])
 
 
 cdef object encode_value(object value, str encoding):
@@ -100,7 +105,8 @@ cdef object encode_value(object value, str encoding):
         return encode_value(str(value), encoding)
     if holds_addresses(view.format):
         raise MemcacheIllegalInputError(
-            f"a {type(value).__name__} of Python objects (format {view.format!r}) cannot be stored: use a serde")
+            f"a {type(value).__name__} of Python objects or pointers (format {view.format!r}) cannot be stored: use a"
+            " serde")
     if PyBuffer_IsContiguous(PyMemoryView_GET_BUFFER(view), c'C'):
         return view
     return view.tobytes()
@@ -116,9 +122,19 @@ cdef bytes number_text(object value, str name):
     return None if isinstance(value, int) and value == 0 else integer_text(value, name)
 
 
+cdef bytes seconds_text(object value, str name):
+    if value is True or value is False:
+        # pymemcache sends its name. What the server would say to it.
+        raise MemcacheClientError(b"invalid exptime argument")
+    return integer_text(value, name)
+
+
 cdef bytes expire_text(object expire):
-    cdef bytes text = number_text(expire, "expire")
-    if text is not None and not -1 << 31 <= expire < 1 << 31 and -1 << 63 <= expire < 1 << 63:
+    cdef bytes text
+    if type(expire) is int and expire == 0:
+        return None
+    text = seconds_text(expire, "expire")
+    if not -1 << 31 <= expire < 1 << 31 and -1 << 63 < expire < 1 << 63:
         return number_text(((expire + (1 << 31)) & 0xFFFFFFFF) - (1 << 31), "expire")
     return text
 
@@ -269,6 +285,10 @@ cdef bint is_error(bytes line):
     return line.startswith((b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR"))
 
 
+cdef bint is_refusal(bytes line):
+    return line.startswith((b"BUSY ", b"BADCLASS "))
+
+
 cdef object error_of(bytes line, bytes name):
     if line == UNAUTHENTICATED:
         return unauthenticated()
@@ -282,6 +302,8 @@ cdef object error_of(bytes line, bytes name):
         return too_many_connections()
     if line.startswith(b"ERROR "):
         return MemcacheServerError(line[6:])
+    if is_refusal(line):
+        return MemcacheServerError(line[line.find(b" ") + 1:])
     return MemcacheUnknownError(line[:32])
 
 

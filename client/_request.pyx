@@ -6,12 +6,12 @@ from rmemcached.client._commands cimport (
     cas_text,
     delta_text,
     expire_text,
-    integer_text,
     put_arithmetic,
     put_delete,
     put_fetch,
     put_store,
     put_touch,
+    seconds_text,
 )
 from rmemcached.client._modes cimport STORE_CAS
 from rmemcached.client._reply cimport REPLY_EN, REPLY_HD, REPLY_NF
@@ -42,7 +42,7 @@ cdef Request get_request(Storage client, request_kind kind, bytes name, object k
     r.ignores = True
     r.with_flags = client.serde is not None
     if expire is not None:
-        r.expire = integer_text(expire, "expire")
+        r.expire = seconds_text(expire, "expire")
     return r
 
 
@@ -68,7 +68,7 @@ cdef Request arithmetic_request(Storage client, bytes name, object key, object v
 
 cdef Request touch_request(Storage client, object key, object expire):
     cdef Request r = new_request(client, REQUEST_TOUCH, b"touch", key)
-    r.expire = integer_text(expire, "expire")
+    r.expire = seconds_text(expire, "expire")
     return r
 
 

@@ -1,7 +1,7 @@
 """See _retrieval.pxd."""
 
 from rmemcached.client._buffers cimport new_buffer, register_memory
-from rmemcached.client._commands cimport integer_text, put_fetch
+from rmemcached.client._commands cimport put_fetch, seconds_text
 from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._rdma cimport RdmaStream
 from rmemcached.client._reply cimport REPLY_EN, REPLY_VA
@@ -82,7 +82,7 @@ cdef class Retrieval(Session):
 
     cdef object _get(self, object key, object default, object expire, fetch_form form, bytes name):
         cdef bytes encoded = self.encoded_key(key)
-        cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
+        cdef bytes seconds = None if expire is None else seconds_text(expire, "expire")
         cdef uint32_t flags = 0
         try:
             value = self._fetch(encoded, form, seconds, name, &flags)
@@ -95,7 +95,7 @@ cdef class Retrieval(Session):
 
     cdef object _gets(self, object key, object default, object cas_default, object expire, bytes name):
         cdef bytes encoded = self.encoded_key(key)
-        cdef bytes seconds = None if expire is None else integer_text(expire, "expire")
+        cdef bytes seconds = None if expire is None else seconds_text(expire, "expire")
         cdef uint32_t flags = 0
         try:
             found = self._fetch(encoded, FETCH_VALUE_AND_CAS, seconds, name, &flags)

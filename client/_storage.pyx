@@ -6,12 +6,12 @@ from rmemcached.client._commands cimport (
     delta_text,
     encode_value,
     expire_text,
-    integer_text,
     number_text,
     put_arithmetic,
     put_delete,
     put_store,
     put_touch,
+    seconds_text,
 )
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._modes cimport (
@@ -249,7 +249,7 @@ cdef class Storage(Retrieval):
         """Lets the item of key expire in `expire` seconds (0: never). Returns True, or False when there is none."""
         cdef bint quiet = self.is_quiet(noreply)
         cdef bytes encoded = self.encoded_key(key)
-        cdef bytes seconds = integer_text(expire, "expire")
+        cdef bytes seconds = seconds_text(expire, "expire")
         cdef list errors = []
         cdef bint touched = True
         cdef Connection c = self.enter(quiet, b"touch")

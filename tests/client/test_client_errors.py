@@ -220,4 +220,7 @@ def test_check_key(client: Client, oracle: Any) -> None:
 def test_raw_command_ends_at_an_error_line(client: Client) -> None:
     with pytest.raises(MemcacheError):
         client.raw_command("nonsense", end_tokens="END\r\n")
+    for command in ("lru_crawler metadump 9999", "lru_crawler metadump nonsense"):
+        with pytest.raises(MemcacheError, match=command):
+            client.raw_command(command, end_tokens="END\r\n")
     assert client.version()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import array
 import ast
+import contextlib
 import ctypes
 import datetime
 import decimal
 import inspect
+import socket
 import subprocess
 import sys
 import textwrap
@@ -17,9 +19,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Backend
+from pymemcache.client.base import Client as PymemcacheClient
+from pymemcache.exceptions import MemcacheError as PymemcacheError
 
 import rmemcached.client
 from rmemcached.client import AsyncClient, Client, MemcacheIllegalInputError, Pipeline
+
+
+class Named(ctypes.Structure):
+    _fields_ = (("number", ctypes.c_int), ("name", ctypes.c_char_p))
+
 
 # As pymemcache writes them.
 SCALARS = [
@@ -50,6 +60,11 @@ REFUSED = [
     np.array([5], dtype="timedelta64[s]"),
     (ctypes.py_object * 2)(ctypes.py_object(1), ctypes.py_object(2)),
     (ctypes.c_void_p * 2)(),
+    (ctypes.POINTER(ctypes.c_int) * 2)(),
+    (ctypes.c_char_p * 2)(b"one", b"two"),
+    (ctypes.c_wchar_p * 2)("one", "two"),
+    (ctypes.CFUNCTYPE(ctypes.c_int) * 2)(),
+    (Named * 2)(),
 ]
 BUFFERS = [
     bytearray(b"1234"),
@@ -58,6 +73,8 @@ BUFFERS = [
     np.arange(10, dtype=np.int16),
     np.arange(12).reshape(3, 4)[:, ::2],
     np.array([(1, 2.0)], dtype=[("O", np.int32), ("P", np.float64)]),
+    np.array([1 + 2j]),
+    np.array([(1 + 2j, 3)], dtype=[("Z", np.complex64), ("X", np.int32)]),
     (ctypes.c_int * 3)(1, 2, 3),
 ]
 
@@ -134,24 +151,66 @@ def test_subclasses_of_bytes_and_str(make_client: Callable[..., Client], key: st
     assert client.stats(of("settings"))
 
 
-@pytest.mark.parametrize("expire", [2**31 - 1, 2**31, 2**32, 2**32 + 5, 2**62, 2**63, -1, -(2**31) - 1, -(2**63)])
+EXPIRES = [0, 5, 2**31 - 1, 2**31, 2**32, 2**32 + 5, 2**62, 2**63 - 1, 2**63, 2**64, True, False]
+EXPIRES += [-1, -(2**31), -(2**31) - 1, -(2**40), -(2**63), -(2**63) - 1]
+
+
+def outcome(call: Callable[[], object]) -> object:
+    """What a call returns, or the name of its error, which both clients have in common."""
+    try:
+        return call()
+    except PymemcacheError as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize("expire", EXPIRES)
 def test_expire_is_what_pymemcache_and_the_server_make_of_it(
     client: Client, oracle: Any, key: str, expire: int
 ) -> None:
-    def outcome(call: Callable[[], object]) -> object:
-        try:
-            return call()
-        except Exception as error:
-            return isinstance(error, rmemcached.client.MemcacheClientError) or type(error).__name__
+    def of(one: Any, name: str, command: str) -> tuple[object, object]:
+        one.set(name, b"before", expire=0)
+        if command == "set":
+            called = outcome(lambda: one.set(name, b"after", expire))
+        elif command == "set_many":
+            called = outcome(lambda: one.set_many({name: b"after"}, expire))
+        else:
+            called = outcome(lambda: one.touch(name, expire))
+        return called, one.get(name)
 
-    def of(one: Any, name: str, command: str) -> object:
-        one.set(name, b"value", expire=0)
-        called = outcome(lambda: one.set(name, b"value", expire) if command == "set" else one.touch(name, expire))
-        return "error" if called in (True, "MemcacheClientError") and one.get(name) is None else (called, one.get(name))
+    for command in ("set", "set_many", "touch"):
+        assert of(client, key, command) == of(oracle, key + "-oracle", command), command
 
-    for command in ("set", "touch"):
-        mine, theirs = of(client, key, command), of(oracle, key + "-oracle", command)
-        assert str(mine).replace("MemcacheClientError", "True") == str(theirs).replace("'MemcacheClientError'", "True")
+
+@pytest.mark.parametrize("expire", EXPIRES)
+def test_the_expire_of_gat_is_what_the_server_makes_of_it(
+    client: Client, backend: Backend, oracle: Any, key: str, expire: int
+) -> None:
+    """pymemcache has no gat: the classic command, with the number as pymemcache writes it."""
+    oracle.set(key, b"value", expire=0)
+    with socket.create_connection(backend.server.address, timeout=20) as plain, plain.makefile("rb") as lines:
+        plain.sendall(f"gat {expire} {key}\r\n".encode())
+        theirs = lines.readline().partition(b" ")[0]
+    left = oracle.get(key)
+    oracle.set(key, b"value", expire=0)
+    mine = outcome(lambda: client.gat(key, expire))
+    assert (mine, client.get(key)) == ("MemcacheClientError" if theirs == b"CLIENT_ERROR" else b"value", left)
+
+
+@pytest.mark.parametrize("delay", [2**31, 2**32 + 1000, 2**63, True, False, -(2**31) - 1])
+def test_the_delay_of_flush_all_is_what_pymemcache_and_the_server_make_of_it(
+    rmemcached_server: Callable[..., Any], memcached_server: Callable[..., Any], delay: int
+) -> None:
+    for start in (rmemcached_server, memcached_server):
+        server = start("-t", "1")
+        ours = Client(server.address, default_noreply=False)
+        theirs = PymemcacheClient(server.address, default_noreply=False)
+        with contextlib.closing(ours), contextlib.closing(theirs):
+            found = []
+            for one in (ours, theirs):
+                one.flush_all()
+                one.set("key", b"value")
+                found.append((outcome(lambda one=one: one.flush_all(delay)), one.get("key")))
+            assert found[0] == found[1]
 
 
 def test_expire_must_be_an_integer(client: Client, key: str) -> None:
@@ -163,26 +222,33 @@ def test_expire_must_be_an_integer(client: Client, key: str) -> None:
 # ---- the methods -----------------------------------------------------------------------------------------------------
 
 
-def declared(module: str, name: str) -> dict[str, list[tuple[str, bool]]]:
-    """The methods of a class in a .pyi: the names of their parameters, and whether these have defaults."""
+NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD
+Signature = list[tuple[str, Any, bool]]
+
+
+def declared(module: str, name: str) -> dict[str, Signature]:
+    """The methods of a class in a .pyi: their parameters but self, each with its kind, and whether it has a default."""
     folder = Path(rmemcached.client.__file__).parent
     tree = ast.parse((folder / f"{module}.pyi").read_text())
     (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
-    methods: dict[str, list[tuple[str, bool]]] = {}
+    methods: dict[str, Signature] = {}
     for node in found.body:
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.name.startswith("_"):
             continue
         if any(isinstance(mark, ast.Name) and mark.id == "property" for mark in node.decorator_list):
             continue
         arguments = node.args
-        plain = [*arguments.posonlyargs, *arguments.args]
-        without = len(plain) - len(arguments.defaults)
-        listed = [(one.arg, index >= without) for index, one in enumerate(plain)]
+        assert not arguments.posonlyargs, node.name
+        without = len(arguments.args) - len(arguments.defaults)
+        listed = [(one.arg, NAMED, index >= without) for index, one in enumerate(arguments.args)][1:]
         if arguments.vararg is not None:
-            listed.append((arguments.vararg.arg, False))
+            listed.append((arguments.vararg.arg, inspect.Parameter.VAR_POSITIONAL, False))
         listed += [
-            (one.arg, value is not None) for one, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            (one.arg, inspect.Parameter.KEYWORD_ONLY, value is not None)
+            for one, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
         ]
+        if arguments.kwarg is not None:
+            listed.append((arguments.kwarg.arg, inspect.Parameter.VAR_KEYWORD, False))
         # The last of several overloads has them all.
         methods[node.name] = listed
     return methods
@@ -198,8 +264,8 @@ def test_signatures_are_those_of_the_type_hints(module: str, kind: type) -> None
     public = {name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name))}
     assert public == set(methods)
     for name, expected in methods.items():
-        parameters = inspect.signature(getattr(kind, name)).parameters.values()
-        found = [(one.name, one.default is not inspect.Parameter.empty) for one in parameters]
+        _, *parameters = inspect.signature(getattr(kind, name)).parameters.values()
+        found = [(one.name, one.kind, one.default is not inspect.Parameter.empty) for one in parameters]
         assert found == expected, name
         assert inspect.getdoc(getattr(kind, name)), name
 
