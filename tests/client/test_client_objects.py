@@ -187,6 +187,7 @@ def test_the_expire_of_gat_is_what_the_server_makes_of_it(
 ) -> None:
     """pymemcache has no gat: the classic command, with the number as pymemcache writes it."""
     oracle.set(key, b"value", expire=0)
+    assert not isinstance(backend.server.address, str)
     with socket.create_connection(backend.server.address, timeout=20) as plain, plain.makefile("rb") as lines:
         plain.sendall(f"gat {expire} {key}\r\n".encode())
         theirs = lines.readline().partition(b" ")[0]
@@ -194,6 +195,13 @@ def test_the_expire_of_gat_is_what_the_server_makes_of_it(
     oracle.set(key, b"value", expire=0)
     mine = outcome(lambda: client.gat(key, expire))
     assert (mine, client.get(key)) == ("MemcacheClientError" if theirs == b"CLIENT_ERROR" else b"value", left)
+
+
+def flushed(one: Any, delay: int) -> tuple[object, object]:
+    """What flush_all returns, and an item behind it."""
+    one.flush_all()
+    one.set("key", b"value")
+    return outcome(lambda: one.flush_all(delay)), one.get("key")
 
 
 @pytest.mark.parametrize("delay", [2**31, 2**32 + 1000, 2**63, True, False, -(2**31) - 1])
@@ -205,12 +213,7 @@ def test_the_delay_of_flush_all_is_what_pymemcache_and_the_server_make_of_it(
         ours = Client(server.address, default_noreply=False)
         theirs = PymemcacheClient(server.address, default_noreply=False)
         with contextlib.closing(ours), contextlib.closing(theirs):
-            found = []
-            for one in (ours, theirs):
-                one.flush_all()
-                one.set("key", b"value")
-                found.append((outcome(lambda one=one: one.flush_all(delay)), one.get("key")))
-            assert found[0] == found[1]
+            assert flushed(ours, delay) == flushed(theirs, delay)
 
 
 def test_expire_must_be_an_integer(client: Client, key: str) -> None:
@@ -240,7 +243,7 @@ def declared(module: str, name: str) -> dict[str, Signature]:
         arguments = node.args
         assert not arguments.posonlyargs, node.name
         without = len(arguments.args) - len(arguments.defaults)
-        listed = [(one.arg, NAMED, index >= without) for index, one in enumerate(arguments.args)][1:]
+        listed: Signature = [(one.arg, NAMED, index >= without) for index, one in enumerate(arguments.args)][1:]
         if arguments.vararg is not None:
             listed.append((arguments.vararg.arg, inspect.Parameter.VAR_POSITIONAL, False))
         listed += [
