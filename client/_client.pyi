@@ -56,6 +56,7 @@ class Client:
     @property
     def credentials(self) -> tuple[bytes, bytes] | None: ...
     closes_on_meta: bool
+    unmarked: bool
     @property
     def transport(self) -> str: ...
     @property

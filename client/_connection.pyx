@@ -158,10 +158,8 @@ cdef class Connection:
         self.send()
         if s.remote and s.has_ended():
             raise self.broken(0)
-        if s.unmarked:
-            return 0
         s.noreplies += commands
-        if s.noreplies >= SYNC_INTERVAL:
+        if s.noreplies >= SYNC_INTERVAL and not s.unmarked:
             s.begin()
             self.synchronise()
         return 0
@@ -232,6 +230,9 @@ cdef class Connection:
     cdef int refused_by(self, bytes line, list errors) except -1:
         error = self.named(error_of(line, self.name))
         if isinstance(error, (MemcacheUnknownCommandError, MemcacheUnknownError)) or line.startswith(b"ERROR"):
+            raise error
+        if self.stream.doubtful:
+            # The answer to this command may be still to come.
             raise error
         errors.append(error)
         return 0

@@ -21,7 +21,8 @@ cdef class Session:
     cdef readonly object socket_module  # None: the standard library's
     cdef readonly object tls_context
     cdef readonly object credentials  # (name, password) as bytes, or None
-    cdef public bint closes_on_meta  # the server has ended a connection because of a meta command
+    cdef public bint closes_on_meta  # the server has ended a connection because of a meta command,
+    cdef public bint unmarked    # ... and does not answer to `version` either
     cdef readonly object serde
     cdef readonly bint ignore_exc
     cdef readonly bytes key_prefix

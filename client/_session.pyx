@@ -56,6 +56,7 @@ cdef class Session:
         self.rdma_cm_port = rdma_cm_port
         self.credentials = checked_credentials(username, password)
         self.closes_on_meta = False
+        self.unmarked = False
         self.socket_module = None if socket_module is socket else socket_module
         self.tls_context = tls_context
         for name, value in (("socket_module", self.socket_module), ("tls_context", tls_context)):
@@ -188,7 +189,10 @@ cdef class Session:
         c.name = name
         s = c.stream
         s.begin()
-        if s.noreplies and not quiet:
+        if s.noreplies and not quiet and s.unmarked:
+            s.noreplies = 0
+            s.doubtful = True
+        elif s.noreplies and not quiet:
             # Error lines of commands that were sent without wanting an answer may precede the answer.
             put_mark(s)
         return c

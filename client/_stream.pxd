@@ -37,6 +37,7 @@ cdef class Stream:
     cdef int timeout_ms      # of each wait; -1: none
     cdef public bint classic  # the server knows no meta commands,
     cdef public bint unmarked  # ... and none that marks the end of commands without replies
+    cdef bint doubtful       # unmarked: an error may be that of a command without a reply
     cdef bint needs_gil      # its methods are called with the GIL held
     cdef object error        # why a method has returned -EPROTO
     cdef bint of_thread      # only the thread that has made it can use it
@@ -60,7 +61,7 @@ cdef class Stream:
     cdef size_t iov_cap
     cdef size_t iov_next
     cdef size_t iov_count
-    cdef size_t noreplies    # commands without a reply since the last mn
+    cdef size_t noreplies    # commands without a reply since the last mark, or answer
     # waiting
     cdef int64_t spin_ns     # poll for this long before blocking; 0: never
     cdef int spin_score      # above 0: spinning has lately paid

@@ -5,12 +5,15 @@ SASL is a part of the binary protocol, which the client does not speak.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import socket
 
 from .exceptions import (
     FULL,
     UNAUTHENTICATED,
     MemcacheClientError,
+    MemcacheServerError,
     MemcacheUnexpectedCloseError,
     MemcacheUnknownError,
     too_many_connections,
@@ -21,6 +24,7 @@ from .sockets import Options
 LINE_MAX = 2048
 # A server that asks nobody stores this, and it has expired at once.
 KEY = b"rmemcached:authentication"
+META_SINCE = (1, 6, 10)
 
 
 def checked_credentials(username: str | bytes | None, password: str | bytes | None) -> tuple[bytes, bytes] | None:
@@ -29,13 +33,27 @@ def checked_credentials(username: str | bytes | None, password: str | bytes | No
         return None
     if username is None or password is None:
         raise ValueError("username and password: one without the other")
-    name, secret = (word.encode() if isinstance(word, str) else bytes(word) for word in (username, password))
-    for what, word in (("username", name), ("password", secret)):
-        if not word or any(octet in b" \t\r\n\0" for octet in word):
-            raise ValueError(
-                f"{what}: it must not be empty, nor have blanks or ends of lines, which a server cannot take"
-            )
+    name, secret = encoded("username", username), encoded("password", password)
+    # A server takes what is before the first blank for the name.
+    if not name or any(octet in b" \r\n\0" for octet in name):
+        raise ValueError("username: it must not be empty, nor have blanks, ends of lines or NUL")
+    if any(octet in b"\r\n\0" for octet in secret):
+        raise ValueError("password: it must not have ends of lines or NUL")
     return name, secret
+
+
+def encoded(what: str, word: str | bytes) -> bytes:
+    """The bytes of a name or password. Raises ValueError, TypeError; neither shows it."""
+    if isinstance(word, bytes):
+        return bytes(word)
+    if not isinstance(word, str):
+        raise TypeError(f"{what} must be str or bytes, not {type(word).__name__}")
+    try:
+        return word.encode()
+    except UnicodeEncodeError:
+        # That exception has all of the text.
+        pass
+    raise ValueError(f"{what}: it has characters that UTF-8 does not have")
 
 
 def request(credentials: tuple[bytes, bytes]) -> bytes:
@@ -45,46 +63,66 @@ def request(credentials: tuple[bytes, bytes]) -> bytes:
 
 
 def check_answer(line: bytes) -> None:
-    """The answer to `request`. Raises MemcacheClientError when the server does not know the client."""
+    """The answer to `request`. Raises MemcacheClientError when the server does not know the client, MemcacheServerError
+    when it says something else, MemcacheUnknownError."""
     if line == FULL:
         raise too_many_connections()
     if line.startswith(b"CLIENT_ERROR"):
         raise MemcacheClientError(f"{line[13:].decode('ascii', 'replace')}: the server refuses username and password")
+    if line.startswith(b"SERVER_ERROR"):
+        raise MemcacheServerError(line[13:])
     if line != b"STORED":
         # It may be what was sent.
         raise MemcacheUnknownError("the answer to the authentication is none of memcached's")
 
 
-def read_line(plain: socket.socket) -> bytes:
-    """The next line, without its end; the server sends nothing behind it.
+def read_lines(plain: socket.socket, count: int) -> list[bytes]:
+    """The next lines, without their ends; the server sends nothing behind them. Fewer, but one at least, where it ends
+    the connection behind them.
 
     Raises MemcacheUnexpectedCloseError, MemcacheUnknownError, OSError, TimeoutError.
     """
     received = b""
-    while b"\n" not in received:
-        more = plain.recv(LINE_MAX)
+    while received.count(b"\n") < count:
+        try:
+            more = plain.recv(LINE_MAX)
+        except ConnectionResetError:
+            if b"\n" not in received:
+                raise
+            break
         if not more:
-            raise MemcacheUnexpectedCloseError("the server has ended the connection")
+            break
         received += more
         if len(received) > LINE_MAX:
             raise MemcacheUnknownError("the answer is no line of memcached's")
-    return received.partition(b"\n")[0].rstrip(b"\r")
+    lines = [line.rstrip(b"\r") for line in received.split(b"\n")[:-1]]
+    if not lines:
+        raise MemcacheUnexpectedCloseError("the server has ended the connection")
+    return lines[:count]
 
 
-def ask(plain: socket.socket, command: bytes) -> bytes:
-    """Sends a command, and returns the line of the answer. Raises what read_line does."""
-    try:
-        plain.sendall(command)
-    except (BrokenPipeError, ConnectionResetError):
-        # A server that wants no connection may have said so before it has read anything.
-        return read_line(plain)
-    return read_line(plain)
+def ask(plain: socket.socket, commands: bytes, count: int = 1) -> list[bytes]:
+    """Sends commands, and returns the lines of the answers. Raises what read_lines does."""
+    # A server that wants no connection may have said so before it has read anything.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        plain.sendall(commands)
+    return read_lines(plain, count)
 
 
 def authenticate(client: Options, plain: socket.socket) -> None:
-    """Of a new connection, if the client has credentials. Raises MemcacheClientError, and what read_line does."""
+    """Of a new connection, if the client has credentials. Raises what check_answer and read_lines do."""
     if client.credentials is not None:
-        check_answer(ask(plain, request(client.credentials)))
+        check_answer(ask(plain, request(client.credentials))[0])
+
+
+def has_meta(answer: bytes, version: bytes) -> bool:
+    """Whether a server that answers so to `mn` and to `version` has the meta commands of today.
+
+    memcached had others under the same names before 1.6.10, where values were sent in another way: what is sent as today
+    would be the next command there.
+    """
+    found = re.match(rb"VERSION (\d+)\.(\d+)\.(\d+)", version)
+    return answer == b"MN" and (found is None or tuple(map(int, found.groups())) >= META_SINCE)
 
 
 def recognise(plain: socket.socket) -> tuple[bool, bool]:
@@ -93,13 +131,21 @@ def recognise(plain: socket.socket) -> tuple[bool, bool]:
 
     Raises MemcacheUnexpectedCloseError when a question ends the connection, TooManyConnections, MemcacheClientError.
     """
-    line = ask(plain, b"mn\r\n")
-    if line == b"MN":
-        return False, False
+    line, *others = ask(plain, b"mn\r\nversion\r\n", 2)
     if line == FULL:
         raise too_many_connections()
     if line == UNAUTHENTICATED:
         raise unauthenticated()
-    if not line.startswith((b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")):
+    if not line.startswith((b"MN", b"EN", b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")):
         raise MemcacheUnknownError(line[:64])
-    return True, not ask(plain, b"version\r\n").startswith(b"VERSION")
+    if not others:
+        raise MemcacheUnexpectedCloseError("the server has ended the connection")
+    return (False, False) if has_meta(line, others[0]) else (True, not others[0].startswith(b"VERSION"))
+
+
+def knows_version(plain: socket.socket) -> bool:
+    """Whether the server of a new connection answers to `version`. Raises what read_lines does."""
+    line = ask(plain, b"version\r\n")[0]
+    if line == FULL:
+        raise too_many_connections()
+    return line.startswith(b"VERSION")

@@ -11,7 +11,7 @@ from . import exchange
 from ._exchange import SOFT_IW, SOFT_SHM, VERBS
 from ._socket_stream import SocketStream
 from ._tcp import TcpStream
-from .authentication import authenticate, recognise
+from .authentication import authenticate, knows_version, recognise
 from .exceptions import (
     MemcacheError,
     MemcacheServerError,
@@ -125,16 +125,26 @@ class Choice:
     def recognise(self) -> tuple[bool, bool]:
         """What the server of self.plain knows (authentication.recognise). Connects anew when the server ends the
         connection for being asked, and does not ask again then."""
-        if self.client.closes_on_meta:
-            return True, True
-        try:
-            self.plain.settimeout(exchange.patience(self.client))
-            return recognise(self.plain)
-        except (MemcacheUnexpectedCloseError, ConnectionResetError):
-            self.plain.close()
-            self.plain = open_plain(self.client)
-            self.client.closes_on_meta = True
-            return True, True
+        client = self.client
+        if not client.closes_on_meta:
+            try:
+                self.plain.settimeout(exchange.patience(client))
+                return recognise(self.plain)
+            except (MemcacheUnexpectedCloseError, ConnectionResetError):
+                self.open_again()
+                client.closes_on_meta = True
+            try:
+                client.unmarked = not knows_version(self.plain)
+            except (MemcacheUnexpectedCloseError, ConnectionResetError):
+                self.open_again()
+                client.unmarked = True
+        return True, client.unmarked
+
+    def open_again(self) -> None:
+        """A new self.plain in place of one that has ended. Raises what open_plain does."""
+        self.plain.close()
+        self.plain = open_plain(self.client)
+        self.plain.settimeout(exchange.patience(self.client))
 
     def join(self) -> tuple[Any, str] | None:
         """(stream, transport) on a queue pair that another Client has made, or None."""

@@ -44,12 +44,12 @@ def stream_of(client: Options, queue: QueuePair) -> RdmaStream:
     return RdmaStream(queue, client.timeout, int(spin * 1000))
 
 
-Key = tuple[Server, str, object]
+Key = tuple[Server, str, object, object]
 
 MOST_FOR_THREADS = 16  # queue pairs to a server; beyond them, threads share
 shared: dict[Key, list[tuple[QueuePair, int]]] = {}
-"""The queue pairs of this process that have lanes for others, by server, transport and options of the lifeline; and the
-threads that have made them. Threads add and remove them at any time."""
+"""The queue pairs of this process that have lanes for others, by server, transport, options and credentials of the
+lifeline; and the threads that have made them. Threads add and remove them at any time."""
 
 
 locks: dict[Key, threading.RLock] = {}
@@ -81,7 +81,8 @@ def others_wait(client: Options, wanted: str) -> bool:
 
 def key_of(client: Options, wanted: str) -> Key:
     keepalive = client.socket_keepalive
-    return client.server, wanted, keepalive and (keepalive.idle, keepalive.intvl, keepalive.cnt)
+    # Lane 0 of a queue pair is authenticated with its lifeline, also when another Client has it next.
+    return client.server, wanted, keepalive and (keepalive.idle, keepalive.intvl, keepalive.cnt), client.credentials
 
 
 def join(client: Options, wanted: str) -> tuple[RdmaStream, str] | None:

@@ -50,6 +50,7 @@ class Options(Protocol):
     def tls_context(self) -> SSLContext | None: ...
 
     closes_on_meta: bool
+    unmarked: bool
 
 
 class KeepaliveOpts:

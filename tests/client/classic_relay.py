@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Container
 from typing import Any
 
 from servers import Server
@@ -13,16 +14,29 @@ STORAGE = (b"set", b"add", b"replace", b"append", b"prepend", b"cas")
 META = (b"mn", b"mg", b"ms", b"md", b"ma", b"me")
 
 
-class ClassicRelay:
-    """Behaves like its server, but for meta commands: it answers ERROR as memcached before 1.6 does, or ends the
-    connection as twemproxy does (closes=True), for `version`, too.
+TOO_LARGE = 8 << 20  # bytes; the servers' -I
+# What memcached answered while its meta commands were experimental: `ms` had the length behind an S, so that a value
+# sent as today was the next command.
+EXPERIMENTAL = {
+    "1.5.22": {b"mn": b"EN\r\n", b"ms": b"CLIENT_ERROR invalid or duplicate flag\r\n"},
+    "1.6.9": {b"mn": b"MN\r\n", b"ms": b"CLIENT_ERROR invalid flag\r\n"},
+}
 
-    asked: the meta commands that came, without their arguments.
+
+class ClassicRelay:
+    """Behaves like its server, but for meta commands: it answers ERROR as memcached before 1.5.19 does, or as a version
+    of EXPERIMENTAL, or ends the connection as twemproxy does.
+
+    closes: the commands that end the connection. loud: commands with noreply that are too large get their error anyway,
+    as from a proxy that has no memory for them. asked: the meta commands that came, without their arguments.
     """
 
-    def __init__(self, server: Server, closes: bool = False) -> None:
+    def __init__(self, server: Server, closes: Container[bytes] = (), version: str = "", loud: bool = False) -> None:
         self.server = server
         self.closes = closes
+        self.version = version
+        self.loud = loud
+        self.answers_to = EXPERIMENTAL.get(version, {})
         self.asked: list[bytes] = []
         self.connections = 0
         self.sockets: list[socket.socket] = []
@@ -70,16 +84,20 @@ class ClassicRelay:
     def requests(self, client: socket.socket, upstream: socket.socket) -> None:
         try:
             with client.makefile("rb") as stream:
-                for line in stream:
+                for sent in stream:
+                    line = sent
                     word, *words = line.split()
                     if word in META:
                         self.asked.append(word)
-                        if self.closes:
-                            break
-                        client.sendall(b"ERROR\r\n")
-                    elif word == b"version" and self.closes:
+                    if word in self.closes:
                         break
+                    if word in META:
+                        client.sendall(self.answers_to.get(word, b"ERROR\r\n"))
+                    elif word == b"version" and self.version:
+                        client.sendall(b"VERSION %b\r\n" % self.version.encode())
                     elif word in STORAGE and len(words) >= 4:
+                        if self.loud and int(words[3]) > TOO_LARGE:
+                            line = line.replace(b" noreply", b"")
                         upstream.sendall(line + stream.read(int(words[3]) + 2))
                     else:
                         upstream.sendall(line)

@@ -13,9 +13,17 @@ from typing import Any
 
 import pytest
 from servers import Server
+from test_client_errors import answering
 from transport import RDMA_TRANSPORTS
 
-from rmemcached.client import AsyncClient, Client, MemcacheClientError, MemcacheError
+from rmemcached.client import (
+    AsyncClient,
+    Client,
+    MemcacheClientError,
+    MemcacheError,
+    MemcacheServerError,
+    MemcacheUnknownError,
+)
 from rmemcached.client.authentication import KEY
 
 ServerFactory = Callable[..., Server]
@@ -23,8 +31,11 @@ TRANSPORTS = [("memcached", "tcp"), ("rmemcached", "auto"), ("rmemcached", "tcp"
 TRANSPORTS += [("rmemcached", name) for name in RDMA_TRANSPORTS]
 
 
+USERS = {"user": "pass:word", "other": "secret", "tab": "pass\tword", "long": "x" * 150}
+
+
 class Guarded:
-    """A server that knows two users, and how to connect to it."""
+    """A server that knows USERS, and how to connect to it."""
 
     def __init__(self, server: Server, transport: str) -> None:
         self.server = server
@@ -42,7 +53,7 @@ class Guarded:
 def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Guarded]:
     name, transport = request.param
     users = tmp_path / "users"
-    users.write_text("user:pass:word\nother:secret\n")
+    users.write_text("".join(f"{name}:{word}\n" for name, word in USERS.items()))
     yield Guarded(request.getfixturevalue(f"{name}_server")("-Y", str(users), "-t", "1"), transport)
 
 
@@ -118,8 +129,71 @@ def test_a_server_that_asks_nobody(rmemcached_server: ServerFactory, transport: 
         assert client.get("key") == b"value"
 
 
-@pytest.mark.parametrize("words", [("a b", "c"), ("a", "b\r\nc"), ("", "b"), ("a", ""), ("a\0", "b"), ("a", None)])
+@pytest.mark.parametrize(
+    "words",
+    [("a b", "secret"), ("", "secret"), ("a\0", "secret"), ("a", "secret\r\nx"), ("a", "secret\0"), ("a", None)],
+)
 def test_what_cannot_be_sent(words: tuple[Any, Any]) -> None:
     with pytest.raises(ValueError, match=r"username|password") as raised:
         Client("127.0.0.1", username=words[0], password=words[1])
-    assert "b\r\nc" not in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_what_is_no_text() -> None:
+    """Neither the error nor what it came from has the password."""
+    with pytest.raises(ValueError, match="password") as raised:
+        Client("127.0.0.1", username="a", password="secret\udc80")
+    assert raised.value.__cause__ is None
+    assert raised.value.__context__ is None
+    for words in (("a", 5), (5, "a"), ("a", ["secret"])):
+        with pytest.raises(TypeError, match="must be str or bytes") as refused:
+            Client("127.0.0.1", username=words[0], password=words[1])  # type: ignore[arg-type]
+        assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_passwords_that_servers_take(guarded: Guarded, name: str) -> None:
+    with guarded.client(name, USERS[name]) as client:
+        assert client.set("key", b"value") is True
+
+
+@pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
+def test_a_password_with_a_blank(rmemcached_server: ServerFactory, tmp_path: Path, transport: str) -> None:
+    """memcached 1.6.18 does not take it; later ones do, and so does the daemon."""
+    users = tmp_path / "users"
+    users.write_text("user:pass word\n")
+    options: dict[str, Any] = {"transport": transport, "timeout": 20, "default_noreply": False}
+    server = rmemcached_server("-Y", str(users))
+    with Client(server.address, username="user", password="pass word", **options) as client:
+        assert client.set("key", b"value") is True
+
+
+@pytest.mark.parametrize("user", [("user", "wrong"), (None, None), ("other", "secret")])
+def test_a_lane_that_another_client_has_left(guarded: Guarded, user: tuple[Any, Any]) -> None:
+    """A Client that does not know the password is not let in on the queue pair of one that does."""
+    with guarded.client("other", "secret") as stays:
+        with guarded.client() as first, guarded.client() as second:
+            assert first.set("key", b"value") is True
+            assert second.get("key") == b"value"
+            first.close()
+            with guarded.client(*user) as client:
+                if user == ("other", "secret"):
+                    assert client.get("key") == b"value"
+                else:
+                    with pytest.raises(MemcacheClientError, match="authentication"):
+                        client.get("key")
+            assert first.get("key") == b"value"
+        assert stays.get("key") == b"value"
+
+
+@pytest.mark.parametrize("line", [b"SERVER_ERROR out of memory storing object", b"what? secret"])
+def test_a_server_in_trouble_says_so(line: bytes) -> None:
+    """Not every refusal is one of the password."""
+    for address in answering({b"": line + b"\r\n"}):
+        with (
+            Client(address, transport="tcp", username="user", password="secret", timeout=20) as client,
+            pytest.raises(MemcacheServerError if line.startswith(b"SERVER") else MemcacheUnknownError) as raised,
+        ):
+            client.get("key")
+        assert "secret" not in str(raised.value)
+        assert ("out of memory" in str(raised.value)) == line.startswith(b"SERVER")

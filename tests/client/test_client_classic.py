@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from classic_relay import ClassicRelay
+from classic_relay import EXPERIMENTAL, META, ClassicRelay
 from conftest import Backend
 from servers import Server
+from test_client_errors import answering
 from test_client_objects import test_buffers_are_stored_as_their_bytes  # noqa: F401
 from test_client_oracle import (  # noqa: F401
     SCENARIOS,
@@ -39,14 +40,35 @@ from test_client_values import (  # noqa: F401
     test_too_large_for_the_server_leaves_the_connection_usable,
 )
 
-from rmemcached.client import AsyncClient, Client, MemcacheClientError, MemcacheUnknownCommandError
+from rmemcached.client import (
+    AsyncClient,
+    Client,
+    MemcacheClientError,
+    MemcacheServerError,
+    MemcacheUnknownCommandError,
+)
+
+PROXY = (*META, b"version")
 
 
 @pytest.fixture(params=["old", "proxy"])
 def relay(request: pytest.FixtureRequest, shared_memcached: Server) -> Iterator[ClassicRelay]:
-    relay = ClassicRelay(shared_memcached, closes=request.param == "proxy")
+    relay = ClassicRelay(shared_memcached, closes=PROXY if request.param == "proxy" else ())
     yield relay
     relay.close()
+
+
+@pytest.fixture
+def make_relay(shared_memcached: Server) -> Iterator[Callable[..., ClassicRelay]]:
+    made: list[ClassicRelay] = []
+
+    def make(**options: Any) -> ClassicRelay:
+        made.append(ClassicRelay(shared_memcached, **options))
+        return made[-1]
+
+    yield make
+    for relay in made:
+        relay.close()
 
 
 @pytest.fixture
@@ -69,7 +91,70 @@ def test_it_is_asked_once(relay: ClassicRelay, key: str) -> None:
             assert client.get(key) == b"value"
             client.close()
         assert relay.asked == [b"mn"] * (1 if relay.closes else 3)
-        assert relay.connections == (4 if relay.closes else 3)
+        assert relay.connections == (5 if relay.closes else 3)
+
+
+def test_a_proxy_that_knows_version_is_asked_for_it(make_relay: Callable[..., ClassicRelay], key: str) -> None:
+    """Newer ones of twemproxy answer it: errors of commands without an answer are told from answers there."""
+    relay = make_relay(closes=META, loud=True)
+    with Client(relay.address, transport="tcp", timeout=20) as client:
+        for _ in range(2):
+            client.set(key, b"value")
+            client.set("no" + key, bytes(9 << 20))
+            assert client.get(key) == b"value"
+            client.close()
+    assert (relay.asked, relay.connections) == ([b"mn"], 3)
+
+
+@pytest.mark.parametrize("version", EXPERIMENTAL)
+def test_meta_commands_of_another_kind(make_relay: Callable[..., ClassicRelay], key: str, version: str) -> None:
+    """Those of memcached 1.5.19 to 1.6.9 are not those of today: no value is sent with them, as it would be the next
+    command."""
+    relay = make_relay(version=version)
+    with Client(relay.address, transport="tcp", timeout=20) as client:
+        for quiet in (True, False):
+            assert client.set("no" + key, b"value", noreply=False) is True
+            assert client.set(key, f"delete no{key}", noreply=quiet) is True
+            assert client.get("no" + key) == b"value"
+            assert client.get(key) == f"delete no{key}".encode()
+            assert client.touch(key, 0, noreply=False) is True
+        assert client.set_many({key: b"1", "no" + key: b"2"}, noreply=False) == []
+        assert client.get_many([key, "no" + key]) == {key: b"1", "no" + key: b"2"}
+        assert client.incr(key, 1) == 2
+        value, cas = client.gets(key)
+        assert client.cas(key, b"3", cas) is True
+    assert set(relay.asked) == {b"mn"}
+
+
+def test_an_error_that_may_be_another_commands_ends_the_connection(
+    make_relay: Callable[..., ClassicRelay], key: str
+) -> None:
+    """Behind commands without an answer, where nothing marks their end: no later answer is taken for another one."""
+    relay = make_relay(closes=PROXY, loud=True)
+    with Client(relay.address, transport="tcp", timeout=20) as client:
+        names = [f"{key}-{number}" for number in range(4)]
+        client.set_many({name: name for name in names}, noreply=False)
+        client.set(key, bytes(9 << 20), noreply=True)
+        with pytest.raises(MemcacheServerError, match="too large"):
+            client.get(names[0])
+        assert [client.get(name) for name in names] == [name.encode() for name in names]
+        client.set(key, bytes(9 << 20), noreply=True)
+        with client.pipeline() as pipeline:
+            for name in names:
+                pipeline.get(name)
+        assert not any(isinstance(result, bytes) for result in pipeline.results)
+        assert client.get_many(names) == {name: name.encode() for name in names}
+
+
+def test_a_server_that_answers_error_to_everything() -> None:
+    """Each call raises, or needs no answer; none hangs, and none takes another's answer."""
+    for address in answering({b"": b"ERROR\r\n"}):
+        with Client(address, transport="tcp", timeout=20) as client:
+            for _ in range(2):
+                client.set("key", b"value", noreply=True)
+                for call in (lambda: client.get("key"), lambda: client.set("key", b"value", noreply=False)):
+                    with pytest.raises(MemcacheUnknownCommandError):
+                        call()
 
 
 def test_auto(relay: ClassicRelay, key: str) -> None:
