@@ -36,6 +36,7 @@ cdef class AsyncConnection:
     cdef bint behind_value       # classic: of the value all has been received but its END
     cdef object timer
     cdef object progress         # the loop's time when something has come or gone
+    cdef object error            # why it was closed
 
     cdef bint full(self)
     cdef int submit(self, Request r) except -1

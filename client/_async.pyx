@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import copyreg
+import os
 import warnings
 from collections import deque
 
@@ -63,10 +64,16 @@ cdef class AsyncConnection:
         self.answers = deque()
         self.waiting = deque()
         self.exposed = []
-        self.descriptors = self.stream.descriptors()
-        for descriptor in self.descriptors:
-            loop.add_reader(descriptor, self._readable)
-        self.rest()
+        # Those of a device are of all its connections: a loop takes each of these for one.
+        self.descriptors = []
+        try:
+            for descriptor in self.stream.descriptors():
+                self.descriptors.append(os.dup(descriptor))
+                loop.add_reader(self.descriptors[len(self.descriptors) - 1], self._readable)
+            self.rest()
+        except BaseException as error:
+            self.fail(error)
+            raise
 
     # --- requests ---
 
@@ -198,16 +205,16 @@ cdef class AsyncConnection:
                 come = True
                 self.take_answers()
                 turns += 1
-                if turns == TURNS_MOST:
-                    self.look_again()
-                    break
-            elif r == -EAGAIN:
-                if s.arm():
-                    come = True
-                    self.take_answers()
-                    r = 1
-            elif r != -EINTR:
+            elif r == -EAGAIN and s.arm():
+                come = True
+                self.take_answers()
+                turns += 1
+                r = 1
+            elif r != -EAGAIN and r != -EINTR:
                 raise self.connection.broken(r)
+            if turns == TURNS_MOST:
+                self.look_again()
+                break
         if come:
             self.progress = self.loop.time()
         return 0
@@ -341,6 +348,9 @@ cdef class AsyncConnection:
 
     def _look_at_time(self):
         self.timer = None
+        if self.connection is not None and self.answers:
+            # What has come meanwhile may be unread, where the loop was busy with other things.
+            self._step()
         if self.connection is None or not self.answers:
             return
         left = self.progress + self.client.timeout - self.loop.time()
@@ -358,6 +368,7 @@ cdef class AsyncConnection:
         cdef Request r
         if c is None:
             return 0
+        self.error = error
         self.connection = None
         if self.timer is not None:
             self.timer.cancel()
@@ -367,6 +378,8 @@ cdef class AsyncConnection:
                 self.loop.remove_reader(descriptor)
             if self.writing:
                 self.loop.remove_writer(self.descriptors[0])
+        while self.descriptors:
+            os.close(self.descriptors.pop())
         self.body = None
         c.close()
         self.exposed.clear()
@@ -523,6 +536,10 @@ cdef class AsyncClient:
                     if task.cancelled() and not asyncio.current_task().cancelling():
                         raise MemcacheUnexpectedCloseError("the AsyncClient was closed") from None
                     raise
+                c = self.connection
+                if c is not None and (<AsyncConnection>c).connection is None:
+                    # It has ended before this call could use it: the next one would end so, too.
+                    raise (<AsyncConnection>c).error
             elif (<AsyncConnection>c).full():
                 try:
                     await c.room()

@@ -1,10 +1,13 @@
 """The memcached client: pymemcache's methods."""
 
+import copy
 import copyreg
 import importlib
+import re
 import warnings
 
 from cpython.bytes cimport PyBytes_AS_STRING
+from libc.errno cimport EMSGSIZE
 
 from rmemcached.client._commands cimport (
     answer,
@@ -28,6 +31,17 @@ from rmemcached.sys.linux cimport memmem
 
 from rmemcached.client import dumps
 from rmemcached.client.exceptions import MemcacheClientError, MemcacheUnexpectedCloseError, MemcacheUnknownError
+
+cdef enum:
+    STATISTICS_MOST = 1 << 20  # lines; a server that sends more is not believed
+
+
+cdef object STORAGE = re.compile(rb"(set|add|replace|append|prepend|cas|ms) [^\n]*\n[^\n]*", re.DOTALL)
+
+
+cdef bint goes_on(bytes line):
+    # Whether a raw command may have more than one answer.
+    return line.startswith(b"watch") or b"\n" in line and STORAGE.fullmatch(line) is None
 
 
 cdef bytes as_bytes(object text, str encoding="ascii"):
@@ -161,6 +175,14 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     def __reduce__(self):
         return copyreg.__newobj__, (type(self),), (self._options(), vars(self))
 
+    def __deepcopy__(self, memo):
+        cdef object one = copyreg.__newobj__(type(self))
+        memo[id(self)] = one
+        # It cannot be copied.
+        memo[id(self.tls_context)] = self.tls_context
+        one.__setstate__(copy.deepcopy((self._options(), vars(self)), memo))
+        return one
+
     def __setstate__(self, state):
         options, attributes = state
         if options["socket_module"] is not None:
@@ -221,7 +243,13 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         if c is None or self._generation != fork_count():
             return None
         if c.sock is None:
-            c.sock = c.stream.socket_object()
+            sock = c.stream.socket_object()
+            if c.stream is None:
+                # Another thread has closed it meanwhile.
+                if sock is not None:
+                    sock.close()
+                return None
+            c.sock = sock
         return c.sock
 
     @property
@@ -289,6 +317,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         cdef Stream s = c.stream
         cdef list errors = []
         cdef dict result = {}
+        cdef Py_ssize_t lines = 0
         cdef bytes line
         try:
             put_bytes(s, b" ".join([b"stats", *words]) + b"\r\n")
@@ -300,6 +329,9 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
                 if not read_statistic(line, result):
                     c.refused_by(line, errors)
                     break
+                lines += 1
+                if lines == STATISTICS_MOST:
+                    raise c.broken(-EMSGSIZE)
                 c.next_line()
         except BaseException:
             self.drop(c)
@@ -347,8 +379,9 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     def raw_command(self, command, end_tokens="\r\n"):
         """Sends a command line, to which \\r\\n is added.
 
-        Returns the bytes of the answer before the first end_tokens; what follows them is dropped. An error line at its
-        beginning ends the answer, and is raised. command and end_tokens are bytes or str.
+        Returns the bytes of the answer before the first end_tokens; what follows them is dropped, if need be with the
+        connection. An error line at its beginning ends the answer, and is raised. command and end_tokens are bytes or
+        str.
         """
         cdef str encoding = "utf8" if self.allow_unicode_keys else "ascii"
         cdef bytes line = as_bytes(command, encoding)
@@ -364,10 +397,16 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             text = answer(s)
             # Where an answer is one line, the caller is told BUSY as it came.
             refused = is_error(text) or token != b"\r\n" and is_refusal(text)
-            if refused:
+            if not refused:
+                text = self._read_until(c, token)
+            if s.unmarked or s.rpos != s.rend or goes_on(line) or (
+                    not refused and token == b"\r\n" and text.startswith((b"VA", b"STAT"))):
+                # More is to come. The next command needs another connection.
+                c.epoch -= 1
                 s.rpos = s.rend
             else:
-                text = self._read_until(c, token)
+                # Whatever comes all the same is not the answer to the next command.
+                s.noreplies += 1
             if s.iov_next < s.iov_count:
                 # The server has answered before it had all of the line.
                 c.send()
@@ -380,7 +419,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         return text
 
     cdef bytes _read_until(self, Connection c, bytes token):
-        # The bytes before the token, from the line just read on. All input is taken.
+        # The bytes before the token, from the line just read on.
         cdef Stream s = c.stream
         cdef char *start
         cdef char *found
@@ -393,7 +432,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
                 break
             c.fill()
         text = start[:found - start]
-        s.rpos = s.rend
+        s.rpos += len(text) + len(token)
         return text
 
     def metadump(self, classes="all"):

@@ -58,11 +58,11 @@ cdef class Connection:
     cdef object broken(self, int code):
         cdef Stream s = self.stream
         cdef str text
-        if code == -ETIMEDOUT:
+        if code == -ETIMEDOUT and s.timeout_ms >= 0:
             return TimeoutError(f"{server_text(self.server)}: {self.command()}: timed out: nothing has come for"
                                 f" {s.timeout_ms / 1000.0:g} s")
         if code == -EMSGSIZE or code == -EBADMSG:
-            line = s.line[:min(s.line_length, <size_t>SHOWN)] if code == -EBADMSG else b"line too long"
+            line = s.line[:min(s.line_length, <size_t>SHOWN)] if code == -EBADMSG else b"answer too long"
             return self.named(MemcacheUnknownError(line))
         if code == -ENOMEM:
             return MemoryError()

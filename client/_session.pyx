@@ -158,7 +158,7 @@ cdef class Session:
             s.begin()
             put_bytes(s, request(self.credentials))
             c.exchange()
-            check_answer(answer(s))
+            check_answer(answer(s), self.credentials)
             s.end()
         except BaseException as error:
             c.close()
@@ -182,19 +182,23 @@ cdef class Session:
             if c is None:
                 c = self.connect()
                 caller = self.caller()
-        if self._current is None:
-            c.owner = caller
-        else:
-            self.own(c, caller)
-        c.name = name
-        s = c.stream
-        s.begin()
-        if s.noreplies and not quiet and s.unmarked:
-            s.noreplies = 0
-            s.doubtful = True
-        elif s.noreplies and not quiet:
-            # Error lines of commands that were sent without wanting an answer may precede the answer.
-            put_mark(s)
+        try:
+            if self._current is None:
+                c.owner = caller
+            else:
+                self.own(c, caller)
+            c.name = name
+            s = c.stream
+            s.begin()
+            if s.noreplies and not quiet and s.unmarked:
+                s.noreplies = 0
+                s.doubtful = True
+            elif s.noreplies and not quiet:
+                # Error lines of commands that were sent without wanting an answer may precede the answer.
+                put_mark(s)
+        except BaseException:
+            self.drop(c)
+            raise
         return c
 
     cdef int leave(self, Connection c, list errors) except -1:

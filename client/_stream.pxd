@@ -20,6 +20,7 @@ from rmemcached.client._reply cimport reply_line
 cdef enum:
     RBUF_SIZE = 16384        # bytes of the receive buffer at first
     LINE_LIMIT = 65536       # bytes of the longest reply line that is accepted
+    UNREAD_LIMIT = 1 << 26   # bytes of an answer to raw_command, or that come while a request is sent
     COPY_LIMIT = 2048        # values up to this size are copied behind their header
 
 # The memory of a call.

@@ -210,7 +210,7 @@ cdef class Stream:
     # --- replies ---
 
     cdef int reserve_input(self, size_t length) noexcept nogil:
-        # Makes room for `length` more bytes behind rend. 1, or -ENOMEM.
+        # Makes room for `length` more bytes behind rend. 1, -ENOMEM or -EMSGSIZE.
         cdef size_t unread = self.rend - self.rpos
         cdef size_t size = self.rcap
         cdef char *grown
@@ -220,6 +220,8 @@ cdef class Stream:
             return 1
         if self.rcap - unread >= length:
             memmove(self.rbuf, self.rbuf + self.rpos, unread)
+        elif unread > UNREAD_LIMIT:
+            return -EMSGSIZE
         else:
             while size - unread < length:
                 size *= 2

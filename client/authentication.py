@@ -62,28 +62,30 @@ def request(credentials: tuple[bytes, bytes]) -> bytes:
     return b"set %b 0 -1 %d\r\n%b\r\n" % (KEY, len(text), text)
 
 
-def check_answer(line: bytes) -> None:
+def check_answer(line: bytes, credentials: tuple[bytes, bytes]) -> None:
     """The answer to `request`. Raises MemcacheClientError when the server does not know the client, MemcacheServerError
     when it says something else, MemcacheUnknownError."""
     if line == FULL:
         raise too_many_connections()
+    if credentials[1] in line:
+        # It is what was sent.
+        line = b"CLIENT_ERROR its text is not shown" if line.startswith(b"CLIENT_ERROR") else b""
     if line.startswith(b"CLIENT_ERROR"):
         raise MemcacheClientError(f"{line[13:].decode('ascii', 'replace')}: the server refuses username and password")
     if line.startswith(b"SERVER_ERROR"):
         raise MemcacheServerError(line[13:])
     if line != b"STORED":
-        # It may be what was sent.
         raise MemcacheUnknownError("the answer to the authentication is none of memcached's")
 
 
 def read_lines(plain: socket.socket, count: int) -> list[bytes]:
     """The next lines, without their ends; the server sends nothing behind them. Fewer, but one at least, where it ends
-    the connection behind them.
+    the connection behind them, or wants no commands of this client.
 
     Raises MemcacheUnexpectedCloseError, MemcacheUnknownError, OSError, TimeoutError.
     """
     received = b""
-    while received.count(b"\n") < count:
+    while received.count(b"\n") < count and received.rstrip(b"\r\n") not in (FULL, UNAUTHENTICATED):
         try:
             more = plain.recv(LINE_MAX)
         except ConnectionResetError:
@@ -112,13 +114,13 @@ def ask(plain: socket.socket, commands: bytes, count: int = 1) -> list[bytes]:
 def authenticate(client: Options, plain: socket.socket) -> None:
     """Of a new connection, if the client has credentials. Raises what check_answer and read_lines do."""
     if client.credentials is not None:
-        check_answer(ask(plain, request(client.credentials))[0])
+        check_answer(ask(plain, request(client.credentials))[0], client.credentials)
 
 
 def has_meta(answer: bytes, version: bytes) -> bool:
     """Whether a server that answers so to `mn` and to `version` has the meta commands of today.
 
-    memcached had others under the same names before 1.6.10, where values were sent in another way: what is sent as today
+    memcached had others under these names before 1.6.10, where values were sent in another way: what is sent as today
     would be the next command there.
     """
     found = re.match(rb"VERSION (\d+)\.(\d+)\.(\d+)", version)

@@ -24,7 +24,7 @@ from .exceptions import (
     MemcacheUnknownError,
     too_many_connections,
 )
-from .sockets import Options, name_server, server_text
+from .sockets import Options, name_failure, name_server, server_text
 
 T = TypeVar("T")
 
@@ -80,14 +80,18 @@ class Lines(Generic[T], Iterator[T]):
             raise StopIteration
         try:
             line = self._lines.readline(LINE_MAX)
-        except TimeoutError:
+        except BaseException as error:
             self.close()
-            raise TimeoutError(
-                f"{server_text(self._server)}: {self._command}: timed out: nothing has come for {self._timeout:g} s"
-            ) from None
-        except BaseException:
-            self.close()
+            if isinstance(error, TimeoutError) and self._timeout is not None:
+                raise TimeoutError(
+                    f"{server_text(self._server)}: {self._command}: timed out: nothing has come for {self._timeout:g} s"
+                ) from None
+            if isinstance(error, OSError) and error.errno is not None:
+                name_failure(error, self._server, self._command)
             raise
+        if len(line) == LINE_MAX and not line.endswith(b"\n"):
+            self.close()
+            raise self._named(MemcacheUnknownError(b"answer too long"))
         if not line.endswith(b"\n"):
             self.close()
             raise self._named(

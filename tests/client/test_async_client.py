@@ -9,11 +9,13 @@ import os
 import pickle
 import random
 import socket
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 import uvloop
+from concurrency import KNOWN
 from servers import Server, free_port
 from suspended import suspended
 from transport import RDMA_TRANSPORTS
@@ -286,12 +288,63 @@ def test_no_server(run: Run) -> None:
     run(body())
 
 
+def test_a_server_that_takes_no_commands(run: Run) -> None:
+    """It ends each connection: calls do not connect again and again."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in KNOWN:
+            writer.write(KNOWN[await reader.readline()])
+        await writer.drain()
+        writer.close()
+
+    async def body() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            address = server.sockets[0].getsockname()
+            async with AsyncClient(address, transport="tcp", timeout=10) as client:
+                for _ in range(3):
+                    for result in await asyncio.gather(client.get("a"), client.get("b"), return_exceptions=True):
+                        assert isinstance(result, (MemcacheUnexpectedCloseError, *BROKEN))
+                        assert not isinstance(result, TimeoutError)
+
+    run(body())
+
+
+def test_a_loop_that_was_busy_for_longer_than_the_timeout(run: Run, make: Make, key: str) -> None:
+    """What came meanwhile is there."""
+
+    async def body() -> None:
+        async with make(timeout=0.3) as client:
+            await client.set(key, b"value")
+            calls = [asyncio.create_task(client.get(key)) for _ in range(3)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            time.sleep(0.6)
+            assert await asyncio.gather(*calls) == [b"value"] * 3
+
+    run(body())
+
+
+def test_clients_on_one_loop(run: Run, make: Make, key: str) -> None:
+    """One that is closed leaves the others' events alone."""
+
+    async def body() -> None:
+        clients = [make() for _ in range(3)]
+        for client in clients:
+            await client.set(key, b"value")
+        while clients:
+            await clients.pop(0).close()
+            for client in clients:
+                assert await client.get(key) == b"value"
+
+    run(body())
+
+
 @pytest.mark.parametrize("answer", [b"nonsense\r\n", b"VA x\r\n", b"VA 3\r\nfourEN\r\n", b"x" * 70_000, b"VA 5\r\nab"])
 def test_a_server_that_breaks_the_protocol(run: Run, answer: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
-            writer.write(b"MN\r\n" if line == b"mn\r\n" else answer)
-            if line != b"mn\r\n":
+            writer.write(KNOWN.get(line, answer))
+            if line not in KNOWN:
                 break
         await writer.drain()
         writer.close()
@@ -343,8 +396,9 @@ def test_a_server_that_reads_slowly_is_not_silent(run: Run) -> None:
     """The time limit is for times in which nothing comes or goes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert await reader.readline() == b"mn\r\n"
-        writer.write(b"MN\r\n")
+        for question, answer in KNOWN.items():
+            assert await reader.readline() == question
+            writer.write(answer)
         await reader.readline()
         for _ in range(20):
             await asyncio.sleep(0.05)
@@ -390,8 +444,9 @@ def test_a_value_that_is_refused_before_all_of_it_was_sent(run: Run) -> None:
     rest: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert await reader.readline() == b"mn\r\n"
-        writer.write(b"MN\r\n")
+        for question, answer in KNOWN.items():
+            assert await reader.readline() == question
+            writer.write(answer)
         await reader.readline()
         writer.write(b"SERVER_ERROR object too large for cache\r\n")
         await asyncio.sleep(0.2)
@@ -428,7 +483,7 @@ def test_nobody_waits_for_ever(run: Run, command: str, answer: bytes) -> None:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
-            writer.write(b"MN\r\n" if line == b"mn\r\n" else answer)
+            writer.write(KNOWN.get(line, answer))
         writer.close()
 
     async def body() -> None:

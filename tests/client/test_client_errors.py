@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pymemcache
 import pytest
+from concurrency import KNOWN
 from pymemcache.client.retrying import RetryingClient
 from servers import Server
 from suspended import suspended
@@ -25,6 +27,7 @@ from rmemcached.client import (
     MemcacheServerError,
     MemcacheUnexpectedCloseError,
     MemcacheUnknownCommandError,
+    MemcacheUnknownError,
     TooManyConnections,
     TransportUnavailable,
 )
@@ -224,3 +227,69 @@ def test_raw_command_ends_at_an_error_line(client: Client) -> None:
         with pytest.raises(MemcacheError, match=command):
             client.raw_command(command, end_tokens="END\r\n")
     assert client.version()
+
+
+@pytest.mark.parametrize("command", ["stats", "get {key}", "gets {key} {key}", "mg {key} v", "mn\r\nmg {key} v\r\nmn"])
+def test_the_rest_of_a_raw_answer_is_nobodys(client: Client, key: str, command: str) -> None:
+    """Its end is not always known: what comes behind the tokens is not taken for another command's answer."""
+    large = b"MN\r\nHD\r\n" * 100_000
+    client.set(key, large)
+    client.set(key + "-1", b"another")
+    for _ in range(3):
+        client.raw_command(command.format(key=key))
+        assert client.get(key + "-1") == b"another"
+        assert client.set(key + "-2", b"value") is True
+
+
+def test_raw_commands_keep_the_connection(client: Client, key: str) -> None:
+    client.set(key, b"1")
+    for _ in range(3):
+        assert client.raw_command(f"incr {key} 1").isdigit()
+        assert client.get(key) is not None
+        first, client_first = client.connections, client.stats()[b"total_connections"]
+        assert client.raw_command("version").startswith(b"VERSION")
+        assert client.stats()[b"total_connections"] == client_first
+        assert client.connections == first
+
+
+def test_a_password_that_is_echoed() -> None:
+    for address in answering({b"": b"CLIENT_ERROR secret\r\n"}):
+        with (
+            Client(address, transport="tcp", username="user", password="secret", timeout=20) as client,
+            pytest.raises(MemcacheError) as raised,
+        ):
+            client.get("key")
+        assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("call", ["raw", "stats", "get", "metadump", "version"])
+def test_an_answer_without_an_end(call: str) -> None:
+    """It costs a client a bounded amount of memory."""
+    answered: set[bytes] = set()
+    endless = {"stats": b"STAT a 1\r\n" * 100_000, "raw": bytes(1 << 20)}.get(call, b"x" * (1 << 20))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection, connection.makefile("rb") as lines, contextlib.suppress(OSError):
+                        for line in lines:
+                            if line in KNOWN and (call != "version" or line not in answered):
+                                answered.add(line)
+                                connection.sendall(KNOWN[line])
+                                continue
+                            while True:
+                                connection.sendall(endless)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with Client(listener.getsockname(), transport="tcp", timeout=20) as client, pytest.raises(MemcacheUnknownError):
+            if call == "raw":
+                client.raw_command("anything", "END\r\n")
+            elif call == "metadump":
+                list(client.metadump())
+            else:
+                getattr(client, call)(*["key"] * (call == "get"))
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()

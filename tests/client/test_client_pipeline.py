@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from concurrency import KNOWN
 from servers import Server, free_port
 
 from rmemcached.client import (
@@ -186,8 +187,8 @@ def test_the_connection_ends_half_way() -> None:
                 connection, _ = listener.accept()
                 with connection, connection.makefile("rb") as lines:
                     for line in lines:
-                        if line.startswith(b"mn"):
-                            connection.sendall(b"MN\r\n")
+                        if line in KNOWN:
+                            connection.sendall(KNOWN[line])
                         elif line.startswith(b"mg first"):
                             connection.sendall(b"VA 5\r\nvalue\r\n")
                         else:

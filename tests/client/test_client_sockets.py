@@ -143,6 +143,13 @@ def test_tls(relay: Relay, certificate: tuple[Path, Path], key: str) -> None:
             pickle.dumps(client)
 
 
+def test_a_copy_of_one_with_tls_has_the_same_context() -> None:
+    context = ssl.create_default_context()
+    client = Client("127.0.0.1", tls_context=context)
+    assert copy.copy(client).tls_context is context
+    assert copy.deepcopy([client])[0].tls_context is context
+
+
 def test_tls_with_a_certificate_that_is_not_known(relay: Relay) -> None:
     with Client(("localhost", relay.port), timeout=20, tls_context=ssl.create_default_context()) as client:
         with pytest.raises(ssl.SSLCertVerificationError, match=f"localhost:{relay.port}"):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from concurrency import in_child, wait_until_busy
+from concurrency import in_child, know_meta, wait_until_busy
 from servers import Server
 from suspended import suspended
 from transport import RDMA_TRANSPORTS
@@ -414,8 +414,7 @@ def taken(certificate: Path) -> Iterator[Callable[[], tuple[int, Callable[[], ss
             def accept() -> ssl.SSLSocket:
                 plain, _ = listener.accept()
                 made = stack.enter_context(context.wrap_socket(plain, server_side=True))
-                assert made.recv(64) == b"mn\r\n"
-                made.send(b"MN\r\n")
+                know_meta(made)
                 return made
 
             return listener.getsockname()[1], threads.submit(accept).result
