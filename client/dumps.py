@@ -98,10 +98,10 @@ class Lines(Generic[T], Iterator[T]):
                 MemcacheUnexpectedCloseError("the server has ended the connection before the answer's end")
             )
         line = line.rstrip(b"\r\n")
-        error = error_of(line, self._command)
-        if error is not None:
+        refusal = error_of(line, self._command)
+        if refusal is not None:
             self.close()
-            raise self._named(error)
+            raise self._named(refusal)
         return line
 
     def _named(self, error: MemcacheError) -> MemcacheError:

@@ -178,7 +178,7 @@ def test_errors_of_sets_without_an_answer_are_no_answers(relay: ClassicRelay, ke
 def test_each_kind_of_get(relay: ClassicRelay, key: str) -> None:
     with Client(relay.address, transport="tcp", timeout=20, default_noreply=False) as client:
         client.set(key, b"one", flags=5)
-        _, cas = client.gets(key)
+        value, cas = client.gets(key)
         assert (value, client.gats(key, 100)) == (b"one", (b"one", cas))
         assert client.gat(key, 100) == b"one"
         assert client.gets_many([key, "no" + key]) == {key: (b"one", cas)}
