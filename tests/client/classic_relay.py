@@ -91,8 +91,11 @@ class ClassicRelay:
                         self.asked.append(word)
                     if word in self.closes:
                         break
-                    if word in META:
-                        client.sendall(self.answers_to.get(word, b"ERROR\r\n"))
+                    if word in META and word in self.answers_to:
+                        client.sendall(self.answers_to[word])
+                    elif word in META:
+                        # The server's own ERROR does not overtake other answers.
+                        upstream.sendall(b"unknown\r\n")
                     elif word == b"version" and self.version:
                         client.sendall(b"VERSION %b\r\n" % self.version.encode())
                     elif word in STORAGE and len(words) >= 4:
