@@ -30,6 +30,7 @@ from .exceptions import (
     TransportRefused,
     TransportUnavailable,
 )
+from .meta import MetaItem, MetaNumber, MetaResult
 from .sockets import KeepaliveOpts
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ __all__ = [
     "MemcacheUnexpectedCloseError",
     "MemcacheUnknownCommandError",
     "MemcacheUnknownError",
+    "MetaItem",
+    "MetaNumber",
+    "MetaResult",
     "Pipeline",
     "TooManyConnections",
     "TransportRefused",

@@ -1,10 +1,10 @@
 """The Client: what its options are, and the commands of administration."""
 
 from rmemcached.client._connection cimport Connection
-from rmemcached.client._storage cimport Storage
+from rmemcached.client._meta cimport Meta
 
 
-cdef class Client(Storage):
+cdef class Client(Meta):
     cdef dict __dict__
     cdef object __weakref__
 

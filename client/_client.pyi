@@ -1,11 +1,12 @@
 from collections.abc import Callable, Iterable, Mapping
 from ssl import SSLContext
 from types import ModuleType, TracebackType
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 from ._buffers import Buffer
 from ._pipeline import Pipeline
 from .dumps import Lines
+from .meta import MetaItem, MetaNumber, MetaResult
 from .sockets import Keepalive, Server
 
 _Key = bytes | str
@@ -183,6 +184,85 @@ class Client:
     def get_into(self, key: _Key, buffer: Any, offset: int = 0, default: _D = ...) -> int | _D: ...
     def get_many_into(self, pairs: Iterable[tuple[_Key, Any]]) -> list[int | None]: ...
     def pipeline(self) -> Pipeline: ...
+    def meta_get(
+        self,
+        key: _Key,
+        *,
+        value: bool = True,
+        flags: bool = False,
+        cas: bool = False,
+        ttl: bool = False,
+        size: bool = False,
+        hit_before: bool = False,
+        last_access: bool = False,
+        bump: bool = True,
+        touch: int | None = None,
+        vivify: int | None = None,
+        recache: int | None = None,
+        new_cas: int | str | bytes | None = None,
+        opaque: str | bytes | None = None,
+    ) -> MetaItem | None: ...
+    def meta_set(
+        self,
+        key: _Key,
+        value: Any,
+        *,
+        expire: int = 0,
+        flags: int | None = None,
+        mode: Literal["set", "add", "replace", "append", "prepend"] = "set",
+        cas: int | str | bytes | None = None,
+        new_cas: int | str | bytes | None = None,
+        invalidate: bool = False,
+        vivify: int | None = None,
+        return_cas: bool = False,
+        return_size: bool = False,
+        opaque: str | bytes | None = None,
+    ) -> MetaResult: ...
+    def meta_delete(
+        self,
+        key: _Key,
+        *,
+        cas: int | str | bytes | None = None,
+        new_cas: int | str | bytes | None = None,
+        invalidate: bool = False,
+        clear: bool = False,
+        expire: int | None = None,
+        opaque: str | bytes | None = None,
+    ) -> MetaResult: ...
+    def meta_arithmetic(
+        self,
+        key: _Key,
+        delta: int = 1,
+        *,
+        mode: Literal["incr", "decr"] = "incr",
+        value: bool = True,
+        initial: int | None = None,
+        vivify: int | None = None,
+        touch: int | None = None,
+        cas: int | str | bytes | None = None,
+        new_cas: int | str | bytes | None = None,
+        return_cas: bool = False,
+        ttl: bool = False,
+        opaque: str | bytes | None = None,
+    ) -> MetaNumber: ...
+    def meta_noop(self) -> bool: ...
+    def meta_debug(self, key: _Key) -> dict[str, Any] | None: ...
+    def exists(self, key: _Key) -> bool: ...
+    def ttl(self, key: _Key, default: Any = None) -> Any: ...
+    def last_access(self, key: _Key, default: Any = None) -> Any: ...
+    def invalidate(self, key: _Key, expire: int = 30) -> bool: ...
+    def gat_many(self, keys: Iterable[_K], expire: int = 0) -> dict[_K, Any]: ...
+    def get_or_set(
+        self,
+        key: _Key,
+        compute: Callable[[], Any],
+        expire: int = 0,
+        *,
+        lease: int = 30,
+        wait: float | None = None,
+        refresh: int | None = None,
+        stale: bool = True,
+    ) -> Any: ...
     def __setitem__(self, key: _Key, value: Any) -> None: ...
     def __getitem__(self, key: _Key) -> Any: ...
     def __delitem__(self, key: _Key) -> None: ...

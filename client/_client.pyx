@@ -24,8 +24,8 @@ from rmemcached.client._commands cimport (
 )
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._forks cimport fork_count
+from rmemcached.client._meta cimport Meta
 from rmemcached.client._pipeline cimport Pipeline
-from rmemcached.client._storage cimport Storage
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport memmem
 
@@ -69,7 +69,7 @@ class FunctionSerde:
         return value if self._deserializer is None else self._deserializer(key, value, flags)
 
 
-cdef class Client(Storage):
+cdef class Client(Meta):
     """Client(server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None,\
  no_delay=True, ignore_exc=False, socket_module=None, socket_keepalive=None, key_prefix=b"", default_noreply=True,\
  allow_unicode_keys=False, encoding="ascii", tls_context=None, *, transport="auto", spin=None, rdma_cm_port=None,\

@@ -39,6 +39,8 @@ cdef int put_fetch(Stream s, bytes key, bint with_flags, bint with_cas, bytes ex
 # even if quiet. Until then, or until it is sent, the value has to stay where it is.
 cdef bint put_store(Stream s, store_mode mode, bytes key, object data, bytes flags, bytes expire, bytes cas,
                     bint quiet) except -1
+# ms: with the line up to the length of the value, and the flags behind that. Returns what put_store does.
+cdef bint put_meta_store(Stream s, bytes line, bytes flags, object data) except -1
 cdef int put_delete(Stream s, bytes key, bint quiet) except -1
 # ma; mode: its flags, up to the one that the delta follows.
 cdef int put_arithmetic(Stream s, bytes key, bytes mode, bytes delta, bint quiet) except -1

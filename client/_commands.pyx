@@ -211,18 +211,8 @@ cdef int put_flag(Stream s, const char *flag, bytes text) except -1:
 
 cdef bint put_store(Stream s, store_mode mode, bytes key, object data, bytes flags, bytes expire, bytes cas,
                     bint quiet) except -1:
-    cdef const char *address
     cdef size_t length
-    cdef Py_buffer *view
-    cdef uint64_t remote_address = 0
-    cdef uint32_t remote_key = 0
-    if isinstance(data, bytes):
-        address = PyBytes_AS_STRING(data)
-        length = PyBytes_GET_SIZE(data)
-    else:
-        view = PyMemoryView_GET_BUFFER(data)
-        address = <const char *>view.buf
-        length = view.len
+    cdef const char *address = bytes_of(data, &length)
     if s.classic:
         put_classic_store(s, mode, key, length, flags, expire, cas, quiet)
         s.put_reference(address, length)
@@ -236,6 +226,34 @@ cdef bint put_store(Stream s, store_mode mode, bytes key, object data, bytes fla
     put_store_mode(s, mode)
     put_flag(s, " T", expire)
     put_flag(s, " C", cas)
+    return put_value(s, data, address, length, quiet)
+
+
+cdef bint put_meta_store(Stream s, bytes line, bytes flags, object data) except -1:
+    cdef size_t length
+    cdef const char *address = bytes_of(data, &length)
+    put_bytes(s, line)
+    s.put(" ", 1)
+    s.put_number(length)
+    put_bytes(s, flags)
+    return put_value(s, data, address, length, False)
+
+
+cdef inline const char *bytes_of(object data, size_t *length):
+    # Of bytes, or of a contiguous memoryview.
+    cdef Py_buffer *view
+    if isinstance(data, bytes):
+        length[0] = PyBytes_GET_SIZE(data)
+        return PyBytes_AS_STRING(data)
+    view = PyMemoryView_GET_BUFFER(data)
+    length[0] = view.len
+    return <const char *>view.buf
+
+
+cdef bint put_value(Stream s, object data, const char *address, size_t length, bint quiet) except -1:
+    # The end of ms, and the value or where it is.
+    cdef uint64_t remote_address = 0
+    cdef uint32_t remote_key = 0
     if s.remote and length > s.inline_limit and s.expose(
             data, address, length, &remote_address, &remote_key):
         s.put(" @", 2)

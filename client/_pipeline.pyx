@@ -3,6 +3,12 @@
 cimport cython
 
 from rmemcached.client._connection cimport Connection
+from rmemcached.client._meta cimport (
+    meta_arithmetic_request,
+    meta_delete_request,
+    meta_get_request,
+    meta_set_request,
+)
 from rmemcached.client._modes cimport STORE_ADD, STORE_APPEND, STORE_CAS, STORE_PREPEND, STORE_REPLACE, STORE_SET
 from rmemcached.client._request cimport (
     REQUEST_GET,
@@ -10,6 +16,7 @@ from rmemcached.client._request cimport (
     arithmetic_request,
     delete_request,
     get_request,
+    load_result,
     put_request,
     store_request,
     take_answer,
@@ -115,10 +122,7 @@ cdef class Pipeline:
             if not r.found:
                 continue
             try:
-                if r.kind == REQUEST_GETS:
-                    results[i] = self.client._load(r.key, results[i][0], r.found_flags), results[i][1]
-                else:
-                    results[i] = self.client._load(r.key, results[i], r.found_flags)
+                results[i] = load_result(self.client, r, results[i])
             except Exception as error:
                 results[i] = self.failed(r, error)
         return 0
@@ -180,3 +184,37 @@ cdef class Pipeline:
     def touch(self, key, expire=0):
         """Lets the item of key expire in `expire` seconds (0: never). Result: True, or False when there is none."""
         self.requests.append(touch_request(self.client, key, expire))
+
+    def meta_get(
+        self, key, *, value=True, flags=False, cas=False, ttl=False, size=False, hit_before=False, last_access=False,
+        bump=True, touch=None, vivify=None, recache=None, new_cas=None, opaque=None,
+    ):
+        """Result: that of `Client.meta_get`."""
+        self.requests.append(meta_get_request(self.client, key, {
+            "value": value, "flags": flags, "cas": cas, "ttl": ttl, "size": size, "hit_before": hit_before,
+            "last_access": last_access, "bump": bump, "touch": touch, "vivify": vivify, "recache": recache,
+            "new_cas": new_cas, "opaque": opaque}))
+
+    def meta_set(
+        self, key, value, *, expire=0, flags=None, mode="set", cas=None, new_cas=None, invalidate=False, vivify=None,
+        return_cas=False, return_size=False, opaque=None,
+    ):
+        """Result: that of `Client.meta_set`."""
+        self.requests.append(meta_set_request(self.client, key, value, {
+            "expire": expire, "flags": flags, "mode": mode, "cas": cas, "new_cas": new_cas, "invalidate": invalidate,
+            "vivify": vivify, "return_cas": return_cas, "return_size": return_size, "opaque": opaque}))
+
+    def meta_delete(self, key, *, cas=None, new_cas=None, invalidate=False, clear=False, expire=None, opaque=None):
+        """Result: that of `Client.meta_delete`."""
+        self.requests.append(meta_delete_request(self.client, key, {
+            "cas": cas, "new_cas": new_cas, "invalidate": invalidate, "clear": clear, "expire": expire,
+            "opaque": opaque}))
+
+    def meta_arithmetic(
+        self, key, delta=1, *, mode="incr", value=True, initial=None, vivify=None, touch=None, cas=None, new_cas=None,
+        return_cas=False, ttl=False, opaque=None,
+    ):
+        """Result: that of `Client.meta_arithmetic`."""
+        self.requests.append(meta_arithmetic_request(self.client, key, delta, {
+            "mode": mode, "value": value, "initial": initial, "vivify": vivify, "touch": touch, "cas": cas,
+            "new_cas": new_cas, "return_cas": return_cas, "ttl": ttl, "opaque": opaque}))

@@ -17,6 +17,7 @@ cdef enum request_kind:
     REQUEST_DELETE
     REQUEST_ARITHMETIC
     REQUEST_TOUCH
+    REQUEST_META
 
 
 cdef class Request:
@@ -34,8 +35,12 @@ cdef class Request:
     cdef bytes cas
     cdef bytes sign              # ARITHMETIC: the meta command's mode
     cdef bytes delta
-    cdef uint32_t found_flags    # GET, GETS: of the value that was found
-    cdef bint found
+    cdef bytes line              # META: the command, of ms up to the length
+    cdef object parse            # ... makes the result of the line of the answer, and the value or None
+    cdef bint sized              # ... a value may follow that line
+    cdef bytes answered          # ... that line, while its value comes
+    cdef uint32_t found_flags    # GET, GETS, META: of the value that was found
+    cdef bint found              # ... which the serde is to load
     cdef object future           # of who waits for the answer; None: nobody does
     cdef object group            # or the Group that it is one of,
     cdef Py_ssize_t place        # ... and where
@@ -52,7 +57,15 @@ cdef Request arithmetic_request(Storage client, bytes name, object key, object v
 cdef Request touch_request(Storage client, object key, object expire)
 cdef Request delete_request(Storage client, object key)
 
-# Formats it. What it refers to must stay where it is until its answer has come.
+# Formats it. What it refers to must stay where it is until its answer has come. MemcacheUnknownCommandError: it is META,
+# and the server knows no meta commands.
 cdef int put_request(Connection c, Request r) except -1
+# The same of META, whose value may come to the sink. True: the server reads its value from memory.
+cdef bint put_meta(Connection c, Request r, bint sink) except -1
+cdef object no_meta()
+# The result of META: of the line of its answer, and the value.
+cdef object read_meta(Connection c, Request r, bytes line, bytes value)
+# What the serde makes of a result that has a value.
+cdef object load_result(Storage client, Request r, object result)
 # What the line just read answers, before the serde; an error line goes to errors.
 cdef object take_answer(Storage client, Connection c, Request r, list errors)

@@ -3,20 +3,26 @@
 cimport cython
 
 from rmemcached.client._commands cimport (
+    answer,
     cas_text,
     delta_text,
     expire_text,
+    is_error,
     put_arithmetic,
+    put_bytes,
     put_delete,
     put_fetch,
+    put_meta_store,
     put_store,
     put_touch,
     seconds_text,
 )
 from rmemcached.client._modes cimport STORE_CAS
-from rmemcached.client._reply cimport REPLY_EN, REPLY_HD, REPLY_NF
+from rmemcached.client._reply cimport REPLY_EN, REPLY_HD, REPLY_NF, REPLY_VA
 from rmemcached.client._retrieval cimport FETCH_VALUE, FETCH_VALUE_AND_CAS, MISS
 from rmemcached.client._stream cimport Stream
+
+from rmemcached.client.exceptions import MemcacheUnknownCommandError, MemcacheUnknownError
 
 
 @cython.freelist(64)
@@ -84,11 +90,64 @@ cdef int put_request(Connection c, Request r) except -1:
     if r.kind == REQUEST_STORE:
         put_store(s, r.mode, r.encoded, r.data, r.flags, r.expire, r.cas, False)
         return 0
+    if r.kind == REQUEST_META:
+        put_meta(c, r, False)
+        return 0
     if r.kind == REQUEST_DELETE:
         return put_delete(s, r.encoded, False)
     if r.kind == REQUEST_ARITHMETIC:
         return put_arithmetic(s, r.encoded, r.sign, r.delta, False)
     return put_touch(s, r.encoded, r.expire, False)
+
+
+cdef object no_meta():
+    return MemcacheUnknownCommandError("the server knows no meta commands")
+
+
+cdef bint put_meta(Connection c, Request r, bint sink) except -1:
+    cdef Stream s = c.stream
+    if s.classic:
+        raise c.named(no_meta())
+    if r.data is not None:
+        return put_meta_store(s, r.line, r.flags, r.data)
+    put_bytes(s, r.line)
+    if sink and r.sized and r.ignores and s.remote:
+        # ma takes none.
+        s.put_sink()
+    s.put("\r\n", 2)
+    return False
+
+
+cdef object read_meta(Connection c, Request r, bytes line, bytes value):
+    try:
+        result = r.parse(line, value)
+    except ValueError:
+        raise c.named(MemcacheUnknownError(line[:32])) from None
+    r.found = r.ignores and result is not None and result.value is not None
+    return result
+
+
+cdef object take_meta(Connection c, Request r, list errors):
+    cdef Stream s = c.stream
+    cdef bytes line = answer(s)
+    cdef bytes value = None
+    if is_error(line):
+        c.refused(errors)
+        return None
+    if s.reply.code == REPLY_VA:
+        if not r.sized:
+            raise c.named(MemcacheUnknownError(line[:32]))
+        r.found_flags = s.reply.flags
+        value = c.value()
+    return read_meta(c, r, line, value)
+
+
+cdef object load_result(Storage client, Request r, object result):
+    if r.kind == REQUEST_GETS:
+        return client._load(r.key, result[0], r.found_flags), result[1]
+    if r.kind == REQUEST_META:
+        return result._replace(value=client._load(r.key, result.value, r.found_flags))
+    return client._load(r.key, result, r.found_flags)
 
 
 cdef object take_answer(Storage client, Connection c, Request r, list errors):
@@ -102,6 +161,8 @@ cdef object take_answer(Storage client, Connection c, Request r, list errors):
         return c.stored(errors)
     if r.kind == REQUEST_ARITHMETIC:
         return client.read_number(c, errors)
+    if r.kind == REQUEST_META:
+        return take_meta(c, r, errors)
     if s.reply.code == REPLY_NF or r.kind == REQUEST_TOUCH and s.reply.code == REPLY_EN:
         return False
     if s.reply.code != REPLY_HD:

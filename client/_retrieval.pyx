@@ -106,19 +106,20 @@ cdef class Retrieval(Session):
                 raise
         return default, cas_default
 
-    cdef dict _get_many(self, object keys, bint with_cas, bytes name):
+    cdef dict _get_many(self, object keys, bint with_cas, object expire, bytes name):
         cdef list names = list(keys)
         cdef list encoded = [self.encoded_key(key) for key in names]
+        cdef bytes seconds = None if expire is None else seconds_text(expire, "expire")
         if not names:
             return {}
         try:
-            return self._fetch_many(names, encoded, with_cas, name)
+            return self._fetch_many(names, encoded, with_cas, seconds, name)
         except Exception:
             if not self.ignore_exc:
                 raise
         return {}
 
-    cdef dict _fetch_many(self, list names, list encoded, bint with_cas, bytes name):
+    cdef dict _fetch_many(self, list names, list encoded, bint with_cas, bytes expire, bytes name):
         cdef Connection c = self.enter(False, name)
         cdef Stream s = c.stream
         cdef list errors = []
@@ -129,7 +130,7 @@ cdef class Retrieval(Session):
         cdef Py_ssize_t i
         try:
             for i in range(len(encoded)):
-                put_fetch(s, encoded[i], self.serde is not None, with_cas, None)
+                put_fetch(s, encoded[i], self.serde is not None, with_cas, expire)
                 s.put("\r\n", 2)
                 c.ahead(i + 1)
             for given in names:
@@ -176,11 +177,15 @@ cdef class Retrieval(Session):
 
     def get_many(self, keys):
         """Returns {key: value} of the keys that have items. One round trip."""
-        return self._get_many(keys, False, b"get")
+        return self._get_many(keys, False, None, b"get")
 
     def gets_many(self, keys):
         """Returns {key: (value, cas)} of the keys that have items. One round trip."""
-        return self._get_many(keys, True, b"gets")
+        return self._get_many(keys, True, None, b"gets")
+
+    def gat_many(self, keys, expire=0):
+        """Returns what `get_many` does, and lets the items expire in `expire` seconds (0: never). One round trip."""
+        return self._get_many(keys, False, expire, b"gat_many")
 
     get_multi = get_many
 

@@ -1,4 +1,4 @@
-"""AsyncClient, and its connection: a Stream that an event loop drives.
+"""The connection of an AsyncClient: a Stream that an event loop drives.
 
 The loop calls when a descriptor of the Stream is readable or, while output is left, writable. Requests of one turn of
 the loop are sent together at its end. Answers come in the order of the requests. All of it is done by the loop's
@@ -9,6 +9,10 @@ from rmemcached.client._client cimport Client
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._request cimport Request
 from rmemcached.client._stream cimport Stream
+
+cdef enum:
+    ANSWERS_MOST = 1024      # requests under way, and
+    EXPOSED_MOST = 64        # values in memory that the server reads, which are all given back when it has answered all
 
 
 cdef class Group:
@@ -49,3 +53,7 @@ cdef class AsyncConnection:
     cdef int rest(self) except -1
     cdef int make_room(self) except -1
     cdef int fail(self, object error) except -1
+
+
+# (connection, the transport that the log has) for a client; in a thread that may wait. logged: what the log has so far.
+cdef tuple open_connection(Client client, object logged)

@@ -1,0 +1,418 @@
+"""See _async_connection.pxd."""
+
+import os
+from collections import deque
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.errno cimport EAGAIN, EBADMSG, EINTR, EMSGSIZE, ETIMEDOUT
+from libc.string cimport memcpy
+
+from rmemcached.client._client cimport Client
+from rmemcached.client._commands cimport answer, put_fetch, put_store
+from rmemcached.client._connection cimport Connection
+from rmemcached.client._forks cimport fork_count
+from rmemcached.client._reply cimport REPLY_VA
+from rmemcached.client._request cimport (
+    REQUEST_ARITHMETIC,
+    REQUEST_GET,
+    REQUEST_GETS,
+    REQUEST_META,
+    REQUEST_STORE,
+    Request,
+    load_result,
+    no_meta,
+    put_meta,
+    put_request,
+    read_meta,
+    take_answer,
+)
+from rmemcached.client._stream cimport LINE_LIMIT, Stream
+
+from rmemcached.client.connection import open_stream
+from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
+
+cdef enum:
+    OUTPUT_MOST = 1 << 20    # bytes of requests that are not sent yet, beyond which calls wait
+    VALUE_MOST = 0x7FFFFFFF  # bytes; a reply that announces more is not believed
+    TURNS_MOST = 64          # reads before other tasks of the loop have their turn
+
+
+cdef class Group:
+
+    cdef int put(self, Py_ssize_t place, object result) except -1:
+        self.results[place] = result
+        self.left -= 1
+        if self.left == 0 and not self.future.done():
+            self.future.set_result(self.results)
+        return 0
+
+
+cdef class AsyncConnection:
+
+    def __init__(self, Client client, Connection connection, loop):
+        if connection.stream.needs_gil:
+            connection.close()
+            raise RuntimeError("AsyncClient needs the system's sockets, and those of the standard library are patched")
+        self.client = client
+        self.loop = loop
+        self.connection = connection
+        self.stream = connection.stream
+        self.answers = deque()
+        self.waiting = deque()
+        self.exposed = []
+        # Those of a device are of all its connections: a loop takes each of these for one.
+        self.descriptors = []
+        try:
+            for descriptor in self.stream.descriptors():
+                self.descriptors.append(os.dup(descriptor))
+                loop.add_reader(self.descriptors[len(self.descriptors) - 1], self._readable)
+            self.rest()
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    # --- requests ---
+
+    cdef bint full(self):
+        return (len(self.answers) >= ANSWERS_MOST or self.stream.wlen > OUTPUT_MOST or len(self.exposed) >= EXPOSED_MOST
+                or len(self.waiting) != 0)
+
+    def room(self):
+        """A future that is done when `full` may be false."""
+        future = self.loop.create_future()
+        self.waiting.append(future)
+        return future
+
+    cdef int make_room(self) except -1:
+        # Whoever waits is woken, as many as there is room for, and asks again.
+        cdef Py_ssize_t free = ANSWERS_MOST - len(self.answers)
+        if len(self.exposed) >= EXPOSED_MOST:
+            return 0
+        while self.waiting and free > 0 and (self.connection is None or self.stream.wlen <= OUTPUT_MOST):
+            future = self.waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                free -= 1
+        return 0
+
+    cdef int submit(self, Request r) except -1:
+        cdef Stream s = self.stream
+        if r.kind == REQUEST_META and s.classic:
+            raise self.connection.named(no_meta())
+        if not self.answers:
+            if s.iov_next == s.iov_count:
+                s.begin()
+            self.progress = self.loop.time()
+            if self.client.timeout is not None and self.timer is None:
+                self.timer = self.loop.call_later(self.client.timeout, self._look_at_time)
+        try:
+            if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
+                put_fetch(s, r.encoded, r.with_flags, r.kind == REQUEST_GETS, r.expire)
+                if s.remote and not self.sink_taken:
+                    s.put_sink()
+                    r.sinks = self.sink_taken = s.sink_named
+                s.put("\r\n", 2)
+            elif r.kind == REQUEST_STORE:
+                if put_store(s, r.mode, r.encoded, r.data, r.flags, r.expire, r.cas, False):
+                    # Its memory is registered, and so must not become anything else's, until `unexpose`.
+                    self.exposed.append(r.data)
+            elif r.kind == REQUEST_META:
+                if put_meta(self.connection, r, not self.sink_taken):
+                    self.exposed.append(r.data)
+                if s.remote and not self.sink_taken:
+                    r.sinks = self.sink_taken = s.sink_named
+            else:
+                put_request(self.connection, r)
+        except BaseException as error:
+            # Half of it may be there.
+            self.fail(error)
+            raise
+        self.answers.append(r)
+        self.look_again()
+        return 0
+
+    def look_again(self):
+        """Does soon what an event would."""
+        if not self.flushing and self.connection is not None:
+            self.flushing = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self):
+        self.flushing = False
+        if self.connection is not None:
+            self._step()
+
+    def _writable(self):
+        if self.connection is not None:
+            self._step()
+
+    def _readable(self):
+        if self.connection is not None:
+            self._step()
+
+    def _step(self):
+        # Sends what can be sent and takes what has come.
+        try:
+            self.send_some()
+            self.receive()
+            if not self.answers:
+                self.rest()
+            if self.waiting:
+                self.make_room()
+        except Exception as error:
+            self.fail(error)
+
+    cdef int send_some(self) except -1:
+        cdef Stream s = self.stream
+        cdef size_t first, left
+        cdef int r = -EINTR
+        if s.wlen == 0:
+            return 0
+        s.commit()
+        first = s.iov_next
+        left = s.iov[first].iov_len
+        while r == -EINTR:
+            r = s.push()
+        if r <= 0:
+            raise self.connection.broken(r)
+        if s.iov_next != first or s.iov[first].iov_len != left:
+            self.progress = self.loop.time()
+        if s.iov_next == s.iov_count:
+            s.wlen = s.wmark = 0
+            s.iov_next = s.iov_count = 0
+        if s.tells_room() and self.writing != (s.iov_count != 0):
+            self.writing = not self.writing
+            if self.writing:
+                self.loop.add_writer(self.descriptors[0], self._writable)
+            else:
+                self.loop.remove_writer(self.descriptors[0])
+        return 0
+
+    # --- answers ---
+
+    cdef int receive(self) except -1:
+        cdef Stream s = self.stream
+        cdef int turns = 0
+        cdef int r = 1
+        cdef bint come = False
+        if s.buffers == NULL:
+            s.begin()
+        # Arming may have found something.
+        self.take_answers()
+        while r != -EAGAIN:
+            r = s.take_input()
+            if s.wlen and s.remote and (r > 0 or r == -EAGAIN):
+                # Credits may have come, with answers or alone.
+                self.send_some()
+            if r > 0:
+                come = True
+                self.take_answers()
+                turns += 1
+            elif r == -EAGAIN and s.arm():
+                come = True
+                self.take_answers()
+                turns += 1
+                r = 1
+            elif r != -EAGAIN and r != -EINTR:
+                raise self.connection.broken(r)
+            if turns == TURNS_MOST:
+                self.look_again()
+                break
+        if come:
+            self.progress = self.loop.time()
+        return 0
+
+    cdef int take_answers(self) except -1:
+        cdef Stream s = self.stream
+        cdef Request r
+        cdef list errors
+        cdef int code
+        while True:
+            if self.body is not None:
+                if not self.take_body():
+                    return 0
+                continue
+            if not s.has_line():
+                if s.rend - s.rpos > LINE_LIMIT:
+                    raise self.connection.broken(-EMSGSIZE)
+                return 0
+            code = s.read_reply()
+            if code <= 0:
+                raise self.connection.broken(code)
+            if not self.answers:
+                raise self.connection.broken(-EBADMSG)
+            r = self.answers[0]
+            self.connection.name = r.name
+            if s.reply.code == REPLY_VA and self.begin_value(r):
+                continue
+            errors = []
+            result = take_answer(self.client, self.connection, r, errors)
+            self.answers.popleft()
+            self.resolve(r, errors[0] if errors else result)
+
+    cdef bint begin_value(self, Request r) except -1:
+        # A value in the stream goes to a bytes object of its own, as it comes.
+        cdef Stream s = self.stream
+        cdef size_t length = s.reply.length
+        if r.kind == REQUEST_META:
+            if not r.sized:
+                return False
+        elif r.kind != REQUEST_GET and r.kind != REQUEST_GETS and r.kind != REQUEST_ARITHMETIC:
+            return False
+        if s.reply.in_memory and r.sinks:
+            return False
+        if s.reply.in_memory or length > VALUE_MOST:
+            raise self.connection.broken(-EBADMSG)
+        r.found_flags = s.reply.flags
+        if r.kind == REQUEST_META:
+            r.answered = answer(s)
+        if r.kind == REQUEST_GETS:
+            r.cas = s.line[s.reply.cas_offset:s.reply.cas_offset + s.reply.cas_length]
+        self.body = PyBytes_FromStringAndSize(NULL, length)
+        s.dst = PyBytes_AS_STRING(self.body)
+        s.dst_left = length
+        if s.remote:
+            s.saw_length(length)
+        return True
+
+    cdef bint take_body(self) except -1:
+        # False: not all of it has come.
+        cdef Stream s = self.stream
+        cdef Request r
+        cdef size_t n = min(s.rend - s.rpos, s.dst_left)
+        if n:
+            memcpy(s.dst, s.rbuf + s.rpos, n)
+            s.dst += n
+            s.dst_left -= n
+            s.rpos += n
+        if s.dst_left or (s.rend - s.rpos < 2 and not self.behind_value):
+            return False
+        if not self.behind_value:
+            if s.rbuf[s.rpos] != c'\r' or s.rbuf[s.rpos + 1] != c'\n':
+                raise self.connection.broken(-EBADMSG)
+            s.rpos += 2
+        if s.classic:
+            self.behind_value = not s.has_line()
+            if self.behind_value:
+                return False
+            if s.read_end() <= 0:
+                raise self.connection.broken(-EBADMSG)
+        value = self.body
+        r = self.answers[0]
+        if r.kind == REQUEST_ARITHMETIC and not value.strip().isdigit():
+            raise self.connection.broken(-EBADMSG)
+        self.body = None
+        self.answers.popleft()
+        if r.kind == REQUEST_ARITHMETIC:
+            self.resolve(r, int(value))
+        elif r.kind == REQUEST_META:
+            self.resolve(r, read_meta(self.connection, r, r.answered, value))
+        else:
+            r.found = True
+            self.resolve(r, (value, r.cas) if r.kind == REQUEST_GETS else value)
+        return True
+
+    cdef int resolve(self, Request r, object result) except -1:
+        # The answer to a request has come: its result, or an exception.
+        cdef bint failed = isinstance(result, BaseException)
+        if r.data is not None and self.stream.iov_next != self.stream.iov_count:
+            # A value may be refused before all of it was sent.
+            self.exposed.append(r.data)
+        if r.sinks:
+            self.stream.release_sink()
+            self.sink_taken = False
+        if r.found and not failed and self.client.serde is not None and r.wanted():
+            try:
+                result = load_result(self.client, r, result)
+            except Exception as error:
+                result = error
+                failed = True
+        if failed and r.ignores and self.client.ignore_exc:
+            result = r.default
+            failed = False
+        if r.group is not None:
+            (<Group>r.group).put(r.place, result)
+        elif r.future is not None and not r.future.done():
+            if failed:
+                # A future takes no StopIteration.
+                r.future.set_exception(RuntimeError(repr(result)) if isinstance(result, StopIteration) else result)
+            else:
+                r.future.set_result(result)
+        return 0
+
+    # --- time, and the end ---
+
+    cdef int rest(self) except -1:
+        # No request is under way.
+        cdef Stream s = self.stream
+        if s.buffers != NULL and s.iov_next == s.iov_count:
+            s.unexpose()
+            s.end()
+            self.exposed.clear()
+        if s.arm():
+            self.look_again()
+        return 0
+
+    def _look_at_time(self):
+        self.timer = None
+        if self.connection is not None and self.answers:
+            # What has come meanwhile may be unread, where the loop was busy with other things.
+            self._step()
+        if self.connection is None or not self.answers:
+            return
+        left = self.progress + self.client.timeout - self.loop.time()
+        if left > 0:
+            self.timer = self.loop.call_later(left, self._look_at_time)
+        else:
+            self.fail(self.connection.broken(-ETIMEDOUT))
+
+    def close(self, error=None):
+        """Closes it. Calls that wait for answers get the error."""
+        self.fail(error or MemcacheUnexpectedCloseError("the AsyncClient was closed"))
+
+    cdef int fail(self, object error) except -1:
+        cdef Connection c = self.connection
+        cdef Request r
+        if c is None:
+            return 0
+        self.error = error
+        self.connection = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if not self.loop.is_closed() and c.generation == fork_count():
+            for descriptor in self.descriptors:
+                self.loop.remove_reader(descriptor)
+            if self.writing:
+                self.loop.remove_writer(self.descriptors[0])
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+        self.body = None
+        c.close()
+        self.exposed.clear()
+        while self.answers:
+            r = self.answers.popleft()
+            r.sinks = False
+            if not self.loop.is_closed():
+                self.resolve(r, error)
+        if not self.loop.is_closed():
+            self.make_room()
+        return 0
+
+    @property
+    def usable(self):
+        """Whether requests can be submitted, in this process."""
+        return self.connection is not None and self.connection.generation == fork_count()
+
+
+cdef tuple open_connection(Client client, object logged):
+    cdef Connection c = Connection.__new__(Connection)
+    cdef Stream s
+    c.server = client.server
+    c.generation = fork_count()
+    c.name = b"connecting"
+    s, c.transport, logged = open_stream(client, client._wanted, logged, True)
+    c.stream = s
+    if client.credentials is not None and s.must_authenticate():
+        client.authenticate(c)
+    return c, logged
