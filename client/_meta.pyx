@@ -65,8 +65,8 @@ cdef bytes opaque_flag(dict options):
     cdef object opaque = options.get("opaque")
     if opaque is None:
         return b""
-    text = opaque.encode("ascii", "replace") if isinstance(opaque, str) else opaque
-    if not isinstance(text, bytes) or OPAQUE.fullmatch(text) is None or isinstance(opaque, str) and not opaque.isascii():
+    text = opaque.encode() if isinstance(opaque, str) else opaque
+    if not isinstance(text, bytes) or OPAQUE.fullmatch(text) is None:
         raise MemcacheIllegalInputError(f"opaque is 1 to 31 printable ASCII characters without blanks, not {opaque!r}")
     return b" O" + text
 
@@ -264,8 +264,8 @@ cdef class Meta(Storage):
     ):
         """Stores value under key: `ms`. Returns a MetaResult, which is true if it was stored.
 
-        mode: "set", "add", "replace", "append" or "prepend". cas: only if the item has this one; with invalidate also if
-        the item's is higher: the value is stored as a stale one then. new_cas: the cas that the item gets. vivify:
+        mode: "set", "add", "replace", "append" or "prepend". cas: only if the item has this one; with invalidate also
+        if the item's is higher: the value is stored as a stale one then. new_cas: the cas that the item gets. vivify:
         "append" and "prepend" to no item make one, for so many seconds. return_cas, return_size: the MetaResult has it.
         """
         return self.call(meta_set_request(self, key, value, {
@@ -312,8 +312,8 @@ cdef class Meta(Storage):
         return self.call(exists_request(self, key))
 
     def ttl(self, key, default=None):
-        """Returns the seconds until the item of key expires; -1: it does not; default: there is none. It is no access of
-        it."""
+        """Returns the seconds until the item of key expires; -1: it does not; default: there is none. It is no access
+        of it."""
         return self.call(remaining_request(self, b"ttl", key, default))
 
     def last_access(self, key, default=None):

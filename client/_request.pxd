@@ -57,8 +57,8 @@ cdef Request arithmetic_request(Storage client, bytes name, object key, object v
 cdef Request touch_request(Storage client, object key, object expire)
 cdef Request delete_request(Storage client, object key)
 
-# Formats it. What it refers to must stay where it is until its answer has come. MemcacheUnknownCommandError: it is META,
-# and the server knows no meta commands.
+# Formats it. What it refers to must stay where it is until its answer has come. MemcacheUnknownCommandError: it is
+# META, and the server knows no meta commands.
 cdef int put_request(Connection c, Request r) except -1
 # The same of META, whose value may come to the sink. True: the server reads its value from memory.
 cdef bint put_meta(Connection c, Request r, bint sink) except -1
