@@ -17,7 +17,7 @@ from servers import Server
 from rmemcached.client import AsyncClient, Client
 from rmemcached.client.sockets import server_text
 
-SCHEMES = {"tcp": "tcp", "soft_shm": "shm", "soft_iw": "iwarp", "verbs": "rdma"}
+SCHEMES = {"tcp": "tcp", "soft_shm": "shm", "soft_iw": "iwarp", "verbs": "rdma", "rdma_cm": "memcached"}
 
 
 def of(url: str, *names: str) -> list[Any]:
@@ -177,9 +177,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_environment_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMEMCACHED_TRANSPORT", "rdma")
-    with pytest.raises(
-        ValueError, match=r"^the environment variable RMEMCACHED_TRANSPORT must be one of auto, .*"
-    ):
+    with pytest.raises(ValueError, match=r"^the environment variable RMEMCACHED_TRANSPORT must be one of auto, .*"):
         Client("one")
     monkeypatch.setenv("RMEMCACHED_TRANSPORT", "soft_iw")
     with pytest.raises(ValueError, match=r"^RMEMCACHED_TRANSPORT=soft_iw needs a host and port"):
