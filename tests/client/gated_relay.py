@@ -49,11 +49,11 @@ class Gate:
 class GatedRelay:
     """Passes on what a client and a server say, line by line, behind a gate."""
 
-    def __init__(self, server: Server, gate: Gate) -> None:
+    def __init__(self, server: Server, gate: Gate, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self.server = server
         self.gate = gate
         self.sockets: list[socket.socket] = []
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = socket.create_server(address)
         self.threads: list[threading.Thread] = []
         self.start(self.accept)
 

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pylibmc
 import pymemcache.client.hash
 import pytest
@@ -38,7 +39,7 @@ from rmemcached.client import (
     MemcacheUnknownCommandError,
     MemcacheUnknownError,
 )
-from rmemcached.client.hashing import KetamaHash, RendezvousHash
+from rmemcached.client.hashing import RendezvousHash, share_of
 
 ServerFactory = Callable[..., Server]
 TIMEOUT = 20.0
@@ -117,21 +118,52 @@ def test_keys_go_where_libmemcached_puts_them(three: list[Server], weights: tupl
     theirs.disconnect_all()
 
 
-def test_ketama_without_the_port_that_is_usual() -> None:
-    """libmemcached leaves it out. These places are what its 1.0.18 says for KETAMA_WEIGHTED."""
-    hasher = KetamaHash()
-    for node in ("10.0.0.1:11211", "10.0.0.2:11211", "/run/sock"):
-        hasher.add_node(node)
-    nodes = [hasher.get_node(key) for key in KEYS]
-    assert set(nodes) == {"10.0.0.1:11211", "10.0.0.2:11211", "/run/sock"}
-    hasher.remove_node("/run/sock")
-    for key, before in zip(KEYS, nodes, strict=True):
-        assert before == "/run/sock" or hasher.get_node(key) == before
-    for node in ("10.0.0.1:11211", "10.0.0.2:11211"):
-        hasher.remove_node(node)
-    assert hasher.get_node("key") is None
-    with pytest.raises(ValueError, match="No such node"):
-        hasher.remove_node("10.0.0.1:11211")
+def check_libmemcached(servers: list[str]) -> None:
+    """Each key is where libmemcached has put it; when a server goes the others keep their keys."""
+    theirs = pylibmc.Client(servers, behaviors={"ketama_weighted": True})
+    keys = KEYS[:500]
+    theirs.set_multi({key: b"value" for key in keys})
+    theirs.disconnect_all()
+    with ClusterClient(servers, hasher="ketama", **OPTIONS) as ours:
+        for name, client in ours.clients.items():
+            assert set(client.get_many(keys)) == {key for key in keys if ours.hasher.get_node(key) == name}
+            assert client.get_many(keys)
+        nodes = [ours.hasher.get_node(key) for key in keys]
+        gone = next(iter(ours.clients))
+        ours.remove_server(servers[0])
+        for key, node in zip(keys, nodes, strict=True):
+            assert node == gone or ours.hasher.get_node(key) == node
+        ours.remove_server(servers[1])
+        assert ours.hasher.get_node("key") is None
+
+
+def test_libmemcached_leaves_the_usual_port_out(memcached_server: ServerFactory) -> None:
+    # Addresses of this host that nobody else uses with that port.
+    hosts = [f"127.{64 + os.getpid() % 64}.{os.getpid() // 64 % 256}.{last}" for last in (1, 2)]
+    relays = [GatedRelay(memcached_server(), Gate(1), (host, 11211)) for host in hosts]
+    try:
+        check_libmemcached(hosts)
+    finally:
+        for relay in relays:
+            relay.close()
+
+
+def test_libmemcached_with_unix_sockets(memcached_server: ServerFactory, tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("one", "two")]
+    for path in paths:
+        memcached_server(path=path)
+    check_libmemcached(paths)
+
+
+def test_the_shares_of_weights() -> None:
+    """As C's floats have them: some are below what the quotient is."""
+    assert share_of(1, 1, 1) == 40
+    assert [share_of(weight, 6, 3) for weight in (1, 2, 3)] == [20, 40, 60]
+    for total in range(1, 400):
+        for weight in range(1, total + 1):
+            part = np.float32(weight) / np.float32(total)
+            points = part * np.float32(160) / np.float32(4) * np.float32(3)
+            assert share_of(weight, total, 3) == int(np.float32(float(points) + 1e-10))
 
 
 def test_a_hasher_of_ones_own(three: list[Server]) -> None:
@@ -219,7 +251,8 @@ def test_many_keys(cluster: ClusterClient, key: str) -> None:
     name = f"{key}-7"
     assert cluster.cas(name, b"new", found[name][1]) is True
     assert cluster.delete_many([*values, "no" + key]) is True
-    assert cluster.get_many(values) == cluster.get_many([]) == {}
+    assert cluster.get_many(values) == {}
+    assert cluster.get_many([]) == {}
     assert cluster.set_many({}) == []
     assert cluster.delete_multi([]) is True
     # All of them have answers.
@@ -622,7 +655,7 @@ def test_a_forked_child(three: list[Server], key: str) -> None:
                     done = threading.Thread(target=lambda: cluster.add_server("one"))
                     done.start()
                     done.join(10)
-                    status = 0 if "one:11211" in cluster.clients and cluster.clients else 1
+                    status = 0 if "one:11211" in cluster.clients and cluster.get(key) == b"value" else 1
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert cluster.get(key) == b"value"
