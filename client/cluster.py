@@ -154,6 +154,7 @@ class ClusterClient:
             raise ValueError(f"servers is a list, not {servers!r}: [{servers!r}]")
         # The options are looked at even when there are no servers.
         self._prefix = self._make_client("127.0.0.1").key_prefix
+        self._unicode_keys = allow_unicode_keys
         for server in servers() if callable(servers) else servers:
             self.add_server(server)
 
@@ -329,22 +330,26 @@ class ClusterClient:
             else:
                 self._bury(name)
 
+    def _nobody_is_left(self) -> None:
+        if not self.ignore_exc:
+            raise MemcacheError("All servers seem to be down right now")
+
     def _place(self, key: Any) -> tuple[str, Client] | None:
         """The server of a key, by name, and its Client; None: there is none, and that is to be ignored."""
         while True:
             name = self.hasher.get_node(key)
             if name is None:
-                if self.ignore_exc:
-                    return None
-                raise MemcacheError("All servers seem to be down right now")
+                self._nobody_is_left()
+                return None
             client = self.clients.get(name)
             if client is not None:
                 return name, client
             # It was removed meanwhile, from the hasher first.
 
     def _run(self, method: str, key: _Key, default: Any, *arguments: Any, **options: Any) -> Any:
-        check_key(key, self._prefix, self.default_kwargs["allow_unicode_keys"])
-        self._look_around()
+        check_key(key, self._prefix, self._unicode_keys)
+        if self._dead or self._refresh_at is not None:
+            self._look_around()
         found = self._place(key)
         if found is None:
             return default
@@ -366,25 +371,28 @@ class ClusterClient:
 
     def _shares(self, keys: Iterable[Any]) -> Shares:
         self._look_around()
-        unicode_keys = self.default_kwargs["allow_unicode_keys"]
-        shares = Shares([], [], [], [])
-        groups: dict[str, list[Any]] = {}
+        get_node = self.hasher.get_node
+        groups: dict[str | None, list[Any]] = {}
         for key in keys:
-            check_key(key, self._prefix, unicode_keys)
-            found = self._place(key)
-            if found is None:
-                shares.lost.append(key)
-                continue
-            name, client = found
+            check_key(key, self._prefix, self._unicode_keys)
+            name = get_node(key)
             group = groups.get(name)
             if group is None:
-                lost = bool(self._failures) and not self._admits(name)
-                group = groups[name] = shares.lost if lost else []
-                if not lost:
-                    shares.names.append(name)
-                    shares.clients.append(client)
-                    shares.keys.append(group)
-            group.append(key)
+                groups[name] = [key]
+            else:
+                group.append(key)
+        shares = Shares([], [], [], [])
+        for name, group in groups.items():
+            if name is None:
+                self._nobody_is_left()
+            # One that was removed meanwhile has no Client.
+            client = self.clients.get(name or "")
+            if name is None or client is None or (self._failures and not self._admits(name)):
+                shares.lost.extend(group)
+            else:
+                shares.names.append(name)
+                shares.clients.append(client)
+                shares.keys.append(group)
         return shares
 
     def _settle(self, names: list[str], results: list[Any]) -> None:
