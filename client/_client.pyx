@@ -110,11 +110,11 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             without blanks. They go over the wire in the clear.
 
     A URL names server and transport: ``memcached://host:port`` ("auto"), ``rdma://`` ("verbs"), ``shm://``
-    ("soft_shm"), ``iwarp://`` ("soft_iw"), ``tcp://``, ``unix:///path``. Before the host there can be ``user:password@``,
-    and behind it options: ``?timeout=0.5&connect_timeout=1&no_delay=false&key_prefix=app:``, also spin, ignore_exc,
-    default_noreply, allow_unicode_keys, encoding, rdma_cm_port, and for memcached:// and unix:// transport. Seconds can
-    be ``none``. What is no letter or digit is written as in any URL (%40 for @). An argument that is not its default is
-    not to be in the URL as well. The transport of a URL is taken before that of the environment.
+    ("soft_shm"), ``iwarp://`` ("soft_iw"), ``tcp://``, ``unix:///path``. Before the host there can be
+    ``user:password@``, and behind it options: ``?timeout=0.5&connect_timeout=1&no_delay=false&key_prefix=app:``, also
+    spin, ignore_exc, default_noreply, allow_unicode_keys, encoding, rdma_cm_port, and for memcached:// and unix://
+    transport. Seconds can be ``none``. What is special in a URL is written as %40 for @. What a URL says cannot be an
+    argument as well, unless that is its default. The transport of a URL is taken before that of the environment.
 
     A server or proxy that knows no meta commands (memcached before 1.6) is spoken to in classic ones.
 

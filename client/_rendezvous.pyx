@@ -24,8 +24,8 @@ cdef inline uint32_t scrambled(uint32_t word) noexcept nogil:
 
 
 cdef uint32_t with_words(uint32_t state, const unsigned char *p, size_t words) noexcept nogil:
-    cdef size_t i
-    for i in range(words):
+    cdef const unsigned char *end = p + 4 * words
+    while p < end:
         state ^= scrambled(p[0] | <uint32_t>p[1] << 8 | <uint32_t>p[2] << 16 | <uint32_t>p[3] << 24)
         state = rotated(state, 13) * 5 + <uint32_t>0xE6546B64
         p += 4

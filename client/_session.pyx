@@ -62,7 +62,8 @@ cdef class Session:
         for name, value in (("socket_module", self.socket_module), ("tls_context", tls_context)):
             if value is not None and (transport not in ("auto", "tcp") or rdma_cm_port is not None):
                 found = "rdma_cm_port" if transport in ("auto", "tcp") else named
-                raise ValueError(f"{name} is for TCP: with transport 'tcp' or 'auto' and no rdma_cm_port; here is {found}")
+                raise ValueError(
+                    f"{name} is for TCP: with transport 'tcp' or 'auto' and no rdma_cm_port; here is {found}")
         if tls_context is not None and isinstance(self.server, str):
             raise ValueError(f"tls_context needs a host and port, not the UNIX socket {self.server!r}")
         check_sockets(self.socket_module, tls_context)

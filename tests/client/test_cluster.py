@@ -652,10 +652,11 @@ def test_a_forked_child(three: list[Server], key: str) -> None:
             if pid == 0:
                 status = 1
                 with contextlib.suppress(BaseException):
-                    done = threading.Thread(target=lambda: cluster.add_server("one"))
-                    done.start()
-                    done.join(10)
-                    status = 0 if "one:11211" in cluster.clients and cluster.get(key) == b"value" else 1
+                    found = cluster.get(key)
+                    adding = threading.Thread(target=cluster.add_server, args=("one",))
+                    adding.start()
+                    adding.join(10)
+                    status = 0 if "one:11211" in cluster.clients and found == b"value" else 1
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert cluster.get(key) == b"value"
