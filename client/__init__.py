@@ -18,6 +18,7 @@ try:
     from ._pipeline import Pipeline
 except ModuleNotFoundError as error:
     raise import_error(error) from None
+from .cluster import ClusterClient
 from .exceptions import (
     MemcacheClientError,
     MemcacheError,
@@ -40,6 +41,7 @@ __all__ = [
     "AsyncClient",
     "Buffer",
     "Client",
+    "ClusterClient",
     "KeepaliveOpts",
     "MemcacheClientError",
     "MemcacheError",

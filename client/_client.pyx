@@ -31,6 +31,7 @@ from rmemcached.sys.linux cimport memmem
 
 from rmemcached.client import dumps
 from rmemcached.client.exceptions import MemcacheClientError, MemcacheUnexpectedCloseError, MemcacheUnknownError
+from rmemcached.client.urls import expanded, is_url
 
 cdef enum:
     STATISTICS_MOST = 1 << 20  # lines; a server that sends more is not believed
@@ -72,7 +73,7 @@ class FunctionSerde:
 cdef class Client(Meta):
     """Client(server, serde=None, serializer=None, deserializer=None, connect_timeout=None, timeout=None,\
  no_delay=True, ignore_exc=False, socket_module=None, socket_keepalive=None, key_prefix=b"", default_noreply=True,\
- allow_unicode_keys=False, encoding="ascii", tls_context=None, *, transport="auto", spin=None, rdma_cm_port=None,\
+ allow_unicode_keys=False, encoding="ascii", tls_context=None, *, transport=None, spin=None, rdma_cm_port=None,\
  username=None, password=None)
 --
 
@@ -80,7 +81,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     Args:
         server: (host, port), "host", "host:port", "[v6]:port", or the path of a UNIX socket ("/path" or "unix:/path").
-            ``Client("host", port)`` is understood as well.
+            ``Client("host", port)`` is understood as well; or a URL, see below.
         serde: an object with ``serialize(key, value) -> (value, flags)`` and ``deserialize(key, value, flags)``.
         serializer, deserializer: the two as functions, where there is no serde.
         connect_timeout, timeout: seconds for connecting, and for each wait for the server. None: no limit.
@@ -100,13 +101,20 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             that both ends have; the logger rmemcached.client says which and why. "soft_iw": RDMA (iWARP in software),
             which "auto" does not choose, since plain TCP is faster for requests with pauses between them. Over a UNIX
             socket: "soft_shm" or "tcp". "rdma_cm": as "verbs", but connected through rdma_cm, without a TCP connection;
-            iWARP devices too.
+            iWARP devices too. None: what the environment variable RMEMCACHED_TRANSPORT says, else "auto".
         spin: microseconds for which a wait polls before it blocks, while that pays. 0: never. None: the default of the
             transport (0 for tcp, 50 for others).
         rdma_cm_port: the server's port of rdma_cm (its -o rdma_cm_port=). With it "auto" tries rdma_cm first. None:
             "rdma_cm" takes the number of the TCP port.
         username, password: for a server that wants authentication (memcached -Y), on every transport. str or bytes,
             without blanks. They go over the wire in the clear.
+
+    A URL names server and transport: ``memcached://host:port`` ("auto"), ``rdma://`` ("verbs"), ``shm://``
+    ("soft_shm"), ``iwarp://`` ("soft_iw"), ``tcp://``, ``unix:///path``. Before the host there can be
+    ``user:password@``, and behind it options: ``?timeout=0.5&connect_timeout=1&no_delay=false&key_prefix=app:``, also
+    spin, ignore_exc, default_noreply, allow_unicode_keys, encoding, rdma_cm_port, and for memcached:// and unix://
+    transport. Seconds can be ``none``. What is special in a URL is written as %40 for @. What a URL says cannot be an
+    argument as well, unless that is its default. The transport of a URL is taken before that of the environment.
 
     A server or proxy that knows no meta commands (memcached before 1.6) is spoken to in classic ones.
 
@@ -149,13 +157,18 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         encoding="ascii",
         tls_context=None,
         *,
-        transport="auto",
+        transport=None,
         spin=None,
         rdma_cm_port=None,
         username=None,
         password=None,
     ):
         """Takes the options of the class. Raises ValueError, or TypeError for a key_prefix, and does not connect."""
+        if is_url(server):
+            arguments = locals()
+            del arguments["self"]
+            Client.__init__(self, **expanded(arguments))
+            return
         if isinstance(serde, int) and not isinstance(serde, bool):
             server = (server, serde)
             serde = None

@@ -13,6 +13,7 @@ from rmemcached.client._exchange import SOFT_SHM
 from rmemcached.client.authentication import check_answer, checked_credentials, request
 from rmemcached.client.connection import TRANSPORTS, open_stream
 from rmemcached.client.sockets import KeepaliveOpts, check_sockets, current_greenlet, normalize_server
+from rmemcached.client.urls import chosen_transport
 
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() nogil
@@ -41,10 +42,9 @@ cdef class Session:
                 if not hasattr(keepalive, name):
                     raise ValueError("socket_keepalive must be a KeepaliveOpts object")
         self.socket_keepalive = keepalive
-        if transport not in TRANSPORTS:
-            raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, not {transport!r}")
+        transport, named = chosen_transport(transport, TRANSPORTS)
         if transport not in ("auto", SOFT_SHM, "tcp") and isinstance(self.server, str):
-            raise ValueError(f"transport {transport!r} needs a host and port, not the UNIX socket {self.server!r}")
+            raise ValueError(f"{named} needs a host and port, not the UNIX socket {self.server!r}")
         self._wanted = transport
         if spin is not None and not spin >= 0:
             raise ValueError(f"spin must be microseconds from 0 up, not {spin!r}")
@@ -61,7 +61,9 @@ cdef class Session:
         self.tls_context = tls_context
         for name, value in (("socket_module", self.socket_module), ("tls_context", tls_context)):
             if value is not None and (transport not in ("auto", "tcp") or rdma_cm_port is not None):
-                raise ValueError(f"{name} is for TCP: with transport 'tcp' or 'auto', and no rdma_cm_port")
+                found = "rdma_cm_port" if transport in ("auto", "tcp") else named
+                raise ValueError(
+                    f"{name} is for TCP: with transport 'tcp' or 'auto' and no rdma_cm_port; here is {found}")
         if tls_context is not None and isinstance(self.server, str):
             raise ValueError(f"tls_context needs a host and port, not the UNIX socket {self.server!r}")
         check_sockets(self.socket_module, tls_context)

@@ -1,0 +1,24 @@
+"""One call for keys of several servers: all of them are asked before any is waited for.
+
+Each server has a share of the call. A server that fails takes nothing from the others: its share has an exception in
+place of a result.
+"""
+
+from rmemcached.client._connection cimport Connection
+from rmemcached.client._storage cimport Storage
+
+
+cdef class Share:
+    cdef Storage client
+    cdef list requests           # of Request
+    cdef Connection connection   # None: not in the call, or not any more
+    cdef list results            # one for each request
+    cdef list errors             # the error lines of the server
+    cdef object error            # why there are no results; None: there are
+
+    # Sends what the transport takes at the moment.
+    cdef int ask(self, bytes name) except -1
+    # Waits for the answers.
+    cdef int take(self) except -1
+    # Ends it: its connection is in disorder.
+    cdef int give_up(self, object error) except -1

@@ -1,0 +1,182 @@
+"""See _fan_out.pxd."""
+
+cimport cython
+
+from rmemcached.client._commands cimport encode_key
+from rmemcached.client._modes cimport STORE_SET
+from rmemcached.client._request cimport (
+    REQUEST_GET,
+    REQUEST_GETS,
+    Request,
+    delete_request,
+    get_request,
+    put_request,
+    store_request,
+    take_answer,
+)
+
+# In place of the value of a key that has no item.
+cdef object NOTHING = object()
+
+
+@cython.final
+cdef class Share:
+
+    cdef int ask(self, bytes name) except -1:
+        cdef Connection c
+        cdef Request r
+        cdef Py_ssize_t count = 0
+        cdef int pushed
+        try:
+            c = self.connection = self.client.enter(False, name)
+            for r in self.requests:
+                put_request(c, r)
+                count += 1
+                c.ahead(count)
+            c.stream.commit()
+            pushed = c.stream.push()
+            if pushed <= 0:
+                c.interrupted(pushed)
+        except Exception as error:
+            self.give_up(error)
+        return 0
+
+    cdef int take(self) except -1:
+        cdef Connection c = self.connection
+        cdef Request r
+        cdef bint first = True
+        try:
+            for r in self.requests:
+                c.read_answer(first)
+                first = False
+                self.results.append(take_answer(self.client, c, r, self.errors))
+            c.values_sent()
+        except Exception as error:
+            return self.give_up(error)
+        self.connection = None
+        self.client.leave(c, None)
+        if self.errors:
+            self.error = self.errors[0]
+        return 0
+
+    cdef int give_up(self, object error) except -1:
+        cdef Connection c = self.connection
+        self.error = error
+        self.connection = None
+        if c is not None:
+            self.client.drop(c)
+        return 0
+
+
+cdef list make_shares(list clients):
+    cdef list shares = []
+    cdef Share share
+    for client in clients:
+        share = Share.__new__(Share)
+        share.client = client
+        share.requests = []
+        share.results = []
+        share.errors = []
+        shares.append(share)
+    return shares
+
+
+cdef int run(list shares, bytes name) except -1:
+    cdef Share share
+    try:
+        # Connecting takes time: those that need not are asked before.
+        for share in shares:
+            if share.error is None and share.client._idle is not None:
+                share.ask(name)
+        for share in shares:
+            if share.error is None and share.connection is None:
+                share.ask(name)
+        for share in shares:
+            if share.error is None:
+                share.take()
+    except BaseException as error:
+        # A signal handler's: nobody will take the other answers.
+        for share in shares:
+            if share.connection is not None:
+                share.give_up(error)
+        raise
+    return 0
+
+
+cdef dict found(Share share, bint with_cas):
+    # Only now, since a serde may use the client.
+    cdef dict values = {}
+    cdef Request r
+    for r, value in zip(share.requests, share.results):
+        if value is NOTHING:
+            continue
+        if share.client.serde is None:
+            values[r.key] = value
+        elif with_cas:
+            values[r.key] = share.client._load(r.key, value[0], r.found_flags), value[1]
+        else:
+            values[r.key] = share.client._load(r.key, value, r.found_flags)
+    return values
+
+
+def check_key(key, bytes prefix, bint unicode_keys):
+    """Raises MemcacheIllegalInputError, or TypeError, for a key that memcached does not take behind a prefix."""
+    encode_key(key, prefix, unicode_keys)
+
+
+def fetch_all(list clients, list keys, bint with_cas):
+    """Asks each client for its list of keys.
+
+    Returns a list with {key: value}, or {key: (value, cas)}, of each; or the exception that it has failed with. Raises
+    MemcacheIllegalInputError, and TypeError for a key, before anything is sent.
+    """
+    cdef list shares = make_shares(clients)
+    cdef Share share
+    cdef list results = []
+    for share, names in zip(shares, keys):
+        for name in names:
+            share.requests.append(get_request(
+                share.client, REQUEST_GETS if with_cas else REQUEST_GET, b"gets" if with_cas else b"get", name, NOTHING,
+                None))
+    run(shares, b"gets_many" if with_cas else b"get_many")
+    for share in shares:
+        try:
+            results.append(found(share, with_cas) if share.error is None else share.error)
+        except Exception as error:
+            results.append(error)
+    return results
+
+
+def store_all(list clients, list values, expire, flags):
+    """Has each client store its dict of values.
+
+    Returns a list with the keys that were not stored of each; or the exception that it has failed with, also because of
+    a value that cannot be sent.
+    """
+    cdef list shares = make_shares(clients)
+    cdef Share share
+    cdef Request r
+    for share, pairs in zip(shares, values):
+        try:
+            for key, value in pairs.items():
+                share.requests.append(
+                    store_request(share.client, STORE_SET, b"set_many", key, value, expire, flags, None))
+        except Exception as error:
+            share.error = error
+    run(shares, b"set_many")
+    return [
+        [r.key for r, stored in zip(share.requests, share.results) if not stored]
+        if share.error is None else share.error
+        for share in shares
+    ]
+
+
+def delete_all(list clients, list keys):
+    """Has each client delete its list of keys. Returns a list with True, or the exception of each."""
+    cdef list shares = make_shares(clients)
+    cdef Share share
+    for share, names in zip(shares, keys):
+        for name in names:
+            share.requests.append(delete_request(share.client, name))
+    run(shares, b"delete_many")
+    return [True if share.error is None else share.error for share in shares]

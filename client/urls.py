@@ -1,0 +1,212 @@
+"""Servers as URLs: "memcached://user:password@host:port?timeout=0.5" and what it says of a Client's arguments."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from ._exchange import SOFT_IW, SOFT_SHM, VERBS
+from .sockets import DEFAULT_PORT, Server
+
+# Each scheme, and the transport that it names. None: that is said elsewhere.
+SCHEMES = {
+    "memcached": "auto",
+    "rdma": VERBS,
+    "shm": SOFT_SHM,
+    "iwarp": SOFT_IW,
+    "tcp": "tcp",
+    "unix": None,
+}
+# These leave the choice to the argument, or the option, of that name.
+OPEN_SCHEMES = ("memcached", "unix")
+
+ENVIRONMENT = "RMEMCACHED_TRANSPORT"
+"""The environment variable with the transport of Clients that are not told one."""
+
+TRUE = ("1", "true", "yes", "on")
+FALSE = ("0", "false", "no", "off")
+
+
+def as_boolean(text: str) -> bool:
+    """Raises ValueError."""
+    if text.lower() in TRUE:
+        return True
+    if text.lower() in FALSE:
+        return False
+    raise ValueError("true or false")
+
+
+def as_number(text: str) -> float | None:
+    """Also None, by that name. Raises ValueError."""
+    if text.lower() == "none":
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError("a number or none")
+    return number
+
+
+def as_port(text: str) -> int:
+    """Raises ValueError."""
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 65535:
+        return int(text)
+    raise ValueError("from 1 to 65535")
+
+
+OPTIONS: dict[str, Callable[[str], Any]] = {
+    "connect_timeout": as_number,
+    "timeout": as_number,
+    "spin": as_number,
+    "no_delay": as_boolean,
+    "ignore_exc": as_boolean,
+    "default_noreply": as_boolean,
+    "allow_unicode_keys": as_boolean,
+    "key_prefix": str,
+    "encoding": str,
+    "transport": str,
+    "rdma_cm_port": as_port,
+}
+"""What a URL's query may set, and how it is read."""
+
+
+DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(("connect_timeout", "timeout", "spin", "transport", "rdma_cm_port", "username", "password")),
+    **{"no_delay": True, "ignore_exc": False, "default_noreply": True, "allow_unicode_keys": False},
+    **{"key_prefix": b"", "encoding": "ascii"},
+}
+"""What a Client's arguments are that a URL may set, where nobody says anything."""
+
+URL = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def is_url(server: object) -> bool:
+    """Whether a server argument is a URL."""
+    return isinstance(server, str) and URL.match(server) is not None
+
+
+def shown(url: str) -> str:
+    """The URL as errors show it: without the password."""
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("/")[0].partition("?")[0]
+    user = place.rpartition("@")[0]
+    if ":" in user:
+        rest = user.partition(":")[0] + ":***" + rest[len(user) :]
+    return f"{scheme}://{rest}"
+
+
+def host_and_port(parts: SplitResult) -> tuple[str, int]:
+    """The server of a URL with a host. Raises ValueError."""
+    if parts.path not in ("", "/"):
+        raise ValueError(f"a path ({parts.path!r}) is for unix:// alone")
+    place = parts.netloc.rpartition("@")[2]
+    if not place.startswith("[") and place.count(":") > 1:
+        raise ValueError("an IPv6 address is written in brackets: [::1]:11211")
+    host = unquote(parts.hostname or "")
+    if not host:
+        raise ValueError("it names no host")
+    _, colon, digits = place.rpartition("]")[2].partition(":")
+    try:
+        return host, as_port(digits) if colon else DEFAULT_PORT
+    except ValueError as error:
+        raise ValueError(f"the port must be {error}, not {digits!r}") from None
+
+
+def socket_path(parts: SplitResult) -> str:
+    """The server of a unix:// URL. Raises ValueError."""
+    place = parts.netloc.rpartition("@")[2]
+    if place or not parts.path.strip("/"):
+        raise ValueError("the path of a UNIX socket follows three slashes: unix:///run/memcached.sock")
+    return unquote(parts.path)
+
+
+def query_options(parts: SplitResult) -> dict[str, Any]:
+    """The options of a URL's query. Raises ValueError."""
+    options: dict[str, Any] = {}
+    try:
+        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True) if parts.query else []
+    except ValueError:
+        raise ValueError(f"the query is name=value&..., not {parts.query!r}") from None
+    for name, text in pairs:
+        if name not in OPTIONS:
+            raise ValueError(f"there is no option {name!r}: it can have {', '.join(sorted(OPTIONS))}")
+        if name in options:
+            raise ValueError(f"the option {name} is there twice")
+        try:
+            options[name] = OPTIONS[name](text)
+        except ValueError as error:
+            raise ValueError(f"the option {name} must be {error}, not {text!r}") from None
+    return options
+
+
+def parse_parts(url: str) -> tuple[Server, dict[str, Any]]:
+    """parse_url, with errors that do not name the URL."""
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise ValueError(f"the scheme must be one of {', '.join(SCHEMES)}, not {parts.scheme!r}")
+    if parts.fragment:
+        raise ValueError(f"it ends in a fragment ({parts.fragment!r}): write # as %23")
+    server: Server = socket_path(parts) if parts.scheme == "unix" else host_and_port(parts)
+    options = query_options(parts)
+    if "transport" in options and parts.scheme not in OPEN_SCHEMES:
+        raise ValueError(
+            f"{parts.scheme}:// is a transport already: the option transport is for memcached:// and unix://"
+        )
+    if parts.scheme not in OPEN_SCHEMES:
+        options["transport"] = SCHEMES[parts.scheme]
+    for name, text in (("username", parts.username), ("password", parts.password)):
+        if text is not None:
+            options[name] = unquote(text)
+    return server, options
+
+
+def parse_url(url: str) -> tuple[Server, dict[str, Any]]:
+    """(server, options) of a URL: the server as sockets.normalize_server gives it, and arguments of a Client.
+
+    Raises ValueError, which names the URL, without its password, and what is wrong.
+    """
+    try:
+        return parse_parts(url)
+    except ValueError as error:
+        raise ValueError(f"{shown(url)}: {error}") from None
+
+
+def expanded(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a Client whose server is a URL, with what the URL says.
+
+    Raises ValueError for a URL that is wrong, and for an argument that is not its default and that the URL has as well.
+    """
+    url = arguments["server"]
+    server, options = parse_url(url)
+    if isinstance(arguments["serde"], int):
+        raise ValueError(f"{shown(url)}: the port is a part of the URL, not an argument of its own")
+    for name in options:
+        if arguments[name] != DEFAULTS[name]:
+            raise ValueError(f"{shown(url)}: {name} is given twice, there and as an argument: leave one of them out")
+    if urlsplit(url).scheme == "memcached" and arguments["transport"] is None:
+        options.setdefault("transport", SCHEMES["memcached"])
+    return {**arguments, **options, "server": server}
+
+
+def chosen_transport(transport: Any, known: Collection[str]) -> tuple[str, str]:
+    """(transport, what errors call it) of a Client's argument. None: what the environment says, or "auto".
+
+    Raises ValueError when it is not a known one.
+    """
+    if transport is None and os.environ.get(ENVIRONMENT):
+        transport = os.environ[ENVIRONMENT]
+        who = f"the environment variable {ENVIRONMENT}"
+        name = f"{ENVIRONMENT}={transport}"
+    else:
+        transport = "auto" if transport is None else transport
+        who = "transport"
+        name = f"transport {transport!r}"
+    if transport not in known:
+        raise ValueError(f"{who} must be one of {', '.join(known)}, not {transport!r}")
+    return transport, name
