@@ -15,6 +15,7 @@ from rmemcached import import_error
 try:
     from ._buffers import Buffer
     from ._client import Client
+    from ._gathered import Gathered
     from ._pipeline import Pipeline
 except ModuleNotFoundError as error:
     raise import_error(error) from None
@@ -42,6 +43,7 @@ __all__ = [
     "Buffer",
     "Client",
     "ClusterClient",
+    "Gathered",
     "KeepaliveOpts",
     "MemcacheClientError",
     "MemcacheError",

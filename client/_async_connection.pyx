@@ -109,7 +109,7 @@ cdef class AsyncConnection:
             if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
                 put_fetch(s, r.encoded, r.with_flags, r.kind == REQUEST_GETS, r.expire)
                 if s.remote and not self.sink_taken:
-                    s.put_sink()
+                    s.put_sink(False)
                     r.sinks = self.sink_taken = s.sink_named
                 s.put("\r\n", 2)
             elif r.kind == REQUEST_STORE:

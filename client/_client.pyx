@@ -83,6 +83,8 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         server: (host, port), "host", "host:port", "[v6]:port", or the path of a UNIX socket ("/path" or "unix:/path").
             ``Client("host", port)`` is understood as well; or a URL, see below.
         serde: an object with ``serialize(key, value) -> (value, flags)`` and ``deserialize(key, value, flags)``.
+            rmemcached.client.serde has some. If it has a true attribute ``takes_views``, the value may be a read-only
+            memoryview in place of bytes. The value of serialize may be a Gathered.
         serializer, deserializer: the two as functions, where there is no serde.
         connect_timeout, timeout: seconds for connecting, and for each wait for the server. None: no limit.
         no_delay: TCP_NODELAY. True by default: a command behind one without a reply would wait for the server's ACK.
@@ -177,6 +179,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         if serde is None and (serializer is not None or deserializer is not None):
             serde = FunctionSerde(serializer, deserializer)
         self.serde = serde
+        self.views = bool(getattr(serde, "takes_views", False))
         self.ignore_exc = ignore_exc
         if not isinstance(key_prefix, (bytes, str)):
             raise TypeError("key_prefix should be bytes.")

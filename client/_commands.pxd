@@ -14,7 +14,7 @@ cdef bytes encode_key(object key, bytes prefix, bint unicode_keys)
 cdef bytes checked_key(bytes key)
 # The same bytes, of an object of a subclass of bytes.
 cdef bytes exact_bytes(object value)
-# bytes, or a contiguous memoryview, of what is sent for a value.
+# bytes, a contiguous memoryview or a Gathered, of what is sent for a value.
 cdef object encode_value(object value, str encoding)
 cdef bytes integer_text(object value, str name)
 # The same; None for 0.

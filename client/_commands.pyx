@@ -6,6 +6,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.client._classic cimport put_classic, put_classic_fetch, put_classic_store
+from rmemcached.client._gathered cimport Gathered
 from rmemcached.client._modes cimport STORE_ADD, STORE_APPEND, STORE_PREPEND, STORE_REPLACE
 
 from rmemcached.client.exceptions import (
@@ -85,7 +86,7 @@ cdef bint holds_addresses(str format):
 
 cdef object encode_value(object value, str encoding):
     cdef object view
-    if isinstance(value, bytes):
+    if isinstance(value, (bytes, Gathered)):
         return value
     if isinstance(value, str):
         try:
@@ -215,8 +216,7 @@ cdef bint put_store(Stream s, store_mode mode, bytes key, object data, bytes fla
     cdef const char *address = bytes_of(data, &length)
     if s.classic:
         put_classic_store(s, mode, key, length, flags, expire, cas, quiet)
-        s.put_reference(address, length)
-        s.put("\r\n", 2)
+        put_bytes_of(s, data, address, length)
         return False
     s.put("ms ", 3)
     put_bytes(s, key)
@@ -240,14 +240,28 @@ cdef bint put_meta_store(Stream s, bytes line, bytes flags, object data) except 
 
 
 cdef inline const char *bytes_of(object data, size_t *length):
-    # Of bytes, or of a contiguous memoryview.
+    # Of bytes, or of a contiguous memoryview. NULL: it is Gathered.
     cdef Py_buffer *view
+    if isinstance(data, Gathered):
+        length[0] = (<Gathered>data).nbytes
+        return NULL
     if isinstance(data, bytes):
         length[0] = PyBytes_GET_SIZE(data)
         return PyBytes_AS_STRING(data)
     view = PyMemoryView_GET_BUFFER(data)
     length[0] = view.len
     return <const char *>view.buf
+
+
+cdef int put_bytes_of(Stream s, object data, const char *address, size_t length) except -1:
+    cdef const Py_buffer *part
+    if address != NULL:
+        s.put_reference(address, length)
+    else:
+        for view in (<Gathered>data).views:
+            part = PyMemoryView_GET_BUFFER(view)
+            s.put_reference(<const char *>part.buf, part.len)
+    return s.put("\r\n", 2)
 
 
 cdef bint put_value(Stream s, object data, const char *address, size_t length, bint quiet) except -1:
@@ -263,8 +277,7 @@ cdef bint put_value(Stream s, object data, const char *address, size_t length, b
         s.put("\r\n", 2)
         return True
     put_end(s, quiet)
-    s.put_reference(address, length)
-    s.put("\r\n", 2)
+    put_bytes_of(s, data, address, length)
     return False
 
 

@@ -58,7 +58,8 @@ cdef class Source(Memory):
 
     cdef bint name_buffer(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     cdef bint name_object(self, object value, uint64_t *address, uint32_t *key) except -1
-    cdef bint copy(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
+    # Room behind the copies that are there. NULL: there is none.
+    cdef char *reserve(self, size_t length, uint64_t *address, uint32_t *key) except? NULL
     cdef bint register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
 
 
@@ -72,8 +73,8 @@ cdef class Sink(Memory):
     cdef unsigned int misfits        # values in a row that were small for it
     cdef size_t peak                 # the largest of them
 
-    # Makes the region, unless it is there. False: there is none. OSError, MemoryError.
-    cdef bint prepare(self) except -1
+    # Makes the region, unless it is there. lends: one that can be lent. False: there is none. OSError, MemoryError.
+    cdef bint prepare(self, bint lends) except -1
     # Of it, for the server.
     cdef uint64_t address(self) noexcept
     cdef uint32_t key(self) noexcept

@@ -8,6 +8,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from rmemcached.client._buffers cimport REGION_MIN, REGIONS_MOST, Buffer, count_registration, find_buffer, lend_region
+from rmemcached.client._gathered cimport Gathered
 from rmemcached.client._registered cimport Registration
 from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_sub
 from rmemcached.sys.linux cimport MADV_HUGEPAGE, madvise
@@ -79,11 +80,22 @@ cdef class Source(Memory):
         self.registered = queue.registered
 
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
-        cdef bint exposed = self.name_buffer(data, length, address, key)
+        cdef char *to
+        cdef bint exposed = data != NULL and self.name_buffer(data, length, address, key)
+        if data == NULL:
+            to = self.reserve(length, address, key)
+            if to == NULL:
+                return False
+            (<Gathered>value).copy_to(to)
+            self.total += length
+            return True
         if not exposed and self.registered is not None and length > COPY_MOST and type(value) is bytes:
             exposed = self.name_object(value, address, key)
         if not exposed and self.in_pool(length):
-            exposed = self.copy(data, length, address, key)
+            to = self.reserve(length, address, key)
+            exposed = to != NULL
+            if exposed:
+                copy_bytes(to, data, length)
         if not exposed:
             exposed = self.register_value(data, length, address, key)
         if exposed:
@@ -113,9 +125,9 @@ cdef class Source(Memory):
         key[0] = one.mr.rkey
         return True
 
-    cdef bint copy(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
-        # Copies the value behind those that are there. False: there is no room.
+    cdef char *reserve(self, size_t length, uint64_t *address, uint32_t *key) except? NULL:
         cdef region **grown
+        cdef char *to
         cdef region *one = self.copies[self.copies_count - 1] if self.copies_count else NULL
         if one == NULL or one.size - self.copies_used < length:
             if self.copies_count == self.copies_cap:
@@ -126,16 +138,16 @@ cdef class Source(Memory):
                 self.copies_cap = self.copies_cap * 2 + 1
             one = self.pool.take(length)
             if one == NULL:
-                return False
+                return NULL
             self.copies[self.copies_count] = one
             self.copies_count += 1
             self.copies_used = 0
-        copy_bytes(one.data + self.copies_used, data, length)
-        address[0] = <uint64_t><uintptr_t>one.data + self.copies_used
+        to = one.data + self.copies_used
+        address[0] = <uint64_t><uintptr_t>to
         key[0] = one.mr.rkey
         # The next one begins a cache line of its own.
         self.copies_used = min((self.copies_used + length + 63) & ~<size_t>63, one.size)
-        return True
+        return to
 
     cdef bint register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
         cdef ibv_mr **grown
@@ -197,12 +209,14 @@ cdef class Sink(Memory):
     def __cinit__(self, *_):
         self.next_size = SINK_FIRST
 
-    cdef bint prepare(self) except -1:
+    cdef bint prepare(self, bint lends) except -1:
         cdef int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | SOFT_ACCESS_SCRATCH
         cdef bytes fresh
+        if lends and self.mr != NULL:
+            self.close()
         if self.mr != NULL or self.borrowed != NULL:
             return True
-        if self.in_pool(self.next_size):
+        if lends or self.in_pool(self.next_size):
             self.borrowed = self.pool.take(self.next_size)
             if self.borrowed != NULL:
                 self.size = self.borrowed.size

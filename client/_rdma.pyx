@@ -304,12 +304,12 @@ cdef class RdmaStream(Stream):
         self.put(":", 1)
         return self.put_hex(min(size, <size_t>NAMED_MOST))
 
-    cdef int put_sink(self) except -1:
+    cdef int put_sink(self, bint lends) except -1:
         # Where small values follow each other, naming memory is most of a request. A large one comes in messages then,
         # and those behind it have memory again.
         if self.small_values == SMALL_RUN:
             return 0
-        return self.put_memory(self.sink.address(), self.sink.key(), self.sink.size) if self.sink.prepare() else 0
+        return self.put_memory(self.sink.address(), self.sink.key(), self.sink.size) if self.sink.prepare(lends) else 0
 
     cdef int release_sink(self) except -1:
         self.sink_named = False
@@ -326,7 +326,7 @@ cdef class RdmaStream(Stream):
     cdef int put_target(self, char *to, size_t size) except -1:
         cdef Buffer found = find_buffer(self.queue.pd, to, size)
         if found is None:
-            return self.put_sink()
+            return self.put_sink(False)
         found.transfers += 1
         self.target = found
         self.target_size = size

@@ -113,7 +113,7 @@ cdef bint put_meta(Connection c, Request r, bint sink) except -1:
     put_bytes(s, r.line)
     if sink and r.sized and r.ignores and s.remote:
         # ma takes none.
-        s.put_sink()
+        s.put_sink(False)
     s.put("\r\n", 2)
     return False
 

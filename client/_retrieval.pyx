@@ -69,7 +69,7 @@ cdef class Retrieval(Session):
         try:
             put_fetch(s, key, self.serde is not None, form == FETCH_VALUE_AND_CAS, expire)
             if s.remote:
-                s.put_sink()
+                s.put_sink(form == FETCH_VIEW)
             s.put("\r\n", 2)
             c.exchange()
             value = self._read_fetch(c, form, flags, errors)
@@ -85,6 +85,8 @@ cdef class Retrieval(Session):
         cdef bytes seconds = None if expire is None else seconds_text(expire, "expire")
         cdef uint32_t flags = 0
         try:
+            if self.views and form == FETCH_VALUE:
+                form = FETCH_VIEW
             value = self._fetch(encoded, form, seconds, name, &flags)
             if value is not MISS:
                 return self._load(key, value, flags)

@@ -24,6 +24,7 @@ cdef class Session:
     cdef public bint closes_on_meta  # the server has ended a connection because of a meta command,
     cdef public bint unmarked    # ... and does not answer to `version` either
     cdef readonly object serde
+    cdef bint views              # ... takes views of values, in place of bytes
     cdef readonly bint ignore_exc
     cdef readonly bytes key_prefix
     cdef readonly bint default_noreply

@@ -107,7 +107,7 @@ cdef class Stream:
     cdef int fill(self) noexcept nogil                  # waits until rbuf has more; pushes meanwhile
     cdef int fill_body(self) noexcept nogil             # the same, straight into dst as far as possible
     # Names a value for the server to read: its address, or a copy's, and the key. `value`: the bytes or memoryview that
-    # has the memory. False: it cannot be named.
+    # has the memory, or a Gathered, whose data is NULL. False: it cannot be named.
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     # for event loops
     cdef object socket_object(self)                     # a socket.socket of the connection, which the caller closes
@@ -119,7 +119,7 @@ cdef class Stream:
     cdef bint tells_room(self) noexcept                 # the first one gets writable when more can be sent
 
     cdef int unexpose(self) except -1                   # no request of this call needs its exposed values any more
-    cdef int put_sink(self) except -1                   # appends " @addr:key:length" of the sink, or nothing
+    cdef int put_sink(self, bint lends) except -1       # appends " @addr:key:length" of the sink, or nothing
     cdef bytes take_sink(self, size_t length)           # the value that the server has written there
     cdef object lend_sink(self, size_t length)          # the same as a read-only memoryview, without a copy
     cdef int release_sink(self) except -1               # no request needs the sink any more

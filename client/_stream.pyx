@@ -415,7 +415,7 @@ cdef class Stream:
     cdef int unexpose(self) except -1:
         return 0
 
-    cdef int put_sink(self) except -1:
+    cdef int put_sink(self, bint lends) except -1:
         return 0
 
     cdef bytes take_sink(self, size_t length):
