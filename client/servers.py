@@ -263,7 +263,9 @@ class Servers(Generic[_Client]):
         with self._lock:
             failure = self._failures.get(name)
             if failure is not None:
-                self._failures[name] = Failure(failure.attempts + 1, monotonic())
+                # Calls that were under way when it failed are no attempts.
+                if monotonic() - failure.when > self.retry_timeout:
+                    self._failures[name] = Failure(failure.attempts + 1, monotonic())
             elif self.retry_attempts > 0:
                 self._failures[name] = Failure(0, monotonic())
             else:

@@ -557,6 +557,27 @@ def test_all_servers_have_ended(clock: Clock) -> None:
     assert nothing.get_many(["key"]) == {}
 
 
+def test_calls_that_fail_together_are_one_failure(three: list[Server], key: str) -> None:
+    """Those of several threads: the server is not dead by that."""
+    threads = 6
+    together = threading.Barrier(threads)
+    with ClusterClient([server.address for server in three], retry_attempts=2, **OPTIONS) as cluster:
+        name = cluster.hasher.get_node(key)
+        ended = next(server for server in three if name == f"127.0.0.1:{server.port}")
+        ended.kill()
+
+        def call(_: int) -> Any:
+            together.wait(20)
+            return outcome(lambda: cluster.get(key))
+
+        with ThreadPoolExecutor(threads) as pool:
+            found = list(pool.map(call, range(threads)))
+        assert ConnectionRefusedError in found
+        # It still has the key, which is a miss now.
+        assert cluster.hasher.get_node(key) == name
+        assert cluster.get(key) is None
+
+
 def test_a_server_that_stands_still(three: list[Server], key: str) -> None:
     values = {f"{key}-{number}": b"%d" % number for number in range(100)}
     with ClusterClient([server.address for server in three], ignore_exc=True, timeout=0.3) as cluster:
