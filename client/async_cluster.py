@@ -93,10 +93,10 @@ class AsyncClusterClient(Servers[AsyncClient]):
 
     async def get_many(self, keys: Iterable[_K], gets: bool = False) -> dict[_K, Any]:
         """As `ClusterClient.get_many`."""
-        shares = self._shares(keys)
-        calls = [client.gets_many if gets else client.get_many for client in shares.clients]
-        results = await at_once(call(names) for call, names in zip(calls, shares.keys, strict=True))
-        self._settle(shares.names, results)
+        batches = self._batches(keys)
+        calls = [client.gets_many if gets else client.get_many for client in batches.clients]
+        results = await at_once(call(names) for call, names in zip(calls, batches.keys, strict=True))
+        self._settle(batches.names, results)
         found: dict[_K, Any] = {}
         for result in results:
             if isinstance(result, dict):
@@ -115,14 +115,14 @@ class AsyncClusterClient(Servers[AsyncClient]):
         self, values: Mapping[_K, Any], expire: int = 0, noreply: bool | None = None, flags: int | None = None
     ) -> list[_K]:
         """As `ClusterClient.set_many`."""
-        shares = self._shares(values)
-        parts = [{key: values[key] for key in keys} for keys in shares.keys]
+        batches = self._batches(values)
+        parts = [{key: values[key] for key in keys} for keys in batches.keys]
         results = await at_once(
-            client.set_many(part, expire, noreply, flags) for client, part in zip(shares.clients, parts, strict=True)
+            client.set_many(part, expire, noreply, flags) for client, part in zip(batches.clients, parts, strict=True)
         )
-        self._settle(shares.names, results)
-        failed: list[_K] = list(shares.lost)
-        for keys, result in zip(shares.keys, results, strict=True):
+        self._settle(batches.names, results)
+        failed: list[_K] = list(batches.lost)
+        for keys, result in zip(batches.keys, results, strict=True):
             failed += keys if isinstance(result, Exception) else result
         return failed
 
@@ -130,11 +130,11 @@ class AsyncClusterClient(Servers[AsyncClient]):
 
     async def delete_many(self, keys: Iterable[_Key], noreply: bool | None = None) -> bool:
         """As `ClusterClient.delete_many`."""
-        shares = self._shares(keys)
+        batches = self._batches(keys)
         results = await at_once(
-            client.delete_many(names, noreply) for client, names in zip(shares.clients, shares.keys, strict=True)
+            client.delete_many(names, noreply) for client, names in zip(batches.clients, batches.keys, strict=True)
         )
-        self._settle(shares.names, results)
+        self._settle(batches.names, results)
         return True
 
     delete_multi = delete_many

@@ -109,9 +109,9 @@ class ClusterClient(Servers[Client]):
 
     def get_many(self, keys: Iterable[_K], gets: bool = False) -> dict[_K, Any]:
         """Returns {key: value} of the keys that have items; gets: what `gets_many` does. All servers at once."""
-        shares = self._shares(keys)
-        results = fetch_all(shares.clients, shares.keys, gets)
-        self._settle(shares.names, results)
+        batches = self._batches(keys)
+        results = fetch_all(batches.clients, batches.keys, gets)
+        self._settle(batches.names, results)
         found: dict[_K, Any] = {}
         for result in results:
             if isinstance(result, dict):
@@ -130,17 +130,17 @@ class ClusterClient(Servers[Client]):
         self, values: Mapping[_K, Any], expire: int = 0, noreply: bool | None = None, flags: int | None = None
     ) -> list[_K]:
         """Stores the values of a dict, at all servers at once. Returns a list of the keys that were not stored."""
-        shares = self._shares(values)
-        parts = [{key: values[key] for key in keys} for keys in shares.keys]
+        batches = self._batches(values)
+        parts = [{key: values[key] for key in keys} for keys in batches.keys]
         if self._is_quiet(noreply):
             results: list[Any] = []
-            for client, part in zip(shares.clients, parts, strict=True):
+            for client, part in zip(batches.clients, parts, strict=True):
                 results.append(outcome(client.set_many, part, expire, True, flags))
         else:
-            results = store_all(shares.clients, parts, expire, flags)
-        self._settle(shares.names, results)
-        failed: list[_K] = list(shares.lost)
-        for keys, result in zip(shares.keys, results, strict=True):
+            results = store_all(batches.clients, parts, expire, flags, self.ignore_exc)
+        self._settle(batches.names, results)
+        failed: list[_K] = list(batches.lost)
+        for keys, result in zip(batches.keys, results, strict=True):
             failed += keys if isinstance(result, Exception) else result
         return failed
 
@@ -148,14 +148,14 @@ class ClusterClient(Servers[Client]):
 
     def delete_many(self, keys: Iterable[_Key], noreply: bool | None = None) -> bool:
         """Removes the items of the keys, at all servers at once. Returns True, also when some had none."""
-        shares = self._shares(keys)
+        batches = self._batches(keys)
         if self._is_quiet(noreply):
             results: list[Any] = []
-            for client, part in zip(shares.clients, shares.keys, strict=True):
+            for client, part in zip(batches.clients, batches.keys, strict=True):
                 results.append(outcome(client.delete_many, part, True))
         else:
-            results = delete_all(shares.clients, shares.keys)
-        self._settle(shares.names, results)
+            results = delete_all(batches.clients, batches.keys)
+        self._settle(batches.names, results)
         return True
 
     delete_multi = delete_many

@@ -43,7 +43,7 @@ class Failure(NamedTuple):
     when: float
 
 
-class Shares(NamedTuple, Generic[_Client]):
+class Batches(NamedTuple, Generic[_Client]):
     """The keys of a call by server, and those that no server is asked for."""
 
     names: list[str]
@@ -289,7 +289,7 @@ class Servers(Generic[_Client]):
 
     # --- calls ---
 
-    def _shares(self, keys: Iterable[Any]) -> Shares[_Client]:
+    def _batches(self, keys: Iterable[Any]) -> Batches[_Client]:
         self._look_around()
         get_node = self.hasher.get_node
         groups: dict[str | None, list[Any]] = {}
@@ -301,19 +301,19 @@ class Servers(Generic[_Client]):
                 groups[name] = [key]
             else:
                 group.append(key)
-        shares: Shares[_Client] = Shares([], [], [], [])
+        batches: Batches[_Client] = Batches([], [], [], [])
         for name, group in groups.items():
             if name is None:
                 self._nobody_is_left()
             # One that was removed meanwhile has no Client.
             client = self.clients.get(name or "")
             if name is None or client is None or (self._failures and not self._admits(name)):
-                shares.lost.extend(group)
+                batches.lost.extend(group)
             else:
-                shares.names.append(name)
-                shares.clients.append(client)
-                shares.keys.append(group)
-        return shares
+                batches.names.append(name)
+                batches.clients.append(client)
+                batches.keys.append(group)
+        return batches
 
     def _settle(self, names: list[str], results: list[Any]) -> None:
         """Notes which servers have failed. Raises the first exception among the results, unless they are ignored."""

@@ -311,6 +311,20 @@ def test_keys_that_cannot_be_sent(three: list[Server], ignore_exc: bool) -> None
         assert cluster.get_many(["a"]) == {}
 
 
+def test_values_that_cannot_be_sent(three: list[Server], key: str) -> None:
+    addresses = [server.address for server in three]
+    values: dict[str, Any] = {f"{key}-{number}": b"v" for number in range(50)}
+    wrong = {**values, f"{key}-wrong": "ä"}
+    with ClusterClient(addresses, **OPTIONS) as strict, ClusterClient(addresses, ignore_exc=True, **OPTIONS) as lenient:
+        with pytest.raises(MemcacheIllegalInputError, match="binary-safe"):
+            strict.set_many(wrong)
+        assert strict.get_many(wrong) == {}
+        lost = lenient.set_many(wrong)
+        place = lenient.hasher.get_node(f"{key}-wrong")
+        assert sorted(lost) == sorted(name for name in wrong if lenient.hasher.get_node(name) == place)
+        assert strict.get_many(wrong) == {name: b"v" for name in values if name not in lost}
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
