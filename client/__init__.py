@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rmemcached import import_error
@@ -37,9 +38,11 @@ from .sockets import KeepaliveOpts
 
 if TYPE_CHECKING:
     from ._async import AsyncClient
+    from .async_cluster import AsyncClusterClient
 
 __all__ = [
     "AsyncClient",
+    "AsyncClusterClient",
     "Buffer",
     "Client",
     "ClusterClient",
@@ -62,11 +65,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    # asyncio takes longer to import than all the rest.
-    if name == "AsyncClient":
-        from ._async import AsyncClient
+# asyncio takes longer to import than all the rest.
+_LATER = {"AsyncClient": "._async", "AsyncClusterClient": ".async_cluster"}
 
-        globals()[name] = AsyncClient
-        return AsyncClient
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(_LATER[name], __name__), name)
+    globals()[name] = found
+    return found

@@ -1,14 +1,14 @@
 """One call for keys of several servers: all of them are asked before any is waited for.
 
-Each server has a share of the call. A server that fails takes nothing from the others: its share has an exception in
-place of a result.
+The call is divided into batches, one for each server. A server that fails takes nothing from the
+others: its batch has an exception in place of a result.
 """
 
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._storage cimport Storage
 
 
-cdef class Share:
+cdef class Batch:
     cdef Storage client
     cdef list requests           # of Request
     cdef Connection connection   # None: not in the call, or not any more

@@ -20,7 +20,7 @@ cdef object NOTHING = object()
 
 
 @cython.final
-cdef class Share:
+cdef class Batch:
 
     cdef int ask(self, bytes name) except -1:
         cdef Connection c
@@ -68,54 +68,54 @@ cdef class Share:
         return 0
 
 
-cdef list make_shares(list clients):
-    cdef list shares = []
-    cdef Share share
+cdef list make_batches(list clients):
+    cdef list batches = []
+    cdef Batch batch
     for client in clients:
-        share = Share.__new__(Share)
-        share.client = client
-        share.requests = []
-        share.results = []
-        share.errors = []
-        shares.append(share)
-    return shares
+        batch = Batch.__new__(Batch)
+        batch.client = client
+        batch.requests = []
+        batch.results = []
+        batch.errors = []
+        batches.append(batch)
+    return batches
 
 
-cdef int run(list shares, bytes name) except -1:
-    cdef Share share
+cdef int run(list batches, bytes name) except -1:
+    cdef Batch batch
     try:
         # Connecting takes time: those that need not are asked before.
-        for share in shares:
-            if share.error is None and share.client._idle is not None:
-                share.ask(name)
-        for share in shares:
-            if share.error is None and share.connection is None:
-                share.ask(name)
-        for share in shares:
-            if share.error is None:
-                share.take()
+        for batch in batches:
+            if batch.error is None and batch.client._idle is not None:
+                batch.ask(name)
+        for batch in batches:
+            if batch.error is None and batch.connection is None:
+                batch.ask(name)
+        for batch in batches:
+            if batch.error is None:
+                batch.take()
     except BaseException as error:
         # A signal handler's: nobody will take the other answers.
-        for share in shares:
-            if share.connection is not None:
-                share.give_up(error)
+        for batch in batches:
+            if batch.connection is not None:
+                batch.give_up(error)
         raise
     return 0
 
 
-cdef dict found(Share share, bint with_cas):
+cdef dict found(Batch batch, bint with_cas):
     # Only now, since a serde may use the client.
     cdef dict values = {}
     cdef Request r
-    for r, value in zip(share.requests, share.results):
+    for r, value in zip(batch.requests, batch.results):
         if value is NOTHING:
             continue
-        if share.client.serde is None:
+        if batch.client.serde is None:
             values[r.key] = value
         elif with_cas:
-            values[r.key] = share.client._load(r.key, value[0], r.found_flags), value[1]
+            values[r.key] = batch.client._load(r.key, value[0], r.found_flags), value[1]
         else:
-            values[r.key] = share.client._load(r.key, value, r.found_flags)
+            values[r.key] = batch.client._load(r.key, value, r.found_flags)
     return values
 
 
@@ -130,53 +130,54 @@ def fetch_all(list clients, list keys, bint with_cas):
     Returns a list with {key: value}, or {key: (value, cas)}, of each; or the exception that it has failed with. Raises
     MemcacheIllegalInputError, and TypeError for a key, before anything is sent.
     """
-    cdef list shares = make_shares(clients)
-    cdef Share share
+    cdef list batches = make_batches(clients)
+    cdef Batch batch
     cdef list results = []
-    for share, names in zip(shares, keys):
+    for batch, names in zip(batches, keys):
         for name in names:
-            share.requests.append(get_request(
-                share.client, REQUEST_GETS if with_cas else REQUEST_GET, b"gets" if with_cas else b"get", name, NOTHING,
+            batch.requests.append(get_request(
+                batch.client, REQUEST_GETS if with_cas else REQUEST_GET, b"gets" if with_cas else b"get", name, NOTHING,
                 None))
-    run(shares, b"gets_many" if with_cas else b"get_many")
-    for share in shares:
+    run(batches, b"gets_many" if with_cas else b"get_many")
+    for batch in batches:
         try:
-            results.append(found(share, with_cas) if share.error is None else share.error)
+            results.append(found(batch, with_cas) if batch.error is None else batch.error)
         except Exception as error:
             results.append(error)
     return results
 
 
-def store_all(list clients, list values, expire, flags):
+def store_all(list clients, list values, expire, flags, bint ignore_exc):
     """Has each client store its dict of values.
 
     Returns a list with the keys that were not stored of each; or the exception that it has failed with, also because of
-    a value that cannot be sent.
+    a value that cannot be sent. With one of those nothing is sent to any server, unless exceptions are to be ignored.
     """
-    cdef list shares = make_shares(clients)
-    cdef Share share
+    cdef list batches = make_batches(clients)
+    cdef Batch batch
     cdef Request r
-    for share, pairs in zip(shares, values):
+    for batch, pairs in zip(batches, values):
         try:
             for key, value in pairs.items():
-                share.requests.append(
-                    store_request(share.client, STORE_SET, b"set_many", key, value, expire, flags, None))
+                batch.requests.append(
+                    store_request(batch.client, STORE_SET, b"set_many", key, value, expire, flags, None))
         except Exception as error:
-            share.error = error
-    run(shares, b"set_many")
+            batch.error = error
+    if ignore_exc or all([(<Batch>one).error is None for one in batches]):
+        run(batches, b"set_many")
     return [
-        [r.key for r, stored in zip(share.requests, share.results) if not stored]
-        if share.error is None else share.error
-        for share in shares
+        [r.key for r, stored in zip(batch.requests, batch.results) if not stored]
+        if batch.error is None else batch.error
+        for batch in batches
     ]
 
 
 def delete_all(list clients, list keys):
     """Has each client delete its list of keys. Returns a list with True, or the exception of each."""
-    cdef list shares = make_shares(clients)
-    cdef Share share
-    for share, names in zip(shares, keys):
+    cdef list batches = make_batches(clients)
+    cdef Batch batch
+    for batch, names in zip(batches, keys):
         for name in names:
-            share.requests.append(delete_request(share.client, name))
-    run(shares, b"delete_many")
-    return [True if share.error is None else share.error for share in shares]
+            batch.requests.append(delete_request(batch.client, name))
+    run(batches, b"delete_many")
+    return [True if batch.error is None else batch.error for batch in batches]

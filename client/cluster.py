@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import logging
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from ssl import SSLContext
-from time import monotonic
-from types import ModuleType, TracebackType
-from typing import Any, NamedTuple, TypeVar
+from types import TracebackType
+from typing import Any, TypeVar
 
 from ._client import Client
 from ._fan_out import check_key, delete_all, fetch_all, store_all
-from .discovery import Discovery, configured_servers, dns_servers
-from .exceptions import MemcacheError
-from .hashing import Hasher, make_hasher, node_name
-from .sockets import Keepalive, Server, normalize_server
-from .urls import is_url, parse_url, shown
-
-logger = logging.getLogger("rmemcached.client")
+from .discovery import configured_servers, dns_servers
+from .servers import Servers, logger
 
 _Key = bytes | str
 _K = TypeVar("_K", bytes, str)
 _Cluster = TypeVar("_Cluster", bound="ClusterClient")
-
-# What a server's URL cannot say, since it is said of keys and values, or of failures.
-OF_THE_CLUSTER = ("key_prefix", "ignore_exc", "default_noreply", "allow_unicode_keys", "encoding")
-
-CLIENT_OPTIONS = (
-    *("serde", "serializer", "deserializer", "connect_timeout", "timeout", "no_delay", "socket_module"),
-    *("socket_keepalive", "key_prefix", "allow_unicode_keys", "default_noreply", "encoding", "tls_context"),
-    *("transport", "spin", "rdma_cm_port", "username", "password"),
-)
-"""The arguments that each server's Client gets."""
-
-
-class Failure(NamedTuple):
-    """A server that cannot be reached: how often that was tried again, and when the last time was (monotonic)."""
-
-    attempts: int
-    when: float
-
-
-class Shares(NamedTuple):
-    """The keys of a call by server, and those that no server is asked for."""
-
-    names: list[str]
-    clients: list[Client]
-    keys: list[list[Any]]
-    lost: list[Any]
 
 
 def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -62,7 +26,7 @@ def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
         return error
 
 
-class ClusterClient:
+class ClusterClient(Servers[Client]):
     """A client of several servers, each of which has some of the keys. With pymemcache's HashClient's methods.
 
     >>> with ClusterClient(["10.0.0.1", "10.0.0.2:11212", "shm://127.0.0.1"]) as cluster:
@@ -96,67 +60,7 @@ class ClusterClient:
     has connections of its own. copy.copy, copy.deepcopy and pickle make one without connections and failures.
     """
 
-    client_class: Callable[..., Client] = Client
-
-    def __init__(
-        self,
-        servers: Iterable[Any] | Discovery,
-        hasher: str | Callable[[], Hasher] = "rendezvous",
-        serde: Any = None,
-        serializer: Callable[[Any, Any], tuple[Any, int]] | None = None,
-        deserializer: Callable[[Any, bytes, int], Any] | None = None,
-        connect_timeout: float | None = None,
-        timeout: float | None = None,
-        no_delay: bool = True,
-        socket_module: ModuleType | None = None,
-        socket_keepalive: Keepalive | None = None,
-        key_prefix: bytes | str = b"",
-        max_pool_size: int | None = None,
-        pool_idle_timeout: float = 0,
-        lock_generator: Callable[[], Any] | None = None,
-        retry_attempts: int = 2,
-        retry_timeout: float = 1,
-        dead_timeout: float = 60,
-        use_pooling: bool = False,
-        ignore_exc: bool = False,
-        allow_unicode_keys: bool = False,
-        default_noreply: bool = True,
-        encoding: str = "ascii",
-        tls_context: SSLContext | None = None,
-        *,
-        transport: str | None = None,
-        spin: float | None = None,
-        rdma_cm_port: int | None = None,
-        username: str | bytes | None = None,
-        password: str | bytes | None = None,
-        weights: Mapping[Any, int] | None = None,
-        refresh_interval: float | None = None,
-    ) -> None:
-        """Takes the options of the class. Raises ValueError, ImportError, and what a function as servers raises."""
-        given = locals()
-        self.default_kwargs = {name: given[name] for name in CLIENT_OPTIONS}
-        for name, number in (("retry_timeout", retry_timeout), ("dead_timeout", dead_timeout)):
-            if not number >= 0:
-                raise ValueError(f"{name} must be seconds from 0 up, not {number!r}")
-        self.retry_attempts = retry_attempts
-        self.retry_timeout = retry_timeout
-        self.dead_timeout = dead_timeout
-        self.ignore_exc = ignore_exc
-        self.clients: dict[str, Client] = {}
-        self._weights = {node_name(self._server_of(server)): weight for server, weight in (weights or {}).items()}
-        self._hasher = hasher
-        self._discover = servers if callable(servers) else None
-        if refresh_interval is not None and (self._discover is None or not refresh_interval > 0):
-            raise ValueError("refresh_interval is positive seconds, for servers that a function lists")
-        self.refresh_interval = refresh_interval
-        self._begin()
-        if isinstance(servers, (str, bytes)):
-            raise ValueError(f"servers is a list, not {servers!r}: [{servers!r}]")
-        # The options are looked at even when there are no servers.
-        self._prefix = self._make_client("127.0.0.1").key_prefix
-        self._unicode_keys = allow_unicode_keys
-        for server in servers() if callable(servers) else servers:
-            self.add_server(server)
+    client_class = Client
 
     @classmethod
     def from_dns(cls: type[_Cluster], name: str, port: int = 11211, **options: Any) -> _Cluster:
@@ -177,77 +81,9 @@ class ClusterClient:
 
     # --- servers ---
 
-    def _begin(self) -> None:
-        """The part that a copy does not have."""
-        self._pid = os.getpid()
-        self._guard = threading.RLock()
-        self._failures: dict[str, Failure] = {}
-        self._dead: dict[str, float] = {}
-        self.hasher = make_hasher(self._hasher, self._weights)
-        self._refresh_at = None if self.refresh_interval is None else monotonic() + self.refresh_interval
-        for name in self.clients:
-            self.hasher.add_node(name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = vars(self).copy()
-        for name in ("_guard", "_failures", "_dead", "hasher"):
-            del state[name]
-        state["clients"] = {name: copy.copy(client) for name, client in list(self.clients.items())}
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._begin()
-
-    @property
-    def _lock(self) -> threading.RLock:
-        # While servers change. A forked child cannot wait for the parent's threads.
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._guard = threading.RLock()
-        return self._guard
-
-    def _server_of(self, server: Any) -> Server:
-        if not is_url(server):
-            return normalize_server(server)
-        found, options = parse_url(server)
-        for name in OF_THE_CLUSTER:
-            if name in options:
-                raise ValueError(f"{shown(server)}: {name} is the same for all servers: an argument of ClusterClient")
-        return found
-
-    def _make_client(self, server: Any) -> Client:
-        return self.client_class(server, **self.default_kwargs)
-
-    def add_server(self, server: Any, port: int | None = None) -> None:
-        """Adds a server, if it is not there; add_server(host, port) as well. Raises ValueError."""
-        if port is not None:
-            if not isinstance(server, str):
-                raise TypeError("Server must be a string when passing port.")
-            server = (server, port)
-        name = node_name(self._server_of(server))
-        with self._lock:
-            if name not in self.clients:
-                self.clients[name] = self._make_client(server)
-                self.hasher.add_node(name)
-
     def remove_server(self, server: Any, port: int | None = None) -> None:
         """Removes a server for good, and closes its connections. Raises ValueError when it is not there."""
-        if port is not None:
-            if not isinstance(server, str):
-                raise TypeError("Server must be a string when passing port.")
-            server = (server, port)
-        self._remove(node_name(self._server_of(server)))
-
-    def _remove(self, name: str) -> None:
-        with self._lock:
-            if name not in self.clients:
-                raise ValueError(f"there is no server {name}")
-            if self._dead.pop(name, None) is None:
-                self.hasher.remove_node(name)
-            self._failures.pop(name, None)
-            client = self.clients.pop(name)
-        client.close()
+        self._remove(self._name_of(server, port)[0]).close()
 
     def refresh(self) -> bool:
         """Asks for the list of servers again: adds new ones, and removes those that are not in it. Returns whether it
@@ -255,25 +91,12 @@ class ClusterClient:
 
         Raises what the function raises, or ValueError when there is none, and changes nothing then.
         """
-        if self._discover is None:
-            raise ValueError("there is nothing to ask: servers was a list (from_dns, from_config, or a function)")
-        servers = {node_name(self._server_of(server)): server for server in self._discover()}
-        with self._lock:
-            gone = [name for name in self.clients if name not in servers]
-            new = [name for name in servers if name not in self.clients]
-            for name in new:
-                self.add_server(servers[name])
-            for name in gone:
-                self._remove(name)
-        if new or gone:
-            logger.info("servers: %s new, %s gone", ", ".join(new) or "none", ", ".join(gone) or "none")
-        return bool(new or gone)
+        differs, removed = self._replace(self._lister()())
+        for client in removed:
+            client.close()
+        return differs
 
     def _refresh_soon(self) -> None:
-        with self._lock:
-            if self.refresh_interval is None or monotonic() < (self._refresh_at or 0):
-                return
-            self._refresh_at = monotonic() + self.refresh_interval
         threading.Thread(target=self._refresh_quietly, name="rmemcached refresh", daemon=True).start()
 
     def _refresh_quietly(self) -> None:
@@ -282,69 +105,62 @@ class ClusterClient:
         except Exception as error:
             logger.warning("the list of servers could not be refreshed: %s", error)
 
-    # --- servers that fail ---
+    # --- several keys ---
 
-    def _look_around(self) -> None:
-        """What is to be done before a call."""
-        if self._refresh_at is not None and monotonic() >= self._refresh_at:
-            self._refresh_soon()
-        if self._dead:
-            self._revive()
+    def get_many(self, keys: Iterable[_K], gets: bool = False) -> dict[_K, Any]:
+        """Returns {key: value} of the keys that have items; gets: what `gets_many` does. All servers at once."""
+        batches = self._batches(keys)
+        results = fetch_all(batches.clients, batches.keys, gets)
+        self._settle(batches.names, results)
+        found: dict[_K, Any] = {}
+        for result in results:
+            if isinstance(result, dict):
+                found.update(result)
+        return found
 
-    def _revive(self) -> None:
-        with self._lock:
-            for name, when in list(self._dead.items()):
-                if monotonic() - when > self.dead_timeout:
-                    logger.info("%s: has its keys again", name)
-                    del self._dead[name]
-                    self.hasher.add_node(name)
+    get_multi = get_many
 
-    def _bury(self, name: str) -> None:
-        with self._lock:
-            self._failures.pop(name, None)
-            if name in self.clients and name not in self._dead:
-                logger.warning("%s: is dead: other servers have its keys for %g s", name, self.dead_timeout)
-                self._dead[name] = monotonic()
-                self.hasher.remove_node(name)
+    def gets_many(self, keys: Iterable[_K]) -> dict[_K, tuple[Any, bytes]]:
+        """Returns {key: (value, cas)} of the keys that have items. All servers at once."""
+        return self.get_many(keys, True)
 
-    def _admits(self, name: str) -> bool:
-        """Whether a server may be asked: it has not failed, or may be tried again. As in HashClient, the call that
-        finds it dead is the last one that asks it."""
-        failure = self._failures.get(name)
-        if failure is None:
-            return True
-        if failure.attempts < self.retry_attempts:
-            return monotonic() - failure.when > self.retry_timeout
-        self._bury(name)
+    gets_multi = gets_many
+
+    def set_many(
+        self, values: Mapping[_K, Any], expire: int = 0, noreply: bool | None = None, flags: int | None = None
+    ) -> list[_K]:
+        """Stores the values of a dict, at all servers at once. Returns a list of the keys that were not stored."""
+        batches = self._batches(values)
+        parts = [{key: values[key] for key in keys} for keys in batches.keys]
+        if self._is_quiet(noreply):
+            results: list[Any] = []
+            for client, part in zip(batches.clients, parts, strict=True):
+                results.append(outcome(client.set_many, part, expire, True, flags))
+        else:
+            results = store_all(batches.clients, parts, expire, flags, self.ignore_exc)
+        self._settle(batches.names, results)
+        failed: list[_K] = list(batches.lost)
+        for keys, result in zip(batches.keys, results, strict=True):
+            failed += keys if isinstance(result, Exception) else result
+        return failed
+
+    set_multi = set_many
+
+    def delete_many(self, keys: Iterable[_Key], noreply: bool | None = None) -> bool:
+        """Removes the items of the keys, at all servers at once. Returns True, also when some had none."""
+        batches = self._batches(keys)
+        if self._is_quiet(noreply):
+            results: list[Any] = []
+            for client, part in zip(batches.clients, batches.keys, strict=True):
+                results.append(outcome(client.delete_many, part, True))
+        else:
+            results = delete_all(batches.clients, batches.keys)
+        self._settle(batches.names, results)
         return True
 
-    def _has_failed(self, name: str, error: Exception) -> None:
-        if not isinstance(error, OSError):
-            return
-        with self._lock:
-            failure = self._failures.get(name)
-            if failure is not None:
-                self._failures[name] = Failure(failure.attempts + 1, monotonic())
-            elif self.retry_attempts > 0:
-                self._failures[name] = Failure(0, monotonic())
-            else:
-                self._bury(name)
+    delete_multi = delete_many
 
-    def _nobody_is_left(self) -> None:
-        if not self.ignore_exc:
-            raise MemcacheError("All servers seem to be down right now")
-
-    def _place(self, key: Any) -> tuple[str, Client] | None:
-        """The server of a key, by name, and its Client; None: there is none, and that is to be ignored."""
-        while True:
-            name = self.hasher.get_node(key)
-            if name is None:
-                self._nobody_is_left()
-                return None
-            client = self.clients.get(name)
-            if client is not None:
-                return name, client
-            # It was removed meanwhile, from the hasher first.
+    # --- one key ---
 
     def _run(self, method: str, key: _Key, default: Any, *arguments: Any, **options: Any) -> Any:
         check_key(key, self._prefix, self._unicode_keys)
@@ -366,108 +182,6 @@ class ClusterClient:
         if self._failures:
             self._failures.pop(name, None)
         return result
-
-    # --- several keys ---
-
-    def _shares(self, keys: Iterable[Any]) -> Shares:
-        self._look_around()
-        get_node = self.hasher.get_node
-        groups: dict[str | None, list[Any]] = {}
-        for key in keys:
-            check_key(key, self._prefix, self._unicode_keys)
-            name = get_node(key)
-            group = groups.get(name)
-            if group is None:
-                groups[name] = [key]
-            else:
-                group.append(key)
-        shares = Shares([], [], [], [])
-        for name, group in groups.items():
-            if name is None:
-                self._nobody_is_left()
-            # One that was removed meanwhile has no Client.
-            client = self.clients.get(name or "")
-            if name is None or client is None or (self._failures and not self._admits(name)):
-                shares.lost.extend(group)
-            else:
-                shares.names.append(name)
-                shares.clients.append(client)
-                shares.keys.append(group)
-        return shares
-
-    def _settle(self, names: list[str], results: list[Any]) -> None:
-        """Notes which servers have failed. Raises the first exception among the results, unless they are ignored."""
-        problem: Exception | None = None
-        for name, result in zip(names, results, strict=True):
-            if not isinstance(result, Exception):
-                if self._failures:
-                    self._failures.pop(name, None)
-                continue
-            self._has_failed(name, result)
-            if problem is None:
-                problem = result
-            else:
-                problem.add_note(f"{name} has failed as well: {result}")
-        if problem is not None and not self.ignore_exc:
-            raise problem
-
-    def get_many(self, keys: Iterable[_K], gets: bool = False) -> dict[_K, Any]:
-        """Returns {key: value} of the keys that have items; gets: what `gets_many` does. All servers at once."""
-        shares = self._shares(keys)
-        results = fetch_all(shares.clients, shares.keys, gets)
-        self._settle(shares.names, results)
-        found: dict[_K, Any] = {}
-        for result in results:
-            if isinstance(result, dict):
-                found.update(result)
-        return found
-
-    get_multi = get_many
-
-    def gets_many(self, keys: Iterable[_K]) -> dict[_K, tuple[Any, bytes]]:
-        """Returns {key: (value, cas)} of the keys that have items. All servers at once."""
-        return self.get_many(keys, True)
-
-    gets_multi = gets_many
-
-    def set_many(
-        self, values: Mapping[_K, Any], expire: int = 0, noreply: bool | None = None, flags: int | None = None
-    ) -> list[_K]:
-        """Stores the values of a dict, at all servers at once. Returns a list of the keys that were not stored."""
-        shares = self._shares(values)
-        parts = [{key: values[key] for key in keys} for keys in shares.keys]
-        if self._is_quiet(noreply):
-            results: list[Any] = []
-            for client, part in zip(shares.clients, parts, strict=True):
-                results.append(outcome(client.set_many, part, expire, True, flags))
-        else:
-            results = store_all(shares.clients, parts, expire, flags)
-        self._settle(shares.names, results)
-        failed: list[_K] = list(shares.lost)
-        for keys, result in zip(shares.keys, results, strict=True):
-            failed += keys if isinstance(result, Exception) else result
-        return failed
-
-    set_multi = set_many
-
-    def delete_many(self, keys: Iterable[_Key], noreply: bool | None = None) -> bool:
-        """Removes the items of the keys, at all servers at once. Returns True, also when some had none."""
-        shares = self._shares(keys)
-        if self._is_quiet(noreply):
-            results: list[Any] = []
-            for client, part in zip(shares.clients, shares.keys, strict=True):
-                results.append(outcome(client.delete_many, part, True))
-        else:
-            results = delete_all(shares.clients, shares.keys)
-        self._settle(shares.names, results)
-        return True
-
-    delete_multi = delete_many
-
-    def _is_quiet(self, noreply: bool | None) -> bool:
-        return bool(self.default_kwargs["default_noreply"] if noreply is None else noreply)
-
-    # --- one key ---
 
     def get(self, key: _Key, default: Any = None, *, copy: bool = True) -> Any:
         """Returns the value of key, or default when there is no item. copy: as for `Client.get`."""
@@ -600,6 +314,3 @@ class ClusterClient:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__module__}.{type(self).__qualname__} {', '.join(self.clients) or 'without servers'}>"

@@ -83,3 +83,9 @@ def oracle(make_oracle: Callable[..., PymemcacheClient]) -> PymemcacheClient:
 def key() -> str:
     """A key that no other test has used."""
     return f"key-{next(_numbers)}"
+
+
+@pytest.fixture
+def three(rmemcached_server: Callable[..., Server]) -> list[Server]:
+    """Three daemons of ours for one test, which may end them."""
+    return [rmemcached_server("-t", "1") for _ in range(3)]

@@ -7,7 +7,6 @@ import copy
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -28,7 +27,7 @@ from pymemcache.client.rendezvous import RendezvousHash as PymemcacheHash
 from servers import Server, free_port
 from transport import RDMA_TRANSPORTS
 
-import rmemcached.client.cluster
+import rmemcached.client.servers
 from rmemcached.client import (
     Client,
     ClusterClient,
@@ -36,8 +35,6 @@ from rmemcached.client import (
     MemcacheError,
     MemcacheIllegalInputError,
     MemcacheUnexpectedCloseError,
-    MemcacheUnknownCommandError,
-    MemcacheUnknownError,
 )
 from rmemcached.client.hashing import RendezvousHash, share_of
 
@@ -51,11 +48,6 @@ KEYS = [f"user:{number}" for number in range(10000)]
 @pytest.fixture(scope="module", params=["tcp", *RDMA_TRANSPORTS])
 def transport(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture
-def three(rmemcached_server: ServerFactory) -> list[Server]:
-    return [rmemcached_server("-t", "1") for _ in range(3)]
 
 
 @pytest.fixture
@@ -319,6 +311,20 @@ def test_keys_that_cannot_be_sent(three: list[Server], ignore_exc: bool) -> None
         assert cluster.get_many(["a"]) == {}
 
 
+def test_values_that_cannot_be_sent(three: list[Server], key: str) -> None:
+    addresses = [server.address for server in three]
+    values: dict[str, Any] = {f"{key}-{number}": b"v" for number in range(50)}
+    wrong = {**values, f"{key}-wrong": "ä"}
+    with ClusterClient(addresses, **OPTIONS) as strict, ClusterClient(addresses, ignore_exc=True, **OPTIONS) as lenient:
+        with pytest.raises(MemcacheIllegalInputError, match="binary-safe"):
+            strict.set_many(wrong)
+        assert strict.get_many(wrong) == {}
+        lost = lenient.set_many(wrong)
+        place = lenient.hasher.get_node(f"{key}-wrong")
+        assert sorted(lost) == sorted(name for name in wrong if lenient.hasher.get_node(name) == place)
+        assert strict.get_many(wrong) == {name: b"v" for name in values if name not in lost}
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -457,7 +463,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(rmemcached.client.cluster, "monotonic", clock)
+    monkeypatch.setattr(rmemcached.client.servers, "monotonic", clock)
     monkeypatch.setattr(pymemcache.client.hash, "time", types.SimpleNamespace(time=clock))
     return clock
 
@@ -518,9 +524,11 @@ def test_failures_are_dealt_with_as_in_pymemcache(
 def test_one_server_of_several_has_ended(three: list[Server], transport: str, key: str) -> None:
     values = {f"{key}-{number}": b"%d" % number for number in range(100)}
     addresses = [server.address for server in three]
+    # It is asked again each time.
+    options = {**OPTIONS, "transport": transport, "retry_attempts": 1000, "retry_timeout": 0}
     with (
-        ClusterClient(addresses, transport=transport, **OPTIONS) as strict,
-        ClusterClient(addresses, transport=transport, ignore_exc=True, **OPTIONS) as lenient,
+        ClusterClient(addresses, **options) as strict,
+        ClusterClient(addresses, ignore_exc=True, **options) as lenient,
     ):
         for cluster in (strict, lenient):
             assert cluster.set_many(values) == []
@@ -561,6 +569,27 @@ def test_all_servers_have_ended(clock: Clock) -> None:
     assert nothing.get("key", b"d") == b"d"
     assert nothing.set_many({"key": b"v"}) == ["key"]
     assert nothing.get_many(["key"]) == {}
+
+
+def test_calls_that_fail_together_are_one_failure(three: list[Server], key: str) -> None:
+    """Those of several threads: the server is not dead by that."""
+    threads = 6
+    together = threading.Barrier(threads)
+    with ClusterClient([server.address for server in three], retry_attempts=2, **OPTIONS) as cluster:
+        name = cluster.hasher.get_node(key)
+        ended = next(server for server in three if name == f"127.0.0.1:{server.port}")
+        ended.kill()
+
+        def call(_: int) -> Any:
+            together.wait(20)
+            return outcome(lambda: cluster.get(key))
+
+        with ThreadPoolExecutor(threads) as pool:
+            found = list(pool.map(call, range(threads)))
+        assert ConnectionRefusedError in found
+        # It still has the key, which is a miss now.
+        assert cluster.hasher.get_node(key) == name
+        assert cluster.get(key) is None
 
 
 def test_a_server_that_stands_still(three: list[Server], key: str) -> None:
@@ -660,140 +689,3 @@ def test_a_forked_child(three: list[Server], key: str) -> None:
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert cluster.get(key) == b"value"
-
-
-# --- servers that are looked up ---
-
-
-class Names:
-    """The addresses of a name."""
-
-    def __init__(self) -> None:
-        self.addresses: list[str] = []
-        self.asked = threading.Semaphore(0)
-        self.known = socket.getaddrinfo
-
-    def __call__(self, name: str, port: int, *arguments: int) -> Any:
-        if name != "cache.example":
-            return self.known(name, port, *arguments)
-        self.asked.release()
-        if not self.addresses:
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return [found for address in self.addresses for found in self.known(address, port, *arguments)]
-
-
-@pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> Names:
-    names = Names()
-    monkeypatch.setattr(socket, "getaddrinfo", names)
-    return names
-
-
-def test_from_dns(names: Names, memcached_server: ServerFactory, key: str) -> None:
-    port = memcached_server("-l", "127.0.0.2").port
-    names.addresses = ["127.0.0.2", "127.0.0.1", "127.0.0.2", "::1"]
-    with ClusterClient.from_dns("cache.example", port, **OPTIONS) as cluster:
-        assert list(cluster.clients) == [f"127.0.0.1:{port}", f"127.0.0.2:{port}", f"::1:{port}"]
-        names.addresses = ["127.0.0.1", "127.0.0.2"]
-        assert cluster.refresh() is True
-        assert cluster.refresh() is False
-        assert list(cluster.clients) == [f"127.0.0.1:{port}", f"127.0.0.2:{port}"]
-        values = {f"{key}-{number}": b"v" for number in range(50)}
-        cluster.set_many(values)
-        assert cluster.get_many(values) == values
-        assert all(client.connections for client in cluster.clients.values())
-        names.addresses = []
-        with pytest.raises(OSError, match=r"cache\.example"):
-            cluster.refresh()
-        assert cluster.get_many(values) == values
-        with pickle.loads(pickle.dumps(cluster)) as other:
-            names.addresses = ["127.0.0.2"]
-            assert other.refresh() is True
-            assert list(other.clients) == [f"127.0.0.2:{port}"]
-    with pytest.raises(ValueError, match="there is nothing to ask"):
-        ClusterClient(["one"]).refresh()
-
-
-def test_the_interval(names: Names, memcached_server: ServerFactory, clock: Clock) -> None:
-    port = memcached_server().port
-    names.addresses = ["127.0.0.1"]
-    with ClusterClient.from_dns("cache.example", port, refresh_interval=30, **OPTIONS) as cluster:
-        assert names.asked.acquire(timeout=10)
-        clock.now += 29
-        cluster.get("key")
-        names.addresses = ["127.0.0.1", "::1"]
-        for _ in range(2):
-            assert not names.asked.acquire(blocking=False)
-            clock.now += 31
-            cluster.get_many(["key"])
-            cluster.get_many(["key"])
-            assert names.asked.acquire(timeout=10)
-            # What comes now fails, and is logged.
-            names.addresses = names.addresses if len(cluster.clients) == 1 else []
-            for thread in threading.enumerate():
-                if thread.name == "rmemcached refresh":
-                    thread.join(10)
-            assert len(cluster.clients) == 2
-
-
-class Endpoint(GatedRelay):
-    """A memcached that also answers to `config get cluster`."""
-
-    answer = b""
-
-    def handle(self, line: bytes, client: socket.socket) -> bool:
-        if line != b"config get cluster\r\n":
-            return False
-        client.sendall(self.answer)
-        return True
-
-
-def configuration(*nodes: str) -> bytes:
-    text = b"12\n" + " ".join(nodes).encode() + b"\n"
-    return b"CONFIG cluster 0 %d\r\n%b\r\nEND\r\n" % (len(text), text)
-
-
-@pytest.fixture
-def endpoint(shared_memcached: Server) -> Iterator[Endpoint]:
-    endpoint = Endpoint(shared_memcached, Gate(1))
-    yield endpoint
-    endpoint.close()
-
-
-def test_from_config(endpoint: Endpoint, three: list[Server], key: str) -> None:
-    endpoint.answer = configuration(*(f"node.example|127.0.0.1|{server.port}" for server in three))
-    values = {f"{key}-{number}": b"v" for number in range(50)}
-    with ClusterClient.from_config(endpoint.address, **OPTIONS) as cluster:
-        assert list(cluster.clients) == [f"127.0.0.1:{server.port}" for server in three]
-        assert cluster.set_many(values) == []
-        endpoint.answer = configuration(*(f"localhost||{server.port}" for server in three[1:]))
-        assert cluster.refresh() is True
-        assert list(cluster.clients) == [f"localhost:{server.port}" for server in three[1:]]
-        assert cluster.set_many(values) == []
-        assert cluster.get_many(values) == values
-    endpoint.answer = configuration("localhost|10.0.0.1|5", "localhost|10.0.0.2|6")
-    host, port = endpoint.address
-    by_name = ClusterClient.from_config(f"tcp://{host}:{port}", use_vpc_ip_address=False)
-    assert list(by_name.clients) == ["localhost:5", "localhost:6"]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"VALUE cluster 0 1\r\n1\na|b|5\n\r\nEND\r\n",
-        b"CONFIG cluster 0 1\r\nx\na|b|5\n\r\nEND\r\n",
-        b"CONFIG cluster 0 1\r\n1\na|5\n\r\nEND\r\n",
-        b"CONFIG cluster 0 1\r\n1\na|b|port\n\r\nEND\r\n",
-        b"CONFIG cluster 0 1\r\n1\n\xc3\xa9|b|5\n\r\nEND\r\n",
-        b"CONFIG\n\r\nEND\r\n",
-    ],
-)
-def test_a_wrong_configuration(endpoint: Endpoint, answer: bytes) -> None:
-    endpoint.answer = answer
-    with pytest.raises(MemcacheUnknownError, match="config get cluster: "):
-        ClusterClient.from_config(endpoint.address, **OPTIONS)
-
-
-def test_a_server_without_a_configuration(shared_memcached: Server) -> None:
-    with pytest.raises(MemcacheUnknownCommandError, match="config get cluster"):
-        ClusterClient.from_config(shared_memcached.address, **OPTIONS)

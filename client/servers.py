@@ -1,0 +1,338 @@
+"""The servers of a ClusterClient or AsyncClusterClient: which has a key, which have failed, which come and go."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from ssl import SSLContext
+from time import monotonic
+from types import ModuleType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from ._client import Client
+from ._fan_out import check_key
+from .discovery import Discovery
+from .exceptions import MemcacheError
+from .hashing import Hasher, make_hasher, node_name
+from .sockets import Keepalive, Server, normalize_server
+from .urls import is_url, parse_url, shown
+
+logger = logging.getLogger("rmemcached.client")
+
+# Client, or AsyncClient.
+_Client = TypeVar("_Client")
+
+# What a server's URL cannot say, since it is said of keys and values, or of failures.
+OF_THE_CLUSTER = ("key_prefix", "ignore_exc", "default_noreply", "allow_unicode_keys", "encoding")
+
+CLIENT_OPTIONS = (
+    *("serde", "serializer", "deserializer", "connect_timeout", "timeout", "no_delay", "socket_module"),
+    *("socket_keepalive", "key_prefix", "allow_unicode_keys", "default_noreply", "encoding", "tls_context"),
+    *("transport", "spin", "rdma_cm_port", "username", "password"),
+)
+"""The arguments that each server's Client gets."""
+
+
+class Failure(NamedTuple):
+    """A server that cannot be reached: how often that was tried again, and when the last time was (monotonic)."""
+
+    attempts: int
+    when: float
+
+
+class Batches(NamedTuple, Generic[_Client]):
+    """The keys of a call by server, and those that no server is asked for."""
+
+    names: list[str]
+    clients: list[_Client]
+    keys: list[list[Any]]
+    lost: list[Any]
+
+
+class Servers(Generic[_Client]):
+    """Servers, and a client of each. Threads may share it."""
+
+    client_class: Callable[..., _Client]
+
+    def __init__(
+        self,
+        servers: Iterable[Any] | Discovery,
+        hasher: str | Callable[[], Hasher] = "rendezvous",
+        serde: Any = None,
+        serializer: Callable[[Any, Any], tuple[Any, int]] | None = None,
+        deserializer: Callable[[Any, bytes, int], Any] | None = None,
+        connect_timeout: float | None = None,
+        timeout: float | None = None,
+        no_delay: bool = True,
+        socket_module: ModuleType | None = None,
+        socket_keepalive: Keepalive | None = None,
+        key_prefix: bytes | str = b"",
+        max_pool_size: int | None = None,
+        pool_idle_timeout: float = 0,
+        lock_generator: Callable[[], Any] | None = None,
+        retry_attempts: int = 2,
+        retry_timeout: float = 1,
+        dead_timeout: float = 60,
+        use_pooling: bool = False,
+        ignore_exc: bool = False,
+        allow_unicode_keys: bool = False,
+        default_noreply: bool = True,
+        encoding: str = "ascii",
+        tls_context: SSLContext | None = None,
+        *,
+        transport: str | None = None,
+        spin: float | None = None,
+        rdma_cm_port: int | None = None,
+        username: str | bytes | None = None,
+        password: str | bytes | None = None,
+        weights: Mapping[Any, int] | None = None,
+        refresh_interval: float | None = None,
+    ) -> None:
+        """Takes the options of the class. Raises ValueError, ImportError, and what a function as servers raises."""
+        given = locals()
+        self.default_kwargs = {name: given[name] for name in CLIENT_OPTIONS}
+        for name, number in (("retry_timeout", retry_timeout), ("dead_timeout", dead_timeout)):
+            if not number >= 0:
+                raise ValueError(f"{name} must be seconds from 0 up, not {number!r}")
+        self.retry_attempts = retry_attempts
+        self.retry_timeout = retry_timeout
+        self.dead_timeout = dead_timeout
+        self.ignore_exc = ignore_exc
+        self.clients: dict[str, _Client] = {}
+        self._weights = {node_name(self._server_of(server)): weight for server, weight in (weights or {}).items()}
+        self._hasher = hasher
+        self._discover = servers if callable(servers) else None
+        if refresh_interval is not None and (self._discover is None or not refresh_interval > 0):
+            raise ValueError("refresh_interval is positive seconds, for servers that a function lists")
+        self.refresh_interval = refresh_interval
+        self._begin()
+        if isinstance(servers, (str, bytes)):
+            raise ValueError(f"servers is a list, not {servers!r}: [{servers!r}]")
+        # The options are looked at even when there are no servers.
+        self._prefix = Client("127.0.0.1", **self.default_kwargs).key_prefix
+        self._unicode_keys = allow_unicode_keys
+        for server in servers() if callable(servers) else servers:
+            self.add_server(server)
+
+    # --- servers ---
+
+    def _begin(self) -> None:
+        """The part that a copy does not have."""
+        self._pid = os.getpid()
+        self._guard = threading.RLock()
+        self._failures: dict[str, Failure] = {}
+        self._dead: dict[str, float] = {}
+        self.hasher = make_hasher(self._hasher, self._weights)
+        self._refresh_at = None if self.refresh_interval is None else monotonic() + self.refresh_interval
+        for name in self.clients:
+            self.hasher.add_node(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = vars(self).copy()
+        for name in ("_guard", "_failures", "_dead", "hasher"):
+            del state[name]
+        state["clients"] = {name: copy.copy(client) for name, client in list(self.clients.items())}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
+
+    @property
+    def _lock(self) -> threading.RLock:
+        # While servers change. A forked child cannot wait for the parent's threads.
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._guard = threading.RLock()
+        return self._guard
+
+    def _server_of(self, server: Any) -> Server:
+        if not is_url(server):
+            return normalize_server(server)
+        found, options = parse_url(server)
+        for name in OF_THE_CLUSTER:
+            if name in options:
+                raise ValueError(f"{shown(server)}: {name} is the same for all servers: an argument of ClusterClient")
+        return found
+
+    def _name_of(self, server: Any, port: int | None) -> tuple[str, Any]:
+        """The name of a server that is given as add_server has it, and the server as Client takes it."""
+        if port is not None:
+            if not isinstance(server, str):
+                raise TypeError("Server must be a string when passing port.")
+            server = (server, port)
+        return node_name(self._server_of(server)), server
+
+    def add_server(self, server: Any, port: int | None = None) -> None:
+        """Adds a server, if it is not there; add_server(host, port) as well. One that is dead gets its keys back.
+
+        Raises ValueError.
+        """
+        name, server = self._name_of(server, port)
+        with self._lock:
+            if name not in self.clients:
+                self.clients[name] = self.client_class(server, **self.default_kwargs)
+                self.hasher.add_node(name)
+            elif self._dead.pop(name, None) is not None:
+                self.hasher.add_node(name)
+
+    def _remove(self, name: str) -> _Client:
+        """Removes a server. Returns its client, which is to be closed. Raises ValueError when it is not there."""
+        with self._lock:
+            if name not in self.clients:
+                raise ValueError(f"there is no server {name}")
+            if self._dead.pop(name, None) is None:
+                self.hasher.remove_node(name)
+            self._failures.pop(name, None)
+            return self.clients.pop(name)
+
+    def _lister(self) -> Discovery:
+        if self._discover is None:
+            raise ValueError("there is nothing to ask: servers was a list (from_dns, from_config, or a function)")
+        return self._discover
+
+    def _replace(self, found: Iterable[Any]) -> tuple[bool, list[_Client]]:
+        """Takes a new list of servers. Returns whether it differs, and the clients that are to be closed."""
+        servers = {node_name(self._server_of(server)): server for server in found}
+        with self._lock:
+            gone = [name for name in self.clients if name not in servers]
+            new = [name for name in servers if name not in self.clients]
+            for name in new:
+                self.add_server(servers[name])
+            removed = [self._remove(name) for name in gone]
+        if new or gone:
+            logger.info("servers: %s new, %s gone", ", ".join(new) or "none", ", ".join(gone) or "none")
+        return bool(new or gone), removed
+
+    def _is_time_to_refresh(self) -> bool:
+        """Whether the interval is over. Then the next one begins."""
+        if self.refresh_interval is None or self._refresh_at is None:
+            return False
+        with self._lock:
+            if monotonic() < self._refresh_at:
+                return False
+            self._refresh_at = monotonic() + self.refresh_interval
+            return True
+
+    def _refresh_soon(self) -> None:
+        """Begins to ask for the list of servers, and does not wait for it."""
+        raise NotImplementedError
+
+    # --- servers that fail ---
+
+    def _look_around(self) -> None:
+        """What is to be done before a call."""
+        if self._refresh_at is not None and monotonic() >= self._refresh_at and self._is_time_to_refresh():
+            self._refresh_soon()
+        if self._dead:
+            self._revive()
+
+    def _revive(self) -> None:
+        with self._lock:
+            for name, when in list(self._dead.items()):
+                if monotonic() - when > self.dead_timeout:
+                    logger.info("%s: has its keys again", name)
+                    del self._dead[name]
+                    self.hasher.add_node(name)
+
+    def _bury(self, name: str) -> None:
+        with self._lock:
+            self._failures.pop(name, None)
+            if name in self.clients and name not in self._dead:
+                logger.warning("%s: is dead: other servers have its keys for %g s", name, self.dead_timeout)
+                self._dead[name] = monotonic()
+                self.hasher.remove_node(name)
+
+    def _admits(self, name: str) -> bool:
+        """Whether a server may be asked: it has not failed, or may be tried again. As in HashClient, the call that
+        finds it dead is the last one that asks it."""
+        failure = self._failures.get(name)
+        if failure is None:
+            return True
+        if failure.attempts < self.retry_attempts:
+            return monotonic() - failure.when > self.retry_timeout
+        self._bury(name)
+        return True
+
+    def _has_failed(self, name: str, error: Exception) -> None:
+        if not isinstance(error, OSError):
+            return
+        with self._lock:
+            failure = self._failures.get(name)
+            if failure is not None:
+                # Calls that were under way when it failed are no attempts.
+                if monotonic() - failure.when > self.retry_timeout:
+                    self._failures[name] = Failure(failure.attempts + 1, monotonic())
+            elif self.retry_attempts > 0:
+                self._failures[name] = Failure(0, monotonic())
+            else:
+                self._bury(name)
+
+    def _nobody_is_left(self) -> None:
+        if not self.ignore_exc:
+            raise MemcacheError("All servers seem to be down right now")
+
+    def _place(self, key: Any) -> tuple[str, _Client] | None:
+        """The server of a key, by name, and its client; None: there is none, and that is to be ignored."""
+        while True:
+            name = self.hasher.get_node(key)
+            if name is None:
+                self._nobody_is_left()
+                return None
+            client = self.clients.get(name)
+            if client is not None:
+                return name, client
+            # It was removed meanwhile, from the hasher first.
+
+    # --- calls ---
+
+    def _batches(self, keys: Iterable[Any]) -> Batches[_Client]:
+        self._look_around()
+        get_node = self.hasher.get_node
+        groups: dict[str | None, list[Any]] = {}
+        for key in keys:
+            check_key(key, self._prefix, self._unicode_keys)
+            name = get_node(key)
+            group = groups.get(name)
+            if group is None:
+                groups[name] = [key]
+            else:
+                group.append(key)
+        batches: Batches[_Client] = Batches([], [], [], [])
+        for name, group in groups.items():
+            if name is None:
+                self._nobody_is_left()
+            # One that was removed meanwhile has no Client.
+            client = self.clients.get(name or "")
+            if name is None or client is None or (self._failures and not self._admits(name)):
+                batches.lost.extend(group)
+            else:
+                batches.names.append(name)
+                batches.clients.append(client)
+                batches.keys.append(group)
+        return batches
+
+    def _settle(self, names: list[str], results: list[Any]) -> None:
+        """Notes which servers have failed. Raises the first exception among the results, unless they are ignored."""
+        problem: Exception | None = None
+        for name, result in zip(names, results, strict=True):
+            if not isinstance(result, Exception):
+                if self._failures:
+                    self._failures.pop(name, None)
+                continue
+            self._has_failed(name, result)
+            if problem is None:
+                problem = result
+            else:
+                problem.add_note(f"{name} has failed as well: {result}")
+        if problem is not None and not self.ignore_exc:
+            raise problem
+
+    def _is_quiet(self, noreply: bool | None) -> bool:
+        return bool(self.default_kwargs["default_noreply"] if noreply is None else noreply)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__qualname__} {', '.join(self.clients) or 'without servers'}>"
