@@ -305,7 +305,7 @@ class NumpySerde:
         from numpy.lib import format as npy
 
         # Magic, version 1.0, the length of the description, and that.
-        if value[:8] != b"\x93NUMPY\x01\x00" or value.nbytes < 10:
+        if bytes(value[:8]) != b"\x93NUMPY\x01\x00" or value.nbytes < 10:
             raise malformed(key)
         begin = 10 + int.from_bytes(value[8:10], "little")
         try:
