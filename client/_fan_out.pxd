@@ -1,8 +1,11 @@
 """One call for keys of several servers: all of them are asked before any is waited for.
 
-The call is divided into batches, one for each server. A server that fails takes nothing from the
-others: its batch has an exception in place of a result.
+The call is divided into batches, one for each server. A server that fails takes nothing from the others: its batch has
+an exception in place of a result. Several servers that do not answer to a fetch or a delete take less time than two
+timeouts.
 """
+
+from libc.stdint cimport int64_t
 
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._storage cimport Storage
@@ -19,6 +22,8 @@ cdef class Batch:
     # Sends what the transport takes at the moment.
     cdef int ask(self, bytes name) except -1
     # Waits for the answers.
-    cdef int take(self) except -1
+    cdef int take(self, int64_t asked) except -1
+    # Whether its time has passed, since `asked` (now_ns), while others were waited for. asked 0: that does not count.
+    cdef bint is_late(self, int64_t asked) except -1
     # Ends it: its connection is in disorder.
     cdef int give_up(self, object error) except -1

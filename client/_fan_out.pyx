@@ -2,6 +2,9 @@
 
 cimport cython
 
+from libc.errno cimport EAGAIN, ETIMEDOUT
+from libc.stdint cimport int64_t
+
 from rmemcached.client._commands cimport encode_key
 from rmemcached.client._modes cimport STORE_SET
 from rmemcached.client._request cimport (
@@ -14,6 +17,8 @@ from rmemcached.client._request cimport (
     store_request,
     take_answer,
 )
+from rmemcached.client._stream cimport Stream
+from rmemcached.sys.clock cimport now_ns
 
 # In place of the value of a key that has no item.
 cdef object NOTHING = object()
@@ -41,11 +46,21 @@ cdef class Batch:
             self.give_up(error)
         return 0
 
-    cdef int take(self) except -1:
+    cdef bint is_late(self, int64_t asked) except -1:
+        cdef Stream s = self.connection.stream
+        if asked == 0 or s.timeout_ms < 0 or s.iov_next < s.iov_count:
+            return False
+        if now_ns() - asked < <int64_t>s.timeout_ms * 1000000:
+            return False
+        return not s.has_line() and s.take_input() == -EAGAIN
+
+    cdef int take(self, int64_t asked) except -1:
         cdef Connection c = self.connection
         cdef Request r
         cdef bint first = True
         try:
+            if self.is_late(asked):
+                raise c.broken(-ETIMEDOUT)
             for r in self.requests:
                 c.read_answer(first)
                 first = False
@@ -81,8 +96,9 @@ cdef list make_batches(list clients):
     return batches
 
 
-cdef int run(list batches, bytes name) except -1:
+cdef int run(list batches, bytes name, bint sends_values) except -1:
     cdef Batch batch
+    cdef int64_t asked
     try:
         # Connecting takes time: those that need not are asked before.
         for batch in batches:
@@ -91,9 +107,11 @@ cdef int run(list batches, bytes name) except -1:
         for batch in batches:
             if batch.error is None and batch.connection is None:
                 batch.ask(name)
+        # Servers that fetch values may have needed this side, which has done nothing for them meanwhile.
+        asked = 0 if sends_values else now_ns()
         for batch in batches:
             if batch.error is None:
-                batch.take()
+                batch.take(asked)
     except BaseException as error:
         # A signal handler's: nobody will take the other answers.
         for batch in batches:
@@ -138,7 +156,7 @@ def fetch_all(list clients, list keys, bint with_cas):
             batch.requests.append(get_request(
                 batch.client, REQUEST_GETS if with_cas else REQUEST_GET, b"gets" if with_cas else b"get", name, NOTHING,
                 None))
-    run(batches, b"gets_many" if with_cas else b"get_many")
+    run(batches, b"gets_many" if with_cas else b"get_many", False)
     for batch in batches:
         try:
             results.append(found(batch, with_cas) if batch.error is None else batch.error)
@@ -164,7 +182,7 @@ def store_all(list clients, list values, expire, flags, bint ignore_exc):
         except Exception as error:
             batch.error = error
     if ignore_exc or all([(<Batch>one).error is None for one in batches]):
-        run(batches, b"set_many")
+        run(batches, b"set_many", True)
     return [
         [r.key for r, stored in zip(batch.requests, batch.results) if not stored]
         if batch.error is None else batch.error
@@ -179,5 +197,5 @@ def delete_all(list clients, list keys):
     for batch, names in zip(batches, keys):
         for name in names:
             batch.requests.append(delete_request(batch.client, name))
-    run(batches, b"delete_many")
+    run(batches, b"delete_many", False)
     return [True if batch.error is None else batch.error for batch in batches]

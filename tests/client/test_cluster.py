@@ -25,7 +25,8 @@ from gated_relay import Gate, GatedRelay
 from pymemcache.client.hash import HashClient
 from pymemcache.client.rendezvous import RendezvousHash as PymemcacheHash
 from servers import Server, free_port
-from transport import RDMA_TRANSPORTS
+from suspended import suspended
+from transport import RDMA_TRANSPORTS, within
 
 import rmemcached.client.servers
 from rmemcached.client import (
@@ -596,17 +597,30 @@ def test_a_server_that_stands_still(three: list[Server], key: str) -> None:
     values = {f"{key}-{number}": b"%d" % number for number in range(100)}
     with ClusterClient([server.address for server in three], ignore_exc=True, timeout=0.3) as cluster:
         assert cluster.set_many(values, noreply=False) == []
-        os.kill(three[0].pid, signal.SIGSTOP)
-        try:
+        with suspended(three[0].pid):
             name = f"127.0.0.1:{three[0].port}"
             rest = {one: value for one, value in values.items() if cluster.hasher.get_node(one) != name}
             assert cluster.get_many(values) == rest
             # Not asked again for a second.
             begin = time.monotonic()
             assert cluster.get_many(values) == rest
-            assert time.monotonic() - begin < 0.3
-        finally:
-            os.kill(three[0].pid, signal.SIGCONT)
+            assert time.monotonic() - begin < within(0.3)
+
+
+def test_several_servers_that_stand_still(three: list[Server], transport: str, key: str) -> None:
+    """They take one timeout together, as they were asked together."""
+    keys = [f"{key}-{number}" for number in range(100)]
+    options: dict[str, Any] = {**OPTIONS, "transport": transport, "timeout": 1.0}
+    for name in ("get_many", "delete_many"):
+        with ClusterClient([server.address for server in three], **options) as cluster:
+            cluster.set_many(dict.fromkeys(keys, b"value"))
+            with contextlib.ExitStack() as stack:
+                for server in three:
+                    stack.enter_context(suspended(server.pid))
+                begin = time.monotonic()
+                with pytest.raises(TimeoutError, match="nothing has come for 1 s"):
+                    getattr(cluster, name)(keys)
+                assert 0.9 < time.monotonic() - begin < within(1.9)
 
 
 # --- servers that come and go ---
