@@ -256,3 +256,30 @@ def test_realuse_figures(tmp_path: Path) -> None:
 )
 def test_realuse_names_a_wrong_argument(arguments: list[str], message: str) -> None:
     assert message in run("realuse.py", *arguments, status=2).stderr
+
+
+def test_client_figures(tmp_path: Path) -> None:
+    target, picture = tmp_path / "out.json", tmp_path / "out.svg"
+    words = ["--seconds", "0.002", "--rounds", "1"]
+    done = run("client.py", *words, "--json", str(target), "--plot", str(picture))
+    figures = json.loads(target.read_text())
+    rows: dict[tuple[str, str, int | None], Any] = {
+        (row["row"], row["contender"], row.get("size")): row for row in figures["results"]
+    }
+    absent = set(figures["not_installed"])
+    assert absent <= {"pylibmc", "emcache", "aiomcache"}
+    for name in {"soft_shm", "soft_iw", "tcp", "pymemcache", "pylibmc"} - absent:
+        for row in ("get", "get, 1 ms apart", "set", "get_many", "set_many", "in flight"):
+            assert rows[row, name, None]["least"] > 0
+    for name in {"soft_shm", "soft_iw", "tcp", "emcache", "aiomcache"} - absent:
+        assert rows["uvloop", name, None]["median"] > 0 and rows["asyncio", name, None]["median"] > 0
+    for size in (1, 16, 64):
+        assert rows["get_into a Buffer", "soft_iw", size << 20]["median"] > 0
+    assert rows["get, ten arrays of 4 MB", "soft_shm", 40 << 20]["gb_per_second"] > 0
+    assert len(figures["bounds"]) >= 12
+    assert "1 ms apart" in done.stdout and ("holds" in done.stdout or "does not hold" in done.stdout)
+    assert picture.read_text().lstrip().startswith("<?xml")
+
+
+def test_client_names_a_wrong_argument() -> None:
+    assert "'what' is not one of plain, async, large" in run("client.py", "--parts", "what", status=2).stderr
