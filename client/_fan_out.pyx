@@ -13,15 +13,14 @@ from rmemcached.client._request cimport (
     Request,
     delete_request,
     get_request,
+    load_result,
     put_request,
+    request_kind,
     store_request,
     take_answer,
 )
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.clock cimport now_ns
-
-# In place of the value of a key that has no item.
-cdef object NOTHING = object()
 
 
 @cython.final
@@ -121,19 +120,13 @@ cdef int run(list batches, bytes name, bint sends_values) except -1:
     return 0
 
 
-cdef dict found(Batch batch, bint with_cas):
+cdef dict found(Batch batch):
     # Only now, since a serde may use the client.
     cdef dict values = {}
     cdef Request r
     for r, value in zip(batch.requests, batch.results):
-        if value is NOTHING:
-            continue
-        if batch.client.serde is None:
-            values[r.key] = value
-        elif with_cas:
-            values[r.key] = batch.client._load(r.key, value[0], r.found_flags), value[1]
-        else:
-            values[r.key] = batch.client._load(r.key, value, r.found_flags)
+        if r.found:
+            values[r.key] = value if batch.client.serde is None else load_result(batch.client, r, value)
     return values
 
 
@@ -151,15 +144,15 @@ def fetch_all(list clients, list keys, bint with_cas):
     cdef list batches = make_batches(clients)
     cdef Batch batch
     cdef list results = []
+    cdef request_kind kind = REQUEST_GETS if with_cas else REQUEST_GET
+    cdef bytes called = b"gets_many" if with_cas else b"get_many"
     for batch, names in zip(batches, keys):
         for name in names:
-            batch.requests.append(get_request(
-                batch.client, REQUEST_GETS if with_cas else REQUEST_GET, b"gets" if with_cas else b"get", name, NOTHING,
-                None))
-    run(batches, b"gets_many" if with_cas else b"get_many", False)
+            batch.requests.append(get_request(batch.client, kind, called, name, None, None))
+    run(batches, called, False)
     for batch in batches:
         try:
-            results.append(found(batch, with_cas) if batch.error is None else batch.error)
+            results.append(found(batch) if batch.error is None else batch.error)
         except Exception as error:
             results.append(error)
     return results
