@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import copyreg
+import functools
 import warnings
 
 from rmemcached.client._async_connection cimport ANSWERS_MOST, EXPOSED_MOST, AsyncConnection, Group, open_connection
@@ -31,6 +32,16 @@ from rmemcached.client._request cimport (
 
 from rmemcached.client import leases
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
+
+
+def target_view(buffer, offset):
+    # The bytes of the caller's memory behind an offset.
+    cdef object view = memoryview(buffer)
+    if view.readonly or not view.c_contiguous:
+        raise BufferError("a value is received into a writable, contiguous buffer")
+    if not isinstance(offset, int) or not 0 <= offset <= view.nbytes:
+        raise ValueError(f"offset must be from 0 to {view.nbytes}, the bytes of the buffer, not {offset!r}")
+    return view.cast("B")[offset:] if view.nbytes else view
 
 
 def _open(Client client, logged):
@@ -412,6 +423,84 @@ cdef class AsyncClient:
     async def get_or_set(self, key, compute, expire=0, *, lease=30, wait=None, refresh=None, stale=True):
         """As `Client.get_or_set`. compute may be a coroutine function."""
         return await leases.drive_async(self, compute, leases.steps(key, expire, lease, wait, refresh, stale))
+
+    # --- the caller's memory ---
+
+    async def buffer(self, size):
+        """As `Client.buffer`. `set` sends a value in such memory without a copy."""
+        return await self._in_thread(self.client.buffer, size)
+
+    async def register(self, memory):
+        """As `Client.register`."""
+        return await self._in_thread(self.client.register, memory)
+
+    async def get_into(self, key, buffer, offset=0, default=None):
+        """As `Client.get_into`, but for a copy: until it has come, the value is in memory of this client's, so that a
+        call that was cancelled writes nothing."""
+        (size,) = await self.get_many_into([(key, buffer, offset)])
+        return default if size is None else size
+
+    async def get_many_into(self, pairs):
+        """As `Client.get_many_into`, with that copy. All values are asked for at once."""
+        cdef list targets = []
+        cdef list requests = []
+        cdef list results = []
+        cdef Request r
+        for key, buffer, *offset in pairs:
+            targets.append(target_view(buffer, offset[0] if offset else 0))
+            r = get_request(self.client, REQUEST_GET, b"get_into", key, None, None)
+            # The value is as it was stored.
+            r.raw = True
+            r.ignores = False
+            requests.append(r)
+        problem = None
+        for i, value in enumerate(await self._call_many(requests) if requests else []):
+            r = requests[i]
+            if isinstance(value, BaseException):
+                problem = problem or value
+                continue
+            results.append(None if value is None else len(value))
+            if value is None:
+                continue
+            if len(value) > len(targets[i]):
+                problem = problem or ValueError(
+                    f"the value of {r.key!r} has {len(value)} bytes, and the buffer {len(targets[i])}")
+            else:
+                targets[i][:len(value)] = value
+        if problem is not None:
+            raise problem
+        return results
+
+    # --- dumps: each on a connection of its own ---
+
+    def metadump(self, classes="all"):
+        """As `Client.metadump`, for `async for`. `aclose` ends it early."""
+        return self._lines(self.client.metadump, classes)
+
+    def mgdump(self, classes="all"):
+        """As `Client.mgdump`, for `async for`. `aclose` ends it early."""
+        return self._lines(self.client.mgdump, classes)
+
+    def watch(self, *streams, timeout=None):
+        """As `Client.watch`, for `async for`. `aclose` ends it."""
+        return self._lines(functools.partial(self.client.watch, timeout=timeout), *streams)
+
+    async def _lines(self, method, *arguments):
+        # A thread waits for the next line; to shut the connection down ends that.
+        end = object()
+        lines = await self._in_thread(method, *arguments)
+        try:
+            while True:
+                try:
+                    line = await self._in_thread(next, lines, end)
+                except BaseException:
+                    lines.shut_down()
+                    raise
+                if line is end:
+                    return
+                yield line
+        finally:
+            lines.close()
 
     # --- administration: on connections of their own ---
 

@@ -321,7 +321,7 @@ cdef class AsyncConnection:
         if r.sinks:
             self.stream.release_sink()
             self.sink_taken = False
-        if r.found and not failed and self.client.serde is not None and r.wanted():
+        if r.found and not failed and not r.raw and self.client.serde is not None and r.wanted():
             try:
                 result = load_result(self.client, r, result)
             except Exception as error:

@@ -28,6 +28,7 @@ cdef class Request:
     cdef object default          # GET, GETS: of a miss
     cdef bint ignores            # a failure is a miss, if the client says so
     cdef bint with_flags
+    cdef bint raw                # no serde is applied
     cdef bytes expire            # None: none was given, or 0
     cdef store_mode mode         # STORE
     cdef object data

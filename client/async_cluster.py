@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ._async import AsyncClient
 from ._fan_out import check_key
+from .cluster_meta import META, AsyncClusterMeta
 from .discovery import configured_servers, dns_servers
 from .servers import Servers, logger
 
@@ -33,7 +34,7 @@ async def at_once(calls: Iterable[Awaitable[Any]]) -> list[Any]:
     return results
 
 
-class AsyncClusterClient(Servers[AsyncClient]):
+class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
     """`ClusterClient` for asyncio: its arguments, and its methods, awaitable. Only add_server is no coroutine.
 
     >>> async with AsyncClusterClient(["10.0.0.1", "10.0.0.2"]) as cluster:
@@ -141,8 +142,9 @@ class AsyncClusterClient(Servers[AsyncClient]):
 
     # --- one key ---
 
-    async def _run(self, method: str, key: _Key, default: Any, *arguments: Any) -> Any:
-        check_key(key, self._prefix, self._unicode_keys)
+    async def _run(self, method: str, key: _Key, default: Any, *arguments: Any, **options: Any) -> Any:
+        if method not in META:
+            check_key(key, self._prefix, self._unicode_keys)
         if self._dead or self._refresh_at is not None:
             self._look_around()
         found = self._place(key)
@@ -152,7 +154,7 @@ class AsyncClusterClient(Servers[AsyncClient]):
         if self._failures and not self._admits(name):
             return default
         try:
-            result = await getattr(client, method)(key, *arguments)
+            result = await getattr(client, method)(key, *arguments, **options)
         except Exception as error:
             self._has_failed(name, error)
             if not self.ignore_exc:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ._client import Client
 from ._fan_out import check_key, delete_all, fetch_all, store_all
+from .cluster_meta import META, ClusterMeta
 from .discovery import configured_servers, dns_servers
 from .servers import Servers, logger
 
@@ -26,7 +27,7 @@ def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
         return error
 
 
-class ClusterClient(Servers[Client]):
+class ClusterClient(Servers[Client], ClusterMeta):
     """A client of several servers, each of which has some of the keys. With pymemcache's HashClient's methods.
 
     >>> with ClusterClient(["10.0.0.1", "10.0.0.2:11212", "shm://127.0.0.1"]) as cluster:
@@ -163,7 +164,8 @@ class ClusterClient(Servers[Client]):
     # --- one key ---
 
     def _run(self, method: str, key: _Key, default: Any, *arguments: Any, **options: Any) -> Any:
-        check_key(key, self._prefix, self._unicode_keys)
+        if method not in META:
+            check_key(key, self._prefix, self._unicode_keys)
         if self._dead or self._refresh_at is not None:
             self._look_around()
         found = self._place(key)

@@ -6,6 +6,7 @@ memcached's doc/protocol.txt: "LRU crawler", "Watchers".
 from __future__ import annotations
 
 import base64
+import contextlib
 import socket
 import warnings
 from collections.abc import Callable, Iterator
@@ -115,6 +116,13 @@ class Lines(Generic[T], Iterator[T]):
         if plain is not None:
             self._lines.close()
             plain.close()
+
+    def shut_down(self) -> None:
+        """Ends the connection for a thread that waits for a line, and which closes it then."""
+        plain = self._plain
+        if plain is not None:
+            with contextlib.suppress(OSError):
+                plain.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Lines[T]:
         return self

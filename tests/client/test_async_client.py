@@ -627,3 +627,65 @@ def test_over_a_unix_socket(run: Run, memcached_server: ServerFactory, tmp_path:
             assert client.transport == "tcp"
 
     run(body())
+
+
+def test_into_the_callers_memory(run: Run, make: Make, key: str) -> None:
+    async def body() -> None:
+        async with make() as client:
+            values = {f"{key}-{size}": bytes([size % 251]) * size for size in (0, 1, 100, 5000, 300_000)}
+            await client.set_many(values)
+            for name, value in values.items():
+                memory = bytearray(len(value) + 10)
+                assert await client.get_into(name, memory, 5) == len(value)
+                assert memory == bytes(5) + value + bytes(5)
+                if value:
+                    with pytest.raises(ValueError, match=f"has {len(value)} bytes, and the buffer {len(value) - 1}"):
+                        await client.get_into(name, bytearray(len(value) - 1))
+            assert await client.get_into(key + "-none", bytearray(1), default="none") == "none"
+            pairs = [(name, bytearray(300_000)) for name in (*values, key + "-none")]
+            assert await client.get_many_into(pairs) == [*map(len, values.values()), None]
+            assert [bytes(memory[: len(values[name])]) for name, memory in pairs[:-1]] == list(values.values())
+            assert await client.get_many_into([]) == []
+            for wrong in (bytes(5), memoryview(bytearray(10))[::2]):
+                with pytest.raises(BufferError):
+                    await client.get_into(key, wrong)
+            with await client.buffer(300_000) as buffer:
+                with memoryview(buffer) as view:
+                    view[:3] = b"abc"
+                await client.set(key, buffer)
+                assert await client.get(key) == b"abc" + bytes(299_997)
+                assert await client.get_into(f"{key}-300000", buffer) == 300_000
+                with memoryview(buffer) as view:
+                    assert view == values[f"{key}-300000"]
+            with await client.register(bytearray(b"own")) as own:
+                await client.set(key, own)
+                assert await client.get(key) == b"own"
+
+    run(body())
+
+
+def test_dumps(run: Run, rmemcached_server: ServerFactory) -> None:
+    async def body() -> None:
+        server = rmemcached_server()
+        async with AsyncClient(server.address, timeout=20, default_noreply=False) as client:
+            await client.set_many({f"key-{number}": b"value" for number in range(100)})
+            found = [item["key"] async for item in client.metadump()]
+            assert sorted(found) == sorted(f"key-{number}".encode() for number in range(100))
+            assert len([key async for key in client.mgdump()]) == 100
+            events = client.watch("mutations")
+            first = asyncio.ensure_future(anext(events))
+            while not first.done():
+                await client.set("watched", b"value")
+            assert first.result()["key"] == "watched"
+            await events.aclose()
+            # A wait that nothing ends but its cancellation.
+            silent = client.watch("evictions")
+            waiting = asyncio.ensure_future(anext(silent))
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(waiting, 0.2)
+            assert await client.get("watched") == b"value"
+            with pytest.raises(MemcacheServerError):
+                async for _ in client.metadump("nonsense"):
+                    pass
+
+    run(body())

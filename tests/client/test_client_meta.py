@@ -18,7 +18,9 @@ from suspended import suspended
 
 from rmemcached.client import (
     AsyncClient,
+    AsyncClusterClient,
     Client,
+    ClusterClient,
     MemcacheClientError,
     MemcacheError,
     MemcacheIllegalInputError,
@@ -43,7 +45,7 @@ class JsonSerde:
 class Awaited:
     """An AsyncClient whose methods wait."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: AsyncClient | AsyncClusterClient) -> None:
         self.client = client
         self.runner = asyncio.Runner()
 
@@ -307,6 +309,42 @@ def test_a_server_without_them(shared_memcached: Server, key: str) -> None:
 
     asyncio.run(body())
     relay.close()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_of_several_servers(three: list[Server], key: str, kind: str) -> None:
+    options: dict[str, Any] = {"timeout": 20, "default_noreply": False}
+    addresses = [server.address for server in three]
+    made: Any
+    if kind == "sync":
+        made = ClusterClient(addresses, ignore_exc=True, retry_attempts=0, **options)
+    else:
+        made = Awaited(AsyncClusterClient(addresses, ignore_exc=True, retry_attempts=0, **options))
+    calls = itertools.count()
+
+    def compute() -> bytes:
+        next(calls)
+        return b"value"
+
+    for number in range(12):
+        name = f"{key}-{number} \xff"
+        assert made.get_or_set(name, compute, 100) == b"value"
+        assert made.get_or_set(name, compute, 100) == b"value"
+        assert made.meta_get(name).value == b"value"
+        assert (made.exists(name), 90 < made.ttl(name) <= 100, made.last_access(name) < 10) == (True, True, True)
+        assert made.invalidate(name) is True
+        assert made.meta_set(name, b"5")
+        assert made.meta_arithmetic(name).value == 6
+        assert made.meta_debug(name)["cls"] > 0
+        assert made.meta_delete(name)
+        assert made.exists(name) is False
+    assert next(calls) == 12
+    for server in three:
+        server.kill()
+    assert made.meta_get(key) is None
+    assert made.get_or_set(key, compute) == b"value"
+    assert not made.meta_set(key, b"value")
+    made.close()
 
 
 # --- leases ---

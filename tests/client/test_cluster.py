@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pylibmc
 import pymemcache.client.hash
 import pytest
 from gated_relay import Gate, GatedRelay
@@ -91,61 +90,6 @@ def test_values_of_pymemcache_are_found(three: list[Server], key: str) -> None:
         assert ours.set_many(values) == []
         assert theirs.get_many(list(values)) == values
     theirs.close()
-
-
-@pytest.mark.parametrize("weights", [(1, 1, 1), (1, 2, 5), (3, 7, 100)], ids=str)
-def test_keys_go_where_libmemcached_puts_them(three: list[Server], weights: tuple[int, ...]) -> None:
-    servers = [f"{server.host}:{server.port}" for server in three]
-    theirs = pylibmc.Client(
-        [f"{server}:{weight}" for server, weight in zip(servers, weights, strict=True)],
-        behaviors={"ketama_weighted": True, "no_block": True, "tcp_nodelay": True},
-    )
-    keys = KEYS[:2000]
-    theirs.set_multi({key: b"value" for key in keys})
-    ours = ClusterClient(servers, hasher="ketama", weights=dict(zip(servers, weights, strict=True)), **OPTIONS)
-    with ours:
-        assert len(ours.get_many(keys)) == len(keys)
-        for name, client in ours.clients.items():
-            assert set(client.get_many(keys)) == {key for key in keys if ours.hasher.get_node(key) == name}
-        assert ours.hasher.get_node(b"user:7") == ours.hasher.get_node("user:7")
-    theirs.disconnect_all()
-
-
-def check_libmemcached(servers: list[str]) -> None:
-    """Each key is where libmemcached has put it; when a server goes the others keep their keys."""
-    theirs = pylibmc.Client(servers, behaviors={"ketama_weighted": True})
-    keys = KEYS[:500]
-    theirs.set_multi({key: b"value" for key in keys})
-    theirs.disconnect_all()
-    with ClusterClient(servers, hasher="ketama", **OPTIONS) as ours:
-        for name, client in ours.clients.items():
-            assert set(client.get_many(keys)) == {key for key in keys if ours.hasher.get_node(key) == name}
-            assert client.get_many(keys)
-        nodes = [ours.hasher.get_node(key) for key in keys]
-        gone = next(iter(ours.clients))
-        ours.remove_server(servers[0])
-        for key, node in zip(keys, nodes, strict=True):
-            assert node == gone or ours.hasher.get_node(key) == node
-        ours.remove_server(servers[1])
-        assert ours.hasher.get_node("key") is None
-
-
-def test_libmemcached_leaves_the_usual_port_out(memcached_server: ServerFactory) -> None:
-    # Addresses of this host that nobody else uses with that port.
-    hosts = [f"127.{64 + os.getpid() % 64}.{os.getpid() // 64 % 256}.{last}" for last in (1, 2)]
-    relays = [GatedRelay(memcached_server(), Gate(1), (host, 11211)) for host in hosts]
-    try:
-        check_libmemcached(hosts)
-    finally:
-        for relay in relays:
-            relay.close()
-
-
-def test_libmemcached_with_unix_sockets(memcached_server: ServerFactory, tmp_path: Path) -> None:
-    paths = [str(tmp_path / name) for name in ("one", "two")]
-    for path in paths:
-        memcached_server(path=path)
-    check_libmemcached(paths)
 
 
 def test_the_shares_of_weights() -> None:
