@@ -30,15 +30,15 @@ from rmemcached.client._request cimport (
     touch_request,
 )
 
+from rmemcached.client._retrieval cimport target_view
+
 from rmemcached.client import leases
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
 
 
-def target_view(buffer, offset):
+def target_bytes(buffer, offset):
     # The bytes of the caller's memory behind an offset.
-    cdef object view = memoryview(buffer)
-    if view.readonly or not view.c_contiguous:
-        raise BufferError("a value is received into a writable, contiguous buffer")
+    cdef object view = target_view(buffer)
     if not isinstance(offset, int) or not 0 <= offset <= view.nbytes:
         raise ValueError(f"offset must be from 0 to {view.nbytes}, the bytes of the buffer, not {offset!r}")
     return view.cast("B")[offset:] if view.nbytes else view
@@ -447,7 +447,7 @@ cdef class AsyncClient:
         cdef list results = []
         cdef Request r
         for key, buffer, *offset in pairs:
-            targets.append(target_view(buffer, offset[0] if offset else 0))
+            targets.append(target_bytes(buffer, offset[0] if offset else 0))
             r = get_request(self.client, REQUEST_GET, b"get_into", key, None, None)
             # The value is as it was stored.
             r.raw = True

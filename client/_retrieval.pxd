@@ -11,6 +11,8 @@ cdef enum fetch_form:
     FETCH_VALUE_AND_CAS
     FETCH_VIEW
 
+# Of memory that a value is received into. BufferError: it is not writable, or not contiguous.
+cdef object target_view(object buffer)
 # In place of the value of a key that has no item.
 cdef object MISS
 

@@ -9,6 +9,7 @@ from rmemcached.client._stream cimport Stream
 
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
+    bint PyObject_CheckBuffer(object value)
 
 cdef enum:
     SMALL_TARGET = 4096      # bytes of memory for which values are asked for together
@@ -21,8 +22,22 @@ cdef QueuePair queue_of(Stream s):
     return (<RdmaStream>s).queue if isinstance(s, RdmaStream) else None
 
 
+cdef object view_of(object memory):
+    # Of an object with the buffer protocol, or DLPack (torch, JAX, CuPy; the memory must be the processor's).
+    if PyObject_CheckBuffer(memory) or not hasattr(memory, "__dlpack__"):
+        return memoryview(memory)
+    try:
+        from numpy import from_dlpack
+    except ImportError:
+        raise TypeError(f"a {type(memory).__name__} has no buffer protocol, and DLPack needs numpy") from None
+    try:
+        return memoryview(from_dlpack(memory))
+    except (RuntimeError, ValueError) as error:
+        raise BufferError(f"the memory of a {type(memory).__name__} cannot be used: {error}") from error
+
+
 cdef object target_view(object buffer):
-    cdef object view = memoryview(buffer)
+    cdef object view = view_of(buffer)
     if view.readonly or not view.c_contiguous:
         raise BufferError("a value is received into a writable, contiguous buffer")
     return view
@@ -209,14 +224,15 @@ cdef class Retrieval(Session):
             self.leave(c, None)
 
     def register(self, memory):
-        """Returns a Buffer of an object's own memory: bytes, bytearray, array, mmap, a NumPy array. Connects.
+        """Returns a Buffer of an object's own memory: bytes, bytearray, array, mmap, a NumPy array, or by DLPack a tensor
+        of torch's that is in the processor's memory. Connects.
 
         The object cannot be resized until the Buffer is closed. Its values are then sent from there and, if it is
         writable, received there without a copy by "verbs" and "soft_iw". A server on this host ("soft_shm") reaches
         only what `buffer` has made. Raises TypeError for an object without the buffer protocol, BufferError for memory
         that is not contiguous, ValueError for none; OSError when it cannot be locked for a device.
         """
-        cdef object view = memoryview(memory)
+        cdef object view = view_of(memory)
         cdef Connection c = self.enter(True, b"register")
         try:
             return register_memory(queue_of(c.stream), view)

@@ -263,3 +263,35 @@ def test_buffers_of_many_clients(shared_rmemcached: Any, key: str) -> None:
         assert memoryview(buffer) == value_of(MB)
     for client in clients:
         client.close()
+
+
+class Tensor:
+    """An object with DLPack and no buffer protocol, as torch's."""
+
+    def __init__(self, array: Any, device: tuple[int, int] = (1, 0)) -> None:
+        self.array = array
+        self.device = device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+
+def test_memory_by_dlpack(make_client: Callable[..., Client], key: str) -> None:
+    client = make_client()
+    value = bytes(range(250)) * 400
+    client.set(key, value)
+    array = np.zeros(100_000, dtype="u1")
+    assert client.get_into(key, Tensor(array)) == len(value)
+    assert array.tobytes() == value
+    with client.register(Tensor(np.arange(50_000, dtype="u2"))) as buffer:
+        client.set(key, buffer)
+        assert client.get(key) == np.arange(50_000, dtype="u2").tobytes()
+        assert client.get_into(key, buffer) == 100_000
+    for wrong in (Tensor(array, (2, 0)), Tensor(np.zeros((10, 10))[:, ::2])):
+        with pytest.raises(BufferError):
+            client.get_into(key, wrong)
+    with pytest.raises(TypeError):
+        client.register(object())
