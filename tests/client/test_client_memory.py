@@ -268,15 +268,14 @@ def test_buffers_of_many_clients(shared_rmemcached: Any, key: str) -> None:
 class Tensor:
     """An object with DLPack and no buffer protocol, as torch's."""
 
-    def __init__(self, array: Any, device: tuple[int, int] = (1, 0)) -> None:
+    def __init__(self, array: Any) -> None:
         self.array = array
-        self.device = device
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self.device
+        return (1, 0)  # the processor
 
 
 def test_memory_by_dlpack(make_client: Callable[..., Client], key: str) -> None:
@@ -290,8 +289,7 @@ def test_memory_by_dlpack(make_client: Callable[..., Client], key: str) -> None:
         client.set(key, buffer)
         assert client.get(key) == np.arange(50_000, dtype="u2").tobytes()
         assert client.get_into(key, buffer) == 100_000
-    for wrong in (Tensor(array, (2, 0)), Tensor(np.zeros((10, 10))[:, ::2])):
-        with pytest.raises(BufferError):
-            client.get_into(key, wrong)
+    with pytest.raises(BufferError):
+        client.get_into(key, Tensor(np.zeros((10, 10))[:, ::2]))
     with pytest.raises(TypeError):
         client.register(object())
