@@ -224,8 +224,8 @@ cdef class Retrieval(Session):
             self.leave(c, None)
 
     def register(self, memory):
-        """Returns a Buffer of an object's own memory: bytes, bytearray, array, mmap, a NumPy array, or by DLPack a tensor
-        of torch's that is in the processor's memory. Connects.
+        """Returns a Buffer of an object's own memory: bytes, bytearray, array, mmap, a NumPy array, or by DLPack a
+        tensor of torch's that is in the processor's memory. Connects.
 
         The object cannot be resized until the Buffer is closed. Its values are then sent from there and, if it is
         writable, received there without a copy by "verbs" and "soft_iw". A server on this host ("soft_shm") reaches
