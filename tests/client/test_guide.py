@@ -31,3 +31,10 @@ def test_a_task(rmemcached_server: Callable[..., Server], number: str, title: st
     for printed, expected in zip(done.stdout.splitlines(), re.findall(r"print\(\w+\)  # (.*)", code), strict=False):
         if "as many" not in expected:
             assert printed == expected
+
+
+def test_the_reference_is_that_of_the_docstrings() -> None:
+    command = [sys.executable, "script/api-reference", "--check"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
