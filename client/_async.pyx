@@ -491,16 +491,13 @@ cdef class AsyncClient:
         lines = await self._in_thread(method, *arguments)
         try:
             while True:
-                try:
-                    line = await self._in_thread(next, lines, end)
-                except BaseException:
-                    lines.shut_down()
-                    raise
+                line = await self._in_thread(next, lines, end)
                 if line is end:
                     return
                 yield line
         finally:
-            lines.close()
+            lines.shut_down()
+            asyncio.get_running_loop().run_in_executor(None, lines.close_after_reading)
 
     # --- administration: on connections of their own ---
 

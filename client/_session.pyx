@@ -21,7 +21,9 @@ cdef extern from "Python.h":
 
 cdef class Session:
 
-    def __cinit__(self, *_, **__):
+    def __cinit__(self, *arguments, **options):
+        if len(arguments) > 1 and "serde" in options:
+            raise TypeError("with (host, port) as one argument there can be a serde: Client((host, port), serde=...)")
         self.key_prefix = b""
         self.encoding = "ascii"
         self._wanted = "auto"

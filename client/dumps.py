@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import socket
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
@@ -46,6 +47,7 @@ class Lines(Generic[T], Iterator[T]):
         self._parse = parse
         self._timeout = timeout
         self._first = True
+        self._reading = threading.Lock()
         self._plain: socket.socket | None = None
         plain = open_plain(client)
         try:
@@ -80,7 +82,8 @@ class Lines(Generic[T], Iterator[T]):
         if self._plain is None:
             raise StopIteration
         try:
-            line = self._lines.readline(LINE_MAX)
+            with self._reading:
+                line = self._lines.readline(LINE_MAX)
         except BaseException as error:
             self.close()
             if isinstance(error, TimeoutError) and self._timeout is not None:
@@ -118,11 +121,16 @@ class Lines(Generic[T], Iterator[T]):
             plain.close()
 
     def shut_down(self) -> None:
-        """Ends the connection for a thread that waits for a line, and which closes it then."""
+        """Ends the wait of a thread for a line. The connection is to be closed by close_after_reading then."""
         plain = self._plain
         if plain is not None:
             with contextlib.suppress(OSError):
                 plain.shutdown(socket.SHUT_RDWR)
+
+    def close_after_reading(self) -> None:
+        """`close`, when no thread waits for a line any more: its descriptor could be another one's meanwhile."""
+        with self._reading:
+            self.close()
 
     def __enter__(self) -> Lines[T]:
         return self

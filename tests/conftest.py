@@ -112,8 +112,8 @@ def memcached_server() -> Iterator[ServerFactory]:
 
 @pytest.fixture(scope="session")
 def shared_rmemcached() -> Iterator[Server]:
-    """One daemon of ours (-m 256 -I 8m -t 2) for all tests that neither end, flush nor fill it."""
-    server = start_rmemcached("-m", "256", "-I", "8m", "-t", "2")
+    """One daemon of ours (-m 512 -I 8m -t 2) for all tests that neither end, flush nor fill it."""
+    server = start_rmemcached("-m", "512", "-I", "8m", "-t", "2")
     yield server
     _stop_all([server])
 

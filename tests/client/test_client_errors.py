@@ -293,3 +293,8 @@ def test_an_answer_without_an_end(call: str) -> None:
                 getattr(client, call)(*["key"] * (call == "get"))
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
+
+
+def test_a_port_and_a_serde() -> None:
+    with pytest.raises(TypeError, match=r"Client\(\(host, port\), serde=\.\.\.\)"):
+        Client("127.0.0.1", 11211, serde=None)  # type: ignore[call-overload]
