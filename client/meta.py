@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 class MetaItem(NamedTuple):
     """An item, as `meta_get` finds it. What was not asked for is None.
 
-    key: as it was given. value: after the serde; None also for an item that waits for the value of its winner. flags:
-    the client's 32 bits. cas: an integer. ttl: seconds until it expires, -1: never. size: of the value, in bytes.
+    key: as it was given. value: after the serde; None also for an item that waits for the value of its winner, and so
+    for every stale or won item whose value has no bytes. flags: the client's 32 bits. cas: an integer. ttl: seconds until it expires, -1: never. size: of the value, in bytes.
     hit_before: whether it was ever fetched before. last_access: seconds since then. opaque: as it was given.
 
     won: this caller is the one that should compute the value and store it with `cas`. stale: the value has been
@@ -91,7 +91,8 @@ def item_of(key: bytes | str, line: bytes, value: Any) -> MetaItem | None:
     if code not in (b"VA", b"HD"):
         raise ValueError(line)
     found = fields_of(words[code == b"VA" :])
-    if not value and not found.get("stale") and (found.get("won") or found.get("waits")):
+    if not value and not found.keys().isdisjoint(("won", "waits", "stale")):
+        # It was made by vivify, most likely, and may have been invalidated since.
         value = None
     return MetaItem(key, value, **found)
 

@@ -451,6 +451,21 @@ def test_stale_values(make_client: Callable[..., Client], key: str) -> None:
     assert client.get(key) == b"new"
 
 
+def test_invalidated_before_there_was_a_value(make_client: Callable[..., Client], key: str) -> None:
+    """What has no value yet gets no stale one; what was computed before is not stored."""
+    client = make_client(serde=JsonSerde())
+    seen: list[Any] = []
+
+    def compute() -> Any:
+        client.invalidate(key)
+        seen.append(client.get_or_set(key, lambda: client.get_or_set(key, lambda: "by itself", wait=0) + ", newer"))
+        return "outdated"
+
+    assert client.get_or_set(key, compute) == "outdated"
+    assert seen == ["by itself, newer"]
+    assert client.get(key) == "by itself, newer"
+
+
 def test_refresh(make_client: Callable[..., Client], key: str) -> None:
     client = make_client()
     client.set(key, b"old", expire=50)
