@@ -9,8 +9,9 @@ class MetaItem(NamedTuple):
     """An item, as `meta_get` finds it. What was not asked for is None.
 
     key: as it was given. value: after the serde; None also for an item that waits for the value of its winner, and so
-    for every stale or won item whose value has no bytes. flags: the client's 32 bits. cas: an integer. ttl: seconds until it expires, -1: never. size: of the value, in bytes.
-    hit_before: whether it was ever fetched before. last_access: seconds since then. opaque: as it was given.
+    for every stale or won item whose value has no bytes. flags: the client's 32 bits. cas: an integer. ttl: seconds
+    until it expires, -1: never. size: of the value, in bytes. hit_before: whether it was ever fetched before.
+    last_access: seconds since then. opaque: as it was given.
 
     won: this caller is the one that should compute the value and store it with `cas`. stale: the value has been
     invalidated. waits: another caller has won before.
