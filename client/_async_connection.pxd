@@ -49,6 +49,7 @@ cdef class AsyncConnection:
     cdef int take_answers(self) except -1
     cdef bint take_body(self) except -1
     cdef bint begin_value(self, Request r) except -1
+    cdef int finish(self, Request r, object result) except -1
     cdef int resolve(self, Request r, object result) except -1
     cdef int rest(self) except -1
     cdef int make_room(self) except -1

@@ -8,7 +8,7 @@ from libc.errno cimport EAGAIN, EBADMSG, EINTR, EMSGSIZE, ETIMEDOUT
 from libc.string cimport memcpy
 
 from rmemcached.client._client cimport Client
-from rmemcached.client._commands cimport answer, put_fetch, put_store
+from rmemcached.client._commands cimport answer, number_of, put_fetch, put_store
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._reply cimport REPLY_VA
@@ -29,7 +29,7 @@ from rmemcached.client._request cimport (
 from rmemcached.client._stream cimport LINE_LIMIT, Stream
 
 from rmemcached.client.connection import open_stream
-from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
+from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheUnknownError
 
 cdef enum:
     OUTPUT_MOST = 1 << 20    # bytes of requests that are not sent yet, beyond which calls wait
@@ -247,8 +247,7 @@ cdef class AsyncConnection:
                 continue
             errors = []
             result = take_answer(self.client, self.connection, r, errors)
-            self.answers.popleft()
-            self.resolve(r, errors[0] if errors else result)
+            self.finish(r, errors[0] if errors else result)
 
     cdef bint begin_value(self, Request r) except -1:
         # A value in the stream goes to a bytes object of its own, as it comes.
@@ -263,8 +262,11 @@ cdef class AsyncConnection:
             return False
         if s.reply.in_memory or length > VALUE_MOST:
             raise self.connection.broken(-EBADMSG)
+        if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
+            self.connection.check_value(r.encoded, r.kind == REQUEST_GETS)
         r.found_flags = s.reply.flags
-        if r.kind == REQUEST_META:
+        # The line is not there any more when all of the value is.
+        if r.kind == REQUEST_META or r.kind == REQUEST_ARITHMETIC:
             r.answered = answer(s)
         if r.kind == REQUEST_GETS:
             r.cas = s.line[s.reply.cas_offset:s.reply.cas_offset + s.reply.cas_length]
@@ -298,19 +300,26 @@ cdef class AsyncConnection:
             if s.read_end() <= 0:
                 raise self.connection.broken(-EBADMSG)
         value = self.body
-        r = self.answers[0]
-        if r.kind == REQUEST_ARITHMETIC and not value.strip().isdigit():
-            raise self.connection.broken(-EBADMSG)
         self.body = None
-        self.answers.popleft()
+        r = self.answers[0]
         if r.kind == REQUEST_ARITHMETIC:
-            self.resolve(r, int(value))
+            result = number_of(value)
+            if result is None:
+                raise self.connection.named(MemcacheUnknownError(r.answered[:32]))
         elif r.kind == REQUEST_META:
-            self.resolve(r, read_meta(self.connection, r, r.answered, value))
+            result = read_meta(self.connection, r, r.answered, value)
         else:
             r.found = True
-            self.resolve(r, (value, r.cas) if r.kind == REQUEST_GETS else value)
+            result = (value, r.cas) if r.kind == REQUEST_GETS else value
+        self.finish(r, result)
         return True
+
+    cdef int finish(self, Request r, object result) except -1:
+        # The answer to the first of the requests is complete. Behind the last one's there is nothing.
+        if len(self.answers) == 1 and self.stream.rpos != self.stream.rend:
+            raise self.connection.unasked()
+        self.answers.popleft()
+        return self.resolve(r, result)
 
     cdef int resolve(self, Request r, object result) except -1:
         # The answer to a request has come: its result, or an exception.

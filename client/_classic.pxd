@@ -11,5 +11,7 @@ cdef int put_classic_fetch(Stream s, bytes key, bint with_cas, bytes expire) exc
 # Of a command with a value, up to the value.
 cdef int put_classic_store(Stream s, store_mode mode, bytes key, size_t length, bytes flags, bytes expire, bytes cas,
                            bint quiet) except -1
+# Whether the VALUE line just read is that of the key.
+cdef bint is_value_of(Stream s, bytes key) noexcept
 # A command of a key, and of a number if there is one.
 cdef int put_classic(Stream s, const char *command, bytes key, bytes number, bint quiet) except -1

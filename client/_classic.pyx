@@ -1,7 +1,7 @@
 """See _classic.pxd."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.string cimport strlen
+from libc.string cimport memcmp, strlen
 
 from rmemcached.client._modes cimport STORE_ADD, STORE_APPEND, STORE_CAS, STORE_PREPEND, STORE_REPLACE
 
@@ -58,3 +58,8 @@ cdef int put_classic(Stream s, const char *command, bytes key, bytes number, bin
     if number is not None:
         put_words(s, number)
     return put_text(s, b" noreply\r\n" if quiet else b"\r\n")
+
+
+cdef bint is_value_of(Stream s, bytes key) noexcept:
+    cdef size_t end = 6 + PyBytes_GET_SIZE(key)
+    return s.line_length > end and s.line[end] == c' ' and memcmp(s.line + 6, PyBytes_AS_STRING(key), end - 6) == 0

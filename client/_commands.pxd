@@ -55,6 +55,8 @@ cdef bint is_error(bytes line)
 cdef bint is_refusal(bytes line)
 # The exception for an error line.
 cdef object error_of(bytes line, bytes name)
+# The number that incr or decr has answered; None: it is none. One that got shorter may have blanks behind it.
+cdef object number_of(bytes text)
 # Adds a line of `stats` to found. False: it is none.
 cdef bint read_statistic(bytes line, dict found) except -1
 # Gives the statistics their types.

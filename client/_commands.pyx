@@ -30,6 +30,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     KEY_MAX = 250            # bytes
+    NUMBER_MAX = 20          # digits of 2**64 - 1
 
 # Objects, pointers, functions, and ctypes' pointers to text: z, and Z, which is a complex number's before its type.
 cdef object ADDRESSES = re.compile("[OP&Xz]|Z(?![fdg])")
@@ -336,6 +337,11 @@ cdef object error_of(bytes line, bytes name):
     if is_refusal(line):
         return MemcacheServerError(line[line.find(b" ") + 1:])
     return MemcacheUnknownError(line[:32])
+
+
+cdef object number_of(bytes text):
+    text = text.rstrip(b" ")
+    return int(text) if text.isdigit() and PyBytes_GET_SIZE(text) <= NUMBER_MAX else None
 
 
 cdef bint read_statistic(bytes line, dict found) except -1:

@@ -51,6 +51,8 @@ cdef class Connection:
     cdef int synchronise(self) except -1
     # The end of a call that has sent values: afterwards none of them is needed any more.
     cdef int values_sent(self) except -1
+    # Of a VA line: whether it answers the request for this key. Raises MemcacheUnknownError.
+    cdef int check_value(self, bytes key, bint with_cas) except -1
     # Reads the value behind a VA line.
     cdef bytes value(self)
     # The same as a read-only memoryview, without a copy where the server has written it to memory.
@@ -65,6 +67,11 @@ cdef class Connection:
     cdef int refused_by(self, bytes line, list errors) except -1
     # The answer to a storage command: True, False or None as pymemcache has it; or `refused`.
     cdef object stored(self, list errors)
+
+    # Whether there is input behind all answers, which would be taken for the next command's.
+    cdef bint has_more(self) noexcept
+    # The exception for that.
+    cdef object unasked(self)
 
     cdef int step(self, stream_step first, stream_step again) except -1
     cdef str command(self)       # its name, as errors have it

@@ -5,6 +5,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EBADMSG, ECONNRESET, EINTR, EMSGSIZE, ENOMEM, EPIPE, EPROTO, ETIMEDOUT
 from libc.string cimport strerror
 
+from rmemcached.client._classic cimport is_value_of
 from rmemcached.client._commands cimport answer, error_of, is_error, put_mark
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._reply cimport REPLY_EX, REPLY_HD, REPLY_MN, REPLY_NF, REPLY_NS
@@ -95,6 +96,15 @@ cdef class Connection:
             error.command = self.command()
         return error
 
+    cdef bint has_more(self) noexcept:
+        # Error lines of commands that wanted no answer may come at any time.
+        return self.stream.rpos != self.stream.rend and self.stream.noreplies == 0
+
+    cdef object unasked(self):
+        cdef Stream s = self.stream
+        found = s.rbuf[s.rpos:min(s.rend, s.rpos + SHOWN)]
+        return self.named(MemcacheUnknownError(f"the server has sent more than the answer: {found!r}"))
+
     cdef int interrupted(self, int code) except -1:
         if code != -EINTR:
             raise self.broken(code)
@@ -179,6 +189,12 @@ cdef class Connection:
             # A value that is refused is answered before all of it was sent.
             self.send()
         return s.unexpose()
+
+    cdef int check_value(self, bytes key, bint with_cas) except -1:
+        cdef Stream s = self.stream
+        if (with_cas and s.reply.cas_length == 0) or (s.classic and not is_value_of(s, key)):
+            raise self.broken(-EBADMSG)
+        return 0
 
     cdef bytes value(self):
         cdef Stream s = self.stream

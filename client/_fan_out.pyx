@@ -65,6 +65,8 @@ cdef class Batch:
                 first = False
                 self.results.append(take_answer(self.client, c, r, self.errors))
             c.values_sent()
+            if c.has_more():
+                raise c.unasked()
         except Exception as error:
             return self.give_up(error)
         self.connection = None

@@ -94,6 +94,10 @@ cdef class Pipeline:
                     results[i] = self.failed(r, errors.pop())
                 i += 1
             c.values_sent()
+            if c.has_more():
+                # Any of the answers may be one too many.
+                i = 0
+                raise c.unasked()
         except Exception as error:
             self.client.drop(c)
             while i < len(requests):

@@ -76,7 +76,7 @@ cdef int parse_reply(const char *line, size_t length, reply_line *out) noexcept 
     if out.code == REPLY_VA:
         p += 1
         after = digits(p, end, &value)
-        if after <= p:
+        if after <= p or (after < end and after[0] != c' '):
             return -EBADMSG
         out.length = value
         p = after
@@ -106,7 +106,7 @@ cdef int parse_value(const char *line, size_t length, reply_line *out) noexcept 
     out.flags = <uint32_t>value
     p = after + 1
     after = digits(p, end, &value)
-    if after <= p:
+    if after <= p or (after < end and after[0] != c' '):
         return -EBADMSG
     out.code = REPLY_VA
     out.length = value

@@ -154,7 +154,7 @@ cdef object take_answer(Storage client, Connection c, Request r, list errors):
     cdef Stream s = c.stream
     if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
         value = client._read_fetch(
-            c, FETCH_VALUE_AND_CAS if r.kind == REQUEST_GETS else FETCH_VALUE, &r.found_flags, errors)
+            c, r.encoded, FETCH_VALUE_AND_CAS if r.kind == REQUEST_GETS else FETCH_VALUE, &r.found_flags, errors)
         r.found = value is not MISS
         return value if r.found else r.default
     if r.kind == REQUEST_STORE:

@@ -61,11 +61,12 @@ cdef class Retrieval(Session):
     cdef object _load(self, object key, object value, uint32_t flags):
         return value if self.serde is None else self.serde.deserialize(key, value, flags)
 
-    cdef object _read_fetch(self, Connection c, fetch_form form, uint32_t *flags, list errors):
+    cdef object _read_fetch(self, Connection c, bytes key, fetch_form form, uint32_t *flags, list errors):
         # The value of the mg that the line just read answers, or (value, cas), or MISS.
         cdef Stream s = c.stream
         cdef bytes cas
         if s.reply.code == REPLY_VA:
+            c.check_value(key, form == FETCH_VALUE_AND_CAS)
             flags[0] = s.reply.flags
             if form == FETCH_VALUE:
                 return c.value()
@@ -87,7 +88,7 @@ cdef class Retrieval(Session):
                 s.put_sink(form == FETCH_VIEW)
             s.put("\r\n", 2)
             c.exchange()
-            value = self._read_fetch(c, form, flags, errors)
+            value = self._read_fetch(c, key, form, flags, errors)
             s.release_sink()
         except BaseException:
             self.drop(c)
@@ -150,12 +151,14 @@ cdef class Retrieval(Session):
                 put_fetch(s, encoded[i], self.serde is not None, with_cas, expire)
                 s.put("\r\n", 2)
                 c.ahead(i + 1)
-            for given in names:
+            for i in range(len(names)):
                 c.read_answer(first)
                 first = False
-                value = self._read_fetch(c, FETCH_VALUE_AND_CAS if with_cas else FETCH_VALUE, &flags, errors)
+                value = self._read_fetch(
+                    c, encoded[i], FETCH_VALUE_AND_CAS if with_cas else FETCH_VALUE, &flags, errors)
                 if value is MISS:
                     continue
+                given = names[i]
                 if self.serde is not None:
                     loads[given] = flags
                 found[given] = value
@@ -303,7 +306,7 @@ cdef class Retrieval(Session):
                 s.put_target(to, length)
             s.put("\r\n", 2)
             c.exchange()
-            size = self._read_into(c, to, length, errors)
+            size = self._read_into(c, key, to, length, errors)
             s.release_sink()
         except BaseException:
             self.drop(c)
@@ -311,8 +314,9 @@ cdef class Retrieval(Session):
         self.leave(c, errors)
         return size
 
-    cdef Py_ssize_t _read_into(self, Connection c, char *to, Py_ssize_t length, list errors) except -2:
+    cdef Py_ssize_t _read_into(self, Connection c, bytes key, char *to, Py_ssize_t length, list errors) except -2:
         if c.stream.reply.code == REPLY_VA:
+            c.check_value(key, False)
             return c.value_into(to, length)
         if c.stream.reply.code != REPLY_EN:
             c.refused(errors)
@@ -335,7 +339,7 @@ cdef class Retrieval(Session):
                 to = target_of(view, 0, &length)
                 c.read_answer(first)
                 first = False
-                size = self._read_into(c, to, length, errors)
+                size = self._read_into(c, key, to, length, errors)
                 problem = problem or (too_long(key, size, length) if size > length else None)
                 results[i] = size if size >= 0 else None
         except BaseException:

@@ -207,6 +207,11 @@ cdef class Session:
 
     cdef int leave(self, Connection c, list errors) except -1:
         assert_that(c.next is None)
+        if c.has_more():
+            # There may be one too many among the answers.
+            error = c.unasked()
+            self.drop(c)
+            raise error
         c.stream.end()
         if c.epoch != self._epoch or c.generation != fork_count():
             self.drop(c)

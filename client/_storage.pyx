@@ -6,6 +6,7 @@ from rmemcached.client._commands cimport (
     delta_text,
     encode_value,
     expire_text,
+    number_of,
     number_text,
     put_arithmetic,
     put_delete,
@@ -25,6 +26,8 @@ from rmemcached.client._modes cimport (
 )
 from rmemcached.client._reply cimport REPLY_EN, REPLY_HD, REPLY_NF, REPLY_NUMBER, REPLY_VA
 from rmemcached.client._stream cimport Stream
+
+from rmemcached.client.exceptions import MemcacheUnknownError
 
 
 cdef class Storage(Retrieval):
@@ -199,10 +202,13 @@ cdef class Storage(Retrieval):
 
     cdef object read_number(self, Connection c, list errors):
         # What the line just read answers to incr or decr.
-        if c.stream.reply.code == REPLY_VA:
-            return int(c.value())
-        if c.stream.reply.code == REPLY_NUMBER:
-            return int(answer(c.stream))
+        cdef object number
+        if c.stream.reply.code == REPLY_VA or c.stream.reply.code == REPLY_NUMBER:
+            line = answer(c.stream)
+            number = number_of(line if c.stream.reply.code == REPLY_NUMBER else c.value())
+            if number is None:
+                raise c.named(MemcacheUnknownError(line[:32]))
+            return number
         if c.stream.reply.code != REPLY_NF:
             c.refused(errors)
         return None

@@ -475,19 +475,20 @@ def test_reply_in_small_pieces(key: str) -> None:
 
 
 def test_what_has_come_of_a_reply_stays_its_clients() -> None:
-    """The beginning of the next reply comes with each, and another Client is used in between."""
+    """Half of an error line comes while a set without an answer is sent, and another Client is used in between."""
+    value, rounds = bytes(32 << 20), 5
 
     def serve(listener: socket.socket, digit: bytes) -> None:
-        text = b"VA 10\r\n" + digit * 10 + b"\r\n"
         connection, _ = listener.accept()
-        with connection:
-            sent = 0
+        with connection, connection.makefile("rb") as stream:
             know_meta(connection)
-            for number in range(len(text)):
-                connection.recv(1000)
-                upto = (number + 1) * len(text) + number % len(text)
-                connection.sendall((text * (number + 2))[sent:upto])
-                sent = upto
+            for number in range(rounds):
+                stream.read(1)
+                connection.sendall(b"SERVER_ERROR " + digit * number)
+                assert stream.readline() == b"s key %d q\r\n" % len(value)
+                stream.read(len(value) + 2)
+                assert stream.readline() + stream.readline() == b"mn\r\nmg key v\r\n"
+                connection.sendall(digit + b"\r\nMN\r\nVA 10\r\n" + digit * 10 + b"\r\n")
 
     with contextlib.ExitStack() as stack:
         clients = {}
@@ -498,9 +499,11 @@ def test_what_has_come_of_a_reply_stays_its_clients() -> None:
             stack.callback(thread.join, 20)
             client = Client(listener.getsockname()[:2], transport="tcp", timeout=20)
             clients[digit * 10] = stack.enter_context(client)
-        for _ in range(len(b"VA 10\r\n0123456789\r\n")):
-            for value, client in clients.items():
-                assert client.get("key") == value
+        for _ in range(rounds):
+            for client in clients.values():
+                client.set("key", value, noreply=True)
+            for found, client in clients.items():
+                assert client.get("key") == found
 
 
 # --- signals, threads, forks ---

@@ -1,0 +1,208 @@
+"""A plain server whose answers are no answers to the commands: no value comes back that is not the key's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rmemcached.client import AsyncClient, Client, ClusterClient, MemcacheUnknownError
+
+TIMEOUT = 20.0
+KNOWN = {b"mn\r\n": b"MN\r\n", b"version\r\n": b"VERSION 1.6.18\r\n"}
+CLASSIC = {**KNOWN, b"mn\r\n": b"ERROR\r\n"}
+
+# Answers a command, whose line it is given.
+Answer = Callable[[bytes], bytes]
+Serve = Callable[..., tuple[str, int]]
+
+
+class Peer:
+    """Answers each line that it does not know with what the test says; values are taken for no lines."""
+
+    def __init__(self, answer: Answer, known: dict[bytes, bytes]) -> None:
+        self.answer = answer
+        self.known = known
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.sockets: list[socket.socket] = []
+        self.threads = [threading.Thread(target=self.accept)]
+        self.threads[0].start()
+
+    def accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                one, _ = self.listener.accept()
+                self.sockets.append(one)
+                self.threads.append(threading.Thread(target=self.talk, args=(one,)))
+                self.threads[-1].start()
+
+    def talk(self, one: socket.socket) -> None:
+        with contextlib.suppress(OSError), one.makefile("rb") as lines:
+            for line in lines:
+                if line.startswith(b"ms "):
+                    lines.read(int(line.split()[2]) + 2)
+                one.sendall(self.known.get(line) or self.answer(line))
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.threads[0].join(TIMEOUT)
+        for one in self.sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in self.threads:
+            thread.join(TIMEOUT)
+        for one in (self.listener, *self.sockets):
+            one.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """serve(answer, known): the address of a server that answers so."""
+    made: list[Peer] = []
+
+    def serve(answer: Answer | bytes, known: dict[bytes, bytes] = KNOWN) -> tuple[str, int]:
+        made.append(Peer(answer if callable(answer) else lambda line: answer, known))
+        host, port = made[-1].listener.getsockname()
+        return host, port
+
+    yield serve
+    for one in made:
+        one.close()
+
+
+def run(address: tuple[str, int], name: str, *arguments: Any) -> Any:
+    """What an AsyncClient's method returns."""
+
+    async def body() -> Any:
+        async with AsyncClient(address, transport="tcp", timeout=TIMEOUT, default_noreply=False) as client:
+            return await asyncio.wait_for(getattr(client, name)(*arguments), TIMEOUT / 2)
+
+    return asyncio.run(body())
+
+
+def piped(address: tuple[str, int], name: str, *arguments: Any) -> Any:
+    """The same of a Pipeline's."""
+    with Client(address, transport="tcp", timeout=TIMEOUT) as client:
+        pipeline = client.pipeline()
+        getattr(pipeline, name)(*arguments)
+        (result,) = pipeline.execute()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+def called(address: tuple[str, int], name: str, *arguments: Any) -> Any:
+    """The same of a Client's."""
+    with Client(address, transport="tcp", timeout=TIMEOUT, default_noreply=False) as client:
+        return getattr(client, name)(*arguments)
+
+
+each_way = pytest.mark.parametrize("how", [called, piped, run], ids=lambda how: how.__name__)
+
+
+def its_name(line: bytes) -> bytes:
+    """A value that is the key."""
+    key = line.split()[1]
+    return b"VA %d\r\n%b\r\n" % (len(key), key)
+
+
+@each_way
+def test_what_follows_an_answer_is_no_answer(serve: Serve, how: Any) -> None:
+    with pytest.raises(MemcacheUnknownError, match="sent more than the answer: b'VA 5"):
+        how(serve(lambda line: its_name(line) + b"VA 5\r\nwrong\r\n"), "get", "key")
+
+
+def test_what_comes_between_answers(serve: Serve) -> None:
+    address = serve(lambda line: its_name(line) + b"VA 5\r\nwrong\r\n" + its_name(b"mg b") if b"a" in line else b"")
+    for method in (called, run):
+        with pytest.raises(MemcacheUnknownError, match="sent more than the answer: b'VA 1"):
+            method(address, "get_many", ["a", "b"])
+    with Client(address, transport="tcp", timeout=TIMEOUT) as client:
+        with client.pipeline() as pipeline:
+            pipeline.get("a")
+            pipeline.get("b")
+        assert [type(result) for result in pipeline.results] == [MemcacheUnknownError] * 2
+        assert client.connections == 0
+
+
+def test_an_answer_that_comes_twice(serve: Serve) -> None:
+    address = serve(lambda line: b"NS\r\n" if b" ME" in line else b"HD\r\nHD\r\n")
+    with Client(address, transport="tcp", timeout=TIMEOUT, default_noreply=False) as client:
+        with pytest.raises(MemcacheUnknownError, match=r"set: .*sent more than the answer: b'HD"):
+            client.set("key", b"value")
+        assert client.add("key", b"value") is False
+
+
+def test_one_server_of_several(serve: Serve) -> None:
+    """The others' calls come to their ends."""
+    right, wrong = serve(its_name), serve(lambda line: its_name(line) * 2)
+    with ClusterClient([right, wrong], transport="tcp", timeout=TIMEOUT, ignore_exc=True) as cluster:
+        keys = [f"key-{number}" for number in range(40)]
+        for _ in range(2):
+            found = cluster.get_many(keys)
+            assert 0 < len(found) < len(keys)
+            assert found == {key: key.encode() for key in found}
+
+
+@each_way
+@pytest.mark.parametrize("method", ["get", "gets"])
+def test_the_value_of_another_key(serve: Serve, how: Any, method: str) -> None:
+    address = serve(b"VALUE another 0 5 1\r\nwrong\r\nEND\r\n", CLASSIC)
+    with pytest.raises(MemcacheUnknownError, match="VALUE another"):
+        how(address, method, "key")
+
+
+@pytest.mark.parametrize("key", ["anothe", "another1", "b"])
+def test_the_values_of_other_keys(serve: Serve, key: str) -> None:
+    address = serve(b"VALUE another 0 5\r\nwrong\r\nEND\r\n", CLASSIC)
+    with pytest.raises(MemcacheUnknownError):
+        called(address, "get_many", ["another", key])
+    with pytest.raises(MemcacheUnknownError):
+        run(address, "get_many", ["another", key])
+    with pytest.raises(MemcacheUnknownError):
+        called(address, "get_into", key, bytearray(10))
+    assert called(address, "get", "another") == b"wrong"
+
+
+@each_way
+@pytest.mark.parametrize("number", [b"abc", b"-5", b"+5", b"1_0", b"", b"1 2", b"9" * 21, b"9" * 5000], ids=repr)
+def test_what_is_no_number(serve: Serve, how: Any, number: bytes) -> None:
+    address = serve(b"VA %d\r\n%b\r\n" % (len(number), number))
+    with pytest.raises(MemcacheUnknownError):
+        how(address, "incr", "key", 1)
+    with pytest.raises(MemcacheUnknownError):
+        how(serve(number + b"\r\n", CLASSIC), "incr", "key", 1)
+
+
+@each_way
+def test_a_number_that_got_shorter(serve: Serve, how: Any) -> None:
+    assert how(serve(b"VA 3\r\n18 \r\n"), "decr", "key", 1) == 18
+    assert how(serve(b"18 \r\n", CLASSIC), "decr", "key", 1) == 18
+    assert how(serve(b"VA 20\r\n18446744073709551615\r\n"), "incr", "key", 1) == 2**64 - 1
+
+
+@each_way
+@pytest.mark.parametrize("known, answer", [(KNOWN, b"VA 1\r\nx\r\n"), (CLASSIC, b"VALUE key 0 1\r\nx\r\nEND\r\n")])
+def test_gets_without_a_cas(serve: Serve, how: Any, known: dict[bytes, bytes], answer: bytes) -> None:
+    with pytest.raises(MemcacheUnknownError):
+        how(serve(answer, known), "gets", "key")
+
+
+@each_way
+@pytest.mark.parametrize("answer", [b"VA 1x\r\ny\r\n", b"VALUE key 0 1x\r\ny\r\nEND\r\n"])
+def test_a_length_that_is_none(serve: Serve, how: Any, answer: bytes) -> None:
+    with pytest.raises(MemcacheUnknownError):
+        how(serve(answer, CLASSIC if answer.startswith(b"VALUE") else KNOWN), "get", "key")
+
+
+@each_way
+@pytest.mark.parametrize("method", ["meta_get", "meta_arithmetic"])
+def test_flags_that_are_none(serve: Serve, how: Any, method: str) -> None:
+    """No call is left without an end, either."""
+    with pytest.raises(MemcacheUnknownError):
+        how(serve(b"VA 1 t\r\n1\r\n"), method, "key")
