@@ -59,6 +59,7 @@ cdef class Loan:
     cdef size_t length
     cdef server_domain *domain   # keeps the region's registration valid
     cdef unsigned int generation
+    cdef unsigned int children   # how many forks the process had made
 
 
 cdef class Buffer:

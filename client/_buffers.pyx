@@ -8,12 +8,12 @@ cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.errno cimport ENOMEM, errno
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
 
 from rmemcached.client._devices cimport join_domain, leave_domain
 from rmemcached.client._errors cimport os_error, registration_error
 from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, live_add, live_sub
 from rmemcached.sys.linux cimport (
+    MADV_DOFORK,
     MADV_DONTFORK,
     MAP_ANONYMOUS,
     MAP_FAILED,
@@ -49,6 +49,7 @@ cdef region *oldest = NULL
 cdef void *buffers = NULL
 cdef size_t registered = 0           # how many registrations there ever were
 cdef unsigned int generation = 0     # how many forks separate it from the one that imported the module
+cdef unsigned int children = 0       # how many forks it has made
 
 
 cdef void after_fork_in_child() noexcept nogil:
@@ -60,7 +61,12 @@ cdef void after_fork_in_child() noexcept nogil:
     generation += 1
 
 
-pthread_atfork(NULL, NULL, after_fork_in_child)
+cdef void after_fork_in_parent() noexcept nogil:
+    global children
+    children += 1
+
+
+pthread_atfork(NULL, after_fork_in_parent, after_fork_in_child)
 
 
 cdef void count_registration() noexcept:
@@ -263,9 +269,16 @@ cdef class Loan:
 
     def __dealloc__(self):
         # In a forked child all of it is the parent's.
-        if self.lent != NULL and self.generation == generation:
+        if self.lent == NULL or self.generation != generation:
+            return
+        if self.children != children:
+            # A child may still see the value.
+            destroy(self.pool, self.lent)
+        else:
+            if self.lent.mapped:
+                madvise(self.lent.data, self.lent.size, MADV_DONTFORK)
             self.pool.give(self.lent)
-            leave_domain(self.domain)
+        leave_domain(self.domain)
 
 
 cdef object lend_region(Pool pool, region *one, size_t length):
@@ -275,7 +288,10 @@ cdef object lend_region(Pool pool, region *one, size_t length):
     loan.length = length
     loan.domain = pool.domain
     loan.generation = generation
+    loan.children = children
     join_domain(loan.domain)
+    if one.mapped:
+        madvise(one.data, one.size, MADV_DOFORK)
     return memoryview(loan)
 
 
@@ -381,39 +397,40 @@ cdef str caller():
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-cdef Buffer open_buffer(QueuePair queue):
-    # Of memory that is registered for the queue pair's server, if there is one.
+cdef Buffer closed_buffer():
+    # Before there is memory that would be lost if a signal's handler raised an exception here.
     cdef Buffer one = Buffer.__new__(Buffer)
-    one.open = True
-    one.generation = generation
     one.made = caller()
+    one.generation = generation
+    return one
+
+
+cdef void open_buffer(Buffer one, QueuePair queue) noexcept:
+    # It has its memory, which is registered for the queue pair's server, if there is one.
+    one.open = True
     if queue is not None:
         one.domain = queue.protection_domain
         join_domain(one.domain)
         join_list(one)
-    return one
 
 
 cdef Buffer new_buffer(QueuePair queue, size_t size):
-    cdef Buffer one
-    cdef region memory
+    cdef Buffer one = closed_buffer()
     cdef bint server_maps = queue is not None and queue.transport == SOFT_SHM
     cdef int error
     if size == 0:
         raise ValueError("a Buffer has at least one byte")
-    memset(&memory, 0, sizeof(memory))
     if queue is not None:
-        error = fill(queue.provider, queue.pd, size, server_maps, True, &memory)
+        error = fill(queue.provider, queue.pd, size, server_maps, True, &one.memory)
         if error:
             raise registration_error(queue.provider, size, error)
     else:
-        memory.data = <char *>mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-        if memory.data == <char *>MAP_FAILED:
+        one.memory.data = <char *>mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+        if one.memory.data == <char *>MAP_FAILED:
             raise MemoryError
-        memory.size = size
-        memory.mapped = True
-    one = open_buffer(queue)
-    one.memory = memory
+        one.memory.size = size
+        one.memory.mapped = True
+    open_buffer(one, queue)
     error = touch(&one.memory) if server_maps else 0
     if error:
         one.release()
@@ -424,23 +441,21 @@ cdef Buffer new_buffer(QueuePair queue, size_t size):
 cdef Buffer register_memory(QueuePair queue, object view):
     cdef const Py_buffer *given = PyMemoryView_GET_BUFFER(view)
     cdef int access = IBV_ACCESS_REMOTE_READ if given.readonly else ACCESS
-    cdef Buffer one
-    cdef ibv_mr *mr = NULL
+    cdef Buffer one = closed_buffer()
     if not view.c_contiguous:
         raise BufferError("only contiguous memory can be registered")
     if given.len == 0:
         raise ValueError("a Buffer has at least one byte")
-    if queue is not None and queue.transport != SOFT_SHM:
-        mr = queue.provider.reg_mr(queue.pd, given.buf, given.len, access)
-        if mr == NULL:
-            raise registration_error(queue.provider, given.len, errno)
-        count_registration()
-    one = open_buffer(None if mr == NULL else queue)
     one.memory.data = <char *>given.buf
     one.memory.size = given.len
-    one.memory.mr = mr
     one.readonly = given.readonly
     one.owner = view
+    if queue is not None and queue.transport != SOFT_SHM:
+        one.memory.mr = queue.provider.reg_mr(queue.pd, given.buf, given.len, access)
+        if one.memory.mr == NULL:
+            raise registration_error(queue.provider, given.len, errno)
+        count_registration()
+    open_buffer(one, None if one.memory.mr == NULL else queue)
     return one
 
 

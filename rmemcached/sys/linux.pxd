@@ -104,6 +104,7 @@ cdef extern from "<sys/mman.h>" nogil:
         MADV_HUGEPAGE
         MADV_NOHUGEPAGE
         MADV_DONTNEED
+        MADV_DOFORK
         MADV_DONTFORK
         MFD_CLOEXEC
         MFD_ALLOW_SEALING

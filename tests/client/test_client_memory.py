@@ -5,7 +5,10 @@ from __future__ import annotations
 import array
 import gc
 import mmap
+import os
+import signal
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -159,6 +162,67 @@ def test_memory_outlives_client_connection_and_server(
     del seen, view, array_
     buffer.close()
     assert usage()["regions"] == 0
+
+
+@pytest.mark.parametrize("size", [100, 300_000, 3 * MB])
+def test_views_in_a_forked_child(make_client: Callable[..., Client], key: str, size: int) -> None:
+    """They are the child's as well: it reads them, whatever the parent gets next."""
+    client = make_client()
+    value = value_of(size)
+    client.set(key, value)
+    client.set(key + "-2", value_of(size, 9))
+    view = client.get(key, copy=False)
+    theirs, ours = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(ours)
+            first = view == value
+            os.read(theirs, 1)
+            status = 0 if first and view == value and client.get(key + "-2") == value_of(size, 9) else 2
+        finally:
+            os._exit(status)
+    os.close(theirs)
+    view.release()
+    others = [client.get(key + "-2", copy=False) for _ in range(3)]
+    assert others == [value_of(size, 9)] * 3
+    os.close(ours)
+    assert os.waitpid(child, 0)[1] == 0
+    del others
+    client.set(key, value)
+    assert client.get(key, copy=False) == client.get(key) == value
+
+
+@pytest.mark.parametrize("make", ["buffer", "register"])
+def test_a_signal_while_a_buffer_is_made(make_client: Callable[..., Client], make: str) -> None:
+    """Its handler's exception leaves nothing that is registered, which the debug build counts."""
+    client = make_client()
+    memory = bytearray(5000)
+    client.buffer(5000).close()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise InterruptedError
+
+    old = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for turn in range(300):
+            buffer = None
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 + turn * 1e-7)
+                for _ in range(1000):
+                    buffer = client.buffer(5000) if make == "buffer" else client.register(memory)
+                    buffer.close()
+            except InterruptedError:
+                pass
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                if buffer is not None:
+                    buffer.close()
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert client.set("key", b"value") is True
+    memory.append(1)
 
 
 def test_views_and_buffers_in_cycles(client: Client, key: str) -> None:
