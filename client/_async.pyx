@@ -85,9 +85,8 @@ cdef class AsyncClient:
     def __init__(self, *arguments, **options):
         """Takes the arguments of `Client`, and raises what it raises. Does not connect."""
         self.client = Client(*arguments, **options)
-        if self.client.socket_module is not None or self.client.tls_context is not None:
-            raise ValueError(
-                "socket_module and tls_context are Client's: an AsyncClient waits by its event loop, without TLS")
+        if self.client.socket_module is not None:
+            raise ValueError("socket_module is Client's: an AsyncClient waits by its event loop, on the system's sockets")
 
     def __reduce__(self):
         return copyreg.__newobj__, (type(self),), (self.client, vars(self))

@@ -50,7 +50,7 @@ cdef class Group:
 cdef class AsyncConnection:
 
     def __init__(self, Client client, Connection connection, loop):
-        if connection.stream.needs_gil:
+        if not connection.stream.join_loop():
             connection.close()
             raise RuntimeError("AsyncClient needs the system's sockets, and those of the standard library are patched")
         self.client = client
@@ -103,6 +103,7 @@ cdef class AsyncConnection:
             if s.iov_next == s.iov_count:
                 s.begin()
             self.progress = self.loop.time()
+            self.connection.name = r.name
             if self.client.timeout is not None and self.timer is None:
                 self.timer = self.loop.call_later(self.client.timeout, self._look_at_time)
         try:
@@ -242,7 +243,6 @@ cdef class AsyncConnection:
             if not self.answers:
                 raise self.connection.broken(-EBADMSG)
             r = self.answers[0]
-            self.connection.name = r.name
             if s.reply.code == REPLY_VA and self.begin_value(r):
                 continue
             errors = []
@@ -319,6 +319,8 @@ cdef class AsyncConnection:
         if len(self.answers) == 1 and self.stream.rpos != self.stream.rend:
             raise self.connection.unasked()
         self.answers.popleft()
+        if self.answers:
+            self.connection.name = (<Request>self.answers[0]).name
         return self.resolve(r, result)
 
     cdef int resolve(self, Request r, object result) except -1:

@@ -15,6 +15,7 @@ cdef class SocketStream(Stream):
     cdef object limit        # seconds of each wait, or None
     cdef object slice        # seconds of a wait in one direction while the other one may be what is waited for
     cdef int pid             # of the process that made the stream
+    cdef bint waits          # to send small requests as a whole
     cdef bint flowing        # a request is under way that is sent in parts
     cdef bint reads          # of such a request: the server sends rather than that it receives
 

@@ -51,6 +51,7 @@ cdef class SocketStream(Stream):
         self.limit = None if timeout is None else float(timeout)
         self.slice = SLICE if timeout is None or timeout > SLICE else self.limit
         self.needs_gil = True
+        self.waits = True
         # gevent's belong to the event loop of a thread.
         self.of_thread = not isinstance(sock, plain_socket)
         self.inline_limit = <size_t>-1
@@ -191,6 +192,9 @@ cdef class SocketStream(Stream):
     cdef int push_now(self) except -2:
         cdef size_t left = 0
         cdef size_t i
+        if not self.waits:
+            self.send_ready()
+            return 1
         if not self.flowing:
             for i in range(self.iov_next, self.iov_count):
                 left += self.iov[i].iov_len
@@ -277,9 +281,22 @@ cdef class SocketStream(Stream):
         with gil:
             try:
                 n = self.receive_some(self.rbuf + self.rend, self.rcap - self.rend, NOTHING)
-            except Exception:
-                return -ECONNRESET
+            except BaseException as error:
+                return self.keep(error)
         if n <= 0:
             return 0 if n == 0 else -EAGAIN
         self.rend += n
         return 1
+
+    # --- for event loops ---
+
+    cdef bint join_loop(self) noexcept:
+        # Greenlets' sockets have a loop of their own.
+        self.waits = self.of_thread
+        return not self.waits
+
+    cdef list descriptors(self):
+        return [self.sock.fileno()]
+
+    cdef bint tells_room(self) noexcept:
+        return True

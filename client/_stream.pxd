@@ -110,6 +110,7 @@ cdef class Stream:
     # has the memory, or a Gathered, whose data is NULL. False: it cannot be named.
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     # for event loops
+    cdef bint join_loop(self) noexcept                  # push never waits from now on; False: it cannot do that
     cdef object socket_object(self)                     # a socket.socket of the connection, which the caller closes
     cdef bint must_authenticate(self) noexcept          # itself; that of the connection that it began as does not count
     cdef bint has_ended(self) noexcept nogil            # of a connection that does not tell when it is written to

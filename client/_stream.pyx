@@ -391,6 +391,9 @@ cdef class Stream:
     cdef object socket_object(self):
         return duplicate(self.descriptors()[0])
 
+    cdef bint join_loop(self) noexcept:
+        return True
+
     cdef bint must_authenticate(self) noexcept:
         return False
 

@@ -41,7 +41,7 @@ class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
     ...     await cluster.set("key", b"value")
     ...     await cluster.get_many(["key", "other"])
 
-    Each server has an AsyncClient. socket_module and tls_context cannot be given. from_dns and from_config look servers
+    Each server has an AsyncClient. socket_module cannot be given. from_dns and from_config look servers
     up in a thread; a function as servers is called by the constructor, and by `refresh` in a thread.
 
     Calls can be cancelled, as those of an AsyncClient. Not thread-safe, and for one event loop at a time.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
+from tls_relay import make_certificate
 from transport import RDMA_TRANSPORTS
 
 from rmemcached.client import Client
@@ -31,6 +33,13 @@ def devices(shared_rmemcached: Server) -> None:
     for transport in RDMA_TRANSPORTS:
         with Client(shared_rmemcached.address, transport=transport, timeout=TIMEOUT) as client:
             client.version()
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    make_certificate(path)
+    return path
 
 
 @pytest.fixture(params=BACKENDS, ids="-".join)

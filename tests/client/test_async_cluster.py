@@ -7,7 +7,7 @@ import copy
 import inspect
 import pickle
 import socket
-import ssl
+import types
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -198,5 +198,5 @@ def test_copies_and_look_ups(run: Main, three: list[Server], monkeypatch: pytest
                     assert await other.refresh() is False
 
     run(main)
-    with pytest.raises(ValueError, match="are Client's"):
-        AsyncClusterClient(["one"], tls_context=ssl.create_default_context())
+    with pytest.raises(ValueError, match="is Client's"):
+        AsyncClusterClient(["one"], socket_module=types.SimpleNamespace(**vars(socket)))  # type: ignore[arg-type]
