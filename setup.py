@@ -89,6 +89,9 @@ DIRECTIVES = {
     "embedsignature.format": "clinic",
 }
 
+# Packages whose modules need no GIL: the client, and what it is made of. In the others threads do without Python.
+WITHOUT_GIL = ("rmemcached", "rmemcached.client", "rmemcached.rdma", "rmemcached.sys", "rmemcached.verbs")
+
 
 def compiler() -> list[str]:
     """The C compiler's command words, as distutils will choose them."""
@@ -196,14 +199,16 @@ def build() -> None:
         check_requirements()
         from Cython.Build import cythonize
 
-        modules = cythonize(
-            extensions(),
-            compiler_directives=DIRECTIVES,
-            include_path=[str(ROOT)],
-            build_dir=f"{BUILD_BASE}/cython",
-            nthreads=os.cpu_count() or 1,
-            emit_linenums=DEBUG or bool(SANITIZE),
-        )
+        found = extensions()
+        for without_gil in (False, True):
+            modules += cythonize(
+                [module for module in found if (module.name.rpartition(".")[0] in WITHOUT_GIL) == without_gil],
+                compiler_directives={**DIRECTIVES, "freethreading_compatible": without_gil},
+                include_path=[str(ROOT)],
+                build_dir=f"{BUILD_BASE}/cython",
+                nthreads=os.cpu_count() or 1,
+                emit_linenums=DEBUG or bool(SANITIZE),
+            )
         remove_stale(modules)
     setup(
         version=version(),

@@ -35,6 +35,9 @@ from rmemcached.client._retrieval cimport target_view
 from rmemcached.client import leases
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
 
+# The modules' names are gone when the interpreter ends.
+cdef object warn = warnings.warn
+
 
 def target_bytes(buffer, offset):
     # The bytes of the caller's memory behind an offset.
@@ -86,7 +89,7 @@ cdef class AsyncClient:
         """Takes the arguments of `Client`, and raises what it raises. Does not connect."""
         self.client = Client(*arguments, **options)
         if self.client.socket_module is not None:
-            raise ValueError("socket_module is Client's: an AsyncClient waits by its event loop, on the system's sockets")
+            raise ValueError("socket_module is Client's: an AsyncClient waits by its event loop, on plain sockets")
 
     def __reduce__(self):
         return copyreg.__newobj__, (type(self),), (self.client, vars(self))
@@ -102,7 +105,7 @@ cdef class AsyncClient:
 
     def __del__(self):
         if self.connection is not None and self.connection.usable:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
             self.connection.close()
 
     @property

@@ -7,7 +7,8 @@ nothing is registered. What is unused has a limit for the process: the regions t
 A Buffer is memory of the caller's that is registered once. It keeps the protection domain of its server, also while
 there is no connection. Its memory is there until it is closed or collected, which views and transfers prevent.
 
-Everything here needs the GIL. In a forked child nothing of the parent's is used or freed.
+Everything here needs the GIL, or the lock of _state.pxd, which it takes. In a forked child nothing of the parent's is
+used or freed.
 """
 
 from rmemcached.client._devices cimport server_domain
@@ -49,6 +50,7 @@ cdef class Pool:
 
     cdef region *find(self, size_t size) noexcept
     cdef region *make(self, size_t size) except? NULL
+    cdef void keep(self, region *one) noexcept
     cdef bint go_without(self, size_t length, int error) except -1
 
 
@@ -75,6 +77,8 @@ cdef class Buffer:
     cdef unsigned int generation
     cdef void *next              # of those of the process
     cdef void *prev
+    cdef object weak             # a weak reference to it
+    cdef object __weakref__
 
     cdef int release(self) noexcept
     # What a server has mapped of it reaches it no more, but for a copy that is under way.
@@ -91,3 +95,6 @@ cdef Buffer register_memory(QueuePair queue, object view)
 cdef object lend_region(Pool pool, region *one, size_t length)
 # The Buffer that this memory is a part of, or None. pd: of its server; NULL: of any.
 cdef Buffer find_buffer(const ibv_pd *pd, const char *data, size_t length)
+# The same, with one request more that names it, until unname_buffer.
+cdef Buffer name_buffer(const ibv_pd *pd, const char *data, size_t length)
+cdef void unname_buffer(Buffer named) noexcept

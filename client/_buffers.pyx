@@ -6,11 +6,14 @@ import warnings
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF
 from libc.errno cimport ENOMEM, errno
 from libc.stdlib cimport calloc, free
 
 from rmemcached.client._devices cimport join_domain, leave_domain
 from rmemcached.client._errors cimport os_error, registration_error
+from rmemcached.client._state cimport live_object, lock_state, shared_state, unlock_state
 from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, live_add, live_sub
 from rmemcached.sys.linux cimport (
     MADV_DOFORK,
@@ -33,10 +36,14 @@ from rmemcached.client._exchange import SOFT_SHM
 
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
+    object PyWeakref_NewRef(object referent, void *callback)
 
 cdef enum:
     ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
     STEPS = 8                # sizes of regions from one power of two to the next
+
+# The modules' names are gone when the interpreter ends.
+cdef object warn = warnings.warn
 
 cdef object logger = logging.getLogger("rmemcached.client")
 cdef bint told_shortage = False      # of memory that may be locked
@@ -71,7 +78,9 @@ pthread_atfork(NULL, after_fork_in_parent, after_fork_in_child)
 
 cdef void count_registration() noexcept:
     global registered
+    lock_state(&shared_state)
     registered += 1
+    unlock_state(&shared_state)
     live_add(LIVE_CLIENT_BUFFER)
 
 
@@ -155,7 +164,9 @@ cdef void unlink(region *one) noexcept:
 
 cdef void destroy(Pool pool, region *one) noexcept:
     global all_bytes
+    lock_state(&shared_state)
     all_bytes -= one.size
+    unlock_state(&shared_state)
     empty(pool.provider, one)
     free(one)
 
@@ -189,16 +200,20 @@ cdef class Pool:
         return best
 
     cdef region *take(self, size_t size) except? NULL:
-        cdef region *one = self.find(size)
-        if self.closed:
-            return NULL
-        if one != NULL:
-            unlink(one)
-            return one
-        size = rounded(size)
-        while all_bytes + size > REGIONS_MOST and oldest != NULL:
-            drop_oldest()
-        return self.make(size) if all_bytes + size <= REGIONS_MOST else NULL
+        cdef region *one = NULL
+        cdef bint fits = False
+        lock_state(&shared_state)
+        if not self.closed:
+            one = self.find(size)
+            if one != NULL:
+                unlink(one)
+            else:
+                size = rounded(size)
+                while all_bytes + size > REGIONS_MOST and oldest != NULL:
+                    drop_oldest()
+                fits = all_bytes + size <= REGIONS_MOST
+        unlock_state(&shared_state)
+        return self.make(size) if fits else one
 
     cdef region *make(self, size_t size) except? NULL:
         global all_bytes
@@ -211,7 +226,9 @@ cdef class Pool:
             free(one)
             self.go_without(size, error)
             return NULL
+        lock_state(&shared_state)
         all_bytes += size
+        unlock_state(&shared_state)
         one.pool = <void *>self
         error = touch(one) if self.server_maps else 0
         if error:
@@ -231,10 +248,15 @@ cdef class Pool:
         return False
 
     cdef void give(self, region *one) noexcept:
-        global unused_bytes, newest, oldest
+        lock_state(&shared_state)
         if self.closed:
             destroy(self, one)
-            return
+        else:
+            self.keep(one)
+        unlock_state(&shared_state)
+
+    cdef void keep(self, region *one) noexcept:
+        global unused_bytes, newest, oldest
         one.prev = NULL
         one.next = self.unused
         if one.next != NULL:
@@ -253,11 +275,13 @@ cdef class Pool:
 
     cdef void close(self) noexcept:
         cdef region *one
+        lock_state(&shared_state)
         self.closed = True
         while self.unused != NULL:
             one = self.unused
             unlink(one)
             destroy(self, one)
+        unlock_state(&shared_state)
 
 
 # The collector would take away what __dealloc__ needs.
@@ -312,7 +336,7 @@ cdef class Buffer:
 
     def __del__(self):
         if self.open and self.generation == generation:
-            warnings.warn(f"unclosed {self!r}, made at {self.made}", ResourceWarning, stacklevel=2, source=self)
+            warn(f"unclosed {self!r}, made at {self.made}", ResourceWarning, stacklevel=2, source=self)
 
     def __dealloc__(self):
         self.release()
@@ -321,13 +345,19 @@ cdef class Buffer:
         return f"<rmemcached.client.Buffer of {self.memory.size} bytes{'' if self.open else ', closed'}>"
 
     def __getbuffer__(self, Py_buffer *out, int flags):
-        if not self.open:
-            raise BufferError("the Buffer is closed")
-        PyBuffer_FillInfo(out, self, self.memory.data, <Py_ssize_t>self.memory.size, self.readonly, flags)
-        self.views += 1
+        lock_state(&shared_state)
+        try:
+            if not self.open:
+                raise BufferError("the Buffer is closed")
+            PyBuffer_FillInfo(out, self, self.memory.data, <Py_ssize_t>self.memory.size, self.readonly, flags)
+            self.views += 1
+        finally:
+            unlock_state(&shared_state)
 
     def __releasebuffer__(self, Py_buffer *out):
+        lock_state(&shared_state)
         self.views -= 1
+        unlock_state(&shared_state)
 
     def __len__(self):
         """Bytes; 0 when it is closed."""
@@ -349,26 +379,37 @@ cdef class Buffer:
 
         Raises BufferError while there are views of it, or a request names it.
         """
-        if self.views or self.transfers:
-            raise BufferError("views of the Buffer are in use" if self.views else "a request names the Buffer")
-        self.release()
+        cdef bint seen, named
+        lock_state(&shared_state)
+        seen = self.views != 0
+        named = self.transfers != 0
+        if not seen and not named:
+            self.release()
+        unlock_state(&shared_state)
+        if seen or named:
+            raise BufferError("views of the Buffer are in use" if seen else "a request names the Buffer")
 
     cdef void renew(self) noexcept:
+        lock_state(&shared_state)
         if self.domain != NULL and self.generation == generation and not self.memory.mapped and self.owner is None:
             soft_shm_renew(self.memory.mr)
+        unlock_state(&shared_state)
 
     cdef int release(self) noexcept:
-        cdef server_domain *domain = self.domain
-        if not self.open or self.generation != generation:
+        cdef server_domain *domain
+        if self.generation != generation:
             return 0
-        self.open = False
+        lock_state(&shared_state)
+        domain = self.domain
         self.domain = NULL
         if domain != NULL:
             leave_list(self)
             empty(domain.device.port.provider, &self.memory)
             leave_domain(domain)
-        elif self.memory.mapped:
+        elif self.open and self.memory.mapped:
             munmap(self.memory.data, self.memory.size)
+        self.open = False
+        unlock_state(&shared_state)
         self.owner = None
         return 0
 
@@ -402,16 +443,19 @@ cdef Buffer closed_buffer():
     cdef Buffer one = Buffer.__new__(Buffer)
     one.made = caller()
     one.generation = generation
+    one.weak = PyWeakref_NewRef(one, NULL)
     return one
 
 
 cdef void open_buffer(Buffer one, QueuePair queue) noexcept:
     # It has its memory, which is registered for the queue pair's server, if there is one.
+    lock_state(&shared_state)
     one.open = True
     if queue is not None:
         one.domain = queue.protection_domain
         join_domain(one.domain)
         join_list(one)
+    unlock_state(&shared_state)
 
 
 cdef Buffer new_buffer(QueuePair queue, size_t size):
@@ -460,13 +504,42 @@ cdef Buffer register_memory(QueuePair queue, object view):
 
 
 cdef Buffer find_buffer(const ibv_pd *pd, const char *data, size_t length):
-    cdef void *at = buffers
+    cdef PyObject *found = NULL
     cdef Buffer one
+    lock_state(&shared_state)
+    found = find_entry(pd, data, length)
+    unlock_state(&shared_state)
+    if found == NULL:
+        return None
+    one = <Buffer>found
+    Py_DECREF(one)
+    return one
+
+
+cdef Buffer name_buffer(const ibv_pd *pd, const char *data, size_t length):
+    cdef Buffer found
+    lock_state(&shared_state)
+    found = find_buffer(pd, data, length)
+    if found is not None:
+        found.transfers += 1
+    unlock_state(&shared_state)
+    return found
+
+
+cdef void unname_buffer(Buffer named) noexcept:
+    lock_state(&shared_state)
+    named.transfers -= 1
+    unlock_state(&shared_state)
+
+
+cdef PyObject *find_entry(const ibv_pd *pd, const char *data, size_t length) noexcept:
+    # A new reference, or NULL.
+    cdef void *at = buffers
     cdef size_t offset
     while at != NULL:
-        one = <Buffer>at
-        offset = <size_t>data - <size_t>one.memory.data
-        if (pd == NULL or one.domain.pd == pd) and offset <= one.memory.size and length <= one.memory.size - offset:
-            return one
-        at = one.next
-    return None
+        offset = <size_t>data - <size_t>(<Buffer>at).memory.data
+        if ((pd == NULL or (<Buffer>at).domain.pd == pd) and offset <= (<Buffer>at).memory.size
+                and length <= (<Buffer>at).memory.size - offset):
+            return live_object(at, <void *>(<Buffer>at).weak)
+        at = (<Buffer>at).next
+    return NULL

@@ -9,6 +9,7 @@ cdef class Client(Meta):
     cdef object __weakref__
 
     cdef dict _options(self)
+    cdef object _sock(self)
     cdef bytes _command(self, bytes command, bytes name, bytes wanted=*)
     cdef dict _stats(self, list words)
     cdef bytes _read_until(self, Connection c, bytes token)

@@ -26,6 +26,7 @@ from rmemcached.client._connection cimport Connection
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._meta cimport Meta
 from rmemcached.client._pipeline cimport Pipeline
+from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport memmem
 
@@ -36,6 +37,9 @@ from rmemcached.client.urls import expanded, is_url
 cdef enum:
     STATISTICS_MOST = 1 << 20  # lines; a server that sends more is not believed
 
+
+# The modules' names are gone when the interpreter ends.
+cdef object warn = warnings.warn
 
 cdef object STORAGE = re.compile(rb"(set|add|replace|append|prepend|cas|ms) [^\n]*\n[^\n]*", re.DOTALL)
 
@@ -232,7 +236,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
     def __del__(self):
         if self._idle is not None and self._generation == fork_count():
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
         self.close_all()
 
     def __repr__(self):
@@ -247,7 +251,10 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     @property
     def transport(self):
         """"rdma_cm", "verbs", "soft_shm", "soft_iw" or "tcp"; while there is no connection, the transport asked for."""
-        return self._transport if self.connections else self._wanted
+        lock_state(&shared_state)
+        found = self._transport if self.connections else self._wanted
+        unlock_state(&shared_state)
+        return found
 
     @property
     def sock(self):
@@ -255,6 +262,13 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
         To look at, and not to read from. Over RDMA it is that of the TCP connection beside it.
         """
+        lock_state(&shared_state)
+        try:
+            return self._sock()
+        finally:
+            unlock_state(&shared_state)
+
+    cdef object _sock(self):
         cdef Connection c = self._idle
         if c is None or self._generation != fork_count():
             return None
@@ -276,12 +290,16 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
     @property
     def calls(self):
         """How many calls are under way, in any thread."""
-        cdef Connection c = self._idle
-        cdef unsigned int idle = 0
+        cdef Connection c
+        cdef unsigned int found
+        lock_state(&shared_state)
+        c = self._idle
+        found = self._open
         while c is not None:
-            idle += 1
+            found -= 1
             c = c.next
-        return self._open - idle if self._generation == fork_count() else 0
+        unlock_state(&shared_state)
+        return found if self._generation == fork_count() else 0
 
     def close(self):
         """Closes the connections, those that other threads are using as soon as their calls end. Any number of times.

@@ -8,8 +8,8 @@ Each server that the process talks to has a protection domain of its own on a de
 server reaches what was exposed to it, and with whatever key nothing that was exposed to another. A server is the
 address that the Client was given.
 
-All functions but `device_lost` and `device_removed` are called with the GIL, which protects the table of devices, their
-domains, and the `users` of both.
+All functions but `device_lost` and `device_removed` are called with the GIL. It, or the lock of _state.pxd, protects
+the table of devices, their domains, and the `users` of both.
 """
 
 from cpython.object cimport PyObject
@@ -38,7 +38,7 @@ cdef struct shared_device:
     verbs_port port
     int pid                  # the process that opened it
     int alarm                # eventfd: readable once the device is lost, for all who wait
-    server_domain *domains   # the GIL protects them
+    server_domain *domains   # under the GIL, or the lock of _state.pxd
     unsigned int users       # the sum of its domains' users
     pthread_mutex_t lock     # one thread at a time takes the device's asynchronous events
     uint64_t events          # the lock protects it

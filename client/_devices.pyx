@@ -9,6 +9,7 @@ from libc.string cimport memset
 from posix.unistd cimport getpid
 
 from rmemcached.client._errors cimport os_error
+from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, TRANSPORT_VERBS
 from rmemcached.sys.atomics cimport load_acquire, store_release
 from rmemcached.sys.debug cimport assert_held, assert_that
@@ -74,22 +75,27 @@ cdef void close_device(shared_device *d) noexcept:
 cdef void close_lost_devices() noexcept:
     cdef shared_device *d
     cdef int which
+    lock_state(&shared_state)
     for which in range(TRANSPORT_VERBS, <int>DEVICES):
         d = devices[which]
         if d != NULL and d.pid == getpid() and d.users == 0 and device_lost(d):
             devices[which] = NULL
             close_device(d)
+    unlock_state(&shared_state)
 
 
 cdef void join_domain(server_domain *domain) noexcept:
+    lock_state(&shared_state)
     assert_that(domain.users > 0)
     domain.users += 1
     domain.device.users += 1
+    unlock_state(&shared_state)
 
 
 cdef void leave_domain(server_domain *domain) noexcept:
     cdef shared_device *d = domain.device
     cdef server_domain **link = &d.domains
+    lock_state(&shared_state)
     assert_that(domain.users > 0)
     domain.users -= 1
     if domain.users == 0:
@@ -100,6 +106,7 @@ cdef void leave_domain(server_domain *domain) noexcept:
         Py_DECREF(<object>domain.server)
         free(domain)
     leave_device(d)
+    unlock_state(&shared_state)
 
 
 cdef void leave_device(shared_device *d) noexcept:
@@ -197,6 +204,14 @@ cdef server_domain *add_domain(shared_device *d, object server) except NULL:
 
 
 cdef server_domain *open_domain(int which, object server, uint64_t node_guid=0, uint8_t port_num=0) except NULL:
+    lock_state(&shared_state)
+    try:
+        return domain_of(which, server, node_guid, port_num)
+    finally:
+        unlock_state(&shared_state)
+
+
+cdef server_domain *domain_of(int which, object server, uint64_t node_guid, uint8_t port_num) except NULL:
     cdef shared_device *d = open_device(which, node_guid, port_num)
     cdef server_domain *domain = d.domains
     try:

@@ -35,6 +35,8 @@ cdef class Endpoint:
     cdef int fd                      # the lifeline, or rdma_cm's descriptor if by_cm; -1: none yet, or closed
     cdef bytes last_words            # what came on the lifeline
     cdef bint by_cm
+    cdef bint lifeline_ended
+    cdef str fault                   # what was wrong with the stream under it
     cdef uint32_t cm_id              # the connection on it
     cdef server_domain *protection_domain    # the server's; this queue pair is one of its users. NULL: closed
     # Parts of it and of its device, for shorter code.
@@ -72,3 +74,11 @@ cdef class Endpoint:
     cdef int post_receives(self, const uint16_t *indices, unsigned int count) noexcept nogil
     # What the server has said on the lifeline until it closed it, or `wait` ms are over: why the queue pair failed.
     cdef str hear_last_words(self, int wait)
+    # Takes one event of the completion channel at most.
+    cdef void take_event(self) noexcept nogil
+    # The lifeline is readable. False: the connection has ended, and every reply that came before has been taken.
+    cdef bint look_at_lifeline(self) noexcept nogil
+    # Keeps what was wrong with the stream under the queue pair, which nobody knows any more when that is destroyed.
+    cdef void note_fault(self) noexcept
+    # Whether this process is a fork of the one that made it.
+    cdef bint foreign(self) noexcept nogil

@@ -9,9 +9,10 @@ from libc.string cimport memcpy, memset
 from posix.unistd cimport getpid
 
 from rmemcached.client._cm cimport CmRoute, cm_failure, raise_rejected, wait_cm_event
-from rmemcached.client._devices cimport DEVICE_OF_CM, open_domain
+from rmemcached.client._devices cimport DEVICE_OF_CM, device_removed, open_domain
 from rmemcached.client._errors cimport os_error, registration_error
 from rmemcached.client._lane cimport LANE_BYTES
+from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._timeouts cimport poll_timeout
 from rmemcached.client._uninterrupted cimport take_descriptor
 from rmemcached.rdma.wire cimport (
@@ -33,13 +34,15 @@ from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_that, live_add
 from rmemcached.sys.linux cimport MSG_DONTWAIT, POLLIN, close_fd, poll, pollfd, posix_memalign, recv, set_nonblocking
 from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
-from rmemcached.verbs.soft cimport soft_iw_connect, soft_iw_options, soft_provider, soft_shm_attach
+from rmemcached.verbs.soft cimport soft_iw_connect, soft_iw_options, soft_provider, soft_qp_fault, soft_shm_attach
 from rmemcached.verbs.system_cm cimport (
     CM_CONNECT_RESPONSE,
+    CM_DEVICE_REMOVAL,
     CM_ESTABLISHED,
     CM_REJECTED,
     cm_confirm,
     cm_connect,
+    cm_ended,
     cm_modify_qp,
     cm_param,
 )
@@ -51,6 +54,7 @@ from rmemcached.verbs.verbs cimport (
     IBV_QPS_RTR,
     IBV_QPS_RTS,
     IBV_QPT_RC,
+    ibv_cq,
     ibv_post_recv,
     ibv_qp_init_attr,
     ibv_recv_wr,
@@ -79,6 +83,7 @@ cdef class Endpoint:
     def __cinit__(self, *_):
         self.fd = -1
         self.last_words = b""
+        self.fault = ""
         self.pid = getpid()
         self.version = RDMA_VERSION_1
         self.workers = self.most_lanes = 1
@@ -115,9 +120,9 @@ cdef class Endpoint:
         cdef uint16_t indices[CREDITS]
         cdef unsigned int i
         cdef int error = 0
-        for i in range(CREDITS):
+        for i in range(<unsigned int>CREDITS):
             indices[i] = <uint16_t>i
-        for i in range(CREDITS // RECEIVES_AT_A_TIME):
+        for i in range(<unsigned int>(CREDITS // RECEIVES_AT_A_TIME)):
             error = error or self.post_receives(indices + i * RECEIVES_AT_A_TIME, RECEIVES_AT_A_TIME)
         if error:
             raise os_error("receives", error)
@@ -291,6 +296,7 @@ cdef class Endpoint:
 
     cdef str hear_last_words(self, int wait):
         cdef char chunk[512]
+        cdef bytes heard
         cdef pollfd waiting
         cdef int64_t deadline = now_ns() + <int64_t>wait * 1000000
         cdef ssize_t n = 1
@@ -304,5 +310,40 @@ cdef class Endpoint:
                 if n > 0:
                     n = recv(self.fd, chunk, sizeof(chunk), MSG_DONTWAIT)
             if n > 0:
-                self.last_words += chunk[:n]
-        return self.last_words.decode("ascii", "replace").strip()
+                heard = chunk[:n]
+                lock_state(&shared_state)
+                self.last_words += heard
+                unlock_state(&shared_state)
+        lock_state(&shared_state)
+        heard = self.last_words
+        unlock_state(&shared_state)
+        return heard.decode("ascii", "replace").strip()
+
+    cdef void take_event(self) noexcept nogil:
+        # The queue was armed once.
+        cdef ibv_cq *cq
+        cdef void *context
+        if self.provider.get_cq_event(self.channel, &cq, &context) == 0:
+            self.provider.ack_cq_events(cq, 1)
+
+    cdef bint look_at_lifeline(self) noexcept nogil:
+        cdef int event
+        if self.by_cm:
+            event = cm_ended(self.fd)
+            self.lifeline_ended = event != 0
+            if event == CM_DEVICE_REMOVAL:
+                device_removed(self.device)
+            return True
+        # Nothing is ever asked on the lifeline: it ends. Completions may be there that have not been reaped yet.
+        if self.lifeline_ended:
+            return False
+        self.lifeline_ended = True
+        return True
+
+    cdef void note_fault(self) noexcept:
+        cdef const char *fault = soft_qp_fault(self.qp) if self.soft and self.qp != NULL else NULL
+        if fault != NULL:
+            self.fault = f"the server has broken the stream: {fault.decode()}"
+
+    cdef bint foreign(self) noexcept nogil:
+        return getpid() != self.pid

@@ -56,7 +56,7 @@ cdef class Source(Memory):
     cdef bint holds(self) noexcept
     cdef void close(self) noexcept
 
-    cdef bint name_buffer(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
+    cdef bint expose_buffer(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
     cdef bint name_object(self, object value, uint64_t *address, uint32_t *key) except -1
     # Room behind the copies that are there. NULL: there is none.
     cdef char *reserve(self, size_t length, uint64_t *address, uint32_t *key) except? NULL

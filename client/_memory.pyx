@@ -7,7 +7,15 @@ from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from rmemcached.client._buffers cimport REGION_MIN, REGIONS_MOST, Buffer, count_registration, find_buffer, lend_region
+from rmemcached.client._buffers cimport (
+    REGION_MIN,
+    REGIONS_MOST,
+    Buffer,
+    count_registration,
+    lend_region,
+    name_buffer,
+    unname_buffer,
+)
 from rmemcached.client._gathered cimport Gathered
 from rmemcached.client._registered cimport Registration
 from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_sub
@@ -81,7 +89,7 @@ cdef class Source(Memory):
 
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
         cdef char *to
-        cdef bint exposed = data != NULL and self.name_buffer(data, length, address, key)
+        cdef bint exposed = data != NULL and self.expose_buffer(data, length, address, key)
         if data == NULL:
             to = self.reserve(length, address, key)
             if to == NULL:
@@ -102,14 +110,13 @@ cdef class Source(Memory):
             self.total += length
         return exposed
 
-    cdef bint name_buffer(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
-        cdef Buffer found = find_buffer(self.pd, data, length)
+    cdef bint expose_buffer(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
+        cdef Buffer found = name_buffer(self.pd, data, length)
         if found is None:
             return False
         if self.buffers is None:
             self.buffers = []
         self.buffers.append(found)
-        found.transfers += 1
         address[0] = <uint64_t><uintptr_t>data
         key[0] = found.memory.mr.rkey
         return True
@@ -186,7 +193,7 @@ cdef class Source(Memory):
             self.pool.give(self.copies[self.copies_count])
         if self.buffers is not None:
             for one in self.buffers:
-                one.transfers -= 1
+                unname_buffer(one)
             self.buffers = None
         if self.objects is not None:
             for object_ in self.objects:

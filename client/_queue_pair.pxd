@@ -39,11 +39,9 @@ cdef class QueuePair(Endpoint):
     cdef const char *broken          # the rule of the protocol that the server has broken; NULL: none
     cdef bint given_up               # the server did not close a lane that had to be closed
     cdef bint watching               # on a software device: the channel watches the lifeline
-    cdef bint lifeline_ended
-    cdef str fault                   # what was wrong with the stream under it
     # lanes
     cdef pthread_mutex_t lock        # guards all that lanes share, from tx_credits on
-    cdef readonly unsigned int users     # lanes with an owner; under the GIL
+    cdef readonly unsigned int users     # lanes with an owner; under the GIL, or the lock of _state.pxd
     cdef lane_table lanes
     cdef unsigned int unclosed       # lanes whose CLOSE could not be sent yet
     cdef unsigned int unanswered     # lanes without an owner that the server has not closed
@@ -90,8 +88,6 @@ cdef class QueuePair(Endpoint):
     cdef int sleep_soft(self, int timeout) noexcept nogil
     cdef int follow(self, lane_state *lane, lane_want want, int64_t deadline) noexcept nogil
     cdef bint is_silent(self) noexcept nogil
-    cdef void take_event(self) noexcept nogil
-    cdef bint look_at_lifeline(self) noexcept nogil
     # Marks it as of no use any more. given_up: because the server did not close a lane, unless it had failed before.
     cdef void fail(self, bint given_up) noexcept
     cdef void await_sleeper(self) noexcept nogil
@@ -101,6 +97,8 @@ cdef class QueuePair(Endpoint):
     # For the stream on a lane, and its owner.
     # A new lane. NULL: MemoryError or OSError.
     cdef lane_state *join(self) except NULL
+    cdef lane_state *add_lane(self) except NULL
+    cdef bint has_ended(self) noexcept
     # Sends what goes without waiting. *slept: whether the server slept on this host, and had to be woken up. 1, or a
     # negative errno.
     cdef int push(self, Stream stream, lane_state *lane, bint *slept) noexcept nogil
@@ -122,9 +120,7 @@ cdef class QueuePair(Endpoint):
     cdef bint lane_is_closed(self, lane_state *lane) noexcept
     # Why the connection has ended, as far as known. Waits up to a second for the line in which the server says it.
     cdef str failure_text(self, lane_state *lane)
-    cdef void note_fault(self) noexcept
     # Whether this is another process than the one that made it.
-    cdef bint foreign(self) noexcept nogil
     # Ends the connection: nobody can reach this process's memory through it any more.
     cdef void disconnect(self) noexcept
     # disconnect, and the rest. No registration with `pd` may be left.

@@ -6,9 +6,8 @@ from libc.limits cimport INT_MAX
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
-from posix.unistd cimport getpid
 
-from rmemcached.client._devices cimport device_lost, device_removed, leave_domain
+from rmemcached.client._devices cimport device_lost, leave_domain
 from rmemcached.client._endpoint cimport CREDITS, INLINE_BYTES, MESSAGE_SIZE, RECEIVE, RECEIVES_AT_A_TIME
 from rmemcached.client._errors cimport os_error
 from rmemcached.client._exchange cimport Offer
@@ -17,6 +16,7 @@ from rmemcached.client._lane cimport (
     inbox_put, inbox_take, lane_find, lane_follow, lane_free, lane_make, lane_table_free, lane_unfollow, lane_wake,
     lane_wake_all,
 )
+from rmemcached.client._state cimport lock_state, resume_state, shared_state, suspend_state, unlock_state
 from rmemcached.client._timeouts cimport poll_timeout, start_deadline
 from rmemcached.client._uninterrupted cimport take_descriptor
 from rmemcached.rdma.wire cimport (
@@ -32,11 +32,9 @@ from rmemcached.sys.linux cimport (
     futex_wait, futex_wake, poll, pollfd, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, shutdown,
 )
-from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_qp_fault, soft_shm_rings
-from rmemcached.verbs.system_cm cimport CM_DEVICE_REMOVAL, cm_ended
+from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_shm_rings
 from rmemcached.verbs.verbs cimport (
     IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_SEND,
-    ibv_cq,
     ibv_poll_cq,
     ibv_post_send,
     ibv_req_notify_cq,
@@ -60,7 +58,6 @@ cdef class QueuePair(Endpoint):
 
     def __cinit__(self, *_):
         self.kick_fd = -1
-        self.fault = ""
         self.leaving = []
         pthread_mutex_init(&self.lock, NULL)
 
@@ -357,7 +354,7 @@ cdef class QueuePair(Endpoint):
         cdef unsigned int i
         if not (lane.closed and lane.close_sent) or lane.kept:
             return
-        for i in range(SEND_BUFFERS):
+        for i in range(<unsigned int>SEND_BUFFERS):
             if self.send_lanes[i] == lane:
                 self.send_lanes[i] = NULL
         lane_free(&self.lanes, lane)
@@ -365,6 +362,15 @@ cdef class QueuePair(Endpoint):
     # --- for the owners of lanes ---
 
     cdef lane_state *join(self) except NULL:
+        cdef lane_state *lane
+        lock_state(&shared_state)
+        try:
+            lane = self.add_lane()
+        finally:
+            unlock_state(&shared_state)
+        return lane
+
+    cdef lane_state *add_lane(self) except NULL:
         cdef lane_state *lane
         cdef int error
         if relaxed_load(&self.failed) or self.protection_domain == NULL:
@@ -575,28 +581,6 @@ cdef class QueuePair(Endpoint):
                 return 0
         return 1
 
-    cdef void take_event(self) noexcept nogil:
-        # One event at most: the queue was armed once.
-        cdef ibv_cq *cq
-        cdef void *context
-        if self.provider.get_cq_event(self.channel, &cq, &context) == 0:
-            self.provider.ack_cq_events(cq, 1)
-
-    cdef bint look_at_lifeline(self) noexcept nogil:
-        # Its descriptor is readable. False: the connection has ended, and every reply that came before has been taken.
-        cdef int event
-        if self.by_cm:
-            event = cm_ended(self.fd)
-            self.lifeline_ended = event != 0
-            if event == CM_DEVICE_REMOVAL:
-                device_removed(self.device)
-            return True
-        # Nothing is ever asked on the lifeline: it ends. Completions may be there that have not been reaped yet.
-        if self.lifeline_ended:
-            return False
-        self.lifeline_ended = True
-        return True
-
     # --- the end ---
 
     cdef str failure_text(self, lane_state *lane):
@@ -613,23 +597,23 @@ cdef class QueuePair(Endpoint):
         if not text and self.status != IBV_WC_SUCCESS and self.status != IBV_WC_WR_FLUSH_ERR:
             text = f"the queue pair failed: {self.provider.wc_status_str(self.status).decode()}"
         if not text and self.soft:
+            lock_state(&shared_state)
             self.note_fault()
             text = self.fault
+            unlock_state(&shared_state)
         if not text and self.by_cm and self.lifeline_ended:
             text = "the server has ended the connection"
         return text
 
-    cdef void note_fault(self) noexcept:
-        # What was wrong with the stream under the queue pair, which is not known any more when that is destroyed.
-        cdef const char *fault = soft_qp_fault(self.qp) if self.soft and self.qp != NULL else NULL
-        if fault != NULL:
-            self.fault = f"the server has broken the stream: {fault.decode()}"
-
-    cdef bint foreign(self) noexcept nogil:
-        return getpid() != self.pid
-
     def ended(self):
         """Whether no lane should join: the connection is another process's, has ended, has one lane, or is silent."""
+        cdef bint found
+        lock_state(&shared_state)
+        found = self.has_ended()
+        unlock_state(&shared_state)
+        return found
+
+    cdef bint has_ended(self) noexcept:
         cdef pollfd lifeline
         if self.foreign() or relaxed_load(&self.failed) or self.fd < 0 or self.users == 0:
             return True
@@ -655,6 +639,7 @@ cdef class QueuePair(Endpoint):
         return not self.ended() and self.users < self.most_lanes
 
     cdef bint leave(self, lane_state *lane, bint must_close) except -1:
+        cdef unsigned int suspended
         cdef bint open = False
         cdef bint alone = self.users == 1 and not (must_close and self.transport == SOFT_SHM)
         if alone or relaxed_load(&self.failed) or self.qp == NULL or self.version == RDMA_VERSION_1:
@@ -677,8 +662,10 @@ cdef class QueuePair(Endpoint):
             self.finish_lane(lane)
         pthread_mutex_unlock(&self.lock)
         if open and must_close:
+            suspended = suspend_state(&shared_state)
             with nogil:
                 self.await_close(lane)
+            resume_state(&shared_state, suspended)
             open = False
             if not self.lane_is_closed(lane):
                 # The end of the queue pair takes the memory away from the server.
@@ -752,11 +739,14 @@ cdef class QueuePair(Endpoint):
         pthread_mutex_unlock(&self.lock)
 
     cdef void disconnect(self) noexcept:
+        cdef unsigned int suspended
         if self.qp != NULL and not self.foreign():
             self.fail(False)
             self.note_fault()
+            suspended = suspend_state(&shared_state)
             with nogil:
                 self.await_sleeper()
+            resume_state(&shared_state, suspended)
             pthread_mutex_lock(&self.lock)
             if self.qp != NULL:
                 self.provider.destroy_qp(self.qp)

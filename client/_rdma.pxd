@@ -37,6 +37,7 @@ cdef class RdmaStream(Stream):
     cdef int put_memory(self, uint64_t address, uint32_t key, size_t size) except -1
     cdef int sink_filled(self, size_t length) except -1
     cdef void drop_target(self, bint lost) noexcept
+    cdef void leave_queue(self, QueuePair queue) noexcept
     cdef bint goes_in_messages(self, size_t length) noexcept
     # What is learnt about waiting belongs to the queue pair: few requests of many lanes teach as much as many of one.
     cdef void take_hints(self) noexcept nogil

@@ -4,8 +4,9 @@ cimport cython
 from libc.errno cimport EAGAIN
 from libc.stdint cimport uint32_t, uintptr_t
 
-from rmemcached.client._buffers cimport Buffer, Pool, find_buffer
+from rmemcached.client._buffers cimport Buffer, Pool, find_buffer, name_buffer, unname_buffer
 from rmemcached.client._registered cimport Registrations
+from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._timeouts cimport milliseconds
 from rmemcached.client._queue_pair cimport wait_hints
 from rmemcached.client._queue_events cimport queue_arm, queue_descriptors, queue_ended, queue_lives
@@ -57,11 +58,16 @@ cdef class RdmaStream(Stream):
     """
 
     def __init__(self, QueuePair queue not None, timeout, spin):
-        release_closed(queue)
-        if queue.pool is None:
-            queue.pool = Pool(queue)
-            if not queue.soft:
-                queue.registered = Registrations(queue)
+        lock_state(&shared_state)
+        try:
+            release_closed(queue)
+            if queue.pool is None:
+                pool = Pool(queue)
+                if not queue.soft:
+                    queue.registered = Registrations(queue)
+                queue.pool = pool
+        finally:
+            unlock_state(&shared_state)
         self.timeout_ms = milliseconds(timeout, -1)
         self.spin_ns = spin
         self.remote = True
@@ -80,14 +86,19 @@ cdef class RdmaStream(Stream):
 
     cdef void close(self) noexcept:
         cdef QueuePair queue = self.queue
-        cdef Leaving leaving
-        cdef Pool pool
-        cdef Registrations registered
-        cdef bint lost
         if queue is None:
             return
         self.queue = None
         live_sub(LIVE_CLIENT_LANE)
+        lock_state(&shared_state)
+        self.leave_queue(queue)
+        unlock_state(&shared_state)
+
+    cdef void leave_queue(self, QueuePair queue) noexcept:
+        cdef Leaving leaving
+        cdef Pool pool
+        cdef Registrations registered
+        cdef bint lost
         # In a forked child all of it is the parent's.
         if queue.foreign():
             queue.close()
@@ -324,10 +335,9 @@ cdef class RdmaStream(Stream):
         return 0
 
     cdef int put_target(self, char *to, size_t size) except -1:
-        cdef Buffer found = find_buffer(self.queue.pd, to, size)
+        cdef Buffer found = name_buffer(self.queue.pd, to, size)
         if found is None:
             return self.put_sink(False)
-        found.transfers += 1
         self.target = found
         self.target_size = size
         return self.put_memory(<uint64_t><uintptr_t>to, found.memory.mr.rkey, size)
@@ -337,7 +347,7 @@ cdef class RdmaStream(Stream):
             self.target.lost |= lost
             if lost:
                 self.target.renew()
-            self.target.transfers -= 1
+            unname_buffer(self.target)
             self.target = None
 
     cdef int take_target(self, char *to, size_t size, size_t length) except -1:

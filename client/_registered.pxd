@@ -5,7 +5,7 @@ changes or moves. An object is found again by its identity. One is registered wh
 objects have gone unused before, few are. What has a limit are the bytes and the number of objects; those that nobody
 else has any more go first, when another is registered.
 
-Needs the GIL.
+Needs the GIL, or the lock of _state.pxd, which it takes.
 """
 
 from libc.stdint cimport uint32_t
@@ -42,6 +42,7 @@ cdef class Registrations:
     # Drops all. No request names one.
     cpdef int close(self) except -1
 
+    cdef Registration taken(self, bytes value)
     cdef bint is_worth(self, bytes value) except -1
     cdef bint make_room(self, size_t length) except -1
     cdef int drop(self, Registration one) except -1

@@ -4,6 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 
 from rmemcached.client._buffers cimport count_registration
+from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_sub
 from rmemcached.verbs.verbs cimport IBV_ACCESS_REMOTE_READ
 
@@ -32,6 +33,13 @@ cdef class Registrations:
         return len(self.kept)
 
     cpdef Registration take(self, bytes value):
+        lock_state(&shared_state)
+        try:
+            return self.taken(value)
+        finally:
+            unlock_state(&shared_state)
+
+    cdef Registration taken(self, bytes value):
         cdef Registration one = self.kept.pop(id(value), None)
         if one is not None:
             # One that always comes says nothing about the others.
@@ -56,15 +64,21 @@ cdef class Registrations:
         return one
 
     cpdef int give(self, Registration one) except -1:
+        lock_state(&shared_state)
         assert_that(one.transfers > 0)
         one.transfers -= 1
+        unlock_state(&shared_state)
         return 0
 
     cpdef int close(self) except -1:
         cdef Registration one
-        for one in list(self.kept.values()):
-            self.drop(one)
-        self.seen.clear()
+        lock_state(&shared_state)
+        try:
+            for one in list(self.kept.values()):
+                self.drop(one)
+            self.seen.clear()
+        finally:
+            unlock_state(&shared_state)
         return 0
 
     cdef bint is_worth(self, bytes value) except -1:

@@ -1,7 +1,8 @@
 """The options of a Client, and its connections: one for each call that is under way, made on demand.
 
 A call is `enter`, what it does on the Connection, and `leave`, or `drop` after an exception. Any number of threads may
-be in calls; each has a Connection of its own meanwhile. All of this is done with the GIL held.
+be in calls; each has a Connection of its own meanwhile. All of this is done with the GIL held, or the lock of
+_state.pxd.
 
 A thread's commands reach the server in their order. Behind one that was sent without waiting for an answer only the
 same Connection keeps it, so that no other thread gets that one before a reply has come on it.

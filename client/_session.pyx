@@ -6,6 +6,7 @@ import weakref
 
 from rmemcached.client._commands cimport answer, encode_key, put_bytes, put_mark
 from rmemcached.client._forks cimport fork_count
+from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.debug cimport assert_that
 
@@ -139,19 +140,27 @@ cdef class Session:
     cdef Connection connect(self):
         cdef Connection c = Connection.__new__(Connection)
         cdef Stream s
+        lock_state(&shared_state)
         c.epoch = self._epoch
+        logged = self._logged
+        unlock_state(&shared_state)
         c.generation = fork_count()
         c.server = self.server
-        s, c.transport, self._logged = open_stream(self, self._wanted, self._logged)
+        s, c.transport, logged = open_stream(self, self._wanted, logged)
         c.stream = s
+        lock_state(&shared_state)
+        self._logged = logged
+        unlock_state(&shared_state)
         if s.needs_gil:
             self._current = current_greenlet()
         if s.of_thread:
             c.home = PyThread_get_thread_ident()
         if self.credentials is not None and s.must_authenticate():
             self.authenticate(c)
+        lock_state(&shared_state)
         self._transport = c.transport
         self._open += 1
+        unlock_state(&shared_state)
         return c
 
     cdef int authenticate(self, Connection c) except -1:
@@ -173,19 +182,23 @@ cdef class Session:
         cdef unsigned long caller = PyThread_get_thread_ident() if self._current is None else self.caller()
         cdef Connection c
         cdef Stream s
-        if self._generation != fork_count():
-            # They are the parent's.
-            self.close_all()
-            self._open = 0
-            self._generation = fork_count()
-        c = self._idle
-        if c is not None and c.home == 0 and (self._unanswered == 0 or c.stream.noreplies and c.owner == caller):
-            self.take(c, None)
-        else:
-            c = self.find(caller)
-            if c is None:
-                c = self.connect()
-                caller = self.caller()
+        lock_state(&shared_state)
+        try:
+            if self._generation != fork_count():
+                # They are the parent's.
+                self.close_all()
+                self._open = 0
+                self._generation = fork_count()
+            c = self._idle
+            if c is not None and c.home == 0 and (self._unanswered == 0 or c.stream.noreplies and c.owner == caller):
+                self.take(c, None)
+            else:
+                c = self.find(caller)
+        finally:
+            unlock_state(&shared_state)
+        if c is None:
+            c = self.connect()
+            caller = self.caller()
         try:
             if self._current is None:
                 c.owner = caller
@@ -206,37 +219,50 @@ cdef class Session:
         return c
 
     cdef int leave(self, Connection c, list errors) except -1:
+        cdef bint stays
         assert_that(c.next is None)
         if c.has_more():
             # There may be one too many among the answers.
             error = c.unasked()
             self.drop(c)
             raise error
+        lock_state(&shared_state)
         c.stream.end()
-        if c.epoch != self._epoch or c.generation != fork_count():
-            self.drop(c)
-        else:
+        stays = c.epoch == self._epoch and c.generation == fork_count()
+        if stays:
             c.next = self._idle
             self._idle = c
             self._unanswered += c.stream.noreplies != 0
+        unlock_state(&shared_state)
+        if not stays:
+            self.drop(c)
         if errors:
             raise errors[0]
         return 0
 
     cdef void drop(self, Connection c) noexcept:
+        lock_state(&shared_state)
         if c.generation == self._generation:
             self._open -= 1
         if c.ended and c.epoch == self._epoch:
             # So have the others, most likely.
             self.close_all()
+        unlock_state(&shared_state)
         c.close()
 
     cdef void close_all(self) noexcept:
-        cdef Connection c = self._idle
+        cdef Connection c
+        cdef Connection closed
+        lock_state(&shared_state)
+        c = self._idle
         self._epoch += 1
         self._idle = None
         self._unanswered = 0
+        closed = c
         while c is not None:
             self._open -= 1
-            c.close()
             c = c.next
+        unlock_state(&shared_state)
+        while closed is not None:
+            closed.close()
+            closed = closed.next

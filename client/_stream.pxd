@@ -6,7 +6,7 @@ wait: a batch of any size cannot deadlock with a server that answers while it re
 
 The buffers of a call are a stream's from `begin` to `end` only: a process with many Clients has as many as calls are
 under way, and they stay in the cache. A stream that has unread input keeps them. They are taken and given back with the
-GIL.
+GIL, or with the lock of _state.pxd.
 
 One thread at a time. A method that may wait returns a positive number, 0 when the connection has ended, or a negative
 errno; -EINTR means that signal handlers want to run and that the call is to be repeated.

@@ -5,6 +5,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from rmemcached.client._reply cimport REPLY_MN, parse_classic, parse_reply
+from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport assert_that
 from rmemcached.sys.linux cimport sched_yield
@@ -23,7 +24,7 @@ cdef enum:
     SPARE_MOST = 64          # buffers that are kept for the next calls,
     KEPT_MOST = 1 << 20      # ... if they have no more bytes of any kind than this
 
-# Those that no call uses, the hottest first. Under the GIL.
+# Those that no call uses, the hottest first.
 cdef call_buffers *spare_buffers = NULL
 cdef unsigned int spare_count = 0
 
@@ -68,12 +69,15 @@ cdef class Stream:
 
     cdef int take_buffers(self) except -1:
         global spare_buffers, spare_count
-        cdef call_buffers *taken = spare_buffers
-        if taken == NULL:
-            taken = make_buffers()
-        else:
+        cdef call_buffers *taken
+        lock_state(&shared_state)
+        taken = spare_buffers
+        if taken != NULL:
             spare_buffers = taken.next
             spare_count -= 1
+        unlock_state(&shared_state)
+        if taken == NULL:
+            taken = make_buffers()
         self.buffers = taken
         self.rbuf = taken.rbuf
         self.rcap = taken.rcap
@@ -86,6 +90,7 @@ cdef class Stream:
     cdef void give_buffers(self) noexcept:
         global spare_buffers, spare_count
         cdef call_buffers *given = self.buffers
+        cdef bint kept
         self.buffers = NULL
         given.rbuf = self.rbuf
         given.rcap = self.rcap
@@ -96,12 +101,15 @@ cdef class Stream:
         self.rbuf = self.wbuf = NULL
         self.iov = NULL
         self.rpos = self.rend = 0
-        if max(self.rcap, self.wcap, self.iov_cap * sizeof(iovec)) > KEPT_MOST or spare_count == SPARE_MOST:
+        lock_state(&shared_state)
+        kept = max(self.rcap, self.wcap, self.iov_cap * sizeof(iovec)) <= KEPT_MOST and spare_count < SPARE_MOST
+        if kept:
+            given.next = spare_buffers
+            spare_buffers = given
+            spare_count += 1
+        unlock_state(&shared_state)
+        if not kept:
             free_buffers(given)
-            return
-        given.next = spare_buffers
-        spare_buffers = given
-        spare_count += 1
 
     cdef void end(self) noexcept:
         # What has come that nobody has asked for is read by the next call.

@@ -132,12 +132,13 @@ class Choice:
                 return recognise(self.plain)
             except (MemcacheUnexpectedCloseError, ConnectionResetError):
                 self.open_again()
-                client.closes_on_meta = True
             try:
                 client.unmarked = not knows_version(self.plain)
             except (MemcacheUnexpectedCloseError, ConnectionResetError):
                 self.open_again()
                 client.unmarked = True
+            # Last: from here on other threads do not ask.
+            client.closes_on_meta = True
         return True, client.unmarked
 
     def open_again(self) -> None:

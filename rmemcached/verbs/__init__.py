@@ -7,24 +7,31 @@
         qp.ready()
         qp.connect(sock)
 
-Importing it opens no device.
+Importing it opens no device. What is in it is imported when it is first named: the client, which needs none of these
+objects, does without the GIL where Python does, and they do not.
 """
 
-from rmemcached.verbs.objects.base import VerbsError
-from rmemcached.verbs.objects.completion import CQ, WC, CompChannel, Status, WCOpcode, status_text
-from rmemcached.verbs.objects.device import Context, EventType, devices, event_text
-from rmemcached.verbs.objects.memory import MR, PD, Access
-from rmemcached.verbs.objects.queue_pair import (
-    QP,
-    SRQ,
-    Opcode,
-    SendFlag,
-    SendWR,
-    State,
-    StreamState,
-    parse_request,
-    reject,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rmemcached.verbs.objects.base import VerbsError
+    from rmemcached.verbs.objects.completion import CQ, WC, CompChannel, Status, WCOpcode, status_text
+    from rmemcached.verbs.objects.device import Context, EventType, devices, event_text
+    from rmemcached.verbs.objects.memory import MR, PD, Access
+    from rmemcached.verbs.objects.queue_pair import (
+        QP,
+        SRQ,
+        Opcode,
+        SendFlag,
+        SendWR,
+        State,
+        StreamState,
+        parse_request,
+        reject,
+    )
 
 __all__ = [
     "CQ",
@@ -51,3 +58,22 @@ __all__ = [
     "reject",
     "status_text",
 ]
+
+_MODULES = {
+    "base": ("VerbsError",),
+    "completion": ("CQ", "WC", "CompChannel", "Status", "WCOpcode", "status_text"),
+    "device": ("Context", "EventType", "devices", "event_text"),
+    "memory": ("MR", "PD", "Access"),
+    "queue_pair": ("QP", "SRQ", "Opcode", "SendFlag", "SendWR", "State", "StreamState", "parse_request", "reject"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return globals().setdefault(name, getattr(import_module(f"{__name__}.objects.{module}"), name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,13 @@
+"""See _state.pxd."""
+
+from libc.string cimport memset
+
+from rmemcached.sys.linux cimport pthread_atfork
+
+
+cdef void after_fork_in_child() noexcept nogil:
+    # Whoever held it is not there.
+    memset(&shared_state, 0, sizeof(shared_state))
+
+
+pthread_atfork(NULL, NULL, after_fork_in_child)
