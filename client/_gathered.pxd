@@ -1,8 +1,12 @@
 """A value whose bytes are in several places."""
 
+from posix.uio cimport iovec
+
 cdef class Gathered:
     cdef list views              # contiguous memoryviews of bytes
     cdef readonly Py_ssize_t nbytes
 
+    # Where they are, one for each view. The caller frees it.
+    cdef iovec *places(self) except NULL
     # Copies all to memory that has room for nbytes.
     cdef int copy_to(self, char *to) except -1

@@ -1,6 +1,7 @@
 """See _gathered.pxd."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
 cdef extern from "Python.h":
@@ -13,8 +14,8 @@ cdef enum:
 cdef class Gathered:
     """Gathered(parts): the bytes of several objects, one after the other, as one value.
 
-    A serde may return it as the value to be stored: over TCP the parts are sent from where they are, over RDMA they are
-    copied once, to memory that the server reads. parts: objects with a contiguous buffer, which must not be changed
+    A serde may return it as the value to be stored. The parts are sent from where they are; over "verbs", and up to
+    8 MB over "soft_shm", they are copied once, to memory that the server reads. parts: objects with a contiguous buffer, which must not be changed
     before the command is over. Raises TypeError, BufferError. bytes(gathered) joins them.
     """
 
@@ -32,6 +33,18 @@ cdef class Gathered:
         cdef bytes joined = PyBytes_FromStringAndSize(NULL, self.nbytes)
         self.copy_to(PyBytes_AS_STRING(joined))
         return joined
+
+    cdef iovec *places(self) except NULL:
+        cdef const Py_buffer *part
+        cdef iovec *found = <iovec *>calloc(max(<Py_ssize_t>len(self.views), 1), sizeof(iovec))
+        cdef Py_ssize_t i
+        if found == NULL:
+            raise MemoryError
+        for i in range(len(self.views)):
+            part = PyMemoryView_GET_BUFFER(self.views[i])
+            found[i].iov_base = part.buf
+            found[i].iov_len = part.len
+        return found
 
     cdef int copy_to(self, char *to) except -1:
         cdef const Py_buffer *part

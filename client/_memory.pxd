@@ -14,6 +14,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.client._buffers cimport Pool, region
+from rmemcached.client._gathered cimport Gathered
 from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._registered cimport Registrations
 from rmemcached.verbs.verbs cimport ibv_mr, ibv_pd, verbs_provider
@@ -60,6 +61,9 @@ cdef class Source(Memory):
     cdef bint name_object(self, object value, uint64_t *address, uint32_t *key) except -1
     # Room behind the copies that are there. NULL: there is none.
     cdef char *reserve(self, size_t length, uint64_t *address, uint32_t *key) except? NULL
+    cdef bint expose_parts(self, Gathered value, size_t length, uint64_t *address, uint32_t *key) except -1
+    cdef int make_room(self) except -1
+    cdef void keep(self, ibv_mr *mr, uint64_t *address, uint32_t *key) noexcept
     cdef bint register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1
 
 

@@ -6,6 +6,7 @@ from libc.errno cimport errno
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
+from posix.uio cimport iovec
 
 from rmemcached.client._buffers cimport (
     REGION_MIN,
@@ -16,11 +17,10 @@ from rmemcached.client._buffers cimport (
     name_buffer,
     unname_buffer,
 )
-from rmemcached.client._gathered cimport Gathered
 from rmemcached.client._registered cimport Registration
 from rmemcached.sys.debug cimport LIVE_CLIENT_BUFFER, assert_that, live_sub
 from rmemcached.sys.linux cimport MADV_HUGEPAGE, madvise
-from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_provider
+from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_provider, soft_reg_list
 from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE
 
 cdef extern from "Python.h":
@@ -90,6 +90,9 @@ cdef class Source(Memory):
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
         cdef char *to
         cdef bint exposed = data != NULL and self.expose_buffer(data, length, address, key)
+        if data == NULL and self.expose_parts(value, length, address, key):
+            self.total += length
+            return True
         if data == NULL:
             to = self.reserve(length, address, key)
             if to == NULL:
@@ -156,22 +159,47 @@ cdef class Source(Memory):
         self.copies_used = min((self.copies_used + length + 63) & ~<size_t>63, one.size)
         return to
 
-    cdef bint register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
-        cdef ibv_mr **grown
+    cdef bint expose_parts(self, Gathered value, size_t length, uint64_t *address, uint32_t *key) except -1:
+        # Where one piece of memory would be registered, a software device takes several. False: it does not.
+        cdef iovec *parts
         cdef ibv_mr *mr
+        if self.in_pool(length):
+            return False
+        self.make_room()
+        parts = value.places()
+        mr = soft_reg_list(self.pd, parts, <uint32_t>len(value.views))
+        free(parts)
+        if mr == NULL:
+            # Too many small ones.
+            return False
+        count_registration()
+        self.keep(mr, address, key)
+        return True
+
+    cdef int make_room(self) except -1:
+        # For one more region.
+        cdef ibv_mr **grown
         if self.count == self.cap:
             grown = <ibv_mr **>realloc(self.regions, (self.cap * 2 + 8) * sizeof(ibv_mr *))
             if grown == NULL:
                 raise MemoryError
             self.regions = grown
             self.cap = self.cap * 2 + 8
+        return 0
+
+    cdef void keep(self, ibv_mr *mr, uint64_t *address, uint32_t *key) noexcept:
+        self.regions[self.count] = mr
+        self.count += 1
+        address[0] = <uint64_t><uintptr_t>mr.addr
+        key[0] = mr.rkey
+
+    cdef bint register_value(self, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
+        cdef ibv_mr *mr
+        self.make_room()
         mr = self.register(data, length, IBV_ACCESS_REMOTE_READ)
         if mr == NULL:
             return self.pool.go_without(length, errno)
-        self.regions[self.count] = mr
-        self.count += 1
-        address[0] = <uint64_t><uintptr_t>data
-        key[0] = mr.rkey
+        self.keep(mr, address, key)
         return True
 
     cdef bint holds(self) noexcept:

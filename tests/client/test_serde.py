@@ -22,6 +22,7 @@ from classic_relay import ClassicRelay
 from conftest import Backend
 from pymemcache.client.hash import HashClient
 from servers import Server
+from transport import RDMA_TRANSPORTS
 
 from rmemcached.client import AsyncClient, Client, Gathered, MemcacheIllegalInputError, serde
 from rmemcached.client._buffers import usage
@@ -297,6 +298,29 @@ def test_gathered(make_client: Callable[..., Client], shared_memcached: Server, 
         classic.set(key, gathered)
         assert classic.get(key) == joined
     relay.close()
+
+
+@pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])
+@pytest.mark.parametrize("small", [0, 1, 14, 15, 200])
+def test_large_values_in_several_places(rmemcached_server: Any, transport: str, key: str, small: int) -> None:
+    """Whether the server reads them from where they are, or from a copy: where many small ones lie close together."""
+    server = rmemcached_server("-I", "64m", "-m", "256")
+    pieces = [bytes([number]) * (number % 7 + 1) for number in range(small)]
+    parts = [bytearray(b"a") * (5 << 20), *pieces, numpy.full(6 << 20, 7, "u1"), b"end"]
+    whole = b"".join(bytes(part) for part in parts)
+    with Client(server.address, transport=transport, timeout=20, default_noreply=False) as client:
+        before = usage()["regions"]
+        assert client.set(key, Gathered(parts)) is True
+        copied = usage()["regions"] > before
+        assert copied == (transport == "verbs" or (small > 14 and transport in ("soft_iw", "soft_shm")))
+        assert client.get(key) == whole
+        assert client.append(key, Gathered(parts[1:])) is True
+        assert client.get(key) == whole + whole[5 << 20 :]
+        assert client.set(key, Gathered(parts), noreply=True) is True
+        # They are the caller's again.
+        parts[0][:] = b"b" * (5 << 20)
+        assert client.get(key) == whole
+
 
 
 def test_too_large_for_the_server(make_client: Callable[..., Client], key: str) -> None:

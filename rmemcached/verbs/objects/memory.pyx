@@ -11,12 +11,17 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from libc cimport errno
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint32_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from posix.uio cimport iovec
 
 from rmemcached.verbs.objects.base cimport Base, failure, need_soft
 from rmemcached.verbs.objects.device cimport Context
-from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_alloc_mr, soft_shm_renew
+from rmemcached.verbs.soft cimport SOFT_ACCESS_SCRATCH, soft_alloc_mr, soft_reg_list, soft_shm_renew
 from rmemcached.verbs.verbs cimport *
+
+cdef extern from "Python.h":
+    Py_buffer *PyMemoryView_GET_BUFFER(object view)
 
 
 class Access(enum.IntFlag):
@@ -90,6 +95,32 @@ cdef class MR(Base):
         pd.adopt(self)
         return self
 
+    @staticmethod
+    def of_list(PD pd not None, list buffers):
+        """A region of a software device over several objects' memory, which peers read as one; for nothing else.
+
+        The objects have contiguous buffers, which it holds until it is closed.
+        """
+        cdef MR self = MR.__new__(MR)
+        cdef iovec *memory
+        cdef Py_buffer *view
+        need_soft(pd.p, "reg_list")
+        self.p = pd.p
+        self.parts = [memoryview(one) for one in buffers]
+        memory = <iovec *> calloc(max(<Py_ssize_t> len(buffers), 1), sizeof(iovec))
+        if memory == NULL:
+            raise MemoryError
+        for i in range(len(buffers)):
+            view = PyMemoryView_GET_BUFFER(self.parts[i])
+            memory[i].iov_base = view.buf
+            memory[i].iov_len = view.len
+        self.mr = soft_reg_list(pd.handle(), memory, <uint32_t> len(buffers))
+        free(memory)
+        if self.mr == NULL:
+            raise failure("reg_list", errno.errno)
+        pd.adopt(self)
+        return self
+
     def renew(self):
         """Takes the region back from peers that have mapped it (soft_shm); it stays registered."""
         need_soft(self.p, "renew")
@@ -97,6 +128,8 @@ cdef class MR(Base):
 
     def __getbuffer__(self, Py_buffer *out, int flags):
         cdef ibv_mr *mr = self.handle()
+        if self.parts is not None:
+            raise BufferError("the memory of a list is in several places")
         PyBuffer_FillInfo(out, self, mr.addr, <Py_ssize_t> mr.length, self.held and self.view.readonly, flags)
         self.views += 1
 
@@ -113,6 +146,7 @@ cdef class MR(Base):
             if error:
                 raise failure("dereg_mr", error)
             self.mr = NULL
+        self.parts = None
         if self.held:
             self.held = False
             PyBuffer_Release(&self.view)

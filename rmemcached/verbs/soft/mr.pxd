@@ -4,6 +4,7 @@ cdef enum:
     MR_SHARD_BITS = 4
     MR_SHARDS = 1 << MR_SHARD_BITS
     PAGE_SIZE = 4096
+    PART_WINDOW = 1 << 16            # octets, no fewer than an FPDU has, in which MAX_SGE parts of a list lie at most
 
 cdef struct mr_shard:                # a part of the table. The STag's hash chooses it
     pthread_rwlock_t lock            # guards the rest, soft_mr.next and soft_mr.valid
@@ -11,11 +12,17 @@ cdef struct mr_shard:                # a part of the table. The STag's hash choo
     uint32_t size                    # power of two
     uint32_t count
 
+cdef struct mr_part:                 # of a list of memory
+    uint64_t end                     # offset in the region of what follows
+    const uint8_t *data
+
 cdef struct soft_mr:
     ibv_mr ibv                       # lkey and rkey are the same STag
     soft_mr *next                    # hash chain
     int access
     bint valid                       # false once a peer has invalidated the STag; read unlocked
+    mr_part *parts                   # of soft_reg_list; NULL: the region is one piece of memory, at ibv.addr
+    uint32_t part_count
     size_t mapped                    # octets at ibv.addr that soft_alloc_mr has allocated; 0: the program's memory
     void *fabric_state               # the fabric's own data on such memory, or NULL
     uint32_t users                   # accesses under way, and streams that keep it; dereg_mr waits for 0
@@ -40,6 +47,10 @@ cdef void mr_put(soft_mr *mr) noexcept nogil
 # Whether a region of this PD that is in use already serves for this access too, without another mr_get. Needs no lock.
 cdef bint mr_serves(const soft_mr *mr, uint32_t stag, uint64_t addr, uint64_t length, int access) noexcept nogil
 
+# The octets at an address of a region that is in use, of which *length lie there one after the other. It is lowered to
+# that.
+cdef const uint8_t *mr_piece(const soft_mr *mr, uint64_t addr, uint32_t *length) noexcept nogil
+
 # Invalidates the STag at the peer's request. The region stays until it is deregistered. False: refused.
 cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil
 
@@ -47,6 +58,6 @@ cdef bint mr_invalidate(soft_pd *pd, uint32_t stag) noexcept nogil
 cdef void *mr_alloc_memory(soft_context *context, size_t size, int access, void **state) noexcept nogil
 cdef void mr_free_memory(void *memory, size_t size, void *state) noexcept nogil
 
-# Entries of the provider's table. soft_alloc_mr is here too.
+# Entries of the provider's table. soft_alloc_mr and soft_reg_list are here too.
 cdef ibv_mr *soft_reg_mr(ibv_pd *pd, void *addr, size_t length, int access) noexcept nogil
 cdef int soft_dereg_mr(ibv_mr *mr) noexcept nogil

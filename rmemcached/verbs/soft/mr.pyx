@@ -43,6 +43,46 @@ cdef bint mr_grow(mr_shard *shard) noexcept nogil:
 
 
 cdef ibv_mr *soft_reg_mr(ibv_pd *ibpd, void *addr, size_t length, int access) noexcept nogil:
+    return mr_register(ibpd, addr, length, access, NULL, 0)
+
+
+cdef bint mr_list_is_spread(const mr_part *parts, uint32_t count) noexcept nogil:
+    """Whether no FPDU has octets of more parts than a gather list has."""
+    cdef uint32_t i
+    for i in range(<uint32_t> MAX_SGE, count):
+        if parts[i - 1].end - parts[i - MAX_SGE].end < PART_WINDOW:
+            return False
+    return True
+
+
+cdef ibv_mr *soft_reg_list(ibv_pd *ibpd, const iovec *memory, uint32_t count) noexcept nogil:
+    cdef mr_part *parts
+    cdef ibv_mr *registered = NULL
+    cdef uint64_t length = 0
+    cdef uint32_t used = 0
+    cdef uint32_t i
+    parts = <mr_part *> calloc(max(count, 1), sizeof(mr_part))
+    if parts == NULL:
+        errno.errno = ENOMEM
+        return NULL
+    for i in range(count):
+        if memory[i].iov_len and length + memory[i].iov_len > length:
+            length += memory[i].iov_len
+            parts[used].data = <const uint8_t *> memory[i].iov_base
+            parts[used].end = length
+            used += 1
+    if used and mr_list_is_spread(parts, used):
+        registered = mr_register(ibpd, <void *> parts[0].data, length, IBV_ACCESS_REMOTE_READ, parts, used)
+    else:
+        errno.errno = EINVAL
+    if registered == NULL:
+        free(parts)
+    return registered
+
+
+cdef ibv_mr *mr_register(ibv_pd *ibpd, void *addr, size_t length, int access, mr_part *parts,
+                         uint32_t part_count) noexcept nogil:
+    """Parts become the region's, unless it is NULL."""
     cdef soft_pd *pd = <soft_pd *> ibpd
     cdef soft_context *context = <soft_context *> ibpd.context
     cdef soft_mr *mr
@@ -68,6 +108,8 @@ cdef ibv_mr *soft_reg_mr(ibv_pd *ibpd, void *addr, size_t length, int access) no
     mr.ibv.addr = addr
     mr.ibv.length = length
     mr.access = access
+    mr.parts = parts
+    mr.part_count = part_count
     mr.valid = True
     while True:
         # All 32 bits are random: an STag cannot be guessed, and is not soon used again (RFC 5042 section 6.1.1).
@@ -120,6 +162,7 @@ cdef int soft_dereg_mr(ibv_mr *ibmr) noexcept nogil:
     fetch_sub(&(<soft_pd *> ibmr.pd).users, 1)
     if mr.mapped:
         context.fabric.free_memory(ibmr.addr, mr.mapped, mr.fabric_state)
+    free(mr.parts)
     free(mr)
     live_sub(LIVE_MR)
     return 0
@@ -166,9 +209,35 @@ cdef inline bint mr_covers(const soft_mr *mr, uint64_t addr, uint64_t length) no
     return addr >= start and length <= mr.ibv.length and addr - start <= mr.ibv.length - length
 
 
+cdef inline bint mr_allows(const soft_mr *mr, int access) noexcept nogil:
+    """Only READs find their way in a list: what else uses memory goes by addresses."""
+    return not access & ~mr.access and (mr.parts == NULL or access == IBV_ACCESS_REMOTE_READ)
+
+
 cdef inline bint mr_serves(const soft_mr *mr, uint32_t stag, uint64_t addr, uint64_t length, int access) noexcept nogil:
-    return (mr.ibv.lkey == stag and relaxed_load(&mr.valid) and not access & ~mr.access
+    return (mr.ibv.lkey == stag and relaxed_load(&mr.valid) and mr_allows(mr, access)
             and mr_covers(mr, addr, length))
+
+
+cdef const uint8_t *mr_piece(const soft_mr *mr, uint64_t addr, uint32_t *length) noexcept nogil:
+    cdef uint64_t offset = addr - <uint64_t> mr.ibv.addr
+    cdef uint32_t low = 0
+    cdef uint32_t high = mr.part_count
+    cdef uint32_t middle
+    cdef uint64_t start
+    assert_that(mr_covers(mr, addr, length[0]))
+    if mr.parts == NULL:
+        return <const uint8_t *> addr
+    # The first part that ends behind the offset.
+    while low < high:
+        middle = (low + high) // 2
+        if mr.parts[middle].end <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    start = mr.parts[low - 1].end if low else 0
+    length[0] = <uint32_t> min(<uint64_t> length[0], mr.parts[low].end - offset)
+    return mr.parts[low].data + (offset - start)
 
 
 cdef soft_mr *mr_get(soft_pd *pd, uint32_t stag, uint64_t addr, uint64_t length, int access, int *why) noexcept nogil:
@@ -186,7 +255,7 @@ cdef soft_mr *mr_get(soft_pd *pd, uint32_t stag, uint64_t addr, uint64_t length,
     elif mr.ibv.pd != &pd.ibv:
         why[0] = MR_STREAM
         mr = NULL
-    elif access & ~mr.access:
+    elif not mr_allows(mr, access):
         why[0] = MR_ACCESS
         mr = NULL
     elif not mr_covers(mr, addr, length):

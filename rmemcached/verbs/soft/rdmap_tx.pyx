@@ -179,13 +179,49 @@ cdef int tx_request(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, u
     return TX_BUILT if payload == 0 or tx_gather_owned(b, data, payload) else TX_FULL
 
 
+cdef int tx_gather_region(tx_batch *b, const soft_mr *mr, uint64_t source, uint32_t length) noexcept nogil:
+    """Appends octets of a region as tx_gather does those of a gather list."""
+    cdef bint copied = length <= TX_COPY
+    cdef const uint8_t *data
+    cdef uint32_t n
+    while length:
+        n = length
+        data = mr_piece(mr, source, &n)
+        if copied:
+            memcpy(b.arena + b.used, data, n)
+            data = b.arena + b.used
+            b.used += n
+        if not tx_gather_owned(b, data, n):
+            return TX_FULL
+        source += n
+        length -= n
+    return TX_BUILT
+
+
+cdef uint32_t tx_copy_region(const soft_mr *mr, uint64_t source, uint32_t length, uint8_t *to,
+                             uint32_t crc) noexcept nogil:
+    """Copies octets of a region, and adds the copy to a CRC."""
+    cdef const uint8_t *data
+    cdef uint32_t n
+    while length:
+        n = length
+        data = mr_piece(mr, source, &n)
+        crc = crc32c_copy(crc, to, data, n)
+        to += n
+        source += n
+        length -= n
+    return crc
+
+
 cdef int tx_response(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, uint32_t *crc) noexcept nogil:
     """Header and payload of the next FPDU of a READ response."""
     cdef const soft_response *response = &qp.responses[cur.next_response & qp.responses_mask]
     cdef uint32_t room = tx_tagged_room(cur.mulpdu)
     cdef uint32_t payload = response.length - cur.offset
     cdef uint8_t *header = b.arena + b.used
-    cdef const uint8_t *data
+    cdef const soft_mr *mr
+    cdef uint64_t source
+    cdef uint8_t *copy
     cdef bint resumed = b.nframes == 0 and qp.tx.frame_sent != 0
     cdef int result = TX_BUILT
     frame.last = payload <= room
@@ -200,16 +236,10 @@ cdef int tx_response(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, 
         return TX_FULL
     if payload == 0:
         return TX_BUILT
-    data = <const uint8_t *> (response.source_to + cur.offset)
+    source = response.source_to + cur.offset
     if not qp.crc:
-        if tx_hold_region(qp, b, response.source_stag, <uint64_t> data, payload, IBV_ACCESS_REMOTE_READ,
-                          &result) == NULL:
-            return result
-        if payload <= TX_COPY:
-            memcpy(b.arena + b.used, data, payload)
-            data = b.arena + b.used
-            b.used += payload
-        return TX_BUILT if tx_gather_owned(b, data, payload) else TX_FULL
+        mr = tx_hold_region(qp, b, response.source_stag, source, payload, IBV_ACCESS_REMOTE_READ, &result)
+        return result if mr == NULL else tx_gather_region(b, mr, source, payload)
     # The source may change at any time, also between the computation of its CRC and the write. So a copy is sent.
     if qp.tx.bounce == NULL:
         qp.tx.bounce = <uint8_t *> malloc(BOUNCE_SIZE)
@@ -220,11 +250,12 @@ cdef int tx_response(soft_qp *qp, tx_batch *b, tx_cursor *cur, tx_frame *frame, 
     else:
         if b.bounce_used + payload > BOUNCE_SIZE:
             return TX_FULL
-        if tx_hold_region(qp, b, response.source_stag, <uint64_t> data, payload, IBV_ACCESS_REMOTE_READ,
-                          &result) == NULL:
+        mr = tx_hold_region(qp, b, response.source_stag, source, payload, IBV_ACCESS_REMOTE_READ, &result)
+        if mr == NULL:
             return result
         frame.bounce_at = b.bounce_used
-        crc[0] = crc32c_copy(crc[0], qp.tx.bounce + frame.bounce_at, data, payload)
+        copy = qp.tx.bounce + frame.bounce_at
+        crc[0] = tx_copy_region(mr, source, payload, copy, crc[0])
     b.bounce_used = frame.bounce_at + payload
     return TX_BUILT if tx_gather_owned(b, qp.tx.bounce + frame.bounce_at, payload) else TX_FULL
 
