@@ -10,6 +10,9 @@ from rmemcached.client._stream cimport Stream
 
 # A key as it is sent: encoded, behind the prefix. TypeError: neither str nor bytes.
 cdef bytes encode_key(object key, bytes prefix, bint unicode_keys)
+# The same for put_fetch and put_store: a str that has its bytes is left as it is.
+cdef object sendable_key(object key, bytes prefix, bint unicode_keys)
+cdef bytes bytes_of_key(object key)
 # The same for bytes.
 cdef bytes checked_key(bytes key)
 # The same bytes, of an object of a subclass of bytes.
@@ -34,10 +37,10 @@ cdef int put_bytes(Stream s, bytes text) except -1
 # What is answered behind the commands that are not: mn, or version.
 cdef int put_mark(Stream s) except -1
 # mg, without its end, so that a sink can follow.
-cdef int put_fetch(Stream s, bytes key, bint with_flags, bint with_cas, bytes expire) except -1
+cdef int put_fetch(Stream s, object key, bint with_flags, bint with_cas, bytes expire) except -1
 # ms. flags, expire: None for 0; cas: None but for STORE_CAS. True: the server reads the value from memory and answers
 # even if quiet. Until then, or until it is sent, the value has to stay where it is.
-cdef bint put_store(Stream s, store_mode mode, bytes key, object data, bytes flags, bytes expire, bytes cas,
+cdef bint put_store(Stream s, store_mode mode, object key, object data, bytes flags, bytes expire, bytes cas,
                     bint quiet) except -1
 # ms: with the line up to the length of the value, and the flags behind that. Returns what put_store does.
 cdef bint put_meta_store(Stream s, bytes line, bytes flags, object data) except -1

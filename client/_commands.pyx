@@ -4,10 +4,12 @@ import re
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from rmemcached.client._classic cimport put_classic, put_classic_fetch, put_classic_store
 from rmemcached.client._gathered cimport Gathered
 from rmemcached.client._modes cimport STORE_ADD, STORE_APPEND, STORE_PREPEND, STORE_REPLACE
+from rmemcached.client._stream cimport COPY_LIMIT
 
 from rmemcached.client.exceptions import (
     FULL,
@@ -23,6 +25,9 @@ from rmemcached.client.exceptions import (
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
+    bint PyUnicode_IS_COMPACT_ASCII(object text)
+    void *PyUnicode_DATA(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
     bint PyObject_CheckBuffer(object value)
@@ -31,6 +36,9 @@ cdef extern from "Python.h":
 cdef enum:
     KEY_MAX = 250            # bytes
     NUMBER_MAX = 20          # digits of 2**64 - 1
+
+cdef uint64_t HIGHEST_BITS = 0x8080808080808080ULL
+cdef uint64_t LOWEST = 0x2121212121212121ULL   # the lowest characters of a key that need no look
 
 # Objects, pointers, functions, and ctypes' pointers to text: z, and Z, which is a complex number's before its type.
 cdef object ADDRESSES = re.compile("[OP&Xz]|Z(?![fdg])")
@@ -53,6 +61,47 @@ cdef bytes checked_key(bytes key):
             if p[i] == 0:
                 raise MemcacheIllegalInputError(f"Key contains null: {key!r}")
     return key
+
+
+cdef inline const char *text_of(object key, size_t *length) noexcept:
+    # Of what sendable_key has returned.
+    if type(key) is bytes:
+        length[0] = PyBytes_GET_SIZE(key)
+        return PyBytes_AS_STRING(key)
+    length[0] = PyUnicode_GET_LENGTH(key)
+    return <const char *>PyUnicode_DATA(key)
+
+
+cdef bytes bytes_of_key(object key):
+    cdef size_t length
+    cdef const char *text = text_of(key, &length)
+    return text[:length]
+
+
+cdef inline bint is_plain(const char *text, Py_ssize_t length) noexcept:
+    # Whether it is a key without anything that could be whitespace or a null.
+    cdef uint64_t eight
+    cdef Py_ssize_t i = 0
+    if length == 0 or length > KEY_MAX:
+        return False
+    while i + 8 <= length:
+        memcpy(&eight, text + i, 8)
+        # A byte below 33 borrows from its highest bit.
+        if (eight - LOWEST) & ~eight & HIGHEST_BITS:
+            return False
+        i += 8
+    while i < length:
+        if <unsigned char>text[i] <= 32:
+            return False
+        i += 1
+    return True
+
+
+cdef object sendable_key(object key, bytes prefix, bint unicode_keys):
+    if (type(key) is str and PyUnicode_IS_COMPACT_ASCII(key) and PyBytes_GET_SIZE(prefix) == 0
+            and is_plain(<const char *>PyUnicode_DATA(key), PyUnicode_GET_LENGTH(key))):
+        return key
+    return encode_key(key, prefix, unicode_keys)
 
 
 cdef bytes encode_key(object key, bytes prefix, bint unicode_keys):
@@ -176,12 +225,17 @@ cdef int put_mark(Stream s) except -1:
     return s.put("version\r\n", 9) if s.classic else s.put("mn\r\n", 4)
 
 
-cdef int put_fetch(Stream s, bytes key, bint with_flags, bint with_cas, bytes expire) except -1:
+cdef int put_fetch(Stream s, object key, bint with_flags, bint with_cas, bytes expire) except -1:
+    cdef size_t length
+    cdef const char *text = text_of(key, &length)
+    cdef char *to
     if s.classic:
-        return put_classic_fetch(s, key, with_cas, expire)
-    s.put("mg ", 3)
-    put_bytes(s, key)
-    s.put(" v", 2)
+        return put_classic_fetch(s, text[:length], with_cas, expire)
+    to = s.room(length + 5)
+    memcpy(to, "mg ", 3)
+    memcpy(to + 3, text, length)
+    memcpy(to + 3 + length, " v", 2)
+    s.wlen += length + 5
     if with_flags:
         s.put(" f", 2)
     if with_cas:
@@ -211,17 +265,21 @@ cdef int put_flag(Stream s, const char *flag, bytes text) except -1:
     return put_bytes(s, text)
 
 
-cdef bint put_store(Stream s, store_mode mode, bytes key, object data, bytes flags, bytes expire, bytes cas,
+cdef bint put_store(Stream s, store_mode mode, object key, object data, bytes flags, bytes expire, bytes cas,
                     bint quiet) except -1:
-    cdef size_t length
+    cdef size_t length, key_length
     cdef const char *address = bytes_of(data, &length)
+    cdef const char *text = text_of(key, &key_length)
+    cdef char *to
     if s.classic:
-        put_classic_store(s, mode, key, length, flags, expire, cas, quiet)
+        put_classic_store(s, mode, text[:key_length], length, flags, expire, cas, quiet)
         put_bytes_of(s, data, address, length)
         return False
-    s.put("ms ", 3)
-    put_bytes(s, key)
-    s.put(" ", 1)
+    to = s.room(key_length + 4)
+    memcpy(to, "ms ", 3)
+    memcpy(to + 3, text, key_length)
+    to[3 + key_length] = c' '
+    s.wlen += key_length + 4
     s.put_number(length)
     put_flag(s, " F", flags)
     put_store_mode(s, mode)
@@ -269,6 +327,14 @@ cdef bint put_value(Stream s, object data, const char *address, size_t length, b
     # The end of ms, and the value or where it is.
     cdef uint64_t remote_address = 0
     cdef uint32_t remote_key = 0
+    cdef char *to
+    if not quiet and address != NULL and length <= min(s.inline_limit, <size_t>COPY_LIMIT):
+        to = s.room(length + 4)
+        memcpy(to, "\r\n", 2)
+        memcpy(to + 2, address, length)
+        memcpy(to + 2 + length, "\r\n", 2)
+        s.wlen += length + 4
+        return False
     if s.remote and length > s.inline_limit and s.expose(
             data, address, length, &remote_address, &remote_key):
         s.put(" @", 2)

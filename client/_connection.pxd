@@ -9,6 +9,12 @@ run. They raise TimeoutError, OSError, MemoryError, MemcacheUnexpectedCloseError
 from rmemcached.client._stream cimport Stream
 
 # What a call asks of the Stream.
+# Requests that are sent together while more are to come, without values and with: the first ones are on their way while
+# the next are written, and each message costs the server some time.
+cdef enum:
+    AHEAD = 50
+    AHEAD_WITH_VALUES = 34
+
 cdef enum stream_step:
     PUSH_AND_READ
     READ_REPLY
@@ -36,7 +42,7 @@ cdef class Connection:
     # Sends the request and reads the first line of the answer.
     cdef int exchange(self) except -1
     # Behind so many of many requests: the server may begin with them, where sending costs no system call.
-    cdef int ahead(self, Py_ssize_t count) except -1
+    cdef int ahead(self, Py_ssize_t count, Py_ssize_t batch) except -1
     # Reads the next line.
     cdef int next_line(self) except -1
     # exchange for the first answer to a request, next_line for the others.
@@ -52,7 +58,7 @@ cdef class Connection:
     # The end of a call that has sent values: afterwards none of them is needed any more.
     cdef int values_sent(self) except -1
     # Of a VA line: whether it answers the request for this key. Raises MemcacheUnknownError.
-    cdef int check_value(self, bytes key, bint with_cas) except -1
+    cdef int check_value(self, object key, bint with_cas) except -1
     # Reads the value behind a VA line.
     cdef bytes value(self)
     # The same as a read-only memoryview, without a copy where the server has written it to memory.

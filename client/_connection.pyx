@@ -2,11 +2,11 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EBADMSG, ECONNRESET, EINTR, EMSGSIZE, ENOMEM, EPIPE, EPROTO, ETIMEDOUT
+from libc.errno cimport EAGAIN, EBADMSG, ECONNRESET, EINTR, EMSGSIZE, ENOMEM, EPIPE, EPROTO, ETIMEDOUT
 from libc.string cimport strerror
 
 from rmemcached.client._classic cimport is_value_of
-from rmemcached.client._commands cimport answer, error_of, is_error, put_mark
+from rmemcached.client._commands cimport answer, bytes_of_key, error_of, is_error, put_mark
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._reply cimport REPLY_EX, REPLY_HD, REPLY_MN, REPLY_NF, REPLY_NS
 
@@ -19,7 +19,6 @@ from rmemcached.client.exceptions import (
 from rmemcached.client.sockets import name_failure, server_text
 
 cdef enum:
-    AHEAD = 24               # requests that are sent together while more are to come
     SYNC_INTERVAL = 1024     # commands without a reply after which the client looks for error lines
     BODY_MAX = 0x7FFFFFFF    # bytes; a reply that announces more is not believed
     SHOWN = 32               # bytes of a line that an exception shows
@@ -135,9 +134,9 @@ cdef class Connection:
         self.stream.commit()
         return self.step(PUSH_AND_READ, READ_REPLY)
 
-    cdef int ahead(self, Py_ssize_t count) except -1:
+    cdef int ahead(self, Py_ssize_t count, Py_ssize_t batch) except -1:
         cdef int r
-        if self.stream.remote and count % AHEAD == 0:
+        if self.stream.remote and count % batch == 0:
             self.stream.commit()
             r = self.stream.push()
             if r <= 0:
@@ -145,11 +144,10 @@ cdef class Connection:
         return 0
 
     cdef int next_line(self) except -1:
-        cdef int r
-        if self.stream.has_line():
-            r = self.stream.read_reply()
-            if r > 0:
-                return 0
+        cdef int r = self.stream.next_reply()
+        if r > 0:
+            return 0
+        if r != -EAGAIN:
             self.interrupted(r)
         return self.step(READ_REPLY, READ_REPLY)
 
@@ -190,9 +188,9 @@ cdef class Connection:
             self.send()
         return s.unexpose()
 
-    cdef int check_value(self, bytes key, bint with_cas) except -1:
+    cdef int check_value(self, object key, bint with_cas) except -1:
         cdef Stream s = self.stream
-        if (with_cas and s.reply.cas_length == 0) or (s.classic and not is_value_of(s, key)):
+        if (with_cas and s.reply.cas_length == 0) or (s.classic and not is_value_of(s, bytes_of_key(key))):
             raise self.broken(-EBADMSG)
         return 0
 

@@ -6,6 +6,7 @@ from libc.errno cimport EAGAIN, ETIMEDOUT
 from libc.stdint cimport int64_t
 
 from rmemcached.client._commands cimport encode_key
+from rmemcached.client._connection cimport AHEAD_WITH_VALUES
 from rmemcached.client._modes cimport STORE_SET
 from rmemcached.client._request cimport (
     REQUEST_GET,
@@ -36,7 +37,7 @@ cdef class Batch:
             for r in self.requests:
                 put_request(c, r)
                 count += 1
-                c.ahead(count)
+                c.ahead(count, AHEAD_WITH_VALUES)
             c.stream.commit()
             pushed = c.stream.push()
             if pushed <= 0:

@@ -2,7 +2,7 @@
 
 cimport cython
 
-from rmemcached.client._connection cimport Connection
+from rmemcached.client._connection cimport AHEAD_WITH_VALUES, Connection
 from rmemcached.client._meta cimport (
     meta_arithmetic_request,
     meta_delete_request,
@@ -84,7 +84,7 @@ cdef class Pipeline:
             for r in requests:
                 put_request(c, r)
                 count += 1
-                c.ahead(count)
+                c.ahead(count, AHEAD_WITH_VALUES)
             while i < len(requests):
                 r = requests[i]
                 c.name = r.name

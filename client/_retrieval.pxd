@@ -19,8 +19,8 @@ cdef object MISS
 
 cdef class Retrieval(Session):
     cdef object _load(self, object key, object value, uint32_t flags)
-    cdef object _read_fetch(self, Connection c, bytes key, fetch_form form, uint32_t *flags, list errors)
-    cdef object _fetch(self, bytes key, fetch_form form, bytes expire, bytes name, uint32_t *flags)
+    cdef object _read_fetch(self, Connection c, object key, fetch_form form, uint32_t *flags, list errors)
+    cdef object _fetch(self, object key, fetch_form form, bytes expire, bytes name, uint32_t *flags)
     cdef object _get(self, object key, object default, object expire, fetch_form form, bytes name)
     cdef object _gets(self, object key, object default, object cas_default, object expire, bytes name)
     cdef dict _get_many(self, object keys, bint with_cas, object expire, bytes name)

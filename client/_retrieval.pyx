@@ -2,6 +2,7 @@
 
 from rmemcached.client._buffers cimport new_buffer, register_memory
 from rmemcached.client._commands cimport put_fetch, seconds_text
+from rmemcached.client._connection cimport AHEAD
 from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._rdma cimport RdmaStream
 from rmemcached.client._reply cimport REPLY_EN, REPLY_VA
@@ -61,7 +62,7 @@ cdef class Retrieval(Session):
     cdef object _load(self, object key, object value, uint32_t flags):
         return value if self.serde is None else self.serde.deserialize(key, value, flags)
 
-    cdef object _read_fetch(self, Connection c, bytes key, fetch_form form, uint32_t *flags, list errors):
+    cdef object _read_fetch(self, Connection c, object key, fetch_form form, uint32_t *flags, list errors):
         # The value of the mg that the line just read answers, or (value, cas), or MISS.
         cdef Stream s = c.stream
         cdef bytes cas
@@ -78,7 +79,7 @@ cdef class Retrieval(Session):
             c.refused(errors)
         return MISS
 
-    cdef object _fetch(self, bytes key, fetch_form form, bytes expire, bytes name, uint32_t *flags):
+    cdef object _fetch(self, object key, fetch_form form, bytes expire, bytes name, uint32_t *flags):
         cdef Connection c = self.enter(False, name)
         cdef Stream s = c.stream
         cdef list errors = []
@@ -97,7 +98,7 @@ cdef class Retrieval(Session):
         return value
 
     cdef object _get(self, object key, object default, object expire, fetch_form form, bytes name):
-        cdef bytes encoded = self.encoded_key(key)
+        cdef object encoded = self.sendable_key(key)
         cdef bytes seconds = None if expire is None else seconds_text(expire, "expire")
         cdef uint32_t flags = 0
         try:
@@ -126,7 +127,7 @@ cdef class Retrieval(Session):
 
     cdef dict _get_many(self, object keys, bint with_cas, object expire, bytes name):
         cdef list names = list(keys)
-        cdef list encoded = [self.encoded_key(key) for key in names]
+        cdef list encoded = [self.sendable_key(key) for key in names]
         cdef bytes seconds = None if expire is None else seconds_text(expire, "expire")
         if not names:
             return {}
@@ -150,7 +151,7 @@ cdef class Retrieval(Session):
             for i in range(len(encoded)):
                 put_fetch(s, encoded[i], self.serde is not None, with_cas, expire)
                 s.put("\r\n", 2)
-                c.ahead(i + 1)
+                c.ahead(i + 1, AHEAD)
             for i in range(len(names)):
                 c.read_answer(first)
                 first = False

@@ -62,4 +62,6 @@ cdef class Session:
     cdef Connection connect(self)
     cdef int authenticate(self, Connection c) except -1
     cdef bytes encoded_key(self, object key)
+    # The same for put_fetch and put_store.
+    cdef object sendable_key(self, object key)
     cdef bint is_quiet(self, object noreply) except -1

@@ -14,7 +14,7 @@ from rmemcached.client._commands cimport (
     put_touch,
     seconds_text,
 )
-from rmemcached.client._connection cimport Connection
+from rmemcached.client._connection cimport AHEAD_WITH_VALUES, Connection
 from rmemcached.client._modes cimport (
     STORE_ADD,
     STORE_APPEND,
@@ -37,6 +37,9 @@ cdef class Storage(Retrieval):
     cdef object _serialize(self, object key, object value, object flags, list numbers):
         # What is sent for a value. The text of its flags goes to numbers.
         cdef object number = 0
+        if self.serde is None and flags is None:
+            numbers.append(None)
+            return value if type(value) is bytes else encode_value(value, self.encoding)
         if self.serde is not None:
             value, number = self.serde.serialize(key, value)
         numbers.append(number_text(number if flags is None else flags, "flags"))
@@ -44,7 +47,7 @@ cdef class Storage(Retrieval):
 
     cdef object _store(self, store_mode mode, bytes name, object key, object value, object expire, object noreply,
                        object flags, bytes cas):
-        cdef bytes encoded = self.encoded_key(key)
+        cdef object encoded = self.sendable_key(key)
         cdef bytes seconds = expire_text(expire)
         cdef list numbers = []
         cdef list errors = []
@@ -103,6 +106,7 @@ cdef class Storage(Retrieval):
 
         The first error line is raised when all values have been sent.
         """
+        cdef dict given = values if type(values) is dict else dict(values.items())
         cdef bytes seconds = expire_text(expire)
         cdef bint quiet = self.is_quiet(noreply)
         cdef list names = []
@@ -114,9 +118,9 @@ cdef class Storage(Retrieval):
         cdef bint exposed = False
         cdef Py_ssize_t i
         cdef Connection c
-        for key, value in values.items():
+        for key, value in given.items():
             names.append(key)
-            encoded.append(self.encoded_key(key))
+            encoded.append(self.sendable_key(key))
             data.append(self._serialize(key, value, flags, numbers))
         if not names:
             return []
@@ -125,7 +129,7 @@ cdef class Storage(Retrieval):
             for i in range(len(names)):
                 exposed |= put_store(
                     c.stream, STORE_SET, encoded[i], data[i], numbers[i], seconds, None, quiet)
-                c.ahead(i + 1)
+                c.ahead(i + 1, AHEAD_WITH_VALUES)
             if exposed and quiet:
                 c.synchronise()
             elif quiet:

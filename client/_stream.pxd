@@ -82,6 +82,8 @@ cdef class Stream:
     cdef void give_buffers(self) noexcept
     cdef int grow(self, size_t more) except -1
     cdef int put(self, const char *data, size_t length) except -1
+    # Where so many bytes can be written. The caller adds to wlen what it has written.
+    cdef char *room(self, size_t length) except NULL
     cdef int put_number(self, uint64_t value) except -1
     cdef int put_hex(self, uint64_t value) except -1
     cdef int put_reference(self, const char *data, size_t length) except -1
@@ -89,6 +91,8 @@ cdef class Stream:
     # replies
     cdef int read_line(self) noexcept nogil
     cdef int read_reply(self) noexcept nogil
+    # read_reply of what has come; -EAGAIN: there is no whole line.
+    cdef int next_reply(self) noexcept nogil
     cdef int read_body(self) noexcept nogil
     cdef int read_end(self) noexcept nogil
     cdef bint has_line(self) noexcept nogil

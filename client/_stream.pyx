@@ -1,6 +1,6 @@
 """What all transports share: the request buffer, the reply buffer, the decision to spin."""
 
-from libc.errno cimport EBADMSG, EMSGSIZE, ENOMEM
+from libc.errno cimport EAGAIN, EBADMSG, EMSGSIZE, ENOMEM
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
@@ -154,6 +154,11 @@ cdef class Stream:
         self.wlen += length
         return 0
 
+    cdef char *room(self, size_t length) except NULL:
+        if self.wcap - self.wlen < length:
+            self.grow(length)
+        return self.wbuf + self.wlen
+
     cdef int put_number(self, uint64_t value) except -1:
         cdef char text[20]
         cdef int i = 20
@@ -287,6 +292,23 @@ cdef class Stream:
             r = self.fill()
             if r <= 0:
                 return r
+
+    cdef int next_reply(self) noexcept nogil:
+        cdef char *start = self.rbuf + self.rpos
+        cdef char *end
+        if self.noreplies:
+            return self.read_reply() if self.has_line() else -EAGAIN
+        end = <char *>memchr(start, c'\n', self.rend - self.rpos)
+        if end == NULL:
+            return -EAGAIN
+        self.rpos += end - start + 1
+        if end > start and (end - 1)[0] == c'\r':
+            end -= 1
+        self.line = start
+        self.line_length = end - start
+        if self.classic:
+            return parse_classic(start, end - start, &self.reply)
+        return parse_reply(start, end - start, &self.reply)
 
     cdef int read_reply(self) noexcept nogil:
         # Reads the next line and parses it into reply.
