@@ -49,7 +49,8 @@ Key = tuple[Server, str, object, object]
 MOST_FOR_THREADS = 16  # queue pairs to a server; beyond them, threads share
 shared: dict[Key, list[tuple[QueuePair, int]]] = {}
 """The queue pairs of this process that have lanes for others, by server, transport, options and credentials of the
-lifeline; and the threads that have made them. Threads add and remove them at any time."""
+lifeline; and the threads that have made them. Threads add and remove them at any time: who goes through them makes a
+list, which is at once, also without the GIL."""
 
 
 locks: dict[Key, threading.RLock] = {}
@@ -92,7 +93,7 @@ def join(client: Options, wanted: str) -> tuple[RdmaStream, str] | None:
     few: two threads that use the same queue pair at the same time wait for each other now and then. From then on the
     one with the fewest lanes is taken.
     """
-    pairs = [one for one in tuple(shared.get(key_of(client, wanted), ())) if not one[0].ended()]
+    pairs = [one for one in list(shared.get(key_of(client, wanted), ())) if not one[0].ended()]
     free = [one for one in pairs if one[0].usable()]
     if not free:
         return None
@@ -106,8 +107,8 @@ def join(client: Options, wanted: str) -> tuple[RdmaStream, str] | None:
 def share(client: Options, wanted: str, queue: QueuePair) -> RdmaStream:
     """The first stream of a queue pair that others may join."""
     stream = stream_of(client, queue)
-    for pairs in tuple(shared.values()):
-        for one in tuple(pairs):
+    for pairs in list(shared.values()):
+        for one in list(pairs):
             if one[0].ended():
                 with contextlib.suppress(ValueError):
                     pairs.remove(one)
