@@ -1,5 +1,7 @@
 """See _retrieval.pxd."""
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
 from rmemcached.client._buffers cimport new_buffer, register_memory
 from rmemcached.client._commands cimport put_fetch, seconds_text
 from rmemcached.client._connection cimport AHEAD
@@ -21,6 +23,19 @@ MISS = object()
 cdef QueuePair queue_of(Stream s):
     # None: the connection is a plain one.
     return (<RdmaStream>s).queue if isinstance(s, RdmaStream) else None
+
+
+cdef inline bytes whole_value(Stream s):
+    # The value behind the line just read, when it has come with it. None: it goes another way.
+    cdef size_t come = s.rend - s.rpos
+    cdef char *data = s.rbuf + s.rpos
+    cdef size_t n = s.reply.length
+    if s.classic or s.reply.in_memory or come < 2 or n > come - 2 or data[n] != c'\r' or data[n + 1] != c'\n':
+        return None
+    if s.remote:
+        s.saw_length(n)
+    s.rpos += n + 2
+    return PyBytes_FromStringAndSize(data, n)
 
 
 cdef object view_of(object memory):
@@ -66,6 +81,11 @@ cdef class Retrieval(Session):
         # The value of the mg that the line just read answers, or (value, cas), or MISS.
         cdef Stream s = c.stream
         cdef bytes cas
+        if form == FETCH_VALUE and s.reply.code == REPLY_VA:
+            value = whole_value(s)
+            if value is not None:
+                flags[0] = s.reply.flags
+                return value
         if s.reply.code == REPLY_VA:
             c.check_value(key, form == FETCH_VALUE_AND_CAS)
             flags[0] = s.reply.flags
