@@ -15,8 +15,9 @@ cdef class Gathered:
     """Gathered(parts): the bytes of several objects, one after the other, as one value.
 
     A serde may return it as the value to be stored. The parts are sent from where they are; over "verbs", and up to
-    8 MB over "soft_shm", they are copied once, to memory that the server reads. parts: objects with a contiguous buffer, which must not be changed
-    before the command is over. Raises TypeError, BufferError. bytes(gathered) joins them.
+    8 MB over "soft_shm", they are copied once, to memory that the server reads. parts: objects with a contiguous
+    buffer, which must not be changed before the command is over. Raises TypeError, BufferError. bytes(gathered) joins
+    them.
     """
 
     def __init__(self, parts):

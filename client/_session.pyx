@@ -4,7 +4,8 @@ import socket
 import sys
 import weakref
 
-from rmemcached.client._commands cimport answer, encode_key, put_bytes, put_mark, sendable_key
+from rmemcached.client cimport _commands
+from rmemcached.client._commands cimport answer, encode_key, put_bytes, put_mark
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._stream cimport Stream
@@ -76,7 +77,7 @@ cdef class Session:
         return encode_key(key, self.key_prefix, self.allow_unicode_keys)
 
     cdef object sendable_key(self, object key):
-        return sendable_key(key, self.key_prefix, self.allow_unicode_keys)
+        return _commands.sendable_key(key, self.key_prefix, self.allow_unicode_keys)
 
     cdef bint is_quiet(self, object noreply) except -1:
         return self.default_noreply if noreply is None else noreply

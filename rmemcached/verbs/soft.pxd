@@ -58,9 +58,10 @@ cdef const verbs_provider *soft_provider() noexcept nogil
 # one-sidedly.
 cdef ibv_mr *soft_alloc_mr(ibv_pd *pd, size_t length, int access) noexcept nogil
 
-# A region over several pieces of memory, which a peer's READs see as one, beginning at mr.addr: they are gathered as they
-# are read. Nothing else can be done with it; the addresses of its octets say nothing about where they are. The memory
-# stays the program's, as that of reg_mr. EINVAL: there are no octets; or more than max_sge pieces lie within 64 KB.
+# A region over several pieces of memory, which a peer's READs see as one, beginning at mr.addr: they are gathered as
+# they are read. Nothing else can be done with it; the addresses of its octets say nothing about where they are. The
+# memory stays the program's, as that of reg_mr. EINVAL: there are no octets; or more than max_sge pieces lie within
+# 64 KB.
 cdef ibv_mr *soft_reg_list(ibv_pd *pd, const iovec *memory, uint32_t count) noexcept nogil
 
 # For a program that has others to serve besides the channel, and an epoll set for all of them. One thread alone posts

@@ -306,7 +306,8 @@ def test_large_values_in_several_places(rmemcached_server: Any, transport: str, 
     """Whether the server reads them from where they are, or from a copy: where many small ones lie close together."""
     server = rmemcached_server("-I", "64m", "-m", "256")
     pieces = [bytes([number]) * (number % 7 + 1) for number in range(small)]
-    parts = [bytearray(b"a") * (5 << 20), *pieces, numpy.full(6 << 20, 7, "u1"), b"end"]
+    first = bytearray(b"a") * (5 << 20)
+    parts = [first, *pieces, numpy.full(6 << 20, 7, "u1"), b"end"]
     whole = b"".join(bytes(part) for part in parts)
     with Client(server.address, transport=transport, timeout=20, default_noreply=False) as client:
         before = usage()["regions"]
@@ -318,9 +319,8 @@ def test_large_values_in_several_places(rmemcached_server: Any, transport: str, 
         assert client.get(key) == whole + whole[5 << 20 :]
         assert client.set(key, Gathered(parts), noreply=True) is True
         # They are the caller's again.
-        parts[0][:] = b"b" * (5 << 20)
+        first[:] = b"b" * (5 << 20)
         assert client.get(key) == whole
-
 
 
 def test_too_large_for_the_server(make_client: Callable[..., Client], key: str) -> None:

@@ -1,6 +1,7 @@
 """Types of the compiled module."""
 
 import enum
+from collections.abc import Sequence
 
 from typing_extensions import Buffer
 
@@ -25,7 +26,7 @@ class MR(Base):
     @staticmethod
     def alloc(pd: PD, length: int, access: int = ...) -> MR: ...
     @staticmethod
-    def of_list(pd: PD, buffers: list[Buffer]) -> MR: ...
+    def of_list(pd: PD, buffers: Sequence[Buffer]) -> MR: ...
     def renew(self) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     @property

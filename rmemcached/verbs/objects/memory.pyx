@@ -96,7 +96,7 @@ cdef class MR(Base):
         return self
 
     @staticmethod
-    def of_list(PD pd not None, list buffers):
+    def of_list(PD pd not None, buffers):
         """A region of a software device over several objects' memory, which peers read as one; for nothing else.
 
         The objects have contiguous buffers, which it holds until it is closed.
@@ -107,14 +107,14 @@ cdef class MR(Base):
         need_soft(pd.p, "reg_list")
         self.p = pd.p
         self.parts = [memoryview(one) for one in buffers]
-        memory = <iovec *> calloc(max(<Py_ssize_t> len(buffers), 1), sizeof(iovec))
+        memory = <iovec *> calloc(max(<Py_ssize_t> len(self.parts), 1), sizeof(iovec))
         if memory == NULL:
             raise MemoryError
-        for i in range(len(buffers)):
+        for i in range(len(self.parts)):
             view = PyMemoryView_GET_BUFFER(self.parts[i])
             memory[i].iov_base = view.buf
             memory[i].iov_len = view.len
-        self.mr = soft_reg_list(pd.handle(), memory, <uint32_t> len(buffers))
+        self.mr = soft_reg_list(pd.handle(), memory, <uint32_t> len(self.parts))
         free(memory)
         if self.mr == NULL:
             raise failure("reg_list", errno.errno)
