@@ -316,12 +316,17 @@ cdef class AsyncConnection:
 
     cdef int finish(self, Request r, object result) except -1:
         # The answer to the first of the requests is complete. Behind the last one's there is nothing.
-        if len(self.answers) == 1 and self.stream.rpos != self.stream.rend:
+        cdef bint more = len(self.answers) == 1 and self.stream.rpos != self.stream.rend
+        if more and not isinstance(result, BaseException):
             raise self.connection.unasked()
         self.answers.popleft()
         if self.answers:
             self.connection.name = (<Request>self.answers[0]).name
-        return self.resolve(r, result)
+        self.resolve(r, result)
+        if more:
+            # It belongs to the refusal, or to nothing.
+            raise self.connection.unasked()
+        return 0
 
     cdef int resolve(self, Request r, object result) except -1:
         # The answer to a request has come: its result, or an exception.

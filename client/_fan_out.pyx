@@ -67,7 +67,7 @@ cdef class Batch:
                 self.results.append(take_answer(self.client, c, r, self.errors))
             c.values_sent()
             if c.has_more():
-                raise c.unasked()
+                raise self.errors[0] if self.errors else c.unasked()
         except Exception as error:
             return self.give_up(error)
         self.connection = None

@@ -10,5 +10,6 @@ cdef class Pipeline:
     cdef readonly list results
 
     cdef list run(self, list requests)
+    cdef Py_ssize_t behind_refusal(self, list results) except -1
     cdef object failed(self, Request r, object error)
     cdef int load(self, list requests, list results) except -1

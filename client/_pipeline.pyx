@@ -23,6 +23,8 @@ from rmemcached.client._request cimport (
     touch_request,
 )
 
+from rmemcached.client.exceptions import MemcacheError
+
 
 @cython.final
 cdef class Pipeline:
@@ -95,8 +97,8 @@ cdef class Pipeline:
                 i += 1
             c.values_sent()
             if c.has_more():
-                # Any of the answers may be one too many.
-                i = 0
+                # Any of the answers may be one too many: those behind the first refusal, or all.
+                i = self.behind_refusal(results)
                 raise c.unasked()
         except Exception as error:
             self.client.drop(c)
@@ -112,6 +114,14 @@ cdef class Pipeline:
         if self.client.serde is not None:
             self.load(requests, results)
         return results
+
+    cdef Py_ssize_t behind_refusal(self, list results) except -1:
+        # The number of results up to the first refusal; 0: there is none.
+        cdef Py_ssize_t i
+        for i in range(len(results)):
+            if isinstance(results[i], MemcacheError):
+                return i + 1
+        return 0
 
     cdef object failed(self, Request r, object error):
         r.found = False

@@ -226,8 +226,8 @@ cdef class Session:
         cdef bint stays
         assert_that(c.next is None)
         if c.has_more():
-            # There may be one too many among the answers.
-            error = c.unasked()
+            # There may be one too many among the answers; or it belongs to a refusal, which says more.
+            error = errors[0] if errors else c.unasked()
             self.drop(c)
             raise error
         lock_state(&shared_state)

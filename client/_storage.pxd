@@ -7,6 +7,7 @@ from rmemcached.client._retrieval cimport Retrieval
 
 cdef class Storage(Retrieval):
     cdef object _serialize(self, object key, object value, object flags, list numbers)
+    cdef bint are_plain(self, list names, list values)
     cdef object _store(self, store_mode mode, bytes name, object key, object value, object expire, object noreply,
                        object flags, bytes cas)
     cdef object read_number(self, Connection c, list errors)

@@ -45,6 +45,16 @@ cdef class Storage(Retrieval):
         numbers.append(number_text(number if flags is None else flags, "flags"))
         return encode_value(value, self.encoding)
 
+    cdef bint are_plain(self, list names, list values):
+        # Whether all are sent as they are: nothing about them has to be found out before the first one is.
+        cdef Py_ssize_t i
+        if self.serde is not None:
+            return False
+        for i in range(len(names)):
+            if type(values[i]) is not bytes or self.sendable_key(names[i]) is not names[i]:
+                return False
+        return True
+
     cdef object _store(self, store_mode mode, bytes name, object key, object value, object expire, object noreply,
                        object flags, bytes cas):
         cdef object encoded = self.sendable_key(key)
@@ -110,9 +120,9 @@ cdef class Storage(Retrieval):
         cdef bytes seconds = expire_text(expire)
         cdef bint quiet = self.is_quiet(noreply)
         cdef list names = []
-        cdef list encoded = []
         cdef list data = []
         cdef list numbers = []
+        cdef list encoded
         cdef list failed = []
         cdef list errors = []
         cdef bint exposed = False
@@ -120,15 +130,18 @@ cdef class Storage(Retrieval):
         cdef Connection c
         for key, value in given.items():
             names.append(key)
-            encoded.append(self.sendable_key(key))
-            data.append(self._serialize(key, value, flags, numbers))
+            data.append(value)
         if not names:
             return []
+        encoded = names
+        if flags is not None or not self.are_plain(names, data):
+            encoded = [self.sendable_key(key) for key in names]
+            data = [self._serialize(names[i], data[i], flags, numbers) for i in range(len(names))]
         c = self.enter(quiet, b"set_many")
         try:
             for i in range(len(names)):
                 exposed |= put_store(
-                    c.stream, STORE_SET, encoded[i], data[i], numbers[i], seconds, None, quiet)
+                    c.stream, STORE_SET, encoded[i], data[i], numbers[i] if numbers else None, seconds, None, quiet)
                 c.ahead(i + 1, AHEAD_WITH_VALUES)
             if exposed and quiet:
                 c.synchronise()

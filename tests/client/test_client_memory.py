@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from servers import Server
-from transport import RDMA_TRANSPORTS, rdma
+from transport import RDMA_TRANSPORTS, rdma, rounds
 
 from rmemcached.client import Buffer, Client
 from rmemcached.client._buffers import usage
@@ -206,7 +206,7 @@ def test_a_signal_while_a_buffer_is_made(make_client: Callable[..., Client], mak
 
     old = signal.signal(signal.SIGALRM, interrupt)
     try:
-        for turn in range(300):
+        for turn in range(rounds(300)):
             buffer = None
             try:
                 signal.setitimer(signal.ITIMER_REAL, 1e-6 + turn * 1e-7)

@@ -15,10 +15,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from transport import rounds
+
 from rmemcached.client import Client
 
 THREADS = 12
-TURNS = 120
+TURNS = rounds(120)
 SMALL = (1, 50, 200)
 SIZES = (1, 100, 5000, 100_000, 400_000, 900_000)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rmemcached.client import AsyncClient, Client, ClusterClient, MemcacheUnknownError
+from rmemcached.client import AsyncClient, Client, ClusterClient, MemcacheClientError, MemcacheUnknownError
 
 TIMEOUT = 20.0
 KNOWN = {b"mn\r\n": b"MN\r\n", b"version\r\n": b"VERSION 1.6.18\r\n"}
@@ -115,6 +115,29 @@ def its_name(line: bytes) -> bytes:
 def test_what_follows_an_answer_is_no_answer(serve: Serve, how: Any) -> None:
     with pytest.raises(MemcacheUnknownError, match="sent more than the answer: b'VA 5"):
         how(serve(lambda line: its_name(line) + b"VA 5\r\nwrong\r\n"), "get", "key")
+
+
+@each_way
+def test_what_follows_a_refusal_belongs_to_it(serve: Serve, how: Any) -> None:
+    """As where each line of a command is refused: of a set without authentication."""
+    address = serve(lambda line: b"CLIENT_ERROR unauthenticated\r\n" * (2 if line.startswith(b"ms") else 1))
+    for _ in range(2):
+        with pytest.raises(MemcacheClientError, match="wants authentication"):
+            how(address, "set", "key", b"value")
+
+
+def test_results_before_a_refusal(serve: Serve) -> None:
+    address = serve(lambda line: its_name(line) if line.startswith(b"mg") else b"CLIENT_ERROR no\r\n" * 2)
+    with Client(address, transport="tcp", timeout=TIMEOUT) as client:
+        with client.pipeline() as pipeline:
+            pipeline.get("a")
+            pipeline.set("b", b"value")
+            pipeline.get("c")
+        assert pipeline.results[0] == b"a"
+        assert [type(result) for result in pipeline.results[1:]] == [MemcacheClientError, MemcacheUnknownError]
+        with pytest.raises(MemcacheClientError, match="no"):
+            client.set_many({"b": b"value"}, noreply=False)
+        assert client.connections == 0
 
 
 def test_what_comes_between_answers(serve: Serve) -> None:
