@@ -52,5 +52,5 @@ cdef bint item_trylock(store *s, uint32_t hv) noexcept nogil
 cdef item *assoc_find(store *s, const char *key, size_t nkey, uint32_t hv) noexcept nogil
 cdef void assoc_insert(store *s, item *it, uint32_t hv) noexcept nogil
 cdef void assoc_delete(store *s, item *it, uint32_t hv) noexcept nogil
-# Puts fresh, whose h_next is the item's, in the item's place.
+# Puts fresh in the item's place.
 cdef void assoc_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil

@@ -131,7 +131,9 @@ cdef inline void assoc_replace(store *s, item *it, item *fresh, uint32_t hv) noe
     cdef item **pos = _assoc_bucket(s, hv)
     while pos[0] != it:
         pos = &pos[0].h_next
+    fresh.h_next = it.h_next
     pos[0] = fresh
+    it.h_next = NULL
 
 
 cdef void _assoc_expand(store *s, item **table) noexcept nogil:

@@ -50,7 +50,8 @@ cdef inline bint _is_joined(store_op op) noexcept nogil:
 cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv, uint64_t cas_in, uint64_t *cas_out,
                                    bint set_stale, int *nbytes_out) noexcept nogil:
     assert_held(item_mutex(s, hv))
-    cdef item *old = do_item_get(s, ITEM_key(it), it.nkey, hv, False)
+    # The item lock keeps the old item in its place.
+    cdef item *old = do_item_find(s, ITEM_key(it), it.nkey, hv)
     cdef item *joined = NULL
     cdef store_item_type result
     if cas_in == 0 and s.config.use_cas:
@@ -67,15 +68,14 @@ cdef store_item_type do_store_item(store *s, item *it, store_op op, uint32_t hv,
                 nbytes_out[0] = joined.nbytes
     if result == STORED:
         if old != NULL:
-            do_item_unlink(s, old, hv)
-        do_item_link(s, it, hv, cas_in)
+            do_item_supersede(s, old, it, hv, cas_in)
+        else:
+            do_item_link(s, it, hv, cas_in)
         if cas_out != NULL:
             cas_out[0] = ITEM_get_cas(it)
     if log_wants(s.config.log, LOG_MUTATIONS):
         log_item_store(s.config.log, result, op, ITEM_key(it), it.nkey, it.nbytes,
                        it.exptime - store_time(s) if it.exptime != 0 else 0, ITEM_clsid(it))
-    if old != NULL:
-        do_item_remove(s, old)
     if joined != NULL:
         do_item_remove(s, joined)
     return result
@@ -162,8 +162,7 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
         if s.config.use_cas:
             new_cas = get_cas_id(s)
         data_write(fresh, 0, buf, length)
-        do_item_unlink(s, it, hv)
-        do_item_link(s, fresh, hv, new_cas)
+        do_item_supersede(s, it, fresh, hv, new_cas)
         do_item_remove(s, fresh)
     if cas != NULL:
         cas[0] = new_cas

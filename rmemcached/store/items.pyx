@@ -157,11 +157,12 @@ cdef uint64_t get_cas_id(store *s) noexcept nogil:
 
 # --- lookup ---
 
-cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil:
+cdef inline item *do_item_find(store *s, const char *key, size_t nkey, uint32_t hv) noexcept nogil:
     assert_held(item_mutex(s, hv))
     cdef item *it = assoc_find(s, key, nkey, hv)
     cdef log_fetch_status status = LOG_NOT_FOUND
     if it != NULL:
+        status = LOG_FOUND
         if item_is_flushed(s, it):
             do_item_unlink(s, it, hv)
             fetch_add(&s.items.get_flushed, 1)
@@ -172,15 +173,19 @@ cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint
             fetch_add(&s.items.get_expired, 1)
             it = NULL
             status = LOG_EXPIRED
-        else:
-            fetch_add(&it.refcount, 1)
-            live_add(LIVE_ITEM_REF)
-            if do_update:
-                do_item_bump(s, it, hv)
-            status = LOG_FOUND
     if log_wants(s.config.log, LOG_FETCHERS):
         log_item_get(s.config.log, status, key, nkey, it.nbytes if it != NULL else 0,
                      ITEM_clsid(it) if it != NULL else 0)
+    return it
+
+
+cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil:
+    cdef item *it = do_item_find(s, key, nkey, hv)
+    if it != NULL:
+        fetch_add(&it.refcount, 1)
+        live_add(LIVE_ITEM_REF)
+        if do_update:
+            do_item_bump(s, it, hv)
     return it
 
 

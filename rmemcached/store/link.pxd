@@ -53,6 +53,9 @@ cdef void link_destroy(store *s) noexcept nogil
 # --- items ---
 # Unlinks an item, if it is linked. The LRU lock of its queue is held as well as its item lock.
 cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil
+# Links an item in the place of a linked one with the same key, as do_item_unlink and do_item_link would: the old item,
+# of which the caller needs no reference, may be freed.
+cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t cas) noexcept nogil
 # Puts a copy of a linked item, or of its head, in the item's place in table and queue, and gives it the table's
 # reference. The item lock is held, and a reference.
 cdef void do_item_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil

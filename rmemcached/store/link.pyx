@@ -125,7 +125,8 @@ cdef inline void do_item_unref(store *s, item *it) noexcept nogil:
     # Needs no lock: whoever takes a reference finds the item linked, with its item lock held, and a linked item has one
     # more.
     assert_that(relaxed_load(&it.refcount) != 0)
-    if fetch_sub(&it.refcount, 1) == 1:
+    # Nobody can take a reference when the caller's is the last one: no atomic subtraction is needed then.
+    if load_acquire(&it.refcount) == 1 or fetch_sub(&it.refcount, 1) == 1:
         slabs_free(s, it)
 
 
@@ -148,22 +149,33 @@ cdef inline void do_item_clear_flags(store *s, item *it, unsigned int flags) noe
     relaxed_store(&it.it_flags, it.it_flags & ~flags)
 
 
-cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
-    assert_held(item_mutex(s, hv))
+cdef inline void _enter(store *s, item *it, uint64_t cas) noexcept nogil:
+    """Makes ready for the hash table an item that only the caller knows: the table's reference, time, CAS value."""
     assert_that(not it.it_flags & (ITEM_LINKED | ITEM_SLABBED))
-    cdef lru_queue *q = &s.queues[it.slabs_clsid]
-    cdef bint crowded
+    assert_that(relaxed_load(&it.refcount) == 1)
     it.time = store_time(s)
     ITEM_set_cas(it, cas)
-    fetch_add(&it.refcount, 1)
+    relaxed_store(&it.refcount, 2)
     # Published for the page mover, which reads the key of what is linked.
     store_release(&it.it_flags, it.it_flags | ITEM_LINKED)
+
+
+cdef inline bint _link_counted(store *s, lru_queue *q, item *it) noexcept nogil:
+    """Puts the item at the head of its queue. True: it is time to look at the load of the hash table."""
+    do_item_link_q(s, q, it)
+    q.stats.total_items += 1
+    return q.stats.total_items & GROW_CHECK_MASK == 0
+
+
+cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
+    assert_held(item_mutex(s, hv))
+    cdef lru_queue *q = &s.queues[it.slabs_clsid]
+    cdef bint crowded
+    _enter(s, it, cas)
     assoc_insert(s, it, hv)
     _count_linked(s, it, hv)
     lock_ranked(&q.lock, LRU_LOCK)
-    do_item_link_q(s, q, it)
-    q.stats.total_items += 1
-    crowded = q.stats.total_items & GROW_CHECK_MASK == 0
+    crowded = _link_counted(s, q, it)
     unlock_ranked(&q.lock, LRU_LOCK)
     if crowded:
         assoc_check_load(s)
@@ -192,6 +204,30 @@ cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) n
         _count_unlinked(s, it, hv)
         do_item_unlink_q(s, q, it)
         do_item_unref(s, it)
+
+
+cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
+    assert_held(item_mutex(s, hv))
+    assert_that(old.it_flags & ITEM_LINKED)
+    cdef lru_queue *q = &s.queues[it.slabs_clsid]
+    cdef lru_queue *old_q = &s.queues[old.slabs_clsid]
+    cdef bint crowded
+    _enter(s, it, cas)
+    do_item_clear_flags(s, old, ITEM_LINKED)
+    assoc_replace(s, old, it, hv)
+    _count_unlinked(s, old, hv)
+    _count_linked(s, it, hv)
+    # Mostly it is one queue, and one trip to its lock.
+    lock_ranked(&old_q.lock, LRU_LOCK)
+    do_item_unlink_q(s, old_q, old)
+    if old_q != q:
+        unlock_ranked(&old_q.lock, LRU_LOCK)
+        lock_ranked(&q.lock, LRU_LOCK)
+    crowded = _link_counted(s, q, it)
+    unlock_ranked(&q.lock, LRU_LOCK)
+    do_item_unref(s, old)
+    if crowded:
+        assoc_check_load(s)
 
 
 cdef void do_item_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil:

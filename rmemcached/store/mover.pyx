@@ -90,7 +90,6 @@ cdef void _move_item(store *s, item *it, item *fresh, uint32_t hv) noexcept nogi
     cdef unsigned int flags = <unsigned int>relaxed_load(&it.it_flags) & 0xffff
     cdef size_t body
     cdef item_chunk *ch
-    fresh.h_next = it.h_next
     fresh.time = it.time
     fresh.exptime = it.exptime
     fresh.nbytes = it.nbytes
