@@ -7,7 +7,5 @@ cdef struct item_counters:
     uint64_t get_flushed        # atomic
     char pad_after_counts[CACHE_LINE]   # every request reads the hash table's fields, which follow in the store
 
-# For a caller that holds the item lock: the key's item without a reference, which the lock keeps where it is; and
-# item_get.
+# The key's item without a reference: the item lock, which the caller holds, keeps it where it is.
 cdef item *do_item_find(store *s, const char *key, size_t nkey, uint32_t hv) noexcept nogil
-cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil

@@ -180,6 +180,8 @@ cdef inline item *do_item_find(store *s, const char *key, size_t nkey, uint32_t 
 
 
 cdef item *do_item_get(store *s, const char *key, size_t nkey, uint32_t hv, bint do_update) noexcept nogil:
+    """item_get for a caller that holds the item lock."""
+    assert_held(item_mutex(s, hv))
     cdef item *it = do_item_find(s, key, nkey, hv)
     if it != NULL:
         fetch_add(&it.refcount, 1)
