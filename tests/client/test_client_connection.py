@@ -96,8 +96,21 @@ def test_default_port_and_brackets() -> None:
     assert Client("[::1]:5").server == ("::1", 5)
     assert Client("unix:/tmp/x").server == "/tmp/x"
     assert Client("/tmp/x").server == "/tmp/x"
-    with pytest.raises(ValueError, match="Unsupported server"):
-        Client(5)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        (5, "5"),
+        (("one",), r"\('one',\)"),
+        ("one:abc", "'one:abc': 'abc' is no port"),
+        ("one:", "'one:': '' is no port"),
+        (("one", None), r"\('one', None\): None is no port"),
+    ],
+)
+def test_no_server(server: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=f"Unsupported server specification: {why}$"):
+        Client(server)
 
 
 def test_unix_socket(memcached_server: ServerFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
