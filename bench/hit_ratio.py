@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
 """The hit ratio of a full cache: rmemcached and memcached under the same requests and the same -m.
 
-One connection behaves like an application that caches what it computes: it asks for keys that follow Zipf's law, and
-stores those that it did not get. Each key has a value size of its own, spread evenly on a logarithmic scale between
---smallest and --largest bytes. The first half of the requests fills the cache; the ratio is that of the second half.
-The exit status is 1 when rmemcached's ratio is more than --points below memcached's.
+rmemcached runs twice, with memcached's segmented LRU and with S3-FIFO (-o lru_algorithm=s3fifo). One connection
+behaves like an application that caches what it computes: it asks for keys, and stores those that it did not get. Each
+key has a value size of its own, spread evenly on a logarithmic scale between --smallest and --largest bytes. The
+first half of the requests fills the cache; the ratio is that of the second half. The exit status is 1 when
+rmemcached's ratio is more than --points below memcached's.
+
+--mix says which keys are asked for: those that follow Zipf's law (zipf); with a scan of all keys beside it, that asks
+for one key of three (scan); with as many keys that are asked for once (once); with another order of popularity eight
+times (changing); or a fifth of the keys, one behind the other, again and again (loop).
 """
 
 from __future__ import annotations
@@ -41,6 +46,23 @@ def requests(keys: int, count: int, exponent: float) -> list[int]:
     source.shuffle(order)
     weights = itertools.accumulate((rank + 1) ** -exponent for rank in range(keys))
     return source.choices(order, cum_weights=list(weights), k=count)
+
+
+def mixed(mix: str, keys: int, count: int, exponent: float) -> tuple[list[int], int]:
+    """The requests of a mix, and the number of keys that it takes."""
+    if mix == "loop":
+        return list(itertools.islice(itertools.cycle(range(keys // 5)), count)), keys
+    base = requests(keys, count, exponent)
+    if mix == "changing":
+        phase = -(-count // 8)
+        return [(key * 7919 + at // phase * 12345) % keys for at, key in enumerate(base)], keys
+    if mix == "once":
+        pairs = zip(base, range(keys, keys + count), strict=False)
+        return list(itertools.islice(itertools.chain.from_iterable(pairs), count)), keys + count // 2
+    if mix == "scan":
+        scan = itertools.cycle(range(keys))
+        return [next(scan) if at % 30000 >= 20000 else key for at, key in enumerate(base)], keys
+    return base, keys
 
 
 def ask(plain: socket.socket, keys: Sequence[int], length: Sequence[int]) -> set[int]:
@@ -90,16 +112,18 @@ def run(server: Server, wanted: Sequence[int], length: Sequence[int]) -> dict[st
 def report(result: dict[str, Any]) -> str:
     """The result as text."""
     lines = [
-        f"{result['requests']} requests for {result['keys']} keys by Zipf's law (exponent {result['exponent']}),"
+        f"{result['requests']} requests for {result['keys']} keys, {result['mix']} (exponent {result['exponent']}),"
         f" {result['smallest']} to {result['largest']} B, -m {result['megabytes']}",
-        f"{'server':<12}{'version':>9}{'hit ratio':>11}{'evictions':>11}{'items':>9}{'bytes':>12}",
+        f"{'server':<12}{'version':>9}{'hit ratio':>11}{'misses':>9}{'evictions':>11}{'items':>9}{'bytes':>12}",
     ]
-    for name in ("rmemcached", "memcached"):
+    for name in ("rmemcached", "s3fifo", "memcached"):
         row = result[name]
         lines.append(
-            f"{name:<12}{row['version']:>9}{100 * row['hit_ratio']:>9.2f} %{row['evictions']:>11}"
+            f"{name:<12}{row['version']:>9}{100 * row['hit_ratio']:>9.2f} %"
+            f"{row['misses']:>9.3f}{row['evictions']:>11}"
             f"{row['curr_items']:>9}{row['bytes']:>12}"
         )
+    lines.append("misses: as a ratio to rmemcached's with the segmented LRU")
     lines.append(f"difference: {result['points']:+.2f} points (limit: {-result['limit']:+g})")
     return "\n".join(lines)
 
@@ -110,6 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keys", type=int, default=400_000)
     parser.add_argument("--requests", type=int, default=2_000_000)
     parser.add_argument("--exponent", type=float, default=1.0, help="of Zipf's law (default: 1)")
+    parser.add_argument("--mix", choices=("zipf", "scan", "once", "changing", "loop"), default="zipf")
     parser.add_argument("--smallest", type=int, default=50, help="bytes of a value (default: 50)")
     parser.add_argument("--largest", type=int, default=8000, help="bytes of a value (default: 8000)")
     parser.add_argument("--points", type=float, default=1.0, help="that the ratio may be lower (default: 1)")
@@ -119,14 +144,18 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add_json(parser)
     options = parser.parse_args(arguments)
-    length = sizes(options.keys, options.smallest, options.largest)
-    wanted = requests(options.keys, options.requests, options.exponent)
+    wanted, keys = mixed(options.mix, options.keys, options.requests, options.exponent)
+    length = sizes(keys, options.smallest, options.largest)
     flags = ["-m", str(options.megabytes), *options.flags.split()]
     result: dict[str, Any] = {
-        name: getattr(options, name) for name in ("requests", "keys", "exponent", "smallest", "largest", "megabytes")
+        name: getattr(options, name)
+        for name in ("requests", "keys", "mix", "exponent", "smallest", "largest", "megabytes")
     }
     result["rmemcached"] = run(start_rmemcached(*flags), wanted, length)
+    result["s3fifo"] = run(start_rmemcached(*flags, "-o", "lru_algorithm=s3fifo"), wanted, length)
     result["memcached"] = run(start_memcached(*flags, program=options.memcached), wanted, length)
+    for name in ("rmemcached", "s3fifo", "memcached"):
+        result[name]["misses"] = (1 - result[name]["hit_ratio"]) / max(1 - result["rmemcached"]["hit_ratio"], 1e-9)
     result["points"] = 100 * (result["rmemcached"]["hit_ratio"] - result["memcached"]["hit_ratio"])
     result["limit"] = options.points
     put_out(options, result, report(result))

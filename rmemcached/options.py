@@ -186,6 +186,12 @@ def hash_power(text: str) -> int:
     return power
 
 
+def lru_algorithm(text: str) -> str:
+    if text not in ("segmented", "s3fifo"):
+        raise UsageError(f"lru_algorithm must be segmented or s3fifo, not {text}", os.EX_USAGE)
+    return text
+
+
 def hash_algorithm(text: str) -> str:
     if text not in ("jenkins", "murmur3", "xxh3"):
         raise UsageError("Unknown hash_algorithm option (jenkins, murmur3, xxh3)")
@@ -332,6 +338,7 @@ EXTENDED = {
     ),
     "lru_maintainer": Option(sets={"lru_maintainer": True, "lru_segmented": True}),
     "no_lru_maintainer": Option(sets={"lru_maintainer": False, "lru_segmented": False}),
+    "lru_algorithm": Option("lru_algorithm", lru_algorithm),
     "hot_lru_pct": Option("hot_lru_pct", between(1, 79, "hot_lru_pct must be > 1 and < 80")),
     "warm_lru_pct": Option("warm_lru_pct", between(1, 79, "warm_lru_pct must be > 1 and < 80")),
     "hot_max_factor": Option("hot_max_factor", above(0, float("inf"), "hot_max_factor must be > 0")),

@@ -74,6 +74,8 @@ class Settings:
     hash_expand: bool = True
     lru_maintainer: bool = True
     lru_segmented: bool = True
+    lru_algorithm: str = "segmented"
+    """What is evicted: by memcached's segmented LRU ("segmented"), or by S3-FIFO ("s3fifo")."""
     hot_lru_pct: int = 20
     """Percent of a class's memory that its HOT queue may have."""
     warm_lru_pct: int = 40

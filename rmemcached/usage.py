@@ -68,6 +68,7 @@ The process
    read_buf_mem_limit=<mb> megabytes for connections' buffers, for all threads together\
  [{d.read_buf_mem_limit}: no limit]
    lru_maintainer, no_lru_maintainer   the segmented LRU and its thread [on]
+   lru_algorithm=<name>   what is evicted: segmented, memcached's LRU, or s3fifo [{d.lru_algorithm}]
    hot_lru_pct=<n>, warm_lru_pct=<n>   percent of a class's memory for HOT\
  [{d.hot_lru_pct}] and WARM [{d.warm_lru_pct}]
    hot_max_factor=<x>, warm_max_factor=<x>   items leave at so many times the age of COLD's tail\

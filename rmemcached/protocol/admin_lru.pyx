@@ -34,10 +34,13 @@ cdef void process_lru_tune(conn *c, const token *t) noexcept nogil:
 cdef void process_lru_command(conn *c, const token *t, int n) noexcept nogil:
     cdef store *s = c.thread.store
     cdef bint maintainer = store_get_config(s).lru_maintainer
-    cdef int32_t ttl
+    cdef int32_t ttl = 0
     c.noreply = False
     if n >= 6 and abbreviates(&t[1], b"tune"):
         process_lru_tune(c, t)
+        return
+    if n >= 3 and store_get_config(s).s3fifo and abbreviates(&t[1], b"mode"):
+        out_string(c, b"ERROR lru_algorithm is s3fifo, which has no modes")
         return
     if n >= 3 and maintainer and abbreviates(&t[1], b"mode"):
         if abbreviates(&t[2], b"flat"):

@@ -92,6 +92,7 @@ cdef void fill_store_config(store_config *out, wanted) except *:
     out.hash_expand = wanted.hash_expand
     out.lru_maintainer = wanted.lru_maintainer
     out.lru_segmented = wanted.lru_segmented
+    out.s3fifo = wanted.lru_algorithm == "s3fifo"
     out.hot_lru_pct = wanted.hot_lru_pct
     out.warm_lru_pct = wanted.warm_lru_pct
     out.hot_max_factor = wanted.hot_max_factor

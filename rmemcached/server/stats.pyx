@@ -139,6 +139,9 @@ cdef void general_items(const store_stats *st, const store_config *config, stat_
         stat_append(out, b"moves_within_lru", st.moves_within_lru)
         stat_append(out, b"direct_reclaims", st.direct_reclaims)
         stat_append(out, b"lru_bumps_dropped", st.lru_bumps_dropped)
+    if config.s3fifo:
+        stat_append(out, b"ghost_hits", st.ghost_hits)
+        stat_append(out, b"ghost_bytes", st.ghost_bytes)
 
 
 cdef void general(server *s, stat_buf *out) noexcept nogil:
@@ -237,6 +240,8 @@ cdef void settings_store(server *s, const store_config *config, stat_buf *out) n
     stat_append_text(out, b"hash_algorithm", set.hash_algorithm)
     stat_append_text(out, b"lru_maintainer_thread", yes_no(config.lru_maintainer))
     stat_append_text(out, b"lru_segmented", yes_no(config.lru_segmented))
+    if config.s3fifo:
+        stat_append_text(out, b"lru_algorithm", b"s3fifo")
     stat_append(out, b"hot_lru_pct", config.hot_lru_pct)
     stat_append(out, b"warm_lru_pct", config.warm_lru_pct)
     append_decimal(out, b"hot_max_factor", b"%.2f", config.hot_max_factor)

@@ -312,7 +312,7 @@ cdef class Store:
     def __init__(self, uint64_t maxbytes=64 << 20, uint64_t item_size_max=1 << 20, uint32_t slab_chunk_size_max=1 << 19,
                  uint32_t chunk_size=48, double factor=1.25, bint use_cas=True, bint evict_to_free=True,
                  unsigned int hashpower_init=16, unsigned int nthreads=4, bint hash_expand=True,
-                 bint lru_crawler=False, bint lru_maintainer=False, bint lru_segmented=True,
+                 bint lru_crawler=False, bint lru_maintainer=False, bint lru_segmented=True, bint s3fifo=False,
                  unsigned int hot_lru_pct=20, unsigned int warm_lru_pct=40, double hot_max_factor=0.2,
                  double warm_max_factor=2.0, bint temp_lru=False, unsigned int temporary_ttl=61,
                  unsigned int tail_repair_time=0,
@@ -335,6 +335,7 @@ cdef class Store:
         config.lru_crawler = lru_crawler
         config.lru_maintainer = lru_maintainer
         config.lru_segmented = lru_segmented
+        config.s3fifo = s3fifo
         config.hot_lru_pct = hot_lru_pct
         config.warm_lru_pct = warm_lru_pct
         config.hot_max_factor = hot_max_factor

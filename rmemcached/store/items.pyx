@@ -25,6 +25,9 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
     cdef int most = 2 * ALLOC_TRIES if segmented and s.config.evict_to_free else ALLOC_TRIES
     cdef item *it
     cdef int pulls = 0
+    if s.config.s3fifo:
+        most = ALLOC_TRIES
+        segmented = True
     while True:
         if not segmented:
             # Drops what has expired: there may be no maintainer that does.
@@ -32,7 +35,10 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
         it = slabs_alloc(s, clsid, True)
         if it != NULL or pulls == most:
             break
-        if lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
+        if s.config.s3fifo:
+            if not s3_evict(s, clsid):
+                break
+        elif lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
             if not segmented:
                 break
             if pulls < ALLOC_TRIES:
@@ -52,7 +58,7 @@ cdef inline unsigned int _first_queue(store *s, rel_time_t exptime) noexcept nog
     if relaxed_load(&s.config.temp_lru) \
             and <rel_time_t>(exptime - store_time(s)) <= <rel_time_t>relaxed_load(&s.config.temporary_ttl):
         return TEMP_LRU
-    return HOT_LRU if relaxed_load(&s.config.lru_segmented) else COLD_LRU
+    return HOT_LRU if relaxed_load(&s.config.lru_segmented) or s.config.s3fifo else COLD_LRU
 
 
 cdef item_chunk *_alloc_chunk(store *s, item_chunk *ch, size_t remain) noexcept nogil:

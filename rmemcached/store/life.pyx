@@ -30,6 +30,8 @@ cdef const char *_create_parts(store *s) noexcept nogil:
     reassign_init(s)
     if not assoc_init(s):
         return b"out of memory for the hash table"
+    if not ghost_init(s):
+        return b"out of memory for the ghost queue of S3-FIFO"
     if not link_init(s):
         return b"out of memory"
     if not slabs_init(s):
@@ -67,8 +69,9 @@ cdef store *store_create(const store_config *config, const char **error) noexcep
         s.config.log = logger_none()
     # lru_crawler_enable sets it.
     s.config.lru_crawler = False
-    if not s.config.lru_maintainer:
+    if s.config.s3fifo or not s.config.lru_maintainer:
         s.config.lru_segmented = False
+    if not s.config.lru_maintainer:
         s.config.temp_lru = False
     s.items.cas_id = 1
     error[0] = _create_parts(s)
@@ -103,6 +106,7 @@ cdef void store_destroy(store *s) noexcept nogil:
     crawler_destroy(s)
     lru_destroy(s)
     link_destroy(s)
+    ghost_destroy(s)
     assoc_destroy(s)
     slabs_destroy(s)
     free(s)

@@ -169,8 +169,11 @@ cdef inline bint _link_counted(store *s, lru_queue *q, item *it) noexcept nogil:
 
 cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
     assert_held(item_mutex(s, hv))
-    cdef lru_queue *q = &s.queues[it.slabs_clsid]
+    cdef lru_queue *q
     cdef bint crowded
+    if s.ghost.buckets != NULL and ITEM_lruid(it) == HOT_LRU and ghost_take(s, ITEM_clsid(it), hv):
+        relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | COLD_LRU)
+    q = &s.queues[it.slabs_clsid]
     _enter(s, it, cas)
     assoc_insert(s, it, hv)
     _count_linked(s, it, hv)
@@ -206,12 +209,22 @@ cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) n
         do_item_unref(s, it)
 
 
+cdef inline void _inherit(const item *old, item *it) noexcept nogil:
+    """S3-FIFO: a key that is stored again keeps what it is known for, if its slab class is the same one."""
+    if ITEM_clsid(old) == ITEM_clsid(it) and ITEM_lruid(it) == HOT_LRU and ITEM_lruid(old) == COLD_LRU:
+        relaxed_store(&it.slabs_clsid, old.slabs_clsid)
+    relaxed_store(&it.it_flags, it.it_flags | (old.it_flags & ITEM_FREQUENCY))
+
+
 cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t cas) noexcept nogil:
     assert_held(item_mutex(s, hv))
     assert_that(old.it_flags & ITEM_LINKED)
-    cdef lru_queue *q = &s.queues[it.slabs_clsid]
+    cdef lru_queue *q
     cdef lru_queue *old_q = &s.queues[old.slabs_clsid]
     cdef bint crowded
+    if s.ghost.buckets != NULL:
+        _inherit(old, it)
+    q = &s.queues[it.slabs_clsid]
     _enter(s, it, cas)
     do_item_clear_flags(s, old, ITEM_LINKED)
     assoc_replace(s, old, it, hv)

@@ -119,6 +119,9 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
     cdef lru_queue *q
     if not it.it_flags & ITEM_LINKED:
         return
+    if s.config.s3fifo:
+        item_set_time(it, now)
+        return
     q = &s.queues[it.slabs_clsid]
     if not relaxed_load(&s.config.lru_segmented):
         if it.time < now - ITEM_UPDATE_INTERVAL:
@@ -143,10 +146,25 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
         item_set_time(it, now)
 
 
+cdef inline void _s3_hit(store *s, item *it) noexcept nogil:
+    """Counts a fetch. An item that is fetched often is written once in ITEM_UPDATE_INTERVAL seconds."""
+    cdef unsigned int flags = it.it_flags
+    cdef unsigned int counted = flags | ITEM_FETCHED
+    cdef rel_time_t now = store_time(s)
+    if counted & ITEM_FREQUENCY != ITEM_FREQUENCY:
+        counted += ITEM_FREQUENCY_ONE
+    if counted != flags:
+        relaxed_store(&it.it_flags, counted)
+    if it.time < now - ITEM_UPDATE_INTERVAL:
+        item_set_time(it, now)
+
+
 cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
     assert_held(item_mutex(s, hv))
     cdef unsigned int flags = it.it_flags
-    if not relaxed_load(&s.config.lru_segmented):
+    if s.config.s3fifo:
+        _s3_hit(s, it)
+    elif not relaxed_load(&s.config.lru_segmented):
         if not flags & ITEM_FETCHED:
             do_item_set_flags(s, it, ITEM_FETCHED)
         do_item_update(s, it)
@@ -333,6 +351,114 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
     return removed
 
 
+# --- S3-FIFO ---
+
+cdef enum:
+    S3_SMALL_SHARE = 10         # the small queue may have one in so many items of its class
+    S3_ROUNDS = 16              # pulls of an eviction; the last one evicts whatever is at the tail
+
+cdef enum s3_pulled:
+    S3_NOTHING                  # there is nothing at the tail that may go
+    S3_MOVED                    # items have moved, none has gone
+    S3_GONE                     # one has
+
+
+cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint small, bint force,
+                        moved_items *moved) noexcept nogil:
+    """Does with a tail item what is due. One that moves to the main queue is in `moved`; its item lock is kept."""
+    assert_held(item_mutex(s, hv))
+    assert_held(&q.lock)
+    cdef unsigned int frequency = it.it_flags & ITEM_FREQUENCY
+    cdef unsigned int clsid = ITEM_clsid(it)
+    if item_is_expired(s, it):
+        _pull_expired(s, q, it, hv)
+        return S3_GONE
+    if not force and small and frequency != 0:
+        do_item_clear_flags(s, it, ITEM_FREQUENCY)
+        q.stats.moves_to_cold += 1
+        do_item_unlink_q(s, q, it)
+        moved.items[moved.count].it = it
+        moved.items[moved.count].hv = hv
+        moved.items[moved.count].lru = COLD_LRU
+        moved.count += 1
+        return S3_MOVED
+    if not force and not small and frequency != 0:
+        relaxed_store(&it.it_flags, it.it_flags - ITEM_FREQUENCY_ONE)
+        q.stats.moves_within_lru += 1
+        do_item_unlink_q(s, q, it)
+        do_item_link_q(s, q, it)
+        return S3_MOVED
+    if not _pull_evict(s, q, it, hv):
+        return S3_NOTHING
+    if small:
+        ghost_add(s, clsid, hv)
+    return S3_GONE
+
+
+cdef s3_pulled _s3_pull(store *s, unsigned int clsid, unsigned int lru, bint force) noexcept nogil:
+    """Looks at the tail of the small or the main queue until an item has gone, PULL_MOST times at most."""
+    cdef lru_queue *q = &s.queues[clsid | lru]
+    cdef moved_items moved
+    cdef item *it
+    cdef item *newer
+    cdef uint32_t hv
+    cdef s3_pulled result = S3_NOTHING
+    cdef s3_pulled one
+    cdef int tries = PULL_TRIES
+    cdef int looked = 0
+    cdef int waiting
+    moved.count = 0
+    lock_ranked(&q.lock, LRU_LOCK)
+    newer = q.tail
+    while newer != NULL and tries > 0 and looked < PULL_MOST and result != S3_GONE:
+        it = newer
+        newer = it.prev
+        tries -= 1
+        # The key can be read: no item leaves the queue while this thread has the LRU lock.
+        hv = store_hash(ITEM_key(it), it.nkey)
+        if not item_trylock(s, hv):
+            continue
+        if relaxed_load(&it.refcount) > 1 and _pull_repair(s, q, it, hv):
+            item_unlock(s, hv)
+            continue
+        waiting = moved.count
+        one = _s3_tail(s, q, it, hv, lru == HOT_LRU, force, &moved)
+        if moved.count == waiting:
+            item_unlock(s, hv)
+        if one == S3_NOTHING:
+            break
+        result = one
+        looked += 1
+        tries = PULL_TRIES
+    unlock_ranked(&q.lock, LRU_LOCK)
+    _pull_finish(s, &moved)
+    return result
+
+
+cdef bint s3_evict(store *s, unsigned int clsid) noexcept nogil:
+    cdef uint64_t small, main
+    cdef unsigned int lru
+    cdef s3_pulled result
+    cdef int pull
+    cdef bint force
+    for pull in range(S3_ROUNDS):
+        # Where memory is never given up for want of it (-M), only what has expired may go.
+        force = pull == S3_ROUNDS - 1 or not s.config.evict_to_free
+        small = relaxed_load(&s.queues[clsid | HOT_LRU].size)
+        main = relaxed_load(&s.queues[clsid | COLD_LRU].size)
+        lru = HOT_LRU if small * S3_SMALL_SHARE > small + main else COLD_LRU
+        result = _s3_pull(s, clsid, lru, force)
+        if result == S3_NOTHING:
+            result = _s3_pull(s, clsid, HOT_LRU if lru == COLD_LRU else COLD_LRU, force)
+        if result == S3_NOTHING:
+            return False
+        if result == S3_GONE:
+            if relaxed_load(&s.config.slab_automove) == 2:
+                slabs_reassign(s, -1, <int>clsid, True)
+            return True
+    return False
+
+
 cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil:
     """Unlinks the items that were last used at `oldest` or later. False: some were locked, and are still there."""
     cdef item *it
@@ -341,9 +467,14 @@ cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
     cdef bint complete = True
     lock_ranked(&q.lock, LRU_LOCK)
     it = q.head
-    # The queue is sorted by time.
-    while it != NULL and item_time(it) >= oldest:
+    while it != NULL:
         older = it.next
+        if item_time(it) < oldest:
+            if not s.config.s3fifo:
+                # The queue is sorted by time.
+                break
+            it = older
+            continue
         hv = store_hash(ITEM_key(it), it.nkey)
         if item_trylock(s, hv):
             do_item_unlink_nolock(s, q, it, hv)

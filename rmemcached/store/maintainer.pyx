@@ -40,6 +40,9 @@ cdef int lru_maintainer_juggle(store *s, unsigned int clsid) noexcept nogil:
     cdef int more = 1
     cdef int moves = _juggle_temp(s, clsid)
     cdef int limit = moves + JUGGLES_MAX
+    if s.config.s3fifo:
+        # Items move when memory is wanted, and not before.
+        return moves
     if segmented:
         for i in range(3):
             q = &s.queues[clsid | <unsigned int>i << SLAB_CLASS_BITS]

@@ -45,7 +45,9 @@ cdef void _move_prepare(store *s) noexcept nogil:
         for _try in range(10):
             if m.spare != NULL:
                 return
-            if lru_pull_tail(s, s.slabs.move.src, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
+            if s.config.s3fifo:
+                s3_evict(s, s.slabs.move.src)
+            elif lru_pull_tail(s, s.slabs.move.src, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
                 lru_pull_tail(s, s.slabs.move.src, HOT_LRU, 0, 0, 0, 1)
             m.spare = _move_alloc(s, s.slabs.move.src, False)
 

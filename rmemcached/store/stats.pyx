@@ -68,6 +68,8 @@ cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
     unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     out.lru_maintainer_juggles = relaxed_load(&s.maintainer.juggles)
     out.lru_bumps_dropped = lru_bumps_dropped(s)
+    out.ghost_hits = relaxed_load(&s.ghost.hits)
+    out.ghost_bytes = ghost_bytes(s)
     _mover_stats(s, out)
     _assoc_stats(s, out)
     out.get_expired = relaxed_load(&s.items.get_expired)

@@ -50,6 +50,9 @@ cdef enum:
     ITEM_TOKEN_SENT = 512
     ITEM_STALE = 2048
     ITEM_KEY_BINARY = 4096
+    # ours: how often the item was fetched since it entered its queue, 0 to 3 (lru_algorithm=s3fifo)
+    ITEM_FREQUENCY_ONE = 8192
+    ITEM_FREQUENCY = 3 * ITEM_FREQUENCY_ONE
 
 cdef struct item:
     # next, prev: the LRU lock of the item's class. refcount: atomic. All else: the item lock once linked,
@@ -187,6 +190,7 @@ cdef struct store_config:
     # The segmented LRU. What `lru tune`, `lru mode` and `lru temp_ttl` change starts with these.
     bint lru_maintainer         # run the maintainer thread
     bint lru_segmented
+    bint s3fifo                 # evict by S3-FIFO: there are no segments then, and lru_segmented is False
     unsigned int hot_lru_pct    # percent of a class's memory
     unsigned int warm_lru_pct
     double hot_max_factor       # of the age of COLD's tail
@@ -243,6 +247,8 @@ cdef struct store_stats:
     uint64_t moves_to_warm
     uint64_t moves_within_lru
     uint64_t lru_bumps_dropped
+    uint64_t ghost_hits         # s3fifo: keys that came back soon after they were evicted
+    uint64_t ghost_bytes        # ... and the memory by which they are known, at most
     bint slab_reassign_running
     uint64_t slabs_moved
     uint64_t slab_global_page_pool
@@ -488,6 +494,7 @@ include "threads.pxd"
 include "clock.pxd"
 include "slabs.pxd"
 include "assoc.pxd"
+include "ghost.pxd"
 include "link.pxd"
 include "reassign.pxd"
 include "lru.pxd"

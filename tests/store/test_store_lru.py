@@ -370,7 +370,12 @@ def test_the_maintainer_starts_crawls() -> None:
 
 
 def test_many_threads_and_the_background_ones() -> None:
-    choices: list[dict[str, int]] = [{}, {"temp_lru": True, "temporary_ttl": 2}, {"lru_segmented": False}]
+    choices: list[dict[str, int]] = [
+        {},
+        {"temp_lru": True, "temporary_ttl": 2},
+        {"lru_segmented": False},
+        {"s3fifo": True},
+    ]
     for seed, options in enumerate(choices):
         with segmented(maxbytes=3 * MB, lru_crawler=True, hot_max_factor=0.2, warm_max_factor=2.0, **options) as store:
             store.crawler_sleep(0)

@@ -436,6 +436,8 @@ def test_a_move_out_of_the_pool_ends_when_the_threads_end(emptied: bool) -> None
         {"factor": 4.0, "maxbytes": 8 * MB, "slab_chunk_size_max": 1024},
         {"factor": 4.0, "maxbytes": 12 * MB, "slab_automove": 2, "hashpower_init": 10},
         {"factor": 4.0, "maxbytes": 12 * MB, "lru_maintainer": True, "lru_crawler": True},
+        {"factor": 4.0, "maxbytes": 12 * MB, "s3fifo": True, "lru_maintainer": True},
+        {"factor": 4.0, "maxbytes": 12 * MB, "s3fifo": True, "slab_automove": 2, "slab_chunk_size_max": 16384},
     ],
 )
 def test_pages_move_under_load(settings: dict[str, Any]) -> None:

@@ -136,6 +136,28 @@ def test_full_listener_lets_clients_wait(rmemcached_server: ServerFactory) -> No
         waiting.close()
 
 
+def test_s3fifo(rmemcached_server: ServerFactory) -> None:
+    with Conversation(rmemcached_server("-m", "2", "-o", "lru_algorithm=s3fifo")) as talk:
+        settings = talk.stats("settings")
+        assert (settings["lru_algorithm"], settings["lru_segmented"]) == ("s3fifo", "no")
+        assert talk.ask(b"lru mode segmented\r\n") == b"ERROR lru_algorithm is s3fifo, which has no modes\r\n"
+        assert talk.ask(b"lru tune 20 40 0.2 2.0\r\n") == b"OK\r\n"
+        assert talk.ask(b"lru temp_ttl 60\r\n") == b"OK\r\n"
+        assert talk.ask(b"set wanted 0 0 3\r\nabc\r\n") == b"STORED\r\n"
+        assert talk.ask(b"mg wanted\r\n") == b"HD\r\n"
+        for i in range(5000):
+            talk.send(b"set %d 0 0 900 noreply\r\n" % i + b"x" * 900 + b"\r\n")
+        assert talk.ask(b"mg wanted h t v\r\n") == b"VA 3 h1 t-1\r\n"
+        assert talk.line() == b"abc\r\n"
+        stats = talk.stats()
+        assert int(stats["evictions"]) > 1000
+        assert int(stats["ghost_bytes"]) > 0
+        assert stats["ghost_hits"] == "0"
+    with Conversation(rmemcached_server("-o", "lru_algorithm=segmented")) as talk:
+        assert "lru_algorithm" not in talk.stats("settings")
+        assert "ghost_bytes" not in talk.stats()
+
+
 def test_cachedump(rmemcached_server: ServerFactory) -> None:
     with Conversation(rmemcached_server("-o", "no_lru_maintainer")) as talk:
         talk.ask(b"set key 0 0 3\r\nabc\r\n")

@@ -112,6 +112,8 @@ REFUSED = [
     ("-o lru_crawler_sleep=1000001", 1, "LRU crawler sleep must be between 0 and 1 second\n"),
     ("-o lru_crawler_tocrawl", 1, "Missing lru_crawler_tocrawl value\n"),
     ("-o lru_crawler_tocrawl=x", 1, "lru_crawler_tocrawl takes a numeric 32bit value\n"),
+    ("-o lru_algorithm", 1, "Missing lru_algorithm argument\n"),
+    ("-o lru_algorithm=arc", 64, "lru_algorithm must be segmented or s3fifo, not arc\n"),
     ("-o hot_lru_pct", 1, "Missing hot_lru_pct argument\n"),
     ("-o hot_lru_pct=0", 1, "hot_lru_pct must be > 1 and < 80\n"),
     ("-o hot_lru_pct=80", 1, "hot_lru_pct must be > 1 and < 80\n"),

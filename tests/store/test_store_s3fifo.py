@@ -1,0 +1,242 @@
+"""S3-FIFO: the small queue (HOT), the main queue (COLD), and the keys that are remembered after their eviction."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmemcached.store._testing import Store
+
+MB = 1 << 20
+CLASS = 2  # of the items below
+VALUE = b"x" * 50
+
+
+def s3fifo(**options: int | float | bool) -> Store:
+    """A store of one page for each class, without threads."""
+    given: dict[str, int | float | bool] = {"s3fifo": True, "maxbytes": MB, "hashpower_init": 12}
+    return Store(**{**given, **options})  # type: ignore[arg-type]
+
+
+def queue(store: Store, key: bytes) -> str | None:
+    item = store.item(key, update=False)
+    return item.queue if item else None
+
+
+def fill(store: Store, count: int, first: int = 0) -> None:
+    for i in range(first, first + count):
+        assert store.set(b"%07d" % i, VALUE) == "STORED"
+
+
+def evictions(store: Store) -> int:
+    return int(store.class_stats(CLASS)["evicted"])
+
+
+def fill_up(store: Store, first: int = 1_000_000) -> int:
+    """Stores items until the first one is evicted. Returns how many."""
+    count = 0
+    while evictions(store) == 0:
+        fill(store, 1, first + count)
+        count += 1
+    return count
+
+
+def test_new_items_are_in_the_small_queue() -> None:
+    with s3fifo() as store:
+        fill(store, 10)
+        stats = store.class_stats(CLASS)
+        assert (stats["number"], stats["number_hot"]) == (10, 10)
+        store.check()
+
+
+def test_a_fetch_moves_nothing() -> None:
+    with s3fifo() as store:
+        fill(store, 10)
+        for _ in range(5):
+            assert store.get(b"%07d" % 0) == VALUE
+        assert queue(store, b"%07d" % 0) == "HOT"
+        stats = store.stats()
+        assert [stats[f"moves_{name}"] for name in ("to_cold", "to_warm", "within_lru")] == [0, 0, 0]
+        store.check()
+
+
+def test_what_was_fetched_goes_to_the_main_queue_and_the_rest_is_evicted() -> None:
+    with s3fifo() as store:
+        fill(store, 20)
+        for i in range(10):
+            assert store.get(b"%07d" % i)
+        fill_up(store)
+        fill(store, 100, 2_000_000)
+        assert [queue(store, b"%07d" % i) for i in range(10)] == ["COLD"] * 10
+        assert [queue(store, b"%07d" % i) for i in range(10, 20)] == [None] * 10
+        stats = store.class_stats(CLASS)
+        assert stats["evicted"] == stats["evicted_unfetched"] > 10
+        assert store.stats()["moves_to_cold"] == 10
+        store.check()
+
+
+def test_a_key_that_comes_back_enters_the_main_queue() -> None:
+    with s3fifo() as store:
+        fill(store, 300)
+        for i in range(0, 300, 2):
+            store.get(b"%07d" % i)
+        fill_up(store)
+        fill(store, 1000, 2_000_000)  # the main queue is measured every 256 evictions
+        gone = b"%07d" % 2_000_000
+        fill(store, store.class_stats(CLASS)["number_hot"], 3_000_000)
+        assert queue(store, gone) is None
+        length = store.class_stats(CLASS)["number_cold"]
+        last = max(i for i in range(2_000_000, 2_001_000) if queue(store, b"%07d" % i) is None)
+        store.set(b"%07d" % last, VALUE)
+        assert queue(store, b"%07d" % last) == "COLD"
+        assert store.stats()["ghost_hits"] == 1
+        # Those of long ago are forgotten.
+        assert last - 2_000_000 > 2 * length
+        store.set(gone, VALUE)
+        assert queue(store, gone) == "HOT"
+        assert store.stats()["ghost_hits"] == 1
+        # A value of another size enters the small queue.
+        store.set(b"%07d" % (last - 1), VALUE * 10)
+        assert queue(store, b"%07d" % (last - 1)) == "HOT"
+        store.check()
+
+
+def test_the_main_queue_evicts_what_was_not_fetched_since_it_came() -> None:
+    with s3fifo() as store:
+        fill(store, 200)
+        for i in range(200):
+            store.get(b"%07d" % i)
+        fill_up(store)
+        fill(store, 50, 2_000_000)
+        main = [b"%07d" % i for i in range(200) if queue(store, b"%07d" % i) == "COLD"]
+        assert len(main) == 200
+        for key in main[:100]:
+            store.get(key)
+        # Each of these is fetched, and enters the main queue in its turn, which is too long then.
+        for i in range(40_000):
+            fill(store, 1, 3_000_000 + i)
+            store.get(b"%07d" % (3_000_000 + i))
+            if all(queue(store, key) is None for key in main[100:]):
+                break
+        left = sum(queue(store, key) == "COLD" for key in main[:100])
+        assert left > 75
+        assert store.stats()["moves_within_lru"] >= left
+        store.check()
+
+
+def test_an_eviction_ends_where_everything_was_fetched() -> None:
+    with s3fifo() as store:
+        count = fill_up(store)
+        for _ in range(4):
+            for i in range(count):
+                store.get(b"%07d" % (1_000_000 + i))
+        fill(store, count, 2_000_000)
+        assert evictions(store) >= count
+        store.check()
+
+
+def test_what_is_stored_again_keeps_its_queue_and_its_fetches() -> None:
+    with s3fifo() as store:
+        fill(store, 2)
+        for i in range(2):
+            store.get(b"%07d" % i)
+        fill_up(store)
+        assert queue(store, b"%07d" % 0) == "COLD"
+        store.set(b"%07d" % 0, VALUE)
+        assert queue(store, b"%07d" % 0) == "COLD"
+        store.set(b"%07d" % 0, VALUE * 20)
+        assert queue(store, b"%07d" % 0) == "HOT"
+        store.set(b"fetched", VALUE)
+        store.get(b"fetched")
+        store.set(b"fetched", VALUE)
+        fill(store, 2 * store.class_stats(CLASS)["number_hot"], 3_000_000)
+        assert queue(store, b"fetched") == "COLD"
+        store.check()
+
+
+def test_without_eviction_only_what_has_expired_goes() -> None:
+    with s3fifo(evict_to_free=False) as store:
+        for i in range(100):
+            store.set(b"%07d" % i, VALUE, exptime=10)
+        count = 0
+        while store.set(b"%07d" % (1_000_000 + count), VALUE) == "STORED":
+            count += 1
+        assert evictions(store) == 0
+        store.advance(20)
+        fill(store, 100, 2_000_000)
+        assert store.set(b"more", VALUE) != "STORED"
+        assert evictions(store) == 0
+        assert store.stats()["reclaimed"] == 100
+        store.check()
+
+
+def test_flush_all_finds_what_was_just_stored_in_any_order() -> None:
+    with s3fifo() as store:
+        fill(store, 400)
+        for i in range(400):
+            store.get(b"%07d" % i)
+        fill_up(store)
+        fill(store, 50, 2_000_000)
+        store.advance(10)
+        # In the present second, and in the middle of both queues.
+        store.touch(b"%07d" % 100, 100)
+        store.set(b"%07d" % 200, VALUE)
+        fill(store, 20, 3_000_000)
+        store.touch(b"%07d" % 3_000_000, 100)
+        store.flush_all()
+        assert store.get(b"%07d" % 100) is None
+        assert store.get(b"%07d" % 200) is None
+        assert all(store.get(b"%07d" % i) is None for i in range(3_000_000, 3_000_020))
+        store.check()
+
+
+def test_brief_items_have_a_queue_of_their_own() -> None:
+    with s3fifo(lru_maintainer=True, temp_lru=True, temporary_ttl=60) as store:
+        store.stop_threads()
+        store.set(b"brief", VALUE, exptime=30)
+        assert queue(store, b"brief") == "TEMP"
+        store.advance(31)
+        store.maintain()
+        assert store.stats()["curr_items"] == 0
+        store.check()
+
+
+def test_the_maintainer_moves_nothing_ahead_of_need() -> None:
+    with s3fifo(lru_maintainer=True, hot_lru_pct=1, warm_lru_pct=1) as store:
+        store.stop_threads()
+        fill(store, 1000)
+        store.set_segmented(True)
+        store.advance(100_000)
+        store.maintain()
+        assert store.class_stats(CLASS)["number_hot"] == 1000
+        store.check()
+
+
+@pytest.mark.parametrize("maxbytes", [MB, 64 * MB, 1 << 30])
+def test_what_the_ghosts_take(maxbytes: int) -> None:
+    with s3fifo(maxbytes=maxbytes) as store:
+        assert 0.015 * maxbytes < store.stats()["ghost_bytes"] <= maxbytes / 16
+    with Store(maxbytes=maxbytes) as other:
+        assert other.stats()["ghost_bytes"] == 0
+
+
+def test_counters_are_reset() -> None:
+    with s3fifo() as store:
+        fill(store, 100)
+        fill_up(store)
+        fill(store, 2000, 2_000_000)
+        store.reset_stats()
+        stats = store.stats()
+        assert (stats["evictions"], stats["moves_to_cold"], stats["ghost_hits"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("options", [{}, {"lru_maintainer": True, "temp_lru": True, "temporary_ttl": 2}])
+def test_many_threads(seed: int, options: dict[str, int]) -> None:
+    with s3fifo(maxbytes=4 * MB, lru_crawler=True, **options) as store:
+        store.crawler_sleep(0)
+        done = store.stress(4, 50_000, seed=seed, keys=20_000, max_value=20_000, clock=True)
+        assert done["hits"] > 0
+        store.check(False)
+        store.stop_threads()
+        store.check()
+        assert store.stats()["evictions"] > 0
