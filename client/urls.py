@@ -55,7 +55,7 @@ def as_number(text: str) -> float | None:
 
 def as_port(text: str) -> int:
     """Raises ValueError."""
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= 65535:
+    if text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535:
         return int(text)
     raise ValueError("from 1 to 65535")
 
@@ -84,6 +84,8 @@ DEFAULTS: dict[str, Any] = {
 """What a Client's arguments are that a URL may set, where nobody says anything."""
 
 URL = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
+CONTROL = re.compile("[\x00-\x1f\x7f]")
+QUOTING = "what is special in it is percent-encoded: %2F for /, %3F for ?, %23 for #, %40 for @"
 
 
 def is_url(server: object) -> bool:
@@ -92,13 +94,30 @@ def is_url(server: object) -> bool:
 
 
 def shown(url: str) -> str:
-    """The URL as errors show it: without the password."""
+    """The URL as errors show it: in one line, and without the password."""
     scheme, _, rest = url.partition("://")
-    place = rest.partition("/")[0].partition("?")[0]
-    user = place.rpartition("@")[0]
+    # Also what a / or ? in the password has made a path or query of.
+    user = rest.rpartition("@")[0]
     if ":" in user:
         rest = user.partition(":")[0] + ":***" + rest[len(user) :]
-    return f"{scheme}://{rest}"
+    return CONTROL.sub(lambda found: f"%{ord(found[0]):02X}", f"{scheme}://{rest}")
+
+
+def explained(url: str, error: ValueError) -> str:
+    """What is wrong with a URL, without its password."""
+    behind_host = "".join(re.split("[/?#]", url.partition("://")[2], maxsplit=1)[1:])
+    if "@" in behind_host and not url.startswith("unix:"):
+        # The password may have ended early, and be quoted in the error.
+        return QUOTING
+    return re.sub(":.*@", ":***@", str(error)) if "netloc" in str(error) else str(error)
+
+
+def decoded(text: str) -> str:
+    """Without percent-encoding. Raises ValueError."""
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise ValueError("what is percent-encoded must be UTF-8: other bytes can be an argument") from None
 
 
 def host_and_port(parts: SplitResult) -> tuple[str, int]:
@@ -108,10 +127,12 @@ def host_and_port(parts: SplitResult) -> tuple[str, int]:
     place = parts.netloc.rpartition("@")[2]
     if not place.startswith("[") and place.count(":") > 1:
         raise ValueError("an IPv6 address is written in brackets: [::1]:11211")
-    host = unquote(parts.hostname or "")
+    host = decoded(parts.hostname or "")
     if not host:
         raise ValueError("it names no host")
-    _, colon, digits = place.rpartition("]")[2].partition(":")
+    beside, colon, digits = place.rpartition("]")[2].partition(":")
+    if beside and place.startswith("["):
+        raise ValueError(f"behind the brackets there is a port or nothing, not {beside!r}")
     try:
         return host, as_port(digits) if colon else DEFAULT_PORT
     except ValueError as error:
@@ -123,14 +144,14 @@ def socket_path(parts: SplitResult) -> str:
     place = parts.netloc.rpartition("@")[2]
     if place or not parts.path.strip("/"):
         raise ValueError("the path of a UNIX socket follows three slashes: unix:///run/memcached.sock")
-    return unquote(parts.path)
+    return decoded(parts.path)
 
 
 def query_options(parts: SplitResult) -> dict[str, Any]:
     """The options of a URL's query. Raises ValueError."""
     options: dict[str, Any] = {}
     try:
-        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True) if parts.query else []
+        pairs = parse_qsl(parts.query, True, True, errors="surrogateescape") if parts.query else []
     except ValueError:
         raise ValueError(f"the query is name=value&..., not {parts.query!r}") from None
     for name, text in pairs:
@@ -138,6 +159,8 @@ def query_options(parts: SplitResult) -> dict[str, Any]:
             raise ValueError(f"there is no option {name!r}: it can have {', '.join(sorted(OPTIONS))}")
         if name in options:
             raise ValueError(f"the option {name} is there twice")
+        if not text.isprintable():
+            raise ValueError(f"the option {name} must be printable UTF-8, not {text!r}: other bytes can be an argument")
         try:
             options[name] = OPTIONS[name](text)
         except ValueError as error:
@@ -147,6 +170,9 @@ def query_options(parts: SplitResult) -> dict[str, Any]:
 
 def parse_parts(url: str) -> tuple[Server, dict[str, Any]]:
     """parse_url, with errors that do not name the URL."""
+    if CONTROL.search(url):
+        # urlsplit leaves some out.
+        raise ValueError("it has control characters, such as the end of a line: leave them out")
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise ValueError(f"the scheme must be one of {', '.join(SCHEMES)}, not {parts.scheme!r}")
@@ -162,7 +188,7 @@ def parse_parts(url: str) -> tuple[Server, dict[str, Any]]:
         options["transport"] = SCHEMES[parts.scheme]
     for name, text in (("username", parts.username), ("password", parts.password)):
         if text is not None:
-            options[name] = unquote(text)
+            options[name] = decoded(text)
     return server, options
 
 
@@ -174,7 +200,7 @@ def parse_url(url: str) -> tuple[Server, dict[str, Any]]:
     try:
         return parse_parts(url)
     except ValueError as error:
-        raise ValueError(f"{shown(url)}: {error}") from None
+        raise ValueError(f"{shown(url)}: {explained(url, error)}") from None
 
 
 def expanded(arguments: Mapping[str, Any]) -> dict[str, Any]:
