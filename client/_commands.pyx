@@ -1,13 +1,11 @@
 """See _commands.pxd."""
 
-import re
-
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from rmemcached.client._classic cimport put_classic, put_classic_fetch, put_classic_store
-from rmemcached.client._gathered cimport Gathered
+from rmemcached.client._gathered cimport Gathered, holds_addresses
 from rmemcached.client._modes cimport STORE_ADD, STORE_APPEND, STORE_PREPEND, STORE_REPLACE
 from rmemcached.client._stream cimport COPY_LIMIT
 
@@ -39,9 +37,6 @@ cdef enum:
 
 cdef uint64_t HIGHEST_BITS = 0x8080808080808080ULL
 cdef uint64_t LOWEST = 0x2121212121212121ULL   # the lowest characters of a key that need no look
-
-# Objects, pointers, functions, and ctypes' pointers to text: z, and Z, which is a complex number's before its type.
-cdef object ADDRESSES = re.compile("[OP&Xz]|Z(?![fdg])")
 
 
 # --- keys, values and numbers ---
@@ -127,11 +122,6 @@ cdef bytes encode_key(object key, bytes prefix, bint unicode_keys):
 cdef bytes exact_bytes(object value):
     # Of an object of a subclass.
     return PyBytes_FromStringAndSize(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
-
-
-cdef bint holds_addresses(str format):
-    # Among the types of a buffer's format (PEP 3118). Names of fields are between colons.
-    return any(ADDRESSES.search(part) is not None for part in format.split(":")[::2])
 
 
 cdef object encode_value(object value, str encoding):

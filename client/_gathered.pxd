@@ -2,6 +2,10 @@
 
 from posix.uio cimport iovec
 
+# Whether a buffer's format (PEP 3118) has objects or pointers among its types.
+cdef bint holds_addresses(str format)
+
+
 cdef class Gathered:
     cdef list views              # contiguous memoryviews of bytes
     cdef readonly Py_ssize_t nbytes

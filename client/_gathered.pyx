@@ -1,5 +1,7 @@
 """See _gathered.pxd."""
 
+import re
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdlib cimport calloc
 from libc.string cimport memcpy
@@ -7,8 +9,16 @@ from libc.string cimport memcpy
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
 
+# Objects, pointers, functions, and ctypes' pointers to text: z, and Z, which is a complex number's before its type.
+cdef object ADDRESSES = re.compile("[OP&Xz]|Z(?![fdg])")
+
 cdef enum:
     LONG_COPY = 1 << 18      # bytes that are copied without the GIL
+
+
+cdef bint holds_addresses(str format):
+    # Names of fields are between colons.
+    return any([ADDRESSES.search(part) is not None for part in format.split(":")[::2]])
 
 
 cdef class Gathered:
@@ -16,16 +26,27 @@ cdef class Gathered:
 
     A serde may return it as the value to be stored. The parts are sent from where they are; over "verbs", and up to
     8 MB over "soft_shm", they are copied once, to memory that the server reads. parts: objects with a contiguous
-    buffer, which must not be changed before the command is over. Raises TypeError, BufferError. bytes(gathered) joins
-    them.
+    buffer, which must not be changed before the command is over. Raises TypeError, and BufferError for a part that is
+    not contiguous or has Python objects. bytes(gathered) joins them.
     """
 
+    def __cinit__(self, *arguments, **options):
+        self.views = []
+
     def __init__(self, parts):
-        self.views = [memoryview(part) for part in parts]
-        for view in self.views:
+        cdef list views = [memoryview(part) for part in parts]
+        cdef Py_ssize_t nbytes = 0
+        for view in views:
             if not view.c_contiguous:
                 raise BufferError("a part of a value is not contiguous")
-            self.nbytes += view.nbytes
+            if holds_addresses(view.format):
+                raise BufferError(f"a part of a value has Python objects or pointers (format {view.format!r})")
+            nbytes += view.nbytes
+        if self.views:
+            # They may be under way.
+            raise TypeError("a Gathered has its parts already: make another one")
+        self.views = views
+        self.nbytes = nbytes
 
     def __len__(self):
         return self.nbytes

@@ -271,6 +271,8 @@ class NumpySerde:
             return self._serialize_other(key, value)
         if value.dtype.hasobject:
             raise ValueError(f"the array for {key!r} has Python objects (dtype {value.dtype}): use Pickle5Serde")
+        if not value.dtype.itemsize or npy.descr_to_dtype(npy.dtype_to_descr(value.dtype)) != value.dtype:
+            raise ValueError(f"the array for {key!r} has a dtype that .npy has not ({value.dtype}): use Pickle5Serde")
         fortran = value.flags.f_contiguous and not value.flags.c_contiguous
         header = io.BytesIO()
         npy.write_array_header_1_0(
@@ -316,9 +318,10 @@ class NumpySerde:
                 raise malformed(key)
             flat = numpy.frombuffer(value[begin:], numpy.uint8) if value.nbytes > begin else numpy.empty(0, numpy.uint8)
             array = numpy.ndarray(shape, dtype, flat, order="F" if told["fortran_order"] else "C")
-        except (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError):
+        except Exception:
             raise malformed(key) from None
-        if array.nbytes != value.nbytes - begin:
+        # Elements without a byte could be any number.
+        if array.nbytes != value.nbytes - begin or not dtype.itemsize:
             raise malformed(key)
         if self.writable:
             return array.copy(order="K")
@@ -388,9 +391,10 @@ class Codec:
             size = self._library.frame_content_size(frame)
             if size > most:
                 raise ValueError(f"the value of {key!r} has {size} bytes, and max_size is {most}")
-            if size < 0:
+            # What is stored has bytes. Those that were appended to a frame would be lost without a word.
+            if size <= 0:
                 raise malformed(key)
-            data: bytes = self._decompressor.decompress(frame)
+            data: bytes = self._decompressor.decompress(frame, allow_extra_data=False)
         except self._library.ZstdError:
             raise malformed(key) from None
         return data
