@@ -77,18 +77,15 @@ class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
 
     def _refresh_soon(self) -> None:
         # The loop alone would not keep the task.
-        self._refreshing = asyncio.get_running_loop().create_task(self._refresh_quietly())
+        loop = asyncio.get_running_loop()
+        if self._refreshing is None or self._refreshing.done() or self._refreshing.get_loop() is not loop:
+            self._refreshing = loop.create_task(self._refresh_quietly())
 
     async def _refresh_quietly(self) -> None:
         try:
             await self.refresh()
         except Exception as error:
             logger.warning("the list of servers could not be refreshed: %s", error)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        state.pop("_refreshing", None)
-        return state
 
     # --- several keys ---
 

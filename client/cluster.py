@@ -98,7 +98,17 @@ class ClusterClient(Servers[Client], ClusterMeta):
         return differs
 
     def _refresh_soon(self) -> None:
-        threading.Thread(target=self._refresh_quietly, name="rmemcached refresh", daemon=True).start()
+        with self._lock:
+            # One that has to wait is not joined by others.
+            if self._refreshing is None or not self._refreshing.is_alive():
+                thread = threading.Thread(target=self._refresh_quietly, name="rmemcached refresh", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    # There are too many, or the interpreter ends.
+                    logger.warning("the list of servers could not be refreshed: %s", error)
+                else:
+                    self._refreshing = thread
 
     def _refresh_quietly(self) -> None:
         try:

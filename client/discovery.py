@@ -9,7 +9,7 @@ from typing import Any
 from ._client import Client
 from .exceptions import MemcacheUnknownError
 from .sockets import server_text
-from .urls import is_url
+from .urls import as_port, is_url
 
 Servers = list[tuple[str, int]]
 
@@ -34,7 +34,9 @@ def read_configuration(answer: bytes, by_address: bool) -> Servers:
     servers: Servers = []
     for node in nodes.decode("ascii").split():
         host, address, port = node.split("|")
-        servers.append((address if by_address and address else host, int(port)))
+        servers.append((address if by_address and address else host, as_port(port)))
+    if not servers or not all(name for name, _ in servers):
+        raise ValueError(answer)
     return servers
 
 

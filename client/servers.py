@@ -36,6 +36,14 @@ CLIENT_OPTIONS = (
 """The arguments that each server's Client gets."""
 
 
+def in_list(servers: Iterable[Any]) -> list[Any]:
+    """Servers in a list. Raises ValueError for a text, which is one server."""
+    if isinstance(servers, (str, bytes)):
+        text = repr(shown(servers) if isinstance(servers, str) and is_url(servers) else servers)
+        raise ValueError(f"servers is a list, not {text}: [{text}]")
+    return list(servers)
+
+
 class Failure(NamedTuple):
     """A server that cannot be reached: how often that was tried again, and when the last time was (monotonic)."""
 
@@ -94,8 +102,10 @@ class Servers(Generic[_Client]):
         """Takes the options of the class. Raises ValueError, ImportError, and what a function as servers raises."""
         given = locals()
         self.default_kwargs = {name: given[name] for name in CLIENT_OPTIONS}
+        if not isinstance(retry_attempts, (int, float)):
+            raise ValueError(f"retry_attempts must be a number, not {retry_attempts!r}")
         for name, number in (("retry_timeout", retry_timeout), ("dead_timeout", dead_timeout)):
-            if not number >= 0:
+            if not isinstance(number, (int, float)) or not number >= 0:
                 raise ValueError(f"{name} must be seconds from 0 up, not {number!r}")
         self.retry_attempts = retry_attempts
         self.retry_timeout = retry_timeout
@@ -109,12 +119,10 @@ class Servers(Generic[_Client]):
             raise ValueError("refresh_interval is positive seconds, for servers that a function lists")
         self.refresh_interval = refresh_interval
         self._begin()
-        if isinstance(servers, (str, bytes)):
-            raise ValueError(f"servers is a list, not {servers!r}: [{servers!r}]")
         # The options are looked at even when there are no servers.
         self._prefix = Client("127.0.0.1", **self.default_kwargs).key_prefix
         self._unicode_keys = allow_unicode_keys
-        for server in servers() if callable(servers) else servers:
+        for server in in_list(servers() if callable(servers) else servers):
             self.add_server(server)
 
     # --- servers ---
@@ -125,6 +133,7 @@ class Servers(Generic[_Client]):
         self._guard = threading.RLock()
         self._failures: dict[str, Failure] = {}
         self._dead: dict[str, float] = {}
+        self._refreshing: Any = None  # the thread or task that refreshes, or has last
         self.hasher = make_hasher(self._hasher, self._weights)
         self._refresh_at = None if self.refresh_interval is None else monotonic() + self.refresh_interval
         for name in self.clients:
@@ -132,7 +141,7 @@ class Servers(Generic[_Client]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = vars(self).copy()
-        for name in ("_guard", "_failures", "_dead", "hasher"):
+        for name in ("_guard", "_failures", "_dead", "_refreshing", "hasher"):
             del state[name]
         state["clients"] = {name: copy.copy(client) for name, client in list(self.clients.items())}
         return state
@@ -196,12 +205,15 @@ class Servers(Generic[_Client]):
 
     def _replace(self, found: Iterable[Any]) -> tuple[bool, list[_Client]]:
         """Takes a new list of servers. Returns whether it differs, and the clients that are to be closed."""
-        servers = {node_name(self._server_of(server)): server for server in found}
+        servers = {node_name(self._server_of(server)): server for server in in_list(found)}
         with self._lock:
             gone = [name for name in self.clients if name not in servers]
             new = [name for name in servers if name not in self.clients]
-            for name in new:
-                self.add_server(servers[name])
+            # If one cannot be made, nothing changes.
+            made = {name: self.client_class(servers[name], **self.default_kwargs) for name in new}
+            for name, client in made.items():
+                self.clients[name] = client
+                self.hasher.add_node(name)
             removed = [self._remove(name) for name in gone]
         if new or gone:
             logger.info("servers: %s new, %s gone", ", ".join(new) or "none", ", ".join(gone) or "none")
@@ -285,7 +297,13 @@ class Servers(Generic[_Client]):
             client = self.clients.get(name)
             if client is not None:
                 return name, client
-            # It was removed meanwhile, from the hasher first.
+            self._has_gone(name, key)
+
+    def _has_gone(self, name: str, key: Any) -> None:
+        """For a node without a client. Raises ValueError when it was not removed meanwhile: the hasher is wrong."""
+        with self._lock:
+            if name not in self.clients and self.hasher.get_node(key) == name:
+                raise ValueError(f"the hasher has {key!r} at {name!r}, which is none of the servers that it was given")
 
     # --- calls ---
 
@@ -307,6 +325,8 @@ class Servers(Generic[_Client]):
                 self._nobody_is_left()
             # One that was removed meanwhile has no Client.
             client = self.clients.get(name or "")
+            if client is None and name is not None:
+                self._has_gone(name, group[0])
             if name is None or client is None or (self._failures and not self._admits(name)):
                 batches.lost.extend(group)
             else:
