@@ -7,6 +7,7 @@ to two microseconds longer, and some more with spans.
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -56,7 +57,8 @@ class Observer:
     def __init__(self, spans: bool) -> None:
         self.spans = spans
         self.tracer: Any = None
-        self.lock = threading.Lock()
+        self._pid = os.getpid()
+        self._lock = threading.RLock()  # a signal handler may make calls
         self.errors = dict.fromkeys(COMMANDS, 0)
         self.histograms = {name: HdrHistogram(1, LONGEST, DIGITS) for name in COMMANDS}
         if spans:
@@ -68,6 +70,14 @@ class Observer:
 
     def __reduce__(self) -> tuple[type[Observer], tuple[bool]]:
         return Observer, (self.spans,)
+
+    @property
+    def lock(self) -> threading.RLock:
+        """While something is counted. A forked child cannot wait for the parent's threads."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._lock = threading.RLock()
+        return self._lock
 
     def record(self, command: str, nanoseconds: int, failed: bool) -> None:
         """Counts a call."""
