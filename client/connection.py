@@ -19,7 +19,7 @@ from .exceptions import (
     TooManyConnections,
     TransportUnavailable,
 )
-from .sockets import Options, is_local, is_ours, open_socket, server_text, why_plain, wrap
+from .sockets import Options, is_local, is_ours, name_failure, open_socket, server_text, why_plain, wrap
 
 logger = logging.getLogger("rmemcached.client")
 
@@ -195,6 +195,18 @@ class Choice:
         return "; ".join(["both ends have it" if self.wanted == "auto" else "as asked for", *self.reasons])
 
 
+def name_connecting(error: OSError, client: Options, wanted: str) -> None:
+    """Adds server and command to the text of an error that does not name the server."""
+    place = server_text(client.server)
+    if error.filename is not None or place in str(error):
+        return
+    if error.errno is not None:
+        name_failure(error, client.server, f"connecting ({wanted})")
+    elif isinstance(error, TimeoutError):
+        patience = exchange.patience(client) or 0
+        error.args = (f"{place}: connecting ({wanted}): timed out: nothing has come for {patience:g} s",)
+
+
 def open_stream(client: Options, wanted: str, logged: str | None, alone: bool = False) -> tuple[Any, str, str]:
     """(stream, transport, transport reported in the log) of a new connection of the client.
 
@@ -205,6 +217,9 @@ def open_stream(client: Options, wanted: str, logged: str | None, alone: bool = 
     choice = Choice(client, wanted, alone)
     try:
         stream, transport = choice.open()
+    except OSError as error:
+        name_connecting(error, client, wanted)
+        raise
     except MemcacheError as error:
         error.server = server_text(client.server)
         error.command = f"connecting ({wanted})"
