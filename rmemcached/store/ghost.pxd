@@ -1,5 +1,5 @@
-"""The ghost queue of S3-FIFO: which keys were evicted lately without having been fetched. A key that comes back while it
-is remembered enters the main queue.
+"""The ghost queue of S3-FIFO: which keys were evicted lately without having been fetched. A key that comes back while
+it is remembered enters the main queue.
 
 It is a table and no queue: a bucket is a cache line of entries, and an entry has the key's hash and when the key was
 evicted, counted in evictions. Entries that are older than the main queues are long are not found, and the oldest one
