@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
 import re
@@ -93,6 +94,18 @@ def is_url(server: object) -> bool:
     return isinstance(server, str) and URL.match(server) is not None
 
 
+def is_place(text: str) -> bool:
+    """Whether it is a host, with a port or none: what follows a colon in it is no password."""
+    port = text.partition(":")[2]
+    if text.startswith("[") or (":" not in port and (not port or (port.isdigit() and len(port) <= 5))):
+        return True
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def shown(url: str) -> str:
     """The URL as errors show it: in one line, and without the password."""
     scheme, _, rest = url.partition("://")
@@ -100,6 +113,8 @@ def shown(url: str) -> str:
     user = rest.rpartition("@")[0]
     if ":" in user:
         rest = user.partition(":")[0] + ":***" + rest[len(user) :]
+    elif not user and not is_place(re.split("[/?#]", rest, maxsplit=1)[0]):
+        rest = rest.partition(":")[0] + ":***"
     return CONTROL.sub(lambda found: f"%{ord(found[0]):02X}", f"{scheme}://{rest}")
 
 
@@ -122,8 +137,6 @@ def decoded(text: str) -> str:
 
 def host_and_port(parts: SplitResult) -> tuple[str, int]:
     """The server of a URL with a host. Raises ValueError."""
-    if parts.path not in ("", "/"):
-        raise ValueError(f"a path ({parts.path!r}) is for unix:// alone")
     place = parts.netloc.rpartition("@")[2]
     if not place.startswith("[") and place.count(":") > 1:
         raise ValueError("an IPv6 address is written in brackets: [::1]:11211")
@@ -134,9 +147,14 @@ def host_and_port(parts: SplitResult) -> tuple[str, int]:
     if beside and place.startswith("["):
         raise ValueError(f"behind the brackets there is a port or nothing, not {beside!r}")
     try:
-        return host, as_port(digits) if colon else DEFAULT_PORT
+        port = as_port(digits) if colon else DEFAULT_PORT
     except ValueError as error:
-        raise ValueError(f"the port must be {error}, not {digits!r}") from None
+        # Other text may be a password, behind which the host was forgotten.
+        found = repr(digits) if is_place(place) else "what is there; a name and a password end in @"
+        raise ValueError(f"the port must be {error}, not {found}") from None
+    if parts.path not in ("", "/"):
+        raise ValueError(f"a path ({parts.path!r}) is for unix:// alone")
+    return host, port
 
 
 def socket_path(parts: SplitResult) -> str:
@@ -177,7 +195,8 @@ def parse_parts(url: str) -> tuple[Server, dict[str, Any]]:
     if parts.scheme not in SCHEMES:
         raise ValueError(f"the scheme must be one of {', '.join(SCHEMES)}, not {parts.scheme!r}")
     if parts.fragment:
-        raise ValueError(f"it ends in a fragment ({parts.fragment!r}): write # as %23")
+        what = f" ({parts.fragment!r})" if is_place(parts.netloc) else ""
+        raise ValueError(f"it ends in a fragment{what}: write # as %23")
     server: Server = socket_path(parts) if parts.scheme == "unix" else host_and_port(parts)
     options = query_options(parts)
     if "transport" in options and parts.scheme not in OPEN_SCHEMES:

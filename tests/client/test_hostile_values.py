@@ -309,6 +309,29 @@ def test_no_error_shows_a_password_that_is_not_quoted(url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "tcp://me:secret",
+        "tcp://me:123456",
+        "tcp://me:se:cret",
+        "tcp://me:se/cret",
+        "tcp://me:se?cret=1",
+        "tcp://me:se#cret",
+        "tcp://me:secret/",
+        "unix://me:secret/run/sock",
+        "redis://me:secret",
+    ],
+)
+def test_no_error_shows_a_password_without_a_host(url: str) -> None:
+    for make in (Client, AsyncClient, lambda url: ClusterClient([url])):
+        with pytest.raises(ValueError) as failure:
+            make(url)
+        text = str(failure.value)
+        assert "cret" not in text and "123456" not in text
+        assert text.startswith(f"{url.partition(':')[0]}://me:***: ")
+
+
+@pytest.mark.parametrize(
     ("url", "why"),
     [
         ("tcp://me:p%FFss@host", "must be UTF-8"),
