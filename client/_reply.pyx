@@ -5,6 +5,10 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcmp, strlen
 
 
+cdef enum:
+    CAS_DIGITS = 20          # of the largest one
+
+
 cdef inline const char *digits(const char *p, const char *end, uint64_t *value) noexcept nogil:
     # The end of the decimal number at p; p itself when there is none or it does not fit.
     cdef const char *start = p
@@ -16,6 +20,16 @@ cdef inline const char *digits(const char *p, const char *end, uint64_t *value) 
         p += 1
     value[0] = v
     return p
+
+
+cdef inline size_t cas_length(const char *p, const char *end) noexcept nogil:
+    # The digits of the cas at p, up to a blank or the end; 0 when it is no number of 64 bits.
+    cdef const char *start = p
+    while p < end and c'0' <= p[0] <= c'9':
+        p += 1
+    if p - start > CAS_DIGITS or (p < end and p[0] != c' '):
+        return 0
+    return p - start
 
 
 cdef inline reply_code code_of(const char *line, size_t length) noexcept nogil:
@@ -53,10 +67,9 @@ cdef int parse_flags(const char *line, const char *p, const char *end, reply_lin
             out.flags = <uint32_t>value
         elif p[0] == c'c':
             out.cas_offset = p + 1 - line
-            after = p + 1
-            while after < end and after[0] != c' ':
-                after += 1
-            out.cas_length = after - p - 1
+            out.cas_length = cas_length(p + 1, end)
+            if out.cas_length == 0:
+                return -EBADMSG
         elif p[0] == c'@':
             out.in_memory = True
         while p < end and p[0] != c' ':
@@ -112,7 +125,9 @@ cdef int parse_value(const char *line, size_t length, reply_line *out) noexcept 
     out.length = value
     if after < end:
         out.cas_offset = after + 1 - line
-        out.cas_length = end - after - 1
+        out.cas_length = cas_length(after + 1, end)
+        if out.cas_length == 0:
+            return -EBADMSG
     return 1
 
 

@@ -52,7 +52,7 @@ def configured_servers(endpoint: Any, options: Mapping[str, Any], by_address: bo
         try:
             return read_configuration(answer, by_address)
         except ValueError:
-            error = MemcacheUnknownError(answer[:100])
+            error = MemcacheUnknownError(f"this is no list of servers: {answer[:100]!r}")
             error.server = server_text(client.server)
             error.command = "config get cluster"
             raise error from None

@@ -6,6 +6,8 @@ client needs nothing but this package.
 
 from __future__ import annotations
 
+import re
+
 try:
     from pymemcache import exceptions as _theirs
     from pymemcache.exceptions import MemcacheError as _Error
@@ -22,6 +24,9 @@ _UnknownError = getattr(_theirs, "MemcacheUnknownError", Exception)
 _UnexpectedCloseError = getattr(_theirs, "MemcacheUnexpectedCloseError", Exception)
 
 
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
 class MemcacheError(_Error):
     """Base of all exceptions that the client defines.
 
@@ -34,7 +39,10 @@ class MemcacheError(_Error):
 
     def __str__(self) -> str:
         cause = self.args[0] if len(self.args) == 1 else super().__str__()
-        text = cause.decode("utf-8", "backslashreplace") if isinstance(cause, bytes) else str(cause)
+        text = str(cause)
+        if isinstance(cause, bytes):
+            # In one line, whatever a server has sent.
+            text = CONTROL.sub(lambda found: repr(found[0])[1:-1], cause.decode("utf-8", "backslashreplace"))
         return ": ".join(part for part in (self.server, self.command, text) if part)
 
 

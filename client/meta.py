@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 
@@ -65,7 +66,15 @@ class MetaNumber(NamedTuple):
 
 STATUS = {b"HD": "done", b"VA": "done", b"NS": "not stored", b"EX": "exists", b"NF": "not found", b"EN": "not found"}
 NUMBERS = {b"f": "flags", b"c": "cas", b"t": "ttl", b"s": "size", b"l": "last_access"}
+NUMERAL = re.compile(rb"-?[0-9]{1,20}")
 MARKS = {b"W": "won", b"X": "stale", b"Z": "waits"}
+
+
+def numeral(text: bytes) -> int:
+    """The number that a server has written. Raises ValueError for what int() takes beyond that, as 1_0 or +1."""
+    if NUMERAL.fullmatch(text) is None:
+        raise ValueError(text)
+    return int(text)
 
 
 def fields_of(words: list[bytes]) -> dict[str, Any]:
@@ -74,7 +83,7 @@ def fields_of(words: list[bytes]) -> dict[str, Any]:
     for word in words:
         letter = word[:1]
         if letter in NUMBERS:
-            found[NUMBERS[letter]] = int(word[1:])
+            found[NUMBERS[letter]] = numeral(word[1:])
         elif letter in MARKS:
             found[MARKS[letter]] = True
         elif letter == b"h":
@@ -113,7 +122,7 @@ def number_of(line: bytes, value: bytes | None) -> MetaNumber:
     if code not in STATUS or code == b"EN":
         raise ValueError(line)
     found = fields_of(words[code == b"VA" :])
-    number = None if value is None else int(value)
+    number = None if value is None else numeral(value.rstrip(b" "))
     return MetaNumber(STATUS[code], number, found.get("cas"), found.get("ttl"), found.get("opaque"))
 
 

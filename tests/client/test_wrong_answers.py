@@ -217,6 +217,24 @@ def test_gets_without_a_cas(serve: Serve, how: Any, known: dict[bytes, bytes], a
 
 
 @each_way
+@pytest.mark.parametrize("cas", [b"x", b"-5", b"+5", b"1_0", b"5x", b"9" * 21], ids=repr)
+def test_a_cas_that_is_no_number(serve: Serve, how: Any, cas: bytes) -> None:
+    with pytest.raises(MemcacheUnknownError):
+        how(serve(b"VA 1 c%b\r\nx\r\n" % cas), "gets", "key")
+    with pytest.raises(MemcacheUnknownError):
+        how(serve(b"VALUE key 0 1 %b\r\nx\r\nEND\r\n" % cas, CLASSIC), "gets", "key")
+    with pytest.raises(MemcacheUnknownError):
+        how(serve(b"HD c%b\r\n" % cas), "meta_set", "key", b"value")
+    assert how(serve(b"VA 1 c18446744073709551615\r\nx\r\n"), "gets", "key") == (b"x", b"18446744073709551615")
+
+
+def test_refusals_are_one_line(serve: Serve) -> None:
+    with pytest.raises(MemcacheUnknownError) as failure:
+        called(serve(b"what\t\x00\x1b[1m\xe2\x80\xa8\xff\r\n"), "get", "key")
+    assert str(failure.value).isprintable()
+
+
+@each_way
 @pytest.mark.parametrize("answer", [b"VA 1x\r\ny\r\n", b"VALUE key 0 1x\r\ny\r\nEND\r\n"])
 def test_a_length_that_is_none(serve: Serve, how: Any, answer: bytes) -> None:
     with pytest.raises(MemcacheUnknownError):
