@@ -310,20 +310,29 @@ cdef class AsyncClient:
 
     async def set_many(self, values, expire=0, noreply=None, flags=None):
         """As `Client.set_many`."""
-        cdef list names = list(values)
-        cdef list requests = [
-            store_request(self.client, STORE_SET, b"set", key, values[key], expire, flags, None) for key in names]
+        return await self._store_many(self._stores(values, expire, flags), noreply)
+
+    def _stores(self, values, expire, flags):
+        # The requests of set_many. Raises for a value that cannot be sent.
+        return [
+            store_request(self.client, STORE_SET, b"set", key, values[key], expire, flags, None)
+            for key in list(values)]
+
+    async def _store_many(self, list requests, noreply):
+        # The keys that were not stored.
         cdef list failed = []
+        cdef Request r
         if self.client.is_quiet(noreply):
             for r in requests:
                 await self._send(r)
             return failed
         results = await self._call_many(requests) if requests else []
-        for i in range(len(names)):
+        for i in range(len(requests)):
             if isinstance(results[i], BaseException):
                 raise results[i]
             if not results[i]:
-                failed.append(names[i])
+                r = requests[i]
+                failed.append(r.key)
         return failed
 
     async def delete(self, key, noreply=None):

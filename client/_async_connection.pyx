@@ -340,10 +340,11 @@ cdef class AsyncConnection:
         if r.found and not failed and not r.raw and self.client.serde is not None and r.wanted():
             try:
                 result = load_result(self.client, r, result)
-            except Exception as error:
+            except BaseException as error:
+                # Also one that ends the program, or a task: it is for the caller, who would wait for ever.
                 result = error
                 failed = True
-        if failed and r.ignores and self.client.ignore_exc:
+        if failed and r.ignores and self.client.ignore_exc and isinstance(result, Exception):
             result = r.default
             failed = False
         if r.group is not None:

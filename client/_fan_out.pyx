@@ -5,7 +5,7 @@ cimport cython
 from libc.errno cimport EAGAIN, ETIMEDOUT
 from libc.stdint cimport int64_t
 
-from rmemcached.client._commands cimport encode_key
+from rmemcached.client._commands cimport encode_key, expire_text
 from rmemcached.client._connection cimport AHEAD_WITH_VALUES
 from rmemcached.client._modes cimport STORE_SET
 from rmemcached.client._request cimport (
@@ -158,6 +158,31 @@ def fetch_all(list clients, list keys, bint with_cas):
             results.append(found(batch) if batch.error is None else batch.error)
         except Exception as error:
             results.append(error)
+    return results
+
+
+def store_all_quietly(list clients, list values, expire, flags, bint ignore_exc):
+    """As `store_all`, without answers."""
+    cdef bytes seconds = expire_text(expire)
+    cdef list ready = []
+    cdef list results = []
+    cdef bint wrong = False
+    for client, pairs in zip(clients, values):
+        try:
+            ready.append((<Storage>client).prepared(pairs, flags))
+        except Exception as error:
+            ready.append(error)
+            wrong = True
+    for client, batch in zip(clients, ready):
+        if isinstance(batch, Exception):
+            results.append(batch)
+        elif wrong and not ignore_exc:
+            results.append([])
+        else:
+            try:
+                results.append((<Storage>client).store_prepared(batch, seconds, True))
+            except Exception as error:
+                results.append(error)
     return results
 
 

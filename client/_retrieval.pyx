@@ -75,7 +75,13 @@ cdef object too_long(object key, Py_ssize_t size, Py_ssize_t length):
 cdef class Retrieval(Session):
 
     cdef object _load(self, object key, object value, uint32_t flags):
-        return value if self.serde is None else self.serde.deserialize(key, value, flags)
+        if self.serde is None:
+            return value
+        try:
+            return self.serde.deserialize(key, value, flags)
+        except OSError as error:
+            error.of_serde = True
+            raise
 
     cdef object _read_fetch(self, Connection c, object key, fetch_form form, uint32_t *flags, list errors):
         # The value of the mg that the line just read answers, or (value, cas), or MISS.

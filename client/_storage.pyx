@@ -41,7 +41,11 @@ cdef class Storage(Retrieval):
             numbers.append(None)
             return value if type(value) is bytes else encode_value(value, self.encoding)
         if self.serde is not None:
-            value, number = self.serde.serialize(key, value)
+            try:
+                value, number = self.serde.serialize(key, value)
+            except OSError as error:
+                error.of_serde = True
+                raise
         numbers.append(number_text(number if flags is None else flags, "flags"))
         return encode_value(value, self.encoding)
 
@@ -54,6 +58,50 @@ cdef class Storage(Retrieval):
             if type(values[i]) is not bytes or self.sendable_key(names[i]) is not names[i]:
                 return False
         return True
+
+    cdef tuple prepared(self, dict values, object flags):
+        cdef list names = []
+        cdef list data = []
+        cdef list numbers = []
+        cdef list encoded = names
+        for key, value in values.items():
+            names.append(key)
+            data.append(value)
+        if flags is not None or not self.are_plain(names, data):
+            encoded = [self.sendable_key(key) for key in names]
+            data = [self._serialize(names[i], data[i], flags, numbers) for i in range(len(names))]
+        return names, encoded, data, numbers
+
+    cdef list store_prepared(self, tuple values, bytes seconds, bint quiet):
+        cdef list names = values[0]
+        cdef list encoded = values[1]
+        cdef list data = values[2]
+        cdef list numbers = values[3]
+        cdef list failed = []
+        cdef list errors = []
+        cdef bint exposed = False
+        cdef Py_ssize_t i
+        cdef Connection c = self.enter(quiet, b"set_many")
+        try:
+            for i in range(len(names)):
+                exposed |= put_store(
+                    c.stream, STORE_SET, encoded[i], data[i], numbers[i] if numbers else None, seconds, None, quiet)
+                c.ahead(i + 1, AHEAD_WITH_VALUES)
+            if exposed and quiet:
+                c.synchronise()
+            elif quiet:
+                c.unanswered(len(names))
+            else:
+                for i in range(len(names)):
+                    c.read_answer(i == 0)
+                    if not c.stored(errors):
+                        failed.append(names[i])
+            c.values_sent()
+        except BaseException:
+            self.drop(c)
+            raise
+        self.leave(c, errors)
+        return failed
 
     cdef object _store(self, store_mode mode, bytes name, object key, object value, object expire, object noreply,
                        object flags, bytes cas):
@@ -118,46 +166,9 @@ cdef class Storage(Retrieval):
         """
         cdef dict given = values if type(values) is dict else dict(values.items())
         cdef bytes seconds = expire_text(expire)
-        cdef bint quiet = self.is_quiet(noreply)
-        cdef list names = []
-        cdef list data = []
-        cdef list numbers = []
-        cdef list encoded
-        cdef list failed = []
-        cdef list errors = []
-        cdef bint exposed = False
-        cdef Py_ssize_t i
-        cdef Connection c
-        for key, value in given.items():
-            names.append(key)
-            data.append(value)
-        if not names:
+        if not given:
             return []
-        encoded = names
-        if flags is not None or not self.are_plain(names, data):
-            encoded = [self.sendable_key(key) for key in names]
-            data = [self._serialize(names[i], data[i], flags, numbers) for i in range(len(names))]
-        c = self.enter(quiet, b"set_many")
-        try:
-            for i in range(len(names)):
-                exposed |= put_store(
-                    c.stream, STORE_SET, encoded[i], data[i], numbers[i] if numbers else None, seconds, None, quiet)
-                c.ahead(i + 1, AHEAD_WITH_VALUES)
-            if exposed and quiet:
-                c.synchronise()
-            elif quiet:
-                c.unanswered(len(names))
-            else:
-                for i in range(len(names)):
-                    c.read_answer(i == 0)
-                    if not c.stored(errors):
-                        failed.append(names[i])
-            c.values_sent()
-        except BaseException:
-            self.drop(c)
-            raise
-        self.leave(c, errors)
-        return failed
+        return self.store_prepared(self.prepared(given, flags), seconds, self.is_quiet(noreply))
 
     set_multi = set_many
 

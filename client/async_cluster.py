@@ -12,7 +12,7 @@ from ._async import AsyncClient
 from ._fan_out import check_key
 from .cluster_meta import META, AsyncClusterMeta
 from .discovery import configured_servers, dns_servers
-from .servers import Servers, logger
+from .servers import Servers, logger, outcome
 
 _Key = bytes | str
 _K = TypeVar("_K", bytes, str)
@@ -23,6 +23,18 @@ _Cluster = TypeVar("_Cluster", bound="AsyncClusterClient")
 async def in_thread(function: Callable[[], _T]) -> _T:
     """What a function returns that may wait."""
     return await asyncio.get_running_loop().run_in_executor(None, function)
+
+
+async def close_all(clients: Iterable[AsyncClient]) -> None:
+    """Closes them all, also when one cannot be closed, or the task is cancelled. Raises the first exception then."""
+    problem: BaseException | None = None
+    for client in clients:
+        try:
+            await client.close()
+        except BaseException as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
 
 
 async def at_once(calls: Iterable[Awaitable[Any]]) -> list[Any]:
@@ -71,8 +83,7 @@ class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
     async def refresh(self) -> bool:
         """As `ClusterClient.refresh`."""
         differs, removed = self._replace(await in_thread(self._lister()))
-        for client in removed:
-            await client.close()
+        await close_all(removed)
         return differs
 
     def _refresh_soon(self) -> None:
@@ -115,9 +126,16 @@ class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
         """As `ClusterClient.set_many`."""
         batches = self._batches(values)
         parts = [{key: values[key] for key in keys} for keys in batches.keys]
-        results = await at_once(
-            client.set_many(part, expire, noreply, flags) for client, part in zip(batches.clients, parts, strict=True)
-        )
+        # With a value that cannot be sent nothing is sent to any server, unless exceptions are to be ignored.
+        results = [
+            outcome(client._stores, part, expire, flags) for client, part in zip(batches.clients, parts, strict=True)
+        ]
+        problems = [result for result in results if isinstance(result, Exception)]
+        if self.ignore_exc or not problems:
+            ready = [place for place, result in enumerate(results) if not isinstance(result, Exception)]
+            stored = await at_once(batches.clients[place]._store_many(results[place], noreply) for place in ready)
+            for place, result in zip(ready, stored, strict=True):
+                results[place] = result
         self._settle(batches.names, results)
         failed: list[_K] = list(batches.lost)
         for keys, result in zip(batches.keys, results, strict=True):
@@ -266,8 +284,7 @@ class AsyncClusterClient(Servers[AsyncClient], AsyncClusterMeta):
 
     async def close(self) -> None:
         """As `ClusterClient.close`."""
-        for client in list(self.clients.values()):
-            await client.close()
+        await close_all(list(self.clients.values()))
 
     async def __aenter__(self: _Cluster) -> _Cluster:
         return self

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 from ._client import Client
-from ._fan_out import check_key, delete_all, fetch_all, store_all
+from ._fan_out import check_key, delete_all, fetch_all, store_all, store_all_quietly
 from .cluster_meta import META, ClusterMeta
 from .discovery import configured_servers, dns_servers
-from .servers import Servers, logger
+from .servers import Servers, logger, outcome
 
 _Key = bytes | str
 _K = TypeVar("_K", bytes, str)
 _Cluster = TypeVar("_Cluster", bound="ClusterClient")
-
-
-def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns, or the exception that it raises."""
-    try:
-        return function(*arguments)
-    except Exception as error:
-        return error
 
 
 class ClusterClient(Servers[Client], ClusterMeta):
@@ -143,12 +135,8 @@ class ClusterClient(Servers[Client], ClusterMeta):
         """Stores the values of a dict, at all servers at once. Returns a list of the keys that were not stored."""
         batches = self._batches(values)
         parts = [{key: values[key] for key in keys} for keys in batches.keys]
-        if self._is_quiet(noreply):
-            results: list[Any] = []
-            for client, part in zip(batches.clients, parts, strict=True):
-                results.append(outcome(client.set_many, part, expire, True, flags))
-        else:
-            results = store_all(batches.clients, parts, expire, flags, self.ignore_exc)
+        store = store_all_quietly if self._is_quiet(noreply) else store_all
+        results = store(batches.clients, parts, expire, flags, self.ignore_exc)
         self._settle(batches.names, results)
         failed: list[_K] = list(batches.lost)
         for keys, result in zip(batches.keys, results, strict=True):

@@ -36,6 +36,14 @@ CLIENT_OPTIONS = (
 """The arguments that each server's Client gets."""
 
 
+def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns, or the exception that it raises."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return error
+
+
 def in_list(servers: Iterable[Any]) -> list[Any]:
     """Servers in a list. Raises ValueError for a text, which is one server."""
     if isinstance(servers, (str, bytes)):
@@ -270,7 +278,8 @@ class Servers(Generic[_Client]):
         return True
 
     def _has_failed(self, name: str, error: Exception) -> None:
-        if not isinstance(error, OSError):
+        # A serde's own is not the server's.
+        if not isinstance(error, OSError) or getattr(error, "of_serde", False):
             return
         with self._lock:
             failure = self._failures.get(name)

@@ -18,6 +18,7 @@ from servers import Server
 from transport import RDMA_TRANSPORTS
 
 from rmemcached.client import (
+    AsyncClient,
     AsyncClusterClient,
     ClusterClient,
     MemcacheClientError,
@@ -152,6 +153,46 @@ def test_a_server_that_has_ended(run: Main, three: list[Server], key: str) -> No
         async with AsyncClusterClient([]) as nothing:
             with pytest.raises(MemcacheError, match="All servers seem to be down"):
                 await nothing.get(key)
+
+    run(main)
+
+
+class SlowlyClosing(AsyncClient):
+    """Closing takes a turn of the loop, at which the task may be cancelled."""
+
+    closed = False
+
+    async def close(self) -> None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            await super().close()
+            self.closed = True
+
+
+class SlowlyClosingCluster(AsyncClusterClient):
+    client_class = SlowlyClosing
+
+
+@pytest.mark.parametrize("ending", ["close", "refresh"])
+def test_all_are_closed_when_closing_is_cancelled(run: Main, three: list[Server], ending: str, key: str) -> None:
+    addresses = [server.address for server in three]
+
+    async def main() -> None:
+        cluster = SlowlyClosingCluster(lambda: addresses, transport="tcp", **OPTIONS)
+        await cluster.version()
+        clients: list[Any] = list(cluster.clients.values())
+        addresses.clear()
+        task = asyncio.ensure_future(getattr(cluster, ending)())
+        if ending == "refresh":
+            while cluster.clients:
+                await asyncio.sleep(0)
+        else:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert all(client.closed for client in clients)
 
     run(main)
 

@@ -1,0 +1,178 @@
+"""A serde's exceptions: they are the caller's, whatever they are, and no server has failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+from servers import Server
+
+from rmemcached.client import AsyncClient, AsyncClusterClient, ClusterClient, MemcacheIllegalInputError
+
+TIMEOUT = 20.0
+OPTIONS: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False, "retry_attempts": 0}
+Main = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Fails:
+    """A serde whose files, sockets and the like may fail. Of values: what begins with `bad`."""
+
+    def __init__(self, error: BaseException, reads: bool) -> None:
+        self.error = error
+        self.reads = reads
+
+    def serialize(self, key: Any, value: bytes) -> tuple[bytes, int]:
+        if value.startswith(b"bad") and not self.reads:
+            raise self.error
+        return value, 0
+
+    def deserialize(self, key: Any, value: bytes, flags: int) -> bytes:
+        if value.startswith(b"bad") and self.reads:
+            raise self.error
+        return value
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Main], None]:
+    def run(main: Main) -> None:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(asyncio.wait_for(main(), TIMEOUT * 2))
+
+    return run
+
+
+@pytest.fixture(params=["tcp", "soft_shm"])
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit, OSError])
+@pytest.mark.parametrize("ignore_exc", [False, True])
+def test_no_call_waits_for_ever(
+    shared_rmemcached: Server, transport: str, error: type[BaseException], ignore_exc: bool, key: str
+) -> None:
+    serde = Fails(error("of the serde"), True)
+    hidden = ignore_exc and issubclass(error, Exception)
+
+    async def main() -> None:
+        options = {"transport": transport, "timeout": TIMEOUT, "serde": serde, "ignore_exc": ignore_exc}
+        async with AsyncClient(shared_rmemcached.address, **options) as client:
+            await client.set(key, b"bad", noreply=False)
+            await client.set(f"{key}-good", b"good", noreply=False)
+            for call in (client.get(key), client.gets(key), client.get_many([key])):
+                try:
+                    found = await call
+                except BaseException as caught:
+                    assert not hidden and caught is serde.error
+                else:
+                    assert hidden and found in (None, (None, None), {key: None}, {})
+            assert await client.get(f"{key}-good") == b"good"
+
+    # Not asyncio.run, which would make something of these itself.
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(asyncio.wait_for(main(), TIMEOUT))
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_file_that_is_missing_is_no_dead_server(three: list[Server], transport: str, reads: bool, key: str) -> None:
+    serde = Fails(FileNotFoundError("of the serde"), reads)
+    addresses = [server.address for server in three]
+    with ClusterClient(addresses, transport=transport, serde=serde, **OPTIONS) as cluster:
+        for call in (
+            lambda: cluster.set(key, b"bad") and cluster.get(key),
+            lambda: cluster.set(key, b"bad") and cluster.gets(key),
+            lambda: cluster.set(key, b"bad") and cluster.get_many([key]),
+            lambda: cluster.set_many({key: b"bad"}) or cluster.get_many([key]),
+            lambda: cluster.set_many({key: b"bad"}, noreply=True) or cluster.get_many([key]),
+            lambda: cluster.meta_set(key, b"bad") and cluster.meta_get(key),
+        ):
+            with pytest.raises(FileNotFoundError):
+                call()
+            assert not cluster._failures and not cluster._dead
+        assert cluster.set(key, b"good") is True
+        assert cluster.get(key) == b"good"
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_nor_for_a_task(run: Callable[[Main], None], three: list[Server], reads: bool, key: str) -> None:
+    serde = Fails(FileNotFoundError("of the serde"), reads)
+    addresses = [server.address for server in three]
+
+    async def main() -> None:
+        async with AsyncClusterClient(addresses, serde=serde, **OPTIONS) as cluster:
+            for noreply in (False, True):
+                with pytest.raises(FileNotFoundError):
+                    await cluster.set(key, b"bad", noreply=noreply)
+                    await cluster.get(key)
+                with pytest.raises(FileNotFoundError):
+                    await cluster.set_many({key: b"bad"}, noreply=noreply)
+                    await cluster.get_many([key])
+                assert not cluster._failures and not cluster._dead
+            assert await cluster.set(key, b"good") is True
+            assert await cluster.get(key) == b"good"
+
+    run(main)
+
+
+# --- set_many over several servers: nothing is sent when one value cannot be ---
+
+
+@pytest.fixture(params=["serde", "value", "expire"])
+def unsendable(request: pytest.FixtureRequest) -> tuple[Any, ...]:
+    """A serde, a value and an expiry that cannot be sent together, and what is raised."""
+    cases: dict[str, tuple[Any, ...]] = {
+        "serde": (Fails(RuntimeError("of the serde"), False), b"bad", 0, RuntimeError),
+        "value": (None, "é", 0, MemcacheIllegalInputError),
+        "expire": (None, b"good", "soon", MemcacheIllegalInputError),
+    }
+    return cases[request.param]
+
+
+@pytest.mark.parametrize("noreply", [False, True])
+@pytest.mark.parametrize("ignore_exc", [False, True])
+def test_a_value_that_cannot_be_sent(
+    three: list[Server], unsendable: Any, noreply: bool, ignore_exc: bool, key: str
+) -> None:
+    serde, value, expire, error = unsendable
+    addresses = [server.address for server in three]
+    values = {f"{key}-{number}": b"good" for number in range(60)} | {f"{key}-last": value}
+    with ClusterClient(addresses, serde=serde, ignore_exc=ignore_exc, **OPTIONS) as cluster:
+        if not ignore_exc:
+            with pytest.raises(error):
+                cluster.set_many(values, expire=expire, noreply=noreply)
+            assert cluster.get_many(values) == {}
+        elif expire == 0:
+            node = cluster.hasher.get_node(f"{key}-last")
+            lost = [name for name in values if cluster.hasher.get_node(name) == node]
+            assert cluster.set_many(values, noreply=noreply) == lost
+            assert cluster.get_many(values) == {name: b"good" for name in values if name not in lost}
+
+
+@pytest.mark.parametrize("noreply", [False, True])
+@pytest.mark.parametrize("ignore_exc", [False, True])
+def test_a_value_that_a_task_cannot_send(
+    run: Callable[[Main], None], three: list[Server], unsendable: Any, noreply: bool, ignore_exc: bool, key: str
+) -> None:
+    serde, value, expire, error = unsendable
+    addresses = [server.address for server in three]
+    values = {f"{key}-{number}": b"good" for number in range(60)} | {f"{key}-last": value}
+
+    async def main() -> None:
+        async with AsyncClusterClient(addresses, serde=serde, ignore_exc=ignore_exc, **OPTIONS) as cluster:
+            if not ignore_exc:
+                with pytest.raises(error):
+                    await cluster.set_many(values, expire=expire, noreply=noreply)
+                assert await cluster.get_many(values) == {}
+            elif expire == 0:
+                node = cluster.hasher.get_node(f"{key}-last")
+                lost = [name for name in values if cluster.hasher.get_node(name) == node]
+                assert await cluster.set_many(values, noreply=noreply) == lost
+                assert await cluster.get_many(values) == {name: b"good" for name in values if name not in lost}
+
+    run(main)
