@@ -205,9 +205,13 @@ def _start(command: Sequence[str], arguments: Sequence[str], path: str | None, w
 
 
 def start_rmemcached(*arguments: str, path: str | None = None) -> Server:
-    """Starts our daemon with the running interpreter; path: a UNIX socket in place of a port."""
+    """Starts our daemon with the running interpreter; path: a UNIX socket in place of a port.
+
+    Options in RMEMCACHED_TEST_OPTIONS come first: all tests with `-o rdma_direct`, for one.
+    """
+    options = os.environ.get("RMEMCACHED_TEST_OPTIONS", "").split()
     # -P: what is installed, or first in PYTHONPATH; not the folder of that name in the current directory.
-    return _start([sys.executable, "-P", "-m", "rmemcached"], arguments, path, CM_OPTIONS)
+    return _start([sys.executable, "-P", "-m", "rmemcached"], [*options, *arguments], path, CM_OPTIONS)
 
 
 def start_memcached(*arguments: str, path: str | None = None, program: str | None = None) -> Server:

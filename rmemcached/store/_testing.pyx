@@ -1,13 +1,20 @@
 """The store for Python: what tests and experiments need of it. Not an interface for programs."""
 
+import os
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 from posix.uio cimport iovec
 
+from rmemcached.direct cimport (
+    DIRECT_ASK, DIRECT_FOUND, DIRECT_LINE, direct_answer, direct_copy, direct_find, direct_hit, direct_is_alive,
+    direct_line, direct_map, direct_memory, direct_note, direct_report, direct_unmap,
+)
 from rmemcached.store cimport store as st
-from rmemcached.store._testing_stress cimport race_run, stress_result, stress_run
+from rmemcached.store._testing_stress cimport direct_run, race_run, stress_result, stress_run
 from rmemcached.store.check cimport store_check
 from rmemcached.store.store cimport item, move_begin, move_finish, rel_time_t, store, store_config, store_secrets
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
@@ -318,7 +325,7 @@ cdef class Store:
                  unsigned int tail_repair_time=0,
                  bint slab_reassign=False, unsigned int slab_automove=0, unsigned int slab_automove_window=3,
                  double slab_automove_ratio=0.8, bint preallocate=False, slab_sizes=(), bint track_sizes=False,
-                 uint64_t initial_malloced=0):
+                 uint64_t initial_malloced=0, bint direct=False):
         cdef store_config config
         cdef const char *error = NULL
         memset(&config, 0, sizeof(config))
@@ -352,6 +359,7 @@ cdef class Store:
             config.slab_sizes[i] = size
         config.track_sizes = track_sizes
         config.initial_malloced = initial_malloced
+        config.direct = direct
         config.extent_added = _log_extent
         config.extent_arg = &self.extent_log
         self.s = st.store_create(&config, &error)
@@ -602,6 +610,22 @@ cdef class Store:
             raise AssertionError(error.decode())
         return result
 
+    def direct_fd(self):
+        """The descriptor of the memory, or -1."""
+        return st.store_direct_fd(self.s)
+
+    def direct_stats(self):
+        cdef st.direct_stats stats
+        st.store_direct_stats(self.s, &stats)
+        return stats
+
+    def direct_end(self):
+        st.store_direct_end(self.s)
+
+    def used(self, uint32_t hv, uint64_t place):
+        """item_used."""
+        return st.item_used(self.s, hv, place)
+
     def race(self, int threads, uint64_t ops, bytes key, bint use_cas):
         """Each thread adds 1 to the number at key ops times: by incr, or by get and cas. Returns the retries."""
         cdef uint64_t retries = 0
@@ -613,6 +637,64 @@ cdef class Store:
         if error != NULL:
             raise AssertionError(error.decode())
         return retries
+
+
+cdef class DirectReader:
+    """Reads a store's memory as a client does, from its descriptor, which stays the caller's."""
+
+    cdef direct_memory memory
+    cdef direct_report report
+    cdef uint32_t stop
+
+    def __init__(self, int fd):
+        cdef int error = direct_map(&self.memory, fd)
+        if error:
+            raise OSError(-error, os.strerror(-error))
+        self.report.told = <uint32_t>self.memory.seen_time
+
+    def __dealloc__(self):
+        if self.memory.base != NULL:
+            direct_unmap(&self.memory)
+
+    @property
+    def alive(self):
+        return direct_is_alive(&self.memory)
+
+    def read(self, bytes key):
+        """(value, flags, whether it is time to tell); "ask", or "torn"."""
+        cdef direct_hit hit
+        cdef direct_answer answer = direct_find(&self.memory, key, len(key), &hit)
+        cdef bytes value
+        if answer == DIRECT_FOUND:
+            value = PyBytes_FromStringAndSize(NULL, hit.length)
+            answer = direct_copy(&self.memory, &hit, value)
+        if answer == DIRECT_FOUND:
+            return value, hit.flags, direct_note(&self.report, &self.memory, &hit)
+        return "ask" if answer == DIRECT_ASK else "torn"
+
+    def get(self, bytes key):
+        """The value, or None: it is to be asked for."""
+        found = self.read(key)
+        return found[0] if isinstance(found, tuple) else None
+
+    def line(self):
+        """What is to be told of the hits."""
+        cdef char text[DIRECT_LINE]
+        cdef size_t length = direct_line(&self.report, &self.memory, text)
+        return text[:length]
+
+    def run(self, uint64_t seed, uint64_t keys, bint verify=True):
+        """Reads what Store.stress stores until `end`. Returns [asked, found, torn]; raises AssertionError."""
+        cdef uint64_t[3] counts = [0, 0, 0]
+        cdef const char *error
+        with nogil:
+            error = direct_run(&self.memory, seed, keys, verify, &self.stop, counts)
+        if error != NULL:
+            raise AssertionError(error.decode())
+        return counts
+
+    def end(self):
+        relaxed_store(&self.stop, 1)
 
 
 def hash_of(bytes key):

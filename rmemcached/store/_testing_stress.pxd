@@ -1,8 +1,9 @@
 """Threads that use a store at once and verify whatever they read, for Store.stress and Store.race of _testing."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
+from rmemcached.direct cimport direct_memory
 from rmemcached.store.store cimport store
 
 cdef struct stress_result:
@@ -23,6 +24,10 @@ cdef struct stress_result:
 # thread has slab pages moved all the time. Returns what a thread found wrong, or NULL.
 cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, uint64_t keys, size_t max_value,
                             bint clock, bint move, stress_result *result) noexcept nogil
+# Reads random keys of such commands through m until *stop, and counts what is to be asked for, what it found, and what
+# was being changed. verify: as clients do; otherwise copies are taken as they are. Returns what was wrong, or NULL.
+cdef const char *direct_run(direct_memory *m, uint64_t seed, uint64_t keys, bint verify, uint32_t *stop,
+                            uint64_t *counts) noexcept nogil
 # Each thread adds 1 to the number at key ops times, by incr or by get and cas; counts the attempts that others were
 # faster at. Returns what a thread found wrong, or NULL.
 cdef const char *race_run(store *s, int threads, uint64_t ops, const char *key, size_t nkey, bint use_cas,

@@ -7,10 +7,11 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, strtoull
+from libc.stdlib cimport calloc, free, malloc, strtoull
 from libc.string cimport memcmp, memcpy, memset
 from posix.uio cimport iovec
 
+from rmemcached.direct cimport DIRECT_FOUND, direct_answer, direct_copy, direct_find, direct_hit, direct_memory
 from rmemcached.store cimport store as st
 from rmemcached.store.store cimport item, rel_time_t, store
 from rmemcached.sys.atomics cimport fetch_add, relaxed_load, relaxed_store
@@ -21,6 +22,7 @@ cdef enum:
     MAX_RUNS = 16       # runs of an item's data that are looked at together
     NUMBER = 3          # the kind of key that holds a number
     BLOCKS = 2
+    READ_MOST = 1 << 20
 
 cdef struct held_item:
     item *it
@@ -387,6 +389,52 @@ cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, 
     free(t)
     free(ids)
     free(wins.winners)
+    return error
+
+
+# --- readers that do not ask ---
+
+cdef bint _verify_bytes(const char *data, size_t length, uint64_t key) noexcept nogil:
+    cdef reader r
+    memset(&r, 0, sizeof(r))
+    r.key = key
+    r.kind = key % 4
+    r.length = length
+    if r.kind == BLOCKS and length % 16 != 0:
+        return False
+    while r.pos < length:
+        if not _verify_byte(&r, <unsigned char>data[r.pos]):
+            return False
+    return True
+
+
+cdef const char *direct_run(direct_memory *m, uint64_t seed, uint64_t keys, bint verify, uint32_t *stop,
+                            uint64_t *counts) noexcept nogil:
+    cdef char *to = <char *>malloc(READ_MOST)
+    cdef const char *error = NULL
+    cdef direct_hit hit
+    cdef direct_answer answer
+    cdef uint64_t number
+    cdef size_t nkey
+    cdef char key[32]
+    if to == NULL:
+        return b"out of memory"
+    while error == NULL and not relaxed_load(stop):
+        seed = _mix(seed + <uint64_t>0x9e3779b97f4a7c15)
+        number = seed % keys
+        nkey = snprintf(key, sizeof(key), "key-%llu", <unsigned long long>number)
+        answer = direct_find(m, key, nkey, &hit)
+        if answer == DIRECT_FOUND and hit.length > READ_MOST:
+            error = b"a value is longer than any that was stored"
+        elif answer == DIRECT_FOUND and (verify or hit.chained):
+            answer = direct_copy(m, &hit, to)
+        elif answer == DIRECT_FOUND:
+            sched_yield()
+            memcpy(to, hit.data, hit.length)
+        counts[<int>answer] += 1
+        if answer == DIRECT_FOUND and error == NULL and not _verify_bytes(to, hit.length, number):
+            error = b"a value was read that nobody has stored for its key"
+    free(to)
     return error
 
 

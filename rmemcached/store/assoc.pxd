@@ -13,6 +13,7 @@ cdef struct item_stripe:
     # queues' sizes would be wrong: an item that moves meanwhile may count in both of its queues, or in none.
     uint64_t items
     uint64_t bytes
+    uint64_t indexed            # of these, those in the index for direct reads
 
 cdef struct hash_table:
     # constant

@@ -4,6 +4,9 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
+from rmemcached.direct cimport (
+    DIRECT_PLACE_BITS, DIRECT_SLOTS, direct_bucket, direct_bucket_of, direct_place, direct_tag,
+)
 from rmemcached.store.store cimport (
     BUMP_LOCK, ITEM_CHUNK, ITEM_CHUNKED, ITEM_LINKED, ITEM_LOCK, ITEM_SLABBED, LRU_LOCK, MAX_NUMBER_OF_SLAB_CLASSES,
     NO_PAGE, NUMBER_OF_QUEUES, PAGE_IN_TRANSIT, PAGE_RELEASED, SLABS_LOCK, SLAB_PAGE_SIZE, ITEM_clsid, ITEM_key,
@@ -76,6 +79,39 @@ cdef const char *_check_hash(store *s, bint at_rest, found *f) noexcept nogil:
             if error == NULL:
                 error = _check_bucket(s, s.assoc.old_hashtable[bucket], s.assoc.old_hash_mask, bucket, at_rest, f)
     return error
+
+
+cdef const char *_check_direct(store *s) noexcept nogil:
+    """The index for direct reads has linked items only, each in the bucket of its hash."""
+    cdef const direct_bucket *b
+    cdef item *it
+    cdef uint64_t bucket
+    cdef uint64_t items = 0
+    cdef uint64_t counted = 0
+    cdef uint32_t hv
+    cdef int i
+    if s.direct.header == NULL:
+        return NULL
+    for bucket in range(s.direct.header.buckets):
+        b = &s.direct.buckets[bucket]
+        if b.version & 1:
+            return b"a bucket of the index is being changed"
+        for i in range(DIRECT_SLOTS):
+            if b.slots[i] == 0:
+                continue
+            it = <item *>(<char *>s.direct.header + direct_place(b.slots[i]))
+            hv = store_hash(ITEM_key(it), it.nkey)
+            if assoc_find(s, ITEM_key(it), it.nkey, hv) != it:
+                return b"the index has an item that the hash table has not"
+            if direct_bucket_of(hv, s.direct.header.buckets) != bucket \
+                    or b.slots[i] >> DIRECT_PLACE_BITS != direct_tag(hv) >> DIRECT_PLACE_BITS:
+                return b"an item is in the wrong bucket of the index"
+            items += 1
+    for hv in range(s.assoc.item_lock_mask + 1):
+        counted += s.assoc.item_locks[hv].indexed
+    if items != counted:
+        return b"the index does not agree with its count"
+    return NULL
 
 
 cdef const char *_check_lru(store *s, uint64_t *items, uint64_t *nbytes) noexcept nogil:
@@ -193,6 +229,8 @@ cdef const char *_check(store *s, bint at_rest) noexcept nogil:
     memset(&f, 0, sizeof(f))
     count_items(s, &counted_items, &counted_nbytes)
     error = _check_hash(s, at_rest, &f)
+    if error == NULL:
+        error = _check_direct(s)
     if error == NULL:
         error = _check_lru(s, &lru_items, &lru_nbytes)
     if error == NULL and (f.items != lru_items or f.nbytes != lru_nbytes):

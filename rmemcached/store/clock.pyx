@@ -11,6 +11,8 @@ cdef void clock_tick(store *s) noexcept nogil:
         while True:
             advance = <rel_time_t>relaxed_load(&s.clock.advance)
             relaxed_store(&s.clock.current_time, now + advance)
+            if s.direct.header != NULL:
+                relaxed_store(&s.direct.header.current_time, now + advance)
             # store_advance may have come between.
             if advance == <rel_time_t>relaxed_load(&s.clock.advance):
                 break
@@ -19,6 +21,8 @@ cdef void clock_tick(store *s) noexcept nogil:
 cdef void store_advance(store *s, int64_t seconds) noexcept nogil:
     fetch_add(&s.clock.advance, <uint64_t>seconds)
     fetch_add(&s.clock.current_time, <uint64_t>seconds)
+    if s.direct.header != NULL:
+        relaxed_store(&s.direct.header.current_time, relaxed_load(&s.clock.current_time))
 
 
 cdef void store_pause(store *s, bint paused) noexcept nogil:

@@ -227,6 +227,16 @@ cdef bint item_win(store *s, item *it, uint64_t cas) noexcept nogil:
     return won
 
 
+cdef bint item_used(store *s, uint32_t hv, uint64_t place) noexcept nogil:
+    cdef item *it
+    item_lock(s, hv)
+    it = direct_item_at(s, hv, place)
+    if it != NULL:
+        do_item_bump(s, it, hv)
+    item_unlock(s, hv)
+    return it != NULL
+
+
 cdef void item_unlink(store *s, const char *key, size_t nkey) noexcept nogil:
     cdef uint32_t hv
     cdef item *it = item_get_locked(s, key, nkey, False, &hv)

@@ -30,6 +30,7 @@ cdef struct store:
     char pad_after_clock[CACHE_LINE]    # every get reads the clock, every set writes items.cas_id
     item_counters items
     hash_table assoc
+    direct_index direct
     ghost_table ghost
     item_sizes sizes
     slabs slabs

@@ -36,6 +36,8 @@ cdef const char *_create_parts(store *s) noexcept nogil:
         return b"out of memory"
     if not slabs_init(s):
         return b"cannot reserve address space for the memory limit"
+    if not direct_init(s):
+        return b"out of memory for the index of direct reads"
     if s.config.preallocate and not slabs_preallocate(s):
         snprintf(_problem, sizeof(_problem), b"Error while preallocating slab memory!\nIf using -L or other prealloc "
                  b"options, max memory must be at least %u megabytes.", s.slabs.power_largest)
@@ -107,6 +109,7 @@ cdef void store_destroy(store *s) noexcept nogil:
     lru_destroy(s)
     link_destroy(s)
     ghost_destroy(s)
+    direct_destroy(s)
     assoc_destroy(s)
     slabs_destroy(s)
     free(s)

@@ -176,12 +176,14 @@ cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept n
     q = &s.queues[it.slabs_clsid]
     _enter(s, it, cas)
     assoc_insert(s, it, hv)
+    direct_insert(s, it, hv)
     _count_linked(s, it, hv)
     lock_ranked(&q.lock, LRU_LOCK)
     crowded = _link_counted(s, q, it)
     unlock_ranked(&q.lock, LRU_LOCK)
     if crowded:
         assoc_check_load(s)
+        direct_check_load(s)
 
 
 cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil:
@@ -191,6 +193,7 @@ cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil:
         q = &s.queues[it.slabs_clsid]
         do_item_clear_flags(s, it, ITEM_LINKED)
         assoc_delete(s, it, hv)
+        direct_remove(s, it, hv)
         _count_unlinked(s, it, hv)
         lock_ranked(&q.lock, LRU_LOCK)
         do_item_unlink_q(s, q, it)
@@ -204,6 +207,7 @@ cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) n
     if it.it_flags & ITEM_LINKED:
         do_item_clear_flags(s, it, ITEM_LINKED)
         assoc_delete(s, it, hv)
+        direct_remove(s, it, hv)
         _count_unlinked(s, it, hv)
         do_item_unlink_q(s, q, it)
         do_item_unref(s, it)
@@ -228,6 +232,7 @@ cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t
     _enter(s, it, cas)
     do_item_clear_flags(s, old, ITEM_LINKED)
     assoc_replace(s, old, it, hv)
+    direct_replace(s, old, it, hv)
     _count_unlinked(s, old, hv)
     _count_linked(s, it, hv)
     # Mostly it is one queue, and one trip to its lock.
@@ -241,6 +246,7 @@ cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t
     do_item_unref(s, old)
     if crowded:
         assoc_check_load(s)
+        direct_check_load(s)
 
 
 cdef void do_item_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil:
@@ -248,6 +254,7 @@ cdef void do_item_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept
     assert_that(relaxed_load(&it.refcount) > 1)
     cdef lru_queue *q = &s.queues[it.slabs_clsid]
     assoc_replace(s, it, fresh, hv)
+    direct_replace(s, it, fresh, hv)
     lock_ranked(&q.lock, LRU_LOCK)
     _item_replace_q(s, q, it, fresh)
     unlock_ranked(&q.lock, LRU_LOCK)

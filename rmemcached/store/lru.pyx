@@ -163,14 +163,18 @@ cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
     assert_held(item_mutex(s, hv))
     cdef unsigned int flags = it.it_flags
     if s.config.s3fifo:
+        if not flags & ITEM_FETCHED:
+            direct_note_use(s, it, hv)
         _s3_hit(s, it)
     elif not relaxed_load(&s.config.lru_segmented):
         if not flags & ITEM_FETCHED:
             do_item_set_flags(s, it, ITEM_FETCHED)
+            direct_note_use(s, it, hv)
         do_item_update(s, it)
     elif not flags & ITEM_ACTIVE:
         if not flags & ITEM_FETCHED:
             do_item_set_flags(s, it, ITEM_FETCHED)
+            direct_note_use(s, it, hv)
             return
         # Before the move is queued: do_item_update, which makes it, clears the flag.
         do_item_set_flags(s, it, ITEM_ACTIVE)
@@ -493,6 +497,8 @@ cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil:
     cdef int i, _try
     oldest = realtime(s, exptime) - 1 if exptime > 0 else store_time(s) - 1
     relaxed_store(&s.clock.oldest_live, oldest)
+    if s.direct.header != NULL:
+        relaxed_store(&s.direct.header.oldest_live, oldest)
     for i in range(NUMBER_OF_QUEUES):
         # The holder of an item lock may be waiting for the LRU lock: let it pass and look again.
         for _try in range(1000):

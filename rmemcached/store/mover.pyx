@@ -118,7 +118,7 @@ cdef void _move_item(store *s, item *it, item *fresh, uint32_t hv) noexcept nogi
         relaxed_store(&it.it_flags, 0)
 
 
-cdef void _move_chunk(store *s, item_chunk *ch, item_chunk *fresh) noexcept nogil:
+cdef void _move_chunk(store *s, item_chunk *ch, item_chunk *fresh, uint32_t hv) noexcept nogil:
     """Puts a copy of a chunk in its place in the chain. The caller has the only reference."""
     assert_owner(s.mover.owner)
     assert_held(item_mutex_of(s, ch.head))
@@ -135,6 +135,9 @@ cdef void _move_chunk(store *s, item_chunk *ch, item_chunk *fresh) noexcept nogi
     if ch.next != NULL:
         ch.next.prev = fresh
     store_release(&fresh.it_flags, ITEM_CHUNK)
+    # A client may be reading what is freed now.
+    direct_begin(s, hv)
+    direct_end(s, hv)
     relaxed_store(&ch.it_flags, 0)
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     do_slabs_push(s, <item *>ch, s.slabs.move.src)
@@ -182,7 +185,7 @@ cdef void _move_linked(store *s, move_target *t, bint referenced) noexcept nogil
         m.spare = NULL
         relaxed_store(&m.rescues, m.rescues + 1)
     else:
-        _move_chunk(s, <item_chunk *>t.chunk, <item_chunk *>m.spare)
+        _move_chunk(s, <item_chunk *>t.chunk, <item_chunk *>m.spare, t.hv)
         m.spare = NULL
         relaxed_store(&m.chunk_rescues, m.chunk_rescues + 1)
 

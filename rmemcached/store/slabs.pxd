@@ -43,6 +43,7 @@ cdef struct slabs:
     # constant
     unsigned int power_largest  # id of the class with the largest chunks
     uint32_t class_size[MAX_NUMBER_OF_SLAB_CLASSES]
+    int memfd                   # store_config.direct: of the memory and what is before it, else -1
     char *mapping               # what mmap returned
     size_t mapping_length
     char *arena                 # in it, aligned to a huge page

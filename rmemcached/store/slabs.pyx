@@ -1,5 +1,6 @@
 cdef enum:
     HUGE_PAGE = 2 * 1024 * 1024
+    DIRECT_RESERVE = 4          # with direct reads the arena is so many times what the memory limit needs
 
 cdef size_t ARENA_RESERVE = <size_t>1 << 40     # address space for a memory limit that grows at run time
 
@@ -42,14 +43,37 @@ cdef void _slabs_set_classes(store *s) noexcept nogil:
     _slabs_set_class(s, clsid, largest)
 
 
+cdef bint _slabs_share(store *s, char *memory, size_t length) noexcept nogil:
+    """Puts a memfd that only this mapping can change in the place of the address space there."""
+    cdef int fd = memfd_create(b"rmemcached items", MFD_CLOEXEC | MFD_ALLOW_SEALING)
+    if fd < 0:
+        return False
+    if ftruncate(fd, <long>length) != 0 \
+            or mmap(memory, length, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED \
+            or fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0:
+        close(fd)
+        return False
+    s.slabs.memfd = fd
+    # The seals keep its pages where they are.
+    s.slabs.pinned = True
+    return True
+
+
 cdef bint _slabs_reserve(store *s, size_t length) noexcept nogil:
     """Reserves address space for an arena of length bytes, inaccessible and without a claim on memory."""
-    cdef void *mapping = mmap(NULL, length + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    cdef size_t before = direct_bytes(length) if s.config.direct else 0
+    cdef size_t total = before + length
+    cdef void *mapping = mmap(NULL, total + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    cdef char *aligned
     if mapping == MAP_FAILED:
         return False
+    aligned = <char *>((<size_t>mapping + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE)
+    if s.config.direct and not _slabs_share(s, aligned, total):
+        munmap(mapping, total + HUGE_PAGE)
+        return False
     s.slabs.mapping = <char *>mapping
-    s.slabs.mapping_length = length + HUGE_PAGE
-    s.slabs.arena = <char *>((<size_t>mapping + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE)
+    s.slabs.mapping_length = total + HUGE_PAGE
+    s.slabs.arena = aligned + before
     s.slabs.arena_length = length
     return True
 
@@ -61,6 +85,7 @@ cdef bint slabs_init(store *s) noexcept nogil:
     cdef rlimit address_space
     cdef int i
     pthread_mutex_init(&s.slabs.lock, NULL)
+    s.slabs.memfd = -1
     _slabs_set_classes(s)
     for i in range(MAX_NUMBER_OF_SLAB_CLASSES):
         s.slabs.classes[i].pages.head = s.slabs.classes[i].pages.tail = NO_PAGE
@@ -71,6 +96,9 @@ cdef bint slabs_init(store *s) noexcept nogil:
     needed = s.config.maxbytes + <size_t>s.slabs.power_largest * SLAB_PAGE_SIZE
     needed = (needed + ARENA_EXTENT - 1) // ARENA_EXTENT * ARENA_EXTENT
     length = needed if needed > ARENA_RESERVE else ARENA_RESERVE
+    if s.config.direct and needed < ARENA_RESERVE // DIRECT_RESERVE:
+        # Clients map all of it.
+        length = needed * DIRECT_RESERVE
     if getrlimit(RLIMIT_AS, &address_space) != 0 or address_space.rlim_cur != RLIM_INFINITY:
         length = needed
     while not _slabs_reserve(s, length):
@@ -89,6 +117,8 @@ cdef bint slabs_init(store *s) noexcept nogil:
 cdef void slabs_destroy(store *s) noexcept nogil:
     if s.slabs.mapping != NULL:
         munmap(s.slabs.mapping, s.slabs.mapping_length)
+        if s.slabs.memfd >= 0:
+            close(s.slabs.memfd)
     free(s.slabs.page_class)
     free(s.slabs.page_next)
     free(s.slabs.move.taken)

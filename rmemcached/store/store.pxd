@@ -14,9 +14,11 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from posix.uio cimport iovec
 
+from rmemcached.direct cimport direct_bucket, direct_header
 from rmemcached.logger cimport logger
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.debug cimport assert_that
+from rmemcached.sys.key_hash cimport hash_secrets, key_hash
 from rmemcached.sys.linux cimport pthread_cond_t, pthread_mutex_t, pthread_t, timespec
 
 # Seconds since store_process_started(); 0: never. The clock begins at ITEM_UPDATE_INTERVAL + 2, as memcached's does,
@@ -211,6 +213,7 @@ cdef struct store_config:
     bint preallocate                  # -L: take (and touch) all memory at start
     uint64_t initial_malloced         # bytes that total_malloced begins with; memcached's test suite sets it
     uint32_t slab_sizes[MAX_NUMBER_OF_SLAB_CLASSES]    # -o slab_sizes: chunk sizes, ended by 0; [0] = 0: by factor
+    bint direct                 # clients may read the memory themselves: it is in a memfd, with an index (direct.pxd)
     bint track_sizes            # count items by size for `stats sizes`
     logger *log                 # receives fetches, stores and evictions; NULL: nobody does
     # Called before an extent of the arena is first used, with the slabs lock held: it must not call the store. May be
@@ -312,6 +315,24 @@ cdef const store_config *store_get_config(store *s) noexcept nogil
 cdef void store_copy_config(store *s, store_config *out) noexcept nogil
 # The reserved range of addresses in which all items lie.
 cdef void store_arena(store *s, void **base, size_t *length) noexcept nogil
+
+# --- reads of clients that do not ask (docs/direct-reads.md) ---
+cdef struct direct_stats:
+    uint64_t buckets
+    uint64_t items              # in the index
+    uint64_t left_out           # times that there was no room for an item
+    uint64_t clients            # that got the memory
+
+# The descriptor of the memory for such clients, which is the store's; -1: there is none.
+cdef int store_direct_fd(store *s) noexcept nogil
+# A client gets it.
+cdef void store_direct_given(store *s) noexcept nogil
+cdef void store_direct_stats(store *s, direct_stats *out) noexcept nogil
+# From now on no client takes anything for valid.
+cdef void store_direct_end(store *s) noexcept nogil
+# A client has read the item at this place (direct_place / 8), under a key with this hash: does what a get does for
+# eviction. False: it is not there any more. Both may be anything.
+cdef bint item_used(store *s, uint32_t hv, uint64_t place) noexcept nogil
 
 # --- time ---
 # Call once a second: sets the clock by CLOCK_MONOTONIC, and grows the hash table when it is crowded.
@@ -494,6 +515,7 @@ include "threads.pxd"
 include "clock.pxd"
 include "slabs.pxd"
 include "assoc.pxd"
+include "direct.pxd"
 include "ghost.pxd"
 include "link.pxd"
 include "reassign.pxd"

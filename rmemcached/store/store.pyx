@@ -5,23 +5,32 @@ import os
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
+from rmemcached.direct cimport (
+    DIRECT_FLAT, DIRECT_HEADER, DIRECT_MAGIC, DIRECT_PLACE_BITS, DIRECT_S3FIFO, DIRECT_SEGMENTED, DIRECT_SLOTS,
+    DIRECT_TAG_SHIFT, DIRECT_VERSION, direct_bucket_of, direct_bytes, direct_chunk, direct_item, direct_most,
+    direct_place, direct_power, direct_tag,
+)
 from rmemcached.logger cimport (
     LOG_EVICTIONS, LOG_EXPIRED, LOG_FETCHERS, LOG_FLUSHED, LOG_FOUND, LOG_MUTATIONS, LOG_NOT_FOUND, LOG_SYSEVENTS,
     LOG_TEXT_MAX, log_eviction, log_fetch_status, log_item_get, log_item_store, log_text, log_wants, logger_none,
 )
-from rmemcached.sys.atomics cimport fetch_add, fetch_sub, load_acquire, relaxed_load, relaxed_store, store_release
+from rmemcached.sys.atomics cimport (
+    exchange, fetch_add, fetch_sub, load_acquire, relaxed_load, relaxed_store, store_release, write_fence,
+)
 from rmemcached.sys.clock cimport now_ns, now_seconds, ns_timespec
 from rmemcached.sys.debug cimport (
     LIVE_ITEM_REF, LIVE_STORE, assert_held, assert_no_locks, assert_owner, assert_that, live_add, live_sub,
     lock_next_ranked, lock_ranked, thread_id, trylock_ranked, unlock_ranked,
 )
 from rmemcached.sys.linux cimport (
-    CLOCK_MONOTONIC, MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE,
-    MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE, RLIM_INFINITY, RLIMIT_AS, c_time, getrlimit, madvise, mmap, mprotect,
-    munmap, populate, pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_timedwait,
-    pthread_cond_wait, pthread_condattr_destroy, pthread_condattr_init, pthread_condattr_setclock, pthread_condattr_t,
-    pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
-    pthread_setname_np, rlimit, sched_yield, snprintf, start_quiet_thread,
+    CLOCK_MONOTONIC, F_ADD_SEALS, F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, MADV_DONTNEED,
+    MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_FIXED, MAP_PRIVATE, MAP_SHARED,
+    MFD_ALLOW_SEALING, MFD_CLOEXEC, PROT_NONE, PROT_READ, PROT_WRITE, RLIM_INFINITY, RLIMIT_AS, c_time, close, fcntl,
+    ftruncate, getrlimit, lock_for_life, madvise, memfd_create, mmap, mprotect, munmap, populate,
+    pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_timedwait, pthread_cond_wait,
+    pthread_condattr_destroy, pthread_condattr_init, pthread_condattr_setclock, pthread_condattr_t, pthread_join,
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, rlimit,
+    sched_yield, snprintf, start_quiet_thread,
 )
 
 # In the order of the headers in store.pxd.
@@ -30,6 +39,7 @@ include "threads.pyx"
 include "clock.pyx"
 include "slabs.pyx"
 include "assoc.pyx"
+include "direct.pyx"
 include "ghost.pyx"
 include "link.pyx"
 include "reassign.pyx"

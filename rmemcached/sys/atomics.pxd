@@ -24,6 +24,9 @@ cdef extern from *:
     #define rmc_compare_exchange(p, e, v) \
         __atomic_compare_exchange_n((p), (e), (v), 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)
     #define rmc_full_fence()         __atomic_thread_fence(__ATOMIC_SEQ_CST)
+    /* Loads before it come before loads behind it; stores before it before stores behind it. */
+    #define rmc_read_fence()         __atomic_thread_fence(__ATOMIC_ACQUIRE)
+    #define rmc_write_fence()        __atomic_thread_fence(__ATOMIC_RELEASE)
     #if defined(__x86_64__)
     #define rmc_cpu_relax() __builtin_ia32_pause()
     #elif defined(__aarch64__)
@@ -44,4 +47,6 @@ cdef extern from *:
     uint64_t exchange "rmc_exchange"(void *p, uint64_t value) nogil
     bint compare_exchange "rmc_compare_exchange"(uint64_t *p, uint64_t *expected, uint64_t value) nogil
     void full_fence "rmc_full_fence"() nogil
+    void read_fence "rmc_read_fence"() nogil
+    void write_fence "rmc_write_fence"() nogil
     void cpu_relax "rmc_cpu_relax"() nogil

@@ -99,6 +99,7 @@ cdef extern from "<sys/mman.h>" nogil:
         PROT_WRITE
         MAP_SHARED
         MAP_PRIVATE
+        MAP_FIXED
         MAP_ANONYMOUS
         MAP_NORESERVE
         MADV_HUGEPAGE
@@ -189,10 +190,12 @@ cdef extern from "<time.h>" nogil:
     ctypedef long time_t
     enum:
         CLOCK_MONOTONIC
+        CLOCK_MONOTONIC_COARSE
         CLOCK_REALTIME
     struct timespec:
         long tv_sec
         long tv_nsec
+    int nanosleep(const timespec *duration, timespec *left)
     int clock_gettime(int clockid, timespec *tp)
     time_t c_time "time"(time_t *out)
 
@@ -464,6 +467,20 @@ cdef extern from "<semaphore.h>" nogil:
     int sem_post(sem_t *sem)
 
 cdef extern from "<pthread.h>" nogil:
+    """
+    #include <pthread.h>
+    static inline int rmc_lock_for_life(pthread_mutex_t *mutex)
+    {
+        pthread_mutexattr_t attr;
+        if (pthread_mutexattr_init(&attr) != 0)
+            return 0;
+        int done = pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST) == 0
+            && pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED) == 0
+            && pthread_mutex_init(mutex, &attr) == 0 && pthread_mutex_lock(mutex) == 0;
+        pthread_mutexattr_destroy(&attr);
+        return done;
+    }
+    """
     ctypedef unsigned long pthread_t
     ctypedef struct pthread_mutex_t:
         pass
@@ -483,6 +500,9 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_destroy(pthread_mutex_t *mutex)
     int pthread_mutex_lock(pthread_mutex_t *mutex)
     int pthread_mutex_trylock(pthread_mutex_t *mutex)
+    # A new mutex in shared memory, held by the calling thread. When that ends without unlocking it the kernel sets a
+    # bit in the word of it that has the thread's id. False: the system refuses.
+    bint lock_for_life "rmc_lock_for_life"(pthread_mutex_t *mutex)
     int pthread_mutex_unlock(pthread_mutex_t *mutex)
     int pthread_rwlock_init(pthread_rwlock_t *lock, const void *attr)
     int pthread_rwlock_destroy(pthread_rwlock_t *lock)

@@ -1,0 +1,173 @@
+"""The daemon's memory as its clients read it without asking (docs/direct-reads.md): its layout, and how it is read.
+
+The store writes what this layout says; a client maps it for reading. Nothing here waits, allocates or needs the GIL,
+but direct_map and direct_unmap.
+"""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from rmemcached.sys.key_hash cimport hash_secrets
+from rmemcached.sys.linux cimport pthread_mutex_t
+
+cdef enum:
+    DIRECT_VERSION = 1
+    DIRECT_HEADER = 4096         # bytes before the index
+    DIRECT_SLOTS = 15
+    DIRECT_PLACE_BITS = 41
+    DIRECT_TAG_SHIFT = 9         # of the hash: item locks, and so the first buckets, are more than 2 to this power
+    DIRECT_QUEUES = 256          # LRU queues: slab class | queue << 6
+    DIRECT_NAMED = 64            # items that a line of hits names at most
+    DIRECT_LINE = 2048           # bytes of one at most
+
+cdef extern from *:
+    """
+    #define RMC_DIRECT_MAGIC "rmemcach"
+    """
+    const char *DIRECT_MAGIC "RMC_DIRECT_MAGIC"
+
+cdef enum direct_algorithm:      # when a get changes what eviction knows of an item
+    DIRECT_SEGMENTED             # when it is not active
+    DIRECT_S3FIFO                # when it was not fetched three times
+    DIRECT_FLAT                  # a minute after the last one
+
+cdef struct direct_bucket:
+    uint64_t version             # odd: it is being changed
+    uint64_t slots[DIRECT_SLOTS]
+
+cdef struct direct_header:
+    # constant
+    char magic[8]
+    uint32_t layout              # DIRECT_VERSION
+    uint32_t algorithm
+    uint64_t length              # of the whole
+    uint64_t base                # the daemon's address of this header
+    uint64_t index               # where the first bucket is, from here
+    uint64_t most                # buckets that there is room for
+    uint64_t arena               # where the slab pages begin, from here
+    uint64_t alive               # where the word of the mutex is in which the kernel writes, from here
+    hash_secrets hash
+    char pad[512]
+    # relaxed atomic; one line
+    uint64_t buckets
+    uint32_t current_time        # as the store's clock
+    uint32_t oldest_live
+    uint32_t ended               # the daemon stops; nobody reads any more
+    char pad_after_clock[44]
+    pthread_mutex_t life         # held by the daemon; robust
+
+# What readers look at of an item and a chunk: store.pxd's structures.
+cdef struct direct_item:
+    uint64_t links[3]
+    uint32_t time
+    uint32_t exptime
+    int32_t nbytes
+    uint16_t refcount
+    uint16_t it_flags
+    uint8_t slabs_clsid
+    uint8_t nkey
+
+cdef struct direct_chunk:
+    uint64_t next                # an address of the daemon's
+    uint64_t links[2]
+    int32_t size
+    int32_t used
+    int32_t nbytes
+    uint16_t refcount
+    uint16_t it_flags
+    uint8_t slabs_clsid
+    uint8_t orig_clsid
+
+cdef extern from *:
+    int leading_zeros "__builtin_clzll"(unsigned long long value) nogil
+
+cdef inline uint64_t direct_power(uint64_t buckets) noexcept nogil:
+    """The largest power of two up to a number that is not 0."""
+    return <uint64_t>1 << (63 - leading_zeros(buckets))
+
+cdef inline uint64_t direct_bucket_of(uint32_t hv, uint64_t buckets) noexcept nogil:
+    """The bucket of a hash, by linear hashing."""
+    cdef uint64_t mask = direct_power(buckets) * 2 - 1
+    return hv & mask if hv & mask < buckets else hv & (mask >> 1)
+
+cdef inline uint64_t direct_most(uint64_t arena_length) noexcept nogil:
+    """Buckets that an index for so much memory has room for: ten items in each, of the smallest that there are. There
+    can be no more item locks.
+    """
+    return max(<uint64_t>1 << 15, arena_length // 960)
+
+cdef inline uint64_t direct_bytes(uint64_t arena_length) noexcept nogil:
+    """What is before an arena of this length: whole huge pages."""
+    return (DIRECT_HEADER + direct_most(arena_length) * sizeof(direct_bucket) + 0x1fffff) & ~<uint64_t>0x1fffff
+
+cdef inline uint64_t direct_tag(uint32_t hv) noexcept nogil:
+    """The upper bits of a slot."""
+    return <uint64_t>(hv >> DIRECT_TAG_SHIFT) << DIRECT_PLACE_BITS
+
+cdef inline uint64_t direct_place(uint64_t slot) noexcept nogil:
+    """The item's distance from the header."""
+    return (slot & ((<uint64_t>1 << DIRECT_PLACE_BITS) - 1)) * 8
+
+# --- a client's side ---
+
+cdef struct direct_memory:       # a daemon's memory, mapped here
+    const char *base
+    size_t length
+    const direct_header *header
+    # what was checked of the header
+    const direct_bucket *index
+    uint64_t most
+    uint64_t arena
+    const uint32_t *alive
+    # relaxed atomic: hints
+    uint32_t seen_time           # the daemon's clock,
+    int64_t seen_ms              # ... and when it was seen to move
+
+cdef struct direct_hit:          # a value that was found. Nothing of it is certain before direct_copy
+    const direct_bucket *bucket
+    uint64_t version
+    uint64_t slot
+    uint32_t hv
+    uint32_t flags               # the client's
+    size_t length                # of the value
+    const char *data             # the value; of a chained one: its first chunk's header
+    bint chained
+    uint8_t queue                # the item's LRU queue
+    bint counts                  # a get would change what the daemon knows of the item
+
+cdef enum direct_answer:
+    DIRECT_ASK                   # only the daemon can say
+    DIRECT_FOUND
+    DIRECT_TORN                  # it was being changed: another try may find it
+
+# Maps the memory whose descriptor a daemon has given; the caller closes fd. 0, or a negative errno: EPROTO for memory
+# that is none, or of another layout.
+cdef int direct_map(direct_memory *m, int fd) noexcept nogil
+# Nobody reads any more.
+cdef void direct_unmap(direct_memory *m) noexcept nogil
+# Whether the daemon that writes it lives.
+cdef bint direct_is_alive(const direct_memory *m) noexcept nogil
+# Looks for the key. Any thread.
+cdef direct_answer direct_find(direct_memory *m, const char *key, size_t nkey, direct_hit *hit) noexcept nogil
+# Copies hit.length bytes. DIRECT_FOUND: they are the value that the key had at one moment of the call.
+cdef direct_answer direct_copy(const direct_memory *m, const direct_hit *hit, char *to) noexcept nogil
+
+# --- what a client tells of its hits; one thread at a time ---
+
+cdef struct direct_named:
+    uint32_t hv
+    uint64_t place               # in units of 8 bytes
+
+cdef struct direct_report:
+    uint64_t counts[DIRECT_QUEUES]
+    uint64_t total
+    direct_named named[DIRECT_NAMED]
+    unsigned int used            # of named
+    uint64_t recent[4 * DIRECT_NAMED]    # places that were named, with how often in the lower bits
+    uint32_t told                # the daemon's clock when the last line was made,
+    int64_t told_ms              # ... and ours
+
+# Notes a hit. True: it is time for a line.
+cdef bint direct_note(direct_report *r, const direct_memory *m, const direct_hit *hit) noexcept nogil
+# Writes the line of all that was noted, with its \r\n, into DIRECT_LINE bytes. Returns its length; 0: there is nothing.
+cdef size_t direct_line(direct_report *r, const direct_memory *m, char *out) noexcept nogil

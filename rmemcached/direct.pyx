@@ -1,0 +1,270 @@
+"""Reads the daemon's memory without asking it; see direct.pxd."""
+
+from libc.errno cimport EPROTO
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy, memset
+from posix.stat cimport fstat, struct_stat
+
+from rmemcached.sys.atomics cimport load_acquire, read_fence, relaxed_load, relaxed_store
+from rmemcached.sys.clock cimport coarse_ms
+from rmemcached.sys.key_hash cimport key_hash
+from rmemcached.sys.linux cimport (
+    F_GET_SEALS, F_SEAL_SHRINK, MAP_FAILED, MAP_NORESERVE, MAP_SHARED, PROT_READ, errno, fcntl, mmap, munmap,
+    snprintf,
+)
+
+cdef enum:
+    # item.it_flags, as in store.pxd
+    LINKED = 1
+    WITH_CAS = 2
+    SLABBED = 4
+    FETCHED = 8
+    ACTIVE = 16
+    CHUNKED = 32
+    CHUNK = 64
+    WITH_FLAGS = 256
+    TOKEN_SENT = 512
+    STALE = 2048
+    FREQUENCY = 3 * 8192
+    # of the robust mutex's word (the kernel's futex.h)
+    OWNER_DIED = 0x40000000
+    OWNER = 0x3fffffff
+
+cdef enum:
+    HEAD_MOST = 512              # bytes of an item before its data
+    STALL_MS = 2000              # without a move of its clock, after which a daemon is asked
+    UPDATE_INTERVAL = 60         # seconds
+    NAMED_MS = 100               # after which the daemon is told of an item
+
+
+# ---- the mapping -----------------------------------------------------------------------------------------------------
+
+cdef bint is_sound(const direct_header *h, uint64_t length) noexcept nogil:
+    """Whether everything that the header names lies within the memory."""
+    return (memcmp(h.magic, DIRECT_MAGIC, sizeof(h.magic)) == 0 and h.layout == DIRECT_VERSION and h.length == length
+            and h.index >= sizeof(direct_header) and h.index % 64 == 0 and h.arena <= length - HEAD_MOST
+            and h.index <= h.arena and h.most > 0
+            and h.most <= (h.arena - h.index) // sizeof(direct_bucket)
+            and h.alive % 4 == 0 and h.alive <= sizeof(direct_header) - 4)
+
+
+cdef int direct_map(direct_memory *m, int fd) noexcept nogil:
+    cdef struct_stat status
+    cdef int seals = fcntl(fd, F_GET_SEALS)
+    cdef void *base
+    memset(m, 0, sizeof(direct_memory))
+    # Only files in memory have seals. One that cannot shrink has its pages for ever.
+    if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or status.st_size < 2 * DIRECT_HEADER:
+        return -EPROTO
+    base = mmap(NULL, <size_t>status.st_size, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0)
+    if base == MAP_FAILED:
+        return -errno
+    m.base = <const char *>base
+    m.length = <size_t>status.st_size
+    m.header = <const direct_header *>base
+    if not is_sound(m.header, m.length):
+        direct_unmap(m)
+        return -EPROTO
+    m.index = <const direct_bucket *>(m.base + m.header.index)
+    m.most = m.header.most
+    m.arena = m.header.arena
+    m.alive = <const uint32_t *>(m.base + m.header.alive)
+    m.seen_time = <uint32_t>relaxed_load(&(<direct_header *>base).current_time)
+    m.seen_ms = coarse_ms()
+    return 0
+
+
+cdef void direct_unmap(direct_memory *m) noexcept nogil:
+    munmap(<void *>m.base, m.length)
+    m.base = NULL
+
+
+cdef bint direct_is_alive(const direct_memory *m) noexcept nogil:
+    cdef uint64_t word = relaxed_load(<uint32_t *>m.alive)
+    return word & OWNER != 0 and not word & OWNER_DIED and not relaxed_load(&(<direct_header *>m.header).ended)
+
+
+cdef inline bint clock_moves(direct_memory *m, uint32_t now) noexcept nogil:
+    """Whether the daemon's clock has moved in the last seconds. Without that nobody knows what has expired."""
+    if now != relaxed_load(&m.seen_time):
+        relaxed_store(&m.seen_ms, coarse_ms())
+        relaxed_store(&m.seen_time, now)
+        return True
+    return coarse_ms() - <int64_t>relaxed_load(&m.seen_ms) <= STALL_MS
+
+
+# ---- finding and copying ---------------------------------------------------------------------------------------------
+
+cdef inline bint is_unchanged(const direct_bucket *bucket, uint64_t version) noexcept nogil:
+    # What was read before is not read later.
+    read_fence()
+    return relaxed_load(&(<direct_bucket *>bucket).version) == version
+
+
+cdef inline direct_item *item_at(const direct_memory *m, uint64_t slot) noexcept nogil:
+    """The item of a slot, of which the head can be read. NULL: there is none at such a place."""
+    cdef uint64_t place = direct_place(slot)
+    if place < m.arena or place > m.length - HEAD_MOST:
+        return NULL
+    return <direct_item *>(m.base + place)
+
+
+cdef inline const char *key_of(const direct_item *it) noexcept nogil:
+    return <const char *>(it + 1) + (8 if relaxed_load(&(<direct_item *>it).it_flags) & WITH_CAS else 0)
+
+
+cdef inline bint is_current(const direct_header *h, uint32_t now, const direct_item *it) noexcept nogil:
+    """As do_item_find judges it."""
+    cdef uint32_t exptime = <uint32_t>relaxed_load(&(<direct_item *>it).exptime)
+    cdef uint32_t oldest = <uint32_t>relaxed_load(&(<direct_header *>h).oldest_live)
+    if exptime != 0 and exptime <= now:
+        return False
+    return oldest > now or <uint32_t>relaxed_load(&(<direct_item *>it).time) > oldest
+
+
+cdef inline bint would_count(const direct_header *h, uint32_t now, uint32_t flags,
+                             const direct_item *it) noexcept nogil:
+    if h.algorithm == DIRECT_SEGMENTED:
+        return not flags & ACTIVE
+    if h.algorithm == DIRECT_S3FIFO and flags & FREQUENCY != FREQUENCY:
+        return True
+    return not flags & FETCHED or <uint32_t>relaxed_load(&(<direct_item *>it).time) + UPDATE_INTERVAL < now
+
+
+cdef direct_answer take(const direct_memory *m, direct_item *it, uint32_t now, direct_hit *hit) noexcept nogil:
+    """Fills the hit from an item that has the key."""
+    cdef uint32_t flags = <uint32_t>relaxed_load(&it.it_flags)
+    cdef size_t nbytes = <size_t>relaxed_load(&it.nbytes)
+    cdef const char *data = key_of(it) + it.nkey + 1
+    if flags & (LINKED | SLABBED | CHUNK | STALE | TOKEN_SENT) != LINKED or not is_current(m.header, now, it):
+        return DIRECT_ASK
+    hit.flags = 0
+    if flags & WITH_FLAGS:
+        memcpy(&hit.flags, data, 4)
+        data += 4
+    hit.chained = flags & CHUNKED != 0
+    if hit.chained:
+        data = <const char *>((<size_t>data + 7) & ~<size_t>7)
+    # It ends in \r\n.
+    if nbytes < 2 or nbytes > (m.length if hit.chained else m.length - <size_t>(data - m.base)):
+        return DIRECT_ASK
+    hit.data = data
+    hit.length = nbytes - 2
+    hit.queue = <uint8_t>relaxed_load(&it.slabs_clsid)
+    hit.counts = would_count(m.header, now, flags, it)
+    return DIRECT_FOUND
+
+
+cdef direct_answer direct_find(direct_memory *m, const char *key, size_t nkey, direct_hit *hit) noexcept nogil:
+    cdef const direct_header *h = m.header
+    cdef uint32_t hv = key_hash(&h.hash, key, nkey)
+    cdef uint64_t buckets = relaxed_load(&(<direct_header *>h).buckets)
+    cdef uint32_t now = <uint32_t>relaxed_load(&(<direct_header *>h).current_time)
+    cdef uint64_t tag = direct_tag(hv)
+    cdef uint64_t slot
+    cdef direct_bucket *bucket
+    cdef direct_item *it
+    cdef direct_answer answer = DIRECT_ASK
+    cdef int i
+    if buckets - 1 >= m.most or not clock_moves(m, now):
+        return DIRECT_ASK
+    bucket = <direct_bucket *>m.index + direct_bucket_of(hv, buckets)
+    hit.bucket = bucket
+    hit.version = load_acquire(&bucket.version)
+    if hit.version & 1:
+        return DIRECT_TORN
+    for i in range(DIRECT_SLOTS):
+        slot = relaxed_load(&bucket.slots[i])
+        if (slot ^ tag) >> DIRECT_PLACE_BITS or slot == 0:
+            continue
+        it = item_at(m, slot)
+        if it != NULL and it.nkey == nkey and memcmp(key_of(it), key, nkey) == 0:
+            hit.slot = slot
+            hit.hv = hv
+            answer = take(m, it, now, hit)
+            break
+    # The length at least has to be one that the value had.
+    if answer == DIRECT_FOUND and not is_unchanged(bucket, hit.version):
+        return DIRECT_TORN
+    return answer
+
+
+cdef bint copy_chain(const direct_memory *m, const direct_hit *hit, char *to) noexcept nogil:
+    """False: the chain is none, or is not what it was."""
+    cdef const direct_chunk *chunk = <const direct_chunk *>hit.data
+    cdef size_t left = hit.length
+    cdef size_t n
+    cdef uint64_t place
+    while left:
+        place = chunk.next - m.header.base
+        if place < m.arena or place > m.length - HEAD_MOST:
+            return False
+        chunk = <const direct_chunk *>(m.base + place)
+        n = min(left, <size_t>chunk.used)
+        if n == 0 or n > m.length - place - sizeof(direct_chunk):
+            return False
+        memcpy(to, chunk + 1, n)
+        to += n
+        left -= n
+    return True
+
+
+cdef direct_answer direct_copy(const direct_memory *m, const direct_hit *hit, char *to) noexcept nogil:
+    cdef bint copied = True
+    if hit.chained:
+        copied = copy_chain(m, hit, to)
+    else:
+        memcpy(to, hit.data, hit.length)
+    if not is_unchanged(hit.bucket, hit.version) or not copied:
+        return DIRECT_TORN
+    # Another daemon may be there instead, with other values.
+    return DIRECT_FOUND if direct_is_alive(m) else DIRECT_ASK
+
+
+# ---- hits ------------------------------------------------------------------------------------------------------------
+
+cdef inline bint may_be_named(direct_report *r, const direct_memory *m, const direct_hit *hit) noexcept nogil:
+    """Whether the daemon's note of one more hit would say more than what is to be told already."""
+    cdef uint64_t place = direct_place(hit.slot)     # a multiple of 8
+    cdef uint64_t *known = &r.recent[(place >> 3) * 0x9e3779b97f4a7c15ULL >> 56]
+    cdef uint64_t most = 3 if m.header.algorithm == DIRECT_S3FIFO else 2
+    if known[0] & ~<uint64_t>7 != place:
+        known[0] = place
+    elif known[0] & 7 >= most:
+        return False
+    known[0] += 1
+    return True
+
+
+cdef bint direct_note(direct_report *r, const direct_memory *m, const direct_hit *hit) noexcept nogil:
+    r.counts[hit.queue] += 1
+    r.total += 1
+    if hit.counts and r.used < DIRECT_NAMED and may_be_named(r, m, hit):
+        r.named[r.used].hv = hit.hv
+        r.named[r.used].place = direct_place(hit.slot) // 8
+        r.used += 1
+        return r.used == DIRECT_NAMED or coarse_ms() - r.told_ms > NAMED_MS
+    return r.told != relaxed_load(&m.seen_time)
+
+
+cdef size_t direct_line(direct_report *r, const direct_memory *m, char *out) noexcept nogil:
+    cdef size_t used
+    cdef unsigned int i
+    r.told = <uint32_t>relaxed_load(&m.seen_time)
+    r.told_ms = coarse_ms()
+    if r.total == 0:
+        return 0
+    # What has no room waits for the next line.
+    used = snprintf(out, DIRECT_LINE, "rdma_hits")
+    for i in range(r.used):
+        used += snprintf(out + used, DIRECT_LINE - used, " @%x:%llx", r.named[i].hv,
+                         <unsigned long long>r.named[i].place)
+    r.used = 0
+    r.total = 0
+    for i in range(DIRECT_QUEUES):
+        if r.counts[i] and used < DIRECT_LINE - 32:
+            used += snprintf(out + used, DIRECT_LINE - used, " %u:%llu", i, <unsigned long long>r.counts[i])
+            r.counts[i] = 0
+        r.total += r.counts[i]
+    memset(r.recent, 0, sizeof(r.recent))
+    return used + snprintf(out + used, DIRECT_LINE - used, "\r\n")

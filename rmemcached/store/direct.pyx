@@ -1,0 +1,255 @@
+cdef enum:
+    DIRECT_LOAD = 10            # items for each bucket, beyond which all are split
+    DIRECT_BUCKETS_LEAST = 1024
+    DIRECT_SPLITS = 512         # that one caller makes: some ten microseconds
+
+
+cdef inline uint64_t _direct_first(store *s) noexcept nogil:
+    """How many buckets there are at first: no fewer than item locks."""
+    return max(<uint64_t>DIRECT_BUCKETS_LEAST, <uint64_t>s.assoc.item_lock_mask + 1)
+
+
+cdef bint _direct_open(store *s, size_t top) noexcept nogil:
+    """Makes header and index accessible up to top. False: the system refuses the memory."""
+    cdef size_t opened = (top + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE
+    if opened > s.direct.opened:
+        if mprotect(<char *>s.direct.header + s.direct.opened, opened - s.direct.opened, PROT_READ | PROT_WRITE) != 0:
+            return False
+        s.direct.opened = opened
+    return True
+
+
+cdef inline bint _direct_layout_holds() noexcept nogil:
+    """Whether direct.pxd's items and chunks are ours."""
+    cdef item *it = NULL
+    cdef direct_item *read = NULL
+    cdef item_chunk *ch = NULL
+    cdef direct_chunk *piece = NULL
+    return (sizeof(item) == sizeof(direct_item) and <size_t>&it.time == <size_t>&read.time
+            and <size_t>&it.exptime == <size_t>&read.exptime and <size_t>&it.nbytes == <size_t>&read.nbytes
+            and <size_t>&it.it_flags == <size_t>&read.it_flags
+            and <size_t>&it.slabs_clsid == <size_t>&read.slabs_clsid and <size_t>&it.nkey == <size_t>&read.nkey
+            and sizeof(item_chunk) == sizeof(direct_chunk) and <size_t>&ch.next == <size_t>&piece.next
+            and <size_t>&ch.used == <size_t>&piece.used)
+
+
+cdef bint direct_init(store *s) noexcept nogil:
+    cdef size_t before
+    cdef direct_header *h
+    cdef uint32_t word
+    if not s.config.direct:
+        return True
+    assert_that(_direct_layout_holds())
+    before = direct_bytes(s.slabs.arena_length)
+    h = <direct_header *>(s.slabs.arena - before)
+    s.direct.header = h
+    if not _direct_open(s, DIRECT_HEADER + _direct_first(s) * sizeof(direct_bucket)):
+        s.direct.header = NULL
+        return False
+    memcpy(h.magic, DIRECT_MAGIC, sizeof(h.magic))
+    h.layout = DIRECT_VERSION
+    h.algorithm = DIRECT_S3FIFO if s.config.s3fifo else DIRECT_SEGMENTED if s.config.lru_segmented else DIRECT_FLAT
+    h.length = before + s.slabs.arena_length
+    h.base = <uint64_t>h
+    h.index = DIRECT_HEADER
+    h.most = direct_most(s.slabs.arena_length)
+    h.arena = before
+    h.hash = store_secrets
+    h.buckets = _direct_first(s)
+    # The kernel marks it when this process ends.
+    if not lock_for_life(&h.life):
+        s.direct.header = NULL
+        return False
+    # Where the C library has the owner is its own affair.
+    word = 0
+    while word < sizeof(pthread_mutex_t) // 4 - 1 and (<uint32_t *>&h.life)[word] != thread_id():
+        word += 1
+    h.alive = <uint64_t>(<char *>&(<uint32_t *>&h.life)[word] - <char *>h)
+    s.direct.buckets = <direct_bucket *>(<char *>h + DIRECT_HEADER)
+    return True
+
+
+cdef void direct_destroy(store *s) noexcept nogil:
+    if s.direct.header != NULL:
+        store_direct_end(s)
+        pthread_mutex_unlock(&s.direct.header.life)
+        pthread_mutex_destroy(&s.direct.header.life)
+
+
+cdef void store_direct_end(store *s) noexcept nogil:
+    if s.direct.header != NULL:
+        relaxed_store(&s.direct.header.ended, 1)
+
+
+cdef int store_direct_fd(store *s) noexcept nogil:
+    return s.slabs.memfd
+
+
+cdef void store_direct_given(store *s) noexcept nogil:
+    fetch_add(&s.direct.clients, 1)
+
+
+cdef void store_direct_stats(store *s, direct_stats *out) noexcept nogil:
+    cdef uint32_t i
+    memset(out, 0, sizeof(direct_stats))
+    if s.direct.header != NULL:
+        out.buckets = relaxed_load(&s.direct.header.buckets)
+        out.left_out = relaxed_load(&s.direct.left_out)
+        out.clients = relaxed_load(&s.direct.clients)
+        for i in range(s.assoc.item_lock_mask + 1):
+            out.items += relaxed_load(&s.assoc.item_locks[i].indexed)
+
+
+# --- entries ---
+
+cdef inline direct_bucket *_direct_bucket(store *s, uint32_t hv) noexcept nogil:
+    # Its lock is held, so that no split moves the hash to another bucket.
+    assert_held(item_mutex(s, hv))
+    return &s.direct.buckets[direct_bucket_of(hv, relaxed_load(&s.direct.header.buckets))]
+
+
+cdef inline uint64_t _direct_slot(store *s, const item *it, uint32_t hv) noexcept nogil:
+    return direct_tag(hv) | <uint64_t>(<const char *>it - <const char *>s.direct.header) >> 3
+
+
+cdef inline int _direct_find(const direct_bucket *bucket, uint64_t slot) noexcept nogil:
+    """The number of the slot, or -1."""
+    cdef int i
+    for i in range(DIRECT_SLOTS):
+        if bucket.slots[i] == slot:
+            return i
+    return -1
+
+
+cdef inline void _direct_write(direct_bucket *bucket, int i, uint64_t slot) noexcept nogil:
+    relaxed_store(&bucket.version, bucket.version + 1)
+    write_fence()
+    relaxed_store(&bucket.slots[i], slot)
+    store_release(&bucket.version, bucket.version + 1)
+
+
+cdef inline void _direct_enter(store *s, direct_bucket *bucket, uint64_t slot, uint32_t hv) noexcept nogil:
+    cdef item_stripe *stripe = &s.assoc.item_locks[hv & s.assoc.item_lock_mask]
+    cdef int i = _direct_find(bucket, 0)
+    if i < 0:
+        fetch_add(&s.direct.left_out, 1)
+        return
+    _direct_write(bucket, i, slot)
+    relaxed_store(&stripe.indexed, stripe.indexed + 1)
+
+
+cdef inline void direct_insert(store *s, item *it, uint32_t hv) noexcept nogil:
+    if s.direct.header != NULL:
+        _direct_enter(s, _direct_bucket(s, hv), _direct_slot(s, it, hv), hv)
+
+
+cdef inline void direct_remove(store *s, item *it, uint32_t hv) noexcept nogil:
+    cdef item_stripe *stripe
+    cdef direct_bucket *bucket
+    cdef int i
+    if s.direct.header == NULL:
+        return
+    stripe = &s.assoc.item_locks[hv & s.assoc.item_lock_mask]
+    bucket = _direct_bucket(s, hv)
+    i = _direct_find(bucket, _direct_slot(s, it, hv))
+    if i >= 0:
+        _direct_write(bucket, i, 0)
+        relaxed_store(&stripe.indexed, stripe.indexed - 1)
+
+
+cdef inline void direct_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil:
+    cdef direct_bucket *bucket
+    cdef int i
+    if s.direct.header == NULL:
+        return
+    bucket = _direct_bucket(s, hv)
+    i = _direct_find(bucket, _direct_slot(s, it, hv))
+    if i >= 0:
+        _direct_write(bucket, i, _direct_slot(s, fresh, hv))
+    else:
+        _direct_enter(s, bucket, _direct_slot(s, fresh, hv), hv)
+
+
+cdef void direct_note_use(store *s, item *it, uint32_t hv) noexcept nogil:
+    cdef direct_bucket *bucket
+    if s.direct.header == NULL:
+        return
+    bucket = _direct_bucket(s, hv)
+    if it.it_flags & ITEM_LINKED and _direct_find(bucket, _direct_slot(s, it, hv)) < 0:
+        _direct_enter(s, bucket, _direct_slot(s, it, hv), hv)
+
+
+cdef inline void direct_begin(store *s, uint32_t hv) noexcept nogil:
+    cdef direct_bucket *bucket
+    if s.direct.header != NULL:
+        bucket = _direct_bucket(s, hv)
+        relaxed_store(&bucket.version, bucket.version + 1)
+        write_fence()
+
+
+cdef inline void direct_end(store *s, uint32_t hv) noexcept nogil:
+    cdef direct_bucket *bucket
+    if s.direct.header != NULL:
+        bucket = _direct_bucket(s, hv)
+        store_release(&bucket.version, bucket.version + 1)
+
+
+cdef item *direct_item_at(store *s, uint32_t hv, uint64_t place) noexcept nogil:
+    cdef uint64_t slot = direct_tag(hv) | place
+    if s.direct.header == NULL or place == 0 or place >> DIRECT_PLACE_BITS:
+        return NULL
+    # What is in a slot of this bucket and has this tag has this hash.
+    if _direct_find(_direct_bucket(s, hv), slot) < 0:
+        return NULL
+    return <item *>(<char *>s.direct.header + direct_place(slot))
+
+
+# --- growth ---
+
+cdef void _direct_split(store *s, uint64_t buckets, uint64_t first) noexcept nogil:
+    """Moves a half of the bucket `buckets - first` to a new one. first: the largest power of two up to buckets."""
+    assert_held(item_mutex(s, <uint32_t>(buckets - first)))
+    cdef direct_bucket *old = &s.direct.buckets[buckets - first]
+    cdef direct_bucket *fresh = &s.direct.buckets[buckets]
+    # The bit of the hash that decides, in a tag.
+    cdef uint64_t bit = first >> DIRECT_TAG_SHIFT << DIRECT_PLACE_BITS
+    cdef uint64_t moved[DIRECT_SLOTS]
+    cdef int i
+    cdef int count = 0
+    relaxed_store(&fresh.version, fresh.version + 1)
+    write_fence()
+    for i in range(DIRECT_SLOTS):
+        moved[i] = old.slots[i] & bit
+        if moved[i]:
+            relaxed_store(&fresh.slots[count], old.slots[i])
+            count += 1
+    store_release(&fresh.version, fresh.version + 1)
+    store_release(&s.direct.header.buckets, buckets + 1)
+    relaxed_store(&old.version, old.version + 1)
+    write_fence()
+    for i in range(DIRECT_SLOTS):
+        if moved[i]:
+            relaxed_store(&old.slots[i], 0)
+    store_release(&old.version, old.version + 1)
+
+
+cdef void direct_check_load(store *s) noexcept nogil:
+    cdef uint64_t items = 0
+    cdef uint64_t buckets, first
+    cdef int i, _try
+    if s.direct.header == NULL or relaxed_load(&s.direct.splitting) or exchange(&s.direct.splitting, 1):
+        return
+    for i in range(NUMBER_OF_QUEUES):
+        items += relaxed_load(&s.queues[i].size)
+    for _try in range(DIRECT_SPLITS):
+        buckets = relaxed_load(&s.direct.header.buckets)
+        first = direct_power(buckets)
+        # Once begun it is done for all: those that are not split have twice as many items. The lock may be the
+        # caller's, or of an item that takes long: the next caller tries again.
+        if (buckets == first and items <= buckets * DIRECT_LOAD) or buckets == s.direct.header.most \
+                or not _direct_open(s, DIRECT_HEADER + (buckets + 1) * sizeof(direct_bucket)) \
+                or not item_trylock(s, <uint32_t>(buckets - first)):
+            break
+        _direct_split(s, buckets, first)
+        item_unlock(s, <uint32_t>(buckets - first))
+    store_release(&s.direct.splitting, 0)

@@ -1,0 +1,377 @@
+"""The memory that clients read without asking: what is found in it, what is not, and that no value is ever wrong."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rmemcached.store._testing import DirectReader, Store, hash_of
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store(direct=True) as store:
+        yield store
+        store.check()
+
+
+@pytest.fixture
+def reader(store: Store) -> DirectReader:
+    return DirectReader(store.direct_fd())
+
+
+def test_without_the_option_there_is_nothing() -> None:
+    with Store() as store:
+        store.set(b"key", b"value")
+        assert store.direct_fd() == -1
+        assert store.direct_stats() == {"buckets": 0, "items": 0, "left_out": 0, "clients": 0}
+        assert store.used(hash_of(b"key"), 1) is False
+
+
+def test_what_is_stored_is_found(store: Store, reader: DirectReader) -> None:
+    assert reader.read(b"key") == "ask"
+    for number, length in enumerate((0, 1, 100, 8192, 300_000, 700_000, MB - 500)):
+        value = os.urandom(length)
+        assert store.set(b"key", value, flags=number) == "STORED"
+        found = reader.read(b"key")
+        assert isinstance(found, tuple)
+        assert found[:2] == (value, number)
+    store.set(b"key", b"2")
+    store.store("append", b"key", b"3")
+    store.store("prepend", b"key", b"1")
+    assert reader.get(b"key") == b"123"
+    assert store.direct_stats()["items"] == 1
+
+
+def test_what_is_not_there_any_more_is_not_found(store: Store, reader: DirectReader) -> None:
+    store.set(b"key", b"value")
+    store.delete(b"key")
+    assert reader.read(b"key") == "ask"
+    store.set(b"key", b"value", exptime=10)
+    assert reader.get(b"key") == b"value"
+    store.advance(10)
+    assert store.get(b"key") is None
+    assert reader.read(b"key") == "ask"
+    store.set(b"key", b"value")
+    store.touch(b"key", -1)
+    assert reader.read(b"key") == "ask"
+    for delay in (0, 5):
+        store.set(b"key", b"value")
+        store.flush_all(delay)
+        assert (reader.get(b"key") is None) is (delay == 0)
+        store.advance(delay + 1)
+        assert reader.read(b"key") == "ask"
+    assert store.get(b"key") is None
+    assert store.direct_stats()["items"] == 0
+
+
+def test_stale_items_are_asked_for(store: Store, reader: DirectReader) -> None:
+    store.store("set", b"key", b"value", new_cas=100)
+    assert reader.get(b"key") == b"value"
+    assert store.store("cas", b"key", b"stale", cas=90, stale=True)[0] == "STORED"
+    assert reader.read(b"key") == "ask"
+
+
+def test_numbers_that_change_in_place(store: Store, reader: DirectReader) -> None:
+    store.set(b"key", b"100")
+    assert store.delta(b"key", 1)[1] == b"101"
+    assert reader.get(b"key") == b"101"
+    assert store.delta(b"key", 99, incr=False)[1] == b"2"
+    assert reader.get(b"key") == b"2  "
+
+
+@pytest.mark.parametrize("options", [{"use_cas": False}, {"s3fifo": True}, {"lru_segmented": False}, {"factor": 1.08}])
+def test_it_goes_with_every_store(options: dict[str, bool]) -> None:
+    with Store(direct=True, **options) as store:  # type: ignore[arg-type]
+        reader = DirectReader(store.direct_fd())
+        values = {b"key-%d" % number: os.urandom(number * 7 % 3000) for number in range(3000)}
+        for key, value in values.items():
+            store.set(key, value, flags=len(value) % 2)
+        found = {key: reader.get(key) for key in values}
+        asked = [key for key, value in found.items() if value is None]
+        assert len(asked) <= len(values) // 20
+        assert {key: value for key, value in found.items() if value is not None} == {
+            key: value for key, value in values.items() if key not in asked
+        }
+        store.check()
+
+
+def test_the_index_grows_with_the_items() -> None:
+    with Store(512 * MB, direct=True, nthreads=1) as store:
+        reader = DirectReader(store.direct_fd())
+        keys = [b"key-%d" % number for number in range(400_000)]
+        first = store.direct_stats()["buckets"]
+        for key in keys:
+            store.set(key, key)
+        stats = store.direct_stats()
+        assert stats["buckets"] > 30 * first
+        # 128 bytes for five to ten items.
+        assert len(keys) / 10.5 < stats["buckets"] < len(keys) / 4.5
+        # A store whose clock stands still is asked.
+        store.advance(1)
+        asked = sum(reader.get(key) != key for key in keys)
+        assert asked == len(keys) - stats["items"]
+        assert asked < len(keys) / 20
+        for key in keys:
+            store.delete(key)
+        assert store.direct_stats()["items"] == 0
+        store.check()
+
+
+def test_items_without_room_get_another_chance(store: Store, reader: DirectReader) -> None:
+    """When others have gone: at the next get."""
+    # The index does not grow for so few.
+    keys: list[bytes] = []
+    mask = store.direct_stats()["buckets"] - 1
+    bucket = hash_of(b"key") & mask
+    number = 0
+    while len(keys) < 20:
+        number += 1
+        if hash_of(b"%d" % number) & mask == bucket:
+            keys.append(b"%d" % number)
+    for key in keys:
+        store.set(key, key)
+    assert [key for key in keys if reader.get(key) is None] == keys[15:]
+    assert store.direct_stats()["left_out"] == 5
+    for key in keys[:5]:
+        store.delete(key)
+    for key in keys[15:]:
+        assert store.get(key) == key
+    assert [reader.get(key) for key in keys[5:]] == keys[5:]
+
+
+def test_evicted_items_are_not_found() -> None:
+    with Store(8 * MB, direct=True) as store:
+        reader = DirectReader(store.direct_fd())
+        value = os.urandom(1000)
+        for number in range(20_000):
+            store.set(b"key-%d" % number, value)
+        store.advance(1)
+        there = [number for number in range(20_000) if reader.get(b"key-%d" % number) is not None]
+        assert 0 < len(there) < 10_000
+        assert all(store.get(b"key-%d" % number) == value for number in there)
+        store.check()
+
+
+@pytest.mark.parametrize("ended", ["told", "closed"])
+def test_a_store_that_has_ended_is_not_read(ended: str) -> None:
+    store = Store(direct=True)
+    reader = DirectReader(store.direct_fd())
+    store.set(b"key", b"value")
+    assert reader.alive
+    assert reader.get(b"key") == b"value"
+    if ended == "told":
+        store.direct_end()
+        assert not reader.alive
+        assert reader.read(b"key") == "ask"
+    store.close()
+    assert not reader.alive
+    assert reader.read(b"key") == "ask"
+
+
+def test_a_store_that_was_killed_is_not_read() -> None:
+    """Nobody has told anybody: the kernel has."""
+    child = (
+        "import os, socket, sys\n"
+        "from rmemcached.store._testing import Store\n"
+        "store = Store(direct=True)\n"
+        "store.set(b'key', b'value')\n"
+        "socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b'x'], [store.direct_fd()])\n"
+        "sys.stdin.read()\n"
+    )
+    import socket
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        arguments = [sys.executable, "-c", child, str(theirs.fileno())]
+        with subprocess.Popen(arguments, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()]) as process:
+            _, (fd,), *_ = socket.recv_fds(ours, 1, 1)
+            reader = DirectReader(fd)
+            os.close(fd)
+            assert reader.get(b"key") == b"value"
+            process.kill()
+            process.wait()
+            assert not reader.alive
+            assert reader.read(b"key") == "ask"
+
+
+# --- hits ---
+
+
+def test_hits_are_told(store: Store, reader: DirectReader) -> None:
+    store.set(b"key", b"value")
+    assert reader.line() == b""
+    for _ in range(5):
+        reader.read(b"key")
+    found = re.fullmatch(rb"rdma_hits @([0-9a-f]+):([0-9a-f]+) @\1:\2 (\d+):5\r\n", reader.line())
+    assert found
+    hv, place = int(found[1], 16), int(found[2], 16)
+    assert hv == hash_of(b"key")
+    assert int(found[3]) >> 6 == 2 and store.item(b"key", update=False).queue == "COLD"
+    # It was fetched twice, as far as eviction is concerned: more hits say no more.
+    assert store.used(hv, place) and store.used(hv, place)
+    reader.read(b"key")
+    assert reader.line() == b"rdma_hits %d:1\r\n" % int(found[3])
+    assert reader.line() == b""
+    store.delete(b"key")
+    assert store.used(hv, place) is False
+
+
+@pytest.mark.parametrize("place", [0, 1, 1 << 40, (1 << 41) - 1, 1 << 41, (1 << 64) - 1])
+def test_places_that_are_none(store: Store, place: int) -> None:
+    store.set(b"key", b"value")
+    for hv in (0, hash_of(b"key"), (1 << 32) - 1):
+        assert store.used(hv, place) is False
+
+
+def test_a_line_has_room_for_all(store: Store, reader: DirectReader) -> None:
+    """Many items, in many classes: what has no room is in the next line."""
+    told = 0
+    for number in range(500):
+        key = b"key-%d" % number
+        store.set(key, b"x" * (number * 37))
+        found = reader.read(key)
+        if isinstance(found, tuple) and found[2]:
+            line = reader.line()
+            assert len(line) <= 2048 and line.endswith(b"\r\n")
+            told += sum(int(count) for count in re.findall(rb" \d+:(\d+)", line))
+    while line := reader.line():
+        told += sum(int(count) for count in re.findall(rb" \d+:(\d+)", line))
+    assert told == store.direct_stats()["items"]
+
+
+# --- under fire ---
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def readers_beside(store: Store, keys: int, verify: bool = True, **stress: Any) -> list[list[int]]:
+    """Store.stress, and two threads that read meanwhile: what they counted, [asked, found, torn]."""
+    readers = [DirectReader(store.direct_fd()) for _ in range(2)]
+    counts: list[list[int]] = []
+    errors: list[BaseException] = []
+
+    def run(place: int, reader: DirectReader) -> None:
+        try:
+            counts.append(reader.run(place, keys, verify))
+        except AssertionError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(readers)]
+    for thread in threads:
+        thread.start()
+    try:
+        store.stress(keys=keys, **stress)
+    finally:
+        for reader in readers:
+            reader.end()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
+    return counts
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "keys, max_value, options",
+    [
+        (30, 60_000, {}),
+        (2000, 2000, {"s3fifo": True}),
+        (3000, 60_000, {"slab_reassign": True}),
+        (300, 400_000, {"slab_chunk_size_max": 16384, "slab_reassign": True}),
+        (20_000, 20_000, {"lru_maintainer": True, "lru_crawler": True}),
+    ],
+)
+def test_no_value_is_ever_wrong(keys: int, max_value: int, options: dict[str, int], seed: int) -> None:
+    with Store(32 * MB, direct=True, **options) as store:  # type: ignore[arg-type]
+        counts = readers_beside(
+            store,
+            keys,
+            threads=3,
+            ops=20_000,
+            seed=seed,
+            max_value=max_value,
+            clock=True,
+            move=options.get("slab_reassign", False),
+        )
+        assert sum(found for _, found, _ in counts) > 1000
+        wait_for(lambda: not store.stats()["slab_reassign_running"], 60)
+        store.check(False)
+
+
+def test_a_reader_that_does_not_verify_is_caught() -> None:
+    """The test above would find it."""
+    with (
+        Store(32 * MB, direct=True) as store,
+        pytest.raises(AssertionError, match="nobody has stored"),
+    ):
+        for seed in range(20):
+            readers_beside(store, 8, verify=False, threads=3, ops=30_000, seed=seed, max_value=60_000)
+
+
+# --- memory that is none, or damaged ---
+
+
+def memfd(content: bytes, seals: int = fcntl.F_SEAL_SHRINK) -> int:
+    fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.write(fd, content)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+def test_descriptors_of_something_else(store: Store) -> None:
+    header = os.pread(store.direct_fd(), 65536, 0)
+    pipe = os.pipe()
+    made = [*pipe, os.open(__file__, os.O_RDONLY), memfd(b""), memfd(bytes(65536)), memfd(header), memfd(header, 0)]
+    for fd in made:
+        with pytest.raises(OSError, match="Protocol error"):
+            DirectReader(fd)
+        os.close(fd)
+
+
+def test_damaged_memory_is_harmless() -> None:
+    """A server is trusted with values, not with this process."""
+    with Store(2 * MB, direct=True, item_size_max=MB, slab_chunk_size_max=16384) as store:
+        keys = [b"key-%d" % number for number in range(200)]
+        for number, key in enumerate(keys):
+            store.set(key, os.urandom(number * 400), flags=number)
+        length = os.fstat(store.direct_fd()).st_size
+        fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.truncate(fd, length)
+        used: list[int] = []
+        for at in range(0, length, 4096):
+            page = os.pread(store.direct_fd(), 4096, at)
+            if page.count(0) != 4096:
+                os.pwrite(fd, page, at)
+                used.append(at)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        chance = random.Random(5)
+        reader = DirectReader(fd)
+        answers = set()
+        for _ in range(400):
+            at = chance.choice(used[1:]) + 8 * chance.randrange(512)
+            before = os.pread(fd, 8, at)
+            os.pwrite(fd, chance.choice([os.urandom(8), bytes(8), b"\xff" * 8, b"\xff\xff\xff\x7f" * 2]), at)
+            for key in keys:
+                answers.add(type(reader.read(key)))
+            os.pwrite(fd, before, at)
+        assert answers == {tuple, str}
+        os.close(fd)
