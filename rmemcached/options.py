@@ -389,6 +389,7 @@ EXTENDED = {
     "no_drop_privileges": Option(sets={"drop_privileges": False}),
     "rdma": Option(sets={"rdma": True}),
     "no_rdma": Option(sets={"rdma": False}),
+    "rdma_direct": Option(sets={"rdma_direct": True}),
     "rdma_crc": Option(sets={"rdma_crc": True}),
     "no_rdma_crc": Option(sets={"rdma_crc": False}),
     "rdma_device": Option("rdma_device", str),
@@ -550,6 +551,10 @@ class Parsed:
                 "rdma_shm=<file> needs TCP and RDMA: it goes with neither -s, whose socket serves for both, nor no_rdma"
             )
             raise UsageError(message, os.EX_USAGE)
+        if settings.rdma_direct and (not settings.rdma or settings.rdma_shm == "none"):
+            raise UsageError(
+                "rdma_direct needs shared memory: it goes with neither no_rdma nor rdma_shm=none", os.EX_USAGE
+            )
         if settings.udp_port and "p" not in self.given:
             settings.port = settings.udp_port
         for port in (settings.port, settings.udp_port):

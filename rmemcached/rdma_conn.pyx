@@ -30,7 +30,7 @@ from rmemcached.rdma.wire cimport (
     RDMA_CREDITS_HELD_MAX, RDMA_LANES_1, RDMA_QPN_MAX, RDMA_VERSION_1, RDMA_VERSION_2, TRANSPORT_VERBS, attach_request,
     get_message_header, lane_word, message_header, put_message_header, transport_name, word_lane, word_used,
 )
-from rmemcached.store.store cimport item_iov, item_remove, store_time
+from rmemcached.store.store cimport item_iov, item_remove, store_direct_given, store_time
 from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport (
@@ -441,6 +441,7 @@ cdef rdma_conn *conn_make(rdma_thread *t, void *owner, const exchange_request *r
     live_add(LIVE_RDMA_CONN)
     rc.owner = owner
     rc.version = <unsigned int>req.version
+    rc.direct = req.direct != 0
     rc.lane_bytes = <uint32_t>req.lane_bytes
     rc.table.size = RDMA_LANES_1 if rc.version == RDMA_VERSION_1 else t.dev.limits.lanes
     if queue_create(&rc.q, t, <unsigned int>req.credits, <unsigned int>req.msgsize,

@@ -134,6 +134,8 @@ class Settings:
     """Seconds from the exchange to READY, after which a queue pair is given up."""
     rdma_peer_memory: int = 4096
     """Megabytes of memory of soft_shm's clients that are mapped, at most."""
+    rdma_direct: bool = False
+    """Clients on this host read items themselves (docs/direct-reads.md)."""
     rdma_spin: int = 50
     """Microseconds of the longest gap between RDMA requests through which a worker polls; 0: it never polls."""
     rdma_spin_share: int = 100

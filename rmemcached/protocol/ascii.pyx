@@ -30,10 +30,10 @@ from rmemcached.protocol.stats_prefix cimport stats_prefix_record_delete, stats_
 from rmemcached.rdma.wire cimport EXCHANGE_REQUEST, EXCHANGE_WORD_LENGTH
 from rmemcached.store.store cimport (
     EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND,
-    NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, OK, STORED, ITEM_client_flags, ITEM_clsid, ITEM_data,
-    ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type, do_add_delta, do_item_remove, do_item_unlink, item,
-    item_alloc, item_get_locked, item_iov, item_remove, item_touch, item_unlock, store, store_item, store_item_type,
-    store_op, store_time,
+    NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, NUMBER_OF_QUEUES, OK, STORED, ITEM_client_flags, ITEM_clsid,
+    ITEM_data, ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type, do_add_delta, do_item_remove, do_item_unlink,
+    item, item_alloc, item_get_locked, item_iov, item_remove, item_touch, item_unlock, item_used, store,
+    store_get_config, store_item, store_item_type, store_op, store_time,
 )
 from rmemcached.sys.atomics cimport counter_add
 from rmemcached.sys.debug cimport assert_that
@@ -403,6 +403,44 @@ cdef void process_version_command(conn *c) noexcept nogil:
     out_line(c, line, length + 10)
 
 
+cdef inline const char *read_count(const char *p, const char *end, unsigned int base, uint64_t *value) noexcept nogil:
+    """Digits, of which lower-case ones go up to base. The place behind them."""
+    cdef unsigned int digit
+    value[0] = 0
+    while p < end:
+        digit = <unsigned int>(p[0] - c'0')
+        if digit > 9:
+            digit = <unsigned int>(p[0] - c'a') + 10
+        if digit >= base:
+            break
+        value[0] = value[0] * base + digit
+        p += 1
+    return p
+
+
+cdef void process_hits_command(conn *c, const char *p, const char *end) noexcept nogil:
+    """What a client has read without asking (docs/direct-reads.md, section 4). There is no answer."""
+    cdef thread_stats *stats = &c.thread.stats
+    cdef uint64_t first, second
+    cdef bint names
+    while p < end:
+        names = p[0] == c'@'
+        p = read_count(p + names, end, 16 if names else 10, &first)
+        if p < end and p[0] == c':':
+            p = read_count(p + 1, end, 16 if names else 10, &second)
+            if names:
+                item_used(c.thread.store, <uint32_t>first, second)
+            elif first < NUMBER_OF_QUEUES:
+                counter_add(&stats.get_cmds, second)
+                counter_add(&stats.direct_hits, second)
+                counter_add(&stats.lru_hits[first], second)
+        while p < end and p[0] != c' ':
+            p += 1
+        p += 1
+    c.noreply = True
+    out_string(c, b"")
+
+
 cdef void process_other_command(conn *c, const char *line, const char *end) noexcept nogil:
     """Administrative commands, and what is no command."""
     cdef token t[LINE_TOKENS]
@@ -414,6 +452,9 @@ cdef void process_other_command(conn *c, const char *line, const char *end) noex
         if token_is(&t[0], EXCHANGE_REQUEST, EXCHANGE_WORD_LENGTH) and c.engine.exchange != NULL:
             c.noreply = False
             process_exchange(c, t[0].value, end)
+            return
+        if token_is(&t[0], b"rdma_hits", 9) and store_get_config(c.thread.store).direct:
+            process_hits_command(c, t[0].value + 9, end)
             return
     if n > 1 and t[n - 1].length >= 5 and memcmp(t[n - 1].value, b"HTTP/", 5) == 0:
         conn_set_state(c, conn_closing)

@@ -100,6 +100,7 @@ cdef struct thread_stats:
     uint64_t store_too_large
     uint64_t store_no_memory
     slab_counters slab[MAX_NUMBER_OF_SLAB_CLASSES]
+    uint64_t direct_hits         # of get_hits, those that clients have read without asking
     uint64_t lru_hits[NUMBER_OF_QUEUES]     # gets that found an item, by ITEM_queue: get_hits, hits_to_hot, ...
     # what is in use now: `stats reset` leaves these four alone
     uint64_t response_obj_count

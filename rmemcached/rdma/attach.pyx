@@ -2,11 +2,15 @@
 
 from libc.stdint cimport uint16_t
 from libc.string cimport memcpy, memset, strlen
+from posix.uio cimport iovec
 
 from rmemcached.rdma.wire cimport (
     ATTACH_LENGTH, RDMA_TOKEN_LENGTH, RDMA_TRANSPORTS, SHM_KEY_LENGTH, SHM_REPLY_KEY, get_attach, get_shm_request,
 )
-from rmemcached.sys.linux cimport MSG_DONTWAIT, MSG_NOSIGNAL, getrandom, send
+from rmemcached.sys.linux cimport (
+    CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_SPACE, MSG_DONTWAIT, MSG_NOSIGNAL, SCM_RIGHTS, SOL_SOCKET, cmsghdr,
+    getrandom, msghdr, send, sendmsg,
+)
 from rmemcached.verbs.soft cimport (
     soft_iw_accept, soft_iw_options, soft_iw_parse_request, soft_iw_reject, soft_iw_request, soft_shm_attach,
 )
@@ -14,7 +18,8 @@ from rmemcached.verbs.soft cimport (
 # How the requests of a transport are read and answered. The entries are as the functions of attach.pxd.
 cdef struct attach_functions:
     int (*parse)(const char *data, size_t received, attach_request *out) noexcept nogil
-    bint (*accept)(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received) noexcept nogil
+    bint (*accept)(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
+                   bint direct) noexcept nogil
     void (*refuse)(int fd, const char *data, size_t received) noexcept nogil
 
 
@@ -31,7 +36,8 @@ cdef int iw_parse(const char *data, size_t received, attach_request *out) noexce
     return 1
 
 
-cdef bint iw_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received) noexcept nogil:
+cdef bint iw_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
+                    bint direct) noexcept nogil:
     cdef soft_iw_options options
     memset(&options, 0, sizeof(options))
     options.crc = dev.limits.crc
@@ -48,9 +54,33 @@ cdef void iw_refuse(int fd, const char *data, size_t received) noexcept nogil:
 
 # ---- soft_shm --------------------------------------------------------------------------------------------------------
 
-cdef bint shm_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received) noexcept nogil:
+cdef bint send_reply(int fd, int memory) noexcept nogil:
+    """The reply, and a descriptor with it, if there is one."""
+    cdef char control[64]
+    cdef msghdr message
+    cdef iovec iov
+    cdef cmsghdr *header
+    memset(&message, 0, sizeof(message))
+    iov.iov_base = <void *>SHM_REPLY_KEY
+    iov.iov_len = SHM_KEY_LENGTH
+    message.msg_iov = &iov
+    message.msg_iovlen = 1
+    if memory >= 0:
+        memset(control, 0, sizeof(control))
+        message.msg_control = control
+        message.msg_controllen = CMSG_SPACE(sizeof(int))
+        header = CMSG_FIRSTHDR(&message)
+        header.cmsg_level = SOL_SOCKET
+        header.cmsg_type = SCM_RIGHTS
+        header.cmsg_len = CMSG_LEN(sizeof(int))
+        memcpy(CMSG_DATA(header), &memory, sizeof(int))
+    return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == SHM_KEY_LENGTH
+
+
+cdef bint shm_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
+                     bint direct) noexcept nogil:
     # The reply comes first: what follows it on the socket is the queue pairs'.
-    if send(fd, SHM_REPLY_KEY, SHM_KEY_LENGTH, MSG_NOSIGNAL | MSG_DONTWAIT) != SHM_KEY_LENGTH:
+    if not send_reply(fd, dev.endpoint.memory if direct else -1):
         return False
     return soft_shm_attach(qp, fd, <uint16_t>dev.limits.ird, <uint16_t>dev.limits.ord) == 0
 
@@ -88,8 +118,9 @@ cdef int attach_parse(const rdma_device *dev, const char *data, size_t received,
     return functions[dev.transport].parse(data, received, out)
 
 
-cdef bint attach_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received) noexcept nogil:
-    return functions[dev.transport].accept(dev, qp, fd, data, received)
+cdef bint attach_accept(const rdma_device *dev, ibv_qp *qp, int fd, const char *data, size_t received,
+                        bint direct) noexcept nogil:
+    return functions[dev.transport].accept(dev, qp, fd, data, received, direct)
 
 
 cdef void attach_refuse(const rdma_device *dev, int fd, const char *data, size_t received) noexcept nogil:

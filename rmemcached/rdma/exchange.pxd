@@ -25,6 +25,7 @@ cdef struct exchange_request:
     unsigned long crc
     unsigned long netns
     unsigned long lane_bytes     # version 2 only
+    unsigned long direct         # the client can read the memory itself (docs/direct-reads.md)
     ibv_gid gid
     const char *host
     size_t host_length

@@ -82,7 +82,7 @@ cdef bint key_is(const char *text, size_t length, const char *name) noexcept nog
 cdef bint take_value(exchange_request *out, const char *key, size_t nkey, const char *value,
                      size_t nvalue) noexcept nogil:
     """False: the value is malformed or out of range. Unknown keys are ignored."""
-    cdef number_key[12] numbers = [
+    cdef number_key[13] numbers = [
         number_key(b"version", 0, UINT32_LAST, &out.version),
         number_key(b"qpn", 0, RDMA_QPN_MAX, &out.qpn),
         number_key(b"psn", 0, RDMA_QPN_MAX, &out.psn),
@@ -95,6 +95,7 @@ cdef bint take_value(exchange_request *out, const char *key, size_t nkey, const 
         number_key(b"crc", 0, 1, &out.crc),
         number_key(b"netns", 1, UINT32_LAST, &out.netns),
         number_key(b"lanebytes", RDMA_LANE_BYTES_MIN, RDMA_LANE_BYTES_MAX, &out.lane_bytes),
+        number_key(b"direct", 0, 1, &out.direct),
     ]
     cdef size_t i
     for i in range(sizeof(numbers) // sizeof(number_key)):

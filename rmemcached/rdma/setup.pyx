@@ -69,8 +69,10 @@ cdef void rdma_thread_attach(rdma_thread *t, int fd, const char *data, size_t re
     rc = token_bucket(t, request.token)[0]
     while rc != NULL and memcmp(rc.token, request.token, RDMA_TOKEN_LENGTH) != 0:
         rc = rc.streamless_next
-    if rc != NULL and rc.q.qp.qp_num == request.qpn and attach_accept(t.dev, rc.q.qp, fd, data, received):
+    if rc != NULL and rc.q.qp.qp_num == request.qpn and attach_accept(t.dev, rc.q.qp, fd, data, received, rc.direct):
         forget_token(rc)
+        if rc.direct and t.dev.endpoint.memory >= 0:
+            store_direct_given(t.worker.store)
     else:
         rdma_thread_refuse(t, fd, data, received)
 

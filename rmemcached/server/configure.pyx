@@ -108,4 +108,5 @@ cdef void fill_store_config(store_config *out, wanted) except *:
     out.slab_automove_ratio = wanted.slab_automove_ratio
     out.slab_automove_window = wanted.slab_automove_window
     out.slab_automove_freeratio = wanted.slab_automove_freeratio
+    out.direct = wanted.rdma_direct
     out.track_sizes = wanted.track_sizes

@@ -17,9 +17,9 @@ from rmemcached.server.stats_lines cimport append_class, append_decimal, append_
 from rmemcached.server.watchers cimport watcher_stats, watchers_get_stats, watchers_reset_stats
 from rmemcached.server.worker cimport READ_BUFFER_SIZE
 from rmemcached.store.store cimport (
-    ITEM_UPDATE_INTERVAL, MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, class_stats, rel_time_t, store_config,
-    store_copy_config, store_get_class_stats, store_get_stats, store_process_started, store_reset_stats, store_sizes,
-    store_sizes_buckets, store_stats, store_time,
+    ITEM_UPDATE_INTERVAL, MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, class_stats, direct_stats, rel_time_t,
+    store_config, store_copy_config, store_direct_stats, store_get_class_stats, store_get_stats, store_process_started,
+    store_reset_stats, store_sizes, store_sizes_buckets, store_stats, store_time,
 )
 
 
@@ -144,6 +144,16 @@ cdef void general_items(const store_stats *st, const store_config *config, stat_
         stat_append(out, b"ghost_bytes", st.ghost_bytes)
 
 
+cdef void direct_text(server *s, const thread_stats *t, stat_buf *out) noexcept nogil:
+    cdef direct_stats direct
+    store_direct_stats(s.store, &direct)
+    stat_append(out, b"direct_buckets", direct.buckets)
+    stat_append(out, b"direct_items", direct.items)
+    stat_append(out, b"direct_left_out", direct.left_out)
+    stat_append(out, b"direct_hits", t.direct_hits)
+    stat_append(out, b"direct_clients", direct.clients)
+
+
 cdef void general(server *s, stat_buf *out) noexcept nogil:
     cdef store_config config
     cdef thread_stats t
@@ -185,6 +195,8 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"unexpected_napi_ids", relaxed_load(&s.unexpected_napi_ids))
     stat_append(out, b"round_robin_fallback", relaxed_load(&s.round_robin_fallback))
     general_items(&st, &config, out)
+    if config.direct:
+        direct_text(s, &t, out)
 
 
 cdef void settings_basic(server *s, const store_config *config, stat_buf *out) noexcept nogil:
