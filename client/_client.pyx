@@ -306,6 +306,9 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
         The next command makes a new one.
         """
+        if (self._reader is not None and self._reader.report.total and self._idle is not None
+                and self._generation == fork_count()):
+            self.tell_hits()
         self.close_all()
 
     disconnect_all = close

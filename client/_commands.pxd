@@ -12,6 +12,8 @@ from rmemcached.client._stream cimport Stream
 cdef bytes encode_key(object key, bytes prefix, bint unicode_keys)
 # The same for put_fetch and put_store: a str that has its bytes is left as it is.
 cdef object sendable_key(object key, bytes prefix, bint unicode_keys)
+# Where its text is.
+cdef const char *text_of(object key, size_t *length) noexcept
 cdef bytes bytes_of_key(object key)
 # The same for bytes.
 cdef bytes checked_key(bytes key)

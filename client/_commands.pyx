@@ -58,7 +58,7 @@ cdef bytes checked_key(bytes key):
     return key
 
 
-cdef inline const char *text_of(object key, size_t *length) noexcept:
+cdef const char *text_of(object key, size_t *length) noexcept:
     # Of what sendable_key has returned.
     if type(key) is bytes:
         length[0] = PyBytes_GET_SIZE(key)

@@ -172,7 +172,7 @@ cdef class Endpoint:
         """The client's exchange line, as bytes. OSError: for soft_shm, this host cannot be told from others."""
         cdef str host = ""
         if self.transport == SOFT_SHM:
-            host = " host={} netns={}".format(*host_identity())
+            host = " host={} netns={} direct=1".format(*host_identity())
         return (
             f"{EXCHANGE_REQUEST.decode()} version={version} transport={self.transport} "
             f"qpn={self.qp.qp_num} psn={self.psn} gid={(<const char *>self.port.gid.raw)[:16].hex()} "

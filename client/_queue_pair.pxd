@@ -11,6 +11,7 @@ thread sleeps. In a forked child only `close` may be called, which leaves the pa
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 
+from rmemcached.client._direct cimport DirectMemory
 from rmemcached.client._endpoint cimport RECEIVES_AT_A_TIME, SEND_BUFFERS, Endpoint
 from rmemcached.client._lane cimport lane_list, lane_state, lane_table, lane_want
 from rmemcached.client._stream cimport Stream
@@ -60,6 +61,7 @@ cdef class QueuePair(Endpoint):
     cdef bint hinted                 # there are some
     cdef object pool                 # regions for its lanes' values,
     cdef object registered           # objects that stay registered, or None, and
+    cdef DirectMemory direct         # the server's items, or None
     cdef list leaving                # memory of lanes that the server has not closed yet: RdmaStream's
 
     # set-up

@@ -8,6 +8,7 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from rmemcached.client._devices cimport device_lost, leave_domain
+from rmemcached.client._direct cimport map_memory
 from rmemcached.client._endpoint cimport CREDITS, INLINE_BYTES, MESSAGE_SIZE, RECEIVE, RECEIVES_AT_A_TIME
 from rmemcached.client._errors cimport os_error
 from rmemcached.client._exchange cimport Offer
@@ -83,6 +84,10 @@ cdef class QueuePair(Endpoint):
             # The server keeps its queue pair until the lifeline is closed; a traceback would keep this one.
             self.close()
             raise
+
+    def take_memory(self, int descriptor):
+        """Maps the server's items, whose descriptor stays the caller's. Where that cannot be, the server is asked."""
+        self.direct = map_memory(descriptor)
 
     def connect_cm(self, timeout):
         """Connects the queue pair through rdma_cm, along its route. timeout: seconds or None.
@@ -762,6 +767,7 @@ cdef class QueuePair(Endpoint):
                 self.fd = -1
 
     cdef void close(self) noexcept:
+        self.direct = None
         self.disconnect()
         if self.protection_domain == NULL or self.foreign():
             return

@@ -4,6 +4,7 @@ cimport cython
 from libc.errno cimport EAGAIN
 from libc.stdint cimport uint32_t, uintptr_t
 
+from rmemcached.client._direct cimport DirectMemory
 from rmemcached.client._buffers cimport Buffer, Pool, find_buffer, name_buffer, unname_buffer
 from rmemcached.client._registered cimport Registrations
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
@@ -135,6 +136,9 @@ cdef class RdmaStream(Stream):
             if registered is not None:
                 registered.close()
             queue.close()
+
+    cdef DirectMemory direct_memory(self):
+        return self.queue.direct
 
     cdef str failure_text(self):
         return self.queue.failure_text(self.lane)

@@ -20,10 +20,12 @@ cdef object MISS
 cdef class Retrieval(Session):
     cdef object _load(self, object key, object value, uint32_t flags)
     cdef object _read_fetch(self, Connection c, object key, fetch_form form, uint32_t *flags, list errors)
+    cdef object _look(self, object key, uint32_t *flags)
     cdef object _fetch(self, object key, fetch_form form, bytes expire, bytes name, uint32_t *flags)
     cdef object _get(self, object key, object default, object expire, fetch_form form, bytes name)
     cdef object _gets(self, object key, object default, object cas_default, object expire, bytes name)
     cdef dict _get_many(self, object keys, bint with_cas, object expire, bytes name)
+    cdef dict _look_many(self, list names, list encoded, bytes name)
     cdef dict _fetch_many(self, list names, list encoded, bint with_cas, bytes expire, bytes name)
     cdef Py_ssize_t _fetch_into(self, bytes key, char *to, Py_ssize_t length) except -2
     cdef Py_ssize_t _read_into(self, Connection c, bytes key, char *to, Py_ssize_t length,

@@ -3,8 +3,9 @@
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
 from rmemcached.client._buffers cimport new_buffer, register_memory
-from rmemcached.client._commands cimport put_fetch, seconds_text
+from rmemcached.client._commands cimport put_fetch, seconds_text, text_of
 from rmemcached.client._connection cimport AHEAD
+from rmemcached.client._direct cimport DirectReader
 from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._rdma cimport RdmaStream
 from rmemcached.client._reply cimport REPLY_EN, REPLY_VA
@@ -105,6 +106,20 @@ cdef class Retrieval(Session):
             c.refused(errors)
         return MISS
 
+    cdef object _look(self, object key, uint32_t *flags):
+        # The value, found without asking. None: it is to be asked for.
+        cdef DirectReader reader = self.reader()
+        cdef size_t length
+        cdef const char *text
+        cdef bytes value
+        if reader is None:
+            return None
+        text = text_of(key, &length)
+        value = reader.read(text, length, flags)
+        if reader.told_later:
+            self.tell_hits()
+        return value
+
     cdef object _fetch(self, object key, fetch_form form, bytes expire, bytes name, uint32_t *flags):
         cdef Connection c = self.enter(False, name)
         cdef Stream s = c.stream
@@ -130,6 +145,10 @@ cdef class Retrieval(Session):
         try:
             if self.views and form == FETCH_VALUE:
                 form = FETCH_VIEW
+            if self._reader is not None and form == FETCH_VALUE and seconds is None:
+                value = self._look(encoded, &flags)
+                if value is not None:
+                    return self._load(key, value, flags)
             value = self._fetch(encoded, form, seconds, name, &flags)
             if value is not MISS:
                 return self._load(key, value, flags)
@@ -158,11 +177,43 @@ cdef class Retrieval(Session):
         if not names:
             return {}
         try:
+            if self._reader is not None and not with_cas and seconds is None:
+                return self._look_many(names, encoded, name)
             return self._fetch_many(names, encoded, with_cas, seconds, name)
         except Exception:
             if not self.ignore_exc:
                 raise
         return {}
+
+    cdef dict _look_many(self, list names, list encoded, bytes name):
+        # What can be read without asking, and then the rest.
+        cdef list values = []
+        cdef list left = []
+        cdef list left_encoded = []
+        cdef dict found = {}
+        cdef dict rest = {}
+        cdef uint32_t flags = 0
+        cdef Py_ssize_t i
+        for i in range(len(names)):
+            value = self._look(encoded[i], &flags)
+            if value is None:
+                left.append(names[i])
+                left_encoded.append(encoded[i])
+            values.append(value if value is None or self.serde is None else (value, flags))
+        if left:
+            rest = self._fetch_many(left, left_encoded, False, None, name)
+        if len(left) == len(names):
+            return rest
+        for i in range(len(names)):
+            value = values[i]
+            if value is None:
+                value = rest.get(names[i], MISS)
+                if value is MISS:
+                    continue
+            elif self.serde is not None:
+                value = self._load(names[i], value[0], value[1])
+            found[names[i]] = value
+        return found
 
     cdef dict _fetch_many(self, list names, list encoded, bint with_cas, bytes expire, bytes name):
         cdef Connection c = self.enter(False, name)

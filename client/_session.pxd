@@ -9,6 +9,7 @@ same Connection keeps it, so that no other thread gets that one before a reply h
 """
 
 from rmemcached.client._connection cimport Connection
+from rmemcached.client._direct cimport DirectReader
 
 
 cdef class Session:
@@ -36,6 +37,7 @@ cdef class Session:
     cdef str _transport          # of the connection that was made last
     cdef object _current         # returns the greenlet that runs; None: connections belong to threads only
     cdef Connection _idle        # those that no call uses, the one that was used last first
+    cdef DirectReader _reader    # of the server's memory; None: values are asked for
     cdef unsigned int _open      # connections, idle or in calls
     cdef unsigned int _unanswered  # of the idle ones: on which commands without an answer were the last
     cdef unsigned int _epoch     # connections of earlier ones are closed when their calls end
@@ -50,6 +52,11 @@ cdef class Session:
     cdef int leave(self, Connection c, list errors) except -1
     # The end of a call that leaves the connection in disorder.
     cdef void drop(self, Connection c) noexcept
+    # Tells the server of what was read without it: with a request, or in one. Errors are left to the next command.
+    cdef int tell_hits(self) except -1
+    cdef int put_hits(self, Connection c) except -1
+    # The reader, if what it reads is in order with this Client's commands; None: ask.
+    cdef DirectReader reader(self)
     # Closes the idle connections, and those that calls use when these end.
     cdef void close_all(self) noexcept
 

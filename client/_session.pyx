@@ -6,13 +6,16 @@ import weakref
 
 from rmemcached.client cimport _commands
 from rmemcached.client._commands cimport answer, encode_key, put_bytes, put_mark
+from rmemcached.client._direct cimport DirectMemory, DirectReader, new_reader
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._stream cimport Stream
+from rmemcached.direct cimport DIRECT_LINE, direct_line
 from rmemcached.sys.debug cimport assert_that
 
 from rmemcached.client._exchange import SOFT_SHM
 from rmemcached.client.authentication import check_answer, checked_credentials, request
+from rmemcached.client.exceptions import MemcacheError
 from rmemcached.client.connection import TRANSPORTS, open_stream
 from rmemcached.client.sockets import KeepaliveOpts, check_sockets, current_greenlet, normalize_server
 from rmemcached.client.urls import chosen_transport
@@ -142,6 +145,7 @@ cdef class Session:
         return None if fit is None else self.take(fit, before_fit)
 
     cdef Connection connect(self):
+        cdef DirectMemory memory
         cdef Connection c = Connection.__new__(Connection)
         cdef Stream s
         lock_state(&shared_state)
@@ -161,7 +165,10 @@ cdef class Session:
             c.home = PyThread_get_thread_ident()
         if self.credentials is not None and s.must_authenticate():
             self.authenticate(c)
+        memory = s.direct_memory()
         lock_state(&shared_state)
+        if memory is not None and (self._reader is None or self._reader.memory is not memory):
+            self._reader = new_reader(memory)
         self._transport = c.transport
         self._open += 1
         unlock_state(&shared_state)
@@ -211,6 +218,9 @@ cdef class Session:
             c.name = name
             s = c.stream
             s.begin()
+            if self._reader is not None and self._reader.report.used:
+                # Eviction does not wait for them.
+                self.put_hits(c)
             if s.noreplies and not quiet and s.unmarked:
                 s.noreplies = 0
                 s.doubtful = True
@@ -244,6 +254,43 @@ cdef class Session:
             raise errors[0]
         return 0
 
+    cdef DirectReader reader(self):
+        cdef DirectReader found = None
+        lock_state(&shared_state)
+        # A command without an answer may not be carried out yet.
+        if self._reader is not None and self._unanswered == 0 and self._generation == fork_count():
+            if not self._reader.is_alive():
+                self._reader = None
+            found = self._reader
+        unlock_state(&shared_state)
+        return found
+
+    cdef int put_hits(self, Connection c) except -1:
+        cdef DirectReader reader = self._reader
+        cdef char *to
+        if reader is not None and c.stream.remote:
+            to = c.stream.room(DIRECT_LINE)
+            lock_state(&shared_state)
+            reader.told_later = False
+            c.stream.wlen += direct_line(&reader.report, &reader.memory.memory, to)
+            unlock_state(&shared_state)
+        return 0
+
+    cdef int tell_hits(self) except -1:
+        cdef Connection c
+        try:
+            c = self.enter(True, b"get")
+            try:
+                self.put_hits(c)
+                c.send()
+            except BaseException:
+                self.drop(c)
+                raise
+            self.leave(c, None)
+        except (MemcacheError, OSError):
+            self._reader = None
+        return 0
+
     cdef void drop(self, Connection c) noexcept:
         lock_state(&shared_state)
         if c.generation == self._generation:
@@ -259,6 +306,7 @@ cdef class Session:
         cdef Connection closed
         lock_state(&shared_state)
         c = self._idle
+        self._reader = None
         self._epoch += 1
         self._idle = None
         self._unanswered = 0

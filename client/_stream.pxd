@@ -15,6 +15,7 @@ errno; -EINTR means that signal handlers want to run and that the call is to be 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.uio cimport iovec
 
+from rmemcached.client._direct cimport DirectMemory
 from rmemcached.client._reply cimport reply_line
 
 cdef enum:
@@ -134,5 +135,6 @@ cdef class Stream:
     cdef int put_target(self, char *to, size_t size) except -1
     cdef int take_target(self, char *to, size_t size, size_t length) except -1
     cdef void saw_length(self, size_t length) noexcept  # a value of so many bytes comes in the stream
+    cdef DirectMemory direct_memory(self)               # the server's items, which can be read without asking, or None
     cdef str failure_text(self)                         # why the connection has ended, as far as known; may be ""
     cdef void close(self) noexcept                      # in a forked child: leaves the parent's connection alone

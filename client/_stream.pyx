@@ -4,6 +4,7 @@ from libc.errno cimport EAGAIN, EBADMSG, EMSGSIZE, ENOMEM
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
+from rmemcached.client._direct cimport DirectMemory
 from rmemcached.client._reply cimport REPLY_MN, parse_classic, parse_reply
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.sys.clock cimport now_ns
@@ -471,6 +472,9 @@ cdef class Stream:
 
     cdef void saw_length(self, size_t length) noexcept:
         return
+
+    cdef DirectMemory direct_memory(self):
+        return None
 
     cdef str failure_text(self):
         return ""

@@ -175,7 +175,11 @@ def open_rdma(client: Options, plain: socket.socket, transport: str, wanted: str
     with contextlib.ExitStack() as stack:
         second = None
         if transport == SOFT_SHM:
-            second = stack.enter_context(contextlib.closing(open_shm(client.server, offer, patience(client))))
+            second, memory = open_shm(client.server, offer, patience(client))
+            stack.enter_context(contextlib.closing(second))
+            if memory is not None:
+                stack.callback(os.close, memory)
+                queue.take_memory(memory)
         elif transport == SOFT_IW:
             second = stack.enter_context(contextlib.closing(open_iw(client, plain)))
         queue.connect(offer, second, plain, patience(client))
@@ -188,15 +192,16 @@ def open_iw(client: Options, plain: socket.socket) -> socket.socket:
     return open_socket((peer[0], peer[1]), client.connect_timeout, client.socket_keepalive, True)
 
 
-def open_shm(server: Server, offer: Offer, timeout: float | None) -> socket.socket:
-    """The connection for shared memory, which the server has accepted. timeout: seconds. Raises MemcacheServerError."""
+def open_shm(server: Server, offer: Offer, timeout: float | None) -> tuple[socket.socket, int | None]:
+    """The connection for shared memory, which the server has accepted, and the descriptor of the server's items, which
+    the caller closes; None: the server gives none. timeout: seconds. Raises MemcacheServerError."""
     path = offer.path or server
     if not isinstance(path, str):
         raise MemcacheServerError("the server's answer to the RDMA exchange names no path")
     try:
         second = open_unix("\0" + path[1:] if path.startswith("@") else path, timeout)
         try:
-            reply = ask_for_shm(second, shm_request(offer))
+            reply, memory = ask_for_shm(second, shm_request(offer))
         except BaseException:
             second.close()
             raise
@@ -206,21 +211,28 @@ def open_shm(server: Server, offer: Offer, timeout: float | None) -> socket.sock
         second.close()
         text = reply.decode("ascii", "replace").strip()
         raise MemcacheServerError(text or "the server closed the connection for shared memory")
-    return second
+    return second, memory
 
 
-def ask_for_shm(second: socket.socket, request: bytes) -> bytes:
-    """Sends the request for shared memory. Returns SHM_REPLY, or what the server says instead. Raises OSError."""
+def ask_for_shm(second: socket.socket, request: bytes) -> tuple[bytes, int | None]:
+    """Sends the request for shared memory. Returns SHM_REPLY, or what the server says instead; and a descriptor that
+    came with it, or None. Raises OSError."""
     # A server that refuses may do so before it has read anything.
     with contextlib.suppress(BrokenPipeError):
         second.sendall(request)
     reply = b""
+    memory: list[int] = []
     with contextlib.suppress(ConnectionResetError):
-        while len(reply) < len(SHM_REPLY) and (more := second.recv(len(SHM_REPLY) - len(reply))):
+        while len(reply) < len(SHM_REPLY) and second.recv(1, socket.MSG_PEEK):
+            # Sockets that are not the standard library's wait above alone.
+            more, descriptors, *_ = socket.recv_fds(second, len(SHM_REPLY) - len(reply), 1, socket.MSG_CMSG_CLOEXEC)
+            memory += descriptors
             reply += more
         while reply != SHM_REPLY and len(reply) < REPLY_LIMIT and (more := second.recv(REPLY_LIMIT - len(reply))):
             reply += more
-    return reply
+    for surplus in memory[1:] if reply == SHM_REPLY else memory:
+        os.close(surplus)
+    return reply, memory[0] if memory and reply == SHM_REPLY else None
 
 
 def open_rdma_cm(client: Options) -> RdmaStream:

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Gets that ask nobody (`-o rdma_direct`, docs/direct-reads.md), beside gets that ask, in one run.
+
+Reads of 100 B at C speed and from Python, back to back and with pauses; of 1 MB beside one memcpy; by several
+processes; and what they cost the daemon: CPU for hits and sets, memory for each item. The last column has the bounds;
+the exit status is 1 when one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+
+from figures import add_json, put_out  # noqa: E402
+from servers import Server, start_rmemcached  # noqa: E402
+
+from rmemcached.client import Client, _load  # noqa: E402
+
+VALUE = b"v" * 100
+LARGE = os.urandom(1_000_000)
+PAUSES = (0.0, 10e-6, 1e-3, 10e-3)
+READERS = 8
+KEYS = [b"key-%d" % number for number in range(10_000)]
+ITEMS = 1_000_000
+
+
+class Row(NamedTuple):
+    """One figure. bound: the most that it may be; with a minus sign: the least."""
+
+    name: str
+    value: float
+    unit: str
+    bound: float | None = None
+
+    def holds(self) -> bool:
+        if self.bound is None:
+            return True
+        return self.value <= self.bound if self.bound >= 0 else self.value >= -self.bound
+
+
+def connect(server: Server) -> Client:
+    """A Client over shared memory that has a connection."""
+    client = Client(server.address, transport="soft_shm", timeout=20, default_noreply=False)
+    client.version()
+    return client
+
+
+def microseconds(operation: Callable[[], object], seconds: float, units: int = 1000) -> float:
+    """The median time of one of `units` operations in a row."""
+    times = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        for _ in range(units):
+            operation()
+        times.append((time.perf_counter() - begin) / units)
+    return statistics.median(times) * 1e6
+
+
+def small_reads(direct: Server, asked: Server, seconds: float) -> list[Row]:
+    rows = []
+    with connect(direct) as client, connect(asked) as other:
+        for one in (client, other):
+            one.set(b"key", VALUE)
+        for pause in PAUSES:
+            took = statistics.median(_load.read_direct(client, b"key", seconds, pause)) / 1000
+            rows.append(Row(f"get 100 B, C, {pause * 1e6:g} us apart", took, "us", 0.4))
+        rows.append(Row("get 100 B, Python", microseconds(lambda: client.get(b"key"), seconds), "us", 0.8))
+        rows.append(Row("... asked", microseconds(lambda: other.get(b"key"), seconds), "us"))
+        many = [name.decode() for name in KEYS[:100]]
+        for one in (client, other):
+            one.set_many(dict.fromkeys(many, VALUE))
+        rows.append(Row("get_many(100), a key", microseconds(lambda: client.get_many(many), seconds, 10) / 100, "us"))
+        rows.append(Row("... asked", microseconds(lambda: other.get_many(many), seconds, 10) / 100, "us"))
+    return rows
+
+
+def large_reads(direct: Server, asked: Server, seconds: float) -> list[Row]:
+    copied = bytearray(LARGE)
+    with connect(direct) as client, connect(asked) as other:
+        for one in (client, other):
+            one.set("large", LARGE)
+        memcpy = microseconds(lambda: bytes(copied), seconds, 100)
+        read = microseconds(lambda: client.get("large"), seconds, 100)
+        return [
+            Row("get 1 MB, of one memcpy", memcpy / read, "", -0.8),
+            Row("... asked", memcpy / microseconds(lambda: other.get("large"), seconds, 100), ""),
+        ]
+
+
+def read_all(address: Any, seconds: float, results: Any) -> None:
+    """One reader process."""
+    client = Client(address, transport="soft_shm", timeout=20)
+    client.version()
+    results.put((*_load.count_direct(client, KEYS, seconds), time.process_time()))
+    client.close()
+
+
+def reader_processes(direct: Server, seconds: float) -> list[Row]:
+    with connect(direct) as client:
+        client.set_many(dict.fromkeys([name.decode() for name in KEYS], VALUE))
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    readers = [context.Process(target=read_all, args=(direct.address, seconds, results)) for _ in range(READERS)]
+    for reader in readers:
+        reader.start()
+    counted = [results.get(timeout=60) for _ in readers]
+    for reader in readers:
+        reader.join()
+    cores = min(len(os.sched_getaffinity(0)), READERS)
+    total = sum(read - asked for read, asked, _ in counted) / seconds / cores / 1e6
+    return [Row(f"{READERS} processes, C, each core", total, "M/s", -2.0)]
+
+
+def daemon_cpu(direct: Server, asked: Server) -> list[Row]:
+    """CPU of the daemon for as many hits, and for as many sets."""
+    rows = []
+    hits = 200_000
+    cost = {}
+    for server in (direct, asked):
+        with connect(server) as client:
+            for name in KEYS[:100]:
+                client.set(name, VALUE)
+            before = server.cpu_seconds()
+            for number in range(hits):
+                client.get(KEYS[number % 100])
+            cost[server.pid] = server.cpu_seconds() - before
+    rows.append(Row("daemon CPU of a hit, of one that asks", cost[direct.pid] / cost[asked.pid], "", 0.01))
+    ratios = []
+    for _ in range(5):
+        spent = []
+        for server in (direct, asked):
+            with server.connect(30) as plain:
+                begin = server.cpu_seconds()
+                done = _load.run([plain.fileno()], 1.0, keys=100_000, depth=32, set_every=1)
+                spent.append((server.cpu_seconds() - begin) / done["sets"])
+        ratios.append(spent[0] / spent[1])
+    rows.append(Row("daemon CPU of a set, of one without the index", statistics.median(ratios), "", 1.15))
+    return rows
+
+
+def memory() -> list[Row]:
+    """What the index adds for each item."""
+    with start_rmemcached("-m", "1024", "-t", "1", "-o", "rdma_direct") as server, server.connect(30) as plain:
+        for first in range(0, ITEMS, 1000):
+            plain.sendall(_load.store_commands(first, 1000))
+            left = 8 * 1000
+            while left:
+                left -= len(plain.recv(left))
+        stats = server.stats()
+        bytes_for_each = 128 * int(stats["direct_buckets"]) / ITEMS
+        return [
+            Row("memory of the index for an item", bytes_for_each, "B", 12.0),
+            Row("items not in the index", 100 * (1 - int(stats["direct_items"]) / int(stats["curr_items"])), "%"),
+        ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each row (default %(default)s)")
+    add_json(parser)
+    options = parser.parse_args()
+    flags = ("-m", "512", "-t", "1")
+    with start_rmemcached(*flags, "-o", "rdma_direct") as direct, start_rmemcached(*flags) as asked:
+        rows = small_reads(direct, asked, options.seconds)
+        rows += large_reads(direct, asked, options.seconds)
+        rows += reader_processes(direct, options.seconds)
+        rows += daemon_cpu(direct, asked)
+    rows += memory()
+    lines = [f"{'':46} {'':>10}        bound"]
+    for row in rows:
+        bound = "" if row.bound is None else f"{'>=' if row.bound < 0 else '<='} {abs(row.bound):g}"
+        lines.append(f"{row.name:46} {row.value:10.3f} {row.unit:4} {bound:>8}{'' if row.holds() else '  MISSED'}")
+    put_out(options, {row.name: row.value for row in rows}, "\n".join(lines))
+    return 0 if all(row.holds() for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""Reads of a server's memory that ask nobody (docs/direct-reads.md): the memory of one server, and a Client's use of
+it.
+"""
+
+from libc.stdint cimport uint32_t
+
+from rmemcached.direct cimport direct_memory, direct_report
+
+
+cdef class DirectMemory:
+    """A server's memory, mapped here for reading. Any thread; nothing of it changes."""
+    cdef direct_memory memory
+
+# From a descriptor, which stays the caller's. None: this process cannot use it.
+cdef DirectMemory map_memory(int fd)
+
+
+cdef class DirectReader:
+    """One Client's reads. `read` may be called by several threads, all else with the GIL, or the lock of _state.pxd."""
+    cdef DirectMemory memory
+    cdef direct_report report
+    cdef bint told_later     # it is time to tell the server
+
+    # The value of a key as bytes, or None: only the server can say. text: of a key as it is sent.
+    cdef bytes read(self, const char *text, size_t length, uint32_t *flags)
+    # Whether the server lives, as far as the memory tells.
+    cdef bint is_alive(self) noexcept
+
+cdef DirectReader new_reader(DirectMemory memory)

@@ -1,0 +1,75 @@
+"""See _direct.pxd."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport uint32_t
+
+from rmemcached.client._state cimport lock_state, shared_state, unlock_state
+from rmemcached.direct cimport (
+    DIRECT_ASK,
+    DIRECT_FOUND,
+    direct_answer,
+    direct_copy,
+    direct_find,
+    direct_hit,
+    direct_is_alive,
+    direct_map,
+    direct_note,
+    direct_unmap,
+)
+
+cdef enum:
+    TRIES = 3                # of a value that is being changed
+    LONG_COPY = 64 * 1024    # bytes, from which on other threads of Python run meanwhile
+
+
+cdef class DirectMemory:
+
+    def __dealloc__(self):
+        if self.memory.base != NULL:
+            direct_unmap(&self.memory)
+
+
+cdef DirectMemory map_memory(int fd):
+    cdef DirectMemory made = DirectMemory.__new__(DirectMemory)
+    return made if direct_map(&made.memory, fd) == 0 else None
+
+
+cdef class DirectReader:
+
+    cdef bytes read(self, const char *text, size_t length, uint32_t *flags):
+        cdef direct_memory *m = &self.memory.memory
+        cdef direct_hit hit
+        cdef direct_answer answer = DIRECT_ASK
+        cdef bytes value = None
+        cdef char *to
+        cdef int _try
+        for _try in range(TRIES):
+            answer = direct_find(m, text, length, &hit)
+            if answer == DIRECT_FOUND:
+                value = PyBytes_FromStringAndSize(NULL, hit.length)
+                to = PyBytes_AS_STRING(value)
+                if hit.length < LONG_COPY:
+                    answer = direct_copy(m, &hit, to)
+                else:
+                    with nogil:
+                        answer = direct_copy(m, &hit, to)
+            if answer == DIRECT_FOUND or answer == DIRECT_ASK:
+                break
+        if answer != DIRECT_FOUND:
+            return None
+        flags[0] = hit.flags
+        lock_state(&shared_state)
+        if direct_note(&self.report, m, &hit):
+            self.told_later = True
+        unlock_state(&shared_state)
+        return value
+
+    cdef bint is_alive(self) noexcept:
+        return direct_is_alive(&self.memory.memory)
+
+
+cdef DirectReader new_reader(DirectMemory memory):
+    cdef DirectReader reader = DirectReader.__new__(DirectReader)
+    reader.memory = memory
+    reader.report.told = <uint32_t>memory.memory.seen_time
+    return reader

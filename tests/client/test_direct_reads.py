@@ -1,0 +1,404 @@
+"""Gets that ask nobody (docs/direct-reads.md): what they read, when they ask after all, and what the daemon is told."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import Server, start_rmemcached
+from suspended import suspended
+
+from rmemcached.client import Client, MemcacheClientError, MemcacheUnexpectedCloseError
+
+ServerFactory = Callable[..., Server]
+TIMEOUT = 20.0
+OPTIONS: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False, "transport": "soft_shm"}
+FLAGS = ("-t", "2", "-o", "rdma_direct")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = start_rmemcached("-m", "256", "-I", "8m", *FLAGS)
+    yield made
+    assert made.alive()
+    made.stop()
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.address, **OPTIONS) as made:
+        made.version()
+        yield made
+
+
+def direct(client: Client) -> dict[str, int]:
+    """What the daemon's statistics say of direct reads, when it has been told all."""
+    client.close()
+    return {
+        name.decode(): int(value)
+        for name, value in client.stats().items()
+        if name.startswith(b"direct_") or name in (b"cmd_get", b"get_hits", b"get_misses")
+    }
+
+
+def test_nobody_is_asked(server: Server, client: Client, key: str) -> None:
+    values = {f"{key}-{length}": os.urandom(length) for length in (0, 1, 100, 5000, 100_000, 3_000_000)}
+    for name, value in values.items():
+        client.set(name, value)
+    with suspended(server.pid):
+        for name, value in values.items():
+            assert client.get(name) == value
+            assert client.get(name.encode()) == value
+        assert client.get_many(values) == values
+    assert client.get(f"{key}-nothing") is None
+    assert client.get_many([*values, f"{key}-nothing"]) == values
+
+
+def test_what_is_asked_for(server: Server, client: Client, key: str) -> None:
+    """What only the daemon can say or do."""
+    client.set(key, b"value")
+    before = direct(client)
+    value, cas = client.gets(key)
+    assert value == b"value"
+    assert client.gat(key, 100) == b"value"
+    assert client.get(key, copy=False) == b"value"
+    assert client.gets_many([key]) == {key: (b"value", cas)}
+    assert client.get_into(key, bytearray(10)) == 5
+    found = client.meta_get(key)
+    assert found is not None and found.value == b"value"
+    client.invalidate(key, 100)
+    client.get(key)
+    assert direct(client)["direct_hits"] == before["direct_hits"]
+
+
+def test_serdes_and_prefixes(server: Server, key: str) -> None:
+    class Pickle:
+        def serialize(self, key: Any, value: Any) -> tuple[bytes, int]:
+            return pickle.dumps((key, value)), 7
+
+        def deserialize(self, key: Any, value: bytes, flags: int) -> Any:
+            assert flags == 7
+            return pickle.loads(value)
+
+    with Client(server.address, **OPTIONS, serde=Pickle(), key_prefix="app:", allow_unicode_keys=True) as client:
+        names = [f"é{key}", f"{key}-2"]
+        for name in names:
+            client.set(name, {"value": name})
+        with suspended(server.pid):
+            assert client.get(names[0]) == (names[0], {"value": names[0]})
+            assert client.get_many(names) == {name: (name, {"value": name}) for name in names}
+        assert client.get_many([*names, "nothing"]) == {name: (name, {"value": name}) for name in names}
+        assert list(client.get_many(["nothing", *reversed(names)])) == names[::-1]
+
+
+def test_a_client_reads_what_it_has_written(server: Server, client: Client, key: str) -> None:
+    """Also when it did not wait for the answer."""
+    for number in range(2000):
+        client.set(key, b"%d" % number, noreply=number % 2 == 1)
+        assert client.get(key) == b"%d" % number
+        if number % 7 == 0:
+            client.delete(key, noreply=True)
+            assert client.get_many([key]) == {}
+
+
+def test_every_client_reads_what_one_was_told(server: Server, client: Client, key: str) -> None:
+    """A number that rises is never seen to fall, by several processes."""
+    client.set(key, b"0" * 10)
+    script = (
+        "import sys\n"
+        "from rmemcached.client import Client\n"
+        "with Client(('127.0.0.1', int(sys.argv[1])), transport='soft_shm', timeout=20) as client:\n"
+        "    seen = told = 0\n"
+        "    while seen < 20000:\n"
+        "        now = int(client.get(sys.argv[2]))\n"
+        "        assert now >= seen, (now, seen)\n"
+        "        told += now != seen\n"
+        "        seen = now\n"
+        "    print(told)\n"
+    )
+    arguments = [sys.executable, "-c", script, str(server.port), key]
+    readers = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for number in range(1, 20_001):
+        if number % 3:
+            assert client.incr(key, 1) == number
+        else:
+            client.set(key, b"%010d" % number)
+        if number % 100 == 0:
+            assert int(client.get(key)) == number
+    for reader in readers:
+        output, _ = reader.communicate(timeout=60)
+        assert reader.returncode == 0
+        assert int(output) > 0
+
+
+def test_numbers_are_never_torn(server: Server, client: Client, key: str) -> None:
+    """incr and decr write in place: from all ones to all twos and back."""
+    low, high = b"1" * 19, b"2" * 19
+    client.set(key, low)
+    script = (
+        "import sys\n"
+        "from rmemcached.client import Client\n"
+        "seen = set()\n"
+        "with Client(('127.0.0.1', int(sys.argv[1])), transport='soft_shm', timeout=20) as client:\n"
+        "    while b'over' not in seen:\n"
+        "        seen.add(client.get(sys.argv[2]))\n"
+        "print(sorted(seen))\n"
+    )
+    arguments = [sys.executable, "-c", script, str(server.port), key]
+    readers = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        client.incr(key, int(low))
+        client.decr(key, int(low))
+    client.set(key, b"over")
+    for reader in readers:
+        assert reader.communicate(timeout=60)[0] == f"{[low, high, b'over']}\n"
+
+
+def test_threads_share_a_client(server: Server, client: Client, key: str) -> None:
+    def work(place: int) -> None:
+        name = f"{key}-{place}"
+        for number in itertools.count():
+            if done.is_set():
+                return
+            client.set(name, b"%d-" % place * (1 + number % 500))
+            found = client.get(name)
+            if found != b"%d-" % place * (1 + number % 500):
+                wrong.append(found)
+            client.get_many([f"{key}-{other}" for other in range(8)])
+
+    wrong: list[Any] = []
+    done = threading.Event()
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(2)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# --- times ---
+
+
+def test_what_expires_is_not_read_any_more(server: Server, client: Client, key: str) -> None:
+    client.set(key, b"value", expire=2)
+    began = time.monotonic()
+    while client.get(key) == b"value":
+        assert time.monotonic() - began < 4
+    # The daemon's seconds are not ours.
+    assert time.monotonic() - began > 0.5
+    client.set(key, b"value")
+    client.touch(key, -1)
+    assert client.get(key) is None
+
+
+def test_flush_all(rmemcached_server: ServerFactory, key: str) -> None:
+    server = rmemcached_server(*FLAGS)
+    with Client(server.address, **OPTIONS) as client, Client(server.address, **OPTIONS) as other:
+        for _ in range(20):
+            client.set(key, b"value")
+            assert other.get(key) == b"value"
+            client.flush_all()
+            assert other.get(key) is None
+
+
+def test_a_daemon_that_stands_still_is_asked(rmemcached_server: ServerFactory, key: str) -> None:
+    """Nobody knows what has expired meanwhile."""
+    server = rmemcached_server(*FLAGS)
+    with Client(server.address, **{**OPTIONS, "timeout": 0.2}) as client:
+        client.set(key, b"value")
+        with suspended(server.pid):
+            began = time.monotonic()
+            with pytest.raises(TimeoutError):
+                while time.monotonic() - began < 10:
+                    assert client.get(key) == b"value"
+            assert 0.9 < time.monotonic() - began < 5
+        assert client.get(key) == b"value"
+
+
+# --- ends ---
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_daemon_that_has_ended(rmemcached_server: ServerFactory, how: str, key: str) -> None:
+    server = rmemcached_server(*FLAGS)
+    with Client(server.address, **OPTIONS) as client:
+        client.set(key, b"old")
+        assert client.get(key) == b"old"
+        getattr(server, how)()
+        with pytest.raises((ConnectionError, MemcacheUnexpectedCloseError)):
+            client.get(key)
+        assert mappings() == 0
+        # Another one, in its place.
+        with Server(server.command, server.port):
+            assert client.get(key) is None
+            client.set(key, b"new")
+            assert client.get(key) == b"new"
+
+
+def test_a_forked_child_reads(server: Server, client: Client, key: str) -> None:
+    client.set(key, b"value")
+    assert client.get(key) == b"value"
+    child = os.fork()
+    if child == 0:
+        try:
+            good = client.get(key) == b"value" and client.get(key) == b"value" and client.set(key, b"other")
+            os._exit(0 if good and client.get(key) == b"other" else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert client.get(key) == b"other"
+
+
+def mappings() -> int:
+    return Path("/proc/self/maps").read_text().count("rmemcached items")
+
+
+def test_nothing_is_left(server: Server) -> None:
+    before = mappings(), len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        with Client(server.address, **OPTIONS) as client:
+            client.get("key")
+            assert mappings() == before[0] + 1
+    assert (mappings(), len(os.listdir("/proc/self/fd"))) == before
+
+
+# --- what the daemon is told ---
+
+
+def test_hits_are_counted(server: Server, client: Client, key: str) -> None:
+    client.set(key, b"value")
+    before = direct(client)
+    for _ in range(1000):
+        client.get(key)
+    after = direct(client)
+    grown = {name: after[name] - before[name] for name in ("cmd_get", "get_hits", "direct_hits", "get_misses")}
+    assert grown["cmd_get"] == grown["get_hits"] == 1000
+    # The first get of the connection that `direct` has made may have been asked.
+    assert grown["direct_hits"] >= 999
+    assert grown["get_misses"] == 0
+
+
+def test_hits_are_told_in_time(server: Server, client: Client, key: str) -> None:
+    """By a client that goes on reading, within two seconds."""
+    client.set(key, b"value")
+    before = direct(client)
+    with Client(server.address, **OPTIONS) as other:
+        began = time.monotonic()
+        while time.monotonic() - began < 2.5:
+            client.get(key)
+            time.sleep(0.01)
+        assert int(other.stats()[b"get_hits"]) - before["get_hits"] > 50
+
+
+def test_what_is_read_is_not_evicted(rmemcached_server: ServerFactory, key: str) -> None:
+    server = rmemcached_server("-m", "8", *FLAGS)
+    value = os.urandom(1000)
+    with Client(server.address, **OPTIONS) as client:
+        client.set(key, value)
+        client.set(f"{key}-unread", value)
+        for number in range(30_000):
+            client.set(f"{key}-{number}", value)
+            if number % 50 == 0:
+                assert client.get(key) == value
+        assert client.get(f"{key}-unread") is None
+
+
+LINES = [
+    b"rdma_hits",
+    b"rdma_hits ",
+    b"rdma_hits x",
+    b"rdma_hits @:",
+    b"rdma_hits 5",
+    b"rdma_hits 999:1 -1:5 @1:2 @ffffffff:ffffffffffffffffffff",
+    b"rdma_hits @0:0 " * 100,
+    b"rdma_hits 1:18446744073709551615 1:1",
+]
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: repr(line[:30]))
+def test_lines_that_make_no_sense(rmemcached_server: ServerFactory, line: bytes) -> None:
+    """They have no answer, and do nothing."""
+    server = rmemcached_server(*FLAGS)
+    with server.connect() as plain, plain.makefile("rb") as answers:
+        plain.sendall(line + b"\r\nset a 0 0 1\r\n1\r\n" + line + b" noreply\r\nget a\r\n")
+        assert [answers.readline() for _ in range(4)] == [b"STORED\r\n", b"VALUE a 0 1\r\n", b"1\r\n", b"END\r\n"]
+
+
+def test_without_the_option_the_command_is_none(shared_rmemcached: Server) -> None:
+    with shared_rmemcached.connect() as plain, plain.makefile("rb") as answers:
+        plain.sendall(b"rdma_hits 1:1\r\n")
+        assert answers.readline() == b"ERROR\r\n"
+
+
+# --- who may ---
+
+
+def test_only_who_knows_the_password(rmemcached_server: ServerFactory, tmp_path: Path, key: str) -> None:
+    users = tmp_path / "users"
+    users.write_text("user:secret\n")
+    server = rmemcached_server("-Y", str(users), *FLAGS)
+    before = mappings()
+    wrong: dict[str, Any] = {"username": "user", "password": "wrong"}
+    for options in (OPTIONS, OPTIONS | wrong):
+        with Client(server.address, **options) as client:
+            with pytest.raises(MemcacheClientError):
+                client.get(key)
+            assert mappings() == before
+    with Client(server.address, **OPTIONS, username="user", password="secret") as client:
+        client.set(key, b"value")
+        with suspended(server.pid):
+            assert client.get(key) == b"value"
+
+
+def test_it_is_off_by_default(shared_rmemcached: Server, key: str) -> None:
+    before = mappings()
+    with Client(shared_rmemcached.address, **OPTIONS) as client:
+        client.set(key, b"value")
+        assert client.get(key) == b"value"
+        assert mappings() == before
+        assert not [name for name in client.stats() if name.startswith(b"direct_") and name != b"direct_reclaims"]
+
+
+def test_over_a_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path, key: str) -> None:
+    server = rmemcached_server(*FLAGS, path=str(tmp_path / "socket"))
+    with Client(server.address, **OPTIONS) as client:
+        client.set(key, b"value")
+        with suspended(server.pid):
+            assert client.get(key) == b"value"
+
+
+@pytest.mark.parametrize("other", ["no_rdma", "rdma_shm=none"])
+def test_options_that_exclude_each_other(other: str) -> None:
+    command = [sys.executable, "-m", "rmemcached", "-u", "root", "-o", f"rdma_direct,{other}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert done.returncode != 0
+    assert done.stderr.strip() == "rdma_direct needs shared memory: it goes with neither no_rdma nor rdma_shm=none"
+
+
+def test_descriptors_that_no_client_can_use(server: Server, key: str) -> None:
+    """Without address space, for one: the daemon is asked."""
+    import resource
+
+    before = mappings()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+    with Client(server.address, **OPTIONS) as client:
+        resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), limits[1]))
+        try:
+            client.set(key, b"value")
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+        assert mappings() == before
+        assert client.get(key) == b"value"
