@@ -192,10 +192,18 @@ cdef class Retrieval(Session):
         cdef list left_encoded = []
         cdef dict found = {}
         cdef dict rest = {}
+        cdef DirectReader reader = self.reader()
+        cdef size_t length
+        cdef const char *text
         cdef uint32_t flags = 0
         cdef Py_ssize_t i
         for i in range(len(names)):
-            value = self._look(encoded[i], &flags)
+            value = None
+            if reader is not None:
+                text = text_of(encoded[i], &length)
+                value = reader.read(text, length, &flags)
+                if reader.told_later:
+                    self.tell_hits()
             if value is None:
                 left.append(names[i])
                 left_encoded.append(encoded[i])

@@ -55,6 +55,8 @@ cdef class Session:
     # Tells the server of what was read without it: with a request, or in one. Errors are left to the next command.
     cdef int tell_hits(self) except -1
     cdef int put_hits(self, Connection c) except -1
+    # Whether this thread or greenlet has sent commands last without an answer.
+    cdef bint has_unanswered(self, unsigned long caller) noexcept
     # The reader, if what it reads is in order with this Client's commands; None: ask.
     cdef DirectReader reader(self)
     # Closes the idle connections, and those that calls use when these end.

@@ -254,11 +254,20 @@ cdef class Session:
             raise errors[0]
         return 0
 
+    cdef bint has_unanswered(self, unsigned long caller) noexcept:
+        cdef Connection c = self._idle
+        while c is not None:
+            if c.stream.noreplies and c.owner == caller:
+                return True
+            c = c.next
+        return False
+
     cdef DirectReader reader(self):
         cdef DirectReader found = None
         lock_state(&shared_state)
-        # A command without an answer may not be carried out yet.
-        if self._reader is not None and self._unanswered == 0 and self._generation == fork_count():
+        # A command that the caller has sent without waiting for its answer may not be carried out yet.
+        if (self._reader is not None and self._generation == fork_count()
+                and not (self._unanswered and self.has_unanswered(self.caller()))):
             if not self._reader.is_alive():
                 self._reader = None
             found = self._reader

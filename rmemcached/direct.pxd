@@ -39,7 +39,7 @@ cdef struct direct_header:
     # constant
     char magic[8]
     uint32_t layout              # DIRECT_VERSION
-    uint32_t algorithm
+    uint32_t algorithm           # relaxed atomic: `lru mode` changes it
     uint64_t length              # of the whole
     uint64_t base                # the daemon's address of this header
     uint64_t index               # where the first bucket is, from here

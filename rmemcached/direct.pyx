@@ -9,8 +9,8 @@ from rmemcached.sys.atomics cimport load_acquire, read_fence, relaxed_load, rela
 from rmemcached.sys.clock cimport coarse_ms
 from rmemcached.sys.key_hash cimport key_hash
 from rmemcached.sys.linux cimport (
-    F_GET_SEALS, F_SEAL_SHRINK, MAP_FAILED, MAP_NORESERVE, MAP_SHARED, PROT_READ, errno, fcntl, mmap, munmap,
-    snprintf,
+    F_GET_SEALS, F_SEAL_SHRINK, MADV_DONTDUMP, MAP_FAILED, MAP_NORESERVE, MAP_SHARED, PROT_NONE, PROT_READ, errno,
+    fcntl, madvise, mmap, mprotect, munlock, munmap, snprintf,
 )
 
 cdef enum:
@@ -56,11 +56,17 @@ cdef int direct_map(direct_memory *m, int fd) noexcept nogil:
     # Only files in memory have seals. One that cannot shrink has its pages for ever.
     if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or status.st_size < 2 * DIRECT_HEADER:
         return -EPROTO
-    base = mmap(NULL, <size_t>status.st_size, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0)
+    # With mlockall(MCL_FUTURE) a mapping that can be read would be filled here, holes and all.
+    base = mmap(NULL, <size_t>status.st_size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0)
     if base == MAP_FAILED:
         return -errno
     m.base = <const char *>base
     m.length = <size_t>status.st_size
+    if munlock(base, m.length) != 0 or mprotect(base, m.length, PROT_READ) != 0:
+        direct_unmap(m)
+        return -EPROTO
+    # A core dump of a client is no copy of the cache.
+    madvise(base, m.length, MADV_DONTDUMP)
     m.header = <const direct_header *>base
     if not is_sound(m.header, m.length):
         direct_unmap(m)
@@ -124,9 +130,10 @@ cdef inline bint is_current(const direct_header *h, uint32_t now, const direct_i
 
 cdef inline bint would_count(const direct_header *h, uint32_t now, uint32_t flags,
                              const direct_item *it) noexcept nogil:
-    if h.algorithm == DIRECT_SEGMENTED:
+    cdef uint64_t algorithm = relaxed_load(&(<direct_header *>h).algorithm)
+    if algorithm == DIRECT_SEGMENTED:
         return not flags & ACTIVE
-    if h.algorithm == DIRECT_S3FIFO and flags & FREQUENCY != FREQUENCY:
+    if algorithm == DIRECT_S3FIFO and flags & FREQUENCY != FREQUENCY:
         return True
     return not flags & FETCHED or <uint32_t>relaxed_load(&(<direct_item *>it).time) + UPDATE_INTERVAL < now
 
@@ -227,7 +234,7 @@ cdef inline bint may_be_named(direct_report *r, const direct_memory *m, const di
     """Whether the daemon's note of one more hit would say more than what is to be told already."""
     cdef uint64_t place = direct_place(hit.slot)     # a multiple of 8
     cdef uint64_t *known = &r.recent[(place >> 3) * 0x9e3779b97f4a7c15ULL >> 56]
-    cdef uint64_t most = 3 if m.header.algorithm == DIRECT_S3FIFO else 2
+    cdef uint64_t most = 3 if relaxed_load(&(<direct_header *>m.header).algorithm) == DIRECT_S3FIFO else 2
     if known[0] & ~<uint64_t>7 != place:
         known[0] = place
     elif known[0] & 7 >= most:

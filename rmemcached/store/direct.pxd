@@ -19,6 +19,9 @@ cdef struct direct_index:
 cdef bint direct_init(store *s) noexcept nogil
 cdef void direct_destroy(store *s) noexcept nogil
 
+# Tells readers when the daemon wants to hear of a hit.
+cdef void direct_set_algorithm(store *s) noexcept nogil
+
 # --- for a caller that holds the item lock of hv ---
 cdef void direct_insert(store *s, item *it, uint32_t hv) noexcept nogil
 cdef void direct_remove(store *s, item *it, uint32_t hv) noexcept nogil

@@ -48,7 +48,7 @@ cdef bint direct_init(store *s) noexcept nogil:
         return False
     memcpy(h.magic, DIRECT_MAGIC, sizeof(h.magic))
     h.layout = DIRECT_VERSION
-    h.algorithm = DIRECT_S3FIFO if s.config.s3fifo else DIRECT_SEGMENTED if s.config.lru_segmented else DIRECT_FLAT
+    direct_set_algorithm(s)
     h.length = before + s.slabs.arena_length
     h.base = <uint64_t>h
     h.index = DIRECT_HEADER
@@ -67,6 +67,12 @@ cdef bint direct_init(store *s) noexcept nogil:
     h.alive = <uint64_t>(<char *>&(<uint32_t *>&h.life)[word] - <char *>h)
     s.direct.buckets = <direct_bucket *>(<char *>h + DIRECT_HEADER)
     return True
+
+
+cdef void direct_set_algorithm(store *s) noexcept nogil:
+    cdef uint32_t algorithm = DIRECT_SEGMENTED if relaxed_load(&s.config.lru_segmented) else DIRECT_FLAT
+    if s.direct.header != NULL:
+        relaxed_store(&s.direct.header.algorithm, DIRECT_S3FIFO if s.config.s3fifo else algorithm)
 
 
 cdef void direct_destroy(store *s) noexcept nogil:

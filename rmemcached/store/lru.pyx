@@ -523,6 +523,7 @@ cdef void lru_set_segmented(store *s, bint segmented) noexcept nogil:
     if s.config.lru_maintainer:
         lock_ranked(&s.lru.tune_lock, TUNE_LOCK)
         relaxed_store(&s.config.lru_segmented, segmented)
+        direct_set_algorithm(s)
         unlock_ranked(&s.lru.tune_lock, TUNE_LOCK)
 
 

@@ -107,6 +107,7 @@ cdef extern from "<sys/mman.h>" nogil:
         MADV_DONTNEED
         MADV_DOFORK
         MADV_DONTFORK
+        MADV_DONTDUMP
         MFD_CLOEXEC
         MFD_ALLOW_SEALING
     void *MAP_FAILED
