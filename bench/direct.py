@@ -30,7 +30,6 @@ LARGE = os.urandom(1_000_000)
 PAUSES = (0.0, 10e-6, 1e-3, 10e-3)
 READERS = 8
 KEYS = [b"key-%d" % number for number in range(10_000)]
-ITEMS = 1_000_000
 
 
 class Row(NamedTuple):
@@ -75,12 +74,14 @@ def small_reads(direct: Server, asked: Server, seconds: float) -> list[Row]:
             took = statistics.median(_load.read_direct(client, b"key", seconds, pause)) / 1000
             rows.append(Row(f"get 100 B, C, {pause * 1e6:g} us apart", took, "us", 0.4))
         rows.append(Row("get 100 B, Python", microseconds(lambda: client.get(b"key"), seconds), "us", 0.8))
-        rows.append(Row("... asked", microseconds(lambda: other.get(b"key"), seconds), "us"))
+        rows.append(Row("get 100 B, Python, asked", microseconds(lambda: other.get(b"key"), seconds), "us"))
         many = [name.decode() for name in KEYS[:100]]
         for one in (client, other):
             one.set_many(dict.fromkeys(many, VALUE))
         rows.append(Row("get_many(100), a key", microseconds(lambda: client.get_many(many), seconds, 10) / 100, "us"))
-        rows.append(Row("... asked", microseconds(lambda: other.get_many(many), seconds, 10) / 100, "us"))
+        rows.append(
+            Row("get_many(100), a key, asked", microseconds(lambda: other.get_many(many), seconds, 10) / 100, "us")
+        )
     return rows
 
 
@@ -93,7 +94,7 @@ def large_reads(direct: Server, asked: Server, seconds: float) -> list[Row]:
         read = microseconds(lambda: client.get("large"), seconds, 100)
         return [
             Row("get 1 MB, of one memcpy", memcpy / read, "", -0.8),
-            Row("... asked", memcpy / microseconds(lambda: other.get("large"), seconds, 100), ""),
+            Row("get 1 MB, asked, of one memcpy", memcpy / microseconds(lambda: other.get("large"), seconds, 100), ""),
         ]
 
 
@@ -148,16 +149,16 @@ def daemon_cpu(direct: Server, asked: Server) -> list[Row]:
     return rows
 
 
-def memory() -> list[Row]:
-    """What the index adds for each item."""
+def memory(items: int) -> list[Row]:
+    """What the index adds for each of so many items."""
     with start_rmemcached("-m", "1024", "-t", "1", "-o", "rdma_direct") as server, server.connect(30) as plain:
-        for first in range(0, ITEMS, 1000):
+        for first in range(0, items, 1000):
             plain.sendall(_load.store_commands(first, 1000))
             left = 8 * 1000
             while left:
                 left -= len(plain.recv(left))
         stats = server.stats()
-        bytes_for_each = 128 * int(stats["direct_buckets"]) / ITEMS
+        bytes_for_each = 128 * int(stats["direct_buckets"]) / items
         return [
             Row("memory of the index for an item", bytes_for_each, "B", 12.0),
             Row("items not in the index", 100 * (1 - int(stats["direct_items"]) / int(stats["curr_items"])), "%"),
@@ -167,6 +168,7 @@ def memory() -> list[Row]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each row (default %(default)s)")
+    parser.add_argument("--items", type=int, default=1_000_000, help="whose memory is measured (default %(default)s)")
     add_json(parser)
     options = parser.parse_args()
     flags = ("-m", "512", "-t", "1")
@@ -175,7 +177,7 @@ def main() -> int:
         rows += large_reads(direct, asked, options.seconds)
         rows += reader_processes(direct, options.seconds)
         rows += daemon_cpu(direct, asked)
-    rows += memory()
+    rows += memory(options.items)
     lines = [f"{'':46} {'':>10}        bound"]
     for row in rows:
         bound = "" if row.bound is None else f"{'>=' if row.bound < 0 else '<='} {abs(row.bound):g}"

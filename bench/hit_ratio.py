@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The hit ratio of a full cache: rmemcached and memcached under the same requests and the same -m.
 
-rmemcached runs twice, with memcached's segmented LRU and with S3-FIFO (-o lru_algorithm=s3fifo). One connection
+rmemcached runs with memcached's segmented LRU and with S3-FIFO (-o lru_algorithm=s3fifo); with each of them also for a
+Client that reads the daemon's memory itself (direct: -o rdma_direct), and tells it of hits afterwards. One connection
 behaves like an application that caches what it computes: it asks for keys, and stores those that it did not get. Each
 key has a value size of its own, spread evenly on a logarithmic scale between --smallest and --largest bytes. The
 first half of the requests fills the cache; the ratio is that of the second half. The exit status is 1 when
@@ -21,6 +22,7 @@ import re
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,10 @@ sys.path[:0] = [str(Path(__file__).resolve().parent)]
 from figures import add_json, put_out  # noqa: E402
 from servers import Server, start_memcached, start_rmemcached  # noqa: E402
 
+from rmemcached.client import Client  # noqa: E402
+
 BATCH = 50  # keys of one get
+ROWS = ("rmemcached", "s3fifo", "direct", "s3, direct", "memcached")
 VALUE = re.compile(rb"VALUE (\d+) 0 (\d+)\r\n")
 
 
@@ -83,24 +88,67 @@ def ask(plain: socket.socket, keys: Sequence[int], length: Sequence[int]) -> set
     return set(found)
 
 
-def run(server: Server, wanted: Sequence[int], length: Sequence[int]) -> dict[str, Any]:
+class Asking:
+    """One connection that speaks the text protocol."""
+
+    def __init__(self, server: Server, length: Sequence[int]) -> None:
+        self.plain = server.connect(30)
+        self.plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a get follows a set that has no reply
+        self.length = length
+        self.filler = memoryview(b"x" * max(length))
+
+    def found(self, keys: Sequence[int]) -> set[int]:
+        """Those of the keys that are there."""
+        return ask(self.plain, keys, self.length)
+
+    def store(self, keys: Sequence[int]) -> None:
+        pieces: list[bytes | memoryview] = []
+        for key in keys:
+            size = self.length[key]
+            pieces += [b"set %d 0 0 %d noreply\r\n" % (key, size), self.filler[:size], b"\r\n"]
+        self.plain.sendall(b"".join(pieces))
+
+    def close(self) -> None:
+        self.plain.close()
+
+
+class Reading:
+    """A Client that asks nobody for what it finds."""
+
+    def __init__(self, server: Server, length: Sequence[int]) -> None:
+        self.client = Client(server.address, transport="soft_shm", timeout=30, default_noreply=False)
+        self.length = length
+        self.filler = b"x" * max(length)
+
+    def found(self, keys: Sequence[int]) -> set[int]:
+        """Those of the keys that are there."""
+        found = {int(key): len(value) for key, value in self.client.get_many([str(key) for key in keys]).items()}
+        if any(size != self.length[key] for key, size in found.items()):
+            raise ValueError("a value has a wrong size")
+        return set(found)
+
+    def store(self, keys: Sequence[int]) -> None:
+        self.client.set_many({str(key): self.filler[: self.length[key]] for key in keys})
+
+    def close(self) -> None:
+        self.client.close()
+
+
+def run(
+    server: Server, wanted: Sequence[int], length: Sequence[int], make: type[Asking] | type[Reading] = Asking
+) -> dict[str, Any]:
     """Puts the load on one server, stops it, and returns its hit ratio (0 to 1) and counters."""
-    filler = memoryview(b"x" * max(length))
     hits = asked = 0
-    with server, server.connect(30) as plain:
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a get follows a set that has no reply
+    with server, closing(make(server, length)) as cache:
         for first in range(0, len(wanted), BATCH):
             keys = wanted[first : first + BATCH]
-            there = ask(plain, list(dict.fromkeys(keys)), length)
+            there = cache.found(list(dict.fromkeys(keys)))
             if first >= len(wanted) // 2:
                 asked += len(keys)
                 hits += sum(key in there for key in keys)
             missing = [key for key in dict.fromkeys(keys) if key not in there]
             if missing:
-                pieces: list[bytes | memoryview] = []
-                for key in missing:
-                    pieces += [b"set %d 0 0 %d noreply\r\n" % (key, length[key]), filler[: length[key]], b"\r\n"]
-                plain.sendall(b"".join(pieces))
+                cache.store(missing)
         stats = server.stats()
     return {
         "version": stats["version"],
@@ -116,7 +164,7 @@ def report(result: dict[str, Any]) -> str:
         f" {result['smallest']} to {result['largest']} B, -m {result['megabytes']}",
         f"{'server':<12}{'version':>9}{'hit ratio':>11}{'misses':>9}{'evictions':>11}{'items':>9}{'bytes':>12}",
     ]
-    for name in ("rmemcached", "s3fifo", "memcached"):
+    for name in ROWS:
         row = result[name]
         lines.append(
             f"{name:<12}{row['version']:>9}{100 * row['hit_ratio']:>9.2f} %"
@@ -153,8 +201,11 @@ def main(arguments: list[str] | None = None) -> int:
     }
     result["rmemcached"] = run(start_rmemcached(*flags), wanted, length)
     result["s3fifo"] = run(start_rmemcached(*flags, "-o", "lru_algorithm=s3fifo"), wanted, length)
+    direct = [*flags, "-o", "rdma_direct"]
+    result["direct"] = run(start_rmemcached(*direct), wanted, length, Reading)
+    result["s3, direct"] = run(start_rmemcached(*direct, "-o", "lru_algorithm=s3fifo"), wanted, length, Reading)
     result["memcached"] = run(start_memcached(*flags, program=options.memcached), wanted, length)
-    for name in ("rmemcached", "s3fifo", "memcached"):
+    for name in ROWS:
         result[name]["misses"] = (1 - result[name]["hit_ratio"]) / max(1 - result["rmemcached"]["hit_ratio"], 1e-9)
     result["points"] = 100 * (result["rmemcached"]["hit_ratio"] - result["memcached"]["hit_ratio"])
     result["limit"] = options.points

@@ -114,10 +114,20 @@ def test_memory_figures(tmp_path: Path) -> None:
 def test_hit_ratio_figures() -> None:
     arguments = ("--megabytes", "4", "--keys", "20000", "--requests", "60000", "--largest", "2000", "--points", "20")
     figures = json.loads(run("hit_ratio.py", *arguments, "--json", "-").stdout)
-    for server in ("rmemcached", "memcached"):
+    for server in ("rmemcached", "s3fifo", "direct", "s3, direct", "memcached"):
         assert 0.2 < figures[server]["hit_ratio"] < 1
         assert figures[server]["evictions"] > 0
     assert figures["limit"] == 20
+
+
+def test_direct_figures() -> None:
+    # So few items have more than 12 B each: a bound that is missed.
+    figures = json.loads(run("direct.py", "--seconds", "0.1", "--items", "20000", "--json", "-", status=1).stdout)
+    assert 0 < figures["get 100 B, Python"] < figures["get 100 B, Python, asked"] * 10
+    assert figures["8 processes, C, each core"] > 0.1
+    assert figures["daemon CPU of a hit, of one that asks"] < 0.2
+    assert 12 < figures["memory of the index for an item"] < 26
+    assert figures["items not in the index"] < 5
 
 
 def test_a_missed_limit_is_a_status() -> None:
