@@ -308,7 +308,10 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         """
         if (self._reader is not None and self._reader.report.total and self._idle is not None
                 and self._generation == fork_count()):
-            self.tell_hits()
+            try:
+                self.tell_hits()
+            finally:
+                self.close_all()
         self.close_all()
 
     disconnect_all = close

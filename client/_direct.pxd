@@ -27,3 +27,5 @@ cdef class DirectReader:
     cdef bint is_alive(self) noexcept
 
 cdef DirectReader new_reader(DirectMemory memory)
+# Whether both are mappings of one server's memory. Either may be None.
+cdef bint is_same(DirectMemory one, DirectMemory other) noexcept

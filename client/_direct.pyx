@@ -2,20 +2,24 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint32_t
+from libc.string cimport memcmp
 
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.direct cimport (
     DIRECT_ASK,
     DIRECT_FOUND,
     direct_answer,
+    direct_begin,
     direct_copy,
     direct_find,
+    direct_header,
     direct_hit,
     direct_is_alive,
     direct_map,
     direct_note,
     direct_unmap,
 )
+from rmemcached.sys.key_hash cimport hash_secrets
 
 cdef enum:
     TRIES = 3                # of a value that is being changed
@@ -68,8 +72,19 @@ cdef class DirectReader:
         return direct_is_alive(&self.memory.memory)
 
 
+cdef bint is_same(DirectMemory one, DirectMemory other) noexcept:
+    cdef const direct_header *first
+    cdef const direct_header *second
+    if one is None or other is None or one is other:
+        return one is other
+    # Each connection of its own queue pair has a mapping of its own. The secrets are random.
+    first = one.memory.header
+    second = other.memory.header
+    return first.base == second.base and memcmp(&first.hash, &second.hash, sizeof(hash_secrets)) == 0
+
+
 cdef DirectReader new_reader(DirectMemory memory):
     cdef DirectReader reader = DirectReader.__new__(DirectReader)
     reader.memory = memory
-    reader.report.told = <uint32_t>memory.memory.seen_time
+    direct_begin(&reader.report, &memory.memory)
     return reader

@@ -138,7 +138,7 @@ cdef class RdmaStream(Stream):
             queue.close()
 
     cdef DirectMemory direct_memory(self):
-        return self.queue.direct
+        return None if self.queue is None else self.queue.direct
 
     cdef str failure_text(self):
         return self.queue.failure_text(self.lane)

@@ -9,7 +9,7 @@ same Connection keeps it, so that no other thread gets that one before a reply h
 """
 
 from rmemcached.client._connection cimport Connection
-from rmemcached.client._direct cimport DirectReader
+from rmemcached.client._direct cimport DirectMemory, DirectReader
 
 
 cdef class Session:
@@ -55,6 +55,8 @@ cdef class Session:
     # Tells the server of what was read without it: with a request, or in one. Errors are left to the next command.
     cdef int tell_hits(self) except -1
     cdef int put_hits(self, Connection c) except -1
+    # What is read from now on, with the lock. None: all is asked for.
+    cdef void read_from(self, DirectMemory memory) noexcept
     # Whether this thread or greenlet has sent commands last without an answer.
     cdef bint has_unanswered(self, unsigned long caller) noexcept
     # The reader, if what it reads is in order with this Client's commands; None: ask.

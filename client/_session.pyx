@@ -6,7 +6,7 @@ import weakref
 
 from rmemcached.client cimport _commands
 from rmemcached.client._commands cimport answer, encode_key, put_bytes, put_mark
-from rmemcached.client._direct cimport DirectMemory, DirectReader, new_reader
+from rmemcached.client._direct cimport DirectMemory, DirectReader, is_same, new_reader
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._stream cimport Stream
@@ -167,8 +167,7 @@ cdef class Session:
             self.authenticate(c)
         memory = s.direct_memory()
         lock_state(&shared_state)
-        if memory is not None and (self._reader is None or self._reader.memory is not memory):
-            self._reader = new_reader(memory)
+        self.read_from(memory)
         self._transport = c.transport
         self._open += 1
         unlock_state(&shared_state)
@@ -218,9 +217,13 @@ cdef class Session:
             c.name = name
             s = c.stream
             s.begin()
-            if self._reader is not None and self._reader.report.used:
-                # Eviction does not wait for them.
+            if self._reader is not None and self._reader.report.total:
+                # Neither eviction nor statistics wait for them.
                 self.put_hits(c)
+            elif self._reader is None and s.remote:
+                lock_state(&shared_state)
+                self.read_from(s.direct_memory())
+                unlock_state(&shared_state)
             if s.noreplies and not quiet and s.unmarked:
                 s.noreplies = 0
                 s.doubtful = True
@@ -254,6 +257,13 @@ cdef class Session:
             raise errors[0]
         return 0
 
+    cdef void read_from(self, DirectMemory memory) noexcept:
+        # The memory is that of the server to which the connection goes that was used last, or there is none.
+        if memory is None:
+            self._reader = None
+        elif self._reader is None or not is_same(self._reader.memory, memory):
+            self._reader = new_reader(memory)
+
     cdef bint has_unanswered(self, unsigned long caller) noexcept:
         cdef Connection c = self._idle
         while c is not None:
@@ -277,7 +287,8 @@ cdef class Session:
     cdef int put_hits(self, Connection c) except -1:
         cdef DirectReader reader = self._reader
         cdef char *to
-        if reader is not None and c.stream.remote:
+        # Another server would not know the command.
+        if reader is not None and is_same(c.stream.direct_memory(), reader.memory):
             to = c.stream.room(DIRECT_LINE)
             lock_state(&shared_state)
             reader.told_later = False
@@ -287,6 +298,11 @@ cdef class Session:
 
     cdef int tell_hits(self) except -1:
         cdef Connection c
+        if self._reader is not None:
+            self._reader.told_later = False
+        # A get that needs no connection makes none for this. What is not told now goes with the next request.
+        if self._idle is None or self._unanswered or self._idle.home:
+            return 0
         try:
             c = self.enter(True, b"get")
             try:
@@ -304,6 +320,8 @@ cdef class Session:
         lock_state(&shared_state)
         if c.generation == self._generation:
             self._open -= 1
+        # Whoever answers next may be another server.
+        self._reader = None
         if c.ended and c.epoch == self._epoch:
             # So have the others, most likely.
             self.close_all()

@@ -222,17 +222,19 @@ def ask_for_shm(second: socket.socket, request: bytes) -> tuple[bytes, int | Non
         second.sendall(request)
     reply = b""
     memory: list[int] = []
-    with contextlib.suppress(ConnectionResetError):
-        while len(reply) < len(SHM_REPLY) and second.recv(1, socket.MSG_PEEK):
-            # Sockets that are not the standard library's wait above alone.
-            more, descriptors, *_ = socket.recv_fds(second, len(SHM_REPLY) - len(reply), 1, socket.MSG_CMSG_CLOEXEC)
-            memory += descriptors
-            reply += more
-        while reply != SHM_REPLY and len(reply) < REPLY_LIMIT and (more := second.recv(REPLY_LIMIT - len(reply))):
-            reply += more
-    for surplus in memory[1:] if reply == SHM_REPLY else memory:
-        os.close(surplus)
-    return reply, memory[0] if memory and reply == SHM_REPLY else None
+    try:
+        with contextlib.suppress(ConnectionResetError):
+            while len(reply) < len(SHM_REPLY) and second.recv(1, socket.MSG_PEEK):
+                # Sockets that are not the standard library's wait above alone.
+                more, descriptors, *_ = socket.recv_fds(second, len(SHM_REPLY) - len(reply), 1, socket.MSG_CMSG_CLOEXEC)
+                memory += descriptors
+                reply += more
+            while reply != SHM_REPLY and len(reply) < REPLY_LIMIT and (more := second.recv(REPLY_LIMIT - len(reply))):
+                reply += more
+        return reply, memory.pop(0) if memory and reply == SHM_REPLY else None
+    finally:
+        for surplus in memory:
+            os.close(surplus)
 
 
 def open_rdma_cm(client: Options) -> RdmaStream:

@@ -53,7 +53,8 @@ cdef struct direct_header:
     uint32_t current_time        # as the store's clock
     uint32_t oldest_live
     uint32_t ended               # the daemon stops; nobody reads any more
-    char pad_after_clock[44]
+    int64_t beat                 # coarse_ms() when the clock was last looked after
+    char pad_after_clock[32]
     pthread_mutex_t life         # held by the daemon; robust
 
 # What readers look at of an item and a chunk: store.pxd's structures.
@@ -119,9 +120,7 @@ cdef struct direct_memory:       # a daemon's memory, mapped here
     uint64_t most
     uint64_t arena
     const uint32_t *alive
-    # relaxed atomic: hints
-    uint32_t seen_time           # the daemon's clock,
-    int64_t seen_ms              # ... and when it was seen to move
+    uint64_t daemon              # its address of the header
 
 cdef struct direct_hit:          # a value that was found. Nothing of it is certain before direct_copy
     const direct_bucket *bucket
@@ -148,7 +147,7 @@ cdef void direct_unmap(direct_memory *m) noexcept nogil
 # Whether the daemon that writes it lives.
 cdef bint direct_is_alive(const direct_memory *m) noexcept nogil
 # Looks for the key. Any thread.
-cdef direct_answer direct_find(direct_memory *m, const char *key, size_t nkey, direct_hit *hit) noexcept nogil
+cdef direct_answer direct_find(const direct_memory *m, const char *key, size_t nkey, direct_hit *hit) noexcept nogil
 # Copies hit.length bytes. DIRECT_FOUND: they are the value that the key had at one moment of the call.
 cdef direct_answer direct_copy(const direct_memory *m, const direct_hit *hit, char *to) noexcept nogil
 
@@ -167,6 +166,8 @@ cdef struct direct_report:
     uint32_t told                # the daemon's clock when the last line was made,
     int64_t told_ms              # ... and ours
 
+# Begins a report that is all zeros.
+cdef void direct_begin(direct_report *r, const direct_memory *m) noexcept nogil
 # Notes a hit. True: it is time for a line.
 cdef bint direct_note(direct_report *r, const direct_memory *m, const direct_hit *hit) noexcept nogil
 # Writes the line of all that was noted, with its \r\n, into DIRECT_LINE bytes. Returns its length; 0: there is nothing.

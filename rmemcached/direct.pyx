@@ -5,12 +5,12 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 from posix.stat cimport fstat, struct_stat
 
-from rmemcached.sys.atomics cimport load_acquire, read_fence, relaxed_load, relaxed_store
+from rmemcached.sys.atomics cimport load_acquire, read_fence, relaxed_load
 from rmemcached.sys.clock cimport coarse_ms
 from rmemcached.sys.key_hash cimport key_hash
 from rmemcached.sys.linux cimport (
     F_GET_SEALS, F_SEAL_SHRINK, MADV_DONTDUMP, MAP_FAILED, MAP_NORESERVE, MAP_SHARED, PROT_NONE, PROT_READ, errno,
-    fcntl, madvise, mmap, mprotect, munlock, munmap, snprintf,
+    TMPFS_MAGIC, fcntl, fstatfs, madvise, mmap, mprotect, munlock, munmap, snprintf, struct_statfs,
 )
 
 cdef enum:
@@ -50,11 +50,14 @@ cdef bint is_sound(const direct_header *h, uint64_t length) noexcept nogil:
 
 cdef int direct_map(direct_memory *m, int fd) noexcept nogil:
     cdef struct_stat status
+    cdef struct_statfs system
+    cdef direct_header header
     cdef int seals = fcntl(fd, F_GET_SEALS)
     cdef void *base
     memset(m, 0, sizeof(direct_memory))
-    # Only files in memory have seals. One that cannot shrink has its pages for ever.
-    if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or status.st_size < 2 * DIRECT_HEADER:
+    # Only files in memory have seals. One that cannot shrink has its pages for ever, but huge pages may be missing.
+    if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or status.st_size < 2 * DIRECT_HEADER \
+            or fstatfs(fd, &system) < 0 or system.f_type != TMPFS_MAGIC:
         return -EPROTO
     # With mlockall(MCL_FUTURE) a mapping that can be read would be filled here, holes and all.
     base = mmap(NULL, <size_t>status.st_size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0)
@@ -68,15 +71,16 @@ cdef int direct_map(direct_memory *m, int fd) noexcept nogil:
     # A core dump of a client is no copy of the cache.
     madvise(base, m.length, MADV_DONTDUMP)
     m.header = <const direct_header *>base
-    if not is_sound(m.header, m.length):
+    # What is checked is what is used, whatever the daemon writes meanwhile.
+    memcpy(&header, base, sizeof(header))
+    if not is_sound(&header, m.length):
         direct_unmap(m)
         return -EPROTO
-    m.index = <const direct_bucket *>(m.base + m.header.index)
-    m.most = m.header.most
-    m.arena = m.header.arena
-    m.alive = <const uint32_t *>(m.base + m.header.alive)
-    m.seen_time = <uint32_t>relaxed_load(&(<direct_header *>base).current_time)
-    m.seen_ms = coarse_ms()
+    m.index = <const direct_bucket *>(m.base + header.index)
+    m.most = header.most
+    m.arena = header.arena
+    m.alive = <const uint32_t *>(m.base + header.alive)
+    m.daemon = header.base
     return 0
 
 
@@ -90,13 +94,12 @@ cdef bint direct_is_alive(const direct_memory *m) noexcept nogil:
     return word & OWNER != 0 and not word & OWNER_DIED and not relaxed_load(&(<direct_header *>m.header).ended)
 
 
-cdef inline bint clock_moves(direct_memory *m, uint32_t now) noexcept nogil:
-    """Whether the daemon's clock has moved in the last seconds. Without that nobody knows what has expired."""
-    if now != relaxed_load(&m.seen_time):
-        relaxed_store(&m.seen_ms, coarse_ms())
-        relaxed_store(&m.seen_time, now)
-        return True
-    return coarse_ms() - <int64_t>relaxed_load(&m.seen_ms) <= STALL_MS
+cdef inline bint clock_moves(const direct_header *h) noexcept nogil:
+    """Whether the daemon has looked after its clock in the last seconds. Without that nobody knows what has expired. In
+    another time namespace it seems that it has not.
+    """
+    cdef int64_t since = coarse_ms() - <int64_t>relaxed_load(&(<direct_header *>h).beat)
+    return -STALL_MS <= since <= STALL_MS
 
 
 # ---- finding and copying ---------------------------------------------------------------------------------------------
@@ -162,7 +165,7 @@ cdef direct_answer take(const direct_memory *m, direct_item *it, uint32_t now, d
     return DIRECT_FOUND
 
 
-cdef direct_answer direct_find(direct_memory *m, const char *key, size_t nkey, direct_hit *hit) noexcept nogil:
+cdef direct_answer direct_find(const direct_memory *m, const char *key, size_t nkey, direct_hit *hit) noexcept nogil:
     cdef const direct_header *h = m.header
     cdef uint32_t hv = key_hash(&h.hash, key, nkey)
     cdef uint64_t buckets = relaxed_load(&(<direct_header *>h).buckets)
@@ -173,7 +176,7 @@ cdef direct_answer direct_find(direct_memory *m, const char *key, size_t nkey, d
     cdef direct_item *it
     cdef direct_answer answer = DIRECT_ASK
     cdef int i
-    if buckets - 1 >= m.most or not clock_moves(m, now):
+    if buckets - 1 >= m.most or not clock_moves(h):
         return DIRECT_ASK
     bucket = <direct_bucket *>m.index + direct_bucket_of(hv, buckets)
     hit.bucket = bucket
@@ -203,11 +206,11 @@ cdef bint copy_chain(const direct_memory *m, const direct_hit *hit, char *to) no
     cdef size_t n
     cdef uint64_t place
     while left:
-        place = chunk.next - m.header.base
+        place = relaxed_load(&(<direct_chunk *>chunk).next) - m.daemon
         if place < m.arena or place > m.length - HEAD_MOST:
             return False
         chunk = <const direct_chunk *>(m.base + place)
-        n = min(left, <size_t>chunk.used)
+        n = min(left, <size_t><uint32_t>relaxed_load(&(<direct_chunk *>chunk).used))
         if n == 0 or n > m.length - place - sizeof(direct_chunk):
             return False
         memcpy(to, chunk + 1, n)
@@ -230,6 +233,10 @@ cdef direct_answer direct_copy(const direct_memory *m, const direct_hit *hit, ch
 
 # ---- hits ------------------------------------------------------------------------------------------------------------
 
+cdef inline uint32_t clock_of(const direct_memory *m) noexcept nogil:
+    return <uint32_t>relaxed_load(&(<direct_header *>m.header).current_time)
+
+
 cdef inline bint may_be_named(direct_report *r, const direct_memory *m, const direct_hit *hit) noexcept nogil:
     """Whether the daemon's note of one more hit would say more than what is to be told already."""
     cdef uint64_t place = direct_place(hit.slot)     # a multiple of 8
@@ -243,6 +250,10 @@ cdef inline bint may_be_named(direct_report *r, const direct_memory *m, const di
     return True
 
 
+cdef void direct_begin(direct_report *r, const direct_memory *m) noexcept nogil:
+    r.told = clock_of(m)
+
+
 cdef bint direct_note(direct_report *r, const direct_memory *m, const direct_hit *hit) noexcept nogil:
     r.counts[hit.queue] += 1
     r.total += 1
@@ -251,13 +262,13 @@ cdef bint direct_note(direct_report *r, const direct_memory *m, const direct_hit
         r.named[r.used].place = direct_place(hit.slot) // 8
         r.used += 1
         return r.used == DIRECT_NAMED or coarse_ms() - r.told_ms > NAMED_MS
-    return r.told != relaxed_load(&m.seen_time)
+    return r.told != clock_of(m)
 
 
 cdef size_t direct_line(direct_report *r, const direct_memory *m, char *out) noexcept nogil:
     cdef size_t used
     cdef unsigned int i
-    r.told = <uint32_t>relaxed_load(&m.seen_time)
+    r.told = clock_of(m)
     r.told_ms = coarse_ms()
     if r.total == 0:
         return 0
@@ -268,7 +279,7 @@ cdef size_t direct_line(direct_report *r, const direct_memory *m, char *out) noe
                          <unsigned long long>r.named[i].place)
     r.used = 0
     r.total = 0
-    for i in range(DIRECT_QUEUES):
+    for i in range(<unsigned int>DIRECT_QUEUES):
         if r.counts[i] and used < DIRECT_LINE - 32:
             used += snprintf(out + used, DIRECT_LINE - used, " %u:%llu", i, <unsigned long long>r.counts[i])
             r.counts[i] = 0

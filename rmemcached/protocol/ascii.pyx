@@ -410,7 +410,7 @@ cdef inline const char *read_count(const char *p, const char *end, unsigned int 
     while p < end:
         digit = <unsigned int>(p[0] - c'0')
         if digit > 9:
-            digit = <unsigned int>(p[0] - c'a') + 10
+            digit = <unsigned int>(p[0] - c'a') + 10 if p[0] >= c'a' else base
         if digit >= base:
             break
         value[0] = value[0] * base + digit

@@ -45,6 +45,7 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transp
     dev.transport = transport
     dev.software = transport != TRANSPORT_VERBS
     dev.same_host = transport == TRANSPORT_SOFT_SHM
+    dev.endpoint.memory = -1
     if endpoint != NULL:
         dev.endpoint = endpoint[0]
     if dev.same_host:

@@ -41,6 +41,8 @@ cdef bint direct_init(store *s) noexcept nogil:
         return True
     assert_that(_direct_layout_holds())
     before = direct_bytes(s.slabs.arena_length)
+    if (before + s.slabs.arena_length) >> 3 >> DIRECT_PLACE_BITS:
+        return False
     h = <direct_header *>(s.slabs.arena - before)
     s.direct.header = h
     if not _direct_open(s, DIRECT_HEADER + _direct_first(s) * sizeof(direct_bucket)):
@@ -66,6 +68,7 @@ cdef bint direct_init(store *s) noexcept nogil:
         word += 1
     h.alive = <uint64_t>(<char *>&(<uint32_t *>&h.life)[word] - <char *>h)
     s.direct.buckets = <direct_bucket *>(<char *>h + DIRECT_HEADER)
+    direct_set_clock(s)
     return True
 
 

@@ -36,8 +36,8 @@ cdef const char *_create_parts(store *s) noexcept nogil:
         return b"out of memory"
     if not slabs_init(s):
         if s.config.direct:
-            return b"cannot make shared memory for the items: rdma_direct needs Linux 5.1, and address space for four " \
-                b"times the memory limit"
+            return b"cannot make shared memory for the items: rdma_direct needs Linux 5.1, and address space for " \
+                b"four times the memory limit"
         return b"cannot reserve address space for the memory limit"
     if not direct_init(s):
         return b"out of memory for the index of direct reads"

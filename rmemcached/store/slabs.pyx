@@ -53,7 +53,7 @@ cdef bint _slabs_share(store *s, char *memory, size_t length) noexcept nogil:
             or fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0:
         close(fd)
         return False
-    s.slabs.memfd = fd
+    s.slabs.memfd = read_only(fd)
     # The seals keep its pages where they are.
     s.slabs.pinned = True
     return True

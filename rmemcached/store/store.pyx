@@ -17,7 +17,7 @@ from rmemcached.logger cimport (
 from rmemcached.sys.atomics cimport (
     exchange, fetch_add, fetch_sub, load_acquire, relaxed_load, relaxed_store, store_release, write_fence,
 )
-from rmemcached.sys.clock cimport now_ns, now_seconds, ns_timespec
+from rmemcached.sys.clock cimport coarse_ms, now_ns, now_seconds, ns_timespec
 from rmemcached.sys.debug cimport (
     LIVE_ITEM_REF, LIVE_STORE, assert_held, assert_no_locks, assert_owner, assert_that, live_add, live_sub,
     lock_next_ranked, lock_ranked, thread_id, trylock_ranked, unlock_ranked,
@@ -26,7 +26,7 @@ from rmemcached.sys.linux cimport (
     CLOCK_MONOTONIC, F_ADD_SEALS, F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, MADV_DONTNEED,
     MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_FIXED, MAP_PRIVATE, MAP_SHARED,
     MFD_ALLOW_SEALING, MFD_CLOEXEC, PROT_NONE, PROT_READ, PROT_WRITE, RLIM_INFINITY, RLIMIT_AS, c_time, close, fcntl,
-    ftruncate, getrlimit, lock_for_life, madvise, memfd_create, mmap, mprotect, munmap, populate,
+    ftruncate, getrlimit, lock_for_life, madvise, memfd_create, mmap, mprotect, munmap, populate, read_only,
     pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_timedwait, pthread_cond_wait,
     pthread_condattr_destroy, pthread_condattr_init, pthread_condattr_setclock, pthread_condattr_t, pthread_join,
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_setname_np, rlimit,

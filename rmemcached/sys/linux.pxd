@@ -131,6 +131,20 @@ cdef extern from "<sys/mman.h>" nogil:
 cdef extern from "<fcntl.h>" nogil:
     """
     #include <fcntl.h>
+    #include <stdio.h>
+    #include <sys/stat.h>
+    #include <unistd.h>
+    static inline int rmc_read_only(int fd)
+    {
+        char path[40];
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        fchmod(fd, 0400);
+        int reader = open(path, O_RDONLY | O_CLOEXEC);
+        if (reader < 0)
+            return fd;
+        close(fd);
+        return reader;
+    }
     static inline int rmc_set_nonblocking(int fd)
     {
         int flags = fcntl(fd, F_GETFL);
@@ -151,6 +165,9 @@ cdef extern from "<fcntl.h>" nogil:
         F_SEAL_FUTURE_WRITE
     int open(const char *path, int flags, ...)
     int fcntl(int fd, int cmd, ...)
+    # A descriptor of the same file for reading only, which nobody else can open for writing, in place of this one,
+    # which is closed; or this one, where there is no /proc.
+    int read_only "rmc_read_only"(int fd)
     int set_nonblocking "rmc_set_nonblocking"(int fd)
 
 cdef extern from "<unistd.h>" nogil:

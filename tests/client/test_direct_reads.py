@@ -110,6 +110,18 @@ def test_a_client_reads_what_it_has_written(server: Server, client: Client, key:
             assert client.get_many([key]) == {}
 
 
+def test_commands_of_others_without_answers(server: Server, client: Client, key: str) -> None:
+    """Threads that have not waited for theirs hinder nobody else."""
+    threads = [threading.Thread(target=client.set, args=(f"{key}-{n}", b"v", 0, True)) for n in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    client.set(key, b"value")
+    with suspended(server.pid):
+        assert client.get(key) == b"value"
+
+
 def test_every_client_reads_what_one_was_told(server: Server, client: Client, key: str) -> None:
     """A number that rises is never seen to fall, by several processes."""
     client.set(key, b"0" * 10)
@@ -227,7 +239,53 @@ def test_a_daemon_that_stands_still_is_asked(rmemcached_server: ServerFactory, k
         assert client.get(key) == b"value"
 
 
+def test_a_client_that_was_idle_meanwhile_asks(rmemcached_server: ServerFactory, key: str) -> None:
+    """It has not seen the clock stand still."""
+    server = rmemcached_server(*FLAGS)
+    with Client(server.address, **{**OPTIONS, "timeout": 0.2}) as client:
+        client.set(key, b"value", expire=2)
+        assert client.get(key) == b"value"
+        time.sleep(1.2)
+        with suspended(server.pid):
+            time.sleep(2.5)
+            with pytest.raises(TimeoutError):
+                client.get(key)
+
+
 # --- ends ---
+
+
+@pytest.mark.parametrize("flags", [FLAGS, ()])
+def test_another_daemon_in_its_place_that_came_by_a_timeout(
+    rmemcached_server: ServerFactory, tmp_path: Path, flags: tuple[str, ...], key: str
+) -> None:
+    """Two daemons live: the one that is asked is the one that is read, and hits are told to nobody else."""
+    path = tmp_path / "socket"
+    first = rmemcached_server(*FLAGS, path=str(path))
+    with Client(first.address, **{**OPTIONS, "timeout": 1.0}) as client:
+        client.set(key, b"old")
+        assert client.get(key) == b"old"
+        path.unlink()
+        rmemcached_server(*flags, path=str(path))
+        with suspended(first.pid), pytest.raises(TimeoutError):
+            client.set(key, b"lost")
+        client.set(key, b"new")
+        assert client.get(key) == b"new"
+        assert client.gets(key)[0] == b"new"
+
+
+def test_without_a_connection_none_is_made(rmemcached_server: ServerFactory, key: str) -> None:
+    """A get that has found its value does not wait because of what it has to tell."""
+    server = rmemcached_server(*FLAGS)
+    with Client(server.address, **OPTIONS) as client:
+        client.set(key, b"value")
+        assert client.get(key) == b"value"
+        client.quit()
+        client.get(key)
+        with suspended(server.pid):
+            end = time.monotonic() + 1
+            while time.monotonic() < end:
+                assert client.get(key) == b"value"
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
@@ -288,6 +346,16 @@ def test_hits_are_counted(server: Server, client: Client, key: str) -> None:
     # The first get of the connection that `direct` has made may have been asked.
     assert grown["direct_hits"] >= 999
     assert grown["get_misses"] == 0
+
+
+def test_hits_are_told_before_the_next_request(server: Server, client: Client, key: str) -> None:
+    client.set(key, b"value")
+    assert client.get(key) == b"value"
+    before = int(client.stats()[b"get_hits"])
+    for round in range(1, 5):
+        for _ in range(1000):
+            client.get(key)
+        assert int(client.stats()[b"get_hits"]) == before + 1000 * round
 
 
 def test_hits_are_told_in_time(server: Server, client: Client, key: str) -> None:
