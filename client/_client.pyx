@@ -306,8 +306,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
         The next command makes a new one.
         """
-        if (self._reader is not None and self._reader.report.total and self._idle is not None
-                and self._generation == fork_count()):
+        if self.has_hits() and self._generation == fork_count():
             try:
                 self.tell_hits()
             finally:

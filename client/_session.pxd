@@ -54,6 +54,7 @@ cdef class Session:
     cdef void drop(self, Connection c) noexcept
     # Tells the server of what was read without it: with a request, or in one. Errors are left to the next command.
     cdef int tell_hits(self) except -1
+    cdef bint has_hits(self) noexcept
     cdef int put_hits(self, Connection c) except -1
     # What is read from now on, with the lock. None: all is asked for.
     cdef void read_from(self, DirectMemory memory) noexcept

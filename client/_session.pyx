@@ -217,7 +217,7 @@ cdef class Session:
             c.name = name
             s = c.stream
             s.begin()
-            if self._reader is not None and self._reader.report.total:
+            if self._reader is not None and self.has_hits():
                 # Neither eviction nor statistics wait for them.
                 self.put_hits(c)
             elif self._reader is None and s.remote:
@@ -264,6 +264,13 @@ cdef class Session:
         elif self._reader is None or not is_same(self._reader.memory, memory):
             self._reader = new_reader(memory)
 
+    cdef bint has_hits(self) noexcept:
+        cdef bint found
+        lock_state(&shared_state)
+        found = self._reader is not None and self._reader.report.total != 0
+        unlock_state(&shared_state)
+        return found
+
     cdef bint has_unanswered(self, unsigned long caller) noexcept:
         cdef Connection c = self._idle
         while c is not None:
@@ -285,8 +292,11 @@ cdef class Session:
         return found
 
     cdef int put_hits(self, Connection c) except -1:
-        cdef DirectReader reader = self._reader
+        cdef DirectReader reader
         cdef char *to
+        lock_state(&shared_state)
+        reader = self._reader
+        unlock_state(&shared_state)
         # Another server would not know the command.
         if reader is not None and is_same(c.stream.direct_memory(), reader.memory):
             to = c.stream.room(DIRECT_LINE)
@@ -298,10 +308,14 @@ cdef class Session:
 
     cdef int tell_hits(self) except -1:
         cdef Connection c
+        cdef bint idle
+        lock_state(&shared_state)
         if self._reader is not None:
             self._reader.told_later = False
+        idle = self._idle is not None and not self._unanswered and not self._idle.home
+        unlock_state(&shared_state)
         # A get that needs no connection makes none for this. What is not told now goes with the next request.
-        if self._idle is None or self._unanswered or self._idle.home:
+        if not idle:
             return 0
         try:
             c = self.enter(True, b"get")
@@ -313,7 +327,9 @@ cdef class Session:
                 raise
             self.leave(c, None)
         except (MemcacheError, OSError):
+            lock_state(&shared_state)
             self._reader = None
+            unlock_state(&shared_state)
         return 0
 
     cdef void drop(self, Connection c) noexcept:
