@@ -306,12 +306,11 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
 
         The next command makes a new one.
         """
-        if self.has_hits() and self._generation == fork_count():
-            try:
+        try:
+            if self.has_hits() and self._generation == fork_count():
                 self.tell_hits()
-            finally:
-                self.close_all()
-        self.close_all()
+        finally:
+            self.close_all()
 
     disconnect_all = close
 

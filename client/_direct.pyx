@@ -9,7 +9,6 @@ from rmemcached.direct cimport (
     DIRECT_ASK,
     DIRECT_FOUND,
     direct_answer,
-    direct_begin,
     direct_copy,
     direct_find,
     direct_header,
@@ -17,6 +16,7 @@ from rmemcached.direct cimport (
     direct_is_alive,
     direct_map,
     direct_note,
+    direct_report_begin,
     direct_unmap,
 )
 from rmemcached.sys.key_hash cimport hash_secrets
@@ -86,5 +86,5 @@ cdef bint is_same(DirectMemory one, DirectMemory other) noexcept:
 cdef DirectReader new_reader(DirectMemory memory):
     cdef DirectReader reader = DirectReader.__new__(DirectReader)
     reader.memory = memory
-    direct_begin(&reader.report, &memory.memory)
+    direct_report_begin(&reader.report, &memory.memory)
     return reader

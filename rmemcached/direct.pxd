@@ -167,7 +167,7 @@ cdef struct direct_report:
     int64_t told_ms              # ... and ours
 
 # Begins a report that is all zeros.
-cdef void direct_begin(direct_report *r, const direct_memory *m) noexcept nogil
+cdef void direct_report_begin(direct_report *r, const direct_memory *m) noexcept nogil
 # Notes a hit. True: it is time for a line.
 cdef bint direct_note(direct_report *r, const direct_memory *m, const direct_hit *hit) noexcept nogil
 # Writes the line of all that was noted, with its \r\n, into DIRECT_LINE bytes. Returns its length; 0: there is nothing.

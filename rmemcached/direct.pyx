@@ -250,7 +250,7 @@ cdef inline bint may_be_named(direct_report *r, const direct_memory *m, const di
     return True
 
 
-cdef void direct_begin(direct_report *r, const direct_memory *m) noexcept nogil:
+cdef void direct_report_begin(direct_report *r, const direct_memory *m) noexcept nogil:
     r.told = clock_of(m)
 
 

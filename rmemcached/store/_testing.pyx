@@ -10,8 +10,9 @@ from libc.string cimport memcpy, memset
 from posix.uio cimport iovec
 
 from rmemcached.direct cimport (
-    DIRECT_ASK, DIRECT_FOUND, DIRECT_LINE, direct_answer, direct_begin, direct_copy, direct_find, direct_hit,
-    direct_is_alive, direct_line, direct_map, direct_memory, direct_note, direct_report, direct_unmap,
+    DIRECT_ASK, DIRECT_FOUND, DIRECT_LINE, direct_answer, direct_copy, direct_find, direct_hit,
+    direct_is_alive, direct_line, direct_map, direct_memory, direct_note, direct_report, direct_report_begin,
+    direct_unmap,
 )
 from rmemcached.store cimport store as st
 from rmemcached.store._testing_stress cimport direct_run, race_run, stress_result, stress_run
@@ -650,7 +651,7 @@ cdef class DirectReader:
         cdef int error = direct_map(&self.memory, fd)
         if error:
             raise OSError(-error, os.strerror(-error))
-        direct_begin(&self.report, &self.memory)
+        direct_report_begin(&self.report, &self.memory)
 
     def __dealloc__(self):
         if self.memory.base != NULL:

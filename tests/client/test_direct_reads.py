@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import pickle
 import subprocess
@@ -122,6 +121,12 @@ def test_commands_of_others_without_answers(server: Server, client: Client, key:
         assert client.get(key) == b"value"
 
 
+def two_processes(script: str, server: Server, key: str) -> list[subprocess.Popen[str]]:
+    """Programs whose arguments are the daemon's port and the key."""
+    arguments = [sys.executable, "-c", script, str(server.port), key]
+    return [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+
+
 def test_every_client_reads_what_one_was_told(server: Server, client: Client, key: str) -> None:
     """A number that rises is never seen to fall, by several processes."""
     client.set(key, b"0" * 10)
@@ -137,8 +142,7 @@ def test_every_client_reads_what_one_was_told(server: Server, client: Client, ke
         "        seen = now\n"
         "    print(told)\n"
     )
-    arguments = [sys.executable, "-c", script, str(server.port), key]
-    readers = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    readers = two_processes(script, server, key)
     for number in range(1, 20_001):
         if number % 3:
             assert client.incr(key, 1) == number
@@ -165,8 +169,7 @@ def test_numbers_are_never_torn(server: Server, client: Client, key: str) -> Non
         "        seen.add(client.get(sys.argv[2]))\n"
         "print(sorted(seen))\n"
     )
-    arguments = [sys.executable, "-c", script, str(server.port), key]
-    readers = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    readers = two_processes(script, server, key)
     deadline = time.monotonic() + 3
     while time.monotonic() < deadline:
         client.incr(key, int(low))
@@ -176,25 +179,21 @@ def test_numbers_are_never_torn(server: Server, client: Client, key: str) -> Non
         assert reader.communicate(timeout=60)[0] == f"{[low, high, b'over']}\n"
 
 
-def test_threads_share_a_client(server: Server, client: Client, key: str) -> None:
+def test_threads_share_a_client(client: Client, key: str) -> None:
+    wrong: list[Any] = []
+
     def work(place: int) -> None:
         name = f"{key}-{place}"
-        for number in itertools.count():
-            if done.is_set():
-                return
-            client.set(name, b"%d-" % place * (1 + number % 500))
-            found = client.get(name)
-            if found != b"%d-" % place * (1 + number % 500):
+        for number in range(300):
+            value = b"%d-" % place * (1 + number % 500)
+            client.set(name, value)
+            if (found := client.get(name)) != value:
                 wrong.append(found)
             client.get_many([f"{key}-{other}" for other in range(8)])
 
-    wrong: list[Any] = []
-    done = threading.Event()
     threads = [threading.Thread(target=work, args=(place,)) for place in range(8)]
     for thread in threads:
         thread.start()
-    time.sleep(2)
-    done.set()
     for thread in threads:
         thread.join()
     assert wrong == []
@@ -245,6 +244,7 @@ def test_a_client_that_was_idle_meanwhile_asks(rmemcached_server: ServerFactory,
     with Client(server.address, **{**OPTIONS, "timeout": 0.2}) as client:
         client.set(key, b"value", expire=2)
         assert client.get(key) == b"value"
+        # Its clock moves once more, and then not for longer than clients take that.
         time.sleep(1.2)
         with suspended(server.pid):
             time.sleep(2.5)

@@ -6,6 +6,7 @@ import fcntl
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -191,8 +192,6 @@ def test_a_store_that_was_killed_is_not_read() -> None:
         "socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b'x'], [store.direct_fd()])\n"
         "sys.stdin.read()\n"
     )
-    import socket
-
     ours, theirs = socket.socketpair()
     with ours, theirs:
         arguments = [sys.executable, "-c", child, str(theirs.fileno())]
@@ -256,6 +255,7 @@ def test_a_line_has_room_for_all(store: Store, reader: DirectReader) -> None:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> None:
+    """The mover tells nobody when it is done."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
