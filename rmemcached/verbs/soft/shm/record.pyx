@@ -1,7 +1,8 @@
 # soft_shm: records through the socket; see record.pxd.
 
 cdef enum:
-    WORK_RECORD = 16384              # two system calls, of which one may wake up a peer whose socket was full
+    WORK_RECORD = 64 << 10           # two system calls, of which one may wake up a peer whose socket was full, and the
+                                     # other one walks over all that is in the socket (Linux does so for MSG_PEEK)
 
 
 cdef extern from *:
