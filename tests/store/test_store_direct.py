@@ -9,12 +9,11 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
+from direct_readers import readers_beside
 
 from rmemcached.store._testing import DirectReader, Store, hash_of
 
@@ -260,33 +259,6 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def readers_beside(store: Store, keys: int, verify: bool = True, **stress: Any) -> list[list[int]]:
-    """Store.stress, and two threads that read meanwhile: what they counted, [asked, found, torn]."""
-    readers = [DirectReader(store.direct_fd()) for _ in range(2)]
-    counts: list[list[int]] = []
-    errors: list[BaseException] = []
-
-    def run(place: int, reader: DirectReader) -> None:
-        try:
-            counts.append(reader.run(place, keys, verify))
-        except AssertionError as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(readers)]
-    for thread in threads:
-        thread.start()
-    try:
-        store.stress(keys=keys, **stress)
-    finally:
-        for reader in readers:
-            reader.end()
-        for thread in threads:
-            thread.join()
-    if errors:
-        raise errors[0]
-    return counts
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -1,8 +1,9 @@
 # soft_shm: records through the socket; see record.pxd.
 
 cdef enum:
-    WORK_RECORD = 64 << 10           # two system calls, of which one may wake up a peer whose socket was full, and the
-                                     # other one walks over all that is in the socket (Linux does so for MSG_PEEK)
+    # Two system calls. One may wake up a peer whose socket was full, the other one walks over all that is in the socket
+    # (Linux does so for MSG_PEEK).
+    WORK_RECORD = 64 << 10
 
 
 cdef extern from *:

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Threads that read a store's memory without asking, beside writers; as a program, as many reads as one wants.
+
+    script/direct-reads [READS [PROCESSOR]]
+
+READS values (1000 million) are found and compared, in rounds beside writers: sets of all kinds, incr, deletes,
+flush_all, expiry, evictions, page moves, an index that grows, chained values, both ways to evict. The exit status is
+1 when one of them was wrong. PROCESSOR: all threads run there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from rmemcached.store._testing import DirectReader, Store
+
+MB = 1 << 20
+WRITES = 400_000  # of each writer in a round
+READERS = 2
+KINDS: list[tuple[int, int, dict[str, Any]]] = [
+    # keys, the longest value, options of the store
+    (30, 64, {}),
+    (2000, 64, {"s3fifo": True}),
+    (20_000, 64, {"lru_maintainer": True, "lru_crawler": True, "hashpower_init": 12}),
+    (3000, 20_000, {"slab_reassign": True}),
+    (300, 100_000, {"slab_chunk_size_max": 16384, "slab_reassign": True}),
+]
+
+
+def readers_beside(store: Store, keys: int, verify: bool = True, **stress: Any) -> list[list[int]]:
+    """Store.stress, and threads that read meanwhile: what each counted, [asked, found, torn]."""
+    readers = [DirectReader(store.direct_fd()) for _ in range(READERS)]
+    counts: list[list[int]] = []
+    errors: list[BaseException] = []
+
+    def run(place: int, reader: DirectReader) -> None:
+        try:
+            counts.append(reader.run(place, keys, verify))
+        except AssertionError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(readers)]
+    for thread in threads:
+        thread.start()
+    try:
+        store.stress(keys=keys, **stress)
+    finally:
+        for reader in readers:
+            reader.end()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
+    return counts
+
+
+def one_round(seed: int, keys: int, max_value: int, options: dict[str, Any]) -> list[int]:
+    """[asked, found, torn] of a round with a store of its own."""
+    with Store(32 * MB, direct=True, **options) as store:
+        moves = options.get("slab_reassign", False)
+        writes = WRITES if max_value <= 1000 else WRITES // 8
+        counts = readers_beside(
+            store, keys, threads=1, ops=writes, seed=seed, max_value=max_value, clock=True, move=moves
+        )
+    return [sum(column) for column in zip(*counts, strict=True)]
+
+
+def main() -> int:
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000_000
+    if len(sys.argv) > 2:
+        os.sched_setaffinity(0, {int(sys.argv[2])})
+    total = [0, 0, 0]
+    began = time.monotonic()
+    seed = int.from_bytes(os.urandom(4), "big")
+    while total[1] < wanted:
+        seed += 1
+        try:
+            counts = one_round(seed, *KINDS[seed % len(KINDS)])
+        except AssertionError as error:
+            print(f"\nwrong, with {KINDS[seed % len(KINDS)]} and seed {seed}: {error}")
+            return 1
+        total = [before + now for before, now in zip(total, counts, strict=True)]
+        asked, found, torn = total
+        left = (time.monotonic() - began) * (wanted - found) / max(found, 1)
+        print(f"\r{found:,} read, {torn:,} torn, {asked:,} not found; {max(left, 0):.0f} s left ", end="", flush=True)
+    print(f"\nno wrong value in {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
