@@ -245,10 +245,9 @@ cdef class AsyncClient:
             return None
         return c
 
-    cdef object look(self, object key, object default, bint with_cas, bint raw):
+    cdef object look(self, AsyncConnection c, object key, object default, bint with_cas, bint raw):
         # What a get of the key returns, or MISS: it is to be asked for. default: for what fails with ignore_exc.
         cdef bytes encoded = self.client.encoded_key(key)
-        cdef AsyncConnection c = self.reads_from()
         cdef uint32_t flags = 0
         cdef uint64_t cas = 0
         value = None if c is None else c.read(encoded, &flags, &cas)
@@ -273,19 +272,14 @@ cdef class AsyncClient:
             raise too_long(key, size, memory.len)
         return MISS if size < 0 else size
 
-    cdef bint gives_way(self):
-        # Whether others have their turn before the next read. A task that never waits would hold the loop.
-        cdef AsyncConnection c = self.reads_from()
-        return c is not None and c.gives_way()
-
     # --- retrieval ---
 
     async def get(self, key, default=None):
         """As `Client.get`."""
         if self.connection is not None and self.connection.reader is not None:
-            if self.gives_way():
+            if self.connection.gives_way():
                 await sleep(0)
-            value = self.look(key, default, False, False)
+            value = self.look(self.reads_from(), key, default, False, False)
             if value is not MISS:
                 return value
         return await self._call(get_request(self.client, REQUEST_GET, b"get", key, default, None))
@@ -293,9 +287,9 @@ cdef class AsyncClient:
     async def gets(self, key, default=None, cas_default=None):
         """As `Client.gets`."""
         if self.connection is not None and self.connection.reader is not None:
-            if self.gives_way():
+            if self.connection.gives_way():
                 await sleep(0)
-            found = self.look(key, (default, cas_default), True, False)
+            found = self.look(self.reads_from(), key, (default, cas_default), True, False)
             if found is not MISS:
                 return found
         return await self._call(get_request(self.client, REQUEST_GETS, b"gets", key, (default, cas_default), None))
@@ -321,6 +315,7 @@ cdef class AsyncClient:
         return await self._get_many(REQUEST_GET, b"gat_many", keys, expire)
 
     async def _get_many(self, kind, name, keys, expire=None):
+        cdef AsyncConnection c
         cdef list names = list(keys)
         cdef list results = [MISS] * len(names)
         cdef list requests = []
@@ -328,14 +323,17 @@ cdef class AsyncClient:
         cdef Request r
         cdef Py_ssize_t i
         if expire is None and self.connection is not None and self.connection.reader is not None:
-            if self.gives_way():
+            if self.connection.gives_way():
                 await sleep(0)
+            c = self.reads_from()
             for i in range(len(names)):
-                results[i] = self.look(names[i], None, kind == REQUEST_GETS, False)
+                results[i] = self.look(c, names[i], None, kind == REQUEST_GETS, False)
         for i in range(len(names)):
             if results[i] is MISS:
                 requests.append(get_request(self.client, kind, name, names[i], None, expire))
-        answers = iter(await self._call_many(requests) if requests else ())
+        if not requests:
+            return dict(zip(names, results))
+        answers = iter(await self._call_many(requests))
         asked = iter(requests)
         for i in range(len(names)):
             if results[i] is MISS:
@@ -525,7 +523,7 @@ cdef class AsyncClient:
         """As `Client.get_into`, but for a copy: until it has come, the value is in memory of this client's, so that a
         call that was cancelled writes nothing."""
         if self.connection is not None and self.connection.reader is not None:
-            if self.gives_way():
+            if self.connection.gives_way():
                 await sleep(0)
             # Nothing can cancel this one between its first byte and its last.
             size = self.look_into(key, target_bytes(buffer, offset))
@@ -536,6 +534,7 @@ cdef class AsyncClient:
 
     async def get_many_into(self, pairs):
         """As `Client.get_many_into`, with that copy. All values are asked for at once."""
+        cdef AsyncConnection c
         cdef list keys = []
         cdef list targets = []
         cdef list values = []
@@ -552,9 +551,10 @@ cdef class AsyncClient:
             r.ignores = False
             requests.append(r)
         if self.connection is not None and self.connection.reader is not None:
-            if self.gives_way():
+            if self.connection.gives_way():
                 await sleep(0)
-            values = [self.look(key, None, False, True) for key in keys]
+            c = self.reads_from()
+            values = [self.look(c, key, None, False, True) for key in keys]
             requests = [r for r, value in zip(requests, values) if value is MISS]
         else:
             values = [MISS] * len(keys)

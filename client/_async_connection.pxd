@@ -64,6 +64,7 @@ cdef class AsyncConnection:
     # Counts a request among those that may change their key; by: 1, or -1.
     cdef int count_change(self, Request r, int by) except -1
     cdef int submit(self, Request r) except -1
+    cdef bint all_sent(self)
     cdef int send_some(self) except -1
     cdef int receive(self) except -1
     cdef int take_answers(self) except -1

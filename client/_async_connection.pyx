@@ -110,8 +110,8 @@ cdef class AsyncConnection:
         if r.kind == REQUEST_META and s.classic:
             raise self.connection.named(no_meta())
         if not self.answers:
-            # What was read before may wait to be told.
-            if s.wlen == 0:
+            # The line of what was read before may wait to be sent.
+            if s.buffers == NULL or self.all_sent():
                 s.begin()
             self.progress = self.loop.time()
             self.connection.name = r.name
@@ -256,11 +256,15 @@ cdef class AsyncConnection:
         except Exception as error:
             self.fail(error)
 
+    cdef bint all_sent(self):
+        cdef Stream s = self.stream
+        return s.iov_next == s.iov_count and s.wlen == s.wmark
+
     cdef int send_some(self) except -1:
         cdef Stream s = self.stream
         cdef size_t first, left
         cdef int r = -EINTR
-        if s.wlen == 0:
+        if s.buffers == NULL or s.wlen == 0:
             return 0
         s.commit()
         first = s.iov_next
@@ -457,7 +461,7 @@ cdef class AsyncConnection:
     cdef int rest(self) except -1:
         # No request is under way.
         cdef Stream s = self.stream
-        if s.buffers != NULL and s.iov_next == s.iov_count:
+        if s.buffers != NULL and self.all_sent():
             s.unexpose()
             s.end()
             self.exposed.clear()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,13 @@ from concurrency import in_child
 from servers import Server, start_rmemcached
 from suspended import suspended
 
-from rmemcached.client import AsyncClient, AsyncClusterClient, Client, MemcacheUnexpectedCloseError
+from rmemcached.client import (
+    AsyncClient,
+    AsyncClusterClient,
+    Client,
+    MemcacheClientError,
+    MemcacheUnexpectedCloseError,
+)
 
 ServerFactory = Callable[..., Server]
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -213,7 +220,7 @@ def test_serdes_and_their_errors(run: Run, server: Server, key: str) -> None:
                 assert await client.get(key) == "VALUE"
                 assert (await client.gets(key))[0] == "VALUE"
                 assert await client.get_many(names) == dict.fromkeys(names, "VALUE")
-                assert (await client.get_into(key, into), into) == (5, b"value")
+                assert (await client.get_into(key, into), into) == (5, bytearray(b"value"))
                 for call in (client.get, client.gets):
                     if ignore_exc:
                         assert await call(f"{key}-bad") in (None, (None, None))
@@ -285,6 +292,26 @@ def test_hits_and_large_values_that_wait_to_be_sent(run: Run, server: Server, ke
         async with AsyncClient(server.address, **OPTIONS) as client:
             await client.set_many({f"{key}-{number}": b"small" for number in range(100)})
             await asyncio.gather(read(client), read(client), *(write(client, number) for number in range(10)))
+
+    run(body())
+
+
+def test_only_who_knows_the_password(run: Run, rmemcached_server: ServerFactory, tmp_path: Path, key: str) -> None:
+    """Also on a connection that begins with the password, and not with a request."""
+    users = tmp_path / "users"
+    users.write_text("user:secret\n")
+    server = rmemcached_server("-Y", str(users), *FLAGS)
+
+    async def body() -> None:
+        options = {**OPTIONS, "username": "user", "password": "secret"}
+        async with AsyncClient(server.address, **options) as client, AsyncClient(server.address, **options) as other:
+            await client.set(key, b"value")
+            assert await other.get(key) == b"value"
+            with suspended(server.pid):
+                assert (await client.get(key), await other.get(key)) == (b"value", b"value")
+            async with AsyncClient(server.address, **{**options, "password": "wrong"}) as wrong:
+                with pytest.raises(MemcacheClientError):
+                    await wrong.get(key)
 
     run(body())
 

@@ -89,7 +89,7 @@ def test_values_that_do_not_fit(server: Server, client: Client, key: str) -> Non
             client.get_many_into([(key, short), (f"{key}-2", enough)])
         with pytest.raises(BufferError):
             client.get_into(key, b"     ")
-    assert (short, enough) == (bytearray(4), b"other")
+    assert (short, enough) == (bytearray(4), bytearray(b"other"))
 
 
 def test_without_cas(rmemcached_server: ServerFactory, key: str) -> None:
