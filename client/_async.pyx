@@ -81,6 +81,10 @@ cdef class AsyncClient:
     awaited; then all calls under way get TimeoutError and the connection is closed. The next call makes a new one.
     With ``noreply`` a call returns when its request has been queued, and its errors are dropped.
 
+    Where the server lets them (-o rdma_direct), gets read its memory: they are done at once, behind all that was sent
+    before for the same key. Now and then one lets other tasks run, so that a task which only reads does not keep the
+    loop to itself.
+
     It belongs to the event loop that uses it: another one gets a connection of its own once the first has none. Works
     on asyncio's loops and on uvloop. Not thread-safe. After a fork the child makes its own connection. Methods raise
     what those of `Client` raise.
@@ -521,7 +525,7 @@ cdef class AsyncClient:
 
     async def get_into(self, key, buffer, offset=0, default=None):
         """As `Client.get_into`, but for a copy: until it has come, the value is in memory of this client's, so that a
-        call that was cancelled writes nothing."""
+        call that was cancelled writes nothing. What is read without asking is written at once."""
         if self.connection is not None and self.connection.reader is not None:
             if self.connection.gives_way():
                 await sleep(0)

@@ -364,7 +364,8 @@ cdef class Retrieval(Session):
         buffer: a Buffer, or any writable, contiguous object with the buffer protocol; offset: the byte of it at which
         the value begins. The value is as it was stored: no serde is applied. Raises ValueError when the value is longer
         than the memory behind offset: it says how long the value is, and nothing was written. BufferError: the memory
-        cannot be written to.
+        cannot be written to. A value that is replaced or deleted while it is read without asking may leave some of its
+        bytes there, whatever the call returns.
         """
         cdef bytes encoded = self.encoded_key(key)
         cdef object view = target_view(buffer)
