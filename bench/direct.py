@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Gets that ask nobody (`-o rdma_direct`, docs/direct-reads.md), beside gets that ask, in one run.
 
-Reads of 100 B at C speed and from Python, back to back and with pauses; of 1 MB beside one memcpy; by several
-processes; and what they cost the daemon: CPU for hits and sets, memory for each item. The last column has the bounds;
-the exit status is 1 when one is missed.
+Reads of 100 B at C speed and from Python, back to back and with pauses, of Client and AsyncClient; of 1 MB beside one
+memcpy; by several processes; and what they cost the daemon: CPU for hits and sets, memory for each item. The last
+column has the bounds; the exit status is 1 when one is missed.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import multiprocessing
 import os
 import statistics
@@ -23,7 +24,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent)]
 from figures import add_json, put_out  # noqa: E402
 from servers import Server, start_rmemcached  # noqa: E402
 
-from rmemcached.client import Client, _load  # noqa: E402
+from rmemcached.client import AsyncClient, Client, _load  # noqa: E402
 
 VALUE = b"v" * 100
 LARGE = os.urandom(1_000_000)
@@ -75,6 +76,11 @@ def small_reads(direct: Server, asked: Server, seconds: float) -> list[Row]:
             rows.append(Row(f"get 100 B, C, {pause * 1e6:g} us apart", took, "us", 0.4))
         rows.append(Row("get 100 B, Python", microseconds(lambda: client.get(b"key"), seconds), "us", 0.8))
         rows.append(Row("get 100 B, Python, asked", microseconds(lambda: other.get(b"key"), seconds), "us"))
+        rows.append(Row("gets 100 B, Python", microseconds(lambda: client.gets(b"key"), seconds), "us", 0.8))
+        into = bytearray(100)
+        rows.append(
+            Row("get_into 100 B, Python", microseconds(lambda: client.get_into(b"key", into), seconds), "us", 0.8)
+        )
         many = [name.decode() for name in KEYS[:100]]
         for one in (client, other):
             one.set_many(dict.fromkeys(many, VALUE))
@@ -85,6 +91,34 @@ def small_reads(direct: Server, asked: Server, seconds: float) -> list[Row]:
     return rows
 
 
+async def await_reads(server: Server, seconds: float) -> tuple[float, float]:
+    """The median time of a get that a task awaits, and of a key of get_many, in microseconds."""
+    many = [name.decode() for name in KEYS[:100]]
+    async with AsyncClient(server.address, transport="soft_shm", timeout=20, default_noreply=False) as client:
+        await client.set(b"key", VALUE)
+        await client.set_many(dict.fromkeys(many, VALUE))
+        found = []
+        for units, call in ((200, lambda: client.get(b"key")), (5, lambda: client.get_many(many))):
+            times = []
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                begin = time.perf_counter()
+                for _ in range(units):
+                    await call()
+                times.append((time.perf_counter() - begin) / units)
+            found.append(statistics.median(times) * 1e6)
+    return found[0], found[1] / len(many)
+
+
+def awaited_reads(direct: Server, asked: Server, seconds: float) -> list[Row]:
+    rows = []
+    for server, how in ((direct, ""), (asked, ", asked")):
+        one, of_many = asyncio.run(await_reads(server, seconds))
+        rows.append(Row(f"AsyncClient.get 100 B{how}", one, "us", None if how else 0.8))
+        rows.append(Row(f"AsyncClient.get_many(100), a key{how}", of_many, "us"))
+    return rows
+
+
 def large_reads(direct: Server, asked: Server, seconds: float) -> list[Row]:
     copied = bytearray(LARGE)
     with connect(direct) as client, connect(asked) as other:
@@ -92,8 +126,12 @@ def large_reads(direct: Server, asked: Server, seconds: float) -> list[Row]:
             one.set("large", LARGE)
         memcpy = microseconds(lambda: bytes(copied), seconds, 100)
         read = microseconds(lambda: client.get("large"), seconds, 100)
+        into = bytearray(len(LARGE))
+        moved = microseconds(lambda: memoryview(into).__setitem__(slice(None), copied), seconds, 100)
+        received = microseconds(lambda: client.get_into("large", into), seconds, 100)
         return [
             Row("get 1 MB, of one memcpy", memcpy / read, "", -0.8),
+            Row("get_into 1 MB, of one memcpy", moved / received, "", -0.8),
             Row("get 1 MB, asked, of one memcpy", memcpy / microseconds(lambda: other.get("large"), seconds, 100), ""),
         ]
 
@@ -174,6 +212,7 @@ def main() -> int:
     flags = ("-m", "512", "-t", "1")
     with start_rmemcached(*flags, "-o", "rdma_direct") as direct, start_rmemcached(*flags) as asked:
         rows = small_reads(direct, asked, options.seconds)
+        rows += awaited_reads(direct, asked, options.seconds)
         rows += large_reads(direct, asked, options.seconds)
         rows += reader_processes(direct, options.seconds)
         rows += daemon_cpu(direct, asked)

@@ -6,8 +6,11 @@ import copyreg
 import functools
 import warnings
 
+from libc.stdint cimport uint32_t, uint64_t
+
 from rmemcached.client._async_connection cimport ANSWERS_MOST, EXPOSED_MOST, AsyncConnection, Group, open_connection
 from rmemcached.client._client cimport Client
+from rmemcached.client._direct cimport cas_bytes
 from rmemcached.client._meta cimport (
     exists_request,
     meta_arithmetic_request,
@@ -30,13 +33,18 @@ from rmemcached.client._request cimport (
     touch_request,
 )
 
-from rmemcached.client._retrieval cimport target_view
+from rmemcached.client._retrieval cimport MISS, target_view, too_long
 
 from rmemcached.client import leases
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
 
 # The modules' names are gone when the interpreter ends.
 cdef object warn = warnings.warn
+cdef object get_running_loop = asyncio.get_running_loop
+cdef object sleep = asyncio.sleep
+
+cdef extern from "Python.h":
+    Py_buffer *PyMemoryView_GET_BUFFER(object view)
 
 
 def target_bytes(buffer, offset):
@@ -72,6 +80,10 @@ cdef class AsyncClient:
     answer is dropped, and other calls go on. timeout: seconds without anything from the server while answers are
     awaited; then all calls under way get TimeoutError and the connection is closed. The next call makes a new one.
     With ``noreply`` a call returns when its request has been queued, and its errors are dropped.
+
+    Where the server lets them (-o rdma_direct), gets read its memory: they are done at once, behind all that was sent
+    before for the same key. Now and then one lets other tasks run, so that a task which only reads does not keep the
+    loop to itself.
 
     It belongs to the event loop that uses it: another one gets a connection of its own once the first has none. Works
     on asyncio's loops and on uvloop. Not thread-safe. After a fork the child makes its own connection. Methods raise
@@ -228,14 +240,62 @@ cdef class AsyncClient:
             c.submit(r)
         return await group.future
 
+    # --- reads that do not ask (docs/direct-reads.md) ---
+
+    cdef AsyncConnection reads_from(self):
+        # The connection, if its server's memory can be read; None: ask.
+        cdef AsyncConnection c = self.connection
+        if c is None or c.reader is None or c.loop is not get_running_loop():
+            return None
+        return c
+
+    cdef object look(self, AsyncConnection c, object key, object default, bint with_cas, bint raw):
+        # What a get of the key returns, or MISS: it is to be asked for. default: for what fails with ignore_exc.
+        cdef bytes encoded = self.client.encoded_key(key)
+        cdef uint32_t flags = 0
+        cdef uint64_t cas = 0
+        value = None if c is None else c.read(encoded, &flags, &cas)
+        if value is None:
+            return MISS
+        if self.client.serde is not None and not raw:
+            try:
+                value = self.client._load(key, value, flags)
+            except Exception:
+                if not self.client.ignore_exc:
+                    raise
+                return default
+        return (value, cas_bytes(cas)) if with_cas else value
+
+    cdef object look_into(self, object key, object target):
+        # The length of the value, which has been copied to the target; or MISS.
+        cdef bytes encoded = self.client.encoded_key(key)
+        cdef AsyncConnection c = self.reads_from()
+        cdef Py_buffer *memory = PyMemoryView_GET_BUFFER(target)
+        cdef Py_ssize_t size = -1 if c is None else c.read_into(encoded, <char *>memory.buf, memory.len)
+        if size > memory.len:
+            raise too_long(key, size, memory.len)
+        return MISS if size < 0 else size
+
     # --- retrieval ---
 
     async def get(self, key, default=None):
         """As `Client.get`."""
+        if self.connection is not None and self.connection.reader is not None:
+            if self.connection.gives_way():
+                await sleep(0)
+            value = self.look(self.reads_from(), key, default, False, False)
+            if value is not MISS:
+                return value
         return await self._call(get_request(self.client, REQUEST_GET, b"get", key, default, None))
 
     async def gets(self, key, default=None, cas_default=None):
         """As `Client.gets`."""
+        if self.connection is not None and self.connection.reader is not None:
+            if self.connection.gives_way():
+                await sleep(0)
+            found = self.look(self.reads_from(), key, (default, cas_default), True, False)
+            if found is not MISS:
+                return found
         return await self._call(get_request(self.client, REQUEST_GETS, b"gets", key, (default, cas_default), None))
 
     async def gat(self, key, expire=0, default=None):
@@ -259,18 +319,36 @@ cdef class AsyncClient:
         return await self._get_many(REQUEST_GET, b"gat_many", keys, expire)
 
     async def _get_many(self, kind, name, keys, expire=None):
-        cdef list requests = [get_request(self.client, kind, name, key, None, expire) for key in keys]
+        cdef AsyncConnection c
+        cdef list names = list(keys)
+        cdef list results = [MISS] * len(names)
+        cdef list requests = []
         cdef dict found = {}
         cdef Request r
+        cdef Py_ssize_t i
+        if expire is None and self.connection is not None and self.connection.reader is not None:
+            if self.connection.gives_way():
+                await sleep(0)
+            c = self.reads_from()
+            for i in range(len(names)):
+                results[i] = self.look(c, names[i], None, kind == REQUEST_GETS, False)
+        for i in range(len(names)):
+            if results[i] is MISS:
+                requests.append(get_request(self.client, kind, name, names[i], None, expire))
         if not requests:
-            return found
-        results = await self._call_many(requests)
-        for i in range(len(requests)):
-            r = requests[i]
-            if isinstance(results[i], BaseException):
-                raise results[i]
-            if r.found:
-                found[r.key] = results[i]
+            return dict(zip(names, results))
+        answers = iter(await self._call_many(requests))
+        asked = iter(requests)
+        for i in range(len(names)):
+            if results[i] is MISS:
+                r = next(asked)
+                result = next(answers)
+                if isinstance(result, BaseException):
+                    raise result
+                if not r.found:
+                    continue
+                results[i] = result
+            found[names[i]] = results[i]
         return found
 
     # --- storage ---
@@ -447,26 +525,47 @@ cdef class AsyncClient:
 
     async def get_into(self, key, buffer, offset=0, default=None):
         """As `Client.get_into`, but for a copy: until it has come, the value is in memory of this client's, so that a
-        call that was cancelled writes nothing."""
+        call that was cancelled writes nothing. What is read without asking is written at once."""
+        if self.connection is not None and self.connection.reader is not None:
+            if self.connection.gives_way():
+                await sleep(0)
+            # Nothing can cancel this one between its first byte and its last.
+            size = self.look_into(key, target_bytes(buffer, offset))
+            if size is not MISS:
+                return size
         (size,) = await self.get_many_into([(key, buffer, offset)])
         return default if size is None else size
 
     async def get_many_into(self, pairs):
         """As `Client.get_many_into`, with that copy. All values are asked for at once."""
+        cdef AsyncConnection c
+        cdef list keys = []
         cdef list targets = []
+        cdef list values = []
         cdef list requests = []
         cdef list results = []
         cdef Request r
+        cdef Py_ssize_t i
         for key, buffer, *offset in pairs:
+            keys.append(key)
             targets.append(target_bytes(buffer, offset[0] if offset else 0))
             r = get_request(self.client, REQUEST_GET, b"get_into", key, None, None)
             # The value is as it was stored.
             r.raw = True
             r.ignores = False
             requests.append(r)
+        if self.connection is not None and self.connection.reader is not None:
+            if self.connection.gives_way():
+                await sleep(0)
+            c = self.reads_from()
+            values = [self.look(c, key, None, False, True) for key in keys]
+            requests = [r for r, value in zip(requests, values) if value is MISS]
+        else:
+            values = [MISS] * len(keys)
+        answers = iter(await self._call_many(requests) if requests else ())
         problem = None
-        for i, value in enumerate(await self._call_many(requests) if requests else []):
-            r = requests[i]
+        for i in range(len(keys)):
+            value = next(answers) if values[i] is MISS else values[i]
             if isinstance(value, BaseException):
                 problem = problem or value
                 continue
@@ -474,8 +573,7 @@ cdef class AsyncClient:
             if value is None:
                 continue
             if len(value) > len(targets[i]):
-                problem = problem or ValueError(
-                    f"the value of {r.key!r} has {len(value)} bytes, and the buffer {len(targets[i])}")
+                problem = problem or too_long(keys[i], len(value), len(targets[i]))
             else:
                 targets[i][:len(value)] = value
         if problem is not None:
@@ -519,6 +617,10 @@ cdef class AsyncClient:
 
     async def stats(self, *args):
         """As `Client.stats`."""
+        cdef AsyncConnection c = self.reads_from()
+        if c is not None and c.reader.report.total:
+            # They count what was read until now.
+            await self.meta_noop()
         return await self._in_thread(self.client.stats, *args)
 
     async def version(self):

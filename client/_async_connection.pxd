@@ -5,8 +5,11 @@ the loop are sent together at its end. Answers come in the order of the requests
 thread.
 """
 
+from libc.stdint cimport uint32_t, uint64_t
+
 from rmemcached.client._client cimport Client
 from rmemcached.client._connection cimport Connection
+from rmemcached.client._direct cimport DirectReader
 from rmemcached.client._request cimport Request
 from rmemcached.client._stream cimport Stream
 
@@ -41,9 +44,27 @@ cdef class AsyncConnection:
     cdef object timer
     cdef object progress         # the loop's time when something has come or gone
     cdef object error            # why it was closed
+    cdef DirectReader reader     # of the server's memory; None: values are asked for
+    cdef dict changing           # with a reader: key -> how many requests that may change it have no answer yet
+    cdef Py_ssize_t eager        # what may still be read before other tasks of the loop have their turn, in bytes
 
     cdef bint full(self)
+    # The value of a key without asking, or None. In the order of the requests that were submitted.
+    cdef bytes read(self, bytes key, uint32_t *flags, uint64_t *cas)
+    # The same, to memory: the value's length, or -1. A value that is longer than the memory is not copied.
+    cdef Py_ssize_t read_into(self, bytes key, char *to, Py_ssize_t room) except -2
+    cdef bint may_read(self, bytes key)
+    # Pays for values of so many bytes.
+    cdef int has_read(self, Py_ssize_t length) except -1
+    # Whether it is other tasks' turn. They have it when the caller has awaited something that is not done.
+    cdef bint gives_way(self)
+    # Appends the line that tells the server of what was read.
+    cdef int put_hits(self) except -1
+    cdef int tell_all(self) except -1
+    # Counts a request among those that may change their key; by: 1, or -1.
+    cdef int count_change(self, Request r, int by) except -1
     cdef int submit(self, Request r) except -1
+    cdef bint all_sent(self)
     cdef int send_some(self) except -1
     cdef int receive(self) except -1
     cdef int take_answers(self) except -1

@@ -3,13 +3,15 @@
 import os
 from collections import deque
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, EBADMSG, EINTR, EMSGSIZE, ETIMEDOUT
+from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from rmemcached.client._client cimport Client
 from rmemcached.client._commands cimport answer, number_of, put_fetch, put_store
 from rmemcached.client._connection cimport Connection
+from rmemcached.client._direct cimport DirectMemory, DirectReader, new_reader, put_report
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._reply cimport REPLY_VA
 from rmemcached.client._request cimport (
@@ -27,6 +29,7 @@ from rmemcached.client._request cimport (
     take_answer,
 )
 from rmemcached.client._stream cimport LINE_LIMIT, Stream
+from rmemcached.direct cimport DIRECT_LINE
 
 from rmemcached.client.connection import open_stream
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError, MemcacheUnknownError
@@ -35,6 +38,8 @@ cdef enum:
     OUTPUT_MOST = 1 << 20    # bytes of requests that are not sent yet, beyond which calls wait
     VALUE_MOST = 0x7FFFFFFF  # bytes; a reply that announces more is not believed
     TURNS_MOST = 64          # reads before other tasks of the loop have their turn
+    EAGER_MOST = 1 << 20     # bytes of values that are read without asking before that,
+    READ_COST = 4096         # ... and what each counts more
 
 
 cdef class Group:
@@ -50,6 +55,7 @@ cdef class Group:
 cdef class AsyncConnection:
 
     def __init__(self, Client client, Connection connection, loop):
+        cdef DirectMemory memory = connection.stream.direct_memory()
         if not connection.stream.join_loop():
             connection.close()
             raise RuntimeError("AsyncClient needs the system's sockets, and those of the standard library are patched")
@@ -60,6 +66,10 @@ cdef class AsyncConnection:
         self.answers = deque()
         self.waiting = deque()
         self.exposed = []
+        self.eager = EAGER_MOST
+        if memory is not None:
+            self.changing = {}
+            self.reader = new_reader(memory)
         # Those of a device are of all its connections: a loop takes each of these for one.
         self.descriptors = []
         try:
@@ -100,13 +110,16 @@ cdef class AsyncConnection:
         if r.kind == REQUEST_META and s.classic:
             raise self.connection.named(no_meta())
         if not self.answers:
-            if s.iov_next == s.iov_count:
+            # The line of what was read before may wait to be sent.
+            if s.buffers == NULL or self.all_sent():
                 s.begin()
             self.progress = self.loop.time()
             self.connection.name = r.name
             if self.client.timeout is not None and self.timer is None:
                 self.timer = self.loop.call_later(self.client.timeout, self._look_at_time)
         try:
+            if self.reader is not None and self.reader.report.total:
+                self.put_hits()
             if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
                 put_fetch(s, r.encoded, r.with_flags, r.kind == REQUEST_GETS, r.expire)
                 if s.remote and not self.sink_taken:
@@ -129,7 +142,87 @@ cdef class AsyncConnection:
             self.fail(error)
             raise
         self.answers.append(r)
+        if self.reader is not None:
+            self.count_change(r, 1)
         self.look_again()
+        return 0
+
+    # --- reads that do not ask (docs/direct-reads.md) ---
+
+    cdef int count_change(self, Request r, int by) except -1:
+        cdef bytes key = r.encoded
+        cdef object count
+        if r.kind == REQUEST_GET or r.kind == REQUEST_GETS:
+            # It may expire by that.
+            if r.expire is None:
+                return 0
+        elif r.kind == REQUEST_META:
+            if r.key is None:
+                return 0
+            key = self.client.key_prefix + (r.key.encode() if isinstance(r.key, str) else r.key)
+        count = self.changing.get(key, 0) + by
+        if count:
+            self.changing[key] = count
+        else:
+            del self.changing[key]
+        return 0
+
+    cdef bint may_read(self, bytes key):
+        # Those that wait for room come before this call, too.
+        return (not self.waiting and not (self.changing and key in self.changing)
+                and self.connection.generation == fork_count())
+
+    cdef bytes read(self, bytes key, uint32_t *flags, uint64_t *cas):
+        cdef bytes value
+        if not self.may_read(key):
+            return None
+        value = self.reader.read(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), flags, cas)
+        if value is not None:
+            self.has_read(PyBytes_GET_SIZE(value))
+        return value
+
+    cdef Py_ssize_t read_into(self, bytes key, char *to, Py_ssize_t room) except -2:
+        cdef Py_ssize_t length
+        if not self.may_read(key):
+            return -1
+        length = self.reader.read_into(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), to, room)
+        if length >= 0:
+            self.has_read(min(length, room))
+        return length
+
+    cdef int has_read(self, Py_ssize_t length) except -1:
+        self.eager -= READ_COST + length
+        # A line by itself, where there may be no next request. A server that takes nothing gets none.
+        if self.reader.told_later and self.stream.wlen <= OUTPUT_MOST:
+            try:
+                if self.stream.buffers == NULL:
+                    self.stream.begin()
+                self.put_hits()
+            except BaseException as error:
+                self.fail(error)
+                raise
+            self.look_again()
+        return 0
+
+    cdef bint gives_way(self):
+        if self.eager > 0:
+            return False
+        self.eager = EAGER_MOST
+        return True
+
+    cdef int put_hits(self) except -1:
+        cdef char *to = self.stream.room(DIRECT_LINE)
+        self.stream.wlen += put_report(self.reader, to)
+        return 0
+
+    cdef int tell_all(self) except -1:
+        # Before the connection is closed: as far as it can be sent at once.
+        if (self.reader is not None and self.reader.report.total and self.connection is not None
+                and self.connection.generation == fork_count()):
+            if self.stream.buffers == NULL:
+                self.stream.begin()
+            self.put_hits()
+            self.send_some()
         return 0
 
     def look_again(self):
@@ -163,11 +256,15 @@ cdef class AsyncConnection:
         except Exception as error:
             self.fail(error)
 
+    cdef bint all_sent(self):
+        cdef Stream s = self.stream
+        return s.iov_next == s.iov_count and s.wlen == s.wmark
+
     cdef int send_some(self) except -1:
         cdef Stream s = self.stream
         cdef size_t first, left
         cdef int r = -EINTR
-        if s.wlen == 0:
+        if s.buffers == NULL or s.wlen == 0:
             return 0
         s.commit()
         first = s.iov_next
@@ -320,6 +417,8 @@ cdef class AsyncConnection:
         if more and not isinstance(result, BaseException):
             raise self.connection.unasked()
         self.answers.popleft()
+        if self.changing:
+            self.count_change(r, -1)
         if self.answers:
             self.connection.name = (<Request>self.answers[0]).name
         self.resolve(r, result)
@@ -362,7 +461,7 @@ cdef class AsyncConnection:
     cdef int rest(self) except -1:
         # No request is under way.
         cdef Stream s = self.stream
-        if s.buffers != NULL and s.iov_next == s.iov_count:
+        if s.buffers != NULL and self.all_sent():
             s.unexpose()
             s.end()
             self.exposed.clear()
@@ -385,6 +484,10 @@ cdef class AsyncConnection:
 
     def close(self, error=None):
         """Closes it. Calls that wait for answers get the error."""
+        try:
+            self.tell_all()
+        except Exception as failure:
+            error = error or failure
         self.fail(error or MemcacheUnexpectedCloseError("the AsyncClient was closed"))
 
     cdef int fail(self, object error) except -1:
@@ -394,6 +497,8 @@ cdef class AsyncConnection:
             return 0
         self.error = error
         self.connection = None
+        self.reader = None
+        self.changing = None
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

@@ -2,9 +2,9 @@
 it.
 """
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 
-from rmemcached.direct cimport direct_memory, direct_report
+from rmemcached.direct cimport direct_hit, direct_memory, direct_report
 
 
 cdef class DirectMemory:
@@ -16,16 +16,27 @@ cdef DirectMemory map_memory(int fd)
 
 
 cdef class DirectReader:
-    """One Client's reads. `read` may be called by several threads, all else with the GIL, or the lock of _state.pxd."""
+    """One Client's reads. `read` and `read_into` may be called by several threads, all else with the GIL, or the lock of
+    _state.pxd.
+    """
     cdef DirectMemory memory
     cdef direct_report report
     cdef bint told_later     # it is time to tell the server
 
     # The value of a key as bytes, or None: only the server can say. text: of a key as it is sent.
-    cdef bytes read(self, const char *text, size_t length, uint32_t *flags)
+    cdef bytes read(self, const char *text, size_t length, uint32_t *flags, uint64_t *cas)
+    # The same, to memory: the value's length; -1: only the server can say. A value that is longer than the memory is
+    # not copied. One that changes meanwhile may have left bytes there.
+    cdef Py_ssize_t read_into(self, const char *text, size_t length, char *to, size_t room) noexcept
+    # A hit that was read, for the server.
+    cdef void note(self, const direct_hit *hit) noexcept
     # Whether the server lives, as far as the memory tells.
     cdef bint is_alive(self) noexcept
 
 cdef DirectReader new_reader(DirectMemory memory)
+# The line that tells the server of all hits so far, into DIRECT_LINE bytes. Its length; 0: there is nothing to tell.
+cdef size_t put_report(DirectReader reader, char *to) noexcept
+# A CAS value as the server says it.
+cdef bytes cas_bytes(uint64_t cas)
 # Whether both are mappings of one server's memory. Either may be None.
 cdef bint is_same(DirectMemory one, DirectMemory other) noexcept

@@ -1,29 +1,33 @@
 """See _direct.pxd."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.direct cimport (
     DIRECT_ASK,
     DIRECT_FOUND,
+    DIRECT_TORN,
     direct_answer,
     direct_copy,
     direct_find,
     direct_header,
     direct_hit,
     direct_is_alive,
+    direct_line,
     direct_map,
     direct_note,
     direct_report_begin,
     direct_unmap,
 )
 from rmemcached.sys.key_hash cimport hash_secrets
+from rmemcached.sys.linux cimport snprintf
 
 cdef enum:
     TRIES = 3                # of a value that is being changed
     LONG_COPY = 64 * 1024    # bytes, from which on other threads of Python run meanwhile
+    CAS_MOST = 24            # bytes of a number, with the zero behind it
 
 
 cdef class DirectMemory:
@@ -38,38 +42,77 @@ cdef DirectMemory map_memory(int fd):
     return made if direct_map(&made.memory, fd) == 0 else None
 
 
+cdef direct_answer copy(const direct_memory *m, const direct_hit *hit, char *to) noexcept:
+    cdef direct_answer answer
+    if hit.length < LONG_COPY:
+        return direct_copy(m, hit, to)
+    with nogil:
+        answer = direct_copy(m, hit, to)
+    return answer
+
+
 cdef class DirectReader:
 
-    cdef bytes read(self, const char *text, size_t length, uint32_t *flags):
+    cdef bytes read(self, const char *text, size_t length, uint32_t *flags, uint64_t *cas):
         cdef direct_memory *m = &self.memory.memory
         cdef direct_hit hit
-        cdef direct_answer answer = DIRECT_ASK
+        cdef direct_answer answer = DIRECT_TORN
         cdef bytes value = None
-        cdef char *to
         cdef int _try
         for _try in range(TRIES):
             answer = direct_find(m, text, length, &hit)
             if answer == DIRECT_FOUND:
                 value = PyBytes_FromStringAndSize(NULL, hit.length)
-                to = PyBytes_AS_STRING(value)
-                if hit.length < LONG_COPY:
-                    answer = direct_copy(m, &hit, to)
-                else:
-                    with nogil:
-                        answer = direct_copy(m, &hit, to)
-            if answer == DIRECT_FOUND or answer == DIRECT_ASK:
+                answer = copy(m, &hit, PyBytes_AS_STRING(value))
+            if answer != DIRECT_TORN:
                 break
         if answer != DIRECT_FOUND:
             return None
         flags[0] = hit.flags
+        cas[0] = hit.cas
+        self.note(&hit)
+        return value
+
+    cdef Py_ssize_t read_into(self, const char *text, size_t length, char *to, size_t room) noexcept:
+        cdef direct_memory *m = &self.memory.memory
+        cdef direct_hit hit
+        cdef direct_answer answer = DIRECT_TORN
+        cdef int _try
+        for _try in range(TRIES):
+            answer = direct_find(m, text, length, &hit)
+            if answer == DIRECT_FOUND and hit.length > room:
+                answer = DIRECT_FOUND if self.is_alive() else DIRECT_ASK
+            elif answer == DIRECT_FOUND:
+                answer = copy(m, &hit, to)
+            if answer != DIRECT_TORN:
+                break
+        if answer != DIRECT_FOUND:
+            return -1
+        self.note(&hit)
+        return hit.length
+
+    cdef void note(self, const direct_hit *hit) noexcept:
         lock_state(&shared_state)
-        if direct_note(&self.report, m, &hit):
+        if direct_note(&self.report, &self.memory.memory, hit):
             self.told_later = True
         unlock_state(&shared_state)
-        return value
 
     cdef bint is_alive(self) noexcept:
         return direct_is_alive(&self.memory.memory)
+
+
+cdef size_t put_report(DirectReader reader, char *to) noexcept:
+    cdef size_t length
+    lock_state(&shared_state)
+    reader.told_later = False
+    length = direct_line(&reader.report, &reader.memory.memory, to)
+    unlock_state(&shared_state)
+    return length
+
+
+cdef bytes cas_bytes(uint64_t cas):
+    cdef char text[CAS_MOST]
+    return text[:snprintf(text, CAS_MOST, "%llu", <unsigned long long>cas)]
 
 
 cdef bint is_same(DirectMemory one, DirectMemory other) noexcept:

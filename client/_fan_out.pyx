@@ -2,11 +2,13 @@
 
 cimport cython
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, ETIMEDOUT
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from rmemcached.client._commands cimport encode_key, expire_text
 from rmemcached.client._connection cimport AHEAD_WITH_VALUES
+from rmemcached.client._direct cimport DirectReader, cas_bytes
 from rmemcached.client._modes cimport STORE_SET
 from rmemcached.client._request cimport (
     REQUEST_GET,
@@ -27,6 +29,26 @@ from rmemcached.sys.clock cimport now_ns
 @cython.final
 cdef class Batch:
 
+    cdef int look(self) except -1:
+        cdef DirectReader reader = None if self.client._reader is None else self.client.reader()
+        cdef Request r
+        cdef uint64_t cas = 0
+        cdef Py_ssize_t i
+        if reader is None:
+            return 0
+        self.whole = True
+        for i in range(len(self.requests)):
+            r = self.requests[i]
+            value = reader.read(PyBytes_AS_STRING(r.encoded), PyBytes_GET_SIZE(r.encoded), &r.found_flags, &cas)
+            if value is None:
+                self.whole = False
+                continue
+            r.found = True
+            self.results[i] = (value, cas_bytes(cas)) if r.kind == REQUEST_GETS else value
+        if reader.told_later:
+            self.client.tell_hits()
+        return 0
+
     cdef int ask(self, bytes name) except -1:
         cdef Connection c
         cdef Request r
@@ -35,6 +57,8 @@ cdef class Batch:
         try:
             c = self.connection = self.client.enter(False, name)
             for r in self.requests:
+                if r.found:
+                    continue
                 put_request(c, r)
                 count += 1
                 c.ahead(count, AHEAD_WITH_VALUES)
@@ -58,13 +82,17 @@ cdef class Batch:
         cdef Connection c = self.connection
         cdef Request r
         cdef bint first = True
+        cdef Py_ssize_t i
         try:
             if self.is_late(asked):
                 raise c.broken(-ETIMEDOUT)
-            for r in self.requests:
+            for i in range(len(self.requests)):
+                r = self.requests[i]
+                if r.found:
+                    continue
                 c.read_answer(first)
                 first = False
-                self.results.append(take_answer(self.client, c, r, self.errors))
+                self.results[i] = take_answer(self.client, c, r, self.errors)
             c.values_sent()
             if c.has_more():
                 raise self.errors[0] if self.errors else c.unasked()
@@ -98,21 +126,25 @@ cdef list make_batches(list clients):
     return batches
 
 
-cdef int run(list batches, bytes name, bint sends_values) except -1:
+cdef int run(list batches, bytes name, bint sends_values, bint looks) except -1:
     cdef Batch batch
     cdef int64_t asked
     try:
+        for batch in batches:
+            batch.results = [None] * len(batch.requests)
+            if looks and batch.error is None:
+                batch.look()
         # Connecting takes time: those that need not are asked before.
         for batch in batches:
-            if batch.error is None and batch.client._idle is not None:
+            if batch.error is None and not batch.whole and batch.client._idle is not None:
                 batch.ask(name)
         for batch in batches:
-            if batch.error is None and batch.connection is None:
+            if batch.error is None and not batch.whole and batch.connection is None:
                 batch.ask(name)
         # Servers that fetch values may have needed this side, which has done nothing for them meanwhile.
         asked = 0 if sends_values else now_ns()
         for batch in batches:
-            if batch.error is None:
+            if batch.error is None and not batch.whole:
                 batch.take(asked)
     except BaseException as error:
         # A signal handler's: nobody will take the other answers.
@@ -152,7 +184,7 @@ def fetch_all(list clients, list keys, bint with_cas):
     for batch, names in zip(batches, keys):
         for name in names:
             batch.requests.append(get_request(batch.client, kind, called, name, None, None))
-    run(batches, called, False)
+    run(batches, called, False, True)
     for batch in batches:
         try:
             results.append(found(batch) if batch.error is None else batch.error)
@@ -203,7 +235,7 @@ def store_all(list clients, list values, expire, flags, bint ignore_exc):
         except Exception as error:
             batch.error = error
     if ignore_exc or all([(<Batch>one).error is None for one in batches]):
-        run(batches, b"set_many", True)
+        run(batches, b"set_many", True, False)
     return [
         [r.key for r, stored in zip(batch.requests, batch.results) if not stored]
         if batch.error is None else batch.error
@@ -218,5 +250,5 @@ def delete_all(list clients, list keys):
     for batch, names in zip(batches, keys):
         for name in names:
             batch.requests.append(delete_request(batch.client, name))
-    run(batches, b"delete_many", False)
+    run(batches, b"delete_many", False, False)
     return [True if batch.error is None else batch.error for batch in batches]

@@ -1,6 +1,6 @@
 """The retrieval commands of a Client: get, gets, gat, gats, and several at once."""
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._session cimport Session
@@ -13,6 +13,8 @@ cdef enum fetch_form:
 
 # Of memory that a value is received into. BufferError: it is not writable, or not contiguous.
 cdef object target_view(object buffer)
+# For a value that has more bytes than the buffer.
+cdef object too_long(object key, Py_ssize_t size, Py_ssize_t length)
 # In place of the value of a key that has no item.
 cdef object MISS
 
@@ -20,12 +22,13 @@ cdef object MISS
 cdef class Retrieval(Session):
     cdef object _load(self, object key, object value, uint32_t flags)
     cdef object _read_fetch(self, Connection c, object key, fetch_form form, uint32_t *flags, list errors)
-    cdef object _look(self, object key, uint32_t *flags)
+    cdef bytes _look(self, object key, uint32_t *flags, uint64_t *cas)
+    cdef Py_ssize_t _look_into(self, bytes key, char *to, Py_ssize_t length) except -2
     cdef object _fetch(self, object key, fetch_form form, bytes expire, bytes name, uint32_t *flags)
     cdef object _get(self, object key, object default, object expire, fetch_form form, bytes name)
     cdef object _gets(self, object key, object default, object cas_default, object expire, bytes name)
     cdef dict _get_many(self, object keys, bint with_cas, object expire, bytes name)
-    cdef dict _look_many(self, list names, list encoded, bytes name)
+    cdef dict _look_many(self, list names, list encoded, bint with_cas, bytes name)
     cdef dict _fetch_many(self, list names, list encoded, bint with_cas, bytes expire, bytes name)
     cdef Py_ssize_t _fetch_into(self, bytes key, char *to, Py_ssize_t length) except -2
     cdef Py_ssize_t _read_into(self, Connection c, bytes key, char *to, Py_ssize_t length,

@@ -1,11 +1,11 @@
 """See _retrieval.pxd."""
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
-from rmemcached.client._buffers cimport new_buffer, register_memory
+from rmemcached.client._buffers cimport Buffer, find_buffer, new_buffer, register_memory
 from rmemcached.client._commands cimport put_fetch, seconds_text, text_of
 from rmemcached.client._connection cimport AHEAD
-from rmemcached.client._direct cimport DirectReader
+from rmemcached.client._direct cimport DirectReader, cas_bytes
 from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._rdma cimport RdmaStream
 from rmemcached.client._reply cimport REPLY_EN, REPLY_VA
@@ -69,6 +69,12 @@ cdef char *target_of(object view, offset, Py_ssize_t *length) except? NULL:
     return <char *>memory.buf + <Py_ssize_t>offset
 
 
+cdef bint is_lost(const char *to, Py_ssize_t length):
+    # Whether it is memory of a Buffer that a server may still write to.
+    cdef Buffer found = find_buffer(NULL, to, length)
+    return found is not None and found.lost
+
+
 cdef object too_long(object key, Py_ssize_t size, Py_ssize_t length):
     return ValueError(f"the value of {key!r} has {size} bytes, and the buffer {length}")
 
@@ -106,7 +112,7 @@ cdef class Retrieval(Session):
             c.refused(errors)
         return MISS
 
-    cdef object _look(self, object key, uint32_t *flags):
+    cdef bytes _look(self, object key, uint32_t *flags, uint64_t *cas):
         # The value, found without asking. None: it is to be asked for.
         cdef DirectReader reader = self.reader()
         cdef size_t length
@@ -115,10 +121,21 @@ cdef class Retrieval(Session):
         if reader is None:
             return None
         text = text_of(key, &length)
-        value = reader.read(text, length, flags)
+        value = reader.read(text, length, flags, cas)
         if reader.told_later:
             self.tell_hits()
         return value
+
+    cdef Py_ssize_t _look_into(self, bytes key, char *to, Py_ssize_t length) except -2:
+        # The length of the value, found without asking. -1: it is to be asked for.
+        cdef DirectReader reader = self.reader()
+        cdef Py_ssize_t size
+        if reader is None or is_lost(to, length):
+            return -1
+        size = reader.read_into(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), to, length)
+        if reader.told_later:
+            self.tell_hits()
+        return size
 
     cdef object _fetch(self, object key, fetch_form form, bytes expire, bytes name, uint32_t *flags):
         cdef Connection c = self.enter(False, name)
@@ -142,13 +159,14 @@ cdef class Retrieval(Session):
         cdef object encoded = self.sendable_key(key)
         cdef bytes seconds = None if expire is None else seconds_text(expire, "expire")
         cdef uint32_t flags = 0
+        cdef uint64_t cas = 0
         try:
             if self.views and form == FETCH_VALUE:
                 form = FETCH_VIEW
-            if self._reader is not None and form == FETCH_VALUE and seconds is None:
-                value = self._look(encoded, &flags)
+            if self._reader is not None and seconds is None:
+                value = self._look(encoded, &flags, &cas)
                 if value is not None:
-                    return self._load(key, value, flags)
+                    return self._load(key, memoryview(value) if form == FETCH_VIEW else value, flags)
             value = self._fetch(encoded, form, seconds, name, &flags)
             if value is not MISS:
                 return self._load(key, value, flags)
@@ -161,7 +179,12 @@ cdef class Retrieval(Session):
         cdef bytes encoded = self.encoded_key(key)
         cdef bytes seconds = None if expire is None else seconds_text(expire, "expire")
         cdef uint32_t flags = 0
+        cdef uint64_t cas = 0
         try:
+            if self._reader is not None and seconds is None:
+                value = self._look(encoded, &flags, &cas)
+                if value is not None:
+                    return self._load(key, value, flags), cas_bytes(cas)
             found = self._fetch(encoded, FETCH_VALUE_AND_CAS, seconds, name, &flags)
             if found is not MISS:
                 return self._load(key, found[0], flags), found[1]
@@ -177,17 +200,18 @@ cdef class Retrieval(Session):
         if not names:
             return {}
         try:
-            if self._reader is not None and not with_cas and seconds is None:
-                return self._look_many(names, encoded, name)
+            if self._reader is not None and seconds is None:
+                return self._look_many(names, encoded, with_cas, name)
             return self._fetch_many(names, encoded, with_cas, seconds, name)
         except Exception:
             if not self.ignore_exc:
                 raise
         return {}
 
-    cdef dict _look_many(self, list names, list encoded, bytes name):
+    cdef dict _look_many(self, list names, list encoded, bint with_cas, bytes name):
         # What can be read without asking, and then the rest.
         cdef list values = []
+        cdef list numbers = []
         cdef list left = []
         cdef list left_encoded = []
         cdef dict found = {}
@@ -196,20 +220,23 @@ cdef class Retrieval(Session):
         cdef size_t length
         cdef const char *text
         cdef uint32_t flags = 0
+        cdef uint64_t cas = 0
         cdef Py_ssize_t i
         for i in range(len(names)):
             value = None
             if reader is not None:
                 text = text_of(encoded[i], &length)
-                value = reader.read(text, length, &flags)
+                value = reader.read(text, length, &flags, &cas)
                 if reader.told_later:
                     self.tell_hits()
             if value is None:
                 left.append(names[i])
                 left_encoded.append(encoded[i])
-            values.append(value if value is None or self.serde is None else (value, flags))
+            values.append(value)
+            if with_cas or self.serde is not None:
+                numbers.append((flags, cas))
         if left:
-            rest = self._fetch_many(left, left_encoded, False, None, name)
+            rest = self._fetch_many(left, left_encoded, with_cas, None, name)
         if len(left) == len(names):
             return rest
         for i in range(len(names)):
@@ -218,8 +245,11 @@ cdef class Retrieval(Session):
                 value = rest.get(names[i], MISS)
                 if value is MISS:
                     continue
-            elif self.serde is not None:
-                value = self._load(names[i], value[0], value[1])
+            elif with_cas or self.serde is not None:
+                flags, cas = numbers[i]
+                value = self._load(names[i], value, flags)
+                if with_cas:
+                    value = (value, cas_bytes(cas))
             found[names[i]] = value
         return found
 
@@ -334,13 +364,16 @@ cdef class Retrieval(Session):
         buffer: a Buffer, or any writable, contiguous object with the buffer protocol; offset: the byte of it at which
         the value begins. The value is as it was stored: no serde is applied. Raises ValueError when the value is longer
         than the memory behind offset: it says how long the value is, and nothing was written. BufferError: the memory
-        cannot be written to.
+        cannot be written to. A value that is replaced or deleted while it is read without asking may leave some of its
+        bytes there, whatever the call returns.
         """
         cdef bytes encoded = self.encoded_key(key)
         cdef object view = target_view(buffer)
         cdef Py_ssize_t length
         cdef char *to = target_of(view, offset, &length)
-        cdef Py_ssize_t size = self._fetch_into(encoded, to, length)
+        cdef Py_ssize_t size = self._look_into(encoded, to, length) if self._reader is not None else -1
+        if size < 0:
+            size = self._fetch_into(encoded, to, length)
         if size < 0:
             return default
         if size > length:
@@ -362,10 +395,12 @@ cdef class Retrieval(Session):
         for i in range(len(given)):
             key, view = given[i]
             to = target_of(view, 0, &length)
-            if length <= SMALL_TARGET:
+            size = self._look_into(key, to, length) if self._reader is not None else -1
+            if size < 0 and length <= SMALL_TARGET:
                 small.append(i)
                 continue
-            size = self._fetch_into(key, to, length)
+            if size < 0:
+                size = self._fetch_into(key, to, length)
             problem = problem or (too_long(key, size, length) if size > length else None)
             results[i] = size if size >= 0 else None
         if small:

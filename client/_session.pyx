@@ -6,11 +6,11 @@ import weakref
 
 from rmemcached.client cimport _commands
 from rmemcached.client._commands cimport answer, encode_key, put_bytes, put_mark
-from rmemcached.client._direct cimport DirectMemory, DirectReader, is_same, new_reader
+from rmemcached.client._direct cimport DirectMemory, DirectReader, is_same, new_reader, put_report
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._stream cimport Stream
-from rmemcached.direct cimport DIRECT_LINE, direct_line
+from rmemcached.direct cimport DIRECT_LINE
 from rmemcached.sys.debug cimport assert_that
 
 from rmemcached.client._exchange import SOFT_SHM
@@ -300,10 +300,7 @@ cdef class Session:
         # Another server would not know the command.
         if reader is not None and is_same(c.stream.direct_memory(), reader.memory):
             to = c.stream.room(DIRECT_LINE)
-            lock_state(&shared_state)
-            reader.told_later = False
-            c.stream.wlen += direct_line(&reader.report, &reader.memory.memory, to)
-            unlock_state(&shared_state)
+            c.stream.wlen += put_report(reader, to)
         return 0
 
     cdef int tell_hits(self) except -1:

@@ -128,6 +128,7 @@ cdef struct direct_hit:          # a value that was found. Nothing of it is cert
     uint64_t slot
     uint32_t hv
     uint32_t flags               # the client's
+    uint64_t cas                 # 0: the item has none
     size_t length                # of the value
     const char *data             # the value; of a chained one: its first chunk's header
     bint chained

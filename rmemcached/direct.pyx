@@ -143,6 +143,8 @@ cdef inline bint would_count(const direct_header *h, uint32_t now, uint32_t flag
 
 cdef direct_answer take(const direct_memory *m, direct_item *it, uint32_t now, direct_hit *hit) noexcept nogil:
     """Fills the hit from an item that has the key."""
+    # First the CAS value: an item that gets a new one because it is made stale shows that it is stale.
+    cdef uint64_t cas = load_acquire(<uint64_t *>(it + 1)) if relaxed_load(&it.it_flags) & WITH_CAS else 0
     cdef uint32_t flags = <uint32_t>relaxed_load(&it.it_flags)
     cdef size_t nbytes = <size_t>relaxed_load(&it.nbytes)
     cdef const char *data = key_of(it) + it.nkey + 1
@@ -159,6 +161,7 @@ cdef direct_answer take(const direct_memory *m, direct_item *it, uint32_t now, d
     if nbytes < 2 or nbytes > (m.length if hit.chained else m.length - <size_t>(data - m.base)):
         return DIRECT_ASK
     hit.data = data
+    hit.cas = cas
     hit.length = nbytes - 2
     hit.queue = <uint8_t>relaxed_load(&it.slabs_clsid)
     hit.counts = would_count(m.header, now, flags, it)

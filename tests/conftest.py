@@ -6,6 +6,7 @@ A test fails when a daemon that it asked for ends by itself, or with an error.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -29,6 +30,27 @@ ServerFactory = Callable[..., Server]
 IN_PROCESS = {"store", "verbs", "protocol", "drive_machine", "client"}
 LEFT_SECONDS = 5.0  # until threads that a test has told to end must be gone
 FAILED = pytest.StashKey[bool]()
+LEFT_OUT = pytest.StashKey[list[str]]()
+DIRECT = "rdma_direct" in os.environ.get("RMEMCACHED_TEST_OPTIONS", "")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where all daemons have `-o rdma_direct`, tests that cannot pass so are left out, and listed at the end."""
+    if not DIRECT:
+        return
+    marks = [(item, item.get_closest_marker("without_direct")) for item in items]
+    left_out = [item for item, mark in marks if mark is not None]
+    lines = {f"{item.nodeid.partition('[')[0]}: {mark.args[0]}" for item, mark in marks if mark is not None}
+    config.stash[LEFT_OUT] = sorted(lines)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item, mark in marks if mark is None]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.stash.get(LEFT_OUT, []):
+        terminalreporter.section("left out because of rdma_direct")
+        for line in config.stash[LEFT_OUT]:
+            terminalreporter.line(line)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,5 +1,7 @@
 """The drive machine for Python tests: an engine without sockets. Not an interface for programs."""
 
+import os
+
 from rmemcached import MEMCACHED_VERSION
 
 cimport cython
@@ -32,6 +34,8 @@ cdef enum:
     PAGE = 4096
     IOV = 1024
 
+# All tests can be run so.
+cdef bint ALL_DIRECT = "rdma_direct" in os.environ.get("RMEMCACHED_TEST_OPTIONS", "")
 CONN_SIZE = sizeof(conn)
 RESP_SIZE = sizeof(mc_resp)
 MAX_RESPS = MAX_PENDING_RESPS
@@ -107,6 +111,7 @@ cdef class Server:
         config.evict_to_free = evict_to_free
         config.hashpower_init = 12
         config.nthreads = 1
+        config.direct = ALL_DIRECT
         self.s = st.store_create(&config, &error)
         if self.s == NULL:
             raise ValueError(error.decode())

@@ -31,7 +31,7 @@ from rmemcached.store.store cimport (
     get_cas_id, item_alloc, item_exptime, item_get, item_get_locked, item_mutex, item_remove, item_set_exptime,
     item_set_flags, item_time, item_unlock, item_win, rel_time_t, store, store_op, store_time,
 )
-from rmemcached.sys.atomics cimport counter_add, relaxed_load
+from rmemcached.sys.atomics cimport counter_add, relaxed_load, write_fence
 from rmemcached.sys.debug cimport assert_held
 
 cdef enum:
@@ -507,6 +507,8 @@ cdef const char *mdelete_item(conn *c, const meta_flags *of, uint32_t hv, item *
         # Without this flag the next client that reads the item is told to recache it.
         do_item_set_flags(c.thread.store, it[0], ITEM_STALE)
         do_item_clear_flags(c.thread.store, it[0], ITEM_TOKEN_SENT)
+        # Clients that read without asking take the CAS value before the flags.
+        write_fence()
         ITEM_set_cas(it[0], of.cas_id_in if of.marks & MARK_NEW_CAS else get_cas_id(c.thread.store))
     else:
         counter_add(&stats.slab[ITEM_clsid(it[0])].delete_hits, 1)

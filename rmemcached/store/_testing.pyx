@@ -61,6 +61,8 @@ DELTA = {
     st.DELTA_ITEM_NOT_FOUND: "NOT_FOUND",
     st.DELTA_ITEM_CAS_MISMATCH: "CAS_MISMATCH",
 }
+# All tests can be run so.
+cdef bint ALL_DIRECT = "rdma_direct" in os.environ.get("RMEMCACHED_TEST_OPTIONS", "")
 
 
 cdef struct extent_log:
@@ -326,7 +328,7 @@ cdef class Store:
                  unsigned int tail_repair_time=0,
                  bint slab_reassign=False, unsigned int slab_automove=0, unsigned int slab_automove_window=3,
                  double slab_automove_ratio=0.8, bint preallocate=False, slab_sizes=(), bint track_sizes=False,
-                 uint64_t initial_malloced=0, bint direct=False):
+                 uint64_t initial_malloced=0, direct=None):
         cdef store_config config
         cdef const char *error = NULL
         memset(&config, 0, sizeof(config))
@@ -360,7 +362,7 @@ cdef class Store:
             config.slab_sizes[i] = size
         config.track_sizes = track_sizes
         config.initial_malloced = initial_malloced
-        config.direct = direct
+        config.direct = ALL_DIRECT if direct is None else direct
         config.extent_added = _log_extent
         config.extent_arg = &self.extent_log
         self.s = st.store_create(&config, &error)

@@ -172,7 +172,7 @@ def test_ten_thousand_gets_half_of_them_cancelled(run: Run, make: Make, key: str
         async with make() as client:
             assert await client.set_many(values) == []
             names = [*values]
-            tasks = [asyncio.create_task(client.get(names[number % 50])) for number in range(count)]
+            tasks = [asyncio.create_task(client.gat(names[number % 50])) for number in range(count)]
             chance = random.Random(5)
             for number in chance.sample(range(count), count // 2):
                 if chance.random() < 0.01:
@@ -196,7 +196,7 @@ def test_a_timeout_of_asyncio(run: Run, make: Make, backend: Any, key: str) -> N
             await client.set_many({key + "-1": b"one", key + "-2": LARGE})
             with suspended(backend.server.pid), pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    await client.get(key + "-2")
+                    await client.gat(key + "-2")
             assert await client.get(key + "-1") == b"one"
             assert await client.get(key + "-2") == LARGE
 
@@ -208,7 +208,7 @@ def test_a_silent_server(run: Run, make: Make, backend: Any, key: str) -> None:
         async with make(timeout=0.3) as client:
             await client.set(key, b"value")
             with suspended(backend.server.pid):
-                calls = [asyncio.create_task(client.get(key)) for _ in range(5)]
+                calls = [asyncio.create_task(client.gat(key)) for _ in range(5)]
                 for result in await asyncio.gather(*calls, return_exceptions=True):
                     assert isinstance(result, TimeoutError)
             assert await client.get(key) == b"value"
@@ -365,7 +365,7 @@ def test_close_while_calls_are_under_way(run: Run, make: Make, backend: Any, key
         client = make()
         await client.set(key, b"value")
         with suspended(backend.server.pid):
-            calls = [asyncio.create_task(client.get(key)) for _ in range(3)]
+            calls = [asyncio.create_task(client.gat(key)) for _ in range(3)]
             await asyncio.sleep(0.05)
             await client.close()
             for result in await asyncio.gather(*calls, return_exceptions=True):
@@ -605,7 +605,7 @@ def test_other_tasks_run_while_answers_come(run: Run, make: Make, key: str) -> N
     async def body() -> None:
         async with make() as client:
             await client.set(key, LARGE)
-            calls = asyncio.gather(*(client.get(key) for _ in range(2000)))
+            calls = asyncio.gather(*(client.gat(key) for _ in range(2000)))
             turns = 0
             while not calls.done():
                 await asyncio.sleep(0)

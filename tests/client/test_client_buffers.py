@@ -349,6 +349,7 @@ def test_a_buffer_of_another_server_is_ordinary_memory(
 
 
 @here
+@pytest.mark.without_direct("only a server that is asked writes to a Buffer")
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_server_that_did_not_answer_may_still_write(server: Server, make: Make, shared: bool) -> None:
     """What it maps stays mapped, so that a Buffer is not used again until it has closed the lane. It does not."""

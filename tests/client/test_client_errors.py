@@ -118,8 +118,8 @@ def test_a_time_out_names_server_and_command(make_client: Callable[..., Client],
     client = make_client(timeout=0.25)
     client.set(key, b"value")
     with suspended(backend.server.pid), pytest.raises(TimeoutError) as caught:
-        client.get(key)
-    assert str(caught.value) == f"{where(client)}: get: timed out: nothing has come for 0.25 s"
+        client.gat(key)
+    assert str(caught.value) == f"{where(client)}: gat: timed out: nothing has come for 0.25 s"
 
 
 @pytest.mark.parametrize("transport", ["tcp", *RDMA_TRANSPORTS])

@@ -61,9 +61,9 @@ def test_a_call_during_another_ones_wait_has_a_connection_of_its_own(
     client.set(key, b"value")
     with ThreadPoolExecutor(2) as threads:
         with suspended(backend.server.pid):
-            first = threads.submit(client.get, key)
+            first = threads.submit(client.gat, key)
             wait_until_busy(client)
-            second = threads.submit(client.get, key)
+            second = threads.submit(client.gat, key)
         assert (first.result(), second.result()) == (b"value", b"value")
     assert client.connections == 2
     client.close()
@@ -76,7 +76,7 @@ def test_close_while_a_call_is_under_way(make_client: Callable[..., Client], bac
     client.set(key, b"value")
     with ThreadPoolExecutor(1) as threads:
         with suspended(backend.server.pid):
-            first = threads.submit(client.get, key)
+            first = threads.submit(client.gat, key)
             wait_until_busy(client)
             client.close()
         assert first.result() == b"value"
@@ -139,7 +139,7 @@ def test_a_fork_while_another_thread_is_in_a_call(make_client: Callable[..., Cli
     client.set(key, b"value")
     with ThreadPoolExecutor(1) as threads:
         with suspended(backend.server.pid):
-            first = threads.submit(client.get, key)
+            first = threads.submit(client.gat, key)
             wait_until_busy(client)
             reader, writer = os.pipe()
             pid = os.fork()

@@ -16,7 +16,7 @@ import pytest
 from servers import Server, start_rmemcached
 from suspended import suspended
 
-from rmemcached.client import Client, MemcacheClientError, MemcacheUnexpectedCloseError
+from rmemcached.client import Client, ClusterClient, MemcacheClientError, MemcacheUnexpectedCloseError
 
 ServerFactory = Callable[..., Server]
 TIMEOUT = 20.0
@@ -53,25 +53,65 @@ def test_nobody_is_asked(server: Server, client: Client, key: str) -> None:
     values = {f"{key}-{length}": os.urandom(length) for length in (0, 1, 100, 5000, 100_000, 3_000_000)}
     for name, value in values.items():
         client.set(name, value)
+    with Client(server.address, transport="tcp", timeout=TIMEOUT) as asking:
+        numbers = {name: asking.gets(name)[1] for name in values}
+    into = {name: bytearray(len(value) + 10) for name, value in values.items()}
     with suspended(server.pid):
         for name, value in values.items():
             assert client.get(name) == value
             assert client.get(name.encode()) == value
+            view = client.get(name, copy=False)
+            assert (view, type(view), view.readonly) == (value, memoryview, True)
+            assert client.gets(name) == (value, numbers[name])
+            assert client.get_into(name, into[name], 10) == len(value)
+            assert into[name] == bytes(10) + value
         assert client.get_many(values) == values
-    assert client.get(f"{key}-nothing") is None
-    assert client.get_many([*values, f"{key}-nothing"]) == values
+        assert client.gets_many(values) == {name: (values[name], numbers[name]) for name in values}
+        assert client.get_many_into(into.items()) == [len(value) for value in values.values()]
+        assert all(into[name].startswith(value) for name, value in values.items())
+    nothing = f"{key}-nothing"
+    assert client.get(nothing) is None
+    assert client.gets(nothing, 1, 2) == (1, 2)
+    assert client.get_into(nothing, bytearray(5), 0, 3) == 3
+    assert client.get_many([*values, nothing]) == values
+    assert client.gets_many([nothing, f"{key}-1"]) == {f"{key}-1": (values[f"{key}-1"], numbers[f"{key}-1"])}
+    assert client.get_many_into([(nothing, bytearray(9)), (f"{key}-1", bytearray(9))]) == [None, 1]
+
+
+def test_values_that_do_not_fit(server: Server, client: Client, key: str) -> None:
+    """They are not written, and the others are."""
+    client.set_many({key: b"value", f"{key}-2": b"other"})
+    short, enough = bytearray(4), bytearray(5)
+    with suspended(server.pid):
+        with pytest.raises(ValueError, match=f"the value of '{key}' has 5 bytes, and the buffer 4"):
+            client.get_into(key, short)
+        with pytest.raises(ValueError, match="has 5 bytes, and the buffer 4"):
+            client.get_many_into([(key, short), (f"{key}-2", enough)])
+        with pytest.raises(BufferError):
+            client.get_into(key, b"     ")
+    assert (short, enough) == (bytearray(4), bytearray(b"other"))
+
+
+def test_without_cas(rmemcached_server: ServerFactory, key: str) -> None:
+    """With -C the daemon has no numbers, and says 0."""
+    server = rmemcached_server("-C", *FLAGS)
+    with Client(server.address, **OPTIONS) as client, Client(server.address, transport="tcp", timeout=20) as asking:
+        client.set(key, b"value")
+        with suspended(server.pid):
+            found = client.gets(key)
+        assert found == asking.gets(key) == (b"value", b"0")
 
 
 def test_what_is_asked_for(server: Server, client: Client, key: str) -> None:
     """What only the daemon can say or do."""
     client.set(key, b"value")
     before = direct(client)
-    value, cas = client.gets(key)
-    assert value == b"value"
     assert client.gat(key, 100) == b"value"
-    assert client.get(key, copy=False) == b"value"
-    assert client.gets_many([key]) == {key: (b"value", cas)}
-    assert client.get_into(key, bytearray(10)) == 5
+    assert client.gats(key, 100)[0] == b"value"
+    assert client.gat_many([key], 100) == {key: b"value"}
+    with client.pipeline() as pipeline:
+        pipeline.get(key)
+    assert pipeline.results == [b"value"]
     found = client.meta_get(key)
     assert found is not None and found.value == b"value"
     client.invalidate(key, 100)
@@ -177,6 +217,53 @@ def test_numbers_are_never_torn(server: Server, client: Client, key: str) -> Non
     client.set(key, b"over")
     for reader in readers:
         assert reader.communicate(timeout=60)[0] == f"{[low, high, b'over']}\n"
+
+
+def test_cas_of_several_processes(server: Server, client: Client, key: str) -> None:
+    """Each increment counts: a value is never taken for that of another cas."""
+    client.set(key, b"0")
+    script = (
+        "import sys\n"
+        "from rmemcached.client import Client\n"
+        "with Client(('127.0.0.1', int(sys.argv[1])), transport='soft_shm', timeout=20) as client:\n"
+        "    for round in range(1000):\n"
+        "        done = False\n"
+        "        while not done:\n"
+        "            value, cas = client.gets(sys.argv[2])\n"
+        "            done = client.cas(sys.argv[2], b'%d' % (int(value) + 1), cas)\n"
+        "        if round % 3 == 0:\n"
+        "            client.incr(sys.argv[2], 1)\n"
+    )
+    for process in two_processes(script, server, key):
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert client.get(key) == b"2668"
+
+
+def test_values_that_change_while_they_are_copied(server: Server, client: Client, key: str) -> None:
+    """Into the caller's memory comes one of them, and not some of each."""
+    size = 200_000
+    script = (
+        "import sys, time\n"
+        "from rmemcached.client import Client\n"
+        "with Client(('127.0.0.1', int(sys.argv[1])), transport='soft_shm', timeout=20) as client:\n"
+        "    end = time.monotonic() + 2\n"
+        "    while time.monotonic() < end:\n"
+        "        for letter in b'abc':\n"
+        f"            client.set(sys.argv[2], bytes([letter]) * {size})\n"
+    )
+    client.set(key, b"a" * size)
+    writers = two_processes(script, server, key)
+    into = bytearray(size)
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        assert client.get_into(key, into) == size
+        assert into == into[:1] * size
+        seen.add(into[0])
+        assert client.get_many_into([(key, into)]) == [size]
+        assert into == into[:1] * size
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert seen == set(b"abc")
 
 
 def test_threads_share_a_client(client: Client, key: str) -> None:
@@ -317,6 +404,25 @@ def test_a_forked_child_reads(server: Server, client: Client, key: str) -> None:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
     assert client.get(key) == b"other"
+
+
+def test_a_cluster(rmemcached_server: ServerFactory, key: str) -> None:
+    servers = [rmemcached_server(*FLAGS) for _ in range(2)]
+    values = {f"{key}-{number}": b"%d" % number for number in range(50)}
+    with ClusterClient([server.address for server in servers], **OPTIONS) as cluster:
+        cluster.set_many(values)
+        with suspended(servers[0].pid), suspended(servers[1].pid):
+            assert cluster.get_many(values) == values
+            assert {name: found[0] for name, found in cluster.gets_many(values).items()} == values
+            assert cluster.get(f"{key}-0") == b"0"
+        assert cluster.get_many([*values, "nothing"]) == values
+        # What a thread has sent without waiting for the answer comes first.
+        for number in range(50):
+            cluster.set_many(dict.fromkeys(values, b"%d" % number), noreply=True)
+            assert cluster.get_many(values) == dict.fromkeys(values, b"%d" % number)
+        servers[0].kill()
+        with pytest.raises((ConnectionError, MemcacheUnexpectedCloseError)):
+            cluster.get_many(values)
 
 
 def mappings() -> int:

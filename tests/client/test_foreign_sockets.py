@@ -438,7 +438,7 @@ def test_a_time_out_of_sock_does_not_disturb(make_client: Callable[..., Client],
     client.sock.settimeout(5.0)
     with ThreadPoolExecutor(1) as threads:
         with suspended(backend.server.pid):
-            waiting = threads.submit(client.get, key)
+            waiting = threads.submit(client.gat, key)
             wait_until_busy(client)
         assert waiting.result() == LARGE
     assert client.set(key, b"value")

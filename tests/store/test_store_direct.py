@@ -33,7 +33,7 @@ def reader(store: Store) -> DirectReader:
 
 
 def test_without_the_option_there_is_nothing() -> None:
-    with Store() as store:
+    with Store(direct=False) as store:
         store.set(b"key", b"value")
         assert store.direct_fd() == -1
         assert store.direct_stats() == {"buckets": 0, "items": 0, "left_out": 0, "clients": 0}

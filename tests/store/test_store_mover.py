@@ -250,6 +250,7 @@ def test_a_page_of_the_pool_is_used_again() -> None:
         store.check()
 
 
+@pytest.mark.without_direct("memory that the arena once had stays the daemon's")
 def test_memory_limit_at_run_time() -> None:
     with Store(slab_reassign=True, maxbytes=2 * MB) as store:
         clsid = class_of(store, 6000)

@@ -1,0 +1,396 @@
+"""AsyncClient's gets that ask nobody (docs/direct-reads.md), on asyncio's loop and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from concurrency import in_child
+from servers import Server, start_rmemcached
+from suspended import suspended
+
+from rmemcached.client import (
+    AsyncClient,
+    AsyncClusterClient,
+    Client,
+    MemcacheClientError,
+    MemcacheUnexpectedCloseError,
+)
+
+ServerFactory = Callable[..., Server]
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+OPTIONS: dict[str, Any] = {"timeout": 20.0, "default_noreply": False, "transport": "soft_shm"}
+FLAGS = ("-t", "2", "-o", "rdma_direct")
+VALUE_SIZES = (0, 1, 100, 5000, 100_000, 3_000_000)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = start_rmemcached("-m", "256", "-I", "8m", *FLAGS)
+    yield made
+    assert made.alive()
+    made.stop()
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """run(coroutine) in a new event loop."""
+
+    def run(body: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            return runner.run(asyncio.wait_for(body, 60))
+
+    return run
+
+
+async def hits(server: Server) -> int:
+    """What the daemon has been told of."""
+    with Client(server.address, **OPTIONS) as other:
+        return int(other.stats()[b"direct_hits"])
+
+
+def test_nobody_is_asked(run: Run, server: Server, key: str) -> None:
+    values = {f"{key}-{length}": os.urandom(length) for length in VALUE_SIZES}
+
+    async def body() -> None:
+        async with AsyncClient(server.address, **OPTIONS) as client:
+            await client.set_many(values)
+            with Client(server.address, **OPTIONS) as asking:
+                # It has no connection yet by which it could read.
+                numbers = {name: cas for name, (_, cas) in asking.gets_many(values).items()}
+            into = {name: bytearray(len(value) + 10) for name, value in values.items()}
+            with suspended(server.pid):
+                for name, value in values.items():
+                    assert await client.get(name) == value
+                    assert await client.get(name.encode()) == value
+                    assert await client.gets(name) == (value, numbers[name])
+                    assert await client.get_into(name, into[name], 10) == len(value)
+                    assert into[name] == bytes(10) + value
+                assert await client.get_many(values) == values
+                assert await client.gets_many(values) == {name: (values[name], numbers[name]) for name in values}
+                assert await client.get_many_into(into.items()) == list(VALUE_SIZES)
+                assert all(into[name].startswith(value) for name, value in values.items())
+                with pytest.raises(ValueError, match="has 100 bytes, and the buffer 99"):
+                    await client.get_into(f"{key}-100", bytearray(99))
+                await asyncio.gather(*(client.get(name) for name in values))
+            missing = f"{key}-nothing"
+            assert await client.get(missing, 5) == 5
+            assert await client.gets(missing, 5, 6) == (5, 6)
+            assert await client.get_into(missing, bytearray(5), 0, 7) == 7
+            assert list(await client.get_many([missing, *reversed(values)])) == [*reversed(values)]
+            assert await client.get_many_into([(missing, bytearray(9)), (f"{key}-1", bytearray(9))]) == [None, 1]
+
+    run(body())
+
+
+def test_what_has_been_sent_before_is_carried_out_before(run: Run, server: Server, key: str) -> None:
+    """Of this client, by any task; keys that nobody changes are read meanwhile."""
+
+    async def body() -> None:
+        async with AsyncClient(server.address, **OPTIONS) as client:
+            names = [f"{key}-{number}" for number in range(8)]
+            await client.set_many(dict.fromkeys(names, b"1"))
+            with suspended(server.pid):
+                changes = [
+                    asyncio.create_task(call)
+                    for call in (
+                        client.set(names[0], b"new"),
+                        client.delete(names[1]),
+                        client.incr(names[2], 4),
+                        client.touch(names[3], -1),
+                        client.gat(names[4], -1),
+                        client.meta_set(names[5], b"meta"),
+                        client.invalidate(names[6]),
+                    )
+                ]
+                await asyncio.sleep(0)
+                gets = [asyncio.create_task(client.get(name)) for name in names]
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                assert [task.done() for task in gets] == [False] * 7 + [True]
+            await asyncio.gather(*changes)
+            found = await asyncio.gather(*gets)
+            assert found[:6] == [b"new", None, b"5", None, None, b"meta"]
+            assert found[7] == b"1"
+            # All has been answered.
+            with suspended(server.pid):
+                assert await client.get_many([names[0], names[2], names[5]]) == {
+                    names[0]: b"new",
+                    names[2]: b"5",
+                    names[5]: b"meta",
+                }
+
+    run(body())
+
+
+def test_a_task_reads_what_it_has_written(run: Run, server: Server, key: str) -> None:
+    """Also when it did not wait for the answer, beside tasks that do the same."""
+
+    async def one(client: AsyncClient, name: str) -> None:
+        for number in range(300):
+            value = b"%d" % number
+            await client.set(name, value, noreply=number % 2 == 1)
+            assert await client.get(name) == value
+            if number % 7 == 0:
+                await client.delete(name, noreply=True)
+                assert await client.get_many([name]) == {}
+                await client.set(name, value, noreply=True)
+            assert (await client.gets_many([name]))[name][0] == value
+
+    async def body() -> None:
+        async with AsyncClient(server.address, **OPTIONS) as client:
+            await asyncio.gather(*(one(client, f"{key}-{number}") for number in range(20)))
+
+    run(body())
+
+
+def test_cas_of_several_tasks(run: Run, server: Server, key: str) -> None:
+    """Each increment counts, by gets without asking and cas."""
+
+    async def one(client: AsyncClient) -> None:
+        for _ in range(50):
+            while True:
+                value, cas = await client.gets(key)
+                if await client.cas(key, b"%d" % (int(value) + 1), cas):
+                    break
+
+    async def body() -> None:
+        async with AsyncClient(server.address, **OPTIONS) as client, AsyncClient(server.address, **OPTIONS) as other:
+            await client.set(key, b"0")
+            await asyncio.gather(one(client), one(client), one(other))
+            assert await other.get(key) == b"150"
+
+    run(body())
+
+
+def test_others_have_their_turn(run: Run, server: Server, key: str) -> None:
+    """A task that does nothing but read does not keep others from writing, nor from being cancelled."""
+
+    async def until_new(client: AsyncClient) -> None:
+        while await client.get(key) != b"new":
+            pass
+
+    async def for_ever(client: AsyncClient, large: str) -> None:
+        while True:
+            await client.get_into(large, bytearray(2_000_000))
+
+    async def body() -> None:
+        async with AsyncClient(server.address, **OPTIONS) as client:
+            await client.set(key, b"old")
+            await client.set(f"{key}-large", bytes(2_000_000))
+            reader = asyncio.create_task(until_new(client))
+            endless = asyncio.create_task(for_ever(client, f"{key}-large"))
+            await asyncio.sleep(0.01)
+            assert not reader.done()
+            await client.set(key, b"new")
+            await reader
+            endless.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await endless
+
+    run(body())
+
+
+def test_serdes_and_their_errors(run: Run, server: Server, key: str) -> None:
+    class Upper:
+        def serialize(self, key: Any, value: str) -> tuple[bytes, int]:
+            return value.encode(), 7
+
+        def deserialize(self, key: Any, value: bytes, flags: int) -> str:
+            assert flags == 7
+            if value == b"bad":
+                raise ZeroDivisionError
+            return value.decode().upper()
+
+    async def body(ignore_exc: bool) -> None:
+        async with AsyncClient(
+            server.address, **OPTIONS, serde=Upper(), key_prefix="app:", ignore_exc=ignore_exc
+        ) as client:
+            names = [key, f"{key}-2"]
+            await client.set_many(dict.fromkeys(names, "value"))
+            await client.set(f"{key}-bad", "bad")
+            into = bytearray(5)
+            with suspended(server.pid):
+                assert await client.get(key) == "VALUE"
+                assert (await client.gets(key))[0] == "VALUE"
+                assert await client.get_many(names) == dict.fromkeys(names, "VALUE")
+                assert (await client.get_into(key, into), into) == (5, bytearray(b"value"))
+                for call in (client.get, client.gets):
+                    if ignore_exc:
+                        assert await call(f"{key}-bad") in (None, (None, None))
+                    else:
+                        with pytest.raises(ZeroDivisionError):
+                            await call(f"{key}-bad")
+
+    run(body(False))
+    run(body(True))
+
+
+# --- what the daemon is told ---
+
+
+def test_hits_are_counted(run: Run, server: Server, key: str) -> None:
+    async def body() -> None:
+        async with AsyncClient(server.address, **OPTIONS) as client:
+            await client.set(key, b"value")
+            before = await client.stats()
+            for _ in range(1000):
+                await client.get(key)
+            after = await client.stats()
+            for name in (b"get_hits", b"direct_hits"):
+                assert int(after[name]) - int(before[name]) == 1000
+            told = await hits(server)
+            await client.get(key)
+        # Those that nothing was sent behind are told at the end.
+        end = time.monotonic() + 10
+        while await hits(server) == told:
+            assert time.monotonic() < end
+        assert await hits(server) == told + 1
+
+    run(body())
+
+
+def test_hits_are_told_in_time(run: Run, server: Server, key: str) -> None:
+    """By a client that goes on reading and sends nothing, within two seconds."""
+
+    async def body() -> None:
+        async with AsyncClient(server.address, **OPTIONS) as client:
+            await client.set(key, b"value")
+            before = await hits(server)
+            end = time.monotonic() + 2.5
+            while time.monotonic() < end:
+                await client.get(key)
+                await asyncio.sleep(0.01)
+            assert await hits(server) - before > 50
+            await client.set(key, b"other")
+            assert await client.get(key) == b"other"
+
+    run(body())
+
+
+def test_hits_and_large_values_that_wait_to_be_sent(run: Run, server: Server, key: str) -> None:
+    """The line is a line by itself, wherever it comes."""
+
+    async def read(client: AsyncClient) -> None:
+        for _ in range(300):
+            assert await client.get(f"{key}-{_ % 100}") == b"small"
+            if _ % 10 == 0:
+                await asyncio.sleep(0)
+
+    async def write(client: AsyncClient, number: int) -> None:
+        for size in (100, 70_000, 1_000_000, 3_000):
+            assert await client.set(f"{key}-large-{number}", bytes(size)) is True
+            assert await client.get(f"{key}-large-{number}") == bytes(size)
+
+    async def body() -> None:
+        async with AsyncClient(server.address, **OPTIONS) as client:
+            await client.set_many({f"{key}-{number}": b"small" for number in range(100)})
+            await asyncio.gather(read(client), read(client), *(write(client, number) for number in range(10)))
+
+    run(body())
+
+
+def test_only_who_knows_the_password(run: Run, rmemcached_server: ServerFactory, tmp_path: Path, key: str) -> None:
+    """Also on a connection that begins with the password, and not with a request."""
+    users = tmp_path / "users"
+    users.write_text("user:secret\n")
+    server = rmemcached_server("-Y", str(users), *FLAGS)
+
+    async def body() -> None:
+        options = {**OPTIONS, "username": "user", "password": "secret"}
+        async with AsyncClient(server.address, **options) as client, AsyncClient(server.address, **options) as other:
+            await client.set(key, b"value")
+            assert await other.get(key) == b"value"
+            with suspended(server.pid):
+                assert (await client.get(key), await other.get(key)) == (b"value", b"value")
+            async with AsyncClient(server.address, **{**options, "password": "wrong"}) as wrong:
+                with pytest.raises(MemcacheClientError):
+                    await wrong.get(key)
+
+    run(body())
+
+
+# --- ends ---
+
+
+def test_a_daemon_that_stands_still_is_asked(run: Run, rmemcached_server: ServerFactory, key: str) -> None:
+    server = rmemcached_server(*FLAGS)
+
+    async def body() -> None:
+        async with AsyncClient(server.address, **{**OPTIONS, "timeout": 0.2}) as client:
+            await client.set(key, b"value")
+            with suspended(server.pid):
+                end = time.monotonic() + 10
+                with pytest.raises(TimeoutError):
+                    while time.monotonic() < end:
+                        assert await client.get(key) == b"value"
+            assert await client.get(key) == b"value"
+
+    run(body())
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_daemon_that_has_ended(run: Run, rmemcached_server: ServerFactory, how: str, key: str) -> None:
+    server = rmemcached_server(*FLAGS)
+
+    async def body() -> None:
+        async with AsyncClient(server.address, **OPTIONS) as client:
+            await client.set(key, b"old")
+            assert await client.get(key) == b"old"
+            getattr(server, how)()
+            for call in (client.get(key), client.gets(key), client.get_many([key]), client.get_into(key, bytearray(9))):
+                with pytest.raises((ConnectionError, MemcacheUnexpectedCloseError)):
+                    await call
+            with Server(server.command, server.port):
+                assert await client.get(key) is None
+                await client.set(key, b"new")
+                assert await client.get(key) == b"new"
+
+    run(body())
+
+
+def test_another_loop_and_a_forked_child(run: Run, server: Server, key: str) -> None:
+    client = AsyncClient(server.address, **OPTIONS)
+
+    async def body(value: bytes) -> None:
+        await client.set(key, value)
+        for _ in range(3):
+            assert await client.get(key) == value
+
+    async def close() -> None:
+        await client.close()
+
+    run(body(b"one"))
+    run(body(b"two"))
+    in_child(lambda: asyncio.run(body(b"three")))
+
+    async def last() -> None:
+        assert await client.get(key) == b"three"
+        await client.close()
+        # A closed one makes a connection.
+        assert await client.get(key) == b"three"
+        await client.close()
+
+    run(last())
+
+
+def test_a_cluster(run: Run, rmemcached_server: ServerFactory, key: str) -> None:
+    servers = [rmemcached_server(*FLAGS) for _ in range(2)]
+    values = {f"{key}-{number}": b"%d" % number for number in range(50)}
+
+    async def body() -> None:
+        async with AsyncClusterClient([server.address for server in servers], **OPTIONS) as cluster:
+            await cluster.set_many(values)
+            with suspended(servers[0].pid), suspended(servers[1].pid):
+                assert await cluster.get_many(values) == values
+                assert {name: found[0] for name, found in (await cluster.gets_many(values)).items()} == values
+                assert await cluster.get(f"{key}-0") == b"0"
+            assert await cluster.get_many([*values, "nothing"]) == values
+
+    run(body())
