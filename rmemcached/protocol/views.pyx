@@ -149,13 +149,15 @@ cdef void process_view_command(conn *c, const token *t, int n) noexcept nogil:
 
 
 cdef void process_release_command(conn *c, const char *p, const char *end) noexcept nogil:
+    cdef const char *start
     cdef uint64_t id
     while p < end:
         id = 0
+        start = p
         while p < end and c'0' <= p[0] <= c'9' and id <= UINT32_MAX:
             id = id * 10 + <uint64_t>(p[0] - c'0')
             p += 1
-        if (p == end or p[0] == c' ') and id <= UINT32_MAX and (p - 1)[0] != c' ' and c.engine.unpin != NULL:
+        if p > start and (p == end or p[0] == c' ') and id <= UINT32_MAX and c.engine.unpin != NULL:
             c.engine.unpin(c, <uint32_t>id)
         while p < end and p[0] != c' ':
             p += 1
