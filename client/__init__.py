@@ -18,6 +18,7 @@ try:
     from ._client import Client
     from ._gathered import Gathered
     from ._pipeline import Pipeline
+    from ._views import PinnedMemory
 except ModuleNotFoundError as error:
     raise import_error(error) from None
 from .cluster import ClusterClient
@@ -58,6 +59,7 @@ __all__ = [
     "MetaItem",
     "MetaNumber",
     "MetaResult",
+    "PinnedMemory",
     "Pipeline",
     "TooManyConnections",
     "TransportRefused",

@@ -309,6 +309,9 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         try:
             if self.has_hits() and self._generation == fork_count():
                 self.tell_hits()
+            if self._releases.waiting:
+                # Of connections that other views keep open.
+                self.tell_releases()
         finally:
             self.close_all()
 

@@ -7,6 +7,7 @@ run. They raise TimeoutError, OSError, MemoryError, MemcacheUnexpectedCloseError
 """
 
 from rmemcached.client._stream cimport Stream
+from rmemcached.client._views cimport Pins
 
 # What a call asks of the Stream.
 # Requests that are sent together while more are to come, without values and with: the first ones are on their way while
@@ -34,11 +35,13 @@ cdef class Connection:
     cdef unsigned int generation  # of the process that made it
     cdef unsigned int epoch      # of the Session, when it was made
     cdef object sock             # what Client.sock has shown; its own, unless the Stream has it
+    cdef Pins pins               # items that the server keeps for views; None: there never were any
     cdef bint ended              # by the server, or the network
     cdef Connection next         # of those that no call uses
 
     # In a forked child: leaves the parent's connection alone.
     cdef void close(self) noexcept
+    cdef bint leaves_open(self, Stream s) noexcept
     # Sends the request and reads the first line of the answer.
     cdef int exchange(self) except -1
     # Behind so many of many requests: the server may begin with them, where sending costs no system call.

@@ -53,7 +53,17 @@ cdef class Connection:
             self.stream = None
             if self.sock is not None and not s.needs_gil:
                 close_quietly(self.sock)
-            s.close()
+            if not self.leaves_open(s):
+                s.close()
+
+    cdef bint leaves_open(self, Stream s) noexcept:
+        # The last of the views closes it.
+        cdef Pins pins = self.pins
+        if pins is None:
+            return False
+        self.pins = None
+        pins.leave()
+        return pins.live != 0 and s.may_stay()
 
     cdef object broken(self, int code):
         cdef Stream s = self.stream

@@ -140,6 +140,14 @@ cdef class RdmaStream(Stream):
     cdef DirectMemory direct_memory(self):
         return None if self.queue is None else self.queue.direct
 
+    cdef bint may_stay(self) noexcept:
+        return self.keeps_pins() and self.target is None and not self.source.holds()
+
+    cdef bint keeps_pins(self) noexcept:
+        cdef QueuePair queue = self.queue
+        return (queue is not None and not relaxed_load(&queue.failed) and not relaxed_load(&self.lane.closed)
+                and not queue_ended(queue))
+
     cdef str failure_text(self):
         return self.queue.failure_text(self.lane)
 

@@ -1,15 +1,17 @@
 """See _retrieval.pxd."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.errno cimport EBADMSG
 
 from rmemcached.client._buffers cimport Buffer, find_buffer, new_buffer, register_memory
-from rmemcached.client._commands cimport put_fetch, seconds_text, text_of
+from rmemcached.client._commands cimport answer, is_error, put_fetch, seconds_text, text_of
 from rmemcached.client._connection cimport AHEAD
 from rmemcached.client._direct cimport DirectReader, cas_bytes
 from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._rdma cimport RdmaStream
 from rmemcached.client._reply cimport REPLY_EN, REPLY_VA
 from rmemcached.client._stream cimport Stream
+from rmemcached.client._views cimport new_pins, take_view
 
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
@@ -124,6 +126,8 @@ cdef class Retrieval(Session):
         value = reader.read(text, length, flags, cas)
         if reader.told_later:
             self.tell_hits()
+        if self._releases.waiting:
+            self.tell_releases()
         return value
 
     cdef Py_ssize_t _look_into(self, bytes key, char *to, Py_ssize_t length) except -2:
@@ -135,7 +139,38 @@ cdef class Retrieval(Session):
         size = reader.read_into(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), to, length)
         if reader.told_later:
             self.tell_hits()
+        if self._releases.waiting:
+            self.tell_releases()
         return size
+
+    cdef object _view(self, object key, uint32_t *flags):
+        # Views of the item's memory, or MISS. None: it is to be had in another way only.
+        cdef Connection c = self.enter(False, b"get_view")
+        cdef Stream s = c.stream
+        cdef size_t length
+        cdef const char *text = text_of(key, &length)
+        cdef object found = None
+        if c.pins is None:
+            c.pins = new_pins(s, self._releases)
+        if c.pins is None:
+            self.leave(c, None)
+            return None
+        try:
+            s.put("rdma_view ", 10)
+            s.put(text, length)
+            s.put("\r\n", 2)
+            c.exchange()
+            if s.reply.code == REPLY_EN:
+                found = MISS
+            elif not is_error(answer(s)):
+                found = take_view(c.pins, s, flags)
+                if found is None:
+                    raise c.broken(-EBADMSG)
+        except BaseException:
+            self.drop(c)
+            raise
+        self.leave(c, None)
+        return found
 
     cdef object _fetch(self, object key, fetch_form form, bytes expire, bytes name, uint32_t *flags):
         cdef Connection c = self.enter(False, name)
@@ -224,6 +259,8 @@ cdef class Retrieval(Session):
         cdef Py_ssize_t i
         for i in range(len(names)):
             value = None
+            if self._releases.waiting:
+                self.tell_releases()
             if reader is not None:
                 text = text_of(encoded[i], &length)
                 value = reader.read(text, length, &flags, &cas)
@@ -298,6 +335,36 @@ cdef class Retrieval(Session):
         there, without a copy, until the view is released. A serde is given the view.
         """
         return self._get(key, default, None, FETCH_VALUE if copy else FETCH_VIEW, b"get")
+
+    def get_view(self, key, default=None):
+        """Returns a read-only memoryview of the value of key, in the server's own memory, or default.
+
+        There it is over "soft_shm", if the server was started with -o rdma_direct: nothing is copied, whatever the
+        size, and `view.obj` is a PinnedMemory. The server keeps the item as it was when it was asked, also when the key
+        is stored anew, deleted or evicted, until the last memoryview of it has gone (`release`, `del`, the end of a
+        `with`), which the server learns with a later call, or from `close`. A value that the server has in several
+        pieces (above its -o slab_chunk_max) is a list of memoryviews. The connection stays open for as long, also
+        behind `close`.
+
+        On other transports, and when the server lets nobody have more (-o rdma_view_limit), it is what
+        get(copy=False) returns. A serde is given the view; of a value in pieces, a copy.
+        """
+        cdef object encoded = self.sendable_key(key)
+        cdef uint32_t flags = 0
+        try:
+            found = self._view(encoded, &flags)
+            if found is None:
+                found = self._fetch(encoded, FETCH_VIEW, None, b"get_view", &flags)
+            elif found is not MISS and len(found) == 1:
+                found = found[0]
+            elif found is not MISS and self.serde is not None:
+                found = memoryview(b"".join(found))
+            if found is not MISS:
+                return self._load(key, found, flags)
+        except Exception:
+            if not self.ignore_exc:
+                raise
+        return default
 
     def gets(self, key, default=None, cas_default=None):
         """Returns (value, cas) of key, or (default, cas_default) when there is no item. cas is bytes, for `cas`."""

@@ -10,6 +10,7 @@ same Connection keeps it, so that no other thread gets that one before a reply h
 
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._direct cimport DirectMemory, DirectReader
+from rmemcached.client._views cimport Releases
 
 
 cdef class Session:
@@ -38,6 +39,7 @@ cdef class Session:
     cdef object _current         # returns the greenlet that runs; None: connections belong to threads only
     cdef Connection _idle        # those that no call uses, the one that was used last first
     cdef DirectReader _reader    # of the server's memory; None: values are asked for
+    cdef Releases _releases      # of views that have gone
     cdef unsigned int _open      # connections, idle or in calls
     cdef unsigned int _unanswered  # of the idle ones: on which commands without an answer were the last
     cdef unsigned int _epoch     # connections of earlier ones are closed when their calls end
@@ -56,6 +58,11 @@ cdef class Session:
     cdef int tell_hits(self) except -1
     cdef bint has_hits(self) noexcept
     cdef int put_hits(self, Connection c) except -1
+    # Tells the server of views that have gone: in this request, and by the connections that no call uses. Errors are left
+    # to the next command.
+    cdef int put_releases(self, Connection c) except -1
+    cdef int tell_releases(self) except -1
+    cdef int leave_quietly(self, Connection c) except -1
     # What is read from now on, with the lock. None: all is asked for.
     cdef void read_from(self, DirectMemory memory) noexcept
     # Whether this thread or greenlet has sent commands last without an answer.
@@ -66,6 +73,8 @@ cdef class Session:
     cdef void close_all(self) noexcept
 
     cdef Connection take(self, Connection c, Connection before)
+    # One whose views have gone. None: there is none.
+    cdef Connection take_releasing(self)
     # Stands for the thread, or the greenlet, as long as it lives.
     cdef unsigned long caller(self) except? 0
     cdef int own(self, Connection c, unsigned long caller) except -1

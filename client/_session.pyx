@@ -10,6 +10,7 @@ from rmemcached.client._direct cimport DirectMemory, DirectReader, is_same, new_
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._stream cimport Stream
+from rmemcached.client._views cimport Releases
 from rmemcached.direct cimport DIRECT_LINE
 from rmemcached.sys.debug cimport assert_that
 
@@ -33,6 +34,7 @@ cdef class Session:
         self.encoding = "ascii"
         self._wanted = "auto"
         self._generation = fork_count()
+        self._releases = Releases.__new__(Releases)
 
     cdef int configure(self, server, connect_timeout, timeout, no_delay, keepalive, transport, spin, rdma_cm_port,
                        username, password, socket_module, tls_context) except -1:
@@ -224,6 +226,8 @@ cdef class Session:
                 lock_state(&shared_state)
                 self.read_from(s.direct_memory())
                 unlock_state(&shared_state)
+            if self._releases.waiting:
+                self.put_releases(c)
             if s.noreplies and not quiet and s.unmarked:
                 s.noreplies = 0
                 s.doubtful = True
@@ -327,6 +331,51 @@ cdef class Session:
             lock_state(&shared_state)
             self._reader = None
             unlock_state(&shared_state)
+        return 0
+
+    cdef int put_releases(self, Connection c) except -1:
+        if c.pins is not None:
+            c.pins.put(c.stream)
+        if self._releases.waiting:
+            self.tell_releases()
+        return 0
+
+    cdef Connection take_releasing(self):
+        cdef Connection before = None
+        cdef Connection c
+        lock_state(&shared_state)
+        c = self._idle
+        while c is not None and (c.pins is None or c.pins.gone_count == 0 or c.home):
+            before = c
+            c = c.next
+        if c is not None:
+            self.take(c, before)
+        unlock_state(&shared_state)
+        return c
+
+    cdef int tell_releases(self) except -1:
+        cdef Connection c = self.take_releasing() if self._generation == fork_count() else None
+        while c is not None:
+            c.name = b"get_view"
+            try:
+                c.stream.begin()
+                c.pins.put(c.stream)
+                c.send()
+            except BaseException as error:
+                self.drop(c)
+                if not isinstance(error, (MemcacheError, OSError)):
+                    raise
+            else:
+                self.leave_quietly(c)
+            c = self.take_releasing()
+        return 0
+
+    cdef int leave_quietly(self, Connection c) except -1:
+        try:
+            self.leave(c, None)
+        except MemcacheError:
+            # It is closed.
+            pass
         return 0
 
     cdef void drop(self, Connection c) noexcept:

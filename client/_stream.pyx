@@ -473,6 +473,12 @@ cdef class Stream:
     cdef void saw_length(self, size_t length) noexcept:
         return
 
+    cdef bint may_stay(self) noexcept:
+        return False
+
+    cdef bint keeps_pins(self) noexcept:
+        return False
+
     cdef DirectMemory direct_memory(self):
         return None
 

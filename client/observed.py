@@ -24,7 +24,7 @@ except ImportError:
 
 # fmt: off
 COMMANDS = (
-    "get", "gets", "gat", "gats", "get_many", "get_multi", "gets_many", "gat_many", "set", "add", "replace",
+    "get", "get_view", "gets", "gat", "gats", "get_many", "get_multi", "gets_many", "gat_many", "set", "add", "replace",
     "append", "prepend", "cas", "set_many", "set_multi", "delete", "delete_many", "delete_multi", "incr", "decr",
     "touch", "get_into", "get_many_into", "meta_get", "meta_set", "meta_delete", "meta_arithmetic", "meta_noop",
     "meta_debug", "exists", "ttl", "last_access", "invalidate", "get_or_set", "stats", "version", "flush_all",

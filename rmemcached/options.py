@@ -17,13 +17,16 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rmemcached import MEMCACHED_VERSION
-from rmemcached.settings import MEGABYTE, Settings
+from rmemcached.settings import MEGABYTE, VIEWS, Settings
 from rmemcached.usage import usage
 
 CHUNK_ALIGN_BYTES = 8
 MAX_SLAB_SIZES = 62
 INT_MAX = 2**31 - 1
 UINT32_MAX = 2**32 - 1
+VIEWS_LEAST = 4  # one for a connection
+VIEWS_MOST = 30000  # all of one item would still leave room for other references to it
+VIEWS_SHARE = 4  # items that are looked at in place may have a quarter of all memory
 
 # what memcached can be built with, and this daemon is not: the beginnings of names of -o
 NOT_BUILT_IN = {"ext_": "extstore", "ssl_": "TLS", "proxy_": "proxy"}
@@ -120,6 +123,17 @@ def in_range(name: str, low: int, high: int) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def view_limit(text: str) -> tuple[int, int]:
+    """The bytes and the number of `megabytes` or `megabytes:number`."""
+    found = re.fullmatch(r"(\d{1,8})(?::(\d{1,8}))?", text, re.ASCII)
+    if found is None:
+        raise UsageError(f"rdma_view_limit must be megabytes, or megabytes:number of items, not {text!r}")
+    number = VIEWS if found[2] is None else int(found[2])
+    if not VIEWS_LEAST <= number <= VIEWS_MOST:
+        raise UsageError(f"rdma_view_limit must be for {VIEWS_LEAST} to {VIEWS_MOST} items, not {number}")
+    return int(found[1]) * MEGABYTE, number
 
 
 def access_mask(text: str) -> int:
@@ -390,6 +404,7 @@ EXTENDED = {
     "rdma": Option(sets={"rdma": True}),
     "no_rdma": Option(sets={"rdma": False}),
     "rdma_direct": Option(sets={"rdma_direct": True}),
+    "rdma_view_limit": Option("rdma_view_limit", view_limit),
     "rdma_crc": Option(sets={"rdma_crc": True}),
     "no_rdma_crc": Option(sets={"rdma_crc": False}),
     "rdma_device": Option("rdma_device", str),
@@ -555,11 +570,24 @@ class Parsed:
             raise UsageError(
                 "rdma_direct needs shared memory: it goes with neither no_rdma nor rdma_shm=none", os.EX_USAGE
             )
+        if settings.rdma_direct:
+            self.check_views()
         if settings.udp_port and "p" not in self.given:
             settings.port = settings.udp_port
         for port in (settings.port, settings.udp_port):
             if not -1 <= port <= 65535:
                 raise UsageError(f"ERROR: Invalid port number {port}.", os.EX_USAGE)
+
+    def check_views(self) -> None:
+        """Repair takes references that clients hold for long for lost ones, and frees the item."""
+        settings = self.settings
+        repairs = "tail_repair_time" in self.given
+        if settings.rdma_view_limit is None and not repairs:
+            settings.rdma_view_limit = (settings.max_bytes // VIEWS_SHARE, VIEWS)
+        elif settings.rdma_view_limit is not None and settings.rdma_view_limit[0] and repairs:
+            raise UsageError(
+                "tail_repair_time frees items that clients have views of: it needs rdma_view_limit=0", os.EX_USAGE
+            )
 
     def check_authentication(self) -> None:
         settings = self.settings

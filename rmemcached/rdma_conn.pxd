@@ -5,7 +5,8 @@ are called by the worker's thread, except where noted. The layer knows no socket
 the server gives it the drive machine, and a function to call when a connection has failed.
 
 The first part of this file is for the server. Behind it are the headers of the parts of this C unit, lowest first
-(rdma/thread, rdma/messages, rdma/completions, rdma/queue, rdma/setup, rdma/lane_table, rdma/lane, rdma/lanes), and the
+(rdma/thread, rdma/messages, rdma/completions, rdma/queue, rdma/setup, rdma/lane_table, rdma/pins, rdma/lane,
+rdma/lanes), and the
 connection itself.
 """
 
@@ -123,6 +124,8 @@ cdef rdma_thread *rdma_conn_thread(rdma_conn *rc) noexcept nogil
 cdef const sockaddr_in6 *rdma_cm_local(rdma_conn *rc) noexcept nogil
 # Store time of the peer's last message, or of the last transfer that it has completed.
 cdef uint32_t rdma_conn_last_active(rdma_conn *rc) noexcept nogil
+# Whether the client has views of items, which it reads without a word.
+cdef bint rdma_conn_has_views(const rdma_conn *rc) noexcept nogil
 # Store time since when READs and WRITEs are under way of which none has completed. 0: none is under way.
 cdef uint32_t rdma_conn_stalled_since(const rdma_conn *rc) noexcept nogil
 # Calls `each` for every lane that is counted as a connection of its own, with its id. Any thread, with the lock of
@@ -153,6 +156,7 @@ include "rdma/completions.pxd"
 include "rdma/queue.pxd"
 include "rdma/setup.pxd"
 include "rdma/lane_table.pxd"
+include "rdma/pins.pxd"
 include "rdma/lane.pxd"
 include "rdma/lanes.pxd"
 
@@ -190,6 +194,7 @@ cdef struct rdma_conn:
     int64_t turn_left            # commands that lanes may do in this turn; negative: they have done more
     size_t input_kept            # bytes of their buffers
     size_t output_waiting        # bytes of the replies of lanes that wait
+    unsigned int pins            # of all lanes
     bint lost                    # the peer is gone; what it has sent is done before the connection is given up
     uint32_t turn                # the turn, by rdma_thread.turn, that turn_left and completions_left are of
     unsigned int completions_left    # that it takes in this turn

@@ -30,11 +30,11 @@ from rmemcached.rdma.wire cimport (
     RDMA_CREDITS_HELD_MAX, RDMA_LANES_1, RDMA_QPN_MAX, RDMA_VERSION_1, RDMA_VERSION_2, TRANSPORT_VERBS, attach_request,
     get_message_header, lane_word, message_header, put_message_header, transport_name, word_lane, word_used,
 )
-from rmemcached.store.store cimport item_iov, item_remove, store_direct_given, store_time
+from rmemcached.store.store cimport ITEM_ntotal, item_iov, item_remove, store_direct_given, store_time
 from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport (
-    LIVE_LANE, LIVE_RDMA_CONN, assert_owner, assert_that, live_add, live_sub,
+    LIVE_LANE, LIVE_PIN, LIVE_RDMA_CONN, assert_owner, assert_that, live_add, live_sub,
 )
 from rmemcached.sys.linux cimport (
     RLIMIT_NOFILE, close, dup, getrandom, getrlimit, posix_memalign, pthread_mutex_lock, pthread_mutex_unlock, rlimit,
@@ -62,6 +62,7 @@ include "rdma/completions.pyx"
 include "rdma/queue.pyx"
 include "rdma/setup.pyx"
 include "rdma/lane_table.pyx"
+include "rdma/pins.pyx"
 include "rdma/lane.pyx"
 include "rdma/lanes.pyx"
 
@@ -658,6 +659,10 @@ cdef const sockaddr_in6 *rdma_cm_local(rdma_conn *rc) noexcept nogil:
 
 cdef uint32_t rdma_conn_last_active(rdma_conn *rc) noexcept nogil:
     return rc.last_active
+
+
+cdef bint rdma_conn_has_views(const rdma_conn *rc) noexcept nogil:
+    return rc.pins != 0
 
 
 cdef uint32_t rdma_conn_stalled_since(const rdma_conn *rc) noexcept nogil:

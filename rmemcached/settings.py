@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 MEGABYTE = 1024 * 1024
+VIEWS = 4096
+"""Items that clients may look at in place, unless -o rdma_view_limit says another number."""
 HASH_ALGORITHM = "xxh3"
 """The hash function of keys (store_hash), whatever -o hash_algorithm asks for."""
 
@@ -136,6 +138,8 @@ class Settings:
     """Megabytes of memory of soft_shm's clients that are mapped, at most."""
     rdma_direct: bool = False
     """Clients on this host read items themselves (docs/direct-reads.md)."""
+    rdma_view_limit: tuple[int, int] | None = None
+    """Of the items that they look at in place: bytes and number, at most; None: they do not do that."""
     rdma_spin: int = 50
     """Microseconds of the longest gap between RDMA requests through which a worker polls; 0: it never polls."""
     rdma_spin_share: int = 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmemcached import MEMCACHED_VERSION
 from rmemcached.server.authfile import MAX_ENTRIES
-from rmemcached.settings import HASH_ALGORITHM, MEGABYTE, Settings
+from rmemcached.settings import HASH_ALGORITHM, MEGABYTE, VIEWS, Settings
 
 USAGE = """\
 memcached {version}
@@ -106,6 +106,8 @@ The process
    rdma_peer_memory=<mb>  memory of soft_shm's clients that is mapped, at most, a quarter of it for a queue
                           pair; the clients pay for it. 0: large values go through rings [{d.rdma_peer_memory}]
    rdma_direct            clients of soft_shm may read all items without asking [no]
+   rdma_view_limit=<mb>[:<n>] items that such clients look at in place, and that stay for so long, at most: bytes, and
+                          number; a quarter of both for a connection. 0: none [a quarter of -m:{views}]
    rdma_spin=<us>         longest gap between RDMA requests that a worker polls through [{d.rdma_spin}]
    rdma_spin_share=<n>    percent of its time that a worker polls, at most [{d.rdma_spin_share}]
    rdma_crc, no_rdma_crc  CRC32c on every iWARP stream [where the client asks]
@@ -120,6 +122,7 @@ def usage() -> str:
         version=MEMCACHED_VERSION,
         hash=HASH_ALGORITHM,
         d=defaults,
+        views=VIEWS,
         users=MAX_ENTRIES,
         megabytes=defaults.max_bytes // MEGABYTE,
         item_megabytes=defaults.item_size_max // MEGABYTE,

@@ -27,6 +27,7 @@ from rmemcached.protocol.reply cimport (
     BAD_EXPTIME, BAD_FORMAT, NOT_A_NUMBER, OUT_OF_MEMORY, out_line, out_string, resp_add, resp_rollback, resp_text,
 )
 from rmemcached.protocol.stats_prefix cimport stats_prefix_record_delete, stats_prefix_record_set
+from rmemcached.protocol.views cimport process_release_command, process_view_command
 from rmemcached.rdma.wire cimport EXCHANGE_REQUEST, EXCHANGE_WORD_LENGTH
 from rmemcached.store.store cimport (
     EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND,
@@ -455,6 +456,12 @@ cdef void process_other_command(conn *c, const char *line, const char *end) noex
             return
         if token_is(&t[0], b"rdma_hits", 9) and store_get_config(c.thread.store).direct:
             process_hits_command(c, t[0].value + 9, end)
+            return
+        if token_is(&t[0], b"rdma_view", 9) and store_get_config(c.thread.store).direct:
+            process_view_command(c, t, n)
+            return
+        if token_is(&t[0], b"rdma_release", 12) and store_get_config(c.thread.store).direct:
+            process_release_command(c, t[0].value + 12, end)
             return
     if n > 1 and t[n - 1].length >= 5 and memcmp(t[n - 1].value, b"HTTP/", 5) == 0:
         conn_set_state(c, conn_closing)

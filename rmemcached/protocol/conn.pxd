@@ -124,6 +124,12 @@ cdef struct conn_engine:
     lend_result (*watch)(conn *c, uint32_t eflags) noexcept nogil
     # The commands lru_crawler metadump and mgdump: lends it to the crawler thread, which answers.
     crawler_result_type (*dump)(conn *c, dump_kind kind, const char *classes, size_t length) noexcept nogil
+    # The command rdma_view: keeps the caller's reference to an item for the client, which reads it where it lies. NULL:
+    # it is kept, under *id; else the line that says why not. NULL itself, as unpin then is: no client of such a
+    # connection has the items' memory.
+    const char *(*pin)(conn *c, item *it, uint32_t *id) noexcept nogil
+    # The command rdma_release: gives it back. Any id.
+    void (*unpin)(conn *c, uint32_t id) noexcept nogil
     bint remote              # it fetches payloads from conn.remote and writes values to sinks (conn_next_write)
     bint datagrams           # it sends each reply as a message of its own, so that no two share an mc_resp
 

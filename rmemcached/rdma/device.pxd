@@ -47,6 +47,8 @@ cdef struct rdma_limits:
     unsigned int workers         # that share the device
     unsigned int ready_timeout   # seconds from the exchange to READY
     unsigned int peer_memory     # MB of clients' memory that soft_shm maps, in all
+    unsigned int views           # items that clients may have views of, in all; 0: none. item.refcount has 16 bits
+    uint64_t view_bytes          # ... and their bytes
     unsigned int spin            # microseconds of the longest gap between requests that a worker polls through
     unsigned int spin_share      # percent of its time that it polls, at most
     uint32_t nobody              # the user id of peers that have none in this user namespace; UINT32_MAX: no such
@@ -90,6 +92,8 @@ cdef struct rdma_counters:
     uint64_t completions
     uint64_t doorbells
     uint64_t polled_ns           # nanoseconds that workers have polled for requests
+    uint64_t total_views
+    uint64_t refused_views       # for limits.views and limits.view_bytes
 
 # The counters of one worker, in dev.counting.
 cdef struct counter_entry:
@@ -122,6 +126,8 @@ cdef struct rdma_device:
     uint64_t inline_data         # what queue pairs can have of it
     uint64_t queue_pairs
     uint64_t cm_queue_pairs      # those of them that are connected through rdma_cm
+    uint64_t pins                # items that clients have views of,
+    uint64_t pinned_bytes        # ... and their bytes
     uint64_t extent_registrations
     uint64_t async_events
     uint64_t losses              # lost devices: this one, and those whose counts it has taken over

@@ -63,6 +63,7 @@ cdef struct rdma_lane:
     unsigned int nheld           # messages that stay in their receives
     uint32_t first_held          # the oldest of them; the others are linked by rdma_queue.held
     uint32_t last_held
+    lane_pins pins               # that the client has views of
 
 cdef struct lane_close:          # a CLOSE that could not be sent yet. Its lane is gone
     lane_close *next

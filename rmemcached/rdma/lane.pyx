@@ -3,8 +3,27 @@ cdef const char *lane_exchange(conn *c, const char *line, size_t length, char *r
     return b"CLIENT_ERROR rdma: this connection has a queue pair\r\n"
 
 
+cdef const char *lane_pin(conn *c, item *it, uint32_t *id) noexcept nogil:
+    """conn_engine.pin"""
+    cdef rdma_lane *lane = <rdma_lane *>c
+    cdef rdma_conn *rc = lane.rc
+    cdef const char *refused
+    if not rc.direct or rc.q.t.dev.endpoint.memory < 0:
+        return b"CLIENT_ERROR rdma: this client was not given the items' memory"
+    refused = pins_add(rc.q.t, &lane.pins, it, id)
+    rc.pins += refused == NULL
+    return refused
+
+
+cdef void lane_unpin(conn *c, uint32_t id) noexcept nogil:
+    """conn_engine.unpin"""
+    cdef rdma_lane *lane = <rdma_lane *>c
+    lane.rc.pins -= pins_remove(lane.rc.q.t, &lane.pins, id)
+
+
 # A lane has no socket that a side thread could be lent.
-cdef conn_engine lane_engine = conn_engine(exchange=lane_exchange, watch=NULL, dump=NULL, remote=True, datagrams=False)
+cdef conn_engine lane_engine = conn_engine(
+    exchange=lane_exchange, watch=NULL, dump=NULL, pin=lane_pin, unpin=lane_unpin, remote=True, datagrams=False)
 
 
 # What the table has for a lane that is gone: the server's CLOSE has left, but not the client's; the server's waits; it
@@ -84,6 +103,8 @@ cdef void lane_release(rdma_lane *lane) noexcept nogil:
         lane.last_write.item = conn_write_posted(&lane.c)
         lane_write_completed(lane.last_write)
     conn_release(&lane.c)
+    rc.pins -= lane.pins.used
+    pins_free(t, &lane.pins)
     free_input(lane)
     counter_add(&t.counters.lanes, <uint64_t>-1)
 

@@ -101,6 +101,9 @@ cdef unsigned int lanes_end_idle(rdma_conn *rc, unsigned int seconds, uint32_t *
     cdef unsigned int ended = 0
     while lane != NULL and not rc.q.failed:
         following = lane.next
+        if lane.pins.used:
+            # The client reads, and need not ask for that.
+            lane.last_active = now
         if not lane.counted or lane.reads:
             pass
         elif now - lane.last_active <= seconds:

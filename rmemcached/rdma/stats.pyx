@@ -17,6 +17,8 @@ from rmemcached.verbs.soft cimport soft_qp_counters, soft_shm_query, soft_shm_us
 cdef struct rdma_totals:         # over all devices
     rdma_counters counts
     uint64_t cm_queue_pairs
+    uint64_t pins
+    uint64_t pinned_bytes
     uint64_t extent_registrations
     uint64_t async_events
     uint64_t losses
@@ -49,6 +51,8 @@ cdef void sum_device(rdma_device *dev, rdma_totals *total) noexcept nogil:
         soft_shm_query(dev.port.context, &total.mapped)
     pthread_mutex_unlock(&dev.counting_lock)
     total.cm_queue_pairs += relaxed_load(&dev.cm_queue_pairs)
+    total.pins += relaxed_load(&dev.pins)
+    total.pinned_bytes += relaxed_load(&dev.pinned_bytes)
     total.extent_registrations += relaxed_load(&dev.extent_registrations)
     total.async_events += relaxed_load(&dev.async_events)
     total.losses += relaxed_load(&dev.losses)
@@ -86,6 +90,8 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_max_lanes", dev.limits.lanes)
     stat_append(out, b"rdma_ready_timeout", dev.limits.ready_timeout)
     stat_append(out, b"rdma_peer_memory", <uint64_t>dev.limits.peer_memory << 20)
+    stat_append(out, b"rdma_view_limit", dev.limits.view_bytes)
+    stat_append(out, b"rdma_view_items", dev.limits.views)
     stat_append(out, b"rdma_spin", dev.limits.spin)
     stat_append(out, b"rdma_spin_share", dev.limits.spin_share)
     stat_append(out, b"rdma_crc", dev.limits.crc)
@@ -113,7 +119,7 @@ cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogi
 cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
     cdef const rdma_counters *counts = &total.counts
     cdef int i
-    cdef stat_line[48] lines = [
+    cdef stat_line[52] lines = [
         stat_line(b"rdma_cm_queue_pairs", &total.cm_queue_pairs),
         stat_line(b"rdma_total_queue_pairs", &counts.total_queue_pairs),
         stat_line(b"rdma_registrations", &counts.registrations),
@@ -144,6 +150,10 @@ cdef void append_totals(const rdma_totals *total, stat_buf *out) noexcept nogil:
         stat_line(b"rdma_completions", &counts.completions),
         stat_line(b"rdma_doorbells", &counts.doorbells),
         stat_line(b"rdma_polled_ns", &counts.polled_ns),
+        stat_line(b"rdma_views", &total.pins),
+        stat_line(b"rdma_view_bytes", &total.pinned_bytes),
+        stat_line(b"rdma_total_views", &counts.total_views),
+        stat_line(b"rdma_refused_views", &counts.refused_views),
         stat_line(b"rdma_async_events", &total.async_events),
         stat_line(b"rdma_devices_lost", &total.losses),
         stat_line(b"iw_rx_fpdus", &total.iw.rx_fpdus),

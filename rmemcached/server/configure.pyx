@@ -33,6 +33,7 @@ cdef void fill_rdma_limits(rdma_limits *out, wanted) except *:
     out.workers = wanted.threads
     out.ready_timeout = wanted.rdma_ready_timeout
     out.peer_memory = wanted.rdma_peer_memory
+    out.view_bytes, out.views = wanted.rdma_view_limit or (0, 0)
     out.spin = wanted.rdma_spin
     out.spin_share = wanted.rdma_spin_share
     out.nobody = overflow_uid()

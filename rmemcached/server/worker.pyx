@@ -42,8 +42,9 @@ from rmemcached.rdma.cm cimport rdma_request
 from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device
 from rmemcached.rdma.wire cimport SHM_REQUEST_KEY, TRANSPORT_SOFT_IW, TRANSPORT_SOFT_SHM, rdma_transport
 from rmemcached.rdma_conn cimport (
-    rdma_cm_accept, rdma_conn, rdma_conn_end_idle, rdma_conn_finish, rdma_conn_free, rdma_conn_last_active,
-    rdma_conn_probe, rdma_conn_stalled_since, rdma_conn_stop, rdma_conn_thread, rdma_event_taken, rdma_exchange,
+    rdma_cm_accept, rdma_conn, rdma_conn_end_idle, rdma_conn_finish, rdma_conn_free, rdma_conn_has_views,
+    rdma_conn_last_active, rdma_conn_probe, rdma_conn_stalled_since, rdma_conn_stop, rdma_conn_thread,
+    rdma_event_taken, rdma_exchange,
     rdma_thread_arm, rdma_thread_attach, rdma_thread_begin_turn, rdma_thread_create, rdma_thread_destroy,
     rdma_thread_end_late, rdma_thread_end_turns, rdma_thread_event, rdma_thread_expected, rdma_thread_fd,
     rdma_thread_gives_way, rdma_thread_pending, rdma_thread_poll, rdma_thread_polled, rdma_thread_polls,

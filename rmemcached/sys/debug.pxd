@@ -160,6 +160,7 @@ cdef enum live_kind:
     LIVE_RDMA_DEVICE
     LIVE_RDMA_CONN
     LIVE_LANE
+    LIVE_PIN                 # items that clients have views of
     LIVE_WORKER
     LIVE_SERVER_CONN         # sockets, and connections of rdma_cm, that a worker has
     LIVE_UDP_SOCKET

@@ -6,7 +6,7 @@ from rmemcached.sys.atomics cimport load_acquire
 _NAMES = (
     "contexts", "protection domains", "memory regions", "completion channels", "completion queues",
     "shared receive queues", "queue pairs", "stores", "item references", "responses", "connections", "RDMA devices",
-    "RDMA connections", "lanes", "workers", "connections of workers", "UDP sockets", "client connections",
+    "RDMA connections", "lanes", "pins", "workers", "connections of workers", "UDP sockets", "client connections",
     "client lanes", "client buffers",
 )
 assert len(_NAMES) == LIVE_KINDS

@@ -85,6 +85,8 @@ cdef uint32_t last_activity(const connection *cn) noexcept nogil:
     if cn.rdma != NULL:
         last = max(last, rdma_conn_last_active(cn.rdma))
         stalled = rdma_conn_stalled_since(cn.rdma)
+        if rdma_conn_has_views(cn.rdma):
+            last = store_time(cn.w.thread.store)
         # Whatever else it does: the READs and WRITEs of all lanes are behind those, and hold their items.
         if stalled:
             last = min(last, stalled)

@@ -1,0 +1,6 @@
+from typing import Any
+
+class PinnedMemory:
+    @property
+    def pinned(self) -> bool: ...
+    def __buffer__(self, flags: int) -> memoryview: ...

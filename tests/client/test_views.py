@@ -1,0 +1,658 @@
+"""Views of the daemon's items where they lie (docs/direct-reads.md): what they show, how long, and what they may cost."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server_by_hand import DATA, ServerByHand
+from servers import Server, start_rmemcached
+from suspended import suspended
+
+from rmemcached.client import (
+    Client,
+    MemcacheClientError,
+    MemcacheIllegalInputError,
+    MemcacheUnexpectedCloseError,
+    MemcacheUnknownError,
+    PinnedMemory,
+)
+from rmemcached.store._testing import Store
+
+ServerFactory = Callable[..., Server]
+TIMEOUT = 20.0
+MB = 1 << 20
+OPTIONS: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False, "transport": "soft_shm"}
+FLAGS = ("-t", "2", "-o", "rdma_direct")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = start_rmemcached("-m", "256", "-I", "8m", *FLAGS)
+    yield made
+    assert made.alive()
+    made.stop()
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.address, **OPTIONS) as made:
+        made.version()
+        yield made
+
+
+def views(server: Server) -> tuple[int, int]:
+    """How many items the daemon keeps for views, and how many views it has refused. The question goes over TCP."""
+    with Client(server.address, transport="tcp", timeout=TIMEOUT) as plain:
+        found = plain.stats("rdma")
+    return found[b"rdma_views"], found[b"rdma_refused_views"]
+
+
+def until(server: Server, kept: int, seconds: float = TIMEOUT) -> None:
+    """Waits until the daemon keeps so many items, which nothing announces."""
+    deadline = time.monotonic() + seconds
+    while views(server)[0] != kept:
+        assert time.monotonic() < deadline, views(server)
+
+
+def is_pinned(view: memoryview) -> bool:
+    return isinstance(view.obj, PinnedMemory) and view.obj.pinned
+
+
+# --- what they show ---
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, 5000, 500_000])
+def test_a_value_is_seen_where_it_lies(server: Server, client: Client, key: str, length: int) -> None:
+    value = os.urandom(length)
+    client.set(key, value)
+    view = client.get_view(key)
+    assert view == value and view.readonly and len(view) == length and is_pinned(view)
+    with pytest.raises(TypeError):
+        view[0:1] = b"x"
+    assert views(server)[0] == 1
+    del view
+    client.version()
+    assert views(server)[0] == 0
+
+
+def test_a_value_in_pieces_is_a_list(server: Server, client: Client, key: str) -> None:
+    """Up to the largest, whose answer is a long line; one reference keeps all pieces."""
+    for length in (600_000, 7 * MB):
+        value = os.urandom(length)
+        client.set(key, value)
+        pieces = client.get_view(key)
+        assert len(pieces) == -(-length // pieces[0].nbytes) and all(is_pinned(piece) for piece in pieces)
+        assert b"".join(pieces) == value
+        last = pieces.pop()
+        assert views(server)[0] == 1
+        client.delete(key)
+        del pieces
+        client.version()
+        assert views(server)[0] == 1 and last == value[-last.nbytes :]
+        del last
+        client.version()
+        assert views(server)[0] == 0
+
+
+def test_more_pieces_than_a_reply_has_room_for(rmemcached_server: ServerFactory, key: str) -> None:
+    server = rmemcached_server("-t", "1", "-m", "64", "-I", "1m", "-o", "rdma_direct,slab_chunk_max=16")
+    with Client(server.address, **OPTIONS) as client:
+        value = os.urandom(900_000)
+        client.set(key, value)
+        pieces = client.get_view(key)
+        assert len(pieces) > 50 and b"".join(pieces) == value
+
+
+def test_misses(server: Server, client: Client, key: str) -> None:
+    assert client.get_view(key) is None
+    assert client.get_view(key, b"nothing") == b"nothing"
+    client.set(key, b"value", expire=-1)
+    assert client.get_view(key) is None
+    assert views(server)[0] == 0
+
+
+def test_what_a_view_shows_does_not_change(server: Server, client: Client, key: str) -> None:
+    """Whatever becomes of the item."""
+    client.set(key, b"12345")
+    changes: list[Callable[[], object]] = [
+        lambda: client.incr(key, 1),
+        lambda: client.decr(key, 1),
+        lambda: client.append(key, b"678"),
+        lambda: client.prepend(key, b"678"),
+        lambda: client.set(key, b"54321"),
+        lambda: client.touch(key, 100),
+        lambda: client.delete(key),
+        lambda: client.flush_all(),
+    ]
+    for change in changes:
+        client.set(key, b"12345")
+        view = client.get_view(key)
+        change()
+        for number in range(20):
+            client.set(f"{key}-{number}", b"6" * 5)
+        assert view == b"12345" and is_pinned(view)
+    client.set(key, b"7")
+    seen = [client.get_view(key) for _ in range(3)]
+    assert client.incr(key, 1) == 8
+    assert [bytes(view) for view in seen] == [b"7"] * 3
+    assert client.get(key) == b"8" == client.get_view(key)
+
+
+def test_eviction_goes_round_what_is_seen(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server("-m", "16", "-t", "1", "-o", "rdma_direct,rdma_view_limit=12")
+    with Client(server.address, **OPTIONS) as client:
+        value = os.urandom(100_000)
+        client.set("seen", value)
+        client.set("large", value * 9)
+        seen = [client.get_view("seen"), *client.get_view("large")]
+        for number in range(400):
+            client.set(f"{number}", os.urandom(100_000))
+        assert int(client.stats()[b"evictions"]) > 100
+        assert client.get("seen") is None
+        assert seen[0] == value and b"".join(seen[1:]) == value * 9
+        del seen
+        client.version()
+        assert views(server)[0] == 0
+
+
+def test_the_page_mover_waits_for_what_is_seen(rmemcached_server: ServerFactory) -> None:
+    flags = "rdma_direct,slab_automove=0,slab_chunk_max=16"
+    server = rmemcached_server("-m", "64", "-t", "1", "-o", flags)
+    with Client(server.address, **OPTIONS) as client:
+        values = {f"{number}": os.urandom(15_000) for number in range(200)}
+        client.set_many(values)
+        seen = {name: client.get_view(name) for name in list(values)[:100]}
+        found = client.stats("items")
+        source = next(name.split(b":")[1].decode() for name, many in found.items() if b":number" in name and many == 200)
+        before = client.stats()[b"slabs_moved"]
+        assert client.raw_command(f"slabs reassign {source} 1") == b"OK"
+        deadline = time.monotonic() + TIMEOUT
+        while not client.stats()[b"slab_reassign_busy_items"]:
+            assert time.monotonic() < deadline
+        assert all(view == values[name] for name, view in seen.items())
+        seen.clear()
+        client.version()
+        while client.stats()[b"slabs_moved"] == before:
+            assert time.monotonic() < deadline
+
+
+# --- what they are worth in Python ---
+
+
+def test_other_objects_of_the_same_memory_keep_it(server: Server, client: Client, key: str) -> None:
+    numpy = pytest.importorskip("numpy")
+    numbers = array.array("d", range(1000))
+    client.set(key, numbers)
+    view = client.get_view(key)
+    there = [numpy.frombuffer(view, dtype="d"), view[8:16], view.cast("d"), memoryview(view.obj)]
+    del view
+    client.set(key, b"other")
+    assert there[0].sum() == sum(numbers) and not there[0].flags.writeable
+    assert there[1].cast("d")[0] == there[2][1] == 1.0
+    while there:
+        assert views(server)[0] == 1
+        del there[0]
+        client.version()
+    assert views(server)[0] == 0
+
+
+def test_serdes(server: Server, key: str) -> None:
+    """They are given a memoryview, and the flags."""
+
+    class Views:
+        def serialize(self, key: Any, value: Any) -> tuple[bytes, int]:
+            return value, 7
+
+        def deserialize(self, key: Any, value: memoryview, flags: int) -> Any:
+            return key, value, flags
+
+    with Client(server.address, **OPTIONS, serde=Views(), key_prefix="app:") as client:
+        client.set(key, b"small")
+        found = client.get_view(key)
+        assert found == (key, b"small", 7) and is_pinned(found[1])
+        large = os.urandom(2 * MB)
+        client.set(key, large)
+        del found
+        assert client.get_view(key) == (key, large, 7)
+        client.version()
+        assert views(server)[0] == 0
+
+
+@pytest.mark.parametrize("transport", ["tcp", "soft_iw", "soft_shm"])
+def test_elsewhere_it_is_a_copy(shared_rmemcached: Server, server: Server, key: str, transport: str) -> None:
+    """On other transports, and where the option is off."""
+    for one in [shared_rmemcached] + [server] * (transport != "soft_shm"):
+        with Client(one.address, **OPTIONS | {"transport": transport}) as client:
+            for value in (b"", b"value", os.urandom(3 * MB if one is server else 600_000)):
+                client.set(key, value)
+                view = client.get_view(key)
+                assert view == value and view.readonly and not isinstance(view.obj, PinnedMemory)
+            assert client.get_view(f"{key}-nothing", 5) == 5
+
+
+def test_a_request_that_cannot_be_made(client: Client) -> None:
+    for wrong in ("a b", "x" * 251, b"\n"):
+        with pytest.raises(MemcacheIllegalInputError):
+            client.get_view(wrong)
+    with pytest.raises(TypeError, match="get_view"):
+        PinnedMemory()
+
+
+# --- releases ---
+
+
+def test_a_get_that_asks_nobody_tells_of_views_that_have_gone(server: Server, client: Client, key: str) -> None:
+    client.set(key, b"value")
+    for read in (lambda: client.get(key), lambda: client.get_many([key])):
+        view = client.get_view(key)
+        assert views(server)[0] == 1
+        view.release()
+        assert read() in (b"value", {key: b"value"})
+        until(server, 0)
+
+
+def test_many_views_that_go_at_once(server: Server, client: Client, key: str) -> None:
+    client.set(key, b"value")
+    seen = [client.get_view(key) for _ in range(1000)]
+    assert views(server)[0] == 1000 and all(map(is_pinned, seen))
+    del seen[::2]
+    client.version()
+    assert views(server)[0] == 500
+    seen += [client.get_view(key) for _ in range(500)]
+    assert views(server)[0] == 1000
+    seen.clear()
+    client.version()
+    assert views(server)[0] == 0
+
+
+def test_threads(server: Server, client: Client, key: str) -> None:
+    """Each gives back what others have asked for."""
+    names = [f"{key}-{number}" for number in range(50)]
+    client.set_many({name: name.encode() * 100 for name in names})
+    handed: list[memoryview] = []
+
+    def look(start: int) -> None:
+        for number in range(400):
+            name = names[(start + number) % 50]
+            handed.append(client.get_view(name))
+            assert handed[-1].nbytes
+            if number % 3:
+                handed.pop(0)
+            if number % 10 == 0:
+                client.set(name, name.encode() * 100, noreply=True)
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(look, range(6)))
+    assert {bytes(view) for view in handed} <= {name.encode() * 100 for name in names}
+    assert all(is_pinned(view) for view in handed)
+    handed.clear()
+    client.version()
+    until(server, 0)
+
+
+def test_views_of_threads_that_have_ended(server: Server, client: Client, key: str) -> None:
+    """What was asked for on a connection that nobody uses goes all the same, with any other call."""
+    client.set(key, b"value")
+    barrier = threading.Barrier(4)
+    found: list[memoryview] = []
+
+    def look() -> None:
+        client.version()
+        barrier.wait(TIMEOUT)
+        found.append(client.get_view(key))
+        barrier.wait(TIMEOUT)
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert views(server)[0] == 4
+    found.clear()
+    client.version()
+    until(server, 0)
+
+
+# --- the end of connections ---
+
+
+def test_views_keep_the_connection_when_the_client_is_closed(server: Server, key: str) -> None:
+    client = Client(server.address, **OPTIONS)
+    client.set(key, b"value")
+    first, second = client.get_view(key), client.get_view(key)
+    client.close()
+    client.close()
+    assert client.connections == 0
+    assert client.set(key, b"other") and is_pinned(first) and first == second == b"value"
+    del client
+    assert views(server)[0] == 2 and is_pinned(second)
+    del first
+    assert is_pinned(second)
+    del second
+    until(server, 0)
+
+
+def test_a_client_that_is_killed(server: Server, client: Client, key: str) -> None:
+    client.set(key, b"value")
+    client.set(f"{key}-large", bytes(3 * MB))
+    script = (
+        "import sys, time\n"
+        "from rmemcached.client import Client\n"
+        "client = Client(('127.0.0.1', int(sys.argv[1])), transport='soft_shm', timeout=20)\n"
+        "seen = [client.get_view(sys.argv[2]) for _ in range(100)] + client.get_view(sys.argv[2] + '-large')\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", script, str(server.port), key]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        assert views(server)[0] == 101
+        process.kill()
+        until(server, 0, 1.0)
+
+
+def test_a_daemon_that_is_killed(rmemcached_server: ServerFactory, key: str) -> None:
+    """What is seen stays there, as it was."""
+    server = rmemcached_server("-m", "64", *FLAGS)
+    with Client(server.address, **OPTIONS) as client:
+        value = os.urandom(500_000)
+        client.set(key, value)
+        view = client.get_view(key)
+        server.kill()
+        assert not view.obj.pinned and "not pinned" in repr(view.obj)
+        assert view == value
+        with pytest.raises((MemcacheUnexpectedCloseError, OSError)):
+            client.get_view(key)
+        assert view == value
+
+
+def test_a_connection_that_is_lost(server: Server, client: Client, key: str) -> None:
+    """The daemon goes on, and keeps nothing any more. The view says so, and can still be read."""
+    client.set(key, b"value")
+    view = client.get_view(key)
+    assert view.obj.pinned
+    sock = client.sock
+    assert sock is not None
+    sock.shutdown(socket.SHUT_RDWR)
+    assert not view.obj.pinned
+    until(server, 0)
+    assert len(bytes(view)) == 5
+    del view
+    with pytest.raises((MemcacheUnexpectedCloseError, OSError)):
+        client.version()
+    assert client.get_view(key) == b"value"
+
+
+def test_a_call_that_fails_leaves_views_alone(server: Server, key: str) -> None:
+    """Its connection is dropped by the Client, and kept by the views. Not so one by which the daemon could still reach
+    the caller's memory."""
+    with Client(server.address, **OPTIONS | {"timeout": 0.2}) as client:
+        client.set(key, b"value")
+        view = client.get_view(key)
+        with suspended(server.pid), pytest.raises(TimeoutError):
+            client.version()
+        client.set(key, b"other")
+        assert view == b"value" and is_pinned(view)
+        del view
+        until(server, 0)
+        client.set(key, bytes(100_000))
+        view = client.get_view(key)
+        memory = client.buffer(100_000)
+        with suspended(server.pid), pytest.raises(TimeoutError):
+            client.get_into(key, memory)
+        assert not is_pinned(view) and view == bytes(100_000)
+        until(server, 0)
+        memory.close()
+
+
+def test_a_fork(server: Server, client: Client, key: str) -> None:
+    """The child can read what its parent sees. What it lets go stays the parent's."""
+    client.set(key, b"value")
+    view = client.get_view(key)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            assert view == b"value" and not view.obj.pinned
+            del view
+            assert client.get_view(key) == b"value"
+            client.close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    until(server, 1)
+    assert view == b"value" and is_pinned(view)
+
+
+def test_idle_timeout(rmemcached_server: ServerFactory, key: str) -> None:
+    """Who looks needs say nothing. When nothing is seen any more, time counts again."""
+    server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct,debug_commands,idle_timeout=10")
+    with Client(server.address, transport="tcp", timeout=TIMEOUT) as control:
+
+        def step() -> None:
+            for _ in range(4):
+                assert control.raw_command("debugtime 8") == b"OK"
+                control.version()
+
+        assert control.raw_command("debugtime p") == b"OK"
+        client = Client(server.address, **OPTIONS)
+        client.set(key, b"value")
+        view = client.get_view(key)
+        step()
+        assert is_pinned(view) and control.stats()[b"idle_kicks"] == 0
+        view.release()
+        client.version()
+        deadline = time.monotonic() + TIMEOUT
+        while control.stats()[b"idle_kicks"] == 0:
+            assert time.monotonic() < deadline
+            step()
+        client.close()
+
+
+# --- limits ---
+
+
+def test_limits_of_a_connection(rmemcached_server: ServerFactory, key: str) -> None:
+    """Who has as many as it may have gets copies, alone."""
+    server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct,rdma_view_limit=1:12")
+    with Client(server.address, **OPTIONS) as greedy, Client(server.address, **OPTIONS) as other:
+        greedy.set(key, b"value")
+        greedy.set(f"{key}-large", bytes(200_000))
+        seen = [greedy.get_view(key) for _ in range(5)]
+        assert [is_pinned(view) for view in seen] == [True] * 3 + [False] * 2
+        assert all(view == b"value" for view in seen)
+        assert views(server) == (3, 2)
+        large = other.get_view(f"{key}-large")
+        assert is_pinned(large) and not is_pinned(other.get_view(f"{key}-large"))
+        assert views(server) == (4, 3)
+        del seen[0]
+        seen.append(greedy.get_view(key))
+        assert is_pinned(seen[-1])
+
+
+def test_limits_of_all_connections(rmemcached_server: ServerFactory, key: str) -> None:
+    server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct,rdma_view_limit=1:8")
+    clients = [Client(server.address, **OPTIONS) for _ in range(5)]
+    clients[0].set(key, b"value")
+    seen = [[client.get_view(key), client.get_view(key)] for client in clients]
+    assert [all(map(is_pinned, two)) for two in seen] == [True] * 4 + [False]
+    assert views(server) == (8, 2)
+    seen.pop(0)
+    clients[0].version()
+    assert is_pinned(clients[4].get_view(key))
+    for client in clients:
+        client.close()
+
+
+def test_switched_off(rmemcached_server: ServerFactory, key: str) -> None:
+    server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct,rdma_view_limit=0")
+    with Client(server.address, **OPTIONS) as client:
+        client.set(key, b"value")
+        view = client.get_view(key)
+        assert view == b"value" == client.get(key) and not is_pinned(view)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("rdma_view_limit=x", "rdma_view_limit must be megabytes, or megabytes:number of items, not 'x'"),
+        ("rdma_view_limit=5:", "rdma_view_limit must be megabytes, or megabytes:number of items, not '5:'"),
+        ("rdma_view_limit=5:3", "rdma_view_limit must be for 4 to 30000 items, not 3"),
+        ("rdma_view_limit=5:30001", "rdma_view_limit must be for 4 to 30000 items, not 30001"),
+        (
+            "rdma_view_limit=5,tail_repair_time=100",
+            "tail_repair_time frees items that clients have views of: it needs rdma_view_limit=0",
+        ),
+    ],
+)
+def test_options_that_are_refused(options: str, text: str) -> None:
+    command = [sys.executable, "-m", "rmemcached", "-u", "root", "-o", f"rdma_direct,{options}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert done.returncode != 0 and done.stderr.strip() == text
+
+
+def test_repair_goes_without_views(rmemcached_server: ServerFactory, key: str) -> None:
+    server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct,tail_repair_time=100")
+    with Client(server.address, **OPTIONS) as client:
+        client.set(key, b"value")
+        assert not is_pinned(client.get_view(key))
+
+
+# --- the commands ---
+
+
+def test_commands_that_make_no_sense(server: Server, client: Client, key: str) -> None:
+    """They give back what is the client's at most."""
+    client.set(key, b"value")
+    for line in ("rdma_view", "rdma_view a b", "rdma_view " + "x" * 251):
+        with pytest.raises(MemcacheClientError, match="bad command line format"):
+            client.raw_command(line)
+    junk = ("", " ", "x", "-1", "1 2 3", "99999999999999999999", "4294967296", "0x", "x0", " 1  5 " * 300)
+    for ids, kept in [*((ids, 1) for ids in junk), ("0", 0), (" 5 0  0 x", 0)]:
+        # The Client then gives the connection up, and with it what is kept.
+        until(server, 0)
+        text = client.raw_command(f"rdma_view {key}\r\nrdma_release {ids}\r\nstats rdma", "END\r\n")
+        assert text.startswith(b"VIEW 0 0 5 ") and b"STAT rdma_views %d\r\n" % kept in text, ids
+
+
+def test_only_with_the_memory(server: Server, shared_rmemcached: Server, key: str) -> None:
+    for line in (b"rdma_view a\r\n", b"rdma_release 0\r\n"):
+        with shared_rmemcached.connect() as plain, plain.makefile("rb") as answers:
+            plain.sendall(line)
+            assert answers.readline() == b"ERROR\r\n"
+    with server.connect() as plain, plain.makefile("rb") as answers:
+        plain.sendall(b"set a 0 0 1\r\n1\r\nrdma_release 0\r\nrdma_view a\r\n")
+        assert answers.readline() == b"STORED\r\n"
+        assert answers.readline() == b"CLIENT_ERROR rdma: this client was not given the items' memory\r\n"
+    with Client(server.address, **OPTIONS | {"transport": "soft_iw"}) as client:
+        with pytest.raises(MemcacheClientError, match="was not given the items' memory"):
+            client.raw_command("rdma_view a")
+
+
+def test_statistics(server: Server, client: Client, key: str) -> None:
+    """A view counts as a get."""
+    names = (b"cmd_get", b"get_hits", b"get_misses")
+    before = [client.stats()[name] for name in names]
+    client.set(key, b"value")
+    client.get_view(key)
+    client.get_view(f"{key}-nothing")
+    assert [client.stats()[name] - old for name, old in zip(names, before, strict=True)] == [2, 1, 1]
+
+
+class MemoryServer(ServerByHand):
+    """Gives a store's memory to its client."""
+
+    def take_stream(self) -> None:
+        self.store = Store(maxbytes=64 * MB, direct=True)
+        stream, _ = self.shm.accept()
+        assert stream.recv(36, socket.MSG_WAITALL).startswith(b"SHM ID Req Frame")
+        socket.send_fds(stream, [b"S"], [self.store.direct_fd()])
+        stream.sendall(b"HM ID Rep Frame")
+        stream.setblocking(False)
+        self.qp.attach(stream)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"VIEW",
+        b"VIEW ",
+        b"VIEW 0 0 5",
+        b"VIEW 0 0 5 ",
+        b"VIEW 0 0 5 %x",
+        b"VIEW 0 0 5 %x:",
+        b"VIEW 0 0 5 %x:4",
+        b"VIEW 0 0 5 %x:6",
+        b"VIEW 0 0 5 %x:5 ",
+        b"VIEW 0 0 5 %x:5 %x:0",
+        b"VIEW 0 0 0 %x:5",
+        b"VIEW 0 0 5  %x:5",
+        b"VIEW -1 0 5 %x:5",
+        b"VIEW 4294967296 0 5 %x:5",
+        b"VIEW 0 4294967296 5 %x:5",
+        b"VIEW 0 0 5 0:5",
+        b"VIEW 0 0 5 fffffffffffffff:5",
+        b"VIEW 0 0 5 ffffffffffffffffff:5",
+        b"VIEW 0 0 1152921504606846975 %x:fffffffffffffff",
+        b"VALUE a 0 5",
+        b"OK",
+    ],
+    ids=repr,
+)
+def test_places_are_checked_before_they_are_seen(line: bytes) -> None:
+    """Of a server that is broken, or hostile."""
+    with MemoryServer("soft_shm") as server, ThreadPoolExecutor(1) as threads:
+        client = Client(server.address, transport="soft_shm", timeout=TIMEOUT)
+        with client:
+            view = threads.submit(client.get_view, b"key")
+            server.accept()
+            server.wait(lambda: server.inbox.endswith(b"rdma_view key\r\n"))
+            length = os.fstat(server.store.direct_fd()).st_size
+            server.send(DATA, line.replace(b"%x", b"%x" % (length - 4096)) + b"\r\n")
+            with pytest.raises(MemcacheUnknownError):
+                view.result()
+
+
+def test_a_place_at_the_very_end_is_seen() -> None:
+    """What the test above has in common with an answer that makes sense."""
+    with MemoryServer("soft_shm") as server, ThreadPoolExecutor(1) as threads:
+        with Client(server.address, transport="soft_shm", timeout=TIMEOUT) as client:
+            view = threads.submit(client.get_view, b"key")
+            server.accept()
+            server.wait(lambda: server.inbox.endswith(b"rdma_view key\r\n"))
+            length = os.fstat(server.store.direct_fd()).st_size
+            server.send(DATA, b"VIEW 7 0 5 %x:5\r\n" % (length - 5))
+            assert view.result() == bytes(5)
+            del view
+            version = threads.submit(client.version)
+            server.wait(lambda: server.inbox.endswith(b"rdma_release 7\r\nversion\r\n"))
+            server.send(DATA, b"VERSION 1\r\n")
+            assert version.result() == b"1"
+
+
+def test_nothing_is_mapped_for_long(server: Server, key: str) -> None:
+    """The memory is unmapped when the last view of it goes."""
+
+    def mappings() -> int:
+        return Path("/proc/self/maps").read_text().count("memfd:rmemcached items")
+
+    before = mappings()
+    client = Client(server.address, **OPTIONS)
+    client.set(key, b"value")
+    view = client.get_view(key)
+    client.close()
+    assert mappings() == before + 1 and view == b"value"
+    del view
+    assert mappings() == before
