@@ -136,6 +136,8 @@ class Settings:
     """Megabytes of memory of soft_shm's clients that are mapped, at most."""
     rdma_direct: bool = False
     """Clients on this host read items themselves (docs/direct-reads.md)."""
+    rdma_direct_remote: bool = False
+    """Clients of soft_iw and of RDMA devices do, by RDMA READs."""
     rdma_spin: int = 50
     """Microseconds of the longest gap between RDMA requests through which a worker polls; 0: it never polls."""
     rdma_spin_share: int = 100

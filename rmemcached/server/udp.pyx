@@ -37,7 +37,8 @@ cdef const char *udp_exchange(conn *c, const char *line, size_t length, char *re
     return b"CLIENT_ERROR rdma: a datagram cannot have a queue pair\r\n"
 
 
-cdef conn_engine udp_engine = conn_engine(exchange=udp_exchange, watch=NULL, dump=NULL, remote=False, datagrams=True)
+cdef conn_engine udp_engine = conn_engine(
+    exchange=udp_exchange, watch=NULL, dump=NULL, direct=NULL, remote=False, datagrams=True)
 
 
 cdef udp_socket *udp_open(conn_thread *thread, int epfd, int fd) noexcept nogil:

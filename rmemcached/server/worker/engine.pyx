@@ -32,9 +32,10 @@ cdef crawler_result_type connection_dump(conn *c, dump_kind kind, const char *cl
 
 
 socket_engine = conn_engine(
-    exchange=connection_exchange, watch=connection_watch, dump=connection_dump, remote=False, datagrams=False)
+    exchange=connection_exchange, watch=connection_watch, dump=connection_dump, direct=NULL, remote=False,
+    datagrams=False)
 lifeline_engine = conn_engine(
-    exchange=connection_exchange, watch=NULL, dump=NULL, remote=False, datagrams=False)
+    exchange=connection_exchange, watch=NULL, dump=NULL, direct=NULL, remote=False, datagrams=False)
 
 
 cdef void connection_lent(connection *cn) noexcept nogil:
