@@ -26,6 +26,7 @@ from rmemcached.client._connection cimport Connection
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._meta cimport Meta
 from rmemcached.client._pipeline cimport Pipeline
+from rmemcached.client._reads cimport forget_clocks
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport memmem
@@ -393,7 +394,9 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         cdef bytes command = b"flush_all " + seconds_text(delay, "delay")
         cdef Connection c
         if not self.is_quiet(noreply):
-            return self._command(command + b"\r\n", b"flush_all") == b"OK"
+            flushed = self._command(command + b"\r\n", b"flush_all") == b"OK"
+            forget_clocks()
+            return flushed
         c = self.enter(True, b"flush_all")
         try:
             put_bytes(c.stream, command + b" noreply\r\n")
@@ -402,6 +405,7 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
             self.drop(c)
             raise
         self.leave(c, None)
+        forget_clocks()
         return True
 
     def cache_memlimit(self, memlimit):

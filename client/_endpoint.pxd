@@ -27,6 +27,8 @@ cdef enum:
     SEND_DEPTH = 64          # SENDs under way; more credits than that are not used
     INLINE_BYTES = 1024      # on a software device: messages up to this size need no completion
     RECEIVE = 1 << 16        # in wr_id: a receive
+    READ = 1 << 17           # in wr_id: a READ of an item
+    READS = 16               # RDMA READs under way, of either side
 
 
 cdef class Endpoint:
@@ -67,6 +69,7 @@ cdef class Endpoint:
     cdef int open_messages(self) except -1
     # second: it is no owner of its descriptor afterwards.
     cdef int connect_to(self, Offer offer, second) except -1
+    cdef unsigned int reads_at_a_time(self) noexcept
     cdef int attach(self, Offer offer, int fd) except -1
     cdef int agree(self, int64_t deadline) except -1
     cdef int accept_welcome(self, const cm_event *event) except -1

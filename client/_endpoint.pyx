@@ -67,7 +67,6 @@ from rmemcached.client._exchange import SOFT_SHM
 from rmemcached.client.exceptions import MemcacheServerError
 
 cdef enum:
-    READS = 16               # RDMA READs that this end answers at a time (ird)
     REMOTE_ACCESS = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
 
 cdef dict DEVICES = {transport_name(which).decode(): which for which in range(RDMA_TRANSPORTS)}
@@ -134,13 +133,13 @@ cdef class Endpoint:
         self.channel = self.provider.create_comp_channel(self.port.context)
         if self.channel == NULL or set_nonblocking(self.channel.fd) < 0:
             raise os_error("completion channel", errno)
-        self.cq = self.provider.create_cq(self.port.context, CREDITS + SEND_DEPTH, NULL, self.channel, 0)
+        self.cq = self.provider.create_cq(self.port.context, CREDITS + SEND_DEPTH + READS, NULL, self.channel, 0)
         if self.cq == NULL:
             raise os_error("completion queue", errno)
         memset(&init, 0, sizeof(init))
         init.send_cq = self.cq
         init.recv_cq = self.cq
-        init.cap.max_send_wr = SEND_DEPTH
+        init.cap.max_send_wr = SEND_DEPTH + READS
         init.cap.max_recv_wr = CREDITS
         init.cap.max_send_sge = 1
         init.cap.max_recv_sge = 1
@@ -177,8 +176,12 @@ cdef class Endpoint:
             f"{EXCHANGE_REQUEST.decode()} version={version} transport={self.transport} "
             f"qpn={self.qp.qp_num} psn={self.psn} gid={(<const char *>self.port.gid.raw)[:16].hex()} "
             f"lid={self.port.lid} mtu={verbs_mtu_bytes(self.port.mtu)} credits={<int>CREDITS} "
-            f"msgsize={<int>MESSAGE_SIZE} ird={<int>READS} ord=1 crc=0 lanebytes={<int>LANE_BYTES}{host}\r\n"
+            f"msgsize={<int>MESSAGE_SIZE} ird={<int>READS} ord={<int>self.reads_at_a_time()} crc=0 lanebytes={<int>LANE_BYTES}{host}\r\n"
         ).encode()
+
+    cdef unsigned int reads_at_a_time(self) noexcept:
+        # Over shared memory an item is not read by READs.
+        return 1 if self.transport == SOFT_SHM else min(<unsigned int>READS, <unsigned int>self.port.max_rd_atomic)
 
     cdef int connect_to(self, Offer offer, second) except -1:
         cdef qp_address peer
@@ -195,7 +198,8 @@ cdef class Endpoint:
         peer.lid = offer.lid
         peer.mtu = offer.mtu
         memcpy(peer.gid.raw, PyBytes_AS_STRING(offer.gid), 16)
-        error = verbs_qp_connect(self.port, self.qp, self.psn, &peer, min(<unsigned int>READS, offer.reads), 1)
+        error = verbs_qp_connect(self.port, self.qp, self.psn, &peer, min(<unsigned int>READS, offer.reads),
+                                 self.reads_at_a_time())
         if error:
             raise os_error("queue pair to RTS", error)
         if second is None:
@@ -221,7 +225,7 @@ cdef class Endpoint:
             memset(&options, 0, sizeof(options))
             options.crc = offer.crc
             options.ird = READS
-            options.ord = 1
+            options.ord = READS
             options.private_data = attach
             options.private_length = ATTACH_LENGTH
             if soft_iw_connect(self.qp, fd, &options) < 0:

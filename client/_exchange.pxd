@@ -15,6 +15,7 @@ cdef class Offer:
     cdef readonly size_t eager           # bytes
     cdef readonly unsigned int reads     # RDMA READs that the server has outstanding at most
     cdef readonly bint crc
+    cdef readonly bint direct            # items can be read by READs (docs/direct-reads.md)
     cdef readonly unsigned int version   # of the protocol
     cdef readonly unsigned int workers   # that the server has; 1 in version 1
     cdef readonly unsigned int lanes     # that the queue pair may have; 1 in version 1

@@ -17,6 +17,7 @@ cdef enum lane_want:
     WANTS_NOTHING
     WANTS_ROOM               # that the server says what it has used: it keeps no more of this lane
     WANTS_BUFFER             # that a message can be sent
+    WANTS_READS              # that its READs have completed
     WANTS_SENT               # that all of the lane's SENDs have completed
 
 cdef struct lane_state:

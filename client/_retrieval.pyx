@@ -9,6 +9,7 @@ from rmemcached.client._connection cimport AHEAD
 from rmemcached.client._direct cimport DirectReader, cas_bytes
 from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._rdma cimport RdmaStream
+from rmemcached.client._reads cimport read_values
 from rmemcached.client._reply cimport REPLY_EN, REPLY_VA
 from rmemcached.client._stream cimport Stream
 from rmemcached.client._views cimport new_pins, take_view
@@ -176,7 +177,14 @@ cdef class Retrieval(Session):
         cdef Connection c = self.enter(False, name)
         cdef Stream s = c.stream
         cdef list errors = []
+        cdef list known = None
         try:
+            if s.remote and form == FETCH_VALUE and expire is None:
+                known = read_values(c, [key])
+                if known is not None and known[0] is not None:
+                    value, flags[0] = known[0]
+                    self.leave(c, None)
+                    return value
             put_fetch(s, key, self.serde is not None, form == FETCH_VALUE_AND_CAS, expire)
             if s.remote:
                 s.put_sink(form == FETCH_VIEW)
@@ -298,17 +306,27 @@ cdef class Retrieval(Session):
         cdef dict found = {}
         cdef uint32_t flags = 0
         cdef bint first = True
+        cdef list known = None
         cdef Py_ssize_t i
+        cdef Py_ssize_t asked = 0
         try:
+            if s.remote and not with_cas and expire is None:
+                known = read_values(c, encoded)
             for i in range(len(encoded)):
+                if known is not None and known[i] is not None:
+                    continue
                 put_fetch(s, encoded[i], self.serde is not None, with_cas, expire)
                 s.put("\r\n", 2)
-                c.ahead(i + 1, AHEAD)
+                asked += 1
+                c.ahead(asked, AHEAD)
             for i in range(len(names)):
-                c.read_answer(first)
-                first = False
-                value = self._read_fetch(
-                    c, encoded[i], FETCH_VALUE_AND_CAS if with_cas else FETCH_VALUE, &flags, errors)
+                if known is not None and known[i] is not None:
+                    value, flags = known[i]
+                else:
+                    c.read_answer(first)
+                    first = False
+                    value = self._read_fetch(
+                        c, encoded[i], FETCH_VALUE_AND_CAS if with_cas else FETCH_VALUE, &flags, errors)
                 if value is MISS:
                     continue
                 given = names[i]

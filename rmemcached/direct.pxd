@@ -11,11 +11,15 @@ from rmemcached.sys.key_hash cimport hash_secrets
 from rmemcached.sys.linux cimport pthread_mutex_t
 
 cdef enum:
-    DIRECT_VERSION = 1
+    DIRECT_VERSION = 2
     DIRECT_HEADER = 4096         # bytes before the index
     DIRECT_SLOTS = 15
-    DIRECT_PLACE_BITS = 41
-    DIRECT_TAG_SHIFT = 9         # of the hash: item locks, and so the first buckets, are more than 2 to this power
+    DIRECT_PLACE_BITS = 38       # of a slot: the item's distance from the header in units of 8 bytes; then
+    DIRECT_CLASS_BITS = 6        # ... the slab class of an item with a seal, or 0; then
+    DIRECT_TAG_BITS = 20         # ... the upper bits of the hash
+    DIRECT_TAG_SHIFT = 32 - DIRECT_TAG_BITS      # the first buckets are 2 to this power, or more
+    DIRECT_CLASSES = 1 << DIRECT_CLASS_BITS
+    DIRECT_READ = 65536          # bytes of the longest item with a seal, which is in them
     DIRECT_QUEUES = 256          # LRU queues: slab class | queue << 6
     DIRECT_NAMED = 64            # items that a line of hits names at most
     DIRECT_LINE = 2048           # bytes of one at most
@@ -39,7 +43,7 @@ cdef struct direct_header:
     # constant
     char magic[8]
     uint32_t layout              # DIRECT_VERSION
-    uint32_t algorithm           # relaxed atomic: `lru mode` changes it
+    uint32_t sealed              # items have seals
     uint64_t length              # of the whole
     uint64_t base                # the daemon's address of this header
     uint64_t index               # where the first bucket is, from here
@@ -47,12 +51,14 @@ cdef struct direct_header:
     uint64_t arena               # where the slab pages begin, from here
     uint64_t alive               # where the word of the mutex is in which the kernel writes, from here
     hash_secrets hash
-    char pad[512]
+    uint32_t sizes[DIRECT_CLASSES]       # bytes of a slab class's chunks
+    char pad[256]
     # relaxed atomic; one line
     uint64_t buckets
     uint32_t current_time        # as the store's clock
     uint32_t oldest_live
     uint32_t ended               # the daemon stops; nobody reads any more
+    uint32_t algorithm           # `lru mode` changes it
     int64_t beat                 # coarse_ms() when the clock was last looked after
     char pad_after_clock[32]
     pthread_mutex_t life         # held by the daemon; robust
@@ -103,11 +109,37 @@ cdef inline uint64_t direct_bytes(uint64_t arena_length) noexcept nogil:
 
 cdef inline uint64_t direct_tag(uint32_t hv) noexcept nogil:
     """The upper bits of a slot."""
-    return <uint64_t>(hv >> DIRECT_TAG_SHIFT) << DIRECT_PLACE_BITS
+    return <uint64_t>(hv >> DIRECT_TAG_SHIFT) << (DIRECT_PLACE_BITS + DIRECT_CLASS_BITS)
+
+cdef inline bint direct_has_tag(uint64_t slot, uint64_t tag) noexcept nogil:
+    """Whether the slot is one of a key with this tag."""
+    return (slot ^ tag) >> (DIRECT_PLACE_BITS + DIRECT_CLASS_BITS) == 0 and slot != 0
+
+cdef inline unsigned int direct_class(uint64_t slot) noexcept nogil:
+    """The slab class of the item, if it has a seal."""
+    return <unsigned int>(slot >> DIRECT_PLACE_BITS) & (DIRECT_CLASSES - 1)
 
 cdef inline uint64_t direct_place(uint64_t slot) noexcept nogil:
     """The item's distance from the header."""
     return (slot & ((<uint64_t>1 << DIRECT_PLACE_BITS) - 1)) * 8
+
+# --- seals, by which an item verifies itself ---
+
+cdef inline uint64_t direct_mix(uint64_t x) noexcept nogil:
+    """A permutation in which every bit of x changes every bit (the last steps of splitmix64)."""
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL
+    x = (x ^ x >> 27) * 0x94d049bb133111ebULL
+    return x ^ x >> 31
+
+cdef inline uint64_t direct_times(uint32_t time, uint32_t exptime) noexcept nogil:
+    """What an item's times are in its seal, by exclusive or: they change, and its data does not."""
+    return direct_mix((<uint64_t>time << 32 | exptime) + 0x9e3779b97f4a7c15ULL)
+
+# Where the seal of an item that is not chained lies, from the item on: behind its data, at the next multiple of 8.
+cdef size_t direct_seal_at(const direct_item *it) noexcept nogil
+# The seal of such an item at this place: of key, client's flags, data, times and place. CAS value, it_flags but those
+# that say how it is laid out, and slabs_clsid are not in it. Nothing of it changes meanwhile.
+cdef uint64_t direct_seal(const hash_secrets *secrets, uint64_t place, const direct_item *it) noexcept nogil
 
 # --- a client's side ---
 
@@ -151,6 +183,24 @@ cdef bint direct_is_alive(const direct_memory *m) noexcept nogil
 cdef direct_answer direct_find(const direct_memory *m, const char *key, size_t nkey, direct_hit *hit) noexcept nogil
 # Copies hit.length bytes. DIRECT_FOUND: they are the value that the key had at one moment of the call.
 cdef direct_answer direct_copy(const direct_memory *m, const direct_hit *hit, char *to) noexcept nogil
+
+# --- a client that copies memory by READs ---
+
+# The clock by which such a client judges, of a READ of the header.
+cdef struct direct_clock:
+    uint32_t now
+    uint32_t oldest_live
+    uint32_t algorithm
+
+# Whether a header that was read by a READ can be used, of memory that is `length` long. Its items have seals.
+cdef bint direct_is_usable(const direct_header *h) noexcept nogil
+# A slot of a bucket, read in any order, that may be of a key with this hash, and of an item with a seal; 0: none.
+cdef uint64_t direct_look(const direct_bucket *bucket, uint32_t hv) noexcept nogil
+# Whether what was read of the item in this slot, line by line in any order, is the value of the key at one moment of
+# the READ. copy: at a multiple of 8. DIRECT_TORN: it is no item with a seal. hit.data is in the copy.
+cdef direct_answer direct_verify(const hash_secrets *secrets, const direct_clock *clock, uint64_t slot, uint32_t hv,
+                                 const char *copy, size_t size, const char *key, size_t nkey,
+                                 direct_hit *hit) noexcept nogil
 
 # --- what a client tells of its hits; one thread at a time ---
 

@@ -7,7 +7,7 @@ from posix.stat cimport fstat, struct_stat
 
 from rmemcached.sys.atomics cimport load_acquire, read_fence, relaxed_load
 from rmemcached.sys.clock cimport coarse_ms
-from rmemcached.sys.key_hash cimport key_hash
+from rmemcached.sys.key_hash cimport hash_secrets, key_hash, xxh3
 from rmemcached.sys.linux cimport (
     F_GET_SEALS, F_SEAL_SHRINK, MADV_DONTDUMP, MAP_FAILED, MAP_NORESERVE, MAP_SHARED, PROT_NONE, PROT_READ, errno,
     TMPFS_MAGIC, fcntl, fstatfs, madvise, mmap, mprotect, munlock, munmap, snprintf, struct_statfs,
@@ -122,18 +122,15 @@ cdef inline const char *key_of(const direct_item *it) noexcept nogil:
     return <const char *>(it + 1) + (8 if relaxed_load(&(<direct_item *>it).it_flags) & WITH_CAS else 0)
 
 
-cdef inline bint is_current(const direct_header *h, uint32_t now, const direct_item *it) noexcept nogil:
+cdef inline bint is_current(uint32_t oldest, uint32_t now, const direct_item *it) noexcept nogil:
     """As do_item_find judges it."""
     cdef uint32_t exptime = <uint32_t>relaxed_load(&(<direct_item *>it).exptime)
-    cdef uint32_t oldest = <uint32_t>relaxed_load(&(<direct_header *>h).oldest_live)
     if exptime != 0 and exptime <= now:
         return False
     return oldest > now or <uint32_t>relaxed_load(&(<direct_item *>it).time) > oldest
 
 
-cdef inline bint would_count(const direct_header *h, uint32_t now, uint32_t flags,
-                             const direct_item *it) noexcept nogil:
-    cdef uint64_t algorithm = relaxed_load(&(<direct_header *>h).algorithm)
+cdef inline bint would_count(uint32_t algorithm, uint32_t now, uint32_t flags, const direct_item *it) noexcept nogil:
     if algorithm == DIRECT_SEGMENTED:
         return not flags & ACTIVE
     if algorithm == DIRECT_S3FIFO and flags & FREQUENCY != FREQUENCY:
@@ -141,14 +138,16 @@ cdef inline bint would_count(const direct_header *h, uint32_t now, uint32_t flag
     return not flags & FETCHED or <uint32_t>relaxed_load(&(<direct_item *>it).time) + UPDATE_INTERVAL < now
 
 
-cdef direct_answer take(const direct_memory *m, direct_item *it, uint32_t now, direct_hit *hit) noexcept nogil:
-    """Fills the hit from an item that has the key."""
+cdef direct_answer take(const direct_clock *clock, const char *end, size_t longest, direct_item *it,
+                        direct_hit *hit) noexcept nogil:
+    """Fills the hit from an item that has the key. end: of the memory that it is in. longest: of a chained value."""
     # First the CAS value: an item that gets a new one because it is made stale shows that it is stale.
     cdef uint64_t cas = load_acquire(<uint64_t *>(it + 1)) if relaxed_load(&it.it_flags) & WITH_CAS else 0
     cdef uint32_t flags = <uint32_t>relaxed_load(&it.it_flags)
     cdef size_t nbytes = <size_t>relaxed_load(&it.nbytes)
     cdef const char *data = key_of(it) + it.nkey + 1
-    if flags & (LINKED | SLABBED | CHUNK | STALE | TOKEN_SENT) != LINKED or not is_current(m.header, now, it):
+    if flags & (LINKED | SLABBED | CHUNK | STALE | TOKEN_SENT) != LINKED \
+            or not is_current(clock.oldest_live, clock.now, it):
         return DIRECT_ASK
     hit.flags = 0
     if flags & WITH_FLAGS:
@@ -158,13 +157,13 @@ cdef direct_answer take(const direct_memory *m, direct_item *it, uint32_t now, d
     if hit.chained:
         data = <const char *>((<size_t>data + 7) & ~<size_t>7)
     # It ends in \r\n.
-    if nbytes < 2 or nbytes > (m.length if hit.chained else m.length - <size_t>(data - m.base)):
+    if nbytes < 2 or nbytes > (longest if hit.chained else <size_t>(end - data)):
         return DIRECT_ASK
     hit.data = data
     hit.cas = cas
     hit.length = nbytes - 2
     hit.queue = <uint8_t>relaxed_load(&it.slabs_clsid)
-    hit.counts = would_count(m.header, now, flags, it)
+    hit.counts = would_count(clock.algorithm, clock.now, flags, it)
     return DIRECT_FOUND
 
 
@@ -172,7 +171,7 @@ cdef direct_answer direct_find(const direct_memory *m, const char *key, size_t n
     cdef const direct_header *h = m.header
     cdef uint32_t hv = key_hash(&h.hash, key, nkey)
     cdef uint64_t buckets = relaxed_load(&(<direct_header *>h).buckets)
-    cdef uint32_t now = <uint32_t>relaxed_load(&(<direct_header *>h).current_time)
+    cdef direct_clock clock
     cdef uint64_t tag = direct_tag(hv)
     cdef uint64_t slot
     cdef direct_bucket *bucket
@@ -181,6 +180,9 @@ cdef direct_answer direct_find(const direct_memory *m, const char *key, size_t n
     cdef int i
     if buckets - 1 >= m.most or not clock_moves(h):
         return DIRECT_ASK
+    clock.now = <uint32_t>relaxed_load(&(<direct_header *>h).current_time)
+    clock.oldest_live = <uint32_t>relaxed_load(&(<direct_header *>h).oldest_live)
+    clock.algorithm = <uint32_t>relaxed_load(&(<direct_header *>h).algorithm)
     bucket = <direct_bucket *>m.index + direct_bucket_of(hv, buckets)
     hit.bucket = bucket
     hit.version = load_acquire(&bucket.version)
@@ -188,13 +190,13 @@ cdef direct_answer direct_find(const direct_memory *m, const char *key, size_t n
         return DIRECT_TORN
     for i in range(DIRECT_SLOTS):
         slot = relaxed_load(&bucket.slots[i])
-        if (slot ^ tag) >> DIRECT_PLACE_BITS or slot == 0:
+        if not direct_has_tag(slot, tag):
             continue
         it = item_at(m, slot)
         if it != NULL and it.nkey == nkey and memcmp(key_of(it), key, nkey) == 0:
             hit.slot = slot
             hit.hv = hv
-            answer = take(m, it, now, hit)
+            answer = take(&clock, m.base + m.length, m.length, it, hit)
             break
     # The length at least has to be one that the value had.
     if answer == DIRECT_FOUND and not is_unchanged(bucket, hit.version):
@@ -232,6 +234,62 @@ cdef direct_answer direct_copy(const direct_memory *m, const direct_hit *hit, ch
         return DIRECT_TORN
     # Another daemon may be there instead, with other values.
     return DIRECT_FOUND if direct_is_alive(m) else DIRECT_ASK
+
+
+# ---- seals, and READs ------------------------------------------------------------------------------------------------
+
+cdef inline size_t length_of(const direct_item *it) noexcept nogil:
+    """Of key, client's flags and data, which follow each other."""
+    return <size_t>it.nkey + 1 + (4 if it.it_flags & WITH_FLAGS else 0) + <uint32_t>it.nbytes
+
+
+cdef size_t direct_seal_at(const direct_item *it) noexcept nogil:
+    return (sizeof(direct_item) + (8 if it.it_flags & WITH_CAS else 0) + length_of(it) + 7) & ~<size_t>7
+
+
+cdef uint64_t direct_seal(const hash_secrets *secrets, uint64_t place, const direct_item *it) noexcept nogil:
+    # Where one part ends and the next begins is a part of it, too.
+    cdef uint64_t shape = <uint64_t><uint32_t>it.nbytes | <uint64_t>it.nkey << 32 \
+        | <uint64_t>(it.it_flags & (WITH_CAS | WITH_FLAGS)) << 40
+    return xxh3(key_of(it), length_of(it), secrets.xxh3) ^ direct_times(it.time, it.exptime) \
+        ^ direct_mix(shape) ^ direct_mix(place)
+
+
+cdef bint direct_is_usable(const direct_header *h) noexcept nogil:
+    return is_sound(h, h.length) and h.sealed != 0
+
+
+cdef uint64_t direct_look(const direct_bucket *bucket, uint32_t hv) noexcept nogil:
+    cdef uint64_t tag = direct_tag(hv)
+    cdef int i
+    for i in range(DIRECT_SLOTS):
+        if direct_has_tag(bucket.slots[i], tag) and direct_class(bucket.slots[i]):
+            return bucket.slots[i]
+    return 0
+
+
+cdef direct_answer direct_verify(const hash_secrets *secrets, const direct_clock *clock, uint64_t slot, uint32_t hv,
+                                 const char *copy, size_t size, const char *key, size_t nkey,
+                                 direct_hit *hit) noexcept nogil:
+    cdef direct_item *it = <direct_item *>copy
+    cdef size_t at
+    cdef uint64_t seal
+    if size < sizeof(direct_item) or it.it_flags & (LINKED | SLABBED | CHUNK | CHUNKED) != LINKED:
+        return DIRECT_TORN
+    if <uint32_t>it.nbytes > size:
+        return DIRECT_TORN
+    at = direct_seal_at(it)
+    if at + sizeof(seal) > size:
+        return DIRECT_TORN
+    memcpy(&seal, copy + at, sizeof(seal))
+    if seal == 0 or seal != direct_seal(secrets, direct_place(slot), it):
+        return DIRECT_TORN
+    if it.nkey != nkey or memcmp(key_of(it), key, nkey) != 0:
+        return DIRECT_ASK
+    hit.bucket = NULL
+    hit.slot = slot
+    hit.hv = hv
+    return take(clock, copy + size, 0, it, hit)
 
 
 # ---- hits ------------------------------------------------------------------------------------------------------------

@@ -405,6 +405,7 @@ EXTENDED = {
     "no_rdma": Option(sets={"rdma": False}),
     "rdma_direct": Option(sets={"rdma_direct": True}),
     "rdma_view_limit": Option("rdma_view_limit", view_limit),
+    "rdma_direct_remote": Option(sets={"rdma_direct_remote": True}),
     "rdma_crc": Option(sets={"rdma_crc": True}),
     "no_rdma_crc": Option(sets={"rdma_crc": False}),
     "rdma_device": Option("rdma_device", str),
@@ -570,6 +571,8 @@ class Parsed:
             raise UsageError(
                 "rdma_direct needs shared memory: it goes with neither no_rdma nor rdma_shm=none", os.EX_USAGE
             )
+        if settings.rdma_direct_remote and (not settings.rdma or settings.socket_path is not None):
+            raise UsageError("rdma_direct_remote needs TCP and RDMA: it goes with neither -s nor no_rdma", os.EX_USAGE)
         if settings.rdma_direct:
             self.check_views()
         if settings.udp_port and "p" not in self.given:

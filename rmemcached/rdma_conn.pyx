@@ -12,6 +12,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 
+from rmemcached.direct cimport DIRECT_PLACE_BITS
 from rmemcached.logger cimport IDLE_TIMEOUT_CLOSE, NORMAL_CLOSE
 from rmemcached.protocol.conn cimport (
     AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn_engine,
@@ -21,8 +22,8 @@ from rmemcached.protocol.conn cimport (
 from rmemcached.rdma.attach cimport attach_accept, attach_parse, attach_refuse, make_token, token_worker
 from rmemcached.rdma.cm cimport rdma_cm_refuse, read_hello, send_welcome
 from rmemcached.rdma.device cimport (
-    INLINE_LEAST, RDMA_DEVICES, extent_of, rdma_device_admit, rdma_device_enter_counters, rdma_device_release,
-    rdma_device_retire_counters,
+    INLINE_LEAST, RDMA_DEVICES, extent_of, rdma_device_admit, rdma_device_enter_counters, rdma_device_find_memory,
+    rdma_device_release, rdma_device_retire_counters,
 )
 from rmemcached.rdma.exchange cimport exchange_offer, exchange_request, key_is, parse_exchange, write_offer
 from rmemcached.rdma.wire cimport (
@@ -30,7 +31,9 @@ from rmemcached.rdma.wire cimport (
     RDMA_CREDITS_HELD_MAX, RDMA_LANES_1, RDMA_QPN_MAX, RDMA_VERSION_1, RDMA_VERSION_2, TRANSPORT_VERBS, attach_request,
     get_message_header, lane_word, message_header, put_message_header, transport_name, word_lane, word_used,
 )
-from rmemcached.store.store cimport ITEM_ntotal, item_iov, item_remove, store_direct_given, store_time
+from rmemcached.store.store cimport (
+    ITEM_ntotal, item_iov, item_remove, store_direct_base, store_direct_given, store_time,
+)
 from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport (
@@ -40,7 +43,7 @@ from rmemcached.sys.linux cimport (
     RLIMIT_NOFILE, close, dup, getrandom, getrlimit, posix_memalign, pthread_mutex_lock, pthread_mutex_unlock, rlimit,
     set_nonblocking,
 )
-from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_connect, verbs_qp_init
+from rmemcached.verbs.port cimport qp_address, verbs_mtu_bytes, verbs_qp_allow, verbs_qp_connect, verbs_qp_init
 from rmemcached.verbs.soft cimport (
     soft_channel_arm, soft_channel_begin_turn, soft_channel_end_turns, soft_channel_join, soft_channel_poll,
     soft_cq_pending, soft_qp_allow, soft_qp_fault, soft_qp_limit, soft_qp_terminated, soft_qp_write_unit,
@@ -48,9 +51,9 @@ from rmemcached.verbs.soft cimport (
 )
 from rmemcached.verbs.system_cm cimport CM_REJECT_DATA, cm_modify_qp
 from rmemcached.verbs.verbs cimport (
-    IBV_ACCESS_LOCAL_WRITE, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC,
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC,
     IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_SRQ_MAX_WR, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR,
-    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_context, ibv_poll_cq, ibv_post_recv, ibv_post_send,
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_context, ibv_mr, ibv_poll_cq, ibv_post_recv, ibv_post_send,
     ibv_post_srq_recv, ibv_qp_attr, ibv_qp_init_attr, ibv_recv_wr,
     ibv_req_notify_cq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc,
 )
@@ -549,6 +552,7 @@ cdef void answer(rdma_conn *rc, char *reply, size_t reply_size) noexcept nogil:
     offer.worker = rc.q.t.number
     offer.lanes = rc.table.size
     offer.lane_bytes = RDMA_LANE_BYTES
+    offer.direct = dev.remote
     offer.transport = dev.transport
     offer.qpn = rc.q.qp.qp_num
     offer.psn = rc.psn

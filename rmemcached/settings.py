@@ -140,6 +140,8 @@ class Settings:
     """Clients on this host read items themselves (docs/direct-reads.md)."""
     rdma_view_limit: tuple[int, int] | None = None
     """Of the items that they look at in place: bytes and number, at most; None: they do not do that."""
+    rdma_direct_remote: bool = False
+    """Clients of soft_iw and of RDMA devices do, by RDMA READs."""
     rdma_spin: int = 50
     """Microseconds of the longest gap between RDMA requests through which a worker polls; 0: it never polls."""
     rdma_spin_share: int = 100

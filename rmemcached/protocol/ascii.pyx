@@ -419,6 +419,28 @@ cdef inline const char *read_count(const char *p, const char *end, unsigned int 
     return p
 
 
+cdef void process_direct_command(conn *c, const token *t, int n) noexcept nogil:
+    """Where items are that a client reads itself (docs/direct-reads.md, section 8)."""
+    cdef char reply[128]
+    cdef const char *line = NULL
+    cdef uint64_t place
+    cdef const char *end
+    c.noreply = False
+    if n != 2 or t[1].length > 16:
+        out_string(c, BAD_FORMAT)
+        return
+    end = t[1].value + t[1].length
+    if read_count(t[1].value, end, 16, &place) != end:
+        out_string(c, BAD_FORMAT)
+        return
+    if c.engine.direct != NULL:
+        line = c.engine.direct(c, place, reply, sizeof(reply))
+    if line == NULL:
+        out_string(c, b"CLIENT_ERROR rdma: this connection has no queue pair for direct reads")
+        return
+    out_line(c, line, strlen(line))
+
+
 cdef void process_hits_command(conn *c, const char *p, const char *end) noexcept nogil:
     """What a client has read without asking (docs/direct-reads.md, section 4). There is no answer."""
     cdef thread_stats *stats = &c.thread.stats
@@ -453,6 +475,9 @@ cdef void process_other_command(conn *c, const char *line, const char *end) noex
         if token_is(&t[0], EXCHANGE_REQUEST, EXCHANGE_WORD_LENGTH) and c.engine.exchange != NULL:
             c.noreply = False
             process_exchange(c, t[0].value, end)
+            return
+        if token_is(&t[0], b"rdma_direct", 11) and store_get_config(c.thread.store).direct_remote:
+            process_direct_command(c, t, n)
             return
         if token_is(&t[0], b"rdma_hits", 9) and store_get_config(c.thread.store).direct:
             process_hits_command(c, t[0].value + 9, end)

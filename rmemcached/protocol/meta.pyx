@@ -27,9 +27,9 @@ from rmemcached.store.store cimport (
     ITEM_TOKEN_SENT, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND, NREAD_APPENDVIV, NREAD_CAS,
     NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, STORED, ITEM_client_flags, ITEM_clsid, ITEM_data,
     ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_queue, ITEM_set_cas, delta_result_type, do_add_delta,
-    do_item_bump, do_item_clear_flags, do_item_link, do_item_remove, do_item_set_flags, do_item_unlink, do_store_item,
-    get_cas_id, item_alloc, item_exptime, item_get, item_get_locked, item_mutex, item_remove, item_set_exptime,
-    item_set_flags, item_time, item_unlock, item_win, rel_time_t, store, store_op, store_time,
+    do_item_bump, do_item_clear_flags, do_item_link, do_item_remove, do_item_set_exptime, do_item_set_flags,
+    do_item_unlink, do_store_item, get_cas_id, item_alloc, item_exptime, item_get, item_get_locked, item_mutex,
+    item_remove, item_set_flags, item_time, item_unlock, item_win, rel_time_t, store, store_op, store_time,
 )
 from rmemcached.sys.atomics cimport counter_add, relaxed_load, write_fence
 from rmemcached.sys.debug cimport assert_held
@@ -234,11 +234,11 @@ cdef char *put_item_flags(conn *c, char *p, const token *t, int n, item *it, con
             p = put_flag_u32(p, c'h', 1 if ITEM_has(it, ITEM_FETCHED) else 0)
         elif flag == c'T':
             done.touched = True
-            item_set_exptime(it, of.exptime)
+            do_item_set_exptime(c.thread.store, it, of.exptime)
         elif flag == c'N':
             if done.created:
                 done.won = True
-                item_set_exptime(it, of.autoviv_exptime)
+                do_item_set_exptime(c.thread.store, it, of.autoviv_exptime)
         elif flag == c'R':
             if (not done.created and not it.it_flags & ITEM_TOKEN_SENT and it.exptime != 0
                     and it.exptime < of.recache_time):
@@ -503,7 +503,7 @@ cdef const char *mdelete_item(conn *c, const meta_flags *of, uint32_t hv, item *
             return code
     if of.marks & MARK_STALE:
         if of.marks & MARK_NEW_TTL:
-            item_set_exptime(it[0], of.exptime)
+            do_item_set_exptime(c.thread.store, it[0], of.exptime)
         # Without this flag the next client that reads the item is told to recache it.
         do_item_set_flags(c.thread.store, it[0], ITEM_STALE)
         do_item_clear_flags(c.thread.store, it[0], ITEM_TOKEN_SENT)
@@ -577,11 +577,11 @@ cdef delta_result_type add_to_item(conn *c, const meta_flags *of, bint incr, uin
     m.exptime = it.exptime
     # Set first, because a number that needs more room is stored in a new item, which inherits the expiry time.
     if of.marks & MARK_NEW_TTL:
-        item_set_exptime(it, of.exptime)
+        do_item_set_exptime(c.thread.store, it, of.exptime)
     m.cas = of.req_cas_id
     result = do_add_delta(c.thread.store, it, hv[0], incr, of.delta, m.text, &m.cas)
     if result != OK:
-        item_set_exptime(it, m.exptime)
+        do_item_set_exptime(c.thread.store, it, m.exptime)
         return result
     count_delta(c, it, incr)
     if of.marks & MARK_NEW_CAS:
@@ -615,7 +615,7 @@ cdef char *put_number_line(conn *c, char *p, const token *t, int n, const meta_f
             p = put_ttl(p, m.exptime, store_time(c.thread.store))
         elif flag == c'T' or (flag == c'N' and m.created):
             m.exptime = of.exptime if flag == c'T' else of.autoviv_exptime
-            item_set_exptime(m.item, m.exptime)
+            do_item_set_exptime(c.thread.store, m.item, m.exptime)
         elif flag == c'O':
             p = put_token(p, &t[i])
         elif flag == c'k':

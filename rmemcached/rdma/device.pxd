@@ -22,6 +22,7 @@ cdef enum:
     RDMA_DEVICES = RDMA_TRANSPORTS   # a server has at most one for each
     RDMA_PATH_MAX = 128
     MAX_EXTENTS = 16384          # 1 TiB of item memory
+    MAX_INDEX = 2080             # parts of the index before it: of 2 MB, then of twice as much, up to 64 MB each
 
 cdef enum:
     RDMA_INPUT_MAX = 512 * 1024  # bytes of input that are kept for the lanes of one queue pair of version 1
@@ -53,6 +54,7 @@ cdef struct rdma_limits:
     unsigned int spin_share      # percent of its time that it polls, at most
     uint32_t nobody              # the user id of peers that have none in this user namespace; UINT32_MAX: no such
     bint crc
+    bint remote                  # clients READ items (docs/direct-reads.md)
 
 # Where clients open the second connection of soft_shm, and which of them can get there.
 cdef struct shm_endpoint:
@@ -108,6 +110,7 @@ cdef struct rdma_device:
     rdma_transport transport
     bint software                # of the software provider: it has counters, and a stream for each queue pair
     bint same_host               # for clients on this host alone
+    bint remote                  # queue pairs can be allowed to READ item memory and index
     ibv_pd *pd
     shm_endpoint endpoint
     rdma_limits limits           # no more than the device has
@@ -117,6 +120,8 @@ cdef struct rdma_device:
     # written under lock, read without: an entry exists before an item can lie in its extent, and does not change
     char *arena
     ibv_mr *extents[MAX_EXTENTS]
+    ibv_mr *index[MAX_INDEX]     # the first `indexed` are there
+    unsigned int indexed
     # under counting_lock
     pthread_mutex_t counting_lock
     counter_entry *counting      # the counters of every worker
@@ -142,9 +147,13 @@ cdef void rdma_device_close(rdma_device *dev) noexcept nogil
 cdef const verbs_port *rdma_device_port(rdma_device *dev) noexcept nogil
 
 # --- item memory ---
-# Registers an extent (local write only). Any thread; extents come in rising order and are ARENA_EXTENT long or the
+# Registers an extent, for local writes and, if the device is remote, READs. Any thread; extents come in rising order and are ARENA_EXTENT long or the
 # arena's last. 0, or -1 with errno.
 cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noexcept nogil
+# Registers a part of what lies before the arena, for READs. 0, or -1 with errno.
+cdef int rdma_device_add_index(rdma_device *dev, void *addr, size_t length) noexcept nogil
+# The registration that addr is in. NULL: none. Any thread.
+cdef const ibv_mr *rdma_device_find_memory(rdma_device *dev, const void *addr) noexcept nogil
 # Whether so much memory can be registered at all: registers some and gives it back. 0 or an errno value.
 cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil
 

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
-from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load
+from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, load_acquire, relaxed_load, store_release
 from rmemcached.sys.debug cimport LIVE_RDMA_DEVICE, assert_that, live_add, live_sub
 from rmemcached.sys.linux cimport (
     errno, posix_memalign, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
@@ -12,7 +12,7 @@ from rmemcached.sys.linux cimport (
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_SHM, TRANSPORT_VERBS
 from rmemcached.verbs.port cimport verbs_port_lost
 from rmemcached.verbs.soft cimport soft_shm_limit, soft_shm_limits
-from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE
+from rmemcached.verbs.verbs cimport IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ
 
 cdef enum:
     PAIR_SHARE = 4               # a queue pair's part of the clients' memory that soft_shm maps is one of so many
@@ -45,6 +45,7 @@ cdef rdma_device *rdma_device_open(const verbs_port *port, rdma_transport transp
     dev.transport = transport
     dev.software = transport != TRANSPORT_VERBS
     dev.same_host = transport == TRANSPORT_SOFT_SHM
+    dev.remote = limits.remote and not dev.same_host
     dev.endpoint.memory = -1
     if endpoint != NULL:
         dev.endpoint = endpoint[0]
@@ -80,6 +81,8 @@ cdef void rdma_device_close(rdma_device *dev) noexcept nogil:
     for i in range(MAX_EXTENTS):
         if dev.extents[i] != NULL:
             dev.provider.dereg_mr(dev.extents[i])
+    for i in range(<int>dev.indexed):
+        dev.provider.dereg_mr(dev.index[i])
     if dev.pd != NULL:
         dev.provider.dealloc_pd(dev.pd)
     dev.provider.close_device(dev.port.context)
@@ -104,12 +107,33 @@ cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noe
     index = <size_t>(<char *>addr - dev.arena) // ARENA_EXTENT
     if index < MAX_EXTENTS:
         assert_that(dev.extents[index] == NULL)
-        mr = dev.provider.reg_mr(dev.pd, addr, length, IBV_ACCESS_LOCAL_WRITE)
+        mr = dev.provider.reg_mr(dev.pd, addr, length, IBV_ACCESS_LOCAL_WRITE | (IBV_ACCESS_REMOTE_READ if dev.remote else 0))
     if mr != NULL:
         dev.extents[index] = mr
         fetch_add(&dev.extent_registrations, 1)
     pthread_mutex_unlock(&dev.lock)
     return 0 if mr != NULL else -1
+
+
+cdef int rdma_device_add_index(rdma_device *dev, void *addr, size_t length) noexcept nogil:
+    cdef ibv_mr *mr = NULL
+    pthread_mutex_lock(&dev.lock)
+    if dev.indexed < <unsigned int>MAX_INDEX:
+        mr = dev.provider.reg_mr(dev.pd, addr, length, IBV_ACCESS_REMOTE_READ)
+    if mr != NULL:
+        dev.index[dev.indexed] = mr
+        store_release(&dev.indexed, dev.indexed + 1)
+    pthread_mutex_unlock(&dev.lock)
+    return 0 if mr != NULL else -1
+
+
+cdef const ibv_mr *rdma_device_find_memory(rdma_device *dev, const void *addr) noexcept nogil:
+    cdef const char *place = <const char *>addr
+    cdef unsigned int i
+    for i in range(<unsigned int>load_acquire(&dev.indexed)):
+        if <size_t>(place - <const char *>dev.index[i].addr) < dev.index[i].length:
+            return dev.index[i]
+    return extent_of(dev, addr) if dev.arena != NULL and place >= dev.arena else NULL
 
 
 cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil:

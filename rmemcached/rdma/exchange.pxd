@@ -54,6 +54,7 @@ cdef struct exchange_offer:
     unsigned int worker
     unsigned int lanes
     unsigned int lane_bytes
+    bint direct                  # items can be read by READs
 
 
 # Fills *out. NULL, or what is wrong with the line. An unknown version is not wrong: the caller looks at it first.

@@ -176,6 +176,8 @@ cdef void write_offer(const exchange_offer *offer, char *out, size_t size) noexc
     if offer.version != RDMA_VERSION_1:
         used += snprintf(out + used, size - used, b" workers=%u worker=%u lanes=%u lanebytes=%u", offer.workers,
                          offer.worker, offer.lanes, offer.lane_bytes)
+    if offer.direct:
+        used += snprintf(out + used, size - used, b" direct=1")
     if offer.token != NULL:
         to_hex(offer.token, RDMA_TOKEN_LENGTH, token)
         used += snprintf(out + used, size - used, b" token=%s", token)

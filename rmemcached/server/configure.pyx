@@ -38,6 +38,7 @@ cdef void fill_rdma_limits(rdma_limits *out, wanted) except *:
     out.spin_share = wanted.rdma_spin_share
     out.nobody = overflow_uid()
     out.crc = wanted.rdma_crc
+    out.remote = wanted.rdma_direct_remote
 
 
 cdef object fill_settings(settings *out, wanted):
@@ -109,5 +110,6 @@ cdef void fill_store_config(store_config *out, wanted) except *:
     out.slab_automove_ratio = wanted.slab_automove_ratio
     out.slab_automove_window = wanted.slab_automove_window
     out.slab_automove_freeratio = wanted.slab_automove_freeratio
-    out.direct = wanted.rdma_direct
+    out.direct = wanted.rdma_direct or wanted.rdma_direct_remote
+    out.direct_remote = wanted.rdma_direct_remote
     out.track_sizes = wanted.track_sizes

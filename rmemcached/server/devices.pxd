@@ -10,7 +10,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from rmemcached.sys.linux cimport pthread_mutex_t, pthread_t, sockaddr, sockaddr_in6
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.rdma.wire cimport rdma_transport
-from rmemcached.rdma.device cimport RDMA_DEVICES, rdma_device, rdma_limits, shm_endpoint
+from rmemcached.rdma.device cimport MAX_INDEX, RDMA_DEVICES, rdma_device, rdma_limits, shm_endpoint
 from rmemcached.server.worker cimport worker
 from rmemcached.store.store cimport store
 from rmemcached.verbs.port cimport port_spec
@@ -57,6 +57,9 @@ cdef struct rdma_devices:
     int missing_error            # why: errno; 0: there are none
     char *arena_low              # item memory so far
     size_t arena_used
+    char *index_low              # header and index of direct reads so far, in these parts
+    size_t index_parts[MAX_INDEX]    # bytes
+    unsigned int nindex
 
 cdef void devices_init(rdma_devices *d) noexcept nogil
 # Opens a device and registers the item memory there is. endpoint: of soft_shm, else NULL. 0, or -1 with one line in
@@ -76,5 +79,7 @@ cdef void devices_stop(rdma_devices *d) noexcept nogil
 cdef void devices_close(rdma_devices *d) noexcept nogil
 # The store's arena grows. Any thread.
 cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexcept nogil
+# The index for direct reads grows. Any thread.
+cdef void devices_index_added(rdma_devices *d, void *addr, size_t length) noexcept nogil
 # Appends the lines of `stats rdma`. Any thread.
 cdef void devices_stats(rdma_devices *d, stat_buf *out) noexcept nogil

@@ -26,8 +26,8 @@ from rmemcached.sys.linux cimport (
 from rmemcached.protocol.stats_text cimport stat_append
 from rmemcached.rdma.cm cimport rdma_cm_refuse, rdma_request
 from rmemcached.rdma.device cimport (
-    rdma_device_add_extent, rdma_device_async_fd, rdma_device_close, rdma_device_hand_over_counts, rdma_device_lost,
-    rdma_device_open, rdma_device_port, rdma_device_try_memory,
+    rdma_device_add_extent, rdma_device_add_index, rdma_device_async_fd, rdma_device_close,
+    rdma_device_hand_over_counts, rdma_device_lost, rdma_device_open, rdma_device_port, rdma_device_try_memory,
 )
 from rmemcached.rdma.stats cimport rdma_stats
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW, TRANSPORT_VERBS
@@ -66,26 +66,47 @@ cdef void no_registration(size_t length, int error, char *why, size_t size) noex
         snprintf(why, size, b"%zu MB of item memory could not be registered: %s", length >> 20, strerror(error))
 
 
+cdef bint register_index(rdma_devices *d, rdma_device *dev, char *why, size_t size) noexcept nogil:
+    """Registers what there is of the index and the device does not have yet."""
+    cdef unsigned int i, parts
+    cdef char *addr
+    pthread_mutex_lock(&d.lock)
+    addr = d.index_low
+    parts = d.nindex if dev.remote else 0
+    pthread_mutex_unlock(&d.lock)
+    # A part does not change.
+    for i in range(parts):
+        if i >= dev.indexed and rdma_device_add_index(dev, addr, d.index_parts[i]) != 0:
+            no_registration(d.index_parts[i], errno, why, size)
+            return False
+        addr += d.index_parts[i]
+    return True
+
+
 cdef bint register_arena(rdma_devices *d, rdma_device *dev, rdma_transport transport, char *why,
                          size_t size) noexcept nogil:
     """Registers the item memory there is, and makes the device known: from then on it gets the memory that is added."""
     cdef size_t done = 0
     cdef size_t length
     cdef char *low
+    cdef bint whole
     assert_owner(d.owner)
     while True:
+        if not register_index(d, dev, why, size):
+            return False
         # Registering takes long, and workers that need memory must not wait for it.
         pthread_mutex_lock(&d.lock)
         low = d.arena_low
         length = min(d.arena_used - done, <size_t>ARENA_EXTENT)
-        if length == 0:
+        whole = length == 0 and (not dev.remote or dev.indexed == d.nindex)
+        if whole:
             pthread_mutex_lock(&d.open_lock)
             d.open[transport] = dev
             pthread_mutex_unlock(&d.open_lock)
         pthread_mutex_unlock(&d.lock)
-        if length == 0:
+        if whole:
             return True
-        if rdma_device_add_extent(dev, low + done, length) != 0:
+        if length and rdma_device_add_extent(dev, low + done, length) != 0:
             no_registration(length, errno, why, size)
             return False
         done += length
@@ -390,6 +411,22 @@ cdef void devices_extent_added(rdma_devices *d, void *addr, size_t length) noexc
             d.missing_error, d.missing = errno, length
         else:
             fprintf(stderr, b"rmemcached: item memory could not be registered for RDMA: %s\n", strerror(errno))
+    pthread_mutex_unlock(&d.lock)
+
+
+cdef void devices_index_added(rdma_devices *d, void *addr, size_t length) noexcept nogil:
+    """What cannot be registered is not READ: clients ask."""
+    cdef unsigned int i
+    pthread_mutex_lock(&d.lock)
+    if d.index_low == NULL:
+        d.index_low = <char *>addr
+    if d.nindex < <unsigned int>MAX_INDEX:
+        d.index_parts[d.nindex] = length
+        d.nindex += 1
+    for i in range(<unsigned int>RDMA_DEVICES):
+        if d.open[i] != NULL and d.open[i].remote and not d.failing[i] \
+                and rdma_device_add_index(d.open[i], addr, length) != 0:
+            fprintf(stderr, b"rmemcached: a part of the index could not be registered for RDMA: %s\n", strerror(errno))
     pthread_mutex_unlock(&d.lock)
 
 

@@ -32,7 +32,9 @@ from rmemcached.server.device_setup cimport setup_devices
 from rmemcached.server.layout cimport listener, server
 from rmemcached.server.listener cimport ACCEPT_RETRY_MS, accept_all, admit_lane, has_room, resume_listening
 from rmemcached.server.stats cimport server_stats
-from rmemcached.server.devices cimport devices_close, devices_extent_added, devices_init, devices_start, devices_stop
+from rmemcached.server.devices cimport (
+    devices_close, devices_extent_added, devices_index_added, devices_init, devices_start, devices_stop,
+)
 from rmemcached.server.dumps cimport dumps_create, dumps_destroy, dumps_stop
 from rmemcached.server.watchers cimport watchers_create, watchers_destroy, watchers_start, watchers_stop
 from rmemcached.server.worker cimport (
@@ -67,6 +69,10 @@ cdef bint hook_authenticate(void *arg, const char *user, size_t nuser, const cha
 
 cdef void extent_added(void *arg, void *addr, size_t length) noexcept nogil:
     devices_extent_added(&(<server *>arg).devices, addr, length)
+
+
+cdef void index_added(void *arg, void *addr, size_t length) noexcept nogil:
+    devices_index_added(&(<server *>arg).devices, addr, length)
 
 
 # ---- the main thread -------------------------------------------------------------------------------------------------
@@ -228,6 +234,7 @@ cdef class Server:
             raise MemoryError()
         config.log = s.log
         config.extent_added = extent_added
+        config.index_added = index_added
         config.extent_arg = s
         s.store = store_create(&config, &problem)
         if s.store == NULL:

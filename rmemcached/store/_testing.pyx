@@ -15,12 +15,13 @@ from rmemcached.direct cimport (
     direct_unmap,
 )
 from rmemcached.store cimport store as st
+from rmemcached.store._testing_reads cimport READ_ROOM, lines_follow, lines_run, read_lines
 from rmemcached.store._testing_stress cimport direct_run, race_run, stress_result, stress_run
 from rmemcached.store.check cimport store_check
 from rmemcached.store.store cimport item, move_begin, move_finish, rel_time_t, store, store_config, store_secrets
-from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
+from rmemcached.sys.atomics cimport relaxed_load, relaxed_store, store_release
 from rmemcached.sys.debug cimport LIVE_ITEM_REF, live_sub
-from rmemcached.sys.linux cimport sem_init, sem_post, sem_t, sem_wait, snprintf
+from rmemcached.sys.linux cimport posix_memalign, sem_init, sem_post, sem_t, sem_wait, snprintf
 
 OPS = {
     "add": st.NREAD_ADD,
@@ -328,7 +329,7 @@ cdef class Store:
                  unsigned int tail_repair_time=0,
                  bint slab_reassign=False, unsigned int slab_automove=0, unsigned int slab_automove_window=3,
                  double slab_automove_ratio=0.8, bint preallocate=False, slab_sizes=(), bint track_sizes=False,
-                 uint64_t initial_malloced=0, direct=None):
+                 uint64_t initial_malloced=0, direct=None, bint direct_remote=False):
         cdef store_config config
         cdef const char *error = NULL
         memset(&config, 0, sizeof(config))
@@ -362,7 +363,8 @@ cdef class Store:
             config.slab_sizes[i] = size
         config.track_sizes = track_sizes
         config.initial_malloced = initial_malloced
-        config.direct = ALL_DIRECT if direct is None else direct
+        config.direct = (ALL_DIRECT if direct is None else direct) or direct_remote
+        config.direct_remote = direct_remote
         config.extent_added = _log_extent
         config.extent_arg = &self.extent_log
         self.s = st.store_create(&config, &error)
@@ -648,6 +650,7 @@ cdef class DirectReader:
     cdef direct_memory memory
     cdef direct_report report
     cdef uint32_t stop
+    cdef uint64_t told
 
     def __init__(self, int fd):
         cdef int error = direct_map(&self.memory, fd)
@@ -695,6 +698,47 @@ cdef class DirectReader:
         if error != NULL:
             raise AssertionError(error.decode())
         return counts
+
+    def read_lines(self, bytes key):
+        """As `read`, of a copy that is made as an RDMA device may make it: (value, flags), "ask", or "torn"."""
+        cdef direct_hit hit
+        cdef char *to = NULL
+        cdef direct_answer answer
+        cdef uint64_t seed = <uint64_t>len(key)
+        if posix_memalign(<void **>&to, 64, READ_ROOM) != 0:
+            raise MemoryError
+        try:
+            answer = read_lines(&self.memory, key, len(key), True, &seed, to, &hit)
+            if answer == DIRECT_FOUND:
+                return PyBytes_FromStringAndSize(hit.data, hit.length), hit.flags
+            return "ask" if answer == DIRECT_ASK else "torn"
+        finally:
+            free(to)
+
+    def run_lines(self, uint64_t seed, uint64_t keys, bint verify=True):
+        """As `run`, of such copies."""
+        cdef uint64_t[3] counts = [0, 0, 0]
+        cdef const char *error
+        with nogil:
+            error = lines_run(&self.memory, seed, keys, verify, &self.stop, counts)
+        if error != NULL:
+            raise AssertionError(error.decode())
+        return counts
+
+    def follow_lines(self, bytes key):
+        """Reads a number that only rises until `end`: never less than what `tell` said before, nor than earlier."""
+        cdef uint64_t[3] counts = [0, 0, 0]
+        cdef const char *c_key = key
+        cdef size_t nkey = len(key)
+        cdef const char *error
+        with nogil:
+            error = lines_follow(&self.memory, c_key, nkey, &self.told, &self.stop, counts)
+        if error != NULL:
+            raise AssertionError(error.decode())
+        return counts
+
+    def tell(self, uint64_t number):
+        store_release(&self.told, number)
 
     def end(self):
         relaxed_store(&self.stop, 1)

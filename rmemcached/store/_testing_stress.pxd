@@ -28,6 +28,8 @@ cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, 
 # was being changed. verify: as clients do; otherwise copies are taken as they are. Returns what was wrong, or NULL.
 cdef const char *direct_run(direct_memory *m, uint64_t seed, uint64_t keys, bint verify, uint32_t *stop,
                             uint64_t *counts) noexcept nogil
+# Whether a value is one that such commands store for the key.
+cdef bint stress_bytes_hold(const char *data, size_t length, uint64_t key) noexcept nogil
 # Each thread adds 1 to the number at key ops times, by incr or by get and cas; counts the attempts that others were
 # faster at. Returns what a thread found wrong, or NULL.
 cdef const char *race_run(store *s, int threads, uint64_t ops, const char *key, size_t nkey, bint use_cas,

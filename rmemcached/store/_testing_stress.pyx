@@ -394,7 +394,7 @@ cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, 
 
 # --- readers that do not ask ---
 
-cdef bint _verify_bytes(const char *data, size_t length, uint64_t key) noexcept nogil:
+cdef bint stress_bytes_hold(const char *data, size_t length, uint64_t key) noexcept nogil:
     cdef reader r
     memset(&r, 0, sizeof(r))
     r.key = key
@@ -432,7 +432,7 @@ cdef const char *direct_run(direct_memory *m, uint64_t seed, uint64_t keys, bint
             sched_yield()
             memcpy(to, hit.data, hit.length)
         counts[<int>answer] += 1
-        if answer == DIRECT_FOUND and error == NULL and not _verify_bytes(to, hit.length, number):
+        if answer == DIRECT_FOUND and error == NULL and not stress_bytes_hold(to, hit.length, number):
             error = b"a value was read that nobody has stored for its key"
     free(to)
     return error

@@ -5,13 +5,14 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from rmemcached.direct cimport (
-    DIRECT_PLACE_BITS, DIRECT_SLOTS, direct_bucket, direct_bucket_of, direct_place, direct_tag,
+    DIRECT_SLOTS, direct_bucket, direct_bucket_of, direct_class, direct_has_tag, direct_item, direct_place,
+    direct_seal, direct_seal_at, direct_tag,
 )
 from rmemcached.store.store cimport (
-    BUMP_LOCK, ITEM_CHUNK, ITEM_CHUNKED, ITEM_LINKED, ITEM_LOCK, ITEM_SLABBED, LRU_LOCK, MAX_NUMBER_OF_SLAB_CLASSES,
-    NO_PAGE, NUMBER_OF_QUEUES, PAGE_IN_TRANSIT, PAGE_RELEASED, SLABS_LOCK, SLAB_PAGE_SIZE, ITEM_clsid, ITEM_key,
-    ITEM_ntotal, ITEM_schunk, assoc_find, count_items, item, item_chunk, lru_maintainer_bumps, lru_queue,
-    move_chunk_index, on_moving_page, page_list, slab_class, store_hash,
+    BUMP_LOCK, ITEM_CHUNK, ITEM_CHUNKED, ITEM_LINKED, ITEM_LOCK, ITEM_SLABBED, ITEM_STALE, ITEM_TOKEN_SENT,
+    LRU_LOCK, MAX_NUMBER_OF_SLAB_CLASSES, NO_PAGE, NUMBER_OF_QUEUES, PAGE_IN_TRANSIT, PAGE_RELEASED, SLABS_LOCK,
+    SLAB_PAGE_SIZE, ITEM_clsid, ITEM_key, ITEM_ntotal, ITEM_schunk, assoc_find, count_items, item, item_chunk,
+    lru_maintainer_bumps, lru_queue, move_chunk_index, on_moving_page, page_list, slab_class, store_hash,
 )
 from rmemcached.sys.atomics cimport relaxed_load
 from rmemcached.sys.debug cimport assert_held, lock_next_ranked, lock_ranked, unlock_ranked
@@ -81,6 +82,17 @@ cdef const char *_check_hash(store *s, bint at_rest, found *f) noexcept nogil:
     return error
 
 
+cdef bint _seal_holds(store *s, item *it, unsigned int clsid) noexcept nogil:
+    cdef uint64_t *seal = <uint64_t *>(<char *>it + direct_seal_at(<direct_item *>it))
+    cdef uint64_t place = <uint64_t>(<char *>it - <char *>s.direct.header)
+    # No longer than the READ of it.
+    if clsid != ITEM_clsid(it) or <size_t>(<char *>(seal + 1) - <char *>it) > s.direct.header.sizes[clsid]:
+        return False
+    if it.it_flags & (ITEM_STALE | ITEM_TOKEN_SENT):
+        return seal[0] == 0
+    return seal[0] == direct_seal(&s.direct.header.hash, place, <direct_item *>it)
+
+
 cdef const char *_check_direct(store *s) noexcept nogil:
     """The index for direct reads has linked items only, each in the bucket of its hash."""
     cdef const direct_bucket *b
@@ -104,8 +116,10 @@ cdef const char *_check_direct(store *s) noexcept nogil:
             if assoc_find(s, ITEM_key(it), it.nkey, hv) != it:
                 return b"the index has an item that the hash table has not"
             if direct_bucket_of(hv, s.direct.header.buckets) != bucket \
-                    or b.slots[i] >> DIRECT_PLACE_BITS != direct_tag(hv) >> DIRECT_PLACE_BITS:
+                    or not direct_has_tag(b.slots[i], direct_tag(hv)):
                 return b"an item is in the wrong bucket of the index"
+            if direct_class(b.slots[i]) and not _seal_holds(s, it, direct_class(b.slots[i])):
+                return b"an item does not verify itself"
             items += 1
     for hv in range(s.assoc.item_lock_mask + 1):
         counted += s.assoc.item_locks[hv].indexed

@@ -152,9 +152,11 @@ cdef delta_result_type do_add_delta(store *s, item *it, uint32_t hv, bint incr, 
         if s.config.use_cas:
             new_cas = get_cas_id(s)
         direct_begin(s, hv)
+        direct_take_seal(s, it)
         ITEM_set_cas(it, new_cas)
         memcpy(ITEM_data(it), buf, length)
         memset(ITEM_data(it) + length, c' ', <size_t>it.nbytes - length - 2)
+        direct_write_seal(s, it)
         direct_end(s, hv)
         do_item_update(s, it)
     else:

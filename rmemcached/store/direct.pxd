@@ -9,6 +9,7 @@ cdef struct direct_index:
     # constant
     direct_header *header       # NULL: off
     direct_bucket *buckets
+    bint remote                 # items have seals, for clients that READ
     size_t opened               # bytes from the header on that can be accessed; of the thread that splits
     # atomic
     uint64_t splitting          # a thread splits buckets
@@ -32,8 +33,17 @@ cdef void direct_note_use(store *s, item *it, uint32_t hv) noexcept nogil
 # Between these two no reader takes for valid what an item with this hash holds.
 cdef void direct_begin(store *s, uint32_t hv) noexcept nogil
 cdef void direct_end(store *s, uint32_t hv) noexcept nogil
+# An item's seal (docs/direct-reads.md, section 4) is there while it is linked. It is written when everything else of
+# that is done, and taken away before.
+cdef void direct_write_seal(store *s, item *it) noexcept nogil
+cdef void direct_take_seal(store *s, item *it) noexcept nogil
+# Changes the times of an item, which may be linked, and its seal with them.
+cdef void direct_set_times(store *s, item *it, rel_time_t time, rel_time_t exptime) noexcept nogil
 # The linked item at a place, or NULL. hv and place may be anything, as long as the lock is that of hv.
 cdef item *direct_item_at(store *s, uint32_t hv, uint64_t place) noexcept nogil
 
+# --- no lock ---
+# How much longer an item of so many bytes is for its seal.
+cdef size_t direct_seal_room(store *s, size_t ntotal) noexcept nogil
 # Splits buckets when there are too many items. The caller may hold item locks.
 cdef void direct_check_load(store *s) noexcept nogil

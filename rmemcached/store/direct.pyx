@@ -1,6 +1,6 @@
 cdef enum:
     DIRECT_LOAD = 10            # items for each bucket, beyond which all are split
-    DIRECT_BUCKETS_LEAST = 1024
+    DIRECT_BUCKETS_LEAST = 1 << DIRECT_TAG_SHIFT
     DIRECT_SPLITS = 512         # that one caller makes: some ten microseconds
 
 
@@ -11,11 +11,20 @@ cdef inline uint64_t _direct_first(store *s) noexcept nogil:
 
 cdef bint _direct_open(store *s, size_t top) noexcept nogil:
     """Makes header and index accessible up to top. False: the system refuses the memory."""
-    cdef size_t opened = (top + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE
-    if opened > s.direct.opened:
-        if mprotect(<char *>s.direct.header + s.direct.opened, opened - s.direct.opened, PROT_READ | PROT_WRITE) != 0:
-            return False
-        s.direct.opened = opened
+    cdef char *base = <char *>s.direct.header
+    cdef size_t length
+    if top <= s.direct.opened:
+        return True
+    length = (top - s.direct.opened + HUGE_PAGE - 1) // HUGE_PAGE * HUGE_PAGE
+    if s.config.direct_remote:
+        # A device has few registrations, and keeps the memory of one.
+        length = max(length, min(s.direct.opened, <size_t>ARENA_EXTENT))
+        length = min(length, <size_t>(s.slabs.arena - base) - s.direct.opened)
+    if mprotect(base + s.direct.opened, length, PROT_READ | PROT_WRITE) != 0:
+        return False
+    if s.config.direct_remote and s.config.index_added != NULL:
+        s.config.index_added(s.config.extent_arg, base + s.direct.opened, length)
+    s.direct.opened += length
     return True
 
 
@@ -37,6 +46,7 @@ cdef bint direct_init(store *s) noexcept nogil:
     cdef size_t before
     cdef direct_header *h
     cdef uint32_t word
+    cdef int clsid
     if not s.config.direct:
         return True
     assert_that(_direct_layout_holds())
@@ -57,6 +67,9 @@ cdef bint direct_init(store *s) noexcept nogil:
     h.most = direct_most(s.slabs.arena_length)
     h.arena = before
     h.hash = store_secrets
+    h.sealed = s.direct.remote = s.config.direct_remote
+    for clsid in range(MAX_NUMBER_OF_SLAB_CLASSES):
+        h.sizes[clsid] = s.slabs.classes[clsid].size
     h.buckets = _direct_first(s)
     # The kernel marks it when this process ends.
     if not lock_for_life(&h.life):
@@ -94,6 +107,10 @@ cdef int store_direct_fd(store *s) noexcept nogil:
     return s.slabs.memfd
 
 
+cdef const void *store_direct_base(store *s) noexcept nogil:
+    return s.direct.header
+
+
 cdef void store_direct_given(store *s) noexcept nogil:
     fetch_add(&s.direct.clients, 1)
 
@@ -109,6 +126,47 @@ cdef void store_direct_stats(store *s, direct_stats *out) noexcept nogil:
             out.items += relaxed_load(&s.assoc.item_locks[i].indexed)
 
 
+# --- seals ---
+
+cdef inline size_t direct_seal_room(store *s, size_t ntotal) noexcept nogil:
+    cdef size_t whole = ((ntotal + 7) & ~<size_t>7) + sizeof(uint64_t)
+    if not s.config.direct_remote or whole > min(<size_t>DIRECT_READ, <size_t>s.config.slab_chunk_size_max):
+        return 0
+    return whole - ntotal
+
+
+cdef inline bint _has_seal(store *s, const item *it) noexcept nogil:
+    return not ITEM_has(it, ITEM_CHUNKED) and direct_seal_room(s, ITEM_ntotal(<item *>it)) != 0
+
+
+cdef inline uint64_t *_seal_of(item *it) noexcept nogil:
+    return <uint64_t *>(<char *>it + direct_seal_at(<direct_item *>it))
+
+
+cdef inline void direct_write_seal(store *s, item *it) noexcept nogil:
+    # What only the one who recaches it is to have is asked for.
+    if s.direct.remote and _has_seal(s, it) and not it.it_flags & (ITEM_STALE | ITEM_TOKEN_SENT):
+        store_release(_seal_of(it), direct_seal(&store_secrets, _direct_place(s, it), <direct_item *>it))
+
+
+cdef inline void direct_take_seal(store *s, item *it) noexcept nogil:
+    if s.direct.remote and _has_seal(s, it):
+        relaxed_store(_seal_of(it), 0)
+        write_fence()
+
+
+cdef inline void direct_set_times(store *s, item *it, rel_time_t time, rel_time_t exptime) noexcept nogil:
+    cdef uint64_t change = direct_times(it.time, it.exptime) ^ direct_times(time, exptime)
+    cdef uint64_t *seal
+    if s.direct.remote and it.it_flags & ITEM_LINKED and change != 0 and _has_seal(s, it):
+        seal = _seal_of(it)
+        # In between the item does not verify.
+        if seal[0] != 0:
+            relaxed_store(seal, seal[0] ^ change)
+    item_set_time(it, time)
+    item_set_exptime(it, exptime)
+
+
 # --- entries ---
 
 cdef inline direct_bucket *_direct_bucket(store *s, uint32_t hv) noexcept nogil:
@@ -117,8 +175,13 @@ cdef inline direct_bucket *_direct_bucket(store *s, uint32_t hv) noexcept nogil:
     return &s.direct.buckets[direct_bucket_of(hv, relaxed_load(&s.direct.header.buckets))]
 
 
+cdef inline uint64_t _direct_place(store *s, const item *it) noexcept nogil:
+    return <uint64_t>(<const char *>it - <const char *>s.direct.header)
+
+
 cdef inline uint64_t _direct_slot(store *s, const item *it, uint32_t hv) noexcept nogil:
-    return direct_tag(hv) | <uint64_t>(<const char *>it - <const char *>s.direct.header) >> 3
+    cdef uint64_t clsid = ITEM_clsid(it) if s.direct.remote and _has_seal(s, it) else 0
+    return direct_tag(hv) | clsid << DIRECT_PLACE_BITS | _direct_place(s, it) >> 3
 
 
 cdef inline int _direct_find(const direct_bucket *bucket, uint64_t slot) noexcept nogil:
@@ -205,12 +268,16 @@ cdef inline void direct_end(store *s, uint32_t hv) noexcept nogil:
 
 cdef item *direct_item_at(store *s, uint32_t hv, uint64_t place) noexcept nogil:
     cdef uint64_t slot = direct_tag(hv) | place
+    cdef direct_bucket *bucket
+    cdef int i
     if s.direct.header == NULL or place == 0 or place >> DIRECT_PLACE_BITS:
         return NULL
-    # What is in a slot of this bucket and has this tag has this hash.
-    if _direct_find(_direct_bucket(s, hv), slot) < 0:
-        return NULL
-    return <item *>(<char *>s.direct.header + direct_place(slot))
+    bucket = _direct_bucket(s, hv)
+    for i in range(DIRECT_SLOTS):
+        # What is in a slot of this bucket and has this tag has this hash.
+        if direct_has_tag(bucket.slots[i], slot) and direct_place(bucket.slots[i]) == place * 8:
+            return <item *>(<char *>s.direct.header + direct_place(slot))
+    return NULL
 
 
 # --- growth ---
@@ -221,7 +288,7 @@ cdef void _direct_split(store *s, uint64_t buckets, uint64_t first) noexcept nog
     cdef direct_bucket *old = &s.direct.buckets[buckets - first]
     cdef direct_bucket *fresh = &s.direct.buckets[buckets]
     # The bit of the hash that decides, in a tag.
-    cdef uint64_t bit = first >> DIRECT_TAG_SHIFT << DIRECT_PLACE_BITS
+    cdef uint64_t bit = first >> DIRECT_TAG_SHIFT << (DIRECT_PLACE_BITS + DIRECT_CLASS_BITS)
     cdef uint64_t moved[DIRECT_SLOTS]
     cdef int i
     cdef int count = 0

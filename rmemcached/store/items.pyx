@@ -113,7 +113,7 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
     if not item_size_ok(s, nkey, flags, nbytes):
         return NULL
     ntotal = _item_ntotal(s, nkey, flags, nbytes)
-    clsid = head_clsid = slabs_clsid(s, ntotal)
+    clsid = head_clsid = slabs_clsid(s, ntotal + direct_seal_room(s, ntotal))
     if ntotal > s.config.slab_chunk_size_max:
         # The item belongs to the queues of the largest class, though its head is a small chunk of another class.
         htotal = ((ntotal - nbytes + 7) & ~<size_t>7) + sizeof(item_chunk)
@@ -250,6 +250,6 @@ cdef item *item_touch(store *s, const char *key, size_t nkey, rel_time_t exptime
     cdef uint32_t hv
     cdef item *it = item_get_locked(s, key, nkey, True, &hv)
     if it != NULL:
-        item_set_exptime(it, exptime)
+        do_item_set_exptime(s, it, exptime)
     item_unlock(s, hv)
     return it

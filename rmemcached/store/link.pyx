@@ -141,12 +141,19 @@ cdef void item_remove(store *s, item *it) noexcept nogil:
 
 cdef inline void do_item_set_flags(store *s, item *it, unsigned int flags) noexcept nogil:
     assert_held(item_mutex_of(s, it))
+    if flags & (ITEM_STALE | ITEM_TOKEN_SENT) and it.it_flags & ITEM_LINKED:
+        direct_take_seal(s, it)
     relaxed_store(&it.it_flags, it.it_flags | flags)
 
 
 cdef inline void do_item_clear_flags(store *s, item *it, unsigned int flags) noexcept nogil:
     assert_held(item_mutex_of(s, it))
     relaxed_store(&it.it_flags, it.it_flags & ~flags)
+
+
+cdef void do_item_set_exptime(store *s, item *it, rel_time_t exptime) noexcept nogil:
+    assert_held(item_mutex_of(s, it))
+    direct_set_times(s, it, it.time, exptime)
 
 
 cdef inline void _enter(store *s, item *it, uint64_t cas) noexcept nogil:
@@ -177,6 +184,7 @@ cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept n
     _enter(s, it, cas)
     assoc_insert(s, it, hv)
     direct_insert(s, it, hv)
+    direct_write_seal(s, it)
     _count_linked(s, it, hv)
     lock_ranked(&q.lock, LRU_LOCK)
     crowded = _link_counted(s, q, it)
@@ -191,6 +199,7 @@ cdef void do_item_unlink(store *s, item *it, uint32_t hv) noexcept nogil:
     cdef lru_queue *q
     if it.it_flags & ITEM_LINKED:
         q = &s.queues[it.slabs_clsid]
+        direct_take_seal(s, it)
         do_item_clear_flags(s, it, ITEM_LINKED)
         assoc_delete(s, it, hv)
         direct_remove(s, it, hv)
@@ -205,6 +214,7 @@ cdef void do_item_unlink_nolock(store *s, lru_queue *q, item *it, uint32_t hv) n
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
     if it.it_flags & ITEM_LINKED:
+        direct_take_seal(s, it)
         do_item_clear_flags(s, it, ITEM_LINKED)
         assoc_delete(s, it, hv)
         direct_remove(s, it, hv)
@@ -230,9 +240,11 @@ cdef void do_item_supersede(store *s, item *old, item *it, uint32_t hv, uint64_t
         _inherit(old, it)
     q = &s.queues[it.slabs_clsid]
     _enter(s, it, cas)
+    direct_take_seal(s, old)
     do_item_clear_flags(s, old, ITEM_LINKED)
     assoc_replace(s, old, it, hv)
     direct_replace(s, old, it, hv)
+    direct_write_seal(s, it)
     _count_unlinked(s, old, hv)
     _count_linked(s, it, hv)
     # Mostly it is one queue, and one trip to its lock.
@@ -253,8 +265,10 @@ cdef void do_item_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept
     assert_held(item_mutex(s, hv))
     assert_that(relaxed_load(&it.refcount) > 1)
     cdef lru_queue *q = &s.queues[it.slabs_clsid]
+    direct_take_seal(s, it)
     assoc_replace(s, it, fresh, hv)
     direct_replace(s, it, fresh, hv)
+    direct_write_seal(s, fresh)
     lock_ranked(&q.lock, LRU_LOCK)
     _item_replace_q(s, q, it, fresh)
     unlock_ranked(&q.lock, LRU_LOCK)

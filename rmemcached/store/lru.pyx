@@ -120,21 +120,21 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
     if not it.it_flags & ITEM_LINKED:
         return
     if s.config.s3fifo:
-        item_set_time(it, now)
+        direct_set_times(s, it, now, it.exptime)
         return
     q = &s.queues[it.slabs_clsid]
     if not relaxed_load(&s.config.lru_segmented):
         if it.time < now - ITEM_UPDATE_INTERVAL:
             lock_ranked(&q.lock, LRU_LOCK)
             do_item_unlink_q(s, q, it)
-            item_set_time(it, now)
+            direct_set_times(s, it, now, it.exptime)
             do_item_link_q(s, q, it)
             unlock_ranked(&q.lock, LRU_LOCK)
     elif ITEM_lruid(it) == COLD_LRU and it.it_flags & ITEM_ACTIVE:
         lock_ranked(&q.lock, LRU_LOCK)
         do_item_unlink_q(s, q, it)
         unlock_ranked(&q.lock, LRU_LOCK)
-        item_set_time(it, now)
+        direct_set_times(s, it, now, it.exptime)
         do_item_clear_flags(s, it, ITEM_ACTIVE)
         q = &s.queues[ITEM_clsid(it) | WARM_LRU]
         relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | WARM_LRU)
@@ -143,7 +143,7 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
         q.stats.moves_to_warm += 1
         unlock_ranked(&q.lock, LRU_LOCK)
     else:
-        item_set_time(it, now)
+        direct_set_times(s, it, now, it.exptime)
 
 
 cdef inline void _s3_hit(store *s, item *it) noexcept nogil:
@@ -156,7 +156,7 @@ cdef inline void _s3_hit(store *s, item *it) noexcept nogil:
     if counted != flags:
         relaxed_store(&it.it_flags, counted)
     if it.time < now - ITEM_UPDATE_INTERVAL:
-        item_set_time(it, now)
+        direct_set_times(s, it, now, it.exptime)
 
 
 cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
@@ -179,7 +179,7 @@ cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
         # Before the move is queued: do_item_update, which makes it, clears the flag.
         do_item_set_flags(s, it, ITEM_ACTIVE)
         if ITEM_lruid(it) != COLD_LRU:
-            item_set_time(it, store_time(s))
+            direct_set_times(s, it, store_time(s), it.exptime)
         elif not _lru_bump_async(s, it, hv):
             do_item_clear_flags(s, it, ITEM_ACTIVE)
 

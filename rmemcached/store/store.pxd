@@ -111,12 +111,14 @@ cdef inline rel_time_t item_time(const item *it) noexcept nogil:
     return <rel_time_t>relaxed_load(&(<item *>it).time)
 
 cdef inline void item_set_time(item *it, rel_time_t now) noexcept nogil:
+    """Of an item that is not linked."""
     relaxed_store(&it.time, now)
 
 cdef inline rel_time_t item_exptime(const item *it) noexcept nogil:
     return <rel_time_t>relaxed_load(&(<item *>it).exptime)
 
 cdef inline void item_set_exptime(item *it, rel_time_t exptime) noexcept nogil:
+    """Of an item that is not linked: do_item_set_exptime is for others."""
     relaxed_store(&it.exptime, exptime)
 
 cdef inline char *ITEM_key(item *it) noexcept nogil:
@@ -214,11 +216,14 @@ cdef struct store_config:
     uint64_t initial_malloced         # bytes that total_malloced begins with; memcached's test suite sets it
     uint32_t slab_sizes[MAX_NUMBER_OF_SLAB_CLASSES]    # -o slab_sizes: chunk sizes, ended by 0; [0] = 0: by factor
     bint direct                 # clients may read the memory themselves: it is in a memfd, with an index (direct.pxd)
+    bint direct_remote          # with direct: also by READs over devices, so that items have seals
     bint track_sizes            # count items by size for `stats sizes`
     logger *log                 # receives fetches, stores and evictions; NULL: nobody does
     # Called before an extent of the arena is first used, with the slabs lock held: it must not call the store. May be
     # NULL.
     extent_fn extent_added
+    # With direct_remote: the same before a part of header and index is first used. Item locks may be held.
+    extent_fn index_added
     void *extent_arg
 
 # Counters of the whole store. Read with store_get_stats.
@@ -325,7 +330,9 @@ cdef struct direct_stats:
 
 # The descriptor of the memory for such clients, which is the store's; -1: there is none.
 cdef int store_direct_fd(store *s) noexcept nogil
-# A client gets it.
+# Where the memory begins, with header and index: what places are counted from. NULL: there is none.
+cdef const void *store_direct_base(store *s) noexcept nogil
+# A client gets the memory, or keys to it.
 cdef void store_direct_given(store *s) noexcept nogil
 cdef void store_direct_stats(store *s, direct_stats *out) noexcept nogil
 # From now on no client takes anything for valid.
@@ -411,6 +418,8 @@ cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil
 # would be lost, ITEM_LINKED among them. Readers may look at the flags without the lock.
 cdef void do_item_set_flags(store *s, item *it, unsigned int flags) noexcept nogil
 cdef void do_item_clear_flags(store *s, item *it, unsigned int flags) noexcept nogil
+# Changes when an item that is, or was, linked expires. The item lock is held.
+cdef void do_item_set_exptime(store *s, item *it, rel_time_t exptime) noexcept nogil
 # Makes the caller the one client that is to recache a stale item, of which it has a reference and has read that CAS
 # value: the item gets ITEM_TOKEN_SENT. False: another client is, or the item is not in the table any more, or is not
 # stale, or was stored or marked again since. Takes the item lock.

@@ -238,6 +238,13 @@ cdef int verbs_qp_init(const verbs_port *port, ibv_qp *qp, unsigned int rights) 
     return port.provider.modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
 
 
+cdef int verbs_qp_allow(const verbs_port *port, ibv_qp *qp, unsigned int rights) noexcept nogil:
+    cdef ibv_qp_attr attr
+    memset(&attr, 0, sizeof(attr))
+    attr.qp_access_flags = rights
+    return port.provider.modify_qp(qp, &attr, IBV_QP_ACCESS_FLAGS)
+
+
 cdef int verbs_qp_connect(const verbs_port *port, ibv_qp *qp, uint32_t psn, const qp_address *peer, unsigned int ird,
                           unsigned int ord) noexcept nogil:
     cdef ibv_qp_attr attr

@@ -31,15 +31,17 @@ KINDS: list[tuple[int, int, dict[str, Any]]] = [
 ]
 
 
-def readers_beside(store: Store, keys: int, verify: bool = True, **stress: Any) -> list[list[int]]:
-    """Store.stress, and threads that read meanwhile: what each counted, [asked, found, torn]."""
+def readers_beside(store: Store, keys: int, verify: bool = True, lines: bool = False, **stress: Any) -> list[list[int]]:
+    """Store.stress, and threads that read meanwhile: what each counted, [asked, found, torn]. lines: they copy as an
+    RDMA device may."""
     readers = [DirectReader(store.direct_fd()) for _ in range(READERS)]
     counts: list[list[int]] = []
     errors: list[BaseException] = []
 
     def run(place: int, reader: DirectReader) -> None:
         try:
-            counts.append(reader.run(place, keys, verify))
+            run_one = reader.run_lines if lines else reader.run
+            counts.append(run_one(place, keys, verify))
         except AssertionError as error:
             errors.append(error)
 

@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -116,7 +117,7 @@ def test_the_index_grows_with_the_items() -> None:
         for key in keys:
             store.set(key, key)
         stats = store.direct_stats()
-        assert stats["buckets"] > 30 * first
+        assert stats["buckets"] > 8 * first
         # 128 bytes for five to ten items.
         assert len(keys) / 10.5 < stats["buckets"] < len(keys) / 4.5
         # A store whose clock stands still is asked.
@@ -227,7 +228,7 @@ def test_hits_are_told(store: Store, reader: DirectReader) -> None:
     assert store.used(hv, place) is False
 
 
-@pytest.mark.parametrize("place", [0, 1, 1 << 40, (1 << 41) - 1, 1 << 41, (1 << 64) - 1])
+@pytest.mark.parametrize("place", [0, 1, 1 << 37, (1 << 38) - 1, 1 << 38, (1 << 64) - 1])
 def test_places_that_are_none(store: Store, place: int) -> None:
     store.set(b"key", b"value")
     for hv in (0, hash_of(b"key"), (1 << 32) - 1):
@@ -297,6 +298,155 @@ def test_a_reader_that_does_not_verify_is_caught() -> None:
     ):
         for seed in range(20):
             readers_beside(store, 8, verify=False, threads=3, ops=30_000, seed=seed, max_value=60_000)
+
+
+# --- seals: for READs, which see lines in any order ---
+
+
+@pytest.fixture
+def sealed() -> Iterator[Store]:
+    with Store(direct_remote=True) as store:
+        yield store
+        store.check()
+
+
+def test_items_verify_themselves(sealed: Store) -> None:
+    reader = DirectReader(sealed.direct_fd())
+    assert reader.read_lines(b"key") == "ask"
+    for number, length in enumerate((0, 1, 7, 8, 100, 8192, 60_000)):
+        value = os.urandom(length)
+        sealed.set(b"key", value, flags=number)
+        assert reader.read_lines(b"key") == (value, number)
+        assert reader.get(b"key") == value
+    # What is longer has none.
+    sealed.set(b"key", bytes(65536))
+    assert reader.read_lines(b"key") == "ask"
+    assert reader.get(b"key") == bytes(65536)
+    sealed.set(b"key", b"value")
+    sealed.delete(b"key")
+    assert reader.read_lines(b"key") == "ask"
+
+
+def test_a_seal_goes_with_what_changes(sealed: Store) -> None:
+    reader = DirectReader(sealed.direct_fd())
+    sealed.set(b"key", b"100")
+    sealed.delta(b"key", 1)
+    assert reader.read_lines(b"key") == (b"101", 0)
+    sealed.delta(b"key", 99, incr=False)
+    assert reader.read_lines(b"key") == (b"2  ", 0)
+    sealed.touch(b"key", 100)
+    assert reader.read_lines(b"key") == (b"2  ", 0)
+    for _ in range(3):
+        # Used, which changes its time and its queue.
+        sealed.get(b"key")
+        sealed.advance(30)
+        assert reader.read_lines(b"key") == (b"2  ", 0)
+    sealed.advance(10)
+    assert reader.read_lines(b"key") == "ask"
+    sealed.set(b"key", b"value")
+    sealed.flush_all(0)
+    assert reader.read_lines(b"key") == "ask"
+    sealed.store("set", b"key", b"value", new_cas=100)
+    assert sealed.store("cas", b"key", b"stale", cas=90, stale=True)[0] == "STORED"
+    assert reader.read_lines(b"key") == "torn"
+
+
+def test_without_the_option_there_are_no_seals(store: Store, reader: DirectReader) -> None:
+    store.set(b"key", b"value")
+    assert reader.read_lines(b"key") == "ask"
+    assert reader.get(b"key") == b"value"
+
+
+def test_a_seal_may_need_a_larger_chunk() -> None:
+    """Nothing else does."""
+    with Store() as plain, Store(direct=True) as direct, Store(direct_remote=True) as sealed:
+        for length in range(40, 3000, 13):
+            classes = []
+            for store in (plain, direct, sealed):
+                store.set(b"key", bytes(length))
+                classes.append(store.item(b"key", update=False).clsid)
+            total = 48 + 8 + 4 + length + 2
+            assert classes[0] == classes[1] == plain.class_of(total)
+            assert classes[2] == plain.class_of((total + 7) // 8 * 8 + 8)
+
+
+@pytest.mark.parametrize(
+    "keys, max_value, options",
+    [
+        (30, 64, {"use_cas": False}),
+        (30, 60_000, {}),
+        (2000, 2000, {"s3fifo": True}),
+        (3000, 20_000, {"slab_reassign": True}),
+        (20_000, 20_000, {"lru_maintainer": True, "lru_crawler": True}),
+    ],
+)
+def test_no_copy_is_ever_wrong(keys: int, max_value: int, options: dict[str, int]) -> None:
+    found = seed = 0
+    with Store(32 * MB, direct_remote=True, **options) as store:  # type: ignore[arg-type]
+        while found < 500:
+            seed += 1
+            assert seed < 100
+            counts = readers_beside(
+                store,
+                keys,
+                lines=True,
+                threads=2,
+                ops=10_000,
+                seed=seed,
+                max_value=max_value,
+                clock=True,
+                move=options.get("slab_reassign", False),
+            )
+            found += sum(number for _, number, _ in counts)
+        wait_for(lambda: not store.stats()["slab_reassign_running"], 60)
+        store.check(False)
+
+
+def test_a_reader_that_ignores_seals_is_caught() -> None:
+    """The test above would find it."""
+    with (
+        Store(32 * MB, direct_remote=True) as store,
+        pytest.raises(AssertionError, match="nobody has stored"),
+    ):
+        for seed in range(20):
+            readers_beside(store, 8, verify=False, lines=True, threads=2, ops=30_000, seed=seed, max_value=60_000)
+
+
+def test_what_was_replaced_is_never_seen_again(sealed: Store) -> None:
+    """From the moment on at which somebody is told of the new value."""
+    readers = [DirectReader(sealed.direct_fd()) for _ in range(2)]
+    counts: list[list[int]] = []
+    errors: list[BaseException] = []
+
+    def run(reader: DirectReader) -> None:
+        try:
+            counts.append(reader.follow_lines(b"key"))
+        except AssertionError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(reader,)) for reader in readers]
+    for thread in threads:
+        thread.start()
+    chance = random.Random(7)
+    number = 10**9
+    for _ in range(100_000):
+        number += 1
+        kind = chance.randrange(4)
+        if kind == 0:
+            sealed.delete(b"key")
+        if kind == 1:
+            sealed.touch(b"key", 1000)
+        if kind < 2 or sealed.delta(b"key", 1)[0] != "OK":
+            # Of one length, so that it is given the memory of its predecessors.
+            sealed.set(b"key", b"%d" % number)
+        for reader in readers:
+            reader.tell(number)
+    for reader in readers:
+        reader.end()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+    assert sum(found for _, found, _ in counts) > 1000
 
 
 # --- memory that is none, or damaged ---

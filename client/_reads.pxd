@@ -1,0 +1,13 @@
+"""Reads of a server's memory by RDMA READ (docs/direct-reads.md, sections 7 and 8): of `verbs` and `soft_iw`.
+
+What is known of the server's memory belongs to the queue pair; one call at a time reads through it.
+"""
+
+from rmemcached.client._connection cimport Connection
+
+# The values of keys, which are as they are sent, on a connection that the caller has entered and that waits for no
+# answer: a list with (value, flags), or None where only the server can say. None: for all of them. Raises what
+# Connection does; the connection is of no use then, and the server is to be asked on another one.
+cdef list read_values(Connection c, list keys)
+# A server has been flushed by this process: what is older than the flush is read no more.
+cdef void forget_clocks() noexcept
