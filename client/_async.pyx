@@ -1,6 +1,7 @@
 """AsyncClient: the methods of a Client, awaitable."""
 
 import asyncio
+import contextlib
 import copy
 import copyreg
 import functools
@@ -36,7 +37,7 @@ from rmemcached.client._request cimport (
 from rmemcached.client._retrieval cimport MISS, target_view, too_long
 
 from rmemcached.client import leases
-from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
+from rmemcached.client.exceptions import MemcacheError, MemcacheUnexpectedCloseError
 
 # The modules' names are gone when the interpreter ends.
 cdef object warn = warnings.warn
@@ -619,8 +620,9 @@ cdef class AsyncClient:
         """As `Client.stats`."""
         cdef AsyncConnection c = self.reads_from()
         if c is not None and c.reader.report.total:
-            # They count what was read until now.
-            await self.meta_noop()
+            # They count what was read until now. If that cannot be told, they say why.
+            with contextlib.suppress(MemcacheError, OSError):
+                await self.meta_noop()
         return await self._in_thread(self.client.stats, *args)
 
     async def version(self):

@@ -56,7 +56,7 @@ cdef class AsyncConnection:
     cdef bint may_read(self, bytes key)
     # Pays for values of so many bytes.
     cdef int has_read(self, Py_ssize_t length) except -1
-    # Whether it is other tasks' turn. They have it when the caller has awaited something that is not done.
+    # Whether it is other tasks' turn: the caller lets the loop run once before it reads.
     cdef bint gives_way(self)
     # Appends the line that tells the server of what was read.
     cdef int put_hits(self) except -1

@@ -169,7 +169,7 @@ cdef class AsyncConnection:
 
     cdef bint may_read(self, bytes key):
         # Those that wait for room come before this call, too.
-        return (not self.waiting and not (self.changing and key in self.changing)
+        return (self.reader is not None and not self.waiting and not (self.changing and key in self.changing)
                 and self.connection.generation == fork_count())
 
     cdef bytes read(self, bytes key, uint32_t *flags, uint64_t *cas):

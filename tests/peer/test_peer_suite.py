@@ -83,6 +83,13 @@ def test_deviations_are_strict(tree: Path) -> None:
     assert (stops["result"], stops["seconds"] < 20) == ("pass", True)
 
 
+def test_what_an_option_changes(tree: Path) -> None:
+    perl = 'print "1..1\\nnot ok 1 - total_malloced reduced to 0\\n"; exit 1'
+    assert outcome(tree, "dyn-maxbytes.t", perl)["result"] == "fail"
+    with_it = outcome(tree, "dyn-maxbytes.t", perl, "--options", "rdma_direct")
+    assert (with_it["result"], len(with_it["expected"])) == ("pass", 1)
+
+
 def test_fewer_assertions_than_memcached_passes(tree: Path) -> None:
     fewer = outcome(tree, "quit.t", 'print "1..0 # skip all\\n";', "--version", "1.6.45")
     assert fewer["result"] == "fail"

@@ -124,6 +124,7 @@ def names(heading: str) -> list[str]:
     return [name for row in TABLES[heading] if row["state"] != "no" for name in code(row["name"])]
 
 
+@pytest.mark.without_direct("stats has the lines of docs/direct-reads.md, section 6, too")
 def test_general_statistics(rmemcached_server: ServerFactory) -> None:
     """All of them, in this order, and no other."""
     with Conversation(rmemcached_server("-o", "idle_timeout=1000")) as plain:
@@ -145,6 +146,7 @@ def test_statistics_of_classes_and_connections(rmemcached_server: ServerFactory)
             assert set(printed) == set(names(heading)), heading
 
 
+@pytest.mark.without_direct("it starts a daemon with no_rdma, which excludes it")
 def test_rdma_statistics(rmemcached_server: ServerFactory) -> None:
     """In this order, and no other."""
     with Conversation(rmemcached_server("-o", "rdma_device=none")) as plain:

@@ -36,7 +36,7 @@ def test_a_small_request_is_one_completion_and_one_doorbell(server: Server, rdma
         client.set("key", bytes(100))
         before = counts(control)
         for _ in range(count):
-            assert client.get("key") == bytes(100)
+            assert client.gat("key") == bytes(100)
         after = counts(control)
         cost = {name: after[name] - before[name] for name in COUNTED}
     assert cost["rdma_recvs"] == cost["rdma_sends"] == cost["rdma_doorbells"] == count

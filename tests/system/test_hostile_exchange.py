@@ -195,6 +195,7 @@ def test_quit_in_a_lane_ends_that_lane_only(server: Server) -> None:
         assert peer.ask(b"mn\r\n", lane=5) == b"MN\r\n"
 
 
+@pytest.mark.without_direct("it starts a daemon with no_rdma, which excludes it")
 def test_no_rdma(rmemcached_server: Callable[..., Server]) -> None:
     """A daemon without RDMA is a plain memcached, also for a client that sends an MPA request."""
     plain = rmemcached_server("-o", "no_rdma")

@@ -242,6 +242,7 @@ def test_a_file_of_another_user(open_folder: str, mode: int) -> None:
             assert as_nobody("-s", path, "-c", "50") == (71, "", said)
 
 
+@pytest.mark.without_direct("it starts a daemon with rdma_shm=none, which excludes it")
 def test_a_unix_socket_lets_in_whom_its_permissions_do(rmemcached_server: ServerFactory, open_folder: str) -> None:
     path = f"{open_folder}/socket"
     for flags, transport_of_others in (((), "soft_shm"), (("-o", "rdma_shm=none"), "tcp")):
@@ -250,6 +251,7 @@ def test_a_unix_socket_lets_in_whom_its_permissions_do(rmemcached_server: Server
         assert server.stop() == 0
 
 
+@pytest.mark.without_direct("it starts a daemon with rdma_shm=none, which excludes it")
 def test_where_it_meets_is_shown(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
     path = str(tmp_path / "shm")
     for flags, place in (
@@ -278,6 +280,7 @@ def test_only_streams_come_there(rmemcached_server: ServerFactory, tmp_path: Pat
             assert everything(sock) == b""
 
 
+@pytest.mark.without_direct("it starts a daemon with rdma_shm=none, which excludes it")
 def test_switched_off(rmemcached_server: ServerFactory) -> None:
     server = rmemcached_server("-o", "rdma_shm=none")
     with Client(server.address, timeout=TIMEOUT) as client:
