@@ -4,7 +4,7 @@ it.
 
 from libc.stdint cimport uint32_t
 
-from rmemcached.direct cimport direct_memory, direct_report
+from rmemcached.direct cimport direct_answer, direct_hit, direct_memory, direct_report
 
 
 cdef class DirectMemory:
@@ -23,6 +23,10 @@ cdef class DirectReader:
 
     # The value of a key as bytes, or None: only the server can say. text: of a key as it is sent.
     cdef bytes read(self, const char *text, size_t length, uint32_t *flags)
+    # Looks for a value. DIRECT_FOUND: the key had it at one moment of the call. It may be anything from then on.
+    cdef direct_answer find(self, const char *text, size_t length, direct_hit *hit) noexcept
+    # Notes that it was used.
+    cdef void note(self, const direct_hit *hit) noexcept
     # Whether the server lives, as far as the memory tells.
     cdef bint is_alive(self) noexcept
 

@@ -62,11 +62,18 @@ cdef class DirectReader:
         if answer != DIRECT_FOUND:
             return None
         flags[0] = hit.flags
+        self.note(&hit)
+        return value
+
+    cdef direct_answer find(self, const char *text, size_t length, direct_hit *hit) noexcept:
+        cdef direct_answer answer = direct_find(&self.memory.memory, text, length, hit)
+        return answer if self.is_alive() else DIRECT_ASK
+
+    cdef void note(self, const direct_hit *hit) noexcept:
         lock_state(&shared_state)
-        if direct_note(&self.report, m, &hit):
+        if direct_note(&self.report, &self.memory.memory, hit):
             self.told_later = True
         unlock_state(&shared_state)
-        return value
 
     cdef bint is_alive(self) noexcept:
         return direct_is_alive(&self.memory.memory)

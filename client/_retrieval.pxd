@@ -20,6 +20,7 @@ cdef object MISS
 cdef class Retrieval(Session):
     cdef object _load(self, object key, object value, uint32_t flags)
     cdef object _read_fetch(self, Connection c, object key, fetch_form form, uint32_t *flags, list errors)
+    cdef object _view_again(self, object key, uint32_t *flags)
     cdef object _view(self, object key, uint32_t *flags)
     cdef object _look(self, object key, uint32_t *flags)
     cdef object _fetch(self, object key, fetch_form form, bytes expire, bytes name, uint32_t *flags)
