@@ -2,14 +2,15 @@
 """Gets that ask nobody (`-o rdma_direct`, docs/direct-reads.md), beside gets that ask, in one run.
 
 Reads of 100 B at C speed and from Python, back to back and with pauses, of Client and AsyncClient; of 1 MB beside one
-memcpy; by several processes; and what they cost the daemon: CPU for hits and sets, memory for each item. The last
-column has the bounds; the exit status is 1 when one is missed.
+memcpy, and views of it; by several processes; and what they cost the daemon: CPU for hits and sets, memory for each
+item. The last column has the bounds; the exit status is 1 when one is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import multiprocessing
 import os
 import statistics
@@ -124,6 +125,9 @@ def large_reads(direct: Server, asked: Server, seconds: float) -> list[Row]:
     with connect(direct) as client, connect(asked) as other:
         for one in (client, other):
             one.set("large", LARGE)
+        client.set("another", LARGE)
+        # Of two in turn none is seen any more when it is looked at again: the daemon is asked.
+        names = itertools.cycle(("large", "another"))
         memcpy = microseconds(lambda: bytes(copied), seconds, 100)
         read = microseconds(lambda: client.get("large"), seconds, 100)
         into = bytearray(len(LARGE))
@@ -133,6 +137,9 @@ def large_reads(direct: Server, asked: Server, seconds: float) -> list[Row]:
             Row("get 1 MB, of one memcpy", memcpy / read, "", -0.8),
             Row("get_into 1 MB, of one memcpy", moved / received, "", -0.8),
             Row("get 1 MB, asked, of one memcpy", memcpy / microseconds(lambda: other.get("large"), seconds, 100), ""),
+            Row("memcpy of 1 MB", memcpy, "us"),
+            Row("get_view 1 MB, seen lately", microseconds(lambda: client.get_view("large"), seconds), "us", 3.0),
+            Row("get_view 1 MB, asked", microseconds(lambda: client.get_view(next(names)), seconds), "us", 3.0),
         ]
 
 

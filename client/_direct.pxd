@@ -4,7 +4,7 @@ it.
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from rmemcached.direct cimport direct_hit, direct_memory, direct_report
+from rmemcached.direct cimport direct_answer, direct_hit, direct_memory, direct_report
 
 
 cdef class DirectMemory:
@@ -28,7 +28,9 @@ cdef class DirectReader:
     # The same, to memory: the value's length; -1: only the server can say. A value that is longer than the memory is
     # not copied. One that changes meanwhile may have left bytes there.
     cdef Py_ssize_t read_into(self, const char *text, size_t length, char *to, size_t room) noexcept
-    # A hit that was read, for the server.
+    # Looks for a value. DIRECT_FOUND: the key had it at one moment of the call. It may be anything from then on.
+    cdef direct_answer find(self, const char *text, size_t length, direct_hit *hit) noexcept
+    # A hit that was read or found, for the server.
     cdef void note(self, const direct_hit *hit) noexcept
     # Whether the server lives, as far as the memory tells.
     cdef bint is_alive(self) noexcept

@@ -91,6 +91,10 @@ cdef class DirectReader:
         self.note(&hit)
         return hit.length
 
+    cdef direct_answer find(self, const char *text, size_t length, direct_hit *hit) noexcept:
+        cdef direct_answer answer = direct_find(&self.memory.memory, text, length, hit)
+        return answer if self.is_alive() else DIRECT_ASK
+
     cdef void note(self, const direct_hit *hit) noexcept:
         lock_state(&shared_state)
         if direct_note(&self.report, &self.memory.memory, hit):

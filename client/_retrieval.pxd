@@ -24,6 +24,7 @@ cdef class Retrieval(Session):
     cdef object _read_fetch(self, Connection c, object key, fetch_form form, uint32_t *flags, list errors)
     cdef bytes _look(self, object key, uint32_t *flags, uint64_t *cas)
     cdef Py_ssize_t _look_into(self, bytes key, char *to, Py_ssize_t length) except -2
+    cdef object _view_again(self, object key, uint32_t *flags)
     cdef object _view(self, object key, uint32_t *flags)
     cdef object _fetch(self, object key, fetch_form form, bytes expire, bytes name, uint32_t *flags)
     cdef object _get(self, object key, object default, object expire, fetch_form form, bytes name)

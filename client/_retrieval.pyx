@@ -11,8 +11,10 @@ from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._rdma cimport RdmaStream
 from rmemcached.client._reads cimport read_values
 from rmemcached.client._reply cimport REPLY_EN, REPLY_VA
+from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._stream cimport Stream
-from rmemcached.client._views cimport new_pins, take_view
+from rmemcached.client._views cimport Pin, Pins, new_pins
+from rmemcached.direct cimport DIRECT_FOUND, direct_hit, direct_place
 
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
@@ -82,6 +84,32 @@ cdef object too_long(object key, Py_ssize_t size, Py_ssize_t length):
     return ValueError(f"the value of {key!r} has {size} bytes, and the buffer {length}")
 
 
+cdef object fetch_on(Retrieval self, Connection c, object key, fetch_form form, bytes expire, uint32_t *flags):
+    # The call that has entered c.
+    cdef Stream s = c.stream
+    cdef list errors = []
+    cdef list known = None
+    try:
+        if s.remote and form == FETCH_VALUE and expire is None:
+            known = read_values(c, [key])
+            if known is not None and known[0] is not None:
+                value, flags[0] = known[0]
+                self.leave(c, None)
+                return value
+        put_fetch(s, key, self.serde is not None, form == FETCH_VALUE_AND_CAS, expire)
+        if s.remote:
+            s.put_sink(form == FETCH_VIEW)
+        s.put("\r\n", 2)
+        c.exchange()
+        value = self._read_fetch(c, key, form, flags, errors)
+        s.release_sink()
+    except BaseException:
+        self.drop(c)
+        raise
+    self.leave(c, errors)
+    return value
+
+
 cdef class Retrieval(Session):
 
     cdef object _load(self, object key, object value, uint32_t flags):
@@ -127,7 +155,7 @@ cdef class Retrieval(Session):
         value = reader.read(text, length, flags, cas)
         if reader.told_later:
             self.tell_hits()
-        if self._releases.waiting:
+        if self._releases.waiting and self._releases.due():
             self.tell_releases()
         return value
 
@@ -140,22 +168,54 @@ cdef class Retrieval(Session):
         size = reader.read_into(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), to, length)
         if reader.told_later:
             self.tell_hits()
-        if self._releases.waiting:
+        if self._releases.waiting and self._releases.due():
             self.tell_releases()
         return size
 
+    cdef object _view_again(self, object key, uint32_t *flags):
+        # Views of what the server keeps already, if it still is the key's item. None: the server is to be asked.
+        cdef DirectReader reader = self.reader()
+        cdef direct_hit hit
+        cdef size_t length
+        cdef const char *text
+        cdef list found = None
+        cdef Pins pins
+        cdef Pin pin
+        if reader is None:
+            return None
+        text = text_of(key, &length)
+        lock_state(&shared_state)
+        try:
+            # Nobody makes pins meanwhile: one that is found was there before the key's place was looked up, and the
+            # server has not been told that it went, so that the place has had no other item.
+            pins = None
+            if reader.find(text, length, &hit) == DIRECT_FOUND:
+                pins = self.pins_with(reader.memory, direct_place(hit.slot))
+            if pins is not None:
+                pin = pins.places[direct_place(hit.slot)]
+                flags[0] = pin.flags
+                found = pins.views_of(pin)
+        finally:
+            unlock_state(&shared_state)
+        if found is not None:
+            reader.note(&hit)
+            if reader.told_later:
+                self.tell_hits()
+        return found
+
     cdef object _view(self, object key, uint32_t *flags):
-        # Views of the item's memory, or MISS. None: it is to be had in another way only.
+        # Views of the item's memory, a list, or MISS; where there can be none, what get(copy=False) has. None: that is
+        # to be asked for.
         cdef Connection c = self.enter(False, b"get_view")
         cdef Stream s = c.stream
         cdef size_t length
         cdef const char *text = text_of(key, &length)
         cdef object found = None
+        cdef Pin pin
         if c.pins is None:
             c.pins = new_pins(s, self._releases)
         if c.pins is None:
-            self.leave(c, None)
-            return None
+            return fetch_on(self, c, key, FETCH_VIEW, None, flags)
         try:
             s.put("rdma_view ", 10)
             s.put(text, length)
@@ -164,9 +224,11 @@ cdef class Retrieval(Session):
             if s.reply.code == REPLY_EN:
                 found = MISS
             elif not is_error(answer(s)):
-                found = take_view(c.pins, s, flags)
-                if found is None:
+                pin = c.pins.take(s)
+                if pin is None:
                     raise c.broken(-EBADMSG)
+                flags[0] = pin.flags
+                found = c.pins.views_of(pin)
         except BaseException:
             self.drop(c)
             raise
@@ -174,29 +236,7 @@ cdef class Retrieval(Session):
         return found
 
     cdef object _fetch(self, object key, fetch_form form, bytes expire, bytes name, uint32_t *flags):
-        cdef Connection c = self.enter(False, name)
-        cdef Stream s = c.stream
-        cdef list errors = []
-        cdef list known = None
-        try:
-            if s.remote and form == FETCH_VALUE and expire is None:
-                known = read_values(c, [key])
-                if known is not None and known[0] is not None:
-                    value, flags[0] = known[0]
-                    self.leave(c, None)
-                    return value
-            put_fetch(s, key, self.serde is not None, form == FETCH_VALUE_AND_CAS, expire)
-            if s.remote:
-                s.put_sink(form == FETCH_VIEW)
-            s.put("\r\n", 2)
-            c.exchange()
-            value = self._read_fetch(c, key, form, flags, errors)
-            s.release_sink()
-        except BaseException:
-            self.drop(c)
-            raise
-        self.leave(c, errors)
-        return value
+        return fetch_on(self, self.enter(False, name), key, form, expire, flags)
 
     cdef object _get(self, object key, object default, object expire, fetch_form form, bytes name):
         cdef object encoded = self.sendable_key(key)
@@ -267,8 +307,6 @@ cdef class Retrieval(Session):
         cdef Py_ssize_t i
         for i in range(len(names)):
             value = None
-            if self._releases.waiting:
-                self.tell_releases()
             if reader is not None:
                 text = text_of(encoded[i], &length)
                 value = reader.read(text, length, &flags, &cas)
@@ -280,6 +318,8 @@ cdef class Retrieval(Session):
             values.append(value)
             if with_cas or self.serde is not None:
                 numbers.append((flags, cas))
+        if self._releases.waiting and self._releases.due():
+            self.tell_releases()
         if left:
             rest = self._fetch_many(left, left_encoded, with_cas, None, name)
         if len(left) == len(names):
@@ -370,13 +410,18 @@ cdef class Retrieval(Session):
         cdef object encoded = self.sendable_key(key)
         cdef uint32_t flags = 0
         try:
-            found = self._view(encoded, &flags)
+            found = None
+            if self._reader is not None:
+                found = self._view_again(encoded, &flags)
+            if found is None:
+                found = self._view(encoded, &flags)
             if found is None:
                 found = self._fetch(encoded, FETCH_VIEW, None, b"get_view", &flags)
-            elif found is not MISS and len(found) == 1:
-                found = found[0]
-            elif found is not MISS and self.serde is not None:
-                found = memoryview(b"".join(found))
+            elif isinstance(found, list):
+                if len(found) == 1:
+                    found = found[0]
+                elif self.serde is not None:
+                    found = memoryview(b"".join(found))
             if found is not MISS:
                 return self._load(key, found, flags)
         except Exception:
@@ -502,11 +547,6 @@ cdef class Retrieval(Session):
         cdef Py_ssize_t size = -1
         try:
             s.check_target(to, length)
-        except BaseException:
-            # Nothing was sent.
-            self.leave(c, None)
-            raise
-        try:
             put_fetch(s, key, False, False, None)
             if s.remote and length > <Py_ssize_t>s.inline_limit:
                 s.put_target(to, length)

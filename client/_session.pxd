@@ -8,9 +8,11 @@ A thread's commands reach the server in their order. Behind one that was sent wi
 same Connection keeps it, so that no other thread gets that one before a reply has come on it.
 """
 
+from libc.stdint cimport uint64_t
+
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._direct cimport DirectMemory, DirectReader
-from rmemcached.client._views cimport Releases
+from rmemcached.client._views cimport Pins, Releases
 
 
 cdef class Session:
@@ -58,8 +60,8 @@ cdef class Session:
     cdef int tell_hits(self) except -1
     cdef bint has_hits(self) noexcept
     cdef int put_hits(self, Connection c) except -1
-    # Tells the server of views that have gone: in this request, and by the connections that no call uses. Errors are left
-    # to the next command.
+    # Tells the server of views that have gone: in this request, and by the connections that no call uses. Errors are
+    # left to the next command.
     cdef int put_releases(self, Connection c) except -1
     cdef int tell_releases(self) except -1
     cdef int leave_quietly(self, Connection c) except -1
@@ -73,6 +75,8 @@ cdef class Session:
     cdef void close_all(self) noexcept
 
     cdef Connection take(self, Connection c, Connection before)
+    # The pins of a connection that no call uses, if that of the item at a place is among them. None: there is no such.
+    cdef Pins pins_with(self, DirectMemory memory, uint64_t place)
     # One whose views have gone. None: there is none.
     cdef Connection take_releasing(self)
     # Stands for the thread, or the greenlet, as long as it lives.

@@ -10,7 +10,7 @@ from rmemcached.client._direct cimport DirectMemory, DirectReader, is_same, new_
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._stream cimport Stream
-from rmemcached.client._views cimport Releases
+from rmemcached.client._views cimport Pins, Releases
 from rmemcached.direct cimport DIRECT_LINE
 from rmemcached.sys.debug cimport assert_that
 
@@ -242,6 +242,13 @@ cdef class Session:
     cdef int leave(self, Connection c, list errors) except -1:
         cdef bint stays
         assert_that(c.next is None)
+        if c.pins is not None and c.stream.wlen > c.stream.wmark:
+            # The call has sent nothing, which was to take along what the server is to be told.
+            try:
+                c.send()
+            except BaseException:
+                self.drop(c)
+                raise
         if c.has_more():
             # There may be one too many among the answers; or it belongs to a refusal, which says more.
             error = errors[0] if errors else c.unasked()
@@ -340,12 +347,24 @@ cdef class Session:
             self.tell_releases()
         return 0
 
+    cdef Pins pins_with(self, DirectMemory memory, uint64_t place):
+        cdef Connection c
+        cdef Pins found = None
+        lock_state(&shared_state)
+        c = self._idle
+        while c is not None and found is None:
+            if c.pins is not None and is_same(c.pins.memory, memory) and c.pins.find(place) is not None:
+                found = c.pins
+            c = c.next
+        unlock_state(&shared_state)
+        return found
+
     cdef Connection take_releasing(self):
         cdef Connection before = None
         cdef Connection c
         lock_state(&shared_state)
         c = self._idle
-        while c is not None and (c.pins is None or c.pins.gone_count == 0 or c.home):
+        while c is not None and (c.pins is None or c.pins.gone == 0 or c.home):
             before = c
             c = c.next
         if c is not None:

@@ -136,7 +136,7 @@ cdef class Stream:
     cdef int take_target(self, char *to, size_t size, size_t length) except -1
     cdef void saw_length(self, size_t length) noexcept  # a value of so many bytes comes in the stream
     cdef DirectMemory direct_memory(self)               # the server's items, which can be read without asking, or None
-    cdef bint may_stay(self) noexcept                   # open behind its Connection: nobody reaches the caller's memory by it
+    cdef bint may_stay(self) noexcept                   # open behind its Connection: no memory of the caller's is named
     cdef bint keeps_pins(self) noexcept                 # whether it is still connected, as far as known; any thread
     cdef str failure_text(self)                         # why the connection has ended, as far as known; may be ""
     cdef void close(self) noexcept                      # in a forked child: leaves the parent's connection alone

@@ -2,20 +2,27 @@
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
-from libc.stdint cimport UINT32_MAX, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdint cimport UINT32_MAX, uint64_t
 from libc.string cimport memcmp
 
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.direct cimport direct_is_alive, direct_memory
+from rmemcached.sys.clock cimport coarse_ms
 
 cdef enum:
-    TOLD_AT_A_TIME = 128     # in a line, which the server takes up to 2048 bytes of
-    GONE_FIRST = 16
+    TOLD_AT_A_TIME = 128     # in a line, of which the server takes 2048 bytes
+    TOLD_MS = 100            # the server is told without a request after this time,
+    TOLD_FROM = 64           # ... and when there are so many
 
 
 cdef class Releases:
+
+    cdef bint due(self) noexcept:
+        return self.waiting >= TOLD_FROM or coarse_ms() - self.since >= TOLD_MS
+
+
+cdef class Pin:
     pass
 
 
@@ -23,18 +30,28 @@ cdef class Releases:
 @cython.no_gc
 cdef class Pins:
 
-    def __dealloc__(self):
-        free(self.gone)
-
     cdef int put(self, Stream s) except -1:
-        cdef unsigned int i
+        cdef unsigned int told = 0
+        cdef Pin pin
         lock_state(&shared_state)
         try:
-            for i in range(self.gone_count):
-                s.put("rdma_release " if i % TOLD_AT_A_TIME == 0 else " ", 13 if i % TOLD_AT_A_TIME == 0 else 1)
-                s.put_number(self.gone[i])
-                if i % TOLD_AT_A_TIME == TOLD_AT_A_TIME - 1 or i == self.gone_count - 1:
-                    s.put("\r\n", 2)
+            while self.first is not None:
+                pin = self.first
+                if pin.views == 0:
+                    if told and told % TOLD_AT_A_TIME == 0:
+                        s.put("\r\n", 2)
+                    if told % TOLD_AT_A_TIME == 0:
+                        s.put("rdma_release", 12)
+                    s.put(" ", 1)
+                    s.put_number(pin.id)
+                    told += 1
+                    if self.places.get(pin.item) is pin:
+                        del self.places[pin.item]
+                self.first = pin.following
+                pin.following = None
+                pin.listed = False
+            if told:
+                s.put("\r\n", 2)
             self.forget()
         finally:
             unlock_state(&shared_state)
@@ -42,8 +59,8 @@ cdef class Pins:
 
     cdef void forget(self) noexcept:
         if self.releases is not None:
-            self.releases.waiting -= self.gone_count
-        self.gone_count = 0
+            self.releases.waiting -= self.gone
+        self.gone = 0
 
     cdef void leave(self) noexcept:
         lock_state(&shared_state)
@@ -51,22 +68,83 @@ cdef class Pins:
         self.releases = None
         unlock_state(&shared_state)
 
-    cdef Pin add(self, uint32_t id):
-        cdef Pin pin = Pin.__new__(Pin)
-        cdef unsigned int room
-        cdef uint32_t *grown
+    cdef Pin find(self, uint64_t place):
+        cdef Pin pin = self.places.get(place)
+        return pin if pin is not None and self.stream.keeps_pins() else None
+
+    cdef void has_view(self, Pin pin) noexcept:
+        lock_state(&shared_state)
+        if pin.views == 0:
+            self.live += 1
+            if pin.listed and self.releases is not None:
+                self.gone -= 1
+                self.releases.waiting -= 1
+        pin.views += 1
+        unlock_state(&shared_state)
+
+    cdef void lost_view(self, Pin pin) noexcept:
+        # Whoever does this may be the collector: no memory is needed.
+        lock_state(&shared_state)
+        pin.views -= 1
+        if pin.views == 0:
+            self.live -= 1
+            if self.releases is not None:
+                if self.releases.waiting == 0:
+                    self.releases.since = coarse_ms()
+                self.releases.waiting += 1
+                self.gone += 1
+                if not pin.listed:
+                    pin.listed = True
+                    pin.following = self.first
+                    self.first = pin
+        unlock_state(&shared_state)
+
+    cdef list views_of(self, Pin pin):
+        cdef list views = []
+        # To make an object may run others' code, which may have the server told of pins without views.
+        self.has_view(pin)
+        try:
+            for place, length in pin.pieces:
+                views.append(memoryview(memory_at(self, pin, place, length)))
+        finally:
+            self.lost_view(pin)
+        return views
+
+    cdef Pin take(self, Stream s):
+        cdef const direct_memory *m = &self.memory.memory
+        cdef const char *end = s.line + s.line_length
+        cdef const char *p = s.line + 5
+        cdef uint64_t id = 0
+        cdef uint64_t flags = 0
+        cdef uint64_t item = 0
+        cdef uint64_t left = 0
+        cdef uint64_t place = 0
+        cdef uint64_t size = 0
+        cdef list pieces = []
+        cdef Pin pin
+        if s.line_length < 5 or memcmp(s.line, b"VIEW ", 5) != 0:
+            return None
+        p = number(p, end, 10, &id)
+        p = number(behind(p, end, c' '), end, 10, &flags)
+        p = number(behind(p, end, c' '), end, 16, &item)
+        p = number(behind(p, end, c' '), end, 10, &left)
+        while p != NULL and (p != end or not pieces):
+            p = next_piece(m, p, end, &place, &size)
+            # Only an empty value has an empty piece.
+            if p == NULL or size > left or size == 0 and (left or pieces):
+                return None
+            left -= size
+            pieces.append((place, size))
+        if p == NULL or left or id > UINT32_MAX or flags > UINT32_MAX:
+            return None
+        pin = Pin.__new__(Pin)
+        pin.id = <uint32_t>id
+        pin.flags = <uint32_t>flags
+        pin.item = item
+        pin.pieces = pieces
         lock_state(&shared_state)
         try:
-            if self.live + self.gone_count == self.gone_room:
-                room = max(self.gone_room * 2, <unsigned int>GONE_FIRST)
-                grown = <uint32_t *>realloc(self.gone, room * sizeof(uint32_t))
-                if grown == NULL:
-                    raise MemoryError
-                self.gone = grown
-                self.gone_room = room
-            self.live += 1
-            pin.id = id
-            pin.pins = self
+            self.places[item] = pin
         finally:
             unlock_state(&shared_state)
         return pin
@@ -82,24 +160,8 @@ cdef Pins new_pins(Stream s, Releases releases):
     pins.memory = memory
     pins.releases = releases
     pins.generation = fork_count()
+    pins.places = {}
     return pins
-
-
-@cython.no_gc
-cdef class Pin:
-
-    def __dealloc__(self):
-        cdef Pins pins = self.pins
-        # A fork's views are not the server's affair.
-        if pins is None or pins.generation != fork_count():
-            return
-        lock_state(&shared_state)
-        pins.live -= 1
-        if pins.releases is not None:
-            pins.gone[pins.gone_count] = self.id
-            pins.gone_count += 1
-            pins.releases.waiting += 1
-        unlock_state(&shared_state)
 
 
 @cython.no_gc
@@ -111,6 +173,11 @@ cdef class PinnedMemory:
 
     def __init__(self):
         raise TypeError("Client.get_view makes it")
+
+    def __dealloc__(self):
+        # A fork's views are not the server's affair.
+        if self.pins is not None and self.pins.generation == fork_count():
+            self.pins.lost_view(self.pin)
 
     def __repr__(self):
         return f"<rmemcached.client.PinnedMemory of {self.length} bytes{'' if self.pinned else ', not pinned'}>"
@@ -125,21 +192,22 @@ cdef class PinnedMemory:
         False: the connection is lost, or this is a forked child, whose parent has it. If the server goes on, it may put
         something else there at any time; otherwise the bytes stay as they are.
         """
-        cdef Pins pins = self.pin.pins
         cdef bint found
-        if pins.generation != fork_count():
+        if self.pins.generation != fork_count():
             return False
         lock_state(&shared_state)
-        found = pins.stream.keeps_pins() and direct_is_alive(&pins.memory.memory)
+        found = self.pins.stream.keeps_pins() and direct_is_alive(&self.pins.memory.memory)
         unlock_state(&shared_state)
         return found
 
 
-cdef PinnedMemory memory_at(Pin pin, uint64_t place, uint64_t length):
+cdef PinnedMemory memory_at(Pins pins, Pin pin, uint64_t place, uint64_t length):
     cdef PinnedMemory made = PinnedMemory.__new__(PinnedMemory)
-    made.pin = pin
-    made.data = pin.pins.memory.memory.base + place
+    made.data = pins.memory.memory.base + place
     made.length = <Py_ssize_t>length
+    made.pin = pin
+    pins.has_view(pin)
+    made.pins = pins
     return made
 
 
@@ -173,39 +241,3 @@ cdef const char *next_piece(const direct_memory *m, const char *p, const char *e
     if p == NULL or place[0] < m.arena or place[0] > m.length or length[0] > m.length - place[0]:
         return NULL
     return p
-
-
-cdef list take_view(Pins pins, Stream s, uint32_t *flags):
-    cdef const direct_memory *m = &pins.memory.memory
-    cdef const char *end = s.line + s.line_length
-    cdef const char *pieces
-    cdef const char *p
-    cdef uint64_t id = 0
-    cdef uint64_t client_flags = 0
-    cdef uint64_t length = 0
-    cdef uint64_t total = 0
-    cdef uint64_t place = 0
-    cdef uint64_t size = 0
-    cdef list views = []
-    cdef Pin pin
-    if s.line_length < 5 or memcmp(s.line, b"VIEW ", 5) != 0:
-        return None
-    p = number(s.line + 5, end, 10, &id)
-    p = number(behind(p, end, c' '), end, 10, &client_flags)
-    p = pieces = number(behind(p, end, c' '), end, 10, &length)
-    if p == NULL or p == end or id > UINT32_MAX or client_flags > UINT32_MAX:
-        return None
-    while p != end:
-        p = next_piece(m, p, end, &place, &size)
-        if p == NULL or size > length - total or (size == 0) != (length == 0):
-            return None
-        total += size
-    if total != length:
-        return None
-    flags[0] = <uint32_t>client_flags
-    pin = pins.add(<uint32_t>id)
-    p = pieces
-    while p != end:
-        p = next_piece(m, p, end, &place, &size)
-        views.append(memoryview(memory_at(pin, place, size)))
-    return views

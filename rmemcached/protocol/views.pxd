@@ -1,4 +1,4 @@
-"""The commands by which a client looks at items where they lie: rdma_view, rdma_release (docs/direct-reads.md, section 5).
+"""The commands rdma_view and rdma_release: a client looks at items where they lie (docs/direct-reads.md, section 5).
 
 Called by `ascii` alone, if the store's memory is for clients to read.
 """

@@ -22,7 +22,7 @@ cdef enum:
     PIECES_AT_A_TIME = 64
     PIECE_TEXT = 2 * (16 + 1)            # most bytes of " place:length"
     SHORT_PIECES = 8         # of which the line goes into an mc_resp
-    HEAD_TEXT = 5 + U32_TEXT + 1 + U32_TEXT + 1 + U64_TEXT + 2
+    HEAD_TEXT = 5 + U32_TEXT + 1 + U32_TEXT + 1 + 16 + 1 + U64_TEXT + 2
 
 
 cdef inline char *put_hex(char *p, uint64_t value) noexcept nogil:
@@ -75,16 +75,20 @@ cdef size_t put_view(store *s, char *line, item *it, uint32_t id) noexcept nogil
     """Writes the answer. Returns its length."""
     cdef void *arena
     cdef size_t length
+    cdef const char *memory
     cdef char *p = line
     store_arena(s, &arena, &length)
+    memory = <const char *>arena - direct_bytes(length)
     memcpy(p, b"VIEW ", 5)
     p = itoa_u32(id, p + 5)
     p[0] = c' '
     p = itoa_u32(ITEM_client_flags(it), p + 1)
     p[0] = c' '
-    p = itoa_u64(<uint64_t>it.nbytes - 2, p + 1)
     # Places count from the beginning of the memory, as direct_place does.
-    p = put_pieces(p, <const char *>arena - direct_bytes(length), it)
+    p = put_hex(p + 1, <uint64_t>(<const char *>it - memory))
+    p[0] = c' '
+    p = itoa_u64(<uint64_t>it.nbytes - 2, p + 1)
+    p = put_pieces(p, memory, it)
     memcpy(p, b"\r\n", 2)
     return <size_t>(p + 2 - line)
 

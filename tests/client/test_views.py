@@ -1,4 +1,4 @@
-"""Views of the daemon's items where they lie (docs/direct-reads.md): what they show, how long, and what they may cost."""
+"""Views of the daemon's items where they lie: what they show, how long, and what they may cost."""
 
 from __future__ import annotations
 
@@ -106,12 +106,19 @@ def test_a_value_in_pieces_is_a_list(server: Server, client: Client, key: str) -
 
 
 def test_more_pieces_than_a_reply_has_room_for(rmemcached_server: ServerFactory, key: str) -> None:
-    server = rmemcached_server("-t", "1", "-m", "64", "-I", "1m", "-o", "rdma_direct,slab_chunk_max=16")
+    """Or than a view may have."""
+    options = "rdma_direct,slab_chunk_max=16,rdma_view_limit=200"
+    server = rmemcached_server("-t", "1", "-m", "256", "-I", "40m", "-o", options)
     with Client(server.address, **OPTIONS) as client:
-        value = os.urandom(900_000)
-        client.set(key, value)
-        pieces = client.get_view(key)
-        assert len(pieces) > 50 and b"".join(pieces) == value
+        block = os.urandom(15_000)
+        for length, least in ((900_000, 50), (33_000_000, 2000)):
+            value = (block * 2200)[:length]
+            client.set(key, value)
+            pieces = client.get_view(key)
+            assert len(pieces) > least and b"".join(pieces) == value
+        client.set(key, block * 2300)
+        view = client.get_view(key)
+        assert not isinstance(view, list) and not is_pinned(view) and view == block * 2300
 
 
 def test_misses(server: Server, client: Client, key: str) -> None:
@@ -149,6 +156,35 @@ def test_what_a_view_shows_does_not_change(server: Server, client: Client, key: 
     assert client.get(key) == b"8" == client.get_view(key)
 
 
+def test_a_view_of_what_is_seen_already_asks_nobody(server: Server, client: Client, key: str) -> None:
+    """Nor of what was seen a moment ago. What has been stored since is asked for."""
+    value = os.urandom(2 * MB)
+    client.set(key, value, noreply=False)
+    client.set(f"{key}-small", b"value")
+    names = [key, f"{key}-small"]
+    seen = [client.get_view(name) for name in names]
+    with suspended(server.pid):
+        again = [client.get_view(name) for name in names]
+        assert b"".join(again[0]) == value and again[1] == b"value"
+        del again, seen
+        again = [client.get_view(name) for name in names]
+        assert b"".join(again[0]) == value and again[1] == b"value" and is_pinned(again[1])
+        del again[0][1:]
+        again[0] += client.get_view(key)
+        assert again[0][0] == again[0][1]
+    assert views(server)[0] == 2
+    for number in range(1000):
+        client.set(names[1], b"%d" % number, noreply=number % 2 == 1)
+        view = client.get_view(names[1])
+        assert view == b"%d" % number == client.get_view(names[1])
+    assert again[1] == b"value"
+    client.delete(names[1])
+    assert client.get_view(names[1]) is None and view == b"999"
+    del again, view
+    client.version()
+    assert views(server)[0] == 0
+
+
 def test_eviction_goes_round_what_is_seen(rmemcached_server: ServerFactory) -> None:
     server = rmemcached_server("-m", "16", "-t", "1", "-o", "rdma_direct,rdma_view_limit=12")
     with Client(server.address, **OPTIONS) as client:
@@ -174,9 +210,9 @@ def test_the_page_mover_waits_for_what_is_seen(rmemcached_server: ServerFactory)
         client.set_many(values)
         seen = {name: client.get_view(name) for name in list(values)[:100]}
         found = client.stats("items")
-        source = next(name.split(b":")[1].decode() for name, many in found.items() if b":number" in name and many == 200)
+        sources = [name.split(b":")[1].decode() for name in found if b":number" in name and found[name] == 200]
         before = client.stats()[b"slabs_moved"]
-        assert client.raw_command(f"slabs reassign {source} 1") == b"OK"
+        assert client.raw_command(f"slabs reassign {sources[0]} 1") == b"OK"
         deadline = time.monotonic() + TIMEOUT
         while not client.stats()[b"slab_reassign_busy_items"]:
             assert time.monotonic() < deadline
@@ -258,19 +294,32 @@ def test_a_get_that_asks_nobody_tells_of_views_that_have_gone(server: Server, cl
         view = client.get_view(key)
         assert views(server)[0] == 1
         view.release()
-        assert read() in (b"value", {key: b"value"})
-        until(server, 0)
+        deadline = time.monotonic() + TIMEOUT
+        while views(server)[0]:
+            assert read() in (b"value", {key: b"value"})
+            assert time.monotonic() < deadline
+
+
+def test_calls_that_ask_nothing_take_it_along(server: Server, client: Client, key: str) -> None:
+    client.set(key, b"value")
+    for ask in (lambda: client.buffer(100), lambda: client.register(bytearray(100))):
+        view = client.get_view(key)
+        view.release()
+        with ask():
+            assert views(server)[0] == 0
 
 
 def test_many_views_that_go_at_once(server: Server, client: Client, key: str) -> None:
-    client.set(key, b"value")
-    seen = [client.get_view(key) for _ in range(1000)]
+    names = [f"{key}-{number}" for number in range(1500)]
+    client.set_many({name: name.encode() for name in names})
+    seen = [client.get_view(name) for name in names[:1000]]
     assert views(server)[0] == 1000 and all(map(is_pinned, seen))
     del seen[::2]
     client.version()
     assert views(server)[0] == 500
-    seen += [client.get_view(key) for _ in range(500)]
+    seen += [client.get_view(name) for name in names[1000:]]
     assert views(server)[0] == 1000
+    assert {bytes(view) for view in seen} == {name.encode() for name in [*names[1:1000:2], *names[1000:]]}
     seen.clear()
     client.version()
     assert views(server)[0] == 0
@@ -303,17 +352,16 @@ def test_threads(server: Server, client: Client, key: str) -> None:
 
 def test_views_of_threads_that_have_ended(server: Server, client: Client, key: str) -> None:
     """What was asked for on a connection that nobody uses goes all the same, with any other call."""
-    client.set(key, b"value")
+    names = [f"{key}-{number}" for number in range(4)]
+    client.set_many(dict.fromkeys(names, b"value"))
     barrier = threading.Barrier(4)
     found: list[memoryview] = []
 
-    def look() -> None:
-        client.version()
+    def look(name: str) -> None:
         barrier.wait(TIMEOUT)
-        found.append(client.get_view(key))
-        barrier.wait(TIMEOUT)
+        found.append(client.get_view(name))
 
-    threads = [threading.Thread(target=look) for _ in range(4)]
+    threads = [threading.Thread(target=look, args=(name,)) for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -330,7 +378,8 @@ def test_views_of_threads_that_have_ended(server: Server, client: Client, key: s
 def test_views_keep_the_connection_when_the_client_is_closed(server: Server, key: str) -> None:
     client = Client(server.address, **OPTIONS)
     client.set(key, b"value")
-    first, second = client.get_view(key), client.get_view(key)
+    client.set(f"{key}-2", b"value")
+    first, second = client.get_view(key), client.get_view(f"{key}-2")
     client.close()
     client.close()
     assert client.connections == 0
@@ -338,19 +387,20 @@ def test_views_keep_the_connection_when_the_client_is_closed(server: Server, key
     del client
     assert views(server)[0] == 2 and is_pinned(second)
     del first
-    assert is_pinned(second)
+    assert is_pinned(second) and views(server)[0] == 2
     del second
     until(server, 0)
 
 
 def test_a_client_that_is_killed(server: Server, client: Client, key: str) -> None:
-    client.set(key, b"value")
+    client.set_many({f"{key}{number}": b"value" for number in range(100)})
     client.set(f"{key}-large", bytes(3 * MB))
     script = (
         "import sys, time\n"
         "from rmemcached.client import Client\n"
         "client = Client(('127.0.0.1', int(sys.argv[1])), transport='soft_shm', timeout=20)\n"
-        "seen = [client.get_view(sys.argv[2]) for _ in range(100)] + client.get_view(sys.argv[2] + '-large')\n"
+        "seen = [client.get_view(sys.argv[2] + str(number)) for number in range(100)]\n"
+        "seen += client.get_view(sys.argv[2] + '-large')\n"
         "print('ready', flush=True)\n"
         "sys.stdin.read()\n"
     )
@@ -468,30 +518,32 @@ def test_limits_of_a_connection(rmemcached_server: ServerFactory, key: str) -> N
     """Who has as many as it may have gets copies, alone."""
     server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct,rdma_view_limit=1:12")
     with Client(server.address, **OPTIONS) as greedy, Client(server.address, **OPTIONS) as other:
-        greedy.set(key, b"value")
-        greedy.set(f"{key}-large", bytes(200_000))
-        seen = [greedy.get_view(key) for _ in range(5)]
+        greedy.set_many({f"{key}-{number}": b"value" for number in range(6)})
+        for number in range(2):
+            greedy.set(f"{key}-large-{number}", bytes(200_000))
+        seen = [greedy.get_view(f"{key}-{number}") for number in range(5)]
         assert [is_pinned(view) for view in seen] == [True] * 3 + [False] * 2
         assert all(view == b"value" for view in seen)
         assert views(server) == (3, 2)
-        large = other.get_view(f"{key}-large")
-        assert is_pinned(large) and not is_pinned(other.get_view(f"{key}-large"))
+        large = other.get_view(f"{key}-large-0")
+        assert is_pinned(large) and not is_pinned(other.get_view(f"{key}-large-1"))
         assert views(server) == (4, 3)
         del seen[0]
-        seen.append(greedy.get_view(key))
+        seen.append(greedy.get_view(f"{key}-5"))
         assert is_pinned(seen[-1])
 
 
-def test_limits_of_all_connections(rmemcached_server: ServerFactory, key: str) -> None:
+def test_limits_of_all_connections(rmemcached_server: ServerFactory) -> None:
     server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct,rdma_view_limit=1:8")
     clients = [Client(server.address, **OPTIONS) for _ in range(5)]
-    clients[0].set(key, b"value")
-    seen = [[client.get_view(key), client.get_view(key)] for client in clients]
+    for name in ("1", "2"):
+        clients[0].set(name, b"value")
+    seen = [[client.get_view("1"), client.get_view("2")] for client in clients]
     assert [all(map(is_pinned, two)) for two in seen] == [True] * 4 + [False]
     assert views(server) == (8, 2)
     seen.pop(0)
     clients[0].version()
-    assert is_pinned(clients[4].get_view(key))
+    assert is_pinned(clients[4].get_view("1"))
     for client in clients:
         client.close()
 
@@ -544,7 +596,7 @@ def test_commands_that_make_no_sense(server: Server, client: Client, key: str) -
         # The Client then gives the connection up, and with it what is kept.
         until(server, 0)
         text = client.raw_command(f"rdma_view {key}\r\nrdma_release {ids}\r\nstats rdma", "END\r\n")
-        assert text.startswith(b"VIEW 0 0 5 ") and b"STAT rdma_views %d\r\n" % kept in text, ids
+        assert text.startswith(b"VIEW 0 0 ") and b"STAT rdma_views %d\r\n" % kept in text, ids
 
 
 def test_only_with_the_memory(server: Server, shared_rmemcached: Server, key: str) -> None:
@@ -556,9 +608,9 @@ def test_only_with_the_memory(server: Server, shared_rmemcached: Server, key: st
         plain.sendall(b"set a 0 0 1\r\n1\r\nrdma_release 0\r\nrdma_view a\r\n")
         assert answers.readline() == b"STORED\r\n"
         assert answers.readline() == b"CLIENT_ERROR rdma: this client was not given the items' memory\r\n"
-    with Client(server.address, **OPTIONS | {"transport": "soft_iw"}) as client:
-        with pytest.raises(MemcacheClientError, match="was not given the items' memory"):
-            client.raw_command("rdma_view a")
+    refused = pytest.raises(MemcacheClientError, match="was not given the items' memory")
+    with Client(server.address, **OPTIONS | {"transport": "soft_iw"}) as client, refused:
+        client.raw_command("rdma_view a")
 
 
 def test_statistics(server: Server, client: Client, key: str) -> None:
@@ -589,23 +641,26 @@ class MemoryServer(ServerByHand):
     [
         b"VIEW",
         b"VIEW ",
-        b"VIEW 0 0 5",
-        b"VIEW 0 0 5 ",
-        b"VIEW 0 0 5 %x",
-        b"VIEW 0 0 5 %x:",
-        b"VIEW 0 0 5 %x:4",
-        b"VIEW 0 0 5 %x:6",
-        b"VIEW 0 0 5 %x:5 ",
-        b"VIEW 0 0 5 %x:5 %x:0",
-        b"VIEW 0 0 0 %x:5",
-        b"VIEW 0 0 5  %x:5",
-        b"VIEW -1 0 5 %x:5",
-        b"VIEW 4294967296 0 5 %x:5",
-        b"VIEW 0 4294967296 5 %x:5",
-        b"VIEW 0 0 5 0:5",
-        b"VIEW 0 0 5 fffffffffffffff:5",
-        b"VIEW 0 0 5 ffffffffffffffffff:5",
-        b"VIEW 0 0 1152921504606846975 %x:fffffffffffffff",
+        b"VIEW 0 0 x 5 %x:5",
+        b"VIEW 0 0  5 %x:5",
+        b"VIEW 0 0 fff8 5 %x:2 %x:4",
+        b"VIEW 0 0 fff8 5",
+        b"VIEW 0 0 fff8 5 ",
+        b"VIEW 0 0 fff8 5 %x",
+        b"VIEW 0 0 fff8 5 %x:",
+        b"VIEW 0 0 fff8 5 %x:4",
+        b"VIEW 0 0 fff8 5 %x:6",
+        b"VIEW 0 0 fff8 5 %x:5 ",
+        b"VIEW 0 0 fff8 5 %x:5 %x:0",
+        b"VIEW 0 0 fff8 0 %x:5",
+        b"VIEW 0 0 fff8 5  %x:5",
+        b"VIEW -1 0 fff8 5 %x:5",
+        b"VIEW 4294967296 0 fff8 5 %x:5",
+        b"VIEW 0 4294967296 fff8 5 %x:5",
+        b"VIEW 0 0 fff8 5 0:5",
+        b"VIEW 0 0 fff8 5 fffffffffffffff:5",
+        b"VIEW 0 0 fff8 5 ffffffffffffffffff:5",
+        b"VIEW 0 0 fff8 1152921504606846975 %x:fffffffffffffff",
         b"VALUE a 0 5",
         b"OK",
     ],
@@ -628,18 +683,19 @@ def test_places_are_checked_before_they_are_seen(line: bytes) -> None:
 def test_a_place_at_the_very_end_is_seen() -> None:
     """What the test above has in common with an answer that makes sense."""
     with MemoryServer("soft_shm") as server, ThreadPoolExecutor(1) as threads:
-        with Client(server.address, transport="soft_shm", timeout=TIMEOUT) as client:
-            view = threads.submit(client.get_view, b"key")
-            server.accept()
-            server.wait(lambda: server.inbox.endswith(b"rdma_view key\r\n"))
-            length = os.fstat(server.store.direct_fd()).st_size
-            server.send(DATA, b"VIEW 7 0 5 %x:5\r\n" % (length - 5))
-            assert view.result() == bytes(5)
-            del view
-            version = threads.submit(client.version)
-            server.wait(lambda: server.inbox.endswith(b"rdma_release 7\r\nversion\r\n"))
-            server.send(DATA, b"VERSION 1\r\n")
-            assert version.result() == b"1"
+        client = Client(server.address, transport="soft_shm", timeout=TIMEOUT)
+        view = threads.submit(client.get_view, b"key")
+        server.accept()
+        server.wait(lambda: server.inbox.endswith(b"rdma_view key\r\n"))
+        length = os.fstat(server.store.direct_fd()).st_size
+        server.send(DATA, b"VIEW 7 0 fff8 5 %x:5\r\n" % (length - 5))
+        assert view.result() == bytes(5)
+        del view
+        version = threads.submit(client.version)
+        server.wait(lambda: server.inbox.endswith(b"rdma_release 7\r\nversion\r\n"))
+        server.send(DATA, b"VERSION 1\r\n")
+        assert version.result() == b"1"
+        client.close()
 
 
 def test_nothing_is_mapped_for_long(server: Server, key: str) -> None:
