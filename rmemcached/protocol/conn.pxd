@@ -124,9 +124,9 @@ cdef struct conn_engine:
     lend_result (*watch)(conn *c, uint32_t eflags) noexcept nogil
     # The commands lru_crawler metadump and mgdump: lends it to the crawler thread, which answers.
     crawler_result_type (*dump)(conn *c, dump_kind kind, const char *classes, size_t length) noexcept nogil
-    # The command rdma_direct (docs/direct-reads.md): lets the client's queue pair READ items, and returns the reply line
-    # about the memory at this distance from where it begins: a constant, or what it has written into `reply`. NULL:
-    # the connection has no queue pair for that.
+    # The command rdma_direct (docs/direct-reads.md): lets the client's queue pair READ items, and returns the reply
+    # line about the memory at this distance from where it begins: a constant, or what it has written into `reply`.
+    # NULL: the connection has no queue pair for that.
     const char *(*direct)(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil
     bint remote              # it fetches payloads from conn.remote and writes values to sinks (conn_next_write)
     bint datagrams           # it sends each reply as a message of its own, so that no two share an mc_resp
