@@ -2,8 +2,8 @@
 """Gets that ask nobody (`-o rdma_direct`, docs/direct-reads.md), beside gets that ask, in one run.
 
 Reads of 100 B at C speed and from Python, back to back and with pauses, of Client and AsyncClient; of 1 MB beside one
-memcpy, and views of it; by several processes; and what they cost the daemon: CPU for hits and sets, memory for each
-item. The last column has the bounds; the exit status is 1 when one is missed.
+memcpy, and views of it; by several processes; by READs over devices; and what they cost the daemon: CPU for hits and
+sets, memory for each item. The last column has the bounds; the exit status is 1 when one is missed.
 """
 
 from __future__ import annotations
@@ -167,7 +167,21 @@ def reader_processes(direct: Server, seconds: float) -> list[Row]:
     return [Row(f"{READERS} processes, C, each core", total, "M/s", -2.0)]
 
 
-def daemon_cpu(direct: Server, asked: Server) -> list[Row]:
+def set_cpu(one: Server, other: Server, seconds: float) -> float:
+    """The daemon's CPU for a set, of what it takes with the other server."""
+    ratios = []
+    for _ in range(5):
+        spent = []
+        for server in (one, other):
+            with server.connect(30) as plain:
+                begin = server.cpu_seconds()
+                done = _load.run([plain.fileno()], seconds, keys=100_000, depth=32, set_every=1)
+                spent.append((server.cpu_seconds() - begin) / done["sets"])
+        ratios.append(spent[0] / spent[1])
+    return statistics.median(ratios)
+
+
+def daemon_cpu(direct: Server, asked: Server, seconds: float) -> list[Row]:
     """CPU of the daemon for as many hits, and for as many sets."""
     rows = []
     hits = 200_000
@@ -181,16 +195,23 @@ def daemon_cpu(direct: Server, asked: Server) -> list[Row]:
                 client.get(KEYS[number % 100])
             cost[server.pid] = server.cpu_seconds() - before
     rows.append(Row("daemon CPU of a hit, of one that asks", cost[direct.pid] / cost[asked.pid], "", 0.01))
-    ratios = []
-    for _ in range(5):
-        spent = []
-        for server in (direct, asked):
-            with server.connect(30) as plain:
-                begin = server.cpu_seconds()
-                done = _load.run([plain.fileno()], 1.0, keys=100_000, depth=32, set_every=1)
-                spent.append((server.cpu_seconds() - begin) / done["sets"])
-        ratios.append(spent[0] / spent[1])
-    rows.append(Row("daemon CPU of a set, of one without the index", statistics.median(ratios), "", 1.15))
+    rows.append(Row("daemon CPU of a set, of one without the index", set_cpu(direct, asked, seconds), "", 1.15))
+    return rows
+
+
+def remote_reads(remote: Server, transport: str, seconds: float) -> list[Row]:
+    """Gets by READs over a device, beside gets that ask over the same one."""
+    rows = []
+    many = dict.fromkeys([name.decode() for name in KEYS[:100]], VALUE)
+    for reads, name in ((transport, ""), ("", ", asked")):
+        os.environ["RMEMCACHED_DIRECT"] = reads
+        with Client(remote.address, transport=transport, timeout=20, default_noreply=False) as client:
+            client.set_many(many)
+            client.get_many(many)
+            took = microseconds(lambda: client.get("key-0"), seconds, 100)
+            rows.append(Row(f"get 100 B, Python, {transport}{name}", took, "us"))
+            took = microseconds(lambda: client.get_many(many), seconds, 10) / 100
+            rows.append(Row(f"get_many(100), a key, {transport}{name}", took, "us"))
     return rows
 
 
@@ -214,6 +235,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each row (default %(default)s)")
     parser.add_argument("--items", type=int, default=1_000_000, help="whose memory is measured (default %(default)s)")
+    parser.add_argument(
+        "--transports",
+        default="soft_iw",
+        help="over which values are read by READs: soft_iw, verbs (default %(default)s)",
+    )
     add_json(parser)
     options = parser.parse_args()
     flags = ("-m", "512", "-t", "1")
@@ -222,7 +248,15 @@ def main() -> int:
         rows += awaited_reads(direct, asked, options.seconds)
         rows += large_reads(direct, asked, options.seconds)
         rows += reader_processes(direct, options.seconds)
-        rows += daemon_cpu(direct, asked)
+        rows += daemon_cpu(direct, asked, options.seconds)
+        with start_rmemcached(*flags, "-o", "rdma_direct_remote") as remote:
+            rows += [
+                Row(
+                    "daemon CPU of a set with a seal, of one without", set_cpu(remote, asked, options.seconds), "", 1.15
+                )
+            ]
+            for transport in options.transports.split(","):
+                rows += remote_reads(remote, transport, options.seconds)
     rows += memory(options.items)
     lines = [f"{'':46} {'':>10}        bound"]
     for row in rows:

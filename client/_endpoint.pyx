@@ -191,6 +191,7 @@ cdef class Endpoint:
         self.workers = offer.workers
         self.most_lanes = offer.lanes
         self.lane_bytes = offer.lane_bytes
+        self.offers_reads = offer.direct
         self.room = min(offer.msgsize, <size_t>MESSAGE_SIZE) - MESSAGE_HEADER
         self.eager = offer.eager
         peer.qpn = offer.qpn

@@ -9,18 +9,15 @@ until it, or who polls then, wakes them. The lock is held while something is pos
 thread sleeps. In a forked child only `close` may be called, which leaves the parent's objects alone.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 
 from rmemcached.client._direct cimport DirectMemory
 from rmemcached.client._endpoint cimport RECEIVES_AT_A_TIME, SEND_BUFFERS, Endpoint
 from rmemcached.client._lane cimport lane_list, lane_state, lane_table, lane_want
 from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport pthread_mutex_t
-from rmemcached.verbs.verbs cimport ibv_mr, ibv_wc_status
+from rmemcached.verbs.verbs cimport ibv_wc_status
 
-
-cdef enum:
-    READ_BUFFER = 256 * 1024
 
 # What the owners of lanes have learnt about waiting (Stream, RdmaStream). Hints, which threads may overwrite.
 cdef struct wait_hints:
@@ -66,19 +63,13 @@ cdef class QueuePair(Endpoint):
     cdef object registered           # objects that stay registered, or None, and
     cdef DirectMemory direct         # the server's items, or None
     # reads of items that ask nobody (_reads.pxd)
-    cdef bint offers_reads           # the server has them
     cdef object remote               # what is known of its memory, or None
-    cdef char *read_buffer           # READ_BUFFER bytes for what is read; NULL: none yet
-    cdef ibv_mr *read_mr
     cdef unsigned int reads          # under way,
     cdef lane_state *reader          # ... for the owner of this lane
     cdef list leaving                # memory of lanes that the server has not closed yet: RdmaStream's
 
     # set-up
     cdef int start(self, int64_t deadline) except -1
-    # READs, of one lane at a time: the buffer; posting, which needs the lock: 0 or an errno value.
-    cdef int open_reads(self) except -1
-    cdef int post_read(self, lane_state *lane, size_t at, size_t length, uint64_t address, uint32_t key) noexcept nogil
     # messages; all with the lock
     cdef int post_message(self, uint8_t kind, lane_state *lane, size_t payload) noexcept nogil
     cdef char *data_buffer(self) noexcept nogil

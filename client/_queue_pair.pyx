@@ -9,8 +9,8 @@ from libc.string cimport memcpy, memset
 
 from rmemcached.client._devices cimport device_lost, leave_domain
 from rmemcached.client._direct cimport map_memory
-from rmemcached.client._endpoint cimport CREDITS, INLINE_BYTES, MESSAGE_SIZE, READ, READS, RECEIVE, RECEIVES_AT_A_TIME
-from rmemcached.client._errors cimport os_error, registration_error
+from rmemcached.client._endpoint cimport CREDITS, INLINE_BYTES, MESSAGE_SIZE, READ, RECEIVE, RECEIVES_AT_A_TIME
+from rmemcached.client._errors cimport os_error
 from rmemcached.client._exchange cimport Offer
 from rmemcached.client._lane cimport (
     LANE_BYTES, LAST_WORDS, WANTS_BUFFER, WANTS_NOTHING, WANTS_READS, WANTS_ROOM, WANTS_SENT, inbox_drop, inbox_is_empty,
@@ -30,13 +30,12 @@ from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_held, assert_that, live_sub
 from rmemcached.sys.linux cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, POLLIN, SHUT_RDWR, close_fd, eventfd, eventfd_clear, eventfd_signal,
-    futex_wait, futex_wake, poll, pollfd, posix_memalign, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    futex_wait, futex_wake, poll, pollfd, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, shutdown,
 )
 from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_shm_rings
 from rmemcached.verbs.verbs cimport (
-    IBV_ACCESS_LOCAL_WRITE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_SUCCESS,
-    IBV_WC_WR_FLUSH_ERR, IBV_WR_RDMA_READ, IBV_WR_SEND,
+    IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_SEND,
     ibv_poll_cq,
     ibv_post_send,
     ibv_req_notify_cq,
@@ -78,7 +77,6 @@ cdef class QueuePair(Endpoint):
         Raises OSError, TimeoutError, MemcacheServerError, MemcacheUnexpectedCloseError.
         """
         self.fd = take_descriptor(lifeline)
-        self.offers_reads = offer.direct
         try:
             self.connect_to(offer, second)
             self.start(start_deadline(timeout))
@@ -124,44 +122,6 @@ cdef class QueuePair(Endpoint):
                 raise MemcacheUnexpectedCloseError(self.failure_text(NULL))
             PyErr_CheckSignals()
         return 0
-
-    # --- READs of items ---
-
-    cdef int open_reads(self) except -1:
-        if self.read_mr != NULL:
-            return 0
-        if self.read_buffer == NULL and posix_memalign(<void **>&self.read_buffer, 4096, READ_BUFFER) != 0:
-            self.read_buffer = NULL
-            raise MemoryError
-        self.read_mr = self.provider.reg_mr(self.pd, self.read_buffer, READ_BUFFER, IBV_ACCESS_LOCAL_WRITE)
-        if self.read_mr == NULL:
-            raise registration_error(self.provider, READ_BUFFER, errno)
-        return 0
-
-    cdef int post_read(self, lane_state *lane, size_t at, size_t length, uint64_t address,
-                       uint32_t key) noexcept nogil:
-        cdef ibv_sge sge
-        cdef ibv_send_wr wr
-        cdef ibv_send_wr *bad
-        cdef int error
-        assert_held(&self.lock)
-        assert_that(self.reads < READS and at + length <= READ_BUFFER)
-        sge.addr = <uint64_t><uintptr_t>(self.read_buffer + at)
-        sge.length = <uint32_t>length
-        sge.lkey = self.read_mr.lkey
-        memset(&wr, 0, sizeof(wr))
-        wr.wr_id = READ
-        wr.sg_list = &sge
-        wr.num_sge = 1
-        wr.opcode = IBV_WR_RDMA_READ
-        wr.send_flags = IBV_SEND_SIGNALED
-        wr.wr.rdma.remote_addr = address
-        wr.wr.rdma.rkey = key
-        error = ENOTCONN if self.failed else ibv_post_send(self.qp, &wr, &bad)
-        if error == 0:
-            self.reads += 1
-            self.reader = lane
-        return error
 
     # --- messages: the lock is held ---
 
@@ -516,9 +476,7 @@ cdef class QueuePair(Endpoint):
             return self.data_buffer() != NULL
         if want == WANTS_ROOM:
             return lane.room != 0
-        if want == WANTS_READS:
-            return lane != self.reader
-        return want == WANTS_SENT and lane.sends == 0
+        return lane != self.reader if want == WANTS_READS else want == WANTS_SENT and lane.sends == 0
 
     cdef int wait(self, Stream s, lane_state *lane, bint drains, int64_t deadline) noexcept nogil:
         cdef lane_want want
@@ -816,9 +774,8 @@ cdef class QueuePair(Endpoint):
                 self.fd = -1
 
     cdef void close(self) noexcept:
-        self.direct = None
         self.disconnect()
-        self.remote = None
+        self.direct = self.remote = None
         if self.protection_domain == NULL or self.foreign():
             return
         if self.cq != NULL:
@@ -833,11 +790,6 @@ cdef class QueuePair(Endpoint):
         if self.mr != NULL:
             self.provider.dereg_mr(self.mr)
             self.mr = NULL
-        if self.read_mr != NULL:
-            self.provider.dereg_mr(self.read_mr)
-            self.read_mr = NULL
-        free(self.read_buffer)
-        self.read_buffer = NULL
         lane_table_free(&self.lanes)
         free(self.buffer)
         self.buffer = NULL

@@ -4,19 +4,20 @@ import os
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EINTR, ETIMEDOUT
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.errno cimport EINTR, ETIMEDOUT, errno
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
+from posix.unistd cimport getpid
 
 from rmemcached.client._commands cimport answer, text_of
 from rmemcached.client._connection cimport Connection
-from rmemcached.client._endpoint cimport READS
-from rmemcached.client._queue_pair cimport READ_BUFFER, QueuePair
+from rmemcached.client._endpoint cimport READ, READS
+from rmemcached.client._errors cimport registration_error
+from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._rdma cimport RdmaStream
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.direct cimport (
-    DIRECT_CLASSES,
     DIRECT_FOUND,
     DIRECT_LINE,
     DIRECT_READ,
@@ -37,17 +38,28 @@ from rmemcached.direct cimport (
     direct_verify,
 )
 from rmemcached.sys.clock cimport now_ns
-from rmemcached.sys.debug cimport assert_that
+from rmemcached.sys.debug cimport assert_held, assert_that
 from rmemcached.sys.key_hash cimport key_hash
-from rmemcached.sys.linux cimport pthread_mutex_lock, pthread_mutex_unlock
+from rmemcached.sys.linux cimport posix_memalign, pthread_mutex_lock, pthread_mutex_unlock
+from rmemcached.verbs.verbs cimport (
+    IBV_ACCESS_LOCAL_WRITE,
+    IBV_SEND_SIGNALED,
+    IBV_WR_RDMA_READ,
+    ibv_mr,
+    ibv_post_send,
+    ibv_send_wr,
+    ibv_sge,
+    verbs_provider,
+)
 
-from rmemcached.client._exchange import SOFT_IW, VERBS
+from rmemcached.client._exchange import VERBS
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
 
 ENVIRONMENT = "RMEMCACHED_DIRECT"
 """The environment variable with the transports over which values are read by READs, separated by commas."""
 
 cdef enum:
+    BUFFER = 256 * 1024
     KEYS = READS - 1         # of one round; the clock comes with their buckets
     CLOCK_NS = 100000000     # after which the server's clock is read again
     STALL_NS = 2000000000    # that it may fall behind ours, before the server is asked,
@@ -92,13 +104,35 @@ cdef class RemoteMemory:
     cdef int64_t least_ns            # ... and the least that this was lately
     cdef int64_t asked_ns            # when memory was asked for that is not registered; 0: never
     cdef uint64_t wanted             # a place whose memory has no key yet; 0: none
+    # what READs fill, registered with the queue pair's domain; NULL: not yet
+    cdef char *buffer
+    cdef ibv_mr *mr
+    cdef const verbs_provider *provider
+    cdef int pid
 
     def __dealloc__(self):
+        # In a forked child the registration is the parent's. The queue pair has ended.
+        if self.mr != NULL and self.pid == getpid():
+            self.provider.dereg_mr(self.mr)
+        free(self.buffer)
         free(self.parts)
 
+    cdef int open_buffer(self, QueuePair queue) except -1:
+        if self.mr != NULL:
+            return 0
+        if posix_memalign(<void **>&self.buffer, 4096, BUFFER) != 0:
+            self.buffer = NULL
+            raise MemoryError
+        self.provider = queue.provider
+        self.pid = queue.pid
+        self.mr = queue.provider.reg_mr(queue.pd, self.buffer, BUFFER, IBV_ACCESS_LOCAL_WRITE)
+        if self.mr == NULL:
+            raise registration_error(queue.provider, BUFFER, errno)
+        return 0
+
     cdef const memory_part *part_of(self, uint64_t place, size_t length) noexcept nogil:
-        cdef unsigned int i
-        for i in range(self.count):
+        cdef unsigned int _i
+        for _i in range(self.count):
             if self.last >= self.count:
                 self.last = 0
             if place - self.parts[self.last].first < self.parts[self.last].length:
@@ -204,11 +238,31 @@ cdef int complete(RdmaStream s) except -1:
 
 
 cdef bint post(RdmaStream s, RemoteMemory m, uint64_t place, size_t length, size_t at) noexcept nogil:
-    # False: its memory has no key yet.
+    # Posts a READ into the buffer at `at`. The queue pair's lock is held. False: its memory has no key yet.
     cdef const memory_part *part = m.part_of(place, length)
-    if part == NULL or s.queue.reads == READS:
+    cdef ibv_sge sge
+    cdef ibv_send_wr wr
+    cdef ibv_send_wr *bad
+    assert_held(&s.queue.lock)
+    if part == NULL or s.queue.reads == READS or s.queue.failed:
         return False
-    return s.queue.post_read(s.lane, at, length, m.base + place, part.key) == 0
+    assert_that(at + length <= BUFFER)
+    sge.addr = <uint64_t><uintptr_t>(m.buffer + at)
+    sge.length = <uint32_t>length
+    sge.lkey = m.mr.lkey
+    memset(&wr, 0, sizeof(wr))
+    wr.wr_id = READ
+    wr.sg_list = &sge
+    wr.num_sge = 1
+    wr.opcode = IBV_WR_RDMA_READ
+    wr.send_flags = IBV_SEND_SIGNALED
+    wr.wr.rdma.remote_addr = m.base + place
+    wr.wr.rdma.rkey = part.key
+    if ibv_post_send(s.queue.qp, &wr, &bad) != 0:
+        return False
+    s.queue.reads += 1
+    s.queue.reader = s.lane
+    return True
 
 
 cdef int ask_for_part(Connection c, RemoteMemory m, uint64_t place) except -1:
@@ -243,7 +297,11 @@ cdef int open_memory(Connection c, RemoteMemory m) except -1:
     cdef RdmaStream s = c.stream
     cdef QueuePair queue = s.queue
     cdef bint posted
-    queue.open_reads()
+    try:
+        m.open_buffer(queue)
+    except (MemoryError, OSError):
+        m.refused = True
+        return 0
     ask_for_part(c, m, 0)
     if m.count == 0:
         m.refused = True
@@ -253,7 +311,7 @@ cdef int open_memory(Connection c, RemoteMemory m) except -1:
     pthread_mutex_unlock(&queue.lock)
     if posted:
         complete(s)
-        memcpy(&m.header, queue.read_buffer, sizeof(direct_header))
+        memcpy(&m.header, m.buffer, sizeof(direct_header))
     m.usable = posted and direct_is_usable(&m.header)
     m.refused = not m.usable
     m.memory.header = &m.header
@@ -283,12 +341,12 @@ cdef void post_items(RdmaStream s, RemoteMemory m, sought *keys, unsigned int co
     for i in range(count):
         if keys[i].slot == 0:
             continue
-        keys[i].slot = direct_look(<const direct_bucket *>(s.queue.read_buffer + i * sizeof(direct_bucket)), keys[i].hv)
+        keys[i].slot = direct_look(<const direct_bucket *>(m.buffer + i * sizeof(direct_bucket)), keys[i].hv)
         if keys[i].slot == 0:
             continue
         keys[i].size = min(<size_t>m.header.sizes[direct_class(keys[i].slot)], <size_t>DIRECT_READ)
         keys[i].at = at
-        if (at + keys[i].size > READ_BUFFER
+        if (at + keys[i].size > BUFFER
                 or not post(s, m, direct_place(keys[i].slot), keys[i].size, at)):
             keys[i].slot = 0
             continue
@@ -309,7 +367,7 @@ cdef int read_round(RdmaStream s, RemoteMemory m, sought *keys, unsigned int cou
     if queue.reader == s.lane:
         complete(s)
     if clocked:
-        m.take_clock(queue.read_buffer + CLOCK_AT)
+        m.take_clock(m.buffer + CLOCK_AT)
     if not m.lives():
         found += [None] * count
         return 0
@@ -321,7 +379,7 @@ cdef int read_round(RdmaStream s, RemoteMemory m, sought *keys, unsigned int cou
     clock.algorithm = m.header.algorithm
     for i in range(count):
         if keys[i].slot == 0 or direct_verify(&m.header.hash, &clock, keys[i].slot, keys[i].hv,
-                                              queue.read_buffer + keys[i].at, keys[i].size, keys[i].text,
+                                              m.buffer + keys[i].at, keys[i].size, keys[i].text,
                                               keys[i].length, &hit) != DIRECT_FOUND:
             found.append(None)
             continue

@@ -420,7 +420,7 @@ cdef inline const char *read_count(const char *p, const char *end, unsigned int 
 
 
 cdef void process_direct_command(conn *c, const token *t, int n) noexcept nogil:
-    """Where items are that a client reads itself (docs/direct-reads.md, section 8)."""
+    """Where items are that a client reads itself (docs/direct-reads.md, section 9)."""
     cdef char reply[128]
     cdef const char *line = NULL
     cdef uint64_t place

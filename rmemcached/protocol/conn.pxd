@@ -130,9 +130,9 @@ cdef struct conn_engine:
     const char *(*pin)(conn *c, item *it, uint32_t *id) noexcept nogil
     # The command rdma_release: gives it back. Any id.
     void (*unpin)(conn *c, uint32_t id) noexcept nogil
-    # The command rdma_direct (docs/direct-reads.md): lets the client's queue pair READ items, and returns the reply line
-    # about the memory at this distance from where it begins: a constant, or what it has written into `reply`. NULL:
-    # the connection has no queue pair for that.
+    # The command rdma_direct (docs/direct-reads.md): lets the client's queue pair READ items, and returns the reply
+    # line about the memory at this distance from where it begins: a constant, or what it has written into `reply`.
+    # NULL: the connection has no queue pair for that.
     const char *(*direct)(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil
     bint remote              # it fetches payloads from conn.remote and writes values to sinks (conn_next_write)
     bint datagrams           # it sends each reply as a message of its own, so that no two share an mc_resp

@@ -147,8 +147,8 @@ cdef void rdma_device_close(rdma_device *dev) noexcept nogil
 cdef const verbs_port *rdma_device_port(rdma_device *dev) noexcept nogil
 
 # --- item memory ---
-# Registers an extent, for local writes and, if the device is remote, READs. Any thread; extents come in rising order and are ARENA_EXTENT long or the
-# arena's last. 0, or -1 with errno.
+# Registers an extent, for local writes and, if the device is remote, READs. Any thread; extents come in rising order
+# and are ARENA_EXTENT long or the arena's last. 0, or -1 with errno.
 cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noexcept nogil
 # Registers a part of what lies before the arena, for READs. 0, or -1 with errno.
 cdef int rdma_device_add_index(rdma_device *dev, void *addr, size_t length) noexcept nogil

@@ -107,7 +107,8 @@ cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noe
     index = <size_t>(<char *>addr - dev.arena) // ARENA_EXTENT
     if index < MAX_EXTENTS:
         assert_that(dev.extents[index] == NULL)
-        mr = dev.provider.reg_mr(dev.pd, addr, length, IBV_ACCESS_LOCAL_WRITE | (IBV_ACCESS_REMOTE_READ if dev.remote else 0))
+        mr = dev.provider.reg_mr(dev.pd, addr, length,
+                                 IBV_ACCESS_LOCAL_WRITE | (IBV_ACCESS_REMOTE_READ if dev.remote else 0))
     if mr != NULL:
         dev.extents[index] = mr
         fetch_add(&dev.extent_registrations, 1)

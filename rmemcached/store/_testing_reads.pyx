@@ -6,12 +6,12 @@ from libc.stdlib cimport free, strtoull
 from libc.string cimport memcmp, memcpy
 
 from rmemcached.direct cimport (
-    DIRECT_ASK, DIRECT_CLASSES, DIRECT_FOUND, DIRECT_READ, DIRECT_TORN, direct_answer, direct_bucket,
+    DIRECT_ASK, DIRECT_FOUND, DIRECT_READ, DIRECT_TORN, direct_answer, direct_bucket,
     direct_bucket_of, direct_class, direct_clock, direct_header, direct_hit, direct_item, direct_look,
     direct_memory, direct_mix, direct_place, direct_verify,
 )
 from rmemcached.store._testing_stress cimport stress_bytes_hold
-from rmemcached.sys.atomics cimport load_acquire, read_fence, relaxed_load, relaxed_store
+from rmemcached.sys.atomics cimport load_acquire, read_fence, relaxed_load
 from rmemcached.sys.key_hash cimport key_hash
 from rmemcached.sys.linux cimport posix_memalign, sched_yield, snprintf
 

@@ -33,7 +33,7 @@ cdef void direct_note_use(store *s, item *it, uint32_t hv) noexcept nogil
 # Between these two no reader takes for valid what an item with this hash holds.
 cdef void direct_begin(store *s, uint32_t hv) noexcept nogil
 cdef void direct_end(store *s, uint32_t hv) noexcept nogil
-# An item's seal (docs/direct-reads.md, section 4) is there while it is linked. It is written when everything else of
+# An item's seal (docs/direct-reads.md, section 8) is there while it is linked. It is written when everything else of
 # that is done, and taken away before.
 cdef void direct_write_seal(store *s, item *it) noexcept nogil
 cdef void direct_take_seal(store *s, item *it) noexcept nogil

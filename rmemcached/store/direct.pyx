@@ -156,13 +156,12 @@ cdef inline void direct_take_seal(store *s, item *it) noexcept nogil:
 
 
 cdef inline void direct_set_times(store *s, item *it, rel_time_t time, rel_time_t exptime) noexcept nogil:
-    cdef uint64_t change = direct_times(it.time, it.exptime) ^ direct_times(time, exptime)
     cdef uint64_t *seal
-    if s.direct.remote and it.it_flags & ITEM_LINKED and change != 0 and _has_seal(s, it):
+    if s.direct.remote and it.it_flags & ITEM_LINKED and _has_seal(s, it):
         seal = _seal_of(it)
         # In between the item does not verify.
         if seal[0] != 0:
-            relaxed_store(seal, seal[0] ^ change)
+            relaxed_store(seal, seal[0] ^ direct_times(it.time, it.exptime) ^ direct_times(time, exptime))
     item_set_time(it, time)
     item_set_exptime(it, exptime)
 

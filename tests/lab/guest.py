@@ -15,6 +15,7 @@ from daemon_tools import Conversation, eventually
 from guest_tools import REFERENCE, SYSTEM_PYTHON, run
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server
+from suspended import suspended
 
 from rmemcached import verbs
 from rmemcached.client import Client
@@ -78,6 +79,28 @@ def test_payloads_go_by_rdma(server: Server, client: Client) -> None:
     assert int(after["rdma_write_bytes"]) - int(before["rdma_write_bytes"]) == len(value)
     assert moved["sent_pkts"] - device["sent_pkts"] >= 2 * len(value) // 4096
     assert int(after["iw_tx_fpdus"]) == int(before["iw_tx_fpdus"])
+
+
+def test_reads_ask_nobody(rmemcached_server: Callable[..., Server]) -> None:
+    """The device answers them: two READs for a get, also of a daemon that stands still."""
+    server = rmemcached_server("-m", "256", "-t", "2", "-o", "rdma_direct_remote")
+    values = {f"key-{length}": random.Random(length).randbytes(length) for length in (1, 100, 3000, 60_000)}
+    gets = 50
+    with Client(server.address, transport="verbs", timeout=TIMEOUT, default_noreply=False) as client:
+        for key, value in values.items():
+            client.set(key, value)
+            assert [client.get(key) for _ in range(3)] == [value] * 3
+        with suspended(server.pid):
+            for key, value in values.items():
+                assert client.get(key) == value
+            assert client.get_many(values) == values
+        before = device_counters()["sent_pkts"]
+        for _ in range(gets):
+            assert client.get("key-100") == values["key-100"]
+        # A request and an answer for each READ, and some of the clock.
+        assert device_counters()["sent_pkts"] - before < gets * 5
+        assert client.get("nothing") is None
+        assert int(client.stats()[b"direct_hits"]) >= gets + 2 * len(values)
 
 
 def test_link_goes_down(server: Server, client: Client) -> None:
