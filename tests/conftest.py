@@ -6,6 +6,7 @@ A test fails when a daemon that it asked for ends by itself, or with an error.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -29,6 +30,15 @@ ServerFactory = Callable[..., Server]
 IN_PROCESS = {"store", "verbs", "protocol", "drive_machine", "client"}
 LEFT_SECONDS = 5.0  # until threads that a test has told to end must be gone
 FAILED = pytest.StashKey[bool]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves out what is about the segmented LRU when RMEMCACHED_TEST_OPTIONS asks for S3-FIFO."""
+    if "lru_algorithm=s3fifo" not in os.environ.get("RMEMCACHED_TEST_OPTIONS", ""):
+        return
+    for item in items:
+        if mark := item.get_closest_marker("segmented"):
+            item.add_marker(pytest.mark.skip(reason=mark.args[0]))
 
 
 @pytest.hookimpl(wrapper=True)
