@@ -31,24 +31,26 @@ IN_PROCESS = {"store", "verbs", "protocol", "drive_machine", "client"}
 LEFT_SECONDS = 5.0  # until threads that a test has told to end must be gone
 FAILED = pytest.StashKey[bool]()
 LEFT_OUT = pytest.StashKey[list[str]]()
-DIRECT = "rdma_direct" in os.environ.get("RMEMCACHED_TEST_OPTIONS", "")
+# Options of all daemons and stores, with the marker of the tests that cannot pass so.
+EXCLUDING = {"rdma_direct": "without_direct", "lru_algorithm=s3fifo": "segmented"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where all daemons have `-o rdma_direct`, tests that cannot pass so are left out, and listed at the end."""
-    if not DIRECT:
-        return
-    marks = [(item, item.get_closest_marker("without_direct")) for item in items]
+    """Tests that cannot pass with RMEMCACHED_TEST_OPTIONS are left out, and listed at the end."""
+    options = os.environ.get("RMEMCACHED_TEST_OPTIONS", "")
+    names = [mark for option, mark in EXCLUDING.items() if option in options]
+    marks = [(item, next(filter(None, map(item.get_closest_marker, names)), None)) for item in items]
     left_out = [item for item, mark in marks if mark is not None]
     lines = {f"{item.nodeid.partition('[')[0]}: {mark.args[0]}" for item, mark in marks if mark is not None}
-    config.stash[LEFT_OUT] = sorted(lines)
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item, mark in marks if mark is None]
+    if left_out:
+        config.stash[LEFT_OUT] = sorted(lines)
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item, mark in marks if mark is None]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.stash.get(LEFT_OUT, []):
-        terminalreporter.section("left out because of rdma_direct")
+        terminalreporter.section("left out because of RMEMCACHED_TEST_OPTIONS")
         for line in config.stash[LEFT_OUT]:
             terminalreporter.line(line)
 

@@ -142,6 +142,7 @@ cdef void general_items(const store_stats *st, const store_config *config, stat_
     if config.s3fifo:
         stat_append(out, b"ghost_hits", st.ghost_hits)
         stat_append(out, b"ghost_bytes", st.ghost_bytes)
+        append_decimal(out, b"small_lru_pct", b"%.2f", st.small_lru_pct)
 
 
 cdef void direct_text(server *s, const thread_stats *t, stat_buf *out) noexcept nogil:

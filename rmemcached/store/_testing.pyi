@@ -60,7 +60,7 @@ class Store:
         lru_crawler: bool = False,
         lru_maintainer: bool = False,
         lru_segmented: bool = True,
-        s3fifo: bool = False,
+        s3fifo: bool | None = None,
         hot_lru_pct: int = 20,
         warm_lru_pct: int = 40,
         hot_max_factor: float = 0.2,

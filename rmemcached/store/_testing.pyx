@@ -315,7 +315,10 @@ cdef class Dump:
 
 
 cdef class Store:
-    """A store of its own, with memcached's defaults. Keys and values are bytes; a context manager."""
+    """A store of its own, with memcached's defaults. Keys and values are bytes; a context manager.
+
+    s3fifo=None: S3-FIFO, if RMEMCACHED_TEST_OPTIONS asks for it of daemons, and not in flat mode.
+    """
 
     cdef store *s
     cdef extent_log extent_log
@@ -323,7 +326,7 @@ cdef class Store:
     def __init__(self, uint64_t maxbytes=64 << 20, uint64_t item_size_max=1 << 20, uint32_t slab_chunk_size_max=1 << 19,
                  uint32_t chunk_size=48, double factor=1.25, bint use_cas=True, bint evict_to_free=True,
                  unsigned int hashpower_init=16, unsigned int nthreads=4, bint hash_expand=True,
-                 bint lru_crawler=False, bint lru_maintainer=False, bint lru_segmented=True, bint s3fifo=False,
+                 bint lru_crawler=False, bint lru_maintainer=False, bint lru_segmented=True, s3fifo=None,
                  unsigned int hot_lru_pct=20, unsigned int warm_lru_pct=40, double hot_max_factor=0.2,
                  double warm_max_factor=2.0, bint temp_lru=False, unsigned int temporary_ttl=61,
                  unsigned int tail_repair_time=0,
@@ -346,6 +349,8 @@ cdef class Store:
         config.lru_crawler = lru_crawler
         config.lru_maintainer = lru_maintainer
         config.lru_segmented = lru_segmented
+        if s3fifo is None:
+            s3fifo = lru_segmented and "lru_algorithm=s3fifo" in os.environ.get("RMEMCACHED_TEST_OPTIONS", "")
         config.s3fifo = s3fifo
         config.hot_lru_pct = hot_lru_pct
         config.warm_lru_pct = warm_lru_pct

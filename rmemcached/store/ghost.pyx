@@ -1,6 +1,19 @@
 cdef enum:
     GHOST_MOST = 1 << 26        # buckets
-    GHOST_MEASURE = 255         # the main queues are measured every 256 evictions
+    GHOST_CLOCK = (1 << 31) - 1 # the clock in an entry has 31 bits
+    GHOST_STEPS = 256           # measurements while as many items are evicted as there are
+    GHOST_STEP_LEAST = 16       # evictions between two of them, at least
+    GHOST_ENOUGH = 10           # evictions of either kind, below which they say nothing
+    GHOST_SMALL_FIRST = GHOST_WHOLE // 10
+    GHOST_SMALL_LEAST = GHOST_WHOLE // 200
+    GHOST_SMALL_MOST = GHOST_WHOLE * 7 // 10
+    GHOST_SMALL_STEP = 100      # a measurement changes the share by one in so many
+
+# docs/performance.md says what these were chosen by.
+cdef double GHOST_LENGTH = 0.4  # a key is remembered for so many evictions for each item
+cdef double GHOST_EARLY = 0.05  # ... and comes back early within so many
+cdef double GHOST_LATELY = 0.3  # after so many for each item, what was counted counts 0.37 times as much
+cdef double GHOST_WEIGHT = 0.9  # of what comes back to the small queues
 
 
 cdef bint ghost_init(store *s) noexcept nogil:
@@ -12,6 +25,7 @@ cdef bint ghost_init(store *s) noexcept nogil:
     # Memory of pages that no entry has come to is not taken.
     s.ghost.buckets = <ghost_bucket *>calloc(buckets, sizeof(ghost_bucket))
     s.ghost.mask = <uint32_t>(buckets - 1)
+    s.ghost.small = GHOST_SMALL_FIRST
     return s.ghost.buckets != NULL
 
 
@@ -24,16 +38,56 @@ cdef inline uint32_t _ghost_hash(unsigned int clsid, uint32_t hv) noexcept nogil
     return hv ^ clsid * <uint32_t>0x9e3779b9
 
 
-cdef uint32_t _main_items(store *s) noexcept nogil:
-    """Items in the main queues of all classes."""
+cdef inline uint32_t _ghost_age(uint32_t now, uint64_t entry) noexcept nogil:
+    return (now - (<uint32_t>entry >> 1)) & <uint32_t>GHOST_CLOCK
+
+
+cdef uint64_t _queued_items(store *s) noexcept nogil:
+    """Items in the small and main queues of all classes."""
     cdef uint64_t items = 0
     cdef unsigned int clsid
     for clsid in range(1, s.slabs.power_largest + 1):
-        items += relaxed_load(&s.queues[clsid | COLD_LRU].size)
-    return <uint32_t>items if items < <uint64_t>1 << 31 else <uint32_t>1 << 31
+        items += relaxed_load(&s.queues[clsid | HOT_LRU].size) + relaxed_load(&s.queues[clsid | COLD_LRU].size)
+    return min(items, <uint64_t>GHOST_CLOCK)
 
 
-cdef void ghost_add(store *s, unsigned int clsid, uint32_t hv) noexcept nogil:
+cdef void _flow_measure(ghost_flow *flow, double kept) noexcept nogil:
+    cdef uint64_t evicted = relaxed_load(&flow.evicted)
+    cdef uint64_t returned = relaxed_load(&flow.returned)
+    flow.evicted_lately = (flow.evicted_lately + (evicted - flow.evicted_before)) * kept
+    flow.returned_lately = (flow.returned_lately + (returned - flow.returned_before)) * kept
+    flow.evicted_before = evicted
+    flow.returned_before = returned
+
+
+cdef void _ghost_measure(store *s, uint32_t now) noexcept nogil:
+    """Takes note of how many items there are, and gives the small queues more room, or less."""
+    cdef ghost_flow *small = &s.ghost.flows[GHOST_SMALL]
+    cdef ghost_flow *main = &s.ghost.flows[GHOST_MAIN]
+    cdef uint64_t items
+    cdef uint32_t step, share
+    cdef double kept
+    if exchange(&s.ghost.measuring, 1):
+        return
+    items = _queued_items(s)
+    step = max(<uint32_t>(items // GHOST_STEPS), <uint32_t>GHOST_STEP_LEAST)
+    relaxed_store(&s.ghost.length, <uint32_t>(items * GHOST_LENGTH))
+    relaxed_store(&s.ghost.early, <uint32_t>(items * GHOST_EARLY))
+    kept = 1 / (1 + step / (GHOST_LATELY * items + 1))
+    _flow_measure(small, kept)
+    _flow_measure(main, kept)
+    share = <uint32_t>relaxed_load(&s.ghost.small)
+    if small.evicted_lately >= GHOST_ENOUGH and main.evicted_lately >= GHOST_ENOUGH:
+        if small.returned_lately * GHOST_WEIGHT * main.evicted_lately > main.returned_lately * small.evicted_lately:
+            share = min(share + share // GHOST_SMALL_STEP, <uint32_t>GHOST_SMALL_MOST)
+        else:
+            share = max(share - share // GHOST_SMALL_STEP, <uint32_t>GHOST_SMALL_LEAST)
+        relaxed_store(&s.ghost.small, share)
+    relaxed_store(&s.ghost.next, now + step)
+    store_release(&s.ghost.measuring, 0)
+
+
+cdef void ghost_add(store *s, unsigned int clsid, uint32_t hv, int source) noexcept nogil:
     cdef uint32_t hash = _ghost_hash(clsid, hv)
     cdef ghost_bucket *bucket = &s.ghost.buckets[hash & s.ghost.mask]
     cdef uint32_t now = <uint32_t>fetch_add(&s.ghost.clock, 1) + 1
@@ -42,35 +96,47 @@ cdef void ghost_add(store *s, unsigned int clsid, uint32_t hv) noexcept nogil:
     cdef uint32_t oldest = 0
     cdef int i
     cdef int victim = 0
-    if now & GHOST_MEASURE == 0:
-        relaxed_store(&s.ghost.length, _main_items(s))
+    fetch_add(&s.ghost.flows[source].evicted, 1)
+    if <int32_t>(now - <uint32_t>relaxed_load(&s.ghost.next)) >= 0:
+        _ghost_measure(s, now)
     for i in range(GHOST_ENTRIES):
         entry = relaxed_load(&bucket.entries[i])
         if entry == 0 or <uint32_t>(entry >> 32) == hash:
             victim = i
             break
-        age = now - <uint32_t>entry
+        age = _ghost_age(now, entry)
         if age > oldest:
             oldest = age
             victim = i
-    relaxed_store(&bucket.entries[victim], <uint64_t>hash << 32 | now)
+    relaxed_store(&bucket.entries[victim], <uint64_t>hash << 32 | <uint32_t>(now << 1) | source)
 
 
 cdef bint ghost_take(store *s, unsigned int clsid, uint32_t hv) noexcept nogil:
     cdef uint32_t hash = _ghost_hash(clsid, hv)
     cdef ghost_bucket *bucket = &s.ghost.buckets[hash & s.ghost.mask]
     cdef uint64_t entry
+    cdef uint32_t age
     cdef int i
     for i in range(GHOST_ENTRIES):
         entry = relaxed_load(&bucket.entries[i])
         if entry != 0 and <uint32_t>(entry >> 32) == hash:
             relaxed_store(&bucket.entries[i], 0)
-            if <uint32_t>relaxed_load(&s.ghost.clock) - <uint32_t>entry > <uint32_t>relaxed_load(&s.ghost.length):
+            age = _ghost_age(<uint32_t>relaxed_load(&s.ghost.clock), entry)
+            if age <= <uint32_t>relaxed_load(&s.ghost.early):
+                fetch_add(&s.ghost.flows[entry & 1].returned, 1)
+            if age > <uint32_t>relaxed_load(&s.ghost.length):
                 return False
             fetch_add(&s.ghost.hits, 1)
             return True
     return False
 
 
-cdef uint64_t ghost_bytes(store *s) noexcept nogil:
-    return (<uint64_t>s.ghost.mask + 1) * sizeof(ghost_bucket) if s.ghost.buckets != NULL else 0
+cdef inline bint ghost_is_large(store *s, uint64_t small, uint64_t items) noexcept nogil:
+    return small * GHOST_WHOLE > items * <uint32_t>relaxed_load(&s.ghost.small)
+
+
+cdef void ghost_stats(store *s, store_stats *out) noexcept nogil:
+    if s.ghost.buckets != NULL:
+        out.ghost_hits = relaxed_load(&s.ghost.hits)
+        out.ghost_bytes = (<uint64_t>s.ghost.mask + 1) * sizeof(ghost_bucket)
+        out.small_lru_pct = 100.0 * <uint32_t>relaxed_load(&s.ghost.small) / GHOST_WHOLE

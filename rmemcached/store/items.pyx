@@ -29,9 +29,11 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
         most = ALLOC_TRIES
         segmented = True
     while True:
+        # Drops what has expired: there may be no maintainer that does.
         if not segmented:
-            # Drops what has expired: there may be no maintainer that does.
             lru_pull_tail(s, clsid, COLD_LRU, 0, 0, 0, PULL_TRIES)
+        elif s.config.s3fifo and not s.config.lru_maintainer:
+            s3_drop(s, clsid, PULL_TRIES)
         it = slabs_alloc(s, clsid, True)
         if it != NULL or pulls == most:
             break

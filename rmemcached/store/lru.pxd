@@ -6,10 +6,10 @@ WARM. Eviction takes COLD's tail. Items in TEMP stay there until they expire. In
 
 Or S3-FIFO (Yang and others: FIFO queues are all you need for cache eviction, SOSP 2023). HOT is its small queue and
 COLD its main queue; WARM is empty, and TEMP is as above. A fetch counts in the item, up to three, and moves nothing.
-Eviction takes the small queue's tail while that has more than a tenth of the class's items: what was fetched goes to
-the main queue, the rest is evicted and remembered (ghost.pxd). Else it takes the main queue's tail: what
-was fetched goes round once more, with one fetch less. New items enter the small queue, or the main queue if their key
-is remembered.
+Eviction takes the small queue's tail while that has more than its share of the class's items (ghost.pxd): what was
+fetched goes to the main queue. Else it takes the main queue's tail: what was fetched goes round once more. Either
+has one fetch less then, and the rest is evicted and remembered. New items enter the small queue, or the main
+queue if their key is remembered.
 """
 
 cdef enum:
@@ -55,6 +55,9 @@ cdef void do_item_update(store *s, item *it) noexcept nogil
 # - max_age: items of HOT and WARM move on when they were not used for so many seconds.
 cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
                        rel_time_t max_age, int most) noexcept nogil
+# S3-FIFO: drops items that have expired or were flushed from the tails of the small and the main queue, up to `most` of
+# either. Returns how many.
+cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil
 # S3-FIFO: evicts an item of the class, or drops one that has expired. False: there is none that may go.
 cdef bint s3_evict(store *s, unsigned int clsid) noexcept nogil
 # Tells watchers that the item is about to be evicted. Its item lock is held.

@@ -223,7 +223,7 @@ cdef bint _pull_live(store *s, lru_queue *q, item *it, uint32_t hv, unsigned int
     assert_held(&q.lock)
     cdef uint64_t limit
     cdef bint active = (it.it_flags & ITEM_ACTIVE) != 0
-    if lru == TEMP_LRU:
+    if lru == TEMP_LRU or s.config.s3fifo:
         return False
     if lru == COLD_LRU:
         if flags & PULL_EVICT:
@@ -358,7 +358,6 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
 # --- S3-FIFO ---
 
 cdef enum:
-    S3_SMALL_SHARE = 10         # the small queue may have one in so many items of its class
     S3_ROUNDS = 16              # pulls of an eviction; the last one evicts whatever is at the tail
 
 cdef enum s3_pulled:
@@ -377,25 +376,22 @@ cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint smal
     if item_is_expired(s, it):
         _pull_expired(s, q, it, hv)
         return S3_GONE
-    if not force and small and frequency != 0:
-        do_item_clear_flags(s, it, ITEM_FREQUENCY)
-        q.stats.moves_to_cold += 1
-        do_item_unlink_q(s, q, it)
-        moved.items[moved.count].it = it
-        moved.items[moved.count].hv = hv
-        moved.items[moved.count].lru = COLD_LRU
-        moved.count += 1
-        return S3_MOVED
-    if not force and not small and frequency != 0:
+    if frequency != 0 and not force:
         relaxed_store(&it.it_flags, it.it_flags - ITEM_FREQUENCY_ONE)
-        q.stats.moves_within_lru += 1
         do_item_unlink_q(s, q, it)
-        do_item_link_q(s, q, it)
+        if small:
+            q.stats.moves_to_cold += 1
+            moved.items[moved.count].it = it
+            moved.items[moved.count].hv = hv
+            moved.items[moved.count].lru = COLD_LRU
+            moved.count += 1
+        else:
+            q.stats.moves_within_lru += 1
+            do_item_link_q(s, q, it)
         return S3_MOVED
     if not _pull_evict(s, q, it, hv):
         return S3_NOTHING
-    if small:
-        ghost_add(s, clsid, hv)
+    ghost_add(s, clsid, hv, GHOST_SMALL if small else GHOST_MAIN)
     return S3_GONE
 
 
@@ -439,6 +435,11 @@ cdef s3_pulled _s3_pull(store *s, unsigned int clsid, unsigned int lru, bint for
     return result
 
 
+cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil:
+    return lru_pull_tail(s, clsid, HOT_LRU, 0, PULL_CRAWL_BLOCKS, 0, most) \
+        + lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_CRAWL_BLOCKS, 0, most)
+
+
 cdef bint s3_evict(store *s, unsigned int clsid) noexcept nogil:
     cdef uint64_t small, main
     cdef unsigned int lru
@@ -450,7 +451,7 @@ cdef bint s3_evict(store *s, unsigned int clsid) noexcept nogil:
         force = pull == S3_ROUNDS - 1 or not s.config.evict_to_free
         small = relaxed_load(&s.queues[clsid | HOT_LRU].size)
         main = relaxed_load(&s.queues[clsid | COLD_LRU].size)
-        lru = HOT_LRU if small * S3_SMALL_SHARE > small + main else COLD_LRU
+        lru = HOT_LRU if ghost_is_large(s, small, small + main) else COLD_LRU
         result = _s3_pull(s, clsid, lru, force)
         if result == S3_NOTHING:
             result = _s3_pull(s, clsid, HOT_LRU if lru == COLD_LRU else COLD_LRU, force)

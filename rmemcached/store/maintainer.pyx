@@ -28,7 +28,8 @@ cdef int _juggle_temp(store *s, unsigned int clsid) noexcept nogil:
 
 cdef int lru_maintainer_juggle(store *s, unsigned int clsid) noexcept nogil:
     """Moves items out of a class's HOT and WARM that are too many or too old, and COLD's active tail to WARM. In flat
-    mode everything goes to COLD. Returns how many items moved or were dropped.
+    mode everything goes to COLD. With S3-FIFO drops what has expired at the tails. Returns how many items moved or were
+    dropped.
     """
     cdef bint segmented = relaxed_load(&s.config.lru_segmented)
     cdef uint64_t total_bytes = 0
@@ -42,6 +43,9 @@ cdef int lru_maintainer_juggle(store *s, unsigned int clsid) noexcept nogil:
     cdef int limit = moves + JUGGLES_MAX
     if s.config.s3fifo:
         # Items move when memory is wanted, and not before.
+        while moves < limit and more != 0:
+            more = s3_drop(s, clsid, PULL_MOST)
+            moves += more
         return moves
     if segmented:
         for i in range(3):

@@ -68,8 +68,7 @@ cdef void store_get_stats(store *s, store_stats *out) noexcept nogil:
     unlock_ranked(&s.crawler.lock, CRAWLER_LOCK)
     out.lru_maintainer_juggles = relaxed_load(&s.maintainer.juggles)
     out.lru_bumps_dropped = lru_bumps_dropped(s)
-    out.ghost_hits = relaxed_load(&s.ghost.hits)
-    out.ghost_bytes = ghost_bytes(s)
+    ghost_stats(s, out)
     _mover_stats(s, out)
     _assoc_stats(s, out)
     out.get_expired = relaxed_load(&s.items.get_expired)
@@ -113,13 +112,19 @@ cdef void _add_queue_stats(store *s, lru_queue *q, unsigned int lru, class_stats
     if lru == HOT_LRU:
         out.number_hot = q.size
         out.age_hot = age
+        if s.config.s3fifo:
+            out.age = age
+            out.evicted_time = q.stats.evicted_time
     elif lru == WARM_LRU:
         out.number_warm = q.size
         out.age_warm = age
     elif lru == COLD_LRU:
         out.number_cold = q.size
-        out.age = age
-        out.evicted_time = q.stats.evicted_time
+        # The small queue's are the class's for as long as the main queue has none.
+        if q.size != 0 or not s.config.s3fifo:
+            out.age = age
+        if q.stats.evicted != 0 or not s.config.s3fifo:
+            out.evicted_time = q.stats.evicted_time
     else:
         out.number_temp = q.size
     out.number += q.size

@@ -256,7 +256,8 @@ cdef struct store_stats:
     uint64_t moves_within_lru
     uint64_t lru_bumps_dropped
     uint64_t ghost_hits         # s3fifo: keys that came back soon after they were evicted
-    uint64_t ghost_bytes        # ... and the memory by which they are known, at most
+    uint64_t ghost_bytes        # ... the memory by which they are known, at most
+    double small_lru_pct        # ... and how many of a hundred items the small queues may have
     bint slab_reassign_running
     uint64_t slabs_moved
     uint64_t slab_global_page_pool

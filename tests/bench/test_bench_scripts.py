@@ -117,6 +117,7 @@ def test_hit_ratio_figures() -> None:
     for server in ("rmemcached", "s3fifo", "direct", "s3, direct", "memcached"):
         assert 0.2 < figures[server]["hit_ratio"] < 1
         assert figures[server]["evictions"] > 0
+        assert 0 < figures[server]["hit_cpu_us"] < 100
     assert figures["limit"] == 20
 
 

@@ -209,6 +209,7 @@ def test_a_store_that_was_killed_is_not_read() -> None:
 # --- hits ---
 
 
+@pytest.mark.segmented("WARM, COLD, and how many fetches count")
 def test_hits_are_told(store: Store, reader: DirectReader) -> None:
     store.set(b"key", b"value")
     assert reader.line() == b""

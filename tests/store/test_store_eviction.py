@@ -30,6 +30,7 @@ def test_the_oldest_goes_first() -> None:
         store.check()
 
 
+@pytest.mark.segmented("which item goes first")
 def test_used_items_stay() -> None:
     with Store(maxbytes=MB) as store:
         count = store.class_stats(1)["chunks_per_page"]
@@ -57,6 +58,7 @@ def test_looking_without_update_is_no_use() -> None:
         assert store.get(b"00000") is None
 
 
+@pytest.mark.segmented("which item goes first")
 def test_age_and_evicted_time() -> None:
     with Store(maxbytes=MB) as store:
         count = store.class_stats(1)["chunks_per_page"]
@@ -75,6 +77,7 @@ def test_age_and_evicted_time() -> None:
         assert (own["evicted"], own["evicted_unfetched"], own["evicted_nonzero"]) == (2, 1, 1)
 
 
+@pytest.mark.segmented("which item goes first")
 def test_referenced_items_are_evicted_but_stay_readable() -> None:
     with Store(maxbytes=MB) as store:
         count = store.class_stats(1)["chunks_per_page"]

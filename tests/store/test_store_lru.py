@@ -61,6 +61,7 @@ def test_new_items_are_hot() -> None:
         assert queue(store, b"0000001") == "HOT"
 
 
+@pytest.mark.segmented("the maintainer moves items between the segments")
 def test_hot_and_warm_keep_their_shares() -> None:
     with segmented(hot_lru_pct=30, warm_lru_pct=20) as store:
         fill(store, 1000)
@@ -79,6 +80,7 @@ def test_hot_and_warm_keep_their_shares() -> None:
         store.check()
 
 
+@pytest.mark.segmented("the maintainer moves items between the segments")
 def test_an_old_tail_moves_to_cold() -> None:
     with segmented() as store:
         into_cold(store, b"cold")
@@ -95,6 +97,7 @@ def test_an_old_tail_moves_to_cold() -> None:
         assert store.class_stats(CLASS)["age_hot"] == 100
 
 
+@pytest.mark.segmented("the maintainer moves items between the segments")
 def test_what_is_fetched_twice_goes_from_hot_to_warm() -> None:
     with segmented() as store:
         store.set(b"once", b"x" * 50)
@@ -109,6 +112,7 @@ def test_what_is_fetched_twice_goes_from_hot_to_warm() -> None:
         assert (stats["moves_to_warm"], stats["moves_to_cold"], stats["number_warm"]) == (1, 1, 1)
 
 
+@pytest.mark.segmented("the maintainer moves items between the segments")
 def test_a_fetch_of_cold_moves_to_warm() -> None:
     with segmented() as store:
         into_cold(store, b"key")
@@ -123,6 +127,7 @@ def test_a_fetch_of_cold_moves_to_warm() -> None:
         assert store.class_stats(CLASS)["moves_to_warm"] == 1
 
 
+@pytest.mark.segmented("the maintainer moves items between the segments")
 def test_the_thread_makes_the_move() -> None:
     with segmented() as store:
         into_cold(store, b"key")
@@ -131,6 +136,7 @@ def test_the_thread_makes_the_move() -> None:
         store.check()
 
 
+@pytest.mark.segmented("the maintainer moves items between the segments")
 def test_a_move_that_waits_for_an_item_that_went() -> None:
     with segmented() as store:
         into_cold(store, b"key")
@@ -142,6 +148,7 @@ def test_a_move_that_waits_for_an_item_that_went() -> None:
         store.check()
 
 
+@pytest.mark.segmented("the maintainer moves items between the segments")
 def test_warm_items_that_are_fetched_stay() -> None:
     with segmented() as store:
         fill(store, 30)
@@ -235,6 +242,7 @@ def test_temp_ttl_at_run_time() -> None:
         assert [queue(store, key) for key in (b"a", b"b", b"c")] == ["HOT", "TEMP", "HOT"]
 
 
+@pytest.mark.segmented("flat mode")
 def test_flat_mode_has_cold_only() -> None:
     with segmented() as store:
         fill(store, 100)
@@ -254,6 +262,7 @@ def test_flat_mode_has_cold_only() -> None:
         store.check()
 
 
+@pytest.mark.segmented("flat mode")
 def test_without_a_maintainer_the_lru_is_flat() -> None:
     with Store(lru_segmented=True, temp_lru=True) as store:
         fill(store, 10, exptime=5)
@@ -310,6 +319,7 @@ def test_it_leaves_alone_what_the_crawler_has_not_seen() -> None:
         store.check()
 
 
+@pytest.mark.segmented("the maintainer moves items between the segments")
 def test_a_leaked_reference_is_repaired() -> None:
     with segmented(maxbytes=MB, tail_repair_time=100) as store:
         # Beside the maintainer's thread a turn would do less, and a full store could have no item to evict.
@@ -329,6 +339,7 @@ def test_a_leaked_reference_is_repaired() -> None:
         assert store.class_stats(CLASS)["lrutail_reflocked"] >= 1
 
 
+@pytest.mark.segmented("the maintainer moves items between the segments")
 def test_counters_are_reset() -> None:
     with segmented(hot_lru_pct=0) as store:
         fill(store, 10)
@@ -339,6 +350,7 @@ def test_counters_are_reset() -> None:
         assert (stats["moves_to_cold"], stats["curr_items"]) == (0, 10)
 
 
+@pytest.mark.segmented("the maintainer moves items between the segments")
 def test_more_bumps_than_can_wait() -> None:
     with segmented(nthreads=1, hot_lru_pct=0, maxbytes=64 * MB) as store:
         fill(store, 30000)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from rmemcached.store._testing import Store
@@ -80,20 +82,19 @@ def test_a_key_that_comes_back_enters_the_main_queue() -> None:
         for i in range(0, 300, 2):
             store.get(b"%07d" % i)
         fill_up(store)
-        fill(store, 1000, 2_000_000)  # the main queue is measured every 256 evictions
-        gone = b"%07d" % 2_000_000
-        fill(store, store.class_stats(CLASS)["number_hot"], 3_000_000)
-        assert queue(store, gone) is None
-        length = store.class_stats(CLASS)["number_cold"]
-        last = max(i for i in range(2_000_000, 2_001_000) if queue(store, b"%07d" % i) is None)
+        items = store.class_stats(CLASS)["number"]
+        fill(store, 3 * items, 2_000_000)
+        last = max(i for i in range(2_000_000, 2_000_000 + 3 * items) if queue(store, b"%07d" % i) is None)
+        before = store.stats()["ghost_hits"]
         store.set(b"%07d" % last, VALUE)
         assert queue(store, b"%07d" % last) == "COLD"
-        assert store.stats()["ghost_hits"] == 1
+        store.set(b"%07d" % (last - items // 3), VALUE)
+        assert queue(store, b"%07d" % (last - items // 3)) == "COLD"
+        assert store.stats()["ghost_hits"] == before + 2
         # Those of long ago are forgotten.
-        assert last - 2_000_000 > 2 * length
-        store.set(gone, VALUE)
-        assert queue(store, gone) == "HOT"
-        assert store.stats()["ghost_hits"] == 1
+        store.set(b"%07d" % (last - items // 2), VALUE)
+        assert queue(store, b"%07d" % (last - items // 2)) == "HOT"
+        assert store.stats()["ghost_hits"] == before + 2
         # A value of another size enters the small queue.
         store.set(b"%07d" % (last - 1), VALUE * 10)
         assert queue(store, b"%07d" % (last - 1)) == "HOT"
@@ -169,6 +170,30 @@ def test_without_eviction_only_what_has_expired_goes() -> None:
         store.check()
 
 
+def test_what_has_expired_at_a_tail_makes_room() -> None:
+    with s3fifo() as store:
+        for i in range(100):
+            store.set(b"%07d" % i, VALUE, exptime=5)
+        store.advance(10)
+        fill(store, 100, 1_000_000)
+        assert store.class_stats(CLASS)["number"] == 100
+        store.advance(10)
+        # The class's age is that of the queue that it has items in.
+        assert store.class_stats(CLASS)["age"] == store.class_stats(CLASS)["age_hot"] >= 10
+        store.check()
+
+
+def test_the_maintainer_drops_what_has_expired_at_the_tails() -> None:
+    with s3fifo(lru_maintainer=True) as store:
+        store.stop_threads()
+        for i in range(100):
+            store.set(b"%07d" % i, VALUE, exptime=5)
+        store.advance(10)
+        store.maintain()
+        assert store.stats()["curr_items"] == 0
+        assert store.class_stats(CLASS)["reclaimed"] == 100
+
+
 def test_flush_all_finds_what_was_just_stored_in_any_order() -> None:
     with s3fifo() as store:
         fill(store, 400)
@@ -211,11 +236,58 @@ def test_the_maintainer_moves_nothing_ahead_of_need() -> None:
         store.check()
 
 
+def cached(store: Store, key: int) -> bool:
+    """Asks for a key, and stores it if it is not there: an application's cache. Whether it was there."""
+    if store.get(b"%07d" % key) is not None:
+        return True
+    store.set(b"%07d" % key, VALUE)
+    return False
+
+
+def test_the_main_queues_keys_are_remembered_too() -> None:
+    with s3fifo() as store:
+        fill(store, 1)
+        store.get(b"%07d" % 0)
+        count = fill_up(store)
+        assert queue(store, b"%07d" % 0) == "COLD"
+        # Items that are fetched push it out of the main queue.
+        for i in range(3 * count):
+            cached(store, 2_000_000 + i)
+            cached(store, 2_000_000 + i)
+            if queue(store, b"%07d" % 0) is None:
+                break
+        store.set(b"%07d" % 0, VALUE)
+        assert queue(store, b"%07d" % 0) == "COLD"
+        store.check()
+
+
+def test_the_small_queues_have_little_where_what_is_popular_stays() -> None:
+    with s3fifo() as store:
+        assert store.stats()["small_lru_pct"] == pytest.approx(10, abs=0.01)
+        source = random.Random(1)
+        keys = [int(source.paretovariate(0.2)) % 100_000 for _ in range(400_000)]
+        for key in keys:
+            cached(store, key)
+        assert 0.4 < store.stats()["small_lru_pct"] < 5
+        store.check()
+
+
+def test_the_small_queues_have_more_where_what_is_popular_changes() -> None:
+    with s3fifo() as store:
+        count = fill_up(store)
+        source = random.Random(1)
+        # Keys are asked for a few times while as many others are, and never again.
+        for i in range(30 * count):
+            cached(store, 2_000_000 + i // 4 - source.randrange(count // 2))
+        assert 20 < store.stats()["small_lru_pct"] <= 70
+        store.check()
+
+
 @pytest.mark.parametrize("maxbytes", [MB, 64 * MB, 1 << 30])
 def test_what_the_ghosts_take(maxbytes: int) -> None:
     with s3fifo(maxbytes=maxbytes) as store:
         assert 0.015 * maxbytes < store.stats()["ghost_bytes"] <= maxbytes / 16
-    with Store(maxbytes=maxbytes) as other:
+    with Store(maxbytes=maxbytes, s3fifo=False) as other:
         assert other.stats()["ghost_bytes"] == 0
 
 

@@ -153,6 +153,7 @@ def test_s3fifo(rmemcached_server: ServerFactory) -> None:
         assert int(stats["evictions"]) > 1000
         assert int(stats["ghost_bytes"]) > 0
         assert stats["ghost_hits"] == "0"
+        assert 0.49 < float(stats["small_lru_pct"]) <= 70
     with Conversation(rmemcached_server("-o", "lru_algorithm=segmented")) as talk:
         assert "lru_algorithm" not in talk.stats("settings")
         assert "ghost_bytes" not in talk.stats()
