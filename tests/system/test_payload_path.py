@@ -44,15 +44,15 @@ def test_requests_for_small_values_name_no_memory(control: tuple[Server, Convers
         client.set("small", b"x" * 100)
         client.set("large", large)
         for _ in range(100):
-            assert client.get("small") == b"x" * 100
+            assert client.gat("small") == b"x" * 100
         before = counters(talk)
         for _ in range(COUNT):
-            assert client.get("small") == b"x" * 100
+            assert client.gat("small") == b"x" * 100
         after = counters(talk)
-        assert after["rdma_recv_bytes"] - before["rdma_recv_bytes"] == COUNT * len(b"mg small v\r\n")
-        assert client.get("large") == large
+        assert after["rdma_recv_bytes"] - before["rdma_recv_bytes"] == COUNT * len(b"mg small v T0\r\n")
+        assert client.gat("large") == large
         assert counters(talk)["rdma_write_bytes"] == 0
-        assert client.get("large") == large
+        assert client.gat("large") == large
         eventually(lambda: counters(talk)["rdma_write_bytes"] == len(large))
 
 
@@ -65,7 +65,7 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
         # its first get and makes its sink as large, so that one may come without a WRITE.
         assert client.set("large", value)
         for _ in range(2):
-            assert client.get("large") == value
+            assert client.gat("large") == value
         writes = 1 if size > 1 << 20 else 2
         eventually(lambda: counters(talk)["rdma_write_bytes"] == writes * size)
         before = counters(talk)
@@ -73,7 +73,7 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
             assert client.set("large", value)
         after_set = counters(talk)
         for _ in range(COUNT):
-            assert client.get("large") == value
+            assert client.gat("large") == value
         eventually(lambda: counters(talk)["rdma_write_bytes"] - before["rdma_write_bytes"] == COUNT * size)
         after = counters(talk)
     sets, gets = grown(before, after_set), grown(after_set, after)
@@ -118,7 +118,7 @@ def test_of_many_values_the_first_comes_in_messages(control: tuple[Server, Conve
     with rdma_client(server) as client:
         assert client.set_many({f"key{n}": value for n in range(10)}) == []
         found = counters(talk)
-        assert client.get_many([f"key{n}" for n in range(10)]) == {f"key{n}": value for n in range(10)}
+        assert client.gat_many([f"key{n}" for n in range(10)]) == {f"key{n}": value for n in range(10)}
     assert found["rdma_read_bytes"] == (9 if rdma_transport == "soft_iw" else 10) * len(value)
 
 
@@ -130,7 +130,7 @@ def frames_of(client: Client, talk: Conversation, size: int, unwritten: int) -> 
 
     def get(gets: int) -> int:
         before = counters(talk)
-        assert client.get("large") == value
+        assert client.gat("large") == value
         eventually(lambda: counters(talk)["rdma_write_bytes"] == total + (gets - unwritten) * size)
         # One frame has the reply.
         return grown(before, counters(talk))["iw_tx_fpdus"] - 1
@@ -157,7 +157,7 @@ def test_small_values_travel_in_messages(control: tuple[Server, Conversation], s
         before = counters(talk)
         for _ in range(COUNT):
             assert client.set("small", value)
-            assert client.get("small") == value
+            assert client.gat("small") == value
         sums = grown(before, counters(talk))
     assert sums["rdma_reads"] == sums["rdma_writes"] == 0
     assert sums["rdma_recv_bytes"] >= COUNT * size
