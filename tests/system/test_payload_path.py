@@ -28,7 +28,7 @@ def control(rmemcached_server: Callable[..., Server]) -> Iterator[tuple[Server, 
 def counters(talk: Conversation) -> dict[str, int]:
     """What the counters say, the asking itself apart."""
     general = talk.stats()
-    found = {name: int(general[name]) for name in ("bytes_read", "bytes_written", "cmd_set", "cmd_get", "get_hits")}
+    found = {name: int(general[name]) for name in ("bytes_read", "bytes_written", "cmd_set", "cmd_get", "touch_hits")}
     return found | {name: int(value) for name, value in talk.stats("rdma").items() if value.isdigit()}
 
 
@@ -98,7 +98,7 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
         # Only messages and frame headers may pass through the provider's own buffer.
         assert sets["iw_rx_staged_bytes"] < overhead + COUNT * size // 20, sets
 
-    assert gets["get_hits"] == COUNT
+    assert gets["touch_hits"] == COUNT
     assert gets["rdma_write_bytes"] == COUNT * size
     assert gets["rdma_writes"] >= COUNT
     assert gets["rdma_reads"] == gets["rdma_read_bytes"] == 0
@@ -162,7 +162,7 @@ def test_small_values_travel_in_messages(control: tuple[Server, Conversation], s
     assert sums["rdma_reads"] == sums["rdma_writes"] == 0
     assert sums["rdma_recv_bytes"] >= COUNT * size
     assert sums["rdma_send_bytes"] >= COUNT * size
-    assert sums["cmd_set"] == sums["get_hits"] == COUNT
+    assert sums["cmd_set"] == sums["touch_hits"] == COUNT
     # the sockets carried nothing but the statistics
     assert sums["bytes_read"] < 200
 
