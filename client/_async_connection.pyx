@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 from rmemcached.client._client cimport Client
 from rmemcached.client._commands cimport answer, number_of, put_fetch, put_store
 from rmemcached.client._connection cimport Connection
-from rmemcached.client._direct cimport DirectMemory, DirectReader, new_reader, put_report
+from rmemcached.client._direct cimport DirectMemory, new_reader, put_report
 from rmemcached.client._forks cimport fork_count
 from rmemcached.client._reply cimport REPLY_VA
 from rmemcached.client._request cimport (

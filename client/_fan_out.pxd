@@ -1,8 +1,8 @@
 """One call for keys of several servers: all of them are asked before any is waited for.
 
-The call is divided into batches, one for each server. What can be read without asking is not asked for. A server that fails takes nothing from the others: its batch has
-an exception in place of a result. Several servers that do not answer to a fetch or a delete take less time than two
-timeouts.
+The call is divided into batches, one for each server. What can be read without asking is not asked for. A server that
+fails takes nothing from the others: its batch has an exception in place of a result. Several servers that do not answer
+to a fetch or a delete take less time than two timeouts.
 """
 
 from libc.stdint cimport int64_t

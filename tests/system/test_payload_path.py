@@ -28,7 +28,7 @@ def control(rmemcached_server: Callable[..., Server]) -> Iterator[tuple[Server, 
 def counters(talk: Conversation) -> dict[str, int]:
     """What the counters say, the asking itself apart."""
     general = talk.stats()
-    found = {name: int(general[name]) for name in ("bytes_read", "bytes_written", "cmd_set", "cmd_get", "get_hits")}
+    found = {name: int(general[name]) for name in ("bytes_read", "bytes_written", "cmd_set", "cmd_get", "touch_hits")}
     return found | {name: int(value) for name, value in talk.stats("rdma").items() if value.isdigit()}
 
 
@@ -44,15 +44,15 @@ def test_requests_for_small_values_name_no_memory(control: tuple[Server, Convers
         client.set("small", b"x" * 100)
         client.set("large", large)
         for _ in range(100):
-            assert client.get("small") == b"x" * 100
+            assert client.gat("small") == b"x" * 100
         before = counters(talk)
         for _ in range(COUNT):
-            assert client.get("small") == b"x" * 100
+            assert client.gat("small") == b"x" * 100
         after = counters(talk)
-        assert after["rdma_recv_bytes"] - before["rdma_recv_bytes"] == COUNT * len(b"mg small v\r\n")
-        assert client.get("large") == large
+        assert after["rdma_recv_bytes"] - before["rdma_recv_bytes"] == COUNT * len(b"mg small v T0\r\n")
+        assert client.gat("large") == large
         assert counters(talk)["rdma_write_bytes"] == 0
-        assert client.get("large") == large
+        assert client.gat("large") == large
         eventually(lambda: counters(talk)["rdma_write_bytes"] == len(large))
 
 
@@ -65,7 +65,7 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
         # its first get and makes its sink as large, so that one may come without a WRITE.
         assert client.set("large", value)
         for _ in range(2):
-            assert client.get("large") == value
+            assert client.gat("large") == value
         writes = 1 if size > 1 << 20 else 2
         eventually(lambda: counters(talk)["rdma_write_bytes"] == writes * size)
         before = counters(talk)
@@ -73,7 +73,7 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
             assert client.set("large", value)
         after_set = counters(talk)
         for _ in range(COUNT):
-            assert client.get("large") == value
+            assert client.gat("large") == value
         eventually(lambda: counters(talk)["rdma_write_bytes"] - before["rdma_write_bytes"] == COUNT * size)
         after = counters(talk)
     sets, gets = grown(before, after_set), grown(after_set, after)
@@ -98,7 +98,7 @@ def test_large_values_bypass_the_sockets(control: tuple[Server, Conversation], s
         # Only messages and frame headers may pass through the provider's own buffer.
         assert sets["iw_rx_staged_bytes"] < overhead + COUNT * size // 20, sets
 
-    assert gets["get_hits"] == COUNT
+    assert gets["touch_hits"] == COUNT
     assert gets["rdma_write_bytes"] == COUNT * size
     assert gets["rdma_writes"] >= COUNT
     assert gets["rdma_reads"] == gets["rdma_read_bytes"] == 0
@@ -118,7 +118,7 @@ def test_of_many_values_the_first_comes_in_messages(control: tuple[Server, Conve
     with rdma_client(server) as client:
         assert client.set_many({f"key{n}": value for n in range(10)}) == []
         found = counters(talk)
-        assert client.get_many([f"key{n}" for n in range(10)]) == {f"key{n}": value for n in range(10)}
+        assert client.gat_many([f"key{n}" for n in range(10)]) == {f"key{n}": value for n in range(10)}
     assert found["rdma_read_bytes"] == (9 if rdma_transport == "soft_iw" else 10) * len(value)
 
 
@@ -130,7 +130,7 @@ def frames_of(client: Client, talk: Conversation, size: int, unwritten: int) -> 
 
     def get(gets: int) -> int:
         before = counters(talk)
-        assert client.get("large") == value
+        assert client.gat("large") == value
         eventually(lambda: counters(talk)["rdma_write_bytes"] == total + (gets - unwritten) * size)
         # One frame has the reply.
         return grown(before, counters(talk))["iw_tx_fpdus"] - 1
@@ -157,12 +157,12 @@ def test_small_values_travel_in_messages(control: tuple[Server, Conversation], s
         before = counters(talk)
         for _ in range(COUNT):
             assert client.set("small", value)
-            assert client.get("small") == value
+            assert client.gat("small") == value
         sums = grown(before, counters(talk))
     assert sums["rdma_reads"] == sums["rdma_writes"] == 0
     assert sums["rdma_recv_bytes"] >= COUNT * size
     assert sums["rdma_send_bytes"] >= COUNT * size
-    assert sums["cmd_set"] == sums["get_hits"] == COUNT
+    assert sums["cmd_set"] == sums["touch_hits"] == COUNT
     # the sockets carried nothing but the statistics
     assert sums["bytes_read"] < 200
 

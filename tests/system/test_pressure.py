@@ -363,7 +363,7 @@ def work(server: Server, client: Client) -> float:
     """Seconds of CPU that some gets cost the daemon."""
     before = server.cpu_seconds()
     for _ in range(20):
-        assert client.get("key") == b"value"
+        assert client.gat("key") == b"value"
     return server.cpu_seconds() - before
 
 

@@ -99,6 +99,7 @@ def after_sequence(server: Server) -> dict[str, str]:
 ALONE = ("-m", "64", "-o", "no_lru_crawler,no_lru_maintainer")
 
 
+@pytest.mark.without_direct("stats has the lines of docs/direct-reads.md, section 6, too")
 @pytest.mark.parametrize("threads", [(), ALONE[2:]], ids=["", "alone"])
 def test_counters_are_memcached_s(
     rmemcached_server: ServerFactory, memcached_server: ServerFactory, threads: tuple[str, ...]
@@ -236,6 +237,7 @@ def test_rdma_counters_of_one_client(rmemcached_server: ServerFactory) -> None:
         assert talk.number("rdma_total_queue_pairs", "rdma") == 1
 
 
+@pytest.mark.without_direct("stats has the lines of docs/direct-reads.md, section 6, too")
 def test_reset(rmemcached_server: ServerFactory, memcached_server: ServerFactory) -> None:
     found = []
     for start in (rmemcached_server, memcached_server):
