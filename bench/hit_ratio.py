@@ -36,7 +36,8 @@ from rmemcached.client import Client  # noqa: E402
 
 BATCH = 50  # keys of one get
 RECENT = 5000  # keys asked for last, the smallest fifth of which CPU time is measured with
-HITS = 400_000
+HITS = 20_000  # of a round
+ROUNDS = 20
 ROWS = ("rmemcached", "s3fifo", "direct", "s3, direct", "memcached")
 VALUE = re.compile(rb"VALUE (\d+) 0 (\d+)\r\n")
 
@@ -138,14 +139,17 @@ class Reading:
 
 
 def hit_cpu(server: Server, cache: Asking | Reading, wanted: Sequence[int], length: Sequence[int]) -> float:
-    """The daemon's CPU time for a hit, in microseconds."""
+    """The daemon's CPU time for a hit, in microseconds: in the round that was disturbed least."""
     recent = list(dict.fromkeys(reversed(wanted)))[:RECENT]
     keys = sorted(recent, key=lambda key: length[key])[: max(len(recent) // 5, 1)]
-    before, hits = server.cpu_seconds(), 0
-    for _ in range(HITS // len(keys)):
-        for first in range(0, len(keys), BATCH):
-            hits += len(cache.found(keys[first : first + BATCH]))
-    return (server.cpu_seconds() - before) * 1e6 / max(hits, 1)
+    cost = []
+    for _ in range(ROUNDS):
+        before, hits = server.cpu_seconds(), 0
+        for _ in range(-(-HITS // len(keys))):
+            for first in range(0, len(keys), BATCH):
+                hits += len(cache.found(keys[first : first + BATCH]))
+        cost.append((server.cpu_seconds() - before) * 1e6 / max(hits, 1))
+    return min(cost)
 
 
 def run(

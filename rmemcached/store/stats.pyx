@@ -82,6 +82,7 @@ cdef void store_reset_stats(store *s) noexcept nogil:
         lock_ranked(&s.queues[i].lock, LRU_LOCK)
         memset(&s.queues[i].stats, 0, sizeof(lru_counters))
         unlock_ranked(&s.queues[i].lock, LRU_LOCK)
+    relaxed_store(&s.ghost.hits, 0)
     relaxed_store(&s.assoc.malloc_fails, 0)
     relaxed_store(&s.items.get_expired, 0)
     relaxed_store(&s.items.get_flushed, 0)

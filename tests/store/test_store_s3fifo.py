@@ -296,6 +296,8 @@ def test_counters_are_reset() -> None:
         fill(store, 100)
         fill_up(store)
         fill(store, 2000, 2_000_000)
+        fill(store, 2000, 1_000_000)
+        assert store.stats()["ghost_hits"] > 0
         store.reset_stats()
         stats = store.stats()
         assert (stats["evictions"], stats["moves_to_cold"], stats["ghost_hits"]) == (0, 0, 0)
