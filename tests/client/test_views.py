@@ -250,7 +250,7 @@ def test_serdes(server: Server, key: str) -> None:
         def serialize(self, key: Any, value: Any) -> tuple[bytes, int]:
             return value, 7
 
-        def deserialize(self, key: Any, value: memoryview, flags: int) -> Any:
+        def deserialize(self, key: Any, value: Any, flags: int) -> Any:
             return key, value, flags
 
     with Client(server.address, **OPTIONS, serde=Views(), key_prefix="app:") as client:
@@ -668,7 +668,8 @@ class MemoryServer(ServerByHand):
 )
 def test_places_are_checked_before_they_are_seen(line: bytes) -> None:
     """Of a server that is broken, or hostile."""
-    with MemoryServer("soft_shm") as server, ThreadPoolExecutor(1) as threads:
+    server = MemoryServer("soft_shm")
+    with server, ThreadPoolExecutor(1) as threads:
         client = Client(server.address, transport="soft_shm", timeout=TIMEOUT)
         with client:
             view = threads.submit(client.get_view, b"key")
@@ -682,7 +683,8 @@ def test_places_are_checked_before_they_are_seen(line: bytes) -> None:
 
 def test_a_place_at_the_very_end_is_seen() -> None:
     """What the test above has in common with an answer that makes sense."""
-    with MemoryServer("soft_shm") as server, ThreadPoolExecutor(1) as threads:
+    server = MemoryServer("soft_shm")
+    with server, ThreadPoolExecutor(1) as threads:
         client = Client(server.address, transport="soft_shm", timeout=TIMEOUT)
         view = threads.submit(client.get_view, b"key")
         server.accept()
