@@ -3,6 +3,10 @@ cdef const char *lane_exchange(conn *c, const char *line, size_t length, char *r
     return b"CLIENT_ERROR rdma: this connection has a queue pair\r\n"
 
 
+cdef const char *lane_direct(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil:
+    return setup_reads((<rdma_lane *>c).rc, place, reply, reply_size)
+
+
 # A lane has no socket that a side thread could be lent.
 cdef conn_engine lane_engine = conn_engine(
     exchange=lane_exchange, watch=NULL, dump=NULL, direct=lane_direct, remote=True, datagrams=False)
