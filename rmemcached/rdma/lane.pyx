@@ -20,6 +20,9 @@ cdef void lane_unpin(conn *c, uint32_t id) noexcept nogil:
     cdef rdma_lane *lane = <rdma_lane *>c
     lane.rc.pins -= pins_remove(lane.rc.q.t, &lane.pins, id)
 
+cdef const char *lane_direct(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil:
+    return setup_reads((<rdma_lane *>c).rc, place, reply, reply_size)
+
 
 # A lane has no socket that a side thread could be lent.
 cdef conn_engine lane_engine = conn_engine(

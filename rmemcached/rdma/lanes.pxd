@@ -23,5 +23,3 @@ cdef void lanes_client_ended(rdma_conn *rc) noexcept nogil
 cdef unsigned int lanes_end_idle(rdma_conn *rc, unsigned int seconds, uint32_t *oldest) noexcept nogil
 # How many messages are held back. For assertions.
 cdef unsigned int lanes_held(const rdma_conn *rc) noexcept nogil
-# conn_engine.direct of a lane: lets its queue pair READ, and says where a part of the memory is registered.
-cdef const char *lane_direct(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil

@@ -123,27 +123,3 @@ cdef unsigned int lanes_held(const rdma_conn *rc) noexcept nogil:
         held += lane.nheld
         lane = lane.next
     return held
-
-
-# ---- direct reads ----------------------------------------------------------------------------------------------------
-
-cdef const char *lane_direct(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil:
-    cdef rdma_conn *rc = (<rdma_lane *>c).rc
-    cdef rdma_device *dev = rc.q.t.dev
-    cdef const char *base = <const char *>store_direct_base(c.thread.store)
-    cdef const ibv_mr *mr
-    assert_owner(c.thread.owner)
-    if not dev.remote:
-        return b"SERVER_ERROR rdma: this transport has no direct reads\r\n"
-    mr = rdma_device_find_memory(dev, base + place) if place >> 3 >> DIRECT_PLACE_BITS == 0 else NULL
-    if mr == NULL:
-        return b"NOT_FOUND\r\n"
-    if not rc.remote:
-        # No other queue pair of the device can use the keys.
-        if verbs_qp_allow(&dev.port, rc.q.qp, IBV_ACCESS_REMOTE_READ) != 0:
-            return b"SERVER_ERROR rdma: the device refuses remote reads\r\n"
-        rc.remote = True
-        store_direct_given(c.thread.store)
-    snprintf(reply, reply_size, b"DIRECT %llx %llx %llx %x\r\n", <unsigned long long><size_t>base,
-             <unsigned long long>(<const char *>mr.addr - base), <unsigned long long>mr.length, mr.rkey)
-    return reply

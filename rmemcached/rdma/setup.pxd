@@ -11,3 +11,7 @@ cdef bint setup_begin(rdma_conn *rc) noexcept nogil
 # READY has come, or the connection ends. To repeat it changes nothing. rdma_thread_end_late, which is here too, ends
 # connections whose READY does not come.
 cdef void setup_end(rdma_conn *rc) noexcept nogil
+
+# The command rdma_direct: lets the queue pair READ, and says where a part of the memory is registered.
+# The reply line, as conn_engine.direct returns it.
+cdef const char *setup_reads(rdma_conn *rc, uint64_t place, char *reply, size_t reply_size) noexcept nogil

@@ -113,3 +113,24 @@ cdef bint rdma_thread_end_late(rdma_thread *t) noexcept nogil:
         # Which ends the connection, and takes it out of the list.
         t.failed(t.setup_oldest.owner, line)
     return is_late(t.setup_oldest, now)
+
+
+cdef const char *setup_reads(rdma_conn *rc, uint64_t place, char *reply, size_t reply_size) noexcept nogil:
+    cdef rdma_device *dev = rc.q.t.dev
+    cdef const char *base = <const char *>store_direct_base(rc.q.t.worker.store)
+    cdef const ibv_mr *mr
+    assert_owner(rc.q.t.worker.owner)
+    if not dev.remote:
+        return b"SERVER_ERROR rdma: this transport has no direct reads\r\n"
+    mr = rdma_device_find_memory(dev, base + place) if place >> 3 >> DIRECT_PLACE_BITS == 0 else NULL
+    if mr == NULL:
+        return b"NOT_FOUND\r\n"
+    if not rc.remote:
+        # No other queue pair of the device can use the keys.
+        if verbs_qp_allow(&dev.port, rc.q.qp, IBV_ACCESS_REMOTE_READ) != 0:
+            return b"SERVER_ERROR rdma: the device refuses remote reads\r\n"
+        rc.remote = True
+        store_direct_given(rc.q.t.worker.store)
+    snprintf(reply, reply_size, b"DIRECT %llx %llx %llx %x\r\n", <unsigned long long><size_t>base,
+             <unsigned long long>(<const char *>mr.addr - base), <unsigned long long>mr.length, mr.rkey)
+    return reply
