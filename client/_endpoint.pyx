@@ -176,7 +176,8 @@ cdef class Endpoint:
             f"{EXCHANGE_REQUEST.decode()} version={version} transport={self.transport} "
             f"qpn={self.qp.qp_num} psn={self.psn} gid={(<const char *>self.port.gid.raw)[:16].hex()} "
             f"lid={self.port.lid} mtu={verbs_mtu_bytes(self.port.mtu)} credits={<int>CREDITS} "
-            f"msgsize={<int>MESSAGE_SIZE} ird={<int>READS} ord={<int>self.reads_at_a_time()} crc=0 lanebytes={<int>LANE_BYTES}{host}\r\n"
+            f"msgsize={<int>MESSAGE_SIZE} ird={<int>READS} ord={<int>self.reads_at_a_time()} crc=0 "
+            f"lanebytes={<int>LANE_BYTES}{host}\r\n"
         ).encode()
 
     cdef unsigned int reads_at_a_time(self) noexcept:

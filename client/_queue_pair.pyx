@@ -13,9 +13,9 @@ from rmemcached.client._endpoint cimport CREDITS, INLINE_BYTES, MESSAGE_SIZE, RE
 from rmemcached.client._errors cimport os_error
 from rmemcached.client._exchange cimport Offer
 from rmemcached.client._lane cimport (
-    LANE_BYTES, LAST_WORDS, WANTS_BUFFER, WANTS_NOTHING, WANTS_READS, WANTS_ROOM, WANTS_SENT, inbox_drop, inbox_is_empty,
-    inbox_put, inbox_take, lane_find, lane_follow, lane_free, lane_make, lane_table_free, lane_unfollow, lane_wake,
-    lane_wake_all,
+    LANE_BYTES, LAST_WORDS, WANTS_BUFFER, WANTS_NOTHING, WANTS_READS, WANTS_ROOM, WANTS_SENT, inbox_drop,
+    inbox_is_empty, inbox_put, inbox_take, lane_find, lane_follow, lane_free, lane_make, lane_table_free,
+    lane_unfollow, lane_wake, lane_wake_all,
 )
 from rmemcached.client._state cimport lock_state, resume_state, shared_state, suspend_state, unlock_state
 from rmemcached.client._timeouts cimport poll_timeout, start_deadline
