@@ -4,7 +4,6 @@ cdef const char *lane_exchange(conn *c, const char *line, size_t length, char *r
 
 
 cdef const char *lane_pin(conn *c, item *it, uint32_t *id) noexcept nogil:
-    """conn_engine.pin"""
     cdef rdma_lane *lane = <rdma_lane *>c
     cdef rdma_conn *rc = lane.rc
     cdef const char *refused
@@ -16,9 +15,9 @@ cdef const char *lane_pin(conn *c, item *it, uint32_t *id) noexcept nogil:
 
 
 cdef void lane_unpin(conn *c, uint32_t id) noexcept nogil:
-    """conn_engine.unpin"""
     cdef rdma_lane *lane = <rdma_lane *>c
     lane.rc.pins -= pins_remove(lane.rc.q.t, &lane.pins, id)
+
 
 cdef const char *lane_direct(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil:
     return setup_reads((<rdma_lane *>c).rc, place, reply, reply_size)
@@ -32,9 +31,7 @@ cdef conn_engine lane_engine = conn_engine(
 
 # What the table has for a lane that is gone: the server's CLOSE has left, but not the client's; the server's waits; it
 # waits, and the client's has come.
-cdef rdma_lane closed_lane
-cdef rdma_lane closing_lane
-cdef rdma_lane left_lane
+cdef rdma_lane closed_lane, closing_lane, left_lane
 
 
 cdef inline bint is_gone(const rdma_lane *lane) noexcept nogil:

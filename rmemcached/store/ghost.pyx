@@ -1,6 +1,6 @@
 cdef enum:
     GHOST_MOST = 1 << 26        # buckets
-    GHOST_CLOCK = (1 << 31) - 1 # the clock in an entry has 31 bits
+    GHOST_CLOCK = 0x7fffffff    # the clock in an entry has 31 bits
     GHOST_STEPS = 256           # measurements while as many items are evicted as there are
     GHOST_STEP_LEAST = 16       # evictions between two of them, at least
     GHOST_ENOUGH = 10           # evictions of either kind, below which they say nothing

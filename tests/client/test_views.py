@@ -460,7 +460,7 @@ def test_a_call_that_fails_leaves_views_alone(server: Server, key: str) -> None:
         view = client.get_view(key)
         memory = client.buffer(100_000)
         with suspended(server.pid), pytest.raises(TimeoutError):
-            client.get_into(key, memory)
+            client.set(key, memory, noreply=False)
         assert not is_pinned(view) and view == bytes(100_000)
         until(server, 0)
         memory.close()
