@@ -18,6 +18,7 @@ cdef struct direct_index:
 
 # False: no memory.
 cdef bint direct_init(store *s) noexcept nogil
+# By the thread that called direct_init.
 cdef void direct_destroy(store *s) noexcept nogil
 
 # Tells readers when the daemon wants to hear of a hit.

@@ -92,9 +92,12 @@ cdef void direct_set_algorithm(store *s) noexcept nogil:
 
 
 cdef void direct_destroy(store *s) noexcept nogil:
+    cdef int error
     if s.direct.header != NULL:
         store_direct_end(s)
-        pthread_mutex_unlock(&s.direct.header.life)
+        # The thread that has locked it would go on to write there otherwise.
+        error = pthread_mutex_unlock(&s.direct.header.life)
+        assert_that(error == 0)
         pthread_mutex_destroy(&s.direct.header.life)
 
 

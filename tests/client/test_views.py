@@ -635,6 +635,11 @@ class MemoryServer(ServerByHand):
         stream.setblocking(False)
         self.qp.attach(stream)
 
+    def close(self) -> None:
+        super().close()
+        # By the thread that has made it, which holds its mutex.
+        self.store.close()
+
 
 @pytest.mark.parametrize(
     "line",
