@@ -117,13 +117,15 @@ def test_hit_ratio_figures() -> None:
     for server in ("rmemcached", "s3fifo", "direct", "s3, direct", "memcached"):
         assert 0.2 < figures[server]["hit_ratio"] < 1
         assert figures[server]["evictions"] > 0
-        assert 0 < figures[server]["hit_cpu_us"] < 100
+        # Less than a clock tick, where nobody is asked.
+        assert 0 <= figures[server]["hit_cpu_us"] < 100
+    assert min(figures[server]["hit_cpu_us"] for server in ("rmemcached", "s3fifo", "memcached")) > 0
     assert figures["limit"] == 20
 
 
 def test_direct_figures() -> None:
     # So few items have more than 12 B each: a bound that is missed.
-    figures = json.loads(run("direct.py", "--seconds", "0.1", "--items", "20000", "--json", "-", status=1).stdout)
+    figures = json.loads(run("direct.py", "--seconds", "0.1", "--items", "30000", "--json", "-", status=1).stdout)
     assert 0 < figures["get 100 B, Python"] < figures["get 100 B, Python, asked"] * 10
     assert figures["8 processes, C, each core"] > 0.1
     assert figures["daemon CPU of a hit, of one that asks"] < 0.2
