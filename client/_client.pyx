@@ -394,9 +394,10 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         cdef bytes command = b"flush_all " + seconds_text(delay, "delay")
         cdef Connection c
         if not self.is_quiet(noreply):
-            flushed = self._command(command + b"\r\n", b"flush_all") == b"OK"
-            forget_clocks()
-            return flushed
+            try:
+                return self._command(command + b"\r\n", b"flush_all") == b"OK"
+            finally:
+                forget_clocks()
         c = self.enter(True, b"flush_all")
         try:
             put_bytes(c.stream, command + b" noreply\r\n")

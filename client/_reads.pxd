@@ -1,4 +1,4 @@
-"""Reads of a server's memory by RDMA READ (docs/direct-reads.md, sections 7 and 8): of `verbs` and `soft_iw`.
+"""Reads of a server's memory by RDMA READ (docs/direct-reads.md, sections 8 and 9): of `verbs` and `soft_iw`.
 
 What is known of the server's memory belongs to the queue pair; one call at a time reads through it.
 """

@@ -99,7 +99,8 @@ cdef class RemoteMemory:
     cdef bint usable                 # the header is there
     cdef bint refused                # the server is always asked
     cdef bint busy                   # a call reads; the GIL, or the lock of _state.pxd
-    cdef int64_t clock_ns            # when the clock was read; 0: never
+    cdef int64_t clock_ns            # when the READ of the clock was posted; 0: never
+    cdef int64_t posted_ns           # the same of a READ that is under way
     cdef int64_t lag_ns              # how far it was behind ours then,
     cdef int64_t least_ns            # ... and the least that this was lately
     cdef int64_t asked_ns            # when memory was asked for that is not registered; 0: never
@@ -159,7 +160,7 @@ cdef class RemoteMemory:
 
     cdef void take_clock(self, const char *line) noexcept nogil:
         # The header's clock has been read.
-        cdef int64_t now = now_ns()
+        cdef int64_t now = self.posted_ns
         cdef int64_t drift = (now - self.clock_ns) // DRIFT_ONE_OF
         memcpy(&self.header.buckets, line, clock_length())
         self.lag_ns = now - <int64_t>self.header.current_time * 1000000000
@@ -320,14 +321,20 @@ cdef int open_memory(Connection c, RemoteMemory m) except -1:
 
 
 cdef bint post_buckets(RdmaStream s, RemoteMemory m, sought *keys, unsigned int count) noexcept nogil:
-    # Whether the clock comes with them.
-    cdef bint clocked = now_ns() - m.clock_ns > CLOCK_NS or m.clock_ns <= flushed_ns
+    # Whether the clock comes with them. If it is due and does not come, nothing does.
+    cdef int64_t now = now_ns()
+    cdef bint due = now - m.clock_ns > CLOCK_NS or m.clock_ns <= flushed_ns
+    cdef bint clocked = False
     cdef uint64_t place
     cdef unsigned int i
     pthread_mutex_lock(&s.queue.lock)
-    if clocked:
+    if due:
+        m.posted_ns = now
         clocked = post(s, m, clock_place(), clock_length(), CLOCK_AT)
     for i in range(count):
+        if due and not clocked:
+            keys[i].slot = 0
+            continue
         place = m.header.index + direct_bucket_of(keys[i].hv, m.header.buckets) * sizeof(direct_bucket)
         keys[i].slot = post(s, m, place, sizeof(direct_bucket), i * sizeof(direct_bucket))
     pthread_mutex_unlock(&s.queue.lock)

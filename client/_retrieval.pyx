@@ -92,17 +92,16 @@ cdef object fetch_on(Retrieval self, Connection c, object key, fetch_form form, 
     try:
         if s.remote and form == FETCH_VALUE and expire is None:
             known = read_values(c, [key])
-            if known is not None and known[0] is not None:
-                value, flags[0] = known[0]
-                self.leave(c, None)
-                return value
-        put_fetch(s, key, self.serde is not None, form == FETCH_VALUE_AND_CAS, expire)
-        if s.remote:
-            s.put_sink(form == FETCH_VIEW)
-        s.put("\r\n", 2)
-        c.exchange()
-        value = self._read_fetch(c, key, form, flags, errors)
-        s.release_sink()
+        if known is not None and known[0] is not None:
+            value, flags[0] = known[0]
+        else:
+            put_fetch(s, key, self.serde is not None, form == FETCH_VALUE_AND_CAS, expire)
+            if s.remote:
+                s.put_sink(form == FETCH_VIEW)
+            s.put("\r\n", 2)
+            c.exchange()
+            value = self._read_fetch(c, key, form, flags, errors)
+            s.release_sink()
     except BaseException:
         self.drop(c)
         raise

@@ -131,7 +131,7 @@ cdef void setup_devices(server *s, settings, sockets, shm_path, bytes device_nam
     if settings.socket_path is None:
         open_soft(s, b"soft_iw0", TRANSPORT_SOFT_IW, NULL)
     if shm_path is not None:
-        fill_endpoint(&endpoint, shm_path, store_direct_fd(s.store))
+        fill_endpoint(&endpoint, shm_path, store_direct_fd(s.store) if settings.rdma_direct else -1)
         open_soft(s, b"soft_shm0", TRANSPORT_SOFT_SHM, &endpoint)
     if settings.rdma_device == "none" or settings.socket_path is not None:
         return

@@ -61,7 +61,8 @@ def answering(answers: dict[bytes, bytes]) -> Iterator[tuple[str, int]]:
                     connection, _ = listener.accept()
                 except OSError:
                     return
-                with connection, connection.makefile("rb") as lines:
+                # A client may be gone before its answer.
+                with connection, connection.makefile("rb") as lines, contextlib.suppress(ConnectionError):
                     for line in lines:
                         answer = answers.get(line.split()[0], answers[b""])
                         if not answer:

@@ -1,4 +1,4 @@
-"""Gets by RDMA READ (docs/direct-reads.md, sections 7 and 8): what they read, and when they ask after all."""
+"""Gets by RDMA READ (docs/direct-reads.md, sections 8 and 9): what they read, and when they ask after all."""
 
 from __future__ import annotations
 
@@ -227,3 +227,13 @@ def test_no_value_is_ever_wrong(server: Server) -> None:
             thread.join()
         assert not errors, errors
         assert counts(client)[1] > before
+
+
+def test_shared_memory_is_not_given_with_it(server: Server) -> None:
+    """That takes rdma_direct."""
+    before = server.stats()["direct_clients"]
+    with Client(server.address, **OPTIONS | {"transport": "soft_shm"}) as client:
+        client.set("shared", b"value")
+        assert client.get("shared") == b"value" == client.get_view("shared")
+        assert client.stats("rdma")[b"rdma_total_views"] == 0
+    assert server.stats()["direct_clients"] == before

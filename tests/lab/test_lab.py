@@ -19,7 +19,7 @@ from guest_selection import CHOSEN, LEFT_OUT
 
 ROOT = Path(__file__).resolve().parents[2]
 CANNOT = 126  # exit status of script/vm
-SECONDS = 600  # for boot, tests and shutdown; a quarter of it where nothing else runs
+SECONDS = 900  # for boot, tests and shutdown; half of it where nothing else runs
 # What runs in which guest. guest_selection.py says what is left out of the folders that hold the host's tests too.
 THREADS = ["test_load", "test_moving"]
 GUESTS = {

@@ -124,7 +124,7 @@ def names(heading: str) -> list[str]:
     return [name for row in TABLES[heading] if row["state"] != "no" for name in code(row["name"])]
 
 
-@pytest.mark.without_direct("stats has the lines of docs/direct-reads.md, section 6, too")
+@pytest.mark.without_direct("stats has the lines of docs/direct-reads.md, section 7, too")
 def test_general_statistics(rmemcached_server: ServerFactory) -> None:
     """All of them, in this order, and no other."""
     with Conversation(rmemcached_server("-o", "idle_timeout=1000")) as plain:
