@@ -9,13 +9,13 @@ run. They raise TimeoutError, OSError, MemoryError, MemcacheUnexpectedCloseError
 from rmemcached.client._stream cimport Stream
 from rmemcached.client._views cimport Pins
 
-# What a call asks of the Stream.
 # Requests that are sent together while more are to come, without values and with: the first ones are on their way while
 # the next are written, and each message costs the server some time.
 cdef enum:
     AHEAD = 50
     AHEAD_WITH_VALUES = 34
 
+# What a call asks of the Stream.
 cdef enum stream_step:
     PUSH_AND_READ
     READ_REPLY
@@ -36,6 +36,7 @@ cdef class Connection:
     cdef unsigned int epoch      # of the Session, when it was made
     cdef object sock             # what Client.sock has shown; its own, unless the Stream has it
     cdef Pins pins               # items that the server keeps for views; None: there never were any
+    cdef size_t late             # bytes at the request's begin that tell of reads and views, whatever the call sends
     cdef bint ended              # by the server, or the network
     cdef Connection next         # of those that no call uses
 

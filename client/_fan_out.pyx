@@ -45,8 +45,7 @@ cdef class Batch:
                 continue
             r.found = True
             self.results[i] = (value, cas_bytes(cas)) if r.kind == REQUEST_GETS else value
-        if reader.told_later:
-            self.client.tell_hits()
+            self.client.tell_late(reader)
         return 0
 
     cdef int ask(self, bytes name) except -1:

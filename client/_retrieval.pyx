@@ -152,10 +152,7 @@ cdef class Retrieval(Session):
             return None
         text = text_of(key, &length)
         value = reader.read(text, length, flags, cas)
-        if reader.told_later:
-            self.tell_hits()
-        if self._releases.waiting and self._releases.due():
-            self.tell_releases()
+        self.tell_late(reader)
         return value
 
     cdef Py_ssize_t _look_into(self, bytes key, char *to, Py_ssize_t length) except -2:
@@ -165,10 +162,7 @@ cdef class Retrieval(Session):
         if reader is None or is_lost(to, length):
             return -1
         size = reader.read_into(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), to, length)
-        if reader.told_later:
-            self.tell_hits()
-        if self._releases.waiting and self._releases.due():
-            self.tell_releases()
+        self.tell_late(reader)
         return size
 
     cdef object _view_again(self, object key, uint32_t *flags):
@@ -198,8 +192,7 @@ cdef class Retrieval(Session):
             unlock_state(&shared_state)
         if found is not None:
             reader.note(&hit)
-            if reader.told_later:
-                self.tell_hits()
+            self.tell_late(reader)
         return found
 
     cdef object _view(self, object key, uint32_t *flags):
@@ -309,16 +302,13 @@ cdef class Retrieval(Session):
             if reader is not None:
                 text = text_of(encoded[i], &length)
                 value = reader.read(text, length, &flags, &cas)
-                if reader.told_later:
-                    self.tell_hits()
+                self.tell_late(reader)
             if value is None:
                 left.append(names[i])
                 left_encoded.append(encoded[i])
             values.append(value)
             if with_cas or self.serde is not None:
                 numbers.append((flags, cas))
-        if self._releases.waiting and self._releases.due():
-            self.tell_releases()
         if left:
             rest = self._fetch_many(left, left_encoded, with_cas, None, name)
         if len(left) == len(names):
@@ -546,6 +536,11 @@ cdef class Retrieval(Session):
         cdef Py_ssize_t size = -1
         try:
             s.check_target(to, length)
+        except BaseException:
+            # Nothing was sent.
+            self.leave(c, None)
+            raise
+        try:
             put_fetch(s, key, False, False, None)
             if s.remote and length > <Py_ssize_t>s.inline_limit:
                 s.put_target(to, length)

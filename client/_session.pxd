@@ -64,6 +64,8 @@ cdef class Session:
     # left to the next command.
     cdef int put_releases(self, Connection c) except -1
     cdef int tell_releases(self) except -1
+    # Either, when it is time for it: behind a read of `reader` that has asked nobody.
+    cdef int tell_late(self, DirectReader reader) except -1
     cdef int leave_quietly(self, Connection c) except -1
     # What is read from now on, with the lock. None: all is asked for.
     cdef void read_from(self, DirectMemory memory) noexcept

@@ -228,6 +228,7 @@ cdef class Session:
                 unlock_state(&shared_state)
             if self._releases.waiting:
                 self.put_releases(c)
+            c.late = s.wlen
             if s.noreplies and not quiet and s.unmarked:
                 s.noreplies = 0
                 s.doubtful = True
@@ -242,13 +243,15 @@ cdef class Session:
     cdef int leave(self, Connection c, list errors) except -1:
         cdef bint stays
         assert_that(c.next is None)
-        if c.pins is not None and c.stream.wlen > c.stream.wmark:
+        if c.late and c.stream.wmark == 0:
             # The call has sent nothing, which was to take along what the server is to be told.
+            c.stream.wlen = c.late
             try:
                 c.send()
             except BaseException:
                 self.drop(c)
                 raise
+        c.late = 0
         if c.has_more():
             # There may be one too many among the answers; or it belongs to a refusal, which says more.
             error = errors[0] if errors else c.unasked()
@@ -338,6 +341,13 @@ cdef class Session:
             lock_state(&shared_state)
             self._reader = None
             unlock_state(&shared_state)
+        return 0
+
+    cdef int tell_late(self, DirectReader reader) except -1:
+        if reader.told_later:
+            self.tell_hits()
+        if self._releases.waiting and self._releases.due():
+            self.tell_releases()
         return 0
 
     cdef int put_releases(self, Connection c) except -1:

@@ -575,6 +575,8 @@ class Parsed:
             raise UsageError("rdma_direct_remote needs TCP and RDMA: it goes with neither -s nor no_rdma", os.EX_USAGE)
         if settings.rdma_direct:
             self.check_views()
+        elif settings.rdma_view_limit is not None:
+            raise UsageError("rdma_view_limit is for what rdma_direct lets clients see: it needs that", os.EX_USAGE)
         if settings.udp_port and "p" not in self.given:
             settings.port = settings.udp_port
         for port in (settings.port, settings.udp_port):

@@ -138,10 +138,10 @@ class Settings:
     """Megabytes of memory of soft_shm's clients that are mapped, at most."""
     rdma_direct: bool = False
     """Clients on this host read items themselves (docs/direct-reads.md)."""
-    rdma_view_limit: tuple[int, int] | None = None
-    """Of the items that they look at in place: bytes and number, at most; None: they do not do that."""
     rdma_direct_remote: bool = False
-    """Clients of soft_iw and of RDMA devices do, by RDMA READs."""
+    """Clients of soft_iw and of RDMA devices read items themselves, by RDMA READs."""
+    rdma_view_limit: tuple[int, int] | None = None
+    """With rdma_direct, of the items that clients look at in place: bytes and number, at most; None: there are none."""
     rdma_spin: int = 50
     """Microseconds of the longest gap between RDMA requests through which a worker polls; 0: it never polls."""
     rdma_spin_share: int = 100

@@ -105,10 +105,10 @@ The process
    rdma_ready_timeout=<s> seconds in which a queue pair must get ready after its exchange [{d.rdma_ready_timeout}]
    rdma_peer_memory=<mb>  memory of soft_shm's clients that is mapped, at most, a quarter of it for a queue
                           pair; the clients pay for it. 0: large values go through rings [{d.rdma_peer_memory}]
-   rdma_direct_remote     clients of soft_iw and of RDMA devices may, by RDMA READs [no]
    rdma_direct            clients of soft_shm may read all items without asking [no]
-   rdma_view_limit=<mb>[:<n>] items that such clients look at in place, and that stay for so long, at most: bytes, and
-                          number; a quarter of both for a connection. 0: none [a quarter of -m:{views}]
+   rdma_direct_remote     clients of soft_iw and of RDMA devices may, by RDMA READs [no]
+   rdma_view_limit=<mb>[:<n>] with rdma_direct: items that clients look at in place, and that stay for so long, at most:
+                          bytes, and number; a quarter of both for a connection. 0: none [a quarter of -m:{views}]
    rdma_spin=<us>         longest gap between RDMA requests that a worker polls through [{d.rdma_spin}]
    rdma_spin_share=<n>    percent of its time that a worker polls, at most [{d.rdma_spin_share}]
    rdma_crc, no_rdma_crc  CRC32c on every iWARP stream [where the client asks]

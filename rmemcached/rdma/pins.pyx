@@ -1,10 +1,7 @@
 cdef bint pins_grow(lane_pins *pins, uint32_t most) noexcept nogil:
-    """Makes room for one more. False: there are as many as may be, or there is no memory."""
+    """Makes room for one more, of fewer than most. False: there is no memory."""
     cdef uint32_t size = min(max(pins.size * 2, <uint32_t>PINS_FIRST), most)
-    cdef pin_entry *grown
-    if size <= pins.size:
-        return False
-    grown = <pin_entry *>realloc(pins.entries, size * sizeof(pin_entry))
+    cdef pin_entry *grown = <pin_entry *>realloc(pins.entries, size * sizeof(pin_entry))
     if grown == NULL:
         return False
     pins.entries = grown
@@ -18,15 +15,17 @@ cdef bint pins_grow(lane_pins *pins, uint32_t most) noexcept nogil:
 cdef const char *pins_add(rdma_thread *t, lane_pins *pins, item *it, uint32_t *id) noexcept nogil:
     cdef rdma_device *dev = t.dev
     cdef uint64_t nbytes = ITEM_ntotal(it)
-    cdef uint32_t most = max(dev.limits.views // PINS_SHARE, <uint32_t>1)
+    cdef uint32_t most = dev.limits.views // PINS_SHARE
     cdef pin_entry *entry
     assert_owner(t.worker.owner)
     if dev.limits.view_bytes == 0:
         return b"SERVER_ERROR rdma: there are no views here (rdma_view_limit=0)"
-    if (pins.nbytes + nbytes > dev.limits.view_bytes // PINS_SHARE
-            or pins.used == most or pins.first_free == pins.size and not pins_grow(pins, most)):
+    if pins.nbytes + nbytes > dev.limits.view_bytes // PINS_SHARE or pins.used == most:
         counter_add(&t.counters.refused_views, 1)
         return b"SERVER_ERROR rdma: this connection has as many views as it may have (rdma_view_limit)"
+    if pins.first_free == pins.size and not pins_grow(pins, most):
+        counter_add(&t.counters.refused_views, 1)
+        return b"SERVER_ERROR rdma: out of memory for one more view"
     # Counted first, so that no two lanes get the last place.
     if fetch_add(&dev.pins, 1) >= dev.limits.views:
         fetch_sub(&dev.pins, 1)

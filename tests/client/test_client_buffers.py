@@ -362,8 +362,11 @@ def test_a_server_that_did_not_answer_may_still_write(server: Server, make: Make
     assert client.get_into("key", buffer) == MB
     with suspended(server.pid), pytest.raises(TimeoutError):
         client.get_into("key", buffer)
+    connections = client.stats()[b"total_connections"]
     with pytest.raises(BufferError, match="did not answer in time"):
         client.get_into("key", buffer)
+    # Nothing was sent, so nothing is lost.
+    assert client.stats()[b"total_connections"] == connections
     # It is still the caller's memory, to read from.
     assert client.get("key") == value == memoryview(buffer)
     assert client.set("other", buffer) is True and client.get("other") == value

@@ -464,6 +464,23 @@ def test_hits_are_told_before_the_next_request(server: Server, client: Client, k
         assert int(client.stats()[b"get_hits"]) == before + 1000 * round
 
 
+def test_calls_that_ask_nothing_take_hits_along(server: Server, client: Client, key: str) -> None:
+    client.set(key, b"value")
+    assert client.get(key) == b"value"
+    with Client(server.address, transport="tcp", timeout=TIMEOUT) as asking:
+        for ask in (lambda: client.buffer(100), lambda: client.register(bytearray(100))):
+            client.version()
+            before = int(asking.stats()[b"get_hits"])
+            # Few enough not to be told by themselves; the call finds commands without answers before it.
+            client.set(f"{key}-2", b"value", noreply=True)
+            client.version()
+            for _ in range(5):
+                client.get(key)
+            with ask():
+                pass
+            assert int(asking.stats()[b"get_hits"]) == before + 5
+
+
 def test_hits_are_told_in_time(server: Server, client: Client, key: str) -> None:
     """By a client that goes on reading, within two seconds."""
     client.set(key, b"value")

@@ -290,14 +290,23 @@ def test_a_request_that_cannot_be_made(client: Client) -> None:
 
 def test_a_get_that_asks_nobody_tells_of_views_that_have_gone(server: Server, client: Client, key: str) -> None:
     client.set(key, b"value")
-    for read in (lambda: client.get(key), lambda: client.get_many([key])):
+    client.set(f"{key}-seen", b"value")
+    seen = client.get_view(f"{key}-seen")
+    reads = (
+        lambda: client.get(key),
+        lambda: client.get_many([key])[key],
+        lambda: client.get_view(f"{key}-seen"),
+        lambda: client.get_into(key, bytearray(5)) and b"value",
+    )
+    for read in reads:
         view = client.get_view(key)
-        assert views(server)[0] == 1
+        assert views(server)[0] == 2
         view.release()
         deadline = time.monotonic() + TIMEOUT
-        while views(server)[0]:
-            assert read() in (b"value", {key: b"value"})
+        while views(server)[0] == 2:
+            assert read() == b"value"
             assert time.monotonic() < deadline
+    seen.release()
 
 
 def test_calls_that_ask_nothing_take_it_along(server: Server, client: Client, key: str) -> None:
@@ -573,6 +582,13 @@ def test_options_that_are_refused(options: str, text: str) -> None:
     command = [sys.executable, "-m", "rmemcached", "-u", "root", "-o", f"rdma_direct,{options}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert done.returncode != 0 and done.stderr.strip() == text
+
+
+def test_a_limit_of_what_there_is_not() -> None:
+    command = [sys.executable, "-m", "rmemcached", "-u", "root", "-o", "rdma_view_limit=5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert done.returncode == os.EX_USAGE
+    assert done.stderr.strip() == "rdma_view_limit is for what rdma_direct lets clients see: it needs that"
 
 
 def test_repair_goes_without_views(rmemcached_server: ServerFactory, key: str) -> None:
