@@ -42,7 +42,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 
 class Child:
-    """A process of greenlet_child.py, which runs one test after the other: most of them take less time than its start."""
+    """A process of greenlet_child.py, which runs one test after the other: most take less time than its start."""
 
     def __init__(self, how: str) -> None:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by end)
