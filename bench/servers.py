@@ -56,7 +56,7 @@ class Server:
             self.command, stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr
         )
         try:
-            self._wait_until_accepting(begin + START_TIMEOUT)
+            self._wait_until_accepting(begin)
         except BaseException:
             self.kill()
             raise
@@ -71,7 +71,7 @@ class Server:
         """The server argument of a client."""
         return (self.host, self.port) if self.path is None else self.path
 
-    def _wait_until_accepting(self, deadline: float) -> None:
+    def _wait_until_accepting(self, begin: float) -> None:
         while True:
             try:
                 with self.connect(timeout=1.0) as plain:
@@ -84,9 +84,11 @@ class Server:
                     raise StartError(
                         f"{self.command} ended with status {self.process.returncode}:\n{self.stderr()}"
                     ) from error
-                if time.perf_counter() > deadline:
+                waited = time.perf_counter() - begin
+                if waited > START_TIMEOUT:
                     raise StartError(f"{self.command} accepts no connection:\n{self.stderr()}") from error
-                time.sleep(0.001)
+                # Where a start takes long, who asks all the time takes the daemon's processor.
+                time.sleep(min(max(0.001, waited / 50), 0.05))
             else:
                 return
 

@@ -35,6 +35,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "test_memory_taken_back_under_a_read": KERNEL,
         "test_the_queue_pair_goes_with_its_lifeline": SILENT,
         "test_the_lifeline_goes_with_its_queue_pair": SILENT,
+        "test_unfinished_sets_over_tcp": OVER_TCP,
     },
     "test_hostile_exchange": {
         "test_unknown_transport": "verbs is a transport here",
