@@ -57,7 +57,6 @@ TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "auto")
 PARTS = ("paced", "connections", "flight", "large", "threads", "sharing", "beside")
 KEY, SMALL = "key", 100
 TIMEOUT = 60.0
-PROCESSES = 10
 CHECK_EVERY = 64  # sets; each check is a get
 PR_SET_TIMERSLACK = 29
 MB = 1 << 20
@@ -272,10 +271,10 @@ def measure_connections(options: argparse.Namespace) -> list[dict[str, Any]]:
                 server = stack.enter_context(daemons([name], everywhere, *flags))[name]
                 stack.enter_context(contextlib.closing(connect(server.address, name))).set(KEY, bytes(SMALL))
                 before = server.private_bytes()
-                share = max(1, count // PROCESSES)
+                share = max(1, count // options.processes)
                 helpers = [
                     stack.enter_context(Helper(many_clients, everywhere, server.address, name, share))
-                    for _ in range(min(count, PROCESSES))
+                    for _ in range(min(count, options.processes))
                 ]
                 memory = (server.private_bytes() - before) / count
                 rates = []
@@ -669,6 +668,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=numbers, default=[1, 2], help="-t of the paced part (default: 1,2)")
     parser.add_argument("--cores", type=placements, default=list(CORES), help="placements (default: all)")
     parser.add_argument("--connections", type=numbers, default=[10, 100, 1000, 4000], metavar="N")
+    parser.add_argument("--processes", type=int, default=10, help="that have these connections (default: 10)")
     parser.add_argument("--keys", type=numbers, default=[1000, 10000], metavar="N", help="of the flight part")
     parser.add_argument("--depth", type=int, default=32, help="requests under way, of flight and sharing (default: 32)")
     parser.add_argument("--large", type=sizes, default=[MB, 16 * MB, 64 * MB], metavar="SIZES", help="1m,16m,64m")

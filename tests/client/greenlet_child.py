@@ -1,8 +1,9 @@
-"""A process of gevent or eventlet that uses a Client: python greenlet_child.py HOW TEST ARGUMENTS.
+"""A process of gevent or eventlet that uses a Client: python greenlet_child.py HOW.
 
 HOW: a library, and how the client gets its sockets: gevent-module, gevent-patched (before the client is imported),
-gevent-late (after that), gevent-blocking (not at all), and the same for eventlet. TEST: a function below. ARGUMENTS:
-its keyword arguments, as JSON. Ends with status 0 when all assertions hold.
+gevent-late (after that), gevent-blocking (not at all), and the same for eventlet. Each line of stdin is JSON, [TEST,
+ARGUMENTS]: a function below, and its keyword arguments. The answer is a line with a JSON string: the traceback of what
+went wrong, or nothing.
 """
 
 from __future__ import annotations
@@ -315,9 +316,17 @@ def tls(green: Greenlets, server: Any, pid: int, certificate: str) -> None:
         assert queued.results == [LARGE, True] * 40
 
 
+def main() -> None:
+    green = Greenlets(sys.argv[1])
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        wrong = ""
+        try:
+            globals()[name](green, **arguments)
+        except BaseException:
+            wrong = traceback.format_exc()
+        print(json.dumps(wrong), flush=True)
+
+
 if __name__ == "__main__":
-    try:
-        globals()[sys.argv[2]](Greenlets(sys.argv[1]), **json.loads(sys.argv[3]))
-    except BaseException:
-        traceback.print_exc()
-        sys.exit(1)
+    main()

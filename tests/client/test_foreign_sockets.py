@@ -10,12 +10,14 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import polling
 import pytest
 from concurrency import in_child, know_meta, wait_until_busy
 from servers import Server
@@ -39,17 +41,58 @@ def server(request: pytest.FixtureRequest) -> Server:
     return found
 
 
-def run_child(how: str, test: str, server: Server, **arguments: Any) -> None:
-    """Runs a test of greenlet_child.py."""
-    given = {"server": server.address, "pid": server.pid, **arguments}
-    try:
-        done = subprocess.run(
-            [sys.executable, str(CHILD), how, test, json.dumps(given)], capture_output=True, text=True, timeout=50
+class Child:
+    """A process of greenlet_child.py, which runs one test after the other: most take less time than its start."""
+
+    def __init__(self, how: str) -> None:
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by end)
+        self.process = subprocess.Popen(
+            [sys.executable, str(CHILD), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors
         )
+
+    def wrong(self, test: str, arguments: dict[str, Any]) -> str:
+        """What went wrong in the test, or nothing."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps([test, arguments]).encode() + b"\n")
+            self.process.stdin.flush()
+        answer = self.process.stdout.readline() if polling.readable(self.process.stdout, 50) else b""
+        if answer:
+            return str(json.loads(answer))
+        self.errors.seek(0)
+        return f"it did not answer; status {self.process.poll()}\n{self.errors.read().decode()}"
+
+    def end(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdout, self.errors, self.process.stdin):
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+CHILDREN: dict[str, Child] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def children() -> Iterator[None]:
+    yield
+    while CHILDREN:
+        CHILDREN.popitem()[1].end()
+
+
+def run_child(how: str, test: str, server: Server, **arguments: Any) -> None:
+    """Runs a test of greenlet_child.py. One that fails ends its process."""
+    given = {"server": server.address, "pid": server.pid, **arguments}
+    child = CHILDREN.get(how) or CHILDREN.setdefault(how, Child(how))
+    try:
+        wrong = child.wrong(test, given)
     finally:
         # One that has not ended in time may have left it standing.
         os.kill(server.pid, signal.SIGCONT)
-    assert done.returncode == 0, done.stdout + done.stderr
+    if wrong:
+        CHILDREN.pop(how).end()
+    assert not wrong, wrong
 
 
 # --- gevent and eventlet ---

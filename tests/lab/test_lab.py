@@ -21,18 +21,20 @@ ROOT = Path(__file__).resolve().parents[2]
 CANNOT = 126  # exit status of script/vm
 SECONDS = 900  # for boot, tests and shutdown; half of it where nothing else runs
 # What runs in which guest. guest_selection.py says what is left out of the folders that hold the host's tests too.
-THREADS = ["test_load", "test_moving"]
+SYSTEM = {f"tests/system/{name}.py" for name in (*LEFT_OUT, *CHOSEN)}
+OF_THREADS = {"tests/system/test_load.py", "tests/system/test_moving.py"}
+VERBS_OF_THREADS = [f"tests/verbs/{name}.py" for name in ("test_events", "test_objects", "test_progress_thread")]
 GUESTS = {
     # First what counts all that is made of the device: nothing else may use it then.
     "devices and clients": [
         *("tests/lab/guest_events.py", "tests/lab/guest_cm.py", "tests/lab/guest_memlock.py", "tests/lab/guest.py"),
         "tests/client",
     ],
-    "daemon": [
-        *(f"tests/system/{name}.py" for name in (*LEFT_OUT, *CHOSEN) if name not in THREADS),
-        "tests/perftest",
+    "verbs and daemon": [
+        *("tests/perftest", *sorted(SYSTEM - OF_THREADS), "tests/verbs"),
+        *(f"--ignore={path}" for path in VERBS_OF_THREADS),
     ],
-    "threads": ["tests/verbs", *(f"tests/system/{name}.py" for name in THREADS)],
+    "threads": [*sorted(OF_THREADS), *VERBS_OF_THREADS],
 }
 # Two processors for what is about threads. The others have as much to do as each other and run side by side with one
 # each, which is also what emulates fastest: nothing has to be atomic.
