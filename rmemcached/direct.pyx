@@ -56,10 +56,11 @@ cdef int direct_map(direct_memory *m, int fd) noexcept nogil:
     cdef int seals = fcntl(fd, F_GET_SEALS)
     cdef void *base
     memset(m, 0, sizeof(direct_memory))
-    # Only files in memory have seals. One that cannot shrink has its pages for ever, but huge pages may be missing. What
-    # is longer than places reach would only use up the addresses here.
-    if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or status.st_size < 2 * DIRECT_HEADER \
-            or status.st_size >> 3 >> DIRECT_PLACE_BITS != 0 or fstatfs(fd, &system) < 0 or system.f_type != TMPFS_MAGIC:
+    # Only files in memory have seals. One that cannot shrink has its pages for ever, but huge pages may be missing.
+    # What is longer than places reach would only use up the addresses here.
+    if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or fstatfs(fd, &system) < 0 \
+            or system.f_type != TMPFS_MAGIC or status.st_size < 2 * DIRECT_HEADER \
+            or status.st_size >> 3 >> DIRECT_PLACE_BITS != 0:
         return -EPROTO
     # With mlockall(MCL_FUTURE) a mapping that can be read would be filled here, holes and all.
     base = mmap(NULL, <size_t>status.st_size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0)

@@ -502,7 +502,7 @@ def test_a_chain_of_chunks_that_are_too_short() -> None:
         struct.pack_into("<24xIIiHHBB6x2s", memory, arena, 50, 0, 100_002, 2, 1 | 32, 5, 2, b"kk")
         struct.pack_into("<Q", memory, arena + 56, base + chunk)
         struct.pack_into("<Q16xii", memory, chunk, base + chunk, part, part)
-        fd = memfd(memory)
+        fd = memfd(bytes(memory))
         assert isinstance(DirectReader(fd).read(b"kk"), tuple) == found
         os.close(fd)
 
