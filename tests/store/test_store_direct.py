@@ -40,7 +40,7 @@ def test_without_the_option_there_is_nothing() -> None:
     with Store(direct=False) as store:
         store.set(b"key", b"value")
         assert store.direct_fd() == -1
-        assert store.direct_stats() == {"buckets": 0, "items": 0, "left_out": 0, "clients": 0}
+        assert store.direct_stats() == {"buckets": 0, "items": 0, "left_out": 0, "clients": 0, "pinned_pages": 0}
         assert store.used(hash_of(b"key"), 1) is False
 
 
