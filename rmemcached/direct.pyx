@@ -32,6 +32,7 @@ cdef enum:
 
 cdef enum:
     HEAD_MOST = 512              # bytes of an item before its data
+    CHUNK_LEAST = 512            # bytes in each chunk of a value but the last; a shorter one is no daemon's
     STALL_MS = 2000              # without a move of its clock, after which a daemon is asked
     UPDATE_INTERVAL = 60         # seconds
     NAMED_MS = 100               # after which the daemon is told of an item
@@ -56,8 +57,10 @@ cdef int direct_map(direct_memory *m, int fd) noexcept nogil:
     cdef void *base
     memset(m, 0, sizeof(direct_memory))
     # Only files in memory have seals. One that cannot shrink has its pages for ever, but huge pages may be missing.
-    if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or status.st_size < 2 * DIRECT_HEADER \
-            or fstatfs(fd, &system) < 0 or system.f_type != TMPFS_MAGIC:
+    # What is longer than places reach would only use up the addresses here.
+    if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or fstatfs(fd, &system) < 0 \
+            or system.f_type != TMPFS_MAGIC or status.st_size < 2 * DIRECT_HEADER \
+            or status.st_size >> 3 >> DIRECT_PLACE_BITS != 0:
         return -EPROTO
     # With mlockall(MCL_FUTURE) a mapping that can be read would be filled here, holes and all.
     base = mmap(NULL, <size_t>status.st_size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0)
@@ -216,7 +219,7 @@ cdef bint copy_chain(const direct_memory *m, const direct_hit *hit, char *to) no
             return False
         chunk = <const direct_chunk *>(m.base + place)
         n = min(left, <size_t><uint32_t>relaxed_load(&(<direct_chunk *>chunk).used))
-        if n == 0 or n > m.length - place - sizeof(direct_chunk):
+        if n < min(left, <size_t>CHUNK_LEAST) or n > m.length - place - sizeof(direct_chunk):
             return False
         memcpy(to, chunk + 1, n)
         to += n

@@ -32,7 +32,8 @@ from rmemcached.rdma.wire cimport (
     get_message_header, lane_word, message_header, put_message_header, transport_name, word_lane, word_used,
 )
 from rmemcached.store.store cimport (
-    ITEM_ntotal, item_iov, item_remove, store_direct_base, store_direct_given, store_time,
+    SLAB_PAGE_SIZE, ITEM_ntotal, item_iov, item_pin, item_remove, item_unpin, store_direct_base, store_direct_given,
+    store_time,
 )
 from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns

@@ -20,6 +20,7 @@ class Server:
         exchange: bool = ...,
         verbose: int = ...,
         protocol: str | None = ...,
+        direct: bool = ...,
     ) -> None: ...
     def advance(self, seconds: int) -> None: ...
     @property

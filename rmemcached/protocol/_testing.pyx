@@ -82,6 +82,10 @@ cdef const char *_exchange(conn *c, const char *line, size_t length, char *reply
     return reply
 
 
+cdef const char *_pin(conn *c, st.item *it, uint32_t *id) noexcept nogil:
+    return b"SERVER_ERROR this engine keeps nothing"
+
+
 cdef void _set_verbosity(void *arg, int level) noexcept nogil:
     (<server_state *>arg).verbosity = level
 
@@ -98,7 +102,7 @@ cdef class Server:
 
     def __init__(self, uint64_t maxbytes=64 << 20, uint64_t item_size_max=1 << 20, uint32_t slab_chunk_size_max=1 << 19,
                  bint use_cas=True, bint evict_to_free=True, unsigned int reqs_per_event=20, bint flush_enabled=True,
-                 bint exchange=False, uint64_t verbose=0, protocol=None):
+                 bint exchange=False, uint64_t verbose=0, protocol=None, bint direct=False):
         cdef store_config config
         cdef const char *error = NULL
         memset(&config, 0, sizeof(config))
@@ -111,7 +115,7 @@ cdef class Server:
         config.evict_to_free = evict_to_free
         config.hashpower_init = 12
         config.nthreads = 1
-        config.direct = ALL_DIRECT
+        config.direct = direct or ALL_DIRECT
         self.s = st.store_create(&config, &error)
         if self.s == NULL:
             raise ValueError(error.decode())
@@ -222,6 +226,7 @@ cdef class Machine:
         self.writes = []
         if server.exchange:
             self.engine.exchange = _exchange
+        self.engine.pin = _pin
         self.engine.remote = remote
         conn_init(&self.c, &server.thread, &self.engine)
         self.c.eager = eager

@@ -8,6 +8,7 @@ from posix.uio cimport iovec
 
 from rmemcached.direct cimport direct_bytes
 from rmemcached.protocol.conn cimport conn, thread_stats
+from rmemcached.protocol.item_commands cimport overused
 from rmemcached.protocol.parse cimport U32_TEXT, U64_TEXT, itoa_u32, itoa_u64, token
 from rmemcached.protocol.reply cimport BAD_FORMAT, OUT_OF_MEMORY, out_line, out_string, text_reply
 from rmemcached.protocol.stats_prefix cimport stats_prefix_record_get
@@ -141,7 +142,10 @@ cdef void process_view_command(conn *c, const token *t, int n) noexcept nogil:
         out_line(c, b"EN\r\n", 4)
         return
     queue = ITEM_queue(it)
-    refused = answer_view(c, it)
+    if overused(it):
+        refused = b"SERVER_ERROR rdma: the item has too many references for a view"
+    else:
+        refused = answer_view(c, it)
     if refused != NULL:
         # The client gets the value in another way, which counts.
         item_remove(c.thread.store, it)

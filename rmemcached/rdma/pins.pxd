@@ -6,6 +6,7 @@ of the C unit of rdma_conn, above rdma/thread and below rdma/lane.
 
 cdef enum:
     PINS_FIRST = 16              # entries of a table at first
+    PINS_SPREAD = 2              # items with pins lie on so many times the pages that their bytes would fill, at most
     PINS_SHARE = 4               # a lane has at most one of so many parts of what all may have
 
 cdef struct pin_entry:

@@ -12,6 +12,11 @@ cdef bint pins_grow(lane_pins *pins, uint32_t most) noexcept nogil:
     return True
 
 
+cdef inline uint64_t pins_pages(const rdma_device *dev) noexcept nogil:
+    """The most pages on which items with pins may lie."""
+    return PINS_SPREAD * (dev.limits.view_bytes // SLAB_PAGE_SIZE + 1)
+
+
 cdef const char *pins_add(rdma_thread *t, lane_pins *pins, item *it, uint32_t *id) noexcept nogil:
     cdef rdma_device *dev = t.dev
     cdef uint64_t nbytes = ITEM_ntotal(it)
@@ -29,7 +34,8 @@ cdef const char *pins_add(rdma_thread *t, lane_pins *pins, item *it, uint32_t *i
     # Counted first, so that no two lanes get the last place.
     if fetch_add(&dev.pins, 1) >= dev.limits.views:
         fetch_sub(&dev.pins, 1)
-    elif fetch_add(&dev.pinned_bytes, nbytes) + nbytes > dev.limits.view_bytes:
+    elif (fetch_add(&dev.pinned_bytes, nbytes) + nbytes > dev.limits.view_bytes
+          or not item_pin(t.worker.store, it, pins_pages(dev))):
         fetch_sub(&dev.pinned_bytes, nbytes)
         fetch_sub(&dev.pins, 1)
     else:
@@ -61,6 +67,7 @@ cdef bint pins_remove(rdma_thread *t, lane_pins *pins, uint32_t id) noexcept nog
     pins.nbytes -= nbytes
     fetch_sub(&t.dev.pinned_bytes, nbytes)
     fetch_sub(&t.dev.pins, 1)
+    item_unpin(t.worker.store, it)
     item_remove(t.worker.store, it)
     live_sub(LIVE_PIN)
     return True

@@ -151,6 +151,7 @@ cdef void direct_text(server *s, const thread_stats *t, stat_buf *out) noexcept 
     stat_append(out, b"direct_buckets", direct.buckets)
     stat_append(out, b"direct_items", direct.items)
     stat_append(out, b"direct_left_out", direct.left_out)
+    stat_append(out, b"direct_pinned_pages", direct.pinned_pages)
     stat_append(out, b"direct_hits", t.direct_hits)
     stat_append(out, b"direct_clients", direct.clients)
 

@@ -125,6 +125,7 @@ cdef void store_direct_stats(store *s, direct_stats *out) noexcept nogil:
         out.buckets = relaxed_load(&s.direct.header.buckets)
         out.left_out = relaxed_load(&s.direct.left_out)
         out.clients = relaxed_load(&s.direct.clients)
+        out.pinned_pages = relaxed_load(&s.slabs.pinned_pages)
         for i in range(s.assoc.item_lock_mask + 1):
             out.items += relaxed_load(&s.assoc.item_locks[i].indexed)
 

@@ -52,6 +52,8 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
         lock_ranked(&s.queues[clsid | HOT_LRU].lock, LRU_LOCK)
         s.queues[clsid | HOT_LRU].stats.direct_reclaims += pulls
         unlock_ranked(&s.queues[clsid | HOT_LRU].lock, LRU_LOCK)
+    if it == NULL:
+        slabs_starved(s, clsid)
     return it
 
 

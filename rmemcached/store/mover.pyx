@@ -2,6 +2,7 @@ cdef enum:
     MOVE_MAX_LOOPS = 5000       # passes over a page before the mover deletes and evicts what is in its way
     MOVE_GIVE_UP_LOOPS = 2 * MOVE_MAX_LOOPS     # ... and before it leaves the page where it is
     MOVE_BACKOFF_MAX = 5000     # microseconds between two passes
+    MOVE_PAGES_TRIED = 4096     # pages of a class that are looked at for one that can be emptied
 
 cdef struct move_target:        # a chunk of the page, looked at
     item *chunk
@@ -219,6 +220,19 @@ cdef uint32_t _move_pass(store *s) noexcept nogil:
     return busy
 
 
+cdef bint _move_choose(store *s, page_list *pages) noexcept nogil:
+    """Brings the oldest page that can be emptied to the head of the list. False: clients look at items on each page
+    that was tried.
+    """
+    assert_held(&s.slabs.lock)
+    cdef uint32_t _try
+    for _try in range(min(pages.count, <uint32_t>MOVE_PAGES_TRIED)):
+        if not page_is_pinned(s, pages.head):
+            return True
+        do_page_append(s, pages, do_page_take(s, pages))
+    return False
+
+
 cdef bint move_begin(store *s, const move_request *r) noexcept nogil:
     # The oldest page of the class is emptied. A page of the pool is empty: it is not chosen before the end.
     assert_owner(s.mover.owner)
@@ -231,7 +245,7 @@ cdef bint move_begin(store *s, const move_request *r) noexcept nogil:
     if global_page_pool_size(s, &limit_reached) == 0 and limit_reached:
         s.mover.allow_evictions = True
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
-    if p.pages.count >= 2:
+    if p.pages.count >= 2 and (r.src == SLAB_GLOBAL_PAGE_POOL or _move_choose(s, &p.pages)):
         s.slabs.move.src = r.src
         s.slabs.move.dst = r.dst
         s.slabs.move.size = p.size
@@ -241,7 +255,7 @@ cdef bint move_begin(store *s, const move_request *r) noexcept nogil:
         memset(s.slabs.move.taken, 0, p.perslab)
         begun = True
         if r.src != SLAB_GLOBAL_PAGE_POOL:
-            s.slabs.move.page = page_address(s, p.pages.head)
+            relaxed_store_pointer(&s.slabs.move.page, page_address(s, p.pages.head))
             if p.carve_left != 0 and on_moving_page(s, p.carve):
                 for i in range(p.carve_left):
                     s.slabs.move.taken[i] = 1
@@ -328,8 +342,10 @@ cdef uint32_t _move_empty(store *s) noexcept nogil:
     assert_owner(s.mover.owner)
     cdef page_mover *m = &s.mover
     cdef unsigned int backoff = 1
+    cdef uint32_t page = <uint32_t>(<size_t>(s.slabs.move.page - s.slabs.arena) // SLAB_PAGE_SIZE)
     cdef uint32_t busy = _move_pass(s)
-    while busy != 0 and m.busy_loops < MOVE_GIVE_UP_LOOPS and not relaxed_load(&m.stop):
+    while busy != 0 and m.busy_loops < MOVE_GIVE_UP_LOOPS and not relaxed_load(&m.stop) \
+            and not page_is_pinned(s, page):
         m.busy_loops += 1
         relaxed_store(&m.busy_items, m.busy_items + busy)
         lock_ranked(&s.reassign.lock, REASSIGN_LOCK)

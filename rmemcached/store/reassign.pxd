@@ -24,5 +24,8 @@ cdef void reassign_init(store *s) noexcept nogil
 cdef void reassign_destroy(store *s) noexcept nogil
 # Whether a page of class src can go to class dst. Chooses a class when src is -1.
 cdef reassign_result check_reassign(store *s, int *src, int dst) noexcept nogil
+# An allocation has failed: nothing in the class can be evicted, because all of it is referenced. Asks for a page of
+# another class, unless pages move on request only.
+cdef void slabs_starved(store *s, unsigned int clsid) noexcept nogil
 # Takes the oldest request. The reassign lock is held, and there is one.
 cdef move_request do_reassign_take(store *s) noexcept nogil

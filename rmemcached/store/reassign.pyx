@@ -58,6 +58,17 @@ cdef reassign_result slabs_reassign(store *s, int src, int dst, bint allow_evict
     return result
 
 
+cdef void slabs_starved(store *s, unsigned int clsid) noexcept nogil:
+    cdef bint waits
+    if not s.config.slab_reassign or not s.config.evict_to_free or relaxed_load(&s.config.slab_automove) == 0:
+        return
+    lock_ranked(&s.reassign.lock, REASSIGN_LOCK)
+    waits = s.reassign.requests != 0
+    unlock_ranked(&s.reassign.lock, REASSIGN_LOCK)
+    if not waits:
+        slabs_reassign(s, -1, <int>clsid, True)
+
+
 cdef move_request do_reassign_take(store *s) noexcept nogil:
     assert_held(&s.reassign.lock)
     assert_that(s.reassign.requests != 0)

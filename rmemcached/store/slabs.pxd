@@ -59,6 +59,9 @@ cdef struct slabs:
     uint8_t *page_class         # per page of the arena: the class it belongs to, PAGE_RELEASED, PAGE_IN_TRANSIT
     uint32_t *page_next         # per page of the arena: the next one of its list
     page_move move
+    # atomic
+    uint32_t *page_pins         # per page of the arena: chunks on it that clients look at; NULL without config.direct
+    uint64_t pinned_pages       # pages that have such
 
 # Computes the chunk sizes and reserves the arena. False: there is no address space for it.
 cdef bint slabs_init(store *s) noexcept nogil
@@ -86,6 +89,8 @@ cdef uint32_t move_chunk_index(store *s, void *chunk) noexcept nogil
 
 # --- pages ---
 cdef char *page_address(store *s, uint32_t page) noexcept nogil
+# Whether a client looks at something on the page: it cannot be emptied.
+cdef bint page_is_pinned(store *s, uint32_t page) noexcept nogil
 # Appends a page to a list, and takes the oldest page from a list that is not empty. The slabs lock is held.
 cdef void do_page_append(store *s, page_list *pages, uint32_t page) noexcept nogil
 cdef uint32_t do_page_take(store *s, page_list *pages) noexcept nogil

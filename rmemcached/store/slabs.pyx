@@ -111,6 +111,10 @@ cdef bint slabs_init(store *s) noexcept nogil:
     s.slabs.page_class = <uint8_t *>calloc(pages, sizeof(uint8_t))
     s.slabs.page_next = <uint32_t *>calloc(pages, sizeof(uint32_t))
     s.slabs.move.taken = <uint8_t *>calloc(SLAB_PAGE_SIZE // sizeof(item), 1)
+    if s.config.direct:
+        s.slabs.page_pins = <uint32_t *>calloc(pages, sizeof(uint32_t))
+        if s.slabs.page_pins == NULL:
+            return False
     return s.slabs.page_class != NULL and s.slabs.page_next != NULL and s.slabs.move.taken != NULL
 
 
@@ -121,6 +125,7 @@ cdef void slabs_destroy(store *s) noexcept nogil:
             close(s.slabs.memfd)
     free(s.slabs.page_class)
     free(s.slabs.page_next)
+    free(s.slabs.page_pins)
     free(s.slabs.move.taken)
     pthread_mutex_destroy(&s.slabs.lock)
 
@@ -167,6 +172,10 @@ cdef bint slabs_preallocate(store *s) noexcept nogil:
 
 cdef inline char *page_address(store *s, uint32_t page) noexcept nogil:
     return s.slabs.arena + <size_t>page * SLAB_PAGE_SIZE
+
+
+cdef inline bint page_is_pinned(store *s, uint32_t page) noexcept nogil:
+    return s.slabs.page_pins != NULL and relaxed_load(&s.slabs.page_pins[page]) != 0
 
 
 cdef inline uint64_t page_bytes(store *s, unsigned int clsid) noexcept nogil:
@@ -418,3 +427,49 @@ cdef void slabs_free(store *s, item *it) noexcept nogil:
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     do_slabs_free(s, it)
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
+
+
+# --- what clients look at ---
+
+cdef inline uint32_t *_pins_of(store *s, void *chunk) noexcept nogil:
+    return &s.slabs.page_pins[<size_t>(<char *>chunk - s.slabs.arena) // SLAB_PAGE_SIZE]
+
+
+cdef void _chunk_unpin(store *s, void *chunk) noexcept nogil:
+    if fetch_sub(_pins_of(s, chunk), 1) == 1:
+        fetch_sub(&s.slabs.pinned_pages, 1)
+
+
+cdef bint _chunk_pin(store *s, void *chunk, uint64_t most) noexcept nogil:
+    cdef bint first = fetch_add(_pins_of(s, chunk), 1) == 0
+    # A page that begins to be emptied a moment later is left where it is: the mover looks, too.
+    if (not first or fetch_add(&s.slabs.pinned_pages, 1) < most) \
+            and <size_t>chunk - <size_t>relaxed_load(<size_t *>&s.slabs.move.page) >= SLAB_PAGE_SIZE:
+        return True
+    _chunk_unpin(s, chunk)
+    return False
+
+
+cdef bint item_pin(store *s, item *it, uint64_t most) noexcept nogil:
+    cdef item_chunk *ch
+    if not _chunk_pin(s, it, most):
+        return False
+    # The chain does not change as long as there is a reference.
+    ch = ITEM_schunk(it).next if ITEM_has(it, ITEM_CHUNKED) else NULL
+    while ch != NULL and _chunk_pin(s, ch, most):
+        ch = ch.next
+    if ch == NULL:
+        return True
+    while ch.prev != ITEM_schunk(it):
+        ch = ch.prev
+        _chunk_unpin(s, ch)
+    _chunk_unpin(s, it)
+    return False
+
+
+cdef void item_unpin(store *s, item *it) noexcept nogil:
+    cdef item_chunk *ch = ITEM_schunk(it).next if ITEM_has(it, ITEM_CHUNKED) else NULL
+    while ch != NULL:
+        _chunk_unpin(s, ch)
+        ch = ch.next
+    _chunk_unpin(s, it)

@@ -328,6 +328,7 @@ cdef struct direct_stats:
     uint64_t items              # in the index
     uint64_t left_out           # times that there was no room for an item
     uint64_t clients            # that got the memory
+    uint64_t pinned_pages       # with items that clients look at
 
 # The descriptor of the memory for such clients, which is the store's; -1: there is none.
 cdef int store_direct_fd(store *s) noexcept nogil
@@ -341,6 +342,12 @@ cdef void store_direct_end(store *s) noexcept nogil
 # A client has read the item at this place (direct_place / 8), under a key with this hash: does what a get does for
 # eviction. False: it is not there any more. Both may be anything.
 cdef bint item_used(store *s, uint32_t hv, uint64_t place) noexcept nogil
+
+# A client is to look at an item where it lies; it has a reference, which it keeps until item_unpin. The page mover does
+# not begin with a page that has such items. False: what all clients look at would lie on more than `most` pages, or a
+# page of the item is being emptied.
+cdef bint item_pin(store *s, item *it, uint64_t most) noexcept nogil
+cdef void item_unpin(store *s, item *it) noexcept nogil
 
 # --- time ---
 # Call once a second: sets the clock by CLOCK_MONOTONIC, and grows the hash table when it is crowded.

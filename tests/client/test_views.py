@@ -23,6 +23,7 @@ from rmemcached.client import (
     Client,
     MemcacheClientError,
     MemcacheIllegalInputError,
+    MemcacheServerError,
     MemcacheUnexpectedCloseError,
     MemcacheUnknownError,
     PinnedMemory,
@@ -202,25 +203,97 @@ def test_eviction_goes_round_what_is_seen(rmemcached_server: ServerFactory) -> N
         assert views(server)[0] == 0
 
 
-def test_the_page_mover_waits_for_what_is_seen(rmemcached_server: ServerFactory) -> None:
+def class_of(client: Client, number: int) -> str:
+    """The slab class with so many items."""
+    found = client.stats("items")
+    return next(name.split(b":")[1].decode() for name in found if b":number" in name and found[name] == number)
+
+
+def moved(client: Client, pages: int) -> None:
+    """Waits until so many pages have moved, in all."""
+    deadline = time.monotonic() + TIMEOUT
+    while client.stats()[b"slabs_moved"] != pages:
+        assert time.monotonic() < deadline
+
+
+def test_the_page_mover_goes_round_what_is_seen(rmemcached_server: ServerFactory) -> None:
+    """It takes another page; if there is none, it does not begin, and nothing is copied or evicted for nothing."""
     flags = "rdma_direct,slab_automove=0,slab_chunk_max=16"
     server = rmemcached_server("-m", "64", "-t", "1", "-o", flags)
     with Client(server.address, **OPTIONS) as client:
         values = {f"{number}": os.urandom(15_000) for number in range(200)}
-        client.set_many(values)
+        small = {f"small-{number}": os.urandom(5000) for number in range(450)}
+        client.set_many(values | small)
+        source, other = class_of(client, 200), class_of(client, 450)
         seen = {name: client.get_view(name) for name in list(values)[:100]}
-        found = client.stats("items")
-        sources = [name.split(b":")[1].decode() for name in found if b":number" in name and found[name] == 200]
-        before = client.stats()[b"slabs_moved"]
-        assert client.raw_command(f"slabs reassign {sources[0]} 1") == b"OK"
-        deadline = time.monotonic() + TIMEOUT
-        while not client.stats()[b"slab_reassign_busy_items"]:
-            assert time.monotonic() < deadline
-        assert all(view == values[name] for name, view in seen.items())
+        # With these there is room for what is on a page.
+        for name in list(values)[100:160]:
+            client.delete(name)
+            del values[name]
+        assert client.stats()[b"direct_pinned_pages"] in (2, 3)
+        assert client.raw_command(f"slabs reassign {source} {other}") == b"OK"
+        moved(client, 1)
+        assert all(view == values[name] and is_pinned(view) for name, view in seen.items())
+        seen |= {name: client.get_view(name) for name in values}
+        assert client.raw_command(f"slabs reassign {source} {other}") == b"OK"
+        # One is done behind the other.
+        assert client.raw_command(f"slabs reassign {other} {source}") == b"OK"
+        moved(client, 2)
+        found = client.stats()
+        assert found[b"slab_reassign_busy_items"] == found[b"evictions"] == 0
+        assert all(view == values[name] == client.get(name) for name, view in seen.items())
         seen.clear()
         client.version()
-        while client.stats()[b"slabs_moved"] == before:
+        assert client.stats()[b"direct_pinned_pages"] == 0
+        assert client.raw_command(f"slabs reassign {source} {other}") == b"OK"
+        moved(client, 3)
+        assert client.get_many(values) == values
+
+
+def test_small_items_that_are_seen_lie_on_few_pages(rmemcached_server: ServerFactory) -> None:
+    """Otherwise views of some bytes on each page would keep all pages where they are."""
+    server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct,rdma_view_limit=4:4096")
+    with Client(server.address, **OPTIONS) as client:
+        names = [f"{number}" for number in range(20_000)]
+        client.set_many({name: name.encode() * 150 for name in names})
+        seen = {name: client.get_view(name) for name in names[::200]}
+        assert all(view == name.encode() * 150 for name, view in seen.items())
+        pinned = sum(map(is_pinned, seen.values()))
+        kept, refused = views(server)
+        assert 0 < pinned == kept < len(seen) == kept + refused
+        assert 8 <= client.stats()[b"direct_pinned_pages"] <= 10
+        seen.clear()
+        client.version()
+        assert views(server)[0] == client.stats()[b"direct_pinned_pages"] == 0
+
+
+def test_a_class_of_which_all_is_seen_gets_another_page(rmemcached_server: ServerFactory) -> None:
+    """Or nobody could store values of such a size any more."""
+    server = rmemcached_server("-m", "16", "-t", "1", "-o", "rdma_direct")
+    greedy = [Client(server.address, **OPTIONS) for _ in range(4)]
+    with Client(server.address, **OPTIONS | {"transport": "tcp"}) as client:
+        seen = []
+        # All of three pages.
+        for number in range(30):
+            client.set(f"{number}", bytes(100_000))
+            seen.append(greedy[number % 4].get_view(f"{number}"))
+        assert all(map(is_pinned, seen))
+        number = 0
+        while not client.stats()[b"evictions"]:
+            client.set_many({f"small-{number + more}": bytes(1000) for more in range(500)})
+            number += 500
+        deadline = time.monotonic() + TIMEOUT
+        stored = 0
+        while stored < 30:
             assert time.monotonic() < deadline
+            try:
+                client.set(f"other-{stored}", bytes(100_000))
+                stored += 1
+            except MemcacheServerError as error:
+                assert "out of memory" in str(error)
+        assert all(map(is_pinned, seen))
+    for one in greedy:
+        one.close()
 
 
 # --- what they are worth in Python ---

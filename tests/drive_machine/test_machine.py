@@ -193,7 +193,7 @@ def test_arithmetic_beside_a_waiting_value() -> None:
 
 
 def test_references_do_not_overflow() -> None:
-    server = Server(maxbytes=64 << 20, reqs_per_event=1_000_000)
+    server = Server(maxbytes=64 << 20, reqs_per_event=1_000_000, direct=True)
     Machine(server).feed(b"set a 0 0 300\r\n" + b"v" * 300 + b"\r\n")
     readers = [Machine(server) for _ in range(60_000 // MAX_RESPS + 2)]
     for reader in readers:
@@ -201,7 +201,9 @@ def test_references_do_not_overflow() -> None:
     assert Machine(server).feed(b"get a\r\nmg a v\r\nmg a v t\r\n") == (
         b"END\r\n" + b"SERVER_ERROR refcount overflow during fetch\r\n" * 2
     )
+    assert b"too many references" in Machine(server).feed(b"rdma_view a\r\n")
     for reader in readers:
         reader.feed()
     assert readers[0].feed(b"get a\r\n") == b"VALUE a 0 300\r\n" + b"v" * 300 + b"\r\nEND\r\n"
+    assert readers[0].feed(b"rdma_view a\r\n") == b"SERVER_ERROR this engine keeps nothing\r\n"
     server.check()

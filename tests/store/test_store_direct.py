@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import random
 import re
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ from direct_readers import readers_beside
 from rmemcached.store._testing import DirectReader, Store, hash_of
 
 MB = 1 << 20
+BEAT = 808  # where the header has when the clock was looked after
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def test_without_the_option_there_is_nothing() -> None:
     with Store(direct=False) as store:
         store.set(b"key", b"value")
         assert store.direct_fd() == -1
-        assert store.direct_stats() == {"buckets": 0, "items": 0, "left_out": 0, "clients": 0}
+        assert store.direct_stats() == {"buckets": 0, "items": 0, "left_out": 0, "clients": 0, "pinned_pages": 0}
         assert store.used(hash_of(b"key"), 1) is False
 
 
@@ -470,6 +473,40 @@ def test_descriptors_of_something_else(store: Store) -> None:
         os.close(fd)
 
 
+def test_memory_that_is_longer_than_places_reach() -> None:
+    """It would only use up this process's addresses."""
+    with Store(2 * MB, direct=True) as store:
+        header = bytearray(os.pread(store.direct_fd(), 65536, 0))
+    for bits, works in ((40, True), (41, False), (46, False)):
+        header[16:24] = struct.pack("<Q", 1 << bits)
+        fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.write(fd, header)
+        os.truncate(fd, 1 << bits)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        with contextlib.nullcontext() if works else pytest.raises(OSError, match="Protocol error"):
+            DirectReader(fd)
+        os.close(fd)
+
+
+def test_a_chain_of_chunks_that_are_too_short() -> None:
+    """2 GB in chunks of one byte, of which each is the next one, would keep a reader busy for a minute."""
+    length, arena, base, chunk = 1 << 20, 1 << 16, 1 << 44, (1 << 16) + 4096
+    memory = bytearray(length)
+    struct.pack_into("<8sIIQQQQQQ", memory, 0, b"rmemcach", 2, 0, length, base, 4096, 16, arena, 856)
+    # One bucket; the secrets are 0, and so is each hash.
+    struct.pack_into("<QI", memory, 784, 1, 100)
+    struct.pack_into("<q", memory, BEAT, int(time.monotonic() * 1000))
+    struct.pack_into("<I", memory, 856, 4711)
+    struct.pack_into("<QQ", memory, 4096, 0, arena >> 3)
+    for part, found in ((100_000, True), (1000, True), (1, False)):
+        struct.pack_into("<24xIIiHHBB6x2s", memory, arena, 50, 0, 100_002, 2, 1 | 32, 5, 2, b"kk")
+        struct.pack_into("<Q", memory, arena + 56, base + chunk)
+        struct.pack_into("<Q16xii", memory, chunk, base + chunk, part, part)
+        fd = memfd(bytes(memory))
+        assert isinstance(DirectReader(fd).read(b"kk"), tuple) == found
+        os.close(fd)
+
+
 def test_damaged_memory_is_harmless() -> None:
     """A server is trusted with values, not with this process."""
     with Store(2 * MB, direct=True, item_size_max=MB, slab_chunk_size_max=16384) as store:
@@ -493,6 +530,8 @@ def test_damaged_memory_is_harmless() -> None:
             at = chance.choice(used[1:]) + 8 * chance.randrange(512)
             before = os.pread(fd, 8, at)
             os.pwrite(fd, chance.choice([os.urandom(8), bytes(8), b"\xff" * 8, b"\xff\xff\xff\x7f" * 2]), at)
+            # The copy's clock stands still, however long this takes.
+            os.pwrite(fd, struct.pack("<q", int(time.monotonic() * 1000)), BEAT)
             for key in keys:
                 answers.add(type(reader.read(key)))
             os.pwrite(fd, before, at)

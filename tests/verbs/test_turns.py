@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
+import sys
 
 import polling
 import pytest
@@ -74,6 +77,32 @@ def test_a_quiet_one_among_flooders_is_served_at_once() -> None:
         all_of_them.flood(quiet=1)
         (wc,) = completions(all_of_them.here, 1)
         assert wc.wr_id == 11 and sum(all_of_them.received()) < 11 * FLOOD
+
+
+def test_a_core_that_others_want_is_not_given_away_between_pieces() -> None:
+    """Each time would cost a time slice of theirs, in which the thread serves nobody."""
+    cores = os.sched_getaffinity(0)
+    size = 16 * MB
+    with End(size) as here, End(size) as there:
+        try:
+            os.sched_setaffinity(0, {min(cores)})
+            connect_pair(here.qp, there.qp)
+            with subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"],
+                                  stdout=subprocess.PIPE) as busy:  # fmt: skip
+                try:
+                    assert busy.stdout is not None and busy.stdout.readline()
+                    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+                    for _ in range(8):
+                        here.qp.post_send(SendWR(Opcode.RDMA_WRITE, [here.mr.sge(0, size)],
+                                                 remote_addr=there.mr.addr, rkey=there.mr.rkey))  # fmt: skip
+                        assert statuses(completions(here, 1, there)) == [Status.SUCCESS]
+                    given = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - before
+                finally:
+                    busy.kill()
+        finally:
+            os.sched_setaffinity(0, cores)
+    # The pieces are some 550.
+    assert given < 200
 
 
 def test_a_read_is_answered_in_turns() -> None:

@@ -66,6 +66,7 @@ cdef struct soft_domain:
     soft_cq *first_event             # completion queues with undelivered events, oldest first; read unlocked
     soft_cq *last_event
     bint signalled                   # event_fd is readable, because of events or work_pending; read unlocked
+    int64_t yield_again              # CLOCK_MONOTONIC nanoseconds until which no transfer gives its core away; atomic
 
 # Take and release `progress`, and say that it is held. They do nothing for a thread that is alone, but a debug build
 # checks that it is the one.

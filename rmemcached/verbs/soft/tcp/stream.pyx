@@ -5,6 +5,8 @@ cdef enum:
     TCP_TRY = 2                      # up to so many streams are tried without asking epoll which are ready
     TCP_BATCH = 8                    # each sends a frame of up to 64 KB, also at the turn's end
     TCP_DRAIN = 16 << 20             # octets discarded before a close
+    TCP_YIELD_LONG = 200000          # nanoseconds of a sched_yield that was others' time slice,
+    TCP_YIELD_PAUSE = 1000000000     # ... after which there is none for so long
 
 
 cdef inline tcp_stream *tcp_of(const soft_qp *qp) noexcept nogil:
@@ -236,6 +238,22 @@ cdef bint tcp_send_short(soft_qp *qp) noexcept nogil:
     return True
 
 
+cdef void tcp_yield(soft_domain *domain) noexcept nogil:
+    """Lets the peer copy the octets while they are in the cache; the kernel uses the same pages again, too.
+
+    Where others want the core, this costs a time slice of theirs, in which nobody is served. Then none is given for a
+    while.
+    """
+    cdef int64_t before = now_ns()
+    cdef int64_t after
+    if before < <int64_t> relaxed_load(&domain.yield_again):
+        return
+    sched_yield()
+    after = now_ns()
+    if after - before > TCP_YIELD_LONG:
+        relaxed_store(&domain.yield_again, <uint64_t> (after + TCP_YIELD_PAUSE))
+
+
 cdef bint tcp_transmit_share(soft_qp *qp, uint32_t *share) noexcept nogil:
     """False: the queue pair is in error."""
     cdef tx_batch b
@@ -268,8 +286,7 @@ cdef bint tcp_transmit_share(soft_qp *qp, uint32_t *share) noexcept nogil:
         if n < <ssize_t> b.size or result == TX_BUILT:
             break
         if tcp_of(qp).same_core:
-            # The peer copies the octets while they are in the cache, and the kernel uses the same pages again.
-            sched_yield()
+            tcp_yield(qp.send_cq.domain)
     return True
 
 
