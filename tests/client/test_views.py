@@ -105,6 +105,25 @@ def test_a_value_in_pieces_is_a_list(server: Server, client: Client, key: str) -
         assert views(server)[0] == 0
 
 
+def test_what_is_seen_can_be_stored(client: Client, key: str) -> None:
+    """Whether it has come in one piece or in several, by each command that stores."""
+    for length in (1000, 600_000):
+        value = os.urandom(length)
+        client.set(key, value)
+        seen = client.get_view(key)
+        other = f"{key}-other"
+        assert client.set(other, seen) and client.get(other) == value
+        assert client.append(other, seen) and client.prepend(other, seen) and client.get(other) == value * 3
+        assert client.set_many({other: seen}) == [] and client.get(other) == value
+        client.delete(other)
+        assert client.meta_set(other, seen) and client.get(other) == value
+        client.delete(other)
+        with client.pipeline() as pipeline:
+            pipeline.set(other, seen)
+        assert pipeline.results == [True] and client.get(other) == value
+        assert client.set(key, seen) and client.get(key) == value
+
+
 def test_more_pieces_than_a_reply_has_room_for(rmemcached_server: ServerFactory, key: str) -> None:
     """Or than a view may have."""
     options = "rdma_direct,slab_chunk_max=16,rdma_view_limit=200"
@@ -185,6 +204,7 @@ def test_a_view_of_what_is_seen_already_asks_nobody(server: Server, client: Clie
     assert views(server)[0] == 0
 
 
+@pytest.mark.segmented("which item goes first")
 def test_eviction_goes_round_what_is_seen(rmemcached_server: ServerFactory) -> None:
     server = rmemcached_server("-m", "16", "-t", "1", "-o", "rdma_direct,rdma_view_limit=12")
     with Client(server.address, **OPTIONS) as client:
@@ -200,6 +220,25 @@ def test_eviction_goes_round_what_is_seen(rmemcached_server: ServerFactory) -> N
         del seen
         client.version()
         assert views(server)[0] == 0
+
+
+def test_nobody_is_refused_because_of_what_others_see(rmemcached_server: ServerFactory) -> None:
+    """With all that the limits allow, in the order in which it would be evicted."""
+    server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct")
+    with Client(server.address, transport="tcp", timeout=TIMEOUT, default_noreply=False) as other:
+        value = os.urandom(60_000)
+        viewers = [Client(server.address, **OPTIONS) for _ in range(4)]
+        seen = []
+        for number, viewer in enumerate(viewers):
+            names = [f"{number}-{place}" for place in range(60)]
+            viewer.set_many(dict.fromkeys(names, value))
+            seen += [viewer.get_view(name) for name in names]
+        assert all(map(is_pinned, seen))
+        for place in range(2000):
+            other.set(f"{place}", value)
+        assert all(view == value for view in seen)
+        for viewer in viewers:
+            viewer.close()
 
 
 def test_the_page_mover_waits_for_what_is_seen(rmemcached_server: ServerFactory) -> None:
