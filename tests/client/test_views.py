@@ -602,6 +602,7 @@ def test_switched_off(rmemcached_server: ServerFactory, key: str) -> None:
         ("rdma_view_limit=5:", "rdma_view_limit must be megabytes, or megabytes:number of items, not '5:'"),
         ("rdma_view_limit=5:3", "rdma_view_limit must be for 4 to 30000 items, not 3"),
         ("rdma_view_limit=5:30001", "rdma_view_limit must be for 4 to 30000 items, not 30001"),
+        ("rdma_view_limit=65", "rdma_view_limit cannot be more than the memory limit: 65 MB, and -m 64"),
         (
             "rdma_view_limit=5,tail_repair_time=100",
             "tail_repair_time frees items that clients have views of: it needs rdma_view_limit=0",
