@@ -545,6 +545,16 @@ def test_it_is_off_by_default(shared_rmemcached: Server, key: str) -> None:
         assert not [name for name in client.stats() if name.startswith(b"direct_") and name != b"direct_reclaims"]
 
 
+@pytest.mark.without_direct("it starts daemons without it")
+def test_an_operator_sees_who_may(rmemcached_server: ServerFactory) -> None:
+    for options in ((), ("rdma_direct",), ("rdma_direct_remote",), ("rdma_direct", "rdma_direct_remote")):
+        server = rmemcached_server("-m", "64", "-t", "1", *(f"-o{option}" for option in options))
+        with Client(server.address, transport="tcp", timeout=TIMEOUT) as client:
+            found = client.stats("rdma")
+        assert [name for name in ("rdma_direct", "rdma_direct_remote") if found[name.encode()]] == [*options]
+        server.stop()
+
+
 def test_over_a_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path, key: str) -> None:
     server = rmemcached_server(*FLAGS, path=str(tmp_path / "socket"))
     with Client(server.address, **OPTIONS) as client:
