@@ -141,7 +141,9 @@ def test_blanks_in_the_list_mean_nothing(
 def test_a_list_of_other_names_is_refused(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     monkeypatch.setenv("RMEMCACHED_DIRECT", wrong)
     name = wrong.rpartition(",")[2]
-    text = f"the environment variable RMEMCACHED_DIRECT must list some of verbs, rdma_cm, soft_iw, or none, not '{name}'"
+    text = (
+        f"the environment variable RMEMCACHED_DIRECT must list some of verbs, rdma_cm, soft_iw, or none, not '{name}'"
+    )
     with pytest.raises(ValueError, match=text):
         Client("127.0.0.1")
 
