@@ -24,7 +24,9 @@ cdef struct page_mover:
     uint32_t owner              # its thread_id()
     item *spare                 # a chunk for the next item's copy
     bint allow_evictions
-    uint32_t busy_loops         # passes over the page so far
+    uint32_t busy_loops         # passes over the page so far,
+    uint32_t kept_passes        # ... and those since a chunk was given back, if all that are left are unlinked
+    uint32_t taken_before       # chunks that were taken before the last pass
     # atomic; written by the thread, and by store_reset_stats
     unsigned int last_busy_status   # a move_status
     uint64_t slabs_moved

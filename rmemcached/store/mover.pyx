@@ -1,6 +1,7 @@
 cdef enum:
     MOVE_MAX_LOOPS = 5000       # passes over a page before the mover deletes and evicts what is in its way
     MOVE_GIVE_UP_LOOPS = 2 * MOVE_MAX_LOOPS     # ... and before it leaves the page where it is
+    MOVE_KEPT_PASSES = 1000     # ... or if nobody has given back anything of what is left, all of it unlinked
     MOVE_BACKOFF_MAX = 5000     # microseconds between two passes
 
 cdef struct move_target:        # a chunk of the page, looked at
@@ -197,6 +198,7 @@ cdef uint32_t _move_pass(store *s) noexcept nogil:
     cdef move_target t
     cdef move_status status
     cdef uint32_t i, busy = 0
+    cdef uint32_t floating = 0
     cdef uint32_t moved = 0
     for i in range(s.slabs.move.perslab):
         if relaxed_load(&s.slabs.move.taken[i]) or relaxed_load(&m.stop):
@@ -211,10 +213,14 @@ cdef uint32_t _move_pass(store *s) noexcept nogil:
             moved += relaxed_load(&s.slabs.move.taken[i])
         if not relaxed_load(&s.slabs.move.taken[i]):
             busy += 1
+            floating += status == MOVE_BUSY_FLOATING
             relaxed_store(&m.last_busy_status, status)
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
     relaxed_store(&m.inline_reclaim, m.inline_reclaim + s.slabs.move.given_back - moved)
     s.slabs.move.given_back = 0
+    # A client may look at an item for as long as it likes.
+    m.kept_passes = m.kept_passes + 1 if floating == busy and s.slabs.move.taken_count == m.taken_before else 0
+    m.taken_before = s.slabs.move.taken_count
     unlock_ranked(&s.slabs.lock, SLABS_LOCK)
     return busy
 
@@ -228,6 +234,8 @@ cdef bint move_begin(store *s, const move_request *r) noexcept nogil:
     cdef uint32_t i
     s.mover.allow_evictions = r.allow_evictions
     s.mover.busy_loops = 0
+    s.mover.kept_passes = 0
+    s.mover.taken_before = 0
     if global_page_pool_size(s, &limit_reached) == 0 and limit_reached:
         s.mover.allow_evictions = True
     lock_ranked(&s.slabs.lock, SLABS_LOCK)
@@ -329,7 +337,8 @@ cdef uint32_t _move_empty(store *s) noexcept nogil:
     cdef page_mover *m = &s.mover
     cdef unsigned int backoff = 1
     cdef uint32_t busy = _move_pass(s)
-    while busy != 0 and m.busy_loops < MOVE_GIVE_UP_LOOPS and not relaxed_load(&m.stop):
+    while busy != 0 and m.busy_loops < MOVE_GIVE_UP_LOOPS and m.kept_passes < MOVE_KEPT_PASSES \
+            and not relaxed_load(&m.stop):
         m.busy_loops += 1
         relaxed_store(&m.busy_items, m.busy_items + busy)
         lock_ranked(&s.reassign.lock, REASSIGN_LOCK)

@@ -174,6 +174,27 @@ def test_an_item_that_is_referenced_or_being_filled_stays() -> None:
         store.check()
 
 
+def test_what_is_kept_for_long_holds_up_no_other_page() -> None:
+    """The mover soon leaves the page where it is, with all that it has taken, and the next move takes another one."""
+    with Store(slab_reassign=True) as store:
+        clsid = class_of(store, 6000)
+        keys = fill(store, 3, clsid, 6000)
+        perslab = store.class_stats(clsid)["chunks_per_page"]
+        for key in keys[perslab:]:
+            store.delete(key)
+        held = store.item(keys[5])
+        assert store.reassign(clsid, 0) == "OK"
+        wait_for(lambda: store.stats()["slab_reassign_busy_items"] > 10)
+        wait_for(lambda: not store.stats()["slab_reassign_running"])
+        assert store.stats()["slabs_moved"] == 0 and store.class_stats(clsid)["total_pages"] == 3
+        store.check(False)
+        move(store, clsid, 0)
+        assert store.class_stats(clsid)["total_pages"] == 2
+        assert held.value == keys[5] * 1000 and all(store.get(key) == key * 1000 for key in keys[:perslab])
+        held.release()
+        store.check()
+
+
 @pytest.mark.parametrize("referenced", [False, True])
 def test_chained_items(referenced: bool) -> None:
     with Store(slab_reassign=True, slab_chunk_size_max=16384, maxbytes=16 * MB) as store:
