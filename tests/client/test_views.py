@@ -304,6 +304,7 @@ def test_serdes(server: Server, key: str) -> None:
         assert views(server)[0] == 0
 
 
+@pytest.mark.without_direct("it is about a daemon without the option")
 @pytest.mark.parametrize("transport", ["tcp", "soft_iw", "soft_shm"])
 def test_elsewhere_it_is_a_copy(shared_rmemcached: Server, server: Server, key: str, transport: str) -> None:
     """On other transports, and where the option is off."""
@@ -593,6 +594,13 @@ def test_switched_off(rmemcached_server: ServerFactory, key: str) -> None:
         client.set(key, b"value")
         view = client.get_view(key)
         assert view == b"value" == client.get(key) and not is_pinned(view)
+        # Who may have no view reads as any get does.
+        value = os.urandom(400_000)
+        client.set(key, value)
+        before = client.stats()[b"direct_hits"]
+        views = [client.get_view(key) for _ in range(5)]
+        assert all(view == value and view.readonly for view in views)
+        assert client.stats()[b"direct_hits"] == before + 5
 
 
 @pytest.mark.parametrize(
@@ -639,6 +647,7 @@ def test_commands_that_make_no_sense(server: Server, client: Client, key: str) -
         assert text.startswith(b"VIEW 0 0 ") and b"STAT rdma_views %d\r\n" % kept in text, ids
 
 
+@pytest.mark.without_direct("it is about a daemon without the option")
 def test_only_with_the_memory(server: Server, shared_rmemcached: Server, key: str) -> None:
     for line in (b"rdma_view a\r\n", b"rdma_release 0\r\n"):
         with shared_rmemcached.connect() as plain, plain.makefile("rb") as answers:
