@@ -135,6 +135,9 @@ cdef object encode_value(object value, str encoding):
             raise MemcacheIllegalInputError(f"Data values must be binary-safe: {error}") from error
     # A number or a date of NumPy's, whose text is its value, gives its memory as well.
     if not PyObject_CheckBuffer(value) or getattr(value, "ndim", None) == 0:
+        # The pieces of a value, as get_view returns them.
+        if type(value) is list and value and all([isinstance(piece, memoryview) for piece in value]):
+            return Gathered(value)
         return encode_value(str(value), encoding)
     try:
         view = memoryview(value)

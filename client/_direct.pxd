@@ -11,7 +11,7 @@ cdef class DirectMemory:
     """A server's memory, mapped here for reading. Any thread; nothing of it changes."""
     cdef direct_memory memory
 
-# From a descriptor, which stays the caller's. None: this process cannot use it.
+# From a descriptor, which stays the caller's. Raises OSError, with the reason alone, when this process cannot use it.
 cdef DirectMemory map_memory(int fd)
 
 

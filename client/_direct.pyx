@@ -1,8 +1,9 @@
 """See _direct.pxd."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.errno cimport EPROTO
 from libc.stdint cimport uint32_t, uint64_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, strerror
 
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.direct cimport (
@@ -39,7 +40,12 @@ cdef class DirectMemory:
 
 cdef DirectMemory map_memory(int fd):
     cdef DirectMemory made = DirectMemory.__new__(DirectMemory)
-    return made if direct_map(&made.memory, fd) == 0 else None
+    cdef int r = direct_map(&made.memory, fd)
+    if r == -EPROTO:
+        raise OSError(EPROTO, "it is not laid out as this client knows it")
+    if r < 0:
+        raise OSError(-r, strerror(-r).decode())
+    return made
 
 
 cdef direct_answer copy(const direct_memory *m, const direct_hit *hit, char *to) noexcept:

@@ -86,7 +86,7 @@ cdef class QueuePair(Endpoint):
             raise
 
     def take_memory(self, int descriptor):
-        """Maps the server's items, whose descriptor stays the caller's. Where that cannot be, the server is asked."""
+        """Maps the server's items, whose descriptor stays the caller's. Raises OSError: the server is to be asked."""
         self.direct = map_memory(descriptor)
 
     def connect_cm(self, timeout):

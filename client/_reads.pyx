@@ -1,7 +1,5 @@
 """See _reads.pxd."""
 
-import os
-
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EINTR, ETIMEDOUT, errno
@@ -52,11 +50,8 @@ from rmemcached.verbs.verbs cimport (
     verbs_provider,
 )
 
-from rmemcached.client._exchange import VERBS
 from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
-
-ENVIRONMENT = "RMEMCACHED_DIRECT"
-"""The environment variable with the transports over which values are read by READs, separated by commas."""
+from rmemcached.client.urls import read_transports
 
 cdef enum:
     BUFFER = 256 * 1024
@@ -181,12 +176,6 @@ cdef inline size_t clock_length() noexcept nogil:
 cdef inline uint64_t clock_place() noexcept nogil:
     cdef direct_header *h = NULL
     return <uint64_t><size_t>&h.buckets
-
-
-cdef bint is_wanted(QueuePair queue):
-    cdef object chosen = os.environ.get(ENVIRONMENT)
-    # Over soft_iw a READ wakes the daemon as a request does, and there are two.
-    return queue.transport == VERBS if chosen is None else queue.transport in chosen.split(",")
 
 
 cdef int await_reads(RdmaStream s) noexcept nogil:
@@ -410,10 +399,11 @@ cdef bint enter(RdmaStream s):
     cdef QueuePair queue = s.queue
     cdef RemoteMemory m
     cdef bint entered
+    cdef bint wanted = queue.remote is None and queue.offers_reads and queue.transport in read_transports()
     lock_state(&shared_state)
     if queue.remote is None:
         queue.remote = RemoteMemory.__new__(RemoteMemory)
-        (<RemoteMemory>queue.remote).refused = not (queue.offers_reads and is_wanted(queue))
+        (<RemoteMemory>queue.remote).refused = not wanted
     m = queue.remote
     entered = not m.busy and not m.refused
     if entered:

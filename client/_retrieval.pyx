@@ -398,12 +398,17 @@ cdef class Retrieval(Session):
         """
         cdef object encoded = self.sendable_key(key)
         cdef uint32_t flags = 0
+        cdef uint64_t cas = 0
         try:
             found = None
             if self._reader is not None:
                 found = self._view_again(encoded, &flags)
             if found is None:
                 found = self._view(encoded, &flags)
+            if found is None and self._reader is not None:
+                # The server lets it have none: what it can read it need not ask for once more.
+                found = self._look(encoded, &flags, &cas)
+                found = None if found is None else memoryview(found)
             if found is None:
                 found = self._fetch(encoded, FETCH_VIEW, None, b"get_view", &flags)
             elif isinstance(found, list):

@@ -19,7 +19,7 @@ from rmemcached.client.authentication import check_answer, checked_credentials, 
 from rmemcached.client.exceptions import MemcacheError
 from rmemcached.client.connection import TRANSPORTS, open_stream
 from rmemcached.client.sockets import KeepaliveOpts, check_sockets, current_greenlet, normalize_server
-from rmemcached.client.urls import chosen_transport
+from rmemcached.client.urls import chosen_transport, read_transports
 
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() nogil
@@ -55,6 +55,7 @@ cdef class Session:
         if transport not in ("auto", SOFT_SHM, "tcp") and isinstance(self.server, str):
             raise ValueError(f"{named} needs a host and port, not the UNIX socket {self.server!r}")
         self._wanted = transport
+        read_transports()
         if spin is not None and not spin >= 0:
             raise ValueError(f"spin must be microseconds from 0 up, not {spin!r}")
         self.spin = spin

@@ -6,9 +6,11 @@ docs/rdma-protocol.md, sections 2, 3 and 9.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import threading
+from errno import ENOMEM
 from typing import cast
 
 from ._cm import CmRoute
@@ -28,6 +30,8 @@ from .exceptions import (
 )
 from .sockets import Options, Server, open_socket, open_unix
 
+logger = logging.getLogger("rmemcached.client")
+
 DEFAULT_SPIN = 50  # microseconds
 OLD_SERVER = b"CLIENT_ERROR rdma: version 2 is not supported"
 REPLY_LIMIT = LINE_MAX + len("\r\n")
@@ -43,6 +47,9 @@ def stream_of(client: Options, queue: QueuePair) -> RdmaStream:
     spin = DEFAULT_SPIN if client.spin is None else client.spin
     return RdmaStream(queue, client.timeout, int(spin * 1000))
 
+
+told: set[tuple[Server, str]] = set()
+"""What the log has of each server's memory."""
 
 Key = tuple[Server, str, object, object]
 
@@ -179,11 +186,23 @@ def open_rdma(client: Options, plain: socket.socket, transport: str, wanted: str
             stack.enter_context(contextlib.closing(second))
             if memory is not None:
                 stack.callback(os.close, memory)
-                queue.take_memory(memory)
+                try:
+                    queue.take_memory(memory)
+                except OSError as error:
+                    tell_once(client.server, error)
         elif transport == SOFT_IW:
             second = stack.enter_context(contextlib.closing(open_iw(client, plain)))
         queue.connect(offer, second, plain, patience(client))
     return stream_of(client, queue) if wanted is None else share(client, wanted, queue)
+
+
+def tell_once(server: Server, error: OSError) -> None:
+    """Logs why a server's memory cannot be read here: nothing else would say why gets are slower."""
+    hint = " (ulimit -v)" if error.errno == ENOMEM else ""
+    text = f"{error.strerror}{hint}"
+    if (server, text) not in told:
+        told.add((server, text))
+        logger.warning("%s: the items' memory cannot be mapped: %s; gets ask the server", server, text)
 
 
 def open_iw(client: Options, plain: socket.socket) -> socket.socket:

@@ -28,6 +28,10 @@ OPEN_SCHEMES = ("memcached", "unix")
 ENVIRONMENT = "RMEMCACHED_TRANSPORT"
 """The environment variable with the transport of Clients that are not told one."""
 
+READS_ENVIRONMENT = "RMEMCACHED_DIRECT"
+"""The environment variable with the transports over which values are read by READs, separated by commas."""
+READ_TRANSPORTS = (VERBS, "rdma_cm", SOFT_IW)
+
 TRUE = ("1", "true", "yes", "on")
 FALSE = ("0", "false", "no", "off")
 
@@ -255,3 +259,19 @@ def chosen_transport(transport: Any, known: Collection[str]) -> tuple[str, str]:
     if transport not in known:
         raise ValueError(f"{who} must be one of {', '.join(known)}, not {transport!r}")
     return transport, name
+
+
+def read_transports() -> Collection[str]:
+    """The transports over which values are read by READs. Raises ValueError when the environment names others."""
+    chosen = os.environ.get(READS_ENVIRONMENT)
+    if chosen is None:
+        # Over soft_iw a READ wakes the daemon as a request does, and there are two.
+        return (VERBS,)
+    names = [name.strip() for name in chosen.split(",") if name.strip()]
+    for name in names:
+        if name not in READ_TRANSPORTS:
+            raise ValueError(
+                f"the environment variable {READS_ENVIRONMENT} must list some of {', '.join(READ_TRANSPORTS)}, or"
+                f" none, not {name!r}"
+            )
+    return names

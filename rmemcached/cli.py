@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import signal
 import sys
@@ -78,6 +79,19 @@ def check_large_pages() -> None:
         raise UsageError(
             f"{reason}\nCannot enable large pages on this system\n(There is no support as of this version)"
         )
+
+
+def warn_of_small_pages() -> None:
+    """-L with direct reads: item memory is shared then, for which the system has a setting of its own."""
+    setting = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+    with suppress(OSError):
+        chosen = re.search(r"\[(\w+)\]", setting.read_text())
+        if chosen is not None and chosen[1] in ("never", "deny"):
+            print(
+                f"warning: -L: memory that clients read (rdma_direct) gets no large pages while {setting} says"
+                f" {chosen[1]}: write advise there",
+                file=sys.stderr,
+            )
 
 
 def lock_memory() -> None:
@@ -200,6 +214,8 @@ def serve(settings: Settings, action: Action) -> int:
 
     if settings.preallocate:
         check_large_pages()
+        if settings.rdma_direct or settings.rdma_direct_remote:
+            warn_of_small_pages()
     if action.daemonize:
         open_standard_streams()
     settings.inherited_fds = len(os.listdir("/proc/self/fd")) - 1

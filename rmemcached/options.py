@@ -420,6 +420,14 @@ EXTENDED = {
 }
 
 
+def takes_nothing(name: str) -> bool:
+    """Whether it is an option of our own without an argument. memcached ignores one that its own have: here somebody
+    who writes rdma_direct=no would get the contrary of what was meant.
+    """
+    ours = name.removeprefix("no_").startswith("rdma") or name == "debug_commands"
+    return ours and name in EXTENDED and EXTENDED[name].parse is None
+
+
 # ---- limits that options have together -------------------------------------------------------------------------------
 
 
@@ -492,6 +500,8 @@ class Parsed:
                 raise UsageError(f'Illegal suboption "{rest}"')
             rest = after
             name, equals, value = option.partition("=")
+            if equals and takes_nothing(name):
+                raise UsageError(f"{name} takes no value, but has {value!r}: leave it out to keep the default")
             if name in EXTENDED:
                 self.apply(name, EXTENDED[name], value if equals else EXTENDED[name].default)
             elif name == "no_modern":
@@ -592,6 +602,11 @@ class Parsed:
         elif settings.rdma_view_limit is not None and settings.rdma_view_limit[0] and repairs:
             raise UsageError(
                 "tail_repair_time frees items that clients have views of: it needs rdma_view_limit=0", os.EX_USAGE
+            )
+        elif settings.rdma_view_limit is not None and settings.rdma_view_limit[0] > settings.max_bytes:
+            views, memory = settings.rdma_view_limit[0] // MEGABYTE, settings.max_bytes // MEGABYTE
+            raise UsageError(
+                f"rdma_view_limit cannot be more than the memory limit: {views} MB, and -m {memory}", os.EX_USAGE
             )
 
     def check_authentication(self) -> None:

@@ -90,6 +90,7 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
     stat_append(out, b"rdma_max_lanes", dev.limits.lanes)
     stat_append(out, b"rdma_ready_timeout", dev.limits.ready_timeout)
     stat_append(out, b"rdma_peer_memory", <uint64_t>dev.limits.peer_memory << 20)
+    stat_append(out, b"rdma_direct_remote", dev.limits.remote)
     stat_append(out, b"rdma_view_limit", dev.limits.view_bytes)
     stat_append(out, b"rdma_view_items", dev.limits.views)
     stat_append(out, b"rdma_spin", dev.limits.spin)
@@ -98,13 +99,14 @@ cdef void append_limits(const rdma_device *dev, stat_buf *out) noexcept nogil:
 
 
 cdef void append_place(rdma_device *shm, stat_buf *out) noexcept nogil:
-    """Where clients of soft_shm connect: a file, an abstract name after an @, or the socket of -s."""
+    """Where clients of soft_shm connect: a file, an abstract name after an @, or the socket of -s; what they get."""
     cdef const char *place = b"none"
     if shm != NULL:
         place = b"-s"
         if shm.endpoint.path[0]:
             place = shm.endpoint.path
     stat_append_text(out, b"rdma_shm", place)
+    stat_append(out, b"rdma_direct", shm != NULL and shm.endpoint.memory >= 0)
 
 
 cdef void append_queue_pairs(rdma_device **devices, stat_buf *out) noexcept nogil:

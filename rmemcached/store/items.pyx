@@ -1,5 +1,5 @@
 cdef enum:
-    ALLOC_TRIES = 10            # pulls that one allocation makes
+    ALLOC_TRIES = 10            # pulls that one allocation makes, beside those of items that others keep
 
 
 # --- allocation ---
@@ -19,12 +19,15 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
 
     Eviction takes COLD's tail; when COLD is empty, HOT's tail moves on. memcached does no more than that: if every item
     was fetched twice since the maintainer's last turn, all of HOT moves to WARM, and nothing can be evicted. Here
-    WARM's tail moves to COLD in that case.
+    WARM's tail moves to COLD in that case. There, ten items at the tail that others have references to are the end of
+    it, too. Clients keep thousands for views: they leave the queues, and do not count. Each of them goes once.
     """
     cdef bint segmented = relaxed_load(&s.config.lru_segmented)
     cdef int most = 2 * ALLOC_TRIES if segmented and s.config.evict_to_free else ALLOC_TRIES
     cdef item *it
+    cdef int pulled
     cdef int pulls = 0
+    cdef int kept = 0
     if s.config.s3fifo:
         most = ALLOC_TRIES
         segmented = True
@@ -35,19 +38,23 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
         elif s.config.s3fifo and not s.config.lru_maintainer:
             s3_drop(s, clsid, PULL_TRIES)
         it = slabs_alloc(s, clsid, True)
-        if it != NULL or pulls == most:
+        if it != NULL or pulls - kept == most:
             break
         if s.config.s3fifo:
-            if not s3_evict(s, clsid):
+            pulled = s3_evict(s, clsid)
+            if pulled == 0:
                 break
-        elif lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
-            if not segmented:
-                break
-            if pulls < ALLOC_TRIES:
-                lru_pull_tail(s, clsid, HOT_LRU, 0, 0, 0, 1)
-            else:
-                lru_pull_tail(s, clsid, WARM_LRU, 0, 0, 0, PULL_MOST)
+        else:
+            pulled = lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES)
+            if pulled == 0:
+                if not segmented:
+                    break
+                if pulls - kept < ALLOC_TRIES:
+                    lru_pull_tail(s, clsid, HOT_LRU, 0, 0, 0, 1)
+                else:
+                    lru_pull_tail(s, clsid, WARM_LRU, 0, 0, 0, PULL_MOST)
         pulls += 1
+        kept += pulled == PULL_KEPT
     if pulls > 0:
         lock_ranked(&s.queues[clsid | HOT_LRU].lock, LRU_LOCK)
         s.queues[clsid | HOT_LRU].stats.direct_reclaims += pulls

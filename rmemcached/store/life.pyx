@@ -36,11 +36,12 @@ cdef const char *_create_parts(store *s) noexcept nogil:
         return b"out of memory"
     if not slabs_init(s):
         if s.config.direct:
-            return b"cannot make shared memory for the items: rdma_direct needs Linux 5.1, and address space for " \
-                b"four times the memory limit"
+            return b"cannot make shared memory for the items: rdma_direct and rdma_direct_remote need Linux 5.1, and " \
+                b"address space for the memory limit (ulimit -v, -m)"
         return b"cannot reserve address space for the memory limit"
     if not direct_init(s):
-        return b"out of memory for the index of direct reads"
+        return b"cannot make the index of direct reads: rdma_direct and rdma_direct_remote need memory for it, and " \
+            b"go with a memory limit below 2 TB (-m)"
     if s.config.preallocate and not slabs_preallocate(s):
         snprintf(_problem, sizeof(_problem), b"Error while preallocating slab memory!\nIf using -L or other prealloc "
                  b"options, max memory must be at least %u megabytes.", s.slabs.power_largest)

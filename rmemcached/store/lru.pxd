@@ -15,6 +15,7 @@ queue if their key is remembered.
 cdef enum:
     PULL_TRIES = 5              # items in a row that a pull passes over before it gives up
     PULL_MOST = 16              # items that one pull moves or drops, at most
+    PULL_KEPT = PULL_MOST + 1   # what has gone is still referenced, all of it: no memory is free yet
     PULL_EVICT = 1              # flag of a pull of COLD: evict its tail
     PULL_CRAWL_BLOCKS = 2       # flag of a pull: leave alone what the crawler has not seen
     LRU_BUMP_BUF_SIZE = 8192    # entries
@@ -50,7 +51,8 @@ cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil
 cdef void do_item_update(store *s, item *it) noexcept nogil
 # Looks at the tail of a queue: drops items that have expired or were flushed and moves others on, until one can stay or
 # `most` of them (PULL_MOST at most) are gone. With PULL_EVICT, evicts one if none had expired. Passes over items that
-# are locked, PULL_TRIES at most in a row. Returns how many items were dropped or moved.
+# are locked, PULL_TRIES at most in a row. Returns how many items were dropped or moved; with PULL_EVICT it may be
+# PULL_KEPT.
 # - total_bytes: of the class; HOT and WARM may each have a share of them.
 # - max_age: items of HOT and WARM move on when they were not used for so many seconds.
 cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,
@@ -58,7 +60,7 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
 # S3-FIFO: drops items that have expired or were flushed from the tails of the small and the main queue, up to `most` of
 # either. Returns how many.
 cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil
-# S3-FIFO: evicts an item of the class, or drops one that has expired. False: there is none that may go.
-cdef bint s3_evict(store *s, unsigned int clsid) noexcept nogil
+# S3-FIFO: evicts an item of the class, or drops one that has expired. 0: there is none that may go. 1, or PULL_KEPT.
+cdef int s3_evict(store *s, unsigned int clsid) noexcept nogil
 # Tells watchers that the item is about to be evicted. Its item lock is held.
 cdef void log_evicted(store *s, item *it) noexcept nogil

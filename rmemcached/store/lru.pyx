@@ -308,7 +308,9 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
     cdef item *it
     cdef item *newer
     cdef int removed = 0
+    cdef int freed = 0
     cdef int tries = PULL_TRIES
+    cdef bint referenced
     cdef bint evicted = False
     if relaxed_load(&q.size) == 0:
         return 0
@@ -327,7 +329,8 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
         if not item_trylock(s, move.hv):
             continue
         # An item with references can be unlinked too; its memory is free when the last of them has been given back.
-        if relaxed_load(&it.refcount) > 1 and _pull_repair(s, q, it, move.hv):
+        referenced = relaxed_load(&it.refcount) > 1
+        if referenced and _pull_repair(s, q, it, move.hv):
             item_unlock(s, move.hv)
             continue
         move.lru = NOT_MOVED
@@ -341,6 +344,7 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
             evicted = True
             most = 0
         removed += 1
+        freed += not referenced
         tries = PULL_TRIES
         if move.lru != NOT_MOVED:
             move.it = it
@@ -352,7 +356,7 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
     _pull_finish(s, &moved)
     if evicted and relaxed_load(&s.config.slab_automove) == 2:
         slabs_reassign(s, -1, <int>clsid, True)
-    return removed
+    return PULL_KEPT if flags & PULL_EVICT and removed != 0 and freed == 0 else removed
 
 
 # --- S3-FIFO ---
@@ -363,7 +367,8 @@ cdef enum:
 cdef enum s3_pulled:
     S3_NOTHING                  # there is nothing at the tail that may go
     S3_MOVED                    # items have moved, none has gone
-    S3_GONE                     # one has
+    S3_GONE                     # one has,
+    S3_KEPT                     # ... and others have references to it: its memory is not free yet
 
 
 cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint small, bint force,
@@ -402,6 +407,7 @@ cdef s3_pulled _s3_pull(store *s, unsigned int clsid, unsigned int lru, bint for
     cdef item *it
     cdef item *newer
     cdef uint32_t hv
+    cdef bint referenced
     cdef s3_pulled result = S3_NOTHING
     cdef s3_pulled one
     cdef int tries = PULL_TRIES
@@ -410,7 +416,7 @@ cdef s3_pulled _s3_pull(store *s, unsigned int clsid, unsigned int lru, bint for
     moved.count = 0
     lock_ranked(&q.lock, LRU_LOCK)
     newer = q.tail
-    while newer != NULL and tries > 0 and looked < PULL_MOST and result != S3_GONE:
+    while newer != NULL and tries > 0 and looked < PULL_MOST and result < S3_GONE:
         it = newer
         newer = it.prev
         tries -= 1
@@ -418,7 +424,8 @@ cdef s3_pulled _s3_pull(store *s, unsigned int clsid, unsigned int lru, bint for
         hv = store_hash(ITEM_key(it), it.nkey)
         if not item_trylock(s, hv):
             continue
-        if relaxed_load(&it.refcount) > 1 and _pull_repair(s, q, it, hv):
+        referenced = relaxed_load(&it.refcount) > 1
+        if referenced and _pull_repair(s, q, it, hv):
             item_unlock(s, hv)
             continue
         waiting = moved.count
@@ -427,7 +434,7 @@ cdef s3_pulled _s3_pull(store *s, unsigned int clsid, unsigned int lru, bint for
             item_unlock(s, hv)
         if one == S3_NOTHING:
             break
-        result = one
+        result = S3_KEPT if one == S3_GONE and referenced else one
         looked += 1
         tries = PULL_TRIES
     unlock_ranked(&q.lock, LRU_LOCK)
@@ -440,7 +447,7 @@ cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil:
         + lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_CRAWL_BLOCKS, 0, most)
 
 
-cdef bint s3_evict(store *s, unsigned int clsid) noexcept nogil:
+cdef int s3_evict(store *s, unsigned int clsid) noexcept nogil:
     cdef uint64_t small, main
     cdef unsigned int lru
     cdef s3_pulled result
@@ -456,12 +463,12 @@ cdef bint s3_evict(store *s, unsigned int clsid) noexcept nogil:
         if result == S3_NOTHING:
             result = _s3_pull(s, clsid, HOT_LRU if lru == COLD_LRU else COLD_LRU, force)
         if result == S3_NOTHING:
-            return False
-        if result == S3_GONE:
+            return 0
+        if result >= S3_GONE:
             if relaxed_load(&s.config.slab_automove) == 2:
                 slabs_reassign(s, -1, <int>clsid, True)
-            return True
-    return False
+            return PULL_KEPT if result == S3_KEPT else 1
+    return 0
 
 
 cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import subprocess
 import sys
 import threading
@@ -562,6 +563,16 @@ def test_it_is_off_by_default(shared_rmemcached: Server, key: str) -> None:
         assert not [name for name in client.stats() if name.startswith(b"direct_") and name != b"direct_reclaims"]
 
 
+@pytest.mark.without_direct("it starts daemons without it")
+def test_an_operator_sees_who_may(rmemcached_server: ServerFactory) -> None:
+    for options in ((), ("rdma_direct",), ("rdma_direct_remote",), ("rdma_direct", "rdma_direct_remote")):
+        server = rmemcached_server("-m", "64", "-t", "1", *(f"-o{option}" for option in options))
+        with Client(server.address, transport="tcp", timeout=TIMEOUT) as client:
+            found = client.stats("rdma")
+        assert [name for name in ("rdma_direct", "rdma_direct_remote") if found[name.encode()]] == [*options]
+        server.stop()
+
+
 def test_over_a_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path, key: str) -> None:
     server = rmemcached_server(*FLAGS, path=str(tmp_path / "socket"))
     with Client(server.address, **OPTIONS) as client:
@@ -578,18 +589,52 @@ def test_options_that_exclude_each_other(other: str) -> None:
     assert done.stderr.strip() == "rdma_direct needs shared memory: it goes with neither no_rdma nor rdma_shm=none"
 
 
-def test_descriptors_that_no_client_can_use(server: Server, key: str) -> None:
-    """Without address space, for one: the daemon is asked."""
-    import resource
+@pytest.mark.parametrize(
+    ("limit", "options", "text"),
+    [
+        (
+            150 << 20,
+            ("-m", "64"),
+            "cannot make shared memory for the items: rdma_direct and rdma_direct_remote need Linux 5.1, and address"
+            " space for the memory limit (ulimit -v, -m)",
+        ),
+        (
+            0,
+            ("-m", "2200000"),
+            "cannot make the index of direct reads: rdma_direct and rdma_direct_remote need memory for it, and go with"
+            " a memory limit below 2 TB (-m)",
+        ),
+    ],
+)
+def test_a_daemon_that_cannot_have_the_memory(limit: int, options: tuple[str, ...], text: str) -> None:
+    script = (
+        "import resource, sys\n"
+        "if int(sys.argv[1]):\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)\n"
+        "from rmemcached.cli import main\n"
+        "sys.exit(main(sys.argv[2:]))\n"
+    )
+    for option in ("rdma_direct", "rdma_direct_remote"):
+        flags = ("-u", "root", "-l", "127.0.0.1", "-p", "-1", "-o", option, *options)
+        words = [sys.executable, "-c", script, str(limit), *flags]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+        assert done.returncode != 0 and done.stderr.strip() == text
 
+
+def test_descriptors_that_no_client_can_use(server: Server, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Without address space, for one: the daemon is asked. The log says why, once."""
     before = mappings()
     limits = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
-    with Client(server.address, **OPTIONS) as client:
-        resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), limits[1]))
-        try:
-            client.set(key, b"value")
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, limits)
-        assert mappings() == before
-        assert client.get(key) == b"value"
+    for _ in range(2):
+        with Client(server.address, **OPTIONS) as client:
+            resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), limits[1]))
+            try:
+                client.set(key, b"value")
+            finally:
+                resource.setrlimit(resource.RLIMIT_AS, limits)
+            assert mappings() == before
+            assert client.get(key) == b"value"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"{server.address}: the items' memory cannot be mapped: Cannot allocate memory (ulimit -v); gets ask the server"
+    ]

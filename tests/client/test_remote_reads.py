@@ -124,6 +124,30 @@ def test_it_is_not_done_where_it_does_not_pay(server: Server, key: str, monkeypa
         assert counts(client) == (before[0] + 6, before[1])
 
 
+@pytest.mark.parametrize("chosen", ["soft_iw, verbs", " soft_iw ,", "soft_iw"])
+def test_blanks_in_the_list_mean_nothing(
+    server: Server, key: str, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    monkeypatch.setenv("RMEMCACHED_DIRECT", chosen)
+    with Client(server.address, **OPTIONS) as client:
+        warm(client)
+        before = counts(client)
+        client.set(key, b"value")
+        assert client.get(key) == b"value"
+        assert counts(client) == (before[0] + 1, before[1] + 1)
+
+
+@pytest.mark.parametrize("wrong", ["soft_shm", "verbs,SOFT_IW", "1", "auto"])
+def test_a_list_of_other_names_is_refused(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    monkeypatch.setenv("RMEMCACHED_DIRECT", wrong)
+    name = wrong.rpartition(",")[2]
+    text = (
+        f"the environment variable RMEMCACHED_DIRECT must list some of verbs, rdma_cm, soft_iw, or none, not '{name}'"
+    )
+    with pytest.raises(ValueError, match=text):
+        Client("127.0.0.1")
+
+
 def test_a_server_without_the_option_is_asked(key: str) -> None:
     with start_rmemcached("-t", "1") as server, Client(server.address, **OPTIONS) as client:
         client.set(key, b"value")

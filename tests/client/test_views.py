@@ -106,6 +106,25 @@ def test_a_value_in_pieces_is_a_list(server: Server, client: Client, key: str) -
         assert views(server)[0] == 0
 
 
+def test_what_is_seen_can_be_stored(client: Client, key: str) -> None:
+    """Whether it has come in one piece or in several, by each command that stores."""
+    for length in (1000, 600_000):
+        value = os.urandom(length)
+        client.set(key, value)
+        seen = client.get_view(key)
+        other = f"{key}-other"
+        assert client.set(other, seen) and client.get(other) == value
+        assert client.append(other, seen) and client.prepend(other, seen) and client.get(other) == value * 3
+        assert client.set_many({other: seen}) == [] and client.get(other) == value
+        client.delete(other)
+        assert client.meta_set(other, seen) and client.get(other) == value
+        client.delete(other)
+        with client.pipeline() as pipeline:
+            pipeline.set(other, seen)
+        assert pipeline.results == [True] and client.get(other) == value
+        assert client.set(key, seen) and client.get(key) == value
+
+
 def test_more_pieces_than_a_reply_has_room_for(rmemcached_server: ServerFactory, key: str) -> None:
     """Or than a view may have."""
     options = "rdma_direct,slab_chunk_max=16,rdma_view_limit=200"
@@ -186,6 +205,7 @@ def test_a_view_of_what_is_seen_already_asks_nobody(server: Server, client: Clie
     assert views(server)[0] == 0
 
 
+@pytest.mark.segmented("which item goes first")
 def test_eviction_goes_round_what_is_seen(rmemcached_server: ServerFactory) -> None:
     server = rmemcached_server("-m", "16", "-t", "1", "-o", "rdma_direct,rdma_view_limit=12")
     with Client(server.address, **OPTIONS) as client:
@@ -201,6 +221,25 @@ def test_eviction_goes_round_what_is_seen(rmemcached_server: ServerFactory) -> N
         del seen
         client.version()
         assert views(server)[0] == 0
+
+
+def test_nobody_is_refused_because_of_what_others_see(rmemcached_server: ServerFactory) -> None:
+    """With all that the limits allow, in the order in which it would be evicted."""
+    server = rmemcached_server("-m", "64", "-t", "1", "-o", "rdma_direct")
+    with Client(server.address, transport="tcp", timeout=TIMEOUT, default_noreply=False) as other:
+        value = os.urandom(60_000)
+        viewers = [Client(server.address, **OPTIONS) for _ in range(4)]
+        seen = []
+        for number, viewer in enumerate(viewers):
+            names = [f"{number}-{place}" for place in range(60)]
+            viewer.set_many(dict.fromkeys(names, value))
+            seen += [viewer.get_view(name) for name in names]
+        assert all(map(is_pinned, seen))
+        for place in range(2000):
+            other.set(f"{place}", value)
+        assert all(view == value for view in seen)
+        for viewer in viewers:
+            viewer.close()
 
 
 def class_of(client: Client, number: int) -> str:
@@ -338,6 +377,7 @@ def test_serdes(server: Server, key: str) -> None:
         assert views(server)[0] == 0
 
 
+@pytest.mark.without_direct("it is about a daemon without the option")
 @pytest.mark.parametrize("transport", ["tcp", "soft_iw", "soft_shm"])
 def test_elsewhere_it_is_a_copy(shared_rmemcached: Server, server: Server, key: str, transport: str) -> None:
     """On other transports, and where the option is off."""
@@ -636,6 +676,13 @@ def test_switched_off(rmemcached_server: ServerFactory, key: str) -> None:
         client.set(key, b"value")
         view = client.get_view(key)
         assert view == b"value" == client.get(key) and not is_pinned(view)
+        # Who may have no view reads as any get does.
+        value = os.urandom(400_000)
+        client.set(key, value)
+        before = client.stats()[b"direct_hits"]
+        views = [client.get_view(key) for _ in range(5)]
+        assert all(view == value and view.readonly for view in views)
+        assert client.stats()[b"direct_hits"] == before + 5
 
 
 @pytest.mark.parametrize(
@@ -645,6 +692,7 @@ def test_switched_off(rmemcached_server: ServerFactory, key: str) -> None:
         ("rdma_view_limit=5:", "rdma_view_limit must be megabytes, or megabytes:number of items, not '5:'"),
         ("rdma_view_limit=5:3", "rdma_view_limit must be for 4 to 30000 items, not 3"),
         ("rdma_view_limit=5:30001", "rdma_view_limit must be for 4 to 30000 items, not 30001"),
+        ("rdma_view_limit=65", "rdma_view_limit cannot be more than the memory limit: 65 MB, and -m 64"),
         (
             "rdma_view_limit=5,tail_repair_time=100",
             "tail_repair_time frees items that clients have views of: it needs rdma_view_limit=0",
@@ -688,6 +736,7 @@ def test_commands_that_make_no_sense(server: Server, client: Client, key: str) -
         assert text.startswith(b"VIEW 0 0 ") and b"STAT rdma_views %d\r\n" % kept in text, ids
 
 
+@pytest.mark.without_direct("it is about a daemon without the option")
 def test_only_with_the_memory(server: Server, shared_rmemcached: Server, key: str) -> None:
     for line in (b"rdma_view a\r\n", b"rdma_release 0\r\n"):
         with shared_rmemcached.connect() as plain, plain.makefile("rb") as answers:

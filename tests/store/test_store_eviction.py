@@ -187,3 +187,19 @@ def test_reset_clears_counters_only() -> None:
         assert after["curr_items"] == before["curr_items"]
         assert after["curr_bytes"] == before["curr_bytes"]
         store.check()
+
+
+@pytest.mark.parametrize("algorithm", ["segmented", "flat", "s3fifo"])
+def test_eviction_goes_on_behind_what_others_keep(algorithm: str) -> None:
+    """A thousand items in a row at the tail, whose memory is not free when they have gone. Nobody's set fails by it."""
+    with Store(maxbytes=MB, lru_segmented=algorithm == "segmented", s3fifo=algorithm == "s3fifo") as store:
+        count = store.class_stats(1)["chunks_per_page"]
+        fill(store, count)
+        kept = [store.item(b"%05d" % i, False) for i in range(1000)]
+        fill(store, count - 1000, count)
+        assert store.class_stats(1)["outofmemory"] == 0
+        assert store.stats()["evictions"] >= count and store.item(b"00999", False) is None
+        assert all(item.key == b"%05d" % i for i, item in enumerate(kept))
+        for item in kept:
+            item.release()
+        store.check()

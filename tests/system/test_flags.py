@@ -66,6 +66,16 @@ REFUSED = [
     ("-o rdma_max_lanes=65537", 1, "rdma_max_lanes must be between 1 and 65536, not 65537\n"),
     ("-o rdma_max_qps=0", 1, "rdma_max_qps must be between 1 and 1048576, not 0\n"),
     *(
+        (f"-o {name}={value}", 1, f"{name} takes no value, but has '{value}': leave it out to keep the default\n")
+        for name, value in (
+            ("rdma_direct", "no"),
+            ("rdma_direct_remote", "0"),
+            ("no_rdma", "yes"),
+            ("rdma", ""),
+            ("debug_commands", "no"),
+        )
+    ),
+    *(
         (
             f"-o rdma_shm=/tmp/shm {other}",
             64,

@@ -43,6 +43,20 @@ def test_stats_conns(rmemcached_server: ServerFactory, memcached_server: ServerF
     assert ours == theirs
 
 
+def test_large_pages_of_shared_memory(rmemcached_server: ServerFactory) -> None:
+    """Where the system gives none, -L says so, and what to do."""
+    setting = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+    none = next((word for word in ("never", "deny") if f"[{word}]" in setting.read_text()), None)
+    for option in ("rdma_direct", "rdma_direct_remote"):
+        server = rmemcached_server("-L", "-m", "64", "-o", option)
+        text = (
+            f"warning: -L: memory that clients read (rdma_direct) gets no large pages while {setting} says {none}:"
+            " write advise there\n"
+        )
+        assert server.stderr() == (text if none else "")
+        server.stop()
+
+
 def test_idle_queue_pair(rmemcached_server: ServerFactory) -> None:
     """Commands of a queue pair keep its connection, which is silent itself; without them it goes."""
     server = rmemcached_server("-t", "1", "-o", "idle_timeout=10,debug_commands")
