@@ -21,13 +21,11 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
     was fetched twice since the maintainer's last turn, all of HOT moves to WARM, and nothing can be evicted. Here
     WARM's tail moves to COLD in that case.
     """
-    cdef bint segmented = relaxed_load(&s.config.lru_segmented)
+    cdef bint segmented = relaxed_load(&s.config.lru_segmented) or s.config.s3fifo
     cdef int most = 2 * ALLOC_TRIES if segmented and s.config.evict_to_free else ALLOC_TRIES
+    cdef s3_pulled evicted
     cdef item *it
     cdef int pulls = 0
-    if s.config.s3fifo:
-        most = ALLOC_TRIES
-        segmented = True
     while True:
         # Drops what has expired: there may be no maintainer that does.
         if not segmented:
@@ -38,8 +36,12 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
         if it != NULL or pulls == most:
             break
         if s.config.s3fifo:
-            if not s3_evict(s, clsid):
+            evicted = s3_evict(s, clsid)
+            if evicted == S3_STAYED:
                 break
+            if evicted == S3_LOCKED:
+                # Whoever has the locks may be waiting for this processor.
+                sched_yield()
         elif lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES) == 0:
             if not segmented:
                 break

@@ -358,39 +358,49 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
 # --- S3-FIFO ---
 
 cdef enum:
-    S3_ROUNDS = 16              # pulls of an eviction; the last one evicts whatever is at the tail
-
-cdef enum s3_pulled:
-    S3_NOTHING                  # there is nothing at the tail that may go
-    S3_MOVED                    # items have moved, none has gone
-    S3_GONE                     # one has
+    S3_ROUNDS = 16              # pulls of an eviction, at most; the last one leaves only what has references
 
 
-cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint small, bint force,
-                        moved_items *moved) noexcept nogil:
-    """Does with a tail item what is due. One that moves to the main queue is in `moved`; its item lock is kept."""
+cdef void _s3_keep(store *s, lru_queue *q, lru_queue *main, item *it) noexcept nogil:
+    """A tail item goes to the head of the main queue, or stays in its own one where that is `main`."""
+    assert_held(&q.lock)
+    do_item_unlink_q(s, q, it)
+    if q == main:
+        q.stats.moves_within_lru += 1
+        do_item_link_q(s, q, it)
+        return
+    # No other thread finds the item in neither queue: it would take the class for empty.
+    lock_next_ranked(&main.lock, LRU_LOCK)
+    q.stats.moves_to_cold += 1
+    relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | COLD_LRU)
+    do_item_link_q(s, main, it)
+    unlock_ranked(&main.lock, LRU_LOCK)
+
+
+cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint force) noexcept nogil:
+    """Does with a tail item what is due."""
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
     cdef unsigned int frequency = it.it_flags & ITEM_FREQUENCY
     cdef unsigned int clsid = ITEM_clsid(it)
+    cdef bint small = ITEM_lruid(it) == HOT_LRU
+    # Nobody else can take a reference while this thread has the item lock.
+    cdef bint referenced = relaxed_load(&it.refcount) > 1
+    if referenced and _pull_repair(s, q, it, hv):
+        return S3_GONE
     if item_is_expired(s, it):
         _pull_expired(s, q, it, hv)
         return S3_GONE
-    if frequency != 0 and not force:
-        relaxed_store(&it.it_flags, it.it_flags - ITEM_FREQUENCY_ONE)
-        do_item_unlink_q(s, q, it)
-        if small:
-            q.stats.moves_to_cold += 1
-            moved.items[moved.count].it = it
-            moved.items[moved.count].hv = hv
-            moved.items[moved.count].lru = COLD_LRU
-            moved.count += 1
-        else:
-            q.stats.moves_within_lru += 1
-            do_item_link_q(s, q, it)
-        return S3_MOVED
-    if not _pull_evict(s, q, it, hv):
-        return S3_NOTHING
+    if not s.config.evict_to_free or (force and referenced):
+        # Others may go that are behind it.
+        return S3_STAYED
+    if (frequency != 0 or referenced) and not force:
+        # To evict what is in use would free nothing. It goes on, so that the next pull need not look at it.
+        if frequency != 0:
+            relaxed_store(&it.it_flags, it.it_flags - ITEM_FREQUENCY_ONE)
+        _s3_keep(s, q, &s.queues[clsid | COLD_LRU], it)
+        return S3_STAYED
+    _pull_evict(s, q, it, hv)
     ghost_add(s, clsid, hv, GHOST_SMALL if small else GHOST_MAIN)
     return S3_GONE
 
@@ -398,16 +408,12 @@ cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint smal
 cdef s3_pulled _s3_pull(store *s, unsigned int clsid, unsigned int lru, bint force) noexcept nogil:
     """Looks at the tail of the small or the main queue until an item has gone, PULL_MOST times at most."""
     cdef lru_queue *q = &s.queues[clsid | lru]
-    cdef moved_items moved
     cdef item *it
     cdef item *newer
     cdef uint32_t hv
     cdef s3_pulled result = S3_NOTHING
-    cdef s3_pulled one
     cdef int tries = PULL_TRIES
     cdef int looked = 0
-    cdef int waiting
-    moved.count = 0
     lock_ranked(&q.lock, LRU_LOCK)
     newer = q.tail
     while newer != NULL and tries > 0 and looked < PULL_MOST and result != S3_GONE:
@@ -417,21 +423,14 @@ cdef s3_pulled _s3_pull(store *s, unsigned int clsid, unsigned int lru, bint for
         # The key can be read: no item leaves the queue while this thread has the LRU lock.
         hv = store_hash(ITEM_key(it), it.nkey)
         if not item_trylock(s, hv):
+            if result == S3_NOTHING:
+                result = S3_LOCKED
             continue
-        if relaxed_load(&it.refcount) > 1 and _pull_repair(s, q, it, hv):
-            item_unlock(s, hv)
-            continue
-        waiting = moved.count
-        one = _s3_tail(s, q, it, hv, lru == HOT_LRU, force, &moved)
-        if moved.count == waiting:
-            item_unlock(s, hv)
-        if one == S3_NOTHING:
-            break
-        result = one
+        result = _s3_tail(s, q, it, hv, force)
+        item_unlock(s, hv)
         looked += 1
         tries = PULL_TRIES
     unlock_ranked(&q.lock, LRU_LOCK)
-    _pull_finish(s, &moved)
     return result
 
 
@@ -440,28 +439,29 @@ cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil:
         + lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_CRAWL_BLOCKS, 0, most)
 
 
-cdef bint s3_evict(store *s, unsigned int clsid) noexcept nogil:
+cdef s3_pulled s3_evict(store *s, unsigned int clsid) noexcept nogil:
     cdef uint64_t small, main
     cdef unsigned int lru
-    cdef s3_pulled result
+    cdef s3_pulled result = S3_NOTHING
+    cdef s3_pulled other
+    # Where nothing is evicted (-M) only what has expired goes.
+    cdef int rounds = S3_ROUNDS if s.config.evict_to_free else 1
     cdef int pull
     cdef bint force
-    for pull in range(S3_ROUNDS):
-        # Where memory is never given up for want of it (-M), only what has expired may go.
-        force = pull == S3_ROUNDS - 1 or not s.config.evict_to_free
+    for pull in range(rounds):
+        force = pull == S3_ROUNDS - 1
         small = relaxed_load(&s.queues[clsid | HOT_LRU].size)
         main = relaxed_load(&s.queues[clsid | COLD_LRU].size)
         lru = HOT_LRU if ghost_is_large(s, small, small + main) else COLD_LRU
         result = _s3_pull(s, clsid, lru, force)
-        if result == S3_NOTHING:
-            result = _s3_pull(s, clsid, HOT_LRU if lru == COLD_LRU else COLD_LRU, force)
-        if result == S3_NOTHING:
-            return False
-        if result == S3_GONE:
-            if relaxed_load(&s.config.slab_automove) == 2:
-                slabs_reassign(s, -1, <int>clsid, True)
-            return True
-    return False
+        if result < S3_STAYED or (result == S3_STAYED and pull == rounds - 1):
+            other = _s3_pull(s, clsid, HOT_LRU if lru == COLD_LRU else COLD_LRU, force)
+            result = max(result, other)
+        if result != S3_STAYED:
+            break
+    if result == S3_GONE and relaxed_load(&s.config.slab_automove) == 2:
+        slabs_reassign(s, -1, <int>clsid, True)
+    return result
 
 
 cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil:
