@@ -146,15 +146,21 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
         direct_set_times(s, it, now, it.exptime)
 
 
+cdef inline bint _is_known(store *s, const item *it, unsigned int flags) noexcept nogil:
+    """Whether another fetch would change nothing in the item. So it is with most, and they shall cost little."""
+    if s.config.s3fifo:
+        return flags & (ITEM_FETCHED | ITEM_FREQUENCY) == ITEM_FETCHED | ITEM_FREQUENCY \
+            and it.time >= store_time(s) - ITEM_UPDATE_INTERVAL
+    return flags & ITEM_ACTIVE and relaxed_load(&s.config.lru_segmented)
+
+
 cdef inline void _s3_hit(store *s, item *it) noexcept nogil:
     """Counts a fetch. An item that is fetched often is written once in ITEM_UPDATE_INTERVAL seconds."""
-    cdef unsigned int flags = it.it_flags
-    cdef unsigned int counted = flags | ITEM_FETCHED
+    cdef unsigned int counted = it.it_flags | ITEM_FETCHED
     cdef rel_time_t now = store_time(s)
     if counted & ITEM_FREQUENCY != ITEM_FREQUENCY:
         counted += ITEM_FREQUENCY_ONE
-    if counted != flags:
-        relaxed_store(&it.it_flags, counted)
+    relaxed_store(&it.it_flags, counted)
     if it.time < now - ITEM_UPDATE_INTERVAL:
         direct_set_times(s, it, now, it.exptime)
 
@@ -162,6 +168,8 @@ cdef inline void _s3_hit(store *s, item *it) noexcept nogil:
 cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
     assert_held(item_mutex(s, hv))
     cdef unsigned int flags = it.it_flags
+    if _is_known(s, it, flags):
+        return
     if s.config.s3fifo:
         if not flags & ITEM_FETCHED:
             direct_note_use(s, it, hv)
@@ -171,11 +179,10 @@ cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
             do_item_set_flags(s, it, ITEM_FETCHED)
             direct_note_use(s, it, hv)
         do_item_update(s, it)
-    elif not flags & ITEM_ACTIVE:
-        if not flags & ITEM_FETCHED:
-            do_item_set_flags(s, it, ITEM_FETCHED)
-            direct_note_use(s, it, hv)
-            return
+    elif not flags & ITEM_FETCHED:
+        do_item_set_flags(s, it, ITEM_FETCHED)
+        direct_note_use(s, it, hv)
+    else:
         # Before the move is queued: do_item_update, which makes it, clears the flag.
         do_item_set_flags(s, it, ITEM_ACTIVE)
         if ITEM_lruid(it) != COLD_LRU:
