@@ -606,16 +606,17 @@ cdef class Store:
     # --- many threads ---
 
     def stress(self, int threads, uint64_t ops, uint64_t seed=1, uint64_t keys=1000, size_t max_value=100000,
-               bint clock=False, bint move=False):
+               bint clock=False, bint move=False, bint even=False):
         """Random commands of all kinds in threads without the GIL, which verify every value that they read.
 
-        clock: one thread also moves the clock and flushes. move: another one has slab pages moved all the time. Returns
-        the numbers of each kind of event; raises AssertionError with what a thread found wrong.
+        clock: one thread also moves the clock and flushes. move: another one has slab pages moved all the time. even:
+        values of all sizes, and references that end with the command. Returns the numbers of each kind of event; raises
+        AssertionError with what a thread found wrong.
         """
         cdef stress_result result
         cdef const char *error
         with nogil:
-            error = stress_run(self.s, threads, ops, seed, keys, max_value, clock, move, &result)
+            error = stress_run(self.s, threads, ops, seed, keys, max_value, clock, move, even, &result)
         if error != NULL:
             raise AssertionError(error.decode())
         return result

@@ -21,9 +21,10 @@ cdef struct stress_result:
     uint64_t moves      # pages asked for and granted
 
 # Random commands of all kinds, ops for each thread. clock: one thread also moves the clock and flushes. move: another
-# thread has slab pages moved all the time. Returns what a thread found wrong, or NULL.
+# thread has slab pages moved all the time. even: values of all sizes, and references that end with the command. Returns
+# what a thread found wrong, or NULL.
 cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, uint64_t keys, size_t max_value,
-                            bint clock, bint move, stress_result *result) noexcept nogil
+                            bint clock, bint move, bint even, stress_result *result) noexcept nogil
 # Reads random keys of such commands through m until *stop, and counts what is to be asked for, what it found, and what
 # was being changed. verify: as clients do; otherwise copies are taken as they are. Returns what was wrong, or NULL.
 cdef const char *direct_run(direct_memory *m, uint64_t seed, uint64_t keys, bint verify, uint32_t *stop,

@@ -43,6 +43,7 @@ cdef struct stress_thread:
     uint64_t keys
     size_t max_value
     bint clock
+    bint even
     unsigned int stop   # atomic; for the thread that moves pages
     held_item held[HELD]
     stress_result result
@@ -171,7 +172,14 @@ cdef size_t _value_length(stress_thread *t, uint64_t kind) noexcept nogil:
     cdef size_t length
     if kind == NUMBER:
         return 1 + r % 20
-    if r % 100 < 85:
+    if t.even:
+        # As many of 64 to 128 bytes as of 128 to 256.
+        length = <size_t>64 << (r >> 8) % 32
+        while length > t.max_value:
+            r = _mix(r)
+            length = <size_t>64 << (r >> 8) % 32
+        length += (r >> 16) % length
+    elif r % 100 < 85:
         length = 8 + (r >> 8) % 600
     elif r % 100 < 97:
         length = 8 + (r >> 8) % 20000
@@ -268,7 +276,7 @@ cdef void _one_command(stress_thread *t) noexcept nogil:
     cdef item *it
     cdef st.delta_result_type delta
     if dice < 450:
-        _one_get(t, key, nkey, number, dice % 8 == 0)
+        _one_get(t, key, nkey, number, dice % 8 == 0 and not t.even)
     elif dice < 650:
         _one_store(t, key, nkey, number, st.NREAD_SET, 0)
     elif dice < 700:
@@ -292,7 +300,7 @@ cdef void _one_command(stress_thread *t) noexcept nogil:
         if it != NULL:
             st.item_unlink(t.s, key, nkey)
             t.result.deleted += 1
-            if dice & 1:
+            if dice & 1 and not t.even:
                 _hold(t, it, number)
             else:
                 st.item_remove(t.s, it)
@@ -342,7 +350,7 @@ cdef void *_moving_thread(void *arg) noexcept nogil:
 
 
 cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, uint64_t keys, size_t max_value,
-                            bint clock, bint move, stress_result *result) noexcept nogil:
+                            bint clock, bint move, bint even, stress_result *result) noexcept nogil:
     cdef stress_thread *t = <stress_thread *>calloc(threads + 1, sizeof(stress_thread))
     cdef pthread_t *ids = <pthread_t *>calloc(threads, sizeof(pthread_t))
     cdef pthread_t mover
@@ -372,6 +380,7 @@ cdef const char *stress_run(store *s, int threads, uint64_t ops, uint64_t seed, 
         t[i].keys = keys
         t[i].max_value = max_value
         t[i].clock = clock and i == 0
+        t[i].even = even
         if pthread_create(&ids[i], NULL, _stress_thread, &t[i]) != 0:
             error = b"no thread"
             threads = i

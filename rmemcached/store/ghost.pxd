@@ -56,5 +56,5 @@ cdef void ghost_add(store *s, unsigned int clsid, uint32_t hv, int source) noexc
 # Whether a key is remembered, which it is no more.
 cdef bint ghost_take(store *s, unsigned int clsid, uint32_t hv) noexcept nogil
 # Whether the small queue, of so many items of a class, has more than its share.
-cdef bint ghost_is_large(store *s, uint64_t small, uint64_t items) noexcept nogil
+cdef bint ghost_small_is_full(store *s, uint64_t small, uint64_t items) noexcept nogil
 cdef void ghost_stats(store *s, store_stats *out) noexcept nogil

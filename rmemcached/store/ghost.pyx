@@ -131,7 +131,7 @@ cdef bint ghost_take(store *s, unsigned int clsid, uint32_t hv) noexcept nogil:
     return False
 
 
-cdef inline bint ghost_is_large(store *s, uint64_t small, uint64_t items) noexcept nogil:
+cdef inline bint ghost_small_is_full(store *s, uint64_t small, uint64_t items) noexcept nogil:
     return small * GHOST_WHOLE > items * <uint32_t>relaxed_load(&s.ghost.small)
 
 

@@ -20,17 +20,16 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
     Eviction takes COLD's tail; when COLD is empty, HOT's tail moves on. memcached does no more than that: if every item
     was fetched twice since the maintainer's last turn, all of HOT moves to WARM, and nothing can be evicted. Here
     WARM's tail moves to COLD in that case. There, ten items at the tail that others have references to are the end of
-    it, too. Clients keep thousands for views: they leave the queues, and do not count. Each of them goes once.
+    it, too. Clients keep thousands for views: they leave the queues, and do not count. Each of them goes once. S3-FIFO
+    passes over what has references, as often as all of it can have been looked at.
     """
-    cdef bint segmented = relaxed_load(&s.config.lru_segmented)
+    cdef bint segmented = relaxed_load(&s.config.lru_segmented) or s.config.s3fifo
     cdef int most = 2 * ALLOC_TRIES if segmented and s.config.evict_to_free else ALLOC_TRIES
+    cdef s3_pulled evicted
     cdef item *it
     cdef int pulled
     cdef int pulls = 0
     cdef int kept = 0
-    if s.config.s3fifo:
-        most = ALLOC_TRIES
-        segmented = True
     while True:
         # Drops what has expired: there may be no maintainer that does.
         if not segmented:
@@ -41,11 +40,15 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
         if it != NULL or pulls - kept == most:
             break
         if s.config.s3fifo:
-            pulled = s3_evict(s, clsid)
-            if pulled == 0:
+            evicted = s3_evict(s, clsid)
+            if evicted == S3_STAYED and <uint64_t>(pulls + 1) * S3_LOOKED >= s3_items(s, clsid):
                 break
+            if evicted == S3_LOCKED:
+                # Whoever has the locks may be waiting for this processor.
+                sched_yield()
         else:
             pulled = lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_EVICT, 0, PULL_TRIES)
+            kept += pulled == PULL_KEPT
             if pulled == 0:
                 if not segmented:
                     break
@@ -54,7 +57,6 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
                 else:
                     lru_pull_tail(s, clsid, WARM_LRU, 0, 0, 0, PULL_MOST)
         pulls += 1
-        kept += pulled == PULL_KEPT
     if pulls > 0:
         lock_ranked(&s.queues[clsid | HOT_LRU].lock, LRU_LOCK)
         s.queues[clsid | HOT_LRU].stats.direct_reclaims += pulls

@@ -18,7 +18,15 @@ cdef enum:
     PULL_KEPT = PULL_MOST + 1   # what has gone is still referenced, all of it: no memory is free yet
     PULL_EVICT = 1              # flag of a pull of COLD: evict its tail
     PULL_CRAWL_BLOCKS = 2       # flag of a pull: leave alone what the crawler has not seen
+    S3_ROUNDS = 16              # pulls of an eviction, at most; the last one leaves only what has references
+    S3_LOOKED = S3_ROUNDS * PULL_MOST   # items that one looks at, at most
     LRU_BUMP_BUF_SIZE = 8192    # entries
+
+cdef enum s3_pulled:            # what an eviction of S3-FIFO came to, the best last
+    S3_NOTHING                  # the queues are empty
+    S3_LOCKED                   # what is at the tails is locked
+    S3_STAYED                   # what could be looked at has references, or cannot go for another reason
+    S3_GONE                     # an item has gone
 
 cdef struct lru_bump_entry:
     item *it                    # with a reference
@@ -60,7 +68,10 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
 # S3-FIFO: drops items that have expired or were flushed from the tails of the small and the main queue, up to `most` of
 # either. Returns how many.
 cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil
-# S3-FIFO: evicts an item of the class, or drops one that has expired. 0: there is none that may go. 1, or PULL_KEPT.
-cdef int s3_evict(store *s, unsigned int clsid) noexcept nogil
+# S3-FIFO: the items of a class.
+cdef uint64_t s3_items(store *s, unsigned int clsid) noexcept nogil
+# S3-FIFO: evicts an item of the class, or drops one that has expired. One with references goes round: its memory would
+# not be free.
+cdef s3_pulled s3_evict(store *s, unsigned int clsid) noexcept nogil
 # Tells watchers that the item is about to be evicted. Its item lock is held.
 cdef void log_evicted(store *s, item *it) noexcept nogil

@@ -146,15 +146,21 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
         direct_set_times(s, it, now, it.exptime)
 
 
+cdef inline bint _is_known(store *s, const item *it, unsigned int flags) noexcept nogil:
+    """Whether another fetch would change nothing in the item. So it is with most, and they shall cost little."""
+    if s.config.s3fifo:
+        return flags & (ITEM_FETCHED | ITEM_FREQUENCY) == ITEM_FETCHED | ITEM_FREQUENCY \
+            and it.time >= store_time(s) - ITEM_UPDATE_INTERVAL
+    return flags & ITEM_ACTIVE and relaxed_load(&s.config.lru_segmented)
+
+
 cdef inline void _s3_hit(store *s, item *it) noexcept nogil:
     """Counts a fetch. An item that is fetched often is written once in ITEM_UPDATE_INTERVAL seconds."""
-    cdef unsigned int flags = it.it_flags
-    cdef unsigned int counted = flags | ITEM_FETCHED
+    cdef unsigned int counted = it.it_flags | ITEM_FETCHED
     cdef rel_time_t now = store_time(s)
     if counted & ITEM_FREQUENCY != ITEM_FREQUENCY:
         counted += ITEM_FREQUENCY_ONE
-    if counted != flags:
-        relaxed_store(&it.it_flags, counted)
+    relaxed_store(&it.it_flags, counted)
     if it.time < now - ITEM_UPDATE_INTERVAL:
         direct_set_times(s, it, now, it.exptime)
 
@@ -162,6 +168,8 @@ cdef inline void _s3_hit(store *s, item *it) noexcept nogil:
 cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
     assert_held(item_mutex(s, hv))
     cdef unsigned int flags = it.it_flags
+    if _is_known(s, it, flags):
+        return
     if s.config.s3fifo:
         if not flags & ITEM_FETCHED:
             direct_note_use(s, it, hv)
@@ -171,11 +179,10 @@ cdef void do_item_bump(store *s, item *it, uint32_t hv) noexcept nogil:
             do_item_set_flags(s, it, ITEM_FETCHED)
             direct_note_use(s, it, hv)
         do_item_update(s, it)
-    elif not flags & ITEM_ACTIVE:
-        if not flags & ITEM_FETCHED:
-            do_item_set_flags(s, it, ITEM_FETCHED)
-            direct_note_use(s, it, hv)
-            return
+    elif not flags & ITEM_FETCHED:
+        do_item_set_flags(s, it, ITEM_FETCHED)
+        direct_note_use(s, it, hv)
+    else:
         # Before the move is queued: do_item_update, which makes it, clears the flag.
         do_item_set_flags(s, it, ITEM_ACTIVE)
         if ITEM_lruid(it) != COLD_LRU:
@@ -361,41 +368,50 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
 
 # --- S3-FIFO ---
 
-cdef enum:
-    S3_ROUNDS = 16              # pulls of an eviction; the last one evicts whatever is at the tail
-
-cdef enum s3_pulled:
-    S3_NOTHING                  # there is nothing at the tail that may go
-    S3_MOVED                    # items have moved, none has gone
-    S3_GONE                     # one has,
-    S3_KEPT                     # ... and others have references to it: its memory is not free yet
+cdef inline uint64_t s3_items(store *s, unsigned int clsid) noexcept nogil:
+    return relaxed_load(&s.queues[clsid | HOT_LRU].size) + relaxed_load(&s.queues[clsid | COLD_LRU].size)
 
 
-cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint small, bint force,
-                        moved_items *moved) noexcept nogil:
-    """Does with a tail item what is due. One that moves to the main queue is in `moved`; its item lock is kept."""
+cdef void _s3_keep(store *s, lru_queue *q, lru_queue *main, item *it) noexcept nogil:
+    """A tail item goes to the head of the main queue, or stays in its own one where that is `main`."""
+    assert_held(&q.lock)
+    do_item_unlink_q(s, q, it)
+    if q == main:
+        q.stats.moves_within_lru += 1
+        do_item_link_q(s, q, it)
+        return
+    # No other thread finds the item in neither queue: it would take the class for empty.
+    lock_next_ranked(&main.lock, LRU_LOCK)
+    q.stats.moves_to_cold += 1
+    relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | COLD_LRU)
+    do_item_link_q(s, main, it)
+    unlock_ranked(&main.lock, LRU_LOCK)
+
+
+cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint force) noexcept nogil:
+    """Does with a tail item what is due."""
     assert_held(item_mutex(s, hv))
     assert_held(&q.lock)
     cdef unsigned int frequency = it.it_flags & ITEM_FREQUENCY
     cdef unsigned int clsid = ITEM_clsid(it)
+    cdef bint small = ITEM_lruid(it) == HOT_LRU
+    # Nobody else can take a reference while this thread has the item lock.
+    cdef bint referenced = relaxed_load(&it.refcount) > 1
+    if referenced and _pull_repair(s, q, it, hv):
+        return S3_GONE
     if item_is_expired(s, it):
         _pull_expired(s, q, it, hv)
         return S3_GONE
-    if frequency != 0 and not force:
-        relaxed_store(&it.it_flags, it.it_flags - ITEM_FREQUENCY_ONE)
-        do_item_unlink_q(s, q, it)
-        if small:
-            q.stats.moves_to_cold += 1
-            moved.items[moved.count].it = it
-            moved.items[moved.count].hv = hv
-            moved.items[moved.count].lru = COLD_LRU
-            moved.count += 1
-        else:
-            q.stats.moves_within_lru += 1
-            do_item_link_q(s, q, it)
-        return S3_MOVED
-    if not _pull_evict(s, q, it, hv):
-        return S3_NOTHING
+    if not s.config.evict_to_free or (force and referenced):
+        # Others may go that are behind it.
+        return S3_STAYED
+    if (frequency != 0 or referenced) and not force:
+        # To evict what is in use would free nothing. It goes on, so that the next pull need not look at it.
+        if frequency != 0:
+            relaxed_store(&it.it_flags, it.it_flags - ITEM_FREQUENCY_ONE)
+        _s3_keep(s, q, &s.queues[clsid | COLD_LRU], it)
+        return S3_STAYED
+    _pull_evict(s, q, it, hv)
     ghost_add(s, clsid, hv, GHOST_SMALL if small else GHOST_MAIN)
     return S3_GONE
 
@@ -403,42 +419,29 @@ cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint smal
 cdef s3_pulled _s3_pull(store *s, unsigned int clsid, unsigned int lru, bint force) noexcept nogil:
     """Looks at the tail of the small or the main queue until an item has gone, PULL_MOST times at most."""
     cdef lru_queue *q = &s.queues[clsid | lru]
-    cdef moved_items moved
     cdef item *it
     cdef item *newer
     cdef uint32_t hv
-    cdef bint referenced
     cdef s3_pulled result = S3_NOTHING
-    cdef s3_pulled one
     cdef int tries = PULL_TRIES
     cdef int looked = 0
-    cdef int waiting
-    moved.count = 0
     lock_ranked(&q.lock, LRU_LOCK)
     newer = q.tail
-    while newer != NULL and tries > 0 and looked < PULL_MOST and result < S3_GONE:
+    while newer != NULL and tries > 0 and looked < PULL_MOST and result != S3_GONE:
         it = newer
         newer = it.prev
         tries -= 1
         # The key can be read: no item leaves the queue while this thread has the LRU lock.
         hv = store_hash(ITEM_key(it), it.nkey)
         if not item_trylock(s, hv):
+            if result == S3_NOTHING:
+                result = S3_LOCKED
             continue
-        referenced = relaxed_load(&it.refcount) > 1
-        if referenced and _pull_repair(s, q, it, hv):
-            item_unlock(s, hv)
-            continue
-        waiting = moved.count
-        one = _s3_tail(s, q, it, hv, lru == HOT_LRU, force, &moved)
-        if moved.count == waiting:
-            item_unlock(s, hv)
-        if one == S3_NOTHING:
-            break
-        result = S3_KEPT if one == S3_GONE and referenced else one
+        result = _s3_tail(s, q, it, hv, force)
+        item_unlock(s, hv)
         looked += 1
         tries = PULL_TRIES
     unlock_ranked(&q.lock, LRU_LOCK)
-    _pull_finish(s, &moved)
     return result
 
 
@@ -447,28 +450,28 @@ cdef int s3_drop(store *s, unsigned int clsid, int most) noexcept nogil:
         + lru_pull_tail(s, clsid, COLD_LRU, 0, PULL_CRAWL_BLOCKS, 0, most)
 
 
-cdef int s3_evict(store *s, unsigned int clsid) noexcept nogil:
-    cdef uint64_t small, main
+cdef s3_pulled s3_evict(store *s, unsigned int clsid) noexcept nogil:
+    cdef uint64_t small
     cdef unsigned int lru
-    cdef s3_pulled result
+    cdef s3_pulled result = S3_NOTHING
+    cdef s3_pulled other
+    # Where nothing is evicted (-M) only what has expired goes.
+    cdef int rounds = S3_ROUNDS if s.config.evict_to_free else 1
     cdef int pull
     cdef bint force
-    for pull in range(S3_ROUNDS):
-        # Where memory is never given up for want of it (-M), only what has expired may go.
-        force = pull == S3_ROUNDS - 1 or not s.config.evict_to_free
+    for pull in range(rounds):
+        force = pull == S3_ROUNDS - 1
         small = relaxed_load(&s.queues[clsid | HOT_LRU].size)
-        main = relaxed_load(&s.queues[clsid | COLD_LRU].size)
-        lru = HOT_LRU if ghost_is_large(s, small, small + main) else COLD_LRU
+        lru = HOT_LRU if ghost_small_is_full(s, small, s3_items(s, clsid)) else COLD_LRU
         result = _s3_pull(s, clsid, lru, force)
-        if result == S3_NOTHING:
-            result = _s3_pull(s, clsid, HOT_LRU if lru == COLD_LRU else COLD_LRU, force)
-        if result == S3_NOTHING:
-            return 0
-        if result >= S3_GONE:
-            if relaxed_load(&s.config.slab_automove) == 2:
-                slabs_reassign(s, -1, <int>clsid, True)
-            return PULL_KEPT if result == S3_KEPT else 1
-    return 0
+        if result < S3_STAYED or (result == S3_STAYED and pull == rounds - 1):
+            other = _s3_pull(s, clsid, HOT_LRU if lru == COLD_LRU else COLD_LRU, force)
+            result = max(result, other)
+        if result != S3_STAYED:
+            break
+    if result == S3_GONE and relaxed_load(&s.config.slab_automove) == 2:
+        slabs_reassign(s, -1, <int>clsid, True)
+    return result
 
 
 cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
-from rmemcached.store._testing import Store
+from rmemcached.store._testing import Store, hash_secret, set_hash_secret
 
 MB = 1 << 20
 CLASS = 2  # of the items below
@@ -17,6 +18,15 @@ def s3fifo(**options: int | float | bool) -> Store:
     """A store of one page for each class, without threads."""
     given: dict[str, int | float | bool] = {"s3fifo": True, "maxbytes": MB, "hashpower_init": 12}
     return Store(**{**given, **options})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def same_hashes() -> Iterator[None]:
+    """The keys' places in the table of remembered keys, and so what is forgotten early, are those of every run."""
+    before = hash_secret()
+    set_hash_secret(random.Random(1).randbytes(len(before)))
+    yield
+    set_hash_secret(before)
 
 
 def queue(store: Store, key: bytes) -> str | None:
@@ -170,6 +180,69 @@ def test_without_eviction_only_what_has_expired_goes() -> None:
         store.check()
 
 
+def test_without_eviction_what_has_expired_is_found_behind_what_has_not() -> None:
+    with s3fifo(evict_to_free=False) as store:
+        fill(store, 8)
+        for i in range(100):
+            store.set(b"%07d" % (1_000_000 + i), VALUE, exptime=10)
+        while store.set(b"%07d" % (2_000_000 + store.stats()["curr_items"]), VALUE) == "STORED":
+            pass
+        store.advance(20)
+        fill(store, 100, 3_000_000)
+        assert store.set(b"more", VALUE) != "STORED"
+        assert (evictions(store), store.stats()["reclaimed"]) == (0, 100)
+        assert all(store.get(b"%07d" % i) == VALUE for i in range(8))
+        store.check()
+
+
+@pytest.mark.parametrize("fetches", [0, 1, 4])
+@pytest.mark.parametrize("held", [5, 15, 200])
+def test_what_is_in_use_is_in_nobodys_way(fetches: int, held: int) -> None:
+    """The items at the tails have references, as those have that are being sent, or that clients have views of."""
+    with s3fifo() as store:
+        count = fill_up(store)
+        for _ in range(fetches):
+            for i in range(count):
+                store.get(b"%07d" % (1_000_000 + i))
+        # What was fetched is in the main queue then, and that is what gives something up.
+        fill(store, 300, 2_000_000)
+        keys = [key for key in (b"%07d" % (1_000_000 + i) for i in range(count)) if queue(store, key)][:held]
+        assert {queue(store, key) for key in keys} == {"COLD" if fetches else "HOT"}
+        items = [store.item(key, update=False) for key in keys]
+        assert len(items) == held
+        before = evictions(store)
+        fill(store, 300, 4_000_000)
+        assert evictions(store) == before + 300
+        # Their memory would not have been free.
+        assert all(store.item(key, update=False) is not None for key in keys)
+        assert all(item.value == VALUE for item in items)
+        store.check(False)
+
+
+def test_where_everything_is_in_use_there_is_no_memory() -> None:
+    with s3fifo(item_size_max=MB) as store:
+        value = bytes(499_000)
+        assert [store.set(key, value) for key in (b"a", b"b")] == ["STORED"] * 2
+        items = {key: store.item(key) for key in (b"a", b"b")}
+        assert store.set(b"c", value) == "NO_MEMORY"
+        items[b"b"].release()
+        assert store.set(b"c", value) == "STORED"
+        assert (queue(store, b"b"), store.get(b"a")) == (None, value)
+        items[b"a"].release()
+        store.check()
+
+
+@pytest.mark.parametrize(("threads", "pages"), [(2, 4), (4, 8)])
+@pytest.mark.parametrize("options", [{}, {"lru_maintainer": True, "lru_crawler": True}])
+def test_few_items_and_many_threads(threads: int, pages: int, options: dict[str, int]) -> None:
+    """Two items a page. A thread has three at most: the old one, the new one, and both of them joined."""
+    with s3fifo(maxbytes=pages * MB, slab_sizes=(96,), nthreads=threads, **options) as store:
+        done = store.stress(threads, 30_000, keys=60, max_value=2000, even=True)
+        assert (done["no_memory"], store.stats()["outofmemory"]) == (0, 0)
+        store.stop_threads()
+        store.check()
+
+
 def test_what_has_expired_at_a_tail_makes_room() -> None:
     with s3fifo() as store:
         for i in range(100):
@@ -261,6 +334,7 @@ def test_the_main_queues_keys_are_remembered_too() -> None:
         store.check()
 
 
+@pytest.mark.usefixtures("same_hashes")
 def test_the_small_queues_have_little_where_what_is_popular_stays() -> None:
     with s3fifo() as store:
         assert store.stats()["small_lru_pct"] == pytest.approx(10, abs=0.01)
@@ -272,6 +346,7 @@ def test_the_small_queues_have_little_where_what_is_popular_stays() -> None:
         store.check()
 
 
+@pytest.mark.usefixtures("same_hashes")
 def test_the_small_queues_have_more_where_what_is_popular_changes() -> None:
     with s3fifo() as store:
         count = fill_up(store)

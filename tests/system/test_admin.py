@@ -144,6 +144,8 @@ def test_s3fifo(rmemcached_server: ServerFactory) -> None:
         assert talk.ask(b"lru tune 20 40 0.2 2.0\r\n") == b"OK\r\n"
         assert talk.ask(b"lru temp_ttl 60\r\n") == b"OK\r\n"
         assert talk.ask(b"set wanted 0 0 3\r\nabc\r\n") == b"STORED\r\n"
+        assert talk.ask(b"stats cachedump 1 1\r\n") == b"ITEM wanted [3 b; 0 s]\r\n"
+        assert talk.line() == b"END\r\n"
         assert talk.ask(b"mg wanted\r\n") == b"HD\r\n"
         for i in range(5000):
             talk.send(b"set %d 0 0 900 noreply\r\n" % i + b"x" * 900 + b"\r\n")
