@@ -19,7 +19,7 @@ def import_error(error: ModuleNotFoundError) -> ImportError:
         return error
     folder = __path__[0]
     return ImportError(
-        f"rmemcached in {folder} is not built for this Python ({error}): run script/build there, or leave the folder "
-        "to use an installed rmemcached",
+        f"rmemcached in {folder} is not built for this Python ({error}): run script/build or pip install -e . there, "
+        "or start Python elsewhere, or with -P, for a rmemcached that is installed",
         name=error.name,
     )

@@ -104,19 +104,32 @@ def test_tree_without_links(in_its_place: str, unpacked: tuple[set[str], Path], 
     assert (link / "__init__.py").samefile(tree / "client" / "__init__.py")
 
 
-@pytest.mark.parametrize(
-    "code", ["import rmemcached.client", "import rmemcached.cli as cli; print(cli.main(['-u', 'root']))"]
-)
-def test_tree_without_a_build_says_so(code: str, unpacked: tuple[set[str], Path], tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
+@pytest.fixture(scope="module")
+def without_a_build(unpacked: tuple[set[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tree = tmp_path_factory.mktemp("unbuilt") / "tree"
     shutil.copytree(unpacked[1], tree, symlinks=True)
     setup("-c", "import runpy; runpy.run_path('setup.py', run_name='link')['link_client']()", testing=False, tree=tree)
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    return tree
+
+
+COMMANDS = ["-m rmemcached -u root", "-m rmemcached.devices", "-m rmemcached.perftest send lat --local"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["-c import rmemcached.client", "-c import rmemcached.verbs as verbs; verbs.devices()", *COMMANDS],
+)
+def test_tree_without_a_build_says_so(command: str, without_a_build: Path) -> None:
+    """Python is started in the folder, where the sources hide a package that is installed."""
+    option, words = command.split(maxsplit=1)
+    arguments = [words] if option == "-c" else words.split()
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], cwd=tree, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, option, *arguments], cwd=without_a_build, capture_output=True, text=True, check=False
     )
-    said = done.stderr.splitlines()[-1]
-    assert f"rmemcached in {tree / 'rmemcached'} is not built" in said and "script/build" in said, done.stderr
+    said = done.stderr.splitlines()
+    assert done.returncode != 0 and f"rmemcached in {without_a_build / 'rmemcached'} is not built" in said[-1], said
+    assert all(way in said[-1] for way in ("script/build", "pip install -e .", "-P"))
+    assert len(said) == 1 or command not in COMMANDS
 
 
 def test_unknown_module_is_not_built_in_silence() -> None:

@@ -107,7 +107,7 @@ def test_version_and_help() -> None:
 
 @pytest.mark.parametrize("flag", ["-V", "-h", "-i"])
 @pytest.mark.parametrize(
-    "command", ["awk 'NR == 1 { print $2 }'", "head -n 1 | cut -d ' ' -f 2", r"sed -n 's/^memcached \([0-9.]*\).*/\1/p'"]
+    "command", ["awk 'NR == 1 { print $2 }'", "head -n 1 | cut -d ' ' -f 2", r"sed -nE 's/^memcached ([0-9.]+).*/\1/p'"]
 )
 def test_what_scripts_take_for_the_version(flag: str, command: str) -> None:
     """They do so with memcached's output, and get from ours the version whose behaviour it is, and nothing else."""
