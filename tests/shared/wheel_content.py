@@ -1,4 +1,4 @@
-"""Whether a wheel has what it should: python tests/wheel.py WHEEL TREE. The tree is of the source distribution.
+"""Whether a wheel has what it should: python tests/shared/wheel_content.py WHEEL TREE (of the source distribution).
 
 All modules without those of tests, the files that types and other Cython code need, and metadata; but no sources.
 """
