@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -76,7 +77,10 @@ FUZZED = "rmemcached.verbs.soft"
 COVERAGE = "tests/verbs/coverage.c"
 
 # Libraries that a module's C code is linked with.
-LIBRARIES = {"rmemcached.verbs.soft": ["isal"]}
+LIBRARIES = {
+    "rmemcached.verbs.soft": ["isal"],
+    "rmemcached.verbs.system": ["dl"],  # a part of libc since glibc 2.34
+}
 
 DIRECTIVES = {
     "language_level": "3",
@@ -98,8 +102,20 @@ def compiler() -> list[str]:
     return (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
 
 
+def check_machine(byte_order: str, pointer_size: int, page_size: int) -> None:
+    """Ends the build with one line on a machine that the code is not made for."""
+    for wrong, what in (
+        (byte_order != "little", f"a little-endian machine, and this one is {byte_order}-endian"),
+        (pointer_size != 8, f"a 64-bit machine, and here pointers have {8 * pointer_size} bits"),
+        (page_size != 4096, f"memory pages of 4 KB, and this kernel's have {page_size // 1024} KB: boot one with 4 KB"),
+    ):
+        if wrong:
+            sys.exit(f"rmemcached: it needs {what}")
+
+
 def check_requirements() -> None:
     """End the build with one line naming the package when the compiler or a header is missing."""
+    check_machine(sys.byteorder, struct.calcsize("P"), os.sysconf("SC_PAGESIZE"))
     if SANITIZE and SANITIZE not in SANITIZERS:
         sys.exit(f"rmemcached: RMEMCACHED_SANITIZE={SANITIZE} is not one of {', '.join(SANITIZERS)}")
     cc = compiler()

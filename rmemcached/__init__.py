@@ -9,6 +9,9 @@ __version__ = "0.1.0"
 MEMCACHED_VERSION = "1.6.45"
 """The memcached whose protocol, flags and statistics the daemon follows."""
 
+VERSIONS = f"memcached {MEMCACHED_VERSION} (rmemcached {__version__})"
+"""What the daemon's -V, -h and -i begin with: scripts take the second word of memcached's own line for its version."""
+
 
 def import_error(error: ModuleNotFoundError) -> ImportError:
     """What to raise when a module of the package is missing: in a clone without a build it says so."""
@@ -16,7 +19,7 @@ def import_error(error: ModuleNotFoundError) -> ImportError:
         return error
     folder = __path__[0]
     return ImportError(
-        f"rmemcached in {folder} is not built for this Python ({error}): run script/build there, or leave the folder "
-        "to use an installed rmemcached",
+        f"rmemcached in {folder} is not built for this Python ({error}): run script/build or pip install -e . there, "
+        "or start Python elsewhere, or with -P, for a rmemcached that is installed",
         name=error.name,
     )

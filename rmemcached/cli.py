@@ -18,6 +18,7 @@ from rmemcached.settings import Settings
 
 DESCRIPTORS_OF_ITS_OWN = 32  # listening sockets, standard streams, the main thread's
 DESCRIPTORS_OF_A_THREAD = 8
+PAGE_SIZE = 4096  # as in rmemcached/verbs/soft/mr.pxd
 MCL_CURRENT, MCL_FUTURE = 1, 2
 PR_SET_NO_NEW_PRIVS = 38
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -92,6 +93,15 @@ def warn_of_small_pages() -> None:
                 f" {chosen[1]}: write advise there",
                 file=sys.stderr,
             )
+
+
+def check_page_size(size: int) -> None:
+    """A wheel was built elsewhere, perhaps under another kernel. Raises UsageError."""
+    if size != PAGE_SIZE:
+        raise UsageError(
+            f"rmemcached needs memory pages of 4 KB, and this kernel's have {size // 1024} KB: boot one with 4 KB",
+            os.EX_UNAVAILABLE,
+        )
 
 
 def lock_memory() -> None:
@@ -212,6 +222,7 @@ def serve(settings: Settings, action: Action) -> int:
         raise UsageError(str(import_error(error)), os.EX_UNAVAILABLE) from None
     from rmemcached.server.sockets import ServerError
 
+    check_page_size(resource.getpagesize())
     if settings.preallocate:
         check_large_pages()
         if settings.rdma_direct or settings.rdma_direct_remote:

@@ -1,28 +1,35 @@
-"""rmemcached-devices: the RDMA devices of this machine, and which one the daemon and the client would take.
+"""rmemcached-devices: the RDMA devices of this machine, which of them the daemon and the client would take, and why.
 
-The system's devices are listed by pyverbs, which asks libibverbs without any code of this project.
+The system's devices are listed by pyverbs, which asks libibverbs without any code of this project. Without a pyverbs
+that can be loaded they are listed by what the daemon and the client use themselves.
 """
 
 from __future__ import annotations
 
+import argparse
 import ipaddress
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from rmemcached import verbs
-from rmemcached.verbs import port as ports
+from rmemcached import import_error
+
+try:
+    import rmemcached.verbs.port as ports
+    from rmemcached import verbs
+except ModuleNotFoundError as error:
+    raise SystemExit(str(import_error(error))) if __name__ == "__main__" else import_error(error) from None
 
 STATES = ("no state", "down", "init", "armed", "active", "active, deferred")
 LAYERS = {0: "unspecified", 1: "InfiniBand", 2: "Ethernet"}
 NODES = {1: "InfiniBand or RoCE", 4: "iWARP"}
-MISSING = (
-    "rmemcached-devices needs pyverbs to ask libibverbs: apt-get install python3-pyverbs, and a virtual environment of"
-    " the system's python3 with --system-site-packages; or pip install 'rmemcached[pyverbs]', see docs/real-devices.md"
-)
+HELP = "pip install 'rmemcached[pyverbs]' or apt-get install python3-pyverbs, see docs/real-devices.md"
+MISSING = f"rmemcached-devices: listed without pyverbs, which asks libibverbs independently of rmemcached ({HELP})"
 UNUSABLE = (
-    "rmemcached-devices cannot load pyverbs; it needs the libibverbs of its own release of rdma-core, see"
-    " docs/real-devices.md"
+    "rmemcached-devices: listed without pyverbs, which cannot be loaded; it needs the libibverbs of its own release of"
+    " rdma-core, see docs/real-devices.md"
 )
 
 
@@ -39,20 +46,32 @@ def gid_kind(device: str, port: int, index: int) -> str:
         return "unknown type"
 
 
-def show_port(context: Any, device: str, number: int) -> None:
-    attributes = context.query_port(number)
+def show_port(attributes: Any, gid: Callable[[int, int], bytes], device: str, number: int) -> None:
     mtu, largest = 128 << attributes.active_mtu, 128 << attributes.max_mtu
     print(
         f"  port {number}: {STATES[attributes.state]}, {LAYERS.get(attributes.link_layer, 'unknown')},"
-        f" LID {attributes.lid}, MTU {mtu} of {largest}"
+        f" LID {attributes.lid}, MTU {mtu}" + (f" of {largest}" if attributes.max_mtu else "")
     )
     for index in range(attributes.gid_tbl_len):
-        raw = bytes.fromhex(context.query_gid(number, index).gid.replace(":", ""))
+        raw = gid(number, index)
         if any(raw):
             print(f"    GID {index}: {gid_text(raw)} ({gid_kind(device, number, index)})")
 
 
-def show_system() -> None:
+def show_device(
+    name: str, node: int, limits: Any, port: Callable[[int], Any], gid: Callable[[int, int], bytes]
+) -> None:
+    print(f"{name}: system, {NODES.get(node, 'other')}")
+    print(
+        f"  queue pairs {limits.max_qp}, work requests {limits.max_qp_wr}, completions {limits.max_cqe},"
+        f" memory regions {limits.max_mr}, scatter entries {limits.max_sge},"
+        f" RDMA READs {limits.max_qp_rd_atom} answered and {limits.max_qp_init_rd_atom} outstanding"
+    )
+    for number in range(1, limits.phys_port_cnt + 1):
+        show_port(port(number), gid, name, number)
+
+
+def show_by_pyverbs() -> list[str]:
     """Every device that libibverbs has. Raises ImportError; ModuleNotFoundError is without pyverbs."""
     from pyverbs.device import Context, get_device_list
     from pyverbs.pyverbs_error import PyverbsRDMAError
@@ -64,16 +83,39 @@ def show_system() -> None:
         found = []
     for entry in found:
         name = entry.name.decode()
-        print(f"{name}: system, {NODES.get(entry.node_type, 'other')}")
         with Context(name=name) as context:
-            limits = context.query_device()
-            print(
-                f"  queue pairs {limits.max_qp}, work requests {limits.max_qp_wr}, completions {limits.max_cqe},"
-                f" memory regions {limits.max_mr}, scatter entries {limits.max_sge},"
-                f" RDMA READs {limits.max_qp_rd_atom} answered and {limits.max_qp_init_rd_atom} outstanding"
+            show_device(
+                name,
+                entry.node_type,
+                context.query_device(),
+                context.query_port,
+                lambda port, index: bytes.fromhex(context.query_gid(port, index).gid.replace(":", "")),
             )
-            for number in range(1, limits.phys_port_cnt + 1):
-                show_port(context, name, number)
+    return [entry.name.decode() for entry in found]
+
+
+def show_by_ourselves() -> list[str]:
+    found = verbs.devices("system")
+    for name in found:
+        with verbs.Context(name) as context:
+            limits = SimpleNamespace(**context.query_device())
+            show_device(
+                name,
+                limits.node_type,
+                limits,
+                lambda number: SimpleNamespace(max_mtu=0, **context.query_port(number)),
+                context.query_gid,
+            )
+    return found
+
+
+def show_system() -> None:
+    try:
+        found = show_by_pyverbs()
+    except ImportError as error:
+        advice = MISSING if isinstance(error, ModuleNotFoundError) else f"{UNUSABLE} ({error})"
+        print(advice, file=sys.stderr)
+        found = show_by_ourselves()
     if not found:
         print("libibverbs has no device")
 
@@ -96,6 +138,7 @@ def show_choice() -> None:
         chosen = ports.choose("system")
     except OSError as error:
         print(f"verbs: none: {error}")
+        served = ""
     else:
         kind = gid_kind(chosen["device"], chosen["port"], chosen["gid_index"])
         print(
@@ -103,17 +146,27 @@ def show_choice() -> None:
             f" {kind}): the first device with an active port, and of its GIDs the first of RoCE v2 before others, of"
             " IPv4 addresses before others"
         )
-    print(f"soft_iw: {ports.choose('soft', 'soft_iw0')['device']}: there is always one")
+        served = f"{chosen['device']}, "
+    soft = verbs.devices()
+    for name in soft:
+        print(f"{name.removesuffix('0')}: {name}: there is always one")
+    print(
+        f"The daemon serves on {served}{' and '.join(soft)}. -o rdma_device=, rdma_port= and rdma_gid_index= choose the"
+        " system's device; rdma_device=none is without it, rdma_shm=none without soft_shm, and no_rdma without any."
+    )
+    print(
+        "A client takes the first that both ends have: verbs, soft_shm (its server is on the same host), tcp."
+        " transport= pins one, and soft_iw is taken only so. RMEMCACHED_RDMA_DEVICE names the system's device for it."
+    )
 
 
-def main() -> int:
-    """The console script. Status 1 without a pyverbs that can be loaded."""
-    try:
-        show_system()
-    except ImportError as error:
-        advice = MISSING if isinstance(error, ModuleNotFoundError) else UNUSABLE
-        print(f"{advice} ({error})", file=sys.stderr)
-        return 1
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script."""
+    parser = argparse.ArgumentParser(
+        prog="rmemcached-devices", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.parse_args(arguments)
+    show_system()
     show_soft()
     show_choice()
     return 0

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rmemcached import MEMCACHED_VERSION
+from rmemcached import VERSIONS
 from rmemcached.settings import MEGABYTE, VIEWS, Settings
 from rmemcached.usage import usage
 
@@ -309,9 +309,9 @@ OPTIONS = {
     "h": Option(long="help", sets={"show": usage()}),
     "i": Option(
         long="license",
-        sets={"show": f"memcached {MEMCACHED_VERSION}\n\nrmemcached: BSD-3-Clause, see the file LICENSE.\n"},
+        sets={"show": f"{VERSIONS}\n\nrmemcached: BSD-3-Clause, see the file LICENSE.\n"},
     ),
-    "V": Option(long="version", sets={"show": f"memcached {MEMCACHED_VERSION}\n"}),
+    "V": Option(long="version", sets={"show": f"{VERSIONS}\n"}),
     "o": Option(parse=str, long="extended"),
 }
 # as getopt wants them

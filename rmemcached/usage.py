@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rmemcached import MEMCACHED_VERSION
+from rmemcached import VERSIONS
 from rmemcached.server.authfile import MAX_ENTRIES
 from rmemcached.settings import HASH_ALGORITHM, MEGABYTE, VIEWS, Settings
 
 USAGE = """\
-memcached {version}
+{versions}
 Usage: rmemcached [options]      (numbers in brackets: defaults)
 
 Where to listen
@@ -120,7 +120,7 @@ def usage() -> str:
     """The text with this version's defaults."""
     defaults = Settings()
     return USAGE.format(
-        version=MEMCACHED_VERSION,
+        versions=VERSIONS,
         hash=HASH_ALGORITHM,
         d=defaults,
         views=VIEWS,

@@ -1,15 +1,24 @@
-"""What a wheel has: the modules, without those of tests. What a source distribution has: every tracked file, once."""
+"""What a wheel has: the modules, without those of tests. What a source distribution has: every tracked file, once.
+
+script/package builds both in full, and tries them; here is what is cheap.
+"""
 
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 import tarfile
+from email.parser import HeaderParser
 from pathlib import Path
 
 import pytest
+import wheel_content
+
+from rmemcached import __version__
+from rmemcached.cli import UsageError, check_page_size
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -45,7 +54,7 @@ def test_files_of_modules_for_tests(testing: bool, tmp_path: Path) -> None:
     setup("setup.py", "-q", "build_py", "--build-lib", str(tmp_path), testing=testing)
     files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")}
     assert {"rmemcached/store/store.pxd", "rmemcached/client/connection.py", "rmemcached/client/_client.pyi"} <= files
-    assert {"rmemcached/cli.py", "rmemcached/client/py.typed"} <= files
+    assert {"rmemcached/cli.py", "rmemcached/py.typed", "rmemcached/client/py.typed"} <= files
     assert any("_testing" in name for name in files) == testing
     assert not [name for name in files if name.endswith((".c", ".so", ".pyx", ".pxi")) or name.startswith("tests")]
 
@@ -89,6 +98,78 @@ def test_source_distribution_lists_the_same_modules(unpacked: tuple[set[str], Pa
     assert (root / "lib" / LINK / "py.typed").is_file()
 
 
+def test_metadata(unpacked: tuple[set[str], Path]) -> None:
+    """All that there is to say, and no address that nobody has."""
+    found = HeaderParser().parsestr((unpacked[1] / "PKG-INFO").read_text())
+    assert (found["Name"], found["Version"], found["License-Expression"]) == ("rmemcached", __version__, "BSD-3-Clause")
+    assert found["Author"] == "the rmemcached authors" and found["Requires-Python"] == ">=3.11"
+    assert "rdma" in found["Keywords"].split(",") and found["Description-Content-Type"] == "text/markdown"
+    assert found.get_all("License-File") == ["LICENSE", "LICENSE.third-party"]
+    classifiers = found.get_all("Classifier") or []
+    assert {"Typing :: Typed", "Programming Language :: Python :: 3.11"} <= set(classifiers)
+    assert not (found.get_all("Project-URL") or found["Home-page"])
+
+
+def test_what_is_looked_for_in_a_wheel() -> None:
+    """The check of script/package finds what is missing and what is too much."""
+    right = ["rmemcached/py.typed", "rmemcached/client/_client.pyi", "rmemcached/sys/clock.cpython-311-x.so"]
+    right += ["rmemcached/sys/clock.pxd", "rmemcached-1.dist-info/RECORD", "rmemcached.libs/libisal-1.so.2"]
+    assert wheel_content.faults(right, {"rmemcached.sys.clock"}) == []
+    for missing in right[:3]:
+        (fault,) = wheel_content.faults([name for name in right if name != missing], {"rmemcached.sys.clock"})
+        assert fault.endswith("is missing")
+    for extra in (
+        "rmemcached/a.pyx",
+        "rmemcached/a.pxi",
+        "rmemcached/a.c",
+        "rmemcached/store/_testing.pyi",
+        "tests/a.py",
+    ):
+        assert wheel_content.faults([*right, extra], {"rmemcached.sys.clock"}) == [f"{extra} is not to be in it"]
+    built = "rmemcached/store/other.cpython-311-x.so"
+    assert wheel_content.faults([*right, built], {"rmemcached.sys.clock"}) == [
+        "rmemcached.store.other is not to be built"
+    ]
+
+
+@pytest.mark.parametrize("folder", ["the source tree", "elsewhere"])
+def test_the_environment_of_readme_works(folder: str, tmp_path: Path) -> None:
+    """import, python -m and the commands, in the clone's root as elsewhere; set and get over what needs no device."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-"],
+        cwd=ROOT if folder == "the source tree" else tmp_path,
+        env=environment,
+        input=(ROOT / "tests" / "smoke.py").read_text(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"rmemcached {__version__} in {ROOT / 'rmemcached'} works")
+
+
+@pytest.mark.parametrize(
+    ("machine", "what"),
+    [
+        (("big", 8, 4096), "a little-endian machine, and this one is big-endian"),
+        (("little", 4, 4096), "a 64-bit machine, and here pointers have 32 bits"),
+        (("little", 8, 65536), "memory pages of 4 KB, and this kernel's have 64 KB: boot one with 4 KB"),
+    ],
+)
+def test_machines_that_the_code_is_not_made_for(machine: tuple[str, int, int], what: str) -> None:
+    """The build ends with one line; and so does the daemon of a wheel that was built elsewhere, for pages."""
+    check = runpy.run_path(str(ROOT / "setup.py"), run_name="list")["check_machine"]
+    check("little", 8, 4096)
+    with pytest.raises(SystemExit) as refused:
+        check(*machine)
+    assert refused.value.code == f"rmemcached: it needs {what}"
+    check_page_size(4096)
+    if machine[2] != 4096:
+        with pytest.raises(UsageError, match="memory pages of 4 KB, and this kernel's have 64 KB"):
+            check_page_size(machine[2])
+
+
 @pytest.mark.parametrize("in_its_place", ["a file", "a link to nothing"])
 def test_tree_without_links(in_its_place: str, unpacked: tuple[set[str], Path], tmp_path: Path) -> None:
     """Archives and file systems without links have a file that names the target."""
@@ -104,19 +185,32 @@ def test_tree_without_links(in_its_place: str, unpacked: tuple[set[str], Path], 
     assert (link / "__init__.py").samefile(tree / "client" / "__init__.py")
 
 
-@pytest.mark.parametrize(
-    "code", ["import rmemcached.client", "import rmemcached.cli as cli; print(cli.main(['-u', 'root']))"]
-)
-def test_tree_without_a_build_says_so(code: str, unpacked: tuple[set[str], Path], tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
+@pytest.fixture(scope="module")
+def without_a_build(unpacked: tuple[set[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tree = tmp_path_factory.mktemp("unbuilt") / "tree"
     shutil.copytree(unpacked[1], tree, symlinks=True)
     setup("-c", "import runpy; runpy.run_path('setup.py', run_name='link')['link_client']()", testing=False, tree=tree)
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    return tree
+
+
+COMMANDS = ["-m rmemcached -u root", "-m rmemcached.devices", "-m rmemcached.perftest send lat --local"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["-c import rmemcached.client", "-c import rmemcached.verbs as verbs; verbs.devices()", *COMMANDS],
+)
+def test_tree_without_a_build_says_so(command: str, without_a_build: Path) -> None:
+    """Python is started in the folder, where the sources hide a package that is installed."""
+    option, words = command.split(maxsplit=1)
+    arguments = [words] if option == "-c" else words.split()
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], cwd=tree, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, option, *arguments], cwd=without_a_build, capture_output=True, text=True, check=False
     )
-    said = done.stderr.splitlines()[-1]
-    assert f"rmemcached in {tree / 'rmemcached'} is not built" in said and "script/build" in said, done.stderr
+    said = done.stderr.splitlines()
+    assert done.returncode != 0 and f"rmemcached in {without_a_build / 'rmemcached'} is not built" in said[-1], said
+    assert all(way in said[-1] for way in ("script/build", "pip install -e .", "-P"))
+    assert len(said) == 1 or command not in COMMANDS
 
 
 def test_unknown_module_is_not_built_in_silence() -> None:

@@ -2,6 +2,11 @@
 
 import sys
 
-from rmemcached.perftest.command import main
+from rmemcached import import_error
+
+try:
+    from rmemcached.perftest.command import main
+except ModuleNotFoundError as error:
+    sys.exit(str(import_error(error)))
 
 sys.exit(main())

@@ -3,6 +3,7 @@
     rmemcached-perftest send lat -d soft_iw0               # a server, on one host
     rmemcached-perftest send lat -d soft_iw0 HOST          # its client, on another
     rmemcached-perftest read bw -d soft_shm0 -a --local    # both, in one command
+    rmemcached-perftest write bw -d soft_iw0 -s 64k --local
 
 Both sides use devices of one kind. The client's sizes, iterations and the like hold for the server too.
 Latencies are half round trips for SEND and WRITE, as perftest's, and whole ones for READ; MB is 2^20 bytes.
@@ -15,7 +16,9 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import secrets
+import select
 import signal
 import socket
 import sys
@@ -109,17 +112,8 @@ def reason(error: OSError) -> str:
 def listening(port: str, bind: str, shm: bool) -> Iterator[socket.socket]:
     """The server's socket. Raises SessionError with one line."""
     where = socket_path(port) if shm else f"{bind or '*'}:{port}"
-    listener = None
     try:
-        if shm:
-            listener = listen_unix(where)
-        elif bind:
-            family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-            listener = socket.create_server((bind, int(port)), family=family, backlog=4)
-        else:
-            dual = socket.has_dualstack_ipv6()
-            family = socket.AF_INET6 if dual else socket.AF_INET
-            listener = socket.create_server(("", int(port)), family=family, backlog=4, dualstack_ipv6=dual)
+        listener = listen_unix(where) if shm else listen_tcp(port, bind)
     except OSError as error:
         raise SessionError(f"cannot listen on {where}: {reason(error)}") from None
     try:
@@ -129,6 +123,37 @@ def listening(port: str, bind: str, shm: bool) -> Iterator[socket.socket]:
         if shm:
             with contextlib.suppress(OSError):
                 os.unlink(where)
+
+
+def listen_tcp(port: str, bind: str) -> socket.socket:
+    if bind:
+        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+        return socket.create_server((bind, int(port)), family=family, backlog=4)
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    return socket.create_server(("", int(port)), family=family, backlog=4, dualstack_ipv6=dual)
+
+
+def is_port(text: str) -> bool:
+    """Whether -p is a TCP port that can be named."""
+    return text.isdecimal() and 0 < int(text) < 65536
+
+
+@contextlib.contextmanager
+def other_kinds(port: str, bind: str, shm: bool) -> Iterator[list[socket.socket]]:
+    """Where clients of other devices come to, so that both sides learn that the devices differ.
+
+    A server of soft_shm listens on the TCP port, too, unless somebody else does: then a client meets that one.
+    """
+    found = []
+    if shm and is_port(port):
+        with contextlib.suppress(OSError):
+            found.append(listen_tcp(port, bind))
+    try:
+        yield found
+    finally:
+        for listener in found:
+            listener.close()
 
 
 def listen_unix(path: str) -> socket.socket:
@@ -150,6 +175,17 @@ def listen_unix(path: str) -> socket.socket:
     finally:
         os.umask(mask)
     return listener
+
+
+def dial_control(host: str, port: str, shm: bool) -> socket.socket:
+    """The connection on which the two agree. Where no server of soft_shm is, one of another device may be."""
+    try:
+        return dial(host, port, shm)
+    except SessionError:
+        if shm and is_port(port):
+            with contextlib.suppress(SessionError):
+                return dial(host, port, False)
+        raise
 
 
 def dial(host: str, port: str, shm: bool) -> socket.socket:
@@ -270,11 +306,15 @@ def complaining(control: Control) -> Iterator[None]:
 
 def run_server(options: argparse.Namespace, device: Device, fabric: str) -> None:
     shm = fabric == "soft_shm"
-    with listening(options.port, options.bind, shm) as listener:
+    with (
+        listening(options.port, options.bind, shm) as listener,
+        other_kinds(options.port, options.bind, shm) as others,
+    ):
         if not options.quiet:
             where = socket_path(options.port) if shm else f"port {listener.getsockname()[1]}"
             print(f"waiting for a client on {where}", flush=True)
-        sock, _ = listener.accept()
+        ready, _, _ = select.select([listener, *others], [], [])
+        sock, _ = ready[0].accept()
         control = Control(sock)
         with complaining(control):
             side = Side(device, fabric, control, not options.quiet)
@@ -283,7 +323,7 @@ def run_server(options: argparse.Namespace, device: Device, fabric: str) -> None
 
 def run_client(options: argparse.Namespace, test: Test, device: Device, fabric: str) -> list[dict[str, Any]]:
     shm = fabric == "soft_shm"
-    control = Control(dial(options.host, options.port, shm))
+    control = Control(dial_control(options.host, options.port, shm))
     with complaining(control):
         side = Side(device, fabric, control, not options.quiet)
         return side.measure(test, lambda token: dial_stream(options.host, options.port, shm, token))
@@ -325,6 +365,14 @@ def stream_pair(fabric: str) -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
+def message_size(text: str) -> int:
+    """4096, 64k or 1m; as elsewhere, k is 1024."""
+    found = re.fullmatch(r"([0-9]+)([km]?)", text.lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"a size is a number, with k or m behind it if you like, not {text}")
+    return int(found[1]) << {"": 0, "k": 10, "m": 20}[found[2]]
+
+
 def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser = argparse.ArgumentParser(
         prog="rmemcached-perftest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -337,7 +385,13 @@ def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argpars
     add("-d", "--ib-dev", metavar="DEV", help="of libibverbs, soft_iw0 or soft_shm0 (default: the first there is)")
     add("-i", "--ib-port", type=int, default=0, metavar="PORT", help="of the device (default: the first active one)")
     add("-x", "--gid-index", type=int, default=-1, metavar="INDEX", help="(default: RoCE v2 and IPv4 before others)")
-    add("-s", "--size", type=int, metavar="BYTES", help="of a message (default: 2 for lat, 65536 for bw)")
+    add(
+        "-s",
+        "--size",
+        type=message_size,
+        metavar="BYTES",
+        help="of a message, with k or m behind it for 2^10 or 2^20 (default: 2 for lat, 64k for bw)",
+    )
     add("-a", "--all", action="store_true", help="all sizes from 2 to 2^23")
     add("-n", "--iters", type=int, metavar="N", help="messages (default: 1000; 5000 for write bw)")
     add("-D", "--duration", type=float, metavar="SECONDS", help="instead of a number of messages")

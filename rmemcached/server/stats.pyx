@@ -5,6 +5,8 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcmp, memset, strlen
 from posix.unistd cimport getpid
 
+from rmemcached import __version__
+
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.linux cimport RUSAGE_SELF, getrusage, rusage
 from rmemcached.protocol.conn cimport conn, slab_counters, thread_stats
@@ -21,6 +23,9 @@ from rmemcached.store.store cimport (
     store_config, store_copy_config, store_direct_stats, store_get_class_stats, store_get_stats, store_process_started,
     store_reset_stats, store_sizes, store_sizes_buckets, store_stats, store_time,
 )
+
+cdef bytes _own_version = __version__.encode()
+cdef const char *own_version = _own_version   # which the module keeps
 
 
 cdef void sum_threads(server *s, thread_stats *total) noexcept nogil:
@@ -171,6 +176,7 @@ cdef void general(server *s, stat_buf *out) noexcept nogil:
     stat_append(out, b"uptime", now - ITEM_UPDATE_INTERVAL)
     stat_append(out, b"time", <uint64_t>(store_process_started(s.store) + now))
     stat_append_text(out, b"version", s.hooks.version)
+    stat_append_text(out, b"rmemcached_version", own_version)
     # There is no libevent here: the event engine is epoll.
     stat_append_text(out, b"libevent", b"none")
     stat_append(out, b"pointer_size", 8 * sizeof(void *))

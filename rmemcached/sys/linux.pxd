@@ -133,6 +133,9 @@ cdef extern from "<fcntl.h>" nogil:
     #include <fcntl.h>
     #include <stdio.h>
     #include <sys/stat.h>
+    #ifndef F_SEAL_FUTURE_WRITE
+    #define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1 */
+    #endif
     #include <unistd.h>
     static inline int rmc_read_only(int fd)
     {

@@ -16,6 +16,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rmemcached import import_error
+
 if TYPE_CHECKING:
     from rmemcached.verbs.objects.base import VerbsError
     from rmemcached.verbs.objects.completion import CQ, WC, CompChannel, Status, WCOpcode, status_text
@@ -71,7 +73,11 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     for module, names in _MODULES.items():
         if name in names:
-            return globals().setdefault(name, getattr(import_module(f"{__name__}.objects.{module}"), name))
+            try:
+                found = import_module(f"{__name__}.objects.{module}")
+            except ModuleNotFoundError as error:
+                raise import_error(error) from None
+            return globals().setdefault(name, getattr(found, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -146,3 +146,6 @@ def test_devices_are_listed() -> None:
         assert f"{name}: soft\n" in printed
     assert "the first device with an active port" in printed
     assert "verbs: rxe0, port 1, GID 1 (10.0.2.15, RoCE v2)" in printed
+    # By itself it says the same, but for the largest MTU.
+    code = "import sys; sys.modules['pyverbs'] = None; import rmemcached.devices; rmemcached.devices.main([])"
+    assert run(sys.executable, "-P", "-c", code).endswith(printed.replace(" of 4096\n", "\n"))

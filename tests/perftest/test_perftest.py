@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import free_port
 from transport import RDMA, rounds
 
 from rmemcached import verbs
@@ -39,6 +40,12 @@ def table(printed: str, heading: str) -> list[list[float]]:
     """The figures below the heading."""
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     return [[float(word) for word in line.split()] for line in lines[lines.index(heading) + 1 :]]
+
+
+@pytest.mark.parametrize(("text", "size"), [("100", 100), ("64k", 65536), ("4K", 4096), ("1m", 1048576)])
+def test_sizes(text: str, size: int) -> None:
+    figures = json.loads(run("send", "lat", "-d", "soft_shm0", "--local", "-n", "5", "-s", text, "--json", "-").stdout)
+    assert [row["MsgSize"] for row in figures["results"]] == [size]
 
 
 def is_plausible_latency(row: list[float]) -> bool:
@@ -192,6 +199,36 @@ def test_different_tests(ours: tuple[str, ...], theirs: tuple[str, ...], complai
     assert server.end()[::2] == (1, f"rmemcached-perftest: {complaint}\n")
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [("soft_iw", "soft_shm"), ("soft_shm", "soft_iw")])
+def test_different_devices(ours: str, theirs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They meet in different places, and neither waits for ever."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    port = str(free_port())
+    server = Server("send", "lat", "-d", f"{ours}0", "-p", port, "--bind", "127.0.0.1")
+    try:
+        done = run("send", "lat", "-d", f"{theirs}0", "-p", port, "127.0.0.1", status=1)
+        complaint = f"the server uses {ours}, the client {theirs}"
+        assert done.stderr == f"rmemcached-perftest: the other side: {complaint}\n"
+        assert server.end()[::2] == (1, f"rmemcached-perftest: {complaint}\n")
+    finally:
+        server.close()
+
+
+def test_servers_of_both_devices_on_one_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each serves the clients of its own."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    port = str(free_port())
+    devices = ("soft_iw0", "soft_shm0")
+    servers = [Server("send", "lat", "-d", device, "-p", port, "--bind", "127.0.0.1") for device in devices]
+    try:
+        for device, server in zip(devices, servers, strict=True):
+            run("send", "lat", "-d", device, "-n", "5", "-p", port, "127.0.0.1")
+            assert server.end()[::2] == (0, "")
+    finally:
+        for server in servers:
+            server.close()
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("options", [("lat",), ("bw",), ("bw", "-e")], ids=" ".join)
 @pytest.mark.parametrize("killed", ["server", "client"])
@@ -273,6 +310,11 @@ def test_unknown_device() -> None:
     ("options", "complaint"),
     [
         (("send", "lat", "-s", "8388609"), "--size is 1 to 8388608, not 8388609"),
+        (("send", "lat", "-s", "9m"), "--size is 1 to 8388608, not 9437184"),
+        (
+            ("send", "lat", "-s", "64kb"),
+            "argument -s/--size: a size is a number, with k or m behind it if you like, not 64kb",
+        ),
         (("send", "lat", "-n", "4"), "--iters is 5 to 67108864, not 4"),
         (("send", "lat", "-b"), "--bidirectional is for bw"),
         (("write", "lat", "-e"), "write lat has no events: who waits for a WRITE looks at its memory"),

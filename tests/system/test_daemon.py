@@ -21,7 +21,7 @@ from daemon_tools import Conversation, Peer, child, eventually, rdma_client, roo
 from pymemcache.client.base import Client as PymemcacheClient
 from servers import Server, free_port, memcached_path
 
-from rmemcached import MEMCACHED_VERSION
+from rmemcached import MEMCACHED_VERSION, __version__
 from rmemcached.client import Client, MemcacheError
 
 ServerFactory = Callable[..., Server]
@@ -94,14 +94,33 @@ def test_unknown_host() -> None:
 
 
 def test_version_and_help() -> None:
-    assert run(OURS, "-V") == run(OURS, "--version") == (0, f"memcached {MEMCACHED_VERSION}\n", "")
+    versions = f"memcached {MEMCACHED_VERSION} (rmemcached {__version__})\n"
+    assert run(OURS, "-V") == run(OURS, "--version") == (0, versions, "")
     status, text, errors = run(OURS, "-h")
-    assert (status, errors) == (0, "")
+    assert (status, errors) == (0, "") and text.startswith(versions)
     for flag in ["p", "s", "a", "l", "d", "u", "m", "c", "v", "h", "V", "P", "t", "R", "I", "U"]:
         assert f"-{flag}, " in text, flag
     assert all(len(line) <= 120 for line in text.splitlines())
     status, text, errors = run(OURS, "-i")
-    assert status == 0 and "BSD-3-Clause" in text
+    assert (status, errors) == (0, "") and text.startswith(versions) and "BSD-3-Clause" in text
+
+
+@pytest.mark.parametrize("flag", ["-V", "-h", "-i"])
+@pytest.mark.parametrize(
+    "command", ["awk 'NR == 1 { print $2 }'", "head -n 1 | cut -d ' ' -f 2", r"sed -nE 's/^memcached ([0-9.]+).*/\1/p'"]
+)
+def test_what_scripts_take_for_the_version(flag: str, command: str) -> None:
+    """They do so with memcached's output, and get from ours the version whose behaviour it is, and nothing else."""
+    _, printed, _ = run(OURS, flag)
+    done = subprocess.run(command, shell=True, input=printed, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{MEMCACHED_VERSION}\n"
+
+
+def test_statistics_have_both_versions(rmemcached_server: ServerFactory) -> None:
+    with Conversation(rmemcached_server()) as plain:
+        found = plain.stats()
+        assert (found["version"], found["rmemcached_version"]) == (MEMCACHED_VERSION, __version__)
+        assert plain.ask(b"version\r\n") == f"VERSION {MEMCACHED_VERSION}\r\n".encode()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the message is for root")

@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Where it is installed, it is not found.
 WITHOUT = "import sys; " + ("sys.modules['pyverbs'] = None; " if importlib.util.find_spec("pyverbs") else "")
 
+DEVICES = (sys.executable, "-P", "-m", "rmemcached.devices")
+
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-P", "-c", WITHOUT + script], capture_output=True, text=True, timeout=60)
@@ -44,9 +46,9 @@ def test_nothing_else_asks_for_pyverbs() -> None:
 
 
 def test_the_tools_say_what_they_lack() -> None:
-    done = run("import rmemcached.devices; sys.exit(rmemcached.devices.main())")
-    assert done.returncode == 1
-    assert done.stderr.startswith("rmemcached-devices needs pyverbs") and done.stderr.count("\n") == 1
+    done = run("import rmemcached.devices; sys.exit(rmemcached.devices.main([]))")
+    assert done.returncode == 0
+    assert done.stderr.startswith("rmemcached-devices: listed without pyverbs") and done.stderr.count("\n") == 1
     done = run("import rmemcached.client.reference")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("ImportError: reference.py: pyverbs is missing")
@@ -59,11 +61,30 @@ def test_a_pyverbs_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mon
     (package / "__init__.py").touch()
     (package / f"device{sysconfig.get_config_var('EXT_SUFFIX')}").touch()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.getenv("PYTHONPATH")])))
-    command = [sys.executable, "-P", "-m", "rmemcached.devices"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr.startswith("rmemcached-devices cannot load pyverbs") and done.stderr.count("\n") == 1
+    done = subprocess.run([*DEVICES], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "listed without pyverbs, which cannot be loaded" in done.stderr and done.stderr.count("\n") == 1
     assert "file too short" in done.stderr and "install" not in done.stderr
+    assert "\nsoft_iw0: soft\n" in done.stdout
+
+
+def test_devices_and_the_choice_without_pyverbs() -> None:
+    """The software devices are listed, and why which one is taken; -h says what the command does."""
+    done = run("import rmemcached.devices; sys.exit(rmemcached.devices.main([]))")
+    lines = done.stdout.splitlines()
+    for name in verbs.devices():
+        assert f"{name}: soft" in lines and f"{name.removesuffix('0')}: {name}: there is always one" in lines
+    system = verbs.devices("system")
+    for name in system:
+        assert any(line.startswith(f"{name}: system, ") for line in lines)
+        assert any(line.startswith("  port 1: ") and ", MTU " in line for line in lines)
+    assert any(
+        line.startswith(f"verbs: {system[0]}, port " if system else "verbs: none: there is no") for line in lines
+    )
+    serves = "The daemon serves on " + (f"{system[0]}, " if system else "") + "soft_iw0 and soft_shm0."
+    assert lines[-2].startswith(serves) and "A client takes the first that both ends have: verbs, soft_shm" in lines[-1]
+    told = subprocess.run([*DEVICES, "-h"], capture_output=True, text=True, timeout=60)
+    assert (told.returncode, told.stderr) == (0, "") and told.stdout.startswith("usage: rmemcached-devices")
 
 
 # ---- libibverbs ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,55 @@
+"""Whether a wheel has what it should: python tests/shared/wheel_content.py WHEEL TREE (of the source distribution).
+
+All modules without those of tests, the files that types and other Cython code need, and metadata; but no sources.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import sys
+import zipfile
+from pathlib import Path
+
+COMMANDS = ("rmemcached", "rmemcached-devices", "rmemcached-perftest")
+
+
+def expected(tree: Path) -> set[str]:
+    """The names of the extension modules that setup.py builds."""
+    os.chdir(tree)
+    build = runpy.run_path("setup.py", run_name="list")
+    build["link_client"]()
+    return {extension.name for extension in build["extensions"]()}
+
+
+def faults(names: list[str], wanted: set[str]) -> list[str]:
+    """What is wrong with these files of a wheel, which should have these extension modules."""
+    ours = [name for name in names if name.startswith("rmemcached/")]
+    built = {name.partition(".")[0].replace("/", ".") for name in ours if name.endswith(".so")}
+    found = [f"{name} is missing" for name in sorted(wanted - built)]
+    found += [f"{name} is not to be built" for name in sorted(built - wanted)]
+    strange = re.compile(r"_testing|\.(?!py$|pyi$|pxd$|typed$|so$)[a-z]+$")
+    found += [f"{name} is not to be in it" for name in ours if strange.search(Path(name).name)]
+    other = re.compile(r"rmemcached-[^/]+\.dist-info/|rmemcached\.libs/libisal")
+    found += [f"{name} is not to be in it" for name in names if name not in ours and not other.match(name)]
+    found += [
+        f"{name} is missing" for name in ("rmemcached/py.typed", "rmemcached/client/_client.pyi") if name not in ours
+    ]
+    return found
+
+
+def main(wheel: str, tree: str) -> int:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        (points,) = (name for name in names if name.endswith("/entry_points.txt"))
+        commands = re.findall(r"^(\S+) = ", archive.read(points).decode(), re.MULTILINE)
+    found = faults(names, expected(Path(tree)))
+    found += [f"the command {name} is missing" for name in COMMANDS if name not in commands]
+    for fault in found:
+        print(f"{Path(wheel).name}: {fault}", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(str(Path(sys.argv[1]).resolve()), sys.argv[2]))
