@@ -117,7 +117,8 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
     assert_held(item_mutex_of(s, it))
     cdef rel_time_t now = store_time(s)
     cdef lru_queue *q
-    if not it.it_flags & ITEM_LINKED:
+    # The fetch may be older than a flush, beyond which it does not help.
+    if not it.it_flags & ITEM_LINKED or item_is_flushed(s, it):
         return
     if s.config.s3fifo:
         direct_set_times(s, it, now, it.exptime)
