@@ -10,6 +10,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._direct cimport DirectReader
+from rmemcached.client._reads cimport time_read
 from rmemcached.client._session cimport Session
 from rmemcached.client._stream cimport Stream
 from rmemcached.direct cimport DIRECT_FOUND, direct_answer, direct_copy, direct_find, direct_hit, direct_memory
@@ -418,6 +419,28 @@ def read_direct(Session session not None, bytes key, seconds, pause=0.0, most=10
     finally:
         free(to)
         free(took)
+
+
+def read_remote(Session session not None, bytes key, seconds, anew=False, most=1000000):
+    """Reads a key by READs over a device: what each read took, in nanoseconds, as a list of `most` at most.
+
+    anew: as if it had not been read before. Raises ValueError as read_direct does.
+    """
+    cdef Connection c = session.enter(False, b"get")
+    cdef int64_t until = now_ns() + <int64_t>(seconds * 1e9)
+    cdef size_t limit = most
+    cdef list took = []
+    cdef bint again = anew
+    cdef int64_t ns
+    try:
+        while <size_t>len(took) < limit and now_ns() < until:
+            ns = time_read(c, key, again)
+            if ns == 0:
+                raise ValueError("the key is not to be had without asking")
+            took.append(ns)
+    finally:
+        session.leave(c, None)
+    return took
 
 
 def count_direct(Session session not None, keys, seconds):
