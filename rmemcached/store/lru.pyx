@@ -476,8 +476,8 @@ cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
     while it != NULL:
         older = it.next
         if item_time(it) < oldest:
-            if not s.config.s3fifo:
-                # The queue is sorted by time.
+            if not s.config.s3fifo and not relaxed_load(&s.config.lru_segmented):
+                # The queue is sorted by time. In the others, items that are fetched stay where they are.
                 break
             it = older
             continue

@@ -97,6 +97,8 @@ def write(server: Server, shared: Shared, seed: int) -> None:
                 shared.until[index] = time.monotonic() + expire + LATE
             if kind > 0.9495:
                 client.flush_all()
+                # Nobody takes what is written here for older than it is.
+                shared.flushed_at.value = float("inf")
                 for each in range(KEYS + NUMBERS):
                     shared.flushed[each] = shared.newest[each]
                 shared.flushed_at.value = time.monotonic()
@@ -143,8 +145,9 @@ def read(server: Server, transport: str, shared: Shared, place: int) -> None:
             # Some keys are read often.
             some = {int((KEYS + NUMBERS) * chance.random() ** 2) for _ in range(chance.choice((1, 1, 1, 12, 40)))}
             began = time.monotonic()
-            gone = began > shared.flushed_at.value + LATE
-            before = {index: (shared.least[index], shared.flushed[index] if gone else 0) for index in some}
+            flushed_at = shared.flushed_at.value
+            before = {index: (shared.least[index], shared.flushed[index]) for index in some}
+            gone = began > flushed_at + LATE and flushed_at == shared.flushed_at.value
             found: dict[int, bytes | None]
             if len(some) > 1:
                 values: dict[str, Any] = client.get_many([name_of(index) for index in some])
@@ -161,7 +164,7 @@ def read(server: Server, transport: str, shared: Shared, place: int) -> None:
                 if value is None:
                     continue
                 shared.found[place] += 1
-                problem = check(shared, index, value, before[index][0], began, before[index][1])
+                problem = check(shared, index, value, before[index][0], began, before[index][1] if gone else 0)
                 if problem is not None:
                     shared.wrong.put(f"{name_of(index)}: {problem}: {value[:60]!r}")
                     shared.stop.value = 1
