@@ -65,7 +65,7 @@ cdef enum:
     DRIFT_ONE_OF = 10000     # ... beside what clocks of two hosts may differ in speed
     PART_NS = 1000000000     # after which it is asked again about memory that it has not registered
     PARTS_MOST = 1 << 15
-    ENTRIES = 4096           # keys of which it is remembered where they are: the last of those with equal lower hash bits
+    ENTRIES = 4096           # keys of which it is remembered where they are: one for each value of the lower hash bits
     CLOCK_AT = KEYS * 128    # in the buffer, behind the buckets
     ITEMS_AT = CLOCK_AT + 128
 
