@@ -428,24 +428,25 @@ def read_remote(Session session not None, bytes key, seconds, anew=False, most=1
     anew: as if it had not been read before. Raises ValueError as read_direct does; a read now and then may find that
     the server is to be asked, and is not in the list.
     """
-    cdef Connection c = session.enter(False, b"get")
     cdef int64_t until = now_ns() + <int64_t>(seconds * 1e9)
-    cdef size_t limit = most
+    cdef Py_ssize_t limit = most
+    cdef Py_ssize_t asked = 0
     cdef list took = []
     cdef bint again = anew
-    cdef Py_ssize_t asked = 0
+    cdef Connection c
     cdef int64_t ns
-    try:
-        while <size_t>len(took) < limit and now_ns() < until:
+    while len(took) < limit and now_ns() < until:
+        c = session.enter(False, b"get")
+        try:
             ns = time_read(c, key, again)
-            if ns:
-                took.append(ns)
-                continue
-            asked += 1
-            if asked > len(took) + ASKED_MOST:
-                raise ValueError("the key is not to be had without asking")
-    finally:
-        session.leave(c, None)
+        finally:
+            session.leave(c, None)
+        if ns:
+            took.append(ns)
+            continue
+        asked += 1
+        if asked > len(took) + ASKED_MOST:
+            raise ValueError("the key is not to be had without asking")
     return took
 
 
