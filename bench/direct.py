@@ -2,8 +2,9 @@
 """Gets that ask nobody (`-o rdma_direct`, docs/direct-reads.md), beside gets that ask, in one run.
 
 Reads of 100 B at C speed and from Python, back to back and with pauses, of Client and AsyncClient; of 1 MB beside one
-memcpy, and views of it; by several processes; by READs over devices; and what they cost the daemon: CPU for hits and
-sets, memory for each item. The last column has the bounds; the exit status is 1 when one is missed.
+memcpy, and views of it; by several processes; by READs over devices, over "verbs" beside perftest's READs of the same
+sizes; and what they cost the daemon: CPU for hits and sets, memory for each item. The last column has the bounds; the
+exit status is 1 when one is missed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import asyncio
 import itertools
 import multiprocessing
 import os
+import shutil
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -31,6 +34,7 @@ VALUE = b"v" * 100
 LARGE = os.urandom(1_000_000)
 PAUSES = (0.0, 10e-6, 1e-3, 10e-3)
 READERS = 8
+ITEM = 176  # bytes of an item with a key of 4 B and this value, and its seal
 KEYS = [b"key-%d" % number for number in range(10_000)]
 
 
@@ -215,6 +219,67 @@ def remote_reads(remote: Server, transport: str, seconds: float) -> list[Row]:
     return rows
 
 
+def bare_read(size: int) -> float:
+    """The median time of a READ between two of perftest's processes, in microseconds."""
+    command = ["ib_read_lat", "-F", "-s", str(size), "-n", "3000", *os.environ.get("PERFTEST_OPTIONS", "").split()]
+    cores = sorted(os.sched_getaffinity(0))
+    found = subprocess.PIPE
+    with subprocess.Popen([*pinned(cores[0]), *command], stdout=found, stderr=subprocess.STDOUT, text=True) as server:
+        assert server.stdout is not None
+        # It listens when it has said what it will do, which it does not flush: the client tries again.
+        for _ in range(200):
+            client = [*pinned(cores[-1]), *command, "127.0.0.1"]
+            done = subprocess.run(client, stdout=found, stderr=subprocess.STDOUT, text=True, check=False)
+            if done.returncode == 0:
+                break
+            if server.poll() is not None:
+                raise SystemExit(f"ib_read_lat failed:\n{server.stdout.read()}\n{done.stdout}")
+            time.sleep(0.05)
+        server.communicate()
+    row = next(line.split() for line in done.stdout.splitlines() if line.split()[:1] == [str(size)])
+    return float(row[4])
+
+
+def pinned(core: int) -> list[str]:
+    return ["taskset", "-c", str(core)]
+
+
+def device_reads(remote: Server, seconds: float) -> list[Row]:
+    """At C speed over verbs, beside bare READs of the same sizes; each end polls on a processor of its own."""
+    cores = sorted(os.sched_getaffinity(0))
+    subprocess.run(["taskset", "-a", "-p", "-c", str(cores[0]), str(remote.pid)], check=True, capture_output=True)
+    os.environ["RMEMCACHED_DIRECT"] = "verbs"
+    took: dict[bool, list[float]] = {False: [], True: []}
+    bare: dict[int, list[float]] = {}
+    os.sched_setaffinity(0, {cores[-1]})
+    try:
+        with Client(remote.address, transport="verbs", timeout=20, default_noreply=False, spin=10000) as client:
+            client.set("read", VALUE)
+            for _ in range(5):
+                client.get("read")
+            chunks = [value for name, value in client.stats("slabs").items() if name.endswith(b":chunk_size")]
+            item = next(size for size in sorted(map(int, chunks)) if size >= ITEM)
+            for _ in range(5):
+                for anew, times in took.items():
+                    times.append(statistics.median(_load.read_remote(client, b"read", seconds, anew)) / 1000)
+                os.sched_setaffinity(0, set(cores))
+                for size in (128, item):
+                    bare.setdefault(size, []).append(bare_read(size))
+                os.sched_setaffinity(0, {cores[-1]})
+    finally:
+        os.sched_setaffinity(0, set(cores))
+    bucket, chunk = (statistics.median(times) for times in bare.values())
+    one, two = statistics.median(took[False]), statistics.median(took[True])
+    return [
+        Row("READ of 128 B, perftest", bucket, "us"),
+        Row(f"READ of {item} B, perftest", chunk, "us"),
+        Row("get 100 B, C, verbs, one READ", one, "us"),
+        Row("the same, of perftest's READ", one / chunk, "", 1.1),
+        Row("get 100 B, C, verbs, two READs", two, "us"),
+        Row("the same, of perftest's two READs", two / (bucket + chunk), "", 1.1),
+    ]
+
+
 def memory(items: int) -> list[Row]:
     """What the index adds for each of so many items."""
     with start_rmemcached("-m", "1024", "-t", "1", "-o", "rdma_direct") as server, server.connect(30) as plain:
@@ -257,6 +322,8 @@ def main() -> int:
             ]
             for transport in options.transports.split(","):
                 rows += remote_reads(remote, transport, options.seconds)
+            if "verbs" in options.transports.split(",") and shutil.which("ib_read_lat"):
+                rows += device_reads(remote, options.seconds)
     rows += memory(options.items)
     lines = [f"{'':46} {'':>10}        bound"]
     for row in rows:

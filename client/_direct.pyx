@@ -103,7 +103,7 @@ cdef class DirectReader:
 
     cdef void note(self, const direct_hit *hit) noexcept:
         lock_state(&shared_state)
-        if direct_note(&self.report, &self.memory.memory, hit):
+        if direct_note(&self.report, self.memory.memory.header, hit):
             self.told_later = True
         unlock_state(&shared_state)
 
@@ -115,7 +115,7 @@ cdef size_t put_report(DirectReader reader, char *to) noexcept:
     cdef size_t length
     lock_state(&shared_state)
     reader.told_later = False
-    length = direct_line(&reader.report, &reader.memory.memory, to)
+    length = direct_line(&reader.report, reader.memory.memory.header, to)
     unlock_state(&shared_state)
     return length
 
@@ -139,5 +139,5 @@ cdef bint is_same(DirectMemory one, DirectMemory other) noexcept:
 cdef DirectReader new_reader(DirectMemory memory):
     cdef DirectReader reader = DirectReader.__new__(DirectReader)
     reader.memory = memory
-    direct_report_begin(&reader.report, &memory.memory)
+    direct_report_begin(&reader.report, memory.memory.header)
     return reader

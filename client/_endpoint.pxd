@@ -70,7 +70,6 @@ cdef class Endpoint:
     cdef int open_messages(self) except -1
     # second: it is no owner of its descriptor afterwards.
     cdef int connect_to(self, Offer offer, second) except -1
-    cdef unsigned int reads_at_a_time(self) noexcept
     cdef int attach(self, Offer offer, int fd) except -1
     cdef int agree(self, int64_t deadline) except -1
     cdef int accept_welcome(self, const cm_event *event) except -1

@@ -170,19 +170,18 @@ cdef class Endpoint:
     def exchange_line(self, int version):
         """The client's exchange line, as bytes. OSError: for soft_shm, this host cannot be told from others."""
         cdef str host = ""
+        cdef int reads = min(<int>READS, <int>self.port.max_rd_atomic)
         if self.transport == SOFT_SHM:
+            # Items are not read by READs there.
+            reads = 1
             host = " host={} netns={} direct=1".format(*host_identity())
         return (
             f"{EXCHANGE_REQUEST.decode()} version={version} transport={self.transport} "
             f"qpn={self.qp.qp_num} psn={self.psn} gid={(<const char *>self.port.gid.raw)[:16].hex()} "
             f"lid={self.port.lid} mtu={verbs_mtu_bytes(self.port.mtu)} credits={<int>CREDITS} "
-            f"msgsize={<int>MESSAGE_SIZE} ird={<int>READS} ord={<int>self.reads_at_a_time()} crc=0 "
+            f"msgsize={<int>MESSAGE_SIZE} ird={<int>READS} ord={reads} crc=0 "
             f"lanebytes={<int>LANE_BYTES}{host}\r\n"
         ).encode()
-
-    cdef unsigned int reads_at_a_time(self) noexcept:
-        # Over shared memory an item is not read by READs.
-        return 1 if self.transport == SOFT_SHM else min(<unsigned int>READS, <unsigned int>self.port.max_rd_atomic)
 
     cdef int connect_to(self, Offer offer, second) except -1:
         cdef qp_address peer
@@ -200,8 +199,9 @@ cdef class Endpoint:
         peer.lid = offer.lid
         peer.mtu = offer.mtu
         memcpy(peer.gid.raw, PyBytes_AS_STRING(offer.gid), 16)
+        # A server that offers no reads answers none.
         error = verbs_qp_connect(self.port, self.qp, self.psn, &peer, min(<unsigned int>READS, offer.reads),
-                                 self.reads_at_a_time())
+                                 READS if self.offers_reads else 1)
         if error:
             raise os_error("queue pair to RTS", error)
         if second is None:
@@ -227,7 +227,7 @@ cdef class Endpoint:
             memset(&options, 0, sizeof(options))
             options.crc = offer.crc
             options.ird = READS
-            options.ord = READS
+            options.ord = READS if self.offers_reads else 1
             options.private_data = attach
             options.private_length = ATTACH_LENGTH
             if soft_iw_connect(self.qp, fd, &options) < 0:

@@ -10,6 +10,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._direct cimport DirectReader
+from rmemcached.client._reads cimport time_read
 from rmemcached.client._session cimport Session
 from rmemcached.client._stream cimport Stream
 from rmemcached.direct cimport DIRECT_FOUND, direct_answer, direct_copy, direct_find, direct_hit, direct_memory
@@ -37,6 +38,7 @@ cdef enum:
     STALL_MS = 5000          # a server that is silent for so long has failed
     STORED_LENGTH = 8
     READ_MOST = 1 << 20      # bytes of the longest value that is read without asking
+    ASKED_MOST = 100         # reads that find nothing, before the key is taken for one that is asked for
     TEXT_MORE = 64           # bytes of a request or reply besides key and value, at most
 
 cdef struct client:
@@ -418,6 +420,34 @@ def read_direct(Session session not None, bytes key, seconds, pause=0.0, most=10
     finally:
         free(to)
         free(took)
+
+
+def read_remote(Session session not None, bytes key, seconds, anew=False, most=1000000):
+    """Reads a key by READs over a device: what each read took, in nanoseconds, as a list of `most` at most.
+
+    anew: as if it had not been read before. Raises ValueError as read_direct does; a read now and then may find that
+    the server is to be asked, and is not in the list.
+    """
+    cdef int64_t until = now_ns() + <int64_t>(seconds * 1e9)
+    cdef Py_ssize_t limit = most
+    cdef Py_ssize_t asked = 0
+    cdef list took = []
+    cdef bint again = anew
+    cdef Connection c
+    cdef int64_t ns
+    while len(took) < limit and now_ns() < until:
+        c = session.enter(False, b"get")
+        try:
+            ns = time_read(c, key, again)
+        finally:
+            session.leave(c, None)
+        if ns:
+            took.append(ns)
+            continue
+        asked += 1
+        if asked > len(took) + ASKED_MOST:
+            raise ValueError("the key is not to be had without asking")
+    return took
 
 
 def count_direct(Session session not None, keys, seconds):

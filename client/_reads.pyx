@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EINTR, ETIMEDOUT, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 from posix.unistd cimport getpid
 
@@ -28,7 +28,6 @@ from rmemcached.direct cimport (
     direct_is_usable,
     direct_line,
     direct_look,
-    direct_memory,
     direct_note,
     direct_place,
     direct_report,
@@ -61,6 +60,7 @@ cdef enum:
     DRIFT_ONE_OF = 10000     # ... beside what clocks of two hosts may differ in speed
     PART_NS = 1000000000     # after which it is asked again about memory that it has not registered
     PARTS_MOST = 1 << 15
+    ENTRIES = 4096           # keys of which it is remembered where they are: one for each value of the lower hash bits
     CLOCK_AT = KEYS * 128    # in the buffer, behind the buckets
     ITEMS_AT = CLOCK_AT + 128
 
@@ -69,13 +69,28 @@ cdef struct memory_part:     # that the server has registered
     uint64_t length
     uint32_t key
 
+cdef enum read_step:         # of a key
+    WANTS_BUCKET             # a READ of its bucket is to be posted,
+    READS_BUCKET             # ... is under way
+    WANTS_ITEM               # the same of its item
+    READS_ITEM
+    FOUND
+    ASKS                     # only the server can say
+
 cdef struct sought:          # a key of one round
     const char *text
     size_t length
     uint32_t hv
-    uint64_t slot            # 0: not found, or its memory has no key yet
+    read_step step
+    bint guessed             # `slot` is remembered, not read
+    uint64_t slot
     size_t size              # bytes of the READ of its item,
     size_t at                # ... which come here
+
+cdef struct remembered:      # of a key that was read
+    uint32_t hv
+    uint32_t doubtful        # it was elsewhere when it was read last
+    uint64_t slot            # where; 0: nothing is remembered
 
 
 cdef int64_t flushed_ns = 0      # when this process has last flushed a server; the GIL, or a value that is near
@@ -84,13 +99,13 @@ cdef int64_t flushed_ns = 0      # when this process has last flushed a server; 
 cdef class RemoteMemory:
     """A server's memory, as a queue pair reads it."""
     cdef direct_header header        # as read; its clock again and again
-    cdef direct_memory memory        # of which `header` alone is set, for reports
     cdef direct_report report        # of the call that reads, as what follows is
     cdef bint told_later             # it is time to tell of hits
     cdef uint64_t base               # the server's address of the header
     cdef memory_part *parts
     cdef unsigned int count
     cdef unsigned int last           # the part that was used last
+    cdef remembered *entries         # ENTRIES, by the hash
     cdef bint usable                 # the header is there
     cdef bint refused                # the server is always asked
     cdef bint busy                   # a call reads; the GIL, or the lock of _state.pxd
@@ -112,10 +127,15 @@ cdef class RemoteMemory:
             self.provider.dereg_mr(self.mr)
         free(self.buffer)
         free(self.parts)
+        free(self.entries)
 
     cdef int open_buffer(self, QueuePair queue) except -1:
         if self.mr != NULL:
             return 0
+        if self.entries == NULL:
+            self.entries = <remembered *>calloc(ENTRIES, sizeof(remembered))
+            if self.entries == NULL:
+                raise MemoryError
         if posix_memalign(<void **>&self.buffer, 4096, BUFFER) != 0:
             self.buffer = NULL
             raise MemoryError
@@ -178,6 +198,15 @@ cdef inline uint64_t clock_place() noexcept nogil:
     return <uint64_t><size_t>&h.buckets
 
 
+cdef bint reads_on(RdmaStream s) noexcept nogil:
+    # Whether READs of the lane are under way. What other threads have completed has been read.
+    cdef bint reads
+    pthread_mutex_lock(&s.queue.lock)
+    reads = s.queue.reader == s.lane
+    pthread_mutex_unlock(&s.queue.lock)
+    return reads
+
+
 cdef int await_reads(RdmaStream s) noexcept nogil:
     # Until all READs have completed. 1; 0: the connection has ended; a negative errno.
     cdef int64_t now = now_ns()
@@ -189,7 +218,7 @@ cdef int await_reads(RdmaStream s) noexcept nogil:
         r = s.queue.reap(s, s.lane)
         if r <= 0:
             return r
-        if s.queue.reader != s.lane:
+        if not reads_on(s):
             if until:
                 s.spin_result(True)
             return 1
@@ -206,6 +235,7 @@ cdef int await_reads(RdmaStream s) noexcept nogil:
 
 
 cdef int complete(RdmaStream s) except -1:
+    # Whatever was posted has been read.
     cdef int r = -EINTR
     while r == -EINTR:
         with nogil:
@@ -304,83 +334,120 @@ cdef int open_memory(Connection c, RemoteMemory m) except -1:
         memcpy(&m.header, m.buffer, sizeof(direct_header))
     m.usable = posted and direct_is_usable(&m.header)
     m.refused = not m.usable
-    m.memory.header = &m.header
-    direct_report_begin(&m.report, &m.memory)
+    direct_report_begin(&m.report, &m.header)
     return 0
 
 
-cdef bint post_buckets(RdmaStream s, RemoteMemory m, sought *keys, unsigned int count) noexcept nogil:
-    # Whether the clock comes with them. If it is due and does not come, nothing does.
-    cdef int64_t now = now_ns()
-    cdef bint due = now - m.clock_ns > CLOCK_NS or m.clock_ns <= flushed_ns
-    cdef bint clocked = False
+cdef inline remembered *entry_of(RemoteMemory m, uint32_t hv) noexcept nogil:
+    return &m.entries[hv % ENTRIES]
+
+
+cdef void remember(RemoteMemory m, uint32_t hv, uint64_t slot) noexcept nogil:
+    cdef remembered *entry = entry_of(m, hv)
+    # Of a key that was not where it was thought to be, once is not enough.
+    entry.doubtful = entry.hv == hv and entry.doubtful and entry.slot != slot
+    entry.hv = hv
+    entry.slot = slot
+
+
+cdef void guess(RemoteMemory m, sought *k) noexcept nogil:
+    # Where its item is, if it was read before.
+    cdef remembered *entry = entry_of(m, k.hv)
+    k.guessed = entry.slot != 0 and entry.hv == k.hv and not entry.doubtful
+    k.step = WANTS_ITEM if k.guessed else WANTS_BUCKET
+    k.slot = entry.slot
+
+
+cdef bint post_one(RdmaStream s, RemoteMemory m, sought *k, unsigned int number, size_t *at) noexcept nogil:
+    # Whether its next READ is under way. at: where an item can go in the buffer.
     cdef uint64_t place
-    cdef unsigned int i
-    pthread_mutex_lock(&s.queue.lock)
-    if due:
-        m.posted_ns = now
-        clocked = post(s, m, clock_place(), clock_length(), CLOCK_AT)
-    for i in range(count):
-        if due and not clocked:
-            keys[i].slot = 0
-            continue
-        place = m.header.index + direct_bucket_of(keys[i].hv, m.header.buckets) * sizeof(direct_bucket)
-        keys[i].slot = post(s, m, place, sizeof(direct_bucket), i * sizeof(direct_bucket))
-    pthread_mutex_unlock(&s.queue.lock)
-    return clocked
+    if s.queue.reads == READS:
+        return False
+    if k.step == WANTS_BUCKET:
+        place = m.header.index + direct_bucket_of(k.hv, m.header.buckets) * sizeof(direct_bucket)
+        if not post(s, m, place, sizeof(direct_bucket), number * sizeof(direct_bucket)):
+            k.step = ASKS
+            return False
+        k.step = READS_BUCKET
+        return True
+    if k.step != WANTS_ITEM:
+        return False
+    k.size = min(<size_t>m.header.sizes[direct_class(k.slot)], <size_t>DIRECT_READ)
+    if at[0] + k.size > BUFFER:
+        return False
+    if not post(s, m, direct_place(k.slot), k.size, at[0]):
+        k.step = ASKS
+        return False
+    k.step = READS_ITEM
+    k.at = at[0]
+    at[0] += (k.size + 63) & ~<size_t>63
+    return True
 
 
-cdef void post_items(RdmaStream s, RemoteMemory m, sought *keys, unsigned int count) noexcept nogil:
+cdef unsigned int post_round(RdmaStream s, RemoteMemory m, sought *keys, unsigned int count,
+                             bint due) noexcept nogil:
+    # Posts what has room, and the READ of the clock, if it is due; without that, nothing. How many they are.
+    cdef unsigned int posted = 0
+    cdef bint reads = m.lives()
     cdef size_t at = ITEMS_AT
     cdef unsigned int i
     pthread_mutex_lock(&s.queue.lock)
-    for i in range(count):
-        if keys[i].slot == 0:
-            continue
-        keys[i].slot = direct_look(<const direct_bucket *>(m.buffer + i * sizeof(direct_bucket)), keys[i].hv)
-        if keys[i].slot == 0:
-            continue
-        keys[i].size = min(<size_t>m.header.sizes[direct_class(keys[i].slot)], <size_t>DIRECT_READ)
-        keys[i].at = at
-        if (at + keys[i].size > BUFFER
-                or not post(s, m, direct_place(keys[i].slot), keys[i].size, at)):
-            keys[i].slot = 0
-            continue
-        at += (keys[i].size + 63) & ~<size_t>63
+    if due:
+        m.posted_ns = now_ns()
+        reads = post(s, m, clock_place(), clock_length(), CLOCK_AT)
+        posted = reads
+    if reads:
+        for i in range(count):
+            posted += post_one(s, m, &keys[i], i, &at)
     pthread_mutex_unlock(&s.queue.lock)
+    return posted
 
 
-cdef int read_round(RdmaStream s, RemoteMemory m, sought *keys, unsigned int count, list found) except -1:
-    # Appends what is found of so many keys.
-    cdef QueuePair queue = s.queue
+cdef int take(RemoteMemory m, sought *k, unsigned int number, direct_hit *hit) noexcept nogil:
+    # What has been read for a key. True: its value.
     cdef direct_clock clock
-    cdef direct_hit hit
-    cdef unsigned int i
-    cdef bint clocked
-    for i in range(count):
-        keys[i].hv = key_hash(&m.header.hash, keys[i].text, keys[i].length)
-    clocked = post_buckets(s, m, keys, count)
-    if queue.reader == s.lane:
-        complete(s)
-    if clocked:
-        m.take_clock(m.buffer + CLOCK_AT)
-    if not m.lives():
-        found += [None] * count
-        return 0
-    post_items(s, m, keys, count)
-    if queue.reader == s.lane:
-        complete(s)
+    if k.step == READS_BUCKET:
+        k.slot = direct_look(<const direct_bucket *>(m.buffer + number * sizeof(direct_bucket)), k.hv)
+        k.step = WANTS_ITEM if k.slot else ASKS
+        return False
+    if k.step != READS_ITEM:
+        return False
     clock.now = m.header.current_time
     clock.oldest_live = m.header.oldest_live
     clock.algorithm = m.header.algorithm
+    if direct_verify(&m.header.hash, &clock, k.slot, k.hv, m.buffer + k.at, k.size, k.text, k.length,
+                     hit) == DIRECT_FOUND:
+        remember(m, k.hv, k.slot)
+        m.told_later |= direct_note(&m.report, &m.header, hit)
+        k.step = FOUND
+        return True
+    k.step = WANTS_BUCKET if k.guessed else ASKS
+    if k.guessed:
+        entry_of(m, k.hv).doubtful = True
+        k.guessed = False
+    return False
+
+
+cdef int read_round(RdmaStream s, RemoteMemory m, sought *keys, unsigned int count, list found,
+                    Py_ssize_t first) except -1:
+    # Puts what is found of so many keys into found[first:]; None: only into the steps of the keys.
+    cdef int64_t now = now_ns()
+    cdef bint due = now - m.clock_ns > CLOCK_NS or m.clock_ns <= flushed_ns
+    cdef direct_hit hit
+    cdef unsigned int i
     for i in range(count):
-        if keys[i].slot == 0 or direct_verify(&m.header.hash, &clock, keys[i].slot, keys[i].hv,
-                                              m.buffer + keys[i].at, keys[i].size, keys[i].text,
-                                              keys[i].length, &hit) != DIRECT_FOUND:
-            found.append(None)
-            continue
-        found.append((PyBytes_FromStringAndSize(hit.data, hit.length), hit.flags))
-        m.told_later |= direct_note(&m.report, &m.memory, &hit)
+        keys[i].hv = key_hash(&m.header.hash, keys[i].text, keys[i].length)
+        guess(m, &keys[i])
+    while post_round(s, m, keys, count, due):
+        complete(s)
+        if due:
+            m.take_clock(m.buffer + CLOCK_AT)
+            due = False
+        if not m.lives():
+            break
+        for i in range(count):
+            if take(m, &keys[i], i, &hit) and found is not None:
+                found[first + i] = (PyBytes_FromStringAndSize(hit.data, hit.length), hit.flags, hit.cas)
     return 0
 
 
@@ -388,7 +455,7 @@ cdef int tell(Connection c, RemoteMemory m, bint asks) except -1:
     # Puts the line of hits, which nobody answers. asks: a request follows, with which it goes.
     cdef RdmaStream s = c.stream
     m.told_later = False
-    s.wlen += direct_line(&m.report, &m.memory, s.room(DIRECT_LINE))
+    s.wlen += direct_line(&m.report, &m.header, s.room(DIRECT_LINE))
     if not asks:
         c.send()
     return 0
@@ -412,27 +479,41 @@ cdef bint enter(RdmaStream s):
     return entered
 
 
-cdef list read_values(Connection c, list keys):
+cdef RemoteMemory begin_reads(Connection c):
+    # The memory, which the caller reads alone until it says that it is not busy. None: the server is to be asked.
     cdef RdmaStream s = c.stream
     cdef RemoteMemory m
-    cdef sought[KEYS] round_
-    cdef list found = []
-    cdef Py_ssize_t i, first
-    cdef unsigned int count
     if s.noreplies or s.wlen or not enter(s):
         return None
     m = s.queue.remote
     try:
         if not m.usable:
             open_memory(c, m)
-        if m.refused:
-            return None
+    except BaseException:
+        m.busy = False
+        raise
+    if m.refused:
+        m.busy = False
+        return None
+    return m
+
+
+cdef list read_values(Connection c, list keys):
+    cdef RdmaStream s = c.stream
+    cdef RemoteMemory m = begin_reads(c)
+    cdef sought[KEYS] some
+    cdef list found = [None] * len(keys)
+    cdef Py_ssize_t i, first
+    cdef unsigned int count
+    if m is None:
+        return None
+    try:
         for first in range(0, len(keys), KEYS):
             count = 0
             for i in range(first, min(first + KEYS, len(keys))):
-                round_[count].text = text_of(keys[i], &round_[count].length)
+                some[count].text = text_of(keys[i], &some[count].length)
                 count += 1
-            read_round(s, m, round_, count, found)
+            read_round(s, m, some, count, found, first)
         if m.wanted and now_ns() - m.asked_ns > PART_NS:
             ask_for_part(c, m, m.wanted)
         m.wanted = 0
@@ -440,6 +521,25 @@ cdef list read_values(Connection c, list keys):
         if m.told_later or asks:
             tell(c, m, asks)
         return found
+    finally:
+        m.busy = False
+
+
+cdef int64_t time_read(Connection c, bytes key, bint anew) except -1:
+    cdef RdmaStream s = c.stream
+    cdef int64_t begin = now_ns()
+    cdef RemoteMemory m = begin_reads(c)
+    cdef sought one
+    if m is None:
+        return 0
+    try:
+        one.text = text_of(key, &one.length)
+        if anew:
+            entry_of(m, key_hash(&m.header.hash, one.text, one.length)).slot = 0
+        read_round(s, m, &one, 1, None, 0)
+        if m.told_later:
+            tell(c, m, False)
+        return now_ns() - begin if one.step == FOUND else 0
     finally:
         m.busy = False
 

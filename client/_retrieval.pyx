@@ -2,6 +2,7 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EBADMSG
+from libc.string cimport memcpy
 
 from rmemcached.client._buffers cimport Buffer, find_buffer, new_buffer, register_memory
 from rmemcached.client._commands cimport answer, is_error, put_fetch, seconds_text, text_of
@@ -80,6 +81,13 @@ cdef bint is_lost(const char *to, Py_ssize_t length):
     return found is not None and found.lost
 
 
+cdef Py_ssize_t copy_known(bytes value, char *to, Py_ssize_t length):
+    # The length of the value, which is copied if it is no longer than `length`.
+    if PyBytes_GET_SIZE(value) <= length:
+        memcpy(to, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+    return PyBytes_GET_SIZE(value)
+
+
 cdef object too_long(object key, Py_ssize_t size, Py_ssize_t length):
     return ValueError(f"the value of {key!r} has {size} bytes, and the buffer {length}")
 
@@ -90,10 +98,14 @@ cdef object fetch_on(Retrieval self, Connection c, object key, fetch_form form, 
     cdef list errors = []
     cdef list known = None
     try:
-        if s.remote and form == FETCH_VALUE and expire is None:
+        if s.remote and expire is None:
             known = read_values(c, [key])
         if known is not None and known[0] is not None:
-            value, flags[0] = known[0]
+            value, flags[0], cas = known[0]
+            if form == FETCH_VALUE_AND_CAS:
+                value = value, cas_bytes(cas)
+            elif form == FETCH_VIEW:
+                value = memoryview(value)
         else:
             put_fetch(s, key, self.serde is not None, form == FETCH_VALUE_AND_CAS, expire)
             if s.remote:
@@ -339,7 +351,7 @@ cdef class Retrieval(Session):
         cdef Py_ssize_t i
         cdef Py_ssize_t asked = 0
         try:
-            if s.remote and not with_cas and expire is None:
+            if s.remote and expire is None:
                 known = read_values(c, encoded)
             for i in range(len(encoded)):
                 if known is not None and known[i] is not None:
@@ -350,7 +362,9 @@ cdef class Retrieval(Session):
                 c.ahead(asked, AHEAD)
             for i in range(len(names)):
                 if known is not None and known[i] is not None:
-                    value, flags = known[i]
+                    value, flags, cas = known[i]
+                    if with_cas:
+                        value = value, cas_bytes(cas)
                 else:
                     c.read_answer(first)
                     first = False
@@ -538,6 +552,7 @@ cdef class Retrieval(Session):
         cdef Connection c = self.enter(False, b"get_into")
         cdef Stream s = c.stream
         cdef list errors = []
+        cdef list known = None
         cdef Py_ssize_t size = -1
         try:
             s.check_target(to, length)
@@ -546,13 +561,18 @@ cdef class Retrieval(Session):
             self.leave(c, None)
             raise
         try:
-            put_fetch(s, key, False, False, None)
-            if s.remote and length > <Py_ssize_t>s.inline_limit:
-                s.put_target(to, length)
-            s.put("\r\n", 2)
-            c.exchange()
-            size = self._read_into(c, key, to, length, errors)
-            s.release_sink()
+            if s.remote:
+                known = read_values(c, [key])
+            if known is not None and known[0] is not None:
+                size = copy_known(known[0][0], to, length)
+            else:
+                put_fetch(s, key, False, False, None)
+                if s.remote and length > <Py_ssize_t>s.inline_limit:
+                    s.put_target(to, length)
+                s.put("\r\n", 2)
+                c.exchange()
+                size = self._read_into(c, key, to, length, errors)
+                s.release_sink()
         except BaseException:
             self.drop(c)
             raise
@@ -571,20 +591,28 @@ cdef class Retrieval(Session):
         # The exception for a value that is too long, or None.
         cdef Connection c = self.enter(False, b"get_many_into")
         cdef list errors = []
+        cdef list known = None
+        cdef list wanted = [given[i][0] for i in which]
         cdef object problem = None
-        cdef Py_ssize_t length, size, i
+        cdef Py_ssize_t length, size, i, at
         cdef bint first = True
         cdef char *to
         try:
-            for i in which:
-                put_fetch(c.stream, given[i][0], False, False, None)
-                c.stream.put("\r\n", 2)
-            for i in which:
+            if c.stream.remote:
+                known = read_values(c, wanted)
+            for at in range(len(wanted)):
+                if known is None or known[at] is None:
+                    put_fetch(c.stream, wanted[at], False, False, None)
+                    c.stream.put("\r\n", 2)
+            for at, i in enumerate(which):
                 key, view = given[i]
                 to = target_of(view, 0, &length)
-                c.read_answer(first)
-                first = False
-                size = self._read_into(c, key, to, length, errors)
+                if known is not None and known[at] is not None:
+                    size = copy_known(known[at][0], to, length)
+                else:
+                    c.read_answer(first)
+                    first = False
+                    size = self._read_into(c, key, to, length, errors)
                 problem = problem or (too_long(key, size, length) if size > length else None)
                 results[i] = size if size >= 0 else None
         except BaseException:

@@ -7,11 +7,12 @@ but direct_map and direct_unmap.
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from rmemcached.sys.key_hash cimport hash_secrets
+from rmemcached.sys.atomics cimport relaxed_load
+from rmemcached.sys.key_hash cimport hash_secrets, xxh3
 from rmemcached.sys.linux cimport pthread_mutex_t
 
 cdef enum:
-    DIRECT_VERSION = 2
+    DIRECT_VERSION = 3
     DIRECT_HEADER = 4096         # bytes before the index
     DIRECT_SLOTS = 15
     DIRECT_PLACE_BITS = 38       # of a slot: the item's distance from the header in units of 8 bytes; then
@@ -23,6 +24,20 @@ cdef enum:
     DIRECT_QUEUES = 256          # LRU queues: slab class | queue << 6
     DIRECT_NAMED = 64            # items that a line of hits names at most
     DIRECT_LINE = 2048           # bytes of one at most
+
+# Of an item's it_flags, memcached's values. The store's own are these (store.pxd).
+cdef enum direct_item_flag:
+    DIRECT_LINKED = 1
+    DIRECT_WITH_CAS = 2
+    DIRECT_SLABBED = 4
+    DIRECT_FETCHED = 8
+    DIRECT_ACTIVE = 16
+    DIRECT_CHUNKED = 32
+    DIRECT_CHUNK = 64
+    DIRECT_WITH_FLAGS = 256      # the client's, 4 bytes
+    DIRECT_TOKEN_SENT = 512
+    DIRECT_STALE = 2048
+    DIRECT_FREQUENCY_ONE = 8192  # how often it was fetched, 0 to 3 (S3-FIFO)
 
 cdef extern from *:
     """
@@ -135,11 +150,33 @@ cdef inline uint64_t direct_times(uint32_t time, uint32_t exptime) noexcept nogi
     """What an item's times are in its seal, by exclusive or: they change, and its data does not."""
     return direct_mix((<uint64_t>time << 32 | exptime) + 0x9e3779b97f4a7c15ULL)
 
-# Where the seal of an item that is not chained lies, from the item on: behind its data, at the next multiple of 8.
-cdef size_t direct_seal_at(const direct_item *it) noexcept nogil
-# The seal of such an item at this place: of key, client's flags, data, times and place. CAS value, it_flags but those
-# that say how it is laid out, and slabs_clsid are not in it. Nothing of it changes meanwhile.
-cdef uint64_t direct_seal(const hash_secrets *secrets, uint64_t place, const direct_item *it) noexcept nogil
+cdef inline uint64_t direct_cas(uint64_t cas) noexcept nogil:
+    """What the CAS value is in it, in the same way."""
+    return direct_mix(cas ^ 0xd1342543de82ef95ULL)
+
+cdef inline const char *direct_key(const direct_item *it) noexcept nogil:
+    return <const char *>(it + 1) + (8 if relaxed_load(&(<direct_item *>it).it_flags) & DIRECT_WITH_CAS else 0)
+
+cdef inline size_t direct_length(const direct_item *it) noexcept nogil:
+    """Bytes of key, client's flags and data, which follow each other."""
+    return <size_t>it.nkey + 1 + (4 if it.it_flags & DIRECT_WITH_FLAGS else 0) + <uint32_t>it.nbytes
+
+cdef inline size_t direct_seal_at(const direct_item *it) noexcept nogil:
+    """Where the seal of an item that is not chained lies, from the item on: behind its data, at the next multiple of 8.
+    """
+    return (<size_t>(direct_key(it) - <const char *>it) + direct_length(it) + 7) & ~<size_t>7
+
+cdef inline uint64_t direct_seal(const hash_secrets *secrets, uint64_t place, const direct_item *it) noexcept nogil:
+    """The seal of such an item at this place: of key, client's flags, data, times, CAS value and place. it_flags but
+    those that say how it is laid out, and slabs_clsid, are not in it. Nothing of it changes meanwhile.
+    """
+    # In one word: the place has 38 bits, the length of the data 16, since the item is no longer than DIRECT_READ.
+    # Lengths and flags say where one part ends and the next begins.
+    cdef uint64_t where = place >> 3 | <uint64_t>(it.nbytes & 0xffff) << 38 | <uint64_t>it.nkey << 54 \
+        | <uint64_t>(it.it_flags & DIRECT_WITH_CAS) << 61 | <uint64_t>(it.it_flags & DIRECT_WITH_FLAGS) << 55
+    cdef uint64_t cas = (<const uint64_t *>(it + 1))[0] if it.it_flags & DIRECT_WITH_CAS else 0
+    return xxh3(direct_key(it), direct_length(it), secrets.xxh3) ^ direct_times(it.time, it.exptime) \
+        ^ direct_cas(cas) ^ direct_mix(where)
 
 # --- a client's side ---
 
@@ -192,7 +229,8 @@ cdef struct direct_clock:
     uint32_t oldest_live
     uint32_t algorithm
 
-# Whether a header that was read by a READ can be used, of memory that is `length` long. Its items have seals.
+# Whether a header that was read by a READ can be used: its items have seals, and all that it names lies within the
+# length that it states. How long the memory is nobody else tells; the parts of which a client has keys bound its READs.
 cdef bint direct_is_usable(const direct_header *h) noexcept nogil
 # A slot of a bucket, read in any order, that may be of a key with this hash, and of an item with a seal; 0: none.
 cdef uint64_t direct_look(const direct_bucket *bucket, uint32_t hv) noexcept nogil
@@ -217,9 +255,9 @@ cdef struct direct_report:
     uint32_t told                # the daemon's clock when the last line was made,
     int64_t told_ms              # ... and ours
 
-# Begins a report that is all zeros.
-cdef void direct_report_begin(direct_report *r, const direct_memory *m) noexcept nogil
+# Begins a report that is all zeros. The header is mapped, or as it was read lately.
+cdef void direct_report_begin(direct_report *r, const direct_header *h) noexcept nogil
 # Notes a hit. True: it is time for a line.
-cdef bint direct_note(direct_report *r, const direct_memory *m, const direct_hit *hit) noexcept nogil
+cdef bint direct_note(direct_report *r, const direct_header *h, const direct_hit *hit) noexcept nogil
 # Writes the line of all that was noted, with its \r\n, into DIRECT_LINE bytes. Returns its length; 0: there is nothing.
-cdef size_t direct_line(direct_report *r, const direct_memory *m, char *out) noexcept nogil
+cdef size_t direct_line(direct_report *r, const direct_header *h, char *out) noexcept nogil

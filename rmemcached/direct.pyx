@@ -7,25 +7,14 @@ from posix.stat cimport fstat, struct_stat
 
 from rmemcached.sys.atomics cimport load_acquire, read_fence, relaxed_load
 from rmemcached.sys.clock cimport coarse_ms
-from rmemcached.sys.key_hash cimport hash_secrets, key_hash, xxh3
+from rmemcached.sys.key_hash cimport hash_secrets, key_hash
 from rmemcached.sys.linux cimport (
     F_GET_SEALS, F_SEAL_SHRINK, MADV_DONTDUMP, MAP_FAILED, MAP_NORESERVE, MAP_SHARED, PROT_NONE, PROT_READ, errno,
     TMPFS_MAGIC, fcntl, fstatfs, madvise, mmap, mprotect, munlock, munmap, snprintf, struct_statfs,
 )
 
 cdef enum:
-    # item.it_flags, as in store.pxd
-    LINKED = 1
-    WITH_CAS = 2
-    SLABBED = 4
-    FETCHED = 8
-    ACTIVE = 16
-    CHUNKED = 32
-    CHUNK = 64
-    WITH_FLAGS = 256
-    TOKEN_SENT = 512
-    STALE = 2048
-    FREQUENCY = 3 * 8192
+    FREQUENCY = 3 * DIRECT_FREQUENCY_ONE
     # of the robust mutex's word (the kernel's futex.h)
     OWNER_DIED = 0x40000000
     OWNER = 0x3fffffff
@@ -121,10 +110,6 @@ cdef inline direct_item *item_at(const direct_memory *m, uint64_t slot) noexcept
     return <direct_item *>(m.base + place)
 
 
-cdef inline const char *key_of(const direct_item *it) noexcept nogil:
-    return <const char *>(it + 1) + (8 if relaxed_load(&(<direct_item *>it).it_flags) & WITH_CAS else 0)
-
-
 cdef inline bint is_current(uint32_t oldest, uint32_t now, const direct_item *it) noexcept nogil:
     """As do_item_find judges it."""
     cdef uint32_t exptime = <uint32_t>relaxed_load(&(<direct_item *>it).exptime)
@@ -135,28 +120,28 @@ cdef inline bint is_current(uint32_t oldest, uint32_t now, const direct_item *it
 
 cdef inline bint would_count(uint32_t algorithm, uint32_t now, uint32_t flags, const direct_item *it) noexcept nogil:
     if algorithm == DIRECT_SEGMENTED:
-        return not flags & ACTIVE
+        return not flags & DIRECT_ACTIVE
     if algorithm == DIRECT_S3FIFO and flags & FREQUENCY != FREQUENCY:
         return True
-    return not flags & FETCHED or <uint32_t>relaxed_load(&(<direct_item *>it).time) + UPDATE_INTERVAL < now
+    return not flags & DIRECT_FETCHED or <uint32_t>relaxed_load(&(<direct_item *>it).time) + UPDATE_INTERVAL < now
 
 
 cdef direct_answer take(const direct_clock *clock, const char *end, size_t longest, direct_item *it,
                         direct_hit *hit) noexcept nogil:
     """Fills the hit from an item that has the key. end: of the memory that it is in. longest: of a chained value."""
     # First the CAS value: an item that gets a new one because it is made stale shows that it is stale.
-    cdef uint64_t cas = load_acquire(<uint64_t *>(it + 1)) if relaxed_load(&it.it_flags) & WITH_CAS else 0
+    cdef uint64_t cas = load_acquire(<uint64_t *>(it + 1)) if relaxed_load(&it.it_flags) & DIRECT_WITH_CAS else 0
     cdef uint32_t flags = <uint32_t>relaxed_load(&it.it_flags)
     cdef size_t nbytes = <size_t>relaxed_load(&it.nbytes)
-    cdef const char *data = key_of(it) + it.nkey + 1
-    if flags & (LINKED | SLABBED | CHUNK | STALE | TOKEN_SENT) != LINKED \
+    cdef const char *data = direct_key(it) + it.nkey + 1
+    if flags & (DIRECT_LINKED | DIRECT_SLABBED | DIRECT_CHUNK | DIRECT_STALE | DIRECT_TOKEN_SENT) != DIRECT_LINKED \
             or not is_current(clock.oldest_live, clock.now, it):
         return DIRECT_ASK
     hit.flags = 0
-    if flags & WITH_FLAGS:
+    if flags & DIRECT_WITH_FLAGS:
         memcpy(&hit.flags, data, 4)
         data += 4
-    hit.chained = flags & CHUNKED != 0
+    hit.chained = flags & DIRECT_CHUNKED != 0
     if hit.chained:
         data = <const char *>((<size_t>data + 7) & ~<size_t>7)
     # It ends in \r\n.
@@ -196,7 +181,7 @@ cdef direct_answer direct_find(const direct_memory *m, const char *key, size_t n
         if not direct_has_tag(slot, tag):
             continue
         it = item_at(m, slot)
-        if it != NULL and it.nkey == nkey and memcmp(key_of(it), key, nkey) == 0:
+        if it != NULL and it.nkey == nkey and memcmp(direct_key(it), key, nkey) == 0:
             hit.slot = slot
             hit.hv = hv
             answer = take(&clock, m.base + m.length, m.length, it, hit)
@@ -241,23 +226,6 @@ cdef direct_answer direct_copy(const direct_memory *m, const direct_hit *hit, ch
 
 # ---- seals, and READs ------------------------------------------------------------------------------------------------
 
-cdef inline size_t length_of(const direct_item *it) noexcept nogil:
-    """Of key, client's flags and data, which follow each other."""
-    return <size_t>it.nkey + 1 + (4 if it.it_flags & WITH_FLAGS else 0) + <uint32_t>it.nbytes
-
-
-cdef size_t direct_seal_at(const direct_item *it) noexcept nogil:
-    return (sizeof(direct_item) + (8 if it.it_flags & WITH_CAS else 0) + length_of(it) + 7) & ~<size_t>7
-
-
-cdef uint64_t direct_seal(const hash_secrets *secrets, uint64_t place, const direct_item *it) noexcept nogil:
-    # Where one part ends and the next begins is a part of it, too.
-    cdef uint64_t shape = <uint64_t><uint32_t>it.nbytes | <uint64_t>it.nkey << 32 \
-        | <uint64_t>(it.it_flags & (WITH_CAS | WITH_FLAGS)) << 40
-    return xxh3(key_of(it), length_of(it), secrets.xxh3) ^ direct_times(it.time, it.exptime) \
-        ^ direct_mix(shape) ^ direct_mix(place)
-
-
 cdef bint direct_is_usable(const direct_header *h) noexcept nogil:
     return is_sound(h, h.length) and h.sealed != 0
 
@@ -277,9 +245,8 @@ cdef direct_answer direct_verify(const hash_secrets *secrets, const direct_clock
     cdef direct_item *it = <direct_item *>copy
     cdef size_t at
     cdef uint64_t seal
-    if size < sizeof(direct_item) or it.it_flags & (LINKED | SLABBED | CHUNK | CHUNKED) != LINKED:
-        return DIRECT_TORN
-    if <uint32_t>it.nbytes > size:
+    if size < sizeof(direct_item) or <uint32_t>it.nbytes > size \
+            or it.it_flags & (DIRECT_LINKED | DIRECT_SLABBED | DIRECT_CHUNK | DIRECT_CHUNKED) != DIRECT_LINKED:
         return DIRECT_TORN
     at = direct_seal_at(it)
     if at + sizeof(seal) > size:
@@ -287,7 +254,7 @@ cdef direct_answer direct_verify(const hash_secrets *secrets, const direct_clock
     memcpy(&seal, copy + at, sizeof(seal))
     if seal == 0 or seal != direct_seal(secrets, direct_place(slot), it):
         return DIRECT_TORN
-    if it.nkey != nkey or memcmp(key_of(it), key, nkey) != 0:
+    if it.nkey != nkey or memcmp(direct_key(it), key, nkey) != 0:
         return DIRECT_ASK
     hit.bucket = NULL
     hit.slot = slot
@@ -297,15 +264,15 @@ cdef direct_answer direct_verify(const hash_secrets *secrets, const direct_clock
 
 # ---- hits ------------------------------------------------------------------------------------------------------------
 
-cdef inline uint32_t clock_of(const direct_memory *m) noexcept nogil:
-    return <uint32_t>relaxed_load(&(<direct_header *>m.header).current_time)
+cdef inline uint32_t clock_of(const direct_header *h) noexcept nogil:
+    return <uint32_t>relaxed_load(&(<direct_header *>h).current_time)
 
 
-cdef inline bint may_be_named(direct_report *r, const direct_memory *m, const direct_hit *hit) noexcept nogil:
+cdef inline bint may_be_named(direct_report *r, const direct_header *h, const direct_hit *hit) noexcept nogil:
     """Whether the daemon's note of one more hit would say more than what is to be told already."""
     cdef uint64_t place = direct_place(hit.slot)     # a multiple of 8
     cdef uint64_t *known = &r.recent[(place >> 3) * 0x9e3779b97f4a7c15ULL >> 56]
-    cdef uint64_t most = 3 if relaxed_load(&(<direct_header *>m.header).algorithm) == DIRECT_S3FIFO else 2
+    cdef uint64_t most = 3 if relaxed_load(&(<direct_header *>h).algorithm) == DIRECT_S3FIFO else 2
     if known[0] & ~<uint64_t>7 != place:
         known[0] = place
     elif known[0] & 7 >= most:
@@ -314,25 +281,25 @@ cdef inline bint may_be_named(direct_report *r, const direct_memory *m, const di
     return True
 
 
-cdef void direct_report_begin(direct_report *r, const direct_memory *m) noexcept nogil:
-    r.told = clock_of(m)
+cdef void direct_report_begin(direct_report *r, const direct_header *h) noexcept nogil:
+    r.told = clock_of(h)
 
 
-cdef bint direct_note(direct_report *r, const direct_memory *m, const direct_hit *hit) noexcept nogil:
+cdef bint direct_note(direct_report *r, const direct_header *h, const direct_hit *hit) noexcept nogil:
     r.counts[hit.queue] += 1
     r.total += 1
-    if hit.counts and r.used < DIRECT_NAMED and may_be_named(r, m, hit):
+    if hit.counts and r.used < DIRECT_NAMED and may_be_named(r, h, hit):
         r.named[r.used].hv = hit.hv
         r.named[r.used].place = direct_place(hit.slot) // 8
         r.used += 1
         return r.used == DIRECT_NAMED or coarse_ms() - r.told_ms > NAMED_MS
-    return r.told != clock_of(m)
+    return r.told != clock_of(h)
 
 
-cdef size_t direct_line(direct_report *r, const direct_memory *m, char *out) noexcept nogil:
+cdef size_t direct_line(direct_report *r, const direct_header *h, char *out) noexcept nogil:
     cdef size_t used
     cdef unsigned int i
-    r.told = clock_of(m)
+    r.told = clock_of(h)
     r.told_ms = coarse_ms()
     if r.total == 0:
         return 0

@@ -23,7 +23,7 @@ from rmemcached.rdma.attach cimport attach_accept, attach_parse, attach_refuse, 
 from rmemcached.rdma.cm cimport rdma_cm_refuse, read_hello, send_welcome
 from rmemcached.rdma.device cimport (
     INLINE_LEAST, RDMA_DEVICES, extent_of, rdma_device_admit, rdma_device_enter_counters, rdma_device_find_memory,
-    rdma_device_release, rdma_device_retire_counters,
+    rdma_device_release, rdma_device_retire_counters, reads_answered,
 )
 from rmemcached.rdma.exchange cimport exchange_offer, exchange_request, key_is, parse_exchange, write_offer
 from rmemcached.rdma.wire cimport (
@@ -404,7 +404,7 @@ cdef bint bring_up(rdma_conn *rc, const exchange_request *req, const cm_id *cm) 
     cdef rdma_device *dev = rc.q.t.dev
     cdef ibv_qp *qp = rc.q.qp
     cdef qp_address peer
-    cdef unsigned int ird = min(dev.limits.ird, <unsigned int>req.ord)
+    cdef unsigned int ird = reads_answered(dev, req.ord)
     cdef unsigned int ord = min(dev.limits.ord, <unsigned int>req.ird)
     cdef int error
     if cm != NULL:

@@ -27,9 +27,9 @@ from rmemcached.store.store cimport (
     ITEM_TOKEN_SENT, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND, NREAD_APPENDVIV, NREAD_CAS,
     NREAD_PREPEND, NREAD_PREPENDVIV, NREAD_REPLACE, NREAD_SET, OK, STORED, ITEM_client_flags, ITEM_clsid, ITEM_data,
     ITEM_get_cas, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_queue, ITEM_set_cas, delta_result_type, do_add_delta,
-    do_item_bump, do_item_clear_flags, do_item_link, do_item_remove, do_item_set_exptime, do_item_set_flags,
-    do_item_unlink, do_store_item, get_cas_id, item_alloc, item_exptime, item_get, item_get_locked, item_mutex,
-    item_remove, item_set_flags, item_time, item_unlock, item_win, rel_time_t, store, store_op, store_time,
+    do_item_bump, do_item_clear_flags, do_item_link, do_item_remove, do_item_set_cas, do_item_set_exptime,
+    do_item_set_flags, do_item_unlink, do_store_item, get_cas_id, item_alloc, item_exptime, item_get, item_get_locked,
+    item_mutex, item_remove, item_set_flags, item_time, item_unlock, item_win, rel_time_t, store, store_op, store_time,
 )
 from rmemcached.sys.atomics cimport counter_add, relaxed_load, write_fence
 from rmemcached.sys.debug cimport assert_held
@@ -563,9 +563,9 @@ cdef void set_new_cas(conn *c, const meta_flags *of, item *it, uint32_t *hv, uin
         successor = item_get_locked(s, of.key, of.nkey, False, hv)
         if successor != NULL:
             if ITEM_get_cas(successor) == cas:
-                ITEM_set_cas(successor, of.cas_id_in)
+                do_item_set_cas(s, successor, of.cas_id_in)
             do_item_remove(s, successor)
-    ITEM_set_cas(it, of.cas_id_in)
+    do_item_set_cas(s, it, of.cas_id_in)
 
 
 cdef delta_result_type add_to_item(conn *c, const meta_flags *of, bint incr, uint32_t *hv,

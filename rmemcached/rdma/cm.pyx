@@ -4,6 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint16_t
 from libc.string cimport memset, strlen
 
+from rmemcached.rdma.device cimport reads_answered
 from rmemcached.rdma.wire cimport (
     RDMA_CREDITS_MAX, RDMA_CREDITS_MIN, RDMA_MSGSIZE_MAX, RDMA_MSGSIZE_MIN, RDMA_VERSION_1, WELCOME_LENGTH,
     get_hello, put_welcome, rdma_hello, rdma_welcome,
@@ -42,7 +43,7 @@ cdef bint send_welcome(const rdma_device *dev, uint32_t qpn, const exchange_requ
     welcome.eager = dev.limits.eager
     put_welcome(data, &welcome)
     param.qpn = qpn
-    param.responder_resources = min(dev.limits.ird, <unsigned int>client.ord)
+    param.responder_resources = reads_answered(dev, client.ord)
     param.initiator_depth = min(dev.limits.ord, <unsigned int>client.ird)
     param.private_data = data
     param.length = WELCOME_LENGTH

@@ -12,7 +12,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.rdma.wire cimport RDMA_HOST_MAX, RDMA_TRANSPORTS, rdma_transport
 from rmemcached.store.store cimport ARENA_EXTENT
-from rmemcached.sys.atomics cimport relaxed_load
+from rmemcached.sys.atomics cimport load_acquire, relaxed_load
 from rmemcached.sys.linux cimport pthread_mutex_t
 from rmemcached.verbs.port cimport verbs_port
 from rmemcached.verbs.soft cimport soft_qp_counters
@@ -22,7 +22,9 @@ cdef enum:
     RDMA_DEVICES = RDMA_TRANSPORTS   # a server has at most one for each
     RDMA_PATH_MAX = 128
     MAX_EXTENTS = 16384          # 1 TiB of item memory
-    MAX_INDEX = 2080             # parts of the index before it: of 2 MB, then of twice as much, up to 64 MB each
+    # Parts of the index before it, which has a bucket of 128 bytes for each 960 of it (direct_bytes): of 2 MB, then of
+    # twice as much, up to an extent each, with a few that are shorter.
+    MAX_INDEX = MAX_EXTENTS * 2 // 15 + 16
 
 cdef enum:
     RDMA_INPUT_MAX = 512 * 1024  # bytes of input that are kept for the lanes of one queue pair of version 1
@@ -117,7 +119,8 @@ cdef struct rdma_device:
     unsigned int read_sges       # elements of a READ
     unsigned int write_sges      # of a WRITE
     pthread_mutex_t lock
-    # written under lock, read without: an entry exists before an item can lie in its extent, and does not change
+    # written under lock, with release, and read without, with acquire: an entry exists before an item can lie in its
+    # extent, and does not change
     char *arena
     ibv_mr *extents[MAX_EXTENTS]
     ibv_mr *index[MAX_INDEX]     # the first `indexed` are there
@@ -160,7 +163,7 @@ cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil
 cdef inline ibv_mr *extent_of(rdma_device *dev, const void *addr) noexcept nogil:
     """The registration of the item memory at addr. NULL: there is none. Any thread."""
     cdef size_t index = <size_t>(<const char *>addr - dev.arena) // ARENA_EXTENT
-    return dev.extents[index] if index < MAX_EXTENTS else NULL
+    return <ibv_mr *>load_acquire(&dev.extents[index]) if index < MAX_EXTENTS else NULL
 
 # --- asynchronous events, and the loss of the device: one thread ---
 # To be watched for reading.
@@ -180,6 +183,10 @@ cdef void rdma_device_release(rdma_device *dev) noexcept nogil
 cdef void rdma_device_enter_counters(rdma_device *dev, counter_entry *entry) noexcept nogil
 # Keeps what they have counted.
 cdef void rdma_device_retire_counters(rdma_device *dev, counter_entry *entry) noexcept nogil
+
+cdef inline unsigned int reads_answered(const rdma_device *dev, unsigned long wanted) noexcept nogil:
+    """READs of a queue pair's client that are answered at a time. One that must not READ keeps nothing for them."""
+    return min(dev.limits.ird, <unsigned int>wanted) if dev.remote else 1
 
 cdef inline void add_counts(void *total, const void *more, size_t size) noexcept nogil:
     """Adds up structures of uint64_t counters. Another thread may be writing `more`, none reads `total`."""

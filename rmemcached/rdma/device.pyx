@@ -3,7 +3,9 @@
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
-from rmemcached.sys.atomics cimport counter_add, fetch_add, fetch_sub, load_acquire, relaxed_load, store_release
+from rmemcached.sys.atomics cimport (
+    counter_add, fetch_add, fetch_sub, load_acquire, relaxed_load, store_release, store_release_pointer,
+)
 from rmemcached.sys.debug cimport LIVE_RDMA_DEVICE, assert_that, live_add, live_sub
 from rmemcached.sys.linux cimport (
     errno, posix_memalign, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
@@ -103,14 +105,14 @@ cdef int rdma_device_add_extent(rdma_device *dev, void *addr, size_t length) noe
     cdef ibv_mr *mr = NULL
     pthread_mutex_lock(&dev.lock)
     if dev.arena == NULL:
-        dev.arena = <char *>addr
+        store_release_pointer(&dev.arena, addr)
     index = <size_t>(<char *>addr - dev.arena) // ARENA_EXTENT
     if index < MAX_EXTENTS:
         assert_that(dev.extents[index] == NULL)
         mr = dev.provider.reg_mr(dev.pd, addr, length,
                                  IBV_ACCESS_LOCAL_WRITE | (IBV_ACCESS_REMOTE_READ if dev.remote else 0))
     if mr != NULL:
-        dev.extents[index] = mr
+        store_release_pointer(&dev.extents[index], mr)
         fetch_add(&dev.extent_registrations, 1)
     pthread_mutex_unlock(&dev.lock)
     return 0 if mr != NULL else -1
@@ -130,11 +132,12 @@ cdef int rdma_device_add_index(rdma_device *dev, void *addr, size_t length) noex
 
 cdef const ibv_mr *rdma_device_find_memory(rdma_device *dev, const void *addr) noexcept nogil:
     cdef const char *place = <const char *>addr
+    cdef const char *arena = <const char *>load_acquire(&dev.arena)
     cdef unsigned int i
     for i in range(<unsigned int>load_acquire(&dev.indexed)):
         if <size_t>(place - <const char *>dev.index[i].addr) < dev.index[i].length:
             return dev.index[i]
-    return extent_of(dev, addr) if dev.arena != NULL and place >= dev.arena else NULL
+    return extent_of(dev, addr) if arena != NULL and place >= arena else NULL
 
 
 cdef int rdma_device_try_memory(rdma_device *dev, size_t length) noexcept nogil:

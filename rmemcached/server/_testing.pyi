@@ -11,6 +11,8 @@ def event_kind_of(data: int) -> int: ...
 EVENT_KINDS: dict[str, int]
 QUEUE: int
 TAGS: dict[str, int]
+INDEX_PARTS: int
+INDEX_EXTENTS: int
 
 class Pace:
     def note(self, now: int, limit: int) -> int | None: ...

@@ -7,8 +7,9 @@ from libc.stdint cimport UINT32_MAX, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
+from rmemcached.direct cimport direct_bytes
 from rmemcached.protocol.stats_text cimport stat_buf
-from rmemcached.rdma.device cimport RDMA_DEVICES
+from rmemcached.rdma.device cimport MAX_EXTENTS, MAX_INDEX, RDMA_DEVICES
 from rmemcached.rdma.wire cimport TRANSPORT_SOFT_IW
 from rmemcached.rdma_conn cimport pace_begin, pace_end, pace_note, rdma_pace
 from rmemcached.server.devices cimport (
@@ -121,6 +122,11 @@ EVENT_KINDS = {
 # What is registered for the worker's queue, and the tags of addresses.
 QUEUE = <uint64_t>QUEUE_DATA
 TAGS = {"soft": <uint64_t>SOFT_EVENT, "udp": <uint64_t>UDP_TAG}
+
+
+# Parts of an index that can be registered, and extents that it has when all item memory that can be registered is used.
+INDEX_PARTS = <unsigned int>MAX_INDEX
+INDEX_EXTENTS = direct_bytes(<uint64_t>MAX_EXTENTS * ARENA_EXTENT) // <uint64_t>ARENA_EXTENT
 
 
 cdef class Pace:

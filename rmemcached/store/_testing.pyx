@@ -662,7 +662,7 @@ cdef class DirectReader:
         cdef int error = direct_map(&self.memory, fd)
         if error:
             raise OSError(-error, os.strerror(-error))
-        direct_report_begin(&self.report, &self.memory)
+        direct_report_begin(&self.report, self.memory.header)
 
     def __dealloc__(self):
         if self.memory.base != NULL:
@@ -681,7 +681,7 @@ cdef class DirectReader:
             value = PyBytes_FromStringAndSize(NULL, hit.length)
             answer = direct_copy(&self.memory, &hit, value)
         if answer == DIRECT_FOUND:
-            return value, hit.flags, direct_note(&self.report, &self.memory, &hit)
+            return value, hit.flags, direct_note(&self.report, self.memory.header, &hit)
         return "ask" if answer == DIRECT_ASK else "torn"
 
     def get(self, bytes key):
@@ -692,7 +692,7 @@ cdef class DirectReader:
     def line(self):
         """What is to be told of the hits."""
         cdef char text[DIRECT_LINE]
-        cdef size_t length = direct_line(&self.report, &self.memory, text)
+        cdef size_t length = direct_line(&self.report, self.memory.header, text)
         return text[:length]
 
     def run(self, uint64_t seed, uint64_t keys, bint verify=True):

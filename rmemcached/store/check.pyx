@@ -9,9 +9,9 @@ from rmemcached.direct cimport (
     direct_seal, direct_seal_at, direct_tag,
 )
 from rmemcached.store.store cimport (
-    BUMP_LOCK, ITEM_CHUNK, ITEM_CHUNKED, ITEM_LINKED, ITEM_LOCK, ITEM_SLABBED, ITEM_STALE, ITEM_TOKEN_SENT,
-    LRU_LOCK, MAX_NUMBER_OF_SLAB_CLASSES, NO_PAGE, NUMBER_OF_QUEUES, PAGE_IN_TRANSIT, PAGE_RELEASED, SLABS_LOCK,
-    SLAB_PAGE_SIZE, ITEM_clsid, ITEM_key, ITEM_ntotal, ITEM_schunk, assoc_find, count_items, item, item_chunk,
+    BUMP_LOCK, ITEM_CHUNK, ITEM_CHUNKED, ITEM_LINKED, ITEM_LOCK, ITEM_SEAL_ROOM, ITEM_SLABBED, ITEM_STALE,
+    ITEM_TOKEN_SENT, LRU_LOCK, MAX_NUMBER_OF_SLAB_CLASSES, NO_PAGE, NUMBER_OF_QUEUES, PAGE_IN_TRANSIT, PAGE_RELEASED, SLABS_LOCK,
+    SLAB_PAGE_SIZE, ITEM_clsid, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_schunk, assoc_find, count_items, item, item_chunk,
     lru_maintainer_bumps, lru_queue, move_chunk_index, on_moving_page, page_list, slab_class, store_hash,
 )
 from rmemcached.sys.atomics cimport relaxed_load
@@ -86,7 +86,8 @@ cdef bint _seal_holds(store *s, item *it, unsigned int clsid) noexcept nogil:
     cdef uint64_t *seal = <uint64_t *>(<char *>it + direct_seal_at(<direct_item *>it))
     cdef uint64_t place = <uint64_t>(<char *>it - <char *>s.direct.header)
     # No longer than the READ of it.
-    if clsid != ITEM_clsid(it) or <size_t>(<char *>(seal + 1) - <char *>it) > s.direct.header.sizes[clsid]:
+    if not ITEM_has(it, ITEM_SEAL_ROOM) or clsid != ITEM_clsid(it) \
+            or <size_t>(<char *>(seal + 1) - <char *>it) > s.direct.header.sizes[clsid]:
         return False
     if it.it_flags & (ITEM_STALE | ITEM_TOKEN_SENT):
         return seal[0] == 0

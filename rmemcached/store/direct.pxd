@@ -40,6 +40,8 @@ cdef void direct_write_seal(store *s, item *it) noexcept nogil
 cdef void direct_take_seal(store *s, item *it) noexcept nogil
 # Changes the times of an item, which may be linked, and its seal with them.
 cdef void direct_set_times(store *s, item *it, rel_time_t time, rel_time_t exptime) noexcept nogil
+# The same of its CAS value.
+cdef void direct_set_cas(store *s, item *it, uint64_t cas) noexcept nogil
 # The linked item at a place, or NULL. hv and place may be anything, as long as the lock is that of hv.
 cdef item *direct_item_at(store *s, uint32_t hv, uint64_t place) noexcept nogil
 

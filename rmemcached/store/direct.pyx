@@ -139,35 +139,38 @@ cdef inline size_t direct_seal_room(store *s, size_t ntotal) noexcept nogil:
     return whole - ntotal
 
 
-cdef inline bint _has_seal(store *s, const item *it) noexcept nogil:
-    return not ITEM_has(it, ITEM_CHUNKED) and direct_seal_room(s, ITEM_ntotal(<item *>it)) != 0
-
-
 cdef inline uint64_t *_seal_of(item *it) noexcept nogil:
     return <uint64_t *>(<char *>it + direct_seal_at(<direct_item *>it))
 
 
 cdef inline void direct_write_seal(store *s, item *it) noexcept nogil:
     # What only the one who recaches it is to have is asked for.
-    if s.direct.remote and _has_seal(s, it) and not it.it_flags & (ITEM_STALE | ITEM_TOKEN_SENT):
+    if it.it_flags & (ITEM_SEAL_ROOM | ITEM_STALE | ITEM_TOKEN_SENT) == ITEM_SEAL_ROOM:
         store_release(_seal_of(it), direct_seal(&store_secrets, _direct_place(s, it), <direct_item *>it))
 
 
 cdef inline void direct_take_seal(store *s, item *it) noexcept nogil:
-    if s.direct.remote and _has_seal(s, it):
+    if it.it_flags & ITEM_SEAL_ROOM:
         relaxed_store(_seal_of(it), 0)
         write_fence()
 
 
+cdef inline void _change_seal(item *it, uint64_t change) noexcept nogil:
+    # In between the item does not verify.
+    if it.it_flags & (ITEM_SEAL_ROOM | ITEM_LINKED) == ITEM_SEAL_ROOM | ITEM_LINKED and _seal_of(it)[0] != 0:
+        relaxed_store(_seal_of(it), _seal_of(it)[0] ^ change)
+
+
 cdef inline void direct_set_times(store *s, item *it, rel_time_t time, rel_time_t exptime) noexcept nogil:
-    cdef uint64_t *seal
-    if s.direct.remote and it.it_flags & ITEM_LINKED and _has_seal(s, it):
-        seal = _seal_of(it)
-        # In between the item does not verify.
-        if seal[0] != 0:
-            relaxed_store(seal, seal[0] ^ direct_times(it.time, it.exptime) ^ direct_times(time, exptime))
+    _change_seal(it, direct_times(it.time, it.exptime) ^ direct_times(time, exptime))
     item_set_time(it, time)
     item_set_exptime(it, exptime)
+
+
+cdef inline void direct_set_cas(store *s, item *it, uint64_t cas) noexcept nogil:
+    if ITEM_has(it, ITEM_CAS):
+        _change_seal(it, direct_cas(ITEM_get_cas(it)) ^ direct_cas(cas))
+        ITEM_set_cas(it, cas)
 
 
 # --- entries ---
@@ -183,7 +186,7 @@ cdef inline uint64_t _direct_place(store *s, const item *it) noexcept nogil:
 
 
 cdef inline uint64_t _direct_slot(store *s, const item *it, uint32_t hv) noexcept nogil:
-    cdef uint64_t clsid = ITEM_clsid(it) if s.direct.remote and _has_seal(s, it) else 0
+    cdef uint64_t clsid = ITEM_clsid(it) if ITEM_has(it, ITEM_SEAL_ROOM) else 0
     return direct_tag(hv) | clsid << DIRECT_PLACE_BITS | _direct_place(s, it) >> 3
 
 

@@ -118,7 +118,7 @@ cdef bint _alloc_chain(store *s, item *it) noexcept nogil:
 
 cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime,
                       size_t nbytes) noexcept nogil:
-    cdef size_t ntotal, htotal
+    cdef size_t ntotal, htotal, more
     cdef unsigned int clsid, head_clsid
     cdef uint16_t it_flags = 0
     cdef item *it
@@ -126,7 +126,10 @@ cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, re
     if not item_size_ok(s, nkey, flags, nbytes):
         return NULL
     ntotal = _item_ntotal(s, nkey, flags, nbytes)
-    clsid = head_clsid = slabs_clsid(s, ntotal + direct_seal_room(s, ntotal))
+    more = direct_seal_room(s, ntotal)
+    if more:
+        it_flags = ITEM_SEAL_ROOM
+    clsid = head_clsid = slabs_clsid(s, ntotal + more)
     if ntotal > s.config.slab_chunk_size_max:
         # The item belongs to the queues of the largest class, though its head is a small chunk of another class.
         htotal = ((ntotal - nbytes + 7) & ~<size_t>7) + sizeof(item_chunk)
@@ -244,6 +247,9 @@ cdef bint item_used(store *s, uint32_t hv, uint64_t place) noexcept nogil:
     cdef item *it
     item_lock(s, hv)
     it = direct_item_at(s, hv, place)
+    if it != NULL and item_is_expired(s, it):
+        # It was read before. To note the use now would make it younger than the flush.
+        it = NULL
     if it != NULL:
         do_item_bump(s, it, hv)
     item_unlock(s, hv)

@@ -156,6 +156,11 @@ cdef void do_item_set_exptime(store *s, item *it, rel_time_t exptime) noexcept n
     direct_set_times(s, it, it.time, exptime)
 
 
+cdef void do_item_set_cas(store *s, item *it, uint64_t cas) noexcept nogil:
+    assert_held(item_mutex_of(s, it))
+    direct_set_cas(s, it, cas)
+
+
 cdef inline void _enter(store *s, item *it, uint64_t cas) noexcept nogil:
     """Makes ready for the hash table an item that only the caller knows: the table's reference, time, CAS value."""
     assert_that(not it.it_flags & (ITEM_LINKED | ITEM_SLABBED))

@@ -117,7 +117,8 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
     assert_held(item_mutex_of(s, it))
     cdef rel_time_t now = store_time(s)
     cdef lru_queue *q
-    if not it.it_flags & ITEM_LINKED:
+    # The fetch may be older than a flush, beyond which it does not help.
+    if not it.it_flags & ITEM_LINKED or item_is_flushed(s, it):
         return
     if s.config.s3fifo:
         direct_set_times(s, it, now, it.exptime)
@@ -485,8 +486,8 @@ cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
     while it != NULL:
         older = it.next
         if item_time(it) < oldest:
-            if not s.config.s3fifo:
-                # The queue is sorted by time.
+            if not s.config.s3fifo and not relaxed_load(&s.config.lru_segmented):
+                # The queue is sorted by time. In the others, items that are fetched stay where they are.
                 break
             it = older
             continue

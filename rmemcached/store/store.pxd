@@ -14,7 +14,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from posix.uio cimport iovec
 
-from rmemcached.direct cimport direct_bucket, direct_header
+from rmemcached.direct cimport (
+    DIRECT_ACTIVE, DIRECT_CHUNK, DIRECT_CHUNKED, DIRECT_FETCHED, DIRECT_FREQUENCY_ONE, DIRECT_LINKED, DIRECT_SLABBED,
+    DIRECT_STALE, DIRECT_TOKEN_SENT, DIRECT_WITH_CAS, DIRECT_WITH_FLAGS, direct_bucket, direct_header,
+)
 from rmemcached.logger cimport logger
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.debug cimport assert_that
@@ -39,21 +42,23 @@ cdef enum:
     SIZES_GRANULARITY = 32            # bytes of one bucket of `stats sizes`
     CACHE_LINE = 64
 
-# item.it_flags, memcached's values
+# item.it_flags, memcached's values. Clients that read the memory look at those that direct.pxd has.
 cdef enum:
-    ITEM_LINKED = 1
-    ITEM_CAS = 2
-    ITEM_SLABBED = 4
-    ITEM_FETCHED = 8
-    ITEM_ACTIVE = 16
-    ITEM_CHUNKED = 32
-    ITEM_CHUNK = 64
-    ITEM_CFLAGS = 256
-    ITEM_TOKEN_SENT = 512
-    ITEM_STALE = 2048
+    ITEM_LINKED = DIRECT_LINKED
+    ITEM_CAS = DIRECT_WITH_CAS
+    ITEM_SLABBED = DIRECT_SLABBED
+    ITEM_FETCHED = DIRECT_FETCHED
+    ITEM_ACTIVE = DIRECT_ACTIVE
+    ITEM_CHUNKED = DIRECT_CHUNKED
+    ITEM_CHUNK = DIRECT_CHUNK
+    ITEM_CFLAGS = DIRECT_WITH_FLAGS
+    ITEM_TOKEN_SENT = DIRECT_TOKEN_SENT
+    ITEM_STALE = DIRECT_STALE
     ITEM_KEY_BINARY = 4096
+    # ours: it has room for a seal behind its data
+    ITEM_SEAL_ROOM = 1024
     # ours: how often the item was fetched since it entered its queue, 0 to 3 (lru_algorithm=s3fifo)
-    ITEM_FREQUENCY_ONE = 8192
+    ITEM_FREQUENCY_ONE = DIRECT_FREQUENCY_ONE
     ITEM_FREQUENCY = 3 * ITEM_FREQUENCY_ONE
 
 cdef struct item:
@@ -97,6 +102,7 @@ cdef inline uint64_t ITEM_get_cas(const item *it) noexcept nogil:
     return relaxed_load(<uint64_t *>(<item *>it + 1)) if ITEM_has(it, ITEM_CAS) else 0
 
 cdef inline void ITEM_set_cas(item *it, uint64_t value) noexcept nogil:
+    """Of an item that has no seal now: do_item_set_cas is for others."""
     if ITEM_has(it, ITEM_CAS):
         relaxed_store(<uint64_t *>(it + 1), value)
 
@@ -428,6 +434,8 @@ cdef void do_item_set_flags(store *s, item *it, unsigned int flags) noexcept nog
 cdef void do_item_clear_flags(store *s, item *it, unsigned int flags) noexcept nogil
 # Changes when an item that is, or was, linked expires. The item lock is held.
 cdef void do_item_set_exptime(store *s, item *it, rel_time_t exptime) noexcept nogil
+# The same of its CAS value.
+cdef void do_item_set_cas(store *s, item *it, uint64_t cas) noexcept nogil
 # Makes the caller the one client that is to recache a stale item, of which it has a reference and has read that CAS
 # value: the item gets ITEM_TOKEN_SENT. False: another client is, or the item is not in the table any more, or is not
 # stale, or was stored or marked again since. Takes the item lock.

@@ -59,6 +59,7 @@ class ServerByHand:
         self.inbox = b""
         self.taken: list[tuple[int, int]] = []  # type and lane of each message that has come
         self.ready = False
+        self.frame = b""  # the client's request for its iWARP stream
         self.read_status: Status | None = None
 
     @property
@@ -107,6 +108,7 @@ class ServerByHand:
             frame = b""
             while parse_request(frame) is None:
                 frame += stream.recv(4096)
+            self.frame = frame
             stream.setblocking(False)
             self.qp.accept(stream, frame)
         elif self.transport == "soft_shm":

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from concurrency import in_child
+from server_by_hand import ServerByHand
 from servers import Server, start_rmemcached
 
-from rmemcached.client import Client, MemcacheClientError, MemcacheError, MemcacheUnknownCommandError
+from rmemcached.client import Client, MemcacheClientError, MemcacheError, MemcacheUnknownCommandError, _load
 
 TIMEOUT = 20.0
 OPTIONS: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False, "transport": "soft_iw"}
@@ -47,6 +49,17 @@ def warm(client: Client) -> None:
     client.set("warm", b"up")
     for _ in range(3):
         assert client.get("warm") == b"up"
+
+
+def frames(server: Server) -> int:
+    """What has come over iWARP: a frame for each READ, and for what else a client sends."""
+    with Client(server.address, **{**OPTIONS, "transport": "tcp"}) as other:
+        return int(other.stats("rdma")[b"iw_rx_fpdus"])
+
+
+def beside(began: float) -> float:
+    """What may come beside: READs of the clock, and lines of hits."""
+    return 20 * (time.monotonic() - began)
 
 
 def counts(client: Client) -> tuple[int, int]:
@@ -251,6 +264,227 @@ def test_no_value_is_ever_wrong(server: Server) -> None:
             thread.join()
         assert not errors, errors
         assert counts(client)[1] > before
+
+
+# --- where a key was read before ---
+
+
+def test_one_read_is_enough_then(server: Server, client: Client, key: str) -> None:
+    client.set(key, b"value")
+    assert client.get(key) == b"value"
+    before, began = frames(server), time.monotonic()
+    for _ in range(50):
+        assert client.get(key) == b"value"
+    assert 50 <= frames(server) - before < 55 + beside(began)
+    values = {f"{key}-{number}": b"%d" % number for number in range(100)}
+    client.set_many(values)
+    client.get_many(values)
+    before, began = frames(server), time.monotonic()
+    assert client.get_many(values) == values
+    assert 100 <= frames(server) - before < 105 + beside(began)
+
+
+def test_what_is_somewhere_else_now(server: Server, client: Client, key: str) -> None:
+    """It is looked for in the index, and nobody is asked."""
+    with Client(server.address, **{**OPTIONS, "transport": "tcp"}) as other:
+        client.set(key, b"value")
+        for number in range(20):
+            assert client.get(key) == client.get(key)
+            before = counts(client)
+            # Another size: another place, in another class.
+            other.set(key, bytes([number]) * (1 + number * 300))
+            assert client.get(key) == bytes([number]) * (1 + number * 300)
+            assert counts(client) == (before[0] + 1, before[1] + 1)
+        # One that changes all the time is not guessed all the time: there are two READs for each.
+        before_frames, began = frames(server), time.monotonic()
+        for number in range(30):
+            other.set(key, b"%d" % number)
+            assert client.get(key) == b"%d" % number
+        assert frames(server) - before_frames < 65 + beside(began)
+
+
+def test_what_is_no_more(server: Server, client: Client, key: str) -> None:
+    """Its place may be another key's."""
+    with Client(server.address, **{**OPTIONS, "transport": "tcp"}) as other:
+        for number in range(20):
+            client.set(key, b"value")
+            assert client.get(key) == b"value"
+            assert other.delete(key)
+            for heir in range(3):
+                other.set(f"{key}-{number}-{heir}", b"other")
+            assert client.get(key) is None
+            assert client.get_many([key, f"{key}-{number}-1"]) == {f"{key}-{number}-1": b"other"}
+
+
+def test_what_was_flushed_or_has_expired(client: Client, key: str) -> None:
+    for change in (client.flush_all, lambda: client.touch(key, expire=-1), lambda: client.set(key, b"x", expire=-1)):
+        client.set(key, b"value")
+        assert client.get(key) == client.get(key) == b"value"
+        change()
+        assert client.get(key) is None
+    client.set(key, b"value", expire=2)
+    while client.get(key) is not None:
+        pass
+    assert client.get(key) is None
+
+
+def test_what_was_evicted() -> None:
+    """And its place used again."""
+    flags = ("-m", "4", "-t", "1", "-o", "rdma_direct_remote")
+    with start_rmemcached(*flags) as server, Client(server.address, **OPTIONS) as client:
+        values = {f"key-{number}": b"key-%d " % number * 100 for number in range(3000)}
+        client.set_many(values)
+        for _ in range(3):
+            client.get_many(values)
+        more = {f"more-{number}": b"more-%d " % number * 100 for number in range(10_000)}
+        client.set_many(more)
+        found = client.get_many(values)
+        assert len(found) < len(values)
+        assert found == {name: values[name] for name in found}
+        found = client.get_many(more)
+        assert found and found == {name: more[name] for name in found}
+        assert int(client.stats()[b"evictions"]) > 0
+
+
+def test_what_the_page_mover_has_moved() -> None:
+    flags = ("-m", "64", "-t", "1", "-o", "rdma_direct_remote,slab_reassign,slab_automove=0")
+    with start_rmemcached(*flags) as server, Client(server.address, **OPTIONS) as client:
+        values = {f"key-{number}": b"%d " % number * 200 for number in range(6000)}
+        client.set_many(values)
+        for _ in range(3):
+            client.get_many(values)
+        pages = {
+            int(name.split(b":")[0]): int(value)
+            for name, value in client.stats("slabs").items()
+            if name.endswith(b":total_pages")
+        }
+        source = max(pages, key=lambda clsid: pages[clsid])
+        # Room for what is moved.
+        for number in range(2000):
+            client.delete(f"key-{number * 3}")
+        left = {name: value for name, value in values.items() if int(name[4:]) % 3}
+        assert client.raw_command(f"slabs reassign {source} {min(pages) if min(pages) != source else 1}") == b"OK"
+        while int(client.stats()[b"slabs_moved"]) == 0:
+            assert client.get_many(list(left)[:100]) == {name: left[name] for name in list(left)[:100]}
+        assert client.get_many(left) == left
+        before = counts(client)
+        assert client.get_many(left) == left
+        assert counts(client)[1] - before[1] > 0.95 * len(left)
+
+
+# --- other gets ---
+
+
+def test_all_gets_read(client: Client, key: str) -> None:
+    values = {f"{key}-{length}": os.urandom(length) for length in (1, 100, 5000)}
+    client.set_many(values)
+    client.get_many(values)
+    memory = bytearray(5000)
+    before = counts(client)
+    for name, value in values.items():
+        assert client.gets(name)[0] == value
+        view = client.get(name, copy=False)
+        assert isinstance(view, memoryview) and view.readonly and view == value
+        assert client.get_view(name) == value
+        assert client.get_into(name, memory) == len(value)
+        assert memory[: len(value)] == value
+        with pytest.raises(ValueError, match=f"has {len(value)} bytes, and the buffer {len(value) - 1}"):
+            client.get_into(name, memoryview(memory)[: len(value) - 1])
+    assert {name: value for name, (value, _) in client.gets_many(values).items()} == values
+    buffers = [bytearray(100), bytearray(100), bytearray(5000)]
+    assert client.get_many_into(list(zip(values, buffers, strict=True))) == [1, 100, 5000]
+    assert buffers[2] == values[f"{key}-5000"]
+    assert counts(client) == (before[0] + 1, before[1] + 21)
+
+
+def test_cas_values(server: Server, client: Client, key: str) -> None:
+    """They are in the seal: a value never comes with the CAS value of another one."""
+    client.set(key, b"10")
+    with Client(server.address, **{**OPTIONS, "transport": "tcp"}) as other:
+        for change in (
+            lambda: other.set(key, b"11"),
+            lambda: other.incr(key, 1),
+            lambda: other.decr(key, 1),
+            lambda: other.raw_command(f"ma {key} E4711"),
+            lambda: other.raw_command(f"ma {key} N0 D100 E4712"),
+        ):
+            client.gets(key)
+            before = counts(client)
+            change()
+            read = client.gets(key)
+            assert counts(client) == (before[0] + 1, before[1] + 1)
+            assert read == other.gets(key)
+        cas = client.gets(key)[1]
+        assert cas == b"4712"
+        assert client.cas(key, b"mine", cas) is True
+        assert client.cas(key, b"again", cas) is False
+        assert client.get(key) == b"mine"
+
+
+# --- the index grows; processes ---
+
+
+def test_parts_of_an_index_that_grows(key: str) -> None:
+    """The client has known it when it was small. It asks for keys to what was registered since."""
+    items = 350_000
+    flags = ("-m", "1024", "-t", "1", "-o", "rdma_direct_remote")
+    with start_rmemcached(*flags) as server, Client(server.address, **OPTIONS) as client, server.connect(60) as plain:
+        warm(client)
+        for first in range(0, items, 1000):
+            plain.sendall(_load.store_commands(first, 1000, value_size=10))
+            left = 8 * 1000
+            while left:
+                left -= len(plain.recv(left))
+        lines = {client.raw_command(f"rdma_direct {place:x}") for place in range(0, 8 << 20, 1 << 20)}
+        assert len(lines) == 3 and all(line.startswith(b"DIRECT ") for line in lines), lines
+        assert int(client.stats()[b"direct_buckets"]) * 128 > 4 << 20
+        some = [b"k" * (32 - len(b"%d" % number)) + b"%d" % number for number in range(0, items, 701)]
+        # A call asks for one part.
+        for _ in range(6):
+            found = client.get_many(some)
+            assert len(found) == len(some)
+        before = counts(client)
+        assert client.get_many(some) == found
+        assert counts(client)[1] - before[1] > 0.95 * len(some)
+
+
+def test_a_forked_child_reads_for_itself(server: Server, client: Client, key: str) -> None:
+    client.set(key, b"value")
+    assert client.get(key) == b"value"
+
+    def body() -> None:
+        for _ in range(5):
+            assert client.get(key) == b"value"
+        client.set(key, b"the child's")
+        before = counts(client)
+        assert client.get(key) == b"the child's"
+        assert counts(client)[1] == before[1] + 1
+        client.close()
+
+    in_child(body)
+    before = counts(client)
+    assert client.get(key) == b"the child's"
+    assert client.get_many([key]) == {key: b"the child's"}
+    assert counts(client)[1] == before[1] + 2
+
+
+@pytest.mark.parametrize(("tokens", "depth"), [({}, 1), ({"direct": 1}, 16)])
+def test_depth_of_reads(tokens: dict[str, int], depth: int) -> None:
+    """Where the server offers no reads, the client asks for no room for them, as ever."""
+    with ServerByHand("soft_iw", **tokens) as server:
+        client = Client(server.address, **OPTIONS)
+
+        def connect() -> None:
+            with pytest.raises((MemcacheError, OSError)):
+                client.version()
+
+        thread = threading.Thread(target=connect)
+        thread.start()
+        server.accept()
+        assert int.from_bytes(server.frame[22:24], "big") & 0x3FFF == depth
+        server.close()
+        thread.join()
+        client.close()
 
 
 def test_shared_memory_is_not_given_with_it(server: Server) -> None:

@@ -82,7 +82,7 @@ def test_payloads_go_by_rdma(server: Server, client: Client) -> None:
 
 
 def test_reads_ask_nobody(rmemcached_server: Callable[..., Server]) -> None:
-    """The device answers them: two READs for a get, also of a daemon that stands still."""
+    """The device answers them, also of a daemon that stands still: one READ for a get of what was read before."""
     server = rmemcached_server("-m", "256", "-t", "2", "-o", "rdma_direct_remote")
     values = {f"key-{length}": random.Random(length).randbytes(length) for length in (1, 100, 3000, 60_000)}
     gets = 50
@@ -97,8 +97,8 @@ def test_reads_ask_nobody(rmemcached_server: Callable[..., Server]) -> None:
         before = device_counters()["sent_pkts"]
         for _ in range(gets):
             assert client.get("key-100") == values["key-100"]
-        # A request and an answer for each READ, and some of the clock.
-        assert device_counters()["sent_pkts"] - before < gets * 5
+        # A request and an answer for the READ, and some of the clock.
+        assert device_counters()["sent_pkts"] - before < gets * 3
         assert client.get("nothing") is None
         assert int(client.stats()[b"direct_hits"]) >= gets + 2 * len(values)
 

@@ -74,6 +74,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     },
     "test_load": {},
     "test_moving": {},
+    "test_remote_items": {"test_only_who_may_read_has_reads_in_flight": STREAM},
     "test_payload_path": {"test_frames_carry_the_payload_once": STREAM},
 }
 

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from direct_readers import readers_beside
@@ -230,6 +231,24 @@ def test_hits_are_told(store: Store, reader: DirectReader) -> None:
     assert reader.line() == b""
     store.delete(b"key")
     assert store.used(hv, place) is False
+
+
+@pytest.mark.parametrize("options", [{}, {"s3fifo": True}, {"lru_segmented": False}])
+def test_a_hit_that_is_told_late_revives_nothing(options: dict[str, Any]) -> None:
+    """It was read before the flush. An item that has gone is no younger for it."""
+    with Store(direct=True, **options) as store:
+        reader = DirectReader(store.direct_fd())
+        store.set(b"key", b"value")
+        store.advance(100)
+        assert reader.get(b"key") == b"value"
+        found = re.search(rb" @([0-9a-f]+):([0-9a-f]+) ", reader.line())
+        assert found
+        store.advance(1)
+        store.flush_all(0)
+        for _ in range(3):
+            assert store.used(int(found[1], 16), int(found[2], 16)) is False
+        assert reader.get(b"key") is None
+        assert store.get(b"key") is None
 
 
 @pytest.mark.parametrize("place", [0, 1, 1 << 37, (1 << 38) - 1, 1 << 38, (1 << 64) - 1])

@@ -176,3 +176,17 @@ def test_expired_memory_is_used_before_a_new_page() -> None:
             store.set(b"n%04d" % i, b"")
         assert store.class_stats(1)["total_pages"] == 1
         store.check()
+
+
+@pytest.mark.parametrize("options", [{"lru_maintainer": True}, {"s3fifo": True}, {"lru_segmented": False}])
+def test_flush_all_reaches_what_was_fetched_in_its_second(options: dict[str, bool]) -> None:
+    """It is not the first one of its queue for that."""
+    with Store(**options) as store:  # type: ignore[arg-type]
+        store.set(b"key", b"value")
+        store.set(b"newer", b"value")
+        store.advance(100)
+        for _ in range(3):
+            assert store.get(b"key") == b"value"
+        store.flush_all(0)
+        assert store.get(b"key") is None
+        assert store.get(b"newer") is None

@@ -6,7 +6,7 @@ from threading import Event, Thread
 
 from daemon_tools import TIMEOUT
 
-from rmemcached.server._testing import Devices
+from rmemcached.server._testing import INDEX_EXTENTS, INDEX_PARTS, Devices
 
 
 def test_statistics_do_not_wait_for_a_registration() -> None:
@@ -30,3 +30,8 @@ def test_statistics_do_not_wait_for_a_registration() -> None:
         asking.join()
     assert b"STAT rdma_arena_registrations 0\r\n" in found[0]
     assert b"STAT rdma_arena_registrations 1\r\n" in devices.stats()
+
+
+def test_all_of_the_largest_index_can_be_registered() -> None:
+    """The first extent is six parts, of 2 MB and then of twice as much; the last one may be shorter."""
+    assert INDEX_EXTENTS - 1 + 6 + 1 <= INDEX_PARTS

@@ -1,0 +1,148 @@
+"""READs of item memory by queue pairs made by hand (docs/direct-reads.md, section 9): which the daemon lets, and which
+not."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from daemon_tools import Conversation, Peer, eventually, rdma_client
+from lane_peer import Lanes
+from servers import Server, start_rmemcached
+
+from rmemcached import verbs
+from rmemcached.verbs import Opcode, SendWR
+
+FLAGS = ("-m", "64", "-t", "1")
+REMOTE = ("-o", "rdma_direct_remote")
+MAGIC = b"rmemcach"
+REFUSED = "REM_ACCESS_ERR"
+AUTHENTICATE = b"set auth 0 0 10\r\njoe secret\r\n"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with start_rmemcached(*FLAGS, *REMOTE) as made:
+        yield made
+
+
+class Known(Peer):
+    """Authenticates its lifeline first."""
+
+    def exchange(self, credits: int, tokens: Sequence[str]) -> None:
+        assert self.lifeline.ask(AUTHENTICATE) == b"STORED\r\n"
+        super().exchange(credits, tokens)
+
+
+class KnownLanes(Known, Lanes):
+    """The same, of version 2."""
+
+
+def ask(peer: Peer, place: int = 0) -> tuple[int, int]:
+    """(address, key) of the memory at a place."""
+    word, base, _, _, key = peer.ask(b"rdma_direct %x\r\n" % place).split()
+    assert word == b"DIRECT"
+    return int(base, 16) + place, int(key, 16)
+
+
+def transfer(peer: Peer, opcode: int, where: tuple[int, int], memory: bytearray) -> None:
+    """A READ into the memory, or a WRITE of it. ConnectionError: the queue pair has failed, and says why."""
+    address, key = where
+    region = peer.region(memory, verbs.Access.LOCAL_WRITE)
+    done: list[object] = []
+    request = SendWR(opcode, [region.sge(0, len(memory))], wr_id=1 << 21, remote_addr=address, rkey=key)
+    peer.qp.post_send(request)
+    peer.wait(lambda: done, done)
+
+
+def read(peer: Peer, where: tuple[int, int], length: int = len(MAGIC)) -> bytes:
+    memory = bytearray(length)
+    transfer(peer, Opcode.RDMA_READ, where, memory)
+    return bytes(memory)
+
+
+def serves(server: Server) -> None:
+    with rdma_client(server) as client:
+        assert client.set("key", b"value")
+        assert client.get("key") == b"value"
+
+
+def test_a_queue_pair_that_has_not_asked_is_refused(server: Server) -> None:
+    """Whatever key it knows; nobody else notices."""
+    with Peer(server) as allowed, Peer(server) as other:
+        where = ask(allowed)
+        assert read(allowed, where) == MAGIC
+        with pytest.raises(ConnectionError, match=REFUSED):
+            read(other, where)
+        assert read(allowed, where) == MAGIC
+        assert allowed.ask(b"mn\r\n") == b"MN\r\n"
+    serves(server)
+
+
+def test_nobody_writes_to_items(server: Server) -> None:
+    with Peer(server) as peer, Peer(server) as witness:
+        where = ask(peer)
+        with pytest.raises(ConnectionError, match=f"{REFUSED}|WR_FLUSH_ERR"):
+            transfer(peer, Opcode.RDMA_WRITE, where, bytearray(8))
+            # A WRITE over the software device is done when it is sent: what the daemon says of it comes behind it.
+            peer.wait(lambda: False)
+        assert read(witness, ask(witness)) == MAGIC
+    serves(server)
+
+
+def test_what_is_behind_a_part_is_refused(server: Server) -> None:
+    with Peer(server) as peer:
+        word, base, first, length, key = peer.ask(b"rdma_direct 0\r\n").split()
+        assert word == b"DIRECT" and first == b"0"
+        end = int(base, 16) + int(length, 16)
+        assert len(read(peer, (end - 8, int(key, 16)))) == 8
+        with pytest.raises(ConnectionError, match=REFUSED):
+            read(peer, (end - 4, int(key, 16)))
+    serves(server)
+
+
+def test_a_key_is_of_no_use_to_who_has_been_thrown_out(server: Server) -> None:
+    """Its queue pair is gone, and the next one has no more rights than any other has."""
+    with Conversation(server) as control:
+        before = control.number("rdma_queue_pairs", "rdma")
+        with Peer(server) as peer:
+            where = ask(peer)
+            assert read(peer, where) == MAGIC
+            # The end of the lifeline is that of the queue pair.
+            peer.lifeline.sock.shutdown(socket.SHUT_RDWR)
+            eventually(lambda: control.number("rdma_queue_pairs", "rdma") == before)
+            with pytest.raises((ConnectionError, verbs.VerbsError)):
+                read(peer, where)
+    with Peer(server) as again, pytest.raises(ConnectionError, match=REFUSED):
+        read(again, where)
+    with Peer(server) as again:
+        assert read(again, ask(again)) == MAGIC
+
+
+def test_who_is_not_authenticated_has_no_queue_pair(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("joe:secret\n")
+    with start_rmemcached(*FLAGS, *REMOTE, "-Y", str(users)) as server:
+        with pytest.raises(AssertionError, match="CLIENT_ERROR unauthenticated"):
+            Peer(server)
+        with Known(server) as peer, Known(server) as other:
+            where = ask(peer)
+            assert read(peer, where) == MAGIC
+            with pytest.raises(ConnectionError, match=REFUSED):
+                read(other, where)
+        # Lane 0 is the lifeline's. Each other one is a connection of its own.
+        with KnownLanes(server) as lanes:
+            lanes.open(1)
+            assert lanes.talk(1, b"rdma_direct 0\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
+            assert lanes.talk(1, AUTHENTICATE) == b"STORED\r\n"
+            assert lanes.talk(1, b"rdma_direct 0\r\n").startswith(b"DIRECT ")
+
+
+def test_only_who_may_read_has_reads_in_flight(server: Server) -> None:
+    """A daemon without the option keeps nothing for the READs of clients."""
+    with Peer(server) as peer:
+        assert peer.qp.query()["max_rd_atomic"] == 16
+    with start_rmemcached(*FLAGS) as plain, Peer(plain) as peer:
+        assert peer.qp.query()["max_rd_atomic"] == 1
