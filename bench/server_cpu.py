@@ -2,9 +2,9 @@
 """Server CPU per request, start-up time and resident memory: rmemcached compared with memcached.
 
 50 connections speak the text protocol over loopback TCP with a server of one worker thread: 9 gets to 1 set, 32 B keys,
-100 B values; first one request at a time on each connection, then 16. With --multiget, all are gets of so many keys. CPU
-time is the user and system time of all threads of the server. The servers take turns, so that other load on the machine
-meets both.
+100 B values; first one request at a time on each connection, then 16. With --multiget, all are gets of so many keys.
+CPU time is the user and system time of all threads of the server. The servers take turns, so that other load on the
+machine meets both.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # held: queue_lock guards what other threads leave for the worker; list_lock lets them read the list of connections.
 
 cdef enum:
-    IOV_MOST = 1024
+    IOV_MOST = 1024              # extents of one call: Linux's IOV_MAX
     IOV_PAYLOAD = 128            # of a payload: RECEIVE_SIZE of the smallest chunks
     LANES_PER_TURN = 64          # that end with their queue pairs
 
