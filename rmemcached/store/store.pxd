@@ -404,8 +404,8 @@ cdef struct key_ahead:
 
 # The item of the key, or NULL. Unlinks it if it has expired or was flushed. do_update: this counts as a use.
 cdef item *item_get(store *s, const char *key, size_t nkey, bint do_update) noexcept nogil
-# Keys that are going to be looked up soon: computes their hash values, and asks for the memory that the lookups will read,
-# so that they wait for it together.
+# Keys that are going to be looked up soon: computes their hash values, and asks for the memory that the lookups will
+# read, so that they wait for it together.
 cdef void items_ahead(store *s, key_ahead *keys, unsigned int n) noexcept nogil
 # item_get for such a key.
 cdef item *item_get_ahead(store *s, const key_ahead *key, bint do_update) noexcept nogil
