@@ -12,6 +12,7 @@ def run(
     depth: int = 1,
     set_every: int = 10,
     seed: int = 1,
+    multiget: int = 1,
 ) -> dict[str, Any]: ...
 def run_client(
     session: Client,

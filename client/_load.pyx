@@ -18,7 +18,9 @@ from rmemcached.sys.clock cimport now_ns, ns_timespec
 from rmemcached.sys.linux cimport (
     EPOLL_CLOEXEC,
     EPOLL_CTL_ADD,
+    EPOLL_CTL_MOD,
     EPOLLIN,
+    EPOLLOUT,
     MSG_DONTWAIT,
     MSG_NOSIGNAL,
     close,
@@ -37,13 +39,18 @@ cdef enum:
     EVENTS = 256
     STALL_MS = 5000          # a server that is silent for so long has failed
     STORED_LENGTH = 8
+    END_LENGTH = 5
+    REPLY_SIZE = 256 * 1024
     READ_MOST = 1 << 20      # bytes of the longest value that is read without asking
     ASKED_MOST = 100         # reads that find nothing, before the key is taken for one that is asked for
     TEXT_MORE = 64           # bytes of a request or reply besides key and value, at most
 
 cdef struct client:
     int fd
-    char *expected           # the replies to the batch under way
+    char *request            # the batch under way
+    size_t request_length
+    size_t sent
+    char *expected           # the replies to it
     size_t expected_length
     size_t received
 
@@ -55,13 +62,14 @@ cdef struct load:
     size_t key_size
     size_t value_size
     unsigned int depth
+    unsigned int multiget    # keys of a get
     unsigned int set_every
     uint64_t random
     char *set_texts          # for each key: the set command, the reply to get; all of one length
     char *hit_texts
     size_t set_length
     size_t hit_length
-    char *request            # scratch for one batch
+    char *request            # of run_client: scratch for what follows
     char *reply              # scratch for input
     size_t reply_size
     uint64_t gets
@@ -125,11 +133,10 @@ cdef inline bint draws_set(const load *l) noexcept nogil:
     return l.set_every and (l.random >> 8) % l.set_every == 0
 
 
-cdef int send_batch(load *l, client *c) noexcept nogil:
-    cdef char *p = l.request
+cdef void put_batch(load *l, client *c) noexcept nogil:
+    cdef char *p = c.request
     cdef char *e = c.expected
-    cdef unsigned int number
-    cdef size_t length
+    cdef unsigned int number, key
     for _ in range(l.depth):
         number = draw(l)
         if draws_set(l):
@@ -138,19 +145,51 @@ cdef int send_batch(load *l, client *c) noexcept nogil:
             memcpy(e, <const char *>"STORED\r\n", STORED_LENGTH)
             e += STORED_LENGTH
             l.sets += 1
-        else:
-            memcpy(p, <const char *>"get ", 4)
-            memcpy(p + 4, l.set_texts + number * l.set_length + 4, l.key_size)
-            memcpy(p + 4 + l.key_size, <const char *>"\r\n", 2)
-            p += 6 + l.key_size
+            continue
+        memcpy(p, <const char *>"get", 3)
+        p += 3
+        for key in range(l.multiget):
+            if key:
+                number = draw(l)
+            p[0] = c' '
+            memcpy(p + 1, l.set_texts + number * l.set_length + 4, l.key_size)
+            p += 1 + l.key_size
             memcpy(e, l.hit_texts + number * l.hit_length, l.hit_length)
-            e += l.hit_length
-            l.gets += 1
+            e += l.hit_length - END_LENGTH
+        memcpy(p, <const char *>"\r\n", 2)
+        p += 2
+        e += END_LENGTH
+        l.gets += 1
+    c.request_length = p - c.request
+    c.sent = 0
     c.expected_length = e - c.expected
     c.received = 0
-    length = p - l.request
-    # A batch fits into an empty socket buffer.
-    return 0 if send(c.fd, l.request, length, MSG_DONTWAIT | MSG_NOSIGNAL) == <ssize_t>length else -1
+
+
+cdef int push(load *l, client *c) noexcept nogil:
+    # Sends what the socket takes of the batch. 0, or -1: the connection was lost.
+    cdef epoll_event event
+    cdef bint waited = c.sent != 0
+    cdef ssize_t n
+    while c.sent < c.request_length:
+        n = send(c.fd, c.request + c.sent, c.request_length - c.sent, MSG_DONTWAIT | MSG_NOSIGNAL)
+        if n > 0:
+            c.sent += n
+        elif errno == EAGAIN:
+            break
+        elif errno != EINTR:
+            return -1
+    if waited or c.sent < c.request_length:
+        event.events = EPOLLIN if c.sent == c.request_length else EPOLLIN | EPOLLOUT
+        event.data.u32 = <uint32_t>(c - l.clients)
+        if epoll_ctl(l.epoll, EPOLL_CTL_MOD, c.fd, &event) != 0:
+            return -1
+    return 0
+
+
+cdef int send_batch(load *l, client *c) noexcept nogil:
+    put_batch(l, c)
+    return push(l, c)
 
 
 cdef int take(load *l, client *c) noexcept nogil:
@@ -181,6 +220,10 @@ cdef int work(load *l, int64_t until) noexcept nogil:
         if n == 0:
             return -3
         for i in range(n):
+            if events[i].events & EPOLLOUT and push(l, &l.clients[events[i].data.u32]) != 0:
+                return -1
+            if not events[i].events & ~<uint32_t>EPOLLOUT:
+                continue
             r = take(l, &l.clients[events[i].data.u32])
             if r < 0:
                 return r
@@ -207,22 +250,22 @@ cdef int prepare_texts(load *l) except -1:
     return 0
 
 
-cdef int prepare(load *l, descriptors, size_t batch) except -1:
+cdef int prepare(load *l, descriptors, size_t request, size_t expected) except -1:
     # Allocates everything else, and watches the sockets.
     cdef epoll_event event
     cdef int i
     l.clients = <client *>calloc(l.count + 1, sizeof(client))
-    l.request = <char *>calloc(1, batch)
     l.reply = <char *>calloc(1, l.reply_size)
-    if l.clients == NULL or l.request == NULL or l.reply == NULL:
+    if l.clients == NULL or l.reply == NULL:
         raise MemoryError
     l.epoll = epoll_create1(EPOLL_CLOEXEC)
     if l.epoll < 0:
         raise OSError(errno, "epoll_create1")
     for i in range(l.count):
         l.clients[i].fd = descriptors[i]
-        l.clients[i].expected = <char *>calloc(1, batch)
-        if l.clients[i].expected == NULL:
+        l.clients[i].request = <char *>calloc(1, request)
+        l.clients[i].expected = <char *>calloc(1, expected)
+        if l.clients[i].request == NULL or l.clients[i].expected == NULL:
             raise MemoryError
         event.events = EPOLLIN
         event.data.u32 = i
@@ -237,6 +280,7 @@ cdef void release(load *l) noexcept:
         close(l.epoll)
     if l.clients != NULL:
         for i in range(l.count):
+            free(l.clients[i].request)
             free(l.clients[i].expected)
     free(l.clients)
     free(l.set_texts)
@@ -502,17 +546,19 @@ cdef void start_load(load *l, unsigned int keys, size_t key_size, size_t value_s
     l.key_size = key_size
     l.value_size = value_size
     l.depth = depth
+    l.multiget = 1
     l.set_every = set_every
     l.random = seed * <uint64_t>0x9E3779B97F4A7C15 + 1
     if l.random == 0:
         l.random = 1
 
 
-def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, set_every=10, seed=1):
+def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, set_every=10, seed=1,
+        multiget=1):
     """Loads a server through connected sockets for a time, one batch of `depth` requests at a time on each.
 
     Args: descriptors of the sockets; seconds; number of keys (which must be stored, see `store_commands`) and their
-    size; value size in bytes; one request in set_every is a set (0: none), the others are gets.
+    size; value size in bytes; one request in set_every is a set (0: none), the others are gets of `multiget` keys each.
 
     Returns {"requests", "gets", "sets", "seconds"}. Raises ConnectionError, TimeoutError, OSError, MemoryError, or
     ValueError for wrong arguments or a wrong reply. Thread-safe; it runs without the GIL.
@@ -520,13 +566,17 @@ def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, 
     cdef load l
     cdef int64_t begin, until
     cdef int r
+    cdef size_t text = key_size + value_size + TEXT_MORE
     check_arguments(keys, key_size, value_size, depth, set_every)
+    if multiget < 1:
+        raise ValueError("multiget is at least 1")
     start_load(&l, keys, key_size, value_size, depth, set_every, seed)
+    l.multiget = multiget
     l.count = len(descriptors)
-    l.reply_size = 65536
+    l.reply_size = REPLY_SIZE
     try:
         prepare_texts(&l)
-        prepare(&l, descriptors, depth * (key_size + value_size + TEXT_MORE))
+        prepare(&l, descriptors, depth * max(text, multiget * (key_size + 1) + TEXT_MORE), depth * multiget * text)
         begin = now_ns()
         until = begin + int(seconds * 1e9)
         with nogil:

@@ -33,7 +33,8 @@ from rmemcached.store.store cimport (
     EXISTS, INCR_MAX_STORAGE_LEN, ITEM_CHUNKED, KEY_MAX_LENGTH, NON_NUMERIC, NOT_FOUND, NREAD_ADD, NREAD_APPEND,
     NREAD_CAS, NREAD_PREPEND, NREAD_REPLACE, NREAD_SET, NUMBER_OF_QUEUES, OK, STORED, ITEM_client_flags, ITEM_clsid,
     ITEM_data, ITEM_get_cas, ITEM_has, ITEM_set_cas, delta_result_type, do_add_delta, do_item_remove, do_item_unlink,
-    item, item_alloc, item_get_locked, item_iov, item_remove, item_touch, item_unlock, item_used, store,
+    item, item_alloc, item_get_locked, item_iov, item_remove, item_touch, item_unlock, item_used, items_ahead,
+    key_ahead, store,
     store_get_config, store_item, store_item_type, store_op, store_time,
 )
 from rmemcached.sys.atomics cimport counter_add
@@ -42,6 +43,7 @@ from rmemcached.sys.debug cimport assert_that
 cdef enum:
     VALUE_ROOM = 51          # "VALUE " key " flags bytes cas\r\n" without the key
     KEYS_PER_COMMAND = 50    # so many keys of a get count for one command (-R)
+    KEYS_AHEAD = 16          # whose memory is asked for at once
 
 
 cdef inline bint is_noreply(const token *t) noexcept nogil:
@@ -50,10 +52,13 @@ cdef inline bint is_noreply(const token *t) noexcept nogil:
 
 # ---- get, gets, gat, gats --------------------------------------------------------------------------------------------
 
-cdef bint get_key(conn *c, const char *key, size_t nkey) noexcept nogil:
-    """Appends the VALUE block of one key, if it is there. False: out of memory, the connection is closing."""
+cdef bint get_key(conn *c, const key_ahead *k, bint ahead) noexcept nogil:
+    """Appends the VALUE block of one key, if it is there. False: out of memory, the connection is closing. ahead:
+    items_ahead has had the key."""
     cdef char name[CONN_NAME]
-    cdef item *it = fetch_item(c, key, nkey, c.mget & MGET_TOUCH != 0, c.mget_exptime)
+    cdef const char *key = k.key
+    cdef size_t nkey = k.nkey
+    cdef item *it = fetch_item(c, key, nkey, c.mget & MGET_TOUCH != 0, c.mget_exptime, k if ahead else NULL)
     cdef mc_resp *resp
     cdef char *p
     cdef size_t n, room
@@ -87,12 +92,37 @@ cdef bint get_key(conn *c, const char *key, size_t nkey) noexcept nogil:
     return True
 
 
+cdef unsigned int keys_ahead(const char *p, const char *end, bint whole, key_ahead *keys,
+                             unsigned int most) noexcept nogil:
+    """Finds keys from p, where one begins, to `end`. Stops before one that may be incomplete, or is too long."""
+    cdef const char *space
+    cdef unsigned int n = 0
+    while p < end and n < most:
+        if p[0] == c' ':
+            p += 1
+            continue
+        space = <const char *>memchr(p, c' ', <size_t>(end - p))
+        if space == NULL:
+            if not whole:
+                break
+            space = end
+        if space - p > KEY_MAX_LENGTH:
+            break
+        keys[n].key = p
+        keys[n].nkey = <size_t>(space - p)
+        n += 1
+        p = space
+    return n
+
+
 cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole, bint *more) noexcept nogil:
     """Answers the keys in [p, end) until the output is full, or as many as count for one command. whole: the line ends
     there; else a key is complete only if a space follows it. Returns where it stopped; more: there may be a whole key.
     NULL: a key is too long, or there is no memory for its reply."""
-    cdef const char *space
+    cdef key_ahead keys[KEYS_AHEAD]
     cdef unsigned int left = KEYS_PER_COMMAND
+    cdef unsigned int found = 0      # of keys
+    cdef unsigned int next = 0
     more[0] = False
     while True:
         while p < end and p[0] == c' ':
@@ -102,20 +132,23 @@ cdef const char *get_keys(conn *c, const char *p, const char *end, bint whole, b
         if left == 0 or conn_output_full(c):
             more[0] = True
             return p
+        if next == found:
+            next = 0
+            found = keys_ahead(p, end, whole, keys, min(left, <unsigned int>KEYS_AHEAD))
+            if found == 0:
+                # Incomplete, unless it is too long already.
+                return p if not whole and end - p <= KEY_MAX_LENGTH + 1 and memchr(p, c' ', <size_t>(end - p)) == NULL \
+                    else NULL
+            if found > 1:
+                items_ahead(c.thread.store, keys, found)
         left -= 1
-        space = <const char *>memchr(p, c' ', <size_t>(end - p))
-        if space == NULL:
-            if not whole and end - p <= KEY_MAX_LENGTH + 1:
-                return p
-            space = end
-        if space - p > KEY_MAX_LENGTH:
-            return NULL
         if not conn_charge(c):
             c.mget |= MGET_OOM
             return NULL
-        if not get_key(c, p, <size_t>(space - p)):
+        if not get_key(c, &keys[next], found > 1):
             return NULL
-        p = space
+        p = keys[next].key + keys[next].nkey
+        next += 1
 
 
 cdef void get_end(conn *c) noexcept nogil:

@@ -197,7 +197,8 @@ cdef void process_bin_get_or_touch(conn *c, uint8_t cmd, const char *extras, con
     if conn_logs(c):
         fprintf(stderr, b"<%s ", conn_name(c, name))
         log_key(b"TOUCH " if touch else b"GET ", key, nkey)
-    it = fetch_item(c, key, nkey, touch, realtime(c.thread.store, load_be32(extras)) if touch else 0)
+    it = fetch_item(c, key, nkey, touch, realtime(c.thread.store, load_be32(extras)) if touch else 0,
+                    NULL)
     if it == NULL:
         if c.noreply:
             conn_set_state(c, conn_new_cmd)

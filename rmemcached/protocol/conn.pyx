@@ -6,6 +6,7 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 
 from rmemcached.store.store cimport ITEM_CHUNKED, ITEM_data, ITEM_has, item_iov, item_remove, store_time
+from rmemcached.sys.atomics cimport prefetch
 from rmemcached.sys.debug cimport LIVE_CONN, LIVE_RESPONSE, assert_owner, assert_that, live_add, live_sub
 from rmemcached.sys.linux cimport snprintf
 
@@ -125,6 +126,9 @@ cdef void resp_finish(conn *c, mc_resp *resp) noexcept nogil:
     c.resp_head = resp.next
     if c.resp == resp:
         c.resp = NULL
+    else:
+        # A long reply has driven it out of the cache meanwhile.
+        prefetch(resp.next.item)
     resp_free(c, resp)
 
 

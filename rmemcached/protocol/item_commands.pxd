@@ -15,8 +15,8 @@ from rmemcached.protocol.reply cimport resp_add
 from rmemcached.protocol.stats_prefix cimport stats_prefix_record_get
 from rmemcached.store.store cimport (
     EXISTS, ITEM_CHUNKED, NO_MEMORY, NOT_FOUND, REALTIME_MAXDELTA, STORED, TOO_LARGE, ITEM_clsid, ITEM_data, ITEM_has,
-    ITEM_key, ITEM_queue, item, item_get, item_remove, item_size_ok, item_touch, item_unlink, realtime, rel_time_t,
-    store, store_item_type, store_op,
+    ITEM_key, ITEM_queue, item, item_get, item_get_ahead, item_remove, item_size_ok, item_touch, item_unlink, key_ahead,
+    realtime, rel_time_t, store, store_item_type, store_op,
 )
 from rmemcached.sys.atomics cimport counter_add, relaxed_load
 from rmemcached.sys.debug cimport assert_that
@@ -34,9 +34,10 @@ cdef inline rel_time_t expiry(store *s, int32_t exptime) noexcept nogil:
 cdef inline bint overused(item *it) noexcept nogil:
     return relaxed_load(&it.refcount) > REFCOUNT_LIMIT
 
-cdef inline item *fetch_item(conn *c, const char *key, size_t nkey, bint touch, rel_time_t exptime) noexcept nogil:
+cdef inline item *fetch_item(conn *c, const char *key, size_t nkey, bint touch, rel_time_t exptime,
+                             const key_ahead *ahead) noexcept nogil:
     """Gets the item of a key, with a reference; `touch` gives it the expiry time exptime. NULL: there is none. Counts
-    the command as a hit or a miss."""
+    the command as a hit or a miss. ahead: the key, if items_ahead has had it, else NULL."""
     cdef store *s = c.thread.store
     cdef thread_stats *stats = &c.thread.stats
     cdef item *it
@@ -44,7 +45,7 @@ cdef inline item *fetch_item(conn *c, const char *key, size_t nkey, bint touch, 
         it = item_touch(s, key, nkey, exptime)
         counter_add(&stats.touch_cmds, 1)
     else:
-        it = item_get(s, key, nkey, True)
+        it = item_get_ahead(s, ahead, True) if ahead != NULL else item_get(s, key, nkey, True)
         counter_add(&stats.get_cmds, 1)
     if it != NULL:
         if not overused(it):

@@ -114,7 +114,7 @@ cdef inline void assoc_insert(store *s, item *it, uint32_t hv) noexcept nogil:
     assert_held(item_mutex(s, hv))
     cdef item **bucket = _assoc_bucket(s, hv)
     it.h_next = bucket[0]
-    bucket[0] = it
+    relaxed_store_pointer(bucket, it)
 
 
 cdef inline void assoc_delete(store *s, item *it, uint32_t hv) noexcept nogil:
@@ -122,7 +122,7 @@ cdef inline void assoc_delete(store *s, item *it, uint32_t hv) noexcept nogil:
     cdef item **pos = _assoc_bucket(s, hv)
     while pos[0] != it:
         pos = &pos[0].h_next
-    pos[0] = it.h_next
+    relaxed_store_pointer(pos, it.h_next)
     it.h_next = NULL
 
 
@@ -132,7 +132,7 @@ cdef inline void assoc_replace(store *s, item *it, item *fresh, uint32_t hv) noe
     while pos[0] != it:
         pos = &pos[0].h_next
     fresh.h_next = it.h_next
-    pos[0] = fresh
+    relaxed_store_pointer(pos, fresh)
     it.h_next = NULL
 
 
@@ -174,7 +174,7 @@ cdef void *_assoc_grow_thread(void *arg) noexcept nogil:
             after = it.h_next
             target = &s.assoc.primary_hashtable[store_hash(ITEM_key(it), it.nkey) & s.assoc.hash_mask]
             it.h_next = target[0]
-            target[0] = it
+            relaxed_store_pointer(target, it)
             it = after
         s.assoc.old_hashtable[bucket] = NULL
         relaxed_store(&s.assoc.expand_bucket, bucket + 1)

@@ -222,6 +222,38 @@ cdef item *item_get(store *s, const char *key, size_t nkey, bint do_update) noex
     return it
 
 
+cdef enum:
+    AHEAD_LINES = 4             # of an item: its header, its key, and the data if they are short
+
+
+cdef void items_ahead(store *s, key_ahead *keys, unsigned int n) noexcept nogil:
+    cdef const char *it
+    cdef unsigned int i, line
+    for i in range(n):
+        keys[i].hv = store_hash(keys[i].key, keys[i].nkey)
+    if n < 2:
+        return
+    # With one item lock held the table stays where it is. If it is growing, some items are in the old one still: those
+    # are only looked up later.
+    item_lock(s, keys[0].hv)
+    for i in range(n):
+        prefetch(&s.assoc.primary_hashtable[keys[i].hv & s.assoc.hash_mask])
+    for i in range(n):
+        # Their item locks are not held: what comes of this is no item, only its address.
+        it = <const char *>relaxed_load(&s.assoc.primary_hashtable[keys[i].hv & s.assoc.hash_mask])
+        for line in range(<unsigned int>AHEAD_LINES):
+            prefetch(it + line * CACHE_LINE)
+    item_unlock(s, keys[0].hv)
+
+
+cdef item *item_get_ahead(store *s, const key_ahead *key, bint do_update) noexcept nogil:
+    cdef item *it
+    item_lock(s, key.hv)
+    it = do_item_get(s, key.key, key.nkey, key.hv, do_update)
+    item_unlock(s, key.hv)
+    return it
+
+
 cdef item *item_get_locked(store *s, const char *key, size_t nkey, bint do_update, uint32_t *hv) noexcept nogil:
     hv[0] = store_hash(key, nkey)
     item_lock(s, hv[0])

@@ -410,8 +410,18 @@ cdef bint item_size_ok(store *s, size_t nkey, uint32_t flags, size_t nbytes) noe
 # (item_size_ok), or there is no memory.
 cdef item *item_alloc(store *s, const char *key, size_t nkey, uint32_t flags, rel_time_t exptime,
                       size_t nbytes) noexcept nogil
+cdef struct key_ahead:
+    const char *key
+    size_t nkey
+    uint32_t hv                  # set by items_ahead
+
 # The item of the key, or NULL. Unlinks it if it has expired or was flushed. do_update: this counts as a use.
 cdef item *item_get(store *s, const char *key, size_t nkey, bint do_update) noexcept nogil
+# Keys that are going to be looked up soon: computes their hash values, and asks for the memory that the lookups will
+# read, so that they wait for it together.
+cdef void items_ahead(store *s, key_ahead *keys, unsigned int n) noexcept nogil
+# item_get for such a key.
+cdef item *item_get_ahead(store *s, const key_ahead *key, bint do_update) noexcept nogil
 # item_get that leaves the item lock of *hv held, also when it returns NULL.
 cdef item *item_get_locked(store *s, const char *key, size_t nkey, bint do_update, uint32_t *hv) noexcept nogil
 # item_get that sets a new expiry time.

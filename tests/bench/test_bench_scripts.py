@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -168,6 +169,31 @@ def test_load_generator_notices_a_wrong_value(memcached_server: Any) -> None:
         plain.setblocking(False)
         with pytest.raises(ValueError, match="wrong reply"):
             _load.run([plain.fileno()], 10, keys=10, set_every=0)
+
+
+@pytest.mark.parametrize("multiget", [1, 100])
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_load_generator_asks_for_many_keys(rmemcached_server: Any, multiget: int, size: int) -> None:
+    """Batches that a socket does not take at once are sent and compared, too."""
+    from servers import Server
+
+    from rmemcached.client import _load
+
+    server: Server = rmemcached_server()
+    with contextlib.ExitStack() as stack:
+        plain = [stack.enter_context(server.connect()) for _ in range(3)]
+        plain[0].sendall(_load.store_commands(0, 20, value_size=size))
+        received = b""
+        while len(received) < 20 * len(b"STORED\r\n"):
+            received += plain[0].recv(4096)
+        before = server.stats()
+        done = _load.run(
+            [p.fileno() for p in plain], 0.05, keys=20, value_size=size, depth=9, set_every=3, multiget=multiget
+        )
+        after = server.stats()
+    assert done["gets"] > 0 and done["sets"] > 0
+    assert int(after["cmd_get"]) - int(before["cmd_get"]) == done["gets"] * multiget
+    assert int(after["cmd_set"]) - int(before["cmd_set"]) == done["sets"]
 
 
 @pytest.mark.parametrize("transport", ["soft_shm", "soft_iw", "tcp"])

@@ -116,6 +116,42 @@ def test_a_long_multiget_is_answered_in_parts(size: int) -> None:
     server.check()
 
 
+@pytest.mark.parametrize("keys", [1, 2, 15, 16, 17, 32, 33, 49, 50, 51, 66, 101])
+def test_keys_are_looked_up_in_their_order(keys: int) -> None:
+    """However many are found ahead: with more than one space between them, missing ones, and the same one again."""
+    choice = random.Random(keys)
+    server = Server(slab_chunk_size_max=16384)
+    machine = Machine(server)
+    sizes = [0, 1, 100, 255, 256, 257, 1000, 20_000]  # the last one is chained
+    blocks = {}
+    for i, size in enumerate(sizes):
+        name, value = b"%d" % i * choice.choice([1, 30, 250]), choice.randbytes(size)
+        machine.feed(b"set %b 0 0 %d\r\n%b\r\n" % (name, size, value))
+        blocks[name] = b"VALUE %b 0 %d\r\n%b\r\n" % (name, size, value)
+    names = [choice.choice([*blocks, b"missing"]) for _ in range(keys)]
+    line = (
+        b"get" + b"".join(choice.choice([b" ", b"  "]) + name for name in names) + choice.choice([b"", b" "]) + b"\r\n"
+    )
+    expected = b"".join(blocks.get(name, b"") for name in names) + b"END\r\n"
+    assert machine.feed(line) == expected
+    for offset in range(0, len(line), 1 if keys < 20 else 37):
+        assert machine.feed(line[:offset]) + machine.feed(line[offset:]) == expected, offset
+    server.check()
+
+
+@pytest.mark.parametrize("place", [0, 1, 14, 15, 16, 17, 48, 49])
+def test_a_key_that_is_too_long_among_many(place: int) -> None:
+    server = Server()
+    machine = Machine(server)
+    machine.feed(b"set a 0 0 1\r\nx\r\n")
+    names = [b"a"] * 50
+    names[place] = b"k" * 251
+    assert machine.feed(b"get " + b" ".join(names) + b"\r\nmn\r\n") == (
+        b"CLIENT_ERROR bad command line format\r\n\r\nMN\r\n"
+    )
+    server.check()
+
+
 def test_a_multiget_without_end_needs_no_memory() -> None:
     machine = Machine(Server())
     machine.feed(b"set a 0 0 1\r\nx\r\n")

@@ -51,7 +51,6 @@ cdef void connection_lent(connection *cn) noexcept nogil:
 cdef void connection_returned(connection *cn) noexcept nogil:
     cdef epoll_event ev
     cdef stat_buf out
-    cdef int left
     assert_owner(cn.w.thread.owner)
     assert_that(cn.flags & CONNECTION_LENT)
     cn.flags &= ~CONNECTION_LENT
@@ -68,12 +67,7 @@ cdef void connection_returned(connection *cn) noexcept nogil:
         cn.rest = NULL
         stat_reply(&cn.c, &out)
         # First of all: another command that lends the connection may be in the input, and wants no output before it.
-        left = connection_flush(cn)
-        if left == 0:
-            connection_block(cn)
-            return
-        if left < 0:
-            connection_end(cn, True)
+        if not send_waiting(cn):
             return
     connection_run(cn)
 

@@ -2,13 +2,14 @@
 # held: queue_lock guards what other threads leave for the worker; list_lock lets them read the list of connections.
 
 cdef enum:
-    IOV_BATCH = 128
+    IOV_MOST = 1024              # extents of one call: Linux's IOV_MAX
+    IOV_PAYLOAD = 128            # of a payload: RECEIVE_SIZE of the smallest chunks
     LANES_PER_TURN = 64          # that end with their queue pairs
 
 cdef enum connection_flags:
     CONNECTION_FRESH = 1         # no byte has been read yet
     CONNECTION_STREAM = 2        # what it has sent so far is the beginning of a stream request (worker/stream)
-    CONNECTION_RUNNABLE = 4      # in the worker's run queue
+    CONNECTION_RUNNABLE = 4      # in a run_queue; nothing is read meanwhile
     CONNECTION_BLOCKED = 8       # output waits for room in the socket; nothing is read meanwhile
     CONNECTION_CLOSING = 16      # closed when its output has left
     CONNECTION_LENT = 32         # a side thread has the socket; the worker touches nothing but this structure
@@ -23,7 +24,7 @@ cdef struct connection:
     rdma_conn *ending            # the same when this has ended, as long as it has lanes
     connection *prev             # the worker's list of all connections
     connection *next
-    connection *run_next
+    connection *run_next         # in a run_queue, or the worker's given_back
     char *rbuf                   # holds unparsed bytes between reads; NULL most of the time
     uint32_t rsize
     int fd                       # -1: it has ended, and is freed at the end of the turn
@@ -33,12 +34,18 @@ cdef struct connection:
     uint32_t moved               # ... when the peer was last seen to send or take a part of something (worker/timeouts)
     int untaken                  # bytes that the socket held for it then
     bint bulk                    # its last payload was larger than the read buffer: the next may be, too
+    bint long_replies            # more bytes than TURN_LEAST left last time: the next reply may be as long
     log_peer peer
     uint8_t flags
     # written by the side thread that gives it back
     char *rest                   # malloc'd: what the side thread left to be sent. NULL most of the time
     uint32_t rest_length
     bint ended_by_side           # it is to be closed
+
+# Connections that go on without an event, first in, first out.
+cdef struct run_queue:
+    connection *head
+    connection *tail             # if there is a head
 
 cdef enum handover_kind:
     HANDOVER_SOCKET              # an accepted socket
@@ -106,8 +113,8 @@ cdef struct worker:
     # the worker's own
     char *rbuf
     udp_socket *udp
-    connection *run_head         # connections that gave way, and have input to go on with
-    connection **run_tail
+    run_queue runnable           # connections that gave way, and have input to go on with: each has its next turn
+    run_queue sending            # ... that have long replies to send or to make: as many as a turn has bytes for
     connection *dead             # ended in this turn, or before with lanes that go on to end
     unsigned int lanes_left      # how many lanes of those may end in this turn
     rdma_thread *rdma[RDMA_DEVICES]   # its part of each device; NULL: there is no such device

@@ -12,7 +12,7 @@ cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogi
     elif cn.flags & CONNECTION_BLOCKED:
         if events & (EPOLLOUT | EPOLLERR | EPOLLHUP):
             connection_writable(cn)
-    elif not cn.flags & CONNECTION_RUNNABLE:
+    elif not cn.flags & CONNECTION_RUNNABLE and not waits_turn(cn):
         connection_readable(cn)
 
 
@@ -31,6 +31,8 @@ cdef void *worker_main(void *arg) noexcept nogil:
         n = epoll_wait(w.epfd, events, MAX_EVENTS, timeout) if must_ask(w, rdma_ready) else 0
         w.turn_left = TURN_BYTES
         w.lanes_left = LANES_PER_TURN
+        if w.sending.head != NULL:
+            run_sending(w)
         take_soft_events(w, events, n)
         for i in range(n):
             kind = event_kind(&events[i])
@@ -45,7 +47,7 @@ cdef void *worker_main(void *arg) noexcept nogil:
         rdma_ready |= w.rdma_runnable | pending_devices(w)
         if rdma_ready:
             serve_devices(w, rdma_ready)
-        if w.run_head != NULL:
+        if w.runnable.head != NULL:
             run_runnable(w)
         enforce_timeouts(w)
         if w.dead != NULL:
@@ -65,7 +67,6 @@ cdef int worker_init(worker *w) noexcept nogil:
     w.notify_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
     w.rbuf = <char *>malloc(READ_BUFFER_SIZE)
     w.queue_tail = &w.queue_head
-    w.run_tail = &w.run_head
     pthread_mutex_init(&w.queue_lock, NULL)
     pthread_mutex_init(&w.list_lock, NULL)
     init_lane_hooks(w)
@@ -109,7 +110,8 @@ cdef void worker_destroy(worker *w) noexcept nogil:
         u = w.udp
         w.udp = u.next
         udp_close(u)
-    w.run_head = NULL
+    w.runnable.head = NULL
+    w.sending.head = NULL
     w.lanes_left = UINT32_MAX
     end_lanes(w)
     cn = w.dead

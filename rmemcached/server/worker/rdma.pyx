@@ -152,7 +152,7 @@ cdef bint poll_on(worker *w) noexcept nogil:
 
 cdef int turn_timeout(worker *w) noexcept nogil:
     """How long epoll_wait may sleep, in milliseconds."""
-    if w.run_head != NULL or w.dead != NULL or w.rdma_runnable or w.rdma_used_up or w.setups_late or poll_on(w):
+    if has_runnable(w) or w.dead != NULL or w.rdma_runnable or w.rdma_used_up or w.setups_late or poll_on(w):
         return 0
     return TICK_MS if w.nstreams or w.ncm or w.idle_timeout or setups_wait(w) else -1
 
@@ -211,7 +211,7 @@ cdef unsigned int poll_devices(worker *w, int *timeout) noexcept nogil:
     if timeout[0] != 0 and (found or arm_devices(w)):
         timeout[0] = 0
     if timeout[0] == 0:
-        look_at_rings(w, RING_LOOKS if w.polling_since and w.run_head == NULL and has_rings(w) else 1)
+        look_at_rings(w, RING_LOOKS if w.polling_since and not has_runnable(w) and has_rings(w) else 1)
         found |= pending_devices(w)
     return found
 
@@ -219,7 +219,7 @@ cdef unsigned int poll_devices(worker *w, int *timeout) noexcept nogil:
 cdef bint must_ask(worker *w, unsigned int found) noexcept nogil:
     """Whether epoll is asked in this turn: if nothing was found without it, and every few microseconds."""
     cdef int64_t now
-    if not found or w.run_head != NULL or w.rdma_used_up:
+    if not found or has_runnable(w) or w.rdma_used_up:
         return True
     now = now_ns()
     if now - w.asked < ASK_NS:

@@ -1,7 +1,9 @@
 # The path of a request over a socket: recv, drive_machine, sendmsg. The worker's thread.
 #
 # While output waits for room in the socket nothing is read from it, so that a slow reader costs its replies alone. A
-# connection that has done reqs_per_event commands gives way to the others and goes on in the worker's next turn.
+# connection that has done reqs_per_event commands gives way to the others and goes on in the worker's next turn. Long
+# replies that find the turn's bytes used up wait in a queue, and leave in its order, each as a whole if it can. So do
+# requests of connections whose replies have been long: to make a reply long before it leaves is to touch it twice.
 
 # The socket has something to read: reads it, and runs the machine over it.
 cdef void connection_readable(connection *cn) noexcept nogil
@@ -9,10 +11,14 @@ cdef void connection_readable(connection *cn) noexcept nogil
 cdef void connection_writable(connection *cn) noexcept nogil
 # Runs the machine over the input that is there, sends the replies, and arranges for what the machine wants next.
 cdef void connection_run(connection *cn) noexcept nogil
-# Sends what is queued. 1: all has left; 0: the socket is full, or the turn's share is used up; -1: the connection is
-# broken.
-cdef int connection_flush(connection *cn) noexcept nogil
-# Waits for room in the socket, or for the next turn.
-cdef void connection_block(connection *cn) noexcept nogil
+# Sends what waits, before anything else is done. Whether all has left and the machine may go on; if not, the connection
+# has ended, or goes on by itself later.
+cdef bint send_waiting(connection *cn) noexcept nogil
+# Whether the connection, which is readable, has been put into that queue.
+cdef bint waits_turn(connection *cn) noexcept nogil
+cdef inline bint has_runnable(const worker *w) noexcept nogil:
+    return w.runnable.head != NULL or w.sending.head != NULL
+# Sends what the turn has bytes for of the long replies that wait.
+cdef void run_sending(worker *w) noexcept nogil
 # One more turn for each connection that gave way; those that give way again wait for the next.
 cdef void run_runnable(worker *w) noexcept nogil

@@ -1,11 +1,17 @@
 cdef enum:
-    TURN_LEAST = 64 * 1024       # what each connection may send or receive of payloads in a turn in any case
+    TURN_LEAST = 64 * 1024       # of payloads, and of replies if they are no longer: in a turn in any case
     RECEIVE_SIZE = 64 * 1024     # of a payload at once: TCP acknowledges nothing during a copy, and BBR slows down
     BULK_READ_SIZE = 2048        # what is read of input where a payload larger than the read buffer may follow it
 
+cdef enum flush_result:
+    FLUSH_BROKEN                 # the connection is
+    FLUSH_SOCKET_FULL
+    FLUSH_TURN_OVER              # the socket has room, but the connection has used up its share of the turn
+    FLUSH_DONE                   # all has left
+
 
 cdef inline size_t turn_share(const worker *w) noexcept nogil:
-    """Bytes that a connection may send or receive now. With the rest it goes on when epoll reports it again."""
+    """Bytes that a connection may send or receive now. The rest waits for another turn."""
     return max(w.turn_left, <size_t>TURN_LEAST)
 
 
@@ -15,24 +21,30 @@ cdef inline void turn_used(worker *w, size_t n) noexcept nogil:
 
 # ---- out -------------------------------------------------------------------------------------------------------------
 
-cdef int connection_flush(connection *cn) noexcept nogil:
-    cdef iovec iov[IOV_BATCH]
+cdef flush_result connection_flush(connection *cn) noexcept nogil:
+    """Sends what is queued."""
+    cdef iovec iov[IOV_MOST]
     cdef msghdr msg
     cdef ssize_t n
     cdef size_t total
-    cdef size_t left = turn_share(cn.w)
+    cdef size_t share = turn_share(cn.w)
+    cdef size_t left = share
     cdef int i, count
     assert_owner(cn.w.thread.owner)
     while cn.c.npending:
         if left == 0:
-            return 0
-        count = conn_gather(&cn.c, iov, IOV_BATCH, left)
+            return FLUSH_TURN_OVER
+        count = conn_gather(&cn.c, iov, IOV_MOST, left)
         if count == 0:
             conn_sent(&cn.c, 0)
             break
         total = 0
         for i in range(count):
             total += iov[i].iov_len
+        if total == left and cn.w.turn_left == 0 and not cn.flags & CONNECTION_BLOCKED:
+            # It is long. To send a part of it each turn would cost a system call each time.
+            cn.long_replies = True
+            return FLUSH_TURN_OVER
         if count == 1:
             n = send(cn.fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL)
         else:
@@ -44,33 +56,59 @@ cdef int connection_flush(connection *cn) noexcept nogil:
             if errno == EINTR:
                 continue
             if errno == EAGAIN:
-                return 0
-            return -1
+                return FLUSH_SOCKET_FULL
+            return FLUSH_BROKEN
         counter_add(&cn.w.thread.stats.bytes_written, <uint64_t>n)
         conn_sent(&cn.c, <size_t>n)
         turn_used(cn.w, <size_t>n)
         if <size_t>n < total:
-            return 0
+            return FLUSH_SOCKET_FULL
         left -= total
-    return 1
+    if left != share:
+        cn.long_replies = share - left > TURN_LEAST
+    return FLUSH_DONE
 
 
 cdef void connection_block(connection *cn) noexcept nogil:
+    """It goes on when the socket has room."""
     cn.flags |= CONNECTION_BLOCKED
     connection_moved(cn)
     connection_interest(cn, EPOLLOUT)
 
 
-cdef void connection_writable(connection *cn) noexcept nogil:
-    cdef int left = connection_flush(cn)
-    if left < 0:
+cdef void give_way(connection *cn, run_queue *q) noexcept nogil:
+    """It goes on when the queue comes to it."""
+    if not cn.flags & CONNECTION_RUNNABLE:
+        cn.flags |= CONNECTION_RUNNABLE
+        cn.run_next = NULL
+        if q.head == NULL:
+            q.head = cn
+        else:
+            q.tail.run_next = cn
+        q.tail = cn
+
+
+cdef bint send_waiting(connection *cn) noexcept nogil:
+    cdef flush_result result = connection_flush(cn)
+    if result == FLUSH_BROKEN or (result == FLUSH_DONE and cn.flags & CONNECTION_CLOSING):
         connection_end(cn, True)
-    elif left == 0:
-        connection_moved(cn)
+    elif result == FLUSH_SOCKET_FULL:
+        if cn.flags & CONNECTION_BLOCKED:
+            connection_moved(cn)
+        else:
+            connection_block(cn)
+    elif result == FLUSH_TURN_OVER:
+        if cn.flags & CONNECTION_BLOCKED:
+            connection_moved(cn)
+        else:
+            give_way(cn, &cn.w.sending)
     else:
-        if cn.flags & CONNECTION_CLOSING:
-            connection_end(cn, True)
-            return
+        return True
+    return False
+
+
+cdef void connection_writable(connection *cn) noexcept nogil:
+    if send_waiting(cn):
         cn.flags &= ~CONNECTION_BLOCKED
         connection_interest(cn, EPOLLIN)
         connection_run(cn)
@@ -80,22 +118,20 @@ cdef void connection_writable(connection *cn) noexcept nogil:
 
 cdef void connection_run(connection *cn) noexcept nogil:
     cdef conn_want want
-    cdef int left
-    cdef worker *w = cn.w
-    assert_owner(w.thread.owner)
+    cdef flush_result result
+    assert_owner(cn.w.thread.owner)
     while True:
         want = drive_machine(&cn.c)
-        left = connection_flush(cn)
-        if left < 0:
-            connection_end(cn, True)
-            return
+        result = connection_flush(cn)
         if want == WANT_CLOSE:
             cn.flags |= CONNECTION_CLOSING
-        if left == 0:
-            if keep_input(cn):
+        if result != FLUSH_DONE:
+            if result == FLUSH_BROKEN or not keep_input(cn):
+                connection_end(cn, True)
+            elif result == FLUSH_SOCKET_FULL:
                 connection_block(cn)
             else:
-                connection_end(cn, True)
+                give_way(cn, &cn.w.sending)
             return
         if want == WANT_FLUSH:
             continue
@@ -110,11 +146,7 @@ cdef void connection_run(connection *cn) noexcept nogil:
             if not keep_input(cn):
                 connection_end(cn, True)
                 return
-            if not cn.flags & CONNECTION_RUNNABLE:
-                cn.flags |= CONNECTION_RUNNABLE
-                cn.run_next = NULL
-                w.run_tail[0] = cn
-                w.run_tail = &cn.run_next
+            give_way(cn, &cn.w.runnable)
             return
         # WANT_CLOSE; WANT_REMOTE_PAYLOAD cannot be: socket_engine.remote is false
         connection_end(cn, True)
@@ -122,17 +154,38 @@ cdef void connection_run(connection *cn) noexcept nogil:
 
 
 cdef void run_runnable(worker *w) noexcept nogil:
-    cdef connection *cn = w.run_head
+    cdef connection *cn = w.runnable.head
     cdef connection *following
     assert_owner(w.thread.owner)
-    w.run_head = NULL
-    w.run_tail = &w.run_head
+    w.runnable.head = NULL
     while cn != NULL:
         following = cn.run_next
         cn.flags &= ~CONNECTION_RUNNABLE
-        if cn.fd >= 0 and not cn.flags & CONNECTION_BLOCKED:
+        if cn.fd >= 0:
             connection_run(cn)
         cn = following
+
+
+cdef void run_sending(worker *w) noexcept nogil:
+    cdef connection *cn
+    assert_owner(w.thread.owner)
+    while w.sending.head != NULL and w.turn_left:
+        cn = w.sending.head
+        w.sending.head = cn.run_next
+        cn.flags &= ~CONNECTION_RUNNABLE
+        if cn.fd < 0:
+            continue
+        if cn.c.npending == 0:
+            connection_readable(cn)
+        elif send_waiting(cn):
+            connection_run(cn)
+
+
+cdef bint waits_turn(connection *cn) noexcept nogil:
+    if not cn.long_replies or cn.w.turn_left:
+        return False
+    give_way(cn, &cn.w.sending)
+    return True
 
 
 # ---- in --------------------------------------------------------------------------------------------------------------
@@ -140,10 +193,10 @@ cdef void run_runnable(worker *w) noexcept nogil:
 cdef inline ssize_t receive_payload(connection *cn) noexcept nogil:
     """Reads straight into the item. Returns what recv does."""
     cdef conn *c = &cn.c
-    cdef iovec iov[IOV_BATCH]
+    cdef iovec iov[IOV_PAYLOAD]
     cdef size_t room = RECEIVE_SIZE
     cdef ssize_t n
-    cdef int count = conn_payload_iov(c, iov, IOV_BATCH)
+    cdef int count = conn_payload_iov(c, iov, IOV_PAYLOAD)
     cdef int i
     for i in range(count):
         if iov[i].iov_len >= room:
@@ -198,7 +251,7 @@ cdef inline bint payload_follows(connection *cn, bint filled) noexcept nogil:
     there; to copy a payload that the buffer holds costs less than another system call.
     """
     cdef conn *c = &cn.c
-    if cn.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_LENT):
+    if cn.fd < 0 or cn.flags & (CONNECTION_BLOCKED | CONNECTION_RUNNABLE | CONNECTION_LENT):
         return False
     if c.rlbytes == 0:
         if filled:
