@@ -28,7 +28,7 @@ SANITIZE = os.environ.get("RMEMCACHED_SANITIZE", "")
 TESTING = os.environ.get("RMEMCACHED_TESTING", "0") not in ("", "0") or "--inplace" in sys.argv
 ONLY = [name for name in os.environ.get("RMEMCACHED_EXTENSIONS", "").split(",") if name]
 
-# Importable packages. rmemcached/client is a link to client/.
+# Importable packages. rmemcached/client is a link to client/, rmemcached/bench to bench/.
 PACKAGES = (
     "rmemcached",
     "rmemcached.sys",
@@ -40,7 +40,11 @@ PACKAGES = (
     "rmemcached.perftest",
     "rmemcached.server",
     "rmemcached.client",
+    "rmemcached.bench",
 )
+
+# Packages whose source folder is beside rmemcached/, where a link stands for it.
+LINKED = ("client", "bench")
 
 # header -> Debian package that has it
 HEADERS = {
@@ -180,20 +184,21 @@ def remove_stale(modules: list[Extension]) -> None:
                     path.unlink()
 
 
-def link_client() -> None:
-    """Makes the link rmemcached/client where there is none.
+def link_packages() -> None:
+    """Makes the links rmemcached/client and rmemcached/bench where there are none.
 
     A source distribution has files only, each of them once. Archives and file systems without links have a file in the
     link's place, which names its target.
     """
-    link = ROOT / "rmemcached" / "client"
-    if not link.is_dir():
-        link.unlink(missing_ok=True)
-        link.symlink_to(Path("..") / "client", target_is_directory=True)
+    for name in LINKED:
+        link = ROOT / "rmemcached" / name
+        if not link.is_dir():
+            link.unlink(missing_ok=True)
+            link.symlink_to(Path("..") / name, target_is_directory=True)
 
 
 def build() -> None:
-    link_client()
+    link_packages()
     modules: list[Extension] = []
     if {"build_ext", "bdist_wheel", "build", "install", "develop", "editable_wheel"} & set(sys.argv):
         check_requirements()

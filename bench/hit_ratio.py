@@ -24,15 +24,11 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent)]
-
-from figures import add_json, put_out  # noqa: E402
-from servers import Server, start_memcached, start_rmemcached  # noqa: E402
-
-from rmemcached.client import Client  # noqa: E402
+from rmemcached.bench.figures import add_json, put_out
+from rmemcached.bench.servers import Server, start_memcached, start_rmemcached
+from rmemcached.client import Client
 
 BATCH = 50  # keys of one get
 RECENT = 5000  # keys asked for last, the smallest fifth of which CPU time is measured with

@@ -50,7 +50,7 @@ def test_files_of_modules_for_tests(testing: bool, tmp_path: Path) -> None:
     assert not [name for name in files if name.endswith((".c", ".so", ".pyx", ".pxi")) or name.startswith("tests")]
 
 
-LINK = "rmemcached/client"
+LINKS = {"rmemcached/client": "client", "rmemcached/bench": "bench"}
 
 
 @pytest.fixture(scope="module")
@@ -78,15 +78,16 @@ def test_source_distribution_has_every_file_once(unpacked: tuple[set[str], Path]
     files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     made = {name for name in files if name in ("PKG-INFO", "setup.cfg") or name.startswith("rmemcached.egg-info/")}
     settings = {name for name in tracked if Path(name).name.startswith(".")}
-    assert files - made == tracked - settings - {LINK}
+    assert files - made == tracked - settings - set(LINKS)
 
 
 def test_source_distribution_lists_the_same_modules(unpacked: tuple[set[str], Path]) -> None:
     _, root = unpacked
-    assert not (root / LINK).exists()
+    assert not any((root / link).exists() for link in LINKS)
     setup("setup.py", "-q", "build_py", "--build-lib", str(root / "lib"), testing=False, tree=root)
     assert setup("-c", LIST, testing=False, tree=root) == setup("-c", LIST, testing=False)
-    assert (root / "lib" / LINK / "py.typed").is_file()
+    assert (root / "lib/rmemcached/client/py.typed").is_file()
+    assert (root / "lib/rmemcached/bench/command.py").is_file()
 
 
 @pytest.mark.parametrize("in_its_place", ["a file", "a link to nothing"])
@@ -94,14 +95,16 @@ def test_tree_without_links(in_its_place: str, unpacked: tuple[set[str], Path], 
     """Archives and file systems without links have a file that names the target."""
     tree = tmp_path / "tree"
     shutil.copytree(unpacked[1], tree, symlinks=True)
-    link = tree / LINK
-    link.unlink(missing_ok=True)
-    if in_its_place == "a file":
-        link.write_text("../client")
-    else:
-        link.symlink_to(tmp_path / "nothing")
+    for name, folder in LINKS.items():
+        link = tree / name
+        link.unlink(missing_ok=True)
+        if in_its_place == "a file":
+            link.write_text(f"../{folder}")
+        else:
+            link.symlink_to(tmp_path / "nothing")
     setup("setup.py", "-q", "build_py", "--build-lib", str(tree / "lib"), testing=False, tree=tree)
-    assert (link / "__init__.py").samefile(tree / "client" / "__init__.py")
+    for name, folder in LINKS.items():
+        assert (tree / name / "__init__.py").samefile(tree / folder / "__init__.py")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_tree_without_links(in_its_place: str, unpacked: tuple[set[str], Path], 
 def test_tree_without_a_build_says_so(code: str, unpacked: tuple[set[str], Path], tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     shutil.copytree(unpacked[1], tree, symlinks=True)
-    setup("-c", "import runpy; runpy.run_path('setup.py', run_name='link')['link_client']()", testing=False, tree=tree)
+    setup("-c", "import runpy; runpy.run_path('setup.py', run_name='link')['link_packages']()", testing=False, tree=tree)
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], cwd=tree, env=environment, capture_output=True, text=True, check=False
