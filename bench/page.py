@@ -17,7 +17,8 @@ th, td { padding: .15rem .7rem; text-align: right; border-bottom: 1px solid #7d8
 th:first-child, td:first-child, .words th, .words td { text-align: left; }
 .words td:not(:first-child) { white-space: normal; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1rem; }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(26rem, 1fr)); gap: 1rem; }
+figure { margin: 0; }
 svg { width: 100%; height: auto; }
 code { overflow-wrap: anywhere; }
 """

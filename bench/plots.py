@@ -184,10 +184,10 @@ def against(document: Document) -> list[tuple[str, str]]:
                 ]
                 if points:
                     found.append(Line(name, colour, dashes, points))
-            title = ", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in rest if key in apart) or axis_name
+            title = ", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in rest if key in apart)
             ticks = [(float(x), size_name(x) if axis == "size" else str(x)) for x in xs]
             main = label(cases[0]["figures"][0])
-            picture = lines(found, title, f"median of {main}", axis_name, ticks, lambda x: math.log2(x + 1))
+            picture = lines(found, title or main, f"median of {main}", axis_name, ticks, lambda x: math.log2(x + 1))
             made.append((f"{main} against {axis_name}", picture))
     return made
 
