@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from rmemcached.bench import connections, cpu, document, latency, memory, paced, page, plots, table, verdict
+from rmemcached.bench import (
+    connections,
+    cpu,
+    document,
+    hitratio,
+    latency,
+    memory,
+    paced,
+    page,
+    plots,
+    table,
+    throughput,
+    verdict,
+)
 from rmemcached.bench.contenders import GRAMMAR, parse_contenders, reference_of
 from rmemcached.bench.document import Document, Record
 from rmemcached.bench.errors import BenchError
@@ -18,10 +32,12 @@ SUBCOMMANDS: dict[str, ModuleType] = {
     "latency": latency,
     "paced": paced,
     "cpu": cpu,
+    "throughput": throughput,
     "connections": connections,
     "memory": memory,
+    "hitratio": hitratio,
 }
-ROUNDS = {"memory": 3}
+ROUNDS = {"memory": 3, "hitratio": 1}
 USUAL_ROUNDS = 7
 
 
@@ -51,11 +67,12 @@ def make_parser() -> argparse.ArgumentParser:
 
 def add_common(parser: argparse.ArgumentParser, name: str, module: ModuleType) -> None:
     rounds = ROUNDS.get(name, USUAL_ROUNDS)
+    grammar = getattr(module, "GRAMMAR", GRAMMAR)
     parser.add_argument(
         "--contenders",
-        type=parse_contenders,
+        type=getattr(module, "parse_contenders", parse_contenders),
         metavar="NAMES",
-        help=f"{GRAMMAR} (default: those of {','.join(module.CONTENDERS)} that are installed)",
+        help=f"{grammar} (default: those of {','.join(module.CONTENDERS)} that are installed)",
     )
     parser.add_argument("--reference", metavar="NAME", help="the contender that ratios are given to")
     parser.add_argument("--rounds", type=int, default=rounds, help=f"runs of each contender (default: {rounds})")
@@ -64,14 +81,30 @@ def add_common(parser: argparse.ArgumentParser, name: str, module: ModuleType) -
     parser.add_argument("--plot", metavar="FILE.svg", help="draw the medians against the first parameter that varies")
 
 
+def check_outputs(options: argparse.Namespace) -> None:
+    """Raises BenchError for a file that could not be written, before anything is measured."""
+    for name in (options.json, options.html, options.plot):
+        if name and name != "-":
+            folder = os.path.dirname(name) or "."
+            if not os.path.isdir(folder):
+                raise BenchError(f"{name}: there is no folder {folder}")
+            if os.path.isdir(name) or not os.access(name if os.path.exists(name) else folder, os.W_OK):
+                raise BenchError(f"{name}: it cannot be written")
+    if options.plot and not options.plot.endswith(".svg"):
+        raise BenchError(f"--plot {options.plot}: it draws .svg only")
+
+
 def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
     """Runs a subcommand that measures. Raises BenchError, StartError, OSError, ValueError."""
     module = SUBCOMMANDS[options.subcommand]
     if options.rounds < 1:
         raise BenchError("--rounds is at least 1")
-    options.contenders = options.contenders or module.contenders()
-    if "memcached" in module.CONTENDERS and not any(c.server != "rmemcached" for c in options.contenders):
-        print("no memcached is among the contenders: nothing to compare with", file=sys.stderr)
+    check_outputs(options)
+    if options.contenders is None:
+        options.contenders = module.contenders()
+        absent = set(module.CONTENDERS) - {contender.name for contender in options.contenders}
+        if absent:
+            print(f"without {', '.join(sorted(absent))}: not installed", file=sys.stderr)
     record = Record(options.subcommand, command, reference_of(options.contenders, options.reference))
     module.measure(options, record)
     return record.finished()
@@ -100,7 +133,8 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> int:
         return 1 if verdict.worse(found) else 0
     result = measured(options, command)
     put_out(options, result)
-    missed = memory.missed(result) if options.subcommand == "memory" else []
+    judge = getattr(SUBCOMMANDS[options.subcommand], "missed", None)
+    missed = judge(result, options) if judge else []
     for line in missed:
         print(line, file=sys.stderr)
     return 1 if missed else 0

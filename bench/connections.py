@@ -40,7 +40,7 @@ def contenders() -> list[Contender]:
 
 
 def asker(pipe: Connection, cores: set[int], count: int) -> None:
-    """Answers ("connect", contender, address) when connected, and ("ask", name, seconds) with the number of gets."""
+    """Answers ("connect", contender, address) when connected, and ("ask", name, seconds) with (gets, seconds)."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     clients: dict[str, list[Any]] = {}
@@ -58,16 +58,16 @@ def asker(pipe: Connection, cores: set[int], count: int) -> None:
                 pipe.send(gets(clients[name], seconds))
 
 
-def gets(clients: list[Any], seconds: float) -> int:
-    """The number of gets in so many seconds. Raises ValueError."""
+def gets(clients: list[Any], seconds: float) -> tuple[int, float]:
+    """Gets over one connection after the other until the time is over: (gets, seconds). Raises ValueError."""
     done = 0
-    until = perf_counter() + seconds
-    while perf_counter() < until:
+    begin = perf_counter()
+    while done == 0 or perf_counter() - begin < seconds:
         for client in clients:
             if client.get(KEY) != VALUE:
                 raise ValueError("get: a wrong value came back")
         done += len(clients)
-    return done
+    return done, perf_counter() - begin
 
 
 def attach(helpers: list[Helper], contender: Contender, server: Any, count: int) -> float | None:
@@ -91,10 +91,10 @@ def run_of(helpers: list[Helper], name: str, server: Any, memory: float | None, 
         length = seconds if number else seconds / 10
         for helper in helpers:
             helper.tell("ask", name, length)
-        done = sum(helper.answer() for helper in helpers)
-        values = {"per_second": done / length}
+        answers = [helper.answer() for helper in helpers]
+        values = {"per_second": sum(done / spent for done, spent in answers)}
         if cpu:
-            values["cpu_us"] = (cpu() - before) / done * 1e6
+            values["cpu_us"] = (cpu() - before) / sum(done for done, _ in answers) * 1e6
         if memory is not None and number == 1:
             # Measured once: to repeat it in each round would feign an interval.
             values["memory_bytes"] = memory

@@ -28,7 +28,8 @@ RUNNING = re.compile(r"(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
 class Contender:
     """server: "rmemcached", "memcached", or "running": at (host, port), not ours to start.
 
-    transport is our client's; "unix" is the text protocol over a UNIX socket. program: memcached's path.
+    transport is our client's; "unix" is the text protocol over a UNIX socket. program: memcached's path. flags: of the
+    server, before those that all contenders get.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Contender:
     client: str = "rmemcached"
     program: str = ""
     address: tuple[str, int] = ("", 0)
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def start(contender: Contender, flags: Sequence[str], folder: str, cores: set[in
     with pinned(cores):
         if contender.server == "memcached":
             return start_memcached(*flags, path=path, program=contender.program)
-        return start_rmemcached(*flags, path=path)
+        return start_rmemcached(*contender.flags, *flags, path=path)
 
 
 def connect(contender: Contender, address: Any) -> Any:
@@ -167,3 +169,10 @@ def refuse(contenders: Sequence[Contender], subcommand: str, transports: Sequenc
             raise BenchError(f"{subcommand} {contender.name}: it measures servers that it starts itself")
         if contender.transport not in transports or (contender.client == "pymemcache" and not clients):
             raise BenchError(f"{subcommand} {contender.name}: it measures {', '.join(transports)} and memcached only")
+
+
+def refuse_clients(contenders: Sequence[Contender], subcommand: str) -> None:
+    """Raises BenchError for a contender whose client is not ours."""
+    for contender in contenders:
+        if contender.client != "rmemcached":
+            raise BenchError(f"{subcommand} {contender.name}: it measures our own client only")

@@ -26,6 +26,7 @@ CONTENDERS = ("tcp", "memcached")
 FLAGS = ("-t", "1", "-m", "256", "-c", "4096")
 OPERATIONS = {"get": 0, "set": 1, "mixed": 10}  # one request of so many is a set; 0: none
 KEYS = 10000
+MEMORY = 128 << 20  # bytes of items that the servers hold with these flags, and without evicting
 BATCH_MOST = 128 * 1024  # bytes that an empty socket buffer takes at once
 FIGURES = (Figure("cpu_us", "us"), Figure("per_second", "1/s", "higher"))
 
@@ -46,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def contenders() -> list[Contender]:
     return default_contenders(CONTENDERS)
+
+
+def keys_of(size: int) -> int:
+    """How many keys are asked for: no more than the servers hold."""
+    return min(KEYS, MEMORY // (size + 100))
 
 
 def fill(server: Any, keys: int, size: int = 100) -> None:
@@ -97,7 +103,7 @@ def run_of(server: Server, options: argparse.Namespace, operation: str, size: in
             done = _load.run(
                 descriptors,
                 options.seconds if number else options.seconds / 10,
-                keys=1 if floor else KEYS,
+                keys=1 if floor else keys_of(size),
                 value_size=size,
                 depth=depth,
                 set_every=OPERATIONS[operation],
@@ -134,7 +140,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
                     record.floor(f"floor: {name}", ECHO.format(transport=name))
                 for size in options.sizes:
                     for server in servers.values():
-                        fill(server, KEYS, size)
+                        fill(server, keys_of(size), size)
                     for case in cases_of(options, size, cores, floors):
                         operation, depth = case.parameters["operation"], case.parameters["depth"]
                         made = {

@@ -18,7 +18,7 @@ DIGITS = 3
 
 @dataclass(frozen=True)
 class Figure:
-    """better: "lower" or "higher"."""
+    """better: "lower", "higher", or "" when neither is."""
 
     name: str
     unit: str

@@ -142,7 +142,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
         record.case(case, samples[case.name])
 
 
-def missed(document: Document) -> list[str]:
+def missed(document: Document, options: argparse.Namespace) -> list[str]:
     """A line for each limit that a contender of ours misses beside memcached."""
     figures = {(row["contender"], row["figure"]): row["median"] for row in document["results"]}
     theirs = [known["name"] for known in document["contenders"] if known["server"].startswith("memcached ")]

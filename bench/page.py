@@ -35,8 +35,20 @@ METHOD = (
     "Latencies are merged HdrHistograms of all runs.",
     "The interval says how far the runs of this benchmark agree, not what another machine, or another day, would give.",
 )
-# What differs in a subcommand that has no warm-up.
-MEMORY = ("Each run starts a server of its own, measures it and stops it; there is no warm-up.", *METHOD[2:5])
+# Of subcommands that do it otherwise.
+FRESH = (
+    "Each run starts a server of its own, measures it and stops it; there is no warm-up. The order changes by round."
+)
+METHODS = {
+    "memory": (FRESH, "The replies to all sets were compared, and the items were counted.", *METHOD[3:5], METHOD[6]),
+    "hitratio": (
+        FRESH,
+        "In a round all contenders got the same requests; another round has others.",
+        "Of every value that came back the length was compared.",
+        *METHOD[3:5],
+        METHOD[6],
+    ),
+}
 
 
 def cell(text: str, tag: str = "td") -> str:
@@ -95,7 +107,7 @@ def html(document: Document) -> str:
     """The whole page."""
     title = f"rmemcached-bench {document['subcommand']}"
     against = plots.against(document)
-    method = MEMORY if document["subcommand"] == "memory" else METHOD
+    method = METHODS.get(document["subcommand"], METHOD)
     parts = [
         f"<h1>{escape(title)}</h1>\n",
         f"<h2>What was compared</h2>\n{compared(document)}",

@@ -16,7 +16,13 @@ from rmemcached.bench.table import label, number
 COLOURS = ("#2a9d6f", "#3b8ed0", "#9a6fd0", "#d9652b", "#c8446a", "#c9a227", "#5aa9a3", "#a0685a")
 GREY = "#7d8590"
 # What a plot has on its x axis, where the cases have several values of it.
-AXES = {"size": "value size", "think_us": "think time, us", "connections": "connections", "depth": "requests at a time"}
+AXES = {
+    "size": "value size",
+    "think_us": "think time, us",
+    "connections": "connections",
+    "depth": "requests at a time",
+    "keys": "keys",
+}
 WIDTH, HEIGHT = 560, 320
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 30, 48
 IN_A_ROW = 2  # names below a plot

@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
-"""Real use rather than ping-pong: many requests under way, large values, several threads, other clients beside.
+"""Real use rather than ping-pong: large values, several threads, other clients beside.
 
-flight       gets of 100 B, 32 under way at a time, from one thread of C speed; requests per second, and the daemon's
-             CPU time for each.
 large        get and set of large values over shared memory, in bytes objects and in registered buffers; throughput as
              a ratio to one memcpy of the same size in the client's process.
 threads      get and set by several threads with a client each, two workers; bytes per second as a ratio to TCP.
@@ -42,7 +40,7 @@ from rmemcached.bench.servers import Server, start_rmemcached
 from rmemcached.client import Client, _load
 
 TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "auto")
-PARTS = ("flight", "large", "threads", "sharing", "beside")
+PARTS = ("large", "threads", "sharing", "beside")
 KEY, SMALL = "key", 100
 TIMEOUT = 60.0
 MB = 1 << 20
@@ -102,42 +100,6 @@ def transfer_rate(client: Any, operation: str, key: str, value: bytes, seconds: 
     if operation == "set" and client.get(key) != value:
         raise ValueError(f"set of {len(value)} bytes: a wrong value came back")
     return done / spent
-
-
-def measure_flight(options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = []
-    for cores, number in itertools.product(options.cores, options.keys):
-        client_cores, server_cores = placement(cores)
-        with contextlib.ExitStack() as stack:
-            servers = stack.enter_context(daemons(options.transports, server_cores, "-t", "1"))
-            stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
-            os.sched_setaffinity(0, client_cores)
-            clients = {}
-            for name, server in servers.items():
-                fill(server, number)
-                clients[name] = stack.enter_context(contextlib.closing(connect(server.address, name)))
-            samples: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
-            for seed in range(1, options.rounds + 1):
-                for name, server in servers.items():
-                    before = server.cpu_seconds()
-                    done = _load.run_client(
-                        clients[name], options.seconds, keys=number, value_size=SMALL, depth=options.depth, seed=seed
-                    )
-                    used = server.cpu_seconds() - before
-                    samples[name].append((done["requests"] / done["seconds"], used / done["requests"] * 1e6))
-        rows += [
-            {
-                "cores": cores,
-                "keys": number,
-                "depth": options.depth,
-                "transport": name,
-                "per_second": statistics.median(rate for rate, _ in taken),
-                "cpu_us": statistics.median(cpu for _, cpu in taken),
-            }
-            for name, taken in samples.items()
-        ]
-    add_ratios(rows, ("cores", "keys", "depth"), {"transport": "tcp"}, "per_second", "to_tcp")
-    return rows
 
 
 def buffer_rate(client: Any, operation: str, key: str, value: bytes, seconds: float) -> float:
@@ -371,7 +333,8 @@ def measure_beside(options: argparse.Namespace) -> list[dict[str, Any]]:
             with beside(case, servers[name], name, options.seconds):
                 for each in askers[name]:
                     each.tell("ask", "tcp", options.seconds)
-                rates[case, name].append(sum(each.answer() for each in askers[name]) / options.seconds)
+                answers = [each.answer() for each in askers[name]]
+                rates[case, name].append(sum(done / spent for done, spent in answers))
     rows = [
         {"others": case, "transport": name, "per_second": statistics.median(taken)}
         for (case, name), taken in rates.items()
@@ -429,8 +392,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="samples of each kind (default: 5)")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each sample (default: 0.5)")
     parser.add_argument("--cores", type=placements, default=list(CORES), help="placements (default: all)")
-    parser.add_argument("--keys", type=numbers, default=[1000, 10000], metavar="N", help="of the flight part")
-    parser.add_argument("--depth", type=int, default=32, help="requests under way, of flight and sharing (default: 32)")
+    parser.add_argument("--depth", type=int, default=32, help="requests under way, of sharing (default: 32)")
     parser.add_argument("--large", type=sizes, default=[MB, 16 * MB, 64 * MB], metavar="SIZES", help="1m,16m,64m")
     parser.add_argument("--threads", type=numbers, default=[1, 2, 4], metavar="N", help="default: 1,2,4")
     parser.add_argument("--sharers", type=numbers, default=[1, 2, 4, 8, 16], metavar="N", help="threads that share")
@@ -446,7 +408,6 @@ def main(arguments: list[str] | None = None) -> int:
     if "apart" in options.cores and len(os.sched_getaffinity(0)) < 2:
         parser.error("--cores apart needs two cores")
     measures = {
-        "flight": measure_flight,
         "large": measure_large,
         "threads": measure_threads,
         "sharing": measure_sharing,

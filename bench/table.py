@@ -75,7 +75,7 @@ def label(figure: dict[str, str]) -> str:
     name, unit = figure["name"], figure["unit"]
     if unit == "1/s":
         return name.replace("_", " ")
-    return f"{name.removesuffix(f'_{unit}').replace('_', ' ')} {unit}"
+    return f"{name.removesuffix(f'_{unit}').replace('_', ' ')} {unit}".rstrip()
 
 
 def bracketed(row: dict[str, Any]) -> str:

@@ -60,6 +60,7 @@ def known_figures(document: Document, absolute: bool) -> dict[tuple[str, str, st
         for case in document["cases"]
         for name in names
         for figure in case["figures"]
+        if figure["better"]
     }
 
 

@@ -170,6 +170,14 @@ def test_paced(tmp_path: Path) -> None:
     assert outline.tags.count("svg") == 4 + 8
 
 
+def test_throughput(tmp_path: Path) -> None:
+    quick = "--seconds 0.02 --rounds 2 --keys 10,200 --depths 1,7 --operations get,mixed"
+    figures, text, _ = measured(tmp_path, "throughput", *quick.split(), "--contenders", "soft_shm,tcp,memcached")
+    assert len(figures["cases"]) == 8 and "7 under way" in text
+    assert all(row["median"] >= 0 for row in figures["results"])
+    assert all(row["median"] > 0 for row in figures["results"] if row["figure"] == "per_second")
+
+
 def test_connections(tmp_path: Path) -> None:
     quick = "--seconds 0.05 --rounds 2 --connections 2,20 --contenders soft_shm,tcp,memcached"
     figures, _, _ = measured(tmp_path, "connections", *quick.split())
@@ -179,6 +187,27 @@ def test_connections(tmp_path: Path) -> None:
     assert all(row["median"] > 0 for row in figures["results"] if row["figure"] != "memory_bytes")
 
 
+HITRATIO = "hitratio --megabytes 4 --largest 2000"
+
+
+def test_hitratio(tmp_path: Path) -> None:
+    words = f"{HITRATIO} --keys 20000 --requests 60000 --points 20"
+    figures, _, outline = measured(tmp_path, *words.split())
+    assert names(figures) == ["lru", "s3fifo", "lru+direct", "s3fifo+direct", "memcached"]
+    found = {(row["contender"], row["figure"]): row["median"] for row in figures["results"]}
+    for name in names(figures):
+        assert 1 < found[name, "misses_percent"] < 80 and found[name, "evictions"] > 0
+        # Less than a clock tick, where nobody is asked.
+        assert 0 <= found[name, "hit_cpu_us"] < 100
+    assert min(found[name, "hit_cpu_us"] for name in ("lru", "s3fifo", "memcached")) > 0
+    assert "rdma_direct" in " ".join(cell for cell in outline.cells if "-m rmemcached" in cell)
+
+
+def test_a_missed_limit_is_a_status() -> None:
+    words = f"{HITRATIO} --keys 2000 --requests 1000 --points -100 --contenders lru,memcached"
+    assert "lru: " in run(*words.split(), status=1).stderr
+
+
 def test_a_server_that_runs_already(memcached_server: Any, tmp_path: Path) -> None:
     server: Server = memcached_server()
     where = f"127.0.0.1:{server.port}"
@@ -186,6 +215,7 @@ def test_a_server_that_runs_already(memcached_server: Any, tmp_path: Path) -> No
         "latency --seconds 0 --least 2 --rounds 1 --sizes 100",
         "paced --seconds 0.001 --rounds 1 --think 0",
         "connections --seconds 0.01 --rounds 1 --connections 2",
+        "throughput --seconds 0.01 --rounds 1 --keys 10 --depths 2",
     ):
         figures, _, _ = measured(tmp_path, *words.split(), "--contenders", f"tcp,{where}")
         assert figures["contenders"][1]["server"].startswith("memcached 1.")
@@ -218,6 +248,12 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
         ("cpu --contenders 127.0.0.1:1", "it measures servers that it starts itself", 1),
         ("cpu --sizes 1m", "what is sent at a time is 128 KB at most", 1),
         ("memory --contenders auto", "memory auto: it measures tcp, unix", 1),
+        ("throughput --contenders tcp+pymemcache", "it measures our own client only", 1),
+        ("hitratio --contenders tcp", "'tcp' is no contender: lru, s3fifo", 2),
+        ("throughput --sizes 1m", "all items together have 128 MB at most", 1),
+        ("latency --json /nowhere/a.json", "/nowhere/a.json: there is no folder /nowhere", 1),
+        ("latency --html /tmp", "/tmp: it cannot be written", 1),
+        ("latency --plot a.png", "--plot a.png: it draws .svg only", 1),
         ("paced --rounds 0", "--rounds is at least 1", 1),
         ("compare /nowhere.json /nowhere.json", "/nowhere.json: No such file or directory", 1),
     ],

@@ -184,9 +184,10 @@ def test_compare_does_not_see_what_is_within_the_spread() -> None:
     wider = {"memcached": [10.0] * 5, "tcp": [6.0, 22.0, 14.0, 13.0, 12.0]}
     assert verdict.compare(made(wide), made(wider))[0].word == "same"
     # Beyond the spread, but too little to count.
-    little = {"memcached": [10.0] * 5, "tcp": [10.0] * 5}, {"memcached": [10.0] * 5, "tcp": [10.2] * 5}
-    assert verdict.compare(*map(made, little))[0].word == "same"
-    assert verdict.compare(*map(made, little), least=0.01)[0].word == "worse"
+    first = made({"memcached": [10.0] * 5, "tcp": [10.0] * 5})
+    second = made({"memcached": [10.0] * 5, "tcp": [10.2] * 5})
+    assert verdict.compare(first, second)[0].word == "same"
+    assert verdict.compare(first, second, least=0.01)[0].word == "worse"
 
 
 def test_compare_of_too_few_runs() -> None:
