@@ -23,6 +23,7 @@ from rmemcached.bench import (
     throughput,
     verdict,
 )
+from rmemcached.bench.arguments import names_of
 from rmemcached.bench.contenders import GRAMMAR, parse_contenders, reference_of
 from rmemcached.bench.document import Document, Record
 from rmemcached.bench.errors import BenchError
@@ -37,6 +38,16 @@ SUBCOMMANDS: dict[str, ModuleType] = {
     "memory": memory,
     "hitratio": hitratio,
 }
+# Options of a small selection.
+QUICK = {
+    "latency": "--sizes 100,64k --seconds 0.05 --rounds 5",
+    "paced": "--think 0,1000 --seconds 0.1 --rounds 5",
+    "cpu": "--seconds 0.2 --rounds 5",
+    "throughput": "--keys 1000 --seconds 0.1 --rounds 5",
+    "connections": "--connections 10,100 --seconds 0.1 --rounds 5",
+    "memory": "--items 100000 --connections 500 --rounds 1",
+    "hitratio": "--megabytes 4 --keys 20000 --requests 60000 --largest 2000",
+}
 ROUNDS = {"memory": 3, "hitratio": 1}
 USUAL_ROUNDS = 7
 
@@ -50,6 +61,11 @@ def make_parser() -> argparse.ArgumentParser:
         )
         module.add_arguments(sub)
         add_common(sub, name, module)
+    sub = parsers.add_parser("all", help="all of these, into a folder", description=run_all.__doc__)
+    sub.add_argument("folder", metavar="FOLDER", help="for SUBCOMMAND.json, and report.html")
+    sub.add_argument("--only", type=names_of(tuple(SUBCOMMANDS)), default=list(SUBCOMMANDS), metavar="SUBCOMMANDS")
+    sub.add_argument("--quick", action="store_true", help="a small selection with short runs, in some minutes")
+    sub.add_argument("--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)")
     sub = parsers.add_parser(
         "compare",
         help="two files of --json: what became better or worse",
@@ -125,7 +141,43 @@ def put_out(options: argparse.Namespace, result: Document) -> None:
         document.write_text(options.plot, drawn[0][1] + "\n")
 
 
+def missed_limits(options: argparse.Namespace, result: Document) -> bool:
+    """Names the limits of the subcommand that are missed."""
+    judge = getattr(SUBCOMMANDS[options.subcommand], "missed", None)
+    missed = judge(result, options) if judge else []
+    for line in missed:
+        print(line, file=sys.stderr)
+    return bool(missed)
+
+
+def run_all(options: argparse.Namespace) -> int:
+    """Runs the subcommands that measure, one after the other, and writes a page of all. Raises BenchError."""
+    folder = options.folder
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise BenchError(f"{folder}: {error.strerror}") from error
+    parser = make_parser()
+    results, missed = [], False
+    for name in options.only:
+        words = [name, *(QUICK[name].split() if options.quick else ()), "--json", f"{folder}/{name}.json"]
+        if options.memcached:
+            theirs = f"memcached={options.memcached}"
+            chosen = [other.replace("memcached", theirs, 1) for other in SUBCOMMANDS[name].CONTENDERS]
+            # "memcached" stands first in the names of all of memcached's contenders, and in no other's.
+            words += ["--contenders", ",".join(chosen)]
+        asked = parser.parse_args(words)
+        results.append(measured(asked, words))
+        put_out(asked, results[-1])
+        print()
+        missed |= missed_limits(asked, results[-1])
+    document.write_text(f"{folder}/report.html", page.html(*results))
+    return 1 if missed else 0
+
+
 def run(options: argparse.Namespace, command: Sequence[str]) -> int:
+    if options.subcommand == "all":
+        return run_all(options)
     if options.subcommand == "compare":
         first, second = document.read(options.first), document.read(options.second)
         found = verdict.compare(first, second, options.absolute, options.least / 100)
@@ -133,11 +185,7 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> int:
         return 1 if verdict.worse(found) else 0
     result = measured(options, command)
     put_out(options, result)
-    judge = getattr(SUBCOMMANDS[options.subcommand], "missed", None)
-    missed = judge(result, options) if judge else []
-    for line in missed:
-        print(line, file=sys.stderr)
-    return 1 if missed else 0
+    return 1 if missed_limits(options, result) else 0
 
 
 def main(arguments: list[str] | None = None) -> int:

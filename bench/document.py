@@ -159,7 +159,7 @@ def read(path: str) -> Document:
         raise BenchError(f"{path} was not written by rmemcached-bench --json")
     if document.get("version") != VERSION:
         raise BenchError(f"{path} has version {document.get('version')} of the format; this program reads {VERSION}")
-    missing = {"reference", "contenders", "cases", "samples", "results"} - set(document)
+    missing = {"subcommand", "reference", "contenders", "cases", "samples", "results"} - set(document)
     if missing:
         raise BenchError(f"{path} lacks {', '.join(sorted(missing))}")
     return document

@@ -103,13 +103,12 @@ def pictures(title: str, made: list[tuple[str, str]]) -> str:
     return f'<h2>{escape(title)}</h2>\n<div class="plots">\n{drawn}\n</div>\n'
 
 
-def html(document: Document) -> str:
-    """The whole page."""
-    title = f"rmemcached-bench {document['subcommand']}"
+def section(document: Document) -> str:
+    """All about one document."""
     against = plots.against(document)
     method = METHODS.get(document["subcommand"], METHOD)
     parts = [
-        f"<h1>{escape(title)}</h1>\n",
+        f"<h1>rmemcached-bench {escape(document['subcommand'])}</h1>\n",
         f"<h2>What was compared</h2>\n{compared(document)}",
         f"<h2>Where</h2>\n{surroundings(document)}",
         f"<h2>How</h2>\n<ul>{''.join(f'<li>{escape(line)}</li>' for line in method)}</ul>\n",
@@ -118,7 +117,14 @@ def html(document: Document) -> str:
         f"<h2>Figures</h2>\n<p>{escape(table.legend(document))}</p>\n",
         *(shown(block) for block in table.blocks(document)),
     ]
+    return "".join(parts)
+
+
+def html(*documents: Document) -> str:
+    """The whole page."""
+    title = f"rmemcached-bench {', '.join(document['subcommand'] for document in documents)}"
+    body = "".join(map(section, documents))
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
-        f'<link rel="icon" href="data:,">\n<style>{STYLE}</style>\n</head>\n<body>\n{"".join(parts)}</body>\n</html>\n'
+        f'<link rel="icon" href="data:,">\n<style>{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n'
     )

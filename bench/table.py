@@ -7,6 +7,7 @@ from typing import Any
 
 from rmemcached.bench.document import Document
 
+LONG_NAME = 12
 PERCENTILE_HEADINGS = {"p90": "p90", "p99": "p99", "p99_9": "p99.9", "max": "max"}
 LEGEND = (
     "median and quartiles of the runs; to {reference}: median of the paired ratios, and its 95 % interval;"
@@ -53,7 +54,7 @@ def block(document: Document, case: dict[str, Any]) -> Block:
     measured = [rows[name, main["name"]] for name in names]
     floor = any(row["to_floor"] is not None for row in measured)
     latencies = any("p50" in row for row in measured)
-    headings = ["", f"{label(main)}", "quartiles", f"to {document['reference']}", "95 % interval"]
+    headings = ["", f"{label(main)}", "quartiles", to_reference(document), "95 % interval"]
     headings += ["to floor"] if floor else []
     headings += list(PERCENTILE_HEADINGS.values()) if latencies else []
     headings += [label(figure) for figure in others]
@@ -76,6 +77,12 @@ def label(figure: dict[str, str]) -> str:
     if unit == "1/s":
         return name.replace("_", " ")
     return f"{name.removesuffix(f'_{unit}').replace('_', ' ')} {unit}".rstrip()
+
+
+def to_reference(document: Document) -> str:
+    """The heading of ratios."""
+    name = document["reference"]
+    return f"to {name}" if len(name) <= LONG_NAME else "to reference"
 
 
 def bracketed(row: dict[str, Any]) -> str:

@@ -66,6 +66,8 @@ def known_figures(document: Document, absolute: bool) -> dict[tuple[str, str, st
 
 def compare(first: Document, second: Document, absolute: bool = False, least: float = 0.03) -> list[Verdict]:
     """A verdict for each figure that both have. Raises BenchError when there is none."""
+    if first["subcommand"] != second["subcommand"]:
+        raise BenchError(f"a run of {first['subcommand']} and one of {second['subcommand']} have nothing in common")
     if not absolute and first["reference"] != second["reference"]:
         raise BenchError(
             f"ratios to {first['reference']} and to {second['reference']} are not comparable:"

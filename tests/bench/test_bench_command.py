@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from servers import Server
 
-from rmemcached.bench import _floor, contenders, document, floor, latency, page, table
+from rmemcached.bench import _floor, command, contenders, document, floor, latency, page, table
 from rmemcached.client import Client
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -254,6 +254,7 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
         ("latency --json /nowhere/a.json", "/nowhere/a.json: there is no folder /nowhere", 1),
         ("latency --html /tmp", "/tmp: it cannot be written", 1),
         ("latency --plot a.png", "--plot a.png: it draws .svg only", 1),
+        ("all /proc/nothing", "/proc/nothing: No such file or directory", 1),
         ("paced --rounds 0", "--rounds is at least 1", 1),
         ("compare /nowhere.json /nowhere.json", "/nowhere.json: No such file or directory", 1),
     ],
@@ -275,6 +276,23 @@ def test_a_missing_dependency_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     said = done.stderr.splitlines()
     assert said[-1] == "rmemcached-bench: hdrhistogram is not installed: pip install hdrhistogram"
+
+
+def test_all_writes_a_folder(tmp_path: Path) -> None:
+    program = contenders.memcached_path()
+    done = run("all", str(tmp_path / "new"), "--quick", "--only", "throughput,memory", "--memcached", str(program))
+    figures = [document.read(str(tmp_path / "new" / f"{name}.json")) for name in ("throughput", "memory")]
+    path = tmp_path / "new" / "report.html"
+    assert path.read_text() == page.html(*figures)
+    for each in figures:
+        check_page(path, each)
+        assert f"memcached={program}" in names(each)
+        assert table.text(each) in done.stdout
+
+
+def test_quick_options_are_options() -> None:
+    for name in command.SUBCOMMANDS:
+        assert command.make_parser().parse_args([name, *command.QUICK[name].split()])
 
 
 def test_compare_has_a_status(tmp_path: Path) -> None:

@@ -203,6 +203,8 @@ def test_compare_says_why_it_cannot() -> None:
         verdict.compare(alone, alone)
     with pytest.raises(BenchError, match="ratios to tcp and to memcached are not comparable"):
         verdict.compare(alone, made(BEFORE))
+    with pytest.raises(BenchError, match="a run of latency and one of cpu have nothing in common"):
+        verdict.compare(alone, {**alone, "subcommand": "cpu"})
 
 
 @pytest.mark.parametrize(
