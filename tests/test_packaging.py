@@ -113,7 +113,9 @@ def test_tree_without_links(in_its_place: str, unpacked: tuple[set[str], Path], 
 def test_tree_without_a_build_says_so(code: str, unpacked: tuple[set[str], Path], tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     shutil.copytree(unpacked[1], tree, symlinks=True)
-    setup("-c", "import runpy; runpy.run_path('setup.py', run_name='link')['link_packages']()", testing=False, tree=tree)
+    setup(
+        "-c", "import runpy; runpy.run_path('setup.py', run_name='link')['link_packages']()", testing=False, tree=tree
+    )
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], cwd=tree, env=environment, capture_output=True, text=True, check=False
