@@ -93,8 +93,12 @@ DIRECTIVES = {
     "embedsignature.format": "clinic",
 }
 
-# Packages whose modules need no GIL: the client, and what it is made of. In the others threads do without Python.
-WITHOUT_GIL = ("rmemcached", "rmemcached.client", "rmemcached.rdma", "rmemcached.sys", "rmemcached.verbs")
+# Packages whose modules need no GIL: the client, what it is made of, and what measures it. In the
+# others threads do without Python.
+WITHOUT_GIL = (
+    "rmemcached",
+    *(f"rmemcached.{name}" for name in ("bench", "client", "rdma", "sys", "verbs")),
+)
 
 
 def compiler() -> list[str]:
