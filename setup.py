@@ -29,7 +29,7 @@ SANITIZE = os.environ.get("RMEMCACHED_SANITIZE", "")
 TESTING = os.environ.get("RMEMCACHED_TESTING", "0") not in ("", "0") or "--inplace" in sys.argv
 ONLY = [name for name in os.environ.get("RMEMCACHED_EXTENSIONS", "").split(",") if name]
 
-# Importable packages. rmemcached/client is a link to client/.
+# Importable packages. rmemcached/client is a link to client/, rmemcached/bench to bench/.
 PACKAGES = (
     "rmemcached",
     "rmemcached.sys",
@@ -41,7 +41,11 @@ PACKAGES = (
     "rmemcached.perftest",
     "rmemcached.server",
     "rmemcached.client",
+    "rmemcached.bench",
 )
+
+# Packages whose source folder is beside rmemcached/, where a link stands for it.
+LINKED = ("client", "bench")
 
 # header -> Debian package that has it
 HEADERS = {
@@ -93,8 +97,12 @@ DIRECTIVES = {
     "embedsignature.format": "clinic",
 }
 
-# Packages whose modules need no GIL: the client, and what it is made of. In the others threads do without Python.
-WITHOUT_GIL = ("rmemcached", "rmemcached.client", "rmemcached.rdma", "rmemcached.sys", "rmemcached.verbs")
+# Packages whose modules need no GIL: the client, what it is made of, and what measures it. In the
+# others threads do without Python.
+WITHOUT_GIL = (
+    "rmemcached",
+    *(f"rmemcached.{name}" for name in ("bench", "client", "rdma", "sys", "verbs")),
+)
 
 
 def compiler() -> list[str]:
@@ -196,20 +204,21 @@ def remove_stale(modules: list[Extension]) -> None:
                     path.unlink()
 
 
-def link_client() -> None:
-    """Makes the link rmemcached/client where there is none.
+def link_packages() -> None:
+    """Makes the links rmemcached/client and rmemcached/bench where there are none.
 
     A source distribution has files only, each of them once. Archives and file systems without links have a file in the
     link's place, which names its target.
     """
-    link = ROOT / "rmemcached" / "client"
-    if not link.is_dir():
-        link.unlink(missing_ok=True)
-        link.symlink_to(Path("..") / "client", target_is_directory=True)
+    for name in LINKED:
+        link = ROOT / "rmemcached" / name
+        if not link.is_dir():
+            link.unlink(missing_ok=True)
+            link.symlink_to(Path("..") / name, target_is_directory=True)
 
 
 def build() -> None:
-    link_client()
+    link_packages()
     modules: list[Extension] = []
     if {"build_ext", "bdist_wheel", "build", "install", "develop", "editable_wheel"} & set(sys.argv):
         check_requirements()

@@ -20,16 +20,12 @@ import statistics
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
-sys.path[:0] = [str(Path(__file__).resolve().parent)]
-
-from figures import add_json, add_plot, check_plot, put_out  # noqa: E402
-from servers import Server, memcached_path, start_memcached, start_rmemcached  # noqa: E402
-
-from rmemcached.client import AsyncClient, Client, serde  # noqa: E402
+from rmemcached.bench.figures import add_json, add_plot, check_plot, put_out
+from rmemcached.bench.servers import Server, memcached_path, start_memcached, start_rmemcached
+from rmemcached.client import AsyncClient, Client, serde
 
 SERVER_FLAGS = ("-t", "1", "-m", "1024", "-I", "128m")
 TIMEOUT = 30.0

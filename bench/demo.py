@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A demonstration: starts the daemon, sets and gets values by RDMA, and prints the latency table of bench/latency.py.
+"""A demonstration: starts the daemon, sets and gets values by RDMA, and prints the table of `rmemcached-bench latency`.
 
 The daemon uses its software RDMA devices, over loopback and shared memory; nothing leaves this machine.
 """
@@ -10,11 +10,12 @@ import argparse
 import os
 import sys
 
-import latency
-from servers import start_rmemcached
-
+from rmemcached.bench import command
+from rmemcached.bench.servers import start_rmemcached
 from rmemcached.client import Client
 
+# Of the benchmark, which is to end in less than a minute.
+SHORT = ("--sizes", "100,64k,1m", "--rounds", "5", "--seconds", "0.05")
 SIZES = {"8 B": 8, "1 KB": 1024, "64 KB": 64 * 1024, "1 MB": 1024 * 1024}
 
 
@@ -44,7 +45,7 @@ def main() -> int:
     for transport in ("soft_iw", "soft_shm"):
         show_values(transport)
     sys.stdout.flush()
-    return latency.main(rest)
+    return command.main(["latency", *SHORT, *rest])
 
 
 if __name__ == "__main__":

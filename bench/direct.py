@@ -20,15 +20,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path[:0] = [str(Path(__file__).resolve().parent)]
-
-from figures import add_json, put_out  # noqa: E402
-from servers import Server, start_rmemcached  # noqa: E402
-
-from rmemcached.client import AsyncClient, Client, _load  # noqa: E402
+from rmemcached.bench.figures import add_json, put_out
+from rmemcached.bench.servers import Server, start_rmemcached
+from rmemcached.client import AsyncClient, Client, _load
 
 VALUE = b"v" * 100
 LARGE = os.urandom(1_000_000)

@@ -22,14 +22,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent)]
-
-from figures import add_json, add_plot, check_plot, put_out  # noqa: E402
-
-from rmemcached.perftest import session  # noqa: E402
-from rmemcached.perftest.bare import copy_rate, line_ping, tcp_ping, tcp_stream  # noqa: E402
-from rmemcached.perftest.ends import End  # noqa: E402
-from rmemcached.perftest.session import Control, Device, Test  # noqa: E402
+from rmemcached.bench.figures import add_json, add_plot, check_plot, put_out
+from rmemcached.perftest import session
+from rmemcached.perftest.bare import copy_rate, line_ping, tcp_ping, tcp_stream
+from rmemcached.perftest.ends import End
+from rmemcached.perftest.session import Control, Device, Test
 
 MEGABYTE = 1 << 20
 SMALL = 8

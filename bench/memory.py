@@ -1,10 +1,7 @@
-#!/usr/bin/env python3
-"""Memory of the server at start, for each item and for each idle connection: rmemcached compared with memcached.
+"""`rmemcached-bench memory`: a server at start, for each item, and for each idle connection.
 
-At start: the resident set. Items: 1 000 000 with 32 B keys and 100 B values (--items); the growth of `bytes` in
-`stats`, and of the process's resident anonymous memory, divided by the number of items. Connections: 5000 TCP
-connections that have made one request each (--connections). The last column shows the limits for rmemcached; the exit
-status is 1 when it misses one.
+At start: the resident set, and the time until a connection is accepted. Items have 32 B keys and 100 B values: the
+growth of `bytes` in `stats`, and of the process's resident anonymous memory. Connections have made one request each.
 """
 
 from __future__ import annotations
@@ -13,20 +10,29 @@ import argparse
 import contextlib
 import resource
 import socket
-import sys
-from pathlib import Path
+import tempfile
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent)]
+from rmemcached.bench.arguments import placement
+from rmemcached.bench.contenders import Contender, default_contenders, described, refuse, start
+from rmemcached.bench.document import Document, Record
+from rmemcached.bench.measure import Case, Figure, Taken, order, progress
+from rmemcached.client import _load
 
-from figures import add_json, put_out  # noqa: E402
-from servers import Server, start_memcached, start_rmemcached  # noqa: E402
-
-from rmemcached.client import _load  # noqa: E402
-
-BASE_MORE = 30 * 2**20  # bytes that rmemcached may take more at start, for Python
+HELP = "a server's memory at start, for each item, and for each idle connection"
+CONTENDERS = ("tcp", "memcached")
+START_MORE = 30 * 2**20  # bytes that rmemcached may take more at start, for Python
 ITEM_MORE = 0.05  # the part of an item's memory that rmemcached may take more
 WARM = 100  # connections made before the first look, so that allocator and tables have grown once
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--items", type=int, default=1_000_000, help="0: none (default: 1000000)")
+    parser.add_argument("--connections", type=int, default=5000, help="0: none (default: 5000)")
+
+
+def contenders() -> list[Contender]:
+    return default_contenders(CONTENDERS)
 
 
 def exchange(plain: socket.socket, request: bytes, length: int) -> bytes:
@@ -41,7 +47,7 @@ def exchange(plain: socket.socket, request: bytes, length: int) -> bytes:
     return bytes(reply)
 
 
-def measure_items(server: Server, count: int) -> dict[str, float]:
+def measure_items(server: Any, count: int) -> dict[str, float]:
     """Bytes per item, resident and as `stats` counts them. Raises ValueError when an item was not stored."""
     with server.connect(30) as plain:
         # The first items are not counted: they make the server allocate its hash table and first pages.
@@ -56,12 +62,12 @@ def measure_items(server: Server, count: int) -> dict[str, float]:
         if int(stats["curr_items"]) != count + 1000:
             raise ValueError(f"{stats['curr_items']} items are there, not {count + 1000}")
         return {
-            "item_resident": (server.private_bytes() - before) / count,
-            "item_counted": (int(stats["bytes"]) - counted) / count,
+            "item_resident_bytes": (server.private_bytes() - before) / count,
+            "item_counted_bytes": (int(stats["bytes"]) - counted) / count,
         }
 
 
-def measure_connections(server: Server, count: int) -> float:
+def measure_connections(server: Any, count: int) -> float:
     """Bytes of resident memory per idle connection. Raises ValueError for a wrong reply."""
     with contextlib.ExitStack() as stack:
 
@@ -75,71 +81,85 @@ def measure_connections(server: Server, count: int) -> float:
         add(WARM)
         before = server.private_bytes()
         add(count)
-        return (server.private_bytes() - before) / count
+        return float(server.private_bytes() - before) / count
 
 
-def measure(server: Server, items: int, connections: int) -> dict[str, float]:
-    """All figures of one server, in bytes. Stops it."""
-    with server:
-        figures: dict[str, float] = {"base": server.resident_bytes()}
-        if connections:
-            figures["connection"] = measure_connections(server, connections)
-        if items:
-            figures.update(measure_items(server, items))
-        return figures
+def cases_of(options: argparse.Namespace) -> list[Case]:
+    made = [Case("at start", {}, (Figure("resident_bytes", "bytes"), Figure("ready_ms", "ms")))]
+    if options.connections:
+        name = f"an idle connection, of {options.connections}"
+        made.append(Case(name, {"count": options.connections}, (Figure("connection_bytes", "bytes"),)))
+    if options.items:
+        figures = (Figure("item_resident_bytes", "bytes"), Figure("item_counted_bytes", "bytes"))
+        made.append(Case(f"an item of 100 B, of {options.items}", {"count": options.items}, figures))
+    return made
 
 
-def judge(ours: dict[str, float], theirs: dict[str, float]) -> dict[str, tuple[str, bool]]:
-    """{figure: (its limit in words, whether rmemcached keeps it)}."""
-    limits = {
-        "base": ("memcached's + 30 MB", theirs["base"] + BASE_MORE),
-        "connection": ("memcached's", theirs.get("connection", 0)),
-        "item_resident": ("memcached's + 5 %", theirs.get("item_resident", 0) * (1 + ITEM_MORE)),
-        "item_counted": ("memcached's + 5 %", theirs.get("item_counted", 0) * (1 + ITEM_MORE)),
-    }
-    return {name: (words, ours[name] <= limit) for name, (words, limit) in limits.items() if name in ours}
+def run(contender: Contender, options: argparse.Namespace, folder: str, record: Record) -> Taken:
+    """All figures of one server, from its start to its end."""
+    megabytes = max(64, options.items // 4000)
+    flags = ["-m", str(megabytes), "-t", "1", "-c", str(options.connections + WARM + 100)]
+    _, for_servers = placement("any")
+    with start(contender, flags, folder, for_servers) as server:
+        values = {"resident_bytes": float(server.resident_bytes()), "ready_ms": server.started_after * 1000}
+        record.contender(described(contender, server))
+        if options.connections:
+            values["connection_bytes"] = measure_connections(server, options.connections)
+        if options.items:
+            values |= measure_items(server, options.items)
+        return Taken(values)
 
 
-def report(result: dict[str, Any]) -> str:
-    """The result as text."""
-    names = {
-        "base": "at start",
-        "connection": f"per connection, of {result['connections']}",
-        "item_resident": f"per item, of {result['items']}, resident",
-        "item_counted": "per item, as `stats` counts",
-    }
-    lines = [f"{'bytes':<38}{'rmemcached':>12}{'memcached':>12}   limit"]
-    for name, title in names.items():
-        if name in result["rmemcached"]:
-            words, kept = result["limits"][name]
-            figures = [f"{result[server][name]:12.0f}" for server in ("rmemcached", "memcached")]
-            lines.append(f"{title:<38}{''.join(figures)}   {words}: {'kept' if kept else 'MISSED'}")
-    return "\n".join(lines)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--items", type=int, default=1_000_000)
-    parser.add_argument("--connections", type=int, default=5000)
-    parser.add_argument(
-        "--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)"
-    )
-    add_json(parser)
-    options = parser.parse_args(arguments)
+def allow_descriptors(wanted: int) -> None:
+    """Raises the limit of open files as far as the system lets us."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError):  # the system's limit is lower
-        wanted = 2 * options.connections + 4096
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard < 0 else min(wanted, hard), hard))
-    flags = ["-m", "1024", "-t", "1", "-c", str(options.connections + WARM + 100)]
-    result: dict[str, Any] = {"items": options.items, "connections": options.connections}
-    result["rmemcached"] = measure(start_rmemcached(*flags), options.items, options.connections)
-    result["memcached"] = measure(
-        start_memcached(*flags, program=options.memcached), options.items, options.connections
-    )
-    result["limits"] = judge(result["rmemcached"], result["memcached"])
-    put_out(options, result, report(result))
-    return 0 if all(kept for _, kept in result["limits"].values()) else 1
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def measure(options: argparse.Namespace, record: Record) -> None:
+    refuse(options.contenders, "memory", ("tcp", "unix"), clients=False)
+    allow_descriptors(2 * options.connections + 4096)
+    cases = cases_of(options)
+    samples: dict[str, list[dict[str, Any]]] = {case.name: [] for case in cases}
+    known = {contender.name: contender for contender in options.contenders}
+    with progress(options.rounds * len(known)) as bar, tempfile.TemporaryDirectory() as folder:
+        for number in range(options.rounds):
+            for turn, name in enumerate(order(list(known), number)):
+                values = run(known[name], options, folder, record).values
+                for case in cases:
+                    samples[case.name].append(
+                        {
+                            "case": case.name,
+                            "contender": name,
+                            "round": number + 1,
+                            "turn": turn + 1,
+                            "values": {figure.name: values[figure.name] for figure in case.figures},
+                        }
+                    )
+                bar.step(f"memory: {name}")
+    for case in cases:
+        record.case(case, samples[case.name])
+
+
+def missed(document: Document, options: argparse.Namespace) -> list[str]:
+    """A line for each limit that a contender of ours misses beside memcached."""
+    figures = {(row["contender"], row["figure"]): row["median"] for row in document["results"]}
+    theirs = [known["name"] for known in document["contenders"] if known["server"].startswith("memcached ")]
+    ours = [known["name"] for known in document["contenders"] if known["server"].startswith("rmemcached ")]
+    lines = []
+    for name in ours:
+        for other in theirs[:1]:
+            limits = {
+                "resident_bytes": ("30 MB", lambda bound: bound + START_MORE),
+                "connection_bytes": ("nothing", lambda bound: bound),
+                "item_resident_bytes": ("5 %", lambda bound: bound * (1 + ITEM_MORE)),
+                "item_counted_bytes": ("5 %", lambda bound: bound * (1 + ITEM_MORE)),
+            }
+            lines += [
+                f"{name}: {figure} {figures[name, figure]:.0f} is more than {other}'s"
+                f" {figures[other, figure]:.0f} and {words}"
+                for figure, (words, limit) in limits.items()
+                if (name, figure) in figures and figures[name, figure] > limit(figures[other, figure])
+            ]
+    return lines

@@ -1,13 +1,6 @@
 #!/usr/bin/env python3
-"""Real use rather than ping-pong: paced requests, many connections, large values, several threads.
+"""Real use rather than ping-pong: large values, several threads, other clients beside.
 
-paced        get and set of 100 B with a think time before each, by one client and by four, with fixed and with
-             exponential gaps. p50, p90 and the daemon's CPU time for each request; ratios to the same client over a
-             UNIX socket and over TCP.
-connections  gets of 100 B by 10 processes that have many connections between them; throughput as a ratio to 10
-             connections, and the daemon's memory for each further connection.
-flight       gets of 100 B, 32 under way at a time, from one thread of C speed; requests per second, and the daemon's
-             CPU time for each.
 large        get and set of large values over shared memory, in bytes objects and in registered buffers; throughput as
              a ratio to one memcpy of the same size in the client's process.
 threads      get and set by several threads with a client each, two workers; bytes per second as a ratio to TCP.
@@ -25,40 +18,31 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
-import gc
 import itertools
-import multiprocessing
 import os
-import random
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
-from pathlib import Path
-from time import perf_counter, perf_counter_ns, sleep
+from time import perf_counter
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent)]
-
-from figures import add_json, put_out  # noqa: E402
-from latency import CORES, parse_size, percentile, placement, size_name  # noqa: E402
-from server_cpu import fill  # noqa: E402
-from servers import Server, start_rmemcached  # noqa: E402
-
-from rmemcached.client import Client, _load  # noqa: E402
+from rmemcached.bench.arguments import CORES, names_of, numbers, placement, size_name, sizes
+from rmemcached.bench.connections import asker
+from rmemcached.bench.contenders import parse_contender
+from rmemcached.bench.cpu import fill
+from rmemcached.bench.figures import add_json, put_out
+from rmemcached.bench.helpers import Helper, busy
+from rmemcached.bench.paced import paced_client
+from rmemcached.bench.servers import Server, start_rmemcached
+from rmemcached.client import Client, _load
 
 TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "auto")
-PARTS = ("paced", "connections", "flight", "large", "threads", "sharing", "beside")
+PARTS = ("large", "threads", "sharing", "beside")
 KEY, SMALL = "key", 100
 TIMEOUT = 60.0
-CHECK_EVERY = 64  # sets; each check is a get
-PR_SET_TIMERSLACK = 29
 MB = 1 << 20
 
 
@@ -85,215 +69,6 @@ def connect(address: Any, transport: str) -> Any:
     """A client over this transport; "unix" is memcached's protocol over a UNIX socket."""
     name = "tcp" if transport == "unix" else transport
     return Client(address, timeout=TIMEOUT, default_noreply=False, transport=name)
-
-
-class Helper:
-    """A process of its own that runs one function of this file again and again, when told."""
-
-    def __init__(self, target: Callable[..., None], cores: set[int], *arguments: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=target, args=(theirs, cores, *arguments), daemon=True)
-        self.process.start()
-        theirs.close()
-        self.answer()
-
-    def tell(self, *what: Any) -> None:
-        self.pipe.send(what)
-
-    def answer(self) -> Any:
-        try:
-            return self.pipe.recv()
-        except EOFError:
-            raise ChildProcessError("a client process has ended; its output is above") from None
-
-    def __enter__(self) -> Helper:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.pipe.close()
-        self.process.join()
-
-
-def orders(pipe: Connection, cores: set[int]) -> Iterator[tuple[Any, ...]]:
-    """In the helper: what it is told, until the parent has gone."""
-    os.sched_setaffinity(0, cores)
-    # Short sleeps are to be short.
-    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    pipe.send(None)
-    while True:
-        try:
-            yield pipe.recv()
-        except EOFError:
-            return
-
-
-@contextlib.contextmanager
-def busy(count: int) -> Iterator[None]:
-    """Processes that always run, as others on a host do."""
-    running = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-
-
-# ---- paced requests --------------------------------------------------------------------------------------------------
-
-
-def paced_client(pipe: Connection, cores: set[int], address: Any, transport: str, number: int) -> None:
-    """Answers (operation, think time in us, whether gaps are exponential, count) with latencies in nanoseconds."""
-    chance = random.Random(number)
-    values = [chance.randbytes(SMALL) for _ in range(4)]
-    key = f"{KEY}{number}"
-    with contextlib.closing(connect(address, transport)) as client:
-        client.set(key, values[0])
-        for operation, think, exponential, count in orders(pipe, cores):
-            client.set(key, values[0])
-            gaps = [chance.expovariate(1 / think) if exponential else think for _ in range(count)] if think else []
-            taken = []
-            gc.disable()
-            for turn in range(count):
-                if think:
-                    sleep(gaps[turn] / 1e6)
-                value = values[turn % 4] if operation == "set" else values[0]
-                begin = perf_counter_ns()
-                if operation == "set":
-                    client.set(key, value)
-                    got = value
-                else:
-                    got = client.get(key)
-                taken.append(perf_counter_ns() - begin)
-                if operation == "set" and turn % CHECK_EVERY == 0:
-                    got = client.get(key)
-                if got != value:
-                    raise ValueError(f"{operation} over {transport}: a wrong value came back")
-            gc.enable()
-            pipe.send(taken)
-
-
-def paced_sample(clients: list[Helper], server: Server, order: tuple[Any, ...]) -> tuple[list[int], float]:
-    """Latencies of all clients, and CPU seconds of the daemon."""
-    before = server.cpu_seconds()
-    for client in clients:
-        client.tell(*order)
-    taken = list(itertools.chain.from_iterable(client.answer() for client in clients))
-    return taken, server.cpu_seconds() - before
-
-
-def paced_cases(options: argparse.Namespace) -> Iterator[tuple[int, str, int, bool]]:
-    """(clients, operation, think time in us, exponential)"""
-    for operation, think in itertools.product(("get", "set"), options.think):
-        yield 1, operation, think, False
-    for think in options.think:
-        if think:
-            yield 1, "get", think, True
-        yield 4, "get", think, False
-
-
-def measure_paced(options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = []
-    for workers, cores in itertools.product(options.workers, options.cores):
-        for_clients, for_daemons = placement(cores)
-        with contextlib.ExitStack() as stack:
-            servers = stack.enter_context(daemons(options.transports, for_daemons, "-t", str(workers), "-m", "64"))
-            clients = {
-                name: [
-                    stack.enter_context(Helper(paced_client, for_clients, server.address, name, number))
-                    for number in range(4)
-                ]
-                for name, server in servers.items()
-            }
-            for count, operation, think, exponential in paced_cases(options):
-                each = max(10, min(options.most, int(options.seconds * 1e6 / max(think, 20))))
-                latencies: dict[str, list[int]] = {name: [] for name in servers}
-                cpu = dict.fromkeys(servers, 0.0)
-                for _ in range(options.rounds):
-                    for name, server in servers.items():
-                        order = (operation, think, exponential, each)
-                        taken, used = paced_sample(clients[name][:count], server, order)
-                        latencies[name] += taken
-                        cpu[name] += used
-                rows += [
-                    {
-                        "workers": workers,
-                        "cores": cores,
-                        "clients": count,
-                        "operation": operation,
-                        "think_us": think,
-                        "exponential": exponential,
-                        "transport": name,
-                        "p50_us": percentile(ordered, 0.5),
-                        "p90_us": percentile(ordered, 0.9),
-                        "cpu_us": cpu[name] / len(ordered) * 1e6,
-                    }
-                    for name, ordered in ((name, sorted(taken)) for name, taken in latencies.items())
-                ]
-    case = ("workers", "cores", "clients", "operation", "think_us", "exponential")
-    for to in ("unix", "tcp"):
-        for figure in ("p50_us", "p90_us", "cpu_us"):
-            add_ratios(rows, case, {"transport": to}, figure, f"{figure[:3]}_to_{to}")
-    return rows
-
-
-# ---- many connections ------------------------------------------------------------------------------------------------
-
-
-def many_clients(pipe: Connection, cores: set[int], address: Any, transport: str, count: int) -> None:
-    """Answers (seconds,) with the number of gets by its connections, one after the other."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    value = bytes(SMALL)
-    with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(contextlib.closing(connect(address, transport))) for _ in range(count)]
-        for client in clients:
-            client.set(KEY, value)
-        for (seconds,) in orders(pipe, cores):
-            done = 0
-            until = perf_counter() + seconds
-            while perf_counter() < until:
-                for client in clients:
-                    if client.get(KEY) != value:
-                        raise ValueError(f"get over {transport}: a wrong value came back")
-                done += count
-            pipe.send(done)
-
-
-def measure_connections(options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = []
-    everywhere = os.sched_getaffinity(0)
-    flags = ("-t", "1", "-m", "64", "-c", str(max(options.connections) * 2 + 100))
-    for count in options.connections:
-        for name in options.transports:
-            with contextlib.ExitStack() as stack:
-                server = stack.enter_context(daemons([name], everywhere, *flags))[name]
-                stack.enter_context(contextlib.closing(connect(server.address, name))).set(KEY, bytes(SMALL))
-                before = server.private_bytes()
-                share = max(1, count // options.processes)
-                helpers = [
-                    stack.enter_context(Helper(many_clients, everywhere, server.address, name, share))
-                    for _ in range(min(count, options.processes))
-                ]
-                memory = (server.private_bytes() - before) / count
-                rates = []
-                for _ in range(options.rounds):
-                    for helper in helpers:
-                        helper.tell(options.seconds)
-                    rates.append(sum(helper.answer() for helper in helpers) / options.seconds)
-            rows.append(
-                {
-                    "connections": count,
-                    "transport": name,
-                    "per_second": statistics.median(rates),
-                    "lowest": min(rates),
-                    "highest": max(rates),
-                    "memory_bytes": memory,
-                }
-            )
-    add_ratios(rows, ("transport",), {"connections": min(options.connections)}, "per_second", "to_fewest")
-    return rows
 
 
 # ---- large values, and threads ---------------------------------------------------------------------------------------
@@ -325,42 +100,6 @@ def transfer_rate(client: Any, operation: str, key: str, value: bytes, seconds: 
     if operation == "set" and client.get(key) != value:
         raise ValueError(f"set of {len(value)} bytes: a wrong value came back")
     return done / spent
-
-
-def measure_flight(options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = []
-    for cores, number in itertools.product(options.cores, options.keys):
-        client_cores, server_cores = placement(cores)
-        with contextlib.ExitStack() as stack:
-            servers = stack.enter_context(daemons(options.transports, server_cores, "-t", "1"))
-            stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
-            os.sched_setaffinity(0, client_cores)
-            clients = {}
-            for name, server in servers.items():
-                fill(server, number)
-                clients[name] = stack.enter_context(contextlib.closing(connect(server.address, name)))
-            samples: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
-            for seed in range(1, options.rounds + 1):
-                for name, server in servers.items():
-                    before = server.cpu_seconds()
-                    done = _load.run_client(
-                        clients[name], options.seconds, keys=number, value_size=SMALL, depth=options.depth, seed=seed
-                    )
-                    used = server.cpu_seconds() - before
-                    samples[name].append((done["requests"] / done["seconds"], used / done["requests"] * 1e6))
-        rows += [
-            {
-                "cores": cores,
-                "keys": number,
-                "depth": options.depth,
-                "transport": name,
-                "per_second": statistics.median(rate for rate, _ in taken),
-                "cpu_us": statistics.median(cpu for _, cpu in taken),
-            }
-            for name, taken in samples.items()
-        ]
-    add_ratios(rows, ("cores", "keys", "depth"), {"transport": "tcp"}, "per_second", "to_tcp")
-    return rows
 
 
 def buffer_rate(client: Any, operation: str, key: str, value: bytes, seconds: float) -> float:
@@ -548,6 +287,14 @@ ASKERS = 2
 OTHERS_THINK = 1000
 
 
+def connected_asker(server: Server, transport: str) -> Helper:
+    """A process with one client of the daemon over this transport."""
+    helper = Helper(asker, os.sched_getaffinity(0), 1)
+    helper.tell("connect", parse_contender(transport), server.address)
+    helper.answer()
+    return helper
+
+
 @contextlib.contextmanager
 def beside(case: str, server: Server, transport: str, seconds: float) -> Iterator[None]:
     """Clients of the daemon over this transport, which do for so many seconds what the case says."""
@@ -560,13 +307,13 @@ def beside(case: str, server: Server, transport: str, seconds: float) -> Iterato
                 stack.enter_context(contextlib.closing(connect(server.address, transport))).set(KEY, bytes(SMALL))
         elif case.endswith("paced"):
             for number in range(count):
-                helper = Helper(paced_client, everywhere, server.address, transport, number)
+                helper = Helper(paced_client, everywhere, parse_contender(transport), server.address, number)
                 helpers.append(stack.enter_context(helper))
                 helper.tell("get", OTHERS_THINK, False, int(seconds * 1e6 / OTHERS_THINK))
         else:
             for _ in range(count):
-                helpers.append(stack.enter_context(Helper(many_clients, everywhere, server.address, transport, 1)))
-                helpers[-1].tell(seconds)
+                helpers.append(stack.enter_context(connected_asker(server, transport)))
+                helpers[-1].tell("ask", transport, seconds)
         yield
         for helper in helpers:
             helper.answer()
@@ -579,16 +326,15 @@ def measure_beside(options: argparse.Namespace) -> list[dict[str, Any]]:
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(daemons(names, everywhere, "-t", "1", "-m", "64"))
         askers = {
-            name: [
-                stack.enter_context(Helper(many_clients, everywhere, server.address, "tcp", 1)) for _ in range(ASKERS)
-            ]
+            name: [stack.enter_context(connected_asker(server, "tcp")) for _ in range(ASKERS)]
             for name, server in servers.items()
         }
         for _, (case, name) in itertools.product(range(options.rounds), rates):
             with beside(case, servers[name], name, options.seconds):
-                for asker in askers[name]:
-                    asker.tell(options.seconds)
-                rates[case, name].append(sum(asker.answer() for asker in askers[name]) / options.seconds)
+                for each in askers[name]:
+                    each.tell("ask", "tcp", options.seconds)
+                answers = [each.answer() for each in askers[name]]
+                rates[case, name].append(sum(done / spent for done, spent in answers))
     rows = [
         {"others": case, "transport": name, "per_second": statistics.median(taken)}
         for (case, name), taken in rates.items()
@@ -638,24 +384,6 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells)
 
 
-def numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
-
-
-def sizes(text: str) -> list[int]:
-    return [parse_size(part) for part in text.split(",")]
-
-
-def names_of(known: tuple[str, ...]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        for name in text.split(","):
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
-        return text.split(",")
-
-    return parse
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: all)")
@@ -663,14 +391,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--transports", type=transports, default=list(TRANSPORTS), help="default: all")
     parser.add_argument("--rounds", type=int, default=5, help="samples of each kind (default: 5)")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each sample (default: 0.5)")
-    parser.add_argument("--most", type=int, default=3000, help="paced requests of a client in a sample (default: 3000)")
-    parser.add_argument("--think", type=numbers, default=[0, 20, 100, 1000, 10000], metavar="US", help="microseconds")
-    parser.add_argument("--workers", type=numbers, default=[1, 2], help="-t of the paced part (default: 1,2)")
     parser.add_argument("--cores", type=placements, default=list(CORES), help="placements (default: all)")
-    parser.add_argument("--connections", type=numbers, default=[10, 100, 1000, 4000], metavar="N")
-    parser.add_argument("--processes", type=int, default=10, help="that have these connections (default: 10)")
-    parser.add_argument("--keys", type=numbers, default=[1000, 10000], metavar="N", help="of the flight part")
-    parser.add_argument("--depth", type=int, default=32, help="requests under way, of flight and sharing (default: 32)")
+    parser.add_argument("--depth", type=int, default=32, help="requests under way, of sharing (default: 32)")
     parser.add_argument("--large", type=sizes, default=[MB, 16 * MB, 64 * MB], metavar="SIZES", help="1m,16m,64m")
     parser.add_argument("--threads", type=numbers, default=[1, 2, 4], metavar="N", help="default: 1,2,4")
     parser.add_argument("--sharers", type=numbers, default=[1, 2, 4, 8, 16], metavar="N", help="threads that share")
@@ -686,9 +408,6 @@ def main(arguments: list[str] | None = None) -> int:
     if "apart" in options.cores and len(os.sched_getaffinity(0)) < 2:
         parser.error("--cores apart needs two cores")
     measures = {
-        "paced": measure_paced,
-        "connections": measure_connections,
-        "flight": measure_flight,
         "large": measure_large,
         "threads": measure_threads,
         "sharing": measure_sharing,

@@ -1,4 +1,4 @@
-"""latency.py's measurements as pytest-benchmark cases: `pytest bench`."""
+"""The measurements of `rmemcached-bench latency` as pytest-benchmark cases: `pytest bench`."""
 
 from __future__ import annotations
 
@@ -7,37 +7,35 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from latency import COMBINATIONS, SERVER_FLAGS, SIZES, have_pymemcache, make_client, parse_size, size_name
-from servers import Server, memcached_path, start_memcached, start_rmemcached
 
-CASES = [
-    (client, server)
-    for client, server in COMBINATIONS
-    if (server != "memcached" or memcached_path() is not None) and (client != "pymemcache" or have_pymemcache())
-]
+from rmemcached.bench.arguments import parse_size, size_name
+from rmemcached.bench.contenders import Contender, connect, default_contenders
+from rmemcached.bench.latency import FLAGS
+from rmemcached.bench.servers import Server, memcached_path, start_memcached, start_rmemcached
+
+CASES = default_contenders(("soft_shm", "soft_iw", "tcp", "tcp+pymemcache", "memcached", "memcached+pymemcache"))
+SIZES = "8,100,1k,64k,1m"
 
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, Server]]:
-    started = {"rmemcached": start_rmemcached(*SERVER_FLAGS)}
+    started = {"rmemcached": start_rmemcached(*FLAGS)}
     try:
         if memcached_path() is not None:
-            started["memcached"] = start_memcached(*SERVER_FLAGS)
+            started["memcached"] = start_memcached(*FLAGS)
         yield started
     finally:
         for server in started.values():
             server.stop()
 
 
-@pytest.mark.parametrize("client_name, server_name", CASES)
+@pytest.mark.parametrize("contender", CASES, ids=lambda contender: contender.name)
 @pytest.mark.parametrize("size", [parse_size(size) for size in SIZES.split(",")], ids=size_name)
 @pytest.mark.parametrize("operation", ["get", "set"])
-def test_latency(
-    benchmark: Any, servers: dict[str, Server], operation: str, size: int, client_name: str, server_name: str
-) -> None:
+def test_latency(benchmark: Any, servers: dict[str, Server], operation: str, size: int, contender: Contender) -> None:
     benchmark.group = f"{operation} {size_name(size)}"
     value = os.urandom(size)
-    client = make_client(client_name, servers[server_name])
+    client = connect(contender, servers[contender.server].address)
     try:
         client.set("key", value)
         if operation == "get":

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from servers import Server
 
+from rmemcached.bench.command import make_parser
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -136,6 +138,23 @@ def test_files(name: str) -> None:
     assert not wrong
 
 
+def unknown_to_bench(piece: str) -> set[str]:
+    """What a command line of rmemcached-bench has that the command does not: a subcommand, or options."""
+    found = re.search(r"(?<![\w/-])rmemcached-bench ([a-z]+)( .*)?", piece)
+    if found is None:
+        return set()
+    (subcommands,) = [action.choices for action in make_parser()._actions if isinstance(action.choices, dict)]
+    if found[1] not in subcommands:
+        return {f"rmemcached-bench {found[1]}"}
+    known = subcommands[found[1]]._option_string_actions
+    return {word for word in re.findall(r"(?<!\S)--[a-z][\w-]*", found[2] or "") if word not in known}
+
+
+def test_commands_of_bench_are_checked() -> None:
+    assert unknown_to_bench("rmemcached-bench latency --sizes 1k --what 3") == {"--what"}
+    assert unknown_to_bench("rmemcached-bench nothing --sizes 1k") == {"rmemcached-bench nothing"}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_commands(name: str) -> None:
     """Commands that the package installs, options of scripts and benchmarks, and options of -o."""
@@ -146,6 +165,7 @@ def test_commands(name: str) -> None:
     for piece in code(ROOT / name):
         wrong |= {word for word in re.findall(r"(?<![\w./-])rmemcached-\w+", piece) if word not in scripts}
         wrong |= {word for word in re.findall(r"(?<![\w-])-o (\w+)", piece) if word not in options}
+        wrong |= unknown_to_bench(piece)
         found = re.search(r"(?<![\w/])((?:bench/\w+\.py|script/(?:vm|sanitize|peer-suite)))( .*)?", piece)
         if found and (ROOT / found[1]).exists():
             file = "tests/peer/peer_suite.py" if found[1].endswith("peer-suite") else found[1]

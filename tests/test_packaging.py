@@ -59,7 +59,7 @@ def test_files_of_modules_for_tests(testing: bool, tmp_path: Path) -> None:
     assert not [name for name in files if name.endswith((".c", ".so", ".pyx", ".pxi")) or name.startswith("tests")]
 
 
-LINK = "rmemcached/client"
+LINKS = {"rmemcached/client": "client", "rmemcached/bench": "bench"}
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +87,16 @@ def test_source_distribution_has_every_file_once(unpacked: tuple[set[str], Path]
     files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     made = {name for name in files if name in ("PKG-INFO", "setup.cfg") or name.startswith("rmemcached.egg-info/")}
     settings = {name for name in tracked if Path(name).name.startswith(".")}
-    assert files - made == tracked - settings - {LINK}
+    assert files - made == tracked - settings - set(LINKS)
 
 
 def test_source_distribution_lists_the_same_modules(unpacked: tuple[set[str], Path]) -> None:
     _, root = unpacked
-    assert not (root / LINK).exists()
+    assert not any((root / link).exists() for link in LINKS)
     setup("setup.py", "-q", "build_py", "--build-lib", str(root / "lib"), testing=False, tree=root)
     assert setup("-c", LIST, testing=False, tree=root) == setup("-c", LIST, testing=False)
-    assert (root / "lib" / LINK / "py.typed").is_file()
+    assert (root / "lib/rmemcached/client/py.typed").is_file()
+    assert (root / "lib/rmemcached/bench/command.py").is_file()
 
 
 def test_metadata(unpacked: tuple[set[str], Path]) -> None:
@@ -175,21 +176,25 @@ def test_tree_without_links(in_its_place: str, unpacked: tuple[set[str], Path], 
     """Archives and file systems without links have a file that names the target."""
     tree = tmp_path / "tree"
     shutil.copytree(unpacked[1], tree, symlinks=True)
-    link = tree / LINK
-    link.unlink(missing_ok=True)
-    if in_its_place == "a file":
-        link.write_text("../client")
-    else:
-        link.symlink_to(tmp_path / "nothing")
+    for name, folder in LINKS.items():
+        link = tree / name
+        link.unlink(missing_ok=True)
+        if in_its_place == "a file":
+            link.write_text(f"../{folder}")
+        else:
+            link.symlink_to(tmp_path / "nothing")
     setup("setup.py", "-q", "build_py", "--build-lib", str(tree / "lib"), testing=False, tree=tree)
-    assert (link / "__init__.py").samefile(tree / "client" / "__init__.py")
+    for name, folder in LINKS.items():
+        assert (tree / name / "__init__.py").samefile(tree / folder / "__init__.py")
 
 
 @pytest.fixture(scope="module")
 def without_a_build(unpacked: tuple[set[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = tmp_path_factory.mktemp("unbuilt") / "tree"
     shutil.copytree(unpacked[1], tree, symlinks=True)
-    setup("-c", "import runpy; runpy.run_path('setup.py', run_name='link')['link_client']()", testing=False, tree=tree)
+    setup(
+        "-c", "import runpy; runpy.run_path('setup.py', run_name='link')['link_packages']()", testing=False, tree=tree
+    )
     return tree
 
 

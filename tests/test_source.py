@@ -18,7 +18,7 @@ CHECKS = {
     "ruff check": ["ruff", "check", "."],
     "ruff format": ["ruff", "format", "--check", "."],
     "mypy": ["mypy"],
-    "cython-lint": ["cython-lint", "rmemcached", "client"],
+    "cython-lint": ["cython-lint", "rmemcached", "client", "bench"],
 }
 
 # What cython-lint says of inline functions that a part of a C unit offers to the others: there they are inlined.

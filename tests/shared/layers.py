@@ -22,8 +22,8 @@ EVERYTHING = "everything below"
 
 FOLDERS = ("rmemcached", "client", "bench", "tests")
 SUFFIXES = (".py", ".pyx", ".pxd", ".pyi", ".pxi")
-# The package whose source folder has another name.
-RENAMED = ("rmemcached/client", "client")
+# The packages whose source folders have other names.
+RENAMED = {"rmemcached/client": "client", "rmemcached/bench": "bench"}
 # Folders whose modules are imported by bare names, in the order of sys.path.
 BARE = ("bench", "tests/shared")
 
@@ -161,13 +161,11 @@ class Tree:
                 folder = folder.parent
             candidates = [str(folder / tail)]
         else:
-            candidates = [tail]
-            if tail.startswith(RENAMED[0]):
-                candidates = [RENAMED[1] + tail.removeprefix(RENAMED[0])]
-            elif "/" not in tail and not file.startswith("tests/"):
-                candidates = [f"{folder}/{tail}" for folder in BARE]
-            elif "/" not in tail:
-                candidates = [f"{folder}/{tail}" for folder in (str(Path(file).parent), *BARE)]
+            bare = BARE if not file.startswith("tests/") else (str(Path(file).parent), *BARE)
+            candidates = [tail] if "/" in tail else [f"{folder}/{tail}" for folder in bare]
+            for package, source in RENAMED.items():
+                if tail == package or tail.startswith(f"{package}/"):
+                    candidates = [source + tail.removeprefix(package)]
         for candidate in candidates:
             for stem in (candidate, f"{candidate}/__init__"):
                 if stem in self.stems:

@@ -1,17 +1,16 @@
-#!/usr/bin/env python3
-"""The hit ratio of a full cache: rmemcached and memcached under the same requests and the same -m.
+"""`rmemcached-bench hitratio`: the misses of a full cache under the same requests and the same -m.
 
-rmemcached runs with memcached's segmented LRU and with S3-FIFO (-o lru_algorithm=s3fifo); with each of them also for a
-Client that reads the daemon's memory itself (direct: -o rdma_direct), and tells it of hits afterwards. One connection
+lru is rmemcached with memcached's segmented LRU, s3fifo with S3-FIFO (-o lru_algorithm=s3fifo); +direct: asked by a
+Client that reads the daemon's memory itself (-o rdma_direct), and tells it of hits afterwards. One connection
 behaves like an application that caches what it computes: it asks for keys, and stores those that it did not get. Each
 key has a value size of its own, spread evenly on a logarithmic scale between --smallest and --largest bytes. The
-first half of the requests fills the cache; the ratio is that of the second half. Then the same connection asks
+first half of the requests fills the cache; the misses are those of the second half. Then the same connection asks
 for small values that are there, again and again: the daemon's CPU time for one of these hits. The exit status is 1
-when rmemcached's ratio is more than --points below memcached's.
+when a contender of ours misses more than memcached by more than --points.
 
 --mix says which keys are asked for: those that follow Zipf's law (zipf); with a scan of all keys beside it, that asks
 for one key of three (scan); with as many keys that are asked for once (once); with another order of popularity eight
-times (changing); or a fifth of the keys, one behind the other, again and again (loop).
+times (changing); or a fifth of the keys, one behind the other, again and again (loop). Each round has other requests.
 """
 
 from __future__ import annotations
@@ -21,25 +20,60 @@ import itertools
 import random
 import re
 import socket
-import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent)]
+from rmemcached.bench.arguments import placement
+from rmemcached.bench.contenders import Contender, described, parse_contender, start
+from rmemcached.bench.document import Document, Record
+from rmemcached.bench.measure import Case, Figure, Run, Taken, progress, take_turns
+from rmemcached.bench.servers import Server, memcached_path
+from rmemcached.client import Client
 
-from figures import add_json, put_out  # noqa: E402
-from servers import Server, start_memcached, start_rmemcached  # noqa: E402
-
-from rmemcached.client import Client  # noqa: E402
-
+HELP = "the misses of a full cache, with each way to evict"
 BATCH = 50  # keys of one get
 RECENT = 5000  # keys asked for last, the smallest fifth of which CPU time is measured with
 HITS = 20_000  # of a round
 ROUNDS = 20
-ROWS = ("rmemcached", "s3fifo", "direct", "s3, direct", "memcached")
 VALUE = re.compile(rb"VALUE (\d+) 0 (\d+)\r\n")
+FIGURES = (Figure("misses_percent", "percent"), Figure("hit_cpu_us", "us"), Figure("evictions", "", ""))
+S3FIFO, DIRECT = ("-o", "lru_algorithm=s3fifo"), ("-o", "rdma_direct")
+# Ours: {name: flags}
+VARIANTS = {"lru": (), "s3fifo": S3FIFO, "lru+direct": DIRECT, "s3fifo+direct": (*S3FIFO, *DIRECT)}
+CONTENDERS = (*VARIANTS, "memcached")
+GRAMMAR = f"{', '.join(CONTENDERS)}, memcached=PATH"
+
+
+def parse_contenders(text: str) -> list[Contender]:
+    found = []
+    for name in text.split(","):
+        if name in VARIANTS:
+            transport = "soft_shm" if name.endswith("+direct") else "tcp"
+            found.append(Contender(name, "rmemcached", transport, flags=VARIANTS[name]))
+        elif name.startswith("memcached") and "+" not in name:
+            found.append(parse_contender(name))
+        else:
+            raise argparse.ArgumentTypeError(f"{name!r} is no contender: {GRAMMAR}")
+        if name in [other.name for other in found[:-1]]:
+            raise argparse.ArgumentTypeError(f"{text!r} names a contender twice")
+    return found
+
+
+def contenders() -> list[Contender]:
+    return parse_contenders(",".join(CONTENDERS if memcached_path() else VARIANTS))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--megabytes", type=int, default=64, help="-m of all servers (default: 64)")
+    parser.add_argument("--keys", type=int, default=400_000)
+    parser.add_argument("--requests", type=int, default=2_000_000)
+    parser.add_argument("--exponent", type=float, default=1.0, help="of Zipf's law (default: 1)")
+    parser.add_argument("--mix", choices=("zipf", "scan", "once", "changing", "loop"), default="zipf")
+    parser.add_argument("--smallest", type=int, default=50, help="bytes of a value (default: 50)")
+    parser.add_argument("--largest", type=int, default=8000, help="bytes of a value (default: 8000)")
+    parser.add_argument("--points", type=float, default=1.0, help="that a part of 100 may be more (default: 1)")
+    parser.add_argument("--flags", default="", help="further flags for all servers, in one word")
 
 
 def sizes(keys: int, smallest: int, largest: int) -> list[int]:
@@ -48,20 +82,20 @@ def sizes(keys: int, smallest: int, largest: int) -> list[int]:
     return [int(smallest * (largest / smallest) ** spread.random()) for _ in range(keys)]
 
 
-def requests(keys: int, count: int, exponent: float) -> list[int]:
+def requests(keys: int, count: int, exponent: float, seed: int) -> list[int]:
     """`count` keys by Zipf's law. A key's popularity is independent of its number, and so of its size."""
     order = list(range(keys))
-    source = random.Random(2)
+    source = random.Random(seed)
     source.shuffle(order)
     weights = itertools.accumulate((rank + 1) ** -exponent for rank in range(keys))
     return source.choices(order, cum_weights=list(weights), k=count)
 
 
-def mixed(mix: str, keys: int, count: int, exponent: float) -> tuple[list[int], int]:
+def mixed(mix: str, keys: int, count: int, exponent: float, seed: int = 2) -> tuple[list[int], int]:
     """The requests of a mix, and the number of keys that it takes."""
     if mix == "loop":
         return list(itertools.islice(itertools.cycle(range(keys // 5)), count)), keys
-    base = requests(keys, count, exponent)
+    base = requests(keys, count, exponent, seed)
     if mix == "changing":
         phase = -(-count // 8)
         return [(key * 7919 + at // phase * 12345) % keys for at, key in enumerate(base)], keys
@@ -152,12 +186,12 @@ def hit_cpu(server: Server, cache: Asking | Reading, wanted: Sequence[int], leng
     return min(cost)
 
 
-def run(
+def replay(
     server: Server, wanted: Sequence[int], length: Sequence[int], make: type[Asking] | type[Reading] = Asking
-) -> dict[str, Any]:
-    """Puts the load on one server, stops it, and returns its hit ratio (0 to 1) and counters."""
+) -> dict[str, float]:
+    """Puts the load on a server; returns its figures."""
     hits = asked = 0
-    with server, closing(make(server, length)) as cache:
+    with closing(make(server, length)) as cache:
         for first in range(0, len(wanted), BATCH):
             keys = wanted[first : first + BATCH]
             there = cache.found(list(dict.fromkeys(keys)))
@@ -168,71 +202,53 @@ def run(
             if missing:
                 cache.store(missing)
         cpu = hit_cpu(server, cache, wanted, length)
-        stats = server.stats()
     return {
-        "version": stats["version"],
-        "hit_ratio": hits / asked,
+        "misses_percent": 100 * (1 - hits / asked),
         "hit_cpu_us": cpu,
-        **{name: int(stats[name]) for name in ("evictions", "curr_items", "bytes", "total_items")},
+        "evictions": float(server.stats()["evictions"]),
     }
 
 
-def report(result: dict[str, Any]) -> str:
-    """The result as text."""
-    lines = [
-        f"{result['requests']} requests for {result['keys']} keys, {result['mix']} (exponent {result['exponent']}),"
-        f" {result['smallest']} to {result['largest']} B, -m {result['megabytes']}",
-        f"{'server':<12}{'version':>9}{'hit ratio':>11}{'misses':>9}{'CPU of a hit':>14}{'evictions':>11}{'items':>9}"
-        f"{'bytes':>12}",
-    ]
-    for name in ROWS:
-        row = result[name]
-        lines.append(
-            f"{name:<12}{row['version']:>9}{100 * row['hit_ratio']:>9.2f} %"
-            f"{row['misses']:>9.3f}{row['hit_cpu_us']:>11.3f} us{row['evictions']:>11}"
-            f"{row['curr_items']:>9}{row['bytes']:>12}"
-        )
-    lines.append("misses: as a ratio to rmemcached's with the segmented LRU")
-    lines.append(f"difference: {result['points']:+.2f} points (limit: {-result['limit']:+g})")
-    return "\n".join(lines)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=64, help="-m of both servers (default: 64)")
-    parser.add_argument("--keys", type=int, default=400_000)
-    parser.add_argument("--requests", type=int, default=2_000_000)
-    parser.add_argument("--exponent", type=float, default=1.0, help="of Zipf's law (default: 1)")
-    parser.add_argument("--mix", choices=("zipf", "scan", "once", "changing", "loop"), default="zipf")
-    parser.add_argument("--smallest", type=int, default=50, help="bytes of a value (default: 50)")
-    parser.add_argument("--largest", type=int, default=8000, help="bytes of a value (default: 8000)")
-    parser.add_argument("--points", type=float, default=1.0, help="that the ratio may be lower (default: 1)")
-    parser.add_argument("--flags", default="", help="further flags for both servers, in one word")
-    parser.add_argument(
-        "--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)"
+def case_of(options: argparse.Namespace) -> Case:
+    names = ("requests", "keys", "mix", "exponent", "smallest", "largest", "megabytes")
+    return Case(
+        f"{options.mix} (exponent {options.exponent:g}), {options.requests} requests for {options.keys} keys,"
+        f" {options.smallest} to {options.largest} B, -m {options.megabytes}",
+        {name: getattr(options, name) for name in names},
+        FIGURES,
     )
-    add_json(parser)
-    options = parser.parse_args(arguments)
-    wanted, keys = mixed(options.mix, options.keys, options.requests, options.exponent)
-    length = sizes(keys, options.smallest, options.largest)
-    flags = ["-m", str(options.megabytes), *options.flags.split()]
-    result: dict[str, Any] = {
-        name: getattr(options, name)
-        for name in ("requests", "keys", "mix", "exponent", "smallest", "largest", "megabytes")
-    }
-    result["rmemcached"] = run(start_rmemcached(*flags), wanted, length)
-    result["s3fifo"] = run(start_rmemcached(*flags, "-o", "lru_algorithm=s3fifo"), wanted, length)
-    direct = [*flags, "-o", "rdma_direct"]
-    result["direct"] = run(start_rmemcached(*direct), wanted, length, Reading)
-    result["s3, direct"] = run(start_rmemcached(*direct, "-o", "lru_algorithm=s3fifo"), wanted, length, Reading)
-    result["memcached"] = run(start_memcached(*flags, program=options.memcached), wanted, length)
-    for name in ROWS:
-        result[name]["misses"] = (1 - result[name]["hit_ratio"]) / max(1 - result["rmemcached"]["hit_ratio"], 1e-9)
-    result["points"] = 100 * (result["rmemcached"]["hit_ratio"] - result["memcached"]["hit_ratio"])
-    result["limit"] = options.points
-    put_out(options, result, report(result))
-    return 0 if result["points"] >= -options.points else 1
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def run_of(contender: Contender, options: argparse.Namespace, folder: str, record: Record) -> Run:
+    flags = ("-m", str(options.megabytes), *options.flags.split())
+    _, for_servers = placement("any")
+
+    def run(number: int) -> Taken:
+        # The first round's requests are always the same ones; so are all contenders' of a round.
+        wanted, keys = mixed(options.mix, options.keys, options.requests, options.exponent, number + 1)
+        length = sizes(keys, options.smallest, options.largest)
+        with start(contender, flags, folder, for_servers) as server:
+            record.contender(described(contender, server))
+            reads = Reading if "rdma_direct" in contender.flags else Asking
+            return Taken(replay(server, wanted, length, reads))
+
+    return run
+
+
+def measure(options: argparse.Namespace, record: Record) -> None:
+    case = case_of(options)
+    with progress(options.rounds * len(options.contenders)) as bar, tempfile.TemporaryDirectory() as folder:
+        runs = {contender.name: run_of(contender, options, folder, record) for contender in options.contenders}
+        record.case(case, take_turns(case, runs, options.rounds, bar, warm=False))
+
+
+def missed(document: Document, options: argparse.Namespace) -> list[str]:
+    """A line for each contender of ours that misses more than memcached does, by more than --points."""
+    found = {row["contender"]: row["median"] for row in document["results"] if row["figure"] == "misses_percent"}
+    theirs = [name for name in found if name.startswith("memcached")][:1]
+    return [
+        f"{name}: {found[name]:.2f} % misses are more than {other}'s {found[other]:.2f} % and {options.points:g} points"
+        for other in theirs
+        for name in found
+        if not name.startswith("memcached") and found[name] > found[other] + options.points
+    ]

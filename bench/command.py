@@ -1,0 +1,200 @@
+"""The command rmemcached-bench: measures rmemcached and memcached in turns, and says how sure the result is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from rmemcached.bench import (
+    connections,
+    cpu,
+    document,
+    hitratio,
+    latency,
+    memory,
+    paced,
+    page,
+    plots,
+    table,
+    throughput,
+    verdict,
+)
+from rmemcached.bench.arguments import names_of
+from rmemcached.bench.contenders import GRAMMAR, parse_contenders, reference_of
+from rmemcached.bench.document import Document, Record
+from rmemcached.bench.errors import BenchError
+from rmemcached.bench.servers import StartError
+
+SUBCOMMANDS: dict[str, ModuleType] = {
+    "latency": latency,
+    "paced": paced,
+    "cpu": cpu,
+    "throughput": throughput,
+    "connections": connections,
+    "memory": memory,
+    "hitratio": hitratio,
+}
+# Options of a small selection.
+QUICK = {
+    "latency": "--sizes 100,64k --seconds 0.05 --rounds 5",
+    "paced": "--think 0,1000 --seconds 0.1 --rounds 5",
+    "cpu": "--seconds 0.2 --rounds 5",
+    "throughput": "--keys 1000 --seconds 0.1 --rounds 5",
+    "connections": "--connections 10,100 --seconds 0.1 --rounds 5",
+    "memory": "--items 100000 --connections 500 --rounds 1",
+    "hitratio": "--megabytes 4 --keys 20000 --requests 60000 --largest 2000",
+}
+ROUNDS = {"memory": 3, "hitratio": 1}
+USUAL_ROUNDS = 7
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rmemcached-bench", description=__doc__)
+    parsers = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
+    for name, module in SUBCOMMANDS.items():
+        sub = parsers.add_parser(
+            name, help=module.HELP, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        module.add_arguments(sub)
+        add_common(sub, name, module)
+    sub = parsers.add_parser("all", help="all of these, into a folder", description=run_all.__doc__)
+    sub.add_argument("folder", metavar="FOLDER", help="for SUBCOMMAND.json, and report.html")
+    sub.add_argument("--only", type=names_of(tuple(SUBCOMMANDS)), default=list(SUBCOMMANDS), metavar="SUBCOMMANDS")
+    sub.add_argument("--quick", action="store_true", help="a small selection with short runs, in some minutes")
+    sub.add_argument("--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)")
+    sub = parsers.add_parser(
+        "compare",
+        help="two files of --json: what became better or worse",
+        description=verdict.__doc__,
+        epilog="The exit status is 1 when anything became worse.",
+    )
+    sub.add_argument("first", metavar="A.json")
+    sub.add_argument("second", metavar="B.json")
+    sub.add_argument("--absolute", action="store_true", help="the figures themselves, not ratios to the reference")
+    sub.add_argument(
+        "--least", type=float, default=3.0, metavar="PERCENT", help="a difference that counts at all (default: 3)"
+    )
+    return parser
+
+
+def add_common(parser: argparse.ArgumentParser, name: str, module: ModuleType) -> None:
+    rounds = ROUNDS.get(name, USUAL_ROUNDS)
+    grammar = getattr(module, "GRAMMAR", GRAMMAR)
+    parser.add_argument(
+        "--contenders",
+        type=getattr(module, "parse_contenders", parse_contenders),
+        metavar="NAMES",
+        help=f"{grammar} (default: those of {','.join(module.CONTENDERS)} that are installed)",
+    )
+    parser.add_argument("--reference", metavar="NAME", help="the contender that ratios are given to")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"runs of each contender (default: {rounds})")
+    parser.add_argument("--json", metavar="FILE", help="write everything there; - for stdout, without the table")
+    parser.add_argument("--html", metavar="FILE", help="write a page with tables and plots that needs nothing else")
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw the medians against the first parameter that varies")
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """Raises BenchError for a file that could not be written, before anything is measured."""
+    for name in (options.json, options.html, options.plot):
+        if name and name != "-":
+            folder = os.path.dirname(name) or "."
+            if not os.path.isdir(folder):
+                raise BenchError(f"{name}: there is no folder {folder}")
+            if os.path.isdir(name) or not os.access(name if os.path.exists(name) else folder, os.W_OK):
+                raise BenchError(f"{name}: it cannot be written")
+    if options.plot and not options.plot.endswith(".svg"):
+        raise BenchError(f"--plot {options.plot}: it draws .svg only")
+
+
+def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
+    """Runs a subcommand that measures. Raises BenchError, StartError, OSError, ValueError."""
+    module = SUBCOMMANDS[options.subcommand]
+    if options.rounds < 1:
+        raise BenchError("--rounds is at least 1")
+    check_outputs(options)
+    if options.contenders is None:
+        options.contenders = module.contenders()
+        absent = set(module.CONTENDERS) - {contender.name for contender in options.contenders}
+        if absent:
+            print(f"without {', '.join(sorted(absent))}: not installed", file=sys.stderr)
+    record = Record(options.subcommand, command, reference_of(options.contenders, options.reference))
+    module.measure(options, record)
+    return record.finished()
+
+
+def put_out(options: argparse.Namespace, result: Document) -> None:
+    """Writes what the options name, and the table unless --json took stdout. Raises BenchError."""
+    if options.json == "-":
+        print(json.dumps(result, indent=1))
+    else:
+        print(table.text(result))
+    if options.json and options.json != "-":
+        document.write(options.json, result)
+    if options.html:
+        document.write_text(options.html, page.html(result))
+    if options.plot:
+        drawn = plots.against(result) or plots.bars(result)
+        document.write_text(options.plot, drawn[0][1] + "\n")
+
+
+def missed_limits(options: argparse.Namespace, result: Document) -> bool:
+    """Names the limits of the subcommand that are missed."""
+    judge = getattr(SUBCOMMANDS[options.subcommand], "missed", None)
+    missed = judge(result, options) if judge else []
+    for line in missed:
+        print(line, file=sys.stderr)
+    return bool(missed)
+
+
+def run_all(options: argparse.Namespace) -> int:
+    """Runs the subcommands that measure, one after the other, and writes a page of all. Raises BenchError."""
+    folder = options.folder
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise BenchError(f"{folder}: {error.strerror}") from error
+    parser = make_parser()
+    results, missed = [], False
+    for name in options.only:
+        words = [name, *(QUICK[name].split() if options.quick else ()), "--json", f"{folder}/{name}.json"]
+        if options.memcached:
+            theirs = f"memcached={options.memcached}"
+            chosen = [other.replace("memcached", theirs, 1) for other in SUBCOMMANDS[name].CONTENDERS]
+            # "memcached" stands first in the names of all of memcached's contenders, and in no other's.
+            words += ["--contenders", ",".join(chosen)]
+        asked = parser.parse_args(words)
+        results.append(measured(asked, words))
+        put_out(asked, results[-1])
+        print()
+        missed |= missed_limits(asked, results[-1])
+    document.write_text(f"{folder}/report.html", page.html(*results))
+    return 1 if missed else 0
+
+
+def run(options: argparse.Namespace, command: Sequence[str]) -> int:
+    if options.subcommand == "all":
+        return run_all(options)
+    if options.subcommand == "compare":
+        first, second = document.read(options.first), document.read(options.second)
+        found = verdict.compare(first, second, options.absolute, options.least / 100)
+        print(verdict.text(found, options.absolute))
+        return 1 if verdict.worse(found) else 0
+    result = measured(options, command)
+    put_out(options, result)
+    return 1 if missed_limits(options, result) else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    options = make_parser().parse_args(given)
+    try:
+        return run(options, given)
+    except (BenchError, StartError, ConnectionError, TimeoutError, ChildProcessError, ValueError) as error:
+        print(f"rmemcached-bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130

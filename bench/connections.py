@@ -1,0 +1,128 @@
+"""`rmemcached-bench connections`: gets of 100 B by 10 processes that have many connections between them.
+
+Each process asks over one of its connections after the other. The server's memory for a connection is what its
+resident memory has grown by when all are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import resource
+import tempfile
+from multiprocessing.connection import Connection
+from time import perf_counter
+from typing import Any
+
+from rmemcached.bench.arguments import CORES, cores, numbers, placement
+from rmemcached.bench.contenders import Contender, connect, default_contenders, described, start
+from rmemcached.bench.document import Record
+from rmemcached.bench.helpers import Helper, orders
+from rmemcached.bench.measure import Case, Figure, Progress, Run, Taken, progress, take_turns
+
+HELP = "gets of 100 B by 10 processes that have many connections between them"
+CONTENDERS = ("soft_shm", "soft_iw", "tcp", "unix", "memcached")
+PROCESSES = 10
+KEY, VALUE = "key", bytes(100)
+FIGURES = (Figure("per_second", "1/s", "higher"), Figure("cpu_us", "us"), Figure("memory_bytes", "bytes"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--connections", type=numbers, default=[10, 100, 1000], metavar="N", help="default: 10,100,1000"
+    )
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each run (default: 0.5)")
+    parser.add_argument("--cores", type=cores, default=["any"], help=f"some of {', '.join(CORES)} (default: any)")
+
+
+def contenders() -> list[Contender]:
+    return default_contenders(CONTENDERS)
+
+
+def asker(pipe: Connection, cores: set[int], count: int) -> None:
+    """Answers ("connect", contender, address) when connected, and ("ask", name, seconds) with (gets, seconds)."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    clients: dict[str, list[Any]] = {}
+    with contextlib.ExitStack() as stack:
+        for what, *rest in orders(pipe, cores):
+            if what == "connect":
+                contender, address = rest
+                made = [stack.enter_context(contextlib.closing(connect(contender, address))) for _ in range(count)]
+                for client in made:
+                    client.set(KEY, VALUE)
+                clients[contender.name] = made
+                pipe.send(None)
+            else:
+                name, seconds = rest
+                pipe.send(gets(clients[name], seconds))
+
+
+def gets(clients: list[Any], seconds: float) -> tuple[int, float]:
+    """Gets over one connection after the other until the time is over: (gets, seconds). Raises ValueError."""
+    done = 0
+    begin = perf_counter()
+    while done == 0 or perf_counter() - begin < seconds:
+        for client in clients:
+            if client.get(KEY) != VALUE:
+                raise ValueError("get: a wrong value came back")
+        done += len(clients)
+    return done, perf_counter() - begin
+
+
+def attach(helpers: list[Helper], contender: Contender, server: Any, count: int) -> float | None:
+    """Connects the helpers to a server. Returns its memory for each connection, if it is ours to look at."""
+    memory = getattr(server, "private_bytes", None)
+    with contextlib.closing(connect(contender, server.address)) as first:
+        first.set(KEY, VALUE)  # what the first connection makes the server allocate is not counted
+        before = memory() if memory else 0
+        for helper in helpers:
+            helper.tell("connect", contender, server.address)
+        for helper in helpers:
+            helper.answer()
+        return (memory() - before) / count if memory else None
+
+
+def run_of(helpers: list[Helper], name: str, server: Any, memory: float | None, seconds: float) -> Run:
+    cpu = getattr(server, "cpu_seconds", None)
+
+    def run(number: int) -> Taken:
+        before = cpu() if cpu else 0.0
+        length = seconds if number else seconds / 10
+        for helper in helpers:
+            helper.tell("ask", name, length)
+        answers = [helper.answer() for helper in helpers]
+        values = {"per_second": sum(done / spent for done, spent in answers)}
+        if cpu:
+            values["cpu_us"] = (cpu() - before) / sum(done for done, _ in answers) * 1e6
+        if memory is not None and number == 1:
+            # Measured once: to repeat it in each round would feign an interval.
+            values["memory_bytes"] = memory
+        return Taken(values)
+
+    return run
+
+
+def measure_count(options: argparse.Namespace, cores: str, count: int, record: Record, bar: Progress) -> None:
+    for_clients, for_servers = placement(cores)
+    flags = ("-t", "1", "-m", "64", "-c", str(count * 2 + 100))
+    share = max(1, count // PROCESSES)
+    case = Case(f"{count} connections, {CORES[cores]}", {"connections": count, "cores": cores}, FIGURES)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        helpers = [stack.enter_context(Helper(asker, for_clients, share)) for _ in range(min(count, PROCESSES))]
+        runs: dict[str, Run] = {}
+        for contender in options.contenders:
+            server = stack.enter_context(start(contender, flags, folder, for_servers))
+            record.contender(described(contender, server))
+            memory = attach(helpers, contender, server, share * len(helpers))
+            runs[contender.name] = run_of(helpers, contender.name, server, memory, options.seconds)
+        record.case(case, take_turns(case, runs, options.rounds, bar))
+
+
+def measure(options: argparse.Namespace, record: Record) -> None:
+    steps = len(options.cores) * len(options.connections) * (options.rounds + 1) * len(options.contenders)
+    with progress(steps) as bar:
+        for cores in options.cores:
+            for count in options.connections:
+                measure_count(options, cores, count, record, bar)

@@ -1,0 +1,178 @@
+"""What is compared: a server, how it is started or reached, and a client. docs/benchmarks.md has the names."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rmemcached import __version__
+from rmemcached.bench.errors import BenchError
+from rmemcached.bench.servers import Server, memcached_path, start_memcached, start_rmemcached
+from rmemcached.client import Client
+
+TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "auto")
+GRAMMAR = f"{', '.join(TRANSPORTS)}, memcached, memcached=PATH, HOST:PORT; each may be followed by +pymemcache"
+TIMEOUT = 60.0
+RUNNING = re.compile(r"(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """server: "rmemcached", "memcached", or "running": at (host, port), not ours to start.
+
+    transport is our client's; "unix" is the text protocol over a UNIX socket. program: memcached's path. flags: of the
+    server, before those that all contenders get.
+    """
+
+    name: str
+    server: str
+    transport: str = "tcp"
+    client: str = "rmemcached"
+    program: str = ""
+    address: tuple[str, int] = ("", 0)
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that was there before; it is not stopped."""
+
+    address: tuple[str, int]
+
+    def connect(self, timeout: float | None = 5.0) -> socket.socket:
+        return socket.create_connection(self.address, timeout)
+
+    def stats(self) -> dict[str, str]:
+        return Server.stats(self)  # type: ignore[arg-type]  # asks by connect() only
+
+
+def parse_contender(text: str) -> Contender:
+    """Raises argparse.ArgumentTypeError, one line that names what is wrong."""
+    base, plus, client = text.partition("+")
+    if plus and client != "pymemcache":
+        raise argparse.ArgumentTypeError(f"{text!r}: the client behind + is pymemcache")
+    client = client or "rmemcached"
+    if client == "pymemcache" and importlib.util.find_spec("pymemcache") is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: pymemcache is not installed: pip install pymemcache")
+    if base in TRANSPORTS:
+        if client == "pymemcache" and base not in ("tcp", "unix"):
+            raise argparse.ArgumentTypeError(f"{text!r}: pymemcache speaks over tcp and unix only")
+        return Contender(text, "rmemcached", base, client)
+    name, equals, program = base.partition("=")
+    if name == "memcached":
+        found = shutil.which(program) if equals else memcached_path()
+        if found is None:
+            hint = f"there is no program {program}" if equals else "it is not installed: apt-get install memcached"
+            raise argparse.ArgumentTypeError(f"{text!r}: {hint}")
+        return Contender(text, "memcached", "tcp", client, os.path.abspath(found))
+    if match := RUNNING.fullmatch(base):
+        return Contender(text, "running", "tcp", client, "", (match["host"].strip("[]"), int(match["port"])))
+    raise argparse.ArgumentTypeError(f"{text!r} is no contender: {GRAMMAR}")
+
+
+def parse_contenders(text: str) -> list[Contender]:
+    found = [parse_contender(part) for part in text.split(",")]
+    names = [contender.name for contender in found]
+    if len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError(f"{text!r} names a contender twice")
+    return found
+
+
+def default_contenders(names: Sequence[str]) -> list[Contender]:
+    """Those of the names that this machine has."""
+    found = []
+    for name in names:
+        with contextlib.suppress(argparse.ArgumentTypeError):
+            found.append(parse_contender(name))
+    return found
+
+
+def reference_of(contenders: Sequence[Contender], wanted: str | None) -> str:
+    """The contender that ratios are given to. Raises BenchError."""
+    names = [contender.name for contender in contenders]
+    if wanted is not None:
+        if wanted not in names:
+            raise BenchError(f"--reference {wanted}: it is not among the contenders {', '.join(names)}")
+        return wanted
+    theirs = [contender.name for contender in contenders if contender.server == "memcached"]
+    return (theirs + [name for name in names if name == "tcp"] + names)[0]
+
+
+@contextlib.contextmanager
+def pinned(cores: set[int]) -> Iterator[None]:
+    """This process, and what it starts meanwhile, run on these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def start(contender: Contender, flags: Sequence[str], folder: str, cores: set[int]) -> Any:
+    """The contender's server, a context manager: a Server on these cores, or Running. folder: for UNIX sockets.
+
+    Raises StartError, BenchError when a running server does not answer.
+    """
+    if contender.server == "running":
+        try:
+            socket.create_connection(contender.address, 5).close()
+        except OSError as error:
+            raise BenchError(f"{contender.name}: no connection: {error.strerror or error}") from error
+        return contextlib.nullcontext(Running(contender.address))
+    path = f"{folder}/{contender.name}" if contender.transport == "unix" else None
+    with pinned(cores):
+        if contender.server == "memcached":
+            return start_memcached(*flags, path=path, program=contender.program)
+        return start_rmemcached(*contender.flags, *flags, path=path)
+
+
+def connect(contender: Contender, address: Any) -> Any:
+    """A client of the contender's server."""
+    if contender.client == "pymemcache":
+        from pymemcache.client.base import Client as PymemcacheClient
+
+        return PymemcacheClient(address, timeout=TIMEOUT, no_delay=True, default_noreply=False)
+    transport = "tcp" if contender.transport == "unix" else contender.transport
+    return Client(address, timeout=TIMEOUT, default_noreply=False, transport=transport)
+
+
+def described(contender: Contender, server: Any) -> dict[str, Any]:
+    """The contender as files have it."""
+    version = server.stats().get("version", "unknown")
+    ours = contender.server == "rmemcached"
+    client = "rmemcached.client" if contender.client == "rmemcached" else "pymemcache"
+    return {
+        "name": contender.name,
+        "server": f"rmemcached {__version__}" if ours else f"memcached {version}",
+        "client": f"{client} over {contender.transport}",
+        "command": getattr(server, "command", []),
+        "floor": False,
+    }
+
+
+def refuse(contenders: Sequence[Contender], subcommand: str, transports: Sequence[str], clients: bool) -> None:
+    """Raises BenchError for a contender that a subcommand cannot measure.
+
+    It takes contenders over these transports, and none that runs already. clients: those of pymemcache, too.
+    """
+    for contender in contenders:
+        if contender.server == "running":
+            raise BenchError(f"{subcommand} {contender.name}: it measures servers that it starts itself")
+        if contender.transport not in transports or (contender.client == "pymemcache" and not clients):
+            raise BenchError(f"{subcommand} {contender.name}: it measures {', '.join(transports)} and memcached only")
+
+
+def refuse_clients(contenders: Sequence[Contender], subcommand: str) -> None:
+    """Raises BenchError for a contender whose client is not ours."""
+    for contender in contenders:
+        if contender.client != "rmemcached":
+            raise BenchError(f"{subcommand} {contender.name}: it measures our own client only")

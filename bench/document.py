@@ -1,0 +1,178 @@
+"""What a benchmark makes: machine, contenders, cases, samples, results. docs/benchmarks.md has the format."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from rmemcached.bench import estimate
+from rmemcached.bench.errors import BenchError
+from rmemcached.bench.measure import Case, merged
+
+FORMAT, VERSION = "rmemcached-bench", 1
+PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p99_9": 99.9}
+
+Document = dict[str, Any]
+
+
+def processor() -> str:
+    """The model of the CPU as the kernel names it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "load": os.getloadavg()[0],
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+    }
+
+
+class Record:
+    """A document that is being made."""
+
+    def __init__(self, subcommand: str, command: Sequence[str], reference: str) -> None:
+        self.begin = monotonic()
+        self.document: Document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "subcommand": subcommand,
+            "command": ["rmemcached-bench", *command],
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": 0.0,
+            "machine": machine(),
+            "reference": reference,
+            "contenders": [],
+            "cases": [],
+            "samples": [],
+            "results": [],
+        }
+
+    def contender(self, described: dict[str, Any]) -> None:
+        """Adds a contender, once."""
+        if described["name"] not in [known["name"] for known in self.document["contenders"]]:
+            self.document["contenders"].append(described)
+
+    def floor(self, name: str, text: str) -> None:
+        """Adds a floor; `text` says what it is."""
+        self.contender({"name": name, "server": text, "client": "", "command": [], "floor": True})
+
+    def case(self, case: Case, samples: list[dict[str, Any]]) -> None:
+        self.document["cases"].append(case.described())
+        self.document["samples"] += samples
+
+    def finished(self) -> Document:
+        """The document with its results."""
+        self.document["seconds"] = round(monotonic() - self.begin, 1)
+        self.document["results"] = results(self.document)
+        return self.document
+
+
+def values_of(document: Document, case: str, contender: str, figure: str) -> list[float]:
+    """A figure of a contender, round by round."""
+    found = [
+        (sample["round"], sample["values"][figure])
+        for sample in document["samples"]
+        if sample["case"] == case and sample["contender"] == contender and figure in sample["values"]
+    ]
+    return [value for _, value in sorted(found)]
+
+
+def histograms_of(document: Document, case: str, contender: str) -> list[str]:
+    return [
+        sample["histogram"]
+        for sample in document["samples"]
+        if sample["case"] == case and sample["contender"] == contender and "histogram" in sample
+    ]
+
+
+def results(document: Document) -> list[dict[str, Any]]:
+    """What the samples say, a row for each case, contender and figure."""
+    return [
+        row
+        for case in document["cases"]
+        for contender in document["contenders"]
+        for figure in case["figures"]
+        if (row := result(document, case, contender["name"], figure["name"]))
+    ]
+
+
+def result(document: Document, case: dict[str, Any], contender: str, figure: str) -> dict[str, Any] | None:
+    """The row of one figure; None: this contender has no sample of it."""
+    values = values_of(document, case["name"], contender, figure)
+    if not values:
+        return None
+    low, high = estimate.quartiles(values)
+    median = statistics.median(values)
+    row: dict[str, Any] = {
+        "case": case["name"],
+        "contender": contender,
+        "figure": figure,
+        "median": median,
+        "low_quartile": low,
+        "high_quartile": high,
+        "ratio": None,
+        "interval": None,
+        "noise": None,
+        "to_floor": None,
+    }
+    floors = set(case["floors"].values())
+    other = values_of(document, case["name"], document["reference"], figure)
+    if contender != document["reference"] and contender not in floors and len(other) == len(values):
+        paired = estimate.ratios(values, other)
+        if paired:
+            row["ratio"] = statistics.median(paired)
+            row["interval"] = estimate.interval(paired)
+            row["noise"] = estimate.within_noise(row["interval"])
+    floor = values_of(document, case["name"], case["floors"].get(contender, ""), figure)
+    if len(floor) == len(values) and (paired := estimate.ratios(values, floor)):
+        row["to_floor"] = statistics.median(paired)
+    if figure == case["figures"][0]["name"] and (texts := histograms_of(document, case["name"], contender)):
+        total = merged(texts)
+        row |= {name: total.get_value_at_percentile(at) / 1000 for name, at in PERCENTILES.items()}
+        row["max"] = total.get_max_value() / 1000
+    return row
+
+
+def read(path: str) -> Document:
+    """A document from a file. Raises BenchError, one line that says why it is none."""
+    try:
+        document = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise BenchError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise BenchError(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise BenchError(f"{path} was not written by rmemcached-bench --json")
+    if document.get("version") != VERSION:
+        raise BenchError(f"{path} has version {document.get('version')} of the format; this program reads {VERSION}")
+    missing = {"subcommand", "reference", "contenders", "cases", "samples", "results"} - set(document)
+    if missing:
+        raise BenchError(f"{path} lacks {', '.join(sorted(missing))}")
+    return document
+
+
+def write(path: str, document: Document) -> None:
+    """Raises BenchError."""
+    write_text(path, json.dumps(document, indent=1) + "\n")
+
+
+def write_text(path: str, text: str) -> None:
+    """Raises BenchError."""
+    try:
+        Path(path).write_text(text)
+    except OSError as error:
+        raise BenchError(f"{path}: {error.strerror}") from error

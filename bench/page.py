@@ -1,0 +1,130 @@
+"""A document as one HTML page that needs nothing else: no script, no network. The page alone says what was done."""
+
+from __future__ import annotations
+
+import shlex
+from html import escape
+
+from rmemcached.bench import plots, table
+from rmemcached.bench.document import Document
+from rmemcached.bench.table import Block
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; margin: .5rem 0 1.5rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .15rem .7rem; text-align: right; border-bottom: 1px solid #7d859044; white-space: nowrap; }
+th:first-child, td:first-child, .words th, .words td { text-align: left; }
+.words td:not(:first-child) { white-space: normal; overflow-wrap: anywhere; }
+.scroll { overflow-x: auto; }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(26rem, 1fr)); gap: 1rem; }
+figure { margin: 0; }
+svg { width: 100%; height: auto; }
+code { overflow-wrap: anywhere; }
+"""
+
+METHOD = (
+    "Each contender has a server of its own; the others idle while one is measured.",
+    "A warm-up run is thrown away. In each round every contender does the case once, in an order that changes from"
+    " round to round, so that load from elsewhere meets all alike.",
+    "Every value that came back was compared.",
+    "A figure is the median of the runs, with quartiles as spread. A ratio is the median, over the rounds, of the"
+    " contender's figure divided by the reference's in the same round; its 95 % interval is a bootstrap over the"
+    " rounds.",
+    "~ means within noise: the interval holds 1, and no difference was shown. ? means too few runs for an interval.",
+    "Latencies are merged HdrHistograms of all runs.",
+    "The interval says how far the runs of this benchmark agree, not what another machine, or another day, would give.",
+)
+# Of subcommands that do it otherwise.
+FRESH = (
+    "Each run starts a server of its own, measures it and stops it; there is no warm-up. The order changes by round."
+)
+METHODS = {
+    "memory": (FRESH, "The replies to all sets were compared, and the items were counted.", *METHOD[3:5], METHOD[6]),
+    "hitratio": (
+        FRESH,
+        "In a round all contenders got the same requests; another round has others.",
+        "Of every value that came back the length was compared.",
+        *METHOD[3:5],
+        METHOD[6],
+    ),
+}
+
+
+def cell(text: str, tag: str = "td") -> str:
+    return f"<{tag}>{escape(text)}</{tag}>"
+
+
+def rows(headings: list[str], lines: list[list[str]], kind: str = "figures") -> str:
+    head = "".join(cell(heading, "th") for heading in headings)
+    body = "".join(f"<tr>{''.join(map(cell, line))}</tr>\n" for line in lines)
+    content = f"<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody>"
+    return f'<div class="scroll"><table class="{kind}">{content}</table></div>\n'
+
+
+def shown(block: Block) -> str:
+    return f"<h3>{escape(block.title)}</h3>\n{rows(block.headings, block.rows)}"
+
+
+def compared(document: Document) -> str:
+    lines = [
+        [
+            known["name"] + (" (reference)" if known["name"] == document["reference"] else ""),
+            known["server"],
+            known["client"],
+            shlex.join(known["command"]),
+        ]
+        for known in document["contenders"]
+    ]
+    return rows(["name", "server", "client", "command"], lines, "words")
+
+
+def surroundings(document: Document) -> str:
+    machine = document["machine"]
+    return rows(
+        ["", ""],
+        [
+            ["command", shlex.join(document["command"])],
+            ["started, took", f"{document['started']}, {document['seconds']:.0f} s"],
+            ["CPU", f"{machine['cpu']}, {machine['cores']} cores"],
+            ["kernel", machine["kernel"]],
+            ["memory", f"{machine['memory_bytes'] / 2**30:.1f} GiB"],
+            ["load before", f"{machine['load']:.2f} (other work on the machine widens the intervals)"],
+            ["Python", machine["python"]],
+        ],
+        "words",
+    )
+
+
+def pictures(title: str, made: list[tuple[str, str]]) -> str:
+    if not made:
+        return ""
+    drawn = "\n".join(f"<figure>{picture}</figure>" for _, picture in made)
+    return f'<h2>{escape(title)}</h2>\n<div class="plots">\n{drawn}\n</div>\n'
+
+
+def section(document: Document) -> str:
+    """All about one document."""
+    against = plots.against(document)
+    method = METHODS.get(document["subcommand"], METHOD)
+    parts = [
+        f"<h1>rmemcached-bench {escape(document['subcommand'])}</h1>\n",
+        f"<h2>What was compared</h2>\n{compared(document)}",
+        f"<h2>Where</h2>\n{surroundings(document)}",
+        f"<h2>How</h2>\n<ul>{''.join(f'<li>{escape(line)}</li>' for line in method)}</ul>\n",
+        pictures("Medians", against or plots.bars(document)),
+        pictures("Latency by percentile", plots.percentiles(document)),
+        f"<h2>Figures</h2>\n<p>{escape(table.legend(document))}</p>\n",
+        *(shown(block) for block in table.blocks(document)),
+    ]
+    return "".join(parts)
+
+
+def html(*documents: Document) -> str:
+    """The whole page."""
+    title = f"rmemcached-bench {', '.join(document['subcommand'] for document in documents)}"
+    body = "".join(map(section, documents))
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        f'<link rel="icon" href="data:,">\n<style>{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n'
+    )

@@ -1,0 +1,113 @@
+"""A document's results as rows of text, for the terminal and for the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rmemcached.bench.document import Document
+
+LONG_NAME = 12
+PERCENTILE_HEADINGS = {"p90": "p90", "p99": "p99", "p99_9": "p99.9", "max": "max"}
+LEGEND = (
+    "median and quartiles of the runs; to {reference}: median of the paired ratios, and its 95 % interval;"
+    " ~ within noise (the interval holds 1), ? too few runs for an interval;"
+    " to floor: the same ratio to the least that it can cost"
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The table of a case."""
+
+    title: str
+    headings: list[str]
+    rows: list[list[str]]
+
+
+def number(value: float) -> str:
+    """Three significant digits, and no exponent."""
+    size = abs(value)
+    if size >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 1 else f"{value:.3f}"
+
+
+def mark(row: dict[str, Any]) -> str:
+    """Of a ratio: "~" within noise, "?" without an interval, else nothing."""
+    return "?" if row["noise"] is None else "~" if row["noise"] else ""
+
+
+def ratio(row: dict[str, Any]) -> str:
+    return "" if row["ratio"] is None else f"{number(row['ratio'])}{mark(row)}"
+
+
+def interval(row: dict[str, Any]) -> str:
+    return "" if row["interval"] is None else " .. ".join(map(number, row["interval"]))
+
+
+def block(document: Document, case: dict[str, Any]) -> Block:
+    """The main figure in full, of each other one the median and the ratio."""
+    rows = {(row["contender"], row["figure"]): row for row in document["results"] if row["case"] == case["name"]}
+    main, *others = case["figures"]
+    names = [known["name"] for known in document["contenders"] if (known["name"], main["name"]) in rows]
+    measured = [rows[name, main["name"]] for name in names]
+    floor = any(row["to_floor"] is not None for row in measured)
+    latencies = any("p50" in row for row in measured)
+    headings = ["", f"{label(main)}", "quartiles", to_reference(document), "95 % interval"]
+    headings += ["to floor"] if floor else []
+    headings += list(PERCENTILE_HEADINGS.values()) if latencies else []
+    headings += [label(figure) for figure in others]
+    lines = []
+    for name, row in zip(names, measured, strict=True):
+        line = [name, number(row["median"])]
+        line += [f"{number(row['low_quartile'])} .. {number(row['high_quartile'])}", ratio(row), interval(row)]
+        line += ["" if row["to_floor"] is None else number(row["to_floor"])] if floor else []
+        line += [number(row[key]) if key in row else "" for key in PERCENTILE_HEADINGS] if latencies else []
+        for figure in others:
+            other = rows.get((name, figure["name"]))
+            line.append("" if other is None else f"{number(other['median'])} {bracketed(other)}".strip())
+        lines.append(line)
+    return Block(case["name"], headings, lines)
+
+
+def label(figure: dict[str, str]) -> str:
+    """A figure's name with its unit."""
+    name, unit = figure["name"], figure["unit"]
+    if unit == "1/s":
+        return name.replace("_", " ")
+    return f"{name.removesuffix(f'_{unit}').replace('_', ' ')} {unit}".rstrip()
+
+
+def to_reference(document: Document) -> str:
+    """The heading of ratios."""
+    name = document["reference"]
+    return f"to {name}" if len(name) <= LONG_NAME else "to reference"
+
+
+def bracketed(row: dict[str, Any]) -> str:
+    return f"({ratio(row)})" if row["ratio"] is not None else ""
+
+
+def blocks(document: Document) -> list[Block]:
+    return [block(document, case) for case in document["cases"]]
+
+
+def legend(document: Document) -> str:
+    return LEGEND.format(reference=document["reference"])
+
+
+def text(document: Document) -> str:
+    """The whole document for a terminal."""
+    lines = [f"{document['subcommand']}: {document['machine']['cpu']}, {document['machine']['cores']} cores"]
+    lines += [f"  {known['name']}: {known['server']}" for known in document["contenders"]]
+    made = blocks(document)
+    first = max((len(row[0]) for each in made for row in each.rows), default=0)
+    for each in made:
+        cells = [each.headings, *each.rows]
+        widths = [max(len(line[column]) for line in cells) for column in range(len(each.headings))]
+        lines += ["", each.title]
+        for line in cells:
+            rest = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
+            lines.append("  ".join((f"  {line[0]:<{first}}", *rest)).rstrip())
+    return "\n".join([*lines, "", legend(document)])

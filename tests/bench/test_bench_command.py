@@ -1,0 +1,379 @@
+"""rmemcached-bench with real daemons: each subcommand runs, compares what it reads, and writes whole files."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import Server
+
+from rmemcached.bench import _floor, command, contenders, document, floor, latency, page, table
+from rmemcached.client import Client
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def run(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "rmemcached.bench", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    return done
+
+
+class Outline(HTMLParser):
+    """What a page consists of. Complains of tags that do not match."""
+
+    VOID = frozenset({"meta", "link"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.cells: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attributes if name in ("src", "href", "xlink:href", "data")]
+        assert not any(name.startswith("on") for name, _ in attributes)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, self.getpos()
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("td", "th"):
+            self.cells.append(data)
+
+
+def check_page(path: Path, figures: document.Document) -> Outline:
+    """The page says what was compared and has every figure of the table, and needs nothing else."""
+    text = path.read_text()
+    outline = Outline(text)
+    assert not outline.open and "script" not in outline.tags
+    assert outline.addresses == ["data:,"]
+    assert "url(" not in text and "@import" not in text
+    assert text.count("http") == text.count("http://www.w3.org/2000/svg")
+    for block in table.blocks(figures):
+        for row in block.rows:
+            assert not [cell for cell in row if cell and cell not in outline.cells]
+    assert figures["machine"]["cpu"] in text and figures["machine"]["kernel"] in text
+    for known in figures["contenders"]:
+        assert known["server"] in outline.cells
+    return outline
+
+
+def measured(tmp_path: Path, *arguments: str) -> tuple[document.Document, str, Outline]:
+    """Runs it with all outputs: the JSON document, the table, the page."""
+    paths = {name: tmp_path / f"out.{name}" for name in ("json", "html", "svg")}
+    options = ["--json", str(paths["json"]), "--html", str(paths["html"]), "--plot", str(paths["svg"])]
+    done = run(*arguments, *options)
+    figures = document.read(str(paths["json"]))
+    assert figures["command"] == ["rmemcached-bench", *arguments, *options]
+    assert page.html(figures) == paths["html"].read_text()
+    assert paths["svg"].read_text().startswith("<svg ")
+    outline = check_page(paths["html"], figures)
+    assert outline.tags.count("svg") > 0
+    for known in figures["contenders"]:
+        assert known["name"] in done.stdout and known["server"] in done.stdout
+    for row in figures["results"]:
+        assert row["median"] >= row["low_quartile"] >= 0
+    for case in figures["cases"]:
+        assert case["name"] in done.stdout
+    return figures, done.stdout, outline
+
+
+def names(figures: document.Document, floors: bool = False) -> list[str]:
+    return [known["name"] for known in figures["contenders"] if known["floor"] == floors]
+
+
+def test_latency(tmp_path: Path) -> None:
+    wanted = "soft_shm,soft_iw,tcp,unix,auto,tcp+pymemcache,memcached,memcached+pymemcache"
+    quick = ("--seconds", "0", "--rounds", "5", "--least", "4")
+    figures, text, outline = measured(tmp_path, "latency", *quick, "--sizes", "8,300k", "--contenders", wanted)
+    assert names(figures) == wanted.split(",") and figures["reference"] == "memcached"
+    assert names(figures, True) == ["floor: call", "floor: tcp", "floor: unix"]
+    assert [case["parameters"]["size"] for case in figures["cases"]] == [8, 300 << 10] * 2
+    assert len(figures["samples"]) == 4 * 11 * 5
+    for row in figures["results"]:
+        if row["figure"] == "p50_us":
+            assert 0 < row["p50"] <= row["p90"] <= row["p99"] <= row["p99_9"] <= row["max"]
+            assert (row["ratio"] is None) == (row["contender"] in ("memcached", *names(figures, True)))
+            floored = row["contender"] not in ("auto", *names(figures, True))
+            assert (row["to_floor"] is not None) == floored
+    assert "300 KB" in text and "p99.9" in text
+    # against size for each operation, and percentiles of each case
+    assert outline.tags.count("svg") == 2 + 4
+
+
+def test_latency_on_stdout() -> None:
+    words = "latency --seconds 0 --rounds 1 --least 3 --sizes 100 --operations get --contenders tcp,memcached"
+    done = run(*words.split(), "--cores", "together,any", "--pause", "10", "--reference", "tcp", "--json", "-")
+    figures = json.loads(done.stdout)
+    assert [case["parameters"]["cores"] for case in figures["cases"]] == ["together", "any"]
+    assert {case["parameters"]["pause_us"] for case in figures["cases"]} == {10}
+    assert figures["reference"] == "tcp"
+    assert {row["noise"] for row in figures["results"]} == {None}
+    assert "left" not in done.stderr, "no progress bar where nobody looks"
+
+
+def test_cpu(tmp_path: Path) -> None:
+    quick = "--seconds 0.03 --rounds 1 --connections 5 --operations get,set,mixed --contenders tcp,unix,memcached"
+    figures, text, _ = measured(tmp_path, "cpu", *quick.split())
+    assert names(figures) == ["tcp", "unix", "memcached"] and names(figures, True) == ["floor: tcp", "floor: unix"]
+    assert [(case["parameters"]["operation"], case["parameters"]["depth"]) for case in figures["cases"]] == [
+        (operation, depth) for operation in ("get", "set", "mixed") for depth in (1, 16)
+    ]
+    for row in figures["results"]:
+        assert row["median"] > 0
+        mixed = row["case"].startswith("9 gets")
+        assert (row["to_floor"] is None) == (mixed or row["contender"].startswith("floor"))
+    assert "pipelined by 16" in text
+
+
+def test_memory(tmp_path: Path) -> None:
+    quick = "--items 50000 --connections 300 --rounds 1"
+    figures, text, _ = measured(tmp_path, "memory", *quick.split())
+    found = {(row["contender"], row["figure"]): row["median"] for row in figures["results"]}
+    for name in ("tcp", "memcached"):
+        assert 185 < found[name, "item_counted_bytes"] < 200
+        assert found[name, "resident_bytes"] > 1 << 20 and found[name, "ready_ms"] > 0
+        assert found[name, "connection_bytes"] > 100 and found[name, "item_resident_bytes"] > 100
+    assert "an idle connection" in text
+
+
+def test_paced(tmp_path: Path) -> None:
+    quick = "--seconds 0.01 --rounds 1 --think 0,500 --operations get,set --clients 1,2 --busy 1 --exponential"
+    figures, _, outline = measured(tmp_path, "paced", *quick.split(), "--contenders", "soft_shm,tcp,memcached")
+    assert len(figures["cases"]) == 8 and figures["cases"][0]["parameters"]["exponential"]
+    assert all(row["median"] > 0 for row in figures["results"])
+    # p50 against the think time for each operation and number of clients, and percentiles of each case
+    assert outline.tags.count("svg") == 4 + 8
+
+
+def test_throughput(tmp_path: Path) -> None:
+    quick = "--seconds 0.02 --rounds 2 --keys 10,200 --depths 1,7 --operations get,mixed"
+    figures, text, _ = measured(tmp_path, "throughput", *quick.split(), "--contenders", "soft_shm,tcp,memcached")
+    assert len(figures["cases"]) == 8 and "7 under way" in text
+    assert all(row["median"] >= 0 for row in figures["results"])
+    assert all(row["median"] > 0 for row in figures["results"] if row["figure"] == "per_second")
+
+
+def test_connections(tmp_path: Path) -> None:
+    quick = "--seconds 0.05 --rounds 2 --connections 2,20 --contenders soft_shm,tcp,memcached"
+    figures, _, _ = measured(tmp_path, "connections", *quick.split())
+    assert [case["parameters"]["connections"] for case in figures["cases"]] == [2, 20]
+    memory = [sample["values"].get("memory_bytes") for sample in figures["samples"] if sample["round"] == 2]
+    assert memory == [None] * 6, "what is measured once is no repeated sample"
+    assert all(row["median"] > 0 for row in figures["results"] if row["figure"] != "memory_bytes")
+
+
+HITRATIO = "hitratio --megabytes 4 --largest 2000"
+
+
+def test_hitratio(tmp_path: Path) -> None:
+    words = f"{HITRATIO} --keys 20000 --requests 60000 --points 20"
+    figures, _, outline = measured(tmp_path, *words.split())
+    assert names(figures) == ["lru", "s3fifo", "lru+direct", "s3fifo+direct", "memcached"]
+    found = {(row["contender"], row["figure"]): row["median"] for row in figures["results"]}
+    for name in names(figures):
+        assert 1 < found[name, "misses_percent"] < 80 and found[name, "evictions"] > 0
+        # Less than a clock tick, where nobody is asked.
+        assert 0 <= found[name, "hit_cpu_us"] < 100
+    assert min(found[name, "hit_cpu_us"] for name in ("lru", "s3fifo", "memcached")) > 0
+    assert "rdma_direct" in " ".join(cell for cell in outline.cells if "-m rmemcached" in cell)
+
+
+def test_a_missed_limit_is_a_status() -> None:
+    words = f"{HITRATIO} --keys 2000 --requests 1000 --points -100 --contenders lru,memcached"
+    assert "lru: " in run(*words.split(), status=1).stderr
+
+
+def test_a_server_that_runs_already(memcached_server: Any, tmp_path: Path) -> None:
+    server: Server = memcached_server()
+    where = f"127.0.0.1:{server.port}"
+    for words in (
+        "latency --seconds 0 --least 2 --rounds 1 --sizes 100",
+        "paced --seconds 0.001 --rounds 1 --think 0",
+        "connections --seconds 0.01 --rounds 1 --connections 2",
+        "throughput --seconds 0.01 --rounds 1 --keys 10 --depths 2",
+    ):
+        figures, _, _ = measured(tmp_path, *words.split(), "--contenders", f"tcp,{where}")
+        assert figures["contenders"][1]["server"].startswith("memcached 1.")
+        assert figures["contenders"][1]["command"] == []
+    assert server.alive()
+
+
+def test_a_program_by_its_path(tmp_path: Path) -> None:
+    program = contenders.memcached_path()
+    assert program is not None
+    words = f"latency --seconds 0 --least 2 --rounds 1 --sizes 100 --contenders tcp,memcached={program}"
+    figures, _, _ = measured(tmp_path, *words.split())
+    assert figures["reference"] == f"memcached={program}" and figures["contenders"][1]["command"][0] == program
+
+
+@pytest.mark.parametrize(
+    "words, message, status",
+    [
+        ("latency --sizes big", "--sizes: invalid sizes value: 'big'", 2),
+        ("latency --contenders pigeon", "'pigeon' is no contender: soft_shm, soft_iw", 2),
+        ("latency --contenders tcp,tcp", "names a contender twice", 2),
+        ("latency --contenders memcached=/nowhere", "there is no program /nowhere", 2),
+        ("latency --contenders soft_shm+pymemcache", "pymemcache speaks over tcp and unix only", 2),
+        ("latency --contenders tcp+other", "the client behind + is pymemcache", 2),
+        ("latency --operations push", "'push' is not one of get, set", 2),
+        ("latency --cores many", "'many' is not one of any, together, apart", 2),
+        ("latency --contenders tcp --reference memcached", "it is not among the contenders tcp", 1),
+        ("latency --contenders 127.0.0.1:1", "127.0.0.1:1: no connection: Connection refused", 1),
+        ("cpu --contenders soft_shm", "cpu soft_shm: it measures tcp, unix and memcached only", 1),
+        ("cpu --contenders 127.0.0.1:1", "it measures servers that it starts itself", 1),
+        ("cpu --sizes 1m", "what is sent at a time is 128 KB at most", 1),
+        ("memory --contenders auto", "memory auto: it measures tcp, unix", 1),
+        ("throughput --contenders tcp+pymemcache", "it measures our own client only", 1),
+        ("hitratio --contenders tcp", "'tcp' is no contender: lru, s3fifo", 2),
+        ("throughput --sizes 1m", "all items together have 128 MB at most", 1),
+        ("latency --json /nowhere/a.json", "/nowhere/a.json: there is no folder /nowhere", 1),
+        ("latency --html /tmp", "/tmp: it cannot be written", 1),
+        ("latency --plot a.png", "--plot a.png: it draws .svg only", 1),
+        ("all /proc/nothing", "/proc/nothing: No such file or directory", 1),
+        ("paced --rounds 0", "--rounds is at least 1", 1),
+        ("compare /nowhere.json /nowhere.json", "/nowhere.json: No such file or directory", 1),
+    ],
+)
+def test_a_wrong_argument_is_named(words: str, message: str, status: int) -> None:
+    said = run(*words.split(), status=status).stderr
+    assert message in said.splitlines()[-1]
+
+
+def test_a_missing_dependency_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "hdrh.py").write_text("raise ImportError\n")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "rmemcached.bench", "latency", "--contenders", "tcp"],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    said = done.stderr.splitlines()
+    assert said[-1] == "rmemcached-bench: hdrhistogram is not installed: pip install hdrhistogram"
+
+
+def test_all_writes_a_folder(tmp_path: Path) -> None:
+    program = contenders.memcached_path()
+    done = run("all", str(tmp_path / "new"), "--quick", "--only", "throughput,memory", "--memcached", str(program))
+    figures = [document.read(str(tmp_path / "new" / f"{name}.json")) for name in ("throughput", "memory")]
+    path = tmp_path / "new" / "report.html"
+    assert path.read_text() == page.html(*figures)
+    for each in figures:
+        check_page(path, each)
+        assert f"memcached={program}" in names(each)
+        assert table.text(each) in done.stdout
+
+
+def test_quick_options_are_options() -> None:
+    for name in command.SUBCOMMANDS:
+        assert command.make_parser().parse_args([name, *command.QUICK[name].split()])
+
+
+def test_compare_has_a_status(tmp_path: Path) -> None:
+    """Of a real run, and of the same with one contender made slower."""
+    words = "latency --seconds 0.01 --rounds 5 --sizes 100 --operations get --contenders tcp,memcached"
+    figures, _, _ = measured(tmp_path, *words.split())
+    first, second = tmp_path / "out.json", tmp_path / "slower.json"
+    for sample in figures["samples"]:
+        if sample["contender"] == "tcp":
+            sample["values"] = {"p50_us": sample["values"]["p50_us"] * 1000, "per_second": 1e-3}
+    document.write(str(second), figures)
+    assert "0 worse, 0 better, 2 the same" in run("compare", str(first), str(first)).stdout
+    assert "2 worse" in run("compare", str(first), str(second), status=1).stdout
+    back = run("compare", str(second), str(first)).stdout
+    assert back.startswith("better: get of 100 B") and "0 worse, 2 better" in back
+
+
+# ---- the floor -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", ["tcp", "unix"])
+def test_echo_server(transport: str, tmp_path: Path) -> None:
+    """It answers as many replies as requests have come, however they are cut."""
+    with floor.start_echo(transport, str(tmp_path), {0}) as server:
+        with floor.echo_connection(server, 10, b"abc", together=4) as plain:
+            plain.sendall(bytes(25))
+            received = b""
+            while len(received) < 6:
+                received += plain.recv(100)
+            plain.sendall(bytes(5))
+            assert received + plain.recv(100) == b"abcabcabc"
+            assert len(_floor.ask(plain.fileno(), 10, b"abc", 0, 5)) == 5
+            with pytest.raises(ValueError, match="wrong reply"):
+                _floor.ask(plain.fileno(), 10, b"abd", 0, 1)
+        with floor.echo_connection(server, 1 << 20, b"abc") as plain:
+            assert len(_floor.ask(plain.fileno(), 1 << 20, b"abc", 0, 3, pause=0.001)) == 3
+        assert server.alive()
+
+
+def test_echo_server_outlives_its_clients(tmp_path: Path) -> None:
+    with floor.start_echo("tcp", str(tmp_path), {0}) as server:
+        for opening in (b"", b"\0" * 12, b"\1\0\0\0" + b"\xff" * 8, b"\1\0"):
+            with server.connect() as plain:
+                plain.sendall(opening)
+                plain.shutdown(socket.SHUT_WR)
+                assert plain.recv(1) == b""
+        with floor.echo_connection(server, 1, b"x", together=1) as plain:
+            plain.sendall(bytes(3))
+            plain.settimeout(5)
+            # More at once than was agreed.
+            assert plain.recv(1) in (b"", b"x")
+        with floor.echo_connection(server, 1, b"x") as plain:
+            assert _floor.ask(plain.fileno(), 1, b"x", 0, 1)
+
+
+def test_call_that_copies() -> None:
+    copier = _floor.Copier(5)
+    assert copier.set("key", b"12345") and copier.get("key") == b"12345"
+    assert copier.set("key", b"") and copier.get("key") == b""
+    with pytest.raises(ValueError, match="too long"):
+        copier.set("key", b"123456")
+
+
+def test_a_wrong_value_ends_it(memcached_server: Any) -> None:
+    """Somebody else changes the value meanwhile."""
+    server: Server = memcached_server()
+    over = threading.Event()
+
+    def disturb() -> None:
+        with Client(server.address, default_noreply=False) as other:
+            while not over.is_set():
+                other.set("key", b"another")
+
+    disturbing = threading.Thread(target=disturb)
+    disturbing.start()
+    try:
+        with (
+            Client(server.address, default_noreply=False) as client,
+            pytest.raises(ValueError, match="get of 5 bytes: a wrong value came back"),
+        ):
+            latency.sample(client, "get", "key", [b"right"], 60, 1)
+    finally:
+        over.set()
+        disturbing.join()

@@ -1,0 +1,234 @@
+"""The statistics of rmemcached-bench against numbers that are known."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmemcached.bench import document, estimate, measure, table, verdict
+from rmemcached.bench.errors import BenchError
+from rmemcached.bench.measure import Case, Figure, Progress, Taken
+
+LOWER, HIGHER = Figure("p50_us", "us"), Figure("per_second", "1/s", "higher")
+
+
+def made(
+    columns: dict[str, list[float]], figure: Figure = LOWER, floors: dict[str, str] | None = None
+) -> document.Document:
+    """A document of one case with these values, round by round; the first contender is the reference."""
+    case = Case("a case", {"size": 1}, (figure,), floors or {})
+    record = document.Record("latency", [], next(iter(columns)))
+    for name in columns:
+        if name in case.floors.values():
+            record.floor(name, "a floor")
+        else:
+            record.contender({"name": name, "server": name, "client": "", "command": [], "floor": False})
+    samples = [
+        {"case": case.name, "contender": name, "round": at + 1, "turn": 1, "values": {figure.name: value}}
+        for name, values in columns.items()
+        for at, value in enumerate(values)
+    ]
+    record.case(case, samples[::-1])
+    return record.finished()
+
+
+def row(found: document.Document, contender: str) -> dict[str, Any]:
+    (one,) = [row for row in found["results"] if row["contender"] == contender]
+    return one
+
+
+def test_quartiles() -> None:
+    assert estimate.quartiles([5, 1, 4, 2, 3]) == (2, 4)
+    assert estimate.quartiles([1, 2]) == (1.25, 1.75)
+    assert estimate.quartiles([7]) == (7, 7)
+
+
+def test_interval() -> None:
+    assert estimate.interval([1, 2, 3, 4]) is None, "four rounds promise nothing"
+    assert estimate.interval([2.0] * 9) == (2, 2)
+    # A resample of five has a median at an end with a probability of 0.058: more than is cut off.
+    assert estimate.interval([5, 1, 4, 2, 3]) == (1, 5)
+    values = [float(value) for value in range(1, 102)]
+    low, high = estimate.interval(values) or (0, 0)
+    # Of 101 values the 95 % interval of the median is at the ranks 51 -+ 1.96 * sqrt(101) / 2, within a few.
+    assert abs(low - 41) <= 3 and abs(high - 61) <= 3
+    assert estimate.interval(values) == (low, high), "the same each time"
+
+
+@pytest.mark.parametrize("count", [5, 7, 9, 15])
+def test_interval_holds_the_true_median_as_often_as_it_says(count: int) -> None:
+    chance = random.Random(count)
+    held = 0
+    for _ in range(150):
+        low, high = estimate.interval([chance.lognormvariate(0, 0.3) for _ in range(count)]) or (0, 0)
+        held += low <= 1 <= high
+    assert held / 150 > 0.91
+
+
+def test_tail() -> None:
+    # 2.776 and 1.984 are Student's t of 4 and 99 degrees of freedom.
+    assert estimate.tail(5) == pytest.approx(0.00096, rel=0.1)
+    assert estimate.tail(100) == pytest.approx(0.0231, rel=0.02)
+
+
+def test_results_are_of_paired_rounds() -> None:
+    """Rounds that were slow for both do not widen the interval of the ratio."""
+    slow = [10.0, 20.0, 40.0, 10.0, 80.0, 30.0, 10.0]
+    found = made({"memcached": slow, "half": [value / 2 for value in slow], "echo": slow}, floors={"half": "echo"})
+    half = row(found, "half")
+    assert half["median"] == 10 and half["ratio"] == 0.5 and half["interval"] == (0.5, 0.5)
+    assert half["noise"] is False and half["to_floor"] == 0.5
+    assert row(found, "memcached")["ratio"] is None and row(found, "memcached")["to_floor"] is None
+    assert row(found, "echo")["ratio"] is None
+
+
+def test_noise_is_marked() -> None:
+    equal = made({"memcached": [10, 11, 10, 9, 10], "tcp": [10, 10, 11, 10, 9]})
+    assert row(equal, "tcp")["noise"] is True
+    few = made({"memcached": [10, 11], "tcp": [5, 5]})
+    assert row(few, "tcp")["noise"] is None and row(few, "tcp")["interval"] is None
+    clear = made({"memcached": [10, 11, 10, 9, 10], "tcp": [5, 5, 5, 5, 5]})
+    marks = [table.ratio(row(found, "tcp"))[-1] for found in (equal, few, clear)]
+    assert marks[:2] == ["~", "?"] and marks[2].isdigit()
+
+
+def test_a_reference_of_zero_gives_no_ratio() -> None:
+    assert row(made({"memcached": [0, 0, 0, 0, 0], "tcp": [1, 1, 1, 1, 1]}), "tcp")["ratio"] is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_turns_are_balanced(count: int) -> None:
+    names = [str(number) for number in range(count)]
+    rounds = [measure.order(names, number) for number in range(2 * count)]
+    assert all(sorted(turns) == names for turns in rounds)
+    assert all([turns[place] for turns in rounds].count(name) == 2 for place in range(count) for name in names)
+    if count > 1:
+        assert rounds[0] != rounds[1]
+
+
+def test_histograms_are_merged() -> None:
+    first, second = range(1000, 901_000, 1000), range(901_000, 1_001_000, 1000)
+    total = measure.merged([measure.encoded(first), measure.encoded(second)])
+    assert total.get_total_count() == 1000
+    for percentile, value in ((50, 500_000), (90, 900_000), (99, 990_000), (99.9, 999_000)):
+        assert abs(total.get_value_at_percentile(percentile) / value - 1) < 0.002
+    assert abs(total.get_max_value() / 1_000_000 - 1) < 0.002
+
+
+def test_warm_up_is_not_among_the_samples() -> None:
+    case = Case("a case", {}, (LOWER,))
+    asked: dict[str, list[int]] = {"a": [], "b": []}
+
+    def run_of(name: str) -> measure.Run:
+        def run(number: int) -> Taken:
+            asked[name].append(number)
+            return Taken({"p50_us": float(number)}, [number * 1000] if number else [])
+
+        return run
+
+    samples = measure.take_turns(case, {name: run_of(name) for name in asked}, 3, Progress(8, io.StringIO()))
+    assert asked == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}
+    assert len(samples) == 6 and {sample["values"]["p50_us"] for sample in samples} == {1, 2, 3}
+    assert [sample["contender"] for sample in samples] == ["a", "b", "b", "a", "b", "a"]
+    assert all("histogram" in sample for sample in samples)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_for_terminals() -> None:
+    for stream, shown in ((io.StringIO(), False), (Terminal(), True)):
+        bar = Progress(4, stream)
+        bar.step("one")
+        assert (" left" in stream.getvalue()) == shown
+        for _ in range(9):
+            bar.step("more")
+        bar.end()
+        assert stream.getvalue().endswith("\r\x1b[K") == shown
+        assert ("0:00 left" in stream.getvalue()) == shown
+
+
+# ---- compare ---------------------------------------------------------------------------------------------------------
+
+BEFORE = {"memcached": [10.0, 11.0, 10.0, 9.0, 10.0], "tcp": [10.0, 11.1, 10.1, 9.0, 10.2]}
+FASTER = {"memcached": [20.0, 21.0, 20.0, 19.0, 20.0], "tcp": [10.0, 11.0, 10.0, 9.0, 10.0]}
+
+
+@pytest.mark.parametrize("figure, forth, back", [(LOWER, "better", "worse"), (HIGHER, "worse", "better")])
+def test_compare_in_both_directions(figure: Figure, forth: str, back: str) -> None:
+    first, second = made(BEFORE, figure), made(FASTER, figure)
+    for pair, word in (((first, second), forth), ((second, first), back), ((first, first), "same")):
+        (one,) = verdict.compare(*pair)
+        assert (one.word, one.contender) == (word, "tcp")
+        assert verdict.worse([one]) == (word == "worse")
+        assert f"1 {word}" in verdict.text([one], False) or word == "same"
+
+
+def test_compare_is_of_ratios_unless_absolute() -> None:
+    """A machine of half the speed is no change; --absolute says so."""
+    slower = made({name: [2 * value for value in values] for name, values in BEFORE.items()})
+    (one,) = verdict.compare(made(BEFORE), slower)
+    assert one.word == "same"
+    assert [each.word for each in verdict.compare(made(BEFORE), slower, absolute=True)] == ["worse", "worse"]
+
+
+def test_compare_does_not_see_what_is_within_the_spread() -> None:
+    wide = {"memcached": [10.0] * 5, "tcp": [5.0, 20.0, 9.0, 11.0, 10.0]}
+    wider = {"memcached": [10.0] * 5, "tcp": [6.0, 22.0, 14.0, 13.0, 12.0]}
+    assert verdict.compare(made(wide), made(wider))[0].word == "same"
+    # Beyond the spread, but too little to count.
+    first = made({"memcached": [10.0] * 5, "tcp": [10.0] * 5})
+    second = made({"memcached": [10.0] * 5, "tcp": [10.2] * 5})
+    assert verdict.compare(first, second)[0].word == "same"
+    assert verdict.compare(first, second, least=0.01)[0].word == "worse"
+
+
+def test_compare_of_too_few_runs() -> None:
+    few = made({"memcached": [10.0, 10.0], "tcp": [10.0, 10.0]})
+    found = verdict.compare(few, made(FASTER))
+    assert found[0].word == "too few runs" and "--rounds 5" in verdict.text(found, False)
+    assert not verdict.worse(found)
+
+
+def test_compare_says_why_it_cannot() -> None:
+    alone = made({"tcp": [1.0] * 5})
+    with pytest.raises(BenchError, match="--absolute"):
+        verdict.compare(alone, alone)
+    with pytest.raises(BenchError, match="ratios to tcp and to memcached are not comparable"):
+        verdict.compare(alone, made(BEFORE))
+    with pytest.raises(BenchError, match="a run of latency and one of cpu have nothing in common"):
+        verdict.compare(alone, {**alone, "subcommand": "cpu"})
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("{", "is not JSON"),
+        ("[]", "was not written by rmemcached-bench --json"),
+        ('{"format": "rmemcached-bench", "version": 99}', "version 99 of the format; this program reads 1"),
+        ('{"format": "rmemcached-bench", "version": 1}', "lacks cases, contenders"),
+        (None, "No such file"),
+    ],
+)
+def test_a_file_that_is_none(content: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(BenchError, match=message):
+        document.read(str(path))
+
+
+def test_a_document_survives_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    found = made(BEFORE)
+    document.write(str(path), found)
+    again = document.read(str(path))
+    assert again == json.loads(json.dumps(found))
+    assert table.text(again) == table.text(found)
