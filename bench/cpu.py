@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="some of get, set, mixed: 9 gets to 1 set (default: get,set)",
     )
     parser.add_argument(
-        "--multiget", type=numbers, default=[1], metavar="KEYS", help="keys of a get; figures are for a key (default: 1)"
+        "--multiget", type=numbers, default=[1], metavar="KEYS", help="keys of a get; figures are per key (default: 1)"
     )
     parser.add_argument("--cores", type=cores, default=["any"], help=f"some of {', '.join(CORES)} (default: any)")
 

@@ -50,6 +50,8 @@ cdef inline void do_item_unlink_q(store *s, lru_queue *q, item *it) noexcept nog
         q.tail = it.prev
     if q.crawl == it:
         q.crawl = it.prev
+    if q.flush == it:
+        q.flush = it.next
     relaxed_store(&q.size, q.size - 1)
     q.bytes -= ITEM_ntotal(it)
 
@@ -69,6 +71,8 @@ cdef inline void _item_replace_q(store *s, lru_queue *q, item *it, item *fresh) 
         q.tail = fresh
     if q.crawl == it:
         q.crawl = fresh
+    if q.flush == it:
+        q.flush = fresh
 
 
 # --- counts ---

@@ -44,6 +44,7 @@ cdef struct lru_control:
     lru_bump_buf *bump_bufs     # each thread uses one of them; NULL: no maintainer
     uint32_t bump_mask
     pthread_mutex_t bump_lock   # held by the thread that makes the moves
+    unsigned int flushing       # atomic; a thread walks through the queues for a flush
     pthread_mutex_t tune_lock   # guards the settings of `lru` in config; integers are read without it
 
 cdef void lru_init(store *s) noexcept nogil

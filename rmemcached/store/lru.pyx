@@ -475,48 +475,65 @@ cdef s3_pulled s3_evict(store *s, unsigned int clsid) noexcept nogil:
     return result
 
 
-cdef bint _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil:
-    """Unlinks the items that were last used at `oldest` or later. False: some were locked, and are still there."""
+cdef enum:
+    FLUSH_MOST = 1000           # items that a flush looks at before it lets others have the queue
+    FLUSH_TRIES = 1000          # ... and turns in which one that is locked is tried
+
+
+cdef void _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil:
+    """Unlinks the items that were last used at `oldest` or later."""
     cdef item *it
-    cdef item *older
     cdef uint32_t hv
-    cdef bint complete = True
+    cdef int looked = 0
+    cdef int tries = 0
     lock_ranked(&q.lock, LRU_LOCK)
-    it = q.head
-    while it != NULL:
-        older = it.next
-        if item_time(it) < oldest:
-            if not s.config.s3fifo and not relaxed_load(&s.config.lru_segmented):
-                # The queue is sorted by time. In the others, items that are fetched stay where they are.
-                break
-            it = older
-            continue
-        hv = store_hash(ITEM_key(it), it.nkey)
-        if item_trylock(s, hv):
-            do_item_unlink_nolock(s, q, it, hv)
-            item_unlock(s, hv)
+    q.flush = q.head
+    while q.flush != NULL:
+        it = q.flush
+        if item_time(it) >= oldest:
+            hv = store_hash(ITEM_key(it), it.nkey)
+            if item_trylock(s, hv):
+                q.flush = it.next
+                do_item_unlink_nolock(s, q, it, hv)
+                item_unlock(s, hv)
+            elif tries < FLUSH_TRIES:
+                # Whoever holds it may be waiting for the LRU lock.
+                tries += 1
+                looked = FLUSH_MOST
+            else:
+                q.flush = it.next
+        elif s.config.s3fifo or relaxed_load(&s.config.lru_segmented):
+            q.flush = it.next
         else:
-            complete = False
-        it = older
+            # The queue is sorted by time. In the others, items that are fetched stay where they are.
+            break
+        looked += 1
+        if q.flush != it:
+            tries = 0
+        if looked >= FLUSH_MOST:
+            looked = 0
+            unlock_ranked(&q.lock, LRU_LOCK)
+            sched_yield()
+            lock_ranked(&q.lock, LRU_LOCK)
+    q.flush = NULL
     unlock_ranked(&q.lock, LRU_LOCK)
-    return complete
 
 
 cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil:
     # Items last used before that second are dropped when somebody looks at them next. Those of the present second are
     # unlinked here, because the clock cannot tell them from items that are stored after the flush.
     cdef rel_time_t oldest
-    cdef int i, _try
+    cdef int i
     oldest = realtime(s, exptime) - 1 if exptime > 0 else store_time(s) - 1
     relaxed_store(&s.clock.oldest_live, oldest)
     if s.direct.header != NULL:
         relaxed_store(&s.direct.header.oldest_live, oldest)
+    # A queue has one cursor.
+    while exchange(&s.lru.flushing, 1):
+        sched_yield()
     for i in range(NUMBER_OF_QUEUES):
-        # The holder of an item lock may be waiting for the LRU lock: let it pass and look again.
-        for _try in range(1000):
-            if _flush_queue(s, &s.queues[i], oldest):
-                break
-            sched_yield()
+        _flush_queue(s, &s.queues[i], oldest)
+    store_release(&s.lru.flushing, 0)
 
 
 # --- settings at run time ---

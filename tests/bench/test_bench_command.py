@@ -150,6 +150,15 @@ def test_cpu(tmp_path: Path) -> None:
     assert "pipelined by 16" in text
 
 
+def test_cpu_for_a_key_of_a_multiget(tmp_path: Path) -> None:
+    quick = "--seconds 0.03 --rounds 1 --connections 5 --operations get --depths 1 --contenders tcp"
+    figures, text, _ = measured(tmp_path, "cpu", *quick.split(), "--multiget", "1,100")
+    cpu = [row["median"] for row in figures["results"] if row["figure"] == "cpu_us" and row["contender"] == "tcp"]
+    assert len(cpu) == 2 and 0 < cpu[1] < cpu[0]
+    assert "get of 100 keys of 100 B" in text
+    assert "--multiget needs --operations get" in run("cpu", "--multiget", "2", status=2).stderr
+
+
 def test_memory(tmp_path: Path) -> None:
     quick = "--items 50000 --connections 300 --rounds 1"
     figures, text, _ = measured(tmp_path, "memory", *quick.split())

@@ -511,7 +511,9 @@ def test_a_chain_of_chunks_that_are_too_short() -> None:
     """2 GB in chunks of one byte, of which each is the next one, would keep a reader busy for a minute."""
     length, arena, base, chunk = 1 << 20, 1 << 16, 1 << 44, (1 << 16) + 4096
     memory = bytearray(length)
-    struct.pack_into("<8sIIQQQQQQ", memory, 0, b"rmemcach", 2, 0, length, base, 4096, 16, arena, 856)
+    with Store(2 * MB, direct=True) as store:
+        (layout,) = struct.unpack("<I", os.pread(store.direct_fd(), 4, 8))
+    struct.pack_into("<8sIIQQQQQQ", memory, 0, b"rmemcach", layout, 0, length, base, 4096, 16, arena, 856)
     # One bucket; the secrets are 0, and so is each hash.
     struct.pack_into("<QI", memory, 784, 1, 100)
     struct.pack_into("<q", memory, BEAT, int(time.monotonic() * 1000))

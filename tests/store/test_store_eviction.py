@@ -198,7 +198,9 @@ def test_eviction_goes_on_behind_what_others_keep(algorithm: str) -> None:
         kept = [store.item(b"%05d" % i, False) for i in range(1000)]
         fill(store, count - 1000, count)
         assert store.class_stats(1)["outofmemory"] == 0
-        assert store.stats()["evictions"] >= count and store.item(b"00999", False) is None
+        # S3-FIFO passes over them; from LRU queues they go.
+        stay = algorithm == "s3fifo"
+        assert store.stats()["evictions"] >= count - 1000 * stay and (store.get(b"00999") is not None) == stay
         assert all(item.key == b"%05d" % i for i, item in enumerate(kept))
         for item in kept:
             item.release()
