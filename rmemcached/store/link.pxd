@@ -40,7 +40,7 @@ cdef struct lru_queue:          # the LRU lock
     # The crawl under way (crawler.pyx). Whoever takes this item out of the queue replaces it by the next one.
     item *crawl                 # the next item; NULL: no crawl, or no more items
     uint32_t crawl_remaining    # items that the crawl still looks at
-    item *flush                 # the item that a flush looks at next, likewise; NULL: there is no flush, or no more items
+    item *flush                 # what a flush looks at next, likewise; NULL: there is none, or no more items
     lru_counters stats
 
 cdef struct item_sizes:         # `stats sizes`

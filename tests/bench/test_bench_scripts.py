@@ -10,19 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from program import ROOT, run_program
 
 
 def run(script: str, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "bench" / script), *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
+    done = run_program([sys.executable, str(ROOT / "bench" / script), *arguments], 170)
     assert done.returncode == status, done.stderr
     return done
 
@@ -38,14 +30,8 @@ def test_direct_figures() -> None:
 
 
 def test_pytest_benchmark_cases() -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "pytest", "-q", "--benchmark-disable", "-p", "no:cacheprovider", "bench"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
+    words = ["-m", "pytest", "-q", "--benchmark-disable", "-p", "no:cacheprovider", "bench"]
+    done = run_program([sys.executable, "-P", *words], 170)
     assert done.returncode == 0, done.stdout
     assert "60 passed" in done.stdout
 

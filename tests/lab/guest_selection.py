@@ -93,7 +93,7 @@ OF_NO_TRANSPORT = (
     *("test_client_classic", "test_client_dumps", "test_client_objects", "test_client_oracle", "test_client_sockets"),
     *("test_cluster", "test_cluster_discovery", "test_direct_reads", "test_guide", "test_libmemcached"),
     *("test_observed", "test_remote_reads", "test_serde_failures", "test_silent_servers", "test_types", "test_urls"),
-    *("test_views", "test_wrong_answers"),
+    *("test_view_limits", "test_views", "test_wrong_answers"),
 )
 
 # Of these only what moves values in other ways, waits in another way, or shares queue pairs and memory.

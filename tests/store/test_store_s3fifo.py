@@ -14,9 +14,9 @@ CLASS = 2  # of the items below
 VALUE = b"x" * 50
 
 
-def s3fifo(**options: int | float | bool) -> Store:
+def s3fifo(**options: object) -> Store:
     """A store of one page for each class, without threads."""
-    given: dict[str, int | float | bool] = {"s3fifo": True, "maxbytes": MB, "hashpower_init": 12}
+    given: dict[str, object] = {"s3fifo": True, "maxbytes": MB, "hashpower_init": 12}
     return Store(**{**given, **options})  # type: ignore[arg-type]
 
 

@@ -1,0 +1,27 @@
+"""Programs that start others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_program(words: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Runs it in the project's folder. One that takes longer is ended, with all that it has started.
+
+    Raises subprocess.TimeoutExpired.
+    """
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=seconds)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
