@@ -86,6 +86,7 @@ def test_what_was_fetched_goes_to_the_main_queue_and_the_rest_is_evicted() -> No
         store.check()
 
 
+@pytest.mark.usefixtures("same_hashes")
 def test_a_key_that_comes_back_enters_the_main_queue() -> None:
     with s3fifo() as store:
         fill(store, 300)
