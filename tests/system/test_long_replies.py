@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import selectors
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -13,6 +13,9 @@ from daemon_tools import Conversation
 from servers import Server
 
 ServerFactory = Callable[..., Server]
+
+# The control connection, the others, a request of theirs and its reply.
+Busy = tuple[Conversation, list[socket.socket], bytes, bytes]
 
 TURN = 512 * 1024  # bytes of a worker's turn
 SHARE = 64 * 1024  # what is sent in any case
@@ -88,45 +91,43 @@ def test_more_extents_than_a_call_takes(rmemcached_server: ServerFactory, keys: 
         exchange([(plain, request * 2, reply * 2)], 1 << 20)
 
 
-def test_a_connection_that_quits_behind_a_long_reply(rmemcached_server: ServerFactory) -> None:
-    """It ends when the reply has left, even if that had to wait for other connections' turns."""
-    server = rmemcached_server("-t", "1", "-m", "64")
-    with Conversation(server) as talk, ExitStack() as stack:
-        values = Values(talk, [4000] * 10)
-        request, reply = values.request([number % 10 for number in range(200)])
-        plain = [stack.enter_context(server.connect(30)) for _ in range(12)]
-        exchange([(one, request, reply) for one in plain], 1 << 20)
-        exchange([(one, request + b"quit\r\n", reply) for one in plain], 1 << 20)
-        assert [one.recv(1) for one in plain] == [b""] * len(plain)
-
-
-def test_one_that_ends_in_the_queue(rmemcached_server: ServerFactory) -> None:
-    """Connections that are closed while their replies wait for a turn leave nothing behind, and the others go on."""
-    server = rmemcached_server("-t", "1", "-m", "64")
-    with Conversation(server) as talk, ExitStack() as stack:
-        values = Values(talk, [4000] * 10)
-        request, reply = values.request([number % 10 for number in range(200)])
-        plain = [stack.enter_context(server.connect(30)) for _ in range(12)]
-        exchange([(one, request, reply) for one in plain], 1 << 20)
-        for one in plain[::2]:
-            one.sendall(request)
-            one.close()
-        exchange([(one, request, reply) for one in plain[1::2]], 1 << 20)
-        talk.send(b"mn\r\n")
-        assert talk.read(4) == b"MN\r\n"
-
-
-def test_a_value_that_comes_behind_a_long_reply(rmemcached_server: ServerFactory) -> None:
-    """Its first bytes have been read with the request: nothing of it is lost while the reply waits for its turn."""
+@pytest.fixture
+def busy(rmemcached_server: ServerFactory) -> Iterator[Busy]:
+    """Connections whose last replies were long, so that they wait for each other's turns; and one that is answered at
+    once."""
     server = rmemcached_server("-t", "1", "-m", "128")
     with Conversation(server) as talk, ExitStack() as stack:
-        values = Values(talk, [4000] * 10)
-        request, reply = values.request([number % 10 for number in range(200)])
+        request, reply = Values(talk, [4000] * 10).request([number % 10 for number in range(200)])
         plain = [stack.enter_context(server.connect(30)) for _ in range(12)]
-        stored = random.Random(2).randbytes(300_000)
-        pairs = []
-        for number, one in enumerate(plain):
-            behind = b"set w%d 0 0 %d\r\n%b\r\nget w%d\r\n" % (number, len(stored), stored, number)
-            answer = b"STORED\r\nVALUE w%d 0 %d\r\n%b\r\nEND\r\n" % (number, len(stored), stored)
-            pairs.append((one, request + behind, reply + answer))
-        exchange(pairs, 1 << 20)
+        exchange([(one, request, reply) for one in plain], 1 << 20)
+        yield talk, plain, request, reply
+
+
+def test_a_connection_that_quits_behind_a_long_reply(busy: Busy) -> None:
+    """It ends when the reply has left, even if that had to wait for other connections' turns."""
+    _, plain, request, reply = busy
+    exchange([(one, request + b"quit\r\n", reply) for one in plain], 1 << 20)
+    assert [one.recv(1) for one in plain] == [b""] * len(plain)
+
+
+def test_one_that_ends_in_the_queue(busy: Busy) -> None:
+    """Connections that are closed while their replies wait for a turn leave nothing behind, and the others go on."""
+    talk, plain, request, reply = busy
+    for one in plain[::2]:
+        one.sendall(request)
+        one.close()
+    exchange([(one, request, reply) for one in plain[1::2]], 1 << 20)
+    talk.send(b"mn\r\n")
+    assert talk.read(4) == b"MN\r\n"
+
+
+def test_a_value_that_comes_behind_a_long_reply(busy: Busy) -> None:
+    """Its first bytes have been read with the request: nothing of it is lost while the reply waits for its turn."""
+    _, plain, request, reply = busy
+    stored = random.Random(2).randbytes(300_000)
+    pairs = []
+    for number, one in enumerate(plain):
+        behind = b"set w%d 0 0 %d\r\n%b\r\nget w%d\r\n" % (number, len(stored), stored, number)
+        answer = b"STORED\r\nVALUE w%d 0 %d\r\n%b\r\nEND\r\n" % (number, len(stored), stored)
+        pairs.append((one, request + behind, reply + answer))
+    exchange(pairs, 1 << 20)

@@ -75,6 +75,8 @@ NEWER = {
     *("slab_reassign_busy_nomem", "slab_reassign_last_busy_status", "store_too_large", "store_no_memory"),
     "client_flags_size",
 }
+# of our own (docs/compatibility.md)
+NEWER.add("rmemcached_version")
 if "lru_algorithm=s3fifo" in os.environ.get("RMEMCACHED_TEST_OPTIONS", ""):
     NEWER |= {"ghost_hits", "ghost_bytes", "small_lru_pct", "lru_algorithm"}
 # how far the background threads have come, and what differs between the two programs
