@@ -19,7 +19,7 @@ FLAGS = ("-m", "64", "-t", "1")
 REMOTE = ("-o", "rdma_direct_remote")
 MAGIC = b"rmemcach"
 REFUSED = "REM_ACCESS_ERR"
-# What the queue pair does not allow, whatever the memory: InfiniBand calls it an invalid request, iWARP has no such name.
+# What the queue pair does not allow, whatever the memory. InfiniBand calls that an invalid request, iWARP does not.
 NOT_ALLOWED = f"{REFUSED}|REM_INV_REQ_ERR"
 AUTHENTICATE = b"set auth 0 0 10\r\njoe secret\r\n"
 
