@@ -1,0 +1,1 @@
+"""Commands for operators: they use the daemon as clients do."""

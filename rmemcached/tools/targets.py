@@ -1,0 +1,142 @@
+"""Servers that a command of an operator asks: how it is told of them, and the Clients for them."""
+
+from __future__ import annotations
+
+import argparse
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rmemcached.client import Client, MemcacheError, MemcacheUnexpectedCloseError, MemcacheUnknownCommandError
+from rmemcached.client.connection import TRANSPORTS
+from rmemcached.client.sockets import server_text
+from rmemcached.client.urls import is_url, parse_url, shown
+
+_T = TypeVar("_T")
+
+DEFAULT = "127.0.0.1:11211"
+SERVER_HELP = "HOST, HOST:PORT, the path of a UNIX socket, or a URL as rmemcached.client takes it"
+ENDED = (MemcacheUnexpectedCloseError, ConnectionResetError, BrokenPipeError)
+FAILURES = (MemcacheError, OSError, ValueError)
+"""What asking a server raises that cannot be reached, answers wrongly, or not in time."""
+
+
+def add_options(parser: argparse.ArgumentParser, timeout: float) -> None:
+    """The options that say how to connect. timeout: seconds, the default."""
+    group = parser.add_argument_group("connections")
+    group.add_argument(
+        "--timeout",
+        type=positive,
+        default=timeout,
+        metavar="SECONDS",
+        help="for connecting, and for each answer (%(default)g)",
+    )
+    group.add_argument(
+        "--transport",
+        choices=TRANSPORTS,
+        default="tcp",
+        help="the default, %(default)s, makes no queue pair in the daemon",
+    )
+    group.add_argument("--username", metavar="NAME", help="of a daemon with -Y; needs --password-file")
+    group.add_argument("--password-file", metavar="FILE", type=Path, help="the password is the first line of it")
+    group.add_argument("--tls", action="store_true", help="by TLS: with a proxy in front, or memcached -Z")
+    group.add_argument("--tls-ca", metavar="FILE", help="certificates to trust in place of the system's; implies --tls")
+
+
+def positive(text: str) -> float:
+    """A number of seconds of the command line. Raises ArgumentTypeError."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0
+    if not 0 < number < 1e6:
+        raise argparse.ArgumentTypeError(f"a number of seconds above 0 is needed, not {text!r}")
+    return number
+
+
+def settings(parser: argparse.ArgumentParser, given: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of Clients that the options say. Ends the command when they do not fit each other."""
+    found: dict[str, Any] = {
+        "timeout": given.timeout,
+        "connect_timeout": given.timeout,
+        "transport": given.transport,
+    }
+    if (given.username is None) != (given.password_file is None):
+        parser.error("--username and --password-file are given together")
+    if given.username is not None:
+        try:
+            lines = given.password_file.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            parser.error(f"--password-file {given.password_file}: {error}")
+        if not lines or not lines[0]:
+            parser.error(f"--password-file {given.password_file}: its first line is empty: it must be the password")
+        found |= {"username": given.username, "password": lines[0]}
+    if given.tls or given.tls_ca:
+        try:
+            found["tls_context"] = ssl.create_default_context(cafile=given.tls_ca)
+        except OSError as error:
+            parser.error(f"--tls-ca {given.tls_ca}: {error}")
+        if given.transport not in ("tcp", "auto"):
+            parser.error(f"--tls goes over tcp, not over --transport {given.transport}")
+    return found
+
+
+def name_of(server: str) -> str:
+    """A server as it is shown: a URL without its password."""
+    return shown(server) if is_url(server) else server
+
+
+def make_client(server: str, arguments: dict[str, Any]) -> Client:
+    """The Client of a server. What a URL says is stronger than the options. Raises ValueError."""
+    said = parse_url(server)[1] if is_url(server) else {}
+    return Client(server, **{name: value for name, value in arguments.items() if name not in said})
+
+
+def check(parser: argparse.ArgumentParser, servers: list[str], arguments: dict[str, Any]) -> None:
+    """Ends the command with one line when a server cannot be one."""
+    for server in servers:
+        try:
+            make_client(server, arguments).close()
+        except (ValueError, TypeError) as error:
+            parser.error(f"{name_of(server)}: {error}")
+
+
+def address(client: Client) -> str:
+    """host:port, or the path of the UNIX socket."""
+    return server_text(client.server)
+
+
+def twice(client: Client, ask: Callable[[Client], _T]) -> _T:
+    """ask(client), once more when the server has ended the kept connection: it may have been restarted."""
+    try:
+        return ask(client)
+    except ENDED:
+        client.close()
+        return ask(client)
+
+
+def read_stats(client: Client, *words: str) -> dict[str, Any]:
+    """{name: value} of `stats words`; empty when the server does not have it. Raises FAILURES."""
+    try:
+        found = client.stats(*words)
+    except MemcacheUnknownCommandError:
+        if not words:
+            raise
+        return {}
+    return {name.decode(errors="replace"): value for name, value in found.items()}
+
+
+def number(value: Any) -> float | None:
+    """A value of a statistic as a number: yes and on are 1, no and off 0. None: it is another word."""
+    if isinstance(value, int | float):
+        return float(value)
+    word = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    if word in ("yes", "on"):
+        return 1.0
+    if word in ("no", "off"):
+        return 0.0
+    try:
+        return float(word)
+    except ValueError:
+        return None

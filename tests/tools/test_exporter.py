@@ -1,0 +1,301 @@
+"""rmemcached-exporter: every statistic is a metric, the metrics keep Prometheus' rules, and servers come and go."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from daemon_tools import rdma_client
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as families
+from servers import Server, free_port, start_rmemcached
+from tls_relay import TlsRelay, make_certificate
+
+from rmemcached.client import Client
+from rmemcached.tools import metrics, targets
+from rmemcached.tools.exporter import main
+
+ROOT = Path(__file__).resolve().parents[2]
+ServerFactory = Callable[..., Server]
+Values = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+ABBREVIATED = re.compile(
+    r"_(s|ms|us|ns|sec|m|min|h|d|b|kb|mb|gb|tb|milliseconds|microseconds|kilobytes|megabytes)(_|$)"
+)
+
+
+class Exporter:
+    """The command, on a free port."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-P", "-m", "rmemcached.tools.exporter", "--listen", "127.0.0.1:0", *arguments]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.stderr = self.process.stderr
+        line = self.stderr.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/metrics$", line.strip())
+        assert found, line
+        self.port = int(found[1])
+
+    def text(self, path: str = "/metrics", accept: str = "text/plain") -> str:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers={"Accept": accept})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.read().decode()
+
+    def values(self, path: str = "/metrics") -> Values:
+        return {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in families(self.text(path))
+            for sample in family.samples
+        }
+
+    def scrape(self, server: str) -> Values:
+        return self.values(f"/scrape?target={quote(server, safe='')}")
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(20)
+        self.stderr.close()
+        return status
+
+
+@pytest.fixture
+def exporter() -> Iterator[Callable[..., Exporter]]:
+    started: list[Exporter] = []
+
+    def start(*arguments: str) -> Exporter:
+        started.append(Exporter(*arguments))
+        return started[-1]
+
+    yield start
+    assert [one.stop() for one in started] == [0] * len(started)
+
+
+UP = ("memcached_up", ())
+
+
+def place(server: Server) -> str:
+    return f"{server.host}:{server.port}"
+
+
+@pytest.mark.parametrize("options", ["-o idle_timeout=60,track_sizes", "-o lru_algorithm=s3fifo,rdma_direct"])
+def test_every_number_is_a_metric(rmemcached_server: ServerFactory, options: str) -> None:
+    """Or is left out, with the reason; and nothing is listed that is not there."""
+    server = rmemcached_server("-o", "maxconns_fast", "-o", "temporary_ttl=60", *options.split())
+    with Client(server.address, transport="tcp") as client:
+        client.set("key", b"value", noreply=False)
+        found = {
+            (group, name)
+            for group in metrics.GROUPS
+            for full, value in targets.read_stats(client, *group.split()).items()
+            if targets.number(value) is not None
+            for name in [full.rpartition(":")[2]]
+        }
+    groups = {metrics.ALL_SLABS: "slabs"}
+    known = {(groups.get(m.group, m.group), name) for m in metrics.METRICS for name in m.sources}
+    assert not found - known - set(metrics.LEFT_OUT)
+    assert all(metrics.LEFT_OUT.values())
+    optional = {"idle_kicks", "idle_kicks_stalled", "rdma_verbs_queue_pairs", "ghost_hits", "ghost_bytes"}
+    optional |= {"small_lru_pct", *(name for _, name in known if name.startswith("direct_"))}
+    assert {name for _, name in known - found} <= optional
+
+
+def test_names_are_used_once() -> None:
+    names = [metric.name for metric in metrics.METRICS]
+    assert len(names) == len(set(names))
+    assert not {(m.group, name) for m in metrics.METRICS for name in m.sources} & set(metrics.LEFT_OUT)
+
+
+def test_metrics_keep_the_rules_of_promtool(
+    rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]
+) -> None:
+    """script/promtool asks promtool itself."""
+    server = rmemcached_server()
+    with Client(server.address, transport="tcp") as client:
+        client.set("key", b"value", noreply=False)
+    one = exporter(place(server))
+    for family in families(one.text()):
+        names = {sample.name for sample in family.samples}
+        assert family.documentation.endswith("."), family
+        for name in names:
+            assert re.fullmatch("[a-z][a-z0-9_]*", name) and not ABBREVIATED.search(name), name
+            assert name.endswith("_total") == (family.type == "counter"), name
+            assert not name.endswith(("_count", "_sum", "_bucket", "_info_total")), name
+            assert not {"gauge", "counter", "histogram"} & set(name.split("_")), name
+        rows = [tuple(sorted(sample.labels.items())) for sample in family.samples]
+        assert rows and len(rows) == len(set(rows))
+    units = {family.name: family.unit for family in openmetrics(one.text(accept=OPENMETRICS))}
+    assert units["memcached_process_user_cpu_seconds"] == "seconds"
+    assert units["memcached_current_bytes"] == "bytes" and not units["memcached_current_items"]
+
+
+def test_values_are_those_of_the_server(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]) -> None:
+    server = rmemcached_server("-m", "64")
+    one = exporter(place(server))
+    with rdma_client(server) as client:
+        client.set("key", bytes(100_000), noreply=False)
+        client.get("key")
+        client.get("nothing")
+        client.cas("key", b"x", 1)
+        client.cas("nothing", b"x", 1)
+        with Client(server.address, transport="tcp") as plain:
+            stats, rdma = targets.read_stats(plain), targets.read_stats(plain, "rdma")
+        found = one.values()
+
+    def command(name: str, status: str) -> float:
+        return found["memcached_commands_total", (("command", name), ("status", status))]
+
+    assert found[UP] == 1
+    assert [command("get", "hit"), command("get", "miss"), command("set", "hit")] == [1, 1, 1]
+    assert [command("cas", "badval"), command("cas", "miss"), command("cas", "hit")] == [1, 1, 0]
+    assert stats["cmd_set"] == 3 and found["memcached_current_items", ()] == 1
+    assert found["memcached_limit_bytes", ()] == 64 << 20
+    assert found["memcached_version", (("version", stats["version"].decode()),)] == 1
+    assert found["rmemcached_rdma_queue_pairs", ()] == 1
+    assert found["rmemcached_rdma_read_bytes_total", ()] == rdma["rdma_read_bytes"] == 100_000
+    assert found["rmemcached_rdma_polled_seconds_total", ()] >= rdma["rdma_polled_ns"] * 1e-9
+    devices = {dict(labels)["device"] for name, labels in found if name == "rmemcached_rdma_device_info"}
+    assert devices == set(rdma["rdma_device"].decode().split(","))
+    slabs = {value for (name, _), value in found.items() if name == "memcached_slab_current_items"}
+    assert slabs == {1}
+
+
+def test_one_connection_is_kept(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]) -> None:
+    server = rmemcached_server()
+    one = exporter(place(server))
+    total = ("memcached_connections_total", ())
+    assert len({one.values()[total] for _ in range(3)}) == 1
+
+
+def test_a_dead_server_is_0_and_is_found_again(exporter: Callable[..., Exporter]) -> None:
+    server = start_rmemcached()
+    one = exporter(place(server))
+    try:
+        assert one.values()[UP] == 1
+        server.stop()
+        dead = one.values()
+        assert dead.pop(UP) == 0 and {name for name, _ in dead} == {"rmemcached_exporter_scrape_seconds"}
+        assert "Connection refused" in one.stderr.readline()
+        port = server.port
+        server = Server(server.command, port)
+        assert one.values()[UP] == 1
+        assert one.stderr.readline().endswith("answers again\n")
+        # Restarted between two scrapes: the kept connection is gone.
+        server.stop()
+        server = Server(server.command, port)
+        assert one.values()[UP] == 1
+    finally:
+        server.stop()
+
+
+def test_a_server_that_says_nothing_is_given_up(exporter: Callable[..., Exporter]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        found = exporter(f"127.0.0.1:{silent.getsockname()[1]}", "--timeout", "0.2").values()
+    assert found[UP] == 0
+    assert found["rmemcached_exporter_scrape_seconds", ()] < 5
+
+
+def test_targets(
+    rmemcached_server: ServerFactory, memcached_server: ServerFactory, exporter: Callable[..., Exporter], tmp_path: Path
+) -> None:
+    """Those of the command line and of --allow, and no other."""
+    first, third = rmemcached_server("-m", "64"), memcached_server("-m", "65")
+    second = rmemcached_server("-m", "66", path=str(tmp_path / "socket"))
+    one = exporter(place(first), f"unix://{second.path}", "--allow", f"*:{third.port}")
+    limit = ("memcached_limit_bytes", ())
+    servers = [place(first), f"unix://{second.path}", place(third)]
+    assert [one.scrape(server)[limit] for server in servers] == [size << 20 for size in (64, 66, 65)]
+    assert one.values()[limit] == 64 << 20
+    assert not [name for name, _ in one.scrape(place(third)) if name.startswith("rmemcached_rdma")]
+    for path, status in (
+        (f"/scrape?target=127.0.0.1:{free_port()}", 403),
+        ("/scrape", 400),
+        ("/scrape?target=a&target=b", 400),
+        ("/nothing", 404),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            one.text(path)
+        assert refused.value.code == status
+        refused.value.close()
+    assert f"/scrape?target={place(first)}" in one.text("/").splitlines()
+
+
+def test_password(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter], tmp_path: Path) -> None:
+    (tmp_path / "users").write_text("user:pass\n")
+    (tmp_path / "password").write_text("pass\n")
+    server = rmemcached_server("-Y", str(tmp_path / "users"))
+    options = ("--username", "user", "--password-file", str(tmp_path / "password"))
+    assert exporter(place(server), *options).values()[UP] == 1
+    assert exporter(place(server)).values()[UP] == 0
+    by_url = exporter(f"memcached://user:pass@{place(server)}")
+    assert by_url.values()[UP] == 1 and by_url.scrape(f"memcached://user:***@{place(server)}")[UP] == 1
+    assert "pass@" not in by_url.text("/")
+
+
+def test_tls(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter], tmp_path: Path) -> None:
+    make_certificate(tmp_path / "ca.pem")
+    relay = TlsRelay(rmemcached_server(), tmp_path / "ca.pem")
+    try:
+        server = f"127.0.0.1:{relay.port}"
+        assert exporter(server, "--tls-ca", str(tmp_path / "ca.pem")).values()[UP] == 1
+        assert exporter(server, "--tls").values()[UP] == 0
+    finally:
+        relay.stop()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["host:x"], "host:x: "),
+        (["--timeout", "0"], "a number of seconds above 0 is needed, not '0'"),
+        (["--listen", "here"], "[HOST]:PORT is needed, not 'here'"),
+        (["--username", "user"], "--username and --password-file are given together"),
+        (["--tls", "--transport", "soft_shm"], "--tls goes over tcp"),
+        (["memcached://user:secret@host:x"], "memcached://user:***@host:x"),
+    ],
+)
+def test_wrong_options_end_with_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    stderr = capsys.readouterr().err
+    assert said in stderr.splitlines()[-1] and "secret" not in stderr
+
+
+def named_metrics(query: str) -> set[str]:
+    return set(re.findall(r"\br?memcached_\w+", query))
+
+
+def exported() -> set[str]:
+    return {metric.name for metric in metrics.METRICS} | {"memcached_up", "rmemcached_exporter_scrape_seconds"}
+
+
+def test_the_dashboard_names_metrics_that_exist() -> None:
+    board = json.loads((ROOT / "contrib/grafana/rmemcached.json").read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    labels = {metric.name: set(metric.all_labels) for metric in metrics.METRICS}
+    assert len(queries) > 20
+    for query in queries + [
+        variable["query"] for variable in board["templating"]["list"] if variable["type"] == "query"
+    ]:
+        names = named_metrics(query)
+        assert names and names <= exported(), query
+        known = {"instance"}.union(*(labels.get(name, set()) for name in names))
+        used = {word.strip() for group in re.findall(r"by \(([^)]*)\)", query) for word in group.split(",")}
+        assert used | set(re.findall(r'(\w+)=~?"', query)) <= known, query
+
+
+def test_the_alerts_name_metrics_that_exist() -> None:
+    text = (ROOT / "contrib/prometheus/rmemcached.rules.yml").read_text()
+    queries = re.findall(r"expr: (.*)", text)
+    assert queries and all(named_metrics(query) and named_metrics(query) <= exported() for query in queries)
