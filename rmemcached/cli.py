@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -189,6 +190,18 @@ def daemonize(settings: Settings) -> Callable[[], None]:
     return detach
 
 
+def notify_manager() -> None:
+    """Tells systemd, or who else has set NOTIFY_SOCKET, that the daemon serves (sd_notify(3))."""
+    place = os.environ.pop("NOTIFY_SOCKET", "")
+    if place[:1] not in ("/", "@"):
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
+            manager.sendto(b"READY=1\n", "\0" + place[1:] if place.startswith("@") else place)
+    except OSError as error:
+        print(f"NOTIFY_SOCKET={place}: {error.strerror}", file=sys.stderr)
+
+
 def save_pid(path: str) -> None:
     """Writes the PID file whole; warns of another live daemon's, as memcached does."""
     file = Path(path)
@@ -255,7 +268,13 @@ def serve(settings: Settings, action: Action) -> int:
         if action.pidfile is not None:
             save_pid(action.pidfile)
             saved = True
-        number = server.run(detach)
+
+        def serving() -> None:
+            notify_manager()
+            if detach is not None:
+                detach()
+
+        number = server.run(serving)
         if number == signal.SIGUSR1:
             print("Gracefully stopping", file=sys.stderr)
         elif settings.verbose:
