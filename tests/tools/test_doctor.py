@@ -21,6 +21,8 @@ from rmemcached.tools.doctor import BROKEN, Examination, Finding, device_advice,
 
 ServerFactory = Callable[..., Server]
 
+NONE = {"RMEMCACHED_RDMA_DEVICE": "none"}
+
 
 def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -33,8 +35,8 @@ def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def document(*arguments: str, status: int = 0, **environment: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    done = doctor("--json", *arguments, **environment)
+def document(*arguments: str, status: int = 0) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    done = doctor("--json", *arguments, **NONE)
     assert done.returncode == status, done.stderr
     found = json.loads(done.stdout)
     assert found["status"] == status
@@ -45,13 +47,10 @@ def place(server: Server) -> str:
     return f"{server.host}:{server.port}"
 
 
-NONE = {"RMEMCACHED_RDMA_DEVICE": "none"}
-
-
 def test_a_daemon_on_this_host(rmemcached_server: ServerFactory) -> None:
     """Shared memory is taken, all software devices are measured, and nothing is left in the store."""
     server = rmemcached_server()
-    found, by_name = document(place(server), **NONE)
+    found, by_name = document(place(server))
     assert (found["taken"], found["pinned"], found["facts"]["local"]) == ("soft_shm", "auto", True)
     assert list(by_name) == ["verbs", "soft_shm", "soft_iw", "tcp"]
     for name in ("soft_shm", "soft_iw", "tcp"):
@@ -83,7 +82,7 @@ def test_what_a_person_reads(rmemcached_server: ServerFactory) -> None:
 def test_what_the_server_has_switched_off(
     options: str, transport: str, change: str, rmemcached_server: ServerFactory
 ) -> None:
-    found, by_name = document(place(rmemcached_server(*options.split())), **NONE)
+    found, by_name = document(place(rmemcached_server(*options.split())))
     assert found["taken"] == "tcp" and by_name["tcp"]["state"] == "works"
     assert by_name[transport]["state"] == "not there" and change in by_name[transport]["change"]
 
@@ -93,7 +92,7 @@ def test_shared_memory_that_is_out_of_sight(rmemcached_server: ServerFactory, tm
     path = tmp_path / "shm.sock"
     server = rmemcached_server("-o", f"rdma_shm={path}")
     path.rename(tmp_path / "elsewhere")
-    found, by_name = document(place(server), status=1, **NONE)
+    found, by_name = document(place(server), status=1)
     (tmp_path / "elsewhere").rename(path)
     assert found["taken"] == "tcp" and by_name["soft_shm"]["state"] == "fails"
     assert "No such file" in by_name["soft_shm"]["why"] and "visible here" in by_name["soft_shm"]["change"]
@@ -129,14 +128,14 @@ def test_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
 
 def test_memcached(memcached_server: ServerFactory) -> None:
     """The best that both ends have is a plain connection."""
-    found, by_name = document(place(memcached_server()), **NONE)
+    found, by_name = document(place(memcached_server()))
     assert found["taken"] == "tcp" and found["facts"]["rmemcached_version"] == ""
     assert "memcached without RDMA" in by_name["soft_iw"]["change"] and by_name["tcp"]["get_bandwidth"] > 0
 
 
 def test_small_items(rmemcached_server: ServerFactory) -> None:
     """A value of 1 MB does not fit: the rest is measured."""
-    _, by_name = document(place(rmemcached_server("-I", "512k")), **NONE)
+    _, by_name = document(place(rmemcached_server("-I", "512k")))
     assert by_name["tcp"]["p50"] > 0 and by_name["tcp"]["get_bandwidth"] is None and "-I" in by_name["tcp"]["change"]
 
 
@@ -146,7 +145,7 @@ def test_authentication(rmemcached_server: ServerFactory, tmp_path: Path) -> Non
     server = rmemcached_server("-Y", str(users))
     done = doctor(place(server))
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "memcached://user:password@host" in done.stderr
-    assert document(f"memcached://ann:secret@{place(server)}", **NONE)[0]["taken"] == "soft_shm"
+    assert document(f"memcached://ann:secret@{place(server)}")[0]["taken"] == "soft_shm"
 
 
 @pytest.fixture
