@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from rmemcached import import_error
@@ -202,6 +203,13 @@ def notify_manager() -> None:
         print(f"NOTIFY_SOCKET={place}: {error.strerror}", file=sys.stderr)
 
 
+def begin_serving(detach: Callable[[], None] | None) -> None:
+    """Called when clients are served. detach: what daemonize has returned."""
+    notify_manager()
+    if detach is not None:
+        detach()
+
+
 def save_pid(path: str) -> None:
     """Writes the PID file whole; warns of another live daemon's, as memcached does."""
     file = Path(path)
@@ -268,13 +276,7 @@ def serve(settings: Settings, action: Action) -> int:
         if action.pidfile is not None:
             save_pid(action.pidfile)
             saved = True
-
-        def serving() -> None:
-            notify_manager()
-            if detach is not None:
-                detach()
-
-        number = server.run(serving)
+        number = server.run(partial(begin_serving, detach))
         if number == signal.SIGUSR1:
             print("Gracefully stopping", file=sys.stderr)
         elif settings.verbose:
