@@ -7,9 +7,11 @@ import os
 import re
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from rmemcached import import_error
@@ -189,6 +191,25 @@ def daemonize(settings: Settings) -> Callable[[], None]:
     return detach
 
 
+def notify_manager() -> None:
+    """Tells systemd, or who else has set NOTIFY_SOCKET, that the daemon serves (sd_notify(3))."""
+    place = os.environ.pop("NOTIFY_SOCKET", "")
+    if place[:1] not in ("/", "@"):
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
+            manager.sendto(b"READY=1\n", "\0" + place[1:] if place.startswith("@") else place)
+    except OSError as error:
+        print(f"NOTIFY_SOCKET={place}: {error.strerror}", file=sys.stderr)
+
+
+def begin_serving(detach: Callable[[], None] | None) -> None:
+    """Called when clients are served. detach: what daemonize has returned."""
+    notify_manager()
+    if detach is not None:
+        detach()
+
+
 def save_pid(path: str) -> None:
     """Writes the PID file whole; warns of another live daemon's, as memcached does."""
     file = Path(path)
@@ -255,7 +276,7 @@ def serve(settings: Settings, action: Action) -> int:
         if action.pidfile is not None:
             save_pid(action.pidfile)
             saved = True
-        number = server.run(detach)
+        number = server.run(partial(begin_serving, detach))
         if number == signal.SIGUSR1:
             print("Gracefully stopping", file=sys.stderr)
         elif settings.verbose:

@@ -38,8 +38,7 @@ What clients may do
 -F, --disable-flush-all   refuse "flush_all"
 -X, --disable-dumping     refuse "stats cachedump", "stats detail", "lru_crawler metadump" and "mgdump"
 -W, --disable-watch       refuse "watch"
--Y, --auth-file=<file>    clients first authenticate, with a "set" whose value is "user password"
-                          (rmemcached.client cannot).
+-Y, --auth-file=<file>    clients first authenticate, with a "set" whose value is "user password".
                           The file has up to {users} lines of the form user:password; SIGHUP reads it again
 
 The process

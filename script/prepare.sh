@@ -29,6 +29,7 @@ missing_packages() {
         command -v git >/dev/null || echo git
         command -v openssl >/dev/null || echo openssl
         command -v tshark >/dev/null || echo tshark
+        command -v systemd-analyze >/dev/null || echo systemd
         perl -MTest::More -e 1 2>/dev/null || echo perl
         [ -e /usr/lib/python3/dist-packages/pyverbs ] || echo python3-pyverbs
         ;;

@@ -12,7 +12,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-COMMANDS = ("rmemcached", "rmemcached-devices", "rmemcached-perftest")
+COMMANDS = ("rmemcached", "rmemcached-devices", "rmemcached-doctor", "rmemcached-perftest")
 
 
 def expected(tree: Path) -> set[str]:

@@ -1,0 +1,426 @@
+"""rmemcached-doctor: which transports a client has to a server, how fast they are, and what keeps it from the others.
+
+It tries each one by the client's own code, measures those that work, and says what to change for the rest. Exit status:
+0 when the best transport that both ends could share works, 1 when a better one than those that work could be had, and 2
+when there is no connection, or the server lets nobody in or is no memcached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import secrets
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rmemcached import __version__, import_error
+
+try:
+    from rmemcached import verbs
+    from rmemcached.client import Client, MemcacheError
+    from rmemcached.client.connection import AUTOMATIC, TRANSPORTS, Choice, open_plain
+    from rmemcached.client.exceptions import CONTROL
+    from rmemcached.client.sockets import is_local, normalize_server, server_text
+    from rmemcached.client.urls import chosen_transport, is_url, parse_url
+except ModuleNotFoundError as error:
+    raise SystemExit(str(import_error(error))) if __name__ == "__main__" else import_error(error) from None
+
+USABLE, ABSENT, BROKEN = "works", "not there", "fails"
+SMALL, LARGE = b"s" * 100, b"L" * 1_000_000
+SMALL_GETS, LARGE_ROUNDS = 2000, 20
+SECONDS = 1.0  # of measuring, for small and for large values each
+KEY_LIFE = 60  # seconds: what a doctor that was killed leaves
+LONGEST = 300  # characters of what a server says
+
+DEVICE_FILES = "/dev/infiniband"
+DEVICES = "/sys/class/infiniband"
+
+T = TypeVar("T")
+
+
+class StepError(Exception):
+    """A step did not end in time, or its answer is not that of a memcached."""
+
+
+@dataclass
+class Facts:
+    """What both ends have."""
+
+    server: str
+    client_version: str = __version__
+    server_version: str = ""
+    rmemcached_version: str = ""
+    local: bool = False
+    server_devices: list[str] = field(default_factory=list)
+    client_devices: list[str] = field(default_factory=list)
+    unopened: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Finding:
+    """A transport. Latencies are in microseconds, bandwidths in MB (10^6 bytes) per second."""
+
+    transport: str
+    state: str = USABLE
+    why: str = ""
+    change: str = ""
+    p50: float | None = None
+    p99: float | None = None
+    set_bandwidth: float | None = None
+    get_bandwidth: float | None = None
+
+
+UPGRADE = "install the same version of rmemcached on both ends"
+OPEN_SHM = (
+    "start the server with -o rdma_shm=FILE, in a folder that both ends see, and with -a 0660 and a common group, or"
+    " -a 0666 to let all in"
+)
+NO_SERVER_DEVICE = "on the server, rmemcached-devices says why it has no device; -o rdma_device= names one"
+# For what transports, what the error says, what that means, and what to change; the first that fits.
+RULES = (
+    ("", r"the server answered ERROR$", ABSENT, "a memcached without RDMA: start rmemcached there"),
+    ("", r"version \d+ is not supported|makes no sense", BROKEN, UPGRADE),
+    ("", r"no transport is available here", ABSENT, "start the server without -o no_rdma"),
+    ("", r"rdma_max_qps", BROKEN, "raise the server's -o rdma_max_qps="),
+    (
+        "",
+        r"too few file descriptors",
+        BROKEN,
+        "raise the server's limit of open files (systemd: LimitNOFILE=), or lower -c",
+    ),
+    ("", r"ulimit -l", BROKEN, "raise the limit of locked memory: ulimit -l, or systemd's LimitMEMLOCK=infinity"),
+    ("", r"not registered for this device", BROKEN, "on the server: LimitMEMLOCK=infinity, or ulimit -l unlimited"),
+    ("", r"out of resources", BROKEN, "the server's log (-v) says what it has no memory for"),
+    ("verbs rdma_cm", r"RMEMCACHED_RDMA_DEVICE says none", ABSENT, "unset RMEMCACHED_RDMA_DEVICE here"),
+    ("verbs", r"transport verbs is not available here", ABSENT, NO_SERVER_DEVICE),
+    ("rdma_cm", r"[Rr]efused|[Rr]eject", BROKEN, "start the server with -o rdma_cm_port=, and name that port here"),
+    ("soft_shm", r"on another host", ABSENT, ""),
+    ("soft_shm", r"transport soft_shm is not available here", ABSENT, "start the server without -o rdma_shm=none"),
+    ("soft_shm", r"network namespace", BROKEN, OPEN_SHM),
+    ("soft_shm", r"same host", BROKEN, f"if both ends are containers of one host: {OPEN_SHM}"),
+    ("soft_shm", r"is for user|Permission denied", BROKEN, f"run both ends as one user, or {OPEN_SHM}"),
+    (
+        "soft_shm",
+        r"No such file",
+        BROKEN,
+        "make the folder of the server's -o rdma_shm= visible here, by the same path",
+    ),
+    (
+        "soft_iw",
+        r"[Rr]efused|timed out|[Nn]o route|unreachable",
+        BROKEN,
+        "let a second TCP connection to the same port through: a firewall or a proxy holds it up,"
+        " or sends it to another server",
+    ),
+    (
+        "verbs rdma_cm",
+        r"timed out|RETRY|retry",
+        BROKEN,
+        "the two devices do not reach each other: ping between their addresses, let UDP port 4791 through (RoCE), and"
+        " compare the GIDs' kinds that rmemcached-devices shows on both ends",
+    ),
+)
+
+
+def clean(text: object) -> str:
+    """One line, whatever a server has sent."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "backslashreplace")
+    line = CONTROL.sub(lambda found: repr(found[0])[1:-1], str(text).strip())
+    return line if len(line) <= LONGEST else line[:LONGEST] + "..."
+
+
+def step(function: Callable[[], T], seconds: float) -> T:
+    """What the function returns. Raises what it does, and StepError after this time; its thread is left behind then."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(function())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if not done:
+        raise StepError(f"timed out: no end after {seconds:g} s")
+    return done[0]
+
+
+def device_advice() -> tuple[list[str], str]:
+    """Devices that the kernel has and this process cannot open, and what to change for them."""
+    with contextlib.suppress(OSError):
+        opened = verbs.devices("system")
+        known = sorted(os.listdir(DEVICES))
+        files = sorted(Path(DEVICE_FILES).glob("uverbs*"))
+        closed = [str(file) for file in files if not os.access(file, os.R_OK | os.W_OK)]
+        if closed:
+            return known, f"give this user read and write access to {', '.join(closed)} (as a rule group rdma)"
+        if known and not files:
+            return known, (
+                f"{DEVICE_FILES} has no uverbs device: load ib_uverbs; in a container, pass it in"
+                f" (--device={DEVICE_FILES})"
+            )
+        if lacking := sorted(set(known) - set(opened)):
+            return lacking, "install the device's libibverbs provider (Debian: ibverbs-providers)"
+    return [], ""
+
+
+class Examination:
+    """The steps for one server. timeout: seconds for each wait."""
+
+    def __init__(self, target: str, timeout: float, rdma_cm_port: int | None) -> None:
+        options: dict[str, Any] = {}
+        self.server = normalize_server(target)
+        if is_url(target):
+            self.server, options = parse_url(target)
+            if target.startswith("memcached:"):
+                # As for a Client: the scheme is a choice of its own.
+                options.setdefault("transport", "auto")
+        self.wanted, self.pinned_by = chosen_transport(options.pop("transport", None), TRANSPORTS)
+        if rdma_cm_port is not None:
+            options["rdma_cm_port"] = rdma_cm_port
+        for name in ("ignore_exc", "key_prefix", "allow_unicode_keys", "encoding", "default_noreply"):
+            options.pop(name, None)
+        self.timeout = timeout
+        self.options = {**options, "timeout": timeout, "connect_timeout": timeout, "default_noreply": False}
+        self.facts = Facts(server_text(self.server))
+        self.keys: set[str] = set()
+        self.advice = ""
+
+    def client(self, transport: str) -> Client:
+        return Client(self.server, transport=transport, **self.options)
+
+    def transports(self) -> list[str]:
+        """Those to try, the best first."""
+        if isinstance(self.server, str):
+            return ["soft_shm", "tcp"]
+        first = ["rdma_cm"] if self.options.get("rdma_cm_port") is not None else []
+        return [*first, *AUTOMATIC, "soft_iw", "tcp"]
+
+    def look(self) -> None:
+        """Fills the facts. Raises OSError, MemcacheError, StepError."""
+
+        def ask() -> None:
+            client = self.client("tcp")
+            with contextlib.closing(open_plain(client)) as plain:
+                self.facts.local = is_local(plain)
+            with client:
+                self.facts.server_version = clean(client.version())
+                if not re.match(r"\d|\w+[ -/]?\d|unknown", self.facts.server_version):
+                    raise StepError(f"the answer to version is not memcached's: {self.facts.server_version}")
+                found = client.stats()
+                self.facts.rmemcached_version = clean(found.get(b"rmemcached_version", ""))
+                with contextlib.suppress(MemcacheError):
+                    devices = client.stats("rdma").get(b"rdma_device", b"")
+                    self.facts.server_devices = [name for name in clean(devices).split(",") if name]
+
+        step(ask, 4 * self.timeout)
+        with contextlib.suppress(OSError):
+            self.facts.client_devices = verbs.devices("system")
+        self.facts.unopened, self.advice = device_advice()
+
+    def choose(self) -> tuple[str, list[str]]:
+        """What a client takes by itself, and why nothing before it."""
+        choice = Choice(self.client("auto"), "auto", True)
+        return step(lambda: choice.open()[1], 4 * self.timeout), [clean(reason) for reason in choice.reasons]
+
+    def try_one(self, transport: str) -> Finding:
+        """Tries and measures a transport."""
+        finding = Finding(transport)
+        if transport == "soft_shm" and not self.facts.local:
+            # A client tells no other host about this one.
+            finding.why = "the server is on another host"
+        else:
+            try:
+                step(lambda: self.measure(finding), 4 * self.timeout + 4 * SECONDS)
+            except (MemcacheError, OSError, StepError) as error:
+                cause = error.args[0] if isinstance(error, MemcacheError) and len(error.args) == 1 else error
+                finding.why = clean(cause)
+        if finding.why and finding.p50 is None:
+            finding.state, finding.change = self.explain(transport, finding.why)
+        return finding
+
+    def explain(self, transport: str, why: str) -> tuple[str, str]:
+        """What an error means, and what to change."""
+        soft = {"soft_iw0", "soft_shm0"}
+        if transport in ("verbs", "rdma_cm") and re.match(r"no queue pair here(?!.*(says none|ulimit -l))", why):
+            if self.facts.unopened:
+                return BROKEN if set(self.facts.server_devices) - soft else ABSENT, self.advice
+            if self.facts.client_devices:
+                return BROKEN, "rmemcached-devices shows the ports of this machine's devices: one must be active"
+            return ABSENT, "this machine has no RDMA device (rmemcached-devices)"
+        for transports, pattern, state, change in RULES:
+            if (not transports or transport in transports.split()) and re.search(pattern, why):
+                return state, change
+        return BROKEN, "the server's log says more (rmemcached -v)"
+
+    def measure(self, finding: Finding) -> None:
+        """Fills latency and bandwidth. Raises OSError, MemcacheError, StepError."""
+        small, large = (f"rmemcached-doctor:{secrets.token_hex(8)}" for _ in range(2))
+        with self.client(finding.transport) as client:
+            self.keys |= {small, large}
+            try:
+                client.set(small, SMALL, expire=KEY_LIFE)
+                times = timed(lambda: client.get(small), SMALL, SMALL_GETS)
+                finding.p50 = statistics.median(times) * 1e6
+                finding.p99 = times[int(len(times) * 0.99)] * 1e6
+                try:
+                    stored = timed(lambda: client.set(large, LARGE, expire=KEY_LIFE), True, LARGE_ROUNDS)
+                    read = timed(lambda: client.get(large), LARGE, LARGE_ROUNDS)
+                    finding.set_bandwidth = len(LARGE) / statistics.median(stored) / 1e6
+                    finding.get_bandwidth = len(LARGE) / statistics.median(read) / 1e6
+                except MemcacheError as error:
+                    finding.why = f"a value of 1 MB: {clean(error.args[0] if error.args else error)}"
+                    if "too large" in finding.why:
+                        finding.change = "raise the server's -I for values of that size"
+            finally:
+                for key in (small, large):
+                    with contextlib.suppress(MemcacheError, OSError):
+                        client.delete(key)
+                        self.keys.discard(key)
+
+    def leave(self) -> None:
+        """Deletes what a transport that failed in the middle has left."""
+
+        def delete() -> None:
+            with self.client("tcp") as client:
+                for key in list(self.keys):
+                    client.delete(key)
+
+        if self.keys:
+            with contextlib.suppress(MemcacheError, OSError, StepError):
+                step(delete, 2 * self.timeout)
+
+
+def timed(function: Callable[[], Any], expected: Any, count: int) -> list[float]:
+    """The seconds of each of up to count calls, sorted. Raises StepError for a result that is not what is expected."""
+    times: list[float] = []
+    end = time.monotonic() + SECONDS
+    while not times or (len(times) < count and time.monotonic() < end):
+        begun = time.perf_counter()
+        found = function()
+        times.append(time.perf_counter() - begun)
+        if found != expected:
+            what = "nothing" if found is None else "another value"
+            raise StepError(f"{what} came back for a value that was stored: the server is full, or not reliable")
+    return sorted(times)
+
+
+def verdict(findings: Sequence[Finding]) -> int:
+    """The exit status. soft_iw is taken by nobody who does not ask for it."""
+    for finding in findings:
+        if finding.transport != "soft_iw":
+            if finding.state == USABLE:
+                return 0
+            if finding.state == BROKEN:
+                return 1 if any(one.state == USABLE for one in findings) else 2
+    return 2
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def show(facts: Facts, findings: Sequence[Finding], taken: str, notes: Sequence[str]) -> None:
+    ours = f"rmemcached {facts.rmemcached_version}, memcached" if facts.rmemcached_version else "memcached"
+    print(f"server {facts.server}: {ours} {facts.server_version}, {'this host' if facts.local else 'another host'}")
+    print(f"  its devices: {', '.join(facts.server_devices) or 'none'}")
+    print(f"client: rmemcached {facts.client_version}; RDMA devices: {', '.join(facts.client_devices) or 'none'}")
+    print(f"a client takes: {taken}")
+    for note in notes:
+        print(f"  {note}")
+    print(f"\n{'transport':10}{'':10}{'get p50':>10}{'p99 [us]':>10}{'1 MB set':>10}{'get [MB/s]':>12}")
+    for one in findings:
+        figures = (
+            f"{number(one.p50):>10}{number(one.p99):>10}{number(one.set_bandwidth):>10}{number(one.get_bandwidth):>12}"
+        )
+        print(f"{one.transport:10}{one.state:10}{figures}")
+    for one in findings:
+        if one.why:
+            print(f"\n{one.transport}: {one.why}")
+            if one.change:
+                print(f"  to change: {one.change}")
+
+
+def examine(examination: Examination, as_json: bool) -> int:
+    """All steps and the report. Raises OSError, MemcacheError, StepError: there is no connection."""
+    examination.look()
+    taken, reasons = examination.choose()
+    notes = reasons
+    if examination.wanted != "auto":
+        notes = [f"but {examination.pinned_by} pins {examination.wanted}", *reasons]
+    try:
+        findings = [examination.try_one(transport) for transport in examination.transports()]
+    finally:
+        examination.leave()
+    status = verdict(findings)
+    if as_json:
+        document = {
+            "facts": asdict(examination.facts),
+            "taken": taken,
+            "pinned": examination.wanted,
+            "reasons": reasons,
+        }
+        print(json.dumps({**document, "transports": [asdict(one) for one in findings], "status": status}, indent=2))
+    else:
+        show(examination.facts, findings, taken, notes)
+    return status
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rmemcached-doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "server", metavar="SERVER", help="HOST, HOST:PORT, the path of a UNIX socket, or a client's URL"
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument(
+        "--timeout", type=float, default=3.0, metavar="SECONDS", help="for each wait (default: 3; 0.1 to 60)"
+    )
+    parser.add_argument("--rdma-cm-port", type=int, metavar="PORT", help="try rdma_cm, too, at this port of the server")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    if not 0.1 <= options.timeout <= 60:
+        parser.error(f"--timeout is 0.1 to 60 seconds, not {options.timeout:g}")
+    try:
+        status = examine(Examination(options.server, options.timeout, options.rdma_cm_port), options.json)
+    except ValueError as error:
+        parser.error(clean(error))
+    except (MemcacheError, OSError, StepError) as error:
+        text = clean(error)
+        if "authenticat" in text:
+            text += " (a URL can have them: memcached://user:password@host:port)"
+        if options.json:
+            print(json.dumps({"error": text, "status": 2}))
+        print(f"rmemcached-doctor: {text}", file=sys.stderr)
+        status = 2
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if any(thread.daemon for thread in threading.enumerate()):
+        # A thread that still waits would hold up the interpreter's end.
+        os._exit(status)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

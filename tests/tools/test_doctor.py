@@ -1,0 +1,209 @@
+"""rmemcached-doctor beside real daemons, memcached, and servers that are none."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import Server
+
+from rmemcached import verbs
+from rmemcached.client import Client
+from rmemcached.tools.doctor import BROKEN, Examination, Finding, device_advice, main, verdict
+
+ServerFactory = Callable[..., Server]
+
+NONE = {"RMEMCACHED_RDMA_DEVICE": "none"}
+
+
+def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "rmemcached.tools.doctor", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+
+
+def document(*arguments: str, status: int = 0) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    done = doctor("--json", *arguments, **NONE)
+    assert done.returncode == status, done.stderr
+    found = json.loads(done.stdout)
+    assert found["status"] == status
+    return found, {one["transport"]: one for one in found["transports"]}
+
+
+def place(server: Server) -> str:
+    return f"{server.host}:{server.port}"
+
+
+def test_a_daemon_on_this_host(rmemcached_server: ServerFactory) -> None:
+    """Shared memory is taken, all software devices are measured, and nothing is left in the store."""
+    server = rmemcached_server()
+    found, by_name = document(place(server))
+    assert (found["taken"], found["pinned"], found["facts"]["local"]) == ("soft_shm", "auto", True)
+    assert list(by_name) == ["verbs", "soft_shm", "soft_iw", "tcp"]
+    for name in ("soft_shm", "soft_iw", "tcp"):
+        one = by_name[name]
+        assert one["state"] == "works" and 0 < one["p50"] <= one["p99"] and one["why"] == ""
+        assert one["set_bandwidth"] > 0 and one["get_bandwidth"] > 0
+    assert by_name["verbs"]["state"] == "not there" and "RMEMCACHED_RDMA_DEVICE" in by_name["verbs"]["change"]
+    with Client(server.host, server.port) as client:
+        assert client.stats()[b"curr_items"] == 0 and client.stats()[b"total_items"] >= 6
+
+
+def test_what_a_person_reads(rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server()
+    done = doctor(f"memcached://{place(server)}", RMEMCACHED_TRANSPORT="tcp", **NONE)
+    assert done.returncode == 0 and not done.stderr
+    assert "a client takes: soft_shm\n" in done.stdout and "RMEMCACHED_RDMA_DEVICE says none" in done.stdout
+    assert "but" not in done.stdout  # memcached:// is a choice of its own
+    done = doctor(place(server), RMEMCACHED_TRANSPORT="tcp", **NONE)
+    assert "but RMEMCACHED_TRANSPORT=tcp pins tcp\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "transport", "change"),
+    [
+        ("-o rdma_shm=none", "soft_shm", "without -o rdma_shm=none"),
+        ("-o no_rdma", "soft_shm", "without -o no_rdma"),
+    ],
+)
+def test_what_the_server_has_switched_off(
+    options: str, transport: str, change: str, rmemcached_server: ServerFactory
+) -> None:
+    found, by_name = document(place(rmemcached_server(*options.split())))
+    assert found["taken"] == "tcp" and by_name["tcp"]["state"] == "works"
+    assert by_name[transport]["state"] == "not there" and change in by_name[transport]["change"]
+
+
+def test_shared_memory_that_is_out_of_sight(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
+    """As in a container without the folder: a better transport could be had, so the status is 1."""
+    path = tmp_path / "shm.sock"
+    server = rmemcached_server("-o", f"rdma_shm={path}")
+    path.rename(tmp_path / "elsewhere")
+    found, by_name = document(place(server), status=1)
+    (tmp_path / "elsewhere").rename(path)
+    assert found["taken"] == "tcp" and by_name["soft_shm"]["state"] == "fails"
+    assert "No such file" in by_name["soft_shm"]["why"] and "visible here" in by_name["soft_shm"]["change"]
+
+
+def test_other_users_namespaces_and_limits() -> None:
+    """What servers and devices say that this machine need not have, and what to change for it."""
+    examination = Examination("127.0.0.1", 1, None)
+    for transport, why, change in (
+        ("soft_shm", "SERVER_ERROR rdma: soft_shm is for user 0 and root here, not for user 1", "rdma_shm=FILE"),
+        ("soft_shm", "/run/x: Permission denied", "common group"),
+        (
+            "verbs",
+            "no queue pair here: [Errno 12] 9 KB could not be locked for the device: ulimit -l is 8 KB",
+            "MEMLOCK",
+        ),
+        ("soft_iw", "timed out", "firewall"),
+        ("verbs", "timed out", "4791"),
+        ("soft_iw", "the server answered CLIENT_ERROR rdma: version 2 is not supported, this", "same version"),
+    ):
+        state, advice = examination.explain(transport, why)
+        assert state == BROKEN and change in advice, (transport, why, advice)
+    findings = [Finding("verbs", BROKEN), Finding("soft_iw", BROKEN), Finding("tcp")]
+    assert [verdict(findings), verdict(findings[1:]), verdict(findings[:2])] == [1, 0, 2]
+
+
+def test_unix_socket(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
+    path = str(tmp_path / "memcached.sock")
+    rmemcached_server(path=path)
+    found, by_name = document(path)
+    assert found["taken"] == "soft_shm" and [one["state"] for one in by_name.values()] == ["works", "works"]
+
+
+def test_memcached(memcached_server: ServerFactory) -> None:
+    """The best that both ends have is a plain connection."""
+    found, by_name = document(place(memcached_server()))
+    assert found["taken"] == "tcp" and found["facts"]["rmemcached_version"] == ""
+    assert "memcached without RDMA" in by_name["soft_iw"]["change"] and by_name["tcp"]["get_bandwidth"] > 0
+
+
+def test_small_items(rmemcached_server: ServerFactory) -> None:
+    """A value of 1 MB does not fit: the rest is measured."""
+    _, by_name = document(place(rmemcached_server("-I", "512k")))
+    assert by_name["tcp"]["p50"] > 0 and by_name["tcp"]["get_bandwidth"] is None and "-I" in by_name["tcp"]["change"]
+
+
+def test_authentication(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("ann:secret\n")
+    server = rmemcached_server("-Y", str(users))
+    done = doctor(place(server))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "memcached://user:password@host" in done.stderr
+    assert document(f"memcached://ann:secret@{place(server)}")[0]["taken"] == "soft_shm"
+
+
+@pytest.fixture
+def bad_server(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server that answers whatever it reads with request.param, over and over if that is long; None: with nothing."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        held = []
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                break
+            held.append(sock)
+            if request.param is not None:
+                try:
+                    sock.recv(1000)
+                    sock.sendall(request.param)
+                except OSError:
+                    pass
+        for sock in held:
+            sock.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield f"127.0.0.1:{listener.getsockname()[1]}"
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    "bad_server",
+    [None, b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\0\2\2\x46", b"SSH-2.0-x\r\n", b"VERSION \x1b[2J\r\n"],
+    indirect=True,
+    ids=["silent", "HTTP", "TLS", "SSH", "escape"],
+)
+def test_what_is_no_memcached(bad_server: str) -> None:
+    """One line that can be shown on a terminal, soon."""
+    done = doctor("--timeout", "0.3", bad_server)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and done.stderr[:-1].isprintable(), done.stderr
+
+
+def test_no_server_and_wrong_arguments() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    done = doctor(f"127.0.0.1:{port}")
+    assert done.returncode == 2 and "refused" in done.stderr and done.stderr.count("\n") == 1
+    assert json.loads(doctor("--json", f"127.0.0.1:{port}").stdout)["status"] == 2
+    for wrong in (["host:port"], ["gopher://host"], ["--timeout", "0", "host"]):
+        with pytest.raises(SystemExit) as refused:
+            main(wrong)
+        assert refused.value.code == 2
+
+
+def test_devices_of_the_system_are_told() -> None:
+    """What the kernel has and this process cannot open stands beside what it can."""
+    unopened, advice = device_advice()
+    assert bool(unopened) == bool(advice) and not set(unopened) & set(verbs.devices("system"))

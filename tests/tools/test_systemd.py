@@ -1,0 +1,66 @@
+"""contrib/systemd: the units are what systemd takes, and the daemon says when it serves."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "contrib" / "systemd"
+UNITS = ("rmemcached.service", "rmemcached@.service")
+# 0 is safe and 10 is not; devices, the network and the host's users are what the daemon is for.
+EXPOSURE = 2.5
+
+
+def installed(unit: str, folder: Path) -> Path:
+    """The unit as it would be installed, with a program that exists."""
+    text = (FOLDER / unit).read_text().replace("/usr/local/bin/rmemcached", "/bin/true")
+    path = folder / unit.replace("@", "@one")
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_takes_it(unit: str, tmp_path: Path) -> None:
+    assert shutil.which("systemd-analyze"), "script/prepare.sh installs systemd"
+    path = installed(unit, tmp_path)
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True)
+    said = [line for line in done.stderr.splitlines() if "rmemcached" in line]
+    assert not said, said
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    level = re.search(r"exposure level for .*: ([\d.]+)", done.stdout)
+    assert level is not None and float(level[1]) <= EXPOSURE, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
+@pytest.mark.parametrize("options", [[], ["-d"]], ids=["foreground", "-d"])
+def test_the_daemon_says_when_it_serves(abstract: bool, options: list[str], tmp_path: Path) -> None:
+    """By the protocol of sd_notify; a client is served from then on."""
+    path = tmp_path / "notify"
+    name = f"\0rmemcached-test-{os.getpid()}" if abstract else str(path)
+    daemon = tmp_path / "daemon.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(name)
+        manager.settimeout(20)
+        pidfile = tmp_path / "pid"
+        command = [sys.executable, "-P", "-m", "rmemcached", "-u", "root", "-s", str(daemon), "-P", str(pidfile)]
+        environment = {**os.environ, "NOTIFY_SOCKET": name.replace("\0", "@")}
+        process = subprocess.Popen([*command, *options], env=environment)
+        try:
+            assert manager.recv(100) == b"READY=1\n"
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(20)
+                client.connect(str(daemon))
+                client.sendall(b"version\r\n")
+                assert client.recv(100).startswith(b"VERSION ")
+        finally:
+            pid = int(pidfile.read_text())
+            os.kill(pid, 15)
+            process.wait(20)
