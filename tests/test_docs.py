@@ -111,8 +111,8 @@ def test_readme_example(readme_daemon: Server, where: str, tmp_path: Path) -> No
         assert comment.startswith(line)
 
 
-# README's and docs/client.md's are run with what they print. docs/soft-rnic.md shows two ends in one block, on two hosts:
-# tests/verbs has such programs.
+# README's and docs/client.md's are run with what they print. docs/soft-rnic.md shows two ends in one block, on
+# two hosts: tests/verbs has such programs.
 ELSEWHERE = ("README.md", "docs/client.md", "docs/soft-rnic.md")
 
 
