@@ -4,7 +4,8 @@ Environment:
     RMEMCACHED_DEBUG=1            debug build: -O0, -g, C assertions on
     RMEMCACHED_SANITIZE=KIND      build for a sanitizer: thread, address or undefined; or fuzz: for the fuzzer, with two
                                   sanitizers and a record of what code ran (see script/sanitize)
-    RMEMCACHED_TESTING=1          build the modules that only tests use, too; a build in place always does
+    RMEMCACHED_TESTING=1          build the modules that only tests use, too; a build in place does unless this is 0
+    CC=COMMAND                    the compiler; by default Python's own, through ccache where that is installed
     RMEMCACHED_EXTENSIONS=a,b     build only the named extension modules, or "none" (development)
 """
 
@@ -26,7 +27,7 @@ from setuptools import Extension, setup
 ROOT = Path(__file__).parent
 DEBUG = os.environ.get("RMEMCACHED_DEBUG", "0") not in ("", "0")
 SANITIZE = os.environ.get("RMEMCACHED_SANITIZE", "")
-TESTING = os.environ.get("RMEMCACHED_TESTING", "0") not in ("", "0") or "--inplace" in sys.argv
+TESTING = os.environ.get("RMEMCACHED_TESTING", "1" if "--inplace" in sys.argv else "0") not in ("", "0")
 ONLY = [name for name in os.environ.get("RMEMCACHED_EXTENSIONS", "").split(",") if name]
 
 # Importable packages. rmemcached/client is a link to client/, rmemcached/bench to bench/.
@@ -109,6 +110,12 @@ WITHOUT_GIL = (
 def compiler() -> list[str]:
     """The C compiler's command words, as distutils will choose them."""
     return (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
+
+
+def take_ccache() -> None:
+    """Compiles through ccache, where it is installed and nobody has chosen a compiler."""
+    if not os.environ.get("CC") and shutil.which("ccache"):
+        os.environ["CC"] = f"ccache {' '.join(compiler())}"
 
 
 def check_machine(byte_order: str, pointer_size: int, page_size: int) -> None:
@@ -222,6 +229,7 @@ def build() -> None:
     link_packages()
     modules: list[Extension] = []
     if {"build_ext", "bdist_wheel", "build", "install", "develop", "editable_wheel"} & set(sys.argv):
+        take_ccache()
         check_requirements()
         from Cython.Build import cythonize
 

@@ -24,7 +24,7 @@ from .sockets import Options, is_local, is_ours, name_failure, open_socket, serv
 logger = logging.getLogger("rmemcached.client")
 
 # What "auto" tries, in the order of preference. soft_iw is not among them: what it gains by polling, it loses where
-# requests are paced (docs/performance.md).
+# requests are paced (docs/notes/waiting.md).
 AUTOMATIC = (VERBS, SOFT_SHM)
 TRANSPORTS = ("auto", "rdma_cm", *AUTOMATIC, SOFT_IW, "tcp")
 

@@ -17,7 +17,7 @@ from rmemcached.bench.command import make_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 ServerFactory = Callable[..., Server]
 
@@ -25,7 +25,7 @@ FOLDERS = ("rmemcached", "client", "bench", "tests", "docs", "script")
 SUFFIXES = (".py", ".pyx", ".pxd", ".pyi", ".pxi", ".md", ".tsv", ".toml", ".supp")
 EXAMPLES = {"part.pxd", "part.pyx"}  # names that stand for others
 SOURCES = (".py", ".pyx", ".pxd", ".pyi", ".sh")
-FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^( *)```([\w{}]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FILE = re.compile(r"(?<![\w/.-])\w[\w./*-]*\w")
@@ -109,6 +109,70 @@ def test_readme_example(readme_daemon: Server, where: str, tmp_path: Path) -> No
     assert len(printed) == len(said)
     for line, comment in zip(printed, said, strict=True):
         assert comment.startswith(line)
+
+
+# README's and docs/client.md's are run with what they print. docs/soft-rnic.md shows two ends in one block, on
+# two hosts: tests/verbs has such programs.
+ELSEWHERE = ("README.md", "docs/client.md", "docs/soft-rnic.md")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ELSEWHERE and blocks(ROOT / name, "python")])
+def test_python_blocks_run(rmemcached_server: ServerFactory, name: str) -> None:
+    port = str(rmemcached_server("-I", "4m").port)
+    for block in blocks(ROOT / name, "python"):
+        done = subprocess.run(
+            [sys.executable, "-W", "error::ResourceWarning", "-c", block.replace("11211", port)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), block
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """What stands between blank lines, headings, rows of tables and beginnings of list items, without code."""
+    paragraph: list[str] = []
+    for line in [*FENCE.sub("\n", text).splitlines(), ""]:
+        words = line.strip()
+        if not words or words.startswith(("|", "#")) or re.match(r"(\d+\.|[-*]) ", words):
+            if paragraph:
+                yield " ".join(paragraph)
+            paragraph = []
+        if words and not words.startswith(("|", "#")):
+            paragraph.append(words)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_paragraph_is_long(name: str) -> None:
+    """Nobody reads more than 120 words in one piece."""
+    assert [text for text in paragraphs((ROOT / name).read_text()) if len(text.split()) > 120] == []
+
+
+def test_long_paragraphs_are_found() -> None:
+    assert [len(text.split()) for text in paragraphs("# a b\n" + "word " * 130 + "\nmore\n\n- one\n- two\n")] == [
+        131,
+        2,
+        2,
+    ]
+
+
+def test_the_site_is_built_without_a_warning_and_needs_no_network(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n", "-b", "html", "docs", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    pages = {page: page.read_text() for page in tmp_path.rglob("*.html")}
+    assert {f"docs/{page.relative_to(tmp_path).with_suffix('.md')}" for page in pages} >= {
+        name for name in NAMES if name.startswith("docs/")
+    }
+    for page, text in pages.items():
+        # A link to read may lead anywhere. What a page loads is beside it.
+        loaded = re.findall(r"<(?:script|img|link|iframe)[^>]*?(?:src|href)=\"([^\"]+)\"", text)
+        files = [each.partition("?")[0].partition("#")[0] for each in loaded]
+        assert [each for each in files if "://" in each or each.startswith("//")] == []
+        assert [
+            each for each in files if each and not each.startswith("data:") and not (page.parent / each).exists()
+        ] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,7 @@ cdef enum:
     GHOST_SMALL_MOST = GHOST_WHOLE * 7 // 10
     GHOST_SMALL_STEP = 100      # a measurement changes the share by one in so many
 
-# docs/performance.md says what these were chosen by.
+# docs/notes/eviction.md says what these were chosen by.
 cdef double GHOST_LENGTH = 0.4  # a key is remembered for so many evictions for each item
 cdef double GHOST_EARLY = 0.05  # ... and comes back early within so many
 cdef double GHOST_LATELY = 0.3  # after so many for each item, what was counted counts 0.37 times as much
