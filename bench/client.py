@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
-"""Python clients side by side: rmemcached.client over each transport, pymemcache, pylibmc, emcache and aiomcache.
+"""`rmemcached-bench clients`: rmemcached.client over each transport, pymemcache, pylibmc, emcache and aiomcache.
 
 Starts rmemcached and memcached with one worker thread each, on loopback, with a core for the clients and one for the
 servers if there are two. Each row is measured in rounds, in which the contenders take turns; a figure is the median of
 the rounds, with their spread. Values are compared, outside the measured time where that is possible. A contender that
-is not installed is named.
+is not installed is named. The last column has the bounds; the exit status is 1 when one is missed.
 """
 
 from __future__ import annotations
@@ -17,16 +16,22 @@ import gc
 import importlib.util
 import os
 import statistics
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
-from rmemcached.bench.figures import add_json, add_plot, check_plot, put_out
+from rmemcached import __version__
+from rmemcached.bench.arguments import names_of
+from rmemcached.bench.document import Record
+from rmemcached.bench.measure import progress
 from rmemcached.bench.servers import Server, memcached_path, start_memcached, start_rmemcached
+from rmemcached.bench.sheet import Sheet
 from rmemcached.client import AsyncClient, Client, serde
 
+HELP = "Python clients side by side: plain, asynchronous, large values, and their bounds"
+REFERENCE = "pymemcache"
+MEMCPY = "floor: memcpy"
 SERVER_FLAGS = ("-t", "1", "-m", "1024", "-I", "128m")
 TIMEOUT = 30.0
 OURS = ("soft_shm", "soft_iw", "tcp")
@@ -38,6 +43,13 @@ VALUE = bytes(range(100))
 PAUSE = 0.001
 ARRAYS, ARRAY_BYTES = 10, 4 << 20
 LARGE = (1, 16, 64)  # MB
+# Over shared memory, of memcpy's rate.
+LARGE_BOUNDS = {
+    "set, from a Buffer": ">= 0.8",
+    "get_into a Buffer": ">= 0.8",
+    "arrays set": ">= 0.7",
+    "arrays get": ">= 0.7",
+}
 
 Sample = Callable[[float], float]
 """Repeats an operation for so many seconds, at least once, and returns the seconds that one takes."""
@@ -284,6 +296,14 @@ def array_rows(client: Client) -> dict[str, Sample]:
 
 # --- the run ---
 
+# (row, contender): what it must keep.
+BOUNDS = {
+    ("get", "soft_shm"): "<= 1.3 and <= 0.025 of pymemcache",
+    ("get_many", "soft_shm"): "<= 0.15",
+    ("set_many", "soft_shm"): "<= 0.2",
+    ("in flight", "soft_shm"): ">= 1000",
+    ("uvloop", "soft_shm"): ">= 150 and >= 4 of emcache",
+}
 PLAIN = (
     Row("get", "us", 1e6),
     Row("get, 1 ms apart", "us", 1e6),
@@ -301,7 +321,7 @@ def cores() -> tuple[set[int], set[int]]:
     return ({allowed[0]}, {allowed[-1]}) if len(allowed) > 1 else (set(allowed), set(allowed))
 
 
-def contenders(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+def contenders_of(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     """(those that take part, what is not installed)."""
     missing = [name for name in OTHERS if importlib.util.find_spec(name) is None]
     if options.memcached is None and memcached_path() is None:
@@ -318,7 +338,7 @@ def daemons(options: argparse.Namespace) -> Iterator[dict[str, Server]]:
         stack.callback(os.sched_setaffinity, 0, allowed)
         os.sched_setaffinity(0, for_servers)  # they inherit it
         ours = stack.enter_context(start_rmemcached(*SERVER_FLAGS))
-        names, _ = contenders(options)
+        names, _ = contenders_of(options)
         servers = dict.fromkeys(OURS, ours)
         if set(names) - set(OURS):
             theirs = stack.enter_context(start_memcached(*SERVER_FLAGS, program=options.memcached))
@@ -342,27 +362,32 @@ def in_turns(samples: dict[tuple[str, str], Sample], options: argparse.Namespace
     return taken
 
 
-def results_of(row: Row, taken: dict[tuple[str, str], list[float]]) -> list[dict[str, Any]]:
-    """The results of a row."""
-    results = []
+def add_row(sheet: Sheet, group: str, row: Row, taken: dict[tuple[str, str], list[float]]) -> None:
+    """Adds the figures of a row, round by round."""
     for (name, contender), times in taken.items():
         if name != row.name:
             continue
-        figures = sorted(row.factor / time if row.more else row.factor * time for time in times)
-        results.append(
-            {
-                "row": name,
-                "contender": contender,
-                "unit": row.unit,
-                "median": statistics.median(figures),
-                "least": figures[0],
-                "most": figures[-1],
-            }
+        wanted = BOUNDS.get((row.name, contender), "")
+        # Beside another client only where that is installed.
+        wanted = " and ".join(
+            bound
+            for bound in filter(None, wanted.split(" and "))
+            if " of " not in bound or (row.name, bound.partition(" of ")[2]) in taken
         )
-    return results
+        for time in times:
+            figure = row.factor / time if row.more else row.factor * time
+            sheet.add(
+                row.name,
+                contender,
+                figure,
+                row.unit,
+                group=group,
+                better="higher" if row.more else "lower",
+                bound=wanted,
+            )
 
 
-def measure_plain(servers: dict[str, Server], options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure_plain(servers: dict[str, Server], options: argparse.Namespace, sheet: Sheet) -> None:
     """Small values, from one thread and from many."""
     samples: dict[tuple[str, str], Sample] = {}
     with contextlib.ExitStack() as stack:
@@ -373,12 +398,12 @@ def measure_plain(servers: dict[str, Server], options: argparse.Namespace) -> li
                 samples |= {(row, name): sample for row, sample in plain_rows(client, name).items()}
         ordered = {which: samples[which] for row in PLAIN for which in samples if which[0] == row.name}
         taken = in_turns(ordered, options)
-    return [result for row in PLAIN for result in results_of(row, taken)]
+    for row in PLAIN:
+        add_row(sheet, "100 B, from one thread or more", row, taken)
 
 
-def measure_async(servers: dict[str, Server], options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure_async(servers: dict[str, Server], options: argparse.Namespace, sheet: Sheet) -> None:
     """FLIGHT tasks of one event loop."""
-    results = []
     for name in ("soft_shm", "pymemcache"):
         if name in servers:
             with contextlib.closing(connect(name, servers[name])) as client:
@@ -397,169 +422,96 @@ def measure_async(servers: dict[str, Server], options: argparse.Namespace) -> li
                         contextlib.closing(Tasks(name, servers[name], kind))
                     ).sample
             taken = in_turns(samples, options)
-        results += results_of(Row(kind, "1000/s", 1e-3, True), taken)
-    return results
+        add_row(sheet, f"100 B, {FLIGHT} tasks", Row(kind, "1000/s", 1e-3, True), taken)
 
 
-def beside_copy(name: str, size: int, samples: dict[str, Sample], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rates of operations that move so many bytes, as a part of memcpy's."""
+def beside_copy(
+    case: str, name: str, size: int, samples: dict[str, Sample], options: argparse.Namespace, sheet: Sheet
+) -> None:
+    """Rates of operations that move so many bytes, beside memcpy's. case: has {row}."""
     taken = in_turns({(row, name): sample for row, sample in {**samples, "memcpy": copy_sample(size)}.items()}, options)
     copies = taken.pop(("memcpy", name))
-    results = []
     for (row, _), times in taken.items():
-        ratios = sorted(copy / time for copy, time in zip(copies, times, strict=True))
-        results.append(
-            {
-                "row": row,
-                "contender": name,
-                "size": size,
-                "unit": "memcpy",
-                "median": statistics.median(ratios),
-                "least": ratios[0],
-                "most": ratios[-1],
-                "gb_per_second": size / statistics.median(times) / 1e9,
-            }
-        )
-    return results
+        full = f"{case.format(row=row)}, {name}"
+        bound = LARGE_BOUNDS.get(f"arrays {row}" if "arrays" in case else row, "")
+        for time, copy in zip(times, copies, strict=True):
+            # The copies are of this contender's rounds.
+            sheet.add(
+                full,
+                name,
+                size / time / 1e9,
+                "GB/s",
+                group="large values",
+                better="higher",
+                bound=f"{bound} of {MEMCPY}" if bound and name == "soft_shm" else "",
+                floor=MEMCPY,
+            )
+            sheet.add(full, MEMCPY, size / copy / 1e9, "GB/s", group="large values", better="higher")
 
 
-def measure_large(servers: dict[str, Server], options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure_large(servers: dict[str, Server], options: argparse.Namespace, sheet: Sheet) -> None:
     """Large values, and a dict of arrays."""
-    results = []
     for name in OURS:
         with contextlib.closing(connect(name, servers[name])) as client:
             for megabytes in LARGE:
                 size = megabytes << 20
                 value = os.urandom(1 << 20) * megabytes
-                results += beside_copy(name, size, large_rows(client, size, bytearray(size), value), options)
+                rows = large_rows(client, size, bytearray(size), value)
+                beside_copy(f"{{row}}, {megabytes} MB", name, size, rows, options, sheet)
         if importlib.util.find_spec("numpy") is None:
             continue
         with Client(
             servers[name].address, serde.Pickle5Serde(), timeout=TIMEOUT, default_noreply=False, transport=name
         ) as arrays:
-            for result in beside_copy(name, ARRAYS * ARRAY_BYTES, array_rows(arrays), options):
-                results.append({**result, "row": f"{result['row']}, ten arrays of 4 MB"})
-    return results
+            size = ARRAYS * ARRAY_BYTES
+            beside_copy("{row}, ten arrays of 4 MB", name, size, array_rows(arrays), options, sheet)
 
 
-def bounds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is wanted, beside what was measured."""
-
-    def figure(row: str, contender: str, size: int | None = None) -> float | None:
-        for result in results:
-            if (result["row"], result["contender"], result.get("size")) == (row, contender, size):
-                return float(result["median"])
-        return None
-
-    def over(a: float | None, b: float | None) -> float | None:
-        return None if a is None or b is None else a / b
-
-    arrays = ARRAYS * ARRAY_BYTES
-    wanted: list[tuple[str, str, float, float | None]] = [
-        ("get, soft_shm, us", "<=", 1.3, figure("get", "soft_shm")),
-        ("get, soft_shm, of pymemcache's", "<=", 1 / 40, over(figure("get", "soft_shm"), figure("get", "pymemcache"))),
-        ("get_many(100), soft_shm, us a key", "<=", 0.15, figure("get_many", "soft_shm")),
-        ("set_many(100), soft_shm, us a key", "<=", 0.2, figure("set_many", "soft_shm")),
-        ("pipeline of 32, soft_shm, 1000/s", ">=", 1000, figure("in flight", "soft_shm")),
-        ("uvloop, 32 tasks, soft_shm, 1000/s", ">=", 150, figure("uvloop", "soft_shm")),
-        (
-            "uvloop, 32 tasks, of emcache's",
-            ">=",
-            4,
-            over(figure("uvloop", "soft_shm"), figure("uvloop", "emcache")),
-        ),
-    ]
-    for megabytes in LARGE:
-        for row in ("set, from a Buffer", "get_into a Buffer"):
-            wanted.append((f"{row}, {megabytes} MB, memcpy", ">=", 0.8, figure(row, "soft_shm", megabytes << 20)))
-    for row in ("set", "get"):
-        name = f"{row}, ten arrays of 4 MB"
-        wanted.append((f"{name}, memcpy", ">=", 0.7, figure(name, "soft_shm", arrays)))
-    return [
-        {
-            "what": what,
-            "bound": f"{sign} {bound:.3g}",
-            "measured": measured,
-            "holds": measured <= bound if sign == "<=" else measured >= bound,
-        }
-        for what, sign, bound, measured in wanted
-        if measured is not None
-    ]
-
-
-def table(figures: dict[str, Any]) -> str:
-    """The results as text."""
-    lines = [f"{'':<28} {'':<11} {'median':>9} {'least':>9} {'most':>9}"]
-    before = None
-    for result in figures["results"]:
-        size = result.get("size")
-        name = result["row"] if size is None or "arrays" in result["row"] else f"{result['row']}, {size >> 20} MB"
-        lines.append(
-            f"{name if name != before else '':<28} {result['contender']:<11} {result['median']:9.3f}"
-            f" {result['least']:9.3f} {result['most']:9.3f} {result['unit']}"
-        )
-        before = name
-    lines += ["", f"{'':<40} {'bound':>8} {'measured':>9}"]
-    for bound in figures["bounds"]:
-        holds = "holds" if bound["holds"] else "does not hold"
-        lines.append(f"{bound['what']:<40} {bound['bound']:>8} {bound['measured']:9.3f} {holds}")
-    if figures["not_installed"]:
-        lines += ["", f"not installed: {', '.join(figures['not_installed'])}"]
-    return "\n".join(lines)
-
-
-def plot(results: list[dict[str, Any]], path: str) -> None:
-    """Draws microseconds for a get, a set and a key of many, of each contender."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    matplotlib.rc("svg", fonttype="none", hashsalt="rmemcached")
-    shown = [row.name for row in PLAIN if not row.more]
-    figure, axes = pyplot.subplots(1, len(shown), figsize=(2.2 * len(shown), 3), squeeze=False)
-    for panel, name in zip(axes[0], shown, strict=True):
-        found = [result for result in results if result["row"] == name]
-        panel.bar([result["contender"] for result in found], [result["median"] for result in found], color="#3b8ed0")
-        panel.set_title(name, fontsize=9)
-        panel.tick_params(axis="x", rotation=60, labelsize=8)
-        panel.tick_params(axis="y", labelsize=8)
-    axes[0][0].set_ylabel("microseconds", fontsize=9)
-    figure.tight_layout()
-    figure.savefig(path, transparent=True, metadata={"Date": None} if path.endswith(".svg") else None)
-
-
-PARTS: dict[str, Callable[[dict[str, Server], argparse.Namespace], list[dict[str, Any]]]] = {
+PARTS: dict[str, Callable[[dict[str, Server], argparse.Namespace, Sheet], None]] = {
     "plain": measure_plain,
     "async": measure_async,
     "large": measure_large,
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (default: all)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--parts",
+        type=names_of(tuple(PARTS)),
+        default=list(PARTS),
+        metavar="PARTS",
+        help=f"of {', '.join(PARTS)} (default: all)",
+    )
     parser.add_argument("--seconds", type=float, default=0.2, help="of each sample (default: 0.2)")
-    parser.add_argument("--rounds", type=int, default=7, help="samples of each kind (default: 7)")
     parser.add_argument(
         "--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)"
     )
-    add_json(parser)
-    add_plot(parser, "the latencies of small values")
-    options = parser.parse_args(arguments)
-    parts = options.parts.split(",")
-    for part in parts:
-        if part not in PARTS:
-            parser.error(f"{part!r} is not one of {', '.join(PARTS)}")
-    check_plot(parser, options)
-    with daemons(options) as servers:
-        results = [result for part in parts for result in PARTS[part](servers, options)]
-    figures = {"results": results, "bounds": bounds(results), "not_installed": contenders(options)[1]}
-    put_out(options, figures, table(figures))
-    if options.plot:
-        plot(results, options.plot)
-    return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def add_contenders(record: Record, servers: dict[str, Server]) -> None:
+    for name, server in servers.items():
+        ours = name in OURS
+        version = server.stats()["version"]
+        record.contender(
+            {
+                "name": name,
+                "server": f"rmemcached {__version__}" if ours else f"memcached {version}",
+                "client": f"rmemcached.client over {name}" if ours else name,
+                "command": server.command,
+                "floor": False,
+            }
+        )
+    record.floor(MEMCPY, "memcpy of as many bytes, to memory that has been touched")
+
+
+def measure(options: argparse.Namespace, record: Record) -> None:
+    absent = contenders_of(options)[1]
+    if absent:
+        record.note(f"not installed: {', '.join(absent)}")
+    sheet = Sheet(record)
+    with daemons(options) as servers, progress(len(options.parts)) as bar:
+        add_contenders(record, servers)
+        for part in options.parts:
+            PARTS[part](servers, options, sheet)
+            bar.step(part)
+    sheet.finish()

@@ -10,15 +10,19 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from rmemcached.bench import (
+    client,
     connections,
     cpu,
+    direct,
     document,
+    fabrics,
     hitratio,
     latency,
     memory,
     paced,
     page,
     plots,
+    realuse,
     table,
     throughput,
     verdict,
@@ -37,6 +41,10 @@ SUBCOMMANDS: dict[str, ModuleType] = {
     "connections": connections,
     "memory": memory,
     "hitratio": hitratio,
+    "direct": direct,
+    "fabrics": fabrics,
+    "clients": client,
+    "realuse": realuse,
 }
 # Options of a small selection.
 QUICK = {
@@ -47,8 +55,12 @@ QUICK = {
     "connections": "--connections 10,100 --seconds 0.1 --rounds 5",
     "memory": "--items 100000 --connections 500 --rounds 1",
     "hitratio": "--megabytes 4 --keys 20000 --requests 60000 --largest 2000",
+    "direct": "--seconds 0.05 --items 100000 --rounds 5",
+    "fabrics": "--iterations 500 --idle 100 --rounds 5",
+    "clients": "--parts plain,async --seconds 0.02 --rounds 5",
+    "realuse": "--seconds 0.02 --large 1m --threads 2 --sizes 64k --sharers 4 --cores any --rounds 5",
 }
-ROUNDS = {"memory": 3, "hitratio": 1}
+ROUNDS = {"memory": 3, "hitratio": 1, "direct": 5, "realuse": 5}
 USUAL_ROUNDS = 7
 
 
@@ -81,9 +93,20 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def chooses(module: ModuleType) -> bool:
+    """Whether a subcommand's contenders can be chosen."""
+    return hasattr(module, "contenders")
+
+
 def add_common(parser: argparse.ArgumentParser, name: str, module: ModuleType) -> None:
     rounds = ROUNDS.get(name, USUAL_ROUNDS)
     grammar = getattr(module, "GRAMMAR", GRAMMAR)
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"runs of each contender (default: {rounds})")
+    parser.add_argument("--json", metavar="FILE", help="write everything there; - for stdout, without the table")
+    parser.add_argument("--html", metavar="FILE", help="write a page with tables and plots that needs nothing else")
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw the medians against the first parameter that varies")
+    if not chooses(module):
+        return
     parser.add_argument(
         "--contenders",
         type=getattr(module, "parse_contenders", parse_contenders),
@@ -91,10 +114,6 @@ def add_common(parser: argparse.ArgumentParser, name: str, module: ModuleType) -
         help=f"{grammar} (default: those of {','.join(module.CONTENDERS)} that are installed)",
     )
     parser.add_argument("--reference", metavar="NAME", help="the contender that ratios are given to")
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"runs of each contender (default: {rounds})")
-    parser.add_argument("--json", metavar="FILE", help="write everything there; - for stdout, without the table")
-    parser.add_argument("--html", metavar="FILE", help="write a page with tables and plots that needs nothing else")
-    parser.add_argument("--plot", metavar="FILE.svg", help="draw the medians against the first parameter that varies")
 
 
 def check_outputs(options: argparse.Namespace) -> None:
@@ -116,6 +135,10 @@ def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
     if options.rounds < 1:
         raise BenchError("--rounds is at least 1")
     check_outputs(options)
+    if not chooses(module):
+        record = Record(options.subcommand, command, module.REFERENCE)
+        module.measure(options, record)
+        return record.finished()
     if options.contenders is None:
         options.contenders = module.contenders()
         absent = set(module.CONTENDERS) - {contender.name for contender in options.contenders}
@@ -142,9 +165,9 @@ def put_out(options: argparse.Namespace, result: Document) -> None:
 
 
 def missed_limits(options: argparse.Namespace, result: Document) -> bool:
-    """Names the limits of the subcommand that are missed."""
+    """Names the bounds of the cases, and the limits of the subcommand, that are missed."""
     judge = getattr(SUBCOMMANDS[options.subcommand], "missed", None)
-    missed = judge(result, options) if judge else []
+    missed = [*table.missed(result), *(judge(result, options) if judge else ())]
     for line in missed:
         print(line, file=sys.stderr)
     return bool(missed)
@@ -161,7 +184,9 @@ def run_all(options: argparse.Namespace) -> int:
     results, missed = [], False
     for name in options.only:
         words = [name, *(QUICK[name].split() if options.quick else ()), "--json", f"{folder}/{name}.json"]
-        if options.memcached:
+        if options.memcached and SUBCOMMANDS[name] is client:
+            words += ["--memcached", options.memcached]
+        elif options.memcached and chooses(SUBCOMMANDS[name]):
             theirs = f"memcached={options.memcached}"
             chosen = [other.replace("memcached", theirs, 1) for other in SUBCOMMANDS[name].CONTENDERS]
             # "memcached" stands first in the names of all of memcached's contenders, and in no other's.

@@ -1,51 +1,49 @@
-#!/usr/bin/env python3
-"""Gets that ask nobody (`-o rdma_direct`, docs/direct-reads.md), beside gets that ask, in one run.
+"""`rmemcached-bench direct`: gets that ask nobody (`-o rdma_direct`, docs/direct-reads.md), beside gets that ask.
 
 Reads of 100 B at C speed and from Python, back to back and with pauses, of Client and AsyncClient; of 1 MB beside one
 memcpy, and views of it; by several processes; by READs over devices, over "verbs" beside perftest's READs of the same
-sizes; and what they cost the daemon: CPU for hits and sets, memory for each item. The last column has the bounds; the
-exit status is 1 when one is missed.
+sizes; and what they cost the daemon: CPU for hits and sets, memory for each item. Each round has daemons of its own.
+The last column has the bounds; the exit status is 1 when one is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import functools
 import itertools
 import multiprocessing
 import os
 import shutil
 import statistics
 import subprocess
-import sys
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from rmemcached.bench.figures import add_json, put_out
+from rmemcached import __version__
+from rmemcached.bench.arguments import names_of
+from rmemcached.bench.contenders import pinned
+from rmemcached.bench.document import Record
+from rmemcached.bench.errors import BenchError
+from rmemcached.bench.measure import Progress, progress
 from rmemcached.bench.servers import Server, start_rmemcached
+from rmemcached.bench.sheet import Sheet
 from rmemcached.client import AsyncClient, Client, _load
 
+HELP = "gets that ask nobody, beside gets that ask: times, CPU, memory, and their bounds"
+REFERENCE = "asked"
+TRANSPORTS = ("soft_iw", "verbs")
+FLAGS = ("-m", "512", "-t", "1")
+MEMCPY, READ = "floor: memcpy", "floor: perftest"
 VALUE = b"v" * 100
 LARGE = os.urandom(1_000_000)
 PAUSES = (0.0, 10e-6, 1e-3, 10e-3)
 READERS = 8
 ITEM = 176  # bytes of an item with a key of 4 B and this value, and its seal
+SMALL, LARGE_GROUP, COST, DEVICES = "small values", "large values", "what it costs the daemon", "by READs"
 KEYS = [b"key-%d" % number for number in range(10_000)]
-
-
-class Row(NamedTuple):
-    """One figure. bound: the most that it may be; with a minus sign: the least."""
-
-    name: str
-    value: float
-    unit: str
-    bound: float | None = None
-
-    def holds(self) -> bool:
-        if self.bound is None:
-            return True
-        return self.value <= self.bound if self.bound >= 0 else self.value >= -self.bound
 
 
 def connect(server: Server) -> Client:
@@ -67,29 +65,27 @@ def microseconds(operation: Callable[[], object], seconds: float, units: int = 1
     return statistics.median(times) * 1e6
 
 
-def small_reads(direct: Server, asked: Server, seconds: float) -> list[Row]:
-    rows = []
+def small_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> None:
+    many = [name.decode() for name in KEYS[:100]]
     with connect(direct) as client, connect(asked) as other:
         for one in (client, other):
             one.set(b"key", VALUE)
+            one.set_many(dict.fromkeys(many, VALUE))
         for pause in PAUSES:
             took = statistics.median(_load.read_direct(client, b"key", seconds, pause)) / 1000
-            rows.append(Row(f"get 100 B, C, {pause * 1e6:g} us apart", took, "us", 0.4))
-        rows.append(Row("get 100 B, Python", microseconds(lambda: client.get(b"key"), seconds), "us", 0.8))
-        rows.append(Row("get 100 B, Python, asked", microseconds(lambda: other.get(b"key"), seconds), "us"))
-        rows.append(Row("gets 100 B, Python", microseconds(lambda: client.gets(b"key"), seconds), "us", 0.8))
+            sheet.add(f"get 100 B, C, {pause * 1e6:g} us apart", "direct", took, "us", group=SMALL, bound="<= 0.4")
         into = bytearray(100)
-        rows.append(
-            Row("get_into 100 B, Python", microseconds(lambda: client.get_into(b"key", into), seconds), "us", 0.8)
-        )
-        many = [name.decode() for name in KEYS[:100]]
-        for one in (client, other):
-            one.set_many(dict.fromkeys(many, VALUE))
-        rows.append(Row("get_many(100), a key", microseconds(lambda: client.get_many(many), seconds, 10) / 100, "us"))
-        rows.append(
-            Row("get_many(100), a key, asked", microseconds(lambda: other.get_many(many), seconds, 10) / 100, "us")
-        )
-    return rows
+        for one, name in ((client, "direct"), (other, "asked")):
+            rows: dict[str, tuple[Callable[[], object], str]] = {
+                "get 100 B, Python": (functools.partial(one.get, b"key"), "<= 0.8"),
+                "gets 100 B, Python": (functools.partial(one.gets, b"key"), "<= 0.8"),
+                "get_into 100 B, Python": (functools.partial(one.get_into, b"key", into), "<= 0.8"),
+            }
+            for row, (call, bound) in rows.items():
+                took = microseconds(call, seconds)
+                sheet.add(row, name, took, "us", group=SMALL, bound=bound if one is client else "")
+            took = microseconds(functools.partial(one.get_many, many), seconds, 10) / 100
+            sheet.add("get_many(100), a key", name, took, "us", group=SMALL)
 
 
 async def await_reads(server: Server, seconds: float) -> tuple[float, float]:
@@ -111,36 +107,39 @@ async def await_reads(server: Server, seconds: float) -> tuple[float, float]:
     return found[0], found[1] / len(many)
 
 
-def awaited_reads(direct: Server, asked: Server, seconds: float) -> list[Row]:
-    rows = []
-    for server, how in ((direct, ""), (asked, ", asked")):
+def awaited_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> None:
+    for server, name in ((direct, "direct"), (asked, "asked")):
         one, of_many = asyncio.run(await_reads(server, seconds))
-        rows.append(Row(f"AsyncClient.get 100 B{how}", one, "us", None if how else 0.8))
-        rows.append(Row(f"AsyncClient.get_many(100), a key{how}", of_many, "us"))
-    return rows
+        bound = "<= 0.8" if server is direct else ""
+        sheet.add("AsyncClient.get 100 B", name, one, "us", group=SMALL, bound=bound)
+        sheet.add("AsyncClient.get_many(100), a key", name, of_many, "us", group=SMALL)
 
 
-def large_reads(direct: Server, asked: Server, seconds: float) -> list[Row]:
+def large_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> None:
     copied = bytearray(LARGE)
+    into = bytearray(len(LARGE))
     with connect(direct) as client, connect(asked) as other:
         for one in (client, other):
             one.set("large", LARGE)
         client.set("another", LARGE)
         # Of two in turn none is seen any more when it is looked at again: the daemon is asked.
         names = itertools.cycle(("large", "another"))
-        memcpy = microseconds(lambda: bytes(copied), seconds, 100)
-        read = microseconds(lambda: client.get("large"), seconds, 100)
-        into = bytearray(len(LARGE))
-        moved = microseconds(lambda: memoryview(into).__setitem__(slice(None), copied), seconds, 100)
-        received = microseconds(lambda: client.get_into("large", into), seconds, 100)
-        return [
-            Row("get 1 MB, of one memcpy", memcpy / read, "", -0.8),
-            Row("get_into 1 MB, of one memcpy", moved / received, "", -0.8),
-            Row("get 1 MB, asked, of one memcpy", memcpy / microseconds(lambda: other.get("large"), seconds, 100), ""),
-            Row("memcpy of 1 MB", memcpy, "us"),
-            Row("get_view 1 MB, seen lately", microseconds(lambda: client.get_view("large"), seconds), "us", 3.0),
-            Row("get_view 1 MB, asked", microseconds(lambda: client.get_view(next(names)), seconds), "us", 3.0),
+        rows: list[tuple[str, str, Callable[[], object]]] = [
+            ("get 1 MB", MEMCPY, lambda: bytes(copied)),
+            ("get 1 MB", "direct", lambda: client.get("large")),
+            ("get 1 MB", "asked", lambda: other.get("large")),
+            ("get_into 1 MB", MEMCPY, lambda: memoryview(into).__setitem__(slice(None), copied)),
+            ("get_into 1 MB", "direct", lambda: client.get_into("large", into)),
         ]
+        for row, name, call in rows:
+            took = microseconds(call, seconds, 100)
+            # As fast as 0.8 of one memcpy.
+            bound = f"<= 1.25 of {MEMCPY}" if name == "direct" else ""
+            sheet.add(row, name, took, "us", group=LARGE_GROUP, bound=bound, floor="" if name == MEMCPY else MEMCPY)
+        took = microseconds(lambda: client.get_view("large"), seconds)
+        sheet.add("get_view 1 MB, seen lately", "direct", took, "us", group=LARGE_GROUP, bound="<= 3")
+        took = microseconds(lambda: client.get_view(next(names)), seconds)
+        sheet.add("get_view 1 MB, not seen lately", "direct", took, "us", group=LARGE_GROUP, bound="<= 3")
 
 
 def read_all(address: Any, seconds: float, results: Any) -> None:
@@ -151,7 +150,7 @@ def read_all(address: Any, seconds: float, results: Any) -> None:
     client.close()
 
 
-def reader_processes(direct: Server, seconds: float) -> list[Row]:
+def reader_processes(direct: Server, seconds: float, sheet: Sheet) -> None:
     with connect(direct) as client:
         client.set_many(dict.fromkeys([name.decode() for name in KEYS], VALUE))
     context = multiprocessing.get_context("spawn")
@@ -164,55 +163,64 @@ def reader_processes(direct: Server, seconds: float) -> list[Row]:
         reader.join()
     cores = min(len(os.sched_getaffinity(0)), READERS)
     total = sum(read - asked for read, asked, _ in counted) / seconds / cores / 1e6
-    return [Row(f"{READERS} processes, C, each core", total, "M/s", -2.0)]
+    name = f"get 100 B, C, {READERS} processes, each core"
+    sheet.add(name, "direct", total, "M/s", group=SMALL, better="higher", bound=">= 2")
 
 
-def set_cpu(one: Server, other: Server, seconds: float) -> float:
-    """The daemon's CPU for a set, of what it takes with the other server."""
-    ratios = []
-    for _ in range(5):
-        spent = []
-        for server in (one, other):
-            with server.connect(30) as plain:
-                begin = server.cpu_seconds()
-                done = _load.run([plain.fileno()], seconds, keys=100_000, depth=32, set_every=1)
-                spent.append((server.cpu_seconds() - begin) / done["sets"])
-        ratios.append(spent[0] / spent[1])
-    return statistics.median(ratios)
+def set_cpu(servers: dict[str, Server], seconds: float, sheet: Sheet) -> None:
+    """The daemons' CPU for a set."""
+    for name, server in servers.items():
+        with server.connect(30) as plain:
+            begin = server.cpu_seconds()
+            done = _load.run([plain.fileno()], seconds, keys=100_000, depth=32, set_every=1)
+            spent = (server.cpu_seconds() - begin) / done["sets"] * 1e6
+        bound = "" if name == "asked" else "<= 1.15 of asked"
+        sheet.add("daemon's CPU of a set", name, spent, "us", group=COST, bound=bound)
 
 
-def daemon_cpu(direct: Server, asked: Server, seconds: float) -> list[Row]:
-    """CPU of the daemon for as many hits, and for as many sets."""
-    rows = []
+def hit_cpu(servers: dict[str, Server], sheet: Sheet) -> None:
+    """The daemons' CPU for as many hits."""
     hits = 200_000
-    cost = {}
-    for server in (direct, asked):
+    for name, server in servers.items():
         with connect(server) as client:
-            for name in KEYS[:100]:
-                client.set(name, VALUE)
+            for key in KEYS[:100]:
+                client.set(key, VALUE)
             before = server.cpu_seconds()
             for number in range(hits):
                 client.get(KEYS[number % 100])
-            cost[server.pid] = server.cpu_seconds() - before
-    rows.append(Row("daemon CPU of a hit, of one that asks", cost[direct.pid] / cost[asked.pid], "", 0.01))
-    rows.append(Row("daemon CPU of a set, of one without the index", set_cpu(direct, asked, seconds), "", 1.15))
-    return rows
+            spent = (server.cpu_seconds() - before) / hits * 1e6
+        bound = "" if name == "asked" else "<= 0.01 of asked"
+        sheet.add("daemon's CPU of a hit", name, spent, "us", group=COST, bound=bound)
 
 
-def remote_reads(remote: Server, transport: str, seconds: float) -> list[Row]:
+@contextlib.contextmanager
+def reading(transport: str) -> Iterator[None]:
+    """Clients made meanwhile read by READs over this transport; "": they ask."""
+    before = os.environ.get("RMEMCACHED_DIRECT")
+    os.environ["RMEMCACHED_DIRECT"] = transport
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["RMEMCACHED_DIRECT"]
+        else:
+            os.environ["RMEMCACHED_DIRECT"] = before
+
+
+def remote_reads(remote: Server, transport: str, seconds: float, sheet: Sheet) -> None:
     """Gets by READs over a device, beside gets that ask over the same one."""
-    rows = []
     many = dict.fromkeys([name.decode() for name in KEYS[:100]], VALUE)
-    for reads, name in ((transport, ""), ("", ", asked")):
-        os.environ["RMEMCACHED_DIRECT"] = reads
-        with Client(remote.address, transport=transport, timeout=20, default_noreply=False) as client:
+    for reads, name in ((transport, "direct"), ("", "asked")):
+        with (
+            reading(reads),
+            Client(remote.address, transport=transport, timeout=20, default_noreply=False) as client,
+        ):
             client.set_many(many)
             client.get_many(many)
-            took = microseconds(lambda: client.get("key-0"), seconds, 100)
-            rows.append(Row(f"get 100 B, Python, {transport}{name}", took, "us"))
-            took = microseconds(lambda: client.get_many(many), seconds, 10) / 100
-            rows.append(Row(f"get_many(100), a key, {transport}{name}", took, "us"))
-    return rows
+            took = microseconds(functools.partial(client.get, "key-0"), seconds, 100)
+            sheet.add(f"get 100 B, Python, {transport}", name, took, "us", group=DEVICES)
+            took = microseconds(functools.partial(client.get_many, many), seconds, 10) / 100
+            sheet.add(f"get_many(100), a key, {transport}", name, took, "us", group=DEVICES)
 
 
 def bare_read(size: int) -> float:
@@ -220,63 +228,65 @@ def bare_read(size: int) -> float:
     command = ["ib_read_lat", "-F", "-s", str(size), "-n", "3000", *os.environ.get("PERFTEST_OPTIONS", "").split()]
     cores = sorted(os.sched_getaffinity(0))
     found = subprocess.PIPE
-    with subprocess.Popen([*pinned(cores[0]), *command], stdout=found, stderr=subprocess.STDOUT, text=True) as server:
+    with subprocess.Popen([*on_core(cores[0]), *command], stdout=found, stderr=subprocess.STDOUT, text=True) as server:
         assert server.stdout is not None
         # It listens when it has said what it will do, which it does not flush: the client tries again.
         for _ in range(200):
-            client = [*pinned(cores[-1]), *command, "127.0.0.1"]
+            client = [*on_core(cores[-1]), *command, "127.0.0.1"]
             done = subprocess.run(client, stdout=found, stderr=subprocess.STDOUT, text=True, check=False)
             if done.returncode == 0:
                 break
             if server.poll() is not None:
-                raise SystemExit(f"ib_read_lat failed:\n{server.stdout.read()}\n{done.stdout}")
+                raise BenchError(f"ib_read_lat failed:\n{server.stdout.read()}\n{done.stdout}")
             time.sleep(0.05)
         server.communicate()
     row = next(line.split() for line in done.stdout.splitlines() if line.split()[:1] == [str(size)])
     return float(row[4])
 
 
-def pinned(core: int) -> list[str]:
+def on_core(core: int) -> list[str]:
     return ["taskset", "-c", str(core)]
 
 
-def device_reads(remote: Server, seconds: float) -> list[Row]:
+def beside_perftest(record: Record) -> bool:
+    """Whether perftest's READs can be measured; a note says that they cannot."""
+    if shutil.which("ib_read_lat") is not None:
+        return True
+    record.note("READs over verbs stand beside no bare READ: ib_read_lat is not in PATH (apt-get install perftest)")
+    return False
+
+
+def device_reads(remote: Server, seconds: float, sheet: Sheet) -> None:
     """At C speed over verbs, beside bare READs of the same sizes; each end polls on a processor of its own."""
     cores = sorted(os.sched_getaffinity(0))
     subprocess.run(["taskset", "-a", "-p", "-c", str(cores[0]), str(remote.pid)], check=True, capture_output=True)
-    os.environ["RMEMCACHED_DIRECT"] = "verbs"
-    took: dict[bool, list[float]] = {False: [], True: []}
-    bare: dict[int, list[float]] = {}
-    os.sched_setaffinity(0, {cores[-1]})
-    try:
-        with Client(remote.address, transport="verbs", timeout=20, default_noreply=False, spin=10000) as client:
-            client.set("read", VALUE)
-            for _ in range(5):
-                client.get("read")
-            chunks = [value for name, value in client.stats("slabs").items() if name.endswith(b":chunk_size")]
-            item = next(size for size in sorted(map(int, chunks)) if size >= ITEM)
-            for _ in range(5):
-                for anew, times in took.items():
-                    times.append(statistics.median(_load.read_remote(client, b"read", seconds, anew)) / 1000)
-                os.sched_setaffinity(0, set(cores))
-                for size in (128, item):
-                    bare.setdefault(size, []).append(bare_read(size))
-                os.sched_setaffinity(0, {cores[-1]})
-    finally:
-        os.sched_setaffinity(0, set(cores))
-    bucket, chunk = (statistics.median(times) for times in bare.values())
-    one, two = statistics.median(took[False]), statistics.median(took[True])
-    return [
-        Row("READ of 128 B, perftest", bucket, "us"),
-        Row(f"READ of {item} B, perftest", chunk, "us"),
-        Row("get 100 B, C, verbs, one READ", one, "us"),
-        Row("the same, of perftest's READ", one / chunk, "", 1.1),
-        Row("get 100 B, C, verbs, two READs", two, "us"),
-        Row("the same, of perftest's two READs", two / (bucket + chunk), "", 1.1),
-    ]
+    beside = beside_perftest(sheet.record)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(pinned({cores[-1]}))
+        stack.enter_context(reading("verbs"))
+        client = Client(remote.address, transport="verbs", timeout=20, default_noreply=False, spin=10000)
+        stack.enter_context(client)
+        client.set("read", VALUE)
+        for _ in range(5):
+            client.get("read")
+        chunks = [value for name, value in client.stats("slabs").items() if name.endswith(b":chunk_size")]
+        item = next(size for size in sorted(map(int, chunks)) if size >= ITEM)
+        one, two = (statistics.median(_load.read_remote(client, b"read", seconds, new)) / 1000 for new in (False, True))
+        rows = {"get 100 B, C, verbs, one READ": one, "get 100 B, C, verbs, two READs": two}
+        floors: dict[str, float] = {}
+        if beside:
+            with pinned(set(cores)):
+                bucket, chunk = bare_read(128), bare_read(item)
+            floors = dict(zip(rows, (chunk, bucket + chunk), strict=True))
+            sheet.record.floor(READ, f"perftest's READs of the same sizes: 128 B and {item} B")
+        for row, took in rows.items():
+            if beside:
+                sheet.add(row, READ, floors[row], "us", group=DEVICES)
+            bound, floor = (f"<= 1.1 of {READ}", READ) if beside else ("", "")
+            sheet.add(row, "direct", took, "us", group=DEVICES, bound=bound, floor=floor)
 
 
-def memory(items: int) -> list[Row]:
+def memory(items: int, sheet: Sheet) -> None:
     """What the index adds for each of so many items."""
     with start_rmemcached("-m", "1024", "-t", "1", "-o", "rdma_direct") as server, server.connect(30) as plain:
         for first in range(0, items, 1000):
@@ -285,49 +295,72 @@ def memory(items: int) -> list[Row]:
             while left:
                 left -= len(plain.recv(left))
         stats = server.stats()
-        bytes_for_each = 128 * int(stats["direct_buckets"]) / items
-        return [
-            Row("memory of the index for an item", bytes_for_each, "B", 12.0),
-            Row("items not in the index", 100 * (1 - int(stats["direct_items"]) / int(stats["curr_items"])), "%"),
-        ]
+        each = 128 * int(stats["direct_buckets"]) / items
+        absent = 100 * (1 - int(stats["direct_items"]) / int(stats["curr_items"]))
+    sheet.add("memory of the index for an item", "direct", each, "B", group=COST, bound="<= 12")
+    sheet.add("items not in the index", "direct", absent, "%", group=COST)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each row (default %(default)s)")
-    parser.add_argument("--items", type=int, default=1_000_000, help="whose memory is measured (default %(default)s)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=0.3, help="of each row in each round (default: %(default)s)")
+    parser.add_argument("--items", type=int, default=1_000_000, help="whose memory is measured (default: %(default)s)")
     parser.add_argument(
         "--transports",
-        default="soft_iw",
-        help="over which values are read by READs: soft_iw, verbs (default %(default)s)",
+        type=names_of(TRANSPORTS),
+        default=["soft_iw"],
+        help=f"over which values are read by READs: {', '.join(TRANSPORTS)} (default: soft_iw)",
     )
-    add_json(parser)
-    options = parser.parse_args()
-    flags = ("-m", "512", "-t", "1")
-    with start_rmemcached(*flags, "-o", "rdma_direct") as direct, start_rmemcached(*flags) as asked:
-        rows = small_reads(direct, asked, options.seconds)
-        rows += awaited_reads(direct, asked, options.seconds)
-        rows += large_reads(direct, asked, options.seconds)
-        rows += reader_processes(direct, options.seconds)
-        rows += daemon_cpu(direct, asked, options.seconds)
-        with start_rmemcached(*flags, "-o", "rdma_direct_remote") as remote:
-            rows += [
-                Row(
-                    "daemon CPU of a set with a seal, of one without", set_cpu(remote, asked, options.seconds), "", 1.15
-                )
-            ]
-            for transport in options.transports.split(","):
-                rows += remote_reads(remote, transport, options.seconds)
-            if "verbs" in options.transports.split(",") and shutil.which("ib_read_lat"):
-                rows += device_reads(remote, options.seconds)
-    rows += memory(options.items)
-    lines = [f"{'':46} {'':>10}        bound"]
-    for row in rows:
-        bound = "" if row.bound is None else f"{'>=' if row.bound < 0 else '<='} {abs(row.bound):g}"
-        lines.append(f"{row.name:46} {row.value:10.3f} {row.unit:4} {bound:>8}{'' if row.holds() else '  MISSED'}")
-    put_out(options, {row.name: row.value for row in rows}, "\n".join(lines))
-    return 0 if all(row.holds() for row in rows) else 1
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def add_contenders(record: Record, servers: dict[str, Server]) -> None:
+    clients = {"direct": "rmemcached.client, which reads the items", "asked": "rmemcached.client, which asks"}
+    clients["direct, for READs"] = "rmemcached.client, which asks"
+    for name, server in servers.items():
+        record.contender(
+            {
+                "name": name,
+                "server": f"rmemcached {__version__}",
+                "client": clients[name],
+                "command": server.command,
+                "floor": False,
+            }
+        )
+    record.floor(MEMCPY, "one memcpy of the value, as bytes() or into a bytearray")
+
+
+def measure(options: argparse.Namespace, record: Record) -> None:
+    if options.items < 1000:
+        raise BenchError("--items is at least 1000")
+    options.items -= options.items % 1000
+    sheet = Sheet(record)
+    with progress(options.rounds * 7) as bar:
+        for number in range(options.rounds):
+            measure_round(options, sheet, bar)
+            if number == 0:
+                memory(options.items, sheet)
+                bar.step("memory")
+    sheet.finish()
+
+
+def measure_round(options: argparse.Namespace, sheet: Sheet, bar: Progress) -> None:
+    seconds = options.seconds
+    with (
+        start_rmemcached(*FLAGS, "-o", "rdma_direct") as direct,
+        start_rmemcached(*FLAGS) as asked,
+        start_rmemcached(*FLAGS, "-o", "rdma_direct_remote") as remote,
+    ):
+        servers = {"direct": direct, "asked": asked, "direct, for READs": remote}
+        add_contenders(sheet.record, servers)
+        for part in (small_reads, awaited_reads, large_reads):
+            part(direct, asked, seconds, sheet)
+            bar.step("reads")
+        reader_processes(direct, seconds, sheet)
+        bar.step("processes")
+        hit_cpu({"direct": direct, "asked": asked}, sheet)
+        set_cpu(servers, seconds, sheet)
+        bar.step("CPU")
+        for transport in options.transports:
+            remote_reads(remote, transport, seconds, sheet)
+        if "verbs" in options.transports:
+            device_reads(remote, seconds, sheet)
+        bar.step("READs")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +20,7 @@ from rmemcached.bench.measure import Case, merged
 
 FORMAT, VERSION = "rmemcached-bench", 1
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p99_9": 99.9}
+BOUND = re.compile(r"(<=|>=) ([\d.e-]+)(?: of ((?:(?! and ).)+))?")
 
 Document = dict[str, Any]
 
@@ -55,6 +58,7 @@ class Record:
             "seconds": 0.0,
             "machine": machine(),
             "reference": reference,
+            "notes": [],
             "contenders": [],
             "cases": [],
             "samples": [],
@@ -69,6 +73,12 @@ class Record:
     def floor(self, name: str, text: str) -> None:
         """Adds a floor; `text` says what it is."""
         self.contender({"name": name, "server": text, "client": "", "command": [], "floor": True})
+
+    def note(self, text: str) -> None:
+        """Adds what a reader must know besides, once, and says it at once."""
+        if text not in self.document["notes"]:
+            self.document["notes"].append(text)
+            print(text, file=sys.stderr)
 
     def case(self, case: Case, samples: list[dict[str, Any]]) -> None:
         self.document["cases"].append(case.described())
@@ -140,11 +150,26 @@ def result(document: Document, case: dict[str, Any], contender: str, figure: str
     floor = values_of(document, case["name"], case["floors"].get(contender, ""), figure)
     if len(floor) == len(values) and (paired := estimate.ratios(values, floor)):
         row["to_floor"] = statistics.median(paired)
+    if figure == case["figures"][0]["name"] and (bound := case.get("bounds", {}).get(contender)):
+        row |= {"bound": bound, "holds": holds(document, case["name"], figure, values, bound)}
     if figure == case["figures"][0]["name"] and (texts := histograms_of(document, case["name"], contender)):
         total = merged(texts)
         row |= {name: total.get_value_at_percentile(at) / 1000 for name, at in PERCENTILES.items()}
         row["max"] = total.get_max_value() / 1000
     return row
+
+
+def holds(document: Document, case: str, figure: str, values: list[float], bound: str) -> bool | None:
+    """Whether the median keeps a bound; None when there is nothing to compare it with."""
+    kept: list[bool] = []
+    for sign, limit, other in BOUND.findall(bound):
+        others = values_of(document, case, other, figure) if other else [1.0] * len(values)
+        ratios = estimate.ratios(values, others) if len(others) == len(values) else []
+        if not ratios:
+            return None
+        median = statistics.median(ratios)
+        kept.append(median <= float(limit) if sign == "<=" else median >= float(limit))
+    return all(kept)
 
 
 def read(path: str) -> Document:

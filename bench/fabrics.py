@@ -1,5 +1,4 @@
-#!/usr/bin/env python3
-"""The software RDMA devices compared with shared memory, memcpy and TCP, as ratios within one run.
+"""`rmemcached-bench fabrics`: the software RDMA devices beside shared memory, memcpy and TCP, in one run.
 
 Two processes, each on a core of its own, alternate between these measurements: a ping-pong through two cache lines,
 memcpy, a TCP connection, and the queue pairs of soft_shm0 and soft_iw0. All of them poll. A figure is the median of the
@@ -17,12 +16,14 @@ import resource
 import signal
 import socket
 import statistics
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rmemcached.bench.figures import add_json, add_plot, check_plot, put_out
+from rmemcached import __version__
+from rmemcached.bench.document import Record
+from rmemcached.bench.errors import BenchError
+from rmemcached.bench.sheet import Sheet
 from rmemcached.perftest import session
 from rmemcached.perftest.bare import copy_rate, line_ping, tcp_ping, tcp_stream
 from rmemcached.perftest.ends import End
@@ -33,28 +34,33 @@ SMALL = 8
 IDLE_DEPTH = 16
 READS = 16
 
-# name, unit, the figure, the figure it is compared with, kind of limit, limit
-LINES: tuple[tuple[str, str, str, str, str, float], ...] = (
-    ("soft_shm SEND 8 B, half round trip", "us", "shm send", "lines", "at most", 2.0),
-    ("soft_shm READ 8 B", "us", "shm read", "lines", "at most", 5.0),
-    ("soft_shm READ 1 MB", "MB/s", "shm read 1m", "memcpy", "at least", 0.8),
-    ("soft_iw SEND 8 B, half round trip", "us", "iw send", "tcp", "at most", 1.15),
-    ("soft_iw WRITE 1 MB", "MB/s", "iw write 1m", "tcp 1m", "at least", 0.8),
-    ("soft_iw READ 1 MB", "MB/s", "iw read 1m", "tcp 1m", "at least", 0.8),
-    ("soft_iw WRITE 1 MB, CRC", "MB/s", "iw crc write 1m", "tcp 1m", "at least", 0.6),
-    ("soft_iw READ 1 MB, CRC", "MB/s", "iw crc read 1m", "tcp 1m", "at least", 0.6),
-    ("soft_shm SEND 8 B, idle queue pairs beside", "us", "shm idle send", "shm send", "at most", 1.2),
-    ("soft_iw SEND 8 B, idle queue pairs beside", "us", "iw idle send", "iw send", "at most", 1.2),
+HELP = "the software RDMA devices beside shared memory, memcpy and TCP, and their bounds"
+REFERENCE = ""
+LINES_FLOOR, MEMCPY, PING, STREAM, ALONE = (
+    f"floor: {name}" for name in ("two cache lines", "memcpy", "TCP ping-pong", "TCP stream", "no idle queue pairs")
 )
-MEMORY_LIMIT = 16.0  # KB of an idle queue pair
-NAMES = {
-    "lines": "two cache lines",
-    "memcpy": "memcpy",
-    "tcp": "TCP ping-pong",
-    "tcp 1m": "TCP stream, 1 MB",
-    "shm send": "without them",
-    "iw send": "without them",
+FLOORS = {
+    LINES_FLOOR: "a ping-pong through two cache lines of shared memory",
+    MEMCPY: "memcpy of 1 MB",
+    PING: "a ping-pong of 8 B over a bare TCP connection",
+    STREAM: "1 MB after the other over a bare TCP connection",
+    ALONE: "the same device without idle queue pairs",
 }
+# device, case, the figure, its floor, the floor's figure, bound of their ratio. MB/s in cases of 1 MB, else us.
+LINES: tuple[tuple[str, str, str, str, str, str], ...] = (
+    ("soft_shm", "SEND 8 B, half round trip", "shm send", LINES_FLOOR, "lines", "<= 2"),
+    ("soft_shm", "READ 8 B", "shm read", LINES_FLOOR, "lines", "<= 5"),
+    ("soft_shm", "READ 1 MB by shared memory", "shm read 1m", MEMCPY, "memcpy", ">= 0.8"),
+    ("soft_iw", "SEND 8 B, half round trip", "iw send", PING, "tcp", "<= 1.15"),
+    ("soft_iw", "WRITE 1 MB", "iw write 1m", STREAM, "tcp 1m", ">= 0.8"),
+    ("soft_iw", "READ 1 MB", "iw read 1m", STREAM, "tcp 1m", ">= 0.8"),
+    ("soft_iw", "WRITE 1 MB, CRC", "iw crc write 1m", STREAM, "tcp 1m", ">= 0.6"),
+    ("soft_iw", "READ 1 MB, CRC", "iw crc read 1m", STREAM, "tcp 1m", ">= 0.6"),
+    ("soft_shm", "SEND 8 B, idle queue pairs beside, soft_shm", "shm idle send", ALONE, "shm send", "<= 1.2"),
+    ("soft_iw", "SEND 8 B, idle queue pairs beside, soft_iw", "iw idle send", ALONE, "iw send", "<= 1.2"),
+)
+MEMORY_BOUND = "<= 16"  # KB of an idle queue pair
+GROUP = "devices"
 
 
 class Side:
@@ -180,71 +186,17 @@ def run(side: Side, rounds: int, iterations: int, idle: int) -> dict[str, Any]:
     return {"figures": figures, "memory": memory}
 
 
-def compare(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of the table, with each ratio and whether it keeps its limit."""
-    middle = {name: statistics.median(values) for name, values in found["figures"].items()}
-    rows = []
-    for name, unit, what, other, kind, limit in LINES:
-        # The ratio is taken within each round, where a disturbance meets both figures.
+def fill_sheet(found: dict[str, Any], sheet: Sheet) -> None:
+    """The rows of the table. A floor stands in the same rounds, where a disturbance meets both."""
+    for device, case, what, floor, other, bound in LINES:
+        unit, better = ("MB/s", "higher") if "1 MB" in case else ("us", "lower")
         pairs = zip(found["figures"][what], found["figures"][other], strict=True)
-        ratio = statistics.median(ours / bare for ours, bare in pairs)
-        rows.append(
-            {
-                "name": name,
-                "unit": unit,
-                "value": middle[what],
-                "beside": NAMES[other],
-                "beside_value": middle[other],
-                "ratio": ratio,
-                "limit": f"{kind} {limit:g}",
-                "holds": ratio <= limit if kind == "at most" else ratio >= limit,
-            }
-        )
-    for name, fabric in (("shm", "soft_shm"), ("iw", "soft_iw")):
+        for ours, bare in pairs:
+            sheet.add(case, device, ours, unit, group=GROUP, better=better, bound=f"{bound} of {floor}", floor=floor)
+            sheet.add(case, floor, bare, unit, group=GROUP, better=better)
+    for name, device in (("shm", "soft_shm"), ("iw", "soft_iw")):
         used = found["memory"][name]
-        rows.append(
-            {
-                "name": f"{fabric}, an idle queue pair",
-                "unit": "KB",
-                "value": used,
-                "beside": "",
-                "beside_value": MEMORY_LIMIT,
-                "ratio": used / MEMORY_LIMIT,
-                "limit": "at most 1",
-                "holds": used <= MEMORY_LIMIT,
-            }
-        )
-    return rows
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as text."""
-    lines = [f"{'':<44}{'':>12}        {'beside':<18}{'':>12}    ratio  limit"]
-    for row in rows:
-        lines.append(
-            f"{row['name']:<44}{row['value']:>12.3f} {row['unit']:<5}  {row['beside']:<18}{row['beside_value']:>12.3f}"
-            f" {row['ratio']:>8.2f}  {row['limit']}{'' if row['holds'] else '  (does not hold)'}"
-        )
-    return "\n".join(lines)
-
-
-def plot(rows: list[dict[str, Any]], path: str) -> None:
-    """Draws the ratios and their limits."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panel = pyplot.subplots(figsize=(8, 0.4 * len(rows) + 1))
-    places = range(len(rows))
-    panel.barh(places, [row["ratio"] for row in rows], color="#6b8fb5", label="ratio")
-    limits = [float(row["limit"].split()[-1]) for row in rows]
-    panel.plot(limits, places, "k|", markersize=14, label="limit")
-    panel.set_yticks(places, [f"{row['name']} ({row['limit'].rsplit(' ', 1)[0]})" for row in rows])
-    panel.invert_yaxis()
-    panel.legend()
-    figure.tight_layout()
-    figure.savefig(path)
+        sheet.add("memory of an idle queue pair", device, used, "KB", group=GROUP, bound=MEMORY_BOUND)
 
 
 def pin(number: int) -> None:
@@ -288,34 +240,36 @@ def both(rounds: int, iterations: int, idle: int) -> dict[str, Any]:
         os.sched_setaffinity(0, mask)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7, help="default: 7")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--iterations", type=int, default=10000, help="of a TCP ping-pong (default: 10000)")
     parser.add_argument("--idle", type=int, default=1000, help="idle queue pairs (default: 1000)")
-    add_json(parser)
-    add_plot(parser, "the ratios")
-    options = parser.parse_args(arguments)
-    if options.rounds < 1 or options.iterations < 10 or options.idle < 1:
-        parser.error("--rounds and --idle are 1 at least, --iterations 10")
-    check_plot(parser, options)
+
+
+def measure(options: argparse.Namespace, record: Record) -> None:
+    if options.iterations < 10 or options.idle < 1:
+        raise BenchError("--idle is at least 1, --iterations 10")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * options.idle + 200
     if soft != resource.RLIM_INFINITY and soft < wanted:
         if hard != resource.RLIM_INFINITY and hard < wanted:
-            parser.error(f"--idle {options.idle} needs {wanted} descriptors, the limit is {hard}")
+            raise BenchError(f"--idle {options.idle} needs {wanted} descriptors, the limit is {hard}")
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    for device in ("soft_shm", "soft_iw"):
+        record.contender(
+            {
+                "name": device,
+                "server": f"rmemcached {__version__}",
+                "client": f"two processes with a queue pair of {device}0 each, which poll",
+                "command": [],
+                "floor": False,
+            }
+        )
+    for name, text in FLOORS.items():
+        record.floor(name, text)
     try:
         found = both(options.rounds, options.iterations, options.idle)
     except (session.SessionError, session.EndError, OSError) as error:
-        print(f"fabrics.py: {error}", file=sys.stderr)
-        return 1
-    rows = compare(found)
-    if options.plot:
-        plot(rows, options.plot)
-    put_out(options, {"rounds": options.rounds, "results": rows, **found}, table(rows))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        raise BenchError(str(error)) from error
+    sheet = Sheet(record)
+    fill_sheet(found, sheet)
+    sheet.finish()

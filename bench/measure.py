@@ -27,12 +27,19 @@ class Figure:
 
 @dataclass(frozen=True)
 class Case:
-    """The first figure is the main one. floors: {contender: the name of its floor}."""
+    """The first figure is the main one. floors: {contender: the name of its floor}.
+
+    bounds: {contender: what its main figure must keep}: "<= 0.4", or ">= 0.8 of NAME": of NAME's in the same round; or
+    several with " and " between.
+    Cases of one group share a table.
+    """
 
     name: str
     parameters: dict[str, Any]
     figures: tuple[Figure, ...]
     floors: dict[str, str] = field(default_factory=dict)
+    bounds: dict[str, str] = field(default_factory=dict)
+    group: str = ""
 
     def described(self) -> dict[str, Any]:
         """The case as files have it."""

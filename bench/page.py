@@ -39,7 +39,18 @@ METHOD = (
 FRESH = (
     "Each run starts a server of its own, measures it and stops it; there is no warm-up. The order changes by round."
 )
+BOUNDS = "The bound is what a figure must keep; MISSED stands where its median does not."
+TURNS = "The rows take turns in each round, so that load from elsewhere meets all alike."
 METHODS = {
+    "direct": (
+        "Each round has servers of its own. In it every row is measured once; a figure is the median of many calls.",
+        *METHOD[3:5],
+        BOUNDS,
+        METHOD[6],
+    ),
+    "fabrics": (TURNS, "Two processes poll, each on a core of its own where there are two.", *METHOD[3:5], BOUNDS),
+    "clients": (TURNS, METHOD[2], *METHOD[3:5], BOUNDS, METHOD[6]),
+    "realuse": (TURNS, METHOD[2], *METHOD[3:5], METHOD[6]),
     "memory": (FRESH, "The replies to all sets were compared, and the items were counted.", *METHOD[3:5], METHOD[6]),
     "hitratio": (
         FRESH,
@@ -112,6 +123,7 @@ def section(document: Document) -> str:
         f"<h2>What was compared</h2>\n{compared(document)}",
         f"<h2>Where</h2>\n{surroundings(document)}",
         f"<h2>How</h2>\n<ul>{''.join(f'<li>{escape(line)}</li>' for line in method)}</ul>\n",
+        *(f"<p>{escape(note)}</p>\n" for note in document.get("notes", ())),
         pictures("Medians", against or plots.bars(document)),
         pictures("Latency by percentile", plots.percentiles(document)),
         f"<h2>Figures</h2>\n<p>{escape(table.legend(document))}</p>\n",

@@ -236,6 +236,8 @@ def bars(document: Document) -> list[tuple[str, str]]:
             for name, (colour, _) in styles(document).items()
             if (row := rows.get((case["name"], name, main["name"])))
         ]
+        if case.get("group") and len(found) < 2:
+            continue
         most = max((row["high_quartile"] for _, _, row in found), default=0) or 1
         room = WIDTH - 190 - 80
         content = [words(4, 16, f"{case['name']}: {label(main)}", "start", font_weight="bold")]

@@ -1,5 +1,4 @@
-#!/usr/bin/env python3
-"""Real use rather than ping-pong: large values, several threads, other clients beside.
+"""`rmemcached-bench realuse`: real use rather than ping-pong. Large values, several threads, other clients beside.
 
 large        get and set of large values over shared memory, in bytes objects and in registered buffers; throughput as
              a ratio to one memcpy of the same size in the client's process.
@@ -20,8 +19,6 @@ import argparse
 import contextlib
 import itertools
 import os
-import statistics
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -29,16 +26,23 @@ from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any
 
+from rmemcached import __version__
 from rmemcached.bench.arguments import CORES, names_of, numbers, placement, size_name, sizes
 from rmemcached.bench.connections import asker
 from rmemcached.bench.contenders import parse_contender
 from rmemcached.bench.cpu import fill
-from rmemcached.bench.figures import add_json, put_out
+from rmemcached.bench.document import Record
+from rmemcached.bench.errors import BenchError
 from rmemcached.bench.helpers import Helper, busy
+from rmemcached.bench.measure import progress
 from rmemcached.bench.paced import paced_client
 from rmemcached.bench.servers import Server, start_rmemcached
+from rmemcached.bench.sheet import Sheet
 from rmemcached.client import Client, _load
 
+HELP = "large values, threads with clients of their own or shared queue pairs, other clients beside"
+REFERENCE = "tcp"
+MEMCPY = "floor: memcpy"
 TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "auto")
 PARTS = ("large", "threads", "sharing", "beside")
 KEY, SMALL = "key", 100
@@ -125,8 +129,10 @@ def buffer_rate(client: Any, operation: str, key: str, value: bytes, seconds: fl
     return done / spent
 
 
-def measure_large(options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = []
+LARGER: dict[str, Any] = {"group": "large values", "better": "higher"}
+
+
+def measure_large(options: argparse.Namespace, sheet: Sheet) -> None:
     most = max(options.large) // MB + 1
     flags = ("-t", "1", "-m", str(4 * most + 64), "-I", f"{2 * most}m")
     allowed = os.sched_getaffinity(0)
@@ -140,25 +146,13 @@ def measure_large(options: argparse.Namespace) -> list[dict[str, Any]]:
             for size, operation in itertools.product(options.large, ("get", "set")):
                 value = os.urandom(size)
                 kinds = {"registered buffers": buffer_rate, "bytes": transfer_rate}
-                taken: dict[str, list[float]] = {kind: [] for kind in kinds}
-                copies = []
+                case = f"{operation} of {size_name(size)}, {CORES[cores]}"
+                said = {"cores": cores, "size": size, "operation": operation}
                 for _ in range(options.rounds):
-                    copies.append(copy_rate(size, options.seconds))
+                    sheet.add(case, MEMCPY, copy_rate(size, options.seconds) / 1e6, "MB/s", parameters=said, **LARGER)
                     for kind, rate in kinds.items():
-                        taken[kind].append(rate(client, operation, KEY, value, options.seconds))
-                rows += [
-                    {
-                        "cores": cores,
-                        "size": size,
-                        "operation": operation,
-                        "through": kind,
-                        "mb_per_second": statistics.median(rates) / 1e6,
-                        "memcpy_mb_per_second": statistics.median(copies) / 1e6,
-                        "to_memcpy": statistics.median(rate / copy for rate, copy in zip(rates, copies, strict=True)),
-                    }
-                    for kind, rates in taken.items()
-                ]
-    return rows
+                        found = rate(client, operation, KEY, value, options.seconds) / 1e6
+                        sheet.add(case, f"soft_shm, {kind}", found, "MB/s", floor=MEMCPY, **LARGER)
 
 
 def together(clients: list[Any], operation: str, value: bytes, seconds: float) -> float:
@@ -178,8 +172,7 @@ def together(clients: list[Any], operation: str, value: bytes, seconds: float) -
     return sum(rates)
 
 
-def measure_threads(options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = []
+def measure_threads(options: argparse.Namespace, sheet: Sheet) -> None:
     names = [name for name in options.transports if name in ("soft_shm", "soft_iw", "tcp")]
     flags = ("-t", "2", "-m", "256", "-I", f"{2 * max(options.sizes) // MB + 1}m")
     with contextlib.ExitStack() as stack:
@@ -193,22 +186,12 @@ def measure_threads(options: argparse.Namespace) -> list[dict[str, Any]]:
         }
         for count, size, operation in itertools.product(options.threads, options.sizes, ("set", "get")):
             value = os.urandom(size)
-            rates: dict[str, list[float]] = {name: [] for name in names}
+            case = f"{operation} of {size_name(size)}, {count} {'threads' if count > 1 else 'thread'}"
+            said = {"threads": count, "size": size, "operation": operation}
             for _ in range(options.rounds):
                 for name in names:
-                    rates[name].append(together(clients[name][:count], operation, value, options.seconds))
-            rows += [
-                {
-                    "threads": count,
-                    "size": size,
-                    "operation": operation,
-                    "transport": name,
-                    "mb_per_second": statistics.median(taken) / 1e6,
-                }
-                for name, taken in rates.items()
-            ]
-    add_ratios(rows, ("threads", "size", "operation"), {"transport": "tcp"}, "mb_per_second", "to_tcp")
-    return rows
+                    found = together(clients[name][:count], operation, value, options.seconds) / 1e6
+                    sheet.add(case, name, found, "MB/s", group="threads", better="higher", parameters=said)
 
 
 # ---- threads that share a queue pair ---------------------------------------------------------------------------------
@@ -245,8 +228,7 @@ def shared_rate(clients: list[Any], options: argparse.Namespace, depth: int, see
         return sum(pool.map(work, range(len(clients))))
 
 
-def measure_sharing(options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = []
+def measure_sharing(options: argparse.Namespace, sheet: Sheet) -> None:
     names = [name for name in options.transports if name in ("soft_shm", "soft_iw")]
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(daemons(names, os.sched_getaffinity(0), "-t", "1", "-m", "64"))
@@ -259,25 +241,19 @@ def measure_sharing(options: argparse.Namespace) -> list[dict[str, Any]]:
                     clients[pairs] = sharing_clients(servers[name].address, name, count, pairs)
                     for client in clients[pairs]:
                         connected.enter_context(contextlib.closing(client))
-                for depth in sorted({1, options.depth}):
-                    rates: dict[str, list[float]] = {pairs: [] for pairs in clients}
-                    for seed, pairs in itertools.product(range(1, options.rounds + 1), clients):
-                        rates[pairs].append(shared_rate(clients[pairs], options, depth, seed))
-                    rows += [
-                        {
-                            "transport": name,
-                            "depth": depth,
-                            "threads": count,
-                            "queue_pairs": pairs,
-                            "per_second": statistics.median(taken),
-                        }
-                        for pairs, taken in rates.items()
-                    ]
-    add_ratios(rows, ("transport", "depth", "threads"), {"queue_pairs": "own"}, "per_second", "to_own")
-    add_ratios(
-        rows, ("transport", "depth", "queue_pairs"), {"threads": min(options.sharers)}, "per_second", "to_fewest"
-    )
-    return rows
+                for depth, seed in itertools.product(sorted({1, options.depth}), range(1, options.rounds + 1)):
+                    rates = {pairs: shared_rate(clients[pairs], options, depth, seed) for pairs in clients}
+                    for pairs, rate in rates.items():
+                        sheet.add(
+                            f"{count} {'threads' if count > 1 else 'thread'}, {depth} under way, {name}",
+                            f"{name}, {pairs}",
+                            rate,
+                            "1/s",
+                            group="queue pairs, shared or own",
+                            better="higher",
+                            parameters={"transport": name, "depth": depth, "threads": count},
+                            more={"to_own": (rate / rates["own"], "", "higher")},
+                        )
 
 
 # ---- TCP clients beside others ---------------------------------------------------------------------------------------
@@ -319,77 +295,52 @@ def beside(case: str, server: Server, transport: str, seconds: float) -> Iterato
             helper.answer()
 
 
-def measure_beside(options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure_beside(options: argparse.Namespace, sheet: Sheet) -> None:
     everywhere = os.sched_getaffinity(0)
     names = [name for name in options.transports if name in ("soft_shm", "soft_iw", "tcp")]
-    rates: dict[tuple[str, str], list[float]] = {(case, name): [] for case in OTHERS for name in names}
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(daemons(names, everywhere, "-t", "1", "-m", "64"))
         askers = {
             name: [stack.enter_context(connected_asker(server, "tcp")) for _ in range(ASKERS)]
             for name, server in servers.items()
         }
-        for _, (case, name) in itertools.product(range(options.rounds), rates):
-            with beside(case, servers[name], name, options.seconds):
-                for each in askers[name]:
-                    each.tell("ask", "tcp", options.seconds)
-                answers = [each.answer() for each in askers[name]]
-                rates[case, name].append(sum(done / spent for done, spent in answers))
-    rows = [
-        {"others": case, "transport": name, "per_second": statistics.median(taken)}
-        for (case, name), taken in rates.items()
-    ]
-    add_ratios(rows, ("transport",), {"others": "none"}, "per_second", "to_none")
-    add_ratios(rows, ("others",), {"transport": "tcp"}, "per_second", "to_tcp")
-    return rows
+        for _, name in itertools.product(range(options.rounds), names):
+            alone = 0.0
+            for case in OTHERS:
+                with beside(case, servers[name], name, options.seconds):
+                    for each in askers[name]:
+                        each.tell("ask", "tcp", options.seconds)
+                    rate = sum(done / spent for done, spent in [each.answer() for each in askers[name]])
+                alone = alone or rate
+                sheet.add(
+                    f"beside {case}",
+                    name,
+                    rate,
+                    "1/s",
+                    group="two clients over TCP, beside others over the transport",
+                    better="higher",
+                    parameters={"others": case},
+                    more={"to_none": (rate / alone, "", "higher")},
+                )
 
 
-# ---- the output ------------------------------------------------------------------------------------------------------
+MEASURES = {
+    "large": measure_large,
+    "threads": measure_threads,
+    "sharing": measure_sharing,
+    "beside": measure_beside,
+}
 
 
-def add_ratios(rows: list[dict[str, Any]], case: tuple[str, ...], base: dict[str, Any], figure: str, name: str) -> None:
-    """Adds to each row its figure over that of the row of the same case that `base` names; None without one."""
-    found = {
-        tuple(row[key] for key in case): row[figure]
-        for row in rows
-        if all(row[key] == wanted for key, wanted in base.items())
-    }
-    for row in rows:
-        other = found.get(tuple(row[key] for key in case))
-        row[name] = row[figure] / other if other else None
+def part(text: str) -> str:
+    """One of PARTS."""
+    return names_of(PARTS)(text)[0]
 
 
-HEADINGS = {"size": "size", "think_us": "think us", "to_fewest": "to fewest", "memory_bytes": "KB each"}
-
-
-def shown(key: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if key == "size":
-        return size_name(value)
-    if key == "memory_bytes":
-        return f"{value / 1024:.1f}"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.0f}" if value >= 1000 else f"{value:.2f}"
-    return str(value)
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    keys = list(rows[0])
-    cells = [[HEADINGS.get(key, key.replace("_", " ")) for key in keys]]
-    cells += [[shown(key, row[key]) for key in keys] for row in rows]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(keys))]
-    return "\n".join("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: all)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("parts", nargs="*", type=part, metavar="PART", help=f"{', '.join(PARTS)} (default: all)")
     transports, placements = names_of(TRANSPORTS), names_of(tuple(CORES))
     parser.add_argument("--transports", type=transports, default=list(TRANSPORTS), help="default: all")
-    parser.add_argument("--rounds", type=int, default=5, help="samples of each kind (default: 5)")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each sample (default: 0.5)")
     parser.add_argument("--cores", type=placements, default=list(CORES), help="placements (default: all)")
     parser.add_argument("--depth", type=int, default=32, help="requests under way, of sharing (default: 32)")
@@ -400,24 +351,32 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--busy", type=int, default=0, metavar="N", help="processes that always run beside (default: 0)"
     )
-    add_json(parser)
-    options = parser.parse_args(arguments)
-    for part in options.parts:
-        if part not in PARTS:
-            parser.error(f"{part!r} is not one of {', '.join(PARTS)}")
+
+
+def measure(options: argparse.Namespace, record: Record) -> None:
     if "apart" in options.cores and len(os.sched_getaffinity(0)) < 2:
-        parser.error("--cores apart needs two cores")
-    measures = {
-        "large": measure_large,
-        "threads": measure_threads,
-        "sharing": measure_sharing,
-        "beside": measure_beside,
-    }
-    with busy(options.busy):
-        figures = {part: measures[part](options) for part in options.parts or PARTS}
-    put_out(options, figures, "\n\n".join(f"{part}\n{table(rows)}" for part, rows in figures.items()))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        raise BenchError("--cores apart needs two cores")
+    for name in options.transports:
+        kinds = {"": "rmemcached.client"}
+        if name == "soft_shm":
+            kinds |= {", registered buffers": "from and into registered buffers", ", bytes": "bytes objects"}
+        if name in ("soft_shm", "soft_iw"):
+            kinds |= {", shared": "threads share a queue pair", ", own": "threads have a queue pair each"}
+        for kind, client in kinds.items():
+            record.contender(
+                {
+                    "name": f"{name}{kind}",
+                    "server": f"rmemcached {__version__}",
+                    "client": f"{client} over {name}",
+                    "command": [],
+                    "floor": False,
+                }
+            )
+    record.floor(MEMCPY, "memcpy of as many bytes between pages that are there")
+    parts = options.parts or PARTS
+    sheet = Sheet(record)
+    with busy(options.busy), progress(len(parts)) as bar:
+        for name in parts:
+            MEASURES[name](options, sheet)
+            bar.step(name)
+    sheet.finish()

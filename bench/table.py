@@ -10,9 +10,11 @@ from rmemcached.bench.document import Document
 LONG_NAME = 12
 PERCENTILE_HEADINGS = {"p90": "p90", "p99": "p99", "p99_9": "p99.9", "max": "max"}
 LEGEND = (
-    "median and quartiles of the runs; to {reference}: median of the paired ratios, and its 95 % interval;"
-    " ~ within noise (the interval holds 1), ? too few runs for an interval;"
-    " to floor: the same ratio to the least that it can cost"
+    "median and quartiles of the runs;{reference} to floor: the median of the paired ratios to the least of its cost"
+)
+TO_REFERENCE = (
+    " to {reference}: median of the paired ratios, and its 95 % interval; ~ within noise (the interval holds 1), ? too"
+    " few runs for an interval;"
 )
 
 
@@ -71,6 +73,51 @@ def block(document: Document, case: dict[str, Any]) -> Block:
     return Block(case["name"], headings, lines)
 
 
+def listed(document: Document, group: str) -> Block:
+    """One table of all cases of a group, a row for each contender of each."""
+    known = {known["name"]: known for known in document["contenders"]}
+    rows = {(row["case"], row["contender"], row["figure"]): row for row in document["results"]}
+    headings = ["", "", "median", "", "quartiles", to_reference(document), "95 % interval", "to floor", "bound"]
+    lines = []
+    others: dict[str, None] = {}
+    cases = [case for case in document["cases"] if case.get("group", "") == group]
+    for case in cases:
+        others |= dict.fromkeys(label(figure) for figure in case["figures"][1:])
+    for case in cases:
+        name = case["name"].removeprefix(f"{group}: ")
+        main, *more = case["figures"]
+        for contender in known:
+            row = rows.get((case["name"], contender, main["name"]))
+            if row is None:
+                continue
+            line = [name, contender, number(row["median"]), main["unit"]]
+            line += [f"{number(row['low_quartile'])} .. {number(row['high_quartile'])}", ratio(row), interval(row)]
+            line += ["" if row["to_floor"] is None else number(row["to_floor"]), bound(row)]
+            found = {label(figure): rows.get((case["name"], contender, figure["name"])) for figure in more}
+            line += ["" if (cell := found.get(other)) is None else number(cell["median"]) for other in others]
+            lines.append(line)
+            name = ""
+    # A column that nobody fills says nothing.
+    used = [at for at in range(len(headings) + len(others)) if at < 2 or any(line[at] for line in lines)]
+    return Block(group, [[*headings, *others][at] for at in used], [[line[at] for at in used] for line in lines])
+
+
+def bound(row: dict[str, Any]) -> str:
+    """What a figure must keep, and whether it does."""
+    if "bound" not in row:
+        return ""
+    return row["bound"] + {True: "", False: "  MISSED", None: "  (not measured)"}[row["holds"]]
+
+
+def missed(document: Document) -> list[str]:
+    """A line for each bound that is missed."""
+    return [
+        f"{row['case']}: {row['contender']}: {number(row['median'])} misses {row['bound']}"
+        for row in document["results"]
+        if row.get("holds") is False
+    ]
+
+
 def label(figure: dict[str, str]) -> str:
     """A figure's name with its unit."""
     name, unit = figure["name"], figure["unit"]
@@ -90,11 +137,14 @@ def bracketed(row: dict[str, Any]) -> str:
 
 
 def blocks(document: Document) -> list[Block]:
-    return [block(document, case) for case in document["cases"]]
+    groups = dict.fromkeys(case.get("group", "") for case in document["cases"])
+    plain = [block(document, case) for case in document["cases"] if not case.get("group")]
+    return plain + [listed(document, group) for group in groups if group]
 
 
 def legend(document: Document) -> str:
-    return LEGEND.format(reference=document["reference"])
+    name = document["reference"]
+    return LEGEND.format(reference=TO_REFERENCE.format(reference=name) if name else "")
 
 
 def text(document: Document) -> str:
@@ -108,6 +158,9 @@ def text(document: Document) -> str:
         widths = [max(len(line[column]) for line in cells) for column in range(len(each.headings))]
         lines += ["", each.title]
         for line in cells:
-            rest = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
+            # The contender stands behind its case, as names do.
+            named = 2 if each.headings[1] == "" else 1
+            rest = [cell.rjust(width) for cell, width in zip(line[named:], widths[named:], strict=True)]
+            rest[:0] = [cell.ljust(width) for cell, width in zip(line[1:named], widths[1:named], strict=True)]
             lines.append("  ".join((f"  {line[0]:<{first}}", *rest)).rstrip())
-    return "\n".join([*lines, "", legend(document)])
+    return "\n".join([*lines, "", *document.get("notes", ()), legend(document)])

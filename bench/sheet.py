@@ -1,0 +1,58 @@
+"""Rows of figures that have no contenders of the command line: cases are made while they are measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rmemcached.bench.document import Record
+from rmemcached.bench.measure import Case, Figure
+
+
+class Sheet:
+    """What has been measured so far, by case and contender. Each further value of the same is another round's."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.cases: dict[str, dict[str, Any]] = {}
+        self.samples: dict[tuple[str, str], list[dict[str, float]]] = {}
+
+    def add(
+        self,
+        case: str,
+        contender: str,
+        value: float,
+        unit: str,
+        *,
+        group: str = "",
+        better: str = "lower",
+        bound: str = "",
+        floor: str = "",
+        parameters: dict[str, Any] | None = None,
+        more: dict[str, tuple[float, str, str]] | None = None,
+    ) -> None:
+        """One value. `group` names the table; `bound` is as in Case; `more`: {figure: (value, unit, better)}."""
+        name = f"{group}: {case}" if group else case
+        others = {key: Figure(key, of, which) for key, (_, of, which) in (more or {}).items()}
+        figures = (Figure("value", unit, better), *others.values())
+        made = self.cases.setdefault(
+            name,
+            {"parameters": parameters or {}, "group": group, "figures": figures, "floors": {}, "bounds": {}},
+        )
+        if floor:
+            made["floors"][contender] = floor
+        if bound:
+            made["bounds"][contender] = bound
+        values = {figures[0].name: value, **{key: found for key, (found, _, _) in (more or {}).items()}}
+        self.samples.setdefault((name, contender), []).append(values)
+
+    def finish(self) -> None:
+        """Hands all cases to the record."""
+        for name, made in self.cases.items():
+            samples = [
+                {"case": name, "contender": contender, "round": number, "turn": turn, "values": values}
+                for turn, (contender, rounds) in enumerate(
+                    ((who, rounds) for (case, who), rounds in self.samples.items() if case == name), 1
+                )
+                for number, values in enumerate(rounds, 1)
+            ]
+            self.record.case(Case(name, **made), samples)

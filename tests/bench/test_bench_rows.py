@@ -1,0 +1,139 @@
+"""rmemcached-bench's subcommands whose contenders are given: rows of figures with bounds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_runs import measured, names, run
+
+from rmemcached.bench import document, table
+from rmemcached.bench.document import Record
+from rmemcached.bench.sheet import Sheet
+
+
+def medians(figures: document.Document) -> dict[tuple[str, str], float]:
+    return {
+        (row["case"].partition(": ")[2], row["contender"]): row["median"]
+        for row in figures["results"]
+        if row["figure"] == "value"
+    }
+
+
+def test_direct(tmp_path: Path) -> None:
+    # So few items have more than 12 B each: a bound that is missed.
+    words = "direct --seconds 0.05 --items 30000 --rounds 1"
+    figures, text, _ = measured(tmp_path, *words.split(), status=1)
+    found = medians(figures)
+    assert 0 < found["get 100 B, Python", "direct"] < found["get 100 B, Python", "asked"] * 10
+    assert found["get 100 B, C, 8 processes, each core", "direct"] > 0.1
+    assert found["daemon's CPU of a hit", "direct"] < 0.2 * found["daemon's CPU of a hit", "asked"]
+    assert 12 < found["memory of the index for an item", "direct"] < 26
+    assert found["items not in the index", "direct"] < 5
+    assert "<= 12  MISSED" in text and figures["notes"] == []
+
+
+def test_fabrics(tmp_path: Path) -> None:
+    words = "fabrics --rounds 1 --iterations 50 --idle 5"
+    figures, _, _ = measured(tmp_path, *words.split(), status=None)
+    found = medians(figures)
+    assert len([key for key in found if not key[1].startswith("floor")]) == 12
+    assert min(found.values()) > 0
+    bounded = [row for row in figures["results"] if "bound" in row]
+    assert len(bounded) == 12 and all(row["holds"] is not None for row in bounded)
+
+
+def test_realuse(tmp_path: Path) -> None:
+    words = (
+        "realuse --rounds 1 --seconds 0.01 --cores together --depth 3 --large 1m --threads 1,2 --sizes 4k,100k"
+        " --busy 1 --transports soft_shm,tcp,unix --sharers 1,3"
+    )
+    figures, text, _ = measured(tmp_path, *words.split())
+    groups = [case["group"] for case in figures["cases"]]
+    assert [groups.count(name) for name in dict.fromkeys(groups)] == [2, 8, 4, 4]
+    assert min(medians(figures).values()) > 0
+    for row in figures["results"]:
+        if row["case"].startswith("large") and not row["contender"].startswith("floor"):
+            assert row["to_floor"] > 0
+        if row["figure"] == "to_own":
+            assert (row["median"] == 1) == row["contender"].endswith("own")
+    assert "100 KB" in text and "beside 100 idle" in text
+
+
+def test_clients(tmp_path: Path) -> None:
+    figures, text, _ = measured(tmp_path, "clients", "--seconds", "0.002", "--rounds", "1", status=None)
+    found = medians(figures)
+    installed = set(names(figures))
+    assert {"soft_shm", "soft_iw", "tcp", "pymemcache"} <= installed
+    for name in installed & {"soft_shm", "soft_iw", "tcp", "pymemcache", "pylibmc"}:
+        for row in ("get", "get, 1 ms apart", "set", "get_many", "set_many", "in flight"):
+            assert found[row, name] > 0
+    for name in installed & {"soft_shm", "soft_iw", "tcp", "emcache", "aiomcache"}:
+        assert found["uvloop", name] > 0 and found["asyncio", name] > 0
+    for size in (1, 16, 64):
+        assert found[f"get_into a Buffer, {size} MB, soft_iw", "soft_iw"] > 0
+    assert found["get, ten arrays of 4 MB, soft_shm", "soft_shm"] > 0
+    assert len([row for row in figures["results"] if "bound" in row]) >= 12
+    absent = {"pylibmc", "emcache", "aiomcache"} - installed
+    assert [note.partition(": ")[2] for note in figures["notes"]] == ([", ".join(sorted(absent))] if absent else [])
+    assert "1 ms apart" in text
+
+
+@pytest.mark.parametrize(
+    "words, message, status",
+    [
+        ("realuse nothing", "'nothing' is not one of large, threads, sharing, beside", 2),
+        ("realuse --transports pigeon", "'pigeon' is not one of soft_shm, soft_iw, tcp, unix, auto", 2),
+        ("realuse --threads long", "--threads: invalid numbers value: 'long'", 2),
+        ("clients --parts what", "'what' is not one of plain, async, large", 2),
+        ("direct --transports tcp", "'tcp' is not one of soft_iw, verbs", 2),
+        ("direct --items 1", "--items is at least 1000", 1),
+        ("fabrics --idle 0", "--idle is at least 1", 1),
+    ],
+)
+def test_a_wrong_argument_is_named(words: str, message: str, status: int) -> None:
+    assert message in run(*words.split(), status=status).stderr.splitlines()[-1]
+
+
+def sheet_of(values: dict[str, list[float]], bound: str) -> document.Document:
+    record = Record("direct", [], "")
+    sheet = Sheet(record)
+    for name, rounds in values.items():
+        record.contender({"name": name, "server": "", "client": "", "command": [], "floor": False})
+        for value in rounds:
+            sheet.add("a get", name, value, "us", group="gets", bound=bound if name == "ours" else "")
+    sheet.finish()
+    return record.finished()
+
+
+@pytest.mark.parametrize(
+    "bound, holds",
+    [
+        ("<= 2", True),
+        (">= 2.5", False),
+        ("<= 0.5 of theirs", True),
+        ("<= 0.4 of theirs", False),
+        ("<= 2 and <= 0.4 of theirs", False),
+        ("<= 2 and <= 0.5 of theirs", True),
+        ("<= 1 of nobody's", None),
+    ],
+)
+def test_bounds(bound: str, holds: bool | None) -> None:
+    """A bound is on the median, or on the median of the paired ratios."""
+    found = sheet_of({"ours": [1.0, 2.0, 10.0], "theirs": [2.0, 4.0, 20.0]}, bound)
+    (row,) = [row for row in found["results"] if row["contender"] == "ours"]
+    assert row["holds"] is holds
+    assert len(table.missed(found)) == (holds is False)
+    assert ("MISSED" in table.text(found)) == (holds is False)
+
+
+def test_reads_over_verbs_say_that_perftest_is_absent(monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setitem(os.environ, "PATH", "")
+    record = Record("direct", [], "asked")
+    from rmemcached.bench import direct
+
+    assert not direct.beside_perftest(record)
+    assert "ib_read_lat is not in PATH (apt-get install perftest)" in capsys.readouterr().err
+    assert len(record.document["notes"]) == 1
