@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rmemcached.client import Client, MemcacheError
+from rmemcached.client import Client
 
 from ._keys import block_key, check_prefix, piece_key
 
@@ -20,8 +20,6 @@ MAGIC = b"rmcblock"
 HEAD = struct.Struct("<8sQQ16s")  # magic, bytes of the block, bytes of each piece but the last, the store
 ITEM_OVERHEAD = 1024  # bytes of an item that its header, its key and the headers of its chunks may take
 SMALLEST_PIECE = 4096
-REGISTERED = ("verbs", "rdma_cm", "soft_iw")  # transports over which a server reaches memory of the caller's making
-FAILURES = (MemcacheError, OSError)
 
 
 class Head(NamedTuple):
@@ -84,10 +82,6 @@ class Blocks:
 
     def key(self, name: str | bytes) -> bytes:
         return block_key(name, self.prefix)
-
-    def register(self, memory: Any) -> Any:
-        """Registers memory for the device, if the transport can use that. Returns a Buffer to close, or None."""
-        return self.client.register(memory) if self.client.transport in REGISTERED else None
 
     def piece_size(self) -> int:
         """Bytes that an item can have, as the server's -I says."""

@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lmcache_adapter import Adapter, Arena
@@ -17,10 +18,25 @@ from transport import RDMA_TRANSPORTS
 from rmemcached.client import Client
 from rmemcached.connectors._blocks import HEAD, ITEM_OVERHEAD
 from rmemcached.connectors._keys import block_key
+from rmemcached.connectors.lmcache import RMemcachedConnector
 
 Connect = Callable[..., Adapter]
 MEGABYTE = 1 << 20
 TRANSPORTS = ["tcp", *RDMA_TRANSPORTS]
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., Adapter]]:
+    """connect(server, **params) makes a connector with adapter_params as LMCache does."""
+    made: list[RMemcachedConnector] = []
+
+    def make(server: Any, **params: Any) -> Adapter:
+        made.append(RMemcachedConnector(server.host, server.port, **params))
+        return Adapter(made[-1])
+
+    yield make
+    for connector in made:
+        connector.close()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -172,8 +188,8 @@ def test_no_server(connect: Connect) -> None:
         assert not ok and str(server.port) in error and done == [False]
 
 
-def test_a_block_that_the_server_refuses(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
-    """The batch fails with the server's reason; others in it are stored."""
+def test_a_block_that_the_server_cannot_hold(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
+    """A block larger than the server's memory is a miss; others in its batch are stored, also empty ones."""
     adapter = connect(rmemcached_server("-m", "64", "-t", "1"))
     ok, error, done = adapter.store(["a", "b"], [memoryview(b""), memoryview(bytearray(5))])
     assert done == [True, True] and ok and not error
