@@ -43,6 +43,7 @@ PACKAGES = (
     "rmemcached.server",
     "rmemcached.tools",
     "rmemcached.client",
+    "rmemcached.connectors",
     "rmemcached.bench",
 )
 

@@ -1,0 +1,1 @@
+"""What other people's programs load to keep their data in rmemcached (docs/connectors.md)."""

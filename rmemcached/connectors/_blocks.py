@@ -1,0 +1,183 @@
+"""Blocks of any size in one server: stored from the caller's memory, and loaded to it.
+
+A block that fits an item of the server is one item. A longer one is in pieces, whose keys have 16 random bytes of that
+one store; the block's own item is then a head, which has these bytes and the length, and is stored when all pieces are.
+So a load never finds pieces of two stores. What is not found in full is a miss.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rmemcached.client import Client
+
+from ._keys import block_key, check_prefix, piece_key
+
+MAGIC = b"rmcblock"
+HEAD = struct.Struct("<8sQQ16s")  # magic, bytes of the block, bytes of each piece but the last, the store
+ITEM_OVERHEAD = 1024  # bytes of an item that its header, its key and the headers of its chunks may take
+SMALLEST_PIECE = 4096
+
+
+class Head(NamedTuple):
+    """What the item of a block in pieces says."""
+
+    length: int
+    piece: int
+    store: bytes
+
+    @property
+    def pieces(self) -> int:
+        return -(-self.length // self.piece)
+
+
+def read_head(value: Any) -> Head | None:
+    """The head in a value; None: it is none."""
+    if value is None or len(value) != HEAD.size:
+        return None
+    magic, length, piece, store = HEAD.unpack(value)
+    return Head(length, piece, store) if magic == MAGIC and piece > 0 and length > 0 else None
+
+
+class Blocks:
+    """The blocks of a server. Thread-safe: each call takes a connection for its time.
+
+    Args: those of Client for the server and the transport. prefix: of all keys. expire: seconds that blocks are kept,
+    0: until they are evicted. timeout and connect_timeout: seconds. Nothing is connected here.
+
+    Memory is anything with a contiguous buffer; that of `load` is writable. Methods raise MemcacheError and OSError
+    when the server cannot be reached or refuses; what `load` has said of no block is to be trusted then.
+    """
+
+    def __init__(
+        self,
+        server: tuple[str, int] | str,
+        *,
+        transport: str | None = None,
+        prefix: str | bytes = "",
+        expire: int = 0,
+        timeout: float = 10.0,
+        connect_timeout: float = 2.0,
+        username: str | None = None,
+        password: str | None = None,
+    ) -> None:
+        if expire < 0:
+            raise ValueError(f"expire has to be 0 or more seconds, not {expire}")
+        self.prefix = check_prefix(prefix)
+        self.expire = expire
+        self._piece = 0  # bytes; 0: the server has not been asked
+        settings: dict[str, Any] = {} if transport is None else {"transport": transport}
+        if username is not None:
+            settings |= {"username": username, "password": password}
+        # A URL may say these two: they are no arguments then.
+        if not (isinstance(server, str) and "timeout=" in server):
+            settings |= {"timeout": timeout, "connect_timeout": connect_timeout}
+        self.client = Client(server, default_noreply=False, **settings)
+
+    def close(self) -> None:
+        self.client.close()
+
+    def key(self, name: str | bytes) -> bytes:
+        return block_key(name, self.prefix)
+
+    def piece_size(self) -> int:
+        """Bytes that an item can have, as the server's -I says."""
+        if not self._piece:
+            limit = int(self.client.stats("settings")[b"item_size_max"])
+            self._piece = max(limit - ITEM_OVERHEAD, SMALLEST_PIECE)
+        return self._piece
+
+    def forget_server(self) -> None:
+        """After an error: the server may have been started again, with another -I."""
+        self._piece = 0
+
+    def store(self, name: str | bytes, memory: memoryview) -> bool:
+        """Stores a block. False: the server did not take it, and has no block of that name, or an earlier one's."""
+        key, size, piece = self.key(name), memory.nbytes, self.piece_size()
+        # A block as long as a head is stored in a piece: so whatever has a head's length is a head.
+        if size <= piece and size != HEAD.size:
+            return bool(self.client.set(key, memory, self.expire))
+        if size == 0:
+            return False
+        old = read_head(self._small(key))
+        store = os.urandom(16)
+        parts = {
+            piece_key(store, number, self.prefix): memory[at : at + piece]
+            for number, at in enumerate(range(0, size, piece))
+        }
+        if self.client.set_many(parts, self.expire):
+            return False
+        done = bool(self.client.set(key, HEAD.pack(MAGIC, size, piece, store), self.expire))
+        if done and old is not None:
+            self.client.delete_many(self._pieces(old))
+        return done
+
+    def load(self, name: str | bytes, memory: memoryview) -> bool:
+        """Loads a block that is exactly as long as the memory. False: a miss; the memory may have been written to."""
+        key, size = self.key(name), memory.nbytes
+        if size == HEAD.size or size > self.piece_size():
+            head = read_head(self._small(key))
+        else:
+            found = self._into(key, memory)
+            if found != HEAD.size:
+                return found == size
+            head = read_head(memory[: HEAD.size].tobytes())
+        if head is None:
+            # It may be an item still: of a server that took longer ones than it said.
+            return size != HEAD.size and self._into(key, memory) == size
+        if head.length != size:
+            return False
+        for number, piece in enumerate(self._pieces(head)):
+            part = memory[number * head.piece : min((number + 1) * head.piece, size)]
+            if self._into(piece, part) != part.nbytes:
+                return False
+        return True
+
+    def exist(self, names: Sequence[str | bytes]) -> list[bool]:
+        """Whether there are such blocks, in one round trip. The pieces of a long one are not looked for."""
+        with self.client.pipeline() as pipeline:
+            for name in names:
+                pipeline.meta_get(self.key(name), value=False)
+        return [item is not None for item in self._results(pipeline)]
+
+    def delete(self, names: Sequence[str | bytes]) -> list[bool]:
+        """Removes blocks, and their pieces. Returns whether each was there."""
+        keys = [self.key(name) for name in names]
+        with self.client.pipeline() as pipeline:
+            for key in keys:
+                pipeline.meta_get(key, value=False, size=True)
+        sizes = self._results(pipeline)
+        headed = [key for key, item in zip(keys, sizes, strict=True) if item is not None and item.size == HEAD.size]
+        heads = [read_head(value) for value in self.client.get_many(headed).values()] if headed else []
+        with self.client.pipeline() as pipeline:
+            for key in keys:
+                pipeline.delete(key)
+            for head in filter(None, heads):
+                for piece in self._pieces(head):
+                    pipeline.delete(piece)
+        return [bool(done) for done in self._results(pipeline)[: len(keys)]]
+
+    def _small(self, key: bytes) -> bytes | None:
+        """The value of a key if it is as short as a head."""
+        item = bytearray(HEAD.size)
+        return bytes(item) if self._into(key, item) == HEAD.size else None
+
+    def _into(self, key: bytes, memory: Any) -> int:
+        """The length of the value that was received in memory; -1: there is none, or it is longer."""
+        try:
+            return int(self.client.get_into(key, memory, default=-1))
+        except ValueError:
+            return -1
+
+    def _pieces(self, head: Head) -> list[bytes]:
+        return [piece_key(head.store, number, self.prefix) for number in range(head.pieces)]
+
+    @staticmethod
+    def _results(pipeline: Any) -> list[Any]:
+        for result in pipeline.results:
+            if isinstance(result, Exception):
+                raise result
+        return list(pipeline.results)

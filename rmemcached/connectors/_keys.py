@@ -1,0 +1,36 @@
+"""Names of blocks, which may be long and have any characters, as keys that memcached takes.
+
+A key says what kind it is before anything else, so that no name makes another name's key, or that of a piece.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+
+LONGEST = 250  # bytes of a key
+_PLAIN = re.compile(rb"[!-~]+")
+
+
+def block_key(name: str | bytes, prefix: bytes = b"") -> bytes:
+    """The key of a block: its name, or the SHA-256 of all of it where memcached would not take the name.
+
+    prefix: bytes that memcached takes, at most 100, which all keys of a connector begin with.
+    """
+    text = name.encode("utf-8", "surrogateescape") if isinstance(name, str) else bytes(name)
+    if len(prefix) + 2 + len(text) <= LONGEST and _PLAIN.fullmatch(text):
+        return prefix + b"n:" + text
+    return prefix + b"h:" + sha256(text).hexdigest().encode()
+
+
+def piece_key(store: bytes, number: int, prefix: bytes = b"") -> bytes:
+    """The key of a piece of a block. store: the 16 random bytes that this one store of the block has chosen."""
+    return prefix + b"p:" + store.hex().encode() + b":%d" % number
+
+
+def check_prefix(prefix: str | bytes) -> bytes:
+    """The prefix as bytes. Raises ValueError for one that memcached does not take, or over 100 bytes."""
+    text = prefix.encode() if isinstance(prefix, str) else prefix
+    if text and (len(text) > 100 or not _PLAIN.fullmatch(text)):
+        raise ValueError(f"the prefix {prefix!r} has to be 100 bytes at most, without spaces and control characters")
+    return text

@@ -1,0 +1,147 @@
+"""Batches of blocks, which threads carry out while their caller goes on.
+
+The caller hands in a batch and gets its number. When all parts are done, an eventfd becomes readable, and `drain` has
+the batch's outcome.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from rmemcached.client import MemcacheError
+
+from ._blocks import Blocks
+
+
+class Outcome(NamedTuple):
+    """Of a batch. ok: no part of it failed. error: the first failure. done: of each block, whether it was found."""
+
+    number: int
+    ok: bool
+    error: str
+    done: list[bool]
+
+
+class _Batch:
+    def __init__(self, number: int, size: int, parts: int) -> None:
+        self.number = number
+        self.done = [False] * size
+        self.parts = parts
+        self.error = ""
+
+
+class Workers:
+    """Threads over Blocks. `submit`, `drain` and `close` are thread-safe; `submit` does not wait.
+
+    blocks: is closed by `close`. count: of threads, 1 or more. Raises ValueError.
+    """
+
+    def __init__(self, blocks: Blocks, count: int) -> None:
+        if count < 1:
+            raise ValueError(f"workers has to be 1 or more, not {count}")
+        self.blocks = blocks
+        self._lock = threading.Lock()
+        self._next = 0
+        self._finished: list[Outcome] = []
+        self._closed = False
+        self._queue: SimpleQueue[Any] = SimpleQueue()
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._threads = [
+            threading.Thread(target=self._run, name=f"rmemcached-blocks-{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def event(self) -> int:
+        """The eventfd. It is readable when `drain` has something."""
+        return self._event
+
+    def submit(self, task: Callable[..., Any], *columns: Sequence[Any], whole: bool = False) -> int:
+        """Queues task for each row of the columns, and returns the batch's number.
+
+        whole: the task takes the columns, in one call, and returns a list. Raises ValueError when the columns differ in
+        length, and RuntimeError after `close`.
+        """
+        size = len(columns[0])
+        if any(len(column) != size for column in columns):
+            raise ValueError(f"lists of {' and '.join(str(len(column)) for column in columns)} entries in one batch")
+        parts = min(size, 1 if whole else len(self._threads))
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the connector is closed")
+            batch = _Batch(self._next, size, parts)
+            self._next += 1
+            for part in range(parts):
+                self._queue.put((batch, task, columns, whole, slice(part, None, parts)))
+            if not parts:
+                self._finish(batch)
+        return batch.number
+
+    def drain(self) -> list[Outcome]:
+        """What was finished since the last call."""
+        with self._lock:
+            if not self._closed:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._event)
+            finished, self._finished = self._finished, []
+        return finished
+
+    def close(self) -> None:
+        """Ends the threads when what they do is done. Batches that wait fail. Any number of times."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for _ in self._threads:
+                self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+        os.close(self._event)
+        self.blocks.close()
+
+    def _run(self) -> None:
+        while (work := self._queue.get()) is not None:
+            batch, task, columns, whole, rows = work
+            error = ""
+            try:
+                if self._closed:
+                    raise RuntimeError("the connector was closed")
+                if whole:
+                    batch.done = task(*columns)
+                else:
+                    error = self._each(batch, task, columns, rows)
+            except Exception as problem:
+                # Whatever it is, somebody waits for the batch.
+                error = str(problem) or type(problem).__name__
+            with self._lock:
+                batch.error = batch.error or error
+                batch.parts -= 1
+                if not batch.parts:
+                    self._finish(batch)
+
+    def _each(self, batch: _Batch, task: Callable[..., Any], columns: Sequence[Any], rows: slice) -> str:
+        """Carries out a part of a batch. Returns the first failure; what comes behind a lost server is not tried."""
+        first = ""
+        for row in range(len(batch.done))[rows]:
+            try:
+                batch.done[row] = task(*(column[row] for column in columns))
+            except MemcacheError as problem:
+                first = first or str(problem)
+                self.blocks.forget_server()
+            except OSError:
+                self.blocks.forget_server()
+                raise
+        return first
+
+    def _finish(self, batch: _Batch) -> None:
+        # The caller holds the lock.
+        self._finished.append(Outcome(batch.number, not batch.error, batch.error, batch.done))
+        if not self._closed:
+            os.eventfd_write(self._event, 1)

@@ -1,0 +1,87 @@
+"""LMCache's second level in rmemcached: the connector that its L2 adapter "native_plugin" loads.
+
+Source: lmcache/v1/distributed/l2_adapters/native_plugin_l2_adapter.py and native_connector_l2_adapter.py of LMCache
+0.5.6, which say what methods a connector has. Nothing of LMCache is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ._blocks import Blocks
+from ._workers import Workers
+
+WORKERS = 2
+
+
+class RMemcachedConnector:
+    """Keeps blocks in one server. LMCache makes it, with `adapter_params` as arguments.
+
+    host, port, or url: the server (docs/client.md, section 10). transport: as that of Client; None: the fastest that
+    both ends have. workers: threads, each with a connection while it moves a block. prefix: of all keys. expire:
+    seconds, 0: until evicted. timeout: seconds until a server that does not answer is given up. Raises ValueError.
+
+    Submits return the number of a batch at once; its memory must not be changed, or for stores read only, until
+    `drain_completions` has named it. A block that cannot be had, whatever the reason, is a miss. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 11211,
+        *,
+        url: str | None = None,
+        transport: str | None = None,
+        workers: int = WORKERS,
+        prefix: str = "",
+        expire: int = 0,
+        timeout: float = 10.0,
+        connect_timeout: float = 2.0,
+        username: str | None = None,
+        password: str | None = None,
+    ) -> None:
+        blocks = Blocks(
+            (host, port) if url is None else url,
+            transport=transport,
+            prefix=prefix,
+            expire=expire,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            username=username,
+            password=password,
+        )
+        self._blocks = blocks
+        self._workers = Workers(blocks, workers)
+
+    def event_fd(self) -> int:
+        """The eventfd that is readable when a batch is finished. It is valid until `close`."""
+        return self._workers.event
+
+    def submit_batch_set(self, keys: Sequence[str], memoryviews: Sequence[memoryview]) -> int:
+        """Stores the bytes of each view under its key."""
+        return self._workers.submit(self._store, keys, memoryviews)
+
+    def submit_batch_get(self, keys: Sequence[str], memoryviews: Sequence[memoryview]) -> int:
+        """Loads each key's block to its view. A block of another length than the view's is a miss."""
+        return self._workers.submit(self._blocks.load, keys, memoryviews)
+
+    def submit_batch_exists(self, keys: Sequence[str]) -> int:
+        """Looks which keys have blocks, in one round trip."""
+        return self._workers.submit(self._blocks.exist, keys, whole=True)
+
+    def submit_batch_delete(self, keys: Sequence[str]) -> int:
+        """Removes the blocks of the keys."""
+        return self._workers.submit(self._blocks.delete, keys, whole=True)
+
+    def drain_completions(self) -> list[tuple[int, bool, str, list[bool] | None]]:
+        """[(number of the batch, whether nothing failed, the first error or "", of each key whether it was done)]."""
+        return [(one.number, one.ok, one.error, one.done) for one in self._workers.drain()]
+
+    def close(self) -> None:
+        """Ends the threads and the connections. Batches that wait are not carried out. Any number of times."""
+        self._workers.close()
+
+    def _store(self, key: str, view: memoryview) -> bool:
+        if not self._blocks.store(key, view):
+            raise OSError(f"{self._blocks.client.server}: a block of {view.nbytes} bytes was not stored")
+        return True

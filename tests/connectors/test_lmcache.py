@@ -1,0 +1,243 @@
+"""LMCache's connector against real daemons: what is loaded is what was stored, or a miss."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lmcache_adapter import Adapter, Arena
+from servers import Server, start_rmemcached
+from transport import RDMA_TRANSPORTS
+
+from rmemcached.client import Client
+from rmemcached.connectors._blocks import HEAD, ITEM_OVERHEAD
+from rmemcached.connectors._keys import block_key
+from rmemcached.connectors.lmcache import RMemcachedConnector
+
+Connect = Callable[..., Adapter]
+MEGABYTE = 1 << 20
+TRANSPORTS = ["tcp", *RDMA_TRANSPORTS]
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., Adapter]]:
+    """connect(server, **params) makes a connector with adapter_params as LMCache does."""
+    made: list[RMemcachedConnector] = []
+
+    def make(server: Any, **params: Any) -> Adapter:
+        made.append(RMemcachedConnector(server.host, server.port, **params))
+        return Adapter(made[-1])
+
+    yield make
+    for connector in made:
+        connector.close()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("size", [1, HEAD.size, 100_000, MEGABYTE - ITEM_OVERHEAD, MEGABYTE, 3 * MEGABYTE + 7])
+def test_what_is_stored_is_loaded(
+    connect: Connect, rmemcached_server: Callable[..., Server], transport: str, size: int
+) -> None:
+    """Blocks of any size, also over the server's item size, from an arena and back."""
+    adapter = connect(rmemcached_server("-m", "128", "-t", "1"), transport=transport)
+    arena = Arena(10 * size)
+    keys = [f"model@0000000{number}@0@{number:032x}" for number in range(5)]
+    blocks = [arena.view(size, os.urandom(61)) for _ in keys]
+    targets = [arena.view(size) for _ in keys]
+    assert adapter.exist(keys) == (True, "", [False] * 5)
+    assert adapter.load(keys, targets) == (True, "", [False] * 5)
+    assert adapter.store(keys, blocks) == (True, "", [True] * 5)
+    assert adapter.exist([*keys, "other"]) == (True, "", [True] * 5 + [False])
+    assert adapter.load(keys, targets) == (True, "", [True] * 5)
+    assert [view.tobytes() for view in targets] == [view.tobytes() for view in blocks]
+    assert adapter.delete([keys[0], "other"]) == (True, "", [True, False])
+    assert adapter.load(keys, targets) == (True, "", [False] + [True] * 4)
+
+
+def test_blocks_of_the_items_memory(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
+    """A daemon with -o rdma_direct, whose clients load blocks by themselves."""
+    adapter = connect(rmemcached_server("-m", "128", "-I", "8m", "-o", "rdma_direct"), transport="soft_shm")
+    arena = Arena(8 * MEGABYTE)
+    block, target = arena.view(4 * MEGABYTE - 1, os.urandom(997)), arena.view(4 * MEGABYTE - 1)
+    assert adapter.store(["key"], [block])[2] == [True]
+    for _ in range(2):
+        assert adapter.load(["key"], [target])[2] == [True]
+        assert target.tobytes() == block.tobytes()
+
+
+def test_a_block_of_another_length_is_a_miss(connect: Connect, shared_rmemcached: Server) -> None:
+    adapter = connect(shared_rmemcached, prefix="lengths:")
+    arena = Arena(20 * MEGABYTE)
+    for size in (HEAD.size, 1000, 9 * MEGABYTE):
+        assert adapter.store(["key"], [arena.view(size, b"x")])[2] == [True]
+        for other in (size - 1, size + 1):
+            assert adapter.load(["key"], [memoryview(bytearray(other))])[2] == [False]
+
+
+@pytest.mark.parametrize("what", ["first", "last"])
+def test_a_lost_piece_makes_a_miss(connect: Connect, rmemcached_server: Callable[..., Server], what: str) -> None:
+    server = rmemcached_server("-m", "64", "-t", "1")
+    adapter = connect(server)
+    block = memoryview(bytearray(os.urandom(3 * MEGABYTE)))
+    assert adapter.store(["key"], [block])[2] == [True]
+    with Client(server.address, default_noreply=False) as client:
+        pieces = sorted(item["key"] for item in client.metadump() if item["key"].startswith(b"p:"))
+        assert len(pieces) == 4
+        assert client.delete(pieces[0 if what == "first" else -1])
+    assert adapter.load(["key"], [memoryview(bytearray(3 * MEGABYTE))]) == (True, "", [False])
+
+
+def test_pieces_are_of_one_store(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
+    """While a block is stored again and again, with other bytes each time, a load has one of them or misses."""
+    server = rmemcached_server("-m", "256", "-t", "2")
+    writer, reader = connect(server), connect(server)
+    size = 3 * MEGABYTE
+    blocks = [memoryview(bytearray(bytes([number]) * size)) for number in range(4)]
+    assert writer.store(["key"], [blocks[0]])[0]
+    over = threading.Event()
+
+    def write() -> None:
+        for number in range(40):
+            writer.store(["key"], [blocks[number % 4]])
+        over.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    target = memoryview(bytearray(size))
+    while not over.is_set():
+        ok, error, (found,) = reader.load(["key"], [target])
+        assert ok and not error
+        if found:
+            assert target.tobytes() == bytes(target[:1]) * size
+    thread.join()
+    assert reader.load(["key"], [target])[2] == [True]
+    assert target.tobytes() == blocks[3].tobytes()
+
+
+def test_storing_again_leaves_no_pieces_behind(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
+    server = rmemcached_server("-m", "64", "-t", "1")
+    adapter = connect(server)
+    block = memoryview(bytearray(2 * MEGABYTE))
+    for _ in range(3):
+        assert adapter.store(["key"], [block])[2] == [True]
+    with Client(server.address) as client:
+        assert client.stats()[b"curr_items"] == 4
+        assert adapter.delete(["key"])[2] == [True]
+        assert client.stats()[b"curr_items"] == 0
+
+
+def test_long_and_strange_keys_do_not_collide(connect: Connect, shared_rmemcached: Server) -> None:
+    """Models whose names differ behind the 250th byte, or in what memcached takes no key with."""
+    adapter = connect(shared_rmemcached, prefix="names:")
+    keys = ["m" * 300 + "a", "m" * 300 + "b", "a model@1", "a\tmodel@1", "modèle", "modele", "n:x", "x"]
+    # Names that are what others' keys are made of.
+    keys += [block_key(keys[0]).decode(), block_key("x").decode(), "p:" + "0" * 32 + ":0"]
+    keys = list(dict.fromkeys(keys))
+    blocks = [memoryview(bytearray(f"{number:08}".encode())) for number in range(len(keys))]
+    assert adapter.store(keys, blocks)[0]
+    targets = [memoryview(bytearray(8)) for _ in keys]
+    assert adapter.load(keys, targets)[2] == [True] * len(keys)
+    assert targets == blocks
+
+
+def test_a_server_that_is_killed_and_started_again(connect: Connect) -> None:
+    """Batches under way are misses, or what was stored; none hangs; then blocks are stored and loaded again."""
+    size, count = 3 * MEGABYTE, 16
+    server = start_rmemcached("-m", "256", "-I", "8m", "-t", "2")
+    adapter = connect(server, timeout=5.0)
+    keys = [f"key-{number}" for number in range(count)]
+    blocks = [memoryview(bytearray(bytes([65 + number]) * size)) for number in range(count)]
+    targets = [memoryview(bytearray(size)) for _ in range(count)]
+    assert adapter.store(keys, blocks)[0]
+    batches = [adapter.connector.submit_batch_get(keys, targets)]
+    batches += [adapter.connector.submit_batch_set(keys, blocks) for _ in range(4)]
+    server.kill()
+    done = adapter.wait(batches[0])[2]
+    for found, target, block in zip(done, targets, blocks, strict=True):
+        assert not found or target == block
+    outcomes = [adapter.wait(number) for number in batches[1:]]
+    assert not outcomes[-1][0] and outcomes[-1][1]
+    ok, error, found_none = adapter.load(keys, targets)
+    assert not ok and error and not any(found_none)
+    again = Server(server.command, server.port)
+    try:
+        # A connection each is found to be lost by a call.
+        attempts = 0
+        while not adapter.store(keys, blocks)[0]:
+            attempts += 1
+            assert attempts <= 10
+        assert adapter.load(keys, targets) == (True, "", [True] * count)
+        assert targets == blocks
+    finally:
+        adapter.connector.close()
+        again.stop()
+
+
+def test_no_server(connect: Connect) -> None:
+    server = start_rmemcached("-t", "1")
+    server.stop()
+    adapter = connect(server)
+    view = memoryview(bytearray(10))
+    for ok, error, done in (adapter.store(["a"], [view]), adapter.load(["a"], [view]), adapter.exist(["a"])):
+        assert not ok and str(server.port) in error and done == [False]
+
+
+def test_a_block_that_the_server_cannot_hold(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
+    """A block larger than the server's memory is a miss; others in its batch are stored, also empty ones."""
+    adapter = connect(rmemcached_server("-m", "64", "-t", "1"))
+    ok, error, done = adapter.store(["a", "b"], [memoryview(b""), memoryview(bytearray(5))])
+    assert done == [True, True] and ok and not error
+    keys, views = ["big", "small"], [memoryview(bytearray(200 * MEGABYTE)), memoryview(bytearray(5))]
+    ok, error, done = adapter.store(keys, views)
+    assert adapter.load(keys, views)[2][0] is False
+    assert done[1] is True
+
+
+def test_batches(connect: Connect, shared_rmemcached: Server) -> None:
+    """Empty ones are finished, too; lists that do not belong together are refused; so is a closed connector."""
+    adapter = connect(shared_rmemcached, workers=3, prefix="batches:")
+    assert adapter.store([], []) == (True, "", [])
+    assert adapter.exist([]) == (True, "", [])
+    with pytest.raises(ValueError, match="lists of 1 and 0 entries"):
+        adapter.connector.submit_batch_set(["a"], [])
+    numbers = [
+        adapter.connector.submit_batch_set([f"{number}"], [memoryview(bytearray(b"%03d" % number))])
+        for number in range(100)
+    ]
+    assert len(set(numbers)) == 100
+    assert all(adapter.wait(number)[0] for number in reversed(numbers))
+    assert all(adapter.exist([f"{number}" for number in range(100)])[2])
+    adapter.connector.close()
+    adapter.connector.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        adapter.connector.submit_batch_exists(["a"])
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [({"workers": 0}, "workers"), ({"prefix": "a b"}, "prefix"), ({"expire": -1}, "expire")],
+)
+def test_wrong_parameters(connect: Connect, shared_rmemcached: Server, params: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        connect(shared_rmemcached, **params)
+
+
+def test_a_url_and_time(connect: Connect, shared_rmemcached: Server) -> None:
+    """The server as a URL with its options, and blocks that expire."""
+    url = f"memcached://{shared_rmemcached.host}:{shared_rmemcached.port}?transport=tcp&timeout=5"
+    adapter = connect(shared_rmemcached, url=url, expire=1000, prefix="url:")
+    assert adapter.store(["key"], [memoryview(bytearray(3))])[0]
+    with Client(shared_rmemcached.address) as client:
+        assert 990 < client.ttl(block_key("key", b"url:")) <= 1000
+
+
+def test_nothing_of_lmcache_is_imported(tmp_path: Path) -> None:
+    names = "import sys, rmemcached.connectors.lmcache; print({'lmcache', 'torch', 'numpy'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", names], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
