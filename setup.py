@@ -40,6 +40,7 @@ PACKAGES = (
     "rmemcached.rdma",
     "rmemcached.perftest",
     "rmemcached.server",
+    "rmemcached.tools",
     "rmemcached.client",
     "rmemcached.bench",
 )
