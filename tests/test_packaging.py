@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -57,6 +58,14 @@ def test_files_of_modules_for_tests(testing: bool, tmp_path: Path) -> None:
     assert {"rmemcached/cli.py", "rmemcached/py.typed", "rmemcached/client/py.typed"} <= files
     assert any("_testing" in name for name in files) == testing
     assert not [name for name in files if name.endswith((".c", ".so", ".pyx", ".pxi")) or name.startswith("tests")]
+
+
+def test_every_command_is_in_the_wheel(tmp_path: Path) -> None:
+    """A folder of modules is a package only if setup.py lists it."""
+    setup("setup.py", "-q", "build_py", "--build-lib", str(tmp_path), testing=False)
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    modules = {place.partition(":")[0].replace(".", "/") + ".py" for place in scripts.values()}
+    assert not [module for module in modules if not (tmp_path / module).is_file()]
 
 
 LINKS = {"rmemcached/client": "client", "rmemcached/bench": "bench"}
