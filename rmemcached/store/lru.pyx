@@ -113,6 +113,13 @@ cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil:
     return dropped
 
 
+cdef inline bint _is_before_flush(store *s, const item *it) noexcept nogil:
+    """Whether a flush that walks through the queues may still have to unlink the item. Then it must not be put where the
+    flush has been already. The caller has the item lock, and keeps it until the item is in its queue again.
+    """
+    return load_acquire(&s.lru.flushing) != 0 and item_time(it) >= relaxed_load(&s.clock.oldest_live)
+
+
 cdef void do_item_update(store *s, item *it) noexcept nogil:
     assert_held(item_mutex_of(s, it))
     cdef rel_time_t now = store_time(s)
@@ -131,6 +138,9 @@ cdef void do_item_update(store *s, item *it) noexcept nogil:
             direct_set_times(s, it, now, it.exptime)
             do_item_link_q(s, q, it)
             unlock_ranked(&q.lock, LRU_LOCK)
+    elif _is_before_flush(s, it):
+        # It stays in its queue, where the flush comes to it. If it is newer than the flush, the next fetch moves it.
+        do_item_clear_flags(s, it, ITEM_ACTIVE)
     elif ITEM_lruid(it) == COLD_LRU and it.it_flags & ITEM_ACTIVE:
         lock_ranked(&q.lock, LRU_LOCK)
         do_item_unlink_q(s, q, it)
@@ -342,7 +352,7 @@ cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t 
             item_unlock(s, move.hv)
             continue
         move.lru = NOT_MOVED
-        if item_is_expired(s, it):
+        if item_is_expired(s, it) or _is_before_flush(s, it):
             _pull_expired(s, q, it, move.hv)
         elif (flags & PULL_EVICT and removed != 0) \
                 or not _pull_live(s, q, it, move.hv, lru, total_bytes, flags, max_age, &move.lru):
@@ -400,7 +410,7 @@ cdef s3_pulled _s3_tail(store *s, lru_queue *q, item *it, uint32_t hv, bint forc
     cdef bint referenced = relaxed_load(&it.refcount) > 1
     if referenced and _pull_repair(s, q, it, hv):
         return S3_GONE
-    if item_is_expired(s, it):
+    if item_is_expired(s, it) or _is_before_flush(s, it):
         _pull_expired(s, q, it, hv)
         return S3_GONE
     if not s.config.evict_to_free or (force and referenced):
@@ -477,7 +487,20 @@ cdef s3_pulled s3_evict(store *s, unsigned int clsid) noexcept nogil:
 
 cdef enum:
     FLUSH_MOST = 1000           # items that a flush looks at before it lets others have the queue
-    FLUSH_TRIES = 1000          # ... and turns in which one that is locked is tried
+
+
+cdef void _flush_locked(store *s, lru_queue *q, item *it, uint32_t hv) noexcept nogil:
+    """Unlinks the item at the cursor, whose item lock another thread has, unless that unlinks or moves it itself."""
+    assert_held(&q.lock)
+    # Whoever holds it may be waiting for the LRU lock.
+    unlock_ranked(&q.lock, LRU_LOCK)
+    item_lock(s, hv)
+    lock_ranked(&q.lock, LRU_LOCK)
+    # The cursor follows the queue. What it points at is in the queue, and its key can be read.
+    if q.flush == it and store_hash(ITEM_key(it), it.nkey) == hv:
+        q.flush = it.next
+        do_item_unlink_nolock(s, q, it, hv)
+    item_unlock(s, hv)
 
 
 cdef void _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil:
@@ -485,7 +508,6 @@ cdef void _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
     cdef item *it
     cdef uint32_t hv
     cdef int looked = 0
-    cdef int tries = 0
     lock_ranked(&q.lock, LRU_LOCK)
     q.flush = q.head
     while q.flush != NULL:
@@ -496,20 +518,14 @@ cdef void _flush_queue(store *s, lru_queue *q, rel_time_t oldest) noexcept nogil
                 q.flush = it.next
                 do_item_unlink_nolock(s, q, it, hv)
                 item_unlock(s, hv)
-            elif tries < FLUSH_TRIES:
-                # Whoever holds it may be waiting for the LRU lock.
-                tries += 1
-                looked = FLUSH_MOST
             else:
-                q.flush = it.next
+                _flush_locked(s, q, it, hv)
         elif s.config.s3fifo or relaxed_load(&s.config.lru_segmented):
             q.flush = it.next
         else:
             # The queue is sorted by time. In the others, items that are fetched stay where they are.
             break
         looked += 1
-        if q.flush != it:
-            tries = 0
         if looked >= FLUSH_MOST:
             looked = 0
             unlock_ranked(&q.lock, LRU_LOCK)
@@ -523,6 +539,7 @@ cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil:
     # Items last used before that second are dropped when somebody looks at them next. Those of the present second are
     # unlinked here, because the clock cannot tell them from items that are stored after the flush.
     cdef rel_time_t oldest
+    cdef uint32_t hv
     cdef int i
     oldest = realtime(s, exptime) - 1 if exptime > 0 else store_time(s) - 1
     relaxed_store(&s.clock.oldest_live, oldest)
@@ -531,6 +548,11 @@ cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil:
     # A queue has one cursor.
     while exchange(&s.lru.flushing, 1):
         sched_yield()
+    # Whoever was about to move an item, and has not seen that a flush is on its way, had its item lock. With these taken
+    # once each, all such moves have ended.
+    for hv in range(s.assoc.item_lock_mask + 1):
+        item_lock(s, hv)
+        item_unlock(s, hv)
     for i in range(NUMBER_OF_QUEUES):
         _flush_queue(s, &s.queues[i], oldest)
     store_release(&s.lru.flushing, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -190,3 +191,31 @@ def test_flush_all_reaches_what_was_fetched_in_its_second(options: dict[str, boo
         store.flush_all(0)
         assert store.get(b"key") is None
         assert store.get(b"newer") is None
+
+
+@pytest.mark.segmented("a maintainer that moves items between queues")
+def test_flush_all_reaches_what_moves_between_queues_meanwhile() -> None:
+    """The maintainer goes on, and what is fetched moves on."""
+    keys = [b"key-%d" % i for i in range(3000)]
+    ended = threading.Event()
+    with Store(lru_maintainer=True) as store:
+
+        def fetch() -> None:
+            while not ended.is_set():
+                for key in keys:
+                    store.get(key)
+
+        threads = [threading.Thread(target=fetch) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(20):
+                for key in keys:
+                    store.set(key, b"value")
+                store.flush_all(0)
+                assert not [key for key in keys if store.get(key) is not None]
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
+        store.check(at_rest=False)
