@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A demonstration: starts the daemon, sets and gets values by RDMA, and prints the table of `rmemcached-bench latency`.
 
-It draws the medians into build/demo.svg, or where --plot says. The daemon uses its software RDMA devices, over loopback and shared memory; nothing leaves this machine.
+It draws the medians into build/demo.svg, or where --plot says. The daemon uses its software RDMA devices,
+over loopback and shared memory; nothing leaves this machine.
 """
 
 from __future__ import annotations
