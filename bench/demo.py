@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A demonstration: starts the daemon, sets and gets values by RDMA, and prints the table of `rmemcached-bench latency`.
 
-The daemon uses its software RDMA devices, over loopback and shared memory; nothing leaves this machine.
+It draws the medians into build/demo.svg, or where --plot says. The daemon uses its software RDMA devices,
+over loopback and shared memory; nothing leaves this machine.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 from rmemcached.bench import command
 from rmemcached.bench.servers import start_rmemcached
@@ -16,6 +18,7 @@ from rmemcached.client import Client
 
 # Of the benchmark, which is to end in less than a minute.
 SHORT = ("--sizes", "100,64k,1m", "--rounds", "5", "--seconds", "0.05")
+PLOT = Path("build", "demo.svg")
 SIZES = {"8 B": 8, "1 KB": 1024, "64 KB": 64 * 1024, "1 MB": 1024 * 1024}
 
 
@@ -41,11 +44,16 @@ def show_values(transport: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    _, rest = parser.parse_known_args()
+    parser.add_argument("--plot", metavar="FILE.svg", default=str(PLOT), help=f"default: {PLOT}")
+    options, rest = parser.parse_known_args()
+    Path(options.plot).parent.mkdir(parents=True, exist_ok=True)
     for transport in ("soft_iw", "soft_shm"):
         show_values(transport)
     sys.stdout.flush()
-    return command.main(["latency", *SHORT, *rest])
+    status = command.main(["latency", *SHORT, "--plot", options.plot, *rest])
+    if not status:
+        print(f"\nthe same as a picture: {options.plot}")
+    return status
 
 
 if __name__ == "__main__":
