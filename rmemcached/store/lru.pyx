@@ -114,8 +114,8 @@ cdef uint64_t lru_bumps_dropped(store *s) noexcept nogil:
 
 
 cdef inline bint _is_before_flush(store *s, const item *it) noexcept nogil:
-    """Whether a flush that walks through the queues may still have to unlink the item. Then it must not be put where the
-    flush has been already. The caller has the item lock, and keeps it until the item is in its queue again.
+    """Whether a flush that walks through the queues may still have to unlink the item. Then it must not be put where
+    the flush has been already. The caller has the item lock, and keeps it until the item is in its queue again.
     """
     return load_acquire(&s.lru.flushing) != 0 and item_time(it) >= relaxed_load(&s.clock.oldest_live)
 
@@ -548,8 +548,8 @@ cdef void store_flush_all(store *s, int64_t exptime) noexcept nogil:
     # A queue has one cursor.
     while exchange(&s.lru.flushing, 1):
         sched_yield()
-    # Whoever was about to move an item, and has not seen that a flush is on its way, had its item lock. With these taken
-    # once each, all such moves have ended.
+    # Whoever was about to move an item, and has not seen that a flush is on its way, had its item lock. With these
+    # taken once each, all such moves have ended.
     for hv in range(s.assoc.item_lock_mask + 1):
         item_lock(s, hv)
         item_unlock(s, hv)
