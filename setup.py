@@ -41,6 +41,7 @@ PACKAGES = (
     "rmemcached.perftest",
     "rmemcached.server",
     "rmemcached.client",
+    "rmemcached.connectors",
     "rmemcached.bench",
 )
 
