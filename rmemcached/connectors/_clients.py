@@ -78,17 +78,20 @@ def settled(
             arguments.setdefault("transport", SCHEMES["memcached"])
         arguments.update(said)
         found = [parse_url(found[0])[0]]
-    of_a_client = {*CLIENT_OPTIONS, "ignore_exc"}
-    return found, arguments, len(found) > 1 or not arguments.keys() <= of_a_client
+    # With ignore_exc a Client's sets raise nevertheless, as pymemcache's do, and a cluster's do not.
+    clustered = len(found) > 1 or bool(arguments.get("ignore_exc")) or not arguments.keys() <= set(CLIENT_OPTIONS)
+    return found, arguments, clustered
 
 
-def make_client(servers: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Client | ClusterClient:
-    """A Client of one server, or a ClusterClient: of several, or with an option that only that has.
+def make_client(
+    servers: Any, options: Mapping[str, Any], defaults: Mapping[str, Any], client_class: type[Client] = Client
+) -> Client | ClusterClient:
+    """A Client of one server, or a ClusterClient: of several, with ignore_exc, or with an option that only that has.
 
     Does not connect. Raises ValueError, and TypeError for an option that there is not.
     """
     found, arguments, clustered = settled(servers, options, defaults)
-    return ClusterClient(found, **arguments) if clustered else Client(found[0], **arguments)
+    return ClusterClient(found, **arguments) if clustered else client_class(found[0], **arguments)
 
 
 def make_async_client(

@@ -15,11 +15,16 @@ from typing import Any
 from django.core.cache.backends.memcached import BaseMemcachedCache
 
 import rmemcached.client
+from rmemcached.client import Client
 from rmemcached.client.serde import pickle_serde
 
 from ._clients import make_client, server_list
 
 DEFAULTS = {"allow_unicode_keys": True, "default_noreply": False, "serde": pickle_serde}
+
+
+class DjangoClient(Client):
+    """A Client whose methods can be replaced: tests of applications do that, by unittest.mock."""
 
 
 class Shared:
@@ -45,7 +50,7 @@ class Shared:
             for known, with_options, client in self._clients:
                 if known == servers and with_options == options:
                     return client
-            client = make_client(servers, options, DEFAULTS)
+            client = make_client(servers, options, DEFAULTS, DjangoClient)
             if not self._clients:
                 atexit.register(self.close)
             self._clients.append((servers, dict(options), client))
@@ -70,6 +75,7 @@ class RMemcachedCache(BaseMemcachedCache):
 
     def __init__(self, server: Any, params: dict[str, Any]) -> None:
         super().__init__(server_list(server), params, library=rmemcached.client, value_not_found_exception=KeyError)
+        self._class = DjangoClient
 
     @property
     def _cache(self) -> Any:
