@@ -11,6 +11,7 @@ from aiocache.base import BaseCache
 from aiocache.serializers import JsonSerializer
 
 from rmemcached.client import MemcacheClientError
+from rmemcached.client.servers import Servers
 
 from ._clients import KEY_MAX, expiry, fitting_key, make_async_client
 
@@ -52,10 +53,12 @@ class RMemcachedCache(BaseCache):
         own = {name: options.pop(name) for name in OF_AIOCACHE if name in options}
         super().__init__(serializer=serializer or JsonSerializer(), **own)
         self.client: Any = make_async_client(servers or (endpoint, int(port)), options, DEFAULTS)
+        clustered = isinstance(self.client, Servers)
+        prefix = self.client.default_kwargs["key_prefix"] if clustered else self.client.key_prefix
+        self._room = KEY_MAX - len(prefix.encode() if isinstance(prefix, str) else prefix)
 
     def _build_key(self, key: Any, namespace: Any = None) -> str:
-        prefix = self.client.client.key_prefix if hasattr(self.client, "client") else b""
-        return fitting_key(str(super()._build_key(key, namespace=namespace)), KEY_MAX - len(prefix))
+        return fitting_key(str(super()._build_key(key, namespace=namespace)), self._room)
 
     async def _get(self, key: str, encoding: str | None = "utf-8", _conn: Any = None) -> Any:
         value = await self.client.get(key)
@@ -94,13 +97,17 @@ class RMemcachedCache(BaseCache):
         try:
             if delta < 0:
                 number = await self.client.decr(key, -delta)
+                number = None if number is False else number
             else:
                 number = (await self.client.meta_arithmetic(key, delta, initial=delta)).value
             if number is None and await self.client.add(key, b"%d" % delta):
                 return delta
         except MemcacheClientError as error:
             raise TypeError(f"the value of {key!r} cannot be counted: {error}") from None
-        return await self._increment(key, delta) if number is None else int(number)
+        if number is not None:
+            return int(number)
+        # Another has added it meanwhile; or, with ignore_exc, nobody answers.
+        return await self._increment(key, delta) if await self.client.exists(key) else -1
 
     async def _expire(self, key: str, ttl: float | None, _conn: Any = None) -> bool:
         return bool(await self.client.touch(key, expiry(ttl)))

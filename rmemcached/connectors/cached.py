@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
 from rmemcached.client import Client, ClusterClient
+from rmemcached.client.servers import Servers
 
 from ._clients import expiry
 
@@ -110,8 +111,8 @@ def check_client(client: Any, asynchronous: bool) -> None:
         what = "a coroutine function" if asynchronous else "a function that is no coroutine function"
         names = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(f"cached: for {what} the client is of {names}, not of {type(client).__name__}")
-    options = client.default_kwargs if hasattr(client, "default_kwargs") else {}
-    serde = options["serde"] if "serde" in options else getattr(getattr(client, "client", client), "serde", None)
+    clustered = isinstance(client, Servers)
+    serde = client.default_kwargs["serde"] if clustered else client.serde
     if serde is None:
         raise TypeError("cached: the client stores bytes only: give it a serde, such as serde=serde.pickle_serde")
 

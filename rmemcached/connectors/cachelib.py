@@ -99,7 +99,7 @@ class RMemcachedCache(BaseCache):
             except MemcacheClientError:
                 # memcached counts from 0 up.
                 return self._change(key, delta)
-            if number is not None:
+            if number is not None and number is not False:
                 return number
         return self._change(key, delta)
 

@@ -84,7 +84,7 @@ class RMemcachedBackend(KeyValueStoreBackend):
     def incr(self, key: str) -> int:
         """Adds 1. Returns the new number. Raises MemcacheError when there is none: a chord would wait for ever."""
         number: int | None = self.client.incr(key, 1)
-        if number is None:
+        if not number:
             raise MemcacheError(f"the counter {key} has gone: it was evicted, has expired, or the server was restarted")
         return number
 

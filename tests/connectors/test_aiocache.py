@@ -138,6 +138,7 @@ def test_servers_that_are_down_or_refuse(rmemcached_server: ServerFactory) -> No
             await RMemcachedCache(port=nowhere).get("key")
         quiet = RMemcachedCache([f"127.0.0.1:{nowhere}"], ignore_exc=True)
         assert await quiet.get("key") is None and not await quiet.set("key", 1)
+        assert [await quiet.increment("key"), await quiet.increment("key", -1)] == [-1, -1]
 
     asyncio.run(main())
 
