@@ -6,12 +6,12 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rmemcached.client import Client, ClusterClient
-from rmemcached.client.servers import CLIENT_OPTIONS
+from rmemcached.client.servers import CLIENT_OPTIONS, Servers
 from rmemcached.client.urls import SCHEMES, is_url, parse_url, shown
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def expiry(seconds: float | None) -> int:
     return whole if whole <= RELATIVE_MOST else int(time.time()) + whole
 
 
-def fitting_key(key: str, room: int = KEY_MAX) -> str:
+def fitting_key(key: str, room: int) -> str:
     """The key if memcached can take it in `room` bytes, else one of 67 bytes that is made of its SHA-256."""
     encoded = key.encode("utf-8", "surrogatepass")
     if encoded and len(encoded) <= room and not UNFIT.search(encoded):
@@ -110,6 +110,7 @@ def make_cluster(servers: Any, options: Mapping[str, Any], defaults: Mapping[str
     return ClusterClient(found, **arguments)
 
 
-def keys_of(mapping: Iterable[str], fit: Any) -> dict[str, str]:
-    """{the key that is sent: the caller's}."""
-    return {fit(key): key for key in mapping}
+def key_room(client: Any) -> int:
+    """The bytes that a key may have behind the prefix of a client, or of a cluster's."""
+    prefix = client.default_kwargs["key_prefix"] if isinstance(client, Servers) else client.key_prefix
+    return KEY_MAX - len(prefix.encode() if isinstance(prefix, str) else prefix)

@@ -11,9 +11,8 @@ from aiocache.base import BaseCache
 from aiocache.serializers import JsonSerializer
 
 from rmemcached.client import MemcacheClientError
-from rmemcached.client.servers import Servers
 
-from ._clients import KEY_MAX, expiry, fitting_key, make_async_client
+from ._clients import expiry, fitting_key, key_room, make_async_client
 
 DEFAULTS = {"allow_unicode_keys": True, "default_noreply": False}
 OF_AIOCACHE = ("plugins", "namespace", "key_builder", "timeout", "ttl")
@@ -53,9 +52,7 @@ class RMemcachedCache(BaseCache):
         own = {name: options.pop(name) for name in OF_AIOCACHE if name in options}
         super().__init__(serializer=serializer or JsonSerializer(), **own)
         self.client: Any = make_async_client(servers or (endpoint, int(port)), options, DEFAULTS)
-        clustered = isinstance(self.client, Servers)
-        prefix = self.client.default_kwargs["key_prefix"] if clustered else self.client.key_prefix
-        self._room = KEY_MAX - len(prefix.encode() if isinstance(prefix, str) else prefix)
+        self._room = key_room(self.client)
 
     def _build_key(self, key: Any, namespace: Any = None) -> str:
         return fitting_key(str(super()._build_key(key, namespace=namespace)), self._room)

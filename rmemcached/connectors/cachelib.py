@@ -12,7 +12,7 @@ from cachelib.base import BaseCache
 from rmemcached.client import MemcacheClientError
 from rmemcached.client.serde import pickle_serde
 
-from ._clients import KEY_MAX, expiry, fitting_key, keys_of, make_client
+from ._clients import expiry, fitting_key, key_room, make_client
 
 DEFAULTS = {"allow_unicode_keys": True, "default_noreply": False, "serde": pickle_serde}
 
@@ -40,10 +40,10 @@ class RMemcachedCache(BaseCache):
         BaseCache.__init__(self, default_timeout, ignore_delete_many_errors=ignore_delete_many_errors)
         self.key_prefix = key_prefix or ""
         self._client: Any = make_client(servers, options, DEFAULTS)
+        self._room = key_room(self._client) - len(self.key_prefix.encode())
 
     def _fit(self, key: str) -> str:
-        prefix = self.key_prefix
-        return prefix + fitting_key(key, KEY_MAX - len(prefix.encode()))
+        return self.key_prefix + fitting_key(key, self._room)
 
     def _expiry(self, timeout: Any) -> int:
         return expiry(self._normalize_timeout(timeout))
@@ -72,7 +72,7 @@ class RMemcachedCache(BaseCache):
 
     def set_many(self, mapping: dict[str, Any], timeout: Any = None) -> list[Any]:
         """Stores several. Returns the keys that were stored."""
-        names = keys_of(mapping, self._fit)
+        names = {self._fit(key): key for key in mapping}
         values = {fit: mapping[key] for fit, key in names.items()}
         failed = set(self._client.set_many(values, self._expiry(timeout)))
         return [key for fit, key in names.items() if fit not in failed]

@@ -12,7 +12,7 @@ from dogpile.cache.backends.memcached import GenericMemcachedBackend
 
 from rmemcached.client.serde import pickle_serde
 
-from ._clients import KEY_MAX, expiry, fitting_key, make_client
+from ._clients import expiry, fitting_key, key_room, make_client
 
 DEFAULTS = {"allow_unicode_keys": True, "default_noreply": False, "serde": pickle_serde}
 OURS = ("url", "distributed_lock", "lock_timeout", "memcached_expire_time")
@@ -33,8 +33,8 @@ class RMemcachedBackend(GenericMemcachedBackend):
         self._expire_time = arguments.get("memcached_expire_time")
         options = {name: value for name, value in arguments.items() if name not in OURS}
         self._client: Any = make_client(arguments["url"], options, DEFAULTS)
-        prefix = options.get("key_prefix", b"")
-        self._room = KEY_MAX - len("_lock") - len(prefix.encode() if isinstance(prefix, str) else prefix)
+        # The key of a lock has this before it.
+        self._room = key_room(self._client) - len("_lock")
 
     def _imports(self) -> None:
         """Nothing: this module has imported what it needs."""

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from rmemcached.client.serde import Pickle5Serde
 
-from ._clients import KEY_MAX, expiry, fitting_key, make_cluster
+from ._clients import expiry, fitting_key, key_room, make_cluster
 
 DEFAULTS = {
     **{"allow_unicode_keys": True, "default_noreply": False, "ignore_exc": True},
@@ -92,8 +92,7 @@ class CachedDataset(Dataset[Any]):
         self.name = name
         self.expire = expire
         self.client = make_cluster(servers, options, {**DEFAULTS, "serde": TensorSerde()})
-        prefix = options.get("key_prefix", b"")
-        self._room = KEY_MAX - len(prefix.encode() if isinstance(prefix, str) else prefix)
+        self._room = key_room(self.client)
 
     def _key(self, index: Any) -> str:
         return fitting_key(f"{self.name}:{index!r}", self._room)
@@ -128,13 +127,14 @@ class CompileCacheBackend(RemoteCacheBackend[bytes]):
     def __init__(self, servers: Any = "127.0.0.1:11211", **options: Any) -> None:
         super().__init__()
         self.client = make_cluster(servers, options, DEFAULTS)
+        self._room = key_room(self.client)
 
     def _get(self, key: str) -> bytes | None:
-        value: bytes | None = self.client.get(fitting_key(key))
+        value: bytes | None = self.client.get(fitting_key(key, self._room))
         return value
 
     def _put(self, key: str, data: bytes) -> None:
-        self.client.set(fitting_key(key), data)
+        self.client.set(fitting_key(key, self._room), data)
 
 
 def use_for_compile(servers: Any = "127.0.0.1:11211", **options: Any) -> CompileCacheBackend:

@@ -101,7 +101,12 @@ def test_tensors(module_rmemcached: Server) -> None:
     with Client(module_rmemcached.address, serde=serde, default_noreply=False) as client:
         whole = torch.arange(20_000.0)
         values = [whole, whole.to(torch.bfloat16), whole > 5, whole.reshape(100, 200).T, whole[::3], whole[:1]]
-        values += [torch.tensor(1.5), torch.empty(0, 3), torch.complex(whole, whole), torch.complex(whole, whole).conj()]
+        values += [
+            torch.tensor(1.5),
+            torch.empty(0, 3),
+            torch.complex(whole, whole),
+            torch.complex(whole, whole).conj(),
+        ]
         values += [torch.randint(0, 9, (3, 4), dtype=torch.int8), whole.to_sparse()]
         for value in values:
             client.set("tensor", value)
@@ -137,7 +142,12 @@ def compiled(address: str, folder: Path) -> str:
     """What a process counts that compiles with an empty local cache."""
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder)}
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE, address], env=environment, capture_output=True, text=True, timeout=150, check=False
+        [sys.executable, "-c", COMPILE, address],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
