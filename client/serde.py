@@ -220,7 +220,7 @@ class Pickle5Serde:
         return Gathered(parts), FLAG_BUFFERS
 
     def _dumps(self, value: Any, keep: Callable[[pickle.PickleBuffer], bool]) -> bytes:
-        """The pickle, without the buffers for which `keep` returns false. Subclasses may have a Pickler of their own."""
+        """The pickle, without the buffers for which `keep` returns false. Subclasses may have another Pickler."""
         return pickle.dumps(value, 5, buffer_callback=keep)
 
     def deserialize(self, key: Any, value: Any, flags: int) -> Any:

@@ -111,10 +111,49 @@ def check_client(client: Any, asynchronous: bool) -> None:
         what = "a coroutine function" if asynchronous else "a function that is no coroutine function"
         names = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(f"cached: for {what} the client is of {names}, not of {type(client).__name__}")
-    clustered = isinstance(client, Servers)
-    serde = client.default_kwargs["serde"] if clustered else client.serde
+    serde = cast(Any, client).default_kwargs["serde"] if isinstance(client, Servers) else cast(Any, client).serde
     if serde is None:
         raise TypeError("cached: the client stores bytes only: give it a serde, such as serde=serde.pickle_serde")
+
+
+def with_leases(
+    client: Any, function: Callable[..., Any], key_of: Callable[..., str], expire: float | None, options: dict[str, Any]
+) -> tuple[Callable[..., Any], Count]:
+    """A function of the same arguments that looks for the result first, and what counts its calls."""
+    count = Count()
+
+    def begin(arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Callable[[Any], Any]]:
+        # What get_or_set returns, and what makes a caller's result of that.
+        computed = False
+
+        def compute() -> Any:
+            nonlocal computed
+            computed = True
+            result = function(*arguments, **named)
+            return Nothing.NONE if result is None else result
+
+        async def compute_later() -> Any:
+            nonlocal computed
+            computed = True
+            result = await function(*arguments, **named)
+            return Nothing.NONE if result is None else result
+
+        def counted(result: Any) -> Any:
+            count.add(not computed)
+            return None if result is Nothing.NONE else result
+
+        how = compute_later if inspect.iscoroutinefunction(function) else compute
+        return client.get_or_set(key_of(*arguments, **named), how, expiry(expire), **options), counted
+
+    async def later(*arguments: Any, **named: Any) -> Any:
+        awaitable, counted = begin(arguments, named)
+        return counted(await awaitable)
+
+    def at_once(*arguments: Any, **named: Any) -> Any:
+        result, counted = begin(arguments, named)
+        return counted(result)
+
+    return functools.wraps(function)(later if inspect.iscoroutinefunction(function) else at_once), count
 
 
 def cached(
@@ -154,47 +193,9 @@ def cached(
     options = {"lease": lease, "wait": wait, "refresh": refresh, "stale": stale}
 
     def decorate(function: _Function) -> _Function:
-        asynchronous = inspect.iscoroutinefunction(function)
-        check_client(client, asynchronous)
+        check_client(client, inspect.iscoroutinefunction(function))
         key_of = key or make_key(function, prefix, version)
-        count = Count()
-
-        def call(arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            computed = False
-
-            def compute() -> Any:
-                nonlocal computed
-                computed = True
-                result = function(*arguments, **named)
-                return Nothing.NONE if result is None else result
-
-            async def compute_later() -> Any:
-                nonlocal computed
-                computed = True
-                result = await function(*arguments, **named)
-                return Nothing.NONE if result is None else result
-
-            def counted(result: Any) -> Any:
-                count.add(not computed)
-                return None if result is Nothing.NONE else result
-
-            how = compute_later if asynchronous else compute
-            return client.get_or_set(key_of(*arguments, **named), how, expiry(expire), **options), counted
-
-        if asynchronous:
-
-            @functools.wraps(function)
-            async def wrapper(*arguments: Any, **named: Any) -> Any:
-                awaitable, counted = call(arguments, named)
-                return counted(await awaitable)
-
-        else:
-
-            @functools.wraps(function)
-            def wrapper(*arguments: Any, **named: Any) -> Any:
-                result, counted = call(arguments, named)
-                return counted(result)
-
+        wrapper, count = with_leases(client, function, key_of, expire, options)
         found = cast(Any, wrapper)
         found.cache_key = key_of
         found.cache_invalidate = lambda *arguments, **named: client.invalidate(key_of(*arguments, **named))

@@ -54,7 +54,7 @@ def test_versions_prefixes_and_keys(client: Client) -> None:
         return number
 
     keys = {
-        cached(client, **options)(function).cache_key(1)  # type: ignore[attr-defined, arg-type]
+        cached(client, **options)(function).cache_key(1)  # type: ignore[attr-defined]
         for options in ({}, {"version": 2}, {"prefix": "other:"}, {"key": lambda number: f"mine-{number}"})
     }
     assert len(keys) == 4 and "mine-1" in keys and max(map(len, keys)) <= 250
@@ -62,7 +62,7 @@ def test_versions_prefixes_and_keys(client: Client) -> None:
     function.__qualname__ = "ф" * 300
     assert len(cached(client)(function).cache_key(1)) <= 140  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=r"a key cannot be made of m\.N+: .*key="):
-        cached(client)(function)(long())  # type: ignore[arg-type]
+        cached(client)(function)(long())
 
 
 class Colour(enum.Enum):
@@ -95,7 +95,7 @@ def test_one_of_many_threads_computes(client: Client) -> None:
         begun.wait(20)
 
     threading.Timer(0.1, begun.set).start()
-    assert in_threads(lambda _: function(1)) == [None] * MANY  # type: ignore[func-returns-value]
+    assert in_threads(lambda _: function(1)) == [None] * MANY
     assert calls == [1]
     assert function.cache_info() == (MANY - 1, 1)  # type: ignore[attr-defined]
 

@@ -19,7 +19,7 @@ def test_each_framework_has_an_example() -> None:
     assert len(BLOCKS) == len(re.findall(r"^## ", PAGE, re.MULTILINE)) - 1 == len(EXAMPLES) + 1
 
 
-@pytest.mark.parametrize(("title", "code"), EXAMPLES, ids=[title.partition(" ")[0] for title, _ in EXAMPLES])
+@pytest.mark.parametrize(("title", "code"), EXAMPLES, ids=[title.rpartition(" ")[2] for title, _ in EXAMPLES])
 def test_an_example(module_rmemcached: Server, title: str, code: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code.replace("11211", str(module_rmemcached.port))],
