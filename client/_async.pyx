@@ -133,6 +133,16 @@ cdef class AsyncClient:
             return self.connection.connection.transport
         return self.client.transport
 
+    @property
+    def serde(self):
+        """What makes bytes of values, and values of bytes; None: bytes and str are stored as they are."""
+        return self.client.serde
+
+    @property
+    def key_prefix(self):
+        """The bytes before each key."""
+        return self.client.key_prefix
+
     async def __aenter__(self):
         return self
 

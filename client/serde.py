@@ -208,7 +208,7 @@ class Pickle5Serde:
             views.append(view)
             return False
 
-        text = pickle.dumps(value, 5, buffer_callback=keep)
+        text = self._dumps(value, keep)
         if not views:
             return text, FLAG_PICKLE
         head = HEAD.pack(len(views), len(text)) + struct.pack(f"<{len(views)}Q", *(view.nbytes for view in views))
@@ -218,6 +218,10 @@ class Pickle5Serde:
             parts += [bytes(aligned(at) - at), view]
             at = aligned(at) + view.nbytes
         return Gathered(parts), FLAG_BUFFERS
+
+    def _dumps(self, value: Any, keep: Callable[[pickle.PickleBuffer], bool]) -> bytes:
+        """The pickle, without the buffers for which `keep` returns false. Subclasses may have another Pickler."""
+        return pickle.dumps(value, 5, buffer_callback=keep)
 
     def deserialize(self, key: Any, value: Any, flags: int) -> Any:
         """The object."""

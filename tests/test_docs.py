@@ -113,7 +113,7 @@ def test_readme_example(readme_daemon: Server, where: str, tmp_path: Path) -> No
 
 # README's and docs/client.md's are run with what they print. docs/soft-rnic.md shows two ends in one block, on
 # two hosts: tests/verbs has such programs.
-ELSEWHERE = ("README.md", "docs/client.md", "docs/soft-rnic.md")
+ELSEWHERE = ("README.md", "docs/client.md", "docs/frameworks.md", "docs/soft-rnic.md")
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ELSEWHERE and blocks(ROOT / name, "python")])

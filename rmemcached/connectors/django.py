@@ -1,0 +1,86 @@
+"""A cache back end of Django: ``"BACKEND": "rmemcached.connectors.django.RMemcachedCache"``.
+
+LOCATION is a server, or several: "host:port", "unix:/path", a URL ("shm://127.0.0.1:11211"), with commas or semicolons
+between them, or a list. OPTIONS are the arguments of rmemcached.client.Client, or ClusterClient. TIMEOUT, KEY_PREFIX,
+VERSION and KEY_FUNCTION are Django's. Needs ``pip install 'rmemcached[django]'``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from typing import Any
+
+from django.core.cache.backends.memcached import BaseMemcachedCache
+
+import rmemcached.client
+from rmemcached.client import Client
+from rmemcached.client.serde import pickle_serde
+
+from ._clients import make_client, server_list
+
+DEFAULTS = {"allow_unicode_keys": True, "default_noreply": False, "serde": pickle_serde}
+
+
+class DjangoClient(Client):
+    """A Client whose methods can be replaced: tests of applications do that, by unittest.mock."""
+
+
+class Shared:
+    """The clients of this process, one for each set of servers and options.
+
+    Django makes a back end for each thread (with asyncio: for each task), and a Client is for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._clients: list[tuple[list[Any], dict[str, Any], Any]] = []
+
+    def client(self, servers: list[Any], options: dict[str, Any]) -> Any:
+        """The client of these. Thread-safe. Raises what make_client raises."""
+        if self._pid != os.getpid():
+            # Another thread of the parent may have had the lock.
+            self._begin()
+        with self._lock:
+            for known, with_options, client in self._clients:
+                if known == servers and with_options == options:
+                    return client
+            client = make_client(servers, options, DEFAULTS, DjangoClient)
+            if not self._clients:
+                atexit.register(self.close)
+            self._clients.append((servers, dict(options), client))
+            return client
+
+    def close(self) -> None:
+        """Closes their connections; the next command makes new ones."""
+        for _, _, client in self._clients:
+            client.close()
+
+
+shared = Shared()
+
+
+class RMemcachedCache(BaseMemcachedCache):
+    """Django's cache, with rmemcached's client.
+
+    Connections stay open between requests, and all threads share one client. A server that is down raises (OSError),
+    as with PyMemcacheCache; the option ignore_exc makes that a miss. So does a value that is too large for the server
+    (MemcacheServerError): the key has no item then.
+    """
+
+    def __init__(self, server: Any, params: dict[str, Any]) -> None:
+        super().__init__(server_list(server), params, library=rmemcached.client, value_not_found_exception=KeyError)
+        self._class = DjangoClient
+
+    @property
+    def _cache(self) -> Any:
+        # Not kept: a forked child has others.
+        return shared.client(self._servers, self._options)
+
+    def close(self, **kwargs: Any) -> None:
+        """Does nothing: Django calls it at the end of each request."""

@@ -1,0 +1,151 @@
+"""For PyTorch: a Dataset whose samples are kept in rmemcached, a serde for tensors, and torch.compile's remote cache.
+
+Needs torch (``pip install 'rmemcached[torch]'``). A server that is down costs time, and never a training run: what is
+not in the cache is computed, and a server that has failed is asked again after 10 seconds.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch._functorch.config
+import torch._inductor.config
+from torch._inductor.remote_cache import RedisRemoteCache, RemoteCacheBackend
+from torch.utils.data import Dataset, IterableDataset
+
+from rmemcached.client.serde import Pickle5Serde
+
+from ._clients import expiry, fitting_key, key_room, make_cluster
+
+DEFAULTS = {
+    **{"allow_unicode_keys": True, "default_noreply": False, "ignore_exc": True},
+    **{"connect_timeout": 1.0, "timeout": 10.0, "retry_attempts": 0, "dead_timeout": 10.0},
+}
+
+
+def rebuilt(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """A tensor on memory that it may write to."""
+    if not data:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype).reshape(shape)
+
+
+class TensorPickler(pickle.Pickler):
+    """Pickles plain tensors of the CPU as buffers beside the pickle, and all else as pickle does."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """See pickle.Pickler."""
+        if (
+            type(value) is not torch.Tensor
+            or value.device.type != "cpu"
+            or value.layout is not torch.strided
+            or value.requires_grad
+            or value.is_quantized
+            or value.is_conj()
+            or value.is_neg()
+            or not value.numel()
+        ):
+            return NotImplemented
+        # NumPy does not know all of torch's types.
+        data = value.contiguous().reshape(-1).view(torch.uint8).numpy()
+        return rebuilt, (pickle.PickleBuffer(data), value.dtype, tuple(value.shape))
+
+
+class TensorSerde(Pickle5Serde):
+    """Pickle5Serde, which knows tensors: those of the CPU are not copied when they are stored, and once when fetched.
+
+    What is fetched may be written to. Unpickling runs code: only for servers to which nobody else can write.
+    """
+
+    def __init__(self, min_buffer: int = 1024) -> None:
+        super().__init__(writable=True, min_buffer=min_buffer)
+
+    def _dumps(self, value: Any, keep: Callable[[Any], bool]) -> bytes:
+        text = io.BytesIO()
+        TensorPickler(text, 5, buffer_callback=keep).dump(value)
+        return text.getvalue()
+
+
+class CachedDataset(Dataset[Any]):
+    """A Dataset whose samples come from rmemcached once another one has computed them.
+
+    dataset: a map-style Dataset. servers: "host:port", a URL, or several. name: what tells these samples from others
+    in the same servers: data, preprocessing, version. expire: seconds, None: for ever. options: the arguments of
+    rmemcached.client.ClusterClient; by default serde is a TensorSerde. Raises ValueError, and TypeError for an
+    IterableDataset.
+
+    A DataLoader's worker has connections of its own, forked or spawned, and asks for all of a batch at once. A sample
+    that is too large for the server (its option -I) is computed each time. What is random in a sample would be the same
+    in every epoch: do that outside of it.
+    """
+
+    def __init__(self, dataset: Any, servers: Any, name: str, expire: float | None = None, **options: Any) -> None:
+        if isinstance(dataset, IterableDataset):
+            raise TypeError("CachedDataset: an IterableDataset has no samples by index")
+        if not name:
+            raise ValueError("CachedDataset: name must tell these samples from others: 'imagenet-train-v1'")
+        self.dataset = dataset
+        self.name = name
+        self.expire = expire
+        self.client = make_cluster(servers, options, {**DEFAULTS, "serde": TensorSerde()})
+        self._room = key_room(self.client)
+
+    def _key(self, index: Any) -> str:
+        return fitting_key(f"{self.name}:{index!r}", self._room)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
+        """The samples of a batch; what is missing is computed, and stored."""
+        keys = [self._key(index) for index in indices]
+        found = self.client.get_many(list(dict.fromkeys(keys)))
+        new: dict[str, Any] = {}
+        samples = []
+        for index, key in zip(indices, keys, strict=True):
+            if key not in found:
+                found[key] = new[key] = self.dataset[index]
+            samples.append(found[key])
+        if new:
+            self.client.set_many(new, expiry(self.expire))
+        return samples
+
+
+class CompileCacheBackend(RemoteCacheBackend[bytes]):
+    """torch.compile's remote cache on rmemcached, in the place of its Redis.
+
+    servers, options: as for CachedDataset. Failures are misses. `use_for_compile` installs it.
+    """
+
+    def __init__(self, servers: Any = "127.0.0.1:11211", **options: Any) -> None:
+        super().__init__()
+        self.client = make_cluster(servers, options, DEFAULTS)
+        self._room = key_room(self.client)
+
+    def _get(self, key: str) -> bytes | None:
+        value: bytes | None = self.client.get(fitting_key(key, self._room))
+        return value
+
+    def _put(self, key: str, data: bytes) -> None:
+        self.client.set(fitting_key(key, self._room), data)
+
+
+def use_for_compile(servers: Any = "127.0.0.1:11211", **options: Any) -> CompileCacheBackend:
+    """From now on torch.compile takes compiled graphs from these servers, and stores them there, for this process.
+
+    The graphs of FX and of AOTAutograd, and the choices of autotuning. They run as code: only for servers to which
+    nobody else can write, which have -I 64m or so for large graphs. Returns the back end. Raises ValueError.
+    """
+    backend = CompileCacheBackend(servers, **options)
+    RedisRemoteCache.backend_override_cls = lambda: backend
+    torch._inductor.config.fx_graph_remote_cache = True
+    torch._inductor.config.autotune_remote_cache = True
+    torch._functorch.config.enable_remote_autograd_cache = True
+    return backend

@@ -1,0 +1,33 @@
+"""What the tests of the frameworks' back ends share."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+MANY = 200
+A_YEAR = 365 * 24 * 3600  # seconds, more than memcached takes as a duration
+LARGE = os.urandom(3_000_000)
+
+
+def in_child(check: Callable[[], object]) -> bool:
+    """Whether a check is true in a forked child."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if check() else 2
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def in_threads(call: Callable[[int], Any]) -> list[Any]:
+    """The results of MANY calls by eight threads."""
+    with ThreadPoolExecutor(8) as threads:
+        return list(threads.map(call, range(MANY)))
