@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,10 @@ def test_shared_memory_that_is_out_of_sight(rmemcached_server: ServerFactory, tm
     """As in a container without the folder: a better transport could be had, so the status is 1."""
     path = tmp_path / "shm.sock"
     server = rmemcached_server("-o", f"rdma_shm={path}")
+    end = time.monotonic() + 20
+    while not path.exists():
+        # The daemon listens for clients before it does here.
+        assert time.monotonic() < end
     path.rename(tmp_path / "elsewhere")
     found, by_name = document(place(server), status=1)
     (tmp_path / "elsewhere").rename(path)
@@ -98,7 +103,7 @@ def test_shared_memory_that_is_out_of_sight(rmemcached_server: ServerFactory, tm
     assert "No such file" in by_name["soft_shm"]["why"] and "visible here" in by_name["soft_shm"]["change"]
 
 
-def test_other_users_namespaces_and_limits() -> None:
+def test_other_users_and_limits() -> None:
     """What servers and devices say that this machine need not have, and what to change for it."""
     examination = Examination("127.0.0.1", 1, None)
     for transport, why, change in (
