@@ -16,9 +16,12 @@ from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._rdma cimport RdmaStream
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.direct cimport (
+    DIRECT_FOREIGN,
     DIRECT_FOUND,
     DIRECT_LINE,
     DIRECT_READ,
+    DIRECT_SLOTS,
+    direct_answer,
     direct_bucket,
     direct_bucket_of,
     direct_class,
@@ -32,6 +35,7 @@ from rmemcached.direct cimport (
     direct_place,
     direct_report,
     direct_report_begin,
+    direct_slot,
     direct_verify,
 )
 from rmemcached.sys.clock cimport now_ns
@@ -83,6 +87,7 @@ cdef struct sought:          # a key of one round
     uint32_t hv
     read_step step
     bint guessed             # `slot` is remembered, not read
+    int looked               # the number of `slot` in its bucket, if not
     uint64_t slot
     size_t size              # bytes of the READ of its item,
     size_t at                # ... which come here
@@ -372,10 +377,10 @@ cdef bint post_one(RdmaStream s, RemoteMemory m, sought *k, unsigned int number,
         return True
     if k.step != WANTS_ITEM:
         return False
-    k.size = min(<size_t>m.header.sizes[direct_class(k.slot)], <size_t>DIRECT_READ)
+    k.size = min(<size_t>m.header.chunks.sizes[direct_class(&m.header.chunks, k.slot)], <size_t>DIRECT_READ)
     if at[0] + k.size > BUFFER:
         return False
-    if not post(s, m, direct_place(k.slot), k.size, at[0]):
+    if not post(s, m, direct_place(&m.header.chunks, k.slot), k.size, at[0]):
         k.step = ASKS
         return False
     k.step = READS_ITEM
@@ -403,28 +408,44 @@ cdef unsigned int post_round(RdmaStream s, RemoteMemory m, sought *keys, unsigne
     return posted
 
 
+cdef void look(RemoteMemory m, sought *k, unsigned int number, int first) noexcept nogil:
+    # Looks for the key's item in the slots from `first` on of its bucket, which was read.
+    cdef const direct_bucket *bucket = <const direct_bucket *>(m.buffer + number * sizeof(direct_bucket))
+    k.looked = direct_look(&m.header.chunks, bucket, k.hv, first)
+    k.step = ASKS
+    if k.looked < DIRECT_SLOTS:
+        k.slot = direct_slot(bucket, k.looked)
+        k.step = WANTS_ITEM
+
+
 cdef int take(RemoteMemory m, sought *k, unsigned int number, direct_hit *hit) noexcept nogil:
     # What has been read for a key. True: its value.
     cdef direct_clock clock
+    cdef direct_answer answer
     if k.step == READS_BUCKET:
-        k.slot = direct_look(<const direct_bucket *>(m.buffer + number * sizeof(direct_bucket)), k.hv)
-        k.step = WANTS_ITEM if k.slot else ASKS
+        look(m, k, number, 0)
         return False
     if k.step != READS_ITEM:
         return False
     clock.now = m.header.current_time
     clock.oldest_live = m.header.oldest_live
     clock.algorithm = m.header.algorithm
-    if direct_verify(&m.header.hash, &clock, k.slot, k.hv, m.buffer + k.at, k.size, k.text, k.length,
-                     hit) == DIRECT_FOUND:
+    answer = direct_verify(&m.header.hash, &clock, direct_place(&m.header.chunks, k.slot), k.hv, m.buffer + k.at,
+                           k.size, k.text, k.length, hit)
+    if answer == DIRECT_FOUND:
         remember(m, k.hv, k.slot)
         m.told_later |= direct_note(&m.report, &m.header, hit)
         k.step = FOUND
         return True
-    k.step = WANTS_BUCKET if k.guessed else ASKS
     if k.guessed:
         entry_of(m, k.hv).doubtful = True
         k.guessed = False
+        k.step = WANTS_BUCKET
+    elif answer == DIRECT_FOREIGN:
+        # Another key of the bucket has the same tag.
+        look(m, k, number, k.looked + 1)
+    else:
+        k.step = ASKS
     return False
 
 

@@ -15,7 +15,7 @@ from rmemcached.client._reply cimport REPLY_EN, REPLY_VA
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._stream cimport Stream
 from rmemcached.client._views cimport Pin, Pins, new_pins
-from rmemcached.direct cimport DIRECT_FOUND, direct_hit, direct_place
+from rmemcached.direct cimport DIRECT_FOUND, direct_hit
 
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
@@ -195,9 +195,9 @@ cdef class Retrieval(Session):
             # server has not been told that it went, so that the place has had no other item.
             pins = None
             if reader.find(text, length, &hit) == DIRECT_FOUND:
-                pins = self.pins_with(reader.memory, direct_place(hit.slot))
+                pins = self.pins_with(reader.memory, hit.place)
             if pins is not None:
-                pin = pins.places[direct_place(hit.slot)]
+                pin = pins.places[hit.place]
                 flags[0] = pin.flags
                 found = pins.views_of(pin)
         finally:

@@ -238,6 +238,6 @@ cdef const char *next_piece(const direct_memory *m, const char *p, const char *e
     """The place behind " place:length"; NULL: that is none, or not within the items' memory."""
     p = number(behind(p, end, c' '), end, 16, place)
     p = number(behind(p, end, c':'), end, 16, length)
-    if p == NULL or place[0] < m.arena or place[0] > m.length or length[0] > m.length - place[0]:
+    if p == NULL or place[0] < m.chunks.arena or place[0] > m.length or length[0] > m.length - place[0]:
         return NULL
     return p

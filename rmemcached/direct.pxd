@@ -12,14 +12,18 @@ from rmemcached.sys.key_hash cimport hash_secrets, xxh3
 from rmemcached.sys.linux cimport pthread_mutex_t
 
 cdef enum:
-    DIRECT_VERSION = 3
+    DIRECT_VERSION = 4
     DIRECT_HEADER = 4096         # bytes before the index
-    DIRECT_SLOTS = 15
-    DIRECT_PLACE_BITS = 38       # of a slot: the item's distance from the header in units of 8 bytes; then
-    DIRECT_CLASS_BITS = 6        # ... the slab class of an item with a seal, or 0; then
-    DIRECT_TAG_BITS = 20         # ... the upper bits of the hash
-    DIRECT_TAG_SHIFT = 32 - DIRECT_TAG_BITS      # the first buckets are 2 to this power, or more
+    DIRECT_LENGTH_BITS = 41      # the memory is shorter than 2 to this power
+    DIRECT_SLOTS = 20
+    DIRECT_SLOT_BITS = 48        # a chunk's number (direct_header.place_bits), then
+    DIRECT_CLASS_BITS = 6        # ... its slab class, then
+    DIRECT_SEALED_BITS = 1       # ... whether the item has a seal; uppermost,
+    DIRECT_TAG_MOST = 16         # ... as far as there is room, the upper bits of the hash
+    DIRECT_TAG_LEAST = 4
+    DIRECT_PLACE_MOST = DIRECT_SLOT_BITS - DIRECT_CLASS_BITS - DIRECT_SEALED_BITS - DIRECT_TAG_LEAST
     DIRECT_CLASSES = 1 << DIRECT_CLASS_BITS
+    DIRECT_PAGE_BITS = 20        # a slab page has 2 to this power bytes
     DIRECT_READ = 65536          # bytes of the longest item with a seal, which is in them
     DIRECT_QUEUES = 256          # LRU queues: slab class | queue << 6
     DIRECT_NAMED = 64            # items that a line of hits names at most
@@ -52,7 +56,14 @@ cdef enum direct_algorithm:      # when a get changes what eviction knows of an 
 
 cdef struct direct_bucket:
     uint64_t version             # odd: it is being changed
-    uint64_t slots[DIRECT_SLOTS]
+    uint32_t lower[DIRECT_SLOTS]     # of slots, their lower 32 bits,
+    uint16_t upper[DIRECT_SLOTS]     # ... and the upper 16
+
+cdef struct direct_chunks:       # where the chunks of items are, and how slots name them
+    uint64_t arena               # where the slab pages begin, from the header
+    uint32_t chunk_bits          # of a chunk's number those of its number in its page; the page's number is above,
+    uint32_t place_bits          # ... up to here
+    uint32_t sizes[DIRECT_CLASSES]   # bytes of a chunk of each slab class
 
 cdef struct direct_header:
     # constant
@@ -63,11 +74,10 @@ cdef struct direct_header:
     uint64_t base                # the daemon's address of this header
     uint64_t index               # where the first bucket is, from here
     uint64_t most                # buckets that there is room for
-    uint64_t arena               # where the slab pages begin, from here
     uint64_t alive               # where the word of the mutex is in which the kernel writes, from here
     hash_secrets hash
-    uint32_t sizes[DIRECT_CLASSES]       # bytes of a slab class's chunks
-    char pad[256]
+    direct_chunks chunks
+    char pad[248]
     # relaxed atomic; one line
     uint64_t buckets
     uint32_t current_time        # as the store's clock
@@ -113,8 +123,8 @@ cdef inline uint64_t direct_bucket_of(uint32_t hv, uint64_t buckets) noexcept no
     return hv & mask if hv & mask < buckets else hv & (mask >> 1)
 
 cdef inline uint64_t direct_most(uint64_t arena_length) noexcept nogil:
-    """Buckets that an index for so much memory has room for: ten items in each, of the smallest that there are. There
-    can be no more item locks.
+    """Buckets that an index for so much memory has room for: some ten items in each, of the smallest that there are.
+    There can be no more item locks.
     """
     return max(<uint64_t>1 << 15, arena_length // 960)
 
@@ -122,21 +132,42 @@ cdef inline uint64_t direct_bytes(uint64_t arena_length) noexcept nogil:
     """What is before an arena of this length: whole huge pages."""
     return (DIRECT_HEADER + direct_most(arena_length) * sizeof(direct_bucket) + 0x1fffff) & ~<uint64_t>0x1fffff
 
-cdef inline uint64_t direct_tag(uint32_t hv) noexcept nogil:
-    """The upper bits of a slot."""
-    return <uint64_t>(hv >> DIRECT_TAG_SHIFT) << (DIRECT_PLACE_BITS + DIRECT_CLASS_BITS)
+# --- slots; 0 is none, since no item has slab class 0 ---
 
-cdef inline bint direct_has_tag(uint64_t slot, uint64_t tag) noexcept nogil:
-    """Whether the slot is one of a key with this tag."""
-    return (slot ^ tag) >> (DIRECT_PLACE_BITS + DIRECT_CLASS_BITS) == 0 and slot != 0
+cdef inline uint64_t direct_slot(const direct_bucket *bucket, int i) noexcept nogil:
+    return <uint64_t>relaxed_load(&(<direct_bucket *>bucket).upper[i]) << 32 \
+        | <uint64_t>relaxed_load(&(<direct_bucket *>bucket).lower[i])
 
-cdef inline unsigned int direct_class(uint64_t slot) noexcept nogil:
-    """The slab class of the item, if it has a seal."""
-    return <unsigned int>(slot >> DIRECT_PLACE_BITS) & (DIRECT_CLASSES - 1)
+cdef inline unsigned int direct_tag_bits(const direct_chunks *chunks) noexcept nogil:
+    return min(<unsigned int>DIRECT_TAG_MOST,
+               DIRECT_SLOT_BITS - DIRECT_CLASS_BITS - DIRECT_SEALED_BITS - chunks.place_bits)
 
-cdef inline uint64_t direct_place(uint64_t slot) noexcept nogil:
-    """The item's distance from the header."""
-    return (slot & ((<uint64_t>1 << DIRECT_PLACE_BITS) - 1)) * 8
+cdef inline uint64_t direct_tag(const direct_chunks *chunks, uint32_t hv) noexcept nogil:
+    """What a slot has uppermost, if its item has this hash."""
+    cdef unsigned int bits = direct_tag_bits(chunks)
+    return <uint64_t>(hv >> (32 - bits)) << (DIRECT_SLOT_BITS - bits)
+
+cdef inline int direct_next(const direct_chunks *chunks, const direct_bucket *bucket, uint32_t hv, int i) noexcept nogil:
+    """The number of the first slot from i on that may be of an item with this hash; DIRECT_SLOTS: there is none."""
+    cdef unsigned int rest = DIRECT_TAG_MOST - direct_tag_bits(chunks)
+    cdef unsigned int tag = hv >> 16
+    while i < DIRECT_SLOTS:
+        if (relaxed_load(&(<direct_bucket *>bucket).upper[i]) ^ tag) >> rest == 0 and direct_slot(bucket, i) != 0:
+            break
+        i += 1
+    return i
+
+cdef inline bint direct_has_seal(const direct_chunks *chunks, uint64_t slot) noexcept nogil:
+    return slot >> chunks.place_bits >> DIRECT_CLASS_BITS & 1
+
+cdef inline unsigned int direct_class(const direct_chunks *chunks, uint64_t slot) noexcept nogil:
+    return <unsigned int>(slot >> chunks.place_bits) & (DIRECT_CLASSES - 1)
+
+cdef inline uint64_t direct_place(const direct_chunks *chunks, uint64_t slot) noexcept nogil:
+    """The item's distance from the header, a multiple of 8. In memory that is not a daemon's it may be anywhere."""
+    cdef uint64_t page = (slot & ((<uint64_t>1 << chunks.place_bits) - 1)) >> chunks.chunk_bits
+    cdef uint64_t number = slot & ((<uint64_t>1 << chunks.chunk_bits) - 1)
+    return (chunks.arena + (page << DIRECT_PAGE_BITS) + number * chunks.sizes[direct_class(chunks, slot)]) & ~<uint64_t>7
 
 # --- seals, by which an item verifies itself ---
 
@@ -187,14 +218,14 @@ cdef struct direct_memory:       # a daemon's memory, mapped here
     # what was checked of the header
     const direct_bucket *index
     uint64_t most
-    uint64_t arena
+    direct_chunks chunks
     const uint32_t *alive
     uint64_t daemon              # its address of the header
 
 cdef struct direct_hit:          # a value that was found. Nothing of it is certain before direct_copy
     const direct_bucket *bucket
     uint64_t version
-    uint64_t slot
+    uint64_t place               # of the item
     uint32_t hv
     uint32_t flags               # the client's
     uint64_t cas                 # 0: the item has none
@@ -208,6 +239,7 @@ cdef enum direct_answer:
     DIRECT_ASK                   # only the daemon can say
     DIRECT_FOUND
     DIRECT_TORN                  # it was being changed: another try may find it
+    DIRECT_FOREIGN               # it is the item of another key
 
 # Maps the memory whose descriptor a daemon has given; the caller closes fd. 0, or a negative errno: EPROTO for memory
 # that is none, or of another layout.
@@ -232,11 +264,13 @@ cdef struct direct_clock:
 # Whether a header that was read by a READ can be used: its items have seals, and all that it names lies within the
 # length that it states. How long the memory is nobody else tells; the parts of which a client has keys bound its READs.
 cdef bint direct_is_usable(const direct_header *h) noexcept nogil
-# A slot of a bucket, read in any order, that may be of a key with this hash, and of an item with a seal; 0: none.
-cdef uint64_t direct_look(const direct_bucket *bucket, uint32_t hv) noexcept nogil
-# Whether what was read of the item in this slot, line by line in any order, is the value of the key at one moment of
-# the READ. copy: at a multiple of 8. DIRECT_TORN: it is no item with a seal. hit.data is in the copy.
-cdef direct_answer direct_verify(const hash_secrets *secrets, const direct_clock *clock, uint64_t slot, uint32_t hv,
+# The number of the next slot from `first` on of a bucket, read in any order, that may be of a key with this hash, and
+# of an item with a seal; DIRECT_SLOTS: there is none.
+cdef int direct_look(const direct_chunks *chunks, const direct_bucket *bucket, uint32_t hv, int first) noexcept nogil
+# Whether what was read of the item at this place, line by line in any order, is the value of the key at one moment of
+# the READ. copy: at a multiple of 8. DIRECT_TORN: it is no item with a seal. DIRECT_FOREIGN: it is of another key.
+# hit.data is in the copy.
+cdef direct_answer direct_verify(const hash_secrets *secrets, const direct_clock *clock, uint64_t place, uint32_t hv,
                                  const char *copy, size_t size, const char *key, size_t nkey,
                                  direct_hit *hit) noexcept nogil
 

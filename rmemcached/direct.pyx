@@ -32,10 +32,11 @@ cdef enum:
 cdef bint is_sound(const direct_header *h, uint64_t length) noexcept nogil:
     """Whether everything that the header names lies within the memory."""
     return (memcmp(h.magic, DIRECT_MAGIC, sizeof(h.magic)) == 0 and h.layout == DIRECT_VERSION and h.length == length
-            and h.index >= sizeof(direct_header) and h.index % 64 == 0 and h.arena <= length - HEAD_MOST
-            and h.index <= h.arena and h.most > 0
-            and h.most <= (h.arena - h.index) // sizeof(direct_bucket)
-            and h.alive % 4 == 0 and h.alive <= sizeof(direct_header) - 4)
+            and h.index >= sizeof(direct_header) and h.index % 64 == 0 and h.chunks.arena <= length - HEAD_MOST
+            and h.index <= h.chunks.arena and h.most > 0
+            and h.most <= (h.chunks.arena - h.index) // sizeof(direct_bucket)
+            and h.alive % 4 == 0 and h.alive <= sizeof(direct_header) - 4
+            and h.chunks.chunk_bits <= h.chunks.place_bits and h.chunks.place_bits <= DIRECT_PLACE_MOST)
 
 
 cdef int direct_map(direct_memory *m, int fd) noexcept nogil:
@@ -46,10 +47,10 @@ cdef int direct_map(direct_memory *m, int fd) noexcept nogil:
     cdef void *base
     memset(m, 0, sizeof(direct_memory))
     # Only files in memory have seals. One that cannot shrink has its pages for ever, but huge pages may be missing.
-    # What is longer than places reach would only use up the addresses here.
+    # What is longer than a daemon's would only use up the addresses here.
     if seals < 0 or not seals & F_SEAL_SHRINK or fstat(fd, &status) < 0 or fstatfs(fd, &system) < 0 \
             or system.f_type != TMPFS_MAGIC or status.st_size < 2 * DIRECT_HEADER \
-            or status.st_size >> 3 >> DIRECT_PLACE_BITS != 0:
+            or status.st_size >> DIRECT_LENGTH_BITS != 0:
         return -EPROTO
     # With mlockall(MCL_FUTURE) a mapping that can be read would be filled here, holes and all.
     base = mmap(NULL, <size_t>status.st_size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0)
@@ -70,7 +71,7 @@ cdef int direct_map(direct_memory *m, int fd) noexcept nogil:
         return -EPROTO
     m.index = <const direct_bucket *>(m.base + header.index)
     m.most = header.most
-    m.arena = header.arena
+    m.chunks = header.chunks
     m.alive = <const uint32_t *>(m.base + header.alive)
     m.daemon = header.base
     return 0
@@ -102,10 +103,9 @@ cdef inline bint is_unchanged(const direct_bucket *bucket, uint64_t version) noe
     return relaxed_load(&(<direct_bucket *>bucket).version) == version
 
 
-cdef inline direct_item *item_at(const direct_memory *m, uint64_t slot) noexcept nogil:
-    """The item of a slot, of which the head can be read. NULL: there is none at such a place."""
-    cdef uint64_t place = direct_place(slot)
-    if place < m.arena or place > m.length - HEAD_MOST:
+cdef inline direct_item *item_at(const direct_memory *m, uint64_t place) noexcept nogil:
+    """The item at a place, of which the head can be read. NULL: there can be none."""
+    if place < m.chunks.arena or place > m.length - HEAD_MOST:
         return NULL
     return <direct_item *>(m.base + place)
 
@@ -160,8 +160,7 @@ cdef direct_answer direct_find(const direct_memory *m, const char *key, size_t n
     cdef uint32_t hv = key_hash(&h.hash, key, nkey)
     cdef uint64_t buckets = relaxed_load(&(<direct_header *>h).buckets)
     cdef direct_clock clock
-    cdef uint64_t tag = direct_tag(hv)
-    cdef uint64_t slot
+    cdef uint64_t place
     cdef direct_bucket *bucket
     cdef direct_item *it
     cdef direct_answer answer = DIRECT_ASK
@@ -176,16 +175,16 @@ cdef direct_answer direct_find(const direct_memory *m, const char *key, size_t n
     hit.version = load_acquire(&bucket.version)
     if hit.version & 1:
         return DIRECT_TORN
-    for i in range(DIRECT_SLOTS):
-        slot = relaxed_load(&bucket.slots[i])
-        if not direct_has_tag(slot, tag):
-            continue
-        it = item_at(m, slot)
+    i = direct_next(&m.chunks, bucket, hv, 0)
+    while i < DIRECT_SLOTS:
+        place = direct_place(&m.chunks, direct_slot(bucket, i))
+        it = item_at(m, place)
         if it != NULL and it.nkey == nkey and memcmp(direct_key(it), key, nkey) == 0:
-            hit.slot = slot
+            hit.place = place
             hit.hv = hv
             answer = take(&clock, m.base + m.length, m.length, it, hit)
             break
+        i = direct_next(&m.chunks, bucket, hv, i + 1)
     # The length at least has to be one that the value had.
     if answer == DIRECT_FOUND and not is_unchanged(bucket, hit.version):
         return DIRECT_TORN
@@ -200,7 +199,7 @@ cdef bint copy_chain(const direct_memory *m, const direct_hit *hit, char *to) no
     cdef uint64_t place
     while left:
         place = relaxed_load(&(<direct_chunk *>chunk).next) - m.daemon
-        if place < m.arena or place > m.length - HEAD_MOST:
+        if place < m.chunks.arena or place > m.length - HEAD_MOST:
             return False
         chunk = <const direct_chunk *>(m.base + place)
         n = min(left, <size_t><uint32_t>relaxed_load(&(<direct_chunk *>chunk).used))
@@ -230,16 +229,14 @@ cdef bint direct_is_usable(const direct_header *h) noexcept nogil:
     return is_sound(h, h.length) and h.sealed != 0
 
 
-cdef uint64_t direct_look(const direct_bucket *bucket, uint32_t hv) noexcept nogil:
-    cdef uint64_t tag = direct_tag(hv)
-    cdef int i
-    for i in range(DIRECT_SLOTS):
-        if direct_has_tag(bucket.slots[i], tag) and direct_class(bucket.slots[i]):
-            return bucket.slots[i]
-    return 0
+cdef int direct_look(const direct_chunks *chunks, const direct_bucket *bucket, uint32_t hv, int first) noexcept nogil:
+    cdef int i = direct_next(chunks, bucket, hv, first)
+    while i < DIRECT_SLOTS and not direct_has_seal(chunks, direct_slot(bucket, i)):
+        i = direct_next(chunks, bucket, hv, i + 1)
+    return i
 
 
-cdef direct_answer direct_verify(const hash_secrets *secrets, const direct_clock *clock, uint64_t slot, uint32_t hv,
+cdef direct_answer direct_verify(const hash_secrets *secrets, const direct_clock *clock, uint64_t place, uint32_t hv,
                                  const char *copy, size_t size, const char *key, size_t nkey,
                                  direct_hit *hit) noexcept nogil:
     cdef direct_item *it = <direct_item *>copy
@@ -252,12 +249,12 @@ cdef direct_answer direct_verify(const hash_secrets *secrets, const direct_clock
     if at + sizeof(seal) > size:
         return DIRECT_TORN
     memcpy(&seal, copy + at, sizeof(seal))
-    if seal == 0 or seal != direct_seal(secrets, direct_place(slot), it):
+    if seal == 0 or seal != direct_seal(secrets, place, it):
         return DIRECT_TORN
     if it.nkey != nkey or memcmp(direct_key(it), key, nkey) != 0:
-        return DIRECT_ASK
+        return DIRECT_FOREIGN
     hit.bucket = NULL
-    hit.slot = slot
+    hit.place = place
     hit.hv = hv
     return take(clock, copy + size, 0, it, hit)
 
@@ -270,11 +267,11 @@ cdef inline uint32_t clock_of(const direct_header *h) noexcept nogil:
 
 cdef inline bint may_be_named(direct_report *r, const direct_header *h, const direct_hit *hit) noexcept nogil:
     """Whether the daemon's note of one more hit would say more than what is to be told already."""
-    cdef uint64_t place = direct_place(hit.slot)     # a multiple of 8
-    cdef uint64_t *known = &r.recent[(place >> 3) * 0x9e3779b97f4a7c15ULL >> 56]
+    cdef uint64_t *known = &r.recent[(hit.place >> 3) * 0x9e3779b97f4a7c15ULL >> 56]
     cdef uint64_t most = 3 if relaxed_load(&(<direct_header *>h).algorithm) == DIRECT_S3FIFO else 2
-    if known[0] & ~<uint64_t>7 != place:
-        known[0] = place
+    # A place is a multiple of 8.
+    if known[0] & ~<uint64_t>7 != hit.place:
+        known[0] = hit.place
     elif known[0] & 7 >= most:
         return False
     known[0] += 1
@@ -290,7 +287,7 @@ cdef bint direct_note(direct_report *r, const direct_header *h, const direct_hit
     r.total += 1
     if hit.counts and r.used < DIRECT_NAMED and may_be_named(r, h, hit):
         r.named[r.used].hv = hit.hv
-        r.named[r.used].place = direct_place(hit.slot) // 8
+        r.named[r.used].place = hit.place // 8
         r.used += 1
         return r.used == DIRECT_NAMED or coarse_ms() - r.told_ms > NAMED_MS
     return r.told != clock_of(h)

@@ -12,7 +12,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 
-from rmemcached.direct cimport DIRECT_PLACE_BITS
+from rmemcached.direct cimport DIRECT_LENGTH_BITS
 from rmemcached.logger cimport IDLE_TIMEOUT_CLOSE, NORMAL_CLOSE
 from rmemcached.protocol.conn cimport (
     AUTH_LINE, WANT_CLOSE, WANT_FLUSH, WANT_INPUT, WANT_PAYLOAD, WANT_REMOTE_PAYLOAD, WANT_YIELD, conn_engine,

@@ -122,7 +122,7 @@ cdef const char *setup_reads(rdma_conn *rc, uint64_t place, char *reply, size_t 
     assert_owner(rc.q.t.worker.owner)
     if not dev.remote:
         return b"SERVER_ERROR rdma: this transport has no direct reads\r\n"
-    mr = rdma_device_find_memory(dev, base + place) if place >> 3 >> DIRECT_PLACE_BITS == 0 else NULL
+    mr = rdma_device_find_memory(dev, base + place) if place >> DIRECT_LENGTH_BITS == 0 else NULL
     if mr == NULL:
         return b"NOT_FOUND\r\n"
     if not rc.remote:

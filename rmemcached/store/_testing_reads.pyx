@@ -6,9 +6,9 @@ from libc.stdlib cimport free, strtoull
 from libc.string cimport memcmp, memcpy
 
 from rmemcached.direct cimport (
-    DIRECT_ASK, DIRECT_FOUND, DIRECT_READ, DIRECT_TORN, direct_answer, direct_bucket,
+    DIRECT_ASK, DIRECT_FOUND, DIRECT_READ, DIRECT_SLOTS, DIRECT_TORN, direct_answer, direct_bucket,
     direct_bucket_of, direct_class, direct_clock, direct_header, direct_hit, direct_item, direct_look,
-    direct_memory, direct_mix, direct_place, direct_verify,
+    direct_memory, direct_mix, direct_place, direct_slot, direct_verify,
 )
 from rmemcached.store._testing_stress cimport stress_bytes_hold
 from rmemcached.sys.atomics cimport load_acquire, read_fence, relaxed_load
@@ -63,21 +63,26 @@ cdef direct_answer read_lines(direct_memory *m, const char *key, size_t nkey, bi
     cdef uint32_t hv = key_hash(&h.hash, key, nkey)
     cdef direct_bucket bucket
     cdef direct_clock clock
-    cdef uint64_t slot
+    cdef uint64_t slot, place
     cdef size_t size
+    cdef int i
     clock.now = <uint32_t>relaxed_load(&h.current_time)
     clock.oldest_live = <uint32_t>relaxed_load(&h.oldest_live)
     clock.algorithm = <uint32_t>relaxed_load(&h.algorithm)
     copy_lines(<char *>&bucket, <const char *>&m.index[direct_bucket_of(hv, relaxed_load(&h.buckets))],
                sizeof(bucket), seed)
-    slot = direct_look(&bucket, hv)
-    size = min(<size_t>h.sizes[direct_class(slot)], <size_t>DIRECT_READ)
-    if slot == 0 or direct_place(slot) < m.arena or direct_place(slot) > m.length - size:
+    i = direct_look(&m.chunks, &bucket, hv, 0)
+    if i == DIRECT_SLOTS:
         return DIRECT_ASK
-    copy_lines(to, m.base + direct_place(slot), size, seed)
+    slot = direct_slot(&bucket, i)
+    place = direct_place(&m.chunks, slot)
+    size = min(<size_t>m.chunks.sizes[direct_class(&m.chunks, slot)], <size_t>DIRECT_READ)
+    if place < m.chunks.arena or place > m.length - size:
+        return DIRECT_ASK
+    copy_lines(to, m.base + place, size, seed)
     if not verify:
         return trust(to, key, nkey, hit)
-    return direct_verify(&h.hash, &clock, slot, hv, to, size, key, nkey, hit)
+    return direct_verify(&h.hash, &clock, place, hv, to, size, key, nkey, hit)
 
 
 cdef const char *lines_run(direct_memory *m, uint64_t seed, uint64_t keys, bint verify, uint32_t *stop,

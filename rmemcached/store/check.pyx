@@ -5,13 +5,13 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from rmemcached.direct cimport (
-    DIRECT_SLOTS, direct_bucket, direct_bucket_of, direct_class, direct_has_tag, direct_item, direct_place,
-    direct_seal, direct_seal_at, direct_tag,
+    DIRECT_SLOTS, direct_bucket, direct_bucket_of, direct_chunks, direct_class, direct_has_seal, direct_item,
+    direct_next, direct_place, direct_seal, direct_seal_at, direct_slot,
 )
 from rmemcached.store.store cimport (
     BUMP_LOCK, ITEM_CHUNK, ITEM_CHUNKED, ITEM_LINKED, ITEM_LOCK, ITEM_SEAL_ROOM, ITEM_SLABBED, ITEM_STALE,
     ITEM_TOKEN_SENT, LRU_LOCK, MAX_NUMBER_OF_SLAB_CLASSES, NO_PAGE, NUMBER_OF_QUEUES, PAGE_IN_TRANSIT, PAGE_RELEASED,
-    SLABS_LOCK, SLAB_PAGE_SIZE, ITEM_clsid, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_schunk, assoc_find, count_items,
+    SLABS_LOCK, SLAB_PAGE_SIZE, ITEM_chunk_clsid, ITEM_clsid, ITEM_has, ITEM_key, ITEM_ntotal, ITEM_schunk, assoc_find, count_items,
     item, item_chunk, lru_maintainer_bumps, lru_queue, move_chunk_index, on_moving_page, page_list, slab_class,
     store_hash,
 )
@@ -83,12 +83,11 @@ cdef const char *_check_hash(store *s, bint at_rest, found *f) noexcept nogil:
     return error
 
 
-cdef bint _seal_holds(store *s, item *it, unsigned int clsid) noexcept nogil:
+cdef bint _seal_holds(store *s, item *it) noexcept nogil:
     cdef uint64_t *seal = <uint64_t *>(<char *>it + direct_seal_at(<direct_item *>it))
     cdef uint64_t place = <uint64_t>(<char *>it - <char *>s.direct.header)
     # No longer than the READ of it.
-    if not ITEM_has(it, ITEM_SEAL_ROOM) or clsid != ITEM_clsid(it) \
-            or <size_t>(<char *>(seal + 1) - <char *>it) > s.direct.header.sizes[clsid]:
+    if <size_t>(<char *>(seal + 1) - <char *>it) > s.direct.header.chunks.sizes[ITEM_clsid(it)]:
         return False
     if it.it_flags & (ITEM_STALE | ITEM_TOKEN_SENT):
         return seal[0] == 0
@@ -98,6 +97,8 @@ cdef bint _seal_holds(store *s, item *it, unsigned int clsid) noexcept nogil:
 cdef const char *_check_direct(store *s) noexcept nogil:
     """The index for direct reads has linked items only, each in the bucket of its hash."""
     cdef const direct_bucket *b
+    cdef const direct_chunks *chunks
+    cdef uint64_t slot
     cdef item *it
     cdef uint64_t bucket
     cdef uint64_t items = 0
@@ -106,21 +107,24 @@ cdef const char *_check_direct(store *s) noexcept nogil:
     cdef int i
     if s.direct.header == NULL:
         return NULL
+    chunks = &s.direct.header.chunks
     for bucket in range(s.direct.header.buckets):
         b = &s.direct.buckets[bucket]
         if b.version & 1:
             return b"a bucket of the index is being changed"
         for i in range(DIRECT_SLOTS):
-            if b.slots[i] == 0:
+            slot = direct_slot(b, i)
+            if slot == 0:
                 continue
-            it = <item *>(<char *>s.direct.header + direct_place(b.slots[i]))
+            it = <item *>(<char *>s.direct.header + direct_place(chunks, slot))
             hv = store_hash(ITEM_key(it), it.nkey)
             if assoc_find(s, ITEM_key(it), it.nkey, hv) != it:
                 return b"the index has an item that the hash table has not"
             if direct_bucket_of(hv, s.direct.header.buckets) != bucket \
-                    or not direct_has_tag(b.slots[i], direct_tag(hv)):
-                return b"an item is in the wrong bucket of the index"
-            if direct_class(b.slots[i]) and not _seal_holds(s, it, direct_class(b.slots[i])):
+                    or direct_next(chunks, b, hv, i) != i or direct_class(chunks, slot) != ITEM_chunk_clsid(it):
+                return b"an item is in the wrong bucket of the index, or in a wrong slot"
+            if direct_has_seal(chunks, slot) != ITEM_has(it, ITEM_SEAL_ROOM) \
+                    or (direct_has_seal(chunks, slot) and not _seal_holds(s, it)):
                 return b"an item does not verify itself"
             items += 1
     for hv in range(s.assoc.item_lock_mask + 1):

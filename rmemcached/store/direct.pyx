@@ -1,7 +1,16 @@
 cdef enum:
-    DIRECT_LOAD = 10            # items for each bucket, beyond which all are split
-    DIRECT_BUCKETS_LEAST = 1 << DIRECT_TAG_SHIFT
-    DIRECT_SPLITS = 512         # that one caller makes: some ten microseconds
+    DIRECT_BYTES = 12           # of the index for each item, at most, when there are many
+    DIRECT_BUCKETS_LEAST = 4096
+    DIRECT_SPLITS = 64          # that one caller makes: some ten microseconds
+    DIRECT_CHAINS = 64          # of the hash table that a split looks through
+
+
+cdef extern from *:
+    """
+    /* of a bucket's version: an item found no room since the bucket was split */
+    #define RMC_DIRECT_CROWDED ((uint64_t)1 << 63)
+    """
+    const uint64_t DIRECT_CROWDED "RMC_DIRECT_CROWDED"
 
 
 cdef inline uint64_t _direct_first(store *s) noexcept nogil:
@@ -42,20 +51,37 @@ cdef inline bint _direct_layout_holds() noexcept nogil:
             and <size_t>&ch.used == <size_t>&piece.used)
 
 
+cdef bint _direct_set_chunks(store *s, direct_chunks *chunks, size_t before) noexcept nogil:
+    """Says where chunks are. False: there are too many for the bits of a slot."""
+    cdef uint32_t least = SLAB_PAGE_SIZE
+    cdef int clsid
+    chunks.arena = before
+    for clsid in range(MAX_NUMBER_OF_SLAB_CLASSES):
+        chunks.sizes[clsid] = s.slabs.classes[clsid].size
+        if chunks.sizes[clsid]:
+            least = min(least, chunks.sizes[clsid])
+    while SLAB_PAGE_SIZE // least > <uint32_t>1 << chunks.chunk_bits:
+        chunks.chunk_bits += 1
+    chunks.place_bits = chunks.chunk_bits
+    while s.slabs.arena_length // SLAB_PAGE_SIZE > <size_t>1 << (chunks.place_bits - chunks.chunk_bits):
+        chunks.place_bits += 1
+    return chunks.place_bits <= DIRECT_PLACE_MOST
+
+
 cdef bint direct_init(store *s) noexcept nogil:
     cdef size_t before
     cdef direct_header *h
     cdef uint32_t word
-    cdef int clsid
     if not s.config.direct:
         return True
-    assert_that(_direct_layout_holds())
+    assert_that(_direct_layout_holds() and SLAB_PAGE_SIZE == 1 << DIRECT_PAGE_BITS)
     before = direct_bytes(s.slabs.arena_length)
-    if (before + s.slabs.arena_length) >> 3 >> DIRECT_PLACE_BITS:
+    if (before + s.slabs.arena_length) >> DIRECT_LENGTH_BITS:
         return False
     h = <direct_header *>(s.slabs.arena - before)
     s.direct.header = h
-    if not _direct_open(s, DIRECT_HEADER + _direct_first(s) * sizeof(direct_bucket)):
+    if not _direct_open(s, DIRECT_HEADER + _direct_first(s) * sizeof(direct_bucket)) \
+            or not _direct_set_chunks(s, &h.chunks, before):
         s.direct.header = NULL
         return False
     memcpy(h.magic, DIRECT_MAGIC, sizeof(h.magic))
@@ -65,11 +91,8 @@ cdef bint direct_init(store *s) noexcept nogil:
     h.base = <uint64_t>h
     h.index = DIRECT_HEADER
     h.most = direct_most(s.slabs.arena_length)
-    h.arena = before
     h.hash = store_secrets
     h.sealed = s.direct.remote = s.config.direct_remote
-    for clsid in range(MAX_NUMBER_OF_SLAB_CLASSES):
-        h.sizes[clsid] = s.slabs.classes[clsid].size
     h.buckets = _direct_first(s)
     # The kernel marks it when this process ends.
     if not lock_for_life(&h.life):
@@ -185,24 +208,36 @@ cdef inline uint64_t _direct_place(store *s, const item *it) noexcept nogil:
     return <uint64_t>(<const char *>it - <const char *>s.direct.header)
 
 
-cdef inline uint64_t _direct_slot(store *s, const item *it, uint32_t hv) noexcept nogil:
-    cdef uint64_t clsid = ITEM_clsid(it) if ITEM_has(it, ITEM_SEAL_ROOM) else 0
-    return direct_tag(hv) | clsid << DIRECT_PLACE_BITS | _direct_place(s, it) >> 3
+cdef inline uint64_t _direct_slot(store *s, item *it, uint32_t hv) noexcept nogil:
+    cdef const direct_chunks *chunks = &s.direct.header.chunks
+    cdef uint32_t at = <uint32_t>(<const char *>it - s.slabs.arena) & (SLAB_PAGE_SIZE - 1)
+    cdef uint64_t page = <uint64_t>(<const char *>it - s.slabs.arena) >> DIRECT_PAGE_BITS
+    cdef uint64_t clsid = ITEM_chunk_clsid(it)
+    cdef uint64_t seal = 1 << DIRECT_CLASS_BITS if ITEM_has(it, ITEM_SEAL_ROOM) else 0
+    return (direct_tag(chunks, hv) | (seal | clsid) << chunks.place_bits | page << chunks.chunk_bits
+            | at // chunks.sizes[clsid])
 
 
 cdef inline int _direct_find(const direct_bucket *bucket, uint64_t slot) noexcept nogil:
     """The number of the slot, or -1."""
+    cdef uint32_t lower = <uint32_t>slot
     cdef int i
     for i in range(DIRECT_SLOTS):
-        if bucket.slots[i] == slot:
+        if bucket.lower[i] == lower and bucket.upper[i] == slot >> 32:
             return i
     return -1
+
+
+cdef inline void _direct_set(direct_bucket *bucket, int i, uint64_t slot) noexcept nogil:
+    """The version is odd."""
+    relaxed_store(&bucket.lower[i], <uint32_t>slot)
+    relaxed_store(&bucket.upper[i], <uint16_t>(slot >> 32))
 
 
 cdef inline void _direct_write(direct_bucket *bucket, int i, uint64_t slot) noexcept nogil:
     relaxed_store(&bucket.version, bucket.version + 1)
     write_fence()
-    relaxed_store(&bucket.slots[i], slot)
+    _direct_set(bucket, i, slot)
     store_release(&bucket.version, bucket.version + 1)
 
 
@@ -211,6 +246,7 @@ cdef inline void _direct_enter(store *s, direct_bucket *bucket, uint64_t slot, u
     cdef int i = _direct_find(bucket, 0)
     if i < 0:
         fetch_add(&s.direct.left_out, 1)
+        relaxed_store(&bucket.version, bucket.version | DIRECT_CROWDED)
         return
     _direct_write(bucket, i, slot)
     relaxed_store(&stripe.indexed, stripe.indexed + 1)
@@ -273,46 +309,87 @@ cdef inline void direct_end(store *s, uint32_t hv) noexcept nogil:
 
 
 cdef item *direct_item_at(store *s, uint32_t hv, uint64_t place) noexcept nogil:
-    cdef uint64_t slot = direct_tag(hv) | place
+    cdef const direct_chunks *chunks
     cdef direct_bucket *bucket
+    cdef item *it
     cdef int i
-    if s.direct.header == NULL or place == 0 or place >> DIRECT_PLACE_BITS:
+    if s.direct.header == NULL:
         return NULL
+    chunks = &s.direct.header.chunks
     bucket = _direct_bucket(s, hv)
-    for i in range(DIRECT_SLOTS):
-        # What is in a slot of this bucket and has this tag has this hash.
-        if direct_has_tag(bucket.slots[i], slot) and direct_place(bucket.slots[i]) == place * 8:
-            return <item *>(<char *>s.direct.header + direct_place(slot))
+    i = direct_next(chunks, bucket, hv, 0)
+    while i < DIRECT_SLOTS:
+        # What is in a slot of this bucket has its item lock.
+        if direct_place(chunks, direct_slot(bucket, i)) == place * 8:
+            it = <item *>(<char *>s.direct.header + place * 8)
+            return it if store_hash(ITEM_key(it), it.nkey) == hv else NULL
+        i = direct_next(chunks, bucket, hv, i + 1)
     return NULL
 
 
 # --- growth ---
+
+cdef uint32_t _direct_moving(store *s, const direct_bucket *bucket, uint64_t bit) noexcept nogil:
+    """The slots, by their bits, whose item's hash has this bit."""
+    cdef const direct_chunks *chunks = &s.direct.header.chunks
+    cdef const char *base = <const char *>s.direct.header
+    cdef uint32_t moving = 0
+    cdef item *it
+    cdef int i
+    for i in range(DIRECT_SLOTS):
+        if direct_slot(bucket, i):
+            prefetch(base + direct_place(chunks, direct_slot(bucket, i)))
+    for i in range(DIRECT_SLOTS):
+        if direct_slot(bucket, i):
+            it = <item *>(base + direct_place(chunks, direct_slot(bucket, i)))
+            if store_hash(ITEM_key(it), it.nkey) & bit:
+                moving |= <uint32_t>1 << i
+    return moving
+
+
+cdef void _direct_enter_left_out(store *s, uint64_t number, uint64_t first) noexcept nogil:
+    """Enters what the hash table has for this bucket and the one `first` further, and the index has not."""
+    cdef uint64_t chains = max(<uint64_t>1, (<uint64_t>s.assoc.hash_mask + 1) // first)
+    cdef uint64_t i
+    cdef uint32_t hv
+    cdef item *it
+    # Of a table that is far too large each chain is a cache miss for nothing.
+    if chains > DIRECT_CHAINS:
+        return
+    for i in range(chains):
+        it = _assoc_bucket(s, <uint32_t>(number + i * first))[0]
+        while it != NULL:
+            hv = store_hash(ITEM_key(it), it.nkey)
+            if hv & (first - 1) == number and _direct_find(_direct_bucket(s, hv), _direct_slot(s, it, hv)) < 0:
+                _direct_enter(s, _direct_bucket(s, hv), _direct_slot(s, it, hv), hv)
+            it = it.h_next
+
 
 cdef void _direct_split(store *s, uint64_t buckets, uint64_t first) noexcept nogil:
     """Moves a half of the bucket `buckets - first` to a new one. first: the largest power of two up to buckets."""
     assert_held(item_mutex(s, <uint32_t>(buckets - first)))
     cdef direct_bucket *old = &s.direct.buckets[buckets - first]
     cdef direct_bucket *fresh = &s.direct.buckets[buckets]
-    # The bit of the hash that decides, in a tag.
-    cdef uint64_t bit = first >> DIRECT_TAG_SHIFT << (DIRECT_PLACE_BITS + DIRECT_CLASS_BITS)
-    cdef uint64_t moved[DIRECT_SLOTS]
+    cdef uint32_t moving = _direct_moving(s, old, first)
+    cdef bint crowded = old.version & DIRECT_CROWDED != 0
     cdef int i
     cdef int count = 0
     relaxed_store(&fresh.version, fresh.version + 1)
     write_fence()
     for i in range(DIRECT_SLOTS):
-        moved[i] = old.slots[i] & bit
-        if moved[i]:
-            relaxed_store(&fresh.slots[count], old.slots[i])
+        if moving >> i & 1:
+            _direct_set(fresh, count, direct_slot(old, i))
             count += 1
     store_release(&fresh.version, fresh.version + 1)
     store_release(&s.direct.header.buckets, buckets + 1)
     relaxed_store(&old.version, old.version + 1)
     write_fence()
     for i in range(DIRECT_SLOTS):
-        if moved[i]:
-            relaxed_store(&old.slots[i], 0)
-    store_release(&old.version, old.version + 1)
+        if moving >> i & 1:
+            _direct_set(old, i, 0)
+    store_release(&old.version, (old.version + 1) & ~DIRECT_CROWDED)
+    if crowded:
+        _direct_enter_left_out(s, buckets - first, first)
 
 
 cdef void direct_check_load(store *s) noexcept nogil:
@@ -326,9 +403,8 @@ cdef void direct_check_load(store *s) noexcept nogil:
     for _try in range(DIRECT_SPLITS):
         buckets = relaxed_load(&s.direct.header.buckets)
         first = direct_power(buckets)
-        # Once begun it is done for all: those that are not split have twice as many items. The lock may be the
-        # caller's, or of an item that takes long: the next caller tries again.
-        if (buckets == first and items <= buckets * DIRECT_LOAD) or buckets == s.direct.header.most \
+        # The lock may be the caller's, or of an item that takes long: the next caller tries again.
+        if items * DIRECT_BYTES < (buckets + 1) * sizeof(direct_bucket) or buckets == s.direct.header.most \
                 or not _direct_open(s, DIRECT_HEADER + (buckets + 1) * sizeof(direct_bucket)) \
                 or not item_trylock(s, <uint32_t>(buckets - first)):
             break

@@ -152,6 +152,10 @@ cdef inline size_t ITEM_ntotal(item *it) noexcept nogil:
 cdef inline unsigned int ITEM_clsid(const item *it) noexcept nogil:
     return <unsigned int>relaxed_load(&(<item *>it).slabs_clsid) & SLAB_CLASS_MASK
 
+cdef inline unsigned int ITEM_chunk_clsid(item *it) noexcept nogil:
+    """The slab class that the item's memory was taken from: that of a chained item's head is another one."""
+    return ITEM_schunk(it).orig_clsid if ITEM_has(it, ITEM_CHUNKED) else ITEM_clsid(it)
+
 cdef inline unsigned int ITEM_queue(const item *it) noexcept nogil:
     """The LRU queue that the item is in: class id | queue << SLAB_CLASS_BITS. Queues: 0 HOT, 1 WARM, 2 COLD, 3 TEMP."""
     return <unsigned int>relaxed_load(&(<item *>it).slabs_clsid)

@@ -6,10 +6,10 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from rmemcached.direct cimport (
-    DIRECT_CLASS_BITS, DIRECT_FLAT, DIRECT_HEADER, DIRECT_MAGIC, DIRECT_PLACE_BITS, DIRECT_READ, DIRECT_S3FIFO,
-    DIRECT_SEGMENTED, DIRECT_SLOTS, DIRECT_TAG_SHIFT, DIRECT_VERSION, direct_bucket_of, direct_bytes, direct_cas,
-    direct_chunk, direct_has_tag, direct_item, direct_most, direct_place, direct_power, direct_seal, direct_seal_at,
-    direct_tag, direct_times,
+    DIRECT_CLASS_BITS, DIRECT_FLAT, DIRECT_HEADER, DIRECT_LENGTH_BITS, DIRECT_MAGIC, DIRECT_PAGE_BITS,
+    DIRECT_PLACE_MOST, DIRECT_READ, DIRECT_S3FIFO, DIRECT_SEGMENTED, DIRECT_SLOTS, DIRECT_VERSION, direct_bucket_of,
+    direct_bytes, direct_cas, direct_chunk, direct_chunks, direct_item, direct_most, direct_next, direct_place,
+    direct_power, direct_seal, direct_seal_at, direct_slot, direct_tag, direct_times,
 )
 from rmemcached.logger cimport (
     LOG_EVICTIONS, LOG_EXPIRED, LOG_FETCHERS, LOG_FLUSHED, LOG_FOUND, LOG_MUTATIONS, LOG_NOT_FOUND, LOG_SYSEVENTS,
