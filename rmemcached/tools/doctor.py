@@ -84,6 +84,10 @@ OPEN_SHM = (
     "start the server with -o rdma_shm=FILE, in a folder that both ends see, and with -a 0660 and a common group, or"
     " -a 0666 to let all in"
 )
+CONTAINERS = (
+    "nothing, if it is. Containers of one host with addresses of their own: start the server with -o rdma_shm=FILE in a"
+    " folder that both see, and name the transport in the client (shm://HOST:PORT)"
+)
 NO_SERVER_DEVICE = "on the server, rmemcached-devices says why it has no device; -o rdma_device= names one"
 # For what transports, what the error says, what that means, and what to change; the first that fits.
 RULES = (
@@ -103,7 +107,7 @@ RULES = (
     ("verbs rdma_cm", r"RMEMCACHED_RDMA_DEVICE says none", ABSENT, "unset RMEMCACHED_RDMA_DEVICE here"),
     ("verbs", r"transport verbs is not available here", ABSENT, NO_SERVER_DEVICE),
     ("rdma_cm", r"[Rr]efused|[Rr]eject", BROKEN, "start the server with -o rdma_cm_port=, and name that port here"),
-    ("soft_shm", r"on another host", ABSENT, ""),
+    ("soft_shm", r"on another host", ABSENT, CONTAINERS),
     ("soft_shm", r"transport soft_shm is not available here", ABSENT, "start the server without -o rdma_shm=none"),
     ("soft_shm", r"network namespace", BROKEN, OPEN_SHM),
     ("soft_shm", r"same host", BROKEN, f"if both ends are containers of one host: {OPEN_SHM}"),
@@ -241,9 +245,9 @@ class Examination:
     def try_one(self, transport: str) -> Finding:
         """Tries and measures a transport."""
         finding = Finding(transport)
-        if transport == "soft_shm" and not self.facts.local:
-            # A client tells no other host about this one.
-            finding.why = "the server is on another host"
+        if transport == "soft_shm" and not self.facts.local and self.wanted != "soft_shm":
+            # A client tells no other host about this one, unless it is told to.
+            finding.why = "by its address the server is on another host"
         else:
             try:
                 step(lambda: self.measure(finding), 4 * self.timeout + 4 * SECONDS)
