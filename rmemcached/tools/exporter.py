@@ -113,22 +113,27 @@ class Target:
 
     def ask(self) -> dict[str, dict[str, Any]] | None:
         """{group: statistics}, or None; stderr is told when that changes."""
+        groups = self.wait()
+        if isinstance(groups, Exception):
+            self.tell(f"{type(groups).__name__}: {groups}")
+            return None
+        self.tell(None)
+        return groups
+
+    def wait(self) -> dict[str, dict[str, Any]] | Exception:
+        """What the server answers, or why that is nothing; in time."""
         found: SimpleQueue[dict[str, dict[str, Any]] | Exception] = SimpleQueue()
         if not self.lock.acquire(timeout=self.patience):
-            return self.fail(TimeoutError("it has not ended its answer to an earlier scrape"))
+            return TimeoutError("it has not ended its answer to an earlier scrape")
         try:
             threading.Thread(target=self.run, args=(found,), daemon=True).start()
         except BaseException:
             self.lock.release()
             raise
         try:
-            groups = found.get(timeout=self.patience)
+            return found.get(timeout=self.patience)
         except Empty:
-            return self.fail(TimeoutError(f"no end of its answers within {self.patience:g} s"))
-        if isinstance(groups, Exception):
-            return self.fail(groups)
-        self.tell(None)
-        return groups
+            return TimeoutError(f"no end of its answers within {self.patience:g} s")
 
     def run(self, found: SimpleQueue[dict[str, dict[str, Any]] | Exception]) -> None:
         """Asks. The caller has the lock, which is released here, however long that takes."""
@@ -140,10 +145,6 @@ class Target:
             found.put(error)
         finally:
             self.lock.release()
-
-    def fail(self, error: Exception) -> None:
-        """Tells of it."""
-        self.tell(f"{type(error).__name__}: {error}")
 
     def tell(self, problem: str | None) -> None:
         if (problem is None) != (self.said is None):

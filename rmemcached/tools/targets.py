@@ -123,7 +123,7 @@ def twice(client: Client, ask: Callable[[Client], _T]) -> _T:
 
 
 def read_stats(client: Client, *words: str) -> dict[str, Any]:
-    """{name: value} of `stats words`; empty when the server, or a proxy before it, refuses the words. Raises FAILURES."""
+    """{name: value} of `stats words`; empty when the server, or a proxy, refuses the words. Raises FAILURES."""
     try:
         found = client.stats(*words)
     except (MemcacheClientError, MemcacheServerError) as error:
