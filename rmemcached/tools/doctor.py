@@ -135,6 +135,16 @@ RULES = (
 )
 
 
+# Why there may be no connection at all.
+NOT_REACHED = (
+    (r"authenticat", "a URL can have them: memcached://user:password@host:port"),
+    (r"[Rr]efused", "nobody listens there: is the daemon up, and do its -p and -l have this port and address?"),
+    (r"timed out|[Nn]o route|unreachable", "the host is down, the daemon stands still, or a firewall drops the port"),
+    (r"Permission denied", "the server's -a gives users and groups access to its socket"),
+    (r"No such file", "the server's -s names its socket, which must be visible here by the same path"),
+)
+
+
 def clean(text: object) -> str:
     """One line, whatever a server has sent."""
     if isinstance(text, bytes):
@@ -253,7 +263,8 @@ class Examination:
                 step(lambda: self.measure(finding), 4 * self.timeout + 4 * SECONDS)
             except (MemcacheError, OSError, StepError) as error:
                 cause = error.args[0] if isinstance(error, MemcacheError) and len(error.args) == 1 else error
-                finding.why = clean(cause)
+                # A server can refuse without a word.
+                finding.why = clean(cause) or type(error).__name__
         if finding.why and finding.p50 is None:
             finding.state, finding.change = self.explain(transport, finding.why)
         return finding
@@ -412,8 +423,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(clean(error))
     except (MemcacheError, OSError, StepError) as error:
         text = clean(error)
-        if "authenticat" in text:
-            text += " (a URL can have them: memcached://user:password@host:port)"
+        text += next((f" ({hint})" for pattern, hint in NOT_REACHED if re.search(pattern, text)), "")
         if options.json:
             print(json.dumps({"error": text, "status": 2}))
         print(f"rmemcached-doctor: {text}", file=sys.stderr)

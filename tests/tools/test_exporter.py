@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import signal
@@ -20,6 +19,7 @@ import pytest
 from daemon_tools import rdma_client
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
+from scripted import Scripted
 from servers import Server, free_port, start_rmemcached
 from tls_relay import TlsRelay, make_certificate
 
@@ -205,53 +205,6 @@ def test_a_server_that_says_nothing_is_given_up(exporter: Callable[..., Exporter
         found = exporter(f"127.0.0.1:{silent.getsockname()[1]}", "--timeout", "0.2").values()
     assert found[UP] == 0
     assert found["rmemcached_exporter_scrape_seconds", ()] < 5
-
-
-class Scripted:
-    """A server that is no memcached: after `version` and the like it answers a line by `answers`, piece by piece."""
-
-    def __init__(self, answers: Callable[[bytes], Iterator[bytes]]) -> None:
-        self.answers = answers
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.place = f"127.0.0.1:{self.listener.getsockname()[1]}"
-        self.ended = threading.Event()
-        self.threads = [threading.Thread(target=self.accept)]
-        self.threads[0].start()
-
-    def accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                sock, _ = self.listener.accept()
-                self.threads.append(threading.Thread(target=self.serve, args=(sock,)))
-                self.threads[-1].start()
-
-    def serve(self, sock: socket.socket) -> None:
-        with sock, sock.makefile("rb") as lines, contextlib.suppress(OSError):
-            sock.settimeout(20)
-            for line in lines:
-                known = {b"version": b"VERSION 1\r\n", b"mn": b"MN\r\n"}.get(line.strip())
-                for piece in iter([known]) if known else self.answers(line.strip()):
-                    sock.sendall(piece)
-
-    def stop(self) -> None:
-        self.ended.set()
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        for thread in self.threads:
-            thread.join(20)
-
-
-@pytest.fixture
-def scripted() -> Iterator[Callable[[Callable[[bytes], Iterator[bytes]]], Scripted]]:
-    started: list[Scripted] = []
-
-    def start(answers: Callable[[bytes], Iterator[bytes]]) -> Scripted:
-        started.append(Scripted(answers))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.stop()
 
 
 def test_a_server_that_never_ends_its_answer(
