@@ -27,6 +27,7 @@ except ModuleNotFoundError as error:
 
 from rmemcached import __version__
 from rmemcached.client import Client
+from rmemcached.client.exceptions import CONTROL
 from rmemcached.tools import metrics, targets
 
 MOST_TARGETS = 1000  # that are remembered: each has a connection
@@ -148,7 +149,9 @@ class Target:
 
     def tell(self, problem: str | None) -> None:
         if (problem is None) != (self.said is None):
-            print(f"rmemcached-exporter: {self.name}: {problem or 'answers again'}", file=sys.stderr, flush=True)
+            # A target, which --allow may let anybody choose, must not write to the terminal.
+            line = CONTROL.sub(lambda found: repr(found[0])[1:-1], f"{self.name}: {problem or 'answers again'}")
+            print(f"rmemcached-exporter: {line}", file=sys.stderr, flush=True)
         self.said = problem
 
 

@@ -271,6 +271,13 @@ def test_targets(
     assert f"/scrape?target={place(first)}" in one.text("/").splitlines()
 
 
+def test_a_target_cannot_write_to_the_terminal(exporter: Callable[..., Exporter]) -> None:
+    one = exporter("127.0.0.1:1", "--allow", "**:1")
+    assert one.scrape("127.0.0.1\x1b[2J:1")[UP] == 0
+    line = one.stderr.readline()
+    assert line.startswith("rmemcached-exporter: 127.0.0.1\\x1b[2J:1: ") and line.strip().isprintable()
+
+
 def test_password(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter], tmp_path: Path) -> None:
     (tmp_path / "users").write_text("user:pass\n")
     (tmp_path / "password").write_text("pass\n")
