@@ -30,6 +30,9 @@ missing_packages() {
         command -v openssl >/dev/null || echo openssl
         command -v tshark >/dev/null || echo tshark
         command -v systemd-analyze >/dev/null || echo systemd
+        command -v ip >/dev/null || echo iproute2
+        command -v nft >/dev/null || [ -x /usr/sbin/nft ] || echo nftables
+        command -v strace >/dev/null || echo strace
         perl -MTest::More -e 1 2>/dev/null || echo perl
         [ -e /usr/lib/python3/dist-packages/pyverbs ] || echo python3-pyverbs
         ;;

@@ -18,29 +18,37 @@ if TYPE_CHECKING:
     from rmemcached.client import AsyncClient, AsyncClusterClient
 
 RELATIVE_MOST = 30 * 24 * 3600  # seconds; what is more memcached takes for a time since 1970
+LATEST = 2**31 - 1  # seconds since 1970: a later time wraps around in memcached, and the item would be gone at once
 KEY_MAX = 250  # bytes
+HASHED = "h2:"
 
 # What memcached's text protocol cannot carry in a key.
 UNFIT = re.compile(rb"[\x00-\x20\x7f]")
 
 
 def expiry(seconds: float | None) -> int:
-    """memcached's expiration time for something that lives for so many seconds. None and 0: for ever. Less: not at
-    all."""
+    """memcached's expiration time for something that lives for so many seconds. None, 0 and what is past 2038: for
+    ever. Less than 0: not at all. Raises ValueError for what is no number."""
     if not seconds:
         return 0
     if seconds < 0:
         return -1
+    now = int(time.time())
+    if seconds > LATEST - now:
+        return 0
     whole = math.ceil(seconds)
-    return whole if whole <= RELATIVE_MOST else int(time.time()) + whole
+    return whole if whole <= RELATIVE_MOST else now + whole
 
 
 def fitting_key(key: str, room: int) -> str:
-    """The key if memcached can take it in `room` bytes, else one of 67 bytes that is made of its SHA-256."""
+    """The key if memcached can take it in `room` bytes, else one of 67 bytes that is made of its SHA-256.
+
+    A key that looks like one of those is hashed as well: nobody can choose the key that another one gets.
+    """
     encoded = key.encode("utf-8", "surrogatepass")
-    if encoded and len(encoded) <= room and not UNFIT.search(encoded):
+    if encoded and len(encoded) <= room and not key.startswith(HASHED) and not UNFIT.search(encoded):
         return key
-    return "h2:" + hashlib.sha256(encoded).hexdigest()
+    return HASHED + hashlib.sha256(encoded).hexdigest()
 
 
 def server_list(servers: Any) -> list[Any]:

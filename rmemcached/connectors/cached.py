@@ -66,7 +66,9 @@ def canonical(value: Any) -> str:
 
 
 def make_key(function: Callable[..., Any], prefix: str, version: Any) -> Callable[..., str]:
-    """The function from a call's arguments to its key, of up to 133 bytes behind the prefix."""
+    """The function from a call's arguments to its key, of up to 133 bytes behind the prefix. Raises TypeError."""
+    if function.__name__ == "<lambda>":
+        raise TypeError("cached: all lambdas have one name, and would have each other's results: give key=, or use def")
     name = f"{function.__module__}.{function.__qualname__}"
     shown = "".join(letter if "!" <= letter <= "~" else "_" for letter in name[:NAME_MOST])
     signature = inspect.signature(function)
@@ -177,7 +179,8 @@ def cached(
             the function's name and its arguments, which are None, numbers, str, bytes, dates, UUIDs, Decimals, Enums,
             dataclasses, and tuples, lists, sets and dicts of them; others raise TypeError. f(1) and f(number=1) are
             the same call, f(1) and f(1.0) are not.
-        prefix: before each key. Not before those of `key`.
+        prefix: before each key. Not before those of `key`. Functions of one module and name share their results:
+            where they differ (in what a closure holds, or as the `__main__` of two programs), let this differ.
         version: another one leaves all results behind that were stored with this one.
         lease, wait, refresh, stale: as for `Client.get_or_set`: seconds until another caller may compute if this one
             does not come back; seconds that callers wait for it; seconds before expiry in which one caller computes
@@ -188,7 +191,7 @@ def cached(
     `__wrapped__`. Exceptions of the function are raised and not stored. None is a result as any other. A server that
     is down raises what the client raises; a client with ignore_exc computes. Thread-safe as the client is.
 
-    Raises TypeError for a client that does not fit.
+    Raises TypeError for a client that does not fit, and for a lambda without `key`.
     """
     options = {"lease": lease, "wait": wait, "refresh": refresh, "stale": stale}
 

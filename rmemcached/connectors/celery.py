@@ -98,7 +98,14 @@ class RMemcachedBackend(KeyValueStoreBackend):
 
     def as_uri(self, include_password: bool = True) -> str:
         """The URL; without its password if that is not wanted."""
-        return self.url if include_password else ";".join(shown(server) for server in servers_of(self.url))
+        if include_password:
+            return self.url
+        scheme, _, _ = self.url.partition("://")
+        if not scheme.startswith(SCHEME):
+            # Celery has taken that off.
+            scheme = f"{SCHEME}+{scheme}"
+        places = (shown(server).partition("://")[2] for server in servers_of(self.url))
+        return f"{scheme}://{';'.join(places)}"
 
     def __reduce__(self, args: Any = (), kwargs: Any = None) -> Any:
         return super().__reduce__(args, {**(kwargs or {}), "expires": self.expires, "url": self.url})

@@ -12,13 +12,14 @@ import os
 import threading
 from typing import Any
 
+from django.core.cache.backends.base import DEFAULT_TIMEOUT
 from django.core.cache.backends.memcached import BaseMemcachedCache
 
 import rmemcached.client
 from rmemcached.client import Client
 from rmemcached.client.serde import pickle_serde
 
-from ._clients import make_client, server_list
+from ._clients import LATEST, make_client, server_list
 
 DEFAULTS = {"allow_unicode_keys": True, "default_noreply": False, "serde": pickle_serde}
 
@@ -81,6 +82,11 @@ class RMemcachedCache(BaseMemcachedCache):
     def _cache(self) -> Any:
         # Not kept: a forked child has others.
         return shared.client(self._servers, self._options)
+
+    def get_backend_timeout(self, timeout: Any = DEFAULT_TIMEOUT) -> int:
+        """Django's; what ends past 2038 is for ever: memcached would take it for a time that has passed."""
+        found: int = super().get_backend_timeout(timeout)
+        return found if found <= LATEST else 0
 
     def close(self, **kwargs: Any) -> None:
         """Does nothing: Django calls it at the end of each request."""

@@ -84,6 +84,10 @@ OPEN_SHM = (
     "start the server with -o rdma_shm=FILE, in a folder that both ends see, and with -a 0660 and a common group, or"
     " -a 0666 to let all in"
 )
+CONTAINERS = (
+    "nothing, if it is. Containers of one host with addresses of their own: start the server with -o rdma_shm=FILE in a"
+    " folder that both see, and name the transport in the client (shm://HOST:PORT)"
+)
 NO_SERVER_DEVICE = "on the server, rmemcached-devices says why it has no device; -o rdma_device= names one"
 # For what transports, what the error says, what that means, and what to change; the first that fits.
 RULES = (
@@ -103,7 +107,7 @@ RULES = (
     ("verbs rdma_cm", r"RMEMCACHED_RDMA_DEVICE says none", ABSENT, "unset RMEMCACHED_RDMA_DEVICE here"),
     ("verbs", r"transport verbs is not available here", ABSENT, NO_SERVER_DEVICE),
     ("rdma_cm", r"[Rr]efused|[Rr]eject", BROKEN, "start the server with -o rdma_cm_port=, and name that port here"),
-    ("soft_shm", r"on another host", ABSENT, ""),
+    ("soft_shm", r"on another host", ABSENT, CONTAINERS),
     ("soft_shm", r"transport soft_shm is not available here", ABSENT, "start the server without -o rdma_shm=none"),
     ("soft_shm", r"network namespace", BROKEN, OPEN_SHM),
     ("soft_shm", r"same host", BROKEN, f"if both ends are containers of one host: {OPEN_SHM}"),
@@ -128,6 +132,16 @@ RULES = (
         "the two devices do not reach each other: ping between their addresses, let UDP port 4791 through (RoCE), and"
         " compare the GIDs' kinds that rmemcached-devices shows on both ends",
     ),
+)
+
+
+# Why there may be no connection at all.
+NOT_REACHED = (
+    (r"authenticat", "a URL can have them: memcached://user:password@host:port"),
+    (r"[Rr]efused", "nobody listens there: is the daemon up, and do its -p and -l have this port and address?"),
+    (r"timed out|[Nn]o route|unreachable", "the host is down, the daemon stands still, or a firewall drops the port"),
+    (r"Permission denied", "the server's -a gives users and groups access to its socket"),
+    (r"No such file", "the server's -s names its socket, which must be visible here by the same path"),
 )
 
 
@@ -241,15 +255,16 @@ class Examination:
     def try_one(self, transport: str) -> Finding:
         """Tries and measures a transport."""
         finding = Finding(transport)
-        if transport == "soft_shm" and not self.facts.local:
-            # A client tells no other host about this one.
-            finding.why = "the server is on another host"
+        if transport == "soft_shm" and not self.facts.local and self.wanted != "soft_shm":
+            # A client tells no other host about this one, unless it is told to.
+            finding.why = "by its address the server is on another host"
         else:
             try:
                 step(lambda: self.measure(finding), 4 * self.timeout + 4 * SECONDS)
             except (MemcacheError, OSError, StepError) as error:
                 cause = error.args[0] if isinstance(error, MemcacheError) and len(error.args) == 1 else error
-                finding.why = clean(cause)
+                # A server can refuse without a word.
+                finding.why = clean(cause) or type(error).__name__
         if finding.why and finding.p50 is None:
             finding.state, finding.change = self.explain(transport, finding.why)
         return finding
@@ -408,8 +423,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(clean(error))
     except (MemcacheError, OSError, StepError) as error:
         text = clean(error)
-        if "authenticat" in text:
-            text += " (a URL can have them: memcached://user:password@host:port)"
+        text += next((f" ({hint})" for pattern, hint in NOT_REACHED if re.search(pattern, text)), "")
         if options.json:
             print(json.dumps({"error": text, "status": 2}))
         print(f"rmemcached-doctor: {text}", file=sys.stderr)

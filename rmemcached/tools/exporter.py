@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import argparse
-import fnmatch
+import re
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from queue import Empty, SimpleQueue
 from typing import Any
 from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -26,10 +27,12 @@ except ModuleNotFoundError as error:
 
 from rmemcached import __version__
 from rmemcached.client import Client
+from rmemcached.client.exceptions import CONTROL
 from rmemcached.tools import metrics, targets
 
 MOST_TARGETS = 1000  # that are remembered: each has a connection
 REQUEST_SECONDS = 10.0  # an HTTP client that says nothing for as long is left
+PATIENCE = 3  # times --timeout, for all answers of a server: below the 10 s that Prometheus waits
 UNITS = ("seconds", "bytes")
 Answer = Callable[[str, list[tuple[str, str]]], Any]
 
@@ -72,7 +75,7 @@ def identity(groups: dict[str, dict[str, Any]]) -> Iterator[Metric]:
         yield told("rmemcached_build_info", "The server's own version.", version=own, memcached_version=version)
     if rdma:
         devices = GaugeMetricFamily("rmemcached_rdma_device_info", "The devices.", labels=["device", "transport"])
-        names = (text(rdma[name]).split(",") for name in ("rdma_device", "rdma_transport"))
+        names = (text(rdma.get(name, "")).split(",") for name in ("rdma_device", "rdma_transport"))
         for device, transport in zip(*names, strict=False):
             devices.add_metric([device, transport], 1)
         yield devices
@@ -81,13 +84,15 @@ def identity(groups: dict[str, dict[str, Any]]) -> Iterator[Metric]:
 class Target:
     """A server, its connection, and what prometheus_client collects of it.
 
-    Threads: any; those that come while one asks the server wait for it, so that there is one connection.
+    Threads: any; those that come while one asks the server wait for it, so that there is one connection. None waits
+    longer than `patience`, in seconds: a server that goes on answering for ever holds up one thread.
     """
 
     def __init__(self, server: str, arguments: dict[str, Any]) -> None:
         """Raises ValueError when it cannot be a server."""
         self.name = targets.name_of(server)
         self.client = targets.make_client(server, arguments)
+        self.patience = PATIENCE * arguments["timeout"]
         self.lock = threading.Lock()
         self.said: str | None = None
         registry = CollectorRegistry(auto_describe=False)
@@ -109,28 +114,62 @@ class Target:
 
     def ask(self) -> dict[str, dict[str, Any]] | None:
         """{group: statistics}, or None; stderr is told when that changes."""
-        with self.lock:
-            try:
-                groups = targets.twice(self.client, ask_all)
-            except targets.FAILURES as error:
-                self.client.close()
-                self.tell(f"{type(error).__name__}: {error}")
-                return None
-            self.tell(None)
-            return groups
+        groups = self.wait()
+        if isinstance(groups, Exception):
+            self.tell(f"{type(groups).__name__}: {groups}")
+            return None
+        self.tell(None)
+        return groups
+
+    def wait(self) -> dict[str, dict[str, Any]] | Exception:
+        """What the server answers, or why that is nothing; in time."""
+        found: SimpleQueue[dict[str, dict[str, Any]] | Exception] = SimpleQueue()
+        if not self.lock.acquire(timeout=self.patience):
+            return TimeoutError("it has not ended its answer to an earlier scrape")
+        try:
+            threading.Thread(target=self.run, args=(found,), daemon=True).start()
+        except BaseException:
+            self.lock.release()
+            raise
+        try:
+            return found.get(timeout=self.patience)
+        except Empty:
+            return TimeoutError(f"no end of its answers within {self.patience:g} s")
+
+    def run(self, found: SimpleQueue[dict[str, dict[str, Any]] | Exception]) -> None:
+        """Asks. The caller has the lock, which is released here, however long that takes."""
+        try:
+            found.put(targets.twice(self.client, ask_all))
+        except Exception as error:
+            # Whatever a server has made of its answer, it is told as its failure.
+            self.client.close()
+            found.put(error)
+        finally:
+            self.lock.release()
 
     def tell(self, problem: str | None) -> None:
         if (problem is None) != (self.said is None):
-            print(f"rmemcached-exporter: {self.name}: {problem or 'answers again'}", file=sys.stderr, flush=True)
+            # A target, which --allow may let anybody choose, must not write to the terminal.
+            line = CONTROL.sub(lambda found: repr(found[0])[1:-1], f"{self.name}: {problem or 'answers again'}")
+            print(f"rmemcached-exporter: {line}", file=sys.stderr, flush=True)
         self.said = problem
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """What --allow names: * stands for letters, digits and hyphens, ** for anything.
+
+    A * that took dots would let 10.0.0.* name 10.0.0.example.com, which anybody can own: it would get the password.
+    """
+    parts = re.split(r"(\*\*?)", text)
+    return re.compile("".join({"*": "[A-Za-z0-9-]*", "**": ".*"}.get(part, re.escape(part)) for part in parts))
 
 
 class Exporter:
     """The WSGI application. Threads: any."""
 
     def __init__(self, servers: Sequence[str], allowed: Sequence[str], arguments: dict[str, Any]) -> None:
-        """allowed: patterns of the shell for further targets. Raises ValueError."""
-        self.allowed = allowed
+        """allowed: patterns for further targets, as `pattern` takes them. Raises ValueError."""
+        self.allowed = [pattern(text) for text in allowed]
         self.arguments = arguments
         self.lock = threading.Lock()
         self.first = Target(servers[0], arguments)
@@ -143,7 +182,7 @@ class Exporter:
         """None: it is not allowed. Raises ValueError when it cannot be a server."""
         if server in self.named:
             return self.named[server]
-        if not any(fnmatch.fnmatchcase(server, pattern) for pattern in self.allowed):
+        if not any(allowed.fullmatch(server) for allowed in self.allowed):
             return None
         with self.lock:
             # The one that was asked last is the last.
@@ -245,7 +284,8 @@ def make_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="further targets, such as '10.0.0.*:11211'; they are sent the user name and password; may be repeated",
+        help="further targets, such as '10.0.0.*:11211' (* is letters, digits and hyphens, ** anything);"
+        " they are sent the user name and password; may be repeated",
     )
     parser.add_argument("-V", "--version", action="version", version=f"rmemcached-exporter {__version__}")
     targets.add_options(parser, 2.0)

@@ -8,7 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rmemcached.client import Client, MemcacheError, MemcacheUnexpectedCloseError, MemcacheUnknownCommandError
+from rmemcached.client import (
+    Client,
+    MemcacheClientError,
+    MemcacheError,
+    MemcacheServerError,
+    MemcacheUnexpectedCloseError,
+)
 from rmemcached.client.connection import TRANSPORTS
 from rmemcached.client.sockets import server_text
 from rmemcached.client.urls import is_url, parse_url, shown
@@ -117,11 +123,11 @@ def twice(client: Client, ask: Callable[[Client], _T]) -> _T:
 
 
 def read_stats(client: Client, *words: str) -> dict[str, Any]:
-    """{name: value} of `stats words`; empty when the server does not have it. Raises FAILURES."""
+    """{name: value} of `stats words`; empty when the server, or a proxy, refuses the words. Raises FAILURES."""
     try:
         found = client.stats(*words)
-    except MemcacheUnknownCommandError:
-        if not words:
+    except (MemcacheClientError, MemcacheServerError) as error:
+        if not words or isinstance(error, MemcacheUnexpectedCloseError):
             raise
         return {}
     return {name.decode(errors="replace"): value for name, value in found.items()}

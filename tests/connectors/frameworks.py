@@ -10,6 +10,7 @@ from typing import Any
 
 MANY = 200
 A_YEAR = 365 * 24 * 3600  # seconds, more than memcached takes as a duration
+FIFTY_YEARS = 50 * A_YEAR  # ends past 2038, where the seconds since 1970 leave 31 bits
 LARGE = os.urandom(3_000_000)
 
 

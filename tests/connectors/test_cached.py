@@ -49,6 +49,13 @@ def test_a_function(client: Client) -> None:
     assert function.__wrapped__(5) == 5 and len(calls) == 10  # type: ignore[attr-defined]
 
 
+def test_a_lambda_needs_a_key(client: Client) -> None:
+    """All are called <lambda>: two in one module would have each other's results."""
+    with pytest.raises(TypeError, match="key="):
+        cached(client)(lambda number: number)
+    assert cached(client, key=lambda number: f"mine-{number}")(lambda number: -number)(3) == -3
+
+
 def test_versions_prefixes_and_keys(client: Client) -> None:
     def function(number: int) -> int:
         return number

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from frameworks import A_YEAR, LARGE, MANY, in_child, in_threads
+from frameworks import A_YEAR, FIFTY_YEARS, LARGE, MANY, in_child, in_threads
 from servers import Server, free_port
 
 from rmemcached.client import MemcacheServerError
@@ -72,6 +72,8 @@ def test_values_and_timeouts(make_caches: Callable[..., Any]) -> None:
     assert cache._cache.ttl(cache.make_key("number")) == -1
     cache.set("number", 1, timeout=A_YEAR)
     assert A_YEAR - 60 <= cache._cache.ttl(cache.make_key("number")) <= A_YEAR + 1
+    cache.set("number", 1, timeout=FIFTY_YEARS)
+    assert cache.get("number") == 1
     cache.set("number", 1, timeout=0)
     assert cache.get("number") is None
     assert cache.add("number", 1) and not cache.add("number", 2)

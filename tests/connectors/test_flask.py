@@ -9,10 +9,10 @@ import pytest
 from cachelib.base import BaseCache
 from flask import Flask
 from flask_caching import Cache
-from frameworks import A_YEAR, LARGE, MANY, in_child, in_threads
+from frameworks import A_YEAR, FIFTY_YEARS, LARGE, MANY, in_child, in_threads
 from servers import Server, free_port
 
-from rmemcached.client import MemcacheServerError
+from rmemcached.client import Client, MemcacheServerError
 from rmemcached.connectors.cachelib import RMemcachedCache
 
 ServerFactory = Callable[..., Server]
@@ -51,6 +51,19 @@ def test_an_application(module_rmemcached: Server) -> None:
     assert nothing(3) is None and calls == [1, 2, 3, 3]
     cache.clear()
     assert web.get("/2").text == "5"
+
+
+def test_times_past_2038_are_for_ever(cache: RMemcachedCache) -> None:
+    """What memcached would take for a past one: the item would be gone at once."""
+    assert cache.set("key", "value", timeout=FIFTY_YEARS) and cache.get("key") == "value"
+
+
+def test_nobody_can_choose_the_key_of_another(cache: RMemcachedCache, module_rmemcached: Server) -> None:
+    """A key that memcached cannot take is hashed; who knows it must not reach its value by a short key."""
+    cache.set("secret " + "x" * 300, "value")
+    with Client(module_rmemcached.address, transport="tcp") as client:
+        (stored,) = [key.decode() for key in client.mgdump()]
+    assert cache.get(stored.removeprefix("cachelib:")) is None
 
 
 def test_a_server_that_is_down_makes_pages_slow_and_not_wrong() -> None:

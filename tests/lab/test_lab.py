@@ -34,7 +34,7 @@ GUESTS = {
         *("tests/perftest", *sorted(SYSTEM - OF_THREADS), "tests/verbs"),
         *(f"--ignore={path}" for path in VERBS_OF_THREADS),
     ],
-    "threads": [*sorted(OF_THREADS), *VERBS_OF_THREADS],
+    "threads": [*sorted(OF_THREADS), *VERBS_OF_THREADS, "tests/lab/guest_doctor.py"],
 }
 # Two processors for what is about threads. The others have as much to do as each other and run side by side with one
 # each, which is also what emulates fastest: nothing has to be atomic.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted import Scripted
 from servers import Server
 
 from rmemcached import verbs
@@ -194,6 +195,16 @@ def test_what_is_no_memcached(bad_server: str) -> None:
     done = doctor("--timeout", "0.3", bad_server)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and done.stderr[:-1].isprintable(), done.stderr
+
+
+def test_a_refusal_without_words(scripted: Callable[..., Scripted]) -> None:
+    """Is none of the transports that work."""
+
+    def answers(line: bytes) -> Iterator[bytes]:
+        yield b"END\r\n" if line.startswith(b"stats") else b"SERVER_ERROR \r\n"
+
+    _, by_name = document("--timeout", "0.5", scripted(answers).place, status=2)
+    assert [(one["state"], bool(one["why"])) for one in by_name.values()][1:] == [("fails", True)] * 3
 
 
 def test_no_server_and_wrong_arguments() -> None:

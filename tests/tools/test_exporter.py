@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import pytest
 from daemon_tools import rdma_client
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
+from scripted import Scripted
 from servers import Server, free_port, start_rmemcached
 from tls_relay import TlsRelay, make_certificate
 
@@ -205,13 +207,51 @@ def test_a_server_that_says_nothing_is_given_up(exporter: Callable[..., Exporter
     assert found["rmemcached_exporter_scrape_seconds", ()] < 5
 
 
+def test_a_server_that_never_ends_its_answer(
+    scripted: Callable[..., Scripted], exporter: Callable[..., Exporter]
+) -> None:
+    """Each line comes in time, and the last never: it is given up, for this scrape and those behind it."""
+
+    def answers(line: bytes) -> Iterator[bytes]:
+        number = 0
+        while not server.ended.wait(0.1):
+            yield b"STAT x%d 1\r\n" % number
+            number += 1
+
+    server = scripted(answers)
+    one = exporter(server.place, "--timeout", "0.3")
+    found: list[Values] = []
+    scrapes = [threading.Thread(target=lambda: found.append(one.values())) for _ in range(3)]
+    for thread in scrapes:
+        thread.start()
+    for thread in scrapes:
+        thread.join(20)
+    assert [values[UP] for values in found] == [0] * 3
+    assert one.stderr.readline().startswith(f"rmemcached-exporter: {server.place}: TimeoutError: ")
+
+
+@pytest.mark.parametrize("refusal", [b"CLIENT_ERROR no", b"SERVER_ERROR no", b"ERROR"])
+def test_strange_answers(refusal: bytes, scripted: Callable[..., Scripted], exporter: Callable[..., Exporter]) -> None:
+    """What a server does not have, or says of itself, costs those metrics and no others."""
+
+    def answers(line: bytes) -> Iterator[bytes]:
+        yield {
+            b"stats": b'STAT version 1"\\\xff\x1b[2J\r\nSTAT uptime nan\r\nSTAT bytes 5\r\nSTAT get_hits \r\nEND\r\n',
+            b"stats items": b'STAT items:a"b\\:number 5\r\nSTAT foo 3\r\nEND\r\n',
+            b"stats rdma": b"STAT rdma_device a,b\r\nEND\r\n",
+        }.get(line, refusal + b"\r\n")
+
+    found = exporter(scripted(answers).place).values()
+    assert found[UP] == 1 and found["memcached_current_bytes", ()] == 5
+
+
 def test_targets(
     rmemcached_server: ServerFactory, memcached_server: ServerFactory, exporter: Callable[..., Exporter], tmp_path: Path
 ) -> None:
     """Those of the command line and of --allow, and no other."""
     first, third = rmemcached_server("-m", "64"), memcached_server("-m", "65")
     second = rmemcached_server("-m", "66", path=str(tmp_path / "socket"))
-    one = exporter(place(first), f"unix://{second.path}", "--allow", f"*:{third.port}")
+    one = exporter(place(first), f"unix://{second.path}", "--allow", f"127.0.0.*:{third.port}")
     limit = ("memcached_limit_bytes", ())
     servers = [place(first), f"unix://{second.path}", place(third)]
     assert [one.scrape(server)[limit] for server in servers] == [size << 20 for size in (64, 66, 65)]
@@ -219,6 +259,7 @@ def test_targets(
     assert not [name for name, _ in one.scrape(place(third)) if name.startswith("rmemcached_rdma")]
     for path, status in (
         (f"/scrape?target=127.0.0.1:{free_port()}", 403),
+        (f"/scrape?target=127.0.0.example.com:{third.port}", 403),
         ("/scrape", 400),
         ("/scrape?target=a&target=b", 400),
         ("/nothing", 404),
@@ -228,6 +269,13 @@ def test_targets(
         assert refused.value.code == status
         refused.value.close()
     assert f"/scrape?target={place(first)}" in one.text("/").splitlines()
+
+
+def test_a_target_cannot_write_to_the_terminal(exporter: Callable[..., Exporter]) -> None:
+    one = exporter("127.0.0.1:1", "--allow", "**:1")
+    assert one.scrape("127.0.0.1\x1b[2J:1")[UP] == 0
+    line = one.stderr.readline()
+    assert line.startswith("rmemcached-exporter: 127.0.0.1\\x1b[2J:1: ") and line.strip().isprintable()
 
 
 def test_password(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter], tmp_path: Path) -> None:

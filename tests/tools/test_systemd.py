@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from servers import Server, free_port
+
+from rmemcached.client import Client
 
 FOLDER = Path(__file__).resolve().parents[2] / "contrib" / "systemd"
 UNITS = ("rmemcached.service", "rmemcached@.service")
@@ -37,6 +41,49 @@ def test_systemd_takes_it(unit: str, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     level = re.search(r"exposure level for .*: ([\d.]+)", done.stdout)
     assert level is not None and float(level[1]) <= EXPOSURE, done.stdout + done.stderr
+
+
+def test_the_units_differ_in_names_only() -> None:
+    one, many = ((FOLDER / unit).read_text() for unit in UNITS)
+    assert many.replace(" (%i)", "").replace("-%i", "") == one
+
+
+def allowed_calls() -> set[str]:
+    """The system calls that the unit's filter lets through."""
+    done = subprocess.run(["systemd-analyze", "syscall-filter"], capture_output=True, text=True, check=True)
+    groups: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("@"):
+            calls = groups[line.strip()] = []
+        elif line.startswith("    ") and not line.strip().startswith("#"):
+            calls.append(line.strip())
+
+    def members(word: str) -> set[str]:
+        return set().union(*map(members, groups[word])) if word in groups else {word}
+
+    allowed = members("@default")
+    for words in re.findall("^SystemCallFilter=(.*)$", (FOLDER / UNITS[0]).read_text(), re.MULTILINE):
+        for word in words.removeprefix("~").split():
+            allowed = allowed - members(word) if words.startswith("~") else allowed | members(word)
+    return allowed
+
+
+def test_the_filter_has_what_the_daemon_calls(tmp_path: Path) -> None:
+    """With clients of each transport, as another user than root: a call that is not there would fail, or end it."""
+    trace, port = tmp_path / "trace", free_port()
+    command = [sys.executable, "-P", "-m", "rmemcached", "-u", "root", "-l", "127.0.0.1", "-p", str(port)]
+    command += ["-o", f"rdma_shm={tmp_path / 'shm.sock'}", "-P", str(tmp_path / "pid")]
+    with Server(["strace", "-f", "-qq", "-o", str(trace), *command], port) as server:
+        for transport in ("soft_shm", "soft_iw", "tcp"):
+            with Client(server.address, transport=transport, default_noreply=False, timeout=20) as client:
+                for size in (10, 100_000, 1_000_000):
+                    assert client.set("key", bytes(size)) and client.get("key") == bytes(size)
+                assert client.stats("rdma")
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
+        server.process.wait(20)
+    called = set(re.findall(r"^\d+ +(\w+)\(", trace.read_text(), re.MULTILINE))
+    as_root = {"setuid", "setgid", "setgroups"}
+    assert {"epoll_wait", "sendto"} & called and not called - allowed_calls() - as_root
 
 
 @pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
