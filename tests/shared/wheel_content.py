@@ -12,7 +12,15 @@ import sys
 import zipfile
 from pathlib import Path
 
-COMMANDS = ("rmemcached", "rmemcached-devices", "rmemcached-doctor", "rmemcached-perftest")
+COMMANDS = (
+    "rmemcached",
+    "rmemcached-bench",
+    "rmemcached-devices",
+    "rmemcached-doctor",
+    "rmemcached-exporter",
+    "rmemcached-perftest",
+    "rmemcached-top",
+)
 
 
 def expected(tree: Path) -> set[str]:
