@@ -34,7 +34,9 @@ class Terminal:
     """The command in a pseudo-terminal, and what can be read on its screen."""
 
     def __init__(self, *arguments: str, columns: int = 100, lines: int = 30, term: str = "xterm-256color") -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
+        }
         self.screen = pyte.Screen(columns, lines)
         self.stream = pyte.ByteStream(self.screen)
         self.received = b""
