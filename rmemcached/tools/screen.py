@@ -124,7 +124,7 @@ def used(reading: Reading) -> float | None:
 
 
 SERVERS = (
-    Column("server", lambda r: r.name, word, 14),
+    Column("server", lambda r: r.name, word, 16),
     Column("get/s", lambda r: r.rate(in_general, "cmd_get"), count, 5),
     Column("hit %", lambda r: r.ratio(in_general, "get_hits", "get_misses"), percent, 5),
     Column("miss/s", lambda r: r.rate(in_general, "get_misses"), count, 6),
@@ -264,7 +264,7 @@ def sortable(
     width -= 2 if marked is not None else 0
     shown = fitting(columns, width)
     # A long name takes the room that is left, and no more.
-    most = max(shown[0].width, width - sum(column.width + 2 for column in shown[1:])) if shown else 0
+    most = max(shown[0].width, width - 1 - sum(column.width + 1 for column in shown[1:])) if shown else 0
     if marked is not None:
         table.add_column(width=1, no_wrap=True)
     for index, column in enumerate(shown):

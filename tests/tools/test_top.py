@@ -27,6 +27,7 @@ ServerFactory = Callable[..., Server]
 COMMAND = (sys.executable, "-P", "-m", "rmemcached.tools.top")
 OTHER_SCREEN = "\x1b[?1049h"
 BACK = "\x1b[?1049l"
+HOME = b"\x1b[H"
 SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -39,7 +40,7 @@ class Terminal:
         }
         self.screen = pyte.Screen(columns, lines)
         self.stream = pyte.ByteStream(self.screen)
-        self.received = b""
+        self.received = self.pending = b""
         self.process = pexpect.spawn(
             COMMAND[0],
             [*COMMAND[1:], "--interval", "0.1", *arguments],
@@ -50,11 +51,14 @@ class Terminal:
         self.before = termios.tcgetattr(self.process.child_fd)
 
     def take(self) -> bool:
-        """Takes what has come; False at the end."""
-        try:
-            data = self.process.read_nonblocking(65536, 10)
-        except pexpect.EOF:
-            return False
+        """Takes one screen of what has come, so that none is missed; False at the end."""
+        if not self.pending:
+            try:
+                self.pending = self.process.read_nonblocking(65536, 20)
+            except pexpect.EOF:
+                return False
+        at = self.pending.find(HOME, 1)
+        data, self.pending = (self.pending[:at], self.pending[at:]) if at > 0 else (self.pending, b"")
         self.received += data
         self.stream.feed(data)
         return True
@@ -64,7 +68,7 @@ class Terminal:
 
     def until(self, pattern: str) -> re.Match[str]:
         """Waits until the screen has this."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 30
         while (found := re.search(pattern, self.text(), re.MULTILINE)) is None:
             assert time.monotonic() < deadline and self.take(), f"{pattern!r} is not in\n{self.text()}"
         return found
@@ -221,7 +225,8 @@ def test_keys(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal
     frozen = shown.until(r"\d\d:\d\d:\d\d")[0]
     load(servers[1], 50, 50)
     shown.press("j")
-    shown.until(rf"^> {names[0]} ")
+    rows = names[::-1]
+    shown.until(rf"^> {rows[min(rows.index(place(servers[1])) + 1, 2)]} ")
     assert frozen in shown.text() and "paused" in shown.text()
     shown.press(" ")
     shown.until(r"^rmemcached-top .* servers *$")
