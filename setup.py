@@ -23,6 +23,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build import build as build_command
 
 ROOT = Path(__file__).parent
 DEBUG = os.environ.get("RMEMCACHED_DEBUG", "0") not in ("", "0")
@@ -45,6 +46,7 @@ PACKAGES = (
     "rmemcached.client",
     "rmemcached.connectors",
     "rmemcached.bench",
+    "rmemcached.reference",
 )
 
 # Packages whose source folder is beside rmemcached/, where a link stands for it.
@@ -226,6 +228,33 @@ def link_packages() -> None:
             link.symlink_to(Path("..") / name, target_is_directory=True)
 
 
+def data_files(lib: Path, made: Path) -> list[tuple[str, list[str]]]:
+    """Manual pages and completion of shells, as the modules in `lib`, which were just built, say them.
+
+    A build with what only developers need has none, nor has one of some modules or with a sanitizer.
+    """
+    if KIND or ONLY or TESTING:
+        return []
+    shutil.rmtree(made, ignore_errors=True)
+    path = os.pathsep.join(filter(None, (str(lib.resolve()), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-P", "-m", "rmemcached.reference", str(made.resolve())]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
+    if done.returncode:
+        sys.exit("rmemcached: the manual pages could not be made of what was built")
+    found: dict[str, list[str]] = {}
+    for file in sorted(filter(Path.is_file, made.rglob("*"))):
+        found.setdefault(str(file.parent.relative_to(made)), []).append(str(file))
+    return sorted(found.items())
+
+
+class Build(build_command):
+    """With files for man and shells, which the wheel puts into share/."""
+
+    def run(self) -> None:
+        super().run()
+        self.distribution.data_files = data_files(Path(self.build_lib), Path(self.build_base) / "reference")
+
+
 def build() -> None:
     link_packages()
     modules: list[Extension] = []
@@ -252,6 +281,7 @@ def build() -> None:
         package_data={package: ["*.pxd", "**/*.pxd", "*.pyi", "py.typed"] for package in PACKAGES},
         exclude_package_data={} if TESTING else {"": [TEST_MODULES, f"*/{TEST_MODULES}"]},
         ext_modules=modules,
+        cmdclass={"build": Build},
         options={"build": {"build_base": BUILD_BASE}, "build_ext": {"parallel": os.cpu_count() or 1}},
         zip_safe=False,
     )

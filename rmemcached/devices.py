@@ -160,12 +160,15 @@ def show_choice() -> None:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script."""
-    parser = argparse.ArgumentParser(
+def make_parser() -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
         prog="rmemcached-devices", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script."""
+    make_parser().parse_args(arguments)
     show_system()
     show_soft()
     show_choice()

@@ -27,6 +27,8 @@ missing_packages() {
     case ,$extras, in
     *,test,*)
         command -v git >/dev/null || echo git
+        command -v mandoc >/dev/null || echo mandoc
+        command -v zsh >/dev/null || echo zsh
         command -v openssl >/dev/null || echo openssl
         command -v tshark >/dev/null || echo tshark
         command -v systemd-analyze >/dev/null || echo systemd
@@ -91,6 +93,8 @@ print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], s
         cat build/build.log >&2
         die "the build failed"
     }
+    # `man rmemcached` and completion, where .venv is activated.
+    .venv/bin/python -P -m rmemcached.reference .venv || die "the manual pages could not be made"
 }
 
 # build_beside KIND VARIABLE=VALUE...: after `prepare`, builds the project with these variables into build/KIND/site. The

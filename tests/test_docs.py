@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shlex
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 from servers import Server
 
 from rmemcached.bench.command import make_parser
+from rmemcached.reference import markdown
+from rmemcached.reference.commands import describe, parsers
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -165,6 +168,11 @@ def test_the_site_is_built_without_a_warning_and_needs_no_network(tmp_path: Path
     assert {f"docs/{page.relative_to(tmp_path).with_suffix('.md')}" for page in pages} >= {
         name for name in NAMES if name.startswith("docs/")
     }
+    commands = html.unescape(re.sub(r"<[^>]+>", "", (tmp_path / "commands.html").read_text()))
+    for parser in parsers().values():
+        said = markdown.page([describe(parser)])
+        assert {name for name in re.findall(r"`(-[\w-]+|\w+(?==))", said) if name not in commands} == set()
+        assert f"\n{parser.prog}" in commands
     for page, text in pages.items():
         # A link to read may lead anywhere. What a page loads is beside it.
         loaded = re.findall(r"<(?:script|img|link|iframe)[^>]*?(?:src|href)=\"([^\"]+)\"", text)

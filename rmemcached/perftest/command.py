@@ -373,7 +373,7 @@ def message_size(text: str) -> int:
     return int(found[1]) << {"": 0, "k": 10, "m": 20}[found[2]]
 
 
-def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rmemcached-perftest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -414,6 +414,11 @@ def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argpars
     add("--crc", action="store_true", help="soft_iw0: with CRC32c")
     add("--json", metavar="FILE", help="write the figures there; - for stdout, without the table")
     add("--plot", metavar="FILE", help="draw them over the size; the format follows the name (.svg, .png)")
+    return parser
+
+
+def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    parser = make_parser()
     options = parser.parse_intermixed_args(arguments)
     options.quiet = options.json == "-"
     return parser, options

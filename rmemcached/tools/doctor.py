@@ -28,9 +28,9 @@ try:
     from rmemcached import verbs
     from rmemcached.client import Client, MemcacheError
     from rmemcached.client.connection import AUTOMATIC, TRANSPORTS, Choice, open_plain
-    from rmemcached.client.exceptions import CONTROL
     from rmemcached.client.sockets import is_local, normalize_server, server_text
     from rmemcached.client.urls import chosen_transport, is_url, parse_url
+    from rmemcached.tools.targets import clean
 except ModuleNotFoundError as error:
     raise SystemExit(str(import_error(error))) if __name__ == "__main__" else import_error(error) from None
 
@@ -39,7 +39,6 @@ SMALL, LARGE = b"s" * 100, b"L" * 1_000_000
 SMALL_GETS, LARGE_ROUNDS = 2000, 20
 SECONDS = 1.0  # of measuring, for small and for large values each
 KEY_LIFE = 60  # seconds: what a doctor that was killed leaves
-LONGEST = 300  # characters of what a server says
 
 DEVICE_FILES = "/dev/infiniband"
 DEVICES = "/sys/class/infiniband"
@@ -143,14 +142,6 @@ NOT_REACHED = (
     (r"Permission denied", "the server's -a gives users and groups access to its socket"),
     (r"No such file", "the server's -s names its socket, which must be visible here by the same path"),
 )
-
-
-def clean(text: object) -> str:
-    """One line, whatever a server has sent."""
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "backslashreplace")
-    line = CONTROL.sub(lambda found: repr(found[0])[1:-1], str(text).strip())
-    return line if len(line) <= LONGEST else line[:LONGEST] + "..."
 
 
 def step(function: Callable[[], T], seconds: float) -> T:

@@ -6,251 +6,15 @@
 from __future__ import annotations
 
 import argparse
-import re
-import signal
-import socket
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from queue import Empty, SimpleQueue
-from typing import Any
-from urllib.parse import parse_qs
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from collections.abc import Sequence
+
+from rmemcached import __version__, import_error
 
 try:
-    from prometheus_client import CollectorRegistry, make_wsgi_app
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-    from prometheus_client.exposition import ThreadingWSGIServer
+    from rmemcached.tools import targets
 except ModuleNotFoundError as error:
-    raise SystemExit(f"rmemcached-exporter: {error}: pip install 'rmemcached[exporter]'") from None
-
-from rmemcached import __version__
-from rmemcached.client import Client
-from rmemcached.client.exceptions import CONTROL
-from rmemcached.tools import metrics, targets
-
-MOST_TARGETS = 1000  # that are remembered: each has a connection
-REQUEST_SECONDS = 10.0  # an HTTP client that says nothing for as long is left
-PATIENCE = 3  # times --timeout, for all answers of a server: below the 10 s that Prometheus waits
-UNITS = ("seconds", "bytes")
-Answer = Callable[[str, list[tuple[str, str]]], Any]
-
-
-def ask_all(client: Client) -> dict[str, dict[str, Any]]:
-    """{group: statistics}, of one server. Raises targets.FAILURES."""
-    return {group: targets.read_stats(client, *group.split()) for group in metrics.GROUPS}
-
-
-def family(sample: metrics.Sample) -> Metric:
-    """A sample as prometheus_client has it."""
-    metric = sample.metric
-    name = metric.name.removesuffix("_total")
-    unit = next((unit for unit in UNITS if name.endswith("_" + unit)), "")
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    found: Metric = kind(name, metric.help, labels=metric.all_labels, unit=unit)
-    for labels, value in sample.rows:
-        found.add_metric(labels, value)  # type: ignore[attr-defined]
-    return found
-
-
-def told(name: str, text: str, **labels: str) -> Metric:
-    """A gauge that is 1, for what its labels say."""
-    found = GaugeMetricFamily(name, text, labels=list(labels))
-    found.add_metric(list(labels.values()), 1)
-    return found
-
-
-def identity(groups: dict[str, dict[str, Any]]) -> Iterator[Metric]:
-    """Versions and devices, as labels."""
-
-    def text(value: Any) -> str:
-        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-    general, rdma = groups[""], groups["rdma"]
-    version = text(general.get("version", ""))
-    yield told("memcached_version", "The version of memcached that the server is, or is a port of.", version=version)
-    if "rmemcached_version" in general:
-        own = text(general["rmemcached_version"])
-        yield told("rmemcached_build_info", "The server's own version.", version=own, memcached_version=version)
-    if rdma:
-        devices = GaugeMetricFamily("rmemcached_rdma_device_info", "The devices.", labels=["device", "transport"])
-        names = (text(rdma.get(name, "")).split(",") for name in ("rdma_device", "rdma_transport"))
-        for device, transport in zip(*names, strict=False):
-            devices.add_metric([device, transport], 1)
-        yield devices
-
-
-class Target:
-    """A server, its connection, and what prometheus_client collects of it.
-
-    Threads: any; those that come while one asks the server wait for it, so that there is one connection. None waits
-    longer than `patience`, in seconds: a server that goes on answering for ever holds up one thread.
-    """
-
-    def __init__(self, server: str, arguments: dict[str, Any]) -> None:
-        """Raises ValueError when it cannot be a server."""
-        self.name = targets.name_of(server)
-        self.client = targets.make_client(server, arguments)
-        self.patience = PATIENCE * arguments["timeout"]
-        self.lock = threading.Lock()
-        self.said: str | None = None
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
-        self.app = make_wsgi_app(registry)
-
-    def collect(self) -> Iterable[Metric]:
-        """What the server has to say; only that it is not up when it does not answer."""
-        begin = time.perf_counter()
-        groups = self.ask()
-        seconds = time.perf_counter() - begin
-        yield GaugeMetricFamily("memcached_up", "1: the server answered in time.", value=float(groups is not None))
-        yield GaugeMetricFamily(
-            "rmemcached_exporter_scrape_seconds", "Time that the server took.", value=seconds, unit="seconds"
-        )
-        if groups is not None:
-            yield from identity(groups)
-            yield from map(family, metrics.samples(groups))
-
-    def ask(self) -> dict[str, dict[str, Any]] | None:
-        """{group: statistics}, or None; stderr is told when that changes."""
-        groups = self.wait()
-        if isinstance(groups, Exception):
-            self.tell(f"{type(groups).__name__}: {groups}")
-            return None
-        self.tell(None)
-        return groups
-
-    def wait(self) -> dict[str, dict[str, Any]] | Exception:
-        """What the server answers, or why that is nothing; in time."""
-        found: SimpleQueue[dict[str, dict[str, Any]] | Exception] = SimpleQueue()
-        if not self.lock.acquire(timeout=self.patience):
-            return TimeoutError("it has not ended its answer to an earlier scrape")
-        try:
-            threading.Thread(target=self.run, args=(found,), daemon=True).start()
-        except BaseException:
-            self.lock.release()
-            raise
-        try:
-            return found.get(timeout=self.patience)
-        except Empty:
-            return TimeoutError(f"no end of its answers within {self.patience:g} s")
-
-    def run(self, found: SimpleQueue[dict[str, dict[str, Any]] | Exception]) -> None:
-        """Asks. The caller has the lock, which is released here, however long that takes."""
-        try:
-            found.put(targets.twice(self.client, ask_all))
-        except Exception as error:
-            # Whatever a server has made of its answer, it is told as its failure.
-            self.client.close()
-            found.put(error)
-        finally:
-            self.lock.release()
-
-    def tell(self, problem: str | None) -> None:
-        if (problem is None) != (self.said is None):
-            # A target, which --allow may let anybody choose, must not write to the terminal.
-            line = CONTROL.sub(lambda found: repr(found[0])[1:-1], f"{self.name}: {problem or 'answers again'}")
-            print(f"rmemcached-exporter: {line}", file=sys.stderr, flush=True)
-        self.said = problem
-
-
-def pattern(text: str) -> re.Pattern[str]:
-    """What --allow names: * stands for letters, digits and hyphens, ** for anything.
-
-    A * that took dots would let 10.0.0.* name 10.0.0.example.com, which anybody can own: it would get the password.
-    """
-    parts = re.split(r"(\*\*?)", text)
-    return re.compile("".join({"*": "[A-Za-z0-9-]*", "**": ".*"}.get(part, re.escape(part)) for part in parts))
-
-
-class Exporter:
-    """The WSGI application. Threads: any."""
-
-    def __init__(self, servers: Sequence[str], allowed: Sequence[str], arguments: dict[str, Any]) -> None:
-        """allowed: patterns for further targets, as `pattern` takes them. Raises ValueError."""
-        self.allowed = [pattern(text) for text in allowed]
-        self.arguments = arguments
-        self.lock = threading.Lock()
-        self.first = Target(servers[0], arguments)
-        self.named = {servers[0]: self.first, **{server: Target(server, arguments) for server in servers[1:]}}
-        # A URL is named without its password, as the pages of Prometheus show it.
-        self.named |= {target.name: target for target in self.named.values()}
-        self.others: dict[str, Target] = {}
-
-    def target(self, server: str) -> Target | None:
-        """None: it is not allowed. Raises ValueError when it cannot be a server."""
-        if server in self.named:
-            return self.named[server]
-        if not any(allowed.fullmatch(server) for allowed in self.allowed):
-            return None
-        with self.lock:
-            # The one that was asked last is the last.
-            found = self.others.pop(server, None) or Target(server, self.arguments)
-            self.others[server] = found
-            if len(self.others) > MOST_TARGETS:
-                self.others.pop(next(iter(self.others))).client.close()
-            return found
-
-    def __call__(self, environ: dict[str, Any], start: Answer) -> Iterable[bytes]:
-        path = environ["PATH_INFO"]
-        if path == "/metrics":
-            return self.first.app(environ, start)
-        if path == "/scrape":
-            return self.scrape(environ, start)
-        if path == "/":
-            lines = [f"/scrape?target={server}" for server in sorted({t.name for t in self.named.values()})]
-            return plain(start, "200 OK", "\n".join(["rmemcached-exporter " + __version__, "/metrics", *lines]))
-        return plain(start, "404 Not Found", "there are /metrics and /scrape?target=SERVER")
-
-    def scrape(self, environ: dict[str, Any], start: Answer) -> Iterable[bytes]:
-        given = parse_qs(environ.get("QUERY_STRING", "")).get("target", [])
-        if len(given) != 1:
-            return plain(start, "400 Bad Request", "/scrape needs one target: /scrape?target=SERVER")
-        try:
-            target = self.target(given[0])
-        except (ValueError, TypeError) as error:
-            return plain(start, "400 Bad Request", f"{targets.name_of(given[0])}: {error}")
-        if target is None:
-            name = targets.name_of(given[0])
-            return plain(start, "403 Forbidden", f"{name} is neither a SERVER of the command line nor --allow'ed")
-        return target.app(environ, start)
-
-    def close(self) -> None:
-        for target in [*self.named.values(), *self.others.values()]:
-            target.client.close()
-
-
-def plain(start: Answer, status: str, text: str) -> Iterable[bytes]:
-    start(status, [("Content-Type", "text/plain; charset=utf-8")])
-    return [text.encode(errors="replace") + b"\n"]
-
-
-class Handler(WSGIRequestHandler):
-    """Without a line for each request."""
-
-    timeout = REQUEST_SECONDS
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def address_string(self) -> str:
-        # Its name would be asked of a name server.
-        return str(self.client_address[0])
-
-
-class Server(ThreadingWSGIServer):
-    daemon_threads = True
-    address_family = socket.AF_INET6
-
-    def server_bind(self) -> None:
-        if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
-
-
-class Server4(Server):
-    address_family = socket.AF_INET
+    raise SystemExit(str(import_error(error))) if __name__ == "__main__" else import_error(error) from None
 
 
 def listening(place: str) -> tuple[str, int]:
@@ -292,30 +56,16 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def serve(exporter: Exporter, place: tuple[str, int]) -> None:
-    """Until SIGTERM or SIGINT. Raises OSError when the port cannot be had."""
-    host, port = place
-    six = ":" in host or (not host and socket.has_dualstack_ipv6())
-    server = make_server(host or ("::" if six else "0.0.0.0"), port, exporter, Server if six else Server4, Handler)
-
-    def end(*_: object) -> None:
-        # shutdown() waits for serve_forever(), which this has interrupted.
-        threading.Thread(target=server.shutdown).start()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    shown = f"[{host}]" if ":" in host else host or "*"
-    print(f"rmemcached-exporter: http://{shown}:{server.server_port}/metrics", file=sys.stderr, flush=True)
-    with server:
-        server.serve_forever()
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script. Returns its exit status."""
     parser = make_parser()
     given = parser.parse_args(arguments)
     settings = targets.settings(parser, given)
     targets.check(parser, given.servers, settings)
+    try:
+        from rmemcached.tools.metrics_server import Exporter, serve
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"rmemcached-exporter: {error}: pip install 'rmemcached[exporter]'") from None
     exporter = Exporter(given.servers, given.allow, settings)
     try:
         serve(exporter, given.listen)

@@ -16,6 +16,7 @@ from rmemcached.client import (
     MemcacheUnexpectedCloseError,
 )
 from rmemcached.client.connection import TRANSPORTS
+from rmemcached.client.exceptions import CONTROL
 from rmemcached.client.sockets import server_text
 from rmemcached.client.urls import is_url, parse_url, shown
 
@@ -23,6 +24,7 @@ _T = TypeVar("_T")
 
 DEFAULT = "127.0.0.1:11211"
 SERVER_HELP = "HOST, HOST:PORT, the path of a UNIX socket, or a URL as rmemcached.client takes it"
+LONGEST = 300  # characters of what a server says
 ENDED = (MemcacheUnexpectedCloseError, ConnectionResetError, BrokenPipeError)
 FAILURES = (MemcacheError, OSError, ValueError)
 """What asking a server raises that cannot be reached, answers wrongly, or not in time."""
@@ -120,6 +122,14 @@ def twice(client: Client, ask: Callable[[Client], _T]) -> _T:
     except ENDED:
         client.close()
         return ask(client)
+
+
+def clean(text: object) -> str:
+    """One line, whatever a server has sent."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "backslashreplace")
+    line = CONTROL.sub(lambda found: repr(found[0])[1:-1], str(text).strip())
+    return line if len(line) <= LONGEST else line[:LONGEST] + "..."
 
 
 def read_stats(client: Client, *words: str) -> dict[str, Any]:

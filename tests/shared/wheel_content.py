@@ -12,7 +12,15 @@ import sys
 import zipfile
 from pathlib import Path
 
-COMMANDS = ("rmemcached", "rmemcached-devices", "rmemcached-doctor", "rmemcached-perftest")
+COMMANDS = (
+    "rmemcached",
+    "rmemcached-bench",
+    "rmemcached-devices",
+    "rmemcached-doctor",
+    "rmemcached-exporter",
+    "rmemcached-perftest",
+    "rmemcached-top",
+)
 
 
 def expected(tree: Path) -> set[str]:
@@ -31,7 +39,7 @@ def faults(names: list[str], wanted: set[str]) -> list[str]:
     found += [f"{name} is not to be built" for name in sorted(built - wanted)]
     strange = re.compile(r"_testing|\.(?!py$|pyi$|pxd$|typed$|so$)[a-z]+$")
     found += [f"{name} is not to be in it" for name in ours if strange.search(Path(name).name)]
-    other = re.compile(r"rmemcached-[^/]+\.dist-info/|rmemcached\.libs/libisal")
+    other = re.compile(r"rmemcached-[^/]+\.dist-info/|rmemcached\.libs/libisal|rmemcached-[^/]+\.data/data/share/")
     found += [f"{name} is not to be in it" for name in names if name not in ours and not other.match(name)]
     found += [
         f"{name} is missing" for name in ("rmemcached/py.typed", "rmemcached/client/_client.pyi") if name not in ours
@@ -45,6 +53,10 @@ def main(wheel: str, tree: str) -> int:
         (points,) = (name for name in names if name.endswith("/entry_points.txt"))
         commands = re.findall(r"^(\S+) = ", archive.read(points).decode(), re.MULTILINE)
     found = faults(names, expected(Path(tree)))
+    shared = {name.partition(".data/data/")[2] for name in names}
+    for place in ("share/man/man1/{}.1", "share/bash-completion/completions/{}", "share/zsh/site-functions/_{}"):
+        missing = [place.format(name) for name in COMMANDS if place.format(name) not in shared]
+        found += [f"{name} is missing" for name in missing]
     found += [f"the command {name} is missing" for name in COMMANDS if name not in commands]
     for fault in found:
         print(f"{Path(wheel).name}: {fault}", file=sys.stderr)

@@ -1,0 +1,187 @@
+"""The live view of rmemcached-top: terminal, keys and signals; and its one screen for a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import curses
+import os
+import re
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rich.console import Console
+
+from rmemcached.tools import screen
+from rmemcached.tools.rates import Poller, Reading
+
+WIDTH = 120  # where nothing says how wide it may be
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+KEY = re.compile(rb"\x1b[\[O][A-D]|[^\x1b]", re.DOTALL)
+
+
+def colourless() -> bool:
+    """Whether the terminal is known to have no colours, or is not known."""
+    try:
+        curses.setupterm()
+    except curses.error:
+        return True
+    return curses.tigetnum("colors") < 8
+
+
+class Live:
+    """The live view: the terminal, what the keys have chosen, and when to draw. Used by the main thread."""
+
+    def __init__(self, servers: Sequence[str], arguments: dict[str, Any], view: screen.View, console: Console) -> None:
+        self.view = view
+        self.console = console
+        self.stdin = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+        self.readings: list[Reading] = []
+        self.clock = 0.0
+        self.ended = self.stopped = False
+        self.woken, self.waker = os.pipe()
+        for end in (self.woken, self.waker):
+            os.set_blocking(end, False)
+        self.pollers = [Poller(server, arguments, view.interval, view.prefixes, self.wake) for server in servers]
+
+    def wake(self) -> None:
+        """There is something to draw. Threads: any."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self.waker, b"\0")
+
+    def draw(self) -> None:
+        if not self.view.paused:
+            self.readings = [poller.reading for poller in self.pollers]
+            self.clock = time.time()
+        width, height = self.console.size
+        self.console.update_screen(screen.live(self.readings, self.view, self.clock, width, height))
+
+    @contextlib.contextmanager
+    def terminal(self) -> Iterator[None]:
+        """The other screen, without a cursor and without an echo of the keys; then all as it was."""
+        before = None if self.stdin is None else termios.tcgetattr(self.stdin)
+        try:
+            if self.stdin is not None:
+                tty.setcbreak(self.stdin)
+            self.console.set_alt_screen(True)
+            self.console.show_cursor(False)
+            yield
+        finally:
+            # The terminal may be gone.
+            with contextlib.suppress(OSError):
+                self.console.show_cursor(True)
+                self.console.set_alt_screen(False)
+            if self.stdin is not None and before is not None:
+                with contextlib.suppress(termios.error):
+                    termios.tcsetattr(self.stdin, termios.TCSADRAIN, before)
+
+    def end(self, *_: object) -> None:
+        self.ended = True
+
+    def stop(self, *_: object) -> None:
+        self.stopped = True
+
+    def move(self, by: int) -> None:
+        """Selects another server, in the order that is shown."""
+        names = [reading.name for reading in self.view.servers.sort(self.readings, screen.SERVERS)]
+        at = names.index(screen.selection(self.readings, self.view).name)
+        self.view.selected = names[min(max(at + by, 0), len(names) - 1)]
+
+    def press(self, key: bytes) -> None:
+        view = self.view
+        orders = {
+            b"s": (view.servers, screen.SERVERS),
+            b"c": (view.classes, screen.CLASSES),
+            b"f": (view.by_prefix, screen.PREFIXES),
+        }
+        if key == b"q":
+            self.ended = True
+        elif key == b" ":
+            view.paused = not view.paused
+        elif key in (b"k", b"j") or (key[-1:] in (b"A", b"B") and len(key) == 3):
+            self.move(-1 if key[-1:] in b"kA" else 1)
+        elif key in orders:
+            order, columns = orders[key]
+            order.next(len(columns))
+        elif key.lower() in orders:
+            order, _ = orders[key.lower()]
+            order.upward = not order.upward
+
+    def wait(self) -> None:
+        """Until there is a sample, a key or a signal."""
+        ready, _, _ = select.select([self.woken, *([] if self.stdin is None else [self.stdin])], [], [])
+        if self.woken in ready:
+            os.read(self.woken, 4096)
+        if self.stdin in ready:
+            assert self.stdin is not None
+            pressed = os.read(self.stdin, 4096)
+            self.ended |= not pressed
+            for key in KEY.findall(pressed):
+                self.press(key)
+
+    def watch(self) -> None:
+        """Draws until it is ended or stopped."""
+        while not self.ended and not self.stopped:
+            self.draw()
+            self.wait()
+
+    def run(self) -> None:
+        """Until q or a signal. Raises OSError when the terminal is gone."""
+        signal.set_wakeup_fd(self.waker, warn_on_full_buffer=False)
+        for number in END_SIGNALS:
+            signal.signal(number, self.end)
+        signal.signal(signal.SIGTSTP, self.stop)
+        signal.signal(signal.SIGWINCH, lambda *_: None)  # it wakes
+        for poller in self.pollers:
+            poller.thread.start()
+        while not self.ended:
+            with self.terminal():
+                self.watch()
+            if self.stopped:
+                self.stopped = False
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def make_console(once: bool) -> Console:
+    """Where to print. Ends the command when there can be no live view."""
+    live_terminal = sys.stdout.isatty()
+    if not once and not live_terminal:
+        raise SystemExit("rmemcached-top: stdout is no terminal: --once prints one screen")
+    console = Console(
+        color_system="auto" if live_terminal and not colourless() else None,
+        width=None if live_terminal or "COLUMNS" in os.environ else WIDTH,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+    if not once and console.is_dumb_terminal:
+        raise SystemExit("rmemcached-top: TERM=dumb: such a terminal cannot be drawn anew: --once prints one screen")
+    return console
+
+
+def print_once(servers: Sequence[str], arguments: dict[str, Any], interval: float, prefixes: bool) -> int:
+    """One screen on stdout, after two samples of each server. Returns the exit status."""
+    console = make_console(True)
+    pollers = [Poller(server, arguments, interval, prefixes, lambda: None) for server in servers]
+    with ThreadPoolExecutor(len(pollers)) as threads:
+        list(threads.map(Poller.ask, pollers))
+        time.sleep(interval)
+        list(threads.map(Poller.ask, pollers))
+    readings = [poller.reading for poller in pollers]
+    for poller in pollers:
+        poller.client.close()
+    console.print(screen.once(readings, screen.View(interval, prefixes), time.time(), console.width))
+    return 1 if any(reading.error for reading in readings) else 0
+
+
+def watch(servers: Sequence[str], arguments: dict[str, Any], interval: float, prefixes: bool) -> None:
+    """The live view, until q or a signal, or until the terminal is gone. Its threads are left behind."""
+    console = make_console(False)
+    with contextlib.suppress(OSError):
+        Live(servers, arguments, screen.View(interval, prefixes), console).run()

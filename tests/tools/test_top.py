@@ -1,0 +1,371 @@
+"""rmemcached-top in a real terminal, with real servers: what it shows, its keys, and how it leaves the terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pyte
+import pytest
+from daemon_tools import rdma_client
+from servers import Server, free_port, start_memcached, start_rmemcached
+
+from rmemcached.client import Client
+from rmemcached.tools.rates import Reading, Sample
+from rmemcached.tools.screen import Order, count, size
+
+ServerFactory = Callable[..., Server]
+COMMAND = (sys.executable, "-P", "-m", "rmemcached.tools.top")
+OTHER_SCREEN = "\x1b[?1049h"
+BACK = "\x1b[?1049l"
+HOME = b"\x1b[H"
+SHOW_CURSOR = "\x1b[?25h"
+
+
+class Terminal:
+    """The command in a pseudo-terminal, and what can be read on its screen."""
+
+    def __init__(self, *arguments: str, columns: int = 100, lines: int = 30, term: str = "xterm-256color") -> None:
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
+        }
+        self.screen = pyte.Screen(columns, lines)
+        self.stream = pyte.ByteStream(self.screen)
+        self.received = self.pending = b""
+        self.process = pexpect.spawn(
+            COMMAND[0],
+            [*COMMAND[1:], "--interval", "0.1", *arguments],
+            env={**environment, "TERM": term, "LC_ALL": "C.UTF-8"},
+            dimensions=(lines, columns),
+            timeout=20,
+        )
+        self.before = termios.tcgetattr(self.process.child_fd)
+
+    def take(self) -> bool:
+        """Takes one screen of what has come, so that none is missed; False at the end."""
+        if not self.pending:
+            try:
+                self.pending = self.process.read_nonblocking(65536, 20)
+            except pexpect.EOF:
+                return False
+        at = self.pending.find(HOME, 1)
+        data, self.pending = (self.pending[:at], self.pending[at:]) if at > 0 else (self.pending, b"")
+        self.received += data
+        self.stream.feed(data)
+        return True
+
+    def text(self) -> str:
+        return "\n".join(self.screen.display)
+
+    def until(self, pattern: str) -> re.Match[str]:
+        """Waits until the screen has this."""
+        deadline = time.monotonic() + 30
+        while (found := re.search(pattern, self.text(), re.MULTILINE)) is None:
+            assert time.monotonic() < deadline and self.take(), f"{pattern!r} is not in\n{self.text()}"
+        return found
+
+    def press(self, keys: str) -> None:
+        self.process.send(keys)
+
+    def rest(self) -> int:
+        """Waits for the end of the command. Returns its status."""
+        while self.take():
+            pass
+        self.process.wait()
+        return -self.process.signalstatus if self.process.signalstatus else int(self.process.exitstatus)
+
+    def is_as_it_was(self) -> None:
+        """The settings of the line, the screen and the cursor."""
+        said = self.received.decode()
+        assert said.count(OTHER_SCREEN) == said.count(BACK) > 0
+        assert said.rindex(SHOW_CURSOR) > said.rindex("\x1b[?25l")
+        assert said.rindex(BACK) > said.rindex("rmemcached-top")
+
+    def kill(self) -> None:
+        self.process.close(force=True)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., Terminal]]:
+    started: list[Terminal] = []
+
+    def start(*arguments: str, **options: Any) -> Terminal:
+        started.append(Terminal(*arguments, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+
+
+def place(server: Server) -> str:
+    return f"{server.host}:{server.port}"
+
+
+def load(server: Server, hits: int, misses: int) -> None:
+    with Client(server.address, transport="tcp") as client:
+        client.set("there", b"x", noreply=False)
+        # In one command, so that no sample is taken in the middle.
+        client.raw_command("get" + " there" * hits + " no" * misses, "END\r\n")
+
+
+def test_it_shows_what_happens(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]) -> None:
+    server = rmemcached_server()
+    with rdma_client(server) as client:
+        client.set("key", b"x" * 100_000, noreply=False)
+        shown = terminal(place(server), "--interval", "0.5")
+        shown.until(rf"^> {re.escape(place(server))}\s+0\s+-\s+0\s")
+        assert "rmemcached 0.1.0, memcached 1.6.45" in shown.text()
+        load(server, 300, 100)
+        # Rates are per second, of half a second.
+        shown.until(rf"^> {re.escape(place(server))}\s+[\d.]+k?\s+75\.0\s")
+        shown.until(r"^get\s+[\d.]+k?\s+75\.0\s")
+        assert re.search(r"lanes\s+1\s*$", shown.text(), re.MULTILINE)
+        assert re.search(r"soft_(iw|shm)\s+1\s*$", shown.text(), re.MULTILINE)
+        assert re.search(r"^get +\S+ +\S+ +\d+ +[\d.]+K? +[\d.]+[KM] ", shown.text(), re.MULTILINE)
+    shown.press("q")
+    assert shown.rest() == 0
+    shown.is_as_it_was()
+
+
+def test_memcached_has_no_rdma(terminal: Callable[..., Terminal]) -> None:
+    with start_memcached() as server:
+        load(server, 1, 0)
+        shown = terminal(place(server), columns=140)
+        shown.until(r"^127\.0\.0\.1:\d+: memcached 1\.\d")
+        shown.until(r"not there\s*$")
+        shown.until(r"^get +0 ")
+
+
+@pytest.mark.parametrize("way", ["q", "Ctrl-C", "SIGTERM", "SIGHUP"])
+def test_the_terminal_is_left_as_it_was(
+    way: str, rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]
+) -> None:
+    shown = terminal(place(rmemcached_server()))
+    shown.until(r"^> 127.* 0 ")
+    during = termios.tcgetattr(shown.process.child_fd)
+    assert during[3] & (termios.ECHO | termios.ICANON) == 0
+    if way in ("q", "Ctrl-C"):
+        shown.press("q" if way == "q" else "\x03")
+    else:
+        shown.process.kill(signal.Signals[way])
+    assert shown.rest() == 0
+    shown.is_as_it_was()
+    assert termios.tcgetattr(shown.process.child_fd) == shown.before
+
+
+def test_it_is_stopped_and_goes_on(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]) -> None:
+    """Ctrl-Z gives the terminal back for the time."""
+    shown = terminal(place(rmemcached_server()))
+    shown.until(r"^> 127.* 0 ")
+    shown.press("\x1a")
+    pid, status = os.waitpid(shown.process.pid, os.WUNTRACED)
+    assert pid and os.WIFSTOPPED(status)
+    assert termios.tcgetattr(shown.process.child_fd) == shown.before
+    while BACK not in shown.received.decode():
+        assert shown.take()
+    shown.process.kill(signal.SIGCONT)
+    while shown.received.decode().count(OTHER_SCREEN) < 2:
+        assert shown.take()
+    shown.press("q")
+    assert shown.rest() == 0
+    shown.is_as_it_was()
+
+
+def test_a_server_dies_and_comes_back(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    first = start_rmemcached(path=path)
+    shown = terminal(path)
+    with first:
+        shown.until(r"^> /.* 0 ")
+    shown.until(r"1 server, 1 down")
+    shown.until(r"^/.*: ConnectionRefusedError|^/.*: FileNotFoundError")
+    with start_rmemcached(path=path):
+        shown.until(r"1 server *$")
+        shown.until(r"^> /.* 0 ")
+
+
+def test_keys(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]) -> None:
+    servers = [rmemcached_server() for _ in range(3)]
+    load(servers[1], 1, 0)
+    with Client(servers[1].address, transport="tcp") as client:
+        client.set("larger", b"x" * 20_000, noreply=False)
+    shown = terminal(*map(place, servers))
+    shown.until(rf"^> {place(servers[0])} .* 0 ")
+    shown.press("j")
+    shown.until(rf"^> {place(servers[1])} ")
+    shown.until(rf"^{place(servers[1])}: rmemcached")
+    shown.press("\x1b[B")
+    shown.until(rf"^> {place(servers[2])} ")
+    shown.press("\x1b[A")
+    shown.until(rf"^> {place(servers[1])} ")
+    shown.press("c")
+    first = shown.until(r"class\^.*\n.*?%? +-? +(\d+) +[\d.]+K? +[\d.]+[KM]")
+    shown.press("C")
+    last = shown.until(r"classv.*\n.*?%? +-? +(\d+) +[\d.]+K? +[\d.]+[KM]")
+    assert int(last[1]) > int(first[1])
+    shown.press("s")
+    shown.until(r"server\^")
+    names = sorted(map(place, servers))
+    assert re.findall(r"^[> ] (127\S+)", shown.text(), re.MULTILINE) == names
+    shown.press("S")
+    shown.until(r"serverv")
+    shown.until(rf"\n[> ] {names[2]}.*\n[> ] {names[1]}.*\n[> ] {names[0]}")
+    shown.press(" ")
+    shown.until(r"paused")
+    frozen = shown.until(r"\d\d:\d\d:\d\d")[0]
+    load(servers[1], 50, 50)
+    shown.press("j")
+    rows = names[::-1]
+    shown.until(rf"^> {rows[min(rows.index(place(servers[1])) + 1, 2)]} ")
+    assert frozen in shown.text() and "paused" in shown.text()
+    shown.press(" ")
+    shown.until(r"^rmemcached-top .* servers *$")
+
+
+def test_small_windows(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]) -> None:
+    """It says so, and goes on when the window grows."""
+    shown = terminal(place(rmemcached_server()), columns=40, lines=10)
+    shown.until(r"The window has 40x10 characters:")
+    shown.screen.resize(24, 80)
+    shown.process.setwinsize(24, 80)
+    shown.until(r"^> 127.* 0 ")
+    assert max(map(len, shown.screen.display)) == 80
+    shown.press("q")
+    assert shown.rest() == 0
+
+
+@pytest.mark.parametrize("term", ["vt100", "no-such-terminal"])
+def test_terminals_without_colour(term: str, terminal: Callable[..., Terminal]) -> None:
+    shown = terminal(f"127.0.0.1:{free_port()}", term=term)
+    shown.until("refused")
+    shown.press("q")
+    assert shown.rest() == 0
+    assert not re.search(rb"\x1b\[[\d;]*m", shown.received.replace(b"\x1b[0m", b""))
+
+
+def test_colours(terminal: Callable[..., Terminal]) -> None:
+    shown = terminal(f"127.0.0.1:{free_port()}")
+    shown.until("refused")
+    assert re.search(rb"\x1b\[1;31m[^\x1b]*refused", shown.received)
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    known = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    return subprocess.run(
+        [*COMMAND, "--interval", "0.1", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**known, **environment},
+    )
+
+
+def test_once(rmemcached_server: ServerFactory, tmp_path: Path) -> None:
+    """For pipes: no escape codes; every server with all there is. Status 1: a server is not there."""
+    path = str(tmp_path / "socket")
+    users = tmp_path / "users"
+    users.write_text("me:secret\n")
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    first, _ = rmemcached_server(), rmemcached_server("-Y", str(users), path=path)
+    load(first, 3, 1)
+    done = run("--once", place(first))
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run("--once", path, "--username", "me", "--password-file", str(password))
+    assert done.returncode == 0 and re.search(rf"^> {path[:10]}\S+ +0 ", done.stdout, re.MULTILINE)
+    done = run("--once", path)
+    assert done.returncode == 1 and "authenticat" in done.stdout
+    nobody = f"127.0.0.1:{free_port()}"
+    done = run("--once", place(first), nobody, COLUMNS="80")
+    assert done.returncode == 1 and "2 servers, 1 down" in done.stdout
+    assert f"{nobody}: ConnectionRefusedError" in done.stdout and f"\n{place(first)}: rmemcached" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_prefixes(rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]) -> None:
+    """Where the server counts them; what clients call their keys cannot reach the terminal as a command."""
+    counting, other = rmemcached_server("-D", ":"), rmemcached_server()
+    with Client(counting.address, transport="tcp") as client:
+        for line in ("get user:1", "get user:2", "get page:1", "get \x1b[2J:1"):
+            client.raw_command(line, "END\r\n")
+    shown = terminal(place(counting), place(other), "--prefixes")
+    shown.until(r"^prefix +cmd/sv +commands ")
+    shown.press("f")
+    shown.until(r"commandsv .*\nuser +0 +2 ")
+    shown.until(r"^page +0 +1 ")
+    shown.until(r"^\\x1b\[2J +0 +1 ")
+    shown.press("fff")
+    shown.press("j")
+    shown.until('not counted there: start it with -D, or send it "stats detail on"')
+    assert "\nprefix" not in run("--once", place(counting)).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ((), 1, "rmemcached-top: stdout is no terminal: --once prints one screen"),
+        (("--interval", "0.01"), 2, "rmemcached-top: error: argument --interval: it is 0.1 to 3600 seconds, not 0.01"),
+        (("http://a",), 2, "rmemcached-top: error: http://a: "),
+    ],
+)
+def test_wrong_use(arguments: tuple[str, ...], status: int, said: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == status and done.stderr.splitlines()[-1].startswith(said)
+
+
+def test_dumb_terminals(terminal: Callable[..., Terminal]) -> None:
+    shown = terminal(term="dumb")
+    assert shown.rest() == 1 and "--once prints one screen" in shown.text().replace("\n", "")
+
+
+def sample(at: float, **statistics: object) -> Sample:
+    return Sample(at, {"pid": 1, **statistics}, {}, {}, 1e-6, 2e-6)
+
+
+def test_rates() -> None:
+    """Of one process only, and not over a reset of the counters."""
+
+    def general(one: Sample) -> dict[str, Any]:
+        return one.general
+
+    first = Reading("s").after(sample(10, uptime=5, cmd_get=100, get_hits=50, get_misses=50, total_connections=9))
+    assert first.rate(general, "cmd_get") is None
+    second = first.after(sample(12, uptime=7, cmd_get=300, get_hits=200, get_misses=100, total_connections=9))
+    assert second.rate(general, "cmd_get") == 100 and second.ratio(general, "get_hits", "get_misses") == 0.75
+    assert second.rate(general, "nothing") is None
+    same = second.after(sample(13, uptime=8, cmd_get=300, get_hits=200, get_misses=100, total_connections=9))
+    assert same.rate(general, "cmd_get") == 0 and same.ratio(general, "get_hits", "get_misses") is None
+    for change in ({"uptime": 1}, {"pid": 2}, {"total_connections": 1}):
+        found = {"uptime": 9, "cmd_get": 400, "total_connections": 9, **change}
+        assert second.after(sample(14, **found)).rate(general, "cmd_get") is None
+    assert second.failed("gone").after(sample(14, uptime=9, cmd_get=400)).rate(general, "cmd_get") is None
+
+
+def test_numbers() -> None:
+    assert [count(n) for n in (None, 0, 7, 7.5, 999, 999.6, 12_345, 123_456, 5e6)] == [
+        *("-", "0", "7", "7.5", "999", "1.0k", "12.3k", "123k", "5.0M")
+    ]
+    assert [size(n) for n in (0, 100, 1536, 64 << 20, 5 << 40)] == ["0", "100", "1.5K", "64.0M", "5.0T"]
+
+
+def test_unknown_values_are_last() -> None:
+    from rmemcached.tools.screen import Column
+
+    columns = [Column("name", lambda row: row[0], str, 1), Column("number", lambda row: row[1], str, 1)]
+    rows = [("b", 1), ("a", None), ("c", 3)]
+    assert Order().sort(rows, columns) == rows
+    assert Order(0).sort(rows, columns) == [("a", None), ("b", 1), ("c", 3)]
+    assert Order(1).sort(rows, columns) == [("c", 3), ("b", 1), ("a", None)]
+    assert Order(1, True).sort(rows, columns) == [("b", 1), ("c", 3), ("a", None)]
