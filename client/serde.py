@@ -180,7 +180,7 @@ class Pickle5Serde:
     pickle: they are not copied into it when they are stored, nor out of it when they are fetched.
 
     What `get` returns holds read-only views of the memory in which the value has come, as long as they are needed;
-    with writable=True each buffer is a copy. docs/client.md, "Values of arrays", has the layout. Raises ValueError for
+    with writable=True each buffer is a copy. docs/client-values.md has the layout. Raises ValueError for
     a value that is damaged, and what pickle raises.
     """
 

@@ -17,7 +17,7 @@ WORKERS = 2
 class RMemcachedConnector:
     """Keeps blocks in one server. LMCache makes it, with `adapter_params` as arguments.
 
-    host, port, or url: the server (docs/client.md, section 10). transport: as that of Client; None: the fastest that
+    host, port, or url: the server (docs/client-servers.md). transport: as that of Client; None: the fastest that
     both ends have. workers: threads, each with a connection while it moves a block. prefix: of all keys. expire:
     seconds, 0: until evicted. timeout: seconds until a server that does not answer is given up. Raises ValueError.
 

@@ -1,4 +1,4 @@
-"""The code of docs/client.md."""
+"""The code of the guide to the client: docs/client.md, and the pages beside it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,33 @@ from pathlib import Path
 import pytest
 from servers import Server
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
-TASKS = re.findall(r"^## (\d+)\. (.*?)\n.*?```python\n(.*?)```", GUIDE, re.MULTILINE | re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(page for page in DOCS.glob("client*.md") if page.name != "client-api.md")
+SECTIONS = [
+    (f"{page.stem}: {section.partition(chr(10))[0]}", re.findall(r"```python\n(.*?)```", section, re.DOTALL))
+    for page in PAGES
+    for section in re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]
+]
+TASKS = [(title, code) for title, blocks in SECTIONS for code in blocks]
+WITHOUT_CODE = {
+    "client: Where to go",
+    "client-errors: When it does not work",
+    "client-views: Which calls ask nobody",
+}
 
 
-def test_each_task_has_code() -> None:
-    headings = re.findall(r"^## (\d+)\. ", GUIDE, re.MULTILINE)
-    assert [number for number, _, _ in TASKS] == headings == [f"{number + 1}" for number in range(len(TASKS))]
+def test_each_section_has_code() -> None:
+    assert {title for title, blocks in SECTIONS if len(blocks) != 1} == WITHOUT_CODE
+    assert len(TASKS) == sum(page.read_text().count("```python\n") for page in PAGES)
 
 
-@pytest.mark.parametrize(("number", "title", "code"), TASKS, ids=lambda word: word if word.isdigit() else "")
-def test_a_task(rmemcached_server: Callable[..., Server], number: str, title: str, code: str) -> None:
+def test_the_guide_begins_with_all_of_its_pages() -> None:
+    begin = (DOCS / "client.md").read_text()
+    assert [page.name for page in PAGES if page.name != "client.md" and f"({page.name})" not in begin] == []
+
+
+@pytest.mark.parametrize(("title", "code"), TASKS, ids=[title for title, _ in TASKS])
+def test_a_task(rmemcached_server: Callable[..., Server], title: str, code: str) -> None:
     server = rmemcached_server("-I", "4m", "-o", "no_lru_maintainer")
     code = code.replace("11211", str(server.port))
     done = subprocess.run(
