@@ -133,8 +133,13 @@ class Blocks:
         for number, piece in enumerate(self._pieces(head)):
             part = memory[number * head.piece : min((number + 1) * head.piece, size)]
             if self._into(piece, part) != part.nbytes:
+                self._forget(key, head)
                 return False
         return True
+
+    def keep(self, name: str | bytes, memory: memoryview) -> bool:
+        """Stores a block unless there is one of that name, whose bytes are the same. Returns whether there is one."""
+        return self.exist([name])[0] or self.store(name, memory)
 
     def exist(self, names: Sequence[str | bytes]) -> list[bool]:
         """Whether there are such blocks, in one round trip. The pieces of a long one are not looked for."""
@@ -171,6 +176,12 @@ class Blocks:
             return int(self.client.get_into(key, memory, default=-1))
         except ValueError:
             return -1
+
+    def _forget(self, key: bytes, head: Head) -> None:
+        """Removes a head whose pieces are not all there, so that the block is stored again. A newer one stays."""
+        item = self.client.meta_get(key, cas=True)
+        if item is not None and read_head(item.value) == head:
+            self.client.meta_delete(key, cas=item.cas)
 
     def _pieces(self, head: Head) -> list[bytes]:
         return [piece_key(head.store, number, self.prefix) for number in range(head.pieces)]

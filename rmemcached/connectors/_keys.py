@@ -5,6 +5,7 @@ A key says what kind it is before anything else, so that no name makes another n
 
 from __future__ import annotations
 
+import json
 import re
 from hashlib import sha256
 
@@ -34,3 +35,12 @@ def check_prefix(prefix: str | bytes) -> bytes:
     if text and (len(text) > 100 or not _PLAIN.fullmatch(text)):
         raise ValueError(f"the prefix {prefix!r} has to be 100 bytes at most, without spaces and control characters")
     return text
+
+
+def identity(**fields: object) -> str:
+    """64 hexadecimal digits of what makes blocks exchangeable (model, layout, ranks): others' blocks have other names.
+
+    Fields are what JSON can say. Any difference, also of a type, gives another identity.
+    """
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return sha256(text.encode()).hexdigest()

@@ -17,6 +17,8 @@ from rmemcached.client import MemcacheError
 
 from ._blocks import Blocks
 
+PART = 4 << 20  # bytes for which a further thread is worth being woken
+
 
 class Outcome(NamedTuple):
     """Of a batch. ok: no part of it failed. error: the first failure. done: of each block, whether it was found."""
@@ -63,16 +65,21 @@ class Workers:
         """The eventfd. It is readable when `drain` has something."""
         return self._event
 
-    def submit(self, task: Callable[..., Any], *columns: Sequence[Any], whole: bool = False) -> int:
+    def submit(
+        self, task: Callable[..., Any], *columns: Sequence[Any], whole: bool = False, nbytes: int | None = None
+    ) -> int:
         """Queues task for each row of the columns, and returns the batch's number.
 
-        whole: the task takes the columns, in one call, and returns a list. Raises ValueError when the columns differ in
-        length, and RuntimeError after `close`.
+        whole: the task takes the columns, in one call, and returns a list. nbytes: of all blocks; None: many. Raises
+        ValueError when the columns differ in length, and RuntimeError after `close`.
         """
         size = len(columns[0])
         if any(len(column) != size for column in columns):
             raise ValueError(f"lists of {' and '.join(str(len(column)) for column in columns)} entries in one batch")
         parts = min(size, 1 if whole else len(self._threads))
+        if nbytes is not None:
+            # Threads that take turns for little of work each are slower than one of them.
+            parts = min(parts, max(nbytes // PART, 1))
         with self._lock:
             if self._closed:
                 raise RuntimeError("the connector is closed")

@@ -59,11 +59,13 @@ class RMemcachedConnector:
 
     def submit_batch_set(self, keys: Sequence[str], memoryviews: Sequence[memoryview]) -> int:
         """Stores the bytes of each view under its key."""
-        return self._workers.submit(self._store, keys, memoryviews)
+        nbytes = sum(view.nbytes for view in memoryviews)
+        return self._workers.submit(self._store, keys, memoryviews, nbytes=nbytes)
 
     def submit_batch_get(self, keys: Sequence[str], memoryviews: Sequence[memoryview]) -> int:
         """Loads each key's block to its view. A block of another length than the view's is a miss."""
-        return self._workers.submit(self._blocks.load, keys, memoryviews)
+        nbytes = sum(view.nbytes for view in memoryviews)
+        return self._workers.submit(self._blocks.load, keys, memoryviews, nbytes=nbytes)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
         """Looks which keys have blocks, in one round trip."""

@@ -1,0 +1,220 @@
+"""A storage back end of SGLang's HiCache: pages that leave the memory of the host are kept in rmemcached.
+
+Source: sglang/srt/mem_cache/hicache_storage.py, storage/backend_factory.py and managers/cache_controller.py of SGLang
+0.5.23. SGLang loads this module by name; it is the only one that imports anything of SGLang.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+try:
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
+except ImportError as problem:
+    raise ImportError(
+        f"rmemcached.connectors.sglang is for SGLang 0.5, which cannot be imported: {problem}"
+    ) from problem
+
+from rmemcached.client import MemcacheError
+
+from ._blocks import Blocks
+from ._keys import block_key, identity
+
+WORKERS = 2
+SETTINGS = {
+    "host",
+    "port",
+    "url",
+    "transport",
+    "prefix",
+    "expire",
+    "timeout",
+    "connect_timeout",
+    "username",
+    "password",
+}
+SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1"}  # entries that are not for a back end
+
+logger = logging.getLogger(__name__)
+
+
+@cache
+def _bytes_type(size: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
+    # ctypes keeps each type that it has made for ever.
+    return ctypes.c_ubyte * size
+
+
+def _memory_at(address: int, size: int) -> memoryview:
+    return memoryview(_bytes_type(size).from_address(address))
+
+
+def _memory_of(tensor: Any) -> memoryview:
+    """The memory of a contiguous tensor of the CPU. The caller keeps the tensor."""
+    return _memory_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+
+
+class RMemcachedStorage(HiCacheStorage):
+    """Keeps HiCache's pages in one server. SGLang makes it for `--hicache-storage-backend dynamic`.
+
+    storage_config: SGLang's. Its extra_config may have host and port, or url, of the server (docs/client.md, section
+    10); transport, as that of Client; workers: threads for the parts of a batch; prefix: of all keys; expire: seconds,
+    0: until evicted; timeout and connect_timeout, in seconds; username, password; interface_v1: true for pages without
+    a copy. Raises ValueError for others.
+
+    Methods wait. A page that cannot be had, whatever the reason, is a miss, and one that cannot be stored is False,
+    with a warning in the log. Thread-safe.
+    """
+
+    def __init__(self, storage_config: Any, kwargs: dict[str, Any] | None = None) -> None:
+        extra = dict(storage_config.extra_config or {})
+        workers = extra.pop("workers", WORKERS)
+        self._zero_copy = bool(extra.get("interface_v1", 0))
+        extra = {name: value for name, value in extra.items() if name not in SGLANGS}
+        if extra.keys() - SETTINGS:
+            raise ValueError(f"extra_config: {', '.join(sorted(extra.keys() - SETTINGS))}: there is no such entry")
+        if workers < 1:
+            raise ValueError(f"workers has to be 1 or more, not {workers}")
+        host, port, url = extra.pop("host", "127.0.0.1"), extra.pop("port", 11211), extra.pop("url", None)
+        self._config = storage_config
+        self._blocks = Blocks((host, port) if url is None else url, **extra)
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="rmemcached-pages")
+        self._identity = self._identity_with(None)
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        """Takes the pool of pages. Its layout is part of all names from here on."""
+        super().register_mem_pool_host(mem_pool_host)
+        self._identity = self._identity_with(mem_pool_host)
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        """Raises NotImplementedError: of hybrid models' further pools nothing is stored."""
+        raise NotImplementedError(f"rmemcached keeps no pages of the pool {host_pool_name}: use a model without it")
+
+    # --- pages in the pool's own memory ---
+
+    def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        """Loads pages to their places in the pool. Returns of each page whether all of it was found."""
+        return self._move_pages(self._blocks.load, keys, host_indices)
+
+    def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        """Stores pages from their places in the pool, those that the server does not have."""
+        return self._move_pages(self._blocks.keep, keys, host_indices)
+
+    # --- pages in tensors ---
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
+        """Loads a page to a contiguous tensor, and returns the tensor, or None."""
+        return self.batch_get([key], [target_location])[0]
+
+    def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
+        """Loads pages to contiguous tensors. Returns the tensors, and None for each page that was not found."""
+        targets = list(target_locations or [])
+        if len(targets) != len(keys) or any(target is None or not target.is_contiguous() for target in targets):
+            raise ValueError("each page is loaded to a contiguous tensor, which target_locations has to name")
+        found = self._each(self._blocks.load, [self._name(key) for key in keys], [_memory_of(one) for one in targets])
+        return [target if hit else None for target, hit in zip(targets, found, strict=True)]
+
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        """Stores a tensor's bytes, unless the server has that page. Returns whether it has the page now."""
+        return self.batch_set([key], [value])
+
+    def batch_set(
+        self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
+    ) -> bool:
+        """Stores tensors' bytes, of the pages that the server does not have. Returns whether it has all pages now."""
+        tensors = [value.contiguous() for value in values]
+        names = [self._name(key) for key in keys]
+        return all(self._each(self._blocks.keep, names, [_memory_of(tensor) for tensor in tensors]))
+
+    # --- which pages there are ---
+
+    def exists(self, key: str) -> bool:
+        return self.batch_exists([key]) == 1
+
+    def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        """How many pages there are from the first one on, in one round trip."""
+        names = [self._name(key, 0) if self._zero_copy else self._name(key) for key in keys]
+        try:
+            found = self._blocks.exist(names)
+        except (MemcacheError, OSError) as problem:
+            self._failed(problem)
+            return 0
+        return [*found, False].index(False)
+
+    def clear(self) -> bool:
+        """Removes the pages of this model and rank. Returns whether the server could be asked."""
+        begin = block_key(f"{self._identity}@", self._blocks.prefix)
+        marked = len(self._blocks.prefix) + 2
+        try:
+            keys = [item["key"] for item in self._blocks.client.metadump()]
+            names = [key[marked:] for key in keys if key.startswith(begin)]
+            for at in range(0, len(names), 1000):
+                self._blocks.delete(names[at : at + 1000])
+        except (MemcacheError, OSError) as problem:
+            self._failed(problem)
+            return False
+        return True
+
+    def close(self) -> None:
+        """Ends threads and connections. Any number of times."""
+        self._threads.shutdown()
+        self._blocks.close()
+
+    # --- how ---
+
+    def _name(self, key: str, part: int | None = None) -> str:
+        return f"{self._identity}@{key}" if part is None else f"{self._identity}@{key}@{part}"
+
+    def _identity_with(self, pool: Any) -> str:
+        config = self._config
+        # Ranks have the same pages of such a model, unless each has pages of its own part of the context.
+        replicated = config.is_mla_model and config.dcp_size == 1
+        return identity(
+            engine="sglang",
+            model=config.model_name,
+            tensor=None if replicated else [config.tp_rank, config.tp_size],
+            pipeline=[config.pp_rank, config.pp_size],
+            context=[config.attn_cp_rank, config.attn_cp_size, config.dcp_rank, config.dcp_size],
+            pool=None if pool is None else [str(pool.dtype), pool.layout, pool.page_size],
+        )
+
+    def _move_pages(self, move: Callable[[str, memoryview], bool], keys: list[str], host_indices: Any) -> list[bool]:
+        """A page is one item for each piece of memory that it has in the pool, so many for each page."""
+        addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
+        if not keys or len(addresses) % len(keys):
+            raise ValueError(f"{len(addresses)} pieces of memory for {len(keys)} pages")
+        parts = len(addresses) // len(keys)
+        # The first part is stored last: it stands for the page.
+        order = [(page, part) for part in reversed(range(parts)) for page in range(len(keys))]
+        names = [self._name(keys[page], part) for page, part in order]
+        places = [page * parts + part for page, part in order]
+        memories = [_memory_at(addresses[place], sizes[place]) for place in places]
+        whole = [True] * len(keys)
+        for at in range(0, len(order), len(keys)):
+            done = self._each(move, names[at : at + len(keys)], memories[at : at + len(keys)])
+            whole = [a and b for a, b in zip(whole, done, strict=True)]
+            if not any(whole):
+                break
+        return whole
+
+    def _each(
+        self, move: Callable[[str, memoryview], bool], names: Sequence[str], memories: Sequence[memoryview]
+    ) -> list[bool]:
+        """Moves all, each to or from its memory. What fails is False."""
+
+        def one(name: str, memory: memoryview) -> bool:
+            try:
+                return move(name, memory)
+            except (MemcacheError, OSError) as problem:
+                self._failed(problem)
+                return False
+
+        return list(self._threads.map(one, names, memories))
+
+    def _failed(self, problem: Exception) -> None:
+        self._blocks.forget_server()
+        logger.warning("%s", problem)

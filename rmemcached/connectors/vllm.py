@@ -1,0 +1,239 @@
+"""A secondary tier of vLLM's KV-cache offloading: chunks that leave the memory of the host are kept in rmemcached.
+
+Source: vllm/v1/kv_offload/tiering/base.py, manager.py and config.py of vLLM 0.33.0. vLLM loads this module by name; it
+is the only one that imports anything of vLLM.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+try:
+    from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOffloadingContext
+    from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
+except ImportError as problem:
+    raise ImportError(f"rmemcached.connectors.vllm is for vLLM 0.33, which cannot be imported: {problem}") from problem
+
+from ._blocks import Blocks
+from ._keys import identity
+from ._workers import Outcome, Workers
+
+WORKERS = 2
+
+
+@dataclass
+class _Lookup:
+    """What is known of a chunk. found: None until the server has answered. requests: that have asked."""
+
+    found: bool | None = None
+    requests: set[str] = field(default_factory=set)
+
+
+@dataclass
+class _Job:
+    """A transfer under way. names: its keys, in the order of the batch."""
+
+    number: int
+    keys: list[bytes]
+    loads: bool
+    began: float
+
+
+class RMemcachedTier(SecondaryTierManager):
+    """Keeps vLLM's chunks in one server. vLLM makes it, with the entries of the tier's configuration as arguments.
+
+    host, port, or url: the server (docs/client.md, section 10). transport: as that of Client; None: the fastest that
+    both ends have. workers: threads, each with a connection while it moves a chunk. prefix: of all keys. expire:
+    seconds, 0: until evicted. timeout: seconds until a server that does not answer is given up. locality: "LOCAL" or
+    "REMOTE", for vLLM's filters. Raises ValueError.
+
+    No method waits for the server but `drain_jobs` and `shutdown`. A chunk that cannot be had, whatever the reason, is
+    a miss. As vLLM says, one call at a time, of any thread.
+    """
+
+    medium: ClassVar[Medium | None] = Medium.STORAGE
+    # Neither memory of this engine nor a disk.
+    cache_hit_source = SecondaryTierManager.cache_hit_source
+
+    def __init__(
+        self,
+        offloading_spec: Any,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        backpressure_detector: Any = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 11211,
+        url: str | None = None,
+        transport: str | None = None,
+        workers: int = WORKERS,
+        prefix: str = "",
+        expire: int = 0,
+        timeout: float = 10.0,
+        connect_timeout: float = 2.0,
+        username: str | None = None,
+        password: str | None = None,
+        locality: str | None = None,
+    ) -> None:
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        self.locality = None if locality is None else Locality(locality)
+        blocks = Blocks(
+            (host, port) if url is None else url,
+            transport=transport,
+            prefix=prefix,
+            expire=expire,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            username=username,
+            password=password,
+        )
+        self._identity = _identity_of(offloading_spec.config, self.block_size_bytes)
+        self._blocks = blocks
+        self._workers = Workers(blocks, workers)
+        self._memory = primary_kv_view.cast("B")  # slices of the view itself are not to be had in two dimensions
+        self._jobs: dict[int, _Job] = {}  # by number of the batch, as the next
+        self._asked: dict[int, list[tuple[bytes, _Lookup]]] = {}
+        self._results: list[JobResult] = []
+        self._lookups: dict[bytes, _Lookup] = {}
+        self._requests: dict[str, set[bytes]] = {}  # what each has asked for
+        self._to_ask: list[tuple[bytes, _Lookup]] = []
+
+    def lookup(self, key: bytes, req_context: Any) -> LookupResult:
+        """HIT or MISS as the server has said, RETRY until it has. What is new is asked for at the end of the step."""
+        self._collect()
+        one = self._lookups.get(key)
+        if one is None:
+            one = self._lookups[key] = _Lookup()
+            self._to_ask.append((key, one))
+        one.requests.add(req_context.req_id)
+        self._requests.setdefault(req_context.req_id, set()).add(key)
+        if one.found is None:
+            return LookupResult.RETRY
+        return LookupResult.HIT if one.found else LookupResult.MISS
+
+    def on_schedule_end(self, context: Any) -> None:
+        """Asks for all keys that were looked up since the last call, in one round trip."""
+        self._collect()
+        asked = [(key, one) for key, one in self._to_ask if self._lookups.get(key) is one]
+        self._to_ask = []
+        if asked:
+            number = self._workers.submit(self._blocks.exist, [self._name(key) for key, _ in asked], whole=True)
+            self._asked[number] = asked
+
+    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
+        return RequestOffloadingContext()
+
+    def on_request_finished(self, req_context: Any) -> None:
+        """Forgets what was known for this request alone."""
+        for key in self._requests.pop(req_context.req_id, ()):
+            one = self._lookups.get(key)
+            if one is not None:
+                one.requests.discard(req_context.req_id)
+                if not one.requests:
+                    del self._lookups[key]
+
+    def submit_store(self, job_metadata: Any) -> None:
+        """Stores the chunks that the server does not have."""
+        self._submit(job_metadata, self._store, loads=False)
+
+    def submit_load(self, job_metadata: Any) -> None:
+        """Loads chunks to the slots of the primary tier that the job names."""
+        self._submit(job_metadata, self._load, loads=True)
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        self._collect()
+        results, self._results = self._results, []
+        return results
+
+    def drain_jobs(self) -> None:
+        """Returns when no transfer is under way. Each ends, with a server that does not answer after `timeout`."""
+        poll = select.poll()
+        poll.register(self._workers.event, select.POLLIN)
+        while self._jobs:
+            poll.poll()
+            self._collect()
+
+    def shutdown(self) -> None:
+        """Ends threads and connections, and lets the primary tier's memory go. Any number of times."""
+        self._workers.close()
+        self._collect()
+        self._memory.release()
+
+    # --- transfers ---
+
+    def _name(self, key: bytes) -> str:
+        return f"{self._identity}@{bytes(key).hex()}"
+
+    def _chunk(self, number: int) -> memoryview:
+        size = self.block_size_bytes
+        return self._memory[number * size : (number + 1) * size]
+
+    def _submit(self, metadata: Any, task: Any, loads: bool) -> None:
+        keys = list(metadata.keys)
+        chunks = [int(chunk) for chunk in metadata.chunk_ids]
+        names = [self._name(key) for key in keys]
+        began = time.monotonic()
+        number = self._workers.submit(task, names, chunks, nbytes=len(keys) * self.block_size_bytes)
+        self._jobs[number] = _Job(metadata.job_id, keys, loads, began)
+
+    def _store(self, name: str, chunk: int) -> bool:
+        with self._chunk(chunk) as memory:
+            return self._blocks.keep(name, memory)
+
+    def _load(self, name: str, chunk: int) -> bool:
+        with self._chunk(chunk) as memory:
+            return self._blocks.load(name, memory)
+
+    def _collect(self) -> None:
+        """Takes what the threads have finished."""
+        for outcome in self._workers.drain():
+            job = self._jobs.pop(outcome.number, None)
+            if job is not None:
+                self._results.append(self._result(job, outcome))
+                continue
+            for (key, one), found in zip(self._asked.pop(outcome.number), outcome.done, strict=True):
+                if self._lookups.get(key) is one:
+                    one.found = found
+
+    def _result(self, job: _Job, outcome: Outcome) -> JobResult:
+        done = [key for key, found in zip(job.keys, outcome.done, strict=True) if found]
+        whole = len(done) == len(job.keys)
+        if job.loads:
+            # Or vLLM would ask for the same loads again and again.
+            self._learn(set(job.keys).difference(done), False)
+        else:
+            self._learn(done, True)
+        return JobResult(
+            job_id=job.number,
+            success=whole,
+            successful_keys=tuple(done) if job.loads and done and not whole else None,
+            transfer_time=time.monotonic() - job.began,
+            transfer_bytes=len(done) * self.block_size_bytes,
+        )
+
+    def _learn(self, keys: Collection[bytes], found: bool) -> None:
+        """Changes the answers that requests under way have had. Those that are to come may be newer."""
+        for key in keys:
+            one = self._lookups.get(key)
+            if one is not None and one.found is not None:
+                one.found = found
+
+
+def _identity_of(config: Any, chunk: int) -> str:
+    """What two engines have in common that can use each other's chunks. config: vLLM's OffloadingConfig."""
+    parallel = config.parallel
+    return identity(
+        engine="vllm",
+        model=config.model.name,
+        dtype=str(config.model.dtype),
+        tokens_per_hash=config.cache.tokens_per_hash,
+        blocks_per_chunk=config.cache.blocks_per_chunk,
+        groups=[[group.tokens_per_block, list(group.layer_names)] for group in config.groups],
+        parallel=[parallel.tp_size, parallel.pp_size, parallel.pcp_size, parallel.dcp_size, parallel.rank],
+        layout=[config.replicated_layout, config.canonical_layout, config.kv_cache_layout],
+        chunk_bytes=chunk,
+    )

@@ -1,0 +1,273 @@
+"""The storage back end for SGLang's HiCache against real daemons: what is loaded is what was stored, or a miss."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import pytest
+import serving  # noqa: F401  (SGLang's base class)
+from servers import Server, start_rmemcached
+
+from rmemcached.client import Client
+from rmemcached.connectors._blocks import HEAD
+from rmemcached.connectors.sglang import RMemcachedStorage
+
+MEGABYTE = 1 << 20
+SIZES = [1, HEAD.size, 100_000, MEGABYTE, 3 * MEGABYTE + 7]
+
+
+@dataclasses.dataclass
+class Config:
+    """What the back end reads of SGLang's HiCacheStorageConfig."""
+
+    extra_config: dict[str, Any] | None = None
+    model_name: str = "org/model"
+    tp_rank: int = 0
+    tp_size: int = 1
+    pp_rank: int = 0
+    pp_size: int = 1
+    attn_cp_rank: int = 0
+    attn_cp_size: int = 1
+    dcp_rank: int = 0
+    dcp_size: int = 1
+    is_mla_model: bool = False
+
+
+class Tensor:
+    """What the back end uses of a torch.Tensor of bytes."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def data_ptr(self) -> int:
+        return int(self.array.ctypes.data)
+
+    def numel(self) -> int:
+        return int(self.array.size)
+
+    def element_size(self) -> int:
+        return int(self.array.itemsize)
+
+    def is_contiguous(self) -> bool:
+        return bool(self.array.flags.c_contiguous)
+
+    def contiguous(self) -> Tensor:
+        return Tensor(numpy.ascontiguousarray(self.array))
+
+
+class Pool:
+    """A host pool of pages, each in so many pieces, with what SGLang's HostKVCache says of them."""
+
+    def __init__(self, pages: int, size: int, parts: int = 2, layout: str = "page_first", dtype: str = "bf16") -> None:
+        self.memory = numpy.zeros((pages, parts, size), dtype=numpy.uint8)
+        self.layout = layout
+        self.dtype = dtype
+        self.page_size = 4
+
+    def get_page_buffer_meta(self, indices: list[int]) -> tuple[list[int], list[int]]:
+        pages = [index // self.page_size for index in indices[:: self.page_size]]
+        places = [self.memory[page, part] for page in pages for part in range(self.memory.shape[1])]
+        return [int(place.ctypes.data) for place in places], [place.nbytes for place in places]
+
+    def tokens(self, *pages: int) -> list[int]:
+        """The indices of the pages' tokens."""
+        return [page * self.page_size + token for page in pages for token in range(self.page_size)]
+
+
+MakeStorage = Callable[..., RMemcachedStorage]
+
+
+@pytest.fixture
+def storage() -> Iterator[MakeStorage]:
+    made: list[RMemcachedStorage] = []
+
+    def make(server: Any, pool: Pool | None = None, config: Config | None = None, **extra: Any) -> RMemcachedStorage:
+        entries = {"backend_name": "rmemcached", "module_path": "m", "class_name": "c"}
+        extra |= {"host": server.host, "port": server.port, **entries}
+        made.append(RMemcachedStorage(dataclasses.replace(config or Config(), extra_config=extra), {}))
+        if pool is not None:
+            made[-1].register_mem_pool_host(pool)
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def hashes(count: int) -> list[str]:
+    return [os.urandom(32).hex() for _ in range(count)]
+
+
+def fill(memory: Any) -> None:
+    memory[...] = numpy.frombuffer(os.urandom(memory.size), dtype=numpy.uint8).reshape(memory.shape)
+
+
+@pytest.mark.parametrize("transport", ["tcp", "soft_shm", "soft_iw"])
+def test_what_is_stored_is_loaded(
+    storage: MakeStorage, rmemcached_server: Callable[..., Server], transport: str
+) -> None:
+    """Pages of any size, in the pool's own memory, of one piece and of several, and in tensors."""
+    server = rmemcached_server("-m", "128", "-t", "1")
+    for size in SIZES:
+        for parts in (1, 2):
+            pool = Pool(6, size, parts)
+            one = storage(server, pool, transport=transport, interface_v1=1)
+            keys = hashes(3)
+            fill(pool.memory[:3])
+            assert one.batch_exists(keys) == 0
+            assert one.batch_get_v1(keys, pool.tokens(3, 4, 5)) == [False] * 3
+            assert one.batch_set_v1(keys[:2], pool.tokens(0, 1)) == [True, True]
+            assert one.batch_exists(keys) == 2
+            assert one.batch_set_v1(keys, pool.tokens(0, 1, 2)) == [True] * 3
+            assert one.batch_exists(keys) == 3 and one.exists(keys[2])
+            assert one.batch_get_v1(keys, pool.tokens(3, 4, 5)) == [True] * 3
+            assert (pool.memory[3:] == pool.memory[:3]).all()
+        tensors = [Tensor(numpy.frombuffer(os.urandom(size), dtype=numpy.uint8)) for _ in range(3)]
+        targets = [Tensor(numpy.zeros(size, dtype=numpy.uint8)) for _ in range(3)]
+        one = storage(server, transport=transport)
+        assert one.get(keys[0], targets[0]) is None
+        assert one.batch_set(keys, tensors)
+        assert one.batch_exists([*keys, "other"]) == 3
+        assert one.batch_get([*keys[:2], "other"], targets) == [*targets[:2], None]
+        assert one.get(keys[2], targets[2]) is targets[2]
+        assert all((a.array == b.array).all() for a, b in zip(tensors, targets, strict=True))
+        assert one.clear() and one.batch_exists(keys) == 0
+
+
+def test_two_models_never_share(storage: MakeStorage, shared_rmemcached: Server) -> None:
+    """Whatever two engines differ in, neither finds the other's pages."""
+    made = [
+        (Config(), Pool(2, 100)),
+        (Config(model_name="org/model2"), Pool(2, 100)),
+        (Config(tp_size=2), Pool(2, 100)),
+        (Config(tp_size=2, tp_rank=1), Pool(2, 100)),
+        (Config(pp_size=2), Pool(2, 100)),
+        (Config(pp_size=2, pp_rank=1), Pool(2, 100)),
+        (Config(attn_cp_size=2), Pool(2, 100)),
+        (Config(attn_cp_size=2, attn_cp_rank=1), Pool(2, 100)),
+        (Config(is_mla_model=True, dcp_size=2, tp_size=2), Pool(2, 100)),
+        (Config(is_mla_model=True, dcp_size=2, dcp_rank=1, tp_size=2, tp_rank=1), Pool(2, 100)),
+        (Config(), Pool(2, 100, layout="layer_first")),
+        (Config(), Pool(2, 100, dtype="fp8")),
+    ]
+    keys = hashes(1)
+    ones = [storage(shared_rmemcached, pool, config, prefix="models:", interface_v1=1) for config, pool in made]
+    for number, (one, (_, pool)) in enumerate(zip(ones, made, strict=True)):
+        assert one.batch_exists(keys) == 0, number
+        pool.memory[0] = number
+        assert one.batch_set_v1(keys, pool.tokens(0)) == [True]
+    for number, (one, (_, pool)) in enumerate(zip(ones, made, strict=True)):
+        assert one.batch_get_v1(keys, pool.tokens(1)) == [True]
+        assert (pool.memory[1] == number).all()
+    assert ones[0].clear()
+    assert [one.batch_exists(keys) for one in ones] == [0] + [1] * (len(ones) - 1)
+
+
+def test_ranks_of_a_replicated_model_share(storage: MakeStorage, shared_rmemcached: Server) -> None:
+    """Of a model whose ranks all have the same pages, rank 0 stores them and the others load them."""
+    pools = [Pool(1, 1000, 1) for _ in range(2)]
+    first, second = (
+        storage(shared_rmemcached, pool, Config(is_mla_model=True, tp_size=2, tp_rank=rank), prefix="mla:")
+        for rank, pool in enumerate(pools)
+    )
+    fill(pools[0].memory)
+    assert first.batch_set_v1(["page"], pools[0].tokens(0)) == [True]
+    assert second.batch_get_v1(["page"], pools[1].tokens(0)) == [True]
+    assert (pools[0].memory == pools[1].memory).all()
+
+
+def test_keys_over_250_bytes(storage: MakeStorage, shared_rmemcached: Server) -> None:
+    """Long names that differ in their end only, and names with what memcached takes no key with."""
+    one = storage(shared_rmemcached, prefix="long:")
+    keys = ["k" * 300 + "a", "k" * 300 + "b", "a page", "a\tpage", "Seite ß"]
+    tensors = [Tensor(numpy.full(5, number, dtype=numpy.uint8)) for number in range(len(keys))]
+    targets = [Tensor(numpy.zeros(5, dtype=numpy.uint8)) for _ in keys]
+    assert one.batch_set(keys, tensors)
+    assert one.batch_get(keys, targets) == targets
+    assert [target.array[0] for target in targets] == list(range(len(keys)))
+
+
+@pytest.mark.parametrize("size", [1000, 3 * MEGABYTE])
+def test_what_is_lost_is_a_miss_and_stored_again(
+    storage: MakeStorage, rmemcached_server: Callable[..., Server], size: int
+) -> None:
+    """Of a page of which a part is lost, or a piece of a part, nothing counts as loaded."""
+    server = rmemcached_server("-m", "64", "-t", "1")
+    pool = Pool(4, size)
+    one = storage(server, pool, interface_v1=1)
+    keys = hashes(2)
+    fill(pool.memory[:2])
+    assert one.batch_set_v1(keys, pool.tokens(0, 1)) == [True, True]
+    with Client(server.address, default_noreply=False) as client:
+        names = sorted(item["key"] for item in client.metadump())
+        lost = [name for name in names if name.startswith(b"p:")] or [n for n in names if n.endswith(b"@1")]
+        assert client.delete(lost[0])
+    assert sorted(one.batch_get_v1(keys, pool.tokens(2, 3))) == [False, True]
+    assert one.batch_set_v1(keys, pool.tokens(0, 1)) == [True, True]
+    assert one.batch_get_v1(keys, pool.tokens(2, 3)) == [True, True]
+    assert (pool.memory[2:] == pool.memory[:2]).all()
+
+
+def test_a_server_that_is_killed_and_started_again(storage: MakeStorage, caplog: pytest.LogCaptureFixture) -> None:
+    """A batch under way ends, and no page that counts as loaded has other bytes; then all is as before."""
+    count, size = 8, 3 * MEGABYTE
+    server = start_rmemcached("-m", "256", "-I", "8m", "-t", "2")
+    pool = Pool(2 * count, size, 1)
+    one = storage(server, pool, interface_v1=1, timeout=5.0)
+    keys = hashes(count)
+    pool.memory[:count] = numpy.arange(1, count + 1).reshape(count, 1, 1)
+    stored, targets = pool.tokens(*range(count)), pool.tokens(*range(count, 2 * count))
+    assert all(one.batch_set_v1(keys, stored))
+    done: list[bool] = []
+    loading = threading.Thread(target=lambda: done.extend(one.batch_get_v1(keys, targets)))
+    loading.start()
+    server.kill()
+    loading.join()
+    assert len(done) == count
+    for page, found in enumerate(done):
+        assert not found or (pool.memory[count + page] == pool.memory[page]).all()
+    assert one.batch_exists(keys) == 0
+    assert one.batch_get_v1(keys, targets) == [False] * count
+    assert one.batch_set_v1(keys, stored) == [False] * count
+    assert not one.clear()
+    assert str(server.port) in caplog.text
+    again = Server(server.command, server.port)
+    try:
+        # A connection each is found to be lost by a call.
+        attempts = 0
+        while not all(one.batch_set_v1(keys, stored)):
+            attempts += 1
+            assert attempts <= 10
+        assert one.batch_exists(keys) == count
+        assert all(one.batch_get_v1(keys, targets))
+        assert (pool.memory[count:] == pool.memory[:count]).all()
+    finally:
+        one.close()
+        again.stop()
+
+
+def test_what_is_refused(storage: MakeStorage, shared_rmemcached: Server) -> None:
+    """Wrong entries, further pools, and tensors that are no memory to load to."""
+    for extra, message in (({"workers": 0}, "workers"), ({"prefix": "a b"}, "prefix"), ({"hots": "x"}, "hots")):
+        with pytest.raises(ValueError, match=message):
+            storage(shared_rmemcached, **extra)
+    one = storage(shared_rmemcached)
+    with pytest.raises(NotImplementedError, match="mamba"):
+        one.register_mem_host_pool_v2(None, "mamba")
+    with pytest.raises(ValueError, match="contiguous"):
+        one.get("page", Tensor(numpy.zeros((4, 4), dtype=numpy.uint8)[:, 1]))
+    assert one.set("page", Tensor(numpy.zeros((4, 4), dtype=numpy.uint8)[:, 1]))
+
+
+def test_without_sglang() -> None:
+    """Without SGLang the import says so in one line."""
+    code = "import sys; sys.modules['sglang'] = None; import rmemcached.connectors.sglang"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: rmemcached.connectors.sglang is for SGLang 0.5, which")
