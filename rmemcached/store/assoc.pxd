@@ -50,6 +50,8 @@ cdef pthread_mutex_t *item_mutex_of(store *s, item *it) noexcept nogil
 cdef void item_lock(store *s, uint32_t hv) noexcept nogil
 cdef bint item_trylock(store *s, uint32_t hv) noexcept nogil
 
+# The chain of a hash, for a caller that holds its item lock. It has other hashes' items as well.
+cdef item **assoc_bucket(store *s, uint32_t hv) noexcept nogil
 # For a caller that holds the item lock of hv.
 cdef item *assoc_find(store *s, const char *key, size_t nkey, uint32_t hv) noexcept nogil
 cdef void assoc_insert(store *s, item *it, uint32_t hv) noexcept nogil

@@ -85,7 +85,7 @@ cdef void assoc_destroy(store *s) noexcept nogil:
     pthread_mutex_destroy(&s.assoc.grow_lock)
 
 
-cdef inline item **_assoc_bucket(store *s, uint32_t hv) noexcept nogil:
+cdef inline item **assoc_bucket(store *s, uint32_t hv) noexcept nogil:
     """The chain of a hash value.
 
     The growing thread moves a bucket only with the bucket's item lock, which the caller has: whether this bucket has
@@ -102,7 +102,7 @@ cdef inline item **_assoc_bucket(store *s, uint32_t hv) noexcept nogil:
 
 cdef inline item *assoc_find(store *s, const char *key, size_t nkey, uint32_t hv) noexcept nogil:
     assert_held(item_mutex(s, hv))
-    cdef item *it = _assoc_bucket(s, hv)[0]
+    cdef item *it = assoc_bucket(s, hv)[0]
     while it != NULL:
         if it.nkey == nkey and memcmp(key, ITEM_key(it), nkey) == 0:
             return it
@@ -112,14 +112,14 @@ cdef inline item *assoc_find(store *s, const char *key, size_t nkey, uint32_t hv
 
 cdef inline void assoc_insert(store *s, item *it, uint32_t hv) noexcept nogil:
     assert_held(item_mutex(s, hv))
-    cdef item **bucket = _assoc_bucket(s, hv)
+    cdef item **bucket = assoc_bucket(s, hv)
     it.h_next = bucket[0]
     relaxed_store_pointer(bucket, it)
 
 
 cdef inline void assoc_delete(store *s, item *it, uint32_t hv) noexcept nogil:
     assert_held(item_mutex(s, hv))
-    cdef item **pos = _assoc_bucket(s, hv)
+    cdef item **pos = assoc_bucket(s, hv)
     while pos[0] != it:
         pos = &pos[0].h_next
     relaxed_store_pointer(pos, it.h_next)
@@ -128,7 +128,7 @@ cdef inline void assoc_delete(store *s, item *it, uint32_t hv) noexcept nogil:
 
 cdef inline void assoc_replace(store *s, item *it, item *fresh, uint32_t hv) noexcept nogil:
     assert_held(item_mutex(s, hv))
-    cdef item **pos = _assoc_bucket(s, hv)
+    cdef item **pos = assoc_bucket(s, hv)
     while pos[0] != it:
         pos = &pos[0].h_next
     fresh.h_next = it.h_next

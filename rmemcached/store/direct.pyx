@@ -357,7 +357,7 @@ cdef void _direct_enter_left_out(store *s, uint64_t number, uint64_t first) noex
     if chains > DIRECT_CHAINS:
         return
     for i in range(chains):
-        it = _assoc_bucket(s, <uint32_t>(number + i * first))[0]
+        it = assoc_bucket(s, <uint32_t>(number + i * first))[0]
         while it != NULL:
             hv = store_hash(ITEM_key(it), it.nkey)
             if hv & (first - 1) == number and _direct_find(_direct_bucket(s, hv), _direct_slot(s, it, hv)) < 0:
