@@ -7,7 +7,7 @@ import re
 import warnings
 
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.errno cimport EMSGSIZE
+from libc.errno cimport EBADF, EMSGSIZE
 
 from rmemcached.client._commands cimport (
     answer,
@@ -274,7 +274,13 @@ A client of one memcached or rmemcached server, with pymemcache's methods.
         if c is None or self._generation != fork_count():
             return None
         if c.sock is None:
-            sock = c.stream.socket_object()
+            try:
+                sock = c.stream.socket_object()
+            except OSError as error:
+                if error.errno != EBADF:
+                    raise
+                # Another thread closes it.
+                return None
             if c.stream is None:
                 # Another thread has closed it meanwhile.
                 if sock is not None:

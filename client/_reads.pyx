@@ -421,7 +421,7 @@ cdef void look(RemoteMemory m, sought *k, unsigned int number, int first) noexce
 cdef int take(RemoteMemory m, sought *k, unsigned int number, direct_hit *hit) noexcept nogil:
     # What has been read for a key. True: its value.
     cdef direct_clock clock
-    cdef direct_answer answer
+    cdef direct_answer verified
     if k.step == READS_BUCKET:
         look(m, k, number, 0)
         return False
@@ -430,9 +430,9 @@ cdef int take(RemoteMemory m, sought *k, unsigned int number, direct_hit *hit) n
     clock.now = m.header.current_time
     clock.oldest_live = m.header.oldest_live
     clock.algorithm = m.header.algorithm
-    answer = direct_verify(&m.header.hash, &clock, direct_place(&m.header.chunks, k.slot), k.hv, m.buffer + k.at,
-                           k.size, k.text, k.length, hit)
-    if answer == DIRECT_FOUND:
+    verified = direct_verify(&m.header.hash, &clock, direct_place(&m.header.chunks, k.slot), k.hv, m.buffer + k.at,
+                             k.size, k.text, k.length, hit)
+    if verified == DIRECT_FOUND:
         remember(m, k.hv, k.slot)
         m.told_later |= direct_note(&m.report, &m.header, hit)
         k.step = FOUND
@@ -441,7 +441,7 @@ cdef int take(RemoteMemory m, sought *k, unsigned int number, direct_hit *hit) n
         entry_of(m, k.hv).doubtful = True
         k.guessed = False
         k.step = WANTS_BUCKET
-    elif answer == DIRECT_FOREIGN:
+    elif verified == DIRECT_FOREIGN:
         # Another key of the bucket has the same tag.
         look(m, k, number, k.looked + 1)
     else:

@@ -147,7 +147,8 @@ cdef inline uint64_t direct_tag(const direct_chunks *chunks, uint32_t hv) noexce
     cdef unsigned int bits = direct_tag_bits(chunks)
     return <uint64_t>(hv >> (32 - bits)) << (DIRECT_SLOT_BITS - bits)
 
-cdef inline int direct_next(const direct_chunks *chunks, const direct_bucket *bucket, uint32_t hv, int i) noexcept nogil:
+cdef inline int direct_next(const direct_chunks *chunks, const direct_bucket *bucket, uint32_t hv,
+                            int i) noexcept nogil:
     """The number of the first slot from i on that may be of an item with this hash; DIRECT_SLOTS: there is none."""
     cdef unsigned int rest = DIRECT_TAG_MOST - direct_tag_bits(chunks)
     cdef unsigned int tag = hv >> 16
@@ -167,7 +168,8 @@ cdef inline uint64_t direct_place(const direct_chunks *chunks, uint64_t slot) no
     """The item's distance from the header, a multiple of 8. In memory that is not a daemon's it may be anywhere."""
     cdef uint64_t page = (slot & ((<uint64_t>1 << chunks.place_bits) - 1)) >> chunks.chunk_bits
     cdef uint64_t number = slot & ((<uint64_t>1 << chunks.chunk_bits) - 1)
-    return (chunks.arena + (page << DIRECT_PAGE_BITS) + number * chunks.sizes[direct_class(chunks, slot)]) & ~<uint64_t>7
+    cdef uint64_t at = number * chunks.sizes[direct_class(chunks, slot)]
+    return (chunks.arena + (page << DIRECT_PAGE_BITS) + at) & ~<uint64_t>7
 
 # --- seals, by which an item verifies itself ---
 

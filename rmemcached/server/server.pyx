@@ -192,7 +192,11 @@ cdef class Server:
         if path is not None:
             # The daemon of -d has another working folder at its end.
             path = os.path.abspath(path)
-            found = os.lstat(path)
+            try:
+                found = os.lstat(path)
+            except FileNotFoundError:
+                # Somebody has moved it away already; what may be there at the end is not ours.
+                return
             self.bound = (path, found.st_dev, found.st_ino)
 
     @property

@@ -74,7 +74,8 @@ cdef bint direct_init(store *s) noexcept nogil:
     cdef uint32_t word
     if not s.config.direct:
         return True
-    assert_that(_direct_layout_holds() and SLAB_PAGE_SIZE == 1 << DIRECT_PAGE_BITS)
+    assert_that(_direct_layout_holds())
+    assert_that(SLAB_PAGE_SIZE == 1 << DIRECT_PAGE_BITS)
     before = direct_bytes(s.slabs.arena_length)
     if (before + s.slabs.arena_length) >> DIRECT_LENGTH_BITS:
         return False

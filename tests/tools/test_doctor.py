@@ -97,6 +97,7 @@ def test_shared_memory_that_is_out_of_sight(rmemcached_server: ServerFactory, tm
     while not path.exists():
         # The daemon listens for clients before it does here.
         assert time.monotonic() < end
+    server.stats()
     path.rename(tmp_path / "elsewhere")
     found, by_name = document(place(server), status=1)
     (tmp_path / "elsewhere").rename(path)
