@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import subprocess
 import sys
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
