@@ -20,6 +20,7 @@ sys.path.append(str(ROOT / "tests" / "system"))
 
 import transport  # noqa: E402
 from live import left_behind  # noqa: E402
+from scripted import Scripted  # noqa: E402
 from servers import Server, start_memcached, start_rmemcached  # noqa: E402
 
 from rmemcached.sys.debug import debug_build, live_objects  # noqa: E402
@@ -132,6 +133,20 @@ def rmemcached_server() -> Iterator[ServerFactory]:
 def memcached_server() -> Iterator[ServerFactory]:
     """memcached_server(*flags, path=None) starts the installed memcached; it is stopped after the test."""
     yield from _factory(start_memcached)
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[[Callable[[bytes], Iterator[bytes]]], Scripted]]:
+    """scripted(answers) starts a server that answers so; it is stopped after the test."""
+    started: list[Scripted] = []
+
+    def start(answers: Callable[[bytes], Iterator[bytes]]) -> Scripted:
+        started.append(Scripted(answers))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
 
 
 @pytest.fixture(scope="session")

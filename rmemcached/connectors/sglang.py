@@ -41,6 +41,7 @@ SETTINGS = {
 SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1"}  # entries that are not for a back end
 
 logger = logging.getLogger(__name__)
+CLEARS = 8  # dumps of a clear: others may store all the time
 
 
 @cache
@@ -146,14 +147,21 @@ class RMemcachedStorage(HiCacheStorage):
         return [*found, False].index(False)
 
     def clear(self) -> bool:
-        """Removes the pages of this model and rank. Returns whether the server could be asked."""
+        """Removes the pages of this model and rank. Returns whether the server could be asked.
+
+        Pages that others store meanwhile may stay.
+        """
         begin = block_key(f"{self._identity}@", self._blocks.prefix)
         marked = len(self._blocks.prefix) + 2
         try:
-            keys = [item["key"] for item in self._blocks.client.metadump()]
-            names = [key[marked:] for key in keys if key.startswith(begin)]
-            for at in range(0, len(names), 1000):
-                self._blocks.delete(names[at : at + 1000])
+            # A dump leaves out an item that is in use, or moves to another queue, at that moment.
+            for _ in range(CLEARS):
+                keys = [item["key"] for item in self._blocks.client.metadump()]
+                names = [key[marked:] for key in keys if key.startswith(begin)]
+                for at in range(0, len(names), 1000):
+                    self._blocks.delete(names[at : at + 1000])
+                if not names:
+                    break
         except (MemcacheError, OSError) as problem:
             self._failed(problem)
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,8 +38,11 @@ def app(module_rmemcached: Server) -> Iterator[Celery]:
     def total(numbers: list[int]) -> int:
         return sum(numbers)
 
+    # The worker sets the level of all loggers.
+    level = logging.getLogger().level
     with start_worker(made, pool="threads", concurrency=4, perform_ping_check=False, shutdown_timeout=30):
         yield made
+    logging.getLogger().setLevel(level)
 
 
 def test_results(app: Celery) -> None:

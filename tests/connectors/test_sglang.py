@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import subprocess
 import sys
@@ -218,8 +217,6 @@ def test_what_is_lost_is_a_miss_and_stored_again(
 
 def test_a_server_that_is_killed_and_started_again(storage: MakeStorage, caplog: pytest.LogCaptureFixture) -> None:
     """A batch under way ends, and no page that counts as loaded has other bytes; then all is as before."""
-    # A Celery worker of an earlier test has set the level of all loggers.
-    caplog.set_level(logging.WARNING, "rmemcached.connectors.sglang")
     count, size = 8, 3 * MEGABYTE
     server = start_rmemcached("-m", "256", "-I", "8m", "-t", "2")
     pool = Pool(2 * count, size, 1)
