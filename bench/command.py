@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from rmemcached.bench import (
@@ -23,6 +23,7 @@ from rmemcached.bench import (
     page,
     plots,
     realuse,
+    rounds,
     table,
     throughput,
     verdict,
@@ -31,7 +32,7 @@ from rmemcached.bench.arguments import names_of
 from rmemcached.bench.contenders import GRAMMAR, parse_contenders, reference_of
 from rmemcached.bench.document import Document, Record
 from rmemcached.bench.errors import BenchError
-from rmemcached.bench.servers import StartError
+from rmemcached.bench.measure import Round
 
 SUBCOMMANDS: dict[str, ModuleType] = {
     "latency": latency,
@@ -98,10 +99,22 @@ def chooses(module: ModuleType) -> bool:
     return hasattr(module, "contenders")
 
 
+def takes_turns(module: ModuleType) -> bool:
+    """Whether a contender can do a case more than once in a round."""
+    return getattr(module, "TURNS", True) and chooses(module)
+
+
 def add_common(parser: argparse.ArgumentParser, name: str, module: ModuleType) -> None:
-    rounds = ROUNDS.get(name, USUAL_ROUNDS)
+    usual = ROUNDS.get(name, USUAL_ROUNDS)
     grammar = getattr(module, "GRAMMAR", GRAMMAR)
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"runs of each contender (default: {rounds})")
+    parser.add_argument(
+        "--rounds", type=int, default=usual, help=f"each with servers and clients of its own (default: {usual})"
+    )
+    parser.add_argument("--seed", type=int, help="of the orders of contenders (default: drawn, and written down)")
+    if takes_turns(module):
+        parser.add_argument(
+            "--turns", type=int, default=1, help="runs of each contender for a case in a round (default: 1)"
+        )
     parser.add_argument("--json", metavar="FILE", help="write everything there; - for stdout, without the table")
     parser.add_argument("--html", metavar="FILE", help="write a page with tables and plots that needs nothing else")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw the medians against the first parameter that varies")
@@ -129,24 +142,43 @@ def check_outputs(options: argparse.Namespace) -> None:
         raise BenchError(f"--plot {options.plot}: it draws .svg only")
 
 
-def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
-    """Runs a subcommand that measures. Raises BenchError, StartError, OSError, ValueError."""
+def prepared(options: argparse.Namespace) -> str:
+    """Fills in the contenders; returns the reference. Raises BenchError."""
     module = SUBCOMMANDS[options.subcommand]
-    if options.rounds < 1:
-        raise BenchError("--rounds is at least 1")
-    check_outputs(options)
     if not chooses(module):
-        record = Record(options.subcommand, command, module.REFERENCE)
-        module.measure(options, record)
-        return record.finished()
+        return str(module.REFERENCE)
     if options.contenders is None:
         options.contenders = module.contenders()
+    return reference_of(options.contenders, options.reference)
+
+
+def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
+    """Runs a subcommand that measures. Raises BenchError, ChildProcessError, OSError."""
+    module = SUBCOMMANDS[options.subcommand]
+    turns = options.turns if takes_turns(module) else 1
+    if options.rounds < 1 or turns < 1:
+        raise BenchError("--rounds is at least 1" if options.rounds < 1 else "--turns is at least 1")
+    check_outputs(options)
+    chosen = chooses(module) and options.contenders is not None
+    reference = prepared(options)
+    if chooses(module) and not chosen:
         absent = set(module.CONTENDERS) - {contender.name for contender in options.contenders}
         if absent:
             print(f"without {', '.join(sorted(absent))}: not installed", file=sys.stderr)
-    record = Record(options.subcommand, command, reference_of(options.contenders, options.reference))
-    module.measure(options, record)
+    seed = rounds.draw_seed() if options.seed is None else options.seed
+    record = Record(options.subcommand, command, reference, seed)
+    rounds.measure(command, options.rounds, turns, record)
+    if chooses(module):
+        record.arrange([contender.name for contender in options.contenders])
     return record.finished()
+
+
+def measure_round(command: Sequence[str], now: Round, report: Callable[[float, str], None]) -> Document:
+    """Measures one round in this process. Raises what rounds.EXPECTED names."""
+    options = make_parser().parse_args(command)
+    record = Record(options.subcommand, command, prepared(options), now.seed, now, report)
+    SUBCOMMANDS[options.subcommand].measure(options, record)
+    return record.measured()
 
 
 def put_out(options: argparse.Namespace, result: Document) -> None:
@@ -206,6 +238,8 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> int:
     if options.subcommand == "compare":
         first, second = document.read(options.first), document.read(options.second)
         found = verdict.compare(first, second, options.absolute, options.least / 100)
+        for line in verdict.cautions(first, second):
+            print(line, file=sys.stderr)
         print(verdict.text(found, options.absolute))
         return 1 if verdict.worse(found) else 0
     result = measured(options, command)
@@ -218,7 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(given)
     try:
         return run(options, given)
-    except (BenchError, StartError, ConnectionError, TimeoutError, ChildProcessError, ValueError) as error:
+    except rounds.EXPECTED as error:
         print(f"rmemcached-bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

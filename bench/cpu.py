@@ -17,14 +17,15 @@ from rmemcached.bench.arguments import CORES, cores, names_of, numbers, placemen
 from rmemcached.bench.contenders import Contender, default_contenders, described, pinned, refuse, start
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
-from rmemcached.bench.floor import ECHO, echo_connection, echo_servers, floor_of, texts
-from rmemcached.bench.measure import Case, Figure, Run, Taken, progress, take_turns
+from rmemcached.bench.floor import echo_connection, floor_servers, floors_of, texts
+from rmemcached.bench.measure import Case, Figure, Run, Taken, runs_of, take_turns
 from rmemcached.bench.servers import Server
 from rmemcached.client import _load
 
 HELP = "the server's CPU time for a request, with many connections at C speed"
 CONTENDERS = ("tcp", "memcached")
 FLAGS = ("-t", "1", "-m", "256", "-c", "4096")
+LARGE, LARGE_FLAGS = 512 * 1024, ("-I", "8m")  # values that do not fit into an item of the usual size
 OPERATIONS = {"get": 0, "set": 1, "mixed": 10}  # one request of so many is a set; 0: none
 KEYS = 10000
 MEMORY = 128 << 20  # bytes of items that the servers hold with these flags, and without evicting
@@ -33,7 +34,7 @@ FIGURES = (Figure("cpu_us", "us"), Figure("per_second", "1/s", "higher"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--connections", type=int, default=50, help="default: 50")
+    parser.add_argument("--connections", type=numbers, default=[50], metavar="N", help="default: 50")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run (default: 1)")
     parser.add_argument("--depths", type=numbers, default=[1, 16], help="requests sent at a time (default: 1,16)")
     parser.add_argument("--sizes", type=sizes, default=[100], help="of values (default: 100)")
@@ -88,27 +89,28 @@ def connected(server: Server, count: int) -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def echoing(server: Server, count: int, operation: str, size: int, depth: int) -> Iterator[list[int]]:
+def echoing(server: Server, count: int, operation: str, size: int, depth: int, keys: int = 1) -> Iterator[list[int]]:
     """Descriptors of connections to the echo server, which answers as if the generator's first key were there."""
     command = _load.store_commands(0, 1, value_size=size)
     head, _, value = command.partition(b"\r\n")
-    request, reply = texts(operation, head.split()[1].decode(), value.removesuffix(b"\r\n"))
+    request, reply = texts(operation, head.split()[1].decode(), value.removesuffix(b"\r\n"), keys)
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(echo_connection(server, len(request), reply, depth)) for _ in range(count)]
         yield [plain.fileno() for plain in made]
 
 
-def run_of(
-    server: Server, options: argparse.Namespace, operation: str, size: int, depth: int, keys: int, floor: bool
-) -> Run:
+def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
+    said = case.parameters
+    operation, size, depth, keys = (said[name] for name in ("operation", "size", "depth", "multiget"))
+    count = said["connections"]
+
     def run(number: int) -> Taken:
-        count = options.connections
-        opened = echoing(server, count, operation, size, depth) if floor else connected(server, count)
+        opened = echoing(server, count, operation, size, depth, keys) if floor else connected(server, count)
         with opened as descriptors:
             before = server.cpu_seconds()
             done = _load.run(
                 descriptors,
-                options.seconds if number else options.seconds / 10,
+                length if number else length / 10,
                 keys=1 if floor else keys_of(size),
                 value_size=size,
                 depth=depth,
@@ -125,60 +127,55 @@ def run_of(
 
 def measure(options: argparse.Namespace, record: Record) -> None:
     refuse(options.contenders, "cpu", ("tcp", "unix"), clients=False)
-    if max(options.depths) * (max(options.sizes) + 64) > BATCH_MOST:
-        raise BenchError(f"--depths, --sizes: what is sent at a time is {BATCH_MOST >> 10} KB at most")
+    if max(options.depths) > 1 and max(options.depths) * (max(options.sizes) + 64) > BATCH_MOST:
+        raise BenchError(f"--depths, --sizes: what is pipelined has {BATCH_MOST >> 10} KB at most")
     if max(options.multiget) > 1 and options.operations != ["get"]:
         raise BenchError("--multiget needs --operations get")
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        floors = {c.name: f"floor: {floor_of(c)}" for c in options.contenders}
-        runs = len(options.contenders) + len(set(floors.values()))
-        # Mixed requests and multigets have no floor; a few steps less do not harm the bar.
-        cases = len(options.cores) * len(options.sizes) * len(options.operations) * len(options.depths)
-        cases *= len(options.multiget)
-        bar = stack.enter_context(progress(cases * runs * (options.rounds + 1)))
-        for cores in options.cores:
-            for_clients, for_servers = placement(cores)
-            with contextlib.ExitStack() as placed:
-                placed.enter_context(pinned(for_clients))
-                servers = {}
-                for contender in options.contenders:
-                    servers[contender.name] = placed.enter_context(start(contender, FLAGS, folder, for_servers))
-                    record.contender(described(contender, servers[contender.name]))
-                echoes = placed.enter_context(echo_servers(options.contenders, folder, for_servers))
-                for name in echoes:
-                    record.floor(f"floor: {name}", ECHO.format(transport=name))
-                for size in options.sizes:
-                    for server in servers.values():
-                        fill(server, keys_of(size), size)
-                    for case in cases_of(options, size, cores, floors):
-                        operation, depth = case.parameters["operation"], case.parameters["depth"]
-                        keys = case.parameters["multiget"]
-                        made = {
-                            name: run_of(server, options, operation, size, depth, keys, False)
-                            for name, server in servers.items()
-                        }
-                        for name in echoes if case.floors else ():
-                            made[f"floor: {name}"] = run_of(echoes[name], options, operation, size, depth, 1, True)
-                        record.case(case, take_turns(case, made, options.rounds, bar))
+    floors = floors_of(options.contenders)
+    runs = len(options.contenders) + len(set(floors.values()))
+    # Mixed requests have no floor; a few steps less do not harm the bar.
+    cases = len(options.cores) * len(options.sizes) * len(options.operations) * len(options.depths)
+    cases *= len(options.multiget) * len(options.connections)
+    steps = record.steps(cases * runs * runs_of(record.round))
+    for where in options.cores:
+        for_clients, for_servers = placement(where)
+        with contextlib.ExitStack() as placed:
+            folder = placed.enter_context(tempfile.TemporaryDirectory())
+            placed.enter_context(pinned(for_clients))
+            servers = {}
+            flags = FLAGS + (LARGE_FLAGS if max(options.sizes) > LARGE else ())
+            for contender in options.contenders:
+                servers[contender.name] = placed.enter_context(start(contender, flags, folder, for_servers))
+                record.contender(described(contender, servers[contender.name]))
+            echoes = placed.enter_context(floor_servers([*floors.values()], folder, for_servers, False, record))
+            for size in options.sizes:
+                for server in servers.values():
+                    fill(server, keys_of(size), size)
+                for case in cases_of(options, size, where, floors):
+                    made = {name: run_of(server, case, options.seconds, False) for name, server in servers.items()}
+                    for name in echoes if case.floors else ():
+                        made[name] = run_of(echoes[name], case, options.seconds, True)
+                    record.case(case, take_turns(case, made, record.round, steps))
 
 
 def cases_of(options: argparse.Namespace, size: int, cores: str, floors: dict[str, str]) -> Iterator[Case]:
-    for operation in options.operations:
-        for depth, keys in itertools.product(options.depths, options.multiget):
-            pipelined = f", pipelined by {depth}" if depth > 1 else ""
-            words = "9 gets to 1 set" if operation == "mixed" else operation
-            words = f"get of {keys} keys" if keys > 1 else words
-            yield Case(
-                f"{words} of {size_name(size)}{pipelined}, {options.connections} connections, {CORES[cores]}",
-                {
-                    "operation": operation,
-                    "size": size,
-                    "depth": depth,
-                    "multiget": keys,
-                    "connections": options.connections,
-                    "cores": cores,
-                },
-                FIGURES,
-                floors if operation != "mixed" and keys == 1 else {},
-            )
+    every = itertools.product(options.operations, options.depths, options.multiget, options.connections)
+    for operation, depth, keys, connections in every:
+        pipelined = f", pipelined by {depth}" if depth > 1 else ""
+        words = "9 gets to 1 set" if operation == "mixed" else operation
+        words = f"get of {keys} keys" if keys > 1 else words
+        # What is answered at a time must fit into a socket's buffers.
+        fits = depth == 1 or depth * keys * (size + 64) <= BATCH_MOST
+        yield Case(
+            f"{words} of {size_name(size)}{pipelined}, {connections} connections, {CORES[cores]}",
+            {
+                "operation": operation,
+                "size": size,
+                "depth": depth,
+                "multiget": keys,
+                "connections": connections,
+                "cores": cores,
+            },
+            FIGURES,
+            floors if operation != "mixed" and fits else {},
+        )
