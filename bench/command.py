@@ -24,6 +24,7 @@ from rmemcached.bench import (
     plots,
     realuse,
     rounds,
+    selection,
     table,
     throughput,
     verdict,
@@ -46,7 +47,10 @@ SUBCOMMANDS: dict[str, ModuleType] = {
     "fabrics": fabrics,
     "clients": client,
     "realuse": realuse,
+    "selection": selection,
 }
+# The others judge rather than show.
+SHOWN = [name for name in SUBCOMMANDS if name != "selection"]
 # Options of a small selection.
 QUICK = {
     "latency": "--sizes 100,64k --seconds 0.05 --rounds 5",
@@ -61,7 +65,7 @@ QUICK = {
     "clients": "--parts plain,async --seconds 0.02 --rounds 5",
     "realuse": "--seconds 0.02 --large 1m --threads 2 --sizes 64k --sharers 4 --cores any --rounds 5",
 }
-ROUNDS = {"memory": 3, "hitratio": 1, "direct": 5, "realuse": 5}
+ROUNDS = {"memory": 3, "hitratio": 1, "direct": 5, "realuse": 5, "selection": 5}
 USUAL_ROUNDS = 7
 
 
@@ -76,7 +80,7 @@ def make_parser() -> argparse.ArgumentParser:
         add_common(sub, name, module)
     sub = parsers.add_parser("all", help="all of these, into a folder", description=run_all.__doc__)
     sub.add_argument("folder", metavar="FOLDER", help="for SUBCOMMAND.json, and report.html")
-    sub.add_argument("--only", type=names_of(tuple(SUBCOMMANDS)), default=list(SUBCOMMANDS), metavar="SUBCOMMANDS")
+    sub.add_argument("--only", type=names_of(SHOWN), default=SHOWN, metavar="SUBCOMMANDS")
     sub.add_argument("--quick", action="store_true", help="a small selection with short runs, in some minutes")
     sub.add_argument("--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)")
     sub = parsers.add_parser(
@@ -155,7 +159,7 @@ def prepared(options: argparse.Namespace) -> str:
 def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
     """Runs a subcommand that measures. Raises BenchError, ChildProcessError, OSError."""
     module = SUBCOMMANDS[options.subcommand]
-    turns = options.turns if takes_turns(module) else 1
+    turns = getattr(options, "turns", 1)
     if options.rounds < 1 or turns < 1:
         raise BenchError("--rounds is at least 1" if options.rounds < 1 else "--turns is at least 1")
     check_outputs(options)
@@ -232,7 +236,36 @@ def run_all(options: argparse.Namespace) -> int:
     return 1 if missed else 0
 
 
+def run_selection(options: argparse.Namespace, command: Sequence[str]) -> int:
+    """Compares with what was recorded, or records. Raises BenchError."""
+    if options.record:
+        if options.runs < 2 or set(options.cases) != set(selection.CASES):
+            raise BenchError("--record takes at least 2 --runs, of all cases")
+        # As many beside other work as without: both happen.
+        busy = os.cpu_count() or 1
+        words = [[*command, "--busy", str(busy if number % 2 else options.busy)] for number in range(options.runs)]
+        found = [measured(options, each) for each in words]
+        selection.write_expected(options.expected, found)
+        print(f"written: {options.expected}")
+        return 0
+    expected = selection.read_expected(options.expected)
+    result = measured(options, command)
+    put_out(options, result)
+    lines, worse = selection.judge(result, expected, options.cases)
+    lines += selection.faster(result, expected)
+    print("\n".join(["", *lines]), file=sys.stderr)
+    if worse:
+        print(f"once more, in {2 * options.rounds} rounds: {'; '.join(worse)}", file=sys.stderr)
+        options.rounds *= 2
+        again = measured(options, [*command, "--cases", *worse])
+        lines, worse = selection.judge(again, expected, worse)
+        print("\n".join(lines), file=sys.stderr)
+    return 1 if worse else 0
+
+
 def run(options: argparse.Namespace, command: Sequence[str]) -> int:
+    if options.subcommand == "selection":
+        return run_selection(options, command)
     if options.subcommand == "all":
         return run_all(options)
     if options.subcommand == "compare":

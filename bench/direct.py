@@ -79,7 +79,8 @@ def small_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> 
         into = bytearray(100)
         copier = _floor.Copier(len(VALUE))
         copier.set("key", VALUE)
-        for one, name in sheet.record.round.shuffled(((client, "direct"), (other, "asked"), (copier, CALL))):
+        contenders: list[tuple[Any, str]] = [(client, "direct"), (other, "asked"), (copier, CALL)]
+        for one, name in sheet.record.round.shuffled(contenders):
             if one is copier:
                 took = microseconds(functools.partial(copier.get, "key"), seconds)
                 sheet.add("get 100 B, Python", CALL, took, "us", group=SMALL)

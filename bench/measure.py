@@ -163,7 +163,7 @@ class Steps:
         self.report(self.done / self.steps, what)
 
 
-def order(names: list[str], number: int) -> list[str]:
+def order(names: list[Name], number: int) -> list[Name]:
     """The turns of a round: rotated by one in every second round, and reversed in those between."""
     first = number // 2 % len(names)
     turns = names[first:] + names[:first]
