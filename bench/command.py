@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from rmemcached.bench import (
+    bounds,
     client,
     connections,
     cpu,
@@ -47,6 +48,7 @@ SUBCOMMANDS: dict[str, ModuleType] = {
     "fabrics": fabrics,
     "clients": client,
     "realuse": realuse,
+    "bounds": bounds,
     "selection": selection,
 }
 # The others judge rather than show.
@@ -63,7 +65,23 @@ QUICK = {
     "direct": "--seconds 0.05 --items 100000 --rounds 5",
     "fabrics": "--iterations 500 --idle 100 --rounds 5",
     "clients": "--parts plain,async --seconds 0.02 --rounds 5",
+    "bounds": "--seconds 0.03 --items 20000 --rounds 1 --turns 1",
     "realuse": "--seconds 0.02 --large 1m --threads 2 --sizes 64k --sharers 4 --cores any --rounds 5",
+}
+# Of all, which with these takes a quarter of an hour.
+WHOLE = {
+    "latency": "--rounds 5",
+    "paced": "--rounds 5",
+    "cpu": "--seconds 0.4",
+    "throughput": "--seconds 0.3 --rounds 5",
+    "connections": "--seconds 0.3 --rounds 5",
+    "memory": "",
+    "hitratio": "--megabytes 32 --keys 200000 --requests 800000",
+    "direct": "--seconds 0.15",
+    "fabrics": "--rounds 5",
+    "clients": "--seconds 0.08 --rounds 5",
+    "realuse": "--seconds 0.1 --large 1m,64m --sizes 4k,64k,1m --threads 1,2,4 --sharers 1,4,16",
+    "bounds": "--rounds 5",
 }
 ROUNDS = {"memory": 3, "hitratio": 1, "direct": 5, "realuse": 5, "selection": 5}
 USUAL_ROUNDS = 7
@@ -84,6 +102,15 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument("--quick", action="store_true", help="a small selection with short runs, in some minutes")
     sub.add_argument("--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)")
     sub = parsers.add_parser(
+        "show",
+        help="a file of --json: its table, as text or Markdown; its page; its plot",
+        description="Prints what a run that was written by --json has found, and draws it.",
+    )
+    sub.add_argument("json", metavar="FILE.json")
+    sub.add_argument("--markdown", action="store_true", help="tables of Markdown, for documentation")
+    sub.add_argument("--html", metavar="FILE", help="write a page with tables and plots that needs nothing else")
+    sub.add_argument("--plot", metavar="FILE.svg", help="draw the medians against the first parameter that varies")
+    sub = parsers.add_parser(
         "compare",
         help="two files of --json: what became better or worse",
         description=verdict.__doc__,
@@ -96,6 +123,13 @@ def make_parser() -> argparse.ArgumentParser:
         "--least", type=float, default=3.0, metavar="PERCENT", help="a difference that counts at all (default: 3)"
     )
     return parser
+
+
+def makes(name: str) -> set[str]:
+    """The options of a subcommand's own."""
+    parser = argparse.ArgumentParser()
+    SUBCOMMANDS[name].add_arguments(parser)
+    return {option for action in parser._actions for option in action.option_strings}
 
 
 def chooses(module: ModuleType) -> bool:
@@ -193,6 +227,11 @@ def put_out(options: argparse.Namespace, result: Document) -> None:
         print(table.text(result))
     if options.json and options.json != "-":
         document.write(options.json, result)
+    draw(options, result)
+
+
+def draw(options: argparse.Namespace, result: Document) -> None:
+    """Writes the page and the plot that the options name. Raises BenchError."""
     if options.html:
         document.write_text(options.html, page.html(result))
     if options.plot:
@@ -219,8 +258,8 @@ def run_all(options: argparse.Namespace) -> int:
     parser = make_parser()
     results, missed = [], False
     for name in options.only:
-        words = [name, *(QUICK[name].split() if options.quick else ()), "--json", f"{folder}/{name}.json"]
-        if options.memcached and SUBCOMMANDS[name] is client:
+        words = [name, *(QUICK if options.quick else WHOLE)[name].split(), "--json", f"{folder}/{name}.json"]
+        if options.memcached and not chooses(SUBCOMMANDS[name]) and "--memcached" in makes(name):
             words += ["--memcached", options.memcached]
         elif options.memcached and chooses(SUBCOMMANDS[name]):
             theirs = f"memcached={options.memcached}"
@@ -263,7 +302,18 @@ def run_selection(options: argparse.Namespace, command: Sequence[str]) -> int:
     return 1 if worse else 0
 
 
+def show(options: argparse.Namespace) -> int:
+    """Raises BenchError."""
+    result = document.read(options.json)
+    check_outputs(argparse.Namespace(json=None, html=options.html, plot=options.plot))
+    draw(options, result)
+    print(table.markdown(result) if options.markdown else table.text(result))
+    return 0
+
+
 def run(options: argparse.Namespace, command: Sequence[str]) -> int:
+    if options.subcommand == "show":
+        return show(options)
     if options.subcommand == "selection":
         return run_selection(options, command)
     if options.subcommand == "all":

@@ -54,9 +54,9 @@ def contenders() -> list[Contender]:
     return default_contenders(CONTENDERS)
 
 
-def keys_of(size: int) -> int:
-    """How many keys are asked for: no more than the servers hold."""
-    return min(KEYS, MEMORY // (size + 100))
+def keys_of(size: int, sizes: int = 1) -> int:
+    """How many keys are asked for: no more than the servers hold, beside those of so many sizes in all."""
+    return min(KEYS, MEMORY // sizes // (size + 100))
 
 
 def fill(server: Any, keys: int, size: int = 100) -> None:
@@ -111,7 +111,7 @@ def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
             done = _load.run(
                 descriptors,
                 length if number else length / 10,
-                keys=1 if floor else keys_of(size),
+                keys=1 if floor else said["stored"],
                 value_size=size,
                 depth=depth,
                 set_every=OPERATIONS[operation],
@@ -150,7 +150,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
             echoes = placed.enter_context(floor_servers([*floors.values()], folder, for_servers, False, record))
             for size in options.sizes:
                 for server in servers.values():
-                    fill(server, keys_of(size), size)
+                    fill(server, keys_of(size, len(options.sizes)), size)
                 for case in cases_of(options, size, where, floors):
                     made = {name: run_of(server, case, options.seconds, False) for name, server in servers.items()}
                     for name in echoes if case.floors else ():
@@ -173,6 +173,7 @@ def cases_of(options: argparse.Namespace, size: int, cores: str, floors: dict[st
                 "size": size,
                 "depth": depth,
                 "multiget": keys,
+                "stored": keys_of(size, len(options.sizes)),
                 "connections": connections,
                 "cores": cores,
             },

@@ -94,6 +94,8 @@ class EchoClient:
 
     get: Any
     set: Any
+    get_many: Any
+    set_many: Any
 
     def __init__(
         self, address: Any, key: str, value: bytes, operations: Sequence[str] = ("get", "set"), keys: int = 1

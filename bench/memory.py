@@ -124,14 +124,15 @@ def floors(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     return found
 
 
-def run(contender: Contender, options: argparse.Namespace, folder: str, record: Record) -> Taken:
+def run(contender: Contender, options: argparse.Namespace, folder: str, record: Record | None) -> Taken:
     """All figures of one server, from its start to its end."""
     megabytes = max(64, options.items // 4000)
     flags = ["-m", str(megabytes), "-t", "1", "-c", str(options.connections + WARM + 100)]
     _, for_servers = placement("any")
     with start(contender, flags, folder, for_servers) as server:
         values = {"resident_bytes": float(server.resident_bytes()), "ready_ms": server.started_after * 1000}
-        record.contender(described(contender, server))
+        if record is not None:
+            record.contender(described(contender, server))
         if options.connections:
             values["connection_bytes"] = measure_connections(server, options.connections)
         if options.items:

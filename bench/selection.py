@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def case_of(name: str) -> Case:
     operation, depth, keys = OVER_TCP.get(name, ("get", UNDER_WAY, 1))
     said = {"operation": operation, "depth": depth, "multiget": keys, "size": SIZE}
-    said |= {"connections": CONNECTIONS, "keys": 1000}
+    said |= {"connections": CONNECTIONS, "stored": cpu.keys_of(SIZE), "keys": 1000}
     peer = {ASKS_NOBODY: CALL, START: memory.BARE, ITEM: memory.BYTES}.get(name, TCP)
     figure = BYTES if name in (START, ITEM) else CPU
     return Case(name, said if figure is CPU else {}, (figure,), {OURS: peer, "memcached": peer}, group="selection")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,3 +165,20 @@ def text(document: Document) -> str:
             rest[:0] = [cell.ljust(width) for cell, width in zip(line[1:named], widths[1:named], strict=True)]
             lines.append("  ".join((f"  {line[0]:<{first}}", *rest)).rstrip())
     return "\n".join([*lines, "", *document.get("notes", ()), legend(document)])
+
+
+def markdown(document: Document) -> str:
+    """The tables of a document in Markdown, each with the command that made it."""
+
+    def line(cells: list[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+    machine = document["machine"]
+    parts = [
+        f"`{shlex.join(document['command'])}`: {document['started'][:10]}, {machine['cpu']}, {machine['cores']} cores;"
+        f" {', '.join(dict.fromkeys(known['server'] for known in document['contenders'] if not known['floor']))}."
+    ]
+    for each in blocks(document):
+        lines = [line(each.headings), line(["---"] * len(each.headings)), *map(line, each.rows)]
+        parts += [f"**{each.title}**", "\n".join(lines)]
+    return "\n\n".join([*parts, *document.get("notes", ())])
