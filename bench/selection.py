@@ -3,8 +3,9 @@
 A few cases are measured beside a floor and beside the installed memcached; each ratio is compared with the one that
 expected.json has. What is worse than that by more than the spread that stands there is measured once more, in twice as
 many rounds; the exit status is 1 when it is worse again. Ratios of CPU time and of memory only, never of times: they
-hold on a machine that has other work. The floors are always there and always the same; ratios to memcached are of
-one version, and are not judged beside another one.
+hold on a machine that has other work. What polls is not among them: its CPU time says how busy the machine is. The
+floors are always there and always the same; ratios to memcached are of one version, and are not judged beside another
+one.
 
 --record measures anew, half of the runs beside processes that are always busy, and writes the file: after a change that
 is meant to cost something, or that has made something faster. The file belongs to the sources; the commit says why.
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rmemcached import __version__
-from rmemcached.bench import _floor, cpu, estimate, memory, throughput
+from rmemcached.bench import _floor, cpu, estimate, memory
 from rmemcached.bench.arguments import placement
 from rmemcached.bench.document import Document, Record, values_of, write_text
 from rmemcached.bench.errors import BenchError
@@ -37,7 +38,7 @@ HELP = "whether a build has become slower than recorded, in a minute: for the te
 REFERENCE = "memcached"
 OURS = "rmemcached"
 EXPECTED = Path(__file__).with_name("expected.json")
-SIZE, CONNECTIONS, UNDER_WAY = 100, 50, 32
+SIZE, CONNECTIONS = 100, 50
 CALLS = 20_000
 KEY, VALUE = "key", bytes(range(SIZE))
 CPU, BYTES = Figure("cpu_us", "us"), Figure("bytes", "bytes")
@@ -51,10 +52,9 @@ OVER_TCP = {
     "set, pipelined by 16": ("set", 16, 1),
     "get of 100 keys": ("get", 1, 100),
 }
-UNDER_WAY_CASES = {f"get, {UNDER_WAY} under way, {name}": name for name in ("soft_shm", "soft_iw")}
 ASKS_NOBODY = "get that asks nobody, from Python"
 START, ITEM = "resident at start", "memory of an item"
-CASES = (*OVER_TCP, *UNDER_WAY_CASES, ASKS_NOBODY, START, ITEM)
+CASES = (*OVER_TCP, ASKS_NOBODY, START, ITEM)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,9 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def case_of(name: str) -> Case:
-    operation, depth, keys = OVER_TCP.get(name, ("get", UNDER_WAY, 1))
+    operation, depth, keys = OVER_TCP.get(name, ("get", 1, 1))
     said = {"operation": operation, "depth": depth, "multiget": keys, "size": SIZE}
-    said |= {"connections": CONNECTIONS, "stored": cpu.keys_of(SIZE), "keys": 1000}
+    said |= {"connections": CONNECTIONS, "stored": cpu.keys_of(SIZE)}
     peer = {ASKS_NOBODY: CALL, START: memory.BARE, ITEM: memory.BYTES}.get(name, TCP)
     figure = BYTES if name in (START, ITEM) else CPU
     return Case(name, said if figure is CPU else {}, (figure,), {OURS: peer, "memcached": peer}, group="selection")
@@ -187,13 +187,6 @@ def runs_of_case(
     if name in OVER_TCP:
         made = {who: cpu.run_of(server, case, options.seconds, False) for who, server in servers.items()}
         made[TCP] = cpu.run_of(echo, case, options.seconds, True)
-    elif name in UNDER_WAY_CASES:
-        client = Client(servers[OURS].address, timeout=30, default_noreply=False, transport=UNDER_WAY_CASES[name])
-        stack.enter_context(contextlib.closing(client))
-        made = {
-            OURS: throughput.run_of(client, servers[OURS], case, options.seconds),
-            TCP: throughput.floor_run(echo, TCP, case, options.seconds),
-        }
     elif name == ASKS_NOBODY:
         record.floor(CALL, TEXTS[CALL])
         client = Client(ours.address, timeout=30, default_noreply=False, transport="soft_shm")
@@ -214,7 +207,7 @@ def add_contenders(record: Record, servers: dict[str, Server]) -> None:
             {
                 "name": name,
                 "server": f"{name} {version}",
-                "client": "at C speed over TCP; rmemcached.client over what the case names",
+                "client": "at C speed over TCP; rmemcached.client, which reads the items",
                 "command": server.command,
                 "floor": False,
             }
