@@ -109,7 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument("json", metavar="FILE.json")
     sub.add_argument("--markdown", action="store_true", help="tables of Markdown, for documentation")
     sub.add_argument("--html", metavar="FILE", help="write a page with tables and plots that needs nothing else")
-    sub.add_argument("--plot", metavar="FILE.svg", help="draw the medians against the first parameter that varies")
+    sub.add_argument("--plot", metavar="FILE.svg", help="draw the medians against what varies")
     sub = parsers.add_parser(
         "compare",
         help="two files of --json: what became better or worse",
@@ -155,7 +155,7 @@ def add_common(parser: argparse.ArgumentParser, name: str, module: ModuleType) -
         )
     parser.add_argument("--json", metavar="FILE", help="write everything there; - for stdout, without the table")
     parser.add_argument("--html", metavar="FILE", help="write a page with tables and plots that needs nothing else")
-    parser.add_argument("--plot", metavar="FILE.svg", help="draw the medians against the first parameter that varies")
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw the medians against what varies")
     if not chooses(module):
         return
     parser.add_argument(
@@ -236,7 +236,7 @@ def draw(options: argparse.Namespace, result: Document) -> None:
         document.write_text(options.html, page.html(result))
     if options.plot:
         drawn = plots.against(result) or plots.bars(result)
-        document.write_text(options.plot, drawn[0][1] + "\n")
+        document.write_text(options.plot, plots.stacked([picture for _, picture in drawn]) + "\n")
 
 
 def missed_limits(options: argparse.Namespace, result: Document) -> bool:

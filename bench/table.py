@@ -11,11 +11,11 @@ from rmemcached.bench.document import Document
 LONG_NAME = 12
 PERCENTILE_HEADINGS = {"p90": "p90", "p99": "p99", "p99_9": "p99.9", "max": "max"}
 LEGEND = (
-    "median and quartiles of the runs;{reference} to floor: the median of the paired ratios to the least of its cost"
+    "median and quartiles of the rounds;{reference} to floor: the median of the paired ratios to the least of its cost"
 )
 TO_REFERENCE = (
     " to {reference}: median of the paired ratios, and its 95 % interval; ~ within noise (the interval holds 1), ? too"
-    " few runs for an interval;"
+    " few rounds for an interval;"
 )
 
 

@@ -153,5 +153,9 @@ def test_reads_over_verbs_say_that_perftest_is_absent(monkeypatch: Any, capsys: 
     from rmemcached.bench import direct
 
     assert not direct.beside_perftest(record)
+    whole = Record("direct", [], "asked")
+    for _ in range(2):
+        whole.add(record.measured())
+    assert whole.document["notes"] == record.document["notes"]
     assert "ib_read_lat is not in PATH (apt-get install perftest)" in capsys.readouterr().err
     assert len(record.document["notes"]) == 1
