@@ -5,8 +5,9 @@ by 5 to 30 % from one start to the next. What is measured again in the same proc
 sure. So each round is a new process, which starts all servers and helpers anew, and a round is the unit of all
 statistics.
 
-The process gets its orders on stdin, as JSON, and writes lines of JSON to the descriptor that they name: ["step", part
-of the round that is done, what comes], and at the end ["done", what it has measured], or ["wrong", one line].
+The process (one_round.py) gets its orders on stdin, as JSON, and writes lines of JSON to the descriptor that they name:
+["step", part of the round that is done, what comes], and at the end ["done", what it has measured], or ["wrong", one
+line].
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rmemcached.bench.document import Document, Record
 from rmemcached.bench.errors import BenchError
@@ -45,7 +45,7 @@ def run_round(words: Sequence[str], now: Round, heard: Callable[[float, str], No
     """What a round of the command line `words` has measured. Raises BenchError, ChildProcessError."""
     reader, writer = os.pipe()
     orders = {"words": list(words), "round": now.number, "turns": now.turns, "seed": now.seed, "to": writer}
-    command = [sys.executable, "-P", "-m", "rmemcached.bench.rounds"]
+    command = [sys.executable, "-P", "-m", "rmemcached.bench.one_round"]
     found: Document | None = None
     wrong = ""
     with open(reader) as lines:
@@ -87,28 +87,3 @@ def measure(words: Sequence[str], rounds: int, turns: int, record: Record) -> No
             record.add(run_round(words, now, heard))
     finally:
         bar.end()
-
-
-def main() -> int:
-    """The process of a round."""
-    from rmemcached.bench import command
-
-    orders = json.load(sys.stdin)
-    with open(orders["to"], "w") as lines:
-
-        def tell(*what: Any) -> None:
-            print(json.dumps(what), file=lines, flush=True)
-
-        now = Round(orders["round"], orders["turns"], orders["seed"])
-        try:
-            tell("done", command.measure_round(orders["words"], now, lambda part, what: tell("step", part, what)))
-        except EXPECTED as error:
-            tell("wrong", str(error))
-            return 1
-        except KeyboardInterrupt:
-            return 130
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
