@@ -71,7 +71,7 @@ QUICK = {
 # Of all, which with these takes a quarter of an hour.
 WHOLE = {
     "latency": "--rounds 5",
-    "paced": "--rounds 5",
+    "paced": "--think 0,100,1000 --seconds 0.2 --rounds 5",
     "cpu": "--seconds 0.4",
     "throughput": "--seconds 0.3 --rounds 5",
     "connections": "--seconds 0.3 --rounds 5",

@@ -11,8 +11,8 @@ from rmemcached.bench.measure import Round
 from rmemcached.bench.rounds import EXPECTED
 
 
-def main() -> int:
-    orders = json.load(sys.stdin)
+def measure(orders: dict[str, Any]) -> int:
+    """Raises BrokenPipeError when who has started it has gone; by then its servers have ended."""
     with open(orders["to"], "w") as lines:
 
         def tell(*what: Any) -> None:
@@ -27,6 +27,13 @@ def main() -> int:
         except KeyboardInterrupt:
             return 130
     return 0
+
+
+def main() -> int:
+    try:
+        return measure(json.load(sys.stdin))
+    except BrokenPipeError:
+        return 1
 
 
 if __name__ == "__main__":

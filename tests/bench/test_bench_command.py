@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from bench_runs import check_page, measured, names, run
+from polling import readable
 from servers import Server
 
 from rmemcached.bench import _floor, command, contenders, document, floor, latency, page, table
@@ -49,6 +50,21 @@ def test_each_round_has_processes_of_its_own(tmp_path: Path) -> None:
     started = [line.split() for line in log.read_text().splitlines()]
     assert len({server for server, _ in started}) == 3 and len({parent for _, parent in started}) == 3
     assert not [number for line in started for number in line if Path(f"/proc/{number}").exists()]
+
+
+def test_nothing_outlives_a_command_that_is_killed(tmp_path: Path) -> None:
+    program, pipe = tmp_path / "memcached", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    program.write_text(f'#!/bin/sh\necho $$ $PPID > {pipe}\nexec {contenders.memcached_path()} "$@"\n')
+    program.chmod(0o755)
+    words = [*["latency", "--seconds", "9", "--rounds", "1", "--sizes", "100", "--contenders"], f"memcached={program}"]
+    with subprocess.Popen([sys.executable, "-P", "-m", "rmemcached.bench", *words], stderr=subprocess.PIPE) as process:
+        watched = [os.pidfd_open(int(number)) for number in pipe.read_text().split()]
+        process.kill()
+        assert len(watched) == 2 and all(readable(descriptor, 60) for descriptor in watched)
+        for descriptor in watched:
+            os.close(descriptor)
+        assert process.communicate()[1] == b"", "who asked has gone: there is nobody to complain to"
 
 
 def test_a_round_that_is_killed_is_named(tmp_path: Path) -> None:
