@@ -81,7 +81,7 @@ WHOLE = {
     "fabrics": "--rounds 5",
     "clients": "--seconds 0.08 --rounds 5",
     "realuse": "--seconds 0.1 --large 1m,64m --sizes 4k,64k,1m --threads 1,2,4 --sharers 1,4,16",
-    "bounds": "--rounds 5",
+    "bounds": "--seconds 0.1 --rounds 5",
 }
 ROUNDS = {"memory": 3, "hitratio": 1, "direct": 5, "realuse": 5, "selection": 5}
 USUAL_ROUNDS = 7
