@@ -18,6 +18,7 @@ from rmemcached.bench import (
     fabrics,
     hitratio,
     latency,
+    load,
     memory,
     paced,
     page,
@@ -38,6 +39,7 @@ SUBCOMMANDS: dict[str, ModuleType] = {
     "paced": paced,
     "cpu": cpu,
     "throughput": throughput,
+    "load": load,
     "connections": connections,
     "memory": memory,
     "hitratio": hitratio,
@@ -52,6 +54,7 @@ QUICK = {
     "paced": "--think 0,1000 --seconds 0.1 --rounds 5",
     "cpu": "--seconds 0.2 --rounds 5",
     "throughput": "--keys 1000 --seconds 0.1 --rounds 5",
+    "load": "--keys 1000 --seconds 0.2 --warm-up 0.1 --rounds 5",
     "connections": "--connections 10,100 --seconds 0.1 --rounds 5",
     "memory": "--items 100000 --connections 500 --rounds 1",
     "hitratio": "--megabytes 4 --keys 20000 --requests 60000 --largest 2000",
@@ -139,6 +142,9 @@ def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
         record = Record(options.subcommand, command, module.REFERENCE)
         module.measure(options, record)
         return record.finished()
+    aimed = getattr(module, "aimed", None)
+    if aimed and (found := aimed(options)):
+        options.contenders = found
     if options.contenders is None:
         options.contenders = module.contenders()
         absent = set(module.CONTENDERS) - {contender.name for contender in options.contenders}

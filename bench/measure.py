@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any, TextIO
@@ -48,10 +48,11 @@ class Case:
 
 @dataclass
 class Taken:
-    """What a run has measured: its figures, and latencies in nanoseconds."""
+    """What a run has measured: its figures, and latencies in nanoseconds, each or {latency: how many}."""
 
     values: dict[str, float]
     latencies: list[int] = field(default_factory=list)
+    counted: dict[int, int] = field(default_factory=dict)
 
 
 # Does one run; the argument is the round, from 1. 0 is the warm-up.
@@ -66,8 +67,8 @@ def need_histograms() -> None:
         raise BenchError("hdrhistogram is not installed: pip install hdrhistogram") from None
 
 
-def histogram(latencies: Iterable[int] = ()) -> Any:
-    """An HdrHistogram of nanoseconds."""
+def histogram(latencies: Iterable[int] | Mapping[int, int] = ()) -> Any:
+    """An HdrHistogram of nanoseconds: of each, or of {latency: how many}."""
     from hdrh.histogram import HdrHistogram
 
     made = HdrHistogram(1, LONGEST_NS, DIGITS)
@@ -76,7 +77,7 @@ def histogram(latencies: Iterable[int] = ()) -> Any:
     return made
 
 
-def encoded(latencies: Iterable[int]) -> str:
+def encoded(latencies: Iterable[int] | Mapping[int, int]) -> str:
     return str(histogram(latencies).encode().decode())
 
 
@@ -103,9 +104,14 @@ class Progress:
     def step(self, what: str) -> None:
         """A step is over; `what` comes next, or is still under way."""
         self.done = min(self.done + 1, self.steps)
-        if self.shown:
-            left = (monotonic() - self.begin) / self.done * (self.steps - self.done)
-            full = self.WIDTH * self.done // self.steps
+        self.within(0.0, what)
+
+    def within(self, part: float, what: str) -> None:
+        """This part of `what`, the next step, is over."""
+        done = min(self.done + part, self.steps)
+        if self.shown and done > 0:
+            left = (monotonic() - self.begin) / done * (self.steps - done)
+            full = int(self.WIDTH * done / self.steps)
             bar = "#" * full + "." * (self.WIDTH - full)
             minutes, seconds = divmod(round(left), 60)
             self.stream.write(f"\r\x1b[K[{bar}] {minutes}:{seconds:02} left  {what[:40]}")
@@ -150,8 +156,8 @@ def take_turns(case: Case, runs: dict[str, Run], rounds: int, bar: Progress, war
                 "turn": turn + 1,
                 "values": taken.values,
             }
-            if taken.latencies:
-                sample["histogram"] = encoded(taken.latencies)
+            if taken.latencies or taken.counted:
+                sample["histogram"] = encoded(taken.latencies or taken.counted)
             samples.append(sample)
             bar.step(f"{case.name}: {name}")
     return samples

@@ -42,6 +42,11 @@ FRESH = (
 BOUNDS = "The bound is what a figure must keep; MISSED stands where its median does not."
 TURNS = "The rows take turns in each round, so that load from elsewhere meets all alike."
 METHODS = {
+    "load": (
+        *METHOD[:2],
+        "Latencies count from when a request was due; in a closed loop that is when it was sent.",
+        *METHOD[3:],
+    ),
     "direct": (
         "Each round has servers of its own. In it every row is measured once; a figure is the median of many calls.",
         *METHOD[3:5],

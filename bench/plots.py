@@ -22,6 +22,7 @@ AXES = {
     "connections": "connections",
     "depth": "requests at a time",
     "keys": "keys",
+    "rate": "requests a second",
 }
 WIDTH, HEIGHT = 560, 320
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 30, 48

@@ -13,13 +13,13 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from rmemcached.bench import _load
 from rmemcached.bench.arguments import CORES, cores, names_of, numbers, placement, size_name, sizes
 from rmemcached.bench.contenders import Contender, connect, default_contenders, described, pinned, refuse_clients, start
 from rmemcached.bench.cpu import MEMORY, OPERATIONS, fill
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
 from rmemcached.bench.measure import Case, Figure, Progress, Run, Taken, progress, take_turns
-from rmemcached.client import _load
 
 HELP = "requests a second of one client that always has many under way, at C speed"
 CONTENDERS = ("soft_shm", "soft_iw", "tcp", "unix", "memcached")
@@ -50,15 +50,17 @@ def run_of(client: Any, server: Any, case: Case, seconds: float) -> Run:
 
     def run(number: int) -> Taken:
         before = cpu() if cpu else 0.0
-        done = _load.run_client(
-            client,
-            seconds if number else seconds / 10,
+        load = _load.Load(
             keys=said["keys"],
             value_size=said["size"],
+            sets=OPERATIONS[said["operation"]],
             depth=said["depth"],
-            set_every=OPERATIONS[said["operation"]],
+            complete=True,
             seed=number + 1,
         )
+        with load:
+            load.add_client(client)
+            done = load.run(seconds if number else seconds / 10)
         values = {"per_second": done["requests"] / done["seconds"]}
         if cpu:
             values["cpu_us"] = (cpu() - before) / done["requests"] * 1e6
