@@ -446,8 +446,13 @@ cdef int await_events(load *l, epoll_event *events, int64_t now, int64_t slice_e
 
 cdef int state_of(load *l, int64_t now) noexcept nogil:
     # Whether it goes on.
+    cdef int r
     if not may_send(l, now):
-        if l.gap:
+        if l.gap and l.next < l.until:
+            # What there is room for.
+            r = send_due(l, now)
+            if r != RUNNING:
+                return r
             give_up_unsent(l, now)
         if l.in_flight == 0:
             return OVER

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import bisect
+import functools
 import itertools
 import math
 from array import array
@@ -46,8 +47,7 @@ class Sizes:
 
     def table(self, typecode: str, least: int, most: int) -> array[int]:
         """QUANTILES sizes in ascending order, each for an equal part of the keys; within these limits."""
-        parts = ((place + 0.5) / QUANTILES for place in range(QUANTILES))
-        return array(typecode, (min(max(round(self.quantile(part)), least), most) for part in parts))
+        return quantiles(self, typecode, least, most)
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,13 @@ WORKLOADS = {
     "twitter34": Workload("33", "322", 1.1401, 0.06),
     "twitter35": Workload("19", "1796", 0.0, 0.04),
 }
+
+
+@functools.lru_cache
+def quantiles(sizes: Sizes, typecode: str, least: int, most: int) -> array[int]:
+    """Sizes.table, which nobody changes."""
+    parts = ((place + 0.5) / QUANTILES for place in range(QUANTILES))
+    return array(typecode, (min(max(round(sizes.quantile(part)), least), most) for part in parts))
 
 
 def etc_value(part: float) -> float:

@@ -212,7 +212,7 @@ def make_load(options: argparse.Namespace, said: dict[str, Any], sizes: int | Si
 
 def cases_of(options: argparse.Namespace, cores: str) -> Iterator[tuple[Case, int | Sizes]]:
     several = (options.values, options.connections, options.depths, options.multiget, options.rates, options.think)
-    plain = all(isinstance(sizes, int) for sizes in options.values)
+    fixed = all(isinstance(sizes, int) for sizes in options.values)
     for sizes, connections, depth, multiget, rate, think in itertools.product(*several):
         words = [f"values of {name_of(sizes)}", f"{connections} connections" if connections > 1 else "one connection"]
         words += [f"pipelined by {depth}"] if depth > 1 else []
@@ -220,7 +220,7 @@ def cases_of(options: argparse.Namespace, cores: str) -> Iterator[tuple[Case, in
         words += [f"{rate} requests a second"] if rate else []
         words += [f"{think} us between requests"] if think else []
         parameters = {
-            **({"size": sizes} if plain else {"values": name_of(sizes)}),
+            **({"size": sizes} if fixed else {"values": name_of(sizes)}),
             "connections": connections,
             "depth": depth,
             "multiget": multiget,
