@@ -332,19 +332,27 @@ def run_of(
     return run
 
 
-def prepare_process(options: argparse.Namespace) -> None:
-    """As many descriptors as there may be, and short sleeps that are short."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+@contextlib.contextmanager
+def prepared(options: argparse.Namespace) -> Iterator[None]:
+    """This process may have many descriptors meanwhile, and short sleeps are short. Raises BenchError."""
+    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if max(options.connections) + 100 > most:
         raise BenchError(f"--connections: this process may have {most} descriptors (ulimit -Hn)")
-    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    prctl = ctypes.CDLL(None).prctl
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        # 0: what it was at first.
+        prctl(PR_SET_TIMERSLACK, 0, 0, 0, 0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
 
 
 def measure_placed(options: argparse.Namespace, cores: str, record: Record, bar: Progress) -> None:
     for_clients, for_servers = placement(cores)
-    flags = ("-t", str(options.workers), "-m", str(options.memory), "-I", "2m")
-    flags += ("-c", str(max(options.connections) * 2 + 100))
+    most = max(options.connections) * 2 + 100
+    flags = ("-t", str(options.workers), "-m", str(options.memory), "-I", "2m", "-c", str(most))
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(pinned(for_clients))
@@ -368,10 +376,9 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     need_histograms()
     settle(options)
     refuse_clients(options.contenders, "load")
-    prepare_process(options)
     record.note("Every value that came back was compared, byte by byte." if options.verify else COMPARED)
     cases = len(options.cores) * sum(1 for _ in cases_of(options, options.cores[0]))
-    with progress(cases * (options.rounds + 1) * len(options.contenders)) as bar:
+    with prepared(options), progress(cases * (options.rounds + 1) * len(options.contenders)) as bar:
         for cores in options.cores:
             measure_placed(options, cores, record, bar)
 
