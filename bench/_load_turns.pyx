@@ -366,7 +366,11 @@ cdef int first_turn(load *l, int64_t now) noexcept nogil:
             # They do not begin all at once.
             think_later(l, c, now + <int64_t>(fraction(l) * l.think))
         else:
-            r = fill_up(l, c, now_ns())
+            # However short the time is.
+            now = now_ns()
+            r = put_request(l, c, now) if may_send(l, l.until - 1) else 0
+            if r == 0:
+                r = fill_up(l, c, now)
             if r != RUNNING:
                 return r
     return RUNNING

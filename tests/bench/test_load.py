@@ -308,6 +308,12 @@ def test_what_cannot_be_sent_counts(memcached_server: Any) -> None:
     assert max(done["latencies"]) > 50e6
 
 
+def test_the_shortest_run_asks_once(memcached_server: Any) -> None:
+    server: Server = memcached_server()
+    with loading(server, 3, keys=10) as made:
+        assert made.run(1e-9)["requests"] == 3
+
+
 @pytest.mark.parametrize("varies", [False, True])
 def test_rate(memcached_server: Any, varies: bool) -> None:
     server: Server = memcached_server()
