@@ -1,10 +1,7 @@
 """The load generator: the text protocol on many connections from one thread, at C speed.
 
-Connections are sockets (TCP, UNIX) or a Client's, over whatever transport. docs/benchmarks.md says what it sends and what
-it measures. It has four parts, which are one C unit: which key is asked for (_load_draws.pyx), the bytes of requests and
-values (_load_texts.pyx), the replies to them (_load_replies.pyx), and waiting (_load_turns.pyx).
-
-All of a `load` belongs to the thread that is in `Load.run`.
+Connections are sockets (TCP, UNIX) or a Client's, over whatever transport. docs/benchmarks.md says what it sends and
+measures.
 """
 
 from array import array
@@ -46,135 +43,7 @@ from rmemcached.sys.linux cimport (
     send,
     timerfd_create,
     timerfd_settime,
-    timespec,
 )
-
-cdef extern from "<sys/timerfd.h>" nogil:
-    enum:
-        TFD_TIMER_ABSTIME
-
-cdef enum:
-    EVENTS = 64              # that are taken at a time: requests that are due are not kept waiting for longer
-    INPUT = 256 * 1024       # bytes that are received at a time
-    KEY_MOST = 250
-    LINE_MOST = 320          # bytes of a line of a reply that is right
-    LINE_MORE = 64           # bytes of a request besides its keys and value, at most
-    STAMP = 8                # bytes at the beginning of a value that depend on key and length
-    OFFSETS = 1 << 16        # where in the pool the rest of a value may begin
-    QUANTILES = 1 << 16      # of a distribution of sizes
-    BUCKETS = 28 * 1024      # of latencies: those of an HdrHistogram of three digits, up to LONGEST
-    SLICE = 200000000        # ns after which `run` looks for signals, and tells how far it is
-    SPIN = 50000             # ns before something is due in which no time is given away
-
-cdef enum:
-    LONGEST = 60000000000    # ns of a latency that is told from a longer one
-
-# The kinds of requests.
-cdef enum:
-    GET
-    SET
-    DELETE
-    INCR
-    KINDS
-
-# What a step of the loop says, besides a negative errno.
-cdef enum step:
-    OVER = 0                 # all is answered
-    RUNNING = 1
-    LOST = -1000             # the server has closed a connection
-    WRONG = -1001            # a reply is not what was expected: load.wrong
-    SILENT = -1002
-
-cdef struct request:
-    int64_t intended         # now_ns() at which it was to be sent
-    unsigned int kind
-    unsigned int keys        # of a get
-
-cdef struct connection:
-    int fd                   # -1: it is a stream's
-    void *stream             # the Stream, which Load keeps alive
-    request *requests        # without an answer: a ring of `depth`
-    uint32_t *numbers        # their keys: a ring of `depth` times `multiget`
-    unsigned int first       # the oldest request,
-    unsigned int count       # and how many there are
-    unsigned int key         # of the oldest one: its keys that are answered
-    bint in_value            # a value comes, of which value_at bytes were there
-    size_t value_at
-    size_t value_size
-    uint64_t stamp
-    char line[LINE_MOST]     # the beginning of a line
-    size_t line_length
-    char *pending            # [pending_first, pending_last) is to be sent before anything else
-    size_t pending_size
-    size_t pending_first
-    size_t pending_last
-    bint watches             # epoll tells when there is room to send
-    bint waits               # it is in `load.ready`
-    int64_t due              # after a think time
-
-cdef struct load:
-    # what is asked for
-    uint32_t keys
-    size_t key_size          # bytes; or by QUANTILES:
-    const uint16_t *key_sizes
-    size_t value_size        # bytes, or of the longest one
-    const uint32_t *value_sizes
-    char *pool               # bytes by chance, of which values are made
-    double exponent          # of Zipf's law; 0: all keys alike
-    double zipf_first        # see prepare_zipf
-    double zipf_span
-    double zipf_near
-    uint64_t scatter         # coprime to `keys`
-    uint64_t below[KINDS]    # a kind is drawn if 32 bits by chance are below its limit, and not below one before
-    unsigned int depth
-    unsigned int multiget
-    bint batch               # the next requests leave when all before them are answered
-    bint verify              # every byte of values is compared
-    bint complete            # a key that is missing is wrong
-    int64_t think            # ns; 0: none
-    bint think_varies        # ... by an exponential distribution
-    double gap               # ns between two requests of the open loop; 0: closed
-    bint gap_varies
-    int64_t patience         # ns without an answer, after which the server is silent
-    uint64_t random
-    bint filling             # each key is set once: `filled` are
-    uint64_t filled
-    uint64_t to_fill
-    # connections
-    int count
-    connection *connections
-    connection **ready       # open loop: those with room, in a ring of `count`, the first for the next request
-    unsigned int ready_first
-    unsigned int ready_count
-    connection **thinking    # a heap by `due`
-    unsigned int thinking_count
-    int epoll
-    int timer
-    unsigned int in_flight   # requests without an answer
-    # time
-    int64_t until            # from here on nothing new is sent
-    int64_t heard            # when something came last
-    double next              # open loop: when the next request is to be sent
-    # memory for what is under way
-    char *out
-    size_t out_size
-    size_t out_length
-    char *input
-    # what is counted
-    uint64_t done[KINDS]
-    uint64_t hits
-    uint64_t misses
-    uint64_t unsent
-    uint64_t *latencies[KINDS]
-    uint64_t *late           # of the open loop: between the intended time and sending
-    # what was wrong
-    unsigned int wrong_kind
-    bint wrong_unasked
-    uint32_t wrong_number
-    size_t wrong_at          # byte of the value, if wrong_in_value
-    bint wrong_in_value
-    char wrong_got[LINE_MOST]
-    size_t wrong_length
 
 include "_load_draws.pyx"
 include "_load_texts.pyx"
@@ -208,8 +77,8 @@ cdef class Load:
     loop. rate_varies: at random (Poisson). verify: compare every byte of values, not only keys and lengths. complete: a
     missing key is an error. patience: seconds without an answer after which the server is taken for silent.
 
-    Raises ValueError for wrong arguments, MemoryError, OSError. Not thread-safe; `run` and `fill` let other threads run.
-    """
+    Raises ValueError for wrong arguments, MemoryError, OSError. Not thread-safe; `run` and `fill` let other threads
+    run. """
 
     cdef load load
     cdef list kept           # (Session, Connection) of streams
@@ -225,7 +94,7 @@ cdef class Load:
     def __init__(self, *, keys=10000, key_size=32, value_size=100, key_sizes=None, value_sizes=None, exponent=0.0,
                  sets=0.0, deletes=0.0, incrs=0.0, multiget=1, depth=1, batch=False, think=0.0, think_varies=False,
                  rate=0.0, rate_varies=False, verify=True, complete=False, patience=10.0, seed=1):
-        cdef load *l = &self.load
+        cdef load *w = &self.load
         if not 1 <= keys < 1 << 32:
             raise ValueError(f"{keys} keys: it is 1 to {(1 << 32) - 1}")
         if depth < 1 or multiget < 1:
@@ -246,28 +115,28 @@ cdef class Load:
             raise ValueError(f"keys have {digits} (the digits of their number) to {KEY_MOST} bytes,"
                              f" not {shortest} to {longest}")
         self.largest = value_size if value_sizes is None else max(value_sizes)
-        l.keys = keys
-        l.key_size = key_size
-        l.key_sizes = <const uint16_t *>table_of(key_sizes, "H")
-        l.value_size = value_size
-        l.value_sizes = <const uint32_t *>table_of(value_sizes, "I")
-        l.exponent = exponent
-        l.multiget = multiget
-        l.depth = depth
-        l.batch = batch or think > 0
-        l.think = int(think * 1e9)
-        l.think_varies = think_varies
-        l.gap = 1e9 / rate if rate else 0
-        l.gap_varies = rate_varies
-        l.verify = verify
-        l.complete = complete
-        l.patience = int(patience * 1e9)
-        l.random = mix64(seed)
-        l.below[SET] = int(sets * (1 << 32))
-        l.below[DELETE] = l.below[SET] + int(deletes * (1 << 32))
-        l.below[INCR] = l.below[DELETE] + int(incrs * (1 << 32))
-        prepare_draws(l)
-        prepare_memory(l, self.largest)
+        w.keys = keys
+        w.key_size = key_size
+        w.key_sizes = <const uint16_t *>table_of(key_sizes, "H")
+        w.value_size = value_size
+        w.value_sizes = <const uint32_t *>table_of(value_sizes, "I")
+        w.exponent = exponent
+        w.multiget = multiget
+        w.depth = depth
+        w.batch = batch or think > 0
+        w.think = int(think * 1e9)
+        w.think_varies = think_varies
+        w.gap = 1e9 / rate if rate else 0
+        w.gap_varies = rate_varies
+        w.verify = verify
+        w.complete = complete
+        w.patience = int(patience * 1e9)
+        w.random = mix64(seed)
+        w.below[SET] = int(sets * (1 << 32))
+        w.below[DELETE] = w.below[SET] + int(deletes * (1 << 32))
+        w.below[INCR] = w.below[DELETE] + int(incrs * (1 << 32))
+        prepare_draws(w)
+        prepare_memory(w, self.largest)
 
     def __dealloc__(self):
         release(&self.load)
@@ -340,21 +209,21 @@ cdef class Load:
 
     def fill(self):
         """Stores all keys, each once, and the counters of incr. Raises what `run` does."""
-        cdef load *l = &self.load
+        cdef load *w = &self.load
         cdef int64_t forever = 1 << 62
-        counters = l.keys if l.below[INCR] > l.below[DELETE] else 0
-        gap, think, batch = l.gap, l.think, l.batch
-        l.filling = True
-        l.gap = 0
-        l.think = 0
-        l.batch = False
-        l.filled = 0
-        l.to_fill = l.keys + counters
+        counters = w.keys if w.below[INCR] > w.below[DELETE] else 0
+        gap, think, batch = w.gap, w.think, w.batch
+        w.filling = True
+        w.gap = 0
+        w.think = 0
+        w.batch = False
+        w.filled = 0
+        w.to_fill = w.keys + counters
         try:
             self.work(now_ns() + forever // 2, None)
         finally:
-            l.filling = False
-            l.gap, l.think, l.batch = gap, think, batch
+            w.filling = False
+            w.gap, w.think, w.batch = gap, think, batch
 
     def run(self, seconds, tick=None):
         """Loads the server for so many seconds, then waits for the answers that are due.
@@ -363,7 +232,7 @@ cdef class Load:
 
         Returns a dict. "gets", "sets", "deletes", "incrs": requests answered; "requests": all of them; "hits" and
         "misses": keys of gets, and of deletes and incrs; "seconds" until the last answer; "latencies": {ns: how many},
-        in the buckets of an HdrHistogram of three digits, and the same by "get", "set", "delete", "incr" in "by_kind".
+        in the buckets of an HdrHistogram of three digits; the same by "get", "set", "delete", "incr" in "by_kind".
         A latency is measured from when the request was to be sent. Of the open loop also "late": {ns: how many}: how
         long requests had waited for a connection, or this process, when they left; and "unsent": those that were due
         and had not left at the end. They are among the latencies with what they had waited.
@@ -378,19 +247,19 @@ cdef class Load:
         return self.told((now_ns() - begin) / 1e9)
 
     cdef int work(self, int64_t until, tick) except -1:
-        cdef load *l = &self.load
+        cdef load *w = &self.load
         cdef int r
         cdef int64_t begin = now_ns()
-        if not l.count:
+        if not w.count:
             raise ValueError("it has no connections")
-        start_run(l, begin, until)
+        start_run(w, begin, until)
         try:
             with nogil:
-                r = first_turn(l, begin)
+                r = first_turn(w, begin)
             while True:
                 if r == RUNNING:
                     with nogil:
-                        r = take_turns(l, now_ns() + SLICE)
+                        r = take_turns(w, now_ns() + SLICE)
                 if r == OVER:
                     return 0
                 if r != RUNNING:
@@ -404,13 +273,13 @@ cdef class Load:
 
     cdef int failed(self, int r) except -1:
         # Raises it.
-        cdef load *l = &self.load
+        cdef load *w = &self.load
         if r == WRONG:
             raise ValueError(self.wrong_text())
         if r == LOST:
             raise ConnectionError("the server has closed a connection")
         if r == SILENT:
-            raise TimeoutError(f"the server is silent: no answer for {l.patience / 1e9:g} s")
+            raise TimeoutError(f"the server is silent: no answer for {w.patience / 1e9:g} s")
         if r == -ENOMEM:
             raise MemoryError
         if r == -ETIMEDOUT:
@@ -418,49 +287,49 @@ cdef class Load:
         raise ConnectionError(f"a connection was lost: {strerror(-r).decode()}")
 
     cdef str wrong_text(self):
-        cdef load *l = &self.load
-        got = l.wrong_got[:l.wrong_length]
-        if l.wrong_unasked:
+        cdef load *w = &self.load
+        got = w.wrong_got[:w.wrong_length]
+        if w.wrong_unasked:
             return f"the server has sent what was not asked for: {got!r}"
         names = {GET: "get", SET: "set", DELETE: "delete", INCR: "incr"}
-        key = self.counter(l.wrong_number) if l.wrong_kind == INCR else self.key(l.wrong_number)
-        name = f"{names[l.wrong_kind]} of {key.decode()}"
-        if l.wrong_in_value:
-            value = self.value(l.wrong_number)
-            want = value[l.wrong_at:l.wrong_at + len(got)]
-            return f"{name}: a wrong value came back: {got!r} at byte {l.wrong_at} of {len(value)}, not {want!r}"
+        key = self.counter(w.wrong_number) if w.wrong_kind == INCR else self.key(w.wrong_number)
+        name = f"{names[w.wrong_kind]} of {key.decode()}"
+        if w.wrong_in_value:
+            value = self.value(w.wrong_number)
+            want = value[w.wrong_at:w.wrong_at + len(got)]
+            return f"{name}: a wrong value came back: {got!r} at byte {w.wrong_at} of {len(value)}, not {want!r}"
         wanted = {
-            GET: f"VALUE {key.decode()} 0 {value_size_of(l, l.wrong_number)}",
+            GET: f"VALUE {key.decode()} 0 {value_size_of(w, w.wrong_number)}",
             SET: "STORED",
             DELETE: "DELETED",
             INCR: "a number",
         }
         if got == b"END\r\n":
             return f"{name}: the key is missing"
-        return f"{name}: a wrong reply came back: {got!r}, not {wanted[l.wrong_kind]}"
+        return f"{name}: a wrong reply came back: {got!r}, not {wanted[w.wrong_kind]}"
 
     cdef dict told(self, seconds):
-        cdef load *l = &self.load
+        cdef load *w = &self.load
         cdef int kind
         cdef dict together = {}
         by_kind = {}
         for kind, name in ((GET, "get"), (SET, "set"), (DELETE, "delete"), (INCR, "incr")):
-            by_kind[name] = counted(l.latencies[kind])
+            by_kind[name] = counted(w.latencies[kind])
             for ns, count in by_kind[name].items():
                 together[ns] = together.get(ns, 0) + count
         return {
-            "gets": l.done[GET],
-            "sets": l.done[SET],
-            "deletes": l.done[DELETE],
-            "incrs": l.done[INCR],
-            "requests": l.done[GET] + l.done[SET] + l.done[DELETE] + l.done[INCR],
-            "hits": l.hits,
-            "misses": l.misses,
+            "gets": w.done[GET],
+            "sets": w.done[SET],
+            "deletes": w.done[DELETE],
+            "incrs": w.done[INCR],
+            "requests": w.done[GET] + w.done[SET] + w.done[DELETE] + w.done[INCR],
+            "hits": w.hits,
+            "misses": w.misses,
             "seconds": seconds,
             "latencies": together,
             "by_kind": by_kind,
-            "late": counted(l.late),
-            "unsent": l.unsent,
+            "late": counted(w.late),
+            "unsent": w.unsent,
         }
 
     # --- what it is made of ---
@@ -508,11 +377,11 @@ cdef class Load:
 def store_commands(first, count, key_size=32, value_size=100):
     """The text protocol's set commands for `count` of the keys that a Load asks for, as bytes. Raises ValueError."""
     cdef Load made = Load(keys=first + count, key_size=key_size, value_size=value_size)
-    cdef load *l = &made.load
+    cdef load *w = &made.load
     cdef uint32_t number
-    l.out_length = 0
+    w.out_length = 0
     for number in range(first, first + count):
-        if make_room(l) != 0:
+        if make_room(w) != 0:
             raise MemoryError
-        put_set(l, number)
-    return l.out[:l.out_length]
+        put_set(w, number)
+    return w.out[:w.out_length]

@@ -1,7 +1,7 @@
 # Which key is asked for, of what size, with which command.
 
 
-cdef inline uint64_t mix64(uint64_t x) noexcept nogil:
+cdef uint64_t mix64(uint64_t x) noexcept nogil:
     # A bijection that spreads every bit over all (the finalizer of SplitMix64).
     x += <uint64_t>0x9E3779B97F4A7C15
     x = (x ^ (x >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
@@ -14,7 +14,7 @@ cdef inline uint64_t chance(load *l) noexcept nogil:
     return mix64(l.random)
 
 
-cdef inline double fraction(load *l) noexcept nogil:
+cdef double fraction(load *l) noexcept nogil:
     # From 0 to 1, both excluded.
     return ((chance(l) >> 11) + 0.5) / 9007199254740992.0
 
@@ -46,7 +46,7 @@ cdef void prepare_zipf(load *l) noexcept nogil:
     l.zipf_near = 2 - zipf_place(zipf_area(2.5, s) - exp(-s * log(2.0)), s)
 
 
-cdef inline uint32_t draw_rank(load *l) noexcept nogil:
+cdef uint32_t draw_rank(load *l) noexcept nogil:
     cdef double s = l.exponent
     cdef double area, place, rank
     if s == 0:
@@ -59,13 +59,13 @@ cdef inline uint32_t draw_rank(load *l) noexcept nogil:
             return <uint32_t>(rank - 1)
 
 
-cdef inline uint32_t draw(load *l) noexcept nogil:
+cdef uint32_t draw(load *l) noexcept nogil:
     # A key's popularity has nothing to do with its number: the order in which keys are stored.
     cdef uint64_t rank = draw_rank(l)
     return <uint32_t>(rank * l.scatter % l.keys) if l.exponent else <uint32_t>rank
 
 
-cdef inline unsigned int draw_kind(load *l) noexcept nogil:
+cdef unsigned int draw_kind(load *l) noexcept nogil:
     cdef uint64_t by_chance
     if l.below[INCR] == 0:
         return GET
@@ -77,7 +77,7 @@ cdef inline unsigned int draw_kind(load *l) noexcept nogil:
     return INCR if by_chance < l.below[INCR] else GET
 
 
-cdef inline double exponential(load *l, double mean) noexcept nogil:
+cdef double exponential(load *l, double mean) noexcept nogil:
     return -mean * log(fraction(l))
 
 
@@ -91,11 +91,11 @@ cdef void prepare_draws(load *l) noexcept:
 # --- sizes, which belong to a key ---
 
 
-cdef inline size_t key_size_of(const load *l, uint32_t number) noexcept nogil:
+cdef size_t key_size_of(const load *l, uint32_t number) noexcept nogil:
     return l.key_size if l.key_sizes == NULL else l.key_sizes[mix64(number) >> 48]
 
 
-cdef inline size_t value_size_of(const load *l, uint32_t number) noexcept nogil:
+cdef size_t value_size_of(const load *l, uint32_t number) noexcept nogil:
     return l.value_size if l.value_sizes == NULL else l.value_sizes[mix64(number) & (QUANTILES - 1)]
 
 

@@ -1,7 +1,7 @@
 # The replies: a machine that takes them in pieces of any length, compares them, and counts.
 
 
-cdef inline void count_latency(uint64_t *buckets, int64_t ns) noexcept nogil:
+cdef void count_latency(uint64_t *buckets, int64_t ns) noexcept nogil:
     # The bucket of an HdrHistogram with three digits: 2048 of one nanosecond, then 1024 for each power of two.
     cdef uint64_t v = <uint64_t>min(max(ns, <int64_t>1), <int64_t>LONGEST)
     cdef size_t shift = 0

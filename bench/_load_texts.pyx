@@ -1,10 +1,10 @@
 # The bytes of requests, and of values.
 #
-# A value begins with a stamp, which depends on key and length; behind it comes a part of the pool, whose place depends on
-# them, too. Another key's value, an older one of another length, or one whose parts have changed places, is seen.
+# A value begins with a stamp, which depends on key and length; behind it comes a part of the pool, whose place depends
+# on them, too. Another key's value, an older one of another length, or one whose parts have changed places, is seen.
 
 
-cdef inline size_t put_key(const load *l, char *out, uint32_t number, char filler) noexcept nogil:
+cdef size_t put_key(const load *l, char *out, uint32_t number, char filler) noexcept nogil:
     # As long as the key is to be: the filler, and the number at the end. Returns the length.
     cdef size_t size = key_size_of(l, number)
     cdef char *p = out + size
@@ -30,11 +30,11 @@ cdef inline char *put_digits(char *out, uint64_t number) noexcept nogil:
     return out + 20 - i
 
 
-cdef inline uint64_t stamp_of(uint32_t number, size_t size) noexcept nogil:
+cdef uint64_t stamp_of(uint32_t number, size_t size) noexcept nogil:
     return mix64((<uint64_t>number << 32) ^ size)
 
 
-cdef inline void put_value(const load *l, char *out, uint32_t number, size_t size) noexcept nogil:
+cdef void put_value(const load *l, char *out, uint32_t number, size_t size) noexcept nogil:
     cdef uint64_t stamp = stamp_of(number, size)
     memcpy(out, &stamp, min(size, <size_t>STAMP))
     if size > STAMP:
@@ -60,7 +60,7 @@ cdef size_t first_wrong(const load *l, uint64_t stamp, size_t at, const char *p,
     return i
 
 
-cdef inline size_t put_header(const load *l, char *out, uint32_t number, size_t size) noexcept nogil:
+cdef size_t put_header(const load *l, char *out, uint32_t number, size_t size) noexcept nogil:
     # The line before a value of a get's reply.
     cdef char *p = out + 6
     memcpy(out, <const char *>"VALUE ", 6)
