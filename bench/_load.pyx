@@ -78,7 +78,8 @@ cdef class Load:
     missing key is an error. patience: seconds without an answer after which the server is taken for silent.
 
     Raises ValueError for wrong arguments, MemoryError, OSError. Not thread-safe; `run` and `fill` let other threads
-    run. """
+    run.
+    """
 
     cdef load load
     cdef list kept           # (Session, Connection) of streams
