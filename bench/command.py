@@ -19,6 +19,7 @@ from rmemcached.bench import (
     fabrics,
     hitratio,
     latency,
+    load,
     memory,
     paced,
     page,
@@ -41,6 +42,7 @@ SUBCOMMANDS: dict[str, ModuleType] = {
     "paced": paced,
     "cpu": cpu,
     "throughput": throughput,
+    "load": load,
     "connections": connections,
     "memory": memory,
     "hitratio": hitratio,
@@ -59,6 +61,7 @@ QUICK = {
     "paced": "--think 0,1000 --seconds 0.1 --rounds 5",
     "cpu": "--seconds 0.2 --rounds 5",
     "throughput": "--keys 1000 --seconds 0.1 --rounds 5",
+    "load": "--keys 1000 --seconds 0.2 --warm-up 0.1 --rounds 5",
     "connections": "--connections 10,100 --seconds 0.1 --rounds 5",
     "memory": "--items 100000 --connections 500 --rounds 1",
     "hitratio": "--megabytes 4 --keys 20000 --requests 60000 --largest 2000",
@@ -74,6 +77,7 @@ WHOLE = {
     "paced": "--think 0,100,1000 --seconds 0.2 --rounds 5",
     "cpu": "--seconds 0.4",
     "throughput": "--seconds 0.3 --rounds 5",
+    "load": "--workload etc --keys 100000 --rates 0,10000 --seconds 1 --rounds 5",
     "connections": "--seconds 0.3 --rounds 5",
     "memory": "",
     "hitratio": "--megabytes 32 --keys 200000 --requests 800000",
@@ -185,6 +189,9 @@ def prepared(options: argparse.Namespace) -> str:
     module = SUBCOMMANDS[options.subcommand]
     if not chooses(module):
         return str(module.REFERENCE)
+    aimed = getattr(module, "aimed", None)
+    if aimed and (found := aimed(options)):
+        options.contenders = found
     if options.contenders is None:
         options.contenders = module.contenders()
     return reference_of(options.contenders, options.reference)
@@ -197,7 +204,8 @@ def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
     if options.rounds < 1 or turns < 1:
         raise BenchError("--rounds is at least 1" if options.rounds < 1 else "--turns is at least 1")
     check_outputs(options)
-    chosen = chooses(module) and options.contenders is not None
+    chosen = options.subcommand == "load" and options.server is not None
+    chosen = chosen or (chooses(module) and options.contenders is not None)
     reference = prepared(options)
     if chooses(module) and not chosen:
         absent = set(module.CONTENDERS) - {contender.name for contender in options.contenders}

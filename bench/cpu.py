@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import socket
 import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from rmemcached.bench import _load
 from rmemcached.bench.arguments import CORES, cores, names_of, numbers, placement, size_name, sizes
 from rmemcached.bench.contenders import Contender, default_contenders, described, pinned, refuse, start
 from rmemcached.bench.document import Record
@@ -20,13 +22,12 @@ from rmemcached.bench.errors import BenchError
 from rmemcached.bench.floor import echo_connection, floor_servers, floors_of, texts
 from rmemcached.bench.measure import Case, Figure, Run, Taken, runs_of, take_turns
 from rmemcached.bench.servers import Server
-from rmemcached.client import _load
 
 HELP = "the server's CPU time for a request, with many connections at C speed"
 CONTENDERS = ("tcp", "memcached")
 FLAGS = ("-t", "1", "-m", "256", "-c", "4096")
 LARGE, LARGE_FLAGS = 512 * 1024, ("-I", "8m")  # values that do not fit into an item of the usual size
-OPERATIONS = {"get": 0, "set": 1, "mixed": 10}  # one request of so many is a set; 0: none
+OPERATIONS = {"get": 0.0, "set": 1.0, "mixed": 0.1}  # the part of requests that are sets
 KEYS = 10000
 MEMORY = 128 << 20  # bytes of items that the servers hold with these flags, and without evicting
 BATCH_MOST = 128 * 1024  # bytes that an empty socket buffer takes at once
@@ -77,26 +78,28 @@ def fill(server: Any, keys: int, size: int = 100) -> None:
 
 
 @contextlib.contextmanager
-def connected(server: Server, count: int) -> Iterator[list[int]]:
-    """Descriptors of connections that the server has accepted."""
+def connected(server: Server, count: int) -> Iterator[list[socket.socket]]:
+    """Connections that the server has accepted."""
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(server.connect(10)) for _ in range(count)]
         for plain in made:
             plain.sendall(b"mn\r\n")
             if plain.recv(64) != b"MN\r\n":
                 raise ValueError("wrong reply to mn")
-        yield [plain.fileno() for plain in made]
+        yield made
 
 
 @contextlib.contextmanager
-def echoing(server: Server, count: int, operation: str, size: int, depth: int, keys: int = 1) -> Iterator[list[int]]:
-    """Descriptors of connections to the echo server, which answers as if the generator's first key were there."""
+def echoing(
+    server: Server, count: int, operation: str, size: int, depth: int, keys: int = 1
+) -> Iterator[list[socket.socket]]:
+    """Connections to the echo server, which answers as if the generator's first key were there."""
     command = _load.store_commands(0, 1, value_size=size)
     head, _, value = command.partition(b"\r\n")
     request, reply = texts(operation, head.split()[1].decode(), value.removesuffix(b"\r\n"), keys)
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(echo_connection(server, len(request), reply, depth)) for _ in range(count)]
-        yield [plain.fileno() for plain in made]
+        yield made
 
 
 def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
@@ -106,19 +109,23 @@ def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
 
     def run(number: int) -> Taken:
         opened = echoing(server, count, operation, size, depth, keys) if floor else connected(server, count)
-        with opened as descriptors:
-            before = server.cpu_seconds()
-            done = _load.run(
-                descriptors,
-                length if number else length / 10,
+        with opened as plain:
+            load = _load.Load(
                 keys=1 if floor else said["stored"],
                 value_size=size,
+                sets=OPERATIONS[operation],
                 depth=depth,
-                set_every=OPERATIONS[operation],
-                seed=number + 1,
+                batch=True,
                 multiget=keys,
+                complete=True,
+                seed=number + 1,
             )
-            used = server.cpu_seconds() - before
+            for one in plain:
+                load.add_socket(one)
+            with load:
+                before = server.cpu_seconds()
+                done = load.run(length if number else length / 10)
+                used = server.cpu_seconds() - before
         requests = done["sets"] + done["gets"] * keys
         return Taken({"cpu_us": used / requests * 1e6, "per_second": requests / done["seconds"]})
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rmemcached import __version__
-from rmemcached.bench import _floor
+from rmemcached.bench import _direct_reads, _floor, _load
 from rmemcached.bench.arguments import names_of
 from rmemcached.bench.contenders import pinned
 from rmemcached.bench.document import Record
@@ -32,7 +32,7 @@ from rmemcached.bench.floor import CALL, TEXTS
 from rmemcached.bench.measure import Steps
 from rmemcached.bench.servers import Server, start_rmemcached
 from rmemcached.bench.sheet import Sheet
-from rmemcached.client import AsyncClient, Client, _load
+from rmemcached.client import AsyncClient, Client
 
 HELP = "gets that ask nobody, beside gets that ask: times, CPU, memory, and their bounds"
 REFERENCE = "asked"
@@ -74,7 +74,7 @@ def small_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> 
             one.set(b"key", VALUE)
             one.set_many(dict.fromkeys(many, VALUE))
         for pause in PAUSES:
-            took = statistics.median(_load.read_direct(client, b"key", seconds, pause)) / 1000
+            took = statistics.median(_direct_reads.read_direct(client, b"key", seconds, pause)) / 1000
             sheet.add(f"get 100 B, C, {pause * 1e6:g} us apart", "direct", took, "us", group=SMALL, bound="<= 0.4")
         into = bytearray(100)
         copier = _floor.Copier(len(VALUE))
@@ -156,7 +156,7 @@ def read_all(address: Any, seconds: float, results: Any) -> None:
     """One reader process."""
     client = Client(address, transport="soft_shm", timeout=20)
     client.version()
-    results.put((*_load.count_direct(client, KEYS, seconds), time.process_time()))
+    results.put((*_direct_reads.count_direct(client, KEYS, seconds), time.process_time()))
     client.close()
 
 
@@ -182,7 +182,10 @@ def set_cpu(servers: dict[str, Server], seconds: float, sheet: Sheet) -> None:
     for name, server in sheet.record.round.shuffled(servers.items()):
         with server.connect(30) as plain:
             begin = server.cpu_seconds()
-            done = _load.run([plain.fileno()], seconds, keys=100_000, depth=32, set_every=1)
+            load = _load.Load(keys=100_000, depth=32, batch=True, sets=1.0)
+            load.add_socket(plain)
+            with load:
+                done = load.run(seconds)
             spent = (server.cpu_seconds() - begin) / done["sets"] * 1e6
         bound = "" if name == "asked" else "<= 1.15 of asked"
         sheet.add("daemon's CPU of a set", name, spent, "us", group=COST, bound=bound)
@@ -281,7 +284,9 @@ def device_reads(remote: Server, seconds: float, sheet: Sheet) -> None:
             client.get("read")
         chunks = [value for name, value in client.stats("slabs").items() if name.endswith(b":chunk_size")]
         item = next(size for size in sorted(map(int, chunks)) if size >= ITEM)
-        one, two = (statistics.median(_load.read_remote(client, b"read", seconds, new)) / 1000 for new in (False, True))
+        one, two = (
+            statistics.median(_direct_reads.read_remote(client, b"read", seconds, new)) / 1000 for new in (False, True)
+        )
         rows = {"get 100 B, C, verbs, one READ": one, "get 100 B, C, verbs, two READs": two}
         floors: dict[str, float] = {}
         if beside:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any, TextIO, TypeVar
@@ -52,10 +52,11 @@ class Case:
 
 @dataclass
 class Taken:
-    """What a run has measured: its figures, and latencies in nanoseconds."""
+    """What a run has measured: its figures, and latencies in nanoseconds, each or {latency: how many}."""
 
     values: dict[str, float]
     latencies: list[int] = field(default_factory=list)
+    counted: dict[int, int] = field(default_factory=dict)
 
 
 # Does one run; the argument is its number, from 1, another one in each round. 0 is the warm-up.
@@ -99,8 +100,8 @@ def need_histograms() -> None:
         raise BenchError("hdrhistogram is not installed: pip install hdrhistogram") from None
 
 
-def histogram(latencies: Iterable[int] = ()) -> Any:
-    """An HdrHistogram of nanoseconds."""
+def histogram(latencies: Iterable[int] | Mapping[int, int] = ()) -> Any:
+    """An HdrHistogram of nanoseconds: of each, or of {latency: how many}."""
     from hdrh.histogram import HdrHistogram
 
     made = HdrHistogram(1, LONGEST_NS, DIGITS)
@@ -109,7 +110,7 @@ def histogram(latencies: Iterable[int] = ()) -> Any:
     return made
 
 
-def encoded(latencies: Iterable[int]) -> str:
+def encoded(latencies: Iterable[int] | Mapping[int, int]) -> str:
     return str(histogram(latencies).encode().decode())
 
 
@@ -160,7 +161,11 @@ class Steps:
     def step(self, what: str) -> None:
         """A step is over; `what` comes next, or is still under way."""
         self.done = min(self.done + 1, self.steps)
-        self.report(self.done / self.steps, what)
+        self.within(0.0, what)
+
+    def within(self, part: float, what: str) -> None:
+        """This part of `what`, the next step, is over."""
+        self.report(min(self.done + part, self.steps) / self.steps, what)
 
 
 def order(names: list[Name], number: int) -> list[Name]:
@@ -187,8 +192,8 @@ def take_turns(case: Case, runs: dict[str, Run], now: Round, steps: Steps, warm:
                 "turn": number * len(names) + place + 1,
                 "values": taken.values,
             }
-            if taken.latencies:
-                sample["histogram"] = encoded(taken.latencies)
+            if taken.latencies or taken.counted:
+                sample["histogram"] = encoded(taken.latencies or taken.counted)
             samples.append(sample)
             steps.step(f"{case.name}: {name}")
     return samples

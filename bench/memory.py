@@ -17,12 +17,12 @@ import sys
 import tempfile
 from typing import Any
 
+from rmemcached.bench import _load
 from rmemcached.bench.arguments import placement
 from rmemcached.bench.contenders import Contender, default_contenders, described, refuse, start
 from rmemcached.bench.document import Document, Record
 from rmemcached.bench.measure import Case, Figure, Taken
 from rmemcached.bench.servers import Server, free_port
-from rmemcached.client import _load
 
 HELP = "a server's memory at start, for each item, and for each idle connection"
 CONTENDERS = ("tcp", "memcached")

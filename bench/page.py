@@ -49,6 +49,11 @@ TURNS = (
     " from elsewhere meets all alike."
 )
 METHODS = {
+    "load": (
+        *METHOD[:2],
+        "Latencies count from when a request was due; in a closed loop that is when it was sent.",
+        *METHOD[3:],
+    ),
     "direct": (TURNS, "A figure of a round is the median of many calls.", *METHOD[3:5], BOUNDS, METHOD[6]),
     "fabrics": (TURNS, "Two processes poll, each on a core of its own where there are two.", *METHOD[3:5], BOUNDS),
     "clients": (TURNS, METHOD[2], *METHOD[3:5], BOUNDS, METHOD[6]),

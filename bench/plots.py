@@ -23,6 +23,7 @@ AXES = {
     "connections": "connections",
     "depth": "requests at a time",
     "keys": "keys",
+    "rate": "requests a second",
 }
 # Parameters that follow from others.
 CONSEQUENCES = ("stored",)

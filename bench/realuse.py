@@ -29,7 +29,7 @@ from time import perf_counter
 from typing import Any
 
 from rmemcached import __version__
-from rmemcached.bench import _floor
+from rmemcached.bench import _floor, _load
 from rmemcached.bench.arguments import CORES, names_of, numbers, placement, size_name, sizes
 from rmemcached.bench.connections import asker
 from rmemcached.bench.contenders import parse_contender
@@ -41,7 +41,7 @@ from rmemcached.bench.helpers import Helper, busy
 from rmemcached.bench.paced import paced_client
 from rmemcached.bench.servers import Server, start_rmemcached
 from rmemcached.bench.sheet import Sheet
-from rmemcached.client import Client, _load
+from rmemcached.client import Client
 
 HELP = "large values, threads with clients of their own or shared queue pairs, other clients beside"
 REFERENCE = "tcp"
@@ -245,9 +245,9 @@ def shared_rate(clients: list[Any], options: argparse.Namespace, depth: int, see
     """Requests per second of all clients, each in a thread of its own."""
 
     def work(number: int) -> float:
-        done = _load.run_client(
-            clients[number], options.seconds, keys=1000, value_size=SMALL, depth=depth, seed=seed * 100 + number
-        )
+        with _load.Load(keys=1000, value_size=SMALL, depth=depth, complete=True, seed=seed * 100 + number) as load:
+            load.add_client(clients[number])
+            done = load.run(options.seconds)
         return float(done["requests"] / done["seconds"])
 
     with ThreadPoolExecutor(len(clients)) as pool:

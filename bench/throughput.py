@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from rmemcached.bench import _load
 from rmemcached.bench.arguments import CORES, cores, names_of, numbers, placement, size_name, sizes
 from rmemcached.bench.contenders import Contender, connect, default_contenders, described, pinned, refuse_clients, start
 from rmemcached.bench.cpu import BATCH_MOST, MEMORY, OPERATIONS, echoing, fill
@@ -20,7 +21,6 @@ from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
 from rmemcached.bench.floor import LINES, LinesClient, floor_of, floor_servers, floors_of, one_core
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, runs_of, take_turns
-from rmemcached.client import _load
 
 HELP = "requests a second of one client that always has many under way, at C speed"
 CONTENDERS = ("soft_shm", "soft_iw", "tcp", "unix", "memcached")
@@ -51,15 +51,17 @@ def run_of(client: Any, server: Any, case: Case, seconds: float) -> Run:
 
     def run(number: int) -> Taken:
         before = cpu() if cpu else 0.0
-        done = _load.run_client(
-            client,
-            seconds if number else seconds / 10,
+        load = _load.Load(
             keys=said["keys"],
             value_size=said["size"],
+            sets=OPERATIONS[said["operation"]],
             depth=said["depth"],
-            set_every=OPERATIONS[said["operation"]],
+            complete=True,
             seed=number + 1,
         )
+        with load:
+            load.add_client(client)
+            done = load.run(seconds if number else seconds / 10)
         values = {"per_second": done["requests"] / done["seconds"]}
         if cpu:
             values["cpu_us"] = (cpu() - before) / done["requests"] * 1e6
@@ -78,17 +80,21 @@ def floor_run(server: Any, name: str, case: Case, seconds: float) -> Run:
             with contextlib.closing(LinesClient(server.address, bytes(said["size"]))) as client:
                 copies, spent = client.lines.batches(said["depth"], length)
             return Taken({"per_second": copies / spent})
-        with echoing(server, 1, said["operation"], said["size"], said["depth"]) as descriptors:
-            before = server.cpu_seconds()
-            done = _load.run(
-                descriptors,
-                length,
+        with echoing(server, 1, said["operation"], said["size"], said["depth"]) as (plain,):
+            load = _load.Load(
                 keys=1,
                 value_size=said["size"],
+                sets=OPERATIONS[said["operation"]],
                 depth=said["depth"],
-                set_every=OPERATIONS[said["operation"]],
+                batch=True,
+                complete=True,
+                seed=number + 1,
             )
-            used = server.cpu_seconds() - before
+            load.add_socket(plain)
+            with load:
+                before = server.cpu_seconds()
+                done = load.run(length)
+                used = server.cpu_seconds() - before
         return Taken({"per_second": done["requests"] / done["seconds"], "cpu_us": used / done["requests"] * 1e6})
 
     return run
