@@ -16,6 +16,7 @@ from rmemcached.bench import (
     direct,
     document,
     fabrics,
+    figures,
     hitratio,
     latency,
     memory,
@@ -78,6 +79,13 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument("--only", type=names_of(tuple(SUBCOMMANDS)), default=list(SUBCOMMANDS), metavar="SUBCOMMANDS")
     sub.add_argument("--quick", action="store_true", help="a small selection with short runs, in some minutes")
     sub.add_argument("--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)")
+    sub = parsers.add_parser(
+        "figures",
+        help=figures.HELP,
+        description=figures.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    figures.add_arguments(sub)
     sub = parsers.add_parser(
         "compare",
         help="two files of --json: what became better or worse",
@@ -203,6 +211,8 @@ def run_all(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace, command: Sequence[str]) -> int:
     if options.subcommand == "all":
         return run_all(options)
+    if options.subcommand == "figures":
+        return figures.run(options, command)
     if options.subcommand == "compare":
         first, second = document.read(options.first), document.read(options.second)
         found = verdict.compare(first, second, options.absolute, options.least / 100)

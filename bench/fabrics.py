@@ -18,7 +18,7 @@ import socket
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rmemcached import __version__
 from rmemcached.bench.document import Record
@@ -61,6 +61,7 @@ LINES: tuple[tuple[str, str, str, str, str, str], ...] = (
 )
 MEMORY_BOUND = "<= 16"  # KB of an idle queue pair
 GROUP = "devices"
+Result = TypeVar("Result")
 
 
 class Side:
@@ -206,8 +207,8 @@ def pin(number: int) -> None:
         os.sched_setaffinity(0, {cores[number]})
 
 
-def both(rounds: int, iterations: int, idle: int) -> dict[str, Any]:
-    """Runs the two processes and returns what the client measured. Raises SessionError, EndError, OSError."""
+def both(work: Callable[[Side], Result], kind: type[Side] = Side) -> Result:
+    """Runs `work` in two processes and returns what it gave the client. Raises SessionError, EndError, OSError."""
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     ours, theirs = socket.socketpair()
     our_fds, their_fds = socket.socketpair()
@@ -219,7 +220,7 @@ def both(rounds: int, iterations: int, idle: int) -> dict[str, Any]:
             ours.close()
             our_fds.close()
             pin(1)
-            run(Side(False, theirs, their_fds, memory), rounds, iterations, idle)
+            work(kind(False, theirs, their_fds, memory))
             status = 0
         except session.PeerError:
             pass
@@ -232,7 +233,7 @@ def both(rounds: int, iterations: int, idle: int) -> dict[str, Any]:
     mask = os.sched_getaffinity(0)
     try:
         pin(0)
-        return run(Side(True, ours, our_fds, memory), rounds, iterations, idle)
+        return work(kind(True, ours, our_fds, memory))
     finally:
         ours.close()
         our_fds.close()
@@ -267,7 +268,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     for name, text in FLOORS.items():
         record.floor(name, text)
     try:
-        found = both(options.rounds, options.iterations, options.idle)
+        found = both(lambda side: run(side, options.rounds, options.iterations, options.idle))
     except (session.SessionError, session.EndError, OSError) as error:
         raise BenchError(str(error)) from error
     sheet = Sheet(record)

@@ -22,6 +22,9 @@ AXES = {
     "connections": "connections",
     "depth": "requests at a time",
     "keys": "keys",
+    "sharers": "threads",
+    "applications": "applications, a process each",
+    "loss_percent": "packets lost, %",
 }
 WIDTH, HEIGHT = 560, 320
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 30, 48

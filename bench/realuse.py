@@ -197,9 +197,8 @@ def measure_threads(options: argparse.Namespace, sheet: Sheet) -> None:
 # ---- threads that share a queue pair ---------------------------------------------------------------------------------
 
 
-def sharing_clients(address: Any, transport: str, count: int, pairs: str) -> list[Any]:
-    """Connected clients. Those that one thread makes share a queue pair, up to 16 threads have one each."""
-    makers = count if pairs == "own" else 1
+def sharing_clients(address: Any, transport: str, count: int, makers: int) -> list[Any]:
+    """Connected clients, made by so many threads. Those of one thread share a queue pair; up to 16 have one each."""
     barrier = threading.Barrier(makers)
 
     def make(_: int) -> list[Any]:
@@ -215,12 +214,12 @@ def sharing_clients(address: Any, transport: str, count: int, pairs: str) -> lis
         return list(itertools.chain.from_iterable(pool.map(make, range(makers))))
 
 
-def shared_rate(clients: list[Any], options: argparse.Namespace, depth: int, seed: int) -> float:
+def shared_rate(clients: list[Any], seconds: float, depth: int, seed: int) -> float:
     """Requests per second of all clients, each in a thread of its own."""
 
     def work(number: int) -> float:
         done = _load.run_client(
-            clients[number], options.seconds, keys=1000, value_size=SMALL, depth=depth, seed=seed * 100 + number
+            clients[number], seconds, keys=1000, value_size=SMALL, depth=depth, seed=seed * 100 + number
         )
         return float(done["requests"] / done["seconds"])
 
@@ -237,12 +236,12 @@ def measure_sharing(options: argparse.Namespace, sheet: Sheet) -> None:
         for name, count in itertools.product(names, options.sharers):
             with contextlib.ExitStack() as connected:
                 clients = {}
-                for pairs in ("shared", "own"):
-                    clients[pairs] = sharing_clients(servers[name].address, name, count, pairs)
+                for pairs, makers in (("shared", 1), ("own", count)):
+                    clients[pairs] = sharing_clients(servers[name].address, name, count, makers)
                     for client in clients[pairs]:
                         connected.enter_context(contextlib.closing(client))
                 for depth, seed in itertools.product(sorted({1, options.depth}), range(1, options.rounds + 1)):
-                    rates = {pairs: shared_rate(clients[pairs], options, depth, seed) for pairs in clients}
+                    rates = {pairs: shared_rate(clients[pairs], options.seconds, depth, seed) for pairs in clients}
                     for pairs, rate in rates.items():
                         sheet.add(
                             f"{count} {'threads' if count > 1 else 'thread'}, {depth} under way, {name}",
