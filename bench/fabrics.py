@@ -200,6 +200,9 @@ def fill_sheet(found: dict[str, Any], sheet: Sheet) -> None:
         sheet.add("memory of an idle queue pair", device, used, "KB", group=GROUP, bound=MEMORY_BOUND)
 
 
+Kind = TypeVar("Kind", bound=Side)
+
+
 def pin(number: int) -> None:
     """Pins the process to its allowed core number 0 or 1, if it is allowed more than one."""
     cores = sorted(os.sched_getaffinity(0))
@@ -207,8 +210,8 @@ def pin(number: int) -> None:
         os.sched_setaffinity(0, {cores[number]})
 
 
-def both(work: Callable[[Side], Result], kind: type[Side] = Side) -> Result:
-    """Runs `work` in two processes and returns what it gave the client. Raises SessionError, EndError, OSError."""
+def both(kind: type[Kind], work: Callable[[Kind], Result]) -> Result:
+    """Runs `work` in two processes, and returns what it gave the client. Raises SessionError, EndError, OSError."""
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     ours, theirs = socket.socketpair()
     our_fds, their_fds = socket.socketpair()
@@ -268,7 +271,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     for name, text in FLOORS.items():
         record.floor(name, text)
     try:
-        found = both(lambda side: run(side, options.rounds, options.iterations, options.idle))
+        found = both(Side, lambda side: run(side, options.rounds, options.iterations, options.idle))
     except (session.SessionError, session.EndError, OSError) as error:
         raise BenchError(str(error)) from error
     sheet = Sheet(record)

@@ -531,8 +531,8 @@ DRAWINGS = (
         scalability,
         (
             Claim(
-                "throughput falls beyond 400 connections with queue pairs of their own, and stays with shared ones; most"
-                " connections to fewest",
+                "throughput falls beyond 400 connections with queue pairs of their own, and stays with shared ones;"
+                " most connections to fewest",
                 "falls; 1",
                 ends("connections"),
             ),
@@ -562,8 +562,8 @@ DRAWINGS = (
         "raas-8",
         "Figure 8: memory, by applications",
         (
-            "Each run starts a server and processes of its own. An application is a process with 100 connections, each of"
-            " which has made a request.",
+            "Each run starts a server and processes of its own. An application is a process with 100 connections, each"
+            " of which has made a request.",
             "Counted is what server and applications together have grown by since before the first one connected;"
             " shared memory once.",
             RATIOS,
@@ -606,8 +606,8 @@ DRAWINGS = (
         "raas-11",
         "Figure 11: latency of the service beside the bare device, by size",
         (
-            "A READ is between two processes that poll and do nothing else; a get goes to a daemon, as in any program. Both"
-            " are means of many, one at a time.",
+            "A READ is between two processes that poll and do nothing else; a get goes to a daemon, as in any program."
+            " Both are means of many, one at a time.",
             "Client and server have a core each where there are two.",
             ROUNDS,
             RATIOS,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 from rmemcached import __version__
@@ -32,7 +31,7 @@ PATIENCE = 300.0  # seconds for a program of the other side's to end
 LATENCY = Figure("latency_us", "us")
 RATE = Figure("rate", "MB/s", "higher")
 MEMCPY, STREAM = fabrics.MEMCPY, fabrics.STREAM
-FEWEST = {"lat": 20, "bw": 8}
+FEWEST = {LATENCY.unit: 100, RATE.unit: 32}
 MOST = 20000
 TURNS = (
     "The rows take turns in each round, so that load from elsewhere meets all alike; the first round is thrown away."
@@ -89,6 +88,15 @@ class Cell:
 Samples = list[tuple[Case, list[dict[str, Any]]]]
 
 
+def iterations(case: Case, value: float, seconds: float) -> int:
+    """How many of what gave this value take so many seconds. A latency may be half of a round trip."""
+    if not value:
+        return MOST
+    if case.figures[0].unit == LATENCY.unit:
+        return int(seconds * 1e6 / (2 * value))
+    return int(seconds * value * session.MB / case.parameters["size"])
+
+
 def alternate(side: DeviceSide, cells: Sequence[Cell], rounds: int, seconds: float) -> Samples:
     """All cells, in turns. The round that is thrown away finds how many iterations take so many seconds."""
     made = []
@@ -97,18 +105,15 @@ def alternate(side: DeviceSide, cells: Sequence[Cell], rounds: int, seconds: flo
             side.meet()
             if side.client:
                 cell.prepare()
-            least = FEWEST["lat" if cell.case.figures[0] == LATENCY else "bw"]
+            least = FEWEST[cell.case.figures[0].unit]
             counts = dict.fromkeys(cell.probes, least)
             samples = []
             for round_number in range(rounds + 1):
                 for turn, name in enumerate(order(list(cell.probes), round_number), 1):
                     side.meet()
-                    begin = perf_counter()
                     value = cell.probes[name](side, counts[name])
-                    taken = perf_counter() - begin
                     if round_number == 0:
-                        wanted = int(counts[name] * seconds / taken) if taken else MOST
-                        counts[name] = side.agreed(min(max(wanted, least), MOST))
+                        counts[name] = side.agreed(min(max(iterations(cell.case, value, seconds), least), MOST))
                     elif side.client:
                         samples.append(
                             {
@@ -129,7 +134,7 @@ def alternate(side: DeviceSide, cells: Sequence[Cell], rounds: int, seconds: flo
 def measured(work: Callable[[DeviceSide], Samples], record: Record) -> None:
     """Runs both sides and records what they give. Raises BenchError."""
     try:
-        found = fabrics.both(work, DeviceSide)
+        found = fabrics.both(DeviceSide, work)
     except (session.SessionError, session.EndError, OSError) as error:
         raise BenchError(str(error)) from error
     for case, samples in found:

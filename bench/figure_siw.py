@@ -313,8 +313,8 @@ def keeps(percent: float) -> Callable[[Document], str]:
 
 
 NO_UDP = (
-    "USIW, iWARP over UDP by DPDK: rmemcached has no UDP fabric yet. soft_iw, iWARP over TCP in user space, stands in its"
-    " place."
+    "USIW, iWARP over UDP by DPDK: rmemcached has no UDP fabric yet. soft_iw, iWARP over TCP in user space, stands in"
+    " its place."
 )
 NO_WIRE = "A wire between two hosts: both processes are in one guest."
 
@@ -367,6 +367,7 @@ DRAWINGS = (
             f" packets of {ETHERNET} octets at random, and delays each by {DELAY_US} us; segments leave one by one, as"
             " without offloads.",
             POLLING,
+            "soft_iw and TCP keep their connections for all rounds; siw has a new one in each.",
             TURNS,
             MEDIAN,
         ),

@@ -161,8 +161,9 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> int:
     drawings = chosen(options.names)
     if options.write and not (Path(options.write) / figure_page.PAGE).is_file():
         raise BenchError(f"--write {options.write}: there is no {figure_page.PAGE}")
+    absent: dict[str, str] = {}
     if options.source:
-        found, absent = read(drawings, options.source, bool(options.names)), {}
+        found = read(drawings, options.source, bool(options.names))
     else:
         if options.folder:
             try:
