@@ -59,7 +59,7 @@ class Drawing:
 
     reference: the contender that ratios are given to; "": memcached where it is, else tcp. method: how, in sentences.
     lacks: what the original has besides, each with the reason why it is not there. obstacle: why it cannot be drawn
-    here, "" when it can.
+    here, "" when it can. machine and options: what its command has before and behind it, in the clone.
     """
 
     name: str
@@ -70,6 +70,8 @@ class Drawing:
     reference: str = ""
     lacks: tuple[str, ...] = ()
     obstacle: Callable[[Effort], str] = lambda _: ""
+    machine: str = ""
+    options: tuple[str, ...] = ()
 
     @property
     def paper(self) -> str:

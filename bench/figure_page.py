@@ -53,6 +53,15 @@ def claims(document: Document, drawing: Drawing) -> list[str]:
     return lines
 
 
+def command(document: Document, drawing: Drawing) -> str:
+    """What draws this figure again, and nothing else."""
+    words = ["rmemcached-bench", "figures", drawing.name, *drawing.options]
+    given = document["command"]
+    words += ["--quick"] if "--quick" in given else []
+    words += ["--rounds", given[given.index("--rounds") + 1]] if "--rounds" in given else []
+    return drawing.machine + shlex.join(words)
+
+
 def block(document: Document, drawing: Drawing) -> str:
     """What stands between a figure's marks."""
     machine = document["machine"]
@@ -69,7 +78,7 @@ def block(document: Document, drawing: Drawing) -> str:
         "",
         *claims(document, drawing),
         "",
-        f"{ratios} {where}; {when}: `{shlex.join(document['command'])}`".strip(),
+        f"{ratios} {where}; {when}: `{command(document, drawing)}`".strip(),
     ]
     lines += ["", *(note for note in document["notes"] if note.startswith("Measured in "))]
     return "\n".join(lines).strip() + "\n"

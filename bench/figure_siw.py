@@ -58,10 +58,8 @@ DELAY_US = 250
 READS = 16
 ETHERNET = 1500
 TIME = 120.0  # seconds for a program of perftest's
-LABORATORY = (
-    'script/vm --driver siw --module "$(script/build-siw)" .venv/bin/rmemcached-bench figures usiw-6 usiw-7 rddp-loss'
-    " --netem lo"
-)
+MACHINE = 'script/vm --driver siw --module "$(script/build-siw)" .venv/bin/'
+NETEM = ("--netem", "lo")
 POLLING = (
     "siw is measured by perftest's programs over rdma_cm, soft_iw and TCP by loops of the same kind in two processes"
     " that poll. Each side has a core of its own where there are two. MB is 2^20 bytes."
@@ -97,7 +95,8 @@ def address_of(netdev: str) -> str:
 def obstacle(effort: Effort) -> str:
     missing = [name for name in ("rdma", "ib_send_lat") if shutil.which(name) is None]
     if not INFINIBAND.is_dir() or not any(path.name.startswith("siw") for path in INFINIBAND.iterdir()):
-        return f"there is no device of siw, the kernel's software iWARP. In the clone a guest has it: {LABORATORY}"
+        where = f"In the clone a guest has it: {MACHINE}rmemcached-bench figures NAME"
+        return f"there is no device of siw, the kernel's software iWARP. {where}"
     if missing:
         return f"{' and '.join(missing)} not in PATH (apt-get install iproute2 perftest)"
     if not siw_device()[1]:
@@ -338,6 +337,7 @@ DRAWINGS = (
         reference=SIW,
         lacks=(NO_UDP, NO_WIRE),
         obstacle=obstacle,
+        machine=MACHINE,
     ),
     Drawing(
         "usiw-7",
@@ -358,6 +358,7 @@ DRAWINGS = (
         reference=SIW,
         lacks=(NO_UDP, NO_WIRE, "Messages beyond 1 MB: the original goes on to 8 MB."),
         obstacle=obstacle,
+        machine=MACHINE,
     ),
     Drawing(
         "rddp-loss",
@@ -388,5 +389,7 @@ DRAWINGS = (
             " original's user-level DDP does. A fabric over UDP could place them.",
         ),
         obstacle=loss_obstacle,
+        machine=MACHINE,
+        options=NETEM,
     ),
 )

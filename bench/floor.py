@@ -69,7 +69,7 @@ def floor_of(contender: Contender) -> str:
     """The transport of the echo server that a contender stands beside; "": there is none."""
     if contender.server == "running" or contender.transport == "auto":
         return ""
-    return {"soft_shm": "", "soft_iw": "tcp"}.get(contender.transport, contender.transport)
+    return {"soft_shm": "", "soft_iw": "tcp", "verbs": ""}.get(contender.transport, contender.transport)
 
 
 @contextlib.contextmanager
