@@ -183,8 +183,8 @@ def store(server: Any) -> None:
 def scalability(effort: Effort, record: Record) -> None:
     """RaaS, figure 6."""
     found = contenders(effort, *ALL)
-    processes = effort.of(3, 10)
-    counts = effort.of((6, 30), (10, 100, 400, 1000))
+    processes = effort.of(2, 10)
+    counts = effort.of((4, 20), (10, 100, 400, 1000))
     seconds = effort.of(0.1, 0.3)
     for_clients, for_servers = placement("any")
 
@@ -571,8 +571,8 @@ DRAWINGS = (
         memory,
         (
             Claim(
-                "as many times the memory of one application: native verbs grow in proportion, RaaS slowly",
-                "n; less",
+                "most applications to one: native verbs need memory in proportion, RaaS less",
+                "in proportion; less",
                 ends("applications"),
             ),
             Claim("8 applications, KB", "", each({name: median(name, "memory_KB", applications=8) for name in ALL})),
@@ -592,8 +592,8 @@ DRAWINGS = (
         processor,
         (
             Claim(
-                "as many times the CPU of one application: native verbs grow in proportion, RaaS slowly",
-                "n; less",
+                "most applications to one: native verbs need CPU in proportion, RaaS less",
+                "in proportion; less",
                 ends("applications"),
             ),
             Claim("8 applications, % of a core", "", devices(median, *ALL, figure="percent", applications=8)),

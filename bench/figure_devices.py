@@ -216,7 +216,7 @@ def operations(effort: Effort, record: Record) -> None:
 
 # --- DDP over TCP ---
 
-TCP, PLAIN, CHECKED = "TCP", "soft_iw", "soft_iw, CRC"
+TCP, PLAIN, CHECKED = "TCP", "soft_iw", "soft_iw with CRC"
 DDP_SIZES = (4, 64, 1024, 4096, 16384, 65536, 262144, 1 << 20)
 
 

@@ -72,7 +72,7 @@ def block(document: Document, drawing: Drawing) -> str:
     marks = "`~` within noise" + (NO_INTERVAL if rounds < 5 else "")
     ratios = f"Ratios are to {document['reference']}; {marks}." if document["reference"] else ""
     where = f"{machine['cpu']}, {machine['cores']} cores, load {machine['load']:.1f} before{beside}"
-    when = f"{rounds} rounds, {document['started'][:10]}"
+    when = f"{rounds} {'rounds' if rounds > 1 else 'round'}, {document['started'][:10]}"
     lines = [
         f"![{drawing.title}]({PICTURES}/{drawing.name}.svg)",
         "",

@@ -151,7 +151,8 @@ def draw(drawings: Sequence[Drawing], options: argparse.Namespace, effort: Effor
 
 def run(options: argparse.Namespace, command: Sequence[str]) -> int:
     """Raises BenchError."""
-    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    usual = QUICK_ROUNDS if options.quick else ROUNDS
+    rounds = usual if options.rounds is None else options.rounds
     if rounds < 1:
         raise BenchError("--rounds is at least 1")
     effort = Effort(options.quick, rounds, options.memcached, options.netem)
