@@ -57,13 +57,15 @@ class Claim:
 class Drawing:
     """A figure that can be drawn.
 
-    reference: the contender that ratios are given to; "": memcached where it is, else tcp. method: how, in sentences.
+    axis: the parameter that it is drawn against, "": bars. reference: the contender that ratios are given to; "":
+    memcached where it is, else tcp. method: how, in sentences.
     lacks: what the original has besides, each with the reason why it is not there. obstacle: why it cannot be drawn
     here, "" when it can. machine and options: what its command has before and behind it, in the clone.
     """
 
     name: str
     title: str
+    axis: str
     method: tuple[str, ...]
     measure: Callable[[Effort, Record], None]
     claims: tuple[Claim, ...]

@@ -509,6 +509,7 @@ DRAWINGS = (
     Drawing(
         "raas-2",
         "Figure 2: threads that share a queue pair",
+        "sharers",
         METHOD,
         contention,
         (
@@ -527,6 +528,7 @@ DRAWINGS = (
     Drawing(
         "raas-6",
         "Figure 6: throughput of values of 64 KB, by connections",
+        "connections",
         (*METHOD, "Keys and connections are drawn at random."),
         scalability,
         (
@@ -547,13 +549,16 @@ DRAWINGS = (
     Drawing(
         "raas-7",
         "Figure 7: throughput by how many share a queue pair",
+        "sharers",
         METHOD,
         groups_of,
         (
             Claim(
                 "3 share a queue pair, to none, 12 threads", "less than 1 under a lock", shares("3 share", sharers=12)
             ),
-            Claim("6 share a queue pair", "less still under a lock", shares("6 share", sharers=12)),
+            Claim("6 share a queue pair, 12 threads", "less still under a lock", shares("6 share", sharers=12)),
+            Claim("3 share a queue pair, 6 threads", "", shares("3 share", sharers=6)),
+            Claim("6 share a queue pair, 6 threads", "", shares("6 share", sharers=6)),
         ),
         reference="own",
         lacks=(ONE_HOST, "More than 16 queue pairs of one process: a client makes no more."),
@@ -561,6 +566,7 @@ DRAWINGS = (
     Drawing(
         "raas-8",
         "Figure 8: memory, by applications",
+        "applications",
         (
             "Each run starts a server and processes of its own. An application is a process with 100 connections, each"
             " of which has made a request.",
@@ -584,6 +590,7 @@ DRAWINGS = (
     Drawing(
         "raas-9",
         "Figure 9: CPU, by applications",
+        "applications",
         (
             *METHOD,
             "An application is a process that gets 100 B each millisecond.",
@@ -605,6 +612,7 @@ DRAWINGS = (
     Drawing(
         "raas-11",
         "Figure 11: latency of the service beside the bare device, by size",
+        "size",
         (
             "A READ is between two processes that poll and do nothing else; a get goes to a daemon, as in any program."
             " Both are means of many, one at a time.",
@@ -629,6 +637,7 @@ DRAWINGS = (
     Drawing(
         "raas-18",
         "Figure 18: latency of memcached's get and set of 8 B",
+        "",
         METHOD,
         eight_octets,
         (
@@ -646,6 +655,7 @@ DRAWINGS = (
     Drawing(
         "rddp-5",
         "Figure 5: what programs pay that know sockets only",
+        "size",
         METHOD,
         plain_sockets,
         (

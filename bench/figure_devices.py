@@ -252,6 +252,7 @@ DRAWINGS = (
     Drawing(
         "raas-1",
         "Figure 1: throughput of the RDMA operations, by message size",
+        "size",
         (POLLING, TURNS, MEDIAN, "32 operations are under way."),
         operations,
         (
@@ -270,6 +271,7 @@ DRAWINGS = (
     Drawing(
         "rddp-6",
         "Figure 6: latency and bandwidth of DDP in software, beside TCP",
+        "size",
         (POLLING, TURNS, MEDIAN),
         placement,
         (

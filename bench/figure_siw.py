@@ -322,6 +322,7 @@ DRAWINGS = (
     Drawing(
         "usiw-6",
         "Figure 6: latency of SEND, WRITE and READ beside siw",
+        "size",
         (POLLING, ONE_GUEST, WHOLE, TURNS, MEDIAN),
         latencies,
         (
@@ -343,6 +344,7 @@ DRAWINGS = (
     Drawing(
         "usiw-7",
         "Figure 7: throughput of SEND, WRITE and READ beside siw",
+        "size",
         (POLLING, ONE_GUEST, TURNS, MEDIAN),
         rates,
         (
@@ -364,6 +366,7 @@ DRAWINGS = (
     Drawing(
         "rddp-loss",
         "Section 4.2: bandwidth against packet loss",
+        "loss_percent",
         (
             f"READs of {size_name(LOSS_SIZE)}, {READS} under way, and TCP with messages of the same size. netem drops"
             f" packets of {ETHERNET} octets at random, and delays each by {DELAY_US} us; segments leave one by one, as"

@@ -111,6 +111,7 @@ def measured(drawing: Drawing, effort: Effort, command: Sequence[str]) -> Docume
     if effort.memcached and not drawing.reference:
         record.document["reference"] = "memcached"
     paper = PAPERS[drawing.paper]
+    record.document["axis"] = drawing.axis
     record.document["method"] = list(drawing.method)
     record.document["notes"].append(f"{drawing.title}, of: {paper.title} ({paper.authors}).")
     record.document["notes"] += [f"Not as in the original: {lack}" for lack in drawing.lacks]
