@@ -14,6 +14,7 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
 
+from rmemcached import __version__
 from rmemcached.bench import latency, throughput
 from rmemcached.bench.arguments import CORES, placement, size_name
 from rmemcached.bench.contenders import Contender, connect, described, pinned, start
@@ -82,13 +83,14 @@ PER_SECOND = Figure("per_second", "1/s", "higher")
 
 def sharers(effort: Effort, record: Record, counts: list[int], groups: dict[str, int], depths: tuple[int, ...]) -> None:
     """Gets of 100 B by threads at C speed. groups: {name: threads that share a queue pair, 0: all of them}."""
+    words = {0: "all threads share a queue pair", 1: "each thread has a queue pair of its own"}
     for name, together in groups.items():
-        words = {0: "all threads share a queue pair", 1: "each thread has a queue pair of its own"}
+        which = words.get(together, f"{together} threads share a queue pair")
         participant(
             record,
             name,
-            "rmemcached, a daemon for each device, one worker",
-            words.get(together, f"{together} threads share a queue pair"),
+            f"rmemcached {__version__}",
+            f"{which}; a daemon with one worker for each device",
         )
     there = [name for name in (*SOFT, "verbs") if name != "verbs" or system_device()]
     seconds = effort.of(0.05, 0.2)
@@ -372,7 +374,7 @@ def layer(effort: Effort, record: Record) -> None:
     """RaaS, figure 11."""
     there = {name: f"{name}0" for name in SOFT} | ({"verbs": device} if (device := system_device()) else {})
     participant(record, BARE, "none: the device alone", "RDMA READs between two processes that poll")
-    participant(record, GET, "rmemcached, a daemon for each device, one worker", "gets at C speed, one at a time")
+    participant(record, GET, f"rmemcached {__version__}", "gets at C speed, one at a time; a daemon for each device")
     sizes = effort.of((64, 65536), LAYER_SIZES)
     seconds = effort.of(0.02, 0.1)
     _, for_servers = placement(own_core())

@@ -98,7 +98,10 @@ def iterations(case: Case, value: float, seconds: float) -> int:
 
 
 def alternate(side: DeviceSide, cells: Sequence[Cell], rounds: int, seconds: float) -> Samples:
-    """All cells, in turns. The round that is thrown away finds how many iterations take so many seconds."""
+    """All cells, in turns. Each round finds how many iterations of the next take so many seconds.
+
+    The first one is thrown away.
+    """
     made = []
     with progress(sum(len(cell.probes) for cell in cells) * (rounds + 1) if side.client else 1) as bar:
         for cell in cells:
@@ -112,9 +115,8 @@ def alternate(side: DeviceSide, cells: Sequence[Cell], rounds: int, seconds: flo
                 for turn, name in enumerate(order(list(cell.probes), round_number), 1):
                     side.meet()
                     value = cell.probes[name](side, counts[name])
-                    if round_number == 0:
-                        counts[name] = side.agreed(min(max(iterations(cell.case, value, seconds), least), MOST))
-                    elif side.client:
+                    counts[name] = side.agreed(min(max(iterations(cell.case, value, seconds), least), MOST))
+                    if round_number and side.client:
                         samples.append(
                             {
                                 "case": cell.case.name,
@@ -124,6 +126,7 @@ def alternate(side: DeviceSide, cells: Sequence[Cell], rounds: int, seconds: flo
                                 "values": {cell.case.figures[0].name: value},
                             }
                         )
+                    if side.client:
                         bar.step(f"{cell.case.name}: {name}")
             made.append((cell.case, samples))
         side.meet()
