@@ -7,7 +7,7 @@ import shlex
 from html import escape
 from pathlib import Path
 
-from rmemcached.bench import plots
+from rmemcached.bench import estimate, plots
 from rmemcached.bench.document import Document, write_text
 from rmemcached.bench.drawing import Drawing
 from rmemcached.bench.errors import BenchError
@@ -62,6 +62,15 @@ def command(document: Document, drawing: Drawing) -> str:
     return drawing.machine + shlex.join(words)
 
 
+def doubts(document: Document, rounds: int) -> list[str]:
+    """Why figures are a sketch and no result: a line of the page, or none."""
+    machine = document["machine"]
+    found = [f"{rounds} {'rounds' if rounds > 1 else 'round'} only"] if rounds < estimate.LEAST_ROUNDS else []
+    if machine["load"] > machine["cores"]:
+        found.append(f"others had the machine, too (load {machine['load']:.1f} on {machine['cores']} cores)")
+    return [f"**A sketch, not a result:** {'; '.join(found)}.", ""] if found else []
+
+
 def block(document: Document, drawing: Drawing) -> str:
     """What stands between a figure's marks."""
     machine = document["machine"]
@@ -69,13 +78,14 @@ def block(document: Document, drawing: Drawing) -> str:
     versions = dict.fromkeys(known["server"] for known in contenders if known["server"][:1] != "n")
     beside = f"; {', '.join(versions)}" if versions else ""
     rounds = max(sample["round"] for sample in document["samples"])
-    marks = "`~` within noise" + (NO_INTERVAL if rounds < 5 else "")
+    marks = "`~` within noise" + (NO_INTERVAL if rounds < estimate.LEAST_ROUNDS else "")
     ratios = f"Ratios are to {document['reference']}; {marks}." if document["reference"] else ""
     where = f"{machine['cpu']}, {machine['cores']} cores, load {machine['load']:.1f} before{beside}"
     when = f"{rounds} {'rounds' if rounds > 1 else 'round'}, {document['started'][:10]}"
     lines = [
         f"![{drawing.title}]({PICTURES}/{drawing.name}.svg)",
         "",
+        *doubts(document, rounds),
         *claims(document, drawing),
         "",
         f"{ratios} {where}; {when}: `{command(document, drawing)}`".strip(),

@@ -192,7 +192,7 @@ def name_participants(record: Record) -> None:
     if vendor.exists() and "QEMU" in vendor.read_text():
         record.note(
             "Measured in a guest of QEMU, whose processors may be emulated: its times are its own, and the ratios hold"
-            " between contenders in this guest."
+            " between contenders in this guest. Its load does not show what else the host did."
         )
 
 

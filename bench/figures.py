@@ -104,13 +104,14 @@ def listing(effort: Effort) -> str:
     return "\n".join(lines)
 
 
-def measured(drawing: Drawing, effort: Effort, command: Sequence[str]) -> Document:
-    """Draws one figure. Raises BenchError and what the servers raise."""
+def measured(drawing: Drawing, effort: Effort, command: Sequence[str], load: float) -> Document:
+    """Draws one figure. load: the machine's, before the first of them added its own. Raises BenchError and StartError."""
     reference = drawing.reference or reference_of(default_contenders(("memcached", "tcp")), None)
     record = Record(f"figures {drawing.name}", command, reference)
     if effort.memcached and not drawing.reference:
         record.document["reference"] = "memcached"
     paper = PAPERS[drawing.paper]
+    record.document["machine"]["load"] = load
     record.document["axis"] = drawing.axis
     record.document["method"] = list(drawing.method)
     record.document["notes"].append(f"{drawing.title}, of: {paper.title} ({paper.authors}).")
@@ -135,6 +136,7 @@ def draw(drawings: Sequence[Drawing], options: argparse.Namespace, effort: Effor
     """({name: document}, {name: why it cannot be drawn})"""
     found: dict[str, Document] = {}
     absent: dict[str, str] = {}
+    load = os.getloadavg()[0]
     for drawing in drawings:
         if why := drawing.obstacle(effort):
             if options.names:
@@ -142,7 +144,7 @@ def draw(drawings: Sequence[Drawing], options: argparse.Namespace, effort: Effor
             absent[drawing.name] = why
             print(f"without {drawing.name}: {why}", file=sys.stderr)
             continue
-        found[drawing.name] = made = measured(drawing, effort, command)
+        found[drawing.name] = made = measured(drawing, effort, command, load)
         print(table.text(made), end="\n\n", flush=True)
         if options.folder:
             document.write(f"{options.folder}/{drawing.name}.json", made)

@@ -36,6 +36,7 @@ def test_all_that_need_no_device(tmp_path: Path) -> None:
         assert all(line in report for line in figures["method"])
         # the quick sizes have some of what the paper speaks of
         block = next(match[2] for match in figure_page.FOUND.finditer(written) if match[1] == name)
+        assert "**A sketch, not a result:** 1 round only" in block
         cells = [line.split(" | ")[-1].rstrip(" |") for line in block.splitlines() if line.startswith("| ")][1:]
         assert len(cells) == len(DRAWINGS[name].claims) and set(cells) != {UNMEASURED}
         for path in (folder / f"{name}.svg", docs / "pictures" / f"{name}.svg"):
