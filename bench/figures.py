@@ -105,7 +105,7 @@ def listing(effort: Effort) -> str:
 
 
 def measured(drawing: Drawing, effort: Effort, command: Sequence[str], load: float) -> Document:
-    """Draws one figure. load: the machine's, before the first of them added its own. Raises BenchError and StartError."""
+    """Draws one figure. load: before the first one, which adds its own. Raises BenchError, StartError."""
     reference = drawing.reference or reference_of(default_contenders(("memcached", "tcp")), None)
     record = Record(f"figures {drawing.name}", command, reference)
     if effort.memcached and not drawing.reference:
