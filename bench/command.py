@@ -17,6 +17,7 @@ from rmemcached.bench import (
     direct,
     document,
     fabrics,
+    figures,
     hitratio,
     latency,
     load,
@@ -100,7 +101,9 @@ def make_parser() -> argparse.ArgumentParser:
         )
         module.add_arguments(sub)
         add_common(sub, name, module)
-    sub = parsers.add_parser("all", help="all of these, into a folder", description=run_all.__doc__)
+    sub = parsers.add_parser(
+        "all", help="all of these but selection and figures, into a folder", description=run_all.__doc__
+    )
     sub.add_argument("folder", metavar="FOLDER", help="for SUBCOMMAND.json, and report.html")
     sub.add_argument("--only", type=names_of(SHOWN), default=SHOWN, metavar="SUBCOMMANDS")
     sub.add_argument("--quick", action="store_true", help="a small selection with short runs, in some minutes")
@@ -114,6 +117,13 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument("--markdown", action="store_true", help="tables of Markdown, for documentation")
     sub.add_argument("--html", metavar="FILE", help="write a page with tables and plots that needs nothing else")
     sub.add_argument("--plot", metavar="FILE.svg", help="draw the medians against what varies")
+    sub = parsers.add_parser(
+        "figures",
+        help=figures.HELP,
+        description=figures.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    figures.add_arguments(sub)
     sub = parsers.add_parser(
         "compare",
         help="two files of --json: what became better or worse",
@@ -222,6 +232,8 @@ def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
 def measure_round(command: Sequence[str], now: Round, report: Callable[[float, str], None]) -> Document:
     """Measures one round in this process. Raises what rounds.EXPECTED names."""
     options = make_parser().parse_args(command)
+    if options.subcommand == "figures":
+        return figures.measure_round(options, command, now, report)
     record = Record(options.subcommand, command, prepared(options), now.seed, now, report)
     SUBCOMMANDS[options.subcommand].measure(options, record)
     return record.measured()
@@ -326,6 +338,8 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> int:
         return run_selection(options, command)
     if options.subcommand == "all":
         return run_all(options)
+    if options.subcommand == "figures":
+        return figures.run(options, command)
     if options.subcommand == "compare":
         first, second = document.read(options.first), document.read(options.second)
         found = verdict.compare(first, second, options.absolute, options.least / 100)

@@ -19,7 +19,7 @@ import socket
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rmemcached import __version__
 from rmemcached.bench.document import Record
@@ -63,6 +63,7 @@ LINES: tuple[tuple[str, str, str, str, str, str], ...] = (
 )
 MEMORY_BOUND = "<= 16"  # KB of an idle queue pair
 GROUP = "devices"
+Result = TypeVar("Result")
 
 
 class Side:
@@ -199,6 +200,9 @@ def fill_sheet(found: dict[str, Any], sheet: Sheet) -> None:
         sheet.add("memory of an idle queue pair", device, used, "KB", group=GROUP, bound=MEMORY_BOUND)
 
 
+Kind = TypeVar("Kind", bound=Side)
+
+
 def pin(number: int) -> None:
     """Pins the process to its allowed core number 0 or 1, if it is allowed more than one."""
     cores = sorted(os.sched_getaffinity(0))
@@ -206,8 +210,8 @@ def pin(number: int) -> None:
         os.sched_setaffinity(0, {cores[number]})
 
 
-def both(now: Round, iterations: int, idle: int) -> dict[str, Any]:
-    """Runs the two processes and returns what the client measured. Raises SessionError, EndError, OSError."""
+def both(kind: type[Kind], work: Callable[[Kind], Result]) -> Result:
+    """Runs `work` in two processes, and returns what it gave the client. Raises SessionError, EndError, OSError."""
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     ours, theirs = socket.socketpair()
     our_fds, their_fds = socket.socketpair()
@@ -219,7 +223,7 @@ def both(now: Round, iterations: int, idle: int) -> dict[str, Any]:
             ours.close()
             our_fds.close()
             pin(1)
-            run(Side(False, theirs, their_fds, memory), now, iterations, idle)
+            work(kind(False, theirs, their_fds, memory))
             status = 0
         except session.PeerError:
             pass
@@ -232,7 +236,7 @@ def both(now: Round, iterations: int, idle: int) -> dict[str, Any]:
     mask = os.sched_getaffinity(0)
     try:
         pin(0)
-        return run(Side(True, ours, our_fds, memory), now, iterations, idle)
+        return work(kind(True, ours, our_fds, memory))
     finally:
         ours.close()
         our_fds.close()
@@ -267,7 +271,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     for name, text in FLOORS.items():
         record.floor(name, text)
     try:
-        found = both(record.round, options.iterations, options.idle)
+        found = both(Side, lambda side: run(side, record.round, options.iterations, options.idle))
     except (session.SessionError, session.EndError, OSError) as error:
         raise BenchError(str(error)) from error
     sheet = Sheet(record)

@@ -126,7 +126,7 @@ def pictures(title: str, made: list[tuple[str, str]]) -> str:
 def section(document: Document) -> str:
     """All about one document."""
     against = plots.against(document)
-    method = METHODS.get(document["subcommand"], METHOD)
+    method = document.get("method") or METHODS.get(document["subcommand"], METHOD)
     parts = [
         f"<h1>rmemcached-bench {escape(document['subcommand'])}</h1>\n",
         f"<h2>What was compared</h2>\n{compared(document)}",
@@ -141,10 +141,10 @@ def section(document: Document) -> str:
     return "".join(parts)
 
 
-def html(*documents: Document) -> str:
-    """The whole page."""
+def html(*documents: Document, beyond: str = "") -> str:
+    """The whole page. beyond: HTML that follows the documents."""
     title = f"rmemcached-bench {', '.join(document['subcommand'] for document in documents)}"
-    body = "".join(map(section, documents))
+    body = "".join(map(section, documents)) + beyond
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
         f'<link rel="icon" href="data:,">\n<style>{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n'

@@ -24,6 +24,9 @@ AXES = {
     "depth": "requests at a time",
     "keys": "keys",
     "rate": "requests a second",
+    "sharers": "threads",
+    "applications": "applications, a process each",
+    "loss_percent": "packets lost, %",
 }
 # Parameters that follow from others.
 CONSEQUENCES = ("stored",)
@@ -186,10 +189,14 @@ def medians(document: Document) -> dict[tuple[str, str, str], dict[str, Any]]:
 
 
 def against(document: Document) -> list[tuple[str, str]]:
-    """(title, SVG): the main figure against whatever parameter has several values, other things being equal."""
+    """(title, SVG): the main figure against whatever parameter has several values, other things being equal.
+
+    A document that names its `axis` is drawn against that one only.
+    """
     rows, apart = medians(document), told_apart(document)
     made = []
-    for axis, axis_name in AXES.items():
+    wanted = document.get("axis", "")
+    for axis, axis_name in {wanted: AXES[wanted]}.items() if wanted else AXES.items():
         groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for case in document["cases"]:
             if axis in case["parameters"]:

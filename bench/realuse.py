@@ -223,9 +223,8 @@ def measure_threads(options: argparse.Namespace, sheet: Sheet) -> None:
 # ---- threads that share a queue pair ---------------------------------------------------------------------------------
 
 
-def sharing_clients(address: Any, transport: str, count: int, pairs: str) -> list[Any]:
-    """Connected clients. Those that one thread makes share a queue pair, up to 16 threads have one each."""
-    makers = count if pairs == "own" else 1
+def sharing_clients(address: Any, transport: str, count: int, makers: int) -> list[Any]:
+    """Connected clients, made by so many threads. Those of one thread share a queue pair; up to 16 have one each."""
     barrier = threading.Barrier(makers)
 
     def make(_: int) -> list[Any]:
@@ -241,13 +240,13 @@ def sharing_clients(address: Any, transport: str, count: int, pairs: str) -> lis
         return list(itertools.chain.from_iterable(pool.map(make, range(makers))))
 
 
-def shared_rate(clients: list[Any], options: argparse.Namespace, depth: int, seed: int) -> float:
+def shared_rate(clients: list[Any], seconds: float, depth: int, seed: int) -> float:
     """Requests per second of all clients, each in a thread of its own."""
 
     def work(number: int) -> float:
         with _load.Load(keys=1000, value_size=SMALL, depth=depth, complete=True, seed=seed * 100 + number) as load:
             load.add_client(clients[number])
-            done = load.run(options.seconds)
+            done = load.run(seconds)
         return float(done["requests"] / done["seconds"])
 
     with ThreadPoolExecutor(len(clients)) as pool:
@@ -263,14 +262,14 @@ def measure_sharing(options: argparse.Namespace, sheet: Sheet) -> None:
         for name, count in itertools.product(names, options.sharers):
             with contextlib.ExitStack() as connected:
                 clients = {}
-                for pairs in ("shared", "own"):
-                    clients[pairs] = sharing_clients(servers[name].address, name, count, pairs)
+                for pairs, makers in (("shared", 1), ("own", count)):
+                    clients[pairs] = sharing_clients(servers[name].address, name, count, makers)
                     for client in clients[pairs]:
                         connected.enter_context(contextlib.closing(client))
                 now = sheet.record.round
                 for depth in sorted({1, options.depth}):
                     rates = {
-                        pairs: shared_rate(clients[pairs], options, depth, now.number)
+                        pairs: shared_rate(clients[pairs], options.seconds, depth, now.number)
                         for pairs in now.shuffled(clients)
                     }
                     for pairs, rate in rates.items():
