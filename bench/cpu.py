@@ -1,16 +1,18 @@
 """`rmemcached-bench cpu`: the server's CPU time for a request.
 
 Many connections speak the text protocol with 32 B keys, at C speed; on each of them `depth` requests leave together,
-and the next when all are answered. CPU time is the user and system time of all threads of the server.
+and the next when all are answered. CPU time is the user and system time of all threads of the server. The other figures
+are of what left together: its 99th percentile, and with --rate the longest, from when it was due.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rmemcached.bench.arguments import CORES, cores, names_of, numbers, placement, size_name, sizes
@@ -24,12 +26,24 @@ from rmemcached.client import _load
 
 HELP = "the server's CPU time for a request, with many connections at C speed"
 CONTENDERS = ("tcp", "memcached")
-FLAGS = ("-t", "1", "-m", "256", "-c", "4096")
+FLAGS = ("-c", "4096", "-I", "8m")
+MEGABYTES = 1024  # the default of --memory
 OPERATIONS = {"get": 0, "set": 1, "mixed": 10}  # one request of so many is a set; 0: none
+OTHERS = {
+    "miss": "get of a key that is not there",
+    "delete": "delete",
+    "incr": "incr",
+    "touch": "touch",
+    "mg": "mg",
+    "ms": "ms",
+    "new": "set of a key that is new",
+}
 KEYS = 10000
-MEMORY = 128 << 20  # bytes of items that the servers hold with these flags, and without evicting
-BATCH_MOST = 128 * 1024  # bytes that an empty socket buffer takes at once
-FIGURES = (Figure("cpu_us", "us"), Figure("per_second", "1/s", "higher"))
+DELETED = 100000  # keys that a run deletes, unless its time is over before
+MEMORY = 128 << 20  # bytes of items of one size that a run asks for: several sizes fit into the memory
+BATCH_MOST = 4 << 20  # bytes that are sent together
+FIGURES = (Figure("cpu_us", "us"), Figure("per_second", "1/s", "higher"), Figure("p99_us", "us"))
+PACED = (Figure("longest_us", "us"), *FIGURES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,12 +53,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", type=sizes, default=[100], help="of values (default: 100)")
     parser.add_argument(
         "--operations",
-        type=names_of(tuple(OPERATIONS)),
+        type=names_of((*OPERATIONS, *OTHERS)),
         default=["get", "set"],
-        help="some of get, set, mixed: 9 gets to 1 set (default: get,set)",
+        help="some of get, set, mixed: 9 gets to 1 set; miss, delete, incr, touch, mg, ms; new: sets of keys that are"
+        " new, which evict others (default: get,set)",
     )
     parser.add_argument(
         "--multiget", type=numbers, default=[1], metavar="KEYS", help="keys of a get; figures are per key (default: 1)"
+    )
+    parser.add_argument("--workers", type=int, default=1, help="threads of each server (default: 1)")
+    parser.add_argument("--memory", type=int, default=MEGABYTES, metavar="MB", help=f"-m (default: {MEGABYTES})")
+    parser.add_argument(
+        "--rate", type=int, default=0, metavar="N", help="requests a second (default: each follows a reply)"
     )
     parser.add_argument("--cores", type=cores, default=["any"], help=f"some of {', '.join(CORES)} (default: any)")
 
@@ -53,17 +73,31 @@ def contenders() -> list[Contender]:
     return default_contenders(CONTENDERS)
 
 
-def keys_of(size: int) -> int:
+def keys_of(size: int, operation: str = "") -> int:
     """How many keys are asked for: no more than the servers hold."""
-    return min(KEYS, MEMORY // (size + 100))
+    return min(DELETED if operation == "delete" else KEYS, MEMORY // (size + 100))
 
 
 def fill(server: Any, keys: int, size: int = 100) -> None:
     """Stores the keys that the load generator asks for. Raises ConnectionError, ValueError."""
+    store(server, keys, functools.partial(_load.store_commands, value_size=size))
+
+
+def fill_up(server: Any, size: int) -> None:
+    """Stores new keys until the server evicts others. Raises ConnectionError, ValueError."""
+    with connected(server, 1) as descriptors:
+        seed = 1 << 20  # no run has this one
+        while server.stats()["evictions"] == "0":
+            _load.run(descriptors, 0.2, keys=1, value_size=size, depth=100, seed=seed, ask="new")
+            seed += 1
+
+
+def store(server: Any, keys: int, commands: Callable[[int, int], bytes]) -> None:
+    """Stores keys; commands(first, count) are those that do. Raises ConnectionError, ValueError."""
     with server.connect(30) as plain:
         for first in range(0, keys, 100):
             count = min(100, keys - first)
-            plain.sendall(_load.store_commands(first, count, value_size=size))
+            plain.sendall(commands(first, count))
             wanted = count * len(b"STORED\r\n")
             received = b""
             while len(received) < wanted:
@@ -104,21 +138,31 @@ def run_of(
     def run(number: int) -> Taken:
         count = options.connections
         opened = echoing(server, count, operation, size, depth) if floor else connected(server, count)
+        known = 1 if floor else keys_of(size, operation)
+        if operation == "delete":
+            fill(server, known, size)
+        elif operation == "incr":
+            store(server, known, _load.count_commands)
         with opened as descriptors:
             before = server.cpu_seconds()
             done = _load.run(
                 descriptors,
                 options.seconds if number else options.seconds / 10,
-                keys=1 if floor else keys_of(size),
+                keys=known,
                 value_size=size,
                 depth=depth,
-                set_every=OPERATIONS[operation],
+                set_every=OPERATIONS.get(operation, 0),
                 seed=number + 1,
                 multiget=keys,
+                ask=operation if operation in OTHERS else "",
+                rate=options.rate,
             )
             used = server.cpu_seconds() - before
-        requests = done["sets"] + done["gets"] * keys
-        return Taken({"cpu_us": used / requests * 1e6, "per_second": requests / done["seconds"]})
+        requests = done["requests"] + done["gets"] * (keys - 1)
+        values = {"cpu_us": used / requests * 1e6, "per_second": requests / done["seconds"], "p99_us": done["p99_us"]}
+        if options.rate:
+            values["longest_us"] = done["longest_us"]
+        return Taken(values)
 
     return run
 
@@ -126,9 +170,10 @@ def run_of(
 def measure(options: argparse.Namespace, record: Record) -> None:
     refuse(options.contenders, "cpu", ("tcp", "unix"), clients=False)
     if max(options.depths) * (max(options.sizes) + 64) > BATCH_MOST:
-        raise BenchError(f"--depths, --sizes: what is sent at a time is {BATCH_MOST >> 10} KB at most")
+        raise BenchError(f"--depths, --sizes: what is sent at a time is {BATCH_MOST >> 20} MB at most")
     if max(options.multiget) > 1 and options.operations != ["get"]:
         raise BenchError("--multiget needs --operations get")
+    flags = (*FLAGS, "-t", str(options.workers), "-m", str(options.memory))
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         floors = {c.name: f"floor: {floor_of(c)}" for c in options.contenders}
@@ -143,16 +188,18 @@ def measure(options: argparse.Namespace, record: Record) -> None:
                 placed.enter_context(pinned(for_clients))
                 servers = {}
                 for contender in options.contenders:
-                    servers[contender.name] = placed.enter_context(start(contender, FLAGS, folder, for_servers))
+                    servers[contender.name] = placed.enter_context(start(contender, flags, folder, for_servers))
                     record.contender(described(contender, servers[contender.name]))
                 echoes = placed.enter_context(echo_servers(options.contenders, folder, for_servers))
                 for name in echoes:
                     record.floor(f"floor: {name}", ECHO.format(transport=name))
                 for size in options.sizes:
-                    for server in servers.values():
-                        fill(server, keys_of(size), size)
                     for case in cases_of(options, size, cores, floors):
                         operation, depth = case.parameters["operation"], case.parameters["depth"]
+                        for server in servers.values():
+                            fill(server, keys_of(size), size)
+                            if operation == "new":
+                                fill_up(server, size)
                         keys = case.parameters["multiget"]
                         made = {
                             name: run_of(server, options, operation, size, depth, keys, False)
@@ -167,18 +214,23 @@ def cases_of(options: argparse.Namespace, size: int, cores: str, floors: dict[st
     for operation in options.operations:
         for depth, keys in itertools.product(options.depths, options.multiget):
             pipelined = f", pipelined by {depth}" if depth > 1 else ""
-            words = "9 gets to 1 set" if operation == "mixed" else operation
+            words = "9 gets to 1 set" if operation == "mixed" else OTHERS.get(operation, operation)
             words = f"get of {keys} keys" if keys > 1 else words
+            words += f" of {size_name(size)}{pipelined}, {options.connections} connections"
+            words += f", {options.workers} workers" if options.workers > 1 else ""
+            words += f", {options.rate} a second" if options.rate else ""
             yield Case(
-                f"{words} of {size_name(size)}{pipelined}, {options.connections} connections, {CORES[cores]}",
+                f"{words}, {CORES[cores]}",
                 {
                     "operation": operation,
                     "size": size,
                     "depth": depth,
                     "multiget": keys,
                     "connections": options.connections,
+                    "workers": options.workers,
+                    "rate": options.rate,
                     "cores": cores,
                 },
-                FIGURES,
-                floors if operation != "mixed" and keys == 1 else {},
+                PACED if options.rate else FIGURES,
+                floors if operation in ("get", "set") and keys == 1 and options.workers == 1 else {},
             )
