@@ -227,6 +227,7 @@ cdef struct conn:
     int32_t auth_wanted      # 0: authenticated, or need not be; AUTH_LINE; > 0: bytes of user and password to come
     bint noreply             # the command being done is not answered, unless it is a meta command that fails
     uint8_t mget             # mget_flags
+    uint8_t ahead            # of the commands that come next, so many have been looked at for items_ahead
     rel_time_t mget_exptime  # of a gat
     uint8_t close_reason     # close_reasons
     uint32_t eager           # values of up to so many bytes travel in the reply even when a sink is named
