@@ -540,8 +540,6 @@ cdef const char *skip_words(const char *p, const char *end, int n) noexcept nogi
 
 
 cdef const char *command_ahead(const char *p, const char *end, key_ahead *k) noexcept nogil:
-    """The key of the command that begins at p; for the first key of a get, too. Returns where the next one begins, which
-    may be behind `end`. NULL: the line is not complete, or no plain command of a key."""
     cdef const char *newline = <const char *>memchr(p, c'\n', <size_t>(end - p))
     cdef const char *space
     cdef const char *size = NULL     # of a payload

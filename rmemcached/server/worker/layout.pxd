@@ -37,6 +37,7 @@ cdef struct connection:
     bint long_replies            # more bytes than TURN_LEAST left last time: the next reply may be as long
     log_peer peer
     uint8_t flags
+    uint8_t long_input           # bool: the last read was as long as one ahead may be, so that none is tried
     # written by the side thread that gives it back
     char *rest                   # malloc'd: what the side thread left to be sent. NULL most of the time
     uint32_t rest_length
