@@ -430,11 +430,12 @@ cdef int work_paced(load *l, int *idle, int64_t until) noexcept nogil:
     while due < until or count < l.count:
         now = now_ns()
         while count and due < until and due <= now:
-            count -= 1
-            r = begin_batch(l, &l.clients[idle[count]], due)
+            r = begin_batch(l, &l.clients[idle[count - 1]], due)
             if r < 0:
                 return r
-            due += l.interval
+            count -= r
+            # Nothing is left to ask: the time is over.
+            due = due + l.interval if r else until
         n = epoll_wait(l.epoll, events, EVENTS, 0)
         now = now_ns()
         if n > 0 or count == l.count:

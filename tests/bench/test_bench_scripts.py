@@ -82,3 +82,49 @@ def test_load_generator_on_a_client(rmemcached_server: Any, transport: str) -> N
         with pytest.raises(ValueError, match="wrong reply"):
             _load.run_client(client, 10, keys=50)
         assert client.get("k" * 31 + "7") == b"?" * 100, "the client makes a new connection"
+
+
+@pytest.mark.parametrize(
+    ("ask", "counter"),
+    [
+        ("miss", "get_misses"),
+        ("delete", "delete_hits"),
+        ("incr", "incr_hits"),
+        ("touch", "touch_hits"),
+        ("mg", "get_hits"),
+        ("ms", "cmd_set"),
+        ("new", "cmd_set"),
+    ],
+)
+@pytest.mark.parametrize("rate", [0, 20_000])
+def test_load_generator_asks_for_other_things(rmemcached_server: Any, ask: str, counter: str, rate: int) -> None:
+    from rmemcached.bench.cpu import connected, fill, store
+    from rmemcached.client import _load
+
+    server = rmemcached_server()
+    fill(server, 500)
+    if ask == "incr":
+        store(server, 500, _load.count_commands)
+    before = server.stats()
+    with connected(server, 3) as descriptors:
+        done = _load.run(descriptors, 0.05, keys=500, depth=7, ask=ask, rate=rate)
+    after = server.stats()
+    assert done["requests"] == int(after[counter]) - int(before[counter]) > 0 == done["gets"] + done["sets"]
+    assert 0 < done["p50_us"] <= done["p99_us"] <= done["longest_us"] * 1.05
+    if ask == "delete":
+        assert after["curr_items"] == str(500 - done["requests"])
+    if ask == "new":
+        assert int(after["curr_items"]) == 500 + done["requests"]
+    if rate:
+        assert done["requests"] <= 20_000 * 0.05 + 3 * 7
+
+
+def test_load_generator_notices_what_is_not_stored(rmemcached_server: Any) -> None:
+    from rmemcached.bench.cpu import connected
+    from rmemcached.client import _load
+
+    server = rmemcached_server()
+    with connected(server, 1) as descriptors, pytest.raises(ValueError, match="too large"):
+        _load.run(descriptors, 5, keys=1, value_size=2 << 20, ask="new")
+    with pytest.raises(ValueError, match="ask is one of"):
+        _load.run([], 1, ask="gets")
