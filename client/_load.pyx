@@ -638,121 +638,6 @@ def run_client(Session session not None, seconds, keys=10000, key_size=32, value
         release(&l)
 
 
-def read_direct(Session session not None, bytes key, seconds, pause=0.0, most=1000000):
-    """Reads a key without asking, at C speed, and waits `pause` seconds between reads: sleeping from 50 us on.
-
-    Returns what each read took, in nanoseconds, as a list of `most` at most; the clock is in it. Raises ValueError when
-    the server is to be asked: there is no connection, or it does not offer this.
-    """
-    cdef DirectReader reader = session.reader()
-    cdef size_t length = len(key)
-    cdef const char *text = key
-    cdef int64_t until = now_ns() + <int64_t>(seconds * 1e9)
-    cdef int64_t gap = <int64_t>(pause * 1e9)
-    cdef int64_t begin, end
-    cdef size_t limit = most
-    cdef size_t count = 0
-    cdef direct_answer answer = DIRECT_FOUND
-    cdef direct_hit hit
-    cdef direct_memory *m
-    cdef timespec sleeping = ns_timespec(gap)
-    cdef char *to = <char *>malloc(READ_MOST)
-    cdef int64_t *took = <int64_t *>malloc(limit * sizeof(int64_t))
-    try:
-        if to == NULL or took == NULL:
-            raise MemoryError()
-        if reader is None:
-            raise ValueError("the server does not let this client read without asking")
-        m = &reader.memory.memory
-        with nogil:
-            end = now_ns()
-            while answer == DIRECT_FOUND and count < limit and end < until:
-                begin = now_ns()
-                answer = direct_find(m, text, length, &hit)
-                if answer == DIRECT_FOUND and hit.length <= READ_MOST:
-                    answer = direct_copy(m, &hit, to)
-                end = now_ns()
-                took[count] = end - begin
-                count += 1
-                if gap >= 50000:
-                    nanosleep(&sleeping, NULL)
-                while gap and now_ns() - end < gap:
-                    pass
-        if answer != DIRECT_FOUND:
-            raise ValueError("the key is not to be had without asking")
-        return [took[i] for i in range(count)]
-    finally:
-        free(to)
-        free(took)
-
-
-def read_remote(Session session not None, bytes key, seconds, anew=False, most=1000000):
-    """Reads a key by READs over a device: what each read took, in nanoseconds, as a list of `most` at most.
-
-    anew: as if it had not been read before. Raises ValueError as read_direct does; a read now and then may find that
-    the server is to be asked, and is not in the list.
-    """
-    cdef int64_t until = now_ns() + <int64_t>(seconds * 1e9)
-    cdef Py_ssize_t limit = most
-    cdef Py_ssize_t asked = 0
-    cdef list took = []
-    cdef bint again = anew
-    cdef Connection c
-    cdef int64_t ns
-    while len(took) < limit and now_ns() < until:
-        c = session.enter(False, b"get")
-        try:
-            ns = time_read(c, key, again)
-        finally:
-            session.leave(c, None)
-        if ns:
-            took.append(ns)
-            continue
-        asked += 1
-        if asked > len(took) + ASKED_MOST:
-            raise ValueError("the key is not to be had without asking")
-    return took
-
-
-def count_direct(Session session not None, keys, seconds):
-    """Reads keys (bytes) without asking, at C speed, for so many seconds. Returns (reads, those that were to be asked
-    for). Raises ValueError as read_direct does."""
-    cdef DirectReader reader = session.reader()
-    cdef list names = list(keys)
-    cdef int64_t until = now_ns() + <int64_t>(seconds * 1e9)
-    cdef size_t count = len(names)
-    cdef size_t read = 0
-    cdef size_t asked = 0
-    cdef size_t place = 0
-    cdef const char **texts = <const char **>malloc(count * sizeof(char *))
-    cdef size_t *lengths = <size_t *>malloc(count * sizeof(size_t))
-    cdef char *to = <char *>malloc(READ_MOST)
-    cdef direct_hit hit
-    cdef direct_memory *m
-    try:
-        if texts == NULL or lengths == NULL or to == NULL:
-            raise MemoryError()
-        if reader is None:
-            raise ValueError("the server does not let this client read without asking")
-        m = &reader.memory.memory
-        for name in names:
-            texts[place] = name
-            lengths[place] = len(name)
-            place += 1
-        with nogil:
-            while read % 1024 or now_ns() < until:
-                place = read % count
-                read += 1
-                if direct_find(m, texts[place], lengths[place], &hit) != DIRECT_FOUND or hit.length > READ_MOST \
-                        or direct_copy(m, &hit, to) != DIRECT_FOUND:
-                    asked += 1
-        return read, asked
-    finally:
-        free(texts)
-        free(lengths)
-        free(to)
-
-
 def check_arguments(keys, key_size, value_size, depth, set_every):
     if key_size < 10 or key_size > 250 or depth < 1 or keys < 1 or value_size < 0 or set_every < 0:
         raise ValueError("key_size is 10 to 250, depth and keys are at least 1")
@@ -771,6 +656,17 @@ cdef void start_load(load *l, unsigned int keys, size_t key_size, size_t value_s
     l.random = seed * <uint64_t>0x9E3779B97F4A7C15 + 1
     if l.random == 0:
         l.random = 1
+
+
+cdef int check_end(const load *l, int r) except -1:
+    # r: what `work` has returned.
+    if r == -1:
+        raise ConnectionError("the server closed a connection")
+    if r == -2:
+        raise ValueError(f"wrong reply {l.reply[:l.wrong_length]!r}, expected {l.wrong[:l.wrong_length]!r}")
+    if r == -3:
+        raise TimeoutError("the server is silent")
+    return 0
 
 
 ASKS = {
@@ -830,12 +726,7 @@ def run(descriptors, seconds, keys=10000, key_size=32, value_size=100, depth=1, 
         with nogil:
             r = work_paced(&l, idle, until) if l.interval else work(&l, until)
         elapsed = (now_ns() - begin) / 1e9
-        if r == -1:
-            raise ConnectionError("the server closed a connection")
-        if r == -2:
-            raise ValueError(f"wrong reply {l.reply[:l.wrong_length]!r}, expected {l.wrong[:l.wrong_length]!r}")
-        if r == -3:
-            raise TimeoutError("the server is silent")
+        check_end(&l, r)
         return {
             "requests": l.gets + l.sets + l.others, "gets": l.gets, "sets": l.sets, "seconds": elapsed,
             "p50_us": share_within(&l, 0.5) / 1e3, "p99_us": share_within(&l, 0.99) / 1e3,
@@ -878,3 +769,6 @@ def count_commands(first, count, key_size=32):
         put_key(&l, key, number)
         made.append(b"set %b 0 0 10\r\n%d\r\n" % (key, FIRST_COUNT))
     return b"".join(made)
+
+
+include "_load_reads.pyx"
