@@ -338,7 +338,7 @@ cdef int take(load *l, client *c) noexcept nogil:
     return 1 if c.received == c.expected_length else 0
 
 
-cdef inline void took(load *l, int64_t ns) noexcept nogil:
+cdef inline void note_time(load *l, int64_t ns) noexcept nogil:
     # Spans 0 to 31 are of one ns each; then come 32 for each power of two.
     cdef int shift = 0
     if ns > l.longest:
@@ -407,7 +407,7 @@ cdef int work(load *l, int64_t until) noexcept nogil:
                 continue
             c = &l.clients[events[i].data.u32]
             now = now_ns()
-            took(l, now - c.since)
+            note_time(l, now - c.since)
             r = begin_batch(l, c, now) if now < until else 0
             if r < 0:
                 return r
@@ -449,7 +449,7 @@ cdef int work_paced(load *l, int *idle, int64_t until) noexcept nogil:
             if r == 0:
                 continue
             c = &l.clients[events[i].data.u32]
-            took(l, now - c.since)
+            note_time(l, now - c.since)
             idle[count] = <int>(c - l.clients)
             count += 1
     return 0

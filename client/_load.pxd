@@ -1,0 +1,2 @@
+# The load generator; nothing of it is called from C.
+include "_load_reads.pxd"
