@@ -30,6 +30,12 @@ cdef enum:
     SET
     DELETE
     INCR
+    # Those that a load consists of alone, if at all.
+    MISS                     # a get of a key that is not there
+    TOUCH
+    META_GET
+    META_SET
+    NEW                      # a set of a key that is new
     KINDS
 
 # What a step of the loop says, besides a negative errno.
@@ -81,6 +87,9 @@ cdef struct load:
     double zipf_near
     uint64_t scatter         # coprime to `keys`
     uint64_t below[KINDS]    # a kind is drawn if 32 bits by chance are below its limit, and not below one before
+    unsigned int only        # the kind of all requests; GET: as `below` has them
+    uint32_t turn            # of DELETE alone and of NEW: the next key's number
+    uint64_t run             # which keys NEW sets: those of another run are others
     unsigned int depth
     unsigned int multiget
     bint batch               # the next requests leave when all before them are answered
@@ -107,7 +116,7 @@ cdef struct load:
     int timer
     unsigned int in_flight   # requests without an answer
     # time
-    int64_t until            # from here on nothing new is sent
+    int64_t until            # from here on nothing new is sent; 0: all keys were deleted
     int64_t heard            # when something came last
     double next              # open loop: when the next request is to be sent
     # memory for what is under way
@@ -119,6 +128,7 @@ cdef struct load:
     uint64_t done[KINDS]
     uint64_t hits
     uint64_t misses
+    uint64_t refused         # of NEW: for which the server had no memory
     uint64_t unsent
     uint64_t *latencies[KINDS]
     uint64_t *late           # of the open loop: between the intended time and sending

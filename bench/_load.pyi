@@ -19,6 +19,7 @@ class Load:
         sets: float = 0.0,
         deletes: float = 0.0,
         incrs: float = 0.0,
+        only: str = "",
         multiget: int = 1,
         depth: int = 1,
         batch: bool = False,

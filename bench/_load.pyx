@@ -11,7 +11,7 @@ from libc.errno cimport EAGAIN, EEXIST, EINTR, ENOMEM, ETIMEDOUT, errno
 from libc.math cimport exp, expm1, fabs, log, log1p
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset, strerror
+from libc.string cimport memchr, memcmp, memcpy, memset, strerror, strlen
 
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._queue_events cimport queue_lives
@@ -63,13 +63,29 @@ cdef dict counted(const uint64_t *buckets):
     return found
 
 
+# A load that consists of one kind of requests.
+ONLY = {
+    "": GET, "delete": DELETE, "incr": INCR, "miss": MISS, "touch": TOUCH, "mg": META_GET, "ms": META_SET, "new": NEW,
+}
+# What the kinds are called, and what they are answered.
+NAMES = {
+    GET: "get", SET: "set", DELETE: "delete", INCR: "incr", MISS: "get", TOUCH: "touch", META_GET: "mg", META_SET: "ms",
+    NEW: "set",
+}
+ANSWERS = {
+    SET: "STORED", DELETE: "DELETED", INCR: "a number", MISS: "END", TOUCH: "TOUCHED", META_SET: "HD", NEW: "STORED",
+}
+
+
 cdef class Load:
     """A load, and the connections that bear it.
 
     keys: how many. key_size, value_size: bytes, or by QUANTILES quantiles of their distributions, key_sizes as an
     array("H") and value_sizes as an array("I"): each key has sizes of its own, drawn by its number. exponent: of
     Zipf's law; 0: all keys are as popular. sets, deletes, incrs: parts of the requests, from 0 to 1; the others are
-    gets of `multiget` keys. depth: requests under way on a connection; the next follows an answer, or with `batch` all
+    gets of `multiget` keys. only: one of ONLY, what all requests are instead. "delete": of each key once, which ends a
+    run; "miss": gets of keys that are not there; "new": sets of keys that are new, which have 32 bytes or more and are
+    others for each seed and start anew with each run. depth: requests under way on a connection; the next follows an answer, or with `batch` all
     answers. think: seconds between an answer and the next request, with batch, think_varies: by an exponential
     distribution with that mean.
 
@@ -93,8 +109,8 @@ cdef class Load:
         self.load.epoll = self.load.timer = -1
 
     def __init__(self, *, keys=10000, key_size=32, value_size=100, key_sizes=None, value_sizes=None, exponent=0.0,
-                 sets=0.0, deletes=0.0, incrs=0.0, multiget=1, depth=1, batch=False, think=0.0, think_varies=False,
-                 rate=0.0, rate_varies=False, verify=True, complete=False, patience=10.0, seed=1):
+                 sets=0.0, deletes=0.0, incrs=0.0, only="", multiget=1, depth=1, batch=False, think=0.0,
+                 think_varies=False, rate=0.0, rate_varies=False, verify=True, complete=False, patience=10.0, seed=1):
         cdef load *w = &self.load
         if not 1 <= keys < 1 << 32:
             raise ValueError(f"{keys} keys: it is 1 to {(1 << 32) - 1}")
@@ -104,6 +120,10 @@ cdef class Load:
             raise ValueError("value_size is not negative, and the parts of requests are 0 to 1 together")
         if exponent < 0 or think < 0 or rate < 0 or not patience > 0:
             raise ValueError("exponent, think and rate are not negative, and patience is more than 0")
+        if only not in ONLY or (only and sets + deletes + incrs > 0):
+            raise ValueError(f"only is one of {', '.join(filter(None, ONLY))}, and then there are no parts")
+        if only == "new" and (key_sizes is not None or key_size < 32):
+            raise ValueError("keys that are new have 32 bytes or more, all the same")
         if rate and think:
             raise ValueError("rate and think exclude each other")
         self.kept = []
@@ -133,6 +153,8 @@ cdef class Load:
         w.complete = complete
         w.patience = int(patience * 1e9)
         w.random = mix64(seed)
+        w.run = seed if only == "new" else 0
+        w.only = ONLY[only]
         w.below[SET] = int(sets * (1 << 32))
         w.below[DELETE] = w.below[SET] + int(deletes * (1 << 32))
         w.below[INCR] = w.below[DELETE] + int(incrs * (1 << 32))
@@ -212,7 +234,7 @@ cdef class Load:
         """Stores all keys, each once, and the counters of incr. Raises what `run` does."""
         cdef load *w = &self.load
         cdef int64_t forever = 1 << 62
-        counters = w.keys if w.below[INCR] > w.below[DELETE] else 0
+        counters = w.keys if w.below[INCR] > w.below[DELETE] or w.only == INCR else 0
         gap, think, batch = w.gap, w.think, w.batch
         w.filling = True
         w.gap = 0
@@ -231,9 +253,10 @@ cdef class Load:
 
         tick: called some times a second with the part that is over, from 0 to 1.
 
-        Returns a dict. "gets", "sets", "deletes", "incrs": requests answered; "requests": all of them; "hits" and
-        "misses": keys of gets, and of deletes and incrs; "seconds" until the last answer; "latencies": {ns: how many},
-        in the buckets of an HdrHistogram of three digits; the same by "get", "set", "delete", "incr" in "by_kind".
+        Returns a dict. "gets", "sets", "deletes", "incrs": requests answered; "others": of the other kinds of `only`;
+        "requests": all of them; "refused": sets of new keys for which the server had no memory; "hits" and
+        "misses": keys of gets, and of deletes, incrs and others; "seconds" until the last answer; "latencies": {ns: how many},
+        in the buckets of an HdrHistogram of three digits; the same by "get", "set", "delete", "incr", "others" in "by_kind".
         A latency is measured from when the request was to be sent. Of the open loop also "late": {ns: how many}: how
         long requests had waited for a connection, or this process, when they left; and "unsent": those that were due
         and had not left at the end. They are among the latencies with what they had waited.
@@ -292,38 +315,42 @@ cdef class Load:
         got = w.wrong_got[:w.wrong_length]
         if w.wrong_unasked:
             return f"the server has sent what was not asked for: {got!r}"
-        names = {GET: "get", SET: "set", DELETE: "delete", INCR: "incr"}
-        key = self.counter(w.wrong_number) if w.wrong_kind == INCR else self.key(w.wrong_number)
-        name = f"{names[w.wrong_kind]} of {key.decode()}"
+        kind, number = w.wrong_kind, w.wrong_number
+        key = self.counter(number) if kind == INCR else self.other_key(kind, number)
+        name = f"{NAMES[kind]} of {key.decode()}"
         if w.wrong_in_value:
             value = self.value(w.wrong_number)
             want = value[w.wrong_at:w.wrong_at + len(got)]
             return f"{name}: a wrong value came back: {got!r} at byte {w.wrong_at} of {len(value)}, not {want!r}"
-        wanted = {
-            GET: f"VALUE {key.decode()} 0 {value_size_of(w, w.wrong_number)}",
-            SET: "STORED",
-            DELETE: "DELETED",
-            INCR: "a number",
-        }
-        if got == b"END\r\n":
+        if kind == GET and got == b"END\r\n":
             return f"{name}: the key is missing"
-        return f"{name}: a wrong reply came back: {got!r}, not {wanted[w.wrong_kind]}"
+        size = value_size_of(w, number)
+        wanted = {**ANSWERS, GET: f"VALUE {key.decode()} 0 {size}", META_GET: f"VA {size}"}[kind]
+        return f"{name}: a wrong reply came back: {got!r}, not {wanted}"
 
     cdef dict told(self, seconds):
         cdef load *w = &self.load
         cdef int kind
         cdef dict together = {}
-        by_kind = {}
-        for kind, name in ((GET, "get"), (SET, "set"), (DELETE, "delete"), (INCR, "incr")):
-            by_kind[name] = counted(w.latencies[kind])
-            for ns, count in by_kind[name].items():
+        by_kind = {"others": {}}
+        for kind in range(KINDS):
+            found = counted(w.latencies[kind])
+            # A load has one of the others at most.
+            if kind < MISS:
+                by_kind[NAMES[kind]] = found
+            elif found:
+                by_kind["others"] = found
+            for ns, count in found.items():
                 together[ns] = together.get(ns, 0) + count
+        others = sum([w.done[kind] for kind in range(MISS, KINDS)])
         return {
             "gets": w.done[GET],
             "sets": w.done[SET],
             "deletes": w.done[DELETE],
             "incrs": w.done[INCR],
-            "requests": w.done[GET] + w.done[SET] + w.done[DELETE] + w.done[INCR],
+            "others": others,
+            "requests": w.done[GET] + w.done[SET] + w.done[DELETE] + w.done[INCR] + others,
+            "refused": w.refused,
             "hits": w.hits,
             "misses": w.misses,
             "seconds": seconds,
@@ -344,6 +371,12 @@ cdef class Load:
         """The text of a counter's key, as bytes."""
         cdef char text[KEY_MOST]
         return text[:put_key(&self.load, text, number, c'c')]
+
+    cdef bytes other_key(self, unsigned int kind, uint32_t number):
+        cdef char text[KEY_MOST]
+        if kind == NEW:
+            return text[:put_new_key(&self.load, text, number)]
+        return text[:put_key(&self.load, text, number, c'm' if kind == MISS else c'k')]
 
     def value(self, uint32_t number):
         """The value of a key, as bytes."""

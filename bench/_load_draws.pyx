@@ -67,6 +67,8 @@ cdef uint32_t draw(load *l) noexcept nogil:
 
 cdef unsigned int draw_kind(load *l) noexcept nogil:
     cdef uint64_t by_chance
+    if l.only != GET:
+        return l.only
     if l.below[INCR] == 0:
         return GET
     by_chance = chance(l) >> 32

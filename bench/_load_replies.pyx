@@ -69,6 +69,48 @@ cdef int take_get_line(load *l, connection *c, const char *line, size_t length, 
     return wrong(l, c, line, length)
 
 
+cdef inline bint says(const char *line, size_t length, const char *text) noexcept nogil:
+    return length == strlen(text) and memcmp(line, text, length) == 0
+
+
+cdef int take_meta_get_line(load *l, connection *c, const char *line, size_t length, int64_t now) noexcept nogil:
+    # A header, whose value comes next.
+    cdef uint32_t number = c.numbers[<size_t>c.first * l.multiget]
+    cdef size_t size = value_size_of(l, number)
+    cdef char header[LINE_MOST]
+    cdef char *p = put_digits(header + 3, size)
+    memcpy(header, <const char *>"VA ", 3)
+    memcpy(p, <const char *>"\r\n", 2)
+    if <size_t>(p + 2 - header) == length and memcmp(header, line, length) == 0:
+        l.hits += 1
+        c.in_value = True
+        c.value_at = 0
+        c.value_size = size
+        c.stamp = stamp_of(number, size)
+        return 0
+    if says(line, length, "EN\r\n") and not l.complete:
+        l.misses += 1
+        return done(l, c, now)
+    return wrong(l, c, line, length)
+
+
+cdef int take_other_line(load *l, connection *c, const char *line, size_t length, int64_t now) noexcept nogil:
+    # The reply to a kind that a load consists of alone.
+    cdef unsigned int kind = c.requests[c.first].kind
+    if kind == MISS and says(line, length, "END\r\n"):
+        l.misses += 1
+        return done(l, c, now)
+    if kind == TOUCH and says(line, length, "TOUCHED\r\n"):
+        l.hits += 1
+        return done(l, c, now)
+    if (kind == META_SET and says(line, length, "HD\r\n")) or (kind == NEW and says(line, length, "STORED\r\n")):
+        return done(l, c, now)
+    if kind == NEW and says(line, length, "SERVER_ERROR out of memory storing object\r\n"):
+        l.refused += 1
+        return done(l, c, now)
+    return wrong(l, c, line, length)
+
+
 cdef inline bint is_number(const char *line, size_t length) noexcept nogil:
     # A positive one, and the end of the line.
     cdef size_t i
@@ -91,7 +133,7 @@ cdef int take_line(load *l, connection *c, const char *line, size_t length, int6
         if length != 8 or memcmp(line, <const char *>"STORED\r\n", 8) != 0:
             return wrong(l, c, line, length)
         return done(l, c, now)
-    if length == 11 and memcmp(line, <const char *>"NOT_FOUND\r\n", 11) == 0:
+    if says(line, length, "NOT_FOUND\r\n") and not l.complete:
         l.misses += 1
         return done(l, c, now)
     if kind == DELETE and length == 9 and memcmp(line, <const char *>"DELETED\r\n", 9) == 0:
@@ -100,10 +142,12 @@ cdef int take_line(load *l, connection *c, const char *line, size_t length, int6
     if kind == INCR and is_number(line, length):
         l.hits += 1
         return done(l, c, now)
-    return wrong(l, c, line, length)
+    if kind == META_GET:
+        return take_meta_get_line(l, c, line, length, now)
+    return take_other_line(l, c, line, length, now)
 
 
-cdef const char *take_value(load *l, connection *c, const char *p, const char *end) noexcept nogil:
+cdef const char *take_value(load *l, connection *c, const char *p, const char *end, int64_t now) noexcept nogil:
     # What has come of a value and of the \r\n behind it. Returns where it ends; NULL: it is wrong.
     cdef size_t length, right
     if c.value_at < c.value_size:
@@ -123,6 +167,8 @@ cdef const char *take_value(load *l, connection *c, const char *p, const char *e
     if c.value_at == c.value_size + 2:
         c.in_value = False
         c.key += 1
+        if c.requests[c.first].kind == META_GET:
+            done(l, c, now)
     return p
 
 
@@ -134,7 +180,7 @@ cdef int take_bytes(load *l, connection *c, const char *p, size_t length, int64_
     cdef int r = 0
     while p < end and r == 0:
         if c.in_value:
-            p = take_value(l, c, p, end)
+            p = take_value(l, c, p, end, now)
             if p == NULL:
                 return WRONG
             continue

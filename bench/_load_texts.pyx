@@ -115,6 +115,30 @@ cdef void put_set(load *l, uint32_t number) noexcept nogil:
     put_line(l, p + size, "\r\n", 2)
 
 
+cdef size_t put_new_key(const load *l, char *out, uint32_t number) noexcept nogil:
+    # It has the run's number, too.
+    cdef size_t size = put_key(l, out, number, c'n')
+    put_digits(out + 1, l.run)
+    return size
+
+
+cdef void put_new(load *l, uint32_t number) noexcept nogil:
+    cdef char *p = l.out + l.out_length
+    put_set(l, number)
+    put_new_key(l, p + 4, number)
+
+
+cdef void put_meta_set(load *l, uint32_t number) noexcept nogil:
+    cdef size_t size = value_size_of(l, number)
+    cdef char *p = put_name(l, "ms ", 3, number, c'k')
+    p[0] = c' '
+    p = put_digits(p + 1, size)
+    memcpy(p, <const char *>"\r\n", 2)
+    p += 2
+    put_value(l, p, number, size)
+    put_line(l, p + size, "\r\n", 2)
+
+
 cdef void put_get(load *l, const uint32_t *numbers, unsigned int keys) noexcept nogil:
     cdef char *p = put_name(l, "get ", 4, numbers[0], c'k')
     cdef unsigned int i
@@ -146,13 +170,29 @@ cdef int put_request(load *l, connection *c, int64_t intended) noexcept nogil:
             put_line(l, put_name(l, "set ", 4, numbers[0], c'c'), " 0 0 1\r\n0\r\n", 11)
         return 0
     made.kind = draw_kind(l)
-    numbers[0] = draw(l)
+    if made.kind == NEW or l.only == DELETE:
+        numbers[0] = l.turn
+        l.turn += 1
+        if l.only == DELETE and l.turn == l.keys:
+            l.until = 0
+    else:
+        numbers[0] = draw(l)
     if made.kind == SET:
         put_set(l, numbers[0])
     elif made.kind == DELETE:
         put_line(l, put_name(l, "delete ", 7, numbers[0], c'k'), "\r\n", 2)
     elif made.kind == INCR:
         put_line(l, put_name(l, "incr ", 5, numbers[0], c'c'), " 1\r\n", 4)
+    elif made.kind == MISS:
+        put_line(l, put_name(l, "get ", 4, numbers[0], c'm'), "\r\n", 2)
+    elif made.kind == TOUCH:
+        put_line(l, put_name(l, "touch ", 6, numbers[0], c'k'), " 0\r\n", 4)
+    elif made.kind == META_GET:
+        put_line(l, put_name(l, "mg ", 3, numbers[0], c'k'), " v\r\n", 4)
+    elif made.kind == META_SET:
+        put_meta_set(l, numbers[0])
+    elif made.kind == NEW:
+        put_new(l, numbers[0])
     else:
         made.keys = l.multiget
         for i in range(1, l.multiget):

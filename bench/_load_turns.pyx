@@ -115,10 +115,12 @@ cdef int start_run(load *l, int64_t begin, int64_t until) except -1:
     cdef int i
     prepare_waiting(l)
     for i in range(KINDS):
+        if l.done[i] or l.unsent:
+            memset(l.latencies[i], 0, BUCKETS * sizeof(uint64_t))
         l.done[i] = 0
-        memset(l.latencies[i], 0, BUCKETS * sizeof(uint64_t))
     memset(l.late, 0, BUCKETS * sizeof(uint64_t))
-    l.hits = l.misses = l.unsent = 0
+    l.hits = l.misses = l.refused = l.unsent = 0
+    l.turn = 0
     l.wrong_in_value = l.wrong_unasked = False
     l.ready_first = l.ready_count = l.thinking_count = 0
     l.until = until
@@ -274,7 +276,7 @@ cdef connection *take_ready(load *l) noexcept nogil:
 
 
 cdef inline bint may_send(const load *l, int64_t now) noexcept nogil:
-    return l.filled < l.to_fill if l.filling else now < l.until
+    return l.filled < l.to_fill if l.filling else now < l.until and l.until > 0
 
 
 cdef int fill_up(load *l, connection *c, int64_t now) noexcept nogil:
@@ -326,7 +328,7 @@ cdef int send_due(load *l, int64_t now) noexcept nogil:
         c = take_thinking(l)
         if c.due >= l.until:
             continue
-        while c.count < l.depth:
+        while c.count < l.depth and c.due < l.until:
             if put_request(l, c, c.due) != 0:
                 return -ENOMEM
         r = send_out(l, c)

@@ -1,17 +1,19 @@
 """`rmemcached-bench cpu`: the server's CPU time for a request.
 
 Many connections speak the text protocol with 32 B keys, at C speed; on each of them `depth` requests leave together,
-and the next when all are answered. CPU time is the user and system time of all threads of the server.
+and the next when all are answered. CPU time is the user and system time of all threads of the server. The other figures
+are of what left together: its 99th percentile, and with --rate the longest, from when it was due.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rmemcached.bench import _load
@@ -26,12 +28,24 @@ from rmemcached.bench.servers import Server
 HELP = "the server's CPU time for a request, with many connections at C speed"
 CONTENDERS = ("tcp", "memcached")
 FLAGS = ("-t", "1", "-m", "256", "-c", "4096")
+MEGABYTES = 256  # the default of --memory
 LARGE, LARGE_FLAGS = 512 * 1024, ("-I", "8m")  # values that do not fit into an item of the usual size
 OPERATIONS = {"get": 0.0, "set": 1.0, "mixed": 0.1}  # the part of requests that are sets
+OTHERS = {
+    "miss": "get of a key that is not there",
+    "delete": "delete",
+    "incr": "incr",
+    "touch": "touch",
+    "mg": "mg",
+    "ms": "ms",
+    "new": "set of a key that is new",
+}
 KEYS = 10000
-MEMORY = 128 << 20  # bytes of items that the servers hold with these flags, and without evicting
-BATCH_MOST = 128 * 1024  # bytes that an empty socket buffer takes at once
-FIGURES = (Figure("cpu_us", "us"), Figure("per_second", "1/s", "higher"))
+DELETED = 100000  # keys that a run deletes, unless its time is over before
+MEMORY = 128 << 20  # bytes of items of one size that a run asks for: several sizes fit into the memory
+BATCH_MOST = 4 << 20  # bytes that are sent together
+FIGURES = (Figure("cpu_us", "us"), Figure("per_second", "1/s", "higher"), Figure("p99_us", "us"))
+PACED = (Figure("longest_us", "us"), *FIGURES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,12 +55,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", type=sizes, default=[100], help="of values (default: 100)")
     parser.add_argument(
         "--operations",
-        type=names_of(tuple(OPERATIONS)),
+        type=names_of((*OPERATIONS, *OTHERS)),
         default=["get", "set"],
-        help="some of get, set, mixed: 9 gets to 1 set (default: get,set)",
+        help="some of get, set, mixed: 9 gets to 1 set; miss, delete, incr, touch, mg, ms; new: sets of keys that are"
+        " new, which evict others (default: get,set)",
     )
     parser.add_argument(
         "--multiget", type=numbers, default=[1], metavar="KEYS", help="keys of a get; figures are per key (default: 1)"
+    )
+    parser.add_argument("--workers", type=int, default=1, help="threads of each server (default: 1)")
+    parser.add_argument("--memory", type=int, default=MEGABYTES, metavar="MB", help=f"-m (default: {MEGABYTES})")
+    parser.add_argument(
+        "--rate", type=int, default=0, metavar="N", help="requests a second (default: each follows a reply)"
     )
     parser.add_argument("--cores", type=cores, default=["any"], help=f"some of {', '.join(CORES)} (default: any)")
 
@@ -55,9 +75,9 @@ def contenders() -> list[Contender]:
     return default_contenders(CONTENDERS)
 
 
-def keys_of(size: int, sizes: int = 1) -> int:
+def keys_of(size: int, sizes: int = 1, operation: str = "") -> int:
     """How many keys are asked for: no more than the servers hold, beside those of so many sizes in all."""
-    return min(KEYS, MEMORY // sizes // (size + 100))
+    return min(DELETED if operation == "delete" else KEYS, MEMORY // sizes // (size + 100))
 
 
 def fill(server: Any, keys: int, size: int = 100) -> None:
@@ -75,6 +95,38 @@ def fill(server: Any, keys: int, size: int = 100) -> None:
                 received += more
             if received != b"STORED\r\n" * count:
                 raise ValueError(f"wrong reply {received[:80]!r}")
+
+
+def fill_counters(server: Any, keys: int) -> None:
+    """Stores the counters of incr, each 0. Raises ConnectionError, ValueError."""
+    with server.connect(30) as plain:
+        load = _load.Load(keys=keys, only="incr", depth=100)
+        load.add_socket(plain)
+        with load:
+            load.fill()
+
+
+def fill_up(server: Any, size: int) -> None:
+    """Stores new keys until the server evicts others. Raises ConnectionError, ValueError."""
+    seed = 1 << 20  # no run has this one
+    while server.stats()["evictions"] == "0":
+        with server.connect(30) as plain:
+            load = _load.Load(keys=1, value_size=size, only="new", depth=100, batch=True, seed=seed)
+            load.add_socket(plain)
+            with load:
+                load.run(0.2)
+        seed += 1
+
+
+def percentile(counted: dict[int, int], percent: float) -> float:
+    """Of latencies in nanoseconds: microseconds. 0 without any."""
+    wanted = sum(counted.values()) * percent / 100
+    reached = 0
+    for ns in sorted(counted):
+        reached += counted[ns]
+        if reached >= wanted:
+            return ns / 1000
+    return 0.0
 
 
 @contextlib.contextmanager
@@ -108,6 +160,10 @@ def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
     count = said["connections"]
 
     def run(number: int) -> Taken:
+        if operation == "delete":
+            fill(server, said["stored"], size)
+        elif operation == "incr":
+            fill_counters(server, said["stored"])
         opened = echoing(server, count, operation, size, depth, keys) if floor else connected(server, count)
         with opened as plain:
             load = _load.Load(
@@ -117,6 +173,7 @@ def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
                 depth=depth,
                 batch=True,
                 multiget=keys,
+                rate=rate,
                 complete=True,
                 seed=number + 1,
             )
@@ -126,8 +183,15 @@ def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
                 before = server.cpu_seconds()
                 done = load.run(length if number else length / 10)
                 used = server.cpu_seconds() - before
-        requests = done["sets"] + done["gets"] * keys
-        return Taken({"cpu_us": used / requests * 1e6, "per_second": requests / done["seconds"]})
+        requests = done["requests"] + done["gets"] * (keys - 1)
+        values = {
+            "cpu_us": used / requests * 1e6,
+            "per_second": requests / done["seconds"],
+            "p99_us": percentile(done["latencies"], 99),
+        }
+        if rate:
+            values["longest_us"] = max(done["latencies"]) / 1000
+        return Taken(values)
 
     return run
 
