@@ -2,18 +2,17 @@
 
 Many connections speak the text protocol with 32 B keys, at C speed; on each of them `depth` requests leave together,
 and the next when all are answered. CPU time is the user and system time of all threads of the server. The other figures
-are of what left together: its 99th percentile, and with --rate the longest, from when it was due.
+are how long requests took: the 99th percentile, and with --rate the longest, from when it was due.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import itertools
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from rmemcached.bench import _load
@@ -43,7 +42,8 @@ OTHERS = {
 KEYS = 10000
 DELETED = 100000  # keys that a run deletes, unless its time is over before
 MEMORY = 128 << 20  # bytes of items of one size that a run asks for: several sizes fit into the memory
-BATCH_MOST = 4 << 20  # bytes that are sent together
+BATCH_MOST = 128 * 1024  # bytes that an empty socket buffer takes at once
+SENT_MOST = 4 << 20  # bytes that are sent together
 FIGURES = (Figure("cpu_us", "us"), Figure("per_second", "1/s", "higher"), Figure("p99_us", "us"))
 PACED = (Figure("longest_us", "us"), *FIGURES)
 
@@ -157,7 +157,7 @@ def echoing(
 def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
     said = case.parameters
     operation, size, depth, keys = (said[name] for name in ("operation", "size", "depth", "multiget"))
-    count = said["connections"]
+    count, rate = said["connections"], said.get("rate", 0)
 
     def run(number: int) -> Taken:
         if operation == "delete":
@@ -169,7 +169,8 @@ def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
             load = _load.Load(
                 keys=1 if floor else said["stored"],
                 value_size=size,
-                sets=OPERATIONS[operation],
+                sets=OPERATIONS.get(operation, 0.0),
+                only=operation if operation in OTHERS else "",
                 depth=depth,
                 batch=True,
                 multiget=keys,
@@ -198,8 +199,10 @@ def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
 
 def measure(options: argparse.Namespace, record: Record) -> None:
     refuse(options.contenders, "cpu", ("tcp", "unix"), clients=False)
-    if max(options.depths) > 1 and max(options.depths) * (max(options.sizes) + 64) > BATCH_MOST:
-        raise BenchError(f"--depths, --sizes: what is pipelined has {BATCH_MOST >> 10} KB at most")
+    if max(options.depths) > 1 and max(options.depths) * (max(options.sizes) + 64) > SENT_MOST:
+        raise BenchError(f"--depths, --sizes: what is pipelined has {SENT_MOST >> 20} MB at most")
+    if options.workers < 1 or options.rate < 0 or options.memory < 1:
+        raise BenchError("--workers and --memory are at least 1, and --rate is not negative")
     if max(options.multiget) > 1 and options.operations != ["get"]:
         raise BenchError("--multiget needs --operations get")
     floors = floors_of(options.contenders)
@@ -214,15 +217,20 @@ def measure(options: argparse.Namespace, record: Record) -> None:
             folder = placed.enter_context(tempfile.TemporaryDirectory())
             placed.enter_context(pinned(for_clients))
             servers = {}
-            flags = FLAGS + (LARGE_FLAGS if max(options.sizes) > LARGE else ())
+            flags = ("-t", str(options.workers), "-m", str(options.memory), "-c", "4096")
+            flags += LARGE_FLAGS if max(options.sizes) > LARGE else ()
             for contender in options.contenders:
                 servers[contender.name] = placed.enter_context(start(contender, flags, folder, for_servers))
                 record.contender(described(contender, servers[contender.name]))
             echoes = placed.enter_context(floor_servers([*floors.values()], folder, for_servers, False, record))
             for size in options.sizes:
-                for server in servers.values():
-                    fill(server, keys_of(size, len(options.sizes)), size)
                 for case in cases_of(options, size, where, floors):
+                    for server in servers.values():
+                        # What was deleted or evicted meanwhile is there again.
+                        fill(server, keys_of(size, len(options.sizes)), size)
+                    if case.parameters["operation"] == "new":
+                        for server in servers.values():
+                            fill_up(server, size)
                     made = {name: run_of(server, case, options.seconds, False) for name, server in servers.items()}
                     for name in echoes if case.floors else ():
                         made[name] = run_of(echoes[name], case, options.seconds, True)
@@ -233,21 +241,26 @@ def cases_of(options: argparse.Namespace, size: int, cores: str, floors: dict[st
     every = itertools.product(options.operations, options.depths, options.multiget, options.connections)
     for operation, depth, keys, connections in every:
         pipelined = f", pipelined by {depth}" if depth > 1 else ""
-        words = "9 gets to 1 set" if operation == "mixed" else operation
+        words = "9 gets to 1 set" if operation == "mixed" else OTHERS.get(operation, operation)
         words = f"get of {keys} keys" if keys > 1 else words
         # What is answered at a time must fit into a socket's buffers.
         fits = depth == 1 or depth * keys * (size + 64) <= BATCH_MOST
+        words += f" of {size_name(size)}{pipelined}, {connections} connections"
+        words += f", {options.workers} workers" if options.workers > 1 else ""
+        words += f", {options.rate} a second" if options.rate else ""
         yield Case(
-            f"{words} of {size_name(size)}{pipelined}, {connections} connections, {CORES[cores]}",
+            f"{words}, {CORES[cores]}",
             {
                 "operation": operation,
                 "size": size,
                 "depth": depth,
                 "multiget": keys,
-                "stored": keys_of(size, len(options.sizes)),
+                "stored": keys_of(size, len(options.sizes), operation),
                 "connections": connections,
+                "workers": options.workers,
+                "rate": options.rate,
                 "cores": cores,
             },
-            FIGURES,
-            floors if operation != "mixed" and fits else {},
+            PACED if options.rate else FIGURES,
+            floors if operation in ("get", "set") and fits and options.workers == 1 and not options.rate else {},
         )

@@ -34,6 +34,7 @@ from rmemcached.bench.contenders import (
     refuse_clients,
     start,
 )
+from rmemcached.bench.cpu import percentile
 from rmemcached.bench.distributions import (
     GRAMMAR,
     KEY_MOST,
@@ -240,17 +241,6 @@ def cases_of(options: argparse.Namespace, cores: str) -> Iterator[tuple[Case, in
         figures += [Figure("hit_percent", "percent", "")] if gets else []
         figures += [Figure("late_p99_us", "us"), Figure("unsent", "")] if rate else []
         yield Case(f"{', '.join(words)}, {CORES[cores]}", parameters, (*figures, *ALWAYS)), sizes
-
-
-def percentile(counted: dict[int, int], percent: float) -> float:
-    """Of latencies in nanoseconds: microseconds. 0 without any."""
-    wanted = sum(counted.values()) * percent / 100
-    reached = 0
-    for ns in sorted(counted):
-        reached += counted[ns]
-        if reached >= wanted:
-            return ns / 1000
-    return 0.0
 
 
 def figures_of(done: dict[str, Any], case: Case, spent: float, used: float | None) -> dict[str, float]:

@@ -223,11 +223,8 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
         ("latency --contenders 127.0.0.1:1", "127.0.0.1:1: no connection: Connection refused", 1),
         ("cpu --contenders soft_shm", "cpu soft_shm: it measures tcp, unix and memcached only", 1),
         ("cpu --contenders 127.0.0.1:1", "it measures servers that it starts itself", 1),
-<<<<<<< HEAD
-        ("cpu --sizes 100k", "what is pipelined has 128 KB at most", 1),
-=======
-        ("cpu --sizes 8m", "what is sent at a time is 4 MB at most", 1),
->>>>>>> x-sock
+        ("cpu --sizes 1m", "what is pipelined has 4 MB at most", 1),
+        ("cpu --rate -1", "--rate is not negative", 1),
         ("memory --contenders auto", "memory auto: it measures tcp, unix", 1),
         ("throughput --contenders tcp+pymemcache", "it measures our own client only", 1),
         ("hitratio --contenders tcp", "'tcp' is no contender: lru, s3fifo", 2),

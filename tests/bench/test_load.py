@@ -554,3 +554,50 @@ def test_progress_within_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().err.split("\r\x1b[K")
     assert [line.count("#") for line in shown] == [0, 7, 15, 22, 0]
     assert "halfway" in shown[1] and "left" in shown[1]
+
+
+@pytest.mark.parametrize(
+    ("only", "counter"),
+    [
+        ("miss", "get_misses"),
+        ("delete", "delete_hits"),
+        ("incr", "incr_hits"),
+        ("touch", "touch_hits"),
+        ("mg", "get_hits"),
+        ("ms", "cmd_set"),
+        ("new", "cmd_set"),
+    ],
+)
+@pytest.mark.parametrize("rate", [0, 20_000])
+def test_loads_of_one_kind(memcached_server: Any, only: str, counter: str, rate: int) -> None:
+    """The server counts as many of the kind as the generator, and nothing is missing."""
+    server: Server = memcached_server()
+    with loading(server, 3, keys=500, depth=7, batch=True, complete=True, only=only, rate=rate) as made:
+        made.fill()
+        before = counts(server)
+        done = made.run(0.05)
+        after = counts(server)
+    assert done["requests"] == after[counter] - before[counter] > 0 == done["gets"] + done["sets"]
+    assert sum(done["latencies"].values()) == done["requests"] + done["unsent"]
+    if only == "delete":
+        assert after["curr_items"] == 500 - done["requests"]
+    if only == "new":
+        assert after["curr_items"] == 500 + done["requests"]
+    if rate:
+        assert done["requests"] <= 20_000 * 0.05 + 1
+
+
+def test_a_load_of_one_kind_notices_what_is_wrong(memcached_server: Any) -> None:
+    server: Server = memcached_server()
+    with (
+        pytest.raises(ValueError, match="a wrong reply came back: b'EN"),
+        loading(server, 1, keys=5, complete=True, only="mg") as made,
+    ):
+        made.run(5)
+    with (
+        pytest.raises(ValueError, match="too large"),
+        loading(server, 1, keys=1, value_size=2 << 20, only="new") as made,
+    ):
+        made.run(5)
+    with pytest.raises(ValueError, match="only is one of"):
+        Load(only="gets")
