@@ -1,6 +1,8 @@
 # The bytes of requests, and of values.
 
 cdef size_t put_key(const load *l, char *out, uint32_t number, char filler) noexcept nogil
+cdef char *put_digits(char *out, uint64_t number) noexcept nogil
+cdef size_t put_new_key(const load *l, char *out, uint32_t number) noexcept nogil
 cdef uint64_t stamp_of(uint32_t number, size_t size) noexcept nogil
 cdef void put_value(const load *l, char *out, uint32_t number, size_t size) noexcept nogil
 cdef size_t first_wrong(const load *l, uint64_t stamp, size_t at, const char *p, size_t length) noexcept nogil

@@ -17,7 +17,7 @@ cdef size_t put_key(const load *l, char *out, uint32_t number, char filler) noex
             return size
 
 
-cdef inline char *put_digits(char *out, uint64_t number) noexcept nogil:
+cdef char *put_digits(char *out, uint64_t number) noexcept nogil:
     cdef char digits[20]
     cdef int i = 20
     while True:

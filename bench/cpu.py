@@ -217,7 +217,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
             folder = placed.enter_context(tempfile.TemporaryDirectory())
             placed.enter_context(pinned(for_clients))
             servers = {}
-            flags = ("-t", str(options.workers), "-m", str(options.memory), "-c", "4096")
+            flags: tuple[str, ...] = ("-t", str(options.workers), "-m", str(options.memory), "-c", "4096")
             flags += LARGE_FLAGS if max(options.sizes) > LARGE else ()
             for contender in options.contenders:
                 servers[contender.name] = placed.enter_context(start(contender, flags, folder, for_servers))

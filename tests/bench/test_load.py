@@ -45,7 +45,17 @@ def counts(server: Server) -> dict[str, int]:
     return {name: int(value) for name, value in server.stats().items() if name in COUNTERS}
 
 
-COUNTERS = ("cmd_get", "cmd_set", "get_hits", "delete_hits", "delete_misses", "incr_hits", "curr_items")
+COUNTERS = (
+    "cmd_get",
+    "cmd_set",
+    "get_hits",
+    "delete_hits",
+    "delete_misses",
+    "incr_hits",
+    "curr_items",
+    "get_misses",
+    "touch_hits",
+)
 
 
 # ---- what it sends ---------------------------------------------------------------------------------------------------
@@ -545,11 +555,12 @@ def test_a_wrong_option_is_named(words: str, message: str, status: int, capsys: 
 
 
 def test_progress_within_a_run(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = measure.Progress(2)
+    bar = measure.Progress()
     bar.shown = True
-    bar.within(0.5, "halfway")
-    bar.step("next")
-    bar.within(0.5, "further")
+    steps = measure.Steps(2, bar.show)
+    steps.within(0.5, "halfway")
+    steps.step("next")
+    steps.within(0.5, "further")
     bar.end()
     shown = capsys.readouterr().err.split("\r\x1b[K")
     assert [line.count("#") for line in shown] == [0, 7, 15, 22, 0]
