@@ -85,9 +85,9 @@ cdef class Load:
     Zipf's law; 0: all keys are as popular. sets, deletes, incrs: parts of the requests, from 0 to 1; the others are
     gets of `multiget` keys. only: one of ONLY, what all requests are instead. "delete": of each key once, which ends a
     run; "miss": gets of keys that are not there; "new": sets of keys that are new, which have 32 bytes or more and are
-    others for each seed and start anew with each run. depth: requests under way on a connection; the next follows an answer, or with `batch` all
-    answers. think: seconds between an answer and the next request, with batch, think_varies: by an exponential
-    distribution with that mean.
+    others for each seed and start anew with each run. depth: requests under way on a connection; the next follows an
+    answer, or with `batch` all answers. think: seconds between an answer and the next request, with batch,
+    think_varies: by an exponential distribution with that mean.
 
     rate: requests a second, over all connections; they leave when they are due, not when others are answered. 0: closed
     loop. rate_varies: at random (Poisson). verify: compare every byte of values, not only keys and lengths. complete: a
@@ -255,11 +255,11 @@ cdef class Load:
 
         Returns a dict. "gets", "sets", "deletes", "incrs": requests answered; "others": of the other kinds of `only`;
         "requests": all of them; "refused": sets of new keys for which the server had no memory; "hits" and
-        "misses": keys of gets, and of deletes, incrs and others; "seconds" until the last answer; "latencies": {ns: how many},
-        in the buckets of an HdrHistogram of three digits; the same by "get", "set", "delete", "incr", "others" in "by_kind".
-        A latency is measured from when the request was to be sent. Of the open loop also "late": {ns: how many}: how
-        long requests had waited for a connection, or this process, when they left; and "unsent": those that were due
-        and had not left at the end. They are among the latencies with what they had waited.
+        "misses": keys of gets, and of deletes, incrs and others; "seconds" until the last answer; "latencies": {ns: how
+        many}, in the buckets of an HdrHistogram of three digits; the same by "get", "set", "delete", "incr", "others"
+        in "by_kind". A latency is measured from when the request was to be sent. Of the open loop also "late": {ns: how
+        many}: how long requests had waited for a connection, or this process, when they left; and "unsent": those that
+        were due and had not left at the end. They are among the latencies with what they had waited.
 
         Raises ConnectionError when a connection is lost, TimeoutError when the server is silent, ValueError for a wrong
         reply, MemoryError, OSError, and what `tick` or a signal handler raises. The connections are of no use then.

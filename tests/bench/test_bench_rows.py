@@ -94,7 +94,7 @@ def test_bounds(tmp_path: Path) -> None:
     shown = run("show", str(path), "--markdown", "--plot", str(tmp_path / "again.svg")).stdout
     assert (tmp_path / "again.svg").read_text() == (tmp_path / "out.svg").read_text()
     assert shown.startswith(f"`{' '.join(figures['command'])}`: 20")
-    assert {line.count("|") for line in shown.splitlines() if "get of 100 keys of 4 KB" in line} == {10}
+    assert {line.count("|") for line in shown.splitlines() if "get of 100 keys of 4 KB" in line} == {11}
     assert run("show", str(path)).stdout.strip() == text.strip()
     assert "No such file" in run("show", "/nowhere.json", status=1).stderr
 
