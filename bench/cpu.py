@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import socket
 import tempfile
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -158,6 +159,8 @@ def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
     said = case.parameters
     operation, size, depth, keys = (said[name] for name in ("operation", "size", "depth", "multiget"))
     count, rate = said["connections"], said.get("rate", 0)
+    # Keys that are new in one case are new in the next one, too.
+    seed = (zlib.crc32(case.name.encode()) << 16) + 1
 
     def run(number: int) -> Taken:
         if operation == "delete":
@@ -176,7 +179,7 @@ def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
                 multiget=keys,
                 rate=rate,
                 complete=True,
-                seed=number + 1,
+                seed=seed + number,
             )
             for one in plain:
                 load.add_socket(one)
