@@ -1,4 +1,4 @@
-"""What the same would cost if nobody did anything: a bare echo server and its client, and a call that only copies.
+"""What the same would cost if nobody did anything: an echo server and its clients, two cache lines, calls that copy.
 
 A connection of the echo server begins with three numbers, of four bytes each in the machine's order, and a reply: the
 bytes of a request, the bytes of the reply, how many requests may come together. The server answers one byte, and from
@@ -8,10 +8,11 @@ then on each request by that reply. It looks at no byte of a request.
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
+from rmemcached.sys.atomics cimport cpu_relax, load_acquire, store_release
 from rmemcached.sys.clock cimport now_ns, ns_timespec
 from rmemcached.sys.linux cimport (
     EPOLL_CLOEXEC,
@@ -26,6 +27,7 @@ from rmemcached.sys.linux cimport (
     epoll_wait,
     nanosleep,
     recv,
+    sched_yield,
     send,
     timespec,
 )
@@ -34,6 +36,11 @@ cdef enum:
     EVENTS = 1024
     INPUT = 65536
     REPLIES_MOST = 64 << 20  # bytes that one connection keeps
+    YIELD_EVERY = 1024       # polls of a cache line without success between calls of sched_yield
+    PATIENCE = 10            # seconds without an answer, then the other side is taken for dead
+    ASKING = 0               # where in the shared memory the two lines are, and the value
+    ANSWERING = 256
+    VALUES = 4096
 
 cdef struct header:
     uint32_t request
@@ -218,3 +225,210 @@ cdef class Copier:
     def get(self, key):
         """A copy of the value."""
         return PyBytes_FromStringAndSize(<char *>self.kept, self.length)
+
+
+cdef class Asker:
+    """Looks like a client, and asks the echo server: sends as many bytes, and takes the value out of the reply.
+
+    fd: a blocking socket, whose connection answers `request` bytes by `reply` bytes, of which `length` at `head` are a
+    value, and others `stride` bytes further on each. Raises ConnectionError when the server has gone, MemoryError. Not
+    thread-safe, but it waits without the GIL.
+    """
+
+    cdef int fd
+    cdef size_t request
+    cdef size_t reply
+    cdef Py_ssize_t head
+    cdef Py_ssize_t length
+    cdef Py_ssize_t stride
+    cdef char *sent
+    cdef char *got
+
+    def __cinit__(self, int fd, size_t request, size_t reply, Py_ssize_t head, Py_ssize_t length, Py_ssize_t stride):
+        if head < 0 or length < 0 or head + length > <Py_ssize_t>reply:
+            raise ValueError("the value is not within the reply")
+        self.fd = fd
+        self.request = request
+        self.reply = reply
+        self.head = head
+        self.length = length
+        self.stride = stride
+        self.sent = <char *>calloc(1, request + 1)
+        self.got = <char *>malloc(reply + 1)
+        if self.sent == NULL or self.got == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.sent)
+        free(self.got)
+
+    cdef int exchange(self) except -1:
+        cdef int failed
+        with nogil:
+            failed = send_all(self.fd, self.sent, self.request)
+            if failed == 0:
+                failed = receive_all(self.fd, self.got, self.reply)
+        if failed:
+            raise ConnectionError("the echo server closed the connection")
+        return 0
+
+    def get(self, key):
+        """The value."""
+        self.exchange()
+        return PyBytes_FromStringAndSize(self.got + self.head, self.length)
+
+    def set(self, key, value):
+        """Sends as many bytes as a set has, not the value's."""
+        self.exchange()
+        return True
+
+    def get_many(self, keys):
+        """{key: value}. Raises ValueError for more keys than the reply has."""
+        cdef Py_ssize_t at = self.head
+        found = {}
+        self.exchange()
+        for key in keys:
+            if at + self.length > <Py_ssize_t>self.reply:
+                raise ValueError("more keys than were agreed")
+            found[key] = PyBytes_FromStringAndSize(self.got + at, self.length)
+            at += self.stride
+        return found
+
+    def set_many(self, values):
+        """Sends as many bytes as all the sets have."""
+        self.exchange()
+        return []
+
+
+cdef int wait_line(uint64_t *line, uint64_t *seen, uint64_t old, bint yields) noexcept nogil:
+    # Until the line is another number than `old`, which it puts into `seen`. -1: nobody has written it.
+    cdef uint64_t polls = 0
+    cdef int64_t deadline = 0
+    seen[0] = load_acquire(line)
+    while seen[0] == old:
+        polls += 1
+        if yields or polls % YIELD_EVERY == 0:
+            sched_yield()
+        else:
+            cpu_relax()
+        if polls % YIELD_EVERY == 0:
+            if deadline == 0:
+                deadline = now_ns() + PATIENCE * <int64_t>1000000000
+            elif now_ns() > deadline:
+                return -1
+        seen[0] = load_acquire(line)
+    return 0
+
+
+def answer_lines(unsigned char[::1] memory not None, bint yields):
+    """Answers through two cache lines of zeroed shared memory, until `Lines.close`, or nobody asks for 10 seconds.
+
+    It polls; `yields`: it gives up the core after each look, for who asks is on the same one.
+    """
+    cdef uint64_t *asking = <uint64_t *>&memory[ASKING]
+    cdef uint64_t *answering = <uint64_t *>&memory[ANSWERING]
+    cdef uint64_t seen = 0
+    with nogil:
+        while wait_line(asking, &seen, seen, yields) == 0 and seen != <uint64_t>-1:
+            store_release(answering, seen)
+
+
+cdef class Lines:
+    """Looks like a client over shared memory: asks `answer_lines`, and copies the value once.
+
+    memory: VALUES_AT bytes and the longest value. Raises TimeoutError when nobody answers. Not thread-safe.
+    """
+
+    VALUES_AT = VALUES
+
+    cdef unsigned char[::1] memory
+    cdef Py_ssize_t length
+    cdef bint yields
+    cdef uint64_t number
+
+    def __init__(self, unsigned char[::1] memory not None, bytes value not None, bint yields):
+        self.memory = memory
+        self.yields = yields
+        self.number = 0
+        self.keep(value)
+
+    cdef int keep(self, bytes value) except -1:
+        if VALUES + len(value) > self.memory.shape[0] or not value:
+            raise ValueError("the value is empty or too long")
+        self.length = len(value)
+        memcpy(&self.memory[VALUES], <const char *>value, self.length)
+        return 0
+
+    cdef int ring(self) noexcept nogil:
+        cdef uint64_t seen = 0
+        self.number += 1
+        store_release(<uint64_t *>&self.memory[ASKING], self.number)
+        return wait_line(<uint64_t *>&self.memory[ANSWERING], &seen, self.number - 1, self.yields)
+
+    cdef int ask(self) except -1:
+        if self.ring() != 0:
+            raise TimeoutError("nobody answers in the other cache line")
+        return 0
+
+    def get(self, key):
+        """A copy of the value."""
+        self.ask()
+        return PyBytes_FromStringAndSize(<char *>&self.memory[VALUES], self.length)
+
+    def set(self, key, bytes value not None):
+        """Keeps a copy of the value."""
+        self.keep(value)
+        self.ask()
+        return True
+
+    def get_many(self, keys):
+        """{key: a copy of the value}"""
+        self.ask()
+        return {key: PyBytes_FromStringAndSize(<char *>&self.memory[VALUES], self.length) for key in keys}
+
+    def set_many(self, values):
+        """Copies each value of the dict."""
+        for value in values.values():
+            self.keep(value)
+        self.ask()
+        return []
+
+    def batches(self, unsigned int depth, double seconds):
+        """Asks once for each `depth` copies of the value, for so long: (copies, seconds that they took)."""
+        cdef int64_t begin = now_ns()
+        cdef int64_t until = begin + <int64_t>(seconds * 1e9)
+        cdef uint64_t copies = 0
+        cdef unsigned int i
+        cdef int failed = 0
+        cdef char *into = <char *>malloc(self.length * <size_t>depth)
+        if into == NULL:
+            raise MemoryError
+        with nogil:
+            while failed == 0 and (copies == 0 or now_ns() < until):
+                failed = self.ring()
+                for i in range(depth):
+                    memcpy(into + <size_t>i * self.length, &self.memory[VALUES], self.length)
+                copies += depth
+        free(into)
+        if failed:
+            raise TimeoutError("nobody answers in the other cache line")
+        return copies, (now_ns() - begin) / 1e9
+
+    def close(self):
+        """Ends `answer_lines`."""
+        store_release(<uint64_t *>&self.memory[ASKING], <uint64_t>-1)
+
+
+def copy(const unsigned char[::1] source not None, unsigned char[::1] target not None, double seconds):
+    """Copies by memcpy without the GIL, again and again for so long: bytes a second. Raises ValueError."""
+    cdef size_t length = source.shape[0]
+    cdef int64_t begin = now_ns()
+    cdef int64_t until = begin + <int64_t>(seconds * 1e9)
+    cdef double done = 0
+    if length == 0 or target.shape[0] < <Py_ssize_t>length:
+        raise ValueError("the target is too short, or there is nothing to copy")
+    with nogil:
+        while done == 0 or now_ns() < until:
+            memcpy(&target[0], &source[0], length)
+            done += length
+    return done / (now_ns() - begin) * 1e9

@@ -1,9 +1,12 @@
 """`rmemcached-bench clients`: rmemcached.client over each transport, pymemcache, pylibmc, emcache and aiomcache.
 
 Starts rmemcached and memcached with one worker thread each, on loopback, with a core for the clients and one for the
-servers if there are two. Each row is measured in rounds, in which the contenders take turns; a figure is the median of
-the rounds, with their spread. Values are compared, outside the measured time where that is possible. A contender that
-is not installed is named. The last column has the bounds; the exit status is 1 when one is missed.
+servers if there are two. In each round the contenders of a row take turns. Values are compared, outside the measured
+time where that is possible. A contender that is not installed is named. The last column has the bounds; the exit status
+is 1 when one is missed.
+
+Floors are clients that do nothing but ask a bare echo server, or through two cache lines, and create the result; of 32
+tasks, a turn of the event loop. Sixteen threads of one client have none: what they wait for is the GIL.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import gc
 import importlib.util
 import os
 import statistics
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from time import perf_counter, sleep
@@ -24,14 +28,15 @@ from typing import Any, NamedTuple
 from rmemcached import __version__
 from rmemcached.bench.arguments import names_of
 from rmemcached.bench.document import Record
-from rmemcached.bench.measure import progress
+from rmemcached.bench.floor import FLOORS, LINES, TCP, EchoClient, LinesClient, floor_servers, one_core
+from rmemcached.bench.measure import Round
 from rmemcached.bench.servers import Server, memcached_path, start_memcached, start_rmemcached
 from rmemcached.bench.sheet import Sheet
 from rmemcached.client import AsyncClient, Client, serde
 
 HELP = "Python clients side by side: plain, asynchronous, large values, and their bounds"
 REFERENCE = "pymemcache"
-MEMCPY = "floor: memcpy"
+MEMCPY, LOOP = "floor: memcpy", "floor: loop"
 SERVER_FLAGS = ("-t", "1", "-m", "1024", "-I", "128m")
 TIMEOUT = 30.0
 OURS = ("soft_shm", "soft_iw", "tcp")
@@ -177,6 +182,33 @@ def in_threads(client: Any, seconds: float) -> float:
     return (perf_counter() - begin) / sum(counts)
 
 
+def floor_rows(name: str, address: Any) -> dict[str, Sample]:
+    """The rows of a floor. Each sample has clients of its own: a server of cache lines polls as long as it has one."""
+    values = {f"key-{number}": VALUE for number in range(KEYS)}
+
+    def sample(method: str, what: Any, keys: int, pause: float, seconds: float) -> float:
+        operation = method.partition("_")[0]
+        client: Any = (
+            LinesClient(address, VALUE) if name == LINES else EchoClient(address, "key-00", VALUE, (operation,), keys)
+        )
+        with contextlib.closing(client):
+            call = getattr(client, method)
+            done = (lambda: call(*what)) if isinstance(what, tuple) else (lambda: call(what))
+            check(done(), {"get": VALUE, "set": True, "set_many": []}.get(method, dict.fromkeys(what, VALUE)))
+            return median_of(done, keys, pause)(seconds)
+
+    names = list(values)
+    rows: dict[str, tuple[str, Any, int, float]] = {
+        "get": ("get", "key", 1, 0),
+        "get, 1 ms apart": ("get", "key", 1, PAUSE),
+        "set": ("set", ("key", VALUE), 1, 0),
+        "get_many": ("get_many", names, KEYS, 0),
+        "set_many": ("set_many", values, KEYS, 0),
+        "in flight": ("get_many", names[:FLIGHT], FLIGHT, 0),
+    }
+    return {row: functools.partial(sample, *said) for row, said in rows.items()}
+
+
 # --- asyncio ---
 
 
@@ -189,8 +221,22 @@ def event_loop(kind: str) -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
-async def connect_async(name: str, server: Server) -> tuple[Callable[[], Awaitable[Any]], Callable[[], Awaitable[Any]]]:
+async def turn_of_the_loop() -> bytes:
+    """What a task waits for at least: that the event loop comes round once, with a result."""
+    loop = asyncio.get_running_loop()
+    waiting = loop.create_future()
+    loop.call_soon(waiting.set_result, VALUE)
+    return bytes(await waiting)
+
+
+async def close_nothing() -> None:
+    """Of a client that has no connection."""
+
+
+async def connect_async(name: str, server: Any) -> tuple[Callable[[], Awaitable[Any]], Callable[[], Awaitable[Any]]]:
     """(get, close) of an asynchronous client."""
+    if name == LOOP:
+        return turn_of_the_loop, close_nothing
     if name in OURS:
         ours = AsyncClient(server.address, timeout=TIMEOUT, transport=name)
         return functools.partial(ours.get, "key"), ours.close
@@ -210,7 +256,7 @@ async def connect_async(name: str, server: Server) -> tuple[Callable[[], Awaitab
 class Tasks:
     """FLIGHT tasks of one event loop that get, each as soon as it has its answer."""
 
-    def __init__(self, name: str, server: Server, kind: str) -> None:
+    def __init__(self, name: str, server: Server | None, kind: str) -> None:
         self.loop = event_loop(kind)
         self.get, self.end = self.loop.run_until_complete(connect_async(name, server))
         got = self.loop.run_until_complete(self.get())
@@ -347,24 +393,34 @@ def daemons(options: argparse.Namespace) -> Iterator[dict[str, Server]]:
         yield servers
 
 
-def in_turns(samples: dict[tuple[str, str], Sample], options: argparse.Namespace) -> dict[tuple[str, str], list[float]]:
-    """The times of each (row, contender), of each round."""
-    taken: dict[tuple[str, str], list[float]] = {which: [] for which in samples}
+def in_turns(
+    samples: dict[tuple[str, str], Sample], options: argparse.Namespace, now: Round
+) -> dict[tuple[str, str], float]:
+    """The time of each (row, contender). The contenders of a row are measured one after the other, in any order."""
     for sample in samples.values():
         sample(options.seconds / 4)  # a first time, which warms up
+    taken = {}
     gc.disable()
     try:
-        for _ in range(options.rounds):
-            for which, sample in samples.items():
-                taken[which].append(sample(options.seconds))
+        for row in now.shuffled(dict.fromkeys(row for row, _ in samples)):
+            for which in now.shuffled(which for which in samples if which[0] == row):
+                taken[which] = samples[which](options.seconds)
     finally:
         gc.enable()
     return taken
 
 
-def add_row(sheet: Sheet, group: str, row: Row, taken: dict[tuple[str, str], list[float]]) -> None:
-    """Adds the figures of a row, round by round."""
-    for (name, contender), times in taken.items():
+def floor_of_row(contender: str, taken: dict[tuple[str, str], float], row: str) -> str:
+    """The name of the floor beside which a contender's row stands."""
+    for name in (LOOP, FLOORS.get(contender, TCP)):
+        if (row, name) in taken and not contender.startswith("floor"):
+            return name
+    return ""
+
+
+def add_row(sheet: Sheet, group: str, row: Row, taken: dict[tuple[str, str], float]) -> None:
+    """Adds the figures of a row."""
+    for (name, contender), time in taken.items():
         if name != row.name:
             continue
         wanted = BOUNDS.get((row.name, contender), "")
@@ -374,17 +430,16 @@ def add_row(sheet: Sheet, group: str, row: Row, taken: dict[tuple[str, str], lis
             for bound in filter(None, wanted.split(" and "))
             if " of " not in bound or (row.name, bound.partition(" of ")[2]) in taken
         )
-        for time in times:
-            figure = row.factor / time if row.more else row.factor * time
-            sheet.add(
-                row.name,
-                contender,
-                figure,
-                row.unit,
-                group=group,
-                better="higher" if row.more else "lower",
-                bound=wanted,
-            )
+        sheet.add(
+            row.name,
+            contender,
+            row.factor / time if row.more else row.factor * time,
+            row.unit,
+            group=group,
+            better="higher" if row.more else "lower",
+            bound=wanted,
+            floor=floor_of_row(contender, taken, name),
+        )
 
 
 def measure_plain(servers: dict[str, Server], options: argparse.Namespace, sheet: Sheet) -> None:
@@ -396,8 +451,13 @@ def measure_plain(servers: dict[str, Server], options: argparse.Namespace, sheet
                 client = connect(name, servers[name])
                 stack.callback(client.disconnect_all if name == "pylibmc" else client.close)
                 samples |= {(row, name): sample for row, sample in plain_rows(client, name).items()}
-        ordered = {which: samples[which] for row in PLAIN for which in samples if which[0] == row.name}
-        taken = in_turns(ordered, options)
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        for_clients, for_servers = cores()
+        yields = one_core(for_clients, for_servers)
+        bare = stack.enter_context(floor_servers((LINES, TCP), folder, for_servers, yields, sheet.record))
+        for name, server in bare.items():
+            samples |= {(row, name): sample for row, sample in floor_rows(name, server.address).items()}
+        taken = in_turns(samples, options, sheet.record.round)
     for row in PLAIN:
         add_row(sheet, "100 B, from one thread or more", row, taken)
 
@@ -416,12 +476,12 @@ def measure_async(servers: dict[str, Server], options: argparse.Namespace, sheet
             continue
         with contextlib.ExitStack() as stack:
             samples: dict[tuple[str, str], Sample] = {}
-            for name in ("soft_shm", "soft_iw", "tcp", "emcache", "aiomcache"):
-                if name in servers:
+            for name in ("soft_shm", "soft_iw", "tcp", "emcache", "aiomcache", LOOP):
+                if name in servers or name == LOOP:
                     samples[kind, name] = stack.enter_context(
-                        contextlib.closing(Tasks(name, servers[name], kind))
+                        contextlib.closing(Tasks(name, servers.get(name), kind))
                     ).sample
-            taken = in_turns(samples, options)
+            taken = in_turns(samples, options, sheet.record.round)
         add_row(sheet, f"100 B, {FLIGHT} tasks", Row(kind, "1000/s", 1e-3, True), taken)
 
 
@@ -429,24 +489,24 @@ def beside_copy(
     case: str, name: str, size: int, samples: dict[str, Sample], options: argparse.Namespace, sheet: Sheet
 ) -> None:
     """Rates of operations that move so many bytes, beside memcpy's. case: has {row}."""
-    taken = in_turns({(row, name): sample for row, sample in {**samples, "memcpy": copy_sample(size)}.items()}, options)
-    copies = taken.pop(("memcpy", name))
-    for (row, _), times in taken.items():
+    copy = ("memcpy", name)
+    every = {copy: copy_sample(size), **{(row, name): sample for row, sample in samples.items()}}
+    taken = in_turns(every, options, sheet.record.round)
+    for row in samples:
+        time = taken[row, name]
         full = f"{case.format(row=row)}, {name}"
         bound = LARGE_BOUNDS.get(f"arrays {row}" if "arrays" in case else row, "")
-        for time, copy in zip(times, copies, strict=True):
-            # The copies are of this contender's rounds.
-            sheet.add(
-                full,
-                name,
-                size / time / 1e9,
-                "GB/s",
-                group="large values",
-                better="higher",
-                bound=f"{bound} of {MEMCPY}" if bound and name == "soft_shm" else "",
-                floor=MEMCPY,
-            )
-            sheet.add(full, MEMCPY, size / copy / 1e9, "GB/s", group="large values", better="higher")
+        sheet.add(
+            full,
+            name,
+            size / time / 1e9,
+            "GB/s",
+            group="large values",
+            better="higher",
+            bound=f"{bound} of {MEMCPY}" if bound and name == "soft_shm" else "",
+            floor=MEMCPY,
+        )
+        sheet.add(full, MEMCPY, size / taken[copy] / 1e9, "GB/s", group="large values", better="higher")
 
 
 def measure_large(servers: dict[str, Server], options: argparse.Namespace, sheet: Sheet) -> None:
@@ -502,6 +562,7 @@ def add_contenders(record: Record, servers: dict[str, Server]) -> None:
             }
         )
     record.floor(MEMCPY, "memcpy of as many bytes, to memory that has been touched")
+    record.floor(LOOP, "a task that waits until its event loop has come round once, with a result")
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
@@ -509,9 +570,10 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     if absent:
         record.note(f"not installed: {', '.join(absent)}")
     sheet = Sheet(record)
-    with daemons(options) as servers, progress(len(options.parts)) as bar:
+    steps = record.steps(len(options.parts))
+    with daemons(options) as servers:
         add_contenders(record, servers)
         for part in options.parts:
             PARTS[part](servers, options, sheet)
-            bar.step(part)
+            steps.step(part)
     sheet.finish()

@@ -6,23 +6,28 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from rmemcached.bench import (
+    bounds,
     client,
     connections,
     cpu,
     direct,
     document,
     fabrics,
+    figures,
     hitratio,
     latency,
+    load,
     memory,
     paced,
     page,
     plots,
     realuse,
+    rounds,
+    selection,
     table,
     throughput,
     verdict,
@@ -31,13 +36,14 @@ from rmemcached.bench.arguments import names_of
 from rmemcached.bench.contenders import GRAMMAR, parse_contenders, reference_of
 from rmemcached.bench.document import Document, Record
 from rmemcached.bench.errors import BenchError
-from rmemcached.bench.servers import StartError
+from rmemcached.bench.measure import Round
 
 SUBCOMMANDS: dict[str, ModuleType] = {
     "latency": latency,
     "paced": paced,
     "cpu": cpu,
     "throughput": throughput,
+    "load": load,
     "connections": connections,
     "memory": memory,
     "hitratio": hitratio,
@@ -45,22 +51,44 @@ SUBCOMMANDS: dict[str, ModuleType] = {
     "fabrics": fabrics,
     "clients": client,
     "realuse": realuse,
+    "bounds": bounds,
+    "selection": selection,
 }
+# The others judge rather than show.
+SHOWN = [name for name in SUBCOMMANDS if name != "selection"]
 # Options of a small selection.
 QUICK = {
     "latency": "--sizes 100,64k --seconds 0.05 --rounds 5",
     "paced": "--think 0,1000 --seconds 0.1 --rounds 5",
     "cpu": "--seconds 0.2 --rounds 5",
     "throughput": "--keys 1000 --seconds 0.1 --rounds 5",
+    "load": "--keys 1000 --seconds 0.2 --warm-up 0.1 --rounds 5",
     "connections": "--connections 10,100 --seconds 0.1 --rounds 5",
     "memory": "--items 100000 --connections 500 --rounds 1",
     "hitratio": "--megabytes 4 --keys 20000 --requests 60000 --largest 2000",
     "direct": "--seconds 0.05 --items 100000 --rounds 5",
     "fabrics": "--iterations 500 --idle 100 --rounds 5",
     "clients": "--parts plain,async --seconds 0.02 --rounds 5",
+    "bounds": "--seconds 0.03 --items 20000 --rounds 1 --turns 1",
     "realuse": "--seconds 0.02 --large 1m --threads 2 --sizes 64k --sharers 4 --cores any --rounds 5",
 }
-ROUNDS = {"memory": 3, "hitratio": 1, "direct": 5, "realuse": 5}
+# Of all, which with these takes a quarter of an hour.
+WHOLE = {
+    "latency": "--rounds 5",
+    "paced": "--think 0,100,1000 --seconds 0.2 --rounds 5",
+    "cpu": "--seconds 0.4",
+    "throughput": "--seconds 0.3 --rounds 5",
+    "load": "--workload etc --keys 100000 --rates 0,10000 --seconds 1 --rounds 5",
+    "connections": "--seconds 0.3 --rounds 5",
+    "memory": "",
+    "hitratio": "--megabytes 32 --keys 200000 --requests 800000",
+    "direct": "--seconds 0.15",
+    "fabrics": "--rounds 5",
+    "clients": "--seconds 0.08 --rounds 5",
+    "realuse": "--seconds 0.1 --large 1m,64m --sizes 4k,64k,1m --threads 1,2,4 --sharers 1,4,16",
+    "bounds": "--seconds 0.1 --rounds 5",
+}
+ROUNDS = {"memory": 3, "hitratio": 1, "direct": 5, "realuse": 5, "selection": 5}
 USUAL_ROUNDS = 7
 
 
@@ -73,11 +101,29 @@ def make_parser() -> argparse.ArgumentParser:
         )
         module.add_arguments(sub)
         add_common(sub, name, module)
-    sub = parsers.add_parser("all", help="all of these, into a folder", description=run_all.__doc__)
+    sub = parsers.add_parser(
+        "all", help="all of these but selection and figures, into a folder", description=run_all.__doc__
+    )
     sub.add_argument("folder", metavar="FOLDER", help="for SUBCOMMAND.json, and report.html")
-    sub.add_argument("--only", type=names_of(tuple(SUBCOMMANDS)), default=list(SUBCOMMANDS), metavar="SUBCOMMANDS")
+    sub.add_argument("--only", type=names_of(SHOWN), default=SHOWN, metavar="SUBCOMMANDS")
     sub.add_argument("--quick", action="store_true", help="a small selection with short runs, in some minutes")
     sub.add_argument("--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)")
+    sub = parsers.add_parser(
+        "show",
+        help="a file of --json: its table, as text or Markdown; its page; its plot",
+        description="Prints what a run that was written by --json has found, and draws it.",
+    )
+    sub.add_argument("json", metavar="FILE.json")
+    sub.add_argument("--markdown", action="store_true", help="tables of Markdown, for documentation")
+    sub.add_argument("--html", metavar="FILE", help="write a page with tables and plots that needs nothing else")
+    sub.add_argument("--plot", metavar="FILE.svg", help="draw the medians against what varies")
+    sub = parsers.add_parser(
+        "figures",
+        help=figures.HELP,
+        description=figures.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    figures.add_arguments(sub)
     sub = parsers.add_parser(
         "compare",
         help="two files of --json: what became better or worse",
@@ -93,18 +139,37 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def makes(name: str) -> set[str]:
+    """The options of a subcommand's own."""
+    parser = argparse.ArgumentParser()
+    SUBCOMMANDS[name].add_arguments(parser)
+    return {option for action in parser._actions for option in action.option_strings}
+
+
 def chooses(module: ModuleType) -> bool:
     """Whether a subcommand's contenders can be chosen."""
     return hasattr(module, "contenders")
 
 
+def takes_turns(module: ModuleType) -> bool:
+    """Whether a contender can do a case more than once in a round."""
+    return getattr(module, "TURNS", True) and chooses(module)
+
+
 def add_common(parser: argparse.ArgumentParser, name: str, module: ModuleType) -> None:
-    rounds = ROUNDS.get(name, USUAL_ROUNDS)
+    usual = ROUNDS.get(name, USUAL_ROUNDS)
     grammar = getattr(module, "GRAMMAR", GRAMMAR)
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"runs of each contender (default: {rounds})")
+    parser.add_argument(
+        "--rounds", type=int, default=usual, help=f"each with servers and clients of its own (default: {usual})"
+    )
+    parser.add_argument("--seed", type=int, help="of the orders of contenders (default: drawn, and written down)")
+    if takes_turns(module):
+        parser.add_argument(
+            "--turns", type=int, default=1, help="runs of each contender for a case in a round (default: 1)"
+        )
     parser.add_argument("--json", metavar="FILE", help="write everything there; - for stdout, without the table")
     parser.add_argument("--html", metavar="FILE", help="write a page with tables and plots that needs nothing else")
-    parser.add_argument("--plot", metavar="FILE.svg", help="draw the medians against the first parameter that varies")
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw the medians against what varies")
     if not chooses(module):
         return
     parser.add_argument(
@@ -129,24 +194,49 @@ def check_outputs(options: argparse.Namespace) -> None:
         raise BenchError(f"--plot {options.plot}: it draws .svg only")
 
 
-def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
-    """Runs a subcommand that measures. Raises BenchError, StartError, OSError, ValueError."""
+def prepared(options: argparse.Namespace) -> str:
+    """Fills in the contenders; returns the reference. Raises BenchError."""
     module = SUBCOMMANDS[options.subcommand]
-    if options.rounds < 1:
-        raise BenchError("--rounds is at least 1")
-    check_outputs(options)
     if not chooses(module):
-        record = Record(options.subcommand, command, module.REFERENCE)
-        module.measure(options, record)
-        return record.finished()
+        return str(module.REFERENCE)
+    aimed = getattr(module, "aimed", None)
+    if aimed and (found := aimed(options)):
+        options.contenders = found
     if options.contenders is None:
         options.contenders = module.contenders()
+    return reference_of(options.contenders, options.reference)
+
+
+def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
+    """Runs a subcommand that measures. Raises BenchError, ChildProcessError, OSError."""
+    module = SUBCOMMANDS[options.subcommand]
+    turns = getattr(options, "turns", 1)
+    if options.rounds < 1 or turns < 1:
+        raise BenchError("--rounds is at least 1" if options.rounds < 1 else "--turns is at least 1")
+    check_outputs(options)
+    chosen = options.subcommand == "load" and options.server is not None
+    chosen = chosen or (chooses(module) and options.contenders is not None)
+    reference = prepared(options)
+    if chooses(module) and not chosen:
         absent = set(module.CONTENDERS) - {contender.name for contender in options.contenders}
         if absent:
             print(f"without {', '.join(sorted(absent))}: not installed", file=sys.stderr)
-    record = Record(options.subcommand, command, reference_of(options.contenders, options.reference))
-    module.measure(options, record)
+    seed = rounds.draw_seed() if options.seed is None else options.seed
+    record = Record(options.subcommand, command, reference, seed)
+    rounds.measure(command, options.rounds, turns, record)
+    if chooses(module):
+        record.arrange([contender.name for contender in options.contenders])
     return record.finished()
+
+
+def measure_round(command: Sequence[str], now: Round, report: Callable[[float, str], None]) -> Document:
+    """Measures one round in this process. Raises what rounds.EXPECTED names."""
+    options = make_parser().parse_args(command)
+    if options.subcommand == "figures":
+        return figures.measure_round(options, command, now, report)
+    record = Record(options.subcommand, command, prepared(options), now.seed, now, report)
+    SUBCOMMANDS[options.subcommand].measure(options, record)
+    return record.measured()
 
 
 def put_out(options: argparse.Namespace, result: Document) -> None:
@@ -157,11 +247,16 @@ def put_out(options: argparse.Namespace, result: Document) -> None:
         print(table.text(result))
     if options.json and options.json != "-":
         document.write(options.json, result)
+    draw(options, result)
+
+
+def draw(options: argparse.Namespace, result: Document) -> None:
+    """Writes the page and the plot that the options name. Raises BenchError."""
     if options.html:
         document.write_text(options.html, page.html(result))
     if options.plot:
         drawn = plots.against(result) or plots.bars(result)
-        document.write_text(options.plot, drawn[0][1] + "\n")
+        document.write_text(options.plot, plots.stacked([picture for _, picture in drawn]) + "\n")
 
 
 def missed_limits(options: argparse.Namespace, result: Document) -> bool:
@@ -183,8 +278,8 @@ def run_all(options: argparse.Namespace) -> int:
     parser = make_parser()
     results, missed = [], False
     for name in options.only:
-        words = [name, *(QUICK[name].split() if options.quick else ()), "--json", f"{folder}/{name}.json"]
-        if options.memcached and SUBCOMMANDS[name] is client:
+        words = [name, *(QUICK if options.quick else WHOLE)[name].split(), "--json", f"{folder}/{name}.json"]
+        if options.memcached and not chooses(SUBCOMMANDS[name]) and "--memcached" in makes(name):
             words += ["--memcached", options.memcached]
         elif options.memcached and chooses(SUBCOMMANDS[name]):
             theirs = f"memcached={options.memcached}"
@@ -200,12 +295,56 @@ def run_all(options: argparse.Namespace) -> int:
     return 1 if missed else 0
 
 
+def run_selection(options: argparse.Namespace, command: Sequence[str]) -> int:
+    """Compares with what was recorded, or records. Raises BenchError."""
+    if options.record:
+        if options.runs < 2 or set(options.cases) != set(selection.CASES):
+            raise BenchError("--record takes at least 2 --runs, of all cases")
+        # As many beside other work as without: both happen.
+        busy = os.cpu_count() or 1
+        words = [[*command, "--busy", str(busy if number % 2 else options.busy)] for number in range(options.runs)]
+        found = [measured(options, each) for each in words]
+        selection.write_expected(options.expected, found)
+        print(f"written: {options.expected}")
+        return 0
+    expected = selection.read_expected(options.expected)
+    result = measured(options, command)
+    put_out(options, result)
+    lines, worse = selection.judge(result, expected, options.cases)
+    lines += selection.faster(result, expected)
+    print("\n".join(["", *lines]), file=sys.stderr)
+    if worse:
+        print(f"once more, in {2 * options.rounds} rounds: {'; '.join(worse)}", file=sys.stderr)
+        options.rounds *= 2
+        again = measured(options, [*command, "--cases", *worse])
+        lines, worse = selection.judge(again, expected, worse)
+        print("\n".join(lines), file=sys.stderr)
+    return 1 if worse else 0
+
+
+def show(options: argparse.Namespace) -> int:
+    """Raises BenchError."""
+    result = document.read(options.json)
+    check_outputs(argparse.Namespace(json=None, html=options.html, plot=options.plot))
+    draw(options, result)
+    print(table.markdown(result) if options.markdown else table.text(result))
+    return 0
+
+
 def run(options: argparse.Namespace, command: Sequence[str]) -> int:
+    if options.subcommand == "show":
+        return show(options)
+    if options.subcommand == "selection":
+        return run_selection(options, command)
     if options.subcommand == "all":
         return run_all(options)
+    if options.subcommand == "figures":
+        return figures.run(options, command)
     if options.subcommand == "compare":
         first, second = document.read(options.first), document.read(options.second)
         found = verdict.compare(first, second, options.absolute, options.least / 100)
+        for line in verdict.cautions(first, second):
+            print(line, file=sys.stderr)
         print(verdict.text(found, options.absolute))
         return 1 if verdict.worse(found) else 0
     result = measured(options, command)
@@ -218,7 +357,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(given)
     try:
         return run(options, given)
-    except (BenchError, StartError, ConnectionError, TimeoutError, ChildProcessError, ValueError) as error:
+    except rounds.EXPECTED as error:
         print(f"rmemcached-bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

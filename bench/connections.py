@@ -1,7 +1,8 @@
 """`rmemcached-bench connections`: gets of 100 B by 10 processes that have many connections between them.
 
 Each process asks over one of its connections after the other. The server's memory for a connection is what its
-resident memory has grown by when all are there.
+resident memory has grown by when all are there. soft_shm has no floor here: servers that poll for each of 10 processes
+would need a core for each.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any
 from rmemcached.bench.arguments import CORES, cores, numbers, placement
 from rmemcached.bench.contenders import Contender, connect, default_contenders, described, start
 from rmemcached.bench.document import Record
+from rmemcached.bench.floor import LINES, EchoClient, floor_servers, floors_of
 from rmemcached.bench.helpers import Helper, orders
-from rmemcached.bench.measure import Case, Figure, Progress, Run, Taken, progress, take_turns
+from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, runs_of, take_turns
 
 HELP = "gets of 100 B by 10 processes that have many connections between them"
 CONTENDERS = ("soft_shm", "soft_iw", "tcp", "unix", "memcached")
@@ -48,14 +50,21 @@ def asker(pipe: Connection, cores: set[int], count: int) -> None:
         for what, *rest in orders(pipe, cores):
             if what == "connect":
                 contender, address = rest
-                made = [stack.enter_context(contextlib.closing(connect(contender, address))) for _ in range(count)]
-                for client in made:
-                    client.set(KEY, VALUE)
+                made = [stack.enter_context(contextlib.closing(client_of(contender, address))) for _ in range(count)]
                 clients[contender.name] = made
                 pipe.send(None)
             else:
                 name, seconds = rest
                 pipe.send(gets(clients[name], seconds))
+
+
+def client_of(contender: Contender, address: Any) -> Any:
+    """A client that has made its connection, and can get KEY."""
+    if contender.server == "floor":
+        return EchoClient(address, KEY, VALUE, ("get",))
+    client = connect(contender, address)
+    client.set(KEY, VALUE)
+    return client
 
 
 def gets(clients: list[Any], seconds: float) -> tuple[int, float]:
@@ -73,8 +82,8 @@ def gets(clients: list[Any], seconds: float) -> tuple[int, float]:
 def attach(helpers: list[Helper], contender: Contender, server: Any, count: int) -> float | None:
     """Connects the helpers to a server. Returns its memory for each connection, if it is ours to look at."""
     memory = getattr(server, "private_bytes", None)
-    with contextlib.closing(connect(contender, server.address)) as first:
-        first.set(KEY, VALUE)  # what the first connection makes the server allocate is not counted
+    # What the first connection makes the server allocate is not counted.
+    with contextlib.closing(client_of(contender, server.address)):
         before = memory() if memory else 0
         for helper in helpers:
             helper.tell("connect", contender, server.address)
@@ -95,34 +104,41 @@ def run_of(helpers: list[Helper], name: str, server: Any, memory: float | None, 
         values = {"per_second": sum(done / spent for done, spent in answers)}
         if cpu:
             values["cpu_us"] = (cpu() - before) / sum(done for done, _ in answers) * 1e6
-        if memory is not None and number == 1:
-            # Measured once: to repeat it in each round would feign an interval.
+        if memory is not None:
+            # Of this round, in which it has been measured once.
             values["memory_bytes"] = memory
         return Taken(values)
 
     return run
 
 
-def measure_count(options: argparse.Namespace, cores: str, count: int, record: Record, bar: Progress) -> None:
+def measure_count(options: argparse.Namespace, cores: str, count: int, record: Record, steps: Steps) -> None:
     for_clients, for_servers = placement(cores)
     flags = ("-t", "1", "-m", "64", "-c", str(count * 2 + 100))
     share = max(1, count // PROCESSES)
-    case = Case(f"{count} connections, {CORES[cores]}", {"connections": count, "cores": cores}, FIGURES)
+    floors = floors_of(options.contenders, without=(LINES,))
+    case = Case(f"{count} connections, {CORES[cores]}", {"connections": count, "cores": cores}, FIGURES, floors)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         helpers = [stack.enter_context(Helper(asker, for_clients, share)) for _ in range(min(count, PROCESSES))]
-        runs: dict[str, Run] = {}
+        servers: dict[str, Any] = {}
+        contenders = list(options.contenders)
         for contender in options.contenders:
-            server = stack.enter_context(start(contender, flags, folder, for_servers))
-            record.contender(described(contender, server))
+            servers[contender.name] = stack.enter_context(start(contender, flags, folder, for_servers))
+            record.contender(described(contender, servers[contender.name]))
+        servers |= stack.enter_context(floor_servers([*floors.values()], folder, for_servers, False, record))
+        contenders += [Contender(name, "floor") for name in dict.fromkeys(floors.values())]
+        runs: dict[str, Run] = {}
+        for contender in contenders:
+            server = servers[contender.name]
             memory = attach(helpers, contender, server, share * len(helpers))
             runs[contender.name] = run_of(helpers, contender.name, server, memory, options.seconds)
-        record.case(case, take_turns(case, runs, options.rounds, bar))
+        record.case(case, take_turns(case, runs, record.round, steps))
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
-    steps = len(options.cores) * len(options.connections) * (options.rounds + 1) * len(options.contenders)
-    with progress(steps) as bar:
-        for cores in options.cores:
-            for count in options.connections:
-                measure_count(options, cores, count, record, bar)
+    runs = len(options.contenders) + len(set(floors_of(options.contenders, without=(LINES,)).values()))
+    steps = record.steps(len(options.cores) * len(options.connections) * runs * runs_of(record.round))
+    for where in options.cores:
+        for count in options.connections:
+            measure_count(options, where, count, record, steps)

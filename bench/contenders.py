@@ -15,10 +15,10 @@ from typing import Any
 
 from rmemcached import __version__
 from rmemcached.bench.errors import BenchError
-from rmemcached.bench.servers import Server, memcached_path, start_memcached, start_rmemcached
+from rmemcached.bench.servers import Server, connect_path, memcached_path, start_memcached, start_rmemcached
 from rmemcached.client import Client
 
-TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "auto")
+TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "verbs", "auto")
 GRAMMAR = f"{', '.join(TRANSPORTS)}, memcached, memcached=PATH, HOST:PORT; each may be followed by +pymemcache"
 TIMEOUT = 60.0
 RUNNING = re.compile(r"(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
@@ -26,7 +26,7 @@ RUNNING = re.compile(r"(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
 
 @dataclass(frozen=True)
 class Contender:
-    """server: "rmemcached", "memcached", or "running": at (host, port), not ours to start.
+    """server: "rmemcached", "memcached", or "running": at (host, port) or a path, not ours to start.
 
     transport is our client's; "unix" is the text protocol over a UNIX socket. program: memcached's path. flags: of the
     server, before those that all contenders get.
@@ -37,7 +37,7 @@ class Contender:
     transport: str = "tcp"
     client: str = "rmemcached"
     program: str = ""
-    address: tuple[str, int] = ("", 0)
+    address: tuple[str, int] | str = ("", 0)
     flags: tuple[str, ...] = ()
 
 
@@ -45,9 +45,12 @@ class Contender:
 class Running:
     """A server that was there before; it is not stopped."""
 
-    address: tuple[str, int]
+    address: tuple[str, int] | str
 
     def connect(self, timeout: float | None = 5.0) -> socket.socket:
+        """A plain socket. timeout: seconds. Raises OSError."""
+        if isinstance(self.address, str):
+            return connect_path(self.address, timeout)
         return socket.create_connection(self.address, timeout)
 
     def stats(self) -> dict[str, str]:
@@ -76,6 +79,15 @@ def parse_contender(text: str) -> Contender:
     if match := RUNNING.fullmatch(base):
         return Contender(text, "running", "tcp", client, "", (match["host"].strip("[]"), int(match["port"])))
     raise argparse.ArgumentTypeError(f"{text!r} is no contender: {GRAMMAR}")
+
+
+def parse_address(text: str) -> tuple[str, int] | str:
+    """A type of argparse: where a server runs, HOST:PORT or the path of a UNIX socket, which has a slash."""
+    if "/" in text:
+        return text
+    if match := RUNNING.fullmatch(text):
+        return match["host"].strip("[]"), int(match["port"])
+    raise argparse.ArgumentTypeError(f"{text!r} is neither HOST:PORT nor the path of a UNIX socket")
 
 
 def parse_contenders(text: str) -> list[Contender]:
@@ -123,11 +135,12 @@ def start(contender: Contender, flags: Sequence[str], folder: str, cores: set[in
     Raises StartError, BenchError when a running server does not answer.
     """
     if contender.server == "running":
+        running = Running(contender.address)
         try:
-            socket.create_connection(contender.address, 5).close()
+            running.connect().close()
         except OSError as error:
             raise BenchError(f"{contender.name}: no connection: {error.strerror or error}") from error
-        return contextlib.nullcontext(Running(contender.address))
+        return contextlib.nullcontext(running)
     path = f"{folder}/{contender.name}" if contender.transport == "unix" else None
     with pinned(cores):
         if contender.server == "memcached":

@@ -1,7 +1,8 @@
 """`rmemcached-bench cpu`: the server's CPU time for a request.
 
 Many connections speak the text protocol with 32 B keys, at C speed; on each of them `depth` requests leave together,
-and the next when all are answered. CPU time is the user and system time of all threads of the server.
+and the next when all are answered. CPU time is the user and system time of all threads of the server. The other figures
+are how long requests took: the 99th percentile, and with --rate the longest, from when it was due.
 """
 
 from __future__ import annotations
@@ -9,42 +10,64 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import socket
 import tempfile
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
+from rmemcached.bench import _load
 from rmemcached.bench.arguments import CORES, cores, names_of, numbers, placement, size_name, sizes
 from rmemcached.bench.contenders import Contender, default_contenders, described, pinned, refuse, start
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
-from rmemcached.bench.floor import ECHO, echo_connection, echo_servers, floor_of, texts
-from rmemcached.bench.measure import Case, Figure, Run, Taken, progress, take_turns
+from rmemcached.bench.floor import echo_connection, floor_servers, floors_of, texts
+from rmemcached.bench.measure import Case, Figure, Run, Taken, runs_of, take_turns
 from rmemcached.bench.servers import Server
-from rmemcached.client import _load
 
 HELP = "the server's CPU time for a request, with many connections at C speed"
 CONTENDERS = ("tcp", "memcached")
 FLAGS = ("-t", "1", "-m", "256", "-c", "4096")
-OPERATIONS = {"get": 0, "set": 1, "mixed": 10}  # one request of so many is a set; 0: none
+MEGABYTES = 256  # the default of --memory
+LARGE, LARGE_FLAGS = 512 * 1024, ("-I", "8m")  # values that do not fit into an item of the usual size
+OPERATIONS = {"get": 0.0, "set": 1.0, "mixed": 0.1}  # the part of requests that are sets
+OTHERS = {
+    "miss": "get of a key that is not there",
+    "delete": "delete",
+    "incr": "incr",
+    "touch": "touch",
+    "mg": "mg",
+    "ms": "ms",
+    "new": "set of a key that is new",
+}
 KEYS = 10000
-MEMORY = 128 << 20  # bytes of items that the servers hold with these flags, and without evicting
+DELETED = 100000  # keys that a run deletes, unless its time is over before
+MEMORY = 128 << 20  # bytes of items of one size that a run asks for: several sizes fit into the memory
 BATCH_MOST = 128 * 1024  # bytes that an empty socket buffer takes at once
-FIGURES = (Figure("cpu_us", "us"), Figure("per_second", "1/s", "higher"))
+SENT_MOST = 4 << 20  # bytes that are sent together
+FIGURES = (Figure("cpu_us", "us"), Figure("per_second", "1/s", "higher"), Figure("p99_us", "us"))
+PACED = (Figure("longest_us", "us"), *FIGURES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--connections", type=int, default=50, help="default: 50")
+    parser.add_argument("--connections", type=numbers, default=[50], metavar="N", help="default: 50")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run (default: 1)")
     parser.add_argument("--depths", type=numbers, default=[1, 16], help="requests sent at a time (default: 1,16)")
     parser.add_argument("--sizes", type=sizes, default=[100], help="of values (default: 100)")
     parser.add_argument(
         "--operations",
-        type=names_of(tuple(OPERATIONS)),
+        type=names_of((*OPERATIONS, *OTHERS)),
         default=["get", "set"],
-        help="some of get, set, mixed: 9 gets to 1 set (default: get,set)",
+        help="some of get, set, mixed: 9 gets to 1 set; miss, delete, incr, touch, mg, ms; new: sets of keys that are"
+        " new, which evict others (default: get,set)",
     )
     parser.add_argument(
         "--multiget", type=numbers, default=[1], metavar="KEYS", help="keys of a get; figures are per key (default: 1)"
+    )
+    parser.add_argument("--workers", type=int, default=1, help="threads of each server (default: 1)")
+    parser.add_argument("--memory", type=int, default=MEGABYTES, metavar="MB", help=f"-m (default: {MEGABYTES})")
+    parser.add_argument(
+        "--rate", type=int, default=0, metavar="N", help="requests a second (default: each follows a reply)"
     )
     parser.add_argument("--cores", type=cores, default=["any"], help=f"some of {', '.join(CORES)} (default: any)")
 
@@ -53,9 +76,9 @@ def contenders() -> list[Contender]:
     return default_contenders(CONTENDERS)
 
 
-def keys_of(size: int) -> int:
-    """How many keys are asked for: no more than the servers hold."""
-    return min(KEYS, MEMORY // (size + 100))
+def keys_of(size: int, sizes: int = 1, operation: str = "") -> int:
+    """How many keys are asked for: no more than the servers hold, beside those of so many sizes in all."""
+    return min(DELETED if operation == "delete" else KEYS, MEMORY // sizes // (size + 100))
 
 
 def fill(server: Any, keys: int, size: int = 100) -> None:
@@ -75,110 +98,172 @@ def fill(server: Any, keys: int, size: int = 100) -> None:
                 raise ValueError(f"wrong reply {received[:80]!r}")
 
 
+def fill_counters(server: Any, keys: int) -> None:
+    """Stores the counters of incr, each 0. Raises ConnectionError, ValueError."""
+    with server.connect(30) as plain:
+        load = _load.Load(keys=keys, only="incr", depth=100)
+        load.add_socket(plain)
+        with load:
+            load.fill()
+
+
+def fill_up(server: Any, size: int) -> None:
+    """Stores new keys until the server evicts others. Raises ConnectionError, ValueError."""
+    seed = 1 << 20  # no run has this one
+    while server.stats()["evictions"] == "0":
+        with server.connect(30) as plain:
+            load = _load.Load(keys=1, value_size=size, only="new", depth=100, batch=True, seed=seed)
+            load.add_socket(plain)
+            with load:
+                load.run(0.2)
+        seed += 1
+
+
+def percentile(counted: dict[int, int], percent: float) -> float:
+    """Of latencies in nanoseconds: microseconds. 0 without any."""
+    wanted = sum(counted.values()) * percent / 100
+    reached = 0
+    for ns in sorted(counted):
+        reached += counted[ns]
+        if reached >= wanted:
+            return ns / 1000
+    return 0.0
+
+
 @contextlib.contextmanager
-def connected(server: Server, count: int) -> Iterator[list[int]]:
-    """Descriptors of connections that the server has accepted."""
+def connected(server: Server, count: int) -> Iterator[list[socket.socket]]:
+    """Connections that the server has accepted."""
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(server.connect(10)) for _ in range(count)]
         for plain in made:
             plain.sendall(b"mn\r\n")
             if plain.recv(64) != b"MN\r\n":
                 raise ValueError("wrong reply to mn")
-        yield [plain.fileno() for plain in made]
+        yield made
 
 
 @contextlib.contextmanager
-def echoing(server: Server, count: int, operation: str, size: int, depth: int) -> Iterator[list[int]]:
-    """Descriptors of connections to the echo server, which answers as if the generator's first key were there."""
+def echoing(
+    server: Server, count: int, operation: str, size: int, depth: int, keys: int = 1
+) -> Iterator[list[socket.socket]]:
+    """Connections to the echo server, which answers as if the generator's first key were there."""
     command = _load.store_commands(0, 1, value_size=size)
     head, _, value = command.partition(b"\r\n")
-    request, reply = texts(operation, head.split()[1].decode(), value.removesuffix(b"\r\n"))
+    request, reply = texts(operation, head.split()[1].decode(), value.removesuffix(b"\r\n"), keys)
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(echo_connection(server, len(request), reply, depth)) for _ in range(count)]
-        yield [plain.fileno() for plain in made]
+        yield made
 
 
-def run_of(
-    server: Server, options: argparse.Namespace, operation: str, size: int, depth: int, keys: int, floor: bool
-) -> Run:
+def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
+    said = case.parameters
+    operation, size, depth, keys = (said[name] for name in ("operation", "size", "depth", "multiget"))
+    count, rate = said["connections"], said.get("rate", 0)
+    # Keys that are new in one case are new in the next one, too.
+    seed = (zlib.crc32(case.name.encode()) << 16) + 1
+
     def run(number: int) -> Taken:
-        count = options.connections
-        opened = echoing(server, count, operation, size, depth) if floor else connected(server, count)
-        with opened as descriptors:
-            before = server.cpu_seconds()
-            done = _load.run(
-                descriptors,
-                options.seconds if number else options.seconds / 10,
-                keys=1 if floor else keys_of(size),
+        if operation == "delete":
+            fill(server, said["stored"], size)
+        elif operation == "incr":
+            fill_counters(server, said["stored"])
+        opened = echoing(server, count, operation, size, depth, keys) if floor else connected(server, count)
+        with opened as plain:
+            load = _load.Load(
+                keys=1 if floor else said["stored"],
                 value_size=size,
+                sets=OPERATIONS.get(operation, 0.0),
+                only=operation if operation in OTHERS else "",
                 depth=depth,
-                set_every=OPERATIONS[operation],
-                seed=number + 1,
+                batch=True,
                 multiget=keys,
+                rate=rate,
+                complete=True,
+                seed=seed + number,
             )
-            used = server.cpu_seconds() - before
-        requests = done["sets"] + done["gets"] * keys
-        return Taken({"cpu_us": used / requests * 1e6, "per_second": requests / done["seconds"]})
+            for one in plain:
+                load.add_socket(one)
+            with load:
+                before = server.cpu_seconds()
+                done = load.run(length if number else length / 10)
+                used = server.cpu_seconds() - before
+        requests = done["requests"] + done["gets"] * (keys - 1)
+        values = {
+            "cpu_us": used / requests * 1e6,
+            "per_second": requests / done["seconds"],
+            "p99_us": percentile(done["latencies"], 99),
+        }
+        if rate:
+            values["longest_us"] = max(done["latencies"]) / 1000
+        return Taken(values)
 
     return run
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
     refuse(options.contenders, "cpu", ("tcp", "unix"), clients=False)
-    if max(options.depths) * (max(options.sizes) + 64) > BATCH_MOST:
-        raise BenchError(f"--depths, --sizes: what is sent at a time is {BATCH_MOST >> 10} KB at most")
+    if max(options.depths) > 1 and max(options.depths) * (max(options.sizes) + 64) > SENT_MOST:
+        raise BenchError(f"--depths, --sizes: what is pipelined has {SENT_MOST >> 20} MB at most")
+    if options.workers < 1 or options.rate < 0 or options.memory < 1:
+        raise BenchError("--workers and --memory are at least 1, and --rate is not negative")
     if max(options.multiget) > 1 and options.operations != ["get"]:
         raise BenchError("--multiget needs --operations get")
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        floors = {c.name: f"floor: {floor_of(c)}" for c in options.contenders}
-        runs = len(options.contenders) + len(set(floors.values()))
-        # Mixed requests and multigets have no floor; a few steps less do not harm the bar.
-        cases = len(options.cores) * len(options.sizes) * len(options.operations) * len(options.depths)
-        cases *= len(options.multiget)
-        bar = stack.enter_context(progress(cases * runs * (options.rounds + 1)))
-        for cores in options.cores:
-            for_clients, for_servers = placement(cores)
-            with contextlib.ExitStack() as placed:
-                placed.enter_context(pinned(for_clients))
-                servers = {}
-                for contender in options.contenders:
-                    servers[contender.name] = placed.enter_context(start(contender, FLAGS, folder, for_servers))
-                    record.contender(described(contender, servers[contender.name]))
-                echoes = placed.enter_context(echo_servers(options.contenders, folder, for_servers))
-                for name in echoes:
-                    record.floor(f"floor: {name}", ECHO.format(transport=name))
-                for size in options.sizes:
+    floors = floors_of(options.contenders)
+    runs = len(options.contenders) + len(set(floors.values()))
+    # Mixed requests have no floor; a few steps less do not harm the bar.
+    cases = len(options.cores) * len(options.sizes) * len(options.operations) * len(options.depths)
+    cases *= len(options.multiget) * len(options.connections)
+    steps = record.steps(cases * runs * runs_of(record.round))
+    for where in options.cores:
+        for_clients, for_servers = placement(where)
+        with contextlib.ExitStack() as placed:
+            folder = placed.enter_context(tempfile.TemporaryDirectory())
+            placed.enter_context(pinned(for_clients))
+            servers = {}
+            flags: tuple[str, ...] = ("-t", str(options.workers), "-m", str(options.memory), "-c", "4096")
+            flags += LARGE_FLAGS if max(options.sizes) > LARGE else ()
+            for contender in options.contenders:
+                servers[contender.name] = placed.enter_context(start(contender, flags, folder, for_servers))
+                record.contender(described(contender, servers[contender.name]))
+            echoes = placed.enter_context(floor_servers([*floors.values()], folder, for_servers, False, record))
+            for size in options.sizes:
+                for case in cases_of(options, size, where, floors):
                     for server in servers.values():
-                        fill(server, keys_of(size), size)
-                    for case in cases_of(options, size, cores, floors):
-                        operation, depth = case.parameters["operation"], case.parameters["depth"]
-                        keys = case.parameters["multiget"]
-                        made = {
-                            name: run_of(server, options, operation, size, depth, keys, False)
-                            for name, server in servers.items()
-                        }
-                        for name in echoes if case.floors else ():
-                            made[f"floor: {name}"] = run_of(echoes[name], options, operation, size, depth, 1, True)
-                        record.case(case, take_turns(case, made, options.rounds, bar))
+                        # What was deleted or evicted meanwhile is there again.
+                        fill(server, keys_of(size, len(options.sizes)), size)
+                    if case.parameters["operation"] == "new":
+                        for server in servers.values():
+                            fill_up(server, size)
+                    made = {name: run_of(server, case, options.seconds, False) for name, server in servers.items()}
+                    for name in echoes if case.floors else ():
+                        made[name] = run_of(echoes[name], case, options.seconds, True)
+                    record.case(case, take_turns(case, made, record.round, steps))
 
 
 def cases_of(options: argparse.Namespace, size: int, cores: str, floors: dict[str, str]) -> Iterator[Case]:
-    for operation in options.operations:
-        for depth, keys in itertools.product(options.depths, options.multiget):
-            pipelined = f", pipelined by {depth}" if depth > 1 else ""
-            words = "9 gets to 1 set" if operation == "mixed" else operation
-            words = f"get of {keys} keys" if keys > 1 else words
-            yield Case(
-                f"{words} of {size_name(size)}{pipelined}, {options.connections} connections, {CORES[cores]}",
-                {
-                    "operation": operation,
-                    "size": size,
-                    "depth": depth,
-                    "multiget": keys,
-                    "connections": options.connections,
-                    "cores": cores,
-                },
-                FIGURES,
-                floors if operation != "mixed" and keys == 1 else {},
-            )
+    every = itertools.product(options.operations, options.depths, options.multiget, options.connections)
+    for operation, depth, keys, connections in every:
+        pipelined = f", pipelined by {depth}" if depth > 1 else ""
+        words = "9 gets to 1 set" if operation == "mixed" else OTHERS.get(operation, operation)
+        words = f"get of {keys} keys" if keys > 1 else words
+        # What is answered at a time must fit into a socket's buffers.
+        fits = depth == 1 or depth * keys * (size + 64) <= BATCH_MOST
+        words += f" of {size_name(size)}{pipelined}, {connections} connections"
+        words += f", {options.workers} workers" if options.workers > 1 else ""
+        words += f", {options.rate} a second" if options.rate else ""
+        yield Case(
+            f"{words}, {CORES[cores]}",
+            {
+                "operation": operation,
+                "size": size,
+                "depth": depth,
+                "multiget": keys,
+                "stored": keys_of(size, len(options.sizes), operation),
+                "connections": connections,
+                "workers": options.workers,
+                "rate": options.rate,
+                "cores": cores,
+            },
+            PACED if options.rate else FIGURES,
+            floors if operation in ("get", "set") and fits and options.workers == 1 and not options.rate else {},
+        )

@@ -2,8 +2,8 @@
 
 Reads of 100 B at C speed and from Python, back to back and with pauses, of Client and AsyncClient; of 1 MB beside one
 memcpy, and views of it; by several processes; by READs over devices, over "verbs" beside perftest's READs of the same
-sizes; and what they cost the daemon: CPU for hits and sets, memory for each item. Each round has daemons of its own.
-The last column has the bounds; the exit status is 1 when one is missed.
+sizes; and what they cost the daemon: CPU for hits and sets, memory for each item. The last column has the bounds; the
+exit status is 1 when one is missed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rmemcached import __version__
+from rmemcached.bench import _direct_reads, _floor, _load
 from rmemcached.bench.arguments import names_of
 from rmemcached.bench.contenders import pinned
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
-from rmemcached.bench.measure import Progress, progress
+from rmemcached.bench.floor import CALL, TEXTS
+from rmemcached.bench.measure import Steps
 from rmemcached.bench.servers import Server, start_rmemcached
 from rmemcached.bench.sheet import Sheet
-from rmemcached.client import AsyncClient, Client, _load
+from rmemcached.client import AsyncClient, Client
 
 HELP = "gets that ask nobody, beside gets that ask: times, CPU, memory, and their bounds"
 REFERENCE = "asked"
@@ -72,10 +74,17 @@ def small_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> 
             one.set(b"key", VALUE)
             one.set_many(dict.fromkeys(many, VALUE))
         for pause in PAUSES:
-            took = statistics.median(_load.read_direct(client, b"key", seconds, pause)) / 1000
+            took = statistics.median(_direct_reads.read_direct(client, b"key", seconds, pause)) / 1000
             sheet.add(f"get 100 B, C, {pause * 1e6:g} us apart", "direct", took, "us", group=SMALL, bound="<= 0.4")
         into = bytearray(100)
-        for one, name in ((client, "direct"), (other, "asked")):
+        copier = _floor.Copier(len(VALUE))
+        copier.set("key", VALUE)
+        contenders: list[tuple[Any, str]] = [(client, "direct"), (other, "asked"), (copier, CALL)]
+        for one, name in sheet.record.round.shuffled(contenders):
+            if one is copier:
+                took = microseconds(functools.partial(copier.get, "key"), seconds)
+                sheet.add("get 100 B, Python", CALL, took, "us", group=SMALL)
+                continue
             rows: dict[str, tuple[Callable[[], object], str]] = {
                 "get 100 B, Python": (functools.partial(one.get, b"key"), "<= 0.8"),
                 "gets 100 B, Python": (functools.partial(one.gets, b"key"), "<= 0.8"),
@@ -83,7 +92,8 @@ def small_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> 
             }
             for row, (call, bound) in rows.items():
                 took = microseconds(call, seconds)
-                sheet.add(row, name, took, "us", group=SMALL, bound=bound if one is client else "")
+                floor = CALL if row.startswith("get 100") else ""
+                sheet.add(row, name, took, "us", group=SMALL, bound=bound if one is client else "", floor=floor)
             took = microseconds(functools.partial(one.get_many, many), seconds, 10) / 100
             sheet.add("get_many(100), a key", name, took, "us", group=SMALL)
 
@@ -108,7 +118,7 @@ async def await_reads(server: Server, seconds: float) -> tuple[float, float]:
 
 
 def awaited_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> None:
-    for server, name in ((direct, "direct"), (asked, "asked")):
+    for server, name in sheet.record.round.shuffled(((direct, "direct"), (asked, "asked"))):
         one, of_many = asyncio.run(await_reads(server, seconds))
         bound = "<= 0.8" if server is direct else ""
         sheet.add("AsyncClient.get 100 B", name, one, "us", group=SMALL, bound=bound)
@@ -131,7 +141,7 @@ def large_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> 
             ("get_into 1 MB", MEMCPY, lambda: memoryview(into).__setitem__(slice(None), copied)),
             ("get_into 1 MB", "direct", lambda: client.get_into("large", into)),
         ]
-        for row, name, call in rows:
+        for row, name, call in sorted(sheet.record.round.shuffled(rows), key=lambda said: said[0]):
             took = microseconds(call, seconds, 100)
             # As fast as 0.8 of one memcpy.
             bound = f"<= 1.25 of {MEMCPY}" if name == "direct" else ""
@@ -146,7 +156,7 @@ def read_all(address: Any, seconds: float, results: Any) -> None:
     """One reader process."""
     client = Client(address, transport="soft_shm", timeout=20)
     client.version()
-    results.put((*_load.count_direct(client, KEYS, seconds), time.process_time()))
+    results.put((*_direct_reads.count_direct(client, KEYS, seconds), time.process_time()))
     client.close()
 
 
@@ -169,10 +179,13 @@ def reader_processes(direct: Server, seconds: float, sheet: Sheet) -> None:
 
 def set_cpu(servers: dict[str, Server], seconds: float, sheet: Sheet) -> None:
     """The daemons' CPU for a set."""
-    for name, server in servers.items():
+    for name, server in sheet.record.round.shuffled(servers.items()):
         with server.connect(30) as plain:
             begin = server.cpu_seconds()
-            done = _load.run([plain.fileno()], seconds, keys=100_000, depth=32, set_every=1)
+            load = _load.Load(keys=100_000, depth=32, batch=True, sets=1.0)
+            load.add_socket(plain)
+            with load:
+                done = load.run(seconds)
             spent = (server.cpu_seconds() - begin) / done["sets"] * 1e6
         bound = "" if name == "asked" else "<= 1.15 of asked"
         sheet.add("daemon's CPU of a set", name, spent, "us", group=COST, bound=bound)
@@ -181,7 +194,7 @@ def set_cpu(servers: dict[str, Server], seconds: float, sheet: Sheet) -> None:
 def hit_cpu(servers: dict[str, Server], sheet: Sheet) -> None:
     """The daemons' CPU for as many hits."""
     hits = 200_000
-    for name, server in servers.items():
+    for name, server in sheet.record.round.shuffled(servers.items()):
         with connect(server) as client:
             for key in KEYS[:100]:
                 client.set(key, VALUE)
@@ -210,7 +223,7 @@ def reading(transport: str) -> Iterator[None]:
 def remote_reads(remote: Server, transport: str, seconds: float, sheet: Sheet) -> None:
     """Gets by READs over a device, beside gets that ask over the same one."""
     many = dict.fromkeys([name.decode() for name in KEYS[:100]], VALUE)
-    for reads, name in ((transport, "direct"), ("", "asked")):
+    for reads, name in sheet.record.round.shuffled(((transport, "direct"), ("", "asked"))):
         with (
             reading(reads),
             Client(remote.address, transport=transport, timeout=20, default_noreply=False) as client,
@@ -271,7 +284,9 @@ def device_reads(remote: Server, seconds: float, sheet: Sheet) -> None:
             client.get("read")
         chunks = [value for name, value in client.stats("slabs").items() if name.endswith(b":chunk_size")]
         item = next(size for size in sorted(map(int, chunks)) if size >= ITEM)
-        one, two = (statistics.median(_load.read_remote(client, b"read", seconds, new)) / 1000 for new in (False, True))
+        one, two = (
+            statistics.median(_direct_reads.read_remote(client, b"read", seconds, new)) / 1000 for new in (False, True)
+        )
         rows = {"get 100 B, C, verbs, one READ": one, "get 100 B, C, verbs, two READs": two}
         floors: dict[str, float] = {}
         if beside:
@@ -325,6 +340,7 @@ def add_contenders(record: Record, servers: dict[str, Server]) -> None:
                 "floor": False,
             }
         )
+    record.floor(CALL, TEXTS[CALL])
     record.floor(MEMCPY, "one memcpy of the value, as bytes() or into a bytearray")
 
 
@@ -333,16 +349,15 @@ def measure(options: argparse.Namespace, record: Record) -> None:
         raise BenchError("--items is at least 1000")
     options.items -= options.items % 1000
     sheet = Sheet(record)
-    with progress(options.rounds * 7) as bar:
-        for number in range(options.rounds):
-            measure_round(options, sheet, bar)
-            if number == 0:
-                memory(options.items, sheet)
-                bar.step("memory")
+    steps = record.steps(7)
+    measure_parts(options, sheet, steps)
+    if record.round.number == 1:
+        memory(options.items, sheet)
+        steps.step("memory")
     sheet.finish()
 
 
-def measure_round(options: argparse.Namespace, sheet: Sheet, bar: Progress) -> None:
+def measure_parts(options: argparse.Namespace, sheet: Sheet, steps: Steps) -> None:
     seconds = options.seconds
     with (
         start_rmemcached(*FLAGS, "-o", "rdma_direct") as direct,
@@ -353,14 +368,14 @@ def measure_round(options: argparse.Namespace, sheet: Sheet, bar: Progress) -> N
         add_contenders(sheet.record, servers)
         for part in (small_reads, awaited_reads, large_reads):
             part(direct, asked, seconds, sheet)
-            bar.step("reads")
+            steps.step("reads")
         reader_processes(direct, seconds, sheet)
-        bar.step("processes")
+        steps.step("processes")
         hit_cpu({"direct": direct, "asked": asked}, sheet)
         set_cpu(servers, seconds, sheet)
-        bar.step("CPU")
+        steps.step("CPU")
         for transport in options.transports:
             remote_reads(remote, transport, seconds, sheet)
         if "verbs" in options.transports:
             device_reads(remote, seconds, sheet)
-        bar.step("READs")
+        steps.step("READs")

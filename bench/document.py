@@ -8,7 +8,8 @@ import platform
 import re
 import statistics
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -16,9 +17,9 @@ from typing import Any
 
 from rmemcached.bench import estimate
 from rmemcached.bench.errors import BenchError
-from rmemcached.bench.measure import Case, merged
+from rmemcached.bench.measure import Case, Round, Steps, merged
 
-FORMAT, VERSION = "rmemcached-bench", 1
+FORMAT, VERSION = "rmemcached-bench", 2
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p99_9": 99.9}
 BOUND = re.compile(r"(<=|>=) ([\d.e-]+)(?: of ((?:(?! and ).)+))?")
 
@@ -44,11 +45,28 @@ def machine() -> dict[str, Any]:
     }
 
 
-class Record:
-    """A document that is being made."""
+def unheard(part: float, what: str) -> None:
+    """Progress that nobody wants to hear of."""
 
-    def __init__(self, subcommand: str, command: Sequence[str], reference: str) -> None:
+
+class Record:
+    """A document that is being made.
+
+    `round` is the one that is measured, in the process that does so; `report` hears of its progress.
+    """
+
+    def __init__(
+        self,
+        subcommand: str,
+        command: Sequence[str],
+        reference: str,
+        seed: int = 1,
+        round: Round | None = None,
+        report: Callable[[float, str], None] = unheard,
+    ) -> None:
         self.begin = monotonic()
+        self.round = round or Round()
+        self.report = report
         self.document: Document = {
             "format": FORMAT,
             "version": VERSION,
@@ -57,6 +75,7 @@ class Record:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": 0.0,
             "machine": machine(),
+            "seed": seed,
             "reference": reference,
             "notes": [],
             "contenders": [],
@@ -64,6 +83,10 @@ class Record:
             "samples": [],
             "results": [],
         }
+
+    def steps(self, count: int) -> Steps:
+        """To count the steps of this round."""
+        return Steps(count, self.report)
 
     def contender(self, described: dict[str, Any]) -> None:
         """Adds a contender, once."""
@@ -75,14 +98,37 @@ class Record:
         self.contender({"name": name, "server": text, "client": "", "command": [], "floor": True})
 
     def note(self, text: str) -> None:
-        """Adds what a reader must know besides, once, and says it at once."""
+        """Adds what a reader must know besides, once."""
         if text not in self.document["notes"]:
             self.document["notes"].append(text)
-            print(text, file=sys.stderr)
 
     def case(self, case: Case, samples: list[dict[str, Any]]) -> None:
         self.document["cases"].append(case.described())
         self.document["samples"] += samples
+
+    def measured(self) -> Document:
+        """What a round has added: the part of the document that `add` takes."""
+        return {name: self.document[name] for name in ("notes", "contenders", "cases", "samples")}
+
+    def add(self, found: Document) -> None:
+        """Adds what a round has measured. A note is said at once."""
+        for text in found["notes"]:
+            if text not in self.document["notes"]:
+                print(text, file=sys.stderr)
+            self.note(text)
+        for described in found["contenders"]:
+            self.contender(described)
+        for case in found["cases"]:
+            same = [known for known in self.document["cases"] if known["name"] == case["name"]]
+            if not same:
+                self.document["cases"].append(case)
+        self.document["samples"] += found["samples"]
+
+    def arrange(self, names: Sequence[str]) -> None:
+        """Puts the contenders into this order, and the floors behind them."""
+        self.document["contenders"].sort(
+            key=lambda known: (known["floor"], [*names, known["name"]].index(known["name"]))
+        )
 
     def finished(self) -> Document:
         """The document with its results."""
@@ -92,13 +138,12 @@ class Record:
 
 
 def values_of(document: Document, case: str, contender: str, figure: str) -> list[float]:
-    """A figure of a contender, round by round."""
-    found = [
-        (sample["round"], sample["values"][figure])
-        for sample in document["samples"]
-        if sample["case"] == case and sample["contender"] == contender and figure in sample["values"]
-    ]
-    return [value for _, value in sorted(found)]
+    """A figure of a contender, round by round: of several turns in a round the median."""
+    found = defaultdict(list)
+    for sample in document["samples"]:
+        if sample["case"] == case and sample["contender"] == contender and figure in sample["values"]:
+            found[sample["round"]].append(sample["values"][figure])
+    return [statistics.median(found[number]) for number in sorted(found)]
 
 
 def histograms_of(document: Document, case: str, contender: str) -> list[str]:

@@ -1,9 +1,10 @@
 """`rmemcached-bench fabrics`: the software RDMA devices beside shared memory, memcpy and TCP, in one run.
 
 Two processes, each on a core of its own, alternate between these measurements: a ping-pong through two cache lines,
-memcpy, a TCP connection, and the queue pairs of soft_shm0 and soft_iw0. All of them poll. A figure is the median of the
-rounds' medians. A second queue pair of each device shares its completion queue with a thousand idle queue pairs. They
-show what an idle queue pair costs in memory (of both processes, without its posted receives) and in latency.
+memcpy, a TCP connection, and the queue pairs of soft_shm0 and soft_iw0. All of them poll. Each round has other
+processes, and another order. A second queue pair of each device shares its completion queue with a thousand idle queue
+pairs. They show what an idle queue pair costs in memory (of both processes, without its posted receives) and in
+latency.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import socket
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rmemcached import __version__
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
+from rmemcached.bench.measure import Round
 from rmemcached.bench.sheet import Sheet
 from rmemcached.perftest import session
 from rmemcached.perftest.bare import copy_rate, line_ping, tcp_ping, tcp_stream
@@ -61,6 +63,7 @@ LINES: tuple[tuple[str, str, str, str, str, str], ...] = (
 )
 MEMORY_BOUND = "<= 16"  # KB of an idle queue pair
 GROUP = "devices"
+Result = TypeVar("Result")
 
 
 class Side:
@@ -144,10 +147,10 @@ def resident() -> float:
     raise RuntimeError("the kernel does not tell the resident memory")
 
 
-def run(side: Side, rounds: int, iterations: int, idle: int) -> dict[str, Any]:
-    """All measurements: {"figures": {name: one figure a round}, "memory": {fabric: KB of an idle queue pair}}.
+def run(side: Side, now: Round, iterations: int, idle: int) -> dict[str, Any]:
+    """All measurements: {"figures": {name: figure}, "memory": {fabric: KB of an idle queue pair}}.
 
-    The figures are 0 at the server.
+    The figures are 0 at the server. The order comes from the round, which both sides have.
     """
     for name, device, crc in (
         ("shm", "soft_shm0", False),
@@ -176,11 +179,10 @@ def run(side: Side, rounds: int, iterations: int, idle: int) -> dict[str, Any]:
         "iw crc write 1m": lambda: side.measure("iw crc", "write", "bw", MEGABYTE, large),
         "iw crc read 1m": lambda: side.measure("iw crc", "read", "bw", MEGABYTE, large),
     }
-    figures: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            side.meet()
-            figures[name].append(step())
+    figures: dict[str, float] = {}
+    for name in now.orders(list(steps), "fabrics")[0]:
+        side.meet()
+        figures[name] = steps[name]()
     side.meet()
     side.stack.close()
     return {"figures": figures, "memory": memory}
@@ -190,13 +192,15 @@ def fill_sheet(found: dict[str, Any], sheet: Sheet) -> None:
     """The rows of the table. A floor stands in the same rounds, where a disturbance meets both."""
     for device, case, what, floor, other, bound in LINES:
         unit, better = ("MB/s", "higher") if "1 MB" in case else ("us", "lower")
-        pairs = zip(found["figures"][what], found["figures"][other], strict=True)
-        for ours, bare in pairs:
-            sheet.add(case, device, ours, unit, group=GROUP, better=better, bound=f"{bound} of {floor}", floor=floor)
-            sheet.add(case, floor, bare, unit, group=GROUP, better=better)
+        ours, bare = found["figures"][what], found["figures"][other]
+        sheet.add(case, device, ours, unit, group=GROUP, better=better, bound=f"{bound} of {floor}", floor=floor)
+        sheet.add(case, floor, bare, unit, group=GROUP, better=better)
     for name, device in (("shm", "soft_shm"), ("iw", "soft_iw")):
         used = found["memory"][name]
         sheet.add("memory of an idle queue pair", device, used, "KB", group=GROUP, bound=MEMORY_BOUND)
+
+
+Kind = TypeVar("Kind", bound=Side)
 
 
 def pin(number: int) -> None:
@@ -206,8 +210,8 @@ def pin(number: int) -> None:
         os.sched_setaffinity(0, {cores[number]})
 
 
-def both(rounds: int, iterations: int, idle: int) -> dict[str, Any]:
-    """Runs the two processes and returns what the client measured. Raises SessionError, EndError, OSError."""
+def both(kind: type[Kind], work: Callable[[Kind], Result]) -> Result:
+    """Runs `work` in two processes, and returns what it gave the client. Raises SessionError, EndError, OSError."""
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     ours, theirs = socket.socketpair()
     our_fds, their_fds = socket.socketpair()
@@ -219,7 +223,7 @@ def both(rounds: int, iterations: int, idle: int) -> dict[str, Any]:
             ours.close()
             our_fds.close()
             pin(1)
-            run(Side(False, theirs, their_fds, memory), rounds, iterations, idle)
+            work(kind(False, theirs, their_fds, memory))
             status = 0
         except session.PeerError:
             pass
@@ -232,7 +236,7 @@ def both(rounds: int, iterations: int, idle: int) -> dict[str, Any]:
     mask = os.sched_getaffinity(0)
     try:
         pin(0)
-        return run(Side(True, ours, our_fds, memory), rounds, iterations, idle)
+        return work(kind(True, ours, our_fds, memory))
     finally:
         ours.close()
         our_fds.close()
@@ -267,7 +271,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     for name, text in FLOORS.items():
         record.floor(name, text)
     try:
-        found = both(options.rounds, options.iterations, options.idle)
+        found = both(Side, lambda side: run(side, record.round, options.iterations, options.idle))
     except (session.SessionError, session.EndError, OSError) as error:
         raise BenchError(str(error)) from error
     sheet = Sheet(record)

@@ -1,38 +1,39 @@
-"""The bare echo server as a process of its own, and connections to it. What it measures is in _floor.pyx."""
+"""The floors: what a contender stands beside, and clients of it. bare.py has the servers, _floor.pyx what measures.
+
+A floor is measured in the same rounds as a contender, and by the same means: its clients look like a Client.
+"""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import mmap
+import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from rmemcached.bench import _floor
 from rmemcached.bench.contenders import Contender, pinned
-from rmemcached.bench.servers import HOST, Server, free_port
+from rmemcached.bench.document import Record
+from rmemcached.bench.servers import Server, free_port
 
 STORED = b"STORED\r\n"
 TIMEOUT = 60.0
-ECHO = "a bare echo server over {transport}: epoll_wait, recv and send, without Python"
-CALL = "an empty method call from Python that copies the value once"
-
-
-def listen(port: int, path: str) -> socket.socket:
-    if path:
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(path)
-        listener.listen(4096)
-        return listener
-    # Inherited by the connections, as with memcached.
-    listener = socket.create_server((HOST, port), backlog=4096)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
+TCP, UNIX, LINES, CALL = (f"floor: {name}" for name in ("tcp", "unix", "lines", "call"))
+TEXTS = {
+    TCP: "a bare echo server over TCP: epoll_wait, recv and send, without Python",
+    UNIX: "a bare echo server over a UNIX socket: epoll_wait, recv and send, without Python",
+    LINES: "a ping-pong through two cache lines of shared memory, of which both sides poll one, and one memcpy",
+    CALL: "an empty method call from Python that copies the value once",
+}
+FLOORS = {"soft_shm": LINES, "soft_iw": TCP, "tcp": TCP, "unix": UNIX}
 
 
 def start_echo(transport: str, folder: str, cores: set[int]) -> Server:
-    """Starts it on these cores. transport: "tcp" or "unix". Raises StartError."""
-    command = [sys.executable, "-P", "-m", "rmemcached.bench.floor"]
+    """Starts the echo server on these cores. transport: "tcp" or "unix". Raises StartError."""
+    command = [sys.executable, "-P", "-m", "rmemcached.bench.bare"]
     with pinned(cores):
         if transport == "unix":
             path = f"{folder}/echo"
@@ -41,18 +42,33 @@ def start_echo(transport: str, folder: str, cores: set[int]) -> Server:
         return Server([*command, "--port", str(port)], port)
 
 
-def texts(operation: str, key: str, value: bytes) -> tuple[bytes, bytes]:
-    """A request of the text protocol, and its reply."""
-    if operation == "set":
-        return b"set %s 0 0 %d\r\n%s\r\n" % (key.encode(), len(value), value), STORED
+def start_lines(folder: str, cores: set[int], yields: bool) -> Server:
+    """Starts the server that answers through cache lines, on one of these cores. Raises StartError.
+
+    yields: its clients have the same core; else they leave that core to it.
+    """
+    core = max(cores)
+    path = f"{folder}/{'yields' if yields else f'lines.{core}'}"
+    command = [sys.executable, "-P", "-m", "rmemcached.bench.bare", "--lines", *(["--yields"] if yields else [])]
+    with pinned({core}):
+        return Server([*command, "--path", path], 0, path)
+
+
+def texts(operation: str, key: str, value: bytes, keys: int = 1) -> tuple[bytes, bytes]:
+    """A request of the text protocol, and its reply. keys: of a multiget, or sets that leave together."""
     name = key.encode()
-    return b"get %s\r\n" % name, b"VALUE %s 0 %d\r\n%s\r\nEND\r\n" % (name, len(value), value)
+    if operation == "set":
+        return b"set %s 0 0 %d\r\n%s\r\n" % (name, len(value), value) * keys, STORED * keys
+    hit = b"VALUE %s 0 %d\r\n%s\r\n" % (name, len(value), value)
+    return b"get" + b" %s" % name * keys + b"\r\n", hit * keys + b"END\r\n"
 
 
-def echo_connection(server: Server, request: int, reply: bytes, together: int = 1) -> socket.socket:
+def open_echo(address: Any, request: int, reply: bytes, together: int = 1) -> socket.socket:
     """A connection that answers each request of so many bytes with the reply. Raises OSError, ConnectionError."""
-    plain = server.connect(TIMEOUT)
+    plain = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
     try:
+        plain.settimeout(TIMEOUT)
+        plain.connect(address)
         if plain.family != socket.AF_UNIX:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.sendall(struct.pack("=III", request, len(reply), together) + reply)
@@ -65,31 +81,111 @@ def echo_connection(server: Server, request: int, reply: bytes, together: int = 
     return plain
 
 
+def echo_connection(server: Server, request: int, reply: bytes, together: int = 1) -> socket.socket:
+    """The same, to a Server."""
+    return open_echo(server.address, request, reply, together)
+
+
+class EchoClient:
+    """Looks like a client: `get` and `set` (`get_many` and `set_many` of so many keys) ask the echo server.
+
+    Each operation has a connection of its own, because a connection has one size of requests and replies.
+    """
+
+    get: Any
+    set: Any
+    get_many: Any
+    set_many: Any
+
+    def __init__(
+        self, address: Any, key: str, value: bytes, operations: Sequence[str] = ("get", "set"), keys: int = 1
+    ) -> None:
+        self.plain = []
+        for operation in operations:
+            request, reply = texts(operation, key, value, keys)
+            plain = open_echo(address, len(request), reply)
+            self.plain.append(plain)
+            head, length = (reply.index(value), len(value)) if operation == "get" else (0, 0)
+            stride = len(reply[: -len(b"END\r\n")]) // keys
+            asker = _floor.Asker(plain.fileno(), len(request), len(reply), head, length, stride)
+            name = operation if keys == 1 else f"{operation}_many"
+            setattr(self, name, getattr(asker, name))
+
+    def close(self) -> None:
+        for plain in self.plain:
+            plain.close()
+
+
+class LinesClient:
+    """Looks like a client over shared memory: asks through two cache lines, and copies values once.
+
+    Until it is closed its process leaves the server's core, which polls there, to the server.
+    """
+
+    def __init__(self, address: str, value: bytes) -> None:
+        yields = os.path.basename(address) == "yields"
+        self.allowed = os.sched_getaffinity(0)
+        if not yields:
+            server = int(address.rpartition(".")[2])
+            os.sched_setaffinity(0, self.allowed - {server} or self.allowed)
+        descriptor = os.memfd_create("lines")
+        try:
+            os.truncate(descriptor, _floor.Lines.VALUES_AT + len(value))
+            self.memory = mmap.mmap(descriptor, 0)
+            with socket.socket(socket.AF_UNIX) as plain:
+                plain.settimeout(TIMEOUT)
+                plain.connect(address)
+                socket.send_fds(plain, [b"x"], [descriptor])
+                if plain.recv(1) != b"1":
+                    raise ConnectionError("the server of the cache lines closed the connection")
+        finally:
+            os.close(descriptor)
+        self.lines = _floor.Lines(memoryview(self.memory), value, yields)
+        self.get, self.set = self.lines.get, self.lines.set
+        self.get_many, self.set_many = self.lines.get_many, self.lines.set_many
+
+    def close(self) -> None:
+        self.lines.close()
+        os.sched_setaffinity(0, self.allowed)
+
+
+def floor_client(name: str, address: Any, key: str, value: bytes, operations: Sequence[str] = ("get", "set")) -> Any:
+    """A client of the floor of this name, for values of this size."""
+    return LinesClient(address, value) if name == LINES else EchoClient(address, key, value, operations)
+
+
 def floor_of(contender: Contender) -> str:
-    """The transport of the echo server that a contender stands beside; "": there is none."""
-    if contender.server == "running" or contender.transport == "auto":
+    """The name of the floor that a contender stands beside; "": there is none."""
+    if contender.server == "running":
         return ""
-    return {"soft_shm": "", "soft_iw": "tcp"}.get(contender.transport, contender.transport)
+    return FLOORS.get(contender.transport, "")
+
+
+def floors_of(contenders: Sequence[Contender], without: Sequence[str] = ()) -> dict[str, str]:
+    """{contender: its floor}, for a Case."""
+    found = {contender.name: floor_of(contender) for contender in contenders}
+    return {name: floor for name, floor in found.items() if floor and floor not in without}
 
 
 @contextlib.contextmanager
-def echo_servers(contenders: list[Contender], folder: str, cores: set[int]) -> Iterator[dict[str, Server]]:
-    """{"tcp" or "unix": server} as the contenders want them."""
+def floor_servers(
+    wanted: Sequence[str], folder: str, cores: set[int], yields: bool, record: Record | None = None
+) -> Iterator[dict[str, Server]]:
+    """The servers of these floors, each once, by name; the record learns of them. yields: as of start_lines."""
     with contextlib.ExitStack() as stack:
-        wanted = dict.fromkeys(filter(None, map(floor_of, contenders)))
-        yield {name: stack.enter_context(start_echo(name, folder, cores)) for name in wanted}
+        made = {}
+        for name in dict.fromkeys(wanted):
+            if record is not None:
+                record.floor(name, TEXTS[name])
+            server = (
+                start_lines(folder, cores, yields)
+                if name == LINES
+                else start_echo(name.removeprefix("floor: "), folder, cores)
+            )
+            made[name] = stack.enter_context(server)
+        yield made
 
 
-def main() -> None:
-    from rmemcached.bench import _floor
-
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--path", default="")
-    options = parser.parse_args()
-    with listen(options.port, options.path) as listener:
-        _floor.serve(listener.fileno())
-
-
-if __name__ == "__main__":
-    main()
+def one_core(for_clients: set[int], for_servers: set[int]) -> bool:
+    """Whether clients and servers have a single core for all of them: who polls there must give it up."""
+    return len(for_clients | for_servers) == 1

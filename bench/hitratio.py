@@ -11,6 +11,8 @@ when a contender of ours misses more than memcached by more than --points.
 --mix says which keys are asked for: those that follow Zipf's law (zipf); with a scan of all keys beside it, that asks
 for one key of three (scan); with as many keys that are asked for once (once); with another order of popularity eight
 times (changing); or a fifth of the keys, one behind the other, again and again (loop). Each round has other requests.
+
+There is no floor: with values of many sizes nobody can compute how few misses are possible.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from contextlib import closing
 from rmemcached.bench.arguments import placement
 from rmemcached.bench.contenders import Contender, described, parse_contender, start
 from rmemcached.bench.document import Document, Record
-from rmemcached.bench.measure import Case, Figure, Run, Taken, progress, take_turns
+from rmemcached.bench.measure import Case, Figure, Run, Taken, take_turns
 from rmemcached.bench.servers import Server, memcached_path
 from rmemcached.client import Client
 
@@ -36,6 +38,7 @@ BATCH = 50  # keys of one get
 RECENT = 5000  # keys asked for last, the smallest fifth of which CPU time is measured with
 HITS = 20_000  # of a round
 ROUNDS = 20
+TURNS = False
 VALUE = re.compile(rb"VALUE (\d+) 0 (\d+)\r\n")
 FIGURES = (Figure("misses_percent", "percent"), Figure("hit_cpu_us", "us"), Figure("evictions", "", ""))
 S3FIFO, DIRECT = ("-o", "lru_algorithm=s3fifo"), ("-o", "rdma_direct")
@@ -237,9 +240,10 @@ def run_of(contender: Contender, options: argparse.Namespace, folder: str, recor
 
 def measure(options: argparse.Namespace, record: Record) -> None:
     case = case_of(options)
-    with progress(options.rounds * len(options.contenders)) as bar, tempfile.TemporaryDirectory() as folder:
+    steps = record.steps(len(options.contenders))
+    with tempfile.TemporaryDirectory() as folder:
         runs = {contender.name: run_of(contender, options, folder, record) for contender in options.contenders}
-        record.case(case, take_turns(case, runs, options.rounds, bar, warm=False))
+        record.case(case, take_turns(case, runs, record.round, steps, warm=False))
 
 
 def missed(document: Document, options: argparse.Namespace) -> list[str]:

@@ -20,8 +20,8 @@ from rmemcached.bench import _floor
 from rmemcached.bench.arguments import CORES, cores, names_of, placement, size_name, sizes
 from rmemcached.bench.contenders import Contender, connect, default_contenders, described, pinned, start
 from rmemcached.bench.document import Record
-from rmemcached.bench.floor import CALL, ECHO, echo_connection, echo_servers, floor_of, texts
-from rmemcached.bench.measure import Case, Figure, Progress, Run, Taken, need_histograms, progress, take_turns
+from rmemcached.bench.floor import LINES, LinesClient, echo_connection, floor_servers, floors_of, one_core, texts
+from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, need_histograms, runs_of, take_turns
 
 HELP = "get and set from Python, one at a time"
 CONTENDERS = ("soft_shm", "soft_iw", "tcp", "memcached", "memcached+pymemcache")
@@ -31,7 +31,6 @@ FIGURES = (Figure("p50_us", "us"), Figure("per_second", "1/s", "higher"))
 VALUES = 4  # different values of one size
 WARM_UP = 20
 KEY = "key"
-CALL_FLOOR = "floor: call"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,21 +88,12 @@ def taken(latencies: list[int]) -> Taken:
 
 @dataclass
 class Bench:
-    """What is connected: clients by contender, and what the floors need."""
+    """What is connected: clients by contender, and the servers of the floors."""
 
     options: argparse.Namespace
-    clients: dict[Contender, Any]
-    echoes: dict[str, Any]
-
-    def floors(self) -> dict[str, str]:
-        """{contender: its floor}"""
-        found = {}
-        for contender in self.clients:
-            if contender.transport == "soft_shm":
-                found[contender.name] = CALL_FLOOR
-            elif name := floor_of(contender):
-                found[contender.name] = f"floor: {name}"
-        return found
+    clients: dict[str, Any]
+    floors: dict[str, str]
+    servers: dict[str, Any]
 
     def run_of(self, client: Any, operation: str, values: list[bytes]) -> Run:
         options = self.options
@@ -118,25 +108,32 @@ class Bench:
 
         return run
 
-    def echo_run(self, transport: str, operation: str, value: bytes) -> Run:
+    def lines_run(self, operation: str, values: list[bytes]) -> Run:
+        def run(number: int) -> Taken:
+            # Its server polls as long as there is a client.
+            with contextlib.closing(LinesClient(self.servers[LINES].address, values[0])) as client:
+                return self.run_of(client, operation, values)(number)
+
+        return run
+
+    def echo_run(self, name: str, operation: str, value: bytes) -> Run:
         options = self.options
 
         def run(number: int) -> Taken:
             request, reply = texts(operation, KEY, value)
             seconds, least = (options.seconds, options.least) if number else (0, min(options.least, WARM_UP))
-            with echo_connection(self.echoes[transport], len(request), reply) as plain:
+            with echo_connection(self.servers[name], len(request), reply) as plain:
                 return taken(_floor.ask(plain.fileno(), len(request), reply, seconds, least, options.pause / 1e6))
 
         return run
 
     def runs(self, operation: str, size: int) -> dict[str, Run]:
         values = [os.urandom(size) for _ in range(VALUES)]
-        made = {contender.name: self.run_of(client, operation, values) for contender, client in self.clients.items()}
-        for name in dict.fromkeys(self.floors().values()):
-            if name == CALL_FLOOR:
-                made[name] = self.run_of(_floor.Copier(size), operation, values)
-            else:
-                made[name] = self.echo_run(name.removeprefix("floor: "), operation, values[0])
+        made = {name: self.run_of(client, operation, values) for name, client in self.clients.items()}
+        for name in self.servers:
+            made[name] = (
+                self.lines_run(operation, values) if name == LINES else self.echo_run(name, operation, values[0])
+            )
         return made
 
 
@@ -151,30 +148,24 @@ def running(options: argparse.Namespace, cores: str, record: Record) -> Iterator
         for contender in options.contenders:
             server = stack.enter_context(start(contender, FLAGS, folder, for_servers))
             record.contender(described(contender, server))
-            clients[contender] = stack.enter_context(contextlib.closing(connect(contender, server.address)))
-        echoes = stack.enter_context(echo_servers(options.contenders, folder, for_servers))
-        bench = Bench(options, clients, echoes)
-        for name in dict.fromkeys(bench.floors().values()):
-            transport = name.removeprefix("floor: ")
-            record.floor(name, CALL if name == CALL_FLOOR else ECHO.format(transport=transport))
-        yield bench
-
-
-def steps(options: argparse.Namespace) -> int:
-    floors = {"call" if c.transport == "soft_shm" else floor_of(c) for c in options.contenders} - {""}
-    cases = len(options.cores) * len(options.operations) * len(options.sizes)
-    return cases * (options.rounds + 1) * (len(options.contenders) + len(floors))
+            clients[contender.name] = stack.enter_context(contextlib.closing(connect(contender, server.address)))
+        floors = floors_of(options.contenders)
+        yields = one_core(for_clients, for_servers)
+        servers = stack.enter_context(floor_servers([*floors.values()], folder, for_servers, yields, record))
+        yield Bench(options, clients, floors, servers)
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
     need_histograms()
-    with progress(steps(options)) as bar:
-        for cores in options.cores:
-            with running(options, cores, record) as bench:
-                measure_placed(options, cores, bench, record, bar)
+    cases = len(options.cores) * len(options.operations) * len(options.sizes)
+    runs = len(options.contenders) + len(set(floors_of(options.contenders).values()))
+    steps = record.steps(cases * runs * runs_of(record.round))
+    for where in options.cores:
+        with running(options, where, record) as bench:
+            measure_placed(options, where, bench, record, steps)
 
 
-def measure_placed(options: argparse.Namespace, cores: str, bench: Bench, record: Record, bar: Progress) -> None:
+def measure_placed(options: argparse.Namespace, cores: str, bench: Bench, record: Record, steps: Steps) -> None:
     for operation in options.operations:
         for size in options.sizes:
             pause = f", {options.pause} us apart" if options.pause else ""
@@ -182,6 +173,6 @@ def measure_placed(options: argparse.Namespace, cores: str, bench: Bench, record
                 f"{operation} of {size_name(size)}{pause}, {CORES[cores]}",
                 {"operation": operation, "size": size, "pause_us": options.pause, "cores": cores},
                 FIGURES,
-                bench.floors(),
+                bench.floors,
             )
-            record.case(case, take_turns(case, bench.runs(operation, size), options.rounds, bar))
+            record.case(case, take_turns(case, bench.runs(operation, size), record.round, steps))

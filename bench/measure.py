@@ -1,19 +1,23 @@
-"""Cases, and their runs in turns. A run is one contender doing one case for a short time; it gives one sample."""
+"""Cases, and their runs in turns. A run is one contender doing one case for a short time; it gives one sample.
+
+A round is a process of its own with servers of its own (rounds.py). In it each contender does each case once or more.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from time import monotonic
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from rmemcached.bench.errors import BenchError
 
 LONGEST_NS = 60_000_000_000
 DIGITS = 3
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True)
@@ -48,14 +52,44 @@ class Case:
 
 @dataclass
 class Taken:
-    """What a run has measured: its figures, and latencies in nanoseconds."""
+    """What a run has measured: its figures, and latencies in nanoseconds, each or {latency: how many}."""
 
     values: dict[str, float]
     latencies: list[int] = field(default_factory=list)
+    counted: dict[int, int] = field(default_factory=dict)
 
 
-# Does one run; the argument is the round, from 1. 0 is the warm-up.
+# Does one run; the argument is its number, from 1, another one in each round. 0 is the warm-up.
 Run = Callable[[int], Taken]
+
+
+class Round:
+    """A round: its number, from 1, and in which order its parts are measured.
+
+    turns: how often each contender does a case. The seed, with the number, decides every order.
+    """
+
+    def __init__(self, number: int = 1, turns: int = 1, seed: int = 1) -> None:
+        self.number = number
+        self.turns = turns
+        self.seed = seed
+        self.chance = random.Random(f"{seed} {number}")
+
+    def shuffled(self, names: Iterable[Name]) -> list[Name]:
+        """These in an order by chance."""
+        made = list(names)
+        self.chance.shuffle(made)
+        return made
+
+    def orders(self, names: Sequence[Name], what: str) -> list[list[Name]]:
+        """The order of each turn of a case: by chance for this seed, then balanced over the turns of all rounds.
+
+        Each of them comes first, and last, as often as each other one. what: the case, which has an order of its own.
+        """
+        drawn = list(names)
+        random.Random(f"{self.seed} {what}").shuffle(drawn)
+        first = (self.number - 1) * self.turns
+        return [order(drawn, first + turn) for turn in range(self.turns)]
 
 
 def need_histograms() -> None:
@@ -66,8 +100,8 @@ def need_histograms() -> None:
         raise BenchError("hdrhistogram is not installed: pip install hdrhistogram") from None
 
 
-def histogram(latencies: Iterable[int] = ()) -> Any:
-    """An HdrHistogram of nanoseconds."""
+def histogram(latencies: Iterable[int] | Mapping[int, int] = ()) -> Any:
+    """An HdrHistogram of nanoseconds: of each, or of {latency: how many}."""
     from hdrh.histogram import HdrHistogram
 
     made = HdrHistogram(1, LONGEST_NS, DIGITS)
@@ -76,7 +110,7 @@ def histogram(latencies: Iterable[int] = ()) -> Any:
     return made
 
 
-def encoded(latencies: Iterable[int]) -> str:
+def encoded(latencies: Iterable[int] | Mapping[int, int]) -> str:
     return str(histogram(latencies).encode().decode())
 
 
@@ -93,19 +127,17 @@ class Progress:
 
     WIDTH = 30
 
-    def __init__(self, steps: int, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream if stream is not None else sys.stderr
-        self.steps = max(steps, 1)
-        self.done = 0
         self.begin = monotonic()
         self.shown = self.stream.isatty()
 
-    def step(self, what: str) -> None:
-        """A step is over; `what` comes next, or is still under way."""
-        self.done = min(self.done + 1, self.steps)
+    def show(self, part: float, what: str) -> None:
+        """So much of all is done; `what` is under way."""
         if self.shown:
-            left = (monotonic() - self.begin) / self.done * (self.steps - self.done)
-            full = self.WIDTH * self.done // self.steps
+            part = min(part, 1.0)
+            left = (monotonic() - self.begin) / part * (1 - part) if part else 0
+            full = int(self.WIDTH * part)
             bar = "#" * full + "." * (self.WIDTH - full)
             minutes, seconds = divmod(round(left), 60)
             self.stream.write(f"\r\x1b[K[{bar}] {minutes}:{seconds:02} left  {what[:40]}")
@@ -118,40 +150,55 @@ class Progress:
             self.stream.flush()
 
 
-@contextlib.contextmanager
-def progress(steps: int) -> Iterator[Progress]:
-    bar = Progress(steps)
-    try:
-        yield bar
-    finally:
-        bar.end()
+class Steps:
+    """Counts the steps of a round, and tells each to `report`: the part of the round that is done, and what comes."""
+
+    def __init__(self, steps: int, report: Callable[[float, str], None]) -> None:
+        self.steps = max(steps, 1)
+        self.done = 0
+        self.report = report
+
+    def step(self, what: str) -> None:
+        """A step is over; `what` comes next, or is still under way."""
+        self.done = min(self.done + 1, self.steps)
+        self.within(0.0, what)
+
+    def within(self, part: float, what: str) -> None:
+        """This part of `what`, the next step, is over."""
+        self.report(min(self.done + part, self.steps) / self.steps, what)
 
 
-def order(names: list[str], number: int) -> list[str]:
+def order(names: list[Name], number: int) -> list[Name]:
     """The turns of a round: rotated by one in every second round, and reversed in those between."""
     first = number // 2 % len(names)
     turns = names[first:] + names[:first]
     return turns[::-1] if number % 2 else turns
 
 
-def take_turns(case: Case, runs: dict[str, Run], rounds: int, bar: Progress, warm: bool = True) -> list[dict[str, Any]]:
-    """The samples of a case, as files have them. A run that fails ends all."""
-    for name, run in runs.items() if warm else ():
-        run(0)
-        bar.step(f"{case.name}: {name}")
+def take_turns(case: Case, runs: dict[str, Run], now: Round, steps: Steps, warm: bool = True) -> list[dict[str, Any]]:
+    """The samples of a case in a round, as files have them. A run that fails ends all."""
+    orders = now.orders(list(runs), case.name)
+    for name in orders[0] if warm else ():
+        runs[name](0)
+        steps.step(f"{case.name}: {name}")
     samples = []
-    for number in range(rounds):
-        for turn, name in enumerate(order(list(runs), number)):
-            taken = runs[name](number + 1)
+    for number, names in enumerate(orders):
+        for place, name in enumerate(names):
+            taken = runs[name]((now.number - 1) * now.turns + number + 1)
             sample = {
                 "case": case.name,
                 "contender": name,
-                "round": number + 1,
-                "turn": turn + 1,
+                "round": now.number,
+                "turn": number * len(names) + place + 1,
                 "values": taken.values,
             }
-            if taken.latencies:
-                sample["histogram"] = encoded(taken.latencies)
+            if taken.latencies or taken.counted:
+                sample["histogram"] = encoded(taken.latencies or taken.counted)
             samples.append(sample)
-            bar.step(f"{case.name}: {name}")
+            steps.step(f"{case.name}: {name}")
     return samples
+
+
+def runs_of(now: Round, warm: bool = True) -> int:
+    """How many runs of a contender a case has in a round."""
+    return now.turns + warm

@@ -2,6 +2,9 @@
 
 At start: the resident set, and the time until a connection is accepted. Items have 32 B keys and 100 B values: the
 growth of `bytes` in `stats`, and of the process's resident anonymous memory. Connections have made one request each.
+
+Floors: of an item the bytes of its key, its value and memcached's header of 48 B; of our start a Python that only
+listens. A connection has none: all that it needs is in the kernel, which counts for no process.
 """
 
 from __future__ import annotations
@@ -10,19 +13,32 @@ import argparse
 import contextlib
 import resource
 import socket
+import sys
 import tempfile
 from typing import Any
 
+from rmemcached.bench import _load
 from rmemcached.bench.arguments import placement
 from rmemcached.bench.contenders import Contender, default_contenders, described, refuse, start
 from rmemcached.bench.document import Document, Record
-from rmemcached.bench.measure import Case, Figure, Taken, order, progress
-from rmemcached.client import _load
+from rmemcached.bench.measure import Case, Figure, Taken
+from rmemcached.bench.servers import Server, free_port
 
 HELP = "a server's memory at start, for each item, and for each idle connection"
 CONTENDERS = ("tcp", "memcached")
 START_MORE = 30 * 2**20  # bytes that rmemcached may take more at start, for Python
 ITEM_MORE = 0.05  # the part of an item's memory that rmemcached may take more
+TURNS = False
+KEY, VALUE, HEADER = 32, 100, 48  # bytes
+BARE, BYTES = "floor: Python", "floor: bytes"
+LISTEN = """
+import _socket, sys
+listener = _socket.socket()
+listener.bind(("127.0.0.1", int(sys.argv[1])))
+listener.listen(9)
+while True:
+    listener._accept()
+"""
 WARM = 100  # connections made before the first look, so that allocator and tables have grown once
 
 
@@ -85,24 +101,38 @@ def measure_connections(server: Any, count: int) -> float:
 
 
 def cases_of(options: argparse.Namespace) -> list[Case]:
-    made = [Case("at start", {}, (Figure("resident_bytes", "bytes"), Figure("ready_ms", "ms")))]
+    ours = {contender.name: BARE for contender in options.contenders if contender.server == "rmemcached"}
+    every = {contender.name: BYTES for contender in options.contenders}
+    made = [Case("at start", {}, (Figure("resident_bytes", "bytes"), Figure("ready_ms", "ms")), ours)]
     if options.connections:
         name = f"an idle connection, of {options.connections}"
         made.append(Case(name, {"count": options.connections}, (Figure("connection_bytes", "bytes"),)))
     if options.items:
         figures = (Figure("item_resident_bytes", "bytes"), Figure("item_counted_bytes", "bytes"))
-        made.append(Case(f"an item of 100 B, of {options.items}", {"count": options.items}, figures))
+        made.append(Case(f"an item of 100 B, of {options.items}", {"count": options.items}, figures, every))
     return made
 
 
-def run(contender: Contender, options: argparse.Namespace, folder: str, record: Record) -> Taken:
+def floors(options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """{floor: its figures}"""
+    port = free_port()
+    with Server([sys.executable, "-I", "-S", "-c", LISTEN, str(port)], port) as bare:
+        found = {BARE: {"resident_bytes": float(bare.resident_bytes()), "ready_ms": bare.started_after * 1000}}
+    if options.items:
+        least = float(KEY + VALUE + HEADER)
+        found[BYTES] = {"item_resident_bytes": least, "item_counted_bytes": least}
+    return found
+
+
+def run(contender: Contender, options: argparse.Namespace, folder: str, record: Record | None) -> Taken:
     """All figures of one server, from its start to its end."""
     megabytes = max(64, options.items // 4000)
     flags = ["-m", str(megabytes), "-t", "1", "-c", str(options.connections + WARM + 100)]
     _, for_servers = placement("any")
     with start(contender, flags, folder, for_servers) as server:
         values = {"resident_bytes": float(server.resident_bytes()), "ready_ms": server.started_after * 1000}
-        record.contender(described(contender, server))
+        if record is not None:
+            record.contender(described(contender, server))
         if options.connections:
             values["connection_bytes"] = measure_connections(server, options.connections)
         if options.items:
@@ -121,25 +151,33 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     refuse(options.contenders, "memory", ("tcp", "unix"), clients=False)
     allow_descriptors(2 * options.connections + 4096)
     cases = cases_of(options)
-    samples: dict[str, list[dict[str, Any]]] = {case.name: [] for case in cases}
     known = {contender.name: contender for contender in options.contenders}
-    with progress(options.rounds * len(known)) as bar, tempfile.TemporaryDirectory() as folder:
-        for number in range(options.rounds):
-            for turn, name in enumerate(order(list(known), number)):
-                values = run(known[name], options, folder, record).values
-                for case in cases:
-                    samples[case.name].append(
-                        {
-                            "case": case.name,
-                            "contender": name,
-                            "round": number + 1,
-                            "turn": turn + 1,
-                            "values": {figure.name: values[figure.name] for figure in case.figures},
-                        }
-                    )
-                bar.step(f"memory: {name}")
+    record.floor(BARE, "a Python that only listens")
+    if options.items:
+        record.floor(BYTES, f"{KEY} B of key, {VALUE} B of value, {HEADER} B of memcached's header")
+    steps = record.steps(len(known))
+    (turns,) = record.round.orders(list(known), "memory")
+    found = floors(options)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in turns:
+            found[name] = run(known[name], options, folder, record).values
+            steps.step(f"memory: {name}")
+    places = {name: turn for turn, name in enumerate(found, 1)}
     for case in cases:
-        record.case(case, samples[case.name])
+        record.case(
+            case,
+            [
+                {
+                    "case": case.name,
+                    "contender": name,
+                    "round": record.round.number,
+                    "turn": places[name],
+                    "values": {figure.name: values[figure.name] for figure in case.figures},
+                }
+                for name, values in found.items()
+                if all(figure.name in values for figure in case.figures)
+            ],
+        )
 
 
 def missed(document: Document, options: argparse.Namespace) -> list[str]:

@@ -20,8 +20,9 @@ from typing import Any
 from rmemcached.bench.arguments import CORES, cores, names_of, numbers, placement
 from rmemcached.bench.contenders import Contender, connect, default_contenders, described, start
 from rmemcached.bench.document import Record
+from rmemcached.bench.floor import LINES, floor_client, floor_of, floor_servers, floors_of, one_core
 from rmemcached.bench.helpers import Helper, busy, orders
-from rmemcached.bench.measure import Case, Figure, Progress, Run, Taken, need_histograms, progress, take_turns
+from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, need_histograms, runs_of, take_turns
 
 HELP = "get and set of 100 B after a think time, by one client or more"
 CONTENDERS = ("soft_shm", "soft_iw", "tcp", "unix", "auto", "memcached")
@@ -51,38 +52,58 @@ def contenders() -> list[Contender]:
 
 
 def paced_client(pipe: Connection, cores: set[int], contender: Contender, address: Any, number: int) -> None:
-    """Answers (operation, think time in us, whether gaps are exponential, count) with latencies in nanoseconds."""
+    """Answers (operation, think time in us, whether gaps are exponential, count) with latencies in nanoseconds.
+
+    A floor (its `server` is "floor") gets a client for each order: the server of the cache lines polls as long as it
+    has one.
+    """
     chance = random.Random(number)
     values = [chance.randbytes(SIZE) for _ in range(4)]
     key = f"key{number}"
-    with contextlib.closing(connect(contender, address)) as client:
-        client.set(key, values[0])
-        for operation, think, exponential, count in orders(pipe, cores):
+    with contextlib.ExitStack() as stack:
+        client = None
+        if contender.server != "floor":
+            client = stack.enter_context(contextlib.closing(connect(contender, address)))
             client.set(key, values[0])
+        for operation, think, exponential, count in orders(pipe, cores):
             gaps = [chance.expovariate(1 / think) if exponential else think for _ in range(count)] if think else []
-            taken = []
-            gc.disable()
-            for turn in range(count):
-                if think:
-                    sleep(gaps[turn] / 1e6)
-                value = values[turn % 4] if operation == "set" else values[0]
-                begin = perf_counter_ns()
-                if operation == "set":
-                    client.set(key, value)
-                    got = value
-                else:
-                    got = client.get(key)
-                taken.append(perf_counter_ns() - begin)
-                if operation == "set" and turn % CHECK_EVERY == 0:
-                    got = client.get(key)
-                if got != value:
-                    raise ValueError(f"{operation} of {contender.name}: a wrong value came back")
-            gc.enable()
-            pipe.send(taken)
+            if client is not None:
+                pipe.send(paced(client, key, values, operation, gaps, count))
+                continue
+            with contextlib.closing(floor_client(contender.name, address, key, values[0])) as bare:
+                # Of an echo server it is the size alone that goes there.
+                stored = values if contender.name == LINES else values[:1] * len(values)
+                pipe.send(paced(bare, key, stored, operation, gaps, count))
+
+
+def paced(client: Any, key: str, values: list[bytes], operation: str, gaps: list[float], count: int) -> list[int]:
+    """The latencies of so many operations, in nanoseconds, with these gaps (us) before. Raises ValueError."""
+    client.set(key, values[0])
+    taken = []
+    gc.disable()
+    for turn in range(count):
+        if gaps:
+            sleep(gaps[turn] / 1e6)
+        value = values[turn % 4] if operation == "set" else values[0]
+        begin = perf_counter_ns()
+        if operation == "set":
+            client.set(key, value)
+            got = value
+        else:
+            got = client.get(key)
+        taken.append(perf_counter_ns() - begin)
+        if operation == "set" and turn % CHECK_EVERY == 0:
+            got = client.get(key)
+        if got != value:
+            raise ValueError(f"{operation} after a think time: a wrong value came back")
+    gc.enable()
+    return taken
 
 
 def run_of(helpers: list[Helper], server: Any, operation: str, think: int, options: argparse.Namespace) -> Run:
     cpu = getattr(server, "cpu_seconds", None)
+    if "--lines" in getattr(server, "command", ()):
+        cpu = None  # it polls all the time
 
     def run(number: int) -> Taken:
         count = max(LEAST, min(options.most, int(options.seconds * 1e6 / max(think, 20)))) if number else LEAST
@@ -98,7 +119,7 @@ def run_of(helpers: list[Helper], server: Any, operation: str, think: int, optio
     return run
 
 
-def cases_of(options: argparse.Namespace, cores: str) -> Iterator[Case]:
+def cases_of(options: argparse.Namespace, cores: str, floors: dict[str, str]) -> Iterator[Case]:
     for operation, clients, think in itertools.product(options.operations, options.clients, options.think):
         gaps = ", exponential" if options.exponential else ""
         by = f"{clients} clients" if clients > 1 else "one client"
@@ -113,37 +134,47 @@ def cases_of(options: argparse.Namespace, cores: str) -> Iterator[Case]:
                 "cores": cores,
             },
             FIGURES,
+            {name: floor for name, floor in floors.items() if clients == 1 or floor != LINES},
         )
 
 
-def measure_placed(options: argparse.Namespace, cores: str, record: Record, bar: Progress) -> None:
+def measure_placed(options: argparse.Namespace, cores: str, record: Record, steps: Steps) -> None:
     for_clients, for_servers = placement(cores)
     flags = ("-t", str(options.workers), "-m", "64")
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         servers: dict[str, Any] = {}
         helpers: dict[str, list[Helper]] = {}
+        contenders = list(options.contenders)
         for contender in options.contenders:
-            server = stack.enter_context(start(contender, flags, folder, for_servers))
-            record.contender(described(contender, server))
-            servers[contender.name] = server
+            servers[contender.name] = stack.enter_context(start(contender, flags, folder, for_servers))
+            record.contender(described(contender, servers[contender.name]))
+        floors = floors_of(contenders)
+        yields = one_core(for_clients, for_servers)
+        servers |= stack.enter_context(floor_servers([*floors.values()], folder, for_servers, yields, record))
+        contenders += [Contender(name, "floor") for name in dict.fromkeys(floors.values())]
+        for contender in contenders:
             helpers[contender.name] = [
-                stack.enter_context(Helper(paced_client, for_clients, contender, server.address, number))
-                for number in range(max(options.clients))
+                stack.enter_context(
+                    Helper(paced_client, for_clients, contender, servers[contender.name].address, number)
+                )
+                for number in range(1 if contender.name == LINES else max(options.clients))
             ]
         stack.enter_context(busy(options.busy))
-        for case in cases_of(options, cores):
+        for case in cases_of(options, cores, floors):
             said = case.parameters
             runs = {
                 name: run_of(helpers[name][: said["clients"]], server, said["operation"], said["think_us"], options)
                 for name, server in servers.items()
+                if name != LINES or name in case.floors.values()
             }
-            record.case(case, take_turns(case, runs, options.rounds, bar))
+            record.case(case, take_turns(case, runs, record.round, steps))
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
     need_histograms()
     cases = len(options.cores) * len(options.operations) * len(options.clients) * len(options.think)
-    with progress(cases * (options.rounds + 1) * len(options.contenders)) as bar:
-        for cores in options.cores:
-            measure_placed(options, cores, record, bar)
+    runs = len(options.contenders) + len(set(filter(None, map(floor_of, options.contenders))))
+    steps = record.steps(cases * runs * runs_of(record.round))
+    for where in options.cores:
+        measure_placed(options, where, record, steps)

@@ -24,33 +24,41 @@ code { overflow-wrap: anywhere; }
 """
 
 METHOD = (
-    "Each contender has a server of its own; the others idle while one is measured.",
-    "A warm-up run is thrown away. In each round every contender does the case once, in an order that changes from"
-    " round to round, so that load from elsewhere meets all alike.",
+    "Each round is a process of its own, with servers and clients that no other round has, because where a process's"
+    " memory lies shifts a ratio for its whole life. Each contender has a server of its own; the others idle while one"
+    " is measured.",
+    "A warm-up run is thrown away. In each round every contender does the case, in an order that is drawn and changes"
+    " from round to round, so that load from elsewhere meets all alike.",
     "Every value that came back was compared.",
-    "A figure is the median of the runs, with quartiles as spread. A ratio is the median, over the rounds, of the"
+    "A figure is the median of the rounds, with quartiles as spread. A ratio is the median, over the rounds, of the"
     " contender's figure divided by the reference's in the same round; its 95 % interval is a bootstrap over the"
     " rounds.",
-    "~ means within noise: the interval holds 1, and no difference was shown. ? means too few runs for an interval.",
+    "~ means within noise: the interval holds 1, and no difference was shown. ? means too few rounds for an interval.",
     "Latencies are merged HdrHistograms of all runs.",
-    "The interval says how far the runs of this benchmark agree, not what another machine, or another day, would give.",
+    "The interval says how far the rounds of this benchmark agree, not what another machine, or another day, would"
+    " give.",
 )
 # Of subcommands that do it otherwise.
 FRESH = (
-    "Each run starts a server of its own, measures it and stops it; there is no warm-up. The order changes by round."
+    "Each run starts a server of its own, measures it and stops it; there is no warm-up. The order is drawn, and"
+    " changes by round."
 )
 BOUNDS = "The bound is what a figure must keep; MISSED stands where its median does not."
-TURNS = "The rows take turns in each round, so that load from elsewhere meets all alike."
+TURNS = (
+    "Each round has processes of its own. In it every row is measured once, in an order that is drawn, so that load"
+    " from elsewhere meets all alike."
+)
 METHODS = {
-    "direct": (
-        "Each round has servers of its own. In it every row is measured once; a figure is the median of many calls.",
-        *METHOD[3:5],
-        BOUNDS,
-        METHOD[6],
+    "load": (
+        *METHOD[:2],
+        "Latencies count from when a request was due; in a closed loop that is when it was sent.",
+        *METHOD[3:],
     ),
+    "direct": (TURNS, "A figure of a round is the median of many calls.", *METHOD[3:5], BOUNDS, METHOD[6]),
     "fabrics": (TURNS, "Two processes poll, each on a core of its own where there are two.", *METHOD[3:5], BOUNDS),
     "clients": (TURNS, METHOD[2], *METHOD[3:5], BOUNDS, METHOD[6]),
     "realuse": (TURNS, METHOD[2], *METHOD[3:5], METHOD[6]),
+    "bounds": (*METHOD[:5], BOUNDS, METHOD[6]),
     "memory": (FRESH, "The replies to all sets were compared, and the items were counted.", *METHOD[3:5], METHOD[6]),
     "hitratio": (
         FRESH,
@@ -98,6 +106,7 @@ def surroundings(document: Document) -> str:
             ["command", shlex.join(document["command"])],
             ["started, took", f"{document['started']}, {document['seconds']:.0f} s"],
             ["CPU", f"{machine['cpu']}, {machine['cores']} cores"],
+            ["seed of the orders", str(document.get("seed", ""))],
             ["kernel", machine["kernel"]],
             ["memory", f"{machine['memory_bytes'] / 2**30:.1f} GiB"],
             ["load before", f"{machine['load']:.2f} (other work on the machine widens the intervals)"],
@@ -117,7 +126,7 @@ def pictures(title: str, made: list[tuple[str, str]]) -> str:
 def section(document: Document) -> str:
     """All about one document."""
     against = plots.against(document)
-    method = METHODS.get(document["subcommand"], METHOD)
+    method = document.get("method") or METHODS.get(document["subcommand"], METHOD)
     parts = [
         f"<h1>rmemcached-bench {escape(document['subcommand'])}</h1>\n",
         f"<h2>What was compared</h2>\n{compared(document)}",
@@ -132,10 +141,10 @@ def section(document: Document) -> str:
     return "".join(parts)
 
 
-def html(*documents: Document) -> str:
-    """The whole page."""
+def html(*documents: Document, beyond: str = "") -> str:
+    """The whole page. beyond: HTML that follows the documents."""
     title = f"rmemcached-bench {', '.join(document['subcommand'] for document in documents)}"
-    body = "".join(map(section, documents))
+    body = "".join(map(section, documents)) + beyond
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
         f'<link rel="icon" href="data:,">\n<style>{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -22,11 +23,18 @@ AXES = {
     "connections": "connections",
     "depth": "requests at a time",
     "keys": "keys",
+    "rate": "requests a second",
+    "sharers": "threads",
+    "applications": "applications, a process each",
+    "loss_percent": "packets lost, %",
 }
+# Parameters that follow from others.
+CONSEQUENCES = ("stored",)
 WIDTH, HEIGHT = 560, 320
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 30, 48
 IN_A_ROW = 2  # names below a plot
 FLOOR_DASHES = ("2 3", "8 3", "8 3 2 3")
+BOX = re.compile(r'viewBox="0 0 \d+ (\d+)"')
 PERCENTS = (50, 75, 90, 95, 99, 99.5, 99.9, 99.95, 99.99)
 
 
@@ -61,6 +69,20 @@ def figure(content: list[str], height: float, title: str) -> str:
         role="img",
         font_family="system-ui, sans-serif",
     )
+
+
+def stacked(pictures: Sequence[str]) -> str:
+    """One <svg> of several, one below the other."""
+    if len(pictures) == 1:
+        return pictures[0]
+    content, top = [], 0.0
+    for picture in pictures:
+        found = BOX.search(picture)
+        assert found is not None
+        height = float(found[1])
+        content.append(picture.replace("<svg ", f'<svg y="{top:.0f}" width="{WIDTH}" height="{height:.0f}" ', 1))
+        top += height
+    return figure(content, top, "medians")
 
 
 def decades(low: float, high: float) -> list[float]:
@@ -167,14 +189,20 @@ def medians(document: Document) -> dict[tuple[str, str, str], dict[str, Any]]:
 
 
 def against(document: Document) -> list[tuple[str, str]]:
-    """(title, SVG): the main figure against whatever parameter has several values, other things being equal."""
+    """(title, SVG): the main figure against whatever parameter has several values, other things being equal.
+
+    A document that names its `axis` is drawn against that one only.
+    """
     rows, apart = medians(document), told_apart(document)
     made = []
-    for axis, axis_name in AXES.items():
+    wanted = document.get("axis", "")
+    for axis, axis_name in {wanted: AXES[wanted]}.items() if wanted else AXES.items():
         groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for case in document["cases"]:
             if axis in case["parameters"]:
-                rest = tuple((key, value) for key, value in case["parameters"].items() if key != axis)
+                rest = tuple(
+                    (key, value) for key, value in case["parameters"].items() if key not in (axis, *CONSEQUENCES)
+                )
                 groups.setdefault((rest, case["figures"][0]["name"]), []).append(case)
         for (rest, figure_name), cases in groups.items():
             cases.sort(key=lambda case: case["parameters"][axis])

@@ -2,7 +2,8 @@
 
 large        get and set of large values over shared memory, in bytes objects and in registered buffers; throughput as
              a ratio to one memcpy of the same size in the client's process.
-threads      get and set by several threads with a client each, two workers; bytes per second as a ratio to TCP.
+threads      get and set by several threads with a client each, two workers; bytes per second as a ratio to TCP; floors:
+             two bare echo servers, and one memcpy in each thread.
 sharing      gets of 100 B by threads of one process, at C speed, whose clients share a queue pair or have one each;
              requests per second as a ratio to a queue pair each, and to one thread.
 beside       gets of 100 B by two TCP clients, beside clients of the same worker that are idle (100), that ask every
@@ -10,7 +11,8 @@ beside       gets of 100 B by two TCP clients, beside clients of the same worker
 
 Each transport has a daemon of its own, so that idle clients of one do not meet requests of another, and the CPU time
 is that transport's. The transports take turns in short samples: other load on the machine slows all of them alike, and
-the ratios hold. Every value that comes back is compared.
+the ratios hold. Every value that comes back is compared. `sharing` and `beside` have no floor: a queue pair each, and
+none beside, are what their figures are compared with.
 """
 
 from __future__ import annotations
@@ -21,28 +23,29 @@ import itertools
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any
 
 from rmemcached import __version__
+from rmemcached.bench import _floor, _load
 from rmemcached.bench.arguments import CORES, names_of, numbers, placement, size_name, sizes
 from rmemcached.bench.connections import asker
 from rmemcached.bench.contenders import parse_contender
 from rmemcached.bench.cpu import fill
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
+from rmemcached.bench.floor import EchoClient, start_echo
 from rmemcached.bench.helpers import Helper, busy
-from rmemcached.bench.measure import progress
 from rmemcached.bench.paced import paced_client
 from rmemcached.bench.servers import Server, start_rmemcached
 from rmemcached.bench.sheet import Sheet
-from rmemcached.client import Client, _load
+from rmemcached.client import Client
 
 HELP = "large values, threads with clients of their own or shared queue pairs, other clients beside"
 REFERENCE = "tcp"
-MEMCPY = "floor: memcpy"
+MEMCPY, ECHO = "floor: memcpy", "floor: tcp"
 TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "auto")
 PARTS = ("large", "threads", "sharing", "beside")
 KEY, SMALL = "key", 100
@@ -148,28 +151,42 @@ def measure_large(options: argparse.Namespace, sheet: Sheet) -> None:
                 kinds = {"registered buffers": buffer_rate, "bytes": transfer_rate}
                 case = f"{operation} of {size_name(size)}, {CORES[cores]}"
                 said = {"cores": cores, "size": size, "operation": operation}
-                for _ in range(options.rounds):
-                    sheet.add(case, MEMCPY, copy_rate(size, options.seconds) / 1e6, "MB/s", parameters=said, **LARGER)
-                    for kind, rate in kinds.items():
-                        found = rate(client, operation, KEY, value, options.seconds) / 1e6
-                        sheet.add(case, f"soft_shm, {kind}", found, "MB/s", floor=MEMCPY, **LARGER)
+                for kind in sheet.record.round.shuffled((MEMCPY, *kinds)):
+                    if kind == MEMCPY:
+                        found = copy_rate(size, options.seconds) / 1e6
+                        sheet.add(case, MEMCPY, found, "MB/s", parameters=said, **LARGER)
+                        continue
+                    found = kinds[kind](client, operation, KEY, value, options.seconds) / 1e6
+                    sheet.add(case, f"soft_shm, {kind}", found, "MB/s", floor=MEMCPY, parameters=said, **LARGER)
 
 
-def together(clients: list[Any], operation: str, value: bytes, seconds: float) -> float:
+def together(work: Callable[[int], float], count: int) -> float:
+    """The sum of what so many threads return, which work at the same time."""
+    with ThreadPoolExecutor(count) as pool:
+        return sum(pool.map(work, range(count)))
+
+
+def clients_rate(clients: list[Any], operation: str, value: bytes, seconds: float) -> float:
     """Bytes per second of all clients, each in a thread of its own."""
-    rates: list[float] = []
+    return together(
+        lambda number: transfer_rate(clients[number], operation, f"{KEY}{number}", value, seconds), len(clients)
+    )
 
-    def work(number: int) -> None:
-        rates.append(transfer_rate(clients[number], operation, f"{KEY}{number}", value, seconds))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(clients))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if len(rates) < len(clients):
-        raise ChildProcessError("a thread has failed; its output is above")
-    return sum(rates)
+def echo_rate(addresses: list[Any], operation: str, value: bytes, seconds: float, count: int) -> float:
+    """The same of so many threads that ask echo servers."""
+
+    def work(number: int) -> float:
+        address = addresses[number % len(addresses)]
+        with contextlib.closing(EchoClient(address, f"{KEY}{number}", value)) as client:
+            return transfer_rate(client, operation, KEY, value, seconds)
+
+    return together(work, count)
+
+
+def copies_rate(value: bytes, seconds: float, count: int) -> float:
+    """The same of so many threads that only copy, each from memory of its own to another."""
+    return together(lambda _: _floor.copy(bytearray(value), bytearray(len(value)), seconds), count)
 
 
 def measure_threads(options: argparse.Namespace, sheet: Sheet) -> None:
@@ -184,22 +201,30 @@ def measure_threads(options: argparse.Namespace, sheet: Sheet) -> None:
             ]
             for name, server in servers.items()
         }
+        everywhere = os.sched_getaffinity(0)
+        # As many as each daemon has workers.
+        echoes = [stack.enter_context(start_echo("tcp", "", everywhere)).address for _ in range(2)]
         for count, size, operation in itertools.product(options.threads, options.sizes, ("set", "get")):
             value = os.urandom(size)
             case = f"{operation} of {size_name(size)}, {count} {'threads' if count > 1 else 'thread'}"
             said = {"threads": count, "size": size, "operation": operation}
-            for _ in range(options.rounds):
-                for name in names:
-                    found = together(clients[name][:count], operation, value, options.seconds) / 1e6
-                    sheet.add(case, name, found, "MB/s", group="threads", better="higher", parameters=said)
+            floors = {name: MEMCPY if name == "soft_shm" else ECHO for name in names}
+            for name in sheet.record.round.shuffled((*names, *dict.fromkeys(floors.values()))):
+                if name == MEMCPY:
+                    found = copies_rate(value, options.seconds, count)
+                elif name == ECHO:
+                    found = echo_rate(echoes, operation, value, options.seconds, count)
+                else:
+                    found = clients_rate(clients[name][:count], operation, value, options.seconds)
+                more: dict[str, Any] = {"floor": floors.get(name, ""), "parameters": said}
+                sheet.add(case, name, found / 1e6, "MB/s", group="threads", better="higher", **more)
 
 
 # ---- threads that share a queue pair ---------------------------------------------------------------------------------
 
 
-def sharing_clients(address: Any, transport: str, count: int, pairs: str) -> list[Any]:
-    """Connected clients. Those that one thread makes share a queue pair, up to 16 threads have one each."""
-    makers = count if pairs == "own" else 1
+def sharing_clients(address: Any, transport: str, count: int, makers: int) -> list[Any]:
+    """Connected clients, made by so many threads. Those of one thread share a queue pair; up to 16 have one each."""
     barrier = threading.Barrier(makers)
 
     def make(_: int) -> list[Any]:
@@ -215,13 +240,13 @@ def sharing_clients(address: Any, transport: str, count: int, pairs: str) -> lis
         return list(itertools.chain.from_iterable(pool.map(make, range(makers))))
 
 
-def shared_rate(clients: list[Any], options: argparse.Namespace, depth: int, seed: int) -> float:
+def shared_rate(clients: list[Any], seconds: float, depth: int, seed: int) -> float:
     """Requests per second of all clients, each in a thread of its own."""
 
     def work(number: int) -> float:
-        done = _load.run_client(
-            clients[number], options.seconds, keys=1000, value_size=SMALL, depth=depth, seed=seed * 100 + number
-        )
+        with _load.Load(keys=1000, value_size=SMALL, depth=depth, complete=True, seed=seed * 100 + number) as load:
+            load.add_client(clients[number])
+            done = load.run(seconds)
         return float(done["requests"] / done["seconds"])
 
     with ThreadPoolExecutor(len(clients)) as pool:
@@ -237,12 +262,16 @@ def measure_sharing(options: argparse.Namespace, sheet: Sheet) -> None:
         for name, count in itertools.product(names, options.sharers):
             with contextlib.ExitStack() as connected:
                 clients = {}
-                for pairs in ("shared", "own"):
-                    clients[pairs] = sharing_clients(servers[name].address, name, count, pairs)
+                for pairs, makers in (("shared", 1), ("own", count)):
+                    clients[pairs] = sharing_clients(servers[name].address, name, count, makers)
                     for client in clients[pairs]:
                         connected.enter_context(contextlib.closing(client))
-                for depth, seed in itertools.product(sorted({1, options.depth}), range(1, options.rounds + 1)):
-                    rates = {pairs: shared_rate(clients[pairs], options, depth, seed) for pairs in clients}
+                now = sheet.record.round
+                for depth in sorted({1, options.depth}):
+                    rates = {
+                        pairs: shared_rate(clients[pairs], options.seconds, depth, now.number)
+                        for pairs in now.shuffled(clients)
+                    }
                     for pairs, rate in rates.items():
                         sheet.add(
                             f"{count} {'threads' if count > 1 else 'thread'}, {depth} under way, {name}",
@@ -304,7 +333,7 @@ def measure_beside(options: argparse.Namespace, sheet: Sheet) -> None:
             name: [stack.enter_context(connected_asker(server, "tcp")) for _ in range(ASKERS)]
             for name, server in servers.items()
         }
-        for _, name in itertools.product(range(options.rounds), names):
+        for name in sheet.record.round.shuffled(names):
             alone = 0.0
             for case in OTHERS:
                 with beside(case, servers[name], name, options.seconds):
@@ -372,11 +401,13 @@ def measure(options: argparse.Namespace, record: Record) -> None:
                     "floor": False,
                 }
             )
-    record.floor(MEMCPY, "memcpy of as many bytes between pages that are there")
+    record.floor(MEMCPY, "memcpy of as many bytes between pages that are there, in each thread")
+    record.floor(ECHO, "two bare echo servers over TCP: epoll_wait, recv and send, without Python")
     parts = options.parts or PARTS
     sheet = Sheet(record)
-    with busy(options.busy), progress(len(parts)) as bar:
+    steps = record.steps(len(parts))
+    with busy(options.busy):
         for name in parts:
             MEASURES[name](options, sheet)
-            bar.step(name)
+            steps.step(name)
     sheet.finish()

@@ -36,6 +36,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def connect_path(path: str, timeout: float | None) -> socket.socket:
+    """A socket connected to a UNIX socket. timeout: seconds. Raises OSError."""
+    plain = socket.socket(socket.AF_UNIX)
+    plain.settimeout(timeout)
+    try:
+        plain.connect(path)
+    except OSError:
+        plain.close()
+        raise
+    return plain
+
+
 class Server:
     """A running daemon.
 
@@ -95,14 +107,7 @@ class Server:
     def connect(self, timeout: float | None = 5.0) -> socket.socket:
         """A plain socket connected to the daemon. timeout: seconds. Raises OSError."""
         if self.path is not None:
-            plain = socket.socket(socket.AF_UNIX)
-            plain.settimeout(timeout)
-            try:
-                plain.connect(self.path)
-            except OSError:
-                plain.close()
-                raise
-            return plain
+            return connect_path(self.path, timeout)
         return socket.create_connection((self.host, self.port), timeout)
 
     def stderr(self) -> str:

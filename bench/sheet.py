@@ -9,12 +9,12 @@ from rmemcached.bench.measure import Case, Figure
 
 
 class Sheet:
-    """What has been measured so far, by case and contender. Each further value of the same is another round's."""
+    """What has been measured so far in a round, by case and contender."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
         self.cases: dict[str, dict[str, Any]] = {}
-        self.samples: dict[tuple[str, str], list[dict[str, float]]] = {}
+        self.samples: dict[str, list[dict[str, Any]]] = {}
 
     def add(
         self,
@@ -30,7 +30,10 @@ class Sheet:
         parameters: dict[str, Any] | None = None,
         more: dict[str, tuple[float, str, str]] | None = None,
     ) -> None:
-        """One value. `group` names the table; `bound` is as in Case; `more`: {figure: (value, unit, better)}."""
+        """One value, in the order in which they are measured.
+
+        `group` names the table; `bound` is as in Case; `more`: {figure: (value, unit, better)}.
+        """
         name = f"{group}: {case}" if group else case
         others = {key: Figure(key, of, which) for key, (_, of, which) in (more or {}).items()}
         figures = (Figure("value", unit, better), *others.values())
@@ -43,16 +46,18 @@ class Sheet:
         if bound:
             made["bounds"][contender] = bound
         values = {figures[0].name: value, **{key: found for key, (found, _, _) in (more or {}).items()}}
-        self.samples.setdefault((name, contender), []).append(values)
+        samples = self.samples.setdefault(name, [])
+        samples.append(
+            {
+                "case": name,
+                "contender": contender,
+                "round": self.record.round.number,
+                "turn": len(samples) + 1,
+                "values": values,
+            }
+        )
 
     def finish(self) -> None:
         """Hands all cases to the record."""
         for name, made in self.cases.items():
-            samples = [
-                {"case": name, "contender": contender, "round": number, "turn": turn, "values": values}
-                for turn, (contender, rounds) in enumerate(
-                    ((who, rounds) for (case, who), rounds in self.samples.items() if case == name), 1
-                )
-                for number, values in enumerate(rounds, 1)
-            ]
-            self.record.case(Case(name, **made), samples)
+            self.record.case(Case(name, **made), self.samples[name])

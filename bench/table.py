@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +11,11 @@ from rmemcached.bench.document import Document
 LONG_NAME = 12
 PERCENTILE_HEADINGS = {"p90": "p90", "p99": "p99", "p99_9": "p99.9", "max": "max"}
 LEGEND = (
-    "median and quartiles of the runs;{reference} to floor: the median of the paired ratios to the least of its cost"
+    "median and quartiles of the rounds;{reference} to floor: the median of the paired ratios to the least of its cost"
 )
 TO_REFERENCE = (
     " to {reference}: median of the paired ratios, and its 95 % interval; ~ within noise (the interval holds 1), ? too"
-    " few runs for an interval;"
+    " few rounds for an interval;"
 )
 
 
@@ -164,3 +165,20 @@ def text(document: Document) -> str:
             rest[:0] = [cell.ljust(width) for cell, width in zip(line[1:named], widths[1:named], strict=True)]
             lines.append("  ".join((f"  {line[0]:<{first}}", *rest)).rstrip())
     return "\n".join([*lines, "", *document.get("notes", ()), legend(document)])
+
+
+def markdown(document: Document) -> str:
+    """The tables of a document in Markdown, each with the command that made it."""
+
+    def line(cells: list[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+    machine = document["machine"]
+    parts = [
+        f"`{shlex.join(document['command'])}`: {document['started'][:10]}, {machine['cpu']}, {machine['cores']} cores;"
+        f" {', '.join(dict.fromkeys(known['server'] for known in document['contenders'] if not known['floor']))}."
+    ]
+    for each in blocks(document):
+        lines = [line(each.headings), line(["---"] * len(each.headings)), *map(line, each.rows)]
+        parts += [f"**{each.title}**", "\n".join(lines)]
+    return "\n\n".join([*parts, *document.get("notes", ())])

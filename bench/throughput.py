@@ -1,7 +1,7 @@
 """`rmemcached-bench throughput`: requests a second of one client that always has many under way, at C speed.
 
 A request follows as soon as a reply has come; it waits for no other. Keys are drawn at random; with many of them the
-items do not stay in the processor's caches.
+items do not stay in the processor's caches. The floors get as many requests at once, and then the next as many.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from rmemcached.bench import _load
 from rmemcached.bench.arguments import CORES, cores, names_of, numbers, placement, size_name, sizes
 from rmemcached.bench.contenders import Contender, connect, default_contenders, described, pinned, refuse_clients, start
-from rmemcached.bench.cpu import MEMORY, OPERATIONS, fill
+from rmemcached.bench.cpu import BATCH_MOST, MEMORY, OPERATIONS, echoing, fill
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
-from rmemcached.bench.measure import Case, Figure, Progress, Run, Taken, progress, take_turns
-from rmemcached.client import _load
+from rmemcached.bench.floor import LINES, LinesClient, floor_of, floor_servers, floors_of, one_core
+from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, runs_of, take_turns
 
 HELP = "requests a second of one client that always has many under way, at C speed"
 CONTENDERS = ("soft_shm", "soft_iw", "tcp", "unix", "memcached")
@@ -50,15 +51,17 @@ def run_of(client: Any, server: Any, case: Case, seconds: float) -> Run:
 
     def run(number: int) -> Taken:
         before = cpu() if cpu else 0.0
-        done = _load.run_client(
-            client,
-            seconds if number else seconds / 10,
+        load = _load.Load(
             keys=said["keys"],
             value_size=said["size"],
+            sets=OPERATIONS[said["operation"]],
             depth=said["depth"],
-            set_every=OPERATIONS[said["operation"]],
+            complete=True,
             seed=number + 1,
         )
+        with load:
+            load.add_client(client)
+            done = load.run(seconds if number else seconds / 10)
         values = {"per_second": done["requests"] / done["seconds"]}
         if cpu:
             values["cpu_us"] = (cpu() - before) / done["requests"] * 1e6
@@ -67,17 +70,49 @@ def run_of(client: Any, server: Any, case: Case, seconds: float) -> Run:
     return run
 
 
-def cases_of(options: argparse.Namespace, size: int, cores: str) -> Iterator[Case]:
+def floor_run(server: Any, name: str, case: Case, seconds: float) -> Run:
+    """As many requests at a time to the floor of this name."""
+    said = case.parameters
+
+    def run(number: int) -> Taken:
+        length = seconds if number else seconds / 10
+        if name == LINES:
+            with contextlib.closing(LinesClient(server.address, bytes(said["size"]))) as client:
+                copies, spent = client.lines.batches(said["depth"], length)
+            return Taken({"per_second": copies / spent})
+        with echoing(server, 1, said["operation"], said["size"], said["depth"]) as (plain,):
+            load = _load.Load(
+                keys=1,
+                value_size=said["size"],
+                sets=OPERATIONS[said["operation"]],
+                depth=said["depth"],
+                batch=True,
+                complete=True,
+                seed=number + 1,
+            )
+            load.add_socket(plain)
+            with load:
+                before = server.cpu_seconds()
+                done = load.run(length)
+                used = server.cpu_seconds() - before
+        return Taken({"per_second": done["requests"] / done["seconds"], "cpu_us": used / done["requests"] * 1e6})
+
+    return run
+
+
+def cases_of(options: argparse.Namespace, size: int, cores: str, floors: dict[str, str]) -> Iterator[Case]:
     for operation, keys, depth in itertools.product(options.operations, options.keys, options.depths):
         words = "9 gets to 1 set" if operation == "mixed" else operation
         yield Case(
             f"{words} of {size_name(size)}, {depth} under way, {keys} keys, {CORES[cores]}",
             {"operation": operation, "size": size, "keys": keys, "depth": depth, "cores": cores},
             FIGURES,
+            # A mix has replies of more than one size, and a batch must fit into a socket's buffers.
+            floors if operation != "mixed" and depth * (size + 64) <= BATCH_MOST else {},
         )
 
 
-def measure_placed(options: argparse.Namespace, cores: str, record: Record, bar: Progress) -> None:
+def measure_placed(options: argparse.Namespace, cores: str, record: Record, steps: Steps) -> None:
     for_clients, for_servers = placement(cores)
     flags = ("-t", "1", "-m", "256", "-I", "8m")
     with contextlib.ExitStack() as stack:
@@ -89,12 +124,17 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, bar:
             record.contender(described(contender, server))
             servers[contender.name] = server
             clients[contender.name] = stack.enter_context(contextlib.closing(connect(contender, server.address)))
+        floors = floors_of(options.contenders)
+        yields = one_core(for_clients, for_servers)
+        bare = stack.enter_context(floor_servers([*floors.values()], folder, for_servers, yields, record))
         for size in options.sizes:
             for server in servers.values():
                 fill(server, max(options.keys), size)
-            for case in cases_of(options, size, cores):
+            for case in cases_of(options, size, cores, floors):
                 runs = {name: run_of(clients[name], servers[name], case, options.seconds) for name in servers}
-                record.case(case, take_turns(case, runs, options.rounds, bar))
+                for name in bare if case.floors else ():
+                    runs[name] = floor_run(bare[name], name, case, options.seconds)
+                record.case(case, take_turns(case, runs, record.round, steps))
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
@@ -102,6 +142,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     if max(options.keys) * (max(options.sizes) + 100) > MEMORY:
         raise BenchError(f"--keys, --sizes: all items together have {MEMORY >> 20} MB at most")
     cases = len(options.cores) * len(options.sizes) * len(options.operations) * len(options.keys) * len(options.depths)
-    with progress(cases * (options.rounds + 1) * len(options.contenders)) as bar:
-        for cores in options.cores:
-            measure_placed(options, cores, record, bar)
+    runs = len(options.contenders) + len(set(filter(None, map(floor_of, options.contenders))))
+    steps = record.steps(cases * runs * runs_of(record.round))
+    for where in options.cores:
+        measure_placed(options, where, record, steps)

@@ -1,4 +1,9 @@
-"""`rmemcached-bench compare`: what became better or worse from one file to another, beyond its spread."""
+"""`rmemcached-bench compare`: what became better or worse from one file to another, beyond its spread.
+
+Ratios to the reference are compared, round by round, because times depend on the machine. A change is one that the
+exact rank test of Mann and Whitney finds, among all that are compared (Benjamini and Hochberg, 5 %), and that is larger
+than --least. With few rounds it finds only what many figures show: --rounds 7 or more see a single one.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ WORSE, BETTER, SAME, UNSURE = "worse", "better", "same", "too few runs"
 
 @dataclass(frozen=True)
 class Verdict:
-    """change: the second median over the first."""
+    """change: the second median over the first; interval: its 95 % interval, None of too few rounds."""
 
     word: str
     case: str
@@ -24,19 +29,20 @@ class Verdict:
     first: float
     second: float
     change: float
+    interval: tuple[float, float] | None = None
 
 
-def judge(first: list[float], second: list[float], better: str, least: float) -> tuple[str, float, float, float]:
-    """(verdict, first median, second median, change). `least`: the part by which medians must differ."""
+def judge(better: str, change: float, certain: bool, least: float) -> str:
+    """The word for a change. `least`: the part by which medians must differ."""
+    if not certain or abs(change - 1) < least:
+        return SAME
+    return BETTER if (change < 1) == (better == "lower") else WORSE
+
+
+def changed(first: list[float], second: list[float]) -> tuple[float, float, float]:
+    """(first median, second median, change)."""
     one, two = statistics.median(first), statistics.median(second)
-    change = two / one if one else float("inf") if two else 1.0
-    spans = estimate.interval(first), estimate.interval(second)
-    if spans[0] is None or spans[1] is None:
-        return UNSURE, one, two, change
-    apart = spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]
-    if not apart or abs(change - 1) < least:
-        return SAME, one, two, change
-    return BETTER if (change < 1) == (better == "lower") else WORSE, one, two, change
+    return one, two, two / one if one else float("inf") if two else 1.0
 
 
 def series(document: Document, case: str, contender: str, figure: str, absolute: bool) -> list[float]:
@@ -74,18 +80,49 @@ def compare(first: Document, second: Document, absolute: bool = False, least: fl
             " give both runs the same --reference, or compare with --absolute"
         )
     common = known_figures(second, absolute)
-    found = []
+    pairs = {}
     for where, better in known_figures(first, absolute).items():
-        if where not in common:
-            continue
         values = series(first, *where, absolute), series(second, *where, absolute)
-        if all(values):
-            word, one, two, change = judge(*values, better, least)
-            found.append(Verdict(word, *where, one, two, change))
-    if not found:
+        if where in common and all(values):
+            pairs[where, better] = values
+    if not pairs:
         hint = "" if absolute else "; without another contender than the reference, --absolute compares its figures"
         raise BenchError(f"the files have no case and contender in common{hint}")
+    enough = {which: min(map(len, values)) >= estimate.LEAST_ROUNDS for which, values in pairs.items()}
+    tested = [which for which in pairs if enough[which]]
+    certain = dict(
+        zip(tested, estimate.significant([estimate.rank_test(*pairs[which]) for which in tested]), strict=True)
+    )
+    found = []
+    for which, values in pairs.items():
+        where, better = which
+        one, two, change = changed(*values)
+        word = judge(better, change, certain[which], least) if enough[which] else UNSURE
+        found.append(Verdict(word, *where, one, two, change, estimate.change_interval(*values)))
     return found
+
+
+def cautions(first: Document, second: Document) -> list[str]:
+    """What a reader must know of two files before he believes a verdict."""
+    lines = []
+    loads = [document.get("machine", {}).get("load", 0.0) for document in (first, second)]
+    if max(loads) > 1 and max(loads) > 2 * min(loads):
+        lines.append(
+            f"load at the start {loads[0]:.1f} and {loads[1]:.1f}: who waits for a core loses more on a busy machine,"
+            " and ratios of times change with it"
+        )
+    if first.get("machine", {}).get("cpu") != second.get("machine", {}).get("cpu"):
+        lines.append("the files are from different processors, which have different ratios")
+    return lines
+
+
+def spread(verdict: Verdict) -> str:
+    """A change in percent, and its interval."""
+    change = f"{100 * (verdict.change - 1):+.1f} %"
+    if verdict.interval is None:
+        return change
+    low, high = (100 * (bound - 1) for bound in verdict.interval)
+    return f"{change}, {low:+.1f} to {high:+.1f}"
 
 
 def text(verdicts: list[Verdict], absolute: bool) -> str:
@@ -96,7 +133,7 @@ def text(verdicts: list[Verdict], absolute: bool) -> str:
         chosen.sort(key=lambda verdict: abs(verdict.change - 1), reverse=True)
         lines += [
             f"{word}: {verdict.case}: {verdict.contender}: {verdict.figure}"
-            f" {number(verdict.first)} -> {number(verdict.second)} ({100 * (verdict.change - 1):+.1f} %)"
+            f" {number(verdict.first)} -> {number(verdict.second)} ({spread(verdict)})"
             for verdict in chosen
         ]
     count = {word: sum(verdict.word == word for verdict in verdicts) for word in (WORSE, BETTER, SAME, UNSURE)}

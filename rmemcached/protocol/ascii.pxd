@@ -5,6 +5,7 @@ Called by `drive_machine` alone. It calls `meta`, `admin`, `admin_stats` and `au
 """
 
 from rmemcached.protocol.conn cimport conn
+from rmemcached.store.store cimport key_ahead
 
 cdef enum:
     LINE_MAX_LENGTH = 2048   # a longer command line ends the connection, unless it is a multiget
@@ -13,3 +14,6 @@ cdef enum:
 cdef bint try_read_command_ascii(conn *c) noexcept nogil
 # The payload of a storage command is complete: stores the item and answers.
 cdef void complete_nread_ascii(conn *c) noexcept nogil
+# The key of the command that begins at p, for items_ahead; of a get the first one. Returns where the next command
+# begins, which may be behind `end`. NULL: the line is not complete, or no plain command of a key.
+cdef const char *command_ahead(const char *p, const char *end, key_ahead *k) noexcept nogil

@@ -1,7 +1,7 @@
 """Text commands: a line is parsed in place in the input buffer, its reply appended to the connection's output."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport INT32_MAX, int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, UINT32_MAX, int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport fprintf, stderr
 from libc.string cimport memchr, memcmp, memcpy, strlen
 from posix.uio cimport iovec
@@ -527,6 +527,64 @@ cdef void process_other_command(conn *c, const char *line, const char *end) noex
     out_string(c, b"ERROR")
 
 
+# ---- ahead -----------------------------------------------------------------------------------------------------------
+
+cdef const char *skip_words(const char *p, const char *end, int n) noexcept nogil:
+    """Behind n more spaces. NULL: there are less."""
+    while p != NULL and n:
+        p = <const char *>memchr(p, c' ', <size_t>(end - p))
+        if p != NULL:
+            p += 1
+        n -= 1
+    return p
+
+
+cdef const char *command_ahead(const char *p, const char *end, key_ahead *k) noexcept nogil:
+    cdef const char *newline = <const char *>memchr(p, c'\n', <size_t>(end - p))
+    cdef const char *space
+    cdef const char *size = NULL     # of a payload
+    cdef uint64_t bytes
+    cdef size_t word
+    if newline == NULL:
+        return NULL
+    space = <const char *>memchr(p, c' ', <size_t>(newline - p))
+    if space == NULL:
+        return NULL
+    word = <size_t>(space - p)
+    k.key = space + 1
+    space = <const char *>memchr(k.key, c' ', <size_t>(newline - k.key))
+    if space == NULL:
+        space = newline - (newline[-1] == c'\r')
+    k.nkey = <size_t>(space - k.key)
+    if space <= k.key or k.nkey > KEY_MAX_LENGTH or retrieval_flags(p, word) & MGET_TOUCH:
+        return NULL
+    if update_op(p, word):
+        size = skip_words(space, newline, 3)
+    elif word == 2 and p[0] == c'm' and p[1] == c's':
+        size = skip_words(space, newline, 1)
+    else:
+        return newline + 1
+    if size == NULL:
+        return NULL
+    read_count(size, newline, 10, &bytes)
+    return newline + 1 + min(bytes, <uint64_t>UINT32_MAX) + 2
+
+
+cdef void look_ahead(conn *c, const char *p, const char *end) noexcept nogil:
+    """Asks for the memory that the commands from p on will read."""
+    cdef key_ahead keys[KEYS_AHEAD]
+    cdef unsigned int n = 0
+    while n < KEYS_AHEAD and p < end:
+        p = command_ahead(p, end, &keys[n])
+        if p == NULL:
+            break
+        n += 1
+    # Also where there is none: its line is not looked at twice.
+    c.ahead = <uint8_t>max(n, 1)
+    if n > 1:
+        items_ahead(c.thread.store, keys, n)
+
+
 # ---- dispatch --------------------------------------------------------------------------------------------------------
 
 cdef inline bint word(const char *line, const char *text, size_t length) noexcept nogil:
@@ -669,5 +727,11 @@ cdef bint try_read_command_ascii(conn *c) noexcept nogil:
     c.rcurr += length
     c.rbytes -= length
     c.last_cmd_time = store_time(c.thread.store)
+    if c.ahead:
+        c.ahead -= 1
+    elif c.reqs_left != c.thread.reqs_per_event and c.rbytes:
+        # Commands come together: this is not the first one, and maybe not the last.
+        look_ahead(c, line, c.rcurr + c.rbytes)
+        c.ahead -= 1
     process_command_ascii(c, line, end, length)
     return True

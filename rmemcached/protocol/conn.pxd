@@ -216,27 +216,28 @@ cdef struct conn:
     size_t roffset           # bytes of the item's data already there
     remote_buf remote        # where it is to be fetched (conn_rdma_read)
     uint64_t cas             # CAS value that the pending store gives the item; 0: the next of the server's
-    short cmd                # store_op of the pending store
-    bint set_stale
-    bint mset_res            # the pending store is a meta set, whose reply is described in mset_tokens
+    uint8_t cmd              # store_op of the pending store
+    uint8_t set_stale        # bool, as mset_res and noreply: an idle connection costs little more than this structure
+    uint8_t mset_res         # the pending store is a meta set, whose reply is described in mset_tokens
     uint8_t nmset_tokens     # bytes used of mset_tokens
     char mset_tokens[MSET_TOKENS_SIZE]   # return flags in the client's order; the opaque with its length behind the O
     uint8_t opcode           # of the binary command being done
-    uint32_t opaque          # its opaque, in network order
-    size_t sbytes            # bytes to discard (conn_swallow)
-    int32_t auth_wanted      # 0: authenticated, or need not be; AUTH_LINE; > 0: bytes of user and password to come
-    bint noreply             # the command being done is not answered, unless it is a meta command that fails
+    uint8_t noreply          # the command being done is not answered, unless it is a meta command that fails
     uint8_t mget             # mget_flags
-    rel_time_t mget_exptime  # of a gat
+    uint8_t ahead            # of the commands that come next, so many have been looked at for items_ahead
     uint8_t close_reason     # close_reasons
+    uint32_t opaque          # of the binary command, in network order
+    int32_t auth_wanted      # 0: authenticated, or need not be; AUTH_LINE; > 0: bytes of user and password to come
+    rel_time_t mget_exptime  # of a gat
+    rel_time_t last_cmd_time
     uint32_t eager           # values of up to so many bytes travel in the reply even when a sink is named
     unsigned int charged     # commands and keys since the output was empty; counted if there is a mem_limit
     unsigned int reqs_left   # commands that may still be done in this call of drive_machine
     unsigned int npending    # mc_resps in the list
+    size_t sbytes            # bytes to discard (conn_swallow)
     size_t pending_bytes     # bytes of items and owned text that they refer to
     mc_resp *resp_head       # oldest reply not wholly sent
     mc_resp *resp            # newest; being filled
-    rel_time_t last_cmd_time
 
 # ---- for engines: life -----------------------------------------------------------------------------------------------
 

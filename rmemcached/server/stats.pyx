@@ -17,7 +17,7 @@ from rmemcached.server.layout cimport WORKER_FDS, server, settings
 from rmemcached.server.stats_conns cimport conns_text
 from rmemcached.server.stats_lines cimport append_class, append_decimal, append_int, append_seconds, or_word, yes_no
 from rmemcached.server.watchers cimport watcher_stats, watchers_get_stats, watchers_reset_stats
-from rmemcached.server.worker cimport READ_BUFFER_SIZE
+from rmemcached.server.worker cimport READ_BUFFERS_SIZE
 from rmemcached.store.store cimport (
     ITEM_UPDATE_INTERVAL, MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, class_stats, direct_stats, rel_time_t,
     store_config, store_copy_config, store_direct_stats, store_get_class_stats, store_get_stats, store_process_started,
@@ -59,8 +59,8 @@ cdef void general_connections(server *s, const thread_stats *t, stat_buf *out) n
     stat_append(out, b"response_obj_count", t.response_obj_count)
     stat_append(out, b"response_obj_bytes", t.response_obj_bytes)
     stat_append(out, b"read_buf_count", t.read_buf_count + s.settings.num_threads)
-    stat_append(out, b"read_buf_bytes", t.read_buf_bytes + <uint64_t>s.settings.num_threads * READ_BUFFER_SIZE)
-    stat_append(out, b"read_buf_bytes_free", <uint64_t>s.settings.num_threads * READ_BUFFER_SIZE)
+    stat_append(out, b"read_buf_bytes", t.read_buf_bytes + <uint64_t>s.settings.num_threads * READ_BUFFERS_SIZE)
+    stat_append(out, b"read_buf_bytes_free", <uint64_t>s.settings.num_threads * READ_BUFFERS_SIZE)
     stat_append(out, b"read_buf_oom", t.read_buf_oom)
     stat_append(out, b"reserved_fds", WORKER_FDS * s.settings.num_threads)
 

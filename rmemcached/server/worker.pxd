@@ -24,6 +24,9 @@ from rmemcached.verbs.soft cimport SOFT_EVENT
 
 cdef enum:
     READ_BUFFER_SIZE = 32768     # one per worker, lent to the connection that is being read
+    READ_AHEAD = 8               # sockets that are read before the first of them is answered, at most
+    READ_AHEAD_SIZE = 4032       # bytes of each; no power of two: all would begin in one set of the cache
+    READ_BUFFERS_SIZE = READ_BUFFER_SIZE + READ_AHEAD * READ_AHEAD_SIZE
 
 cdef struct worker               # complete in worker/layout.pxd, as are the next two
 cdef struct connection

@@ -35,6 +35,7 @@ from rmemcached.protocol.conn cimport (
     conn_payload_iov, conn_payload_received, conn_read, conn_release, conn_sent, conn_set_state, conn_thread,
     conn_thread_release, conn_want, lend_result, protocol, thread_stats,
 )
+from rmemcached.protocol.ascii cimport command_ahead
 from rmemcached.protocol.reply cimport stat_reply
 from rmemcached.protocol.stats_text cimport stat_buf
 from rmemcached.protocol.dump cimport dump_kind
@@ -53,7 +54,7 @@ from rmemcached.rdma_conn cimport (
 from rmemcached.server.dumps cimport dumps_start
 from rmemcached.server.udp cimport udp_close, udp_open, udp_ready, udp_socket
 from rmemcached.server.watchers cimport watchers_add
-from rmemcached.store.store cimport crawler_result_type, store_time
+from rmemcached.store.store cimport crawler_result_type, items_ahead, key_ahead, store_time
 from rmemcached.verbs.iwarp cimport MPA_KEY_SIZE, MPA_PRIVATE_MAX, MPA_REQUEST_KEY, MPA_START_SIZE
 from rmemcached.verbs.soft cimport soft_channel_event, soft_event_qp
 from rmemcached.verbs.system_cm cimport cm_ended

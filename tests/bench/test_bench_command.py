@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 from bench_runs import check_page, measured, names, run
+from polling import readable
 from servers import Server
 
 from rmemcached.bench import _floor, command, contenders, document, floor, latency, page, table
@@ -20,12 +23,12 @@ from rmemcached.client import Client
 
 def test_latency(tmp_path: Path) -> None:
     wanted = "soft_shm,soft_iw,tcp,unix,auto,tcp+pymemcache,memcached,memcached+pymemcache"
-    quick = ("--seconds", "0", "--rounds", "5", "--least", "4")
+    quick = ("--seconds", "0", "--rounds", "2", "--least", "4")
     figures, text, outline = measured(tmp_path, "latency", *quick, "--sizes", "8,300k", "--contenders", wanted)
     assert names(figures) == wanted.split(",") and figures["reference"] == "memcached"
-    assert names(figures, True) == ["floor: call", "floor: tcp", "floor: unix"]
+    assert names(figures, True) == ["floor: lines", "floor: tcp", "floor: unix"]
     assert [case["parameters"]["size"] for case in figures["cases"]] == [8, 300 << 10] * 2
-    assert len(figures["samples"]) == 4 * 11 * 5
+    assert len(figures["samples"]) == 4 * 11 * 2
     for row in figures["results"]:
         if row["figure"] == "p50_us":
             assert 0 < row["p50"] <= row["p90"] <= row["p99"] <= row["p99_9"] <= row["max"]
@@ -37,13 +40,55 @@ def test_latency(tmp_path: Path) -> None:
     assert outline.tags.count("svg") == 2 + 4
 
 
+def test_each_round_has_processes_of_its_own(tmp_path: Path) -> None:
+    """And none of them is left."""
+    program, log = tmp_path / "memcached", tmp_path / "log"
+    program.write_text(f'#!/bin/sh\necho $$ $PPID >> {log}\nexec {contenders.memcached_path()} "$@"\n')
+    program.chmod(0o755)
+    words = "latency --seconds 0 --least 2 --rounds 3 --sizes 100 --operations get,set --contenders"
+    run(*words.split(), f"memcached={program}")
+    started = [line.split() for line in log.read_text().splitlines()]
+    assert len({server for server, _ in started}) == 3 and len({parent for _, parent in started}) == 3
+    assert not [number for line in started for number in line if Path(f"/proc/{number}").exists()]
+
+
+def test_nothing_outlives_a_command_that_is_killed(tmp_path: Path) -> None:
+    program, pipe = tmp_path / "memcached", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    program.write_text(f'#!/bin/sh\necho $$ $PPID > {pipe}\nexec {contenders.memcached_path()} "$@"\n')
+    program.chmod(0o755)
+    words = [*["latency", "--seconds", "9", "--rounds", "1", "--sizes", "100", "--contenders"], f"memcached={program}"]
+    with subprocess.Popen([sys.executable, "-P", "-m", "rmemcached.bench", *words], stderr=subprocess.PIPE) as process:
+        watched = [os.pidfd_open(int(number)) for number in pipe.read_text().split()]
+        process.kill()
+        assert len(watched) == 2 and all(readable(descriptor, 60) for descriptor in watched)
+        for descriptor in watched:
+            os.close(descriptor)
+        assert process.communicate()[1] == b"", "who asked has gone: there is nobody to complain to"
+
+
+def test_a_round_that_is_killed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "hdrh").mkdir()
+    (tmp_path / "hdrh/__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "rmemcached.bench", "latency", "--contenders", "tcp"],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "round 1 ended with status -9; its output is above" in done.stderr
+
+
 def test_latency_on_stdout() -> None:
     words = "latency --seconds 0 --rounds 1 --least 3 --sizes 100 --operations get --contenders tcp,memcached"
-    done = run(*words.split(), "--cores", "together,any", "--pause", "10", "--reference", "tcp", "--json", "-")
+    done = run(
+        *words.split(), "--cores", "together,any", "--pause", "10", "--reference", "tcp", "--seed", "11", "--json", "-"
+    )
     figures = json.loads(done.stdout)
     assert [case["parameters"]["cores"] for case in figures["cases"]] == ["together", "any"]
     assert {case["parameters"]["pause_us"] for case in figures["cases"]} == {10}
-    assert figures["reference"] == "tcp"
+    assert figures["reference"] == "tcp" and figures["seed"] == 11
     assert {row["noise"] for row in figures["results"]} == {None}
     assert "left" not in done.stderr, "no progress bar where nobody looks"
 
@@ -63,10 +108,11 @@ def test_cpu(tmp_path: Path) -> None:
 
 
 def test_cpu_for_a_key_of_a_multiget(tmp_path: Path) -> None:
-    quick = "--seconds 0.03 --rounds 1 --connections 5 --operations get --depths 1 --contenders tcp"
+    quick = "--seconds 0.03 --rounds 1 --connections 5,8 --operations get --depths 1 --contenders tcp"
     figures, text, _ = measured(tmp_path, "cpu", *quick.split(), "--multiget", "1,100")
     cpu = [row["median"] for row in figures["results"] if row["figure"] == "cpu_us" and row["contender"] == "tcp"]
-    assert len(cpu) == 2 and 0 < cpu[1] < cpu[0]
+    assert len(cpu) == 4 and 0 < cpu[2] < cpu[0] and 0 < cpu[3] < cpu[1]
+    assert all(row["to_floor"] > 0 for row in figures["results"] if row["contender"] == "tcp")
     assert "get of 100 keys of 100 B" in text
     assert "--multiget needs --operations get" in run("cpu", "--multiget", "2", status=1).stderr
 
@@ -80,6 +126,8 @@ def test_memory(tmp_path: Path) -> None:
         assert found[name, "resident_bytes"] > 1 << 20 and found[name, "ready_ms"] > 0
         assert found[name, "connection_bytes"] > 100 and found[name, "item_resident_bytes"] > 100
     assert "an idle connection" in text
+    assert found["floor: bytes", "item_counted_bytes"] == 180
+    assert 0 < found["floor: Python", "resident_bytes"] < found["tcp", "resident_bytes"]
 
 
 def test_paced(tmp_path: Path) -> None:
@@ -87,6 +135,9 @@ def test_paced(tmp_path: Path) -> None:
     figures, _, outline = measured(tmp_path, "paced", *quick.split(), "--contenders", "soft_shm,tcp,memcached")
     assert len(figures["cases"]) == 8 and figures["cases"][0]["parameters"]["exponential"]
     assert all(row["median"] > 0 for row in figures["results"])
+    # Two servers that poll for two clients would need four cores.
+    floored = {(row["contender"], "2 clients" in row["case"]) for row in figures["results"] if row["to_floor"]}
+    assert floored == {("tcp", False), ("memcached", False), ("tcp", True), ("memcached", True), ("soft_shm", False)}
     # p50 against the think time for each operation and number of clients, and percentiles of each case
     assert outline.tags.count("svg") == 4 + 8
 
@@ -97,15 +148,20 @@ def test_throughput(tmp_path: Path) -> None:
     assert len(figures["cases"]) == 8 and "7 under way" in text
     assert all(row["median"] >= 0 for row in figures["results"])
     assert all(row["median"] > 0 for row in figures["results"] if row["figure"] == "per_second")
+    floored = [row for row in figures["results"] if row["to_floor"]]
+    assert {row["contender"] for row in floored} == {"soft_shm", "tcp", "memcached"}
+    assert not [row for row in floored if row["case"].startswith("9 gets")]
 
 
 def test_connections(tmp_path: Path) -> None:
     quick = "--seconds 0.05 --rounds 2 --connections 2,20 --contenders soft_shm,tcp,memcached"
     figures, _, _ = measured(tmp_path, "connections", *quick.split())
     assert [case["parameters"]["connections"] for case in figures["cases"]] == [2, 20]
-    memory = [sample["values"].get("memory_bytes") for sample in figures["samples"] if sample["round"] == 2]
-    assert memory == [None] * 6, "what is measured once is no repeated sample"
+    memory = [sample["values"]["memory_bytes"] for sample in figures["samples"] if sample["contender"] == "soft_shm"]
+    assert len(memory) == 4 and min(memory) > 0, "each round has a server that has not seen the connections before"
     assert all(row["median"] > 0 for row in figures["results"] if row["figure"] != "memory_bytes")
+    floored = {row["contender"] for row in figures["results"] if row["to_floor"] and row["figure"] == "per_second"}
+    assert floored == {"tcp", "memcached"}
 
 
 HITRATIO = "hitratio --megabytes 4 --largest 2000"
@@ -167,7 +223,8 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
         ("latency --contenders 127.0.0.1:1", "127.0.0.1:1: no connection: Connection refused", 1),
         ("cpu --contenders soft_shm", "cpu soft_shm: it measures tcp, unix and memcached only", 1),
         ("cpu --contenders 127.0.0.1:1", "it measures servers that it starts itself", 1),
-        ("cpu --sizes 1m", "what is sent at a time is 128 KB at most", 1),
+        ("cpu --sizes 1m", "what is pipelined has 4 MB at most", 1),
+        ("cpu --rate -1", "--rate is not negative", 1),
         ("memory --contenders auto", "memory auto: it measures tcp, unix", 1),
         ("throughput --contenders tcp+pymemcache", "it measures our own client only", 1),
         ("hitratio --contenders tcp", "'tcp' is no contender: lru, s3fifo", 2),
@@ -177,6 +234,10 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
         ("latency --plot a.png", "--plot a.png: it draws .svg only", 1),
         ("all /proc/nothing", "/proc/nothing: No such file or directory", 1),
         ("paced --rounds 0", "--rounds is at least 1", 1),
+        ("paced --turns 0", "--turns is at least 1", 1),
+        ("selection --expected /nowhere.json", "/nowhere.json: No such file or directory; --record makes it", 1),
+        ("selection --cases nothing", "invalid choice: 'nothing'", 2),
+        ("selection --record --runs 1", "--record takes at least 2 --runs, of all cases", 1),
         ("compare /nowhere.json /nowhere.json", "/nowhere.json: No such file or directory", 1),
     ],
 )
@@ -201,7 +262,9 @@ def test_a_missing_dependency_is_one_line(tmp_path: Path) -> None:
 
 def test_all_writes_a_folder(tmp_path: Path) -> None:
     program = contenders.memcached_path()
-    done = run("all", str(tmp_path / "new"), "--quick", "--only", "throughput,memory", "--memcached", str(program))
+    # Whether the limits of memory hold, of so few connections, is another matter.
+    words = ("--quick", "--only", "throughput,memory", "--memcached", str(program))
+    done = run("all", str(tmp_path / "new"), *words, status=None)
     figures = [document.read(str(tmp_path / "new" / f"{name}.json")) for name in ("throughput", "memory")]
     path = tmp_path / "new" / "report.html"
     assert path.read_text() == page.html(*figures)
@@ -212,7 +275,7 @@ def test_all_writes_a_folder(tmp_path: Path) -> None:
 
 
 def test_quick_options_are_options() -> None:
-    for name in command.SUBCOMMANDS:
+    for name in command.SHOWN:
         assert command.make_parser().parse_args([name, *command.QUICK[name].split()])
 
 
@@ -232,6 +295,46 @@ def test_compare_has_a_status(tmp_path: Path) -> None:
 
 
 # ---- the floor -------------------------------------------------------------------------------------------------------
+
+
+def test_lines_floor(tmp_path: Path) -> None:
+    """It answers one client after the other, each in memory of its own, and sleeps between them."""
+    before = os.sched_getaffinity(0)
+    with floor.start_lines(str(tmp_path), before, len(before) == 1) as server:
+        for value in (b"12345", b"x" * 100_000):
+            with contextlib.closing(floor.LinesClient(str(server.address), value)) as client:
+                assert client.get("key") == value and client.set("key", value[:3]) and client.get("key") == value[:3]
+                assert client.get_many(["a", "b"]) == {"a": value[:3], "b": value[:3]}
+                assert client.set_many({"a": b"1", "b": b"23"}) == [] and client.get("key") == b"23"
+                copies, seconds = client.lines.batches(7, 0.01)
+                assert copies >= 7 and copies % 7 == 0 and seconds >= 0.01
+                with pytest.raises(ValueError, match="too long"):
+                    client.set("key", value + b"1")
+            assert os.sched_getaffinity(0) == before
+        used = server.cpu_seconds()
+        with server.connect() as plain:
+            plain.shutdown(socket.SHUT_WR)
+            assert plain.recv(1) == b"", "who hands over nothing is let go"
+        assert server.alive() and server.cpu_seconds() - used < 0.05
+
+
+@pytest.mark.parametrize("transport", ["tcp", "unix"])
+def test_a_client_of_the_echo_server(transport: str, tmp_path: Path) -> None:
+    with floor.start_echo(transport, str(tmp_path), {0}) as server:
+        with contextlib.closing(floor.EchoClient(server.address, "key", b"value")) as one:
+            assert one.get("key") == b"value" and one.set("key", b"value")
+        with contextlib.closing(floor.EchoClient(server.address, "key-00", b"value", keys=3)) as many:
+            assert many.get_many("abc") == dict.fromkeys("abc", b"value")
+            assert many.set_many({}) == []
+            with pytest.raises(ValueError, match="more keys"):
+                many.get_many("abcd")
+
+
+def test_a_copy_without_the_gil() -> None:
+    source, target = b"12345", bytearray(8)
+    assert _floor.copy(source, target, 0) > 0 and target == b"12345\0\0\0"
+    with pytest.raises(ValueError, match="too short"):
+        _floor.copy(source, bytearray(4), 0)
 
 
 @pytest.mark.parametrize("transport", ["tcp", "unix"])

@@ -81,6 +81,24 @@ def test_clients(tmp_path: Path) -> None:
     assert "1 ms apart" in text
 
 
+def test_bounds(tmp_path: Path) -> None:
+    words = "bounds --rounds 1 --turns 1 --seconds 0.01 --items 20000"
+    figures, text, _ = measured(tmp_path, *words.split(), status=None)
+    groups = [case["group"] for case in figures["cases"]]
+    assert [groups.count(name) for name in dict.fromkeys(groups)] == [6, 2, 6, 6, 4]
+    bounded = [row for row in figures["results"] if "bound" in row]
+    # Over TCP everywhere, and where the floor is the bound, over a UNIX socket too.
+    assert len(bounded) == 24 + 6 and all(row["holds"] is not None for row in bounded)
+    assert all(row["to_floor"] for row in bounded if not row["case"].startswith("memory") and row["figure"] == "cpu_us")
+    path = tmp_path / "out.json"
+    shown = run("show", str(path), "--markdown", "--plot", str(tmp_path / "again.svg")).stdout
+    assert (tmp_path / "again.svg").read_text() == (tmp_path / "out.svg").read_text()
+    assert shown.startswith(f"`{' '.join(figures['command'])}`: 20")
+    assert {line.count("|") for line in shown.splitlines() if "get of 100 keys of 4 KB" in line} == {11}
+    assert run("show", str(path)).stdout.strip() == text.strip()
+    assert "No such file" in run("show", "/nowhere.json", status=1).stderr
+
+
 @pytest.mark.parametrize(
     "words, message, status",
     [
@@ -120,7 +138,7 @@ def sheet_of(values: dict[str, list[float]], bound: str) -> document.Document:
         ("<= 1 of nobody's", None),
     ],
 )
-def test_bounds(bound: str, holds: bool | None) -> None:
+def test_a_bound_holds_or_not(bound: str, holds: bool | None) -> None:
     """A bound is on the median, or on the median of the paired ratios."""
     found = sheet_of({"ours": [1.0, 2.0, 10.0], "theirs": [2.0, 4.0, 20.0]}, bound)
     (row,) = [row for row in found["results"] if row["contender"] == "ours"]
@@ -135,5 +153,9 @@ def test_reads_over_verbs_say_that_perftest_is_absent(monkeypatch: Any, capsys: 
     from rmemcached.bench import direct
 
     assert not direct.beside_perftest(record)
+    whole = Record("direct", [], "asked")
+    for _ in range(2):
+        whole.add(record.measured())
+    assert whole.document["notes"] == record.document["notes"]
     assert "ib_read_lat is not in PATH (apt-get install perftest)" in capsys.readouterr().err
     assert len(record.document["notes"]) == 1

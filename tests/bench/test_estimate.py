@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from rmemcached.bench import document, estimate, measure, table, verdict
 from rmemcached.bench.errors import BenchError
-from rmemcached.bench.measure import Case, Figure, Progress, Taken
+from rmemcached.bench.measure import Case, Figure, Progress, Round, Steps, Taken
 
 LOWER, HIGHER = Figure("p50_us", "us"), Figure("per_second", "1/s", "higher")
 
@@ -131,11 +133,35 @@ def test_warm_up_is_not_among_the_samples() -> None:
 
         return run
 
-    samples = measure.take_turns(case, {name: run_of(name) for name in asked}, 3, Progress(8, io.StringIO()))
-    assert asked == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}
-    assert len(samples) == 6 and {sample["values"]["p50_us"] for sample in samples} == {1, 2, 3}
-    assert [sample["contender"] for sample in samples] == ["a", "b", "b", "a", "b", "a"]
+    heard: list[float] = []
+    steps = Steps(8, lambda part, what: heard.append(part))
+    now = Round(3, turns=3, seed=5)
+    samples = measure.take_turns(case, {name: run_of(name) for name in asked}, now, steps)
+    assert asked == {"a": [0, 7, 8, 9], "b": [0, 7, 8, 9]}, "another round has other numbers"
+    assert len(samples) == 6 and {sample["values"]["p50_us"] for sample in samples} == {7, 8, 9}
+    assert {sample["round"] for sample in samples} == {3} and [sample["turn"] for sample in samples] == [*range(1, 7)]
+    assert [sample["contender"] for sample in samples] == [*itertools.chain(*Round(3, 3, 5).orders("ab", "a case"))]
     assert all("histogram" in sample for sample in samples)
+    assert heard == [number / 8 for number in range(1, 9)]
+
+
+def test_orders_come_from_the_seed() -> None:
+    names = [str(number) for number in range(8)]
+    first = Round(1, 1, seed=1).orders(names, "a case")
+    assert first == Round(1, 1, seed=1).orders(names, "a case")
+    others = [Round(1, 1, seed=2).orders(names, "a case"), Round(1, 1, seed=1).orders(names, "another")]
+    assert all(sorted(other[0]) == names and other != first for other in others)
+    assert Round(4, seed=3).shuffled(names) == Round(4, seed=3).shuffled(names) != Round(5, seed=3).shuffled(names)
+    # Over the turns of all rounds each has each place as often as each other one.
+    turns = [order for number in range(1, 9) for order in Round(number, 2, 7).orders(names, "a case")]
+    assert all([order[place] for order in turns].count(name) == 2 for place in range(8) for name in names)
+
+
+def test_a_round_is_the_unit() -> None:
+    """Of what a process repeats there is one value, so that ten turns do not feign to be ten rounds."""
+    found = made({"memcached": [1.0, 1.0], "tcp": [1.0, 2.0]})
+    found["samples"] += [{**found["samples"][0], "values": {"p50_us": value}} for value in (5.0, 9.0)]
+    assert document.values_of(found, "a case", "tcp", "p50_us") == [1.0, 5.0]
 
 
 class Terminal(io.StringIO):
@@ -145,14 +171,50 @@ class Terminal(io.StringIO):
 
 def test_progress_is_for_terminals() -> None:
     for stream, shown in ((io.StringIO(), False), (Terminal(), True)):
-        bar = Progress(4, stream)
-        bar.step("one")
+        bar = Progress(stream)
+        bar.show(0.25, "one")
         assert (" left" in stream.getvalue()) == shown
-        for _ in range(9):
-            bar.step("more")
+        bar.show(1.0, "more")
         bar.end()
         assert stream.getvalue().endswith("\r\x1b[K") == shown
         assert ("0:00 left" in stream.getvalue()) == shown
+
+
+def test_rank_test() -> None:
+    # Of C(10, 5) = 252 orders one has U = 0, one U = 1, and two have U = 2.
+    assert estimate.rank_test([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]) == pytest.approx(2 / 252)
+    assert estimate.rank_test([1, 2, 3, 5, 6], [4, 7, 8, 9, 10]) == pytest.approx(2 * 4 / 252)  # U = 2
+    assert estimate.rank_test([6, 7, 8, 9, 10], [1, 2, 3, 4, 5]) == pytest.approx(2 / 252)
+    assert estimate.rank_test([1, 2, 3], [1, 2, 3]) == 1
+    assert sum(estimate.arrangements(7, 7)) == math.comb(14, 7)
+    every = [
+        sum(a < b for a in rest for b in one)
+        for one in itertools.combinations(range(7), 3)
+        for rest in [set(range(7)) - set(one)]
+    ]
+    assert estimate.arrangements(3, 4) == [every.count(u) for u in range(13)]
+
+
+def test_many_comparisons_of_the_same_find_nothing() -> None:
+    """Of 100 times 40 figures of one build, hardly any run is said to have changed."""
+    chance = random.Random(3)
+    wrong = 0
+    for _ in range(100):
+        chances = [
+            estimate.rank_test([chance.gauss() for _ in range(7)], [chance.gauss() for _ in range(7)])
+            for _ in range(40)
+        ]
+        wrong += any(estimate.significant(chances))
+    assert wrong <= 12
+    assert estimate.significant([0.5, 0.0001, 0.2, 0.04]) == [False, True, False, False]
+    assert estimate.significant([]) == []
+
+
+def test_the_interval_of_a_change() -> None:
+    low, high = estimate.change_interval([10, 11, 9, 10, 10, 10, 11], [20, 21, 19, 20, 20, 22, 20]) or (0, 0)
+    assert 1.7 < low < 2 < high < 2.5
+    assert estimate.change_interval([1, 2, 3, 4], [1, 2, 3, 4]) is None
+    assert estimate.change_interval([0, 1, 1, 1, 1], [1] * 5) is None
 
 
 # ---- compare ---------------------------------------------------------------------------------------------------------
@@ -197,6 +259,14 @@ def test_compare_of_too_few_runs() -> None:
     assert not verdict.worse(found)
 
 
+def test_compare_warns_of_other_circumstances() -> None:
+    first, second = made(BEFORE), made(BEFORE)
+    first["machine"] |= {"load": 0.5, "cpu": "one"}
+    second["machine"] |= {"load": 9.0, "cpu": "another"}
+    assert ["load at the start 0.5 and 9.0" in line for line in verdict.cautions(first, second)] == [True, False]
+    assert len(verdict.cautions(first, first)) == 0
+
+
 def test_compare_says_why_it_cannot() -> None:
     alone = made({"tcp": [1.0] * 5})
     with pytest.raises(BenchError, match="--absolute"):
@@ -212,8 +282,8 @@ def test_compare_says_why_it_cannot() -> None:
     [
         ("{", "is not JSON"),
         ("[]", "was not written by rmemcached-bench --json"),
-        ('{"format": "rmemcached-bench", "version": 99}', "version 99 of the format; this program reads 1"),
-        ('{"format": "rmemcached-bench", "version": 1}', "lacks cases, contenders"),
+        ('{"format": "rmemcached-bench", "version": 99}', "version 99 of the format; this program reads 2"),
+        ('{"format": "rmemcached-bench", "version": 2}', "lacks cases, contenders"),
         (None, "No such file"),
     ],
 )

@@ -25,7 +25,8 @@ sys.path.append(str(ROOT / "bench"))
 
 from servers import Server, start_rmemcached  # noqa: E402
 
-from rmemcached.client import Client, MemcacheError, _load  # noqa: E402
+from rmemcached.bench import _load  # noqa: E402
+from rmemcached.client import Client, MemcacheError  # noqa: E402
 
 KEYS = 400
 NUMBERS = 40  # keys whose values are counted up

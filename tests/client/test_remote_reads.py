@@ -17,7 +17,8 @@ from concurrency import in_child
 from server_by_hand import ServerByHand
 from servers import Server, start_rmemcached
 
-from rmemcached.client import Client, MemcacheClientError, MemcacheError, MemcacheUnknownCommandError, _load
+from rmemcached.bench import _load
+from rmemcached.client import Client, MemcacheClientError, MemcacheError, MemcacheUnknownCommandError
 
 TIMEOUT = 20.0
 OPTIONS: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False, "transport": "soft_iw"}

@@ -27,7 +27,13 @@ def run(*command: str) -> str:
 @pytest.mark.timeout(900)
 def test_soft_iw_and_siw() -> None:
     module = run(str(ROOT / "script" / "build-siw")).split()[-1]
-    machine = (sys.executable, str(ROOT / "script" / "vm"), "-t", "390", "--driver", "siw", "--module", module)
+    machine = (sys.executable, str(ROOT / "script" / "vm"), "-t", "600", "--driver", "siw", "--module", module)
     pytest_run = (sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider")
-    paths = ("-o", "pythonpath=tests/verbs tests/lab tests/system", "tests/lab/siw_guest.py", "tests/lab/siw_cm.py")
+    paths = (
+        "-o",
+        "pythonpath=tests/verbs tests/lab tests/system",
+        "tests/lab/siw_guest.py",
+        "tests/lab/siw_cm.py",
+        "tests/lab/siw_figures.py",
+    )
     assert " passed" in run(*machine, *pytest_run, *paths)

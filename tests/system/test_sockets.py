@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -146,3 +148,82 @@ def test_polling_on_a_system_that_has_run_for_long() -> None:
     command = (*years, sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", test)
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout
+
+
+def test_sockets_that_are_read_together(rmemcached_server: ServerFactory) -> None:
+    """What comes to many connections in one turn is read before the first is answered, whatever it is."""
+    server = rmemcached_server("-t", "1")
+    value = b"v" * 100
+    large = b"l" * 20_000
+    long_line = b"get" + b" absent" * 1000 + b" there\r\n"
+    there = b"VALUE there 0 100\r\n" + value + b"\r\n"
+    asked = [
+        (b"get there\r\n", there + b"END\r\n"),
+        (b"set mine 0 0 20000\r\n" + large + b"\r\nget there\r\n", b"STORED\r\n" + there + b"END\r\n"),
+        (b"get the", b""),
+        (b"get there\r\nget the", there + b"END\r\n"),
+        (b"mg there v\r\nmg absent q\r\nmn\r\n", b"VA 100\r\n" + value + b"\r\nMN\r\n"),
+        (b"get there\r\n" * 600, (there + b"END\r\n") * 600),
+        (long_line, there + b"END\r\n"),
+        (b"get " + b"k" * 251 + b"\r\nmn\r\n", b"CLIENT_ERROR bad command line format\r\n\r\nMN\r\n"),
+        (b"quit\r\n", b""),
+        (b"\x80" + bytes([0x0A]) + bytes(22), b"\x81" + bytes([0x0A]) + bytes(22)),
+    ] * 3
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for request, _ in asked:
+            plain = stack.enter_context(server.connect(TIMEOUT))
+            opened.append((plain, stack.enter_context(plain.makefile("rb"))))
+            if request[0] != 0x80:
+                plain.sendall(b"set there 0 0 100\r\n" + value + b"\r\n")
+                assert opened[-1][1].readline() == b"STORED\r\n"
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            for (plain, _), (request, _) in zip(opened, asked, strict=True):
+                plain.sendall(request)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        for (plain, lines), (request, reply) in zip(opened, asked, strict=True):
+            assert lines.read(len(reply)) == reply
+            if request == b"quit\r\n":
+                assert lines.read() == b""
+            elif request.endswith(b"get the"):
+                # What was incomplete goes on.
+                plain.sendall(b"re\r\n")
+                assert lines.read(len(there) + 5) == there + b"END\r\n"
+
+
+def test_a_pipeline_is_answered_as_one_command_after_the_other(rmemcached_server: ServerFactory) -> None:
+    commands = [
+        b"set a 0 0 5\r\nget b\r\n",
+        b"get a b\r\n",
+        b"set b 0 0 3 noreply\r\n123\r\n",
+        b"incr b 4\r\n",
+        b"set c 0 0 4\r\ntoo long\r\n",
+        b"set c 0 0 99999999999\r\n",
+        b"ms d 3 T0\r\nabc\r\n",
+        b"ms d x\r\n",
+        b"mg d s v\r\n",
+        b"gat 0 d\r\n",
+        b"get  a\r\n",
+        b"get \r\n",
+        b"delete a\r\n",
+        b"get a\n",
+        b"touch b 0\r\n",
+        b"append b 0 0 1\r\n5\r\n",
+        b"get b d\r\n",
+    ]
+    replies = []
+    for together in (False, True):
+        server = rmemcached_server()
+        with server.connect() as plain, plain.makefile("rb") as lines:
+            reply = b""
+            for command in [b"".join(commands)] if together else commands:
+                plain.sendall(command + b"mn\r\n")
+                line = b""
+                while line != b"MN\r\n":
+                    line = lines.readline()
+                    assert line
+                    reply += line if line != b"MN\r\n" else b""
+            replies.append(reply)
+    assert replies[0] == replies[1] and replies[0].count(b"VALUE") >= 3

@@ -33,14 +33,16 @@ cdef struct connection:
     uint32_t probed              # ... of the last probe of an rdma_cm peer
     uint32_t moved               # ... when the peer was last seen to send or take a part of something (worker/timeouts)
     int untaken                  # bytes that the socket held for it then
-    bint bulk                    # its last payload was larger than the read buffer: the next may be, too
-    bint long_replies            # more bytes than TURN_LEAST left last time: the next reply may be as long
     log_peer peer
     uint8_t flags
+    # bool
+    uint8_t bulk                 # its last payload was larger than the read buffer: the next may be, too
+    uint8_t long_replies         # more bytes than TURN_LEAST left last time: the next reply may be as long
+    uint8_t long_input           # the last read was as long as one ahead may be, so that none is tried
     # written by the side thread that gives it back
-    char *rest                   # malloc'd: what the side thread left to be sent. NULL most of the time
+    uint8_t ended_by_side        # bool: it is to be closed
     uint32_t rest_length
-    bint ended_by_side           # it is to be closed
+    char *rest                   # malloc'd: what the side thread left to be sent. NULL most of the time
 
 # Connections that go on without an event, first in, first out.
 cdef struct run_queue:

@@ -12,6 +12,8 @@ cdef inline void connection_event(connection *cn, uint32_t events) noexcept nogi
     elif cn.flags & CONNECTION_BLOCKED:
         if events & (EPOLLOUT | EPOLLERR | EPOLLHUP):
             connection_writable(cn)
+    elif was_read_ahead(cn):
+        connection_run_ahead(cn)
     elif not cn.flags & CONNECTION_RUNNABLE and not waits_turn(cn):
         connection_readable(cn)
 
@@ -35,6 +37,8 @@ cdef void *worker_main(void *arg) noexcept nogil:
             run_sending(w)
         take_soft_events(w, events, n)
         for i in range(n):
+            if i % READ_AHEAD == 0:
+                read_ahead(w, &events[i], min(n - i, <int>READ_AHEAD))
             kind = event_kind(&events[i])
             if kind == EVENT_QUEUE:
                 take_handovers(w)
@@ -65,7 +69,7 @@ cdef int worker_init(worker *w) noexcept nogil:
     live_add(LIVE_WORKER)
     w.epfd = epoll_create1(EPOLL_CLOEXEC)
     w.notify_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
-    w.rbuf = <char *>malloc(READ_BUFFER_SIZE)
+    w.rbuf = <char *>malloc(READ_BUFFERS_SIZE)
     w.queue_tail = &w.queue_head
     pthread_mutex_init(&w.queue_lock, NULL)
     pthread_mutex_init(&w.list_lock, NULL)

@@ -7,6 +7,13 @@
 
 # The socket has something to read: reads it, and runs the machine over it.
 cdef void connection_readable(connection *cn) noexcept nogil
+# Reads the sockets of these events before any of them is answered, where a short command may be all there is, and asks
+# for the memory that the commands will look up: so they wait for it together.
+cdef void read_ahead(worker *w, const epoll_event *events, int n) noexcept nogil
+# Whether it has read that of the connection; then connection_run_ahead goes on with it.
+cdef inline bint was_read_ahead(const connection *cn) noexcept nogil:
+    return cn.rbuf == NULL and cn.c.rbytes != 0
+cdef void connection_run_ahead(connection *cn) noexcept nogil
 # The socket has room again for what waits.
 cdef void connection_writable(connection *cn) noexcept nogil
 # Runs the machine over the input that is there, sends the replies, and arranges for what the machine wants next.

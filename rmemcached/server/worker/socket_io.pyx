@@ -239,6 +239,7 @@ cdef inline ssize_t receive_input(connection *cn, bint *filled) noexcept nogil:
             connection_moved(cn)
         counter_add(&w.thread.stats.bytes_read, <uint64_t>n)
         c.rbytes += <size_t>n
+        cn.long_input = n >= READ_AHEAD_SIZE
         filled[0] = <size_t>n == room
     return n
 
@@ -300,3 +301,50 @@ cdef void connection_readable(connection *cn) noexcept nogil:
         elif n == 0:
             connection_gone(cn)
         return
+
+
+# ---- ahead -----------------------------------------------------------------------------------------------------------
+
+cdef inline bint may_read_ahead(const connection *cn) noexcept nogil:
+    """Whether it waits for a command, none of which is there, and has asked for little before."""
+    return (cn.fd >= 0 and cn.flags == 0 and cn.rbuf == NULL and cn.c.state == conn_read and not cn.c.mget
+            and not cn.long_input and not cn.bulk and not cn.long_replies)
+
+
+cdef void read_ahead(worker *w, const epoll_event *events, int n) noexcept nogil:
+    cdef key_ahead keys[READ_AHEAD]
+    cdef unsigned int found = 0
+    cdef char *space = w.rbuf + READ_BUFFER_SIZE
+    cdef connection *cn
+    cdef ssize_t got
+    cdef int i
+    assert_owner(w.thread.owner)
+    if n < 2:
+        return
+    for i in range(n):
+        if event_kind(&events[i]) != EVENT_CONNECTION:
+            continue
+        cn = event_connection(&events[i])
+        if not may_read_ahead(cn):
+            continue
+        got = recv(cn.fd, space, READ_AHEAD_SIZE, 0)
+        if got <= 0:
+            # connection_readable finds the same.
+            continue
+        counter_add(&w.thread.stats.bytes_read, <uint64_t>got)
+        cn.c.rcurr = space
+        cn.c.rbytes = <size_t>got
+        cn.long_input = got == READ_AHEAD_SIZE
+        if cn.c.protocol == ascii_prot and command_ahead(space, space + got, &keys[found]) != NULL:
+            found += 1
+        space += READ_AHEAD_SIZE
+    if found > 1:
+        items_ahead(w.thread.store, keys, found)
+
+
+cdef void connection_run_ahead(connection *cn) noexcept nogil:
+    cdef bint filled = cn.long_input
+    assert_owner(cn.w.thread.owner)
+    connection_run(cn)
+    if payload_follows(cn, filled):
+        connection_readable(cn)

@@ -1,0 +1,49 @@
+import socket
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+from rmemcached.client import Client
+
+class Load:
+    largest: int
+    def __init__(
+        self,
+        *,
+        keys: int = 10000,
+        key_size: int = 32,
+        value_size: int = 100,
+        key_sizes: array[int] | None = None,
+        value_sizes: array[int] | None = None,
+        exponent: float = 0.0,
+        sets: float = 0.0,
+        deletes: float = 0.0,
+        incrs: float = 0.0,
+        only: str = "",
+        multiget: int = 1,
+        depth: int = 1,
+        batch: bool = False,
+        think: float = 0.0,
+        think_varies: bool = False,
+        rate: float = 0.0,
+        rate_varies: bool = False,
+        verify: bool = True,
+        complete: bool = False,
+        patience: float = 10.0,
+        seed: int = 1,
+    ) -> None: ...
+    def add_socket(self, sock: socket.socket) -> None: ...
+    def add_client(self, session: Client) -> None: ...
+    def fill(self) -> None: ...
+    def run(self, seconds: float, tick: Callable[[float], None] | None = None) -> dict[str, Any]: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Load: ...
+    def __exit__(self, kind: object, error: object, traceback: object) -> None: ...
+    def key(self, number: int) -> bytes: ...
+    def counter(self, number: int) -> bytes: ...
+    def value(self, number: int) -> bytes: ...
+    def value_bytes(self, number: int) -> int: ...
+    def draw(self, count: int) -> array[int]: ...
+    def draw_ranks(self, count: int) -> array[int]: ...
+
+def store_commands(first: int, count: int, key_size: int = 32, value_size: int = 100) -> bytes: ...

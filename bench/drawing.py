@@ -1,0 +1,195 @@
+"""What a paper's figure is to `rmemcached-bench figures`: how it is drawn, and what stands beside the original."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rmemcached.bench.contenders import Contender, default_contenders
+from rmemcached.bench.document import Document, Record
+from rmemcached.bench.errors import BenchError
+from rmemcached.bench.table import number, ratio
+from rmemcached.verbs import port
+
+# The software RNIC's devices, and the part of a name that stands for a device of the system.
+DEVICES = ("soft_shm", "soft_iw")
+INFINIBAND = Path("/sys/class/infiniband")
+IWARP = "RNIC"  # as node_type names it
+UNMEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured. memcached: its path; netem: a network device that may be made to lose packets."""
+
+    quick: bool
+    memcached: str = ""
+    netem: str = ""
+
+    def of(self, quick: Any, full: Any) -> Any:
+        """The one or the other."""
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Where figures come from."""
+
+    title: str
+    authors: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the original says, and which figures of a document stand beside it."""
+
+    said: str
+    theirs: str
+    ours: Callable[[Document], str]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that can be drawn.
+
+    axis: the parameter that it is drawn against, "": bars. reference: the contender that ratios are given to; "":
+    memcached where it is, else tcp. method: how, in sentences.
+    lacks: what the original has besides, each with the reason why it is not there. obstacle: why it cannot be drawn
+    here, "" when it can. machine and options: what its command has before and behind it, in the clone.
+    """
+
+    name: str
+    title: str
+    axis: str
+    method: tuple[str, ...]
+    measure: Callable[[Effort, Record], None]  # one round
+    claims: tuple[Claim, ...]
+    reference: str = ""
+    lacks: tuple[str, ...] = ()
+    obstacle: Callable[[Effort], str] = lambda _: ""
+    machine: str = ""
+    options: tuple[str, ...] = ()
+
+    @property
+    def paper(self) -> str:
+        return self.name.partition("-")[0]
+
+
+def system_device() -> str:
+    """The system's RDMA device that connects without rdma_cm; "" without one."""
+    try:
+        device = port.choose("system")["device"]
+    except OSError:
+        return ""
+    return "" if IWARP in (INFINIBAND / device / "node_type").read_text() else device
+
+
+def contenders(effort: Effort, *names: str) -> list[Contender]:
+    """Those of the names that this machine has. "verbs" is our daemon over a device of the system.
+
+    Raises BenchError when the memcached that was asked for is no program.
+    """
+    found = []
+    for name in names:
+        if name == "verbs":
+            found += [Contender("verbs", "rmemcached", "verbs")] if system_device() else []
+        elif name == "memcached" and effort.memcached:
+            made = default_contenders([f"memcached={effort.memcached}"])
+            if not made:
+                raise BenchError(f"--memcached {effort.memcached}: there is no such program")
+            found.append(dataclasses.replace(made[0], name="memcached"))
+        else:
+            found += default_contenders([name])
+    return found
+
+
+def participant(record: Record, name: str, server: str, client: str) -> None:
+    """Adds what is compared and has no command of its own."""
+    record.contender({"name": name, "server": server, "client": client, "command": [], "floor": False})
+
+
+# --- what a document says ---
+
+
+def cases(document: Document, **parameters: Any) -> Iterator[dict[str, Any]]:
+    """Those with these parameters, in the order of measurement."""
+    for case in document["cases"]:
+        if all(case["parameters"].get(key) == value for key, value in parameters.items()):
+            yield case
+
+
+def row(document: Document, contender: str, figure: str = "", **parameters: Any) -> dict[str, Any] | None:
+    """The first result of a contender in a case with these parameters. figure: "" is the main one."""
+    for case in cases(document, **parameters):
+        wanted = figure or case["figures"][0]["name"]
+        for found in document["results"]:
+            if (found["case"], found["contender"], found["figure"]) == (case["name"], contender, wanted):
+                return dict(found)
+    return None
+
+
+def to_reference(contender: str, **parameters: Any) -> Callable[[Document], str]:
+    """The ratio of a contender to the reference, with its mark."""
+
+    def said(document: Document) -> str:
+        found = row(document, contender, **parameters)
+        return ratio(found) if found and found["ratio"] is not None else UNMEASURED
+
+    return said
+
+
+def median(contender: str, figure: str = "", **parameters: Any) -> Callable[[Document], str]:
+    """The median of a contender."""
+
+    def said(document: Document) -> str:
+        found = row(document, contender, figure, **parameters)
+        return number(found["median"]) if found else UNMEASURED
+
+    return said
+
+
+def last_to_first(contender: str, axis: str, **parameters: Any) -> Callable[[Document], str]:
+    """A contender's median where the axis is greatest, divided by the one where it is least."""
+
+    def said(document: Document) -> str:
+        values = sorted(case["parameters"][axis] for case in cases(document, **parameters))
+        if not values:
+            return UNMEASURED
+        ends = [row(document, contender, **parameters, **{axis: value}) for value in (values[0], values[-1])]
+        if ends[0] is None or ends[1] is None or not ends[0]["median"]:
+            return UNMEASURED
+        return f"{number(ends[1]['median'] / ends[0]['median'])} at {values[-1]}"
+
+    return said
+
+
+def each(said: dict[str, Callable[[Document], str]]) -> Callable[[Document], str]:
+    """Several, by name; those that were not measured are left out."""
+
+    def together(document: Document) -> str:
+        found = {name: text for name, one in said.items() if (text := one(document)) != UNMEASURED}
+        return ", ".join(f"{name} {text}" for name, text in found.items()) or UNMEASURED
+
+    return together
+
+
+def devices(
+    which: Callable[..., Callable[[Document], str]], *names: str, **parameters: Any
+) -> Callable[[Document], str]:
+    """`which` of each contender, by name."""
+    return each({name: which(name, **parameters) for name in names})
+
+
+def of_devices(
+    which: Callable[..., Callable[[Document], str]],
+    contender: str,
+    names: Sequence[str] = (*DEVICES, "verbs"),
+    key: str = "device",
+    **parameters: Any,
+) -> Callable[[Document], str]:
+    """`which` of one contender on each device, which a parameter of the cases names."""
+    return each({name: which(contender, **{key: name}, **parameters) for name in names})

@@ -1,0 +1,89 @@
+"""Rounds in processes of their own, with servers and clients that no other round has.
+
+Where the memory of a process happens to lie makes it faster or slower for as long as it lives: the same build differs
+by 5 to 30 % from one start to the next. What is measured again in the same processes repeats that, and feigns to be
+sure. So each round is a new process, which starts all servers and helpers anew, and a round is the unit of all
+statistics.
+
+The process (one_round.py) gets its orders on stdin, as JSON, and writes lines of JSON to the descriptor that they name:
+["step", part of the round that is done, what comes], and at the end ["done", what it has measured], or ["wrong", one
+line].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+from rmemcached.bench.document import Document, Record
+from rmemcached.bench.errors import BenchError
+from rmemcached.bench.measure import Progress, Round
+from rmemcached.bench.servers import StartError
+
+# What ends a benchmark with one line.
+EXPECTED = (BenchError, StartError, ConnectionError, TimeoutError, ChildProcessError, ValueError)
+DRAWN_BELOW = 1 << 32
+
+
+def draw_seed() -> int:
+    """A seed that nobody has chosen."""
+    return int.from_bytes(os.urandom(4), "little")
+
+
+def ended(process: subprocess.Popen[str]) -> int:
+    """Waits for a round's process, which ends its servers first even when somebody has pressed Ctrl-C."""
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):
+            return process.wait()
+
+
+def run_round(words: Sequence[str], now: Round, heard: Callable[[float, str], None]) -> Document:
+    """What a round of the command line `words` has measured. Raises BenchError, ChildProcessError."""
+    reader, writer = os.pipe()
+    orders = {"words": list(words), "round": now.number, "turns": now.turns, "seed": now.seed, "to": writer}
+    command = [sys.executable, "-P", "-m", "rmemcached.bench.one_round"]
+    found: Document | None = None
+    wrong = ""
+    with open(reader) as lines:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[writer], text=True)
+        try:
+            os.close(writer)
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+                json.dump(orders, pipe)
+            for line in lines:
+                what, *rest = json.loads(line)
+                if what == "step":
+                    heard(*rest)
+                elif what == "wrong":
+                    wrong = rest[0]
+                else:
+                    found = rest[0]
+        finally:
+            # Closed before: the process that writes to nobody ends.
+            lines.close()
+            status = ended(process)
+    if wrong:
+        raise BenchError(wrong)
+    if found is None:
+        raise ChildProcessError(f"round {now.number} ended with status {status}; its output is above")
+    return found
+
+
+def measure(words: Sequence[str], rounds: int, turns: int, record: Record) -> None:
+    """Measures all rounds of a subcommand, and adds them to the record. Raises BenchError, ChildProcessError."""
+    bar = Progress()
+    try:
+        for number in range(1, rounds + 1):
+            now = Round(number, turns, record.document["seed"])
+
+            def heard(part: float, what: str, number: int = number) -> None:
+                bar.show((number - 1 + part) / rounds, what)
+
+            record.add(run_round(words, now, heard))
+    finally:
+        bar.end()

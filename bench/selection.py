@@ -1,0 +1,318 @@
+"""`rmemcached-bench selection`: whether a build has become slower, in a minute, for the test suite.
+
+A few cases are measured beside a floor and beside the installed memcached; each ratio is compared with the one that
+expected.json has. What is worse than that by more than the spread that stands there is measured once more, in twice as
+many rounds; the exit status is 1 when it is worse again. Ratios of CPU time and of memory only, never of times: they
+hold on a machine that has other work. What polls is not among them: its CPU time says how busy the machine is. The
+floors are always there and always the same; ratios to memcached are of one version, and are not judged beside another
+one.
+
+--record measures anew, half of the runs beside processes that are always busy, and writes the file: after a change that
+is meant to cost something, or that has made something faster. The file belongs to the sources; the commit says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rmemcached import __version__
+from rmemcached.bench import _floor, cpu, estimate, memory
+from rmemcached.bench.arguments import placement
+from rmemcached.bench.document import Document, Record, values_of, write_text
+from rmemcached.bench.errors import BenchError
+from rmemcached.bench.floor import CALL, TCP, TEXTS, floor_servers
+from rmemcached.bench.helpers import busy
+from rmemcached.bench.measure import Case, Figure, Run, Taken, runs_of, take_turns
+from rmemcached.bench.servers import Server, memcached_path, start_memcached, start_rmemcached
+from rmemcached.client import Client
+
+HELP = "whether a build has become slower than recorded, in a minute: for the test suite"
+REFERENCE = "memcached"
+OURS = "rmemcached"
+EXPECTED = Path(__file__).with_name("expected.json")
+SIZE, CONNECTIONS = 100, 50
+CALLS = 20_000
+KEY, VALUE = "key", bytes(range(SIZE))
+CPU, BYTES = Figure("cpu_us", "us"), Figure("bytes", "bytes")
+LEAST_SPREAD = {CPU.name: 0.15, BYTES.name: 0.03}  # that --record writes down: other machines differ by so much
+MARGIN = 2.0  # times what the recorded runs differ
+# {case: operation, depth, keys of a get}
+OVER_TCP = {
+    "get, one at a time": ("get", 1, 1),
+    "set, one at a time": ("set", 1, 1),
+    "get, pipelined by 16": ("get", 16, 1),
+    "set, pipelined by 16": ("set", 16, 1),
+    "get of 100 keys": ("get", 1, 100),
+}
+ASKS_NOBODY = "get that asks nobody, from Python"
+START, ITEM = "resident at start", "memory of an item"
+CASES = (*OVER_TCP, ASKS_NOBODY, START, ITEM)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help="default: all")
+    parser.add_argument("--seconds", type=float, default=0.15, help="of each run (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=2, help="runs of each contender in a round (default: 2)")
+    parser.add_argument("--items", type=int, default=50_000, help="of the memory of an item (default: 50000)")
+    parser.add_argument(
+        "--busy", type=int, default=0, metavar="N", help="processes that always run beside (default: 0)"
+    )
+    parser.add_argument("--flags", default="", help="further flags of rmemcached, in one word, for example --flags=-vv")
+    parser.add_argument(
+        "--expected", metavar="FILE", default=str(EXPECTED), help="default: expected.json of the sources"
+    )
+    parser.add_argument("--record", action="store_true", help="write that file instead")
+    parser.add_argument("--runs", type=int, default=6, help="that --record makes (default: 6)")
+
+
+# ---- what is measured ------------------------------------------------------------------------------------------------
+
+
+def case_of(name: str) -> Case:
+    operation, depth, keys = OVER_TCP.get(name, ("get", 1, 1))
+    said = {"operation": operation, "depth": depth, "multiget": keys, "size": SIZE}
+    said |= {"connections": CONNECTIONS, "stored": cpu.keys_of(SIZE)}
+    peer = {ASKS_NOBODY: CALL, START: memory.BARE, ITEM: memory.BYTES}.get(name, TCP)
+    figure = BYTES if name in (START, ITEM) else CPU
+    return Case(name, said if figure is CPU else {}, (figure,), {OURS: peer, "memcached": peer}, group="selection")
+
+
+def only(run: Run, figure: Figure) -> Run:
+    """The same run, of whose figures one counts."""
+    return lambda number: Taken({figure.name: run(number).values[figure.name]})
+
+
+def calls(client: Any) -> Run:
+    """CPU time of this thread for a get."""
+
+    def run(number: int) -> Taken:
+        get, count = client.get, CALLS if number else CALLS // 10
+        begin = time.thread_time()
+        for _ in range(count):
+            got = get(KEY)
+        spent = time.thread_time() - begin
+        if got != VALUE:
+            raise ValueError("get: a wrong value came back")
+        return Taken({CPU.name: spent / count * 1e6})
+
+    return run
+
+
+def start_figures(options: argparse.Namespace, server: Server) -> dict[str, float]:
+    found = {START: float(server.resident_bytes())}
+    if ITEM in options.cases:
+        found[ITEM] = memory.measure_items(server, options.items)["item_resident_bytes"]
+    return found
+
+
+def memory_samples(options: argparse.Namespace, flags: Sequence[str]) -> Iterator[tuple[str, str, float]]:
+    """(case, contender, bytes) of servers that were just started."""
+    with start_rmemcached("-t", "1", "-m", "64", *flags) as server:
+        for case, value in start_figures(options, server).items():
+            yield case, OURS, value
+    if memcached_path() is not None:
+        with start_memcached("-t", "1", "-m", "64") as server:
+            for case, value in start_figures(options, server).items():
+                yield case, "memcached", value
+    bare = memory.floors(options)
+    yield START, memory.BARE, bare[memory.BARE]["resident_bytes"]
+    if memory.BYTES in bare:
+        yield ITEM, memory.BYTES, bare[memory.BYTES]["item_resident_bytes"]
+
+
+def measure_memory(options: argparse.Namespace, flags: Sequence[str], record: Record) -> None:
+    record.floor(memory.BARE, "a Python that only listens")
+    record.floor(memory.BYTES, f"{memory.KEY} B of key, {memory.VALUE} B of value, {memory.HEADER} B of header")
+    taken = list(memory_samples(options, flags))
+    for name in (START, ITEM):
+        if name in options.cases:
+            samples = [
+                {
+                    "case": name,
+                    "contender": who,
+                    "round": record.round.number,
+                    "turn": turn,
+                    "values": {BYTES.name: value},
+                }
+                for turn, (case, who, value) in enumerate(taken, 1)
+                if case == name
+            ]
+            record.case(case_of(name), samples)
+
+
+def measure(options: argparse.Namespace, record: Record) -> None:
+    flags = options.flags.split()
+    steps = record.steps(len(options.cases) * 3 * runs_of(record.round))
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(busy(options.busy))
+        ours = stack.enter_context(start_rmemcached(*cpu.FLAGS, "-o", "rdma_direct", *flags))
+        servers = {OURS: stack.enter_context(start_rmemcached(*cpu.FLAGS, *flags))}
+        if memcached_path() is not None:
+            servers["memcached"] = stack.enter_context(start_memcached(*cpu.FLAGS))
+        add_contenders(record, servers)
+        everywhere = placement("any")[1]
+        echo = stack.enter_context(floor_servers((TCP,), folder, everywhere, False, record))[TCP]
+        for server in servers.values():
+            cpu.fill(server, cpu.keys_of(SIZE), SIZE)
+        for name in options.cases:
+            case = case_of(name)
+            with contextlib.ExitStack() as connected:
+                runs = runs_of_case(name, case, options, servers, echo, ours, connected, record)
+                if runs:
+                    record.case(case, take_turns(case, runs, record.round, steps))
+    if set(options.cases) & {START, ITEM}:
+        measure_memory(options, flags, record)
+
+
+def runs_of_case(
+    name: str,
+    case: Case,
+    options: argparse.Namespace,
+    servers: dict[str, Server],
+    echo: Server,
+    ours: Server,
+    stack: contextlib.ExitStack,
+    record: Record,
+) -> dict[str, Run]:
+    """{contender: its run} of a case over sockets or queue pairs, or of calls."""
+    if name in OVER_TCP:
+        made = {who: cpu.run_of(server, case, options.seconds, False) for who, server in servers.items()}
+        made[TCP] = cpu.run_of(echo, case, options.seconds, True)
+    elif name == ASKS_NOBODY:
+        record.floor(CALL, TEXTS[CALL])
+        client = Client(ours.address, timeout=30, default_noreply=False, transport="soft_shm")
+        stack.enter_context(contextlib.closing(client))
+        client.set(KEY, VALUE)
+        copier = _floor.Copier(SIZE)
+        copier.set(KEY, VALUE)
+        return {OURS: calls(client), CALL: calls(copier)}
+    else:
+        return {}
+    return {who: only(run, CPU) for who, run in made.items()}
+
+
+def add_contenders(record: Record, servers: dict[str, Server]) -> None:
+    for name, server in servers.items():
+        version = __version__ if name == OURS else server.stats()["version"]
+        record.contender(
+            {
+                "name": name,
+                "server": f"{name} {version}",
+                "client": "at C speed over TCP; rmemcached.client, which reads the items",
+                "command": server.command,
+                "floor": False,
+            }
+        )
+
+
+# ---- what was expected -----------------------------------------------------------------------------------------------
+
+
+def peers(found: Document) -> dict[str, str]:
+    """{contender that ratios are given to: its version}. A floor has none."""
+    return {
+        known["name"]: "" if known["floor"] else known["server"]
+        for known in found["contenders"]
+        if known["name"] != OURS
+    }
+
+
+def ratios(found: Document) -> dict[tuple[str, str], list[float]]:
+    """{(case, peer): our ratios to it, round by round}"""
+    made = {}
+    for case in found["cases"]:
+        figure = case["figures"][0]["name"]
+        ours = values_of(found, case["name"], OURS, figure)
+        for peer in peers(found):
+            theirs = values_of(found, case["name"], peer, figure)
+            if theirs and len(theirs) == len(ours) and (paired := estimate.ratios(ours, theirs)):
+                made[case["name"], peer] = paired
+    return made
+
+
+def recorded(documents: Sequence[Document]) -> dict[str, Any]:
+    """What expected.json has, from several runs."""
+    versions = peers(documents[0])
+    figures = {case["name"]: case["figures"][0]["name"] for case in documents[0]["cases"]}
+    taken = [ratios(found) for found in documents]
+    lines = []
+    for case, peer in taken[0]:
+        medians = [statistics.median(each[case, peer]) for each in taken]
+        ratio = statistics.median(medians)
+        apart = max(abs(median / ratio - 1) for median in medians)
+        spread = max(LEAST_SPREAD[figures[case]], MARGIN * apart)
+        lines.append(
+            {"case": case, "to": peer, "version": versions[peer], "ratio": round(ratio, 3), "spread": round(spread, 3)}
+        )
+    return {"machine": documents[0]["machine"]["cpu"], "runs": len(documents), "ratios": lines}
+
+
+def read_expected(path: str) -> dict[str, Any]:
+    """Raises BenchError."""
+    try:
+        expected = json.loads(Path(path).read_text())
+        lines = expected["ratios"]
+        if not lines or not all(
+            line.keys() >= {"case", "to", "version"} and line["ratio"] > 0 and line["spread"] > 0 for line in lines
+        ):
+            raise ValueError("a ratio lacks something")
+    except OSError as error:
+        raise BenchError(f"{path}: {error.strerror}; --record makes it") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise BenchError(f"{path} was not written by --record: {error}; --record makes it anew") from error
+    return dict(expected)
+
+
+def write_expected(path: str, documents: Sequence[Document]) -> None:
+    """Raises BenchError."""
+    write_text(path, json.dumps(recorded(documents), indent=1) + "\n")
+
+
+def judge(found: Document, expected: dict[str, Any], cases: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(what to print of each ratio of these cases, the cases that are worse). Raises BenchError for a case without any.
+
+    A case counts as judged by a floor, which is always there; memcached may have another version than was recorded.
+    """
+    taken, versions = ratios(found), peers(found)
+    lines, worse, judged = [], [], set()
+    for line in expected["ratios"]:
+        case, peer = line["case"], line["to"]
+        if case not in cases:
+            continue
+        if versions.get(peer) != line["version"]:
+            lines.append(f"not judged: {case}: recorded beside {line['version']}, here is {versions.get(peer, 'none')}")
+            continue
+        if (case, peer) not in taken:
+            raise BenchError(f"{case}: the run has no ratio to {peer}, and expected.json does")
+        judged.add(case)
+        ratio, limit = statistics.median(taken[case, peer]), line["ratio"] * (1 + line["spread"])
+        word = "WORSE" if ratio > limit else "ok"
+        lines.append(f"{word}: {case}: {ratio:.3f} of {peer}, recorded {line['ratio']:.3f}, at most {limit:.3f}")
+        if ratio > limit and case not in worse:
+            worse.append(case)
+    for case in cases:
+        if case not in judged:
+            raise BenchError(f"{case}: expected.json has no ratio of it; --record writes all")
+    return lines, worse
+
+
+def faster(found: Document, expected: dict[str, Any]) -> list[str]:
+    """The ratios that have become better by more than their spread: what could be recorded anew."""
+    taken = ratios(found)
+    return [
+        f"better than recorded: {line['case']}: {statistics.median(taken[which]):.3f} of {line['to']},"
+        f" recorded {line['ratio']:.3f}; --record keeps it"
+        for line in expected["ratios"]
+        if (which := (line["case"], line["to"])) in taken
+        and peers(found)[line["to"]] == line["version"]
+        and statistics.median(taken[which]) < line["ratio"] * (1 - line["spread"])
+    ]
