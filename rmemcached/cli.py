@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import resource
@@ -12,9 +11,9 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 from rmemcached import import_error
+from rmemcached.host import read_text
 from rmemcached.options import Action, UsageError, parse
 from rmemcached.settings import Settings
 
@@ -74,7 +73,7 @@ def raise_core_limit() -> None:
 def check_large_pages() -> None:
     """-L: the store asks for huge pages. Raises UsageError where the system has none."""
     try:
-        found = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+        found = read_text("/sys/kernel/mm/transparent_hugepage/enabled")
         reason = "Transparent huge pages support disabled." if "[never]" in found else None
     except OSError:
         reason = "Transparent huge pages support not detected."
@@ -86,9 +85,9 @@ def check_large_pages() -> None:
 
 def warn_of_small_pages() -> None:
     """-L with direct reads: item memory is shared then, for which the system has a setting of its own."""
-    setting = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+    setting = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
     with suppress(OSError):
-        chosen = re.search(r"\[(\w+)\]", setting.read_text())
+        chosen = re.search(r"\[(\w+)\]", read_text(setting))
         if chosen is not None and chosen[1] in ("never", "deny"):
             print(
                 f"warning: -L: memory that clients read (rdma_direct) gets no large pages while {setting} says"
@@ -108,6 +107,8 @@ def check_page_size(size: int) -> None:
 
 def lock_memory() -> None:
     """-k: what the process has and gets stays in RAM."""
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mlockall(MCL_CURRENT | MCL_FUTURE) != 0:
         reason = os.strerror(ctypes.get_errno())
@@ -116,6 +117,8 @@ def lock_memory() -> None:
 
 def give_up_privileges() -> None:
     """-o drop_privileges: no program that this process executes can gain privileges."""
+    import ctypes
+
     ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
@@ -212,15 +215,15 @@ def begin_serving(detach: Callable[[], None] | None) -> None:
 
 def save_pid(path: str) -> None:
     """Writes the PID file whole; warns of another live daemon's, as memcached does."""
-    file = Path(path)
     with suppress(OSError, ValueError):
-        other = int(file.read_text())
+        other = int(read_text(path))
         os.kill(other, 0)
         print(f"WARNING: The pid file contained the following (running) pid: {other}", file=sys.stderr)
-    temporary = Path(path + ".tmp")
+    temporary = path + ".tmp"
     try:
-        temporary.write_text(f"{os.getpid()}\n")
-        temporary.replace(file)
+        with open(temporary, "w") as file:
+            file.write(f"{os.getpid()}\n")
+        os.replace(temporary, path)
     except OSError as error:
         print(f"Could not open the pid file {temporary} for writing: {error.strerror}", file=sys.stderr)
 

@@ -11,9 +11,9 @@ import stat
 import struct
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
+from rmemcached.host import read_text
 from rmemcached.settings import Settings
 
 SO_INCOMING_NAPI_ID = 56
@@ -238,10 +238,10 @@ def overflow_uid() -> int:
     See user_namespaces(7). It may be the id of a user of this namespace as well.
     """
     try:
-        maps = Path("/proc/self/uid_map").read_text().split()
+        maps = read_text("/proc/self/uid_map").split()
         if maps == ["0", "0", "4294967295"]:
             return 0xFFFFFFFF
-        return int(Path("/proc/sys/kernel/overflowuid").read_text())
+        return int(read_text("/proc/sys/kernel/overflowuid"))
     except (OSError, ValueError):
         return 65534
 
