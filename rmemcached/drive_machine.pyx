@@ -61,7 +61,7 @@ cdef void log_state(const conn *c, conn_states was) noexcept nogil:
     if was == conn_new_cmd and c.state == conn_waiting:
         log_change(c, conn_new_cmd, conn_mwrite)
         log_change(c, conn_mwrite, conn_new_cmd)
-    log_change(c, was, c.state)
+    log_change(c, was, <conn_states>c.state)
 
 
 cdef conn_want drive_machine(conn *c) noexcept nogil:
@@ -70,7 +70,7 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
     Long: one branch for each state, in one function as in memcached, so that all transitions can be read in one place.
     """
     cdef size_t n
-    cdef conn_states was = c.state
+    cdef conn_states was = <conn_states>c.state
     cdef bint logs = relaxed_load(&c.thread.hooks.verbose) > 2
     cdef bint waited = True      # False: the input that is there has been looked at, and is no whole command
     assert_owner(c.thread.owner)
@@ -84,7 +84,7 @@ cdef conn_want drive_machine(conn *c) noexcept nogil:
         assert_that(c.item != NULL or c.rlbytes == 0)
         if logs and c.state != was:
             log_state(c, was)
-            was = c.state
+            was = <conn_states>c.state
         if c.state == conn_parse_cmd:
             if try_read_command(c):
                 c.reqs_left -= 1

@@ -200,32 +200,35 @@ cdef struct mc_resp:
     remote_buf sink          # sink.set: the data goes there by RDMA WRITE, without \r\n; only wbuf is sent
     char wbuf[WRITE_BUFFER_SIZE]
 
+# An idle connection costs little more than this structure: what fits into a byte has no more. Lengths are of one item or
+# one command, 4 GB at most.
 cdef struct conn:
     conn_thread *thread
     const conn_engine *engine    # the engine may replace it by another table
-    conn_states state
-    protocol protocol
     int sfd                  # of the connection or, for a lane of a queue pair, its lifeline
     uint32_t lane            # of a queue pair; 0: none, or the lifeline's. Both name it in log lines
     # Unparsed input is [rcurr, rcurr + rbytes). The engine owns the memory, and keeps those bytes between two calls.
     char *rcurr
-    size_t rbytes
+    uint32_t rbytes
+    uint32_t sbytes          # bytes to discard (conn_swallow)
     # the payload being received (conn_nread, conn_rdma_read)
     item *item               # with a reference
-    size_t rlbytes           # bytes still missing, \r\n included (conn_nread) or not (conn_rdma_read)
-    size_t roffset           # bytes of the item's data already there
+    uint32_t rlbytes         # bytes still missing, \r\n included (conn_nread) or not (conn_rdma_read)
+    uint32_t roffset         # bytes of the item's data already there
     remote_buf remote        # where it is to be fetched (conn_rdma_read)
     uint64_t cas             # CAS value that the pending store gives the item; 0: the next of the server's
+    uint8_t state            # conn_states
+    uint8_t protocol         # protocol
     uint8_t cmd              # store_op of the pending store
-    uint8_t set_stale        # bool, as mset_res and noreply: an idle connection costs little more than this structure
+    uint8_t set_stale        # bool, as mset_res and noreply
     uint8_t mset_res         # the pending store is a meta set, whose reply is described in mset_tokens
     uint8_t nmset_tokens     # bytes used of mset_tokens
-    char mset_tokens[MSET_TOKENS_SIZE]   # return flags in the client's order; the opaque with its length behind the O
     uint8_t opcode           # of the binary command being done
     uint8_t noreply          # the command being done is not answered, unless it is a meta command that fails
     uint8_t mget             # mget_flags
     uint8_t ahead            # of the commands that come next, so many have been looked at for items_ahead
     uint8_t close_reason     # close_reasons
+    char mset_tokens[MSET_TOKENS_SIZE]   # return flags in the client's order; the opaque with its length behind the O
     uint32_t opaque          # of the binary command, in network order
     int32_t auth_wanted      # 0: authenticated, or need not be; AUTH_LINE; > 0: bytes of user and password to come
     rel_time_t mget_exptime  # of a gat
@@ -234,8 +237,7 @@ cdef struct conn:
     unsigned int charged     # commands and keys since the output was empty; counted if there is a mem_limit
     unsigned int reqs_left   # commands that may still be done in this call of drive_machine
     unsigned int npending    # mc_resps in the list
-    size_t sbytes            # bytes to discard (conn_swallow)
-    size_t pending_bytes     # bytes of items and owned text that they refer to
+    uint32_t pending_bytes   # bytes of items and owned text that they refer to
     mc_resp *resp_head       # oldest reply not wholly sent
     mc_resp *resp            # newest; being filled
 

@@ -98,7 +98,7 @@ cdef void add_lane(void *arg, const conn *c, uint32_t id) noexcept nogil:
         return
     row[0] = (row - 1)[0]
     row.lane = id
-    row.state = <conn_states>relaxed_load(<unsigned int *>&c.state)
+    row.state = <conn_states>relaxed_load(&c.state)
     row.idle = list.now - <rel_time_t>relaxed_load(<rel_time_t *>&c.last_cmd_time)
     list.n += 1
 
@@ -127,7 +127,7 @@ cdef size_t worker_rows(worker *w, conn_row *rows, size_t room) noexcept nogil:
         rows[n].fd = cn.fd
         rows[n].transport = <log_transport>cn.peer.transport
         rows[n].rdma = relaxed_load(&cn.rdma) != 0
-        rows[n].state = <conn_states>relaxed_load(<unsigned int *>&cn.c.state)
+        rows[n].state = <conn_states>relaxed_load(&cn.c.state)
         rows[n].idle = now - <rel_time_t>relaxed_load(&cn.c.last_cmd_time)
         memcpy(&rows[n].peer, &cn.peer.addr, sizeof(cn.peer.addr))
         if cn.peer.transport != LOG_RDMA:

@@ -97,7 +97,7 @@ cdef bint make_room(connection *cn) noexcept nogil:
 
 cdef void log_open(const connection *cn, const conn *c) noexcept nogil:
     cdef char name[CONN_NAME]
-    cdef protocol prot = c.protocol
+    cdef uint8_t prot = c.protocol
     cdef logger *log = cn.w.thread.log
     if conn_logs(c):
         fprintf(stderr, b"<%s new %s\n", conn_name(c, name),
