@@ -245,6 +245,26 @@ def test_strange_answers(refusal: bytes, scripted: Callable[..., Scripted], expo
     assert found[UP] == 1 and found["memcached_current_bytes", ()] == 5
 
 
+def test_strange_numbers_and_classes(scripted: Callable[..., Scripted], exporter: Callable[..., Exporter]) -> None:
+    """No number that there cannot be, no class that there cannot be, and nothing that is a command for a terminal."""
+
+    def answers(line: bytes) -> Iterator[bytes]:
+        huge = b"1" + b"0" * 400
+        yield {
+            b"stats": b"STAT threads %s\r\nSTAT curr_items -inf\r\nSTAT bytes 5\r\nSTAT version \x1b[2J\r\n" % huge,
+            b"stats slabs": b"".join(
+                b"STAT %d:chunk_size 96\r\nSTAT x%d:chunk_size 1\r\n" % (n, n) for n in range(1000)
+            ),
+        }.get(line, b"") + b"END\r\n"
+
+    one = exporter(scripted(answers).place)
+    found = one.values()
+    assert found[UP] == 1 and found["memcached_current_bytes", ()] == 5
+    assert not {"rmemcached_threads", "memcached_current_items"} & {name for name, _ in found}
+    assert sum(name == "memcached_slab_chunk_size_bytes" for name, _ in found) == 100
+    assert "\x1b" not in one.text()
+
+
 def test_targets(
     rmemcached_server: ServerFactory, memcached_server: ServerFactory, exporter: Callable[..., Exporter], tmp_path: Path
 ) -> None:
