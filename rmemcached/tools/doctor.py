@@ -256,7 +256,6 @@ class Examination:
                 self.facts.server_version = clean(client.version())
                 if not re.match(r"\d|\w+[ -/]?\d|unknown", self.facts.server_version):
                     raise StepError(f"the answer to version is not memcached's: {self.facts.server_version}")
-                self.reached = True
                 found = client.stats()
                 self.process = started(found)
                 self.facts.rmemcached_version = clean(found.get(b"rmemcached_version", ""))
@@ -265,6 +264,7 @@ class Examination:
                     self.facts.server_devices = [name for name in clean(devices).split(",") if name]
 
         step(ask, 4 * self.timeout)
+        self.reached = True
         self.facts.local = is_here(self.server)
         with contextlib.suppress(OSError):
             self.facts.client_devices = verbs.devices("system")
