@@ -229,12 +229,18 @@ class Handler(WSGIRequestHandler):
 
 class Server(ThreadingWSGIServer):
     daemon_threads = True
+    request_queue_size = 128  # scrapes of many targets may come at one time
     address_family = socket.AF_INET6
 
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         super().server_bind()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # One that leaves, or says nothing, as a probe of the port does, is no failure here.
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
 
 
 class Server4(Server):

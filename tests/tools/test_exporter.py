@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -289,6 +290,18 @@ def test_targets(
         assert refused.value.code == status
         refused.value.close()
     assert f"/scrape?target={place(first)}" in one.text("/").splitlines()
+
+
+def test_clients_that_leave_are_no_failure(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]) -> None:
+    """Probes of a port end their connections by a reset, in any state: stderr, which is a log, has nothing of it."""
+    one = exporter(place(rmemcached_server()))
+    for said in (b"", b"GET /metrics", b"GET /metrics HTTP/1.1\r\nHost: x\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", one.port)) as probe:
+            probe.sendall(said)
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert one.values()[UP] == 1
+    one.process.terminate()
+    assert one.process.wait(20) == 0 and one.stderr.read() == ""
 
 
 def test_a_target_cannot_write_to_the_terminal(exporter: Callable[..., Exporter]) -> None:
