@@ -23,6 +23,7 @@ from rmemcached.tools import screen
 from rmemcached.tools.rates import Poller, Reading
 
 LONGEST_WAIT = 1.0  # seconds without a new screen
+GATHERING = 0.05  # seconds for further samples
 WIDTH = 120  # where nothing says how wide it may be
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A letter, an arrow, or another key's sequence, whose letters are none.
@@ -118,7 +119,11 @@ class Live:
 
     def wait(self) -> None:
         """Until there is a sample, a key or a signal; not for long, since a server may go on answering for ever."""
-        ready, _, _ = select.select([self.woken, *([] if self.stdin is None else [self.stdin])], [], [], LONGEST_WAIT)
+        keys = [] if self.stdin is None else [self.stdin]
+        ready, _, _ = select.select([self.woken, *keys], [], [], LONGEST_WAIT)
+        if self.woken in ready and self.stdin not in ready and not self.ended:
+            # Many servers answer within a moment: one screen for all of them.
+            ready += select.select(keys, [], [], GATHERING)[0]
         if self.woken in ready:
             os.read(self.woken, 4096)
         if self.stdin in ready:
