@@ -157,7 +157,7 @@ class RMemcachedStorage(HiCacheStorage):
         try:
             # A dump leaves out an item that is in use, or moves to another queue, at that moment.
             for _ in range(CLEARS):
-                keys = [item["key"] for item in self._blocks.client.metadump()]
+                keys = (item["key"] for item in self._blocks.client.metadump())
                 names = [key[marked:] for key in keys if key.startswith(begin)]
                 for at in range(0, len(names), 1000):
                     self._blocks.delete(names[at : at + 1000])

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import signal
 import socket
 import statistics
 import sys
@@ -488,6 +489,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(json.dumps({"error": text, "status": 2}))
         print(f"rmemcached-doctor: {text}", file=sys.stderr)
         status = 2
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
     sys.stdout.flush()
     sys.stderr.flush()
     if any(thread.daemon for thread in threading.enumerate()):

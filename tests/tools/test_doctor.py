@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -197,6 +198,19 @@ def test_what_is_no_memcached(bad_server: str) -> None:
     done = doctor("--timeout", "0.3", bad_server)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and done.stderr[:-1].isprintable(), done.stderr
+
+
+def test_ctrl_c() -> None:
+    """While it waits for an answer: without a traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        command = [sys.executable, "-P", "-m", "rmemcached.tools.doctor", "--timeout", "60"]
+        with subprocess.Popen(
+            [*command, f"127.0.0.1:{silent.getsockname()[1]}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            silent.settimeout(20)
+            with silent.accept()[0]:
+                process.send_signal(signal.SIGINT)
+                assert process.communicate(timeout=20) == (b"", b"") and process.returncode == 130
 
 
 def test_a_refusal_without_words(scripted: Callable[..., Scripted]) -> None:
