@@ -98,7 +98,7 @@ FURTHER = (
 )
 NO_SERVER_DEVICE = "on the server, rmemcached-devices says why it has no device; -o rdma_device= names one"
 # What errors say of a connection that comes to nothing, or ends.
-LOST = r"[Rr]efused|timed out|[Rr]eset|[Nn]o route|unreachable|Broken pipe|has ended the connection"
+LOST = r"[Rr]efused|timed out|[Rr]eset|[Nn]o route|unreachable|Broken pipe|has ended the connection|UnexpectedClose"
 # For what transports, what the error says, what that means, and what to change; the first that fits.
 RULES = (
     ("", r"the server answered ERROR$", ABSENT, "a memcached without RDMA: start rmemcached there"),
@@ -130,11 +130,13 @@ RULES = (
     ),
     (
         "soft_iw",
-        r"[Rr]efused|timed out|[Nn]o route|unreachable",
+        LOST,
         BROKEN,
-        "let a second TCP connection to the same port through: a firewall or a proxy holds it up,"
-        " or sends it to another server",
+        "let a second TCP connection to the same port through: a firewall, a proxy or the server's -c holds it up, or"
+        " it is sent to another server",
     ),
+    # That of connecting, before there is anything of RDMA.
+    ("", r"^timed out: (?!no end)", BROKEN, FURTHER),
     (
         "verbs rdma_cm",
         r"timed out|RETRY|retry",

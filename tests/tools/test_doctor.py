@@ -119,6 +119,11 @@ def test_other_users_and_limits() -> None:
             "MEMLOCK",
         ),
         ("soft_iw", "timed out", "firewall"),
+        ("verbs", "timed out: 127.0.0.1:1", "lets too few through"),
+        ("verbs", "timed out: no end after 4 s", "4791"),
+        ("soft_iw", "MemcacheUnexpectedCloseError", "the server's -c"),
+        ("soft_shm", "ERROR Too many open connections", "raise the server's -c"),
+        ("tcp", "[Errno 111] Connection refused: '127.0.0.1:1'", "lets too few through"),
         ("verbs", "timed out", "4791"),
         ("soft_iw", "the server answered CLIENT_ERROR rdma: version 2 is not supported, this", "same version"),
     ):
