@@ -260,7 +260,7 @@ def test_a_server_that_stands_still(
     """A batch waits for it once in each thread, not for each page."""
     server = rmemcached_server("-m", "64", "-t", "1")
     pool = Pool(20, 1000, 1)
-    one = storage(server, pool, interface_v1=1, transport="tcp", timeout=0.3, connect_timeout=0.3, workers=2)
+    one = storage(server, pool, interface_v1=1, transport="tcp", timeout=1.0, connect_timeout=1.0, workers=2)
     keys = hashes(20)
     assert all(one.batch_set_v1(keys, pool.tokens(*range(20))))
     caplog.clear()

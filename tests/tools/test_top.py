@@ -374,7 +374,7 @@ def test_strange_servers(
     shown.until(r"6 servers, 1 down")
     for name in names:
         shown.until(rf"^> {name} ")
-        shown.until(rf"^{name}: .*memcached")
+        shown.until(rf"^{name}: .*memcached.* up 9 s")
         shown.until(r"^ *(get\s.*)?1 +96 ")
         shown.press("j")
     shown.until(rf"^{endless}: no end of its answers within 0.9 s")
@@ -383,7 +383,8 @@ def test_strange_servers(
     assert b"\x1b]0;" not in shown.received and b"\xc2\x9b" not in shown.received
     done = run("--once", "--timeout", "0.3", *places)
     assert done.returncode == 1 and done.stderr == "" and "\x1b" not in done.stdout
-    assert f"{endless}: no end of its answers within 0.9 s" in done.stdout
+    # On a busy machine a line of it may come too late.
+    assert re.search(rf"^{endless}: (no end of its answers within 0.9 s|TimeoutError)", done.stdout, re.MULTILINE)
     assert "no number" not in done.stdout and max(map(len, done.stdout.splitlines())) <= 120
 
 
