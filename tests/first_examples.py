@@ -39,7 +39,10 @@ EXTRAS = {
 
 # page -> why its first block of Python is not run, or its first command
 NOT_ONE_PROGRAM = {"docs/soft-rnic.md": "shows both ends, of two hosts"}
-NOT_ONE_COMMAND = {"docs/soft-rnic.md": "waits for its client, on another host"}
+NOT_ONE_COMMAND = {
+    "docs/performance.md": "takes an hour, and names a folder and a program of the reader's",
+    "docs/soft-rnic.md": "waits for its client, on another host",
+}
 
 # what stands on a page for names of the reader's own -> what is taken for it
 NAMES = {"cache.example": "127.0.0.1", "/run/cache": "$XDG_RUNTIME_DIR"}

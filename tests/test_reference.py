@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pexpect
 import pytest
 
 from rmemcached.options import EXTENDED, OPTIONS
@@ -142,6 +143,8 @@ def test_bash_completes_arguments(share: Path) -> None:
     assert complete(share, "rmemcached-bench", "lat") == {"latency"}
     assert complete(share, "rmemcached-perftest", "re") == {"read"}
     assert complete(share, "rmemcached-doctor", "--rd") == {"--rdma-cm-port"}
+    assert "localhost" in complete(share, "rmemcached-top", "localh")
+    assert complete(share, "rmemcached-bench", "realuse", "sha") == {"sharing"}
     assert complete(share, "rmemcached-top", "--transport", "soft_") == {"soft_shm", "soft_iw"}
     assert complete(share, "rmemcached", "-B", "a") == {"ascii", "auto"}
     assert complete(share, "rmemcached", "-u", "roo") == {"root"}
@@ -170,6 +173,45 @@ def test_zsh_takes_its_files(name: str, share: Path) -> None:
     )
     done = subprocess.run(["zsh", "-f", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"_{name}\n", "")
+
+
+ZSH_LINES = """
+PS1='> '
+unsetopt zle_bracketed_paste
+fpath=(FOLDER $fpath)
+autoload -Uz compinit
+compinit -u -D
+print rea''dy
+"""
+
+
+def test_zsh_completes(share: Path) -> None:
+    """In a terminal, as it is typed: what is behind Tab. Also of commands with arguments that have only their place."""
+    shell = pexpect.spawn(
+        *("zsh", ["-f"]), env={**os.environ, "TERM": "dumb"}, dimensions=(60, 200), encoding="utf-8", timeout=20
+    )
+    shell.delaybeforesend = None
+    try:
+        shell.sendline(ZSH_LINES.replace("FOLDER", str(share / ZSH)).strip().replace("\n", "; "))
+        shell.expect("ready\r\n")
+        for typed, there in (
+            ("rmemcached -o rdma_vi", "rmemcached -o rdma_view_limit="),
+            ("rmemcached -o hashpower=20,lru_algorithm=s3", "lru_algorithm=s3fifo,"),
+            ("rmemcached-bench lat", "rmemcached-bench latency "),
+            ("rmemcached-bench realuse lar", "rmemcached-bench realuse large "),
+            ("rmemcached-bench realuse --trans", "rmemcached-bench realuse --transports "),
+            ("rmemcached-devices --he", "rmemcached-devices --help "),
+            ("rmemcached-doctor --js", "rmemcached-doctor --json "),
+            ("rmemcached-doctor localho", "rmemcached-doctor localhost "),
+            ("rmemcached-exporter --passw", "rmemcached-exporter --password-file "),
+            ("rmemcached-perftest send lat --loc", "rmemcached-perftest send lat --local "),
+            ("rmemcached-top --transp", "rmemcached-top --transport "),
+        ):
+            shell.send(typed + "\t")
+            shell.expect_exact(there)
+            shell.send("\x15")
+    finally:
+        shell.close(force=True)
 
 
 def test_data_files_of_a_wheel(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ MAGIC = b"rmcblock"
 HEAD = struct.Struct("<8sQQ16s")  # magic, bytes of the block, bytes of each piece but the last, the store
 ITEM_OVERHEAD = 1024  # bytes of an item that its header, its key and the headers of its chunks may take
 SMALLEST_PIECE = 4096
+MOST_PIECES = 1 << 17  # 128 GB of a server with memcached's -I, and 512 MB of the smallest
+USUAL_ITEM = 1 << 20  # memcached's -I, for a proxy that does not tell
 
 
 class Head(NamedTuple):
@@ -35,11 +37,16 @@ class Head(NamedTuple):
 
 
 def read_head(value: Any) -> Head | None:
-    """The head in a value; None: it is none."""
+    """The head in a value; None: it is none, or none that `store` makes.
+
+    Anybody who may store can make one: what it says costs memory and requests, and so has bounds.
+    """
     if value is None or len(value) != HEAD.size:
         return None
     magic, length, piece, store = HEAD.unpack(value)
-    return Head(length, piece, store) if magic == MAGIC and piece > 0 and length > 0 else None
+    if magic != MAGIC or length == 0 or piece < SMALLEST_PIECE or length > piece * MOST_PIECES:
+        return None
+    return Head(length, piece, store)
 
 
 class Blocks:
@@ -85,10 +92,12 @@ class Blocks:
 
     def piece_size(self) -> int:
         """Bytes that an item can have, as the server's -I says."""
-        if not self._piece:
-            limit = int(self.client.stats("settings")[b"item_size_max"])
-            self._piece = max(limit - ITEM_OVERHEAD, SMALLEST_PIECE)
-        return self._piece
+        piece = self._piece  # another thread may forget it meanwhile
+        if not piece:
+            limit = self.client.stats("settings").get(b"item_size_max")
+            whole = limit if isinstance(limit, int) else USUAL_ITEM
+            self._piece = piece = max(whole - ITEM_OVERHEAD, SMALLEST_PIECE)
+        return piece
 
     def forget_server(self) -> None:
         """After an error: the server may have been started again, with another -I."""
@@ -100,7 +109,7 @@ class Blocks:
         # A block as long as a head is stored in a piece: so whatever has a head's length is a head.
         if size <= piece and size != HEAD.size:
             return bool(self.client.set(key, memory, self.expire))
-        if size == 0:
+        if size == 0 or size > piece * MOST_PIECES:
             return False
         old = read_head(self._small(key))
         store = os.urandom(16)

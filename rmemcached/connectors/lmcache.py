@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rmemcached.client import MemcacheServerError
+from rmemcached.client.sockets import server_text
+
 from ._blocks import Blocks
 from ._workers import Workers
 
@@ -85,5 +88,7 @@ class RMemcachedConnector:
 
     def _store(self, key: str, view: memoryview) -> bool:
         if not self._blocks.store(key, view):
-            raise OSError(f"{self._blocks.client.server}: a block of {view.nbytes} bytes was not stored")
+            # No OSError, after which the rest of the batch is not tried.
+            place = server_text(self._blocks.client.server)
+            raise MemcacheServerError(f"{place}: a block of {view.nbytes} bytes was not stored")
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -62,8 +63,8 @@ def _memory_of(tensor: Any) -> memoryview:
 class RMemcachedStorage(HiCacheStorage):
     """Keeps HiCache's pages in one server. SGLang makes it for `--hicache-storage-backend dynamic`.
 
-    storage_config: SGLang's. Its extra_config may have host and port, or url, of the server (docs/client.md, section
-    10); transport, as that of Client; workers: threads for the parts of a batch; prefix: of all keys; expire: seconds,
+    storage_config: SGLang's. Its extra_config may have host and port, or url, of the server (docs/client-servers.md);
+    transport, as that of Client; workers: threads for the parts of a batch; prefix: of all keys; expire: seconds,
     0: until evicted; timeout and connect_timeout, in seconds; username, password; interface_v1: true for pages without
     a copy. Raises ValueError for others.
 
@@ -156,7 +157,7 @@ class RMemcachedStorage(HiCacheStorage):
         try:
             # A dump leaves out an item that is in use, or moves to another queue, at that moment.
             for _ in range(CLEARS):
-                keys = [item["key"] for item in self._blocks.client.metadump()]
+                keys = (item["key"] for item in self._blocks.client.metadump())
                 names = [key[marked:] for key in keys if key.startswith(begin)]
                 for at in range(0, len(names), 1000):
                     self._blocks.delete(names[at : at + 1000])
@@ -212,14 +213,21 @@ class RMemcachedStorage(HiCacheStorage):
     def _each(
         self, move: Callable[[str, memoryview], bool], names: Sequence[str], memories: Sequence[memoryview]
     ) -> list[bool]:
-        """Moves all, each to or from its memory. What fails is False."""
+        """Moves all, each to or from its memory. What fails is False; behind a lost server nothing more is tried."""
+        lost = threading.Event()
 
         def one(name: str, memory: memoryview) -> bool:
+            if lost.is_set():
+                return False
             try:
                 return move(name, memory)
-            except (MemcacheError, OSError) as problem:
+            except OSError as problem:
+                # Each further page would wait for as long as this one.
+                lost.set()
                 self._failed(problem)
-                return False
+            except MemcacheError as problem:
+                self._failed(problem)
+            return False
 
         return list(self._threads.map(one, names, memories))
 

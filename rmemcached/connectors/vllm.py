@@ -46,7 +46,7 @@ class _Job:
 class RMemcachedTier(SecondaryTierManager):
     """Keeps vLLM's chunks in one server. vLLM makes it, with the entries of the tier's configuration as arguments.
 
-    host, port, or url: the server (docs/client.md, section 10). transport: as that of Client; None: the fastest that
+    host, port, or url: the server (docs/client-servers.md). transport: as that of Client; None: the fastest that
     both ends have. workers: threads, each with a connection while it moves a chunk. prefix: of all keys. expire:
     seconds, 0: until evicted. timeout: seconds until a server that does not answer is given up. locality: "LOCAL" or
     "REMOTE", for vLLM's filters. Raises ValueError.

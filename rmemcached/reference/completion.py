@@ -21,9 +21,17 @@ VALUES = {
     "rdma_device": ("none",),
     "rdma_shm": ("none",),
 }
+# A help text that lists the words of an argument.
+WORDS = re.compile(r"([\w-]+(?:, [\w-]+)+) \(default: all\)")
 PROTOCOLS = ("ascii", "binary", "auto")
 USERS = {"bash": "_rmemcached_users", "zsh": "_users"}
+HOSTS = {"bash": "_rmemcached_hosts", "zsh": "_hosts"}
 
+BASH_HOSTS = """\
+_rmemcached_hosts() {
+    compgen -A hostname -- "$1"
+}
+"""
 BASH_PREAMBLE = """\
 _rmemcached_users() {
     compgen -u -- "$1"
@@ -69,17 +77,26 @@ complete -o filenames -F _rmemcached rmemcached
 """
 
 
-def tell_files(parser: argparse.ArgumentParser) -> None:
-    """Tells shtab which arguments are files."""
+def tell_arguments(parser: argparse.ArgumentParser) -> None:
+    """Tells shtab which arguments are files, hosts, and words.
+
+    Each argument that has only its place is something: where zsh is not told what, it completes no options either.
+    """
     for action in parser._actions:
         metavar = action.metavar if isinstance(action.metavar, str) else ""
         if FOLDER.search(metavar):
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
         elif FILE.search(metavar):
             action.complete = shtab.FILE  # type: ignore[attr-defined]
+        elif not action.option_strings and not action.choices:
+            words = WORDS.fullmatch(action.help or "")
+            if words:
+                action.choices = words[1].split(", ")
+            else:
+                action.complete = HOSTS  # type: ignore[attr-defined]
     if (children := subparsers(parser)) is not None:
         for child in children.choices.values():
-            tell_files(child)
+            tell_arguments(child)
 
 
 def tell_words(parser: argparse.ArgumentParser) -> None:
@@ -129,9 +146,9 @@ def zsh_extended(suboptions: list[Suboption]) -> str:
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
     """What bash or zsh reads for a command. Changes the parser: it is for nothing else afterwards."""
     suboptions = list(getattr(parser, "suboptions", []))
-    tell_files(parser)
+    tell_arguments(parser)
     if not suboptions:
-        return shtab.complete(parser, shell)
+        return shtab.complete(parser, shell, preamble=BASH_HOSTS if shell == "bash" else "")
     tell_words(parser)
     preamble = {"bash": BASH_PREAMBLE, "zsh": zsh_extended(suboptions)}
     text = shtab.complete(parser, shell, preamble=preamble[shell])

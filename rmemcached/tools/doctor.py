@@ -2,7 +2,7 @@
 
 It tries each one by the client's own code, measures those that work, and says what to change for the rest. Exit status:
 0 when the best transport that both ends could share works, 1 when a better one than those that work could be had, and 2
-when there is no connection, or the server lets nobody in or is no memcached.
+when there is no connection, the server lets nobody in or is no memcached, or it has gone before all was measured.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import json
 import os
 import re
 import secrets
+import signal
+import socket
 import statistics
 import sys
 import threading
@@ -27,10 +29,10 @@ from rmemcached import __version__, import_error
 try:
     from rmemcached import verbs
     from rmemcached.client import Client, MemcacheError
-    from rmemcached.client.connection import AUTOMATIC, TRANSPORTS, Choice, open_plain
+    from rmemcached.client.connection import AUTOMATIC, TRANSPORTS, Choice
     from rmemcached.client.sockets import is_local, normalize_server, server_text
     from rmemcached.client.urls import chosen_transport, is_url, parse_url
-    from rmemcached.tools.targets import clean
+    from rmemcached.tools.targets import clean, number
 except ModuleNotFoundError as error:
     raise SystemExit(str(import_error(error))) if __name__ == "__main__" else import_error(error) from None
 
@@ -48,6 +50,9 @@ T = TypeVar("T")
 
 class StepError(Exception):
     """A step did not end in time, or its answer is not that of a memcached."""
+
+
+FAILURES = (MemcacheError, OSError, StepError)
 
 
 @dataclass
@@ -87,7 +92,13 @@ CONTAINERS = (
     "nothing, if it is. Containers of one host with addresses of their own: start the server with -o rdma_shm=FILE in a"
     " folder that both see, and name the transport in the client (shm://HOST:PORT)"
 )
+FURTHER = (
+    "an earlier connection was answered and this one was not: a firewall, a proxy or the server's -c lets too few"
+    " through at one time, or the server has ended since"
+)
 NO_SERVER_DEVICE = "on the server, rmemcached-devices says why it has no device; -o rdma_device= names one"
+# What errors say of a connection that comes to nothing, or ends.
+LOST = r"[Rr]efused|timed out|[Rr]eset|[Nn]o route|unreachable|Broken pipe|has ended the connection|UnexpectedClose"
 # For what transports, what the error says, what that means, and what to change; the first that fits.
 RULES = (
     ("", r"the server answered ERROR$", ABSENT, "a memcached without RDMA: start rmemcached there"),
@@ -119,11 +130,13 @@ RULES = (
     ),
     (
         "soft_iw",
-        r"[Rr]efused|timed out|[Nn]o route|unreachable",
+        LOST,
         BROKEN,
-        "let a second TCP connection to the same port through: a firewall or a proxy holds it up,"
-        " or sends it to another server",
+        "let a second TCP connection to the same port through: a firewall, a proxy or the server's -c holds it up, or"
+        " it is sent to another server",
     ),
+    # That of connecting, before there is anything of RDMA.
+    ("", r"^timed out: (?!no end)", BROKEN, FURTHER),
     (
         "verbs rdma_cm",
         r"timed out|RETRY|retry",
@@ -131,6 +144,8 @@ RULES = (
         "the two devices do not reach each other: ping between their addresses, let UDP port 4791 through (RoCE), and"
         " compare the GIDs' kinds that rmemcached-devices shows on both ends",
     ),
+    ("", r"[Tt]oo many open connections", BROKEN, "raise the server's -c"),
+    ("", LOST, BROKEN, FURTHER),
 )
 
 
@@ -163,6 +178,24 @@ def step(function: Callable[[], T], seconds: float) -> T:
     if not done:
         raise StepError(f"timed out: no end after {seconds:g} s")
     return done[0]
+
+
+def is_here(server: tuple[str, int] | str) -> bool:
+    """Whether a server is on this host, as far as addresses tell. Sends nothing. Raises OSError."""
+    if isinstance(server, str):
+        return True
+    for family, _, _, _, address in socket.getaddrinfo(*server, type=socket.SOCK_DGRAM):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            # Chooses the addresses of both ends.
+            probe.connect(address)
+            return is_local(probe)
+    return False
+
+
+def started(found: dict[bytes, Any]) -> tuple[float | None, float]:
+    """The process that has these statistics, and when it was started, in seconds since 1970."""
+    times = [number(found.get(name, 0)) or 0.0 for name in (b"time", b"uptime")]
+    return number(found.get(b"pid", 0)), times[0] - times[1]
 
 
 def device_advice() -> tuple[list[str], str]:
@@ -205,6 +238,8 @@ class Examination:
         self.facts = Facts(server_text(self.server))
         self.keys: set[str] = set()
         self.advice = ""
+        self.reached = False  # a connection was answered
+        self.process: tuple[float | None, float] = (None, 0.0)
 
     def client(self, transport: str) -> Client:
         return Client(self.server, transport=transport, **self.options)
@@ -220,20 +255,20 @@ class Examination:
         """Fills the facts. Raises OSError, MemcacheError, StepError."""
 
         def ask() -> None:
-            client = self.client("tcp")
-            with contextlib.closing(open_plain(client)) as plain:
-                self.facts.local = is_local(plain)
-            with client:
+            with self.client("tcp") as client:
                 self.facts.server_version = clean(client.version())
                 if not re.match(r"\d|\w+[ -/]?\d|unknown", self.facts.server_version):
                     raise StepError(f"the answer to version is not memcached's: {self.facts.server_version}")
                 found = client.stats()
+                self.process = started(found)
                 self.facts.rmemcached_version = clean(found.get(b"rmemcached_version", ""))
                 with contextlib.suppress(MemcacheError):
                     devices = client.stats("rdma").get(b"rdma_device", b"")
                     self.facts.server_devices = [name for name in clean(devices).split(",") if name]
 
         step(ask, 4 * self.timeout)
+        self.reached = True
+        self.facts.local = is_here(self.server)
         with contextlib.suppress(OSError):
             self.facts.client_devices = verbs.devices("system")
         self.facts.unopened, self.advice = device_advice()
@@ -252,7 +287,7 @@ class Examination:
         else:
             try:
                 step(lambda: self.measure(finding), 4 * self.timeout + 4 * SECONDS)
-            except (MemcacheError, OSError, StepError) as error:
+            except FAILURES as error:
                 cause = error.args[0] if isinstance(error, MemcacheError) and len(error.args) == 1 else error
                 # A server can refuse without a word.
                 finding.why = clean(cause) or type(error).__name__
@@ -299,6 +334,34 @@ class Examination:
                         client.delete(key)
                         self.keys.discard(key)
 
+    def look_again(self) -> list[str]:
+        """Notes on what has changed since `look`. Raises OSError, MemcacheError, StepError: the server has gone."""
+
+        def ask() -> tuple[float | None, float]:
+            end = time.monotonic() + self.timeout
+            while True:
+                try:
+                    with self.client("tcp") as client:
+                        return started(client.stats())
+                except (MemcacheError, OSError):
+                    # A firewall may not know yet that the connections before have ended.
+                    if time.monotonic() > end:
+                        raise
+                    time.sleep(0.05)
+
+        (before, begun), (after, begun_again) = self.process, step(ask, 4 * self.timeout)
+        # Both times are in whole seconds.
+        if before == after and abs(begun - begun_again) <= 2:
+            return []
+        return ["another process answers than at first: it was started again, or a proxy has several: ask once more"]
+
+    def explain_loss(self, error: Exception) -> str:
+        """Why there is no connection, or none any more, in a line."""
+        text = clean(error)
+        if self.reached and re.search(LOST, text):
+            return f"{text} ({FURTHER})"
+        return text + next((f" ({hint})" for pattern, hint in NOT_REACHED if re.search(pattern, text)), "")
+
     def leave(self) -> None:
         """Deletes what a transport that failed in the middle has left."""
 
@@ -308,7 +371,7 @@ class Examination:
                     client.delete(key)
 
         if self.keys:
-            with contextlib.suppress(MemcacheError, OSError, StepError):
+            with contextlib.suppress(*FAILURES):
                 step(delete, 2 * self.timeout)
 
 
@@ -337,7 +400,7 @@ def verdict(findings: Sequence[Finding]) -> int:
     return 2
 
 
-def number(value: float | None) -> str:
+def shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
@@ -352,7 +415,7 @@ def show(facts: Facts, findings: Sequence[Finding], taken: str, notes: Sequence[
     print(f"\n{'transport':10}{'':10}{'get p50':>10}{'p99 [us]':>10}{'1 MB set':>10}{'get [MB/s]':>12}")
     for one in findings:
         figures = (
-            f"{number(one.p50):>10}{number(one.p99):>10}{number(one.set_bandwidth):>10}{number(one.get_bandwidth):>12}"
+            f"{shown(one.p50):>10}{shown(one.p99):>10}{shown(one.set_bandwidth):>10}{shown(one.get_bandwidth):>12}"
         )
         print(f"{one.transport:10}{one.state:10}{figures}")
     for one in findings:
@@ -363,7 +426,7 @@ def show(facts: Facts, findings: Sequence[Finding], taken: str, notes: Sequence[
 
 
 def examine(examination: Examination, as_json: bool) -> int:
-    """All steps and the report. Raises OSError, MemcacheError, StepError: there is no connection."""
+    """All steps and the report. Returns the status. Raises FAILURES: there is no connection."""
     examination.look()
     taken, reasons = examination.choose()
     notes = reasons
@@ -373,9 +436,14 @@ def examine(examination: Examination, as_json: bool) -> int:
         findings = [examination.try_one(transport) for transport in examination.transports()]
     finally:
         examination.leave()
-    status = verdict(findings)
+    status, lost = verdict(findings), ""
+    try:
+        notes = [*notes, *examination.look_again()]
+    except FAILURES as error:
+        status, lost = 2, examination.explain_loss(error)
     if as_json:
         document = {
+            **({"error": lost} if lost else {}),
             "facts": asdict(examination.facts),
             "taken": taken,
             "pinned": examination.wanted,
@@ -384,6 +452,9 @@ def examine(examination: Examination, as_json: bool) -> int:
         print(json.dumps({**document, "transports": [asdict(one) for one in findings], "status": status}, indent=2))
     else:
         show(examination.facts, findings, taken, notes)
+    if lost:
+        sys.stdout.flush()
+        print(f"rmemcached-doctor: in the end the server does not answer: {lost}", file=sys.stderr)
     return status
 
 
@@ -409,16 +480,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not 0.1 <= options.timeout <= 60:
         parser.error(f"--timeout is 0.1 to 60 seconds, not {options.timeout:g}")
     try:
-        status = examine(Examination(options.server, options.timeout, options.rdma_cm_port), options.json)
+        examination = Examination(options.server, options.timeout, options.rdma_cm_port)
     except ValueError as error:
         parser.error(clean(error))
-    except (MemcacheError, OSError, StepError) as error:
-        text = clean(error)
-        text += next((f" ({hint})" for pattern, hint in NOT_REACHED if re.search(pattern, text)), "")
+    try:
+        status = examine(examination, options.json)
+    except FAILURES as error:
+        text = examination.explain_loss(error)
         if options.json:
             print(json.dumps({"error": text, "status": 2}))
         print(f"rmemcached-doctor: {text}", file=sys.stderr)
         status = 2
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
     sys.stdout.flush()
     sys.stderr.flush()
     if any(thread.daemon for thread in threading.enumerate()):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import curses
+import io
 import os
 import re
 import select
 import signal
 import sys
 import termios
+import threading
 import time
 import tty
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rich.console import Console
@@ -21,9 +22,12 @@ from rich.console import Console
 from rmemcached.tools import screen
 from rmemcached.tools.rates import Poller, Reading
 
+LONGEST_WAIT = 1.0  # seconds without a new screen
+GATHERING = 0.05  # seconds for further samples
 WIDTH = 120  # where nothing says how wide it may be
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-KEY = re.compile(rb"\x1b[\[O][A-D]|[^\x1b]", re.DOTALL)
+# A letter, an arrow, or another key's sequence, whose letters are none.
+KEY = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|[^\x1b]", re.DOTALL)
 
 
 def colourless() -> bool:
@@ -57,7 +61,7 @@ class Live:
 
     def draw(self) -> None:
         if not self.view.paused:
-            self.readings = [poller.reading for poller in self.pollers]
+            self.readings = [poller.now() for poller in self.pollers]
             self.clock = time.time()
         width, height = self.console.size
         self.console.update_screen(screen.live(self.readings, self.view, self.clock, width, height))
@@ -104,7 +108,7 @@ class Live:
             self.ended = True
         elif key == b" ":
             view.paused = not view.paused
-        elif key in (b"k", b"j") or (key[-1:] in (b"A", b"B") and len(key) == 3):
+        elif key in (b"k", b"j") or (key[:1] == b"\x1b" and key[-1:] in (b"A", b"B")):
             self.move(-1 if key[-1:] in b"kA" else 1)
         elif key in orders:
             order, columns = orders[key]
@@ -114,8 +118,12 @@ class Live:
             order.upward = not order.upward
 
     def wait(self) -> None:
-        """Until there is a sample, a key or a signal."""
-        ready, _, _ = select.select([self.woken, *([] if self.stdin is None else [self.stdin])], [], [])
+        """Until there is a sample, a key or a signal; not for long, since a server may go on answering for ever."""
+        keys = [] if self.stdin is None else [self.stdin]
+        ready, _, _ = select.select([self.woken, *keys], [], [], LONGEST_WAIT)
+        if self.woken in ready and self.stdin not in ready and not self.ended:
+            # Many servers answer within a moment: one screen for all of them.
+            ready += select.select(keys, [], [], GATHERING)[0]
         if self.woken in ready:
             os.read(self.woken, 4096)
         if self.stdin in ready:
@@ -150,6 +158,11 @@ class Live:
 
 def make_console(once: bool) -> Console:
     """Where to print. Ends the command when there can be no live view."""
+    if sys.stdout is None:
+        raise SystemExit("rmemcached-top: stdout is closed")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # The path of a UNIX socket may have letters that the terminal has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
     live_terminal = sys.stdout.isatty()
     if not once and not live_terminal:
         raise SystemExit("rmemcached-top: stdout is no terminal: --once prints one screen")
@@ -166,22 +179,23 @@ def make_console(once: bool) -> Console:
 
 
 def print_once(servers: Sequence[str], arguments: dict[str, Any], interval: float, prefixes: bool) -> int:
-    """One screen on stdout, after two samples of each server. Returns the exit status."""
+    """One screen on stdout, after two samples of each server. Returns the exit status. Its threads are left behind."""
     console = make_console(True)
     pollers = [Poller(server, arguments, interval, prefixes, lambda: None) for server in servers]
-    with ThreadPoolExecutor(len(pollers)) as threads:
-        list(threads.map(Poller.ask, pollers))
-        time.sleep(interval)
-        list(threads.map(Poller.ask, pollers))
-    readings = [poller.reading for poller in pollers]
-    for poller in pollers:
-        poller.client.close()
+    threads = [threading.Thread(target=poller.ask_twice, daemon=True) for poller in pollers]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + interval + sum(2 * poller.patience for poller in pollers[:1])
+    for thread in threads:
+        thread.join(max(end - time.monotonic(), 0))
+    readings = [poller.now() for poller in pollers]
     console.print(screen.once(readings, screen.View(interval, prefixes), time.time(), console.width))
     return 1 if any(reading.error for reading in readings) else 0
 
 
-def watch(servers: Sequence[str], arguments: dict[str, Any], interval: float, prefixes: bool) -> None:
-    """The live view, until q or a signal, or until the terminal is gone. Its threads are left behind."""
+def watch(servers: Sequence[str], arguments: dict[str, Any], interval: float, prefixes: bool) -> int:
+    """The live view, until q or a signal, or until the terminal is gone. Its threads are left behind. Returns 0."""
     console = make_console(False)
     with contextlib.suppress(OSError):
         Live(servers, arguments, screen.View(interval, prefixes), console).run()
+    return 0

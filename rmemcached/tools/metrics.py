@@ -6,6 +6,7 @@ rmemcached_ are ours. Three of its counters lack the ending _total, which a coun
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -398,6 +399,8 @@ LEFT_OUT = {
 }
 """(group, statistic): why there is no metric of its name. Of words that are no numbers, only those with a place."""
 
+PLACE = re.compile("[0-9]{0,2}")  # there are 63 classes at most
+
 
 class Sample(NamedTuple):
     """What a metric has to say of a server."""
@@ -407,11 +410,15 @@ class Sample(NamedTuple):
 
 
 def by_class(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """{class: {name: value}} of `stats items` and `stats slabs`; what is of no class is in "" ."""
+    """{class: {name: value}} of `stats items` and `stats slabs`; what is of no class is in "".
+
+    What no memcached has for a class is left out: each would be a time series.
+    """
     classes: dict[str, dict[str, Any]] = {}
     for full, value in found.items():
         place, _, name = full.removeprefix("items:").rpartition(":")
-        classes.setdefault(place, {})[name] = value
+        if PLACE.fullmatch(place):
+            classes.setdefault(place, {})[name] = value
     return classes
 
 

@@ -24,7 +24,6 @@ from rmemcached.tools import metrics, targets
 
 MOST_TARGETS = 1000  # that are remembered: each has a connection
 REQUEST_SECONDS = 10.0  # an HTTP client that says nothing for as long is left
-PATIENCE = 3  # times --timeout, for all answers of a server: below the 10 s that Prometheus waits
 UNITS = ("seconds", "bytes")
 Answer = Callable[[str, list[tuple[str, str]]], Any]
 
@@ -55,10 +54,7 @@ def told(name: str, text: str, **labels: str) -> Metric:
 
 def identity(groups: dict[str, dict[str, Any]]) -> Iterator[Metric]:
     """Versions and devices, as labels."""
-
-    def text(value: Any) -> str:
-        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
+    text = targets.clean
     general, rdma = groups[""], groups["rdma"]
     version = text(general.get("version", ""))
     yield told("memcached_version", "The version of memcached that the server is, or is a port of.", version=version)
@@ -84,7 +80,7 @@ class Target:
         """Raises ValueError when it cannot be a server."""
         self.name = targets.name_of(server)
         self.client = targets.make_client(server, arguments)
-        self.patience = PATIENCE * arguments["timeout"]
+        self.patience = targets.PATIENCE * arguments["timeout"]
         self.lock = threading.Lock()
         self.said: str | None = None
         registry = CollectorRegistry(auto_describe=False)
@@ -233,12 +229,18 @@ class Handler(WSGIRequestHandler):
 
 class Server(ThreadingWSGIServer):
     daemon_threads = True
+    request_queue_size = 128  # scrapes of many targets may come at one time
     address_family = socket.AF_INET6
 
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         super().server_bind()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # One that leaves, or says nothing, as a probe of the port does, is no failure here.
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
 
 
 class Server4(Server):

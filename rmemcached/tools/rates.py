@@ -53,7 +53,7 @@ def read_prefixes(client: Client) -> dict[str, dict[str, int]]:
 
 
 def take(client: Client, prefixes: bool) -> Sample:
-    """Asks a server. Raises targets.FAILURES.
+    """Asks a server. Raises targets.FAILURES, and what else a strange answer leads to.
 
     The probe is `version`: it goes the way of every request and counts in no statistic.
     """
@@ -170,16 +170,34 @@ class Poller:
         self.interval = interval
         self.prefixes = prefixes
         self.tell = tell
+        self.patience = targets.PATIENCE * arguments["timeout"]
+        self.asking: float | None = None  # since when, in seconds of time.monotonic(); written by its thread
         self.ending = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
 
+    def now(self) -> Reading:
+        """What is known, also of a server that goes on answering for ever. Threads: any."""
+        asking = self.asking
+        if asking is not None and time.monotonic() - asking > self.patience:
+            return self.reading.failed(f"no end of its answers within {self.patience:g} s")
+        return self.reading
+
     def ask(self) -> None:
         """One sample more. Threads: one at a time."""
+        self.asking = time.monotonic()
         try:
             self.reading = self.reading.after(targets.twice(self.client, lambda client: take(client, self.prefixes)))
-        except targets.FAILURES as error:
+        except Exception as error:
+            # Whatever a server has made of its answer, it is shown as its failure.
             self.client.close()
             self.reading = self.reading.failed(targets.clean(f"{type(error).__name__}: {error}"))
+        self.asking = None
+
+    def ask_twice(self) -> None:
+        """What there is to say of one interval."""
+        self.ask()
+        self.ending.wait(self.interval)
+        self.ask()
 
     def run(self) -> None:
         due = time.monotonic()

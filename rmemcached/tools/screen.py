@@ -16,6 +16,7 @@ from rmemcached.tools.targets import clean
 
 LEAST_WIDTH, LEAST_HEIGHT = 80, 20
 ABSENT = "-"
+MUCH = "?"  # more than there can be
 SIDE_WIDTH = 23  # of the tables of commands and of RDMA
 KEYS = (("q", "quit"), ("space", "pause"), ("up/down", "server"), ("s", "servers"), ("c", "classes"), ("f", "prefixes"))
 
@@ -24,6 +25,8 @@ def count(number: float | None) -> str:
     """In units of 1000."""
     if number is None:
         return ABSENT
+    if number < 0:
+        return f"-{count(-number)}"
     for unit in ("", "k", "M", "G"):
         if number < 999.5:
             return (
@@ -32,7 +35,7 @@ def count(number: float | None) -> str:
                 else f"{number:.1f}{unit}"
             )
         number /= 1000
-    return f"{number:.0f}T"
+    return f"{number:.0f}T" if number < 999.5 else MUCH
 
 
 def size(number: float | None) -> str:
@@ -43,11 +46,13 @@ def size(number: float | None) -> str:
         if number < 1023.5:
             return f"{number:.0f}{unit}" if number >= 99.5 or not unit else f"{number:.1f}{unit}"
         number /= 1024
-    return f"{number:.1f}T"
+    return f"{number:.1f}T" if number < 1023.5 else MUCH
 
 
 def percent(ratio: float | None) -> str:
-    return ABSENT if ratio is None else f"{100 * ratio:.1f}"
+    if ratio is None:
+        return ABSENT
+    return f"{100 * ratio:.1f}" if abs(ratio) < 100 else MUCH
 
 
 def microseconds(seconds: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ _T = TypeVar("_T")
 DEFAULT = "127.0.0.1:11211"
 SERVER_HELP = "HOST, HOST:PORT, the path of a UNIX socket, or a URL as rmemcached.client takes it"
 LONGEST = 300  # characters of what a server says
+PATIENCE = 3  # times --timeout, for all answers of a server: below the 10 s that Prometheus waits
 ENDED = (MemcacheUnexpectedCloseError, ConnectionResetError, BrokenPipeError)
 FAILURES = (MemcacheError, OSError, ValueError)
 """What asking a server raises that cannot be reached, answers wrongly, or not in time."""
@@ -144,15 +146,14 @@ def read_stats(client: Client, *words: str) -> dict[str, Any]:
 
 
 def number(value: Any) -> float | None:
-    """A value of a statistic as a number: yes and on are 1, no and off 0. None: it is another word."""
-    if isinstance(value, int | float):
-        return float(value)
+    """A value of a statistic as a finite number: yes and on are 1, no and off 0. None: it is something else."""
     word = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     if word in ("yes", "on"):
         return 1.0
     if word in ("no", "off"):
         return 0.0
     try:
-        return float(word)
-    except ValueError:
+        found = float(value if isinstance(value, int | float) else word)
+    except (ValueError, OverflowError):
         return None
+    return found if math.isfinite(found) else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -71,17 +72,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     settings = targets.settings(parser, given)
     targets.check(parser, given.servers, settings)
+    servers = list(dict.fromkeys(given.servers))
     try:
         from rmemcached.tools import live
+
+        show = live.print_once if given.once else live.watch
+        status = show(servers, settings, given.interval, given.prefixes)
+        sys.stdout.flush()
     except ModuleNotFoundError as error:
         raise SystemExit(f"rmemcached-top: {error}: pip install 'rmemcached[top]'") from None
-    servers = list(dict.fromkeys(given.servers))
-    if given.once:
-        return live.print_once(servers, settings, given.interval, given.prefixes)
-    live.watch(servers, settings, given.interval, given.prefixes)
-    sys.stdout.flush()
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+    except OSError as error:
+        print(f"rmemcached-top: stdout: {error}", file=sys.stderr, flush=True)
+        status = 1
     # Threads that wait for a server would hold up the interpreter's end.
-    os._exit(0)
+    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from lmcache_adapter import Adapter, Arena
+from scripted import Scripted
 from servers import Server, start_rmemcached
 from transport import RDMA_TRANSPORTS
 
 from rmemcached.client import Client
-from rmemcached.connectors._blocks import HEAD, ITEM_OVERHEAD
+from rmemcached.connectors._blocks import HEAD, ITEM_OVERHEAD, MAGIC, SMALLEST_PIECE, Blocks, read_head
 from rmemcached.connectors._keys import block_key
 from rmemcached.connectors.lmcache import RMemcachedConnector
 
@@ -197,6 +198,63 @@ def test_a_block_that_the_server_cannot_hold(connect: Connect, rmemcached_server
     ok, error, done = adapter.store(keys, views)
     assert adapter.load(keys, views)[2][0] is False
     assert done[1] is True
+
+
+def test_a_block_that_is_refused(connect: Connect, rmemcached_server: Callable[..., Server]) -> None:
+    """A server that evicts nothing and is full: the blocks behind it in the same part of the batch are tried."""
+    adapter = connect(rmemcached_server("-m", "16", "-M", "-t", "1"), workers=1)
+    small = memoryview(bytearray(5))
+    assert adapter.store(["first"], [small])[0]
+    ok, error, done = adapter.store(["big", "small"], [memoryview(bytearray(40 * MEGABYTE)), small])
+    assert (ok, done) == (False, [False, True]) and "out of memory" in error
+
+
+@pytest.mark.parametrize(("length", "piece"), [(1 << 62, 1), (1 << 62, 1 << 62), (1 << 40, SMALLEST_PIECE), (3000, 1)])
+def test_heads_that_others_have_made(connect: Connect, shared_rmemcached: Server, length: int, piece: int) -> None:
+    """Who may store may write a head that says anything: it costs no more than another miss."""
+    adapter = connect(shared_rmemcached, prefix="heads:")
+    head = HEAD.pack(MAGIC, length, piece, b"r" * 16)
+    with Client(shared_rmemcached.address, default_noreply=False) as client:
+
+        def plant() -> None:
+            client.set(block_key("key", b"heads:"), head)
+
+        plant()
+        assert adapter.load(["key"], [memoryview(bytearray(3000))]) == (True, "", [False])
+        assert adapter.delete(["key"]) == (True, "", [True])
+        plant()
+        block, target = (memoryview(bytearray(2 * MEGABYTE)) for _ in range(2))
+        assert adapter.store(["key"], [block])[2] == [True] and adapter.load(["key"], [target])[2] == [True]
+    # 2^62 pieces would be more memory than there is; nobody has pieces of that store.
+    assert read_head(head) is None or length == piece
+
+
+def test_the_size_of_pieces(
+    shared_rmemcached: Server, scripted: Callable[[Callable[[bytes], Iterator[bytes]]], Scripted]
+) -> None:
+    """memcached's own where a proxy does not tell; never 0, whatever other threads forget meanwhile."""
+    blocks = Blocks(scripted(lambda line: iter([b"END\r\n"])).place, transport="tcp")
+    assert blocks.piece_size() == MEGABYTE - ITEM_OVERHEAD
+    blocks.close()
+    blocks = Blocks(shared_rmemcached.address)
+    whole = blocks.piece_size()
+    over = threading.Event()
+
+    def forget() -> None:
+        while not over.is_set():
+            blocks.forget_server()
+
+    thread = threading.Thread(target=forget)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        assert {blocks.piece_size() for _ in range(2000)} == {whole}
+    finally:
+        over.set()
+        thread.join()
+        sys.setswitchinterval(before)
+        blocks.close()
 
 
 def test_batches(connect: Connect, shared_rmemcached: Server) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -251,6 +252,25 @@ def test_a_server_that_is_killed_and_started_again(storage: MakeStorage, caplog:
     finally:
         one.close()
         again.stop()
+
+
+def test_a_server_that_stands_still(
+    storage: MakeStorage, rmemcached_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A batch waits for it once in each thread, not for each page."""
+    server = rmemcached_server("-m", "64", "-t", "1")
+    pool = Pool(20, 1000, 1)
+    one = storage(server, pool, interface_v1=1, transport="tcp", timeout=1.0, connect_timeout=1.0, workers=2)
+    keys = hashes(20)
+    assert all(one.batch_set_v1(keys, pool.tokens(*range(20))))
+    caplog.clear()
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        assert one.batch_get_v1(keys, pool.tokens(*range(20))) == [False] * 20
+        assert 1 <= len(caplog.records) <= 2
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    assert all(one.batch_get_v1(keys, pool.tokens(*range(20))))
 
 
 def test_what_is_refused(storage: MakeStorage, shared_rmemcached: Server) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,11 +17,11 @@ from typing import Any
 
 import pytest
 from scripted import Scripted
-from servers import Server
+from servers import Server, start_rmemcached
 
 from rmemcached import verbs
 from rmemcached.client import Client
-from rmemcached.tools.doctor import BROKEN, Examination, Finding, device_advice, main, verdict
+from rmemcached.tools.doctor import BROKEN, Examination, Finding, device_advice, examine, main, verdict
 
 ServerFactory = Callable[..., Server]
 
@@ -117,6 +119,11 @@ def test_other_users_and_limits() -> None:
             "MEMLOCK",
         ),
         ("soft_iw", "timed out", "firewall"),
+        ("verbs", "timed out: 127.0.0.1:1", "lets too few through"),
+        ("verbs", "timed out: no end after 4 s", "4791"),
+        ("soft_iw", "MemcacheUnexpectedCloseError", "the server's -c"),
+        ("soft_shm", "ERROR Too many open connections", "raise the server's -c"),
+        ("tcp", "[Errno 111] Connection refused: '127.0.0.1:1'", "lets too few through"),
         ("verbs", "timed out", "4791"),
         ("soft_iw", "the server answered CLIENT_ERROR rdma: version 2 is not supported, this", "same version"),
     ):
@@ -198,6 +205,19 @@ def test_what_is_no_memcached(bad_server: str) -> None:
     assert done.stderr.count("\n") == 1 and done.stderr[:-1].isprintable(), done.stderr
 
 
+def test_ctrl_c() -> None:
+    """While it waits for an answer: without a traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        command = [sys.executable, "-P", "-m", "rmemcached.tools.doctor", "--timeout", "60"]
+        with subprocess.Popen(
+            [*command, f"127.0.0.1:{silent.getsockname()[1]}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            silent.settimeout(20)
+            with silent.accept()[0]:
+                process.send_signal(signal.SIGINT)
+                assert process.communicate(timeout=20) == (b"", b"") and process.returncode == 130
+
+
 def test_a_refusal_without_words(scripted: Callable[..., Scripted]) -> None:
     """Is none of the transports that work."""
 
@@ -218,6 +238,50 @@ def test_no_server_and_wrong_arguments() -> None:
         with pytest.raises(SystemExit) as refused:
             main(wrong)
         assert refused.value.code == 2
+
+
+class Between(Examination):
+    """An examination in which something happens when the first transport has been measured that works."""
+
+    def __init__(self, target: str, happens: Callable[[], object]) -> None:
+        super().__init__(target, 0.5, None)
+        self.happens: Callable[[], object] | None = happens
+
+    def try_one(self, transport: str) -> Finding:
+        found = super().try_one(transport)
+        if found.p50 is not None and self.happens is not None:
+            self.happens()
+            self.happens = None
+        return found
+
+
+def test_a_server_dies_while_it_is_measured(
+    rmemcached_server: ServerFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 2, although a transport has worked; in words and as JSON."""
+    for as_json in (False, True):
+        server = rmemcached_server()
+        assert examine(Between(place(server), server.kill), as_json) == 2
+        said = capsys.readouterr()
+        assert said.err.startswith("rmemcached-doctor: in the end the server does not answer: ")
+        assert said.err.count("\n") == 1 and "refused" in said.err and "has ended since" in said.err
+        if as_json:
+            found = json.loads(said.out)
+            states = {one["transport"]: one["state"] for one in found["transports"]}
+            assert found["status"] == 2 and found["error"] and "works" in states.values() and states["tcp"] == "fails"
+
+
+def test_a_server_is_started_again_while_it_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "socket")
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(start_rmemcached(path=path))
+
+        def again() -> None:
+            first.kill()
+            stack.enter_context(start_rmemcached(path=path))
+
+        assert examine(Between(path, again), False) == 0
+    assert "another process answers than at first" in capsys.readouterr().out
 
 
 def test_devices_of_the_system_are_told() -> None:

@@ -128,12 +128,12 @@ class TwoHosts:
             stack.callback(daemon.terminate)
             assert manager.recv(100) == b"READY=1\n"
 
-    def drop(self) -> None:
-        """The daemon's host drops what comes to its port."""
+    def filter(self, what: str) -> None:
+        """The daemon's host does so with what comes to its port."""
         for rule in (
             "add table ip t",
             "add chain ip t c { type filter hook input priority 0; }",
-            f"add rule ip t c tcp dport {PORT} drop",
+            f"add rule ip t c tcp dport {PORT} {what}",
         ):
             subprocess.check_call([*self.places[0], "nft", rule])
 
@@ -156,6 +156,19 @@ def test_containers_of_one_host(two_hosts: TwoHosts) -> None:
 
 
 def test_a_firewall(two_hosts: TwoHosts) -> None:
-    two_hosts.drop()
+    two_hosts.filter("drop")
     found = doctor("--timeout", "0.3", f"{HERE}:{PORT}", within=two_hosts.places[1])
     assert found["status"] == 2 and "timed out" in found["error"] and "firewall" in found["error"]
+
+
+@pytest.mark.parametrize("verdict", ["drop", "reject with tcp reset"])
+def test_a_firewall_that_lets_one_connection_through(verdict: str, two_hosts: TwoHosts) -> None:
+    """Nobody is told that the daemon is down: it has answered."""
+    two_hosts.filter(f"tcp flags syn / syn,ack ct count over 1 {verdict}")
+    found = doctor("--timeout", "0.5", f"{HERE}:{PORT}", within=two_hosts.places[1])
+    failed = {one["transport"]: one["change"] for one in found.get("transports", []) if one["state"] == "fails"}
+    # Whether one is let through depends on whether the firewall knows that the one before has ended.
+    assert failed or found["error"]
+    assert "lets too few through" in found.get("error", "lets too few through")
+    for name, change in failed.items():
+        assert ("let a second TCP connection" if name == "soft_iw" else "lets too few through") in change

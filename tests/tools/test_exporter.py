@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -245,6 +246,26 @@ def test_strange_answers(refusal: bytes, scripted: Callable[..., Scripted], expo
     assert found[UP] == 1 and found["memcached_current_bytes", ()] == 5
 
 
+def test_strange_numbers_and_classes(scripted: Callable[..., Scripted], exporter: Callable[..., Exporter]) -> None:
+    """No number that there cannot be, no class that there cannot be, and nothing that is a command for a terminal."""
+
+    def answers(line: bytes) -> Iterator[bytes]:
+        huge = b"1" + b"0" * 400
+        yield {
+            b"stats": b"STAT threads %s\r\nSTAT curr_items -inf\r\nSTAT bytes 5\r\nSTAT version \x1b[2J\r\n" % huge,
+            b"stats slabs": b"".join(
+                b"STAT %d:chunk_size 96\r\nSTAT x%d:chunk_size 1\r\n" % (n, n) for n in range(1000)
+            ),
+        }.get(line, b"") + b"END\r\n"
+
+    one = exporter(scripted(answers).place)
+    found = one.values()
+    assert found[UP] == 1 and found["memcached_current_bytes", ()] == 5
+    assert not {"rmemcached_threads", "memcached_current_items"} & {name for name, _ in found}
+    assert sum(name == "memcached_slab_chunk_size_bytes" for name, _ in found) == 100
+    assert "\x1b" not in one.text()
+
+
 def test_targets(
     rmemcached_server: ServerFactory, memcached_server: ServerFactory, exporter: Callable[..., Exporter], tmp_path: Path
 ) -> None:
@@ -269,6 +290,18 @@ def test_targets(
         assert refused.value.code == status
         refused.value.close()
     assert f"/scrape?target={place(first)}" in one.text("/").splitlines()
+
+
+def test_clients_that_leave_are_no_failure(rmemcached_server: ServerFactory, exporter: Callable[..., Exporter]) -> None:
+    """Probes of a port end their connections by a reset, in any state: stderr, which is a log, has nothing of it."""
+    one = exporter(place(rmemcached_server()))
+    for said in (b"", b"GET /metrics", b"GET /metrics HTTP/1.1\r\nHost: x\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", one.port)) as probe:
+            probe.sendall(said)
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert one.values()[UP] == 1
+    one.process.terminate()
+    assert one.process.wait(20) == 0 and one.stderr.read() == ""
 
 
 def test_a_target_cannot_write_to_the_terminal(exporter: Callable[..., Exporter]) -> None:

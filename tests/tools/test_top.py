@@ -17,6 +17,7 @@ import pexpect
 import pyte
 import pytest
 from daemon_tools import rdma_client
+from scripted import Scripted
 from servers import Server, free_port, start_memcached, start_rmemcached
 
 from rmemcached.client import Client
@@ -48,6 +49,9 @@ class Terminal:
             dimensions=(lines, columns),
             timeout=20,
         )
+        # pexpect would sleep before a key, and when it closes the terminal.
+        self.process.delaybeforesend = None
+        self.process.ptyproc.delayafterclose = self.process.ptyproc.delayafterterminate = 0.0
         self.before = termios.tcgetattr(self.process.child_fd)
 
     def take(self) -> bool:
@@ -91,7 +95,10 @@ class Terminal:
         assert said.rindex(BACK) > said.rindex("rmemcached-top")
 
     def kill(self) -> None:
-        self.process.close(force=True)
+        if self.process.isalive():
+            self.process.kill(signal.SIGKILL)
+            self.process.wait()
+        self.process.close()
 
 
 @pytest.fixture
@@ -330,6 +337,88 @@ def test_dumb_terminals(terminal: Callable[..., Terminal]) -> None:
     assert shown.rest() == 1 and "--once prints one screen" in shown.text().replace("\n", "")
 
 
+def strange(lines: bytes, ends: bool = True) -> Callable[[bytes], Iterator[bytes]]:
+    """The answers of a server whose `stats` has these lines besides; without an end, each after a moment."""
+
+    def answers(line: bytes) -> Iterator[bytes]:
+        if line == b"stats":
+            yield b"STAT pid 1\r\nSTAT uptime 9\r\n" + lines
+        elif line == b"stats slabs":
+            yield b"STAT abc:chunk_size 1\r\nSTAT \x1b[2J:chunk_size 2\r\nSTAT 12345:chunk_size 3\r\n"
+            yield b"STAT 1:chunk_size 96\r\n"
+        while not ends:
+            yield b"STAT again 1\r\n"
+            time.sleep(0.05)  # its time-out is 0.3 s: it is never over
+        yield b"END\r\n"
+
+    return answers
+
+
+STRANGE = {
+    "huge": b"STAT curr_connections 1%s\r\nSTAT cmd_get 1%s\r\n" % (b"0" * 400, b"0" * 5000),
+    "large": b"STAT curr_connections 1%s\r\nSTAT limit_maxbytes 1%s\r\nSTAT bytes -7\r\n" % (b"0" * 30, b"0" * 30),
+    "no number": b"STAT curr_connections -inf\r\nSTAT cmd_get nan\r\nSTAT threads inf\r\nSTAT limit_maxbytes 0\r\n",
+    "escapes": b"STAT version \x1b[2J\x1b]0;x\x07\r\nSTAT rmemcached_version \xc2\x9b2J\r\n",
+}
+
+
+def test_strange_servers(
+    scripted: Callable[..., Scripted], rmemcached_server: ServerFactory, terminal: Callable[..., Terminal]
+) -> None:
+    """Each is a line of its own: it ends neither the view nor that of another server, and writes to no terminal."""
+    names = [scripted(strange(lines)).place for lines in STRANGE.values()]
+    endless = scripted(strange(b"", ends=False)).place
+    places = [*names, endless, place(rmemcached_server())]
+    shown = terminal(*places, "--timeout", "0.3")
+    shown.until(rf"^[> ] {places[-1]} +0 ")
+    shown.until(r"6 servers, 1 down")
+    for name in names:
+        shown.until(rf"^> {name} ")
+        shown.until(rf"^{name}: .*memcached.* up 9 s")
+        shown.until(r"^ *(get\s.*)?1 +96 ")
+        shown.press("j")
+    shown.until(rf"^{endless}: no end of its answers within 0.9 s")
+    shown.press("q")
+    assert shown.rest() == 0
+    assert b"\x1b]0;" not in shown.received and b"\xc2\x9b" not in shown.received
+    done = run("--once", "--timeout", "0.3", *places)
+    assert done.returncode == 1 and done.stderr == "" and "\x1b" not in done.stdout
+    # On a busy machine a line of it may come too late.
+    assert re.search(rf"^{endless}: (no end of its answers within 0.9 s|TimeoutError)", done.stdout, re.MULTILINE)
+    assert "no number" not in done.stdout and max(map(len, done.stdout.splitlines())) <= 120
+
+
+def test_other_keys_do_nothing(terminal: Callable[..., Terminal]) -> None:
+    """F4 and End have letters in their sequences, which are those of commands."""
+    shown = terminal(f"127.0.0.1:{free_port()}")
+    shown.until("refused")
+    shown.press("\x1bOS\x1b[F\x1b[1;5S\x1b[200~ ")
+    shown.until("paused")
+    assert not re.search(r"server[v^]", shown.text())
+    shown.press("s")
+    shown.until(r"server\^")
+
+
+def test_ctrl_c_and_outputs_that_fail() -> None:
+    """Of one screen: a line at most, and no traceback."""
+    nobody = f"127.0.0.1:{free_port()}"
+    with subprocess.Popen(
+        [*COMMAND, "--once", "--interval", "60", nobody], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        # It waits for its second sample: the threads of this process are there.
+        while len(os.listdir(f"/proc/{process.pid}/task")) < 2:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20) == ("", "") and process.returncode == 130
+    shell = f"{' '.join(COMMAND)} --interval 0.1 --once {nobody}"
+    for output, said in (("/dev/full", "stdout: [Errno 28]"), ("&-", "stdout is closed")):
+        done = subprocess.run(f"{shell} >{output}", shell=True, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 1 and done.stderr.startswith(f"rmemcached-top: {said}"), done.stderr
+        assert done.stderr.count("\n") == 1
+    done = run("--once", "/tmp/caf\u00e9", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.returncode == 1 and "/tmp/caf\\xe9" in done.stdout
+
+
 def sample(at: float, **statistics: object) -> Sample:
     return Sample(at, {"pid": 1, **statistics}, {}, {}, 1e-6, 2e-6)
 
@@ -357,6 +446,7 @@ def test_numbers() -> None:
     assert [count(n) for n in (None, 0, 7, 7.5, 999, 999.6, 12_345, 123_456, 5e6)] == [
         *("-", "0", "7", "7.5", "999", "1.0k", "12.3k", "123k", "5.0M")
     ]
+    assert [count(n) for n in (-7, -5e3, 9e14, 1e30)] == ["-7", "-5.0k", "900T", "?"] and size(1e30) == "?"
     assert [size(n) for n in (0, 100, 1536, 64 << 20, 5 << 40)] == ["0", "100", "1.5K", "64.0M", "5.0T"]
 
 
