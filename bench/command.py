@@ -300,6 +300,8 @@ def run_selection(options: argparse.Namespace, command: Sequence[str]) -> int:
     if options.record:
         if options.runs < 2 or set(options.cases) != set(selection.CASES):
             raise BenchError("--record takes at least 2 --runs, of all cases")
+        if os.path.exists(options.expected):
+            selection.read_expected(options.expected)  # before minutes have gone by
         # As many beside other work as without: both happen.
         busy = os.cpu_count() or 1
         words = [[*command, "--busy", str(busy if number % 2 else options.busy)] for number in range(options.runs)]

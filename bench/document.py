@@ -26,12 +26,14 @@ BOUND = re.compile(r"(<=|>=) ([\d.e-]+)(?: of ((?:(?! and ).)+))?")
 Document = dict[str, Any]
 
 
-def processor() -> str:
-    """The model of the CPU as the kernel names it."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+def processor(cpuinfo: str | None = None) -> str:
+    """The model of the CPU as the kernel names it, and its numbers: in guests many models have one name."""
+    text = Path("/proc/cpuinfo").read_text() if cpuinfo is None else cpuinfo
+    first = dict(re.findall(r"^(.+?)\s*: *(.*)$", text.split("\n\n")[0], re.MULTILINE))
+    names = ("cpu family", "model", "CPU implementer", "CPU part")
+    numbers = [f"{name.removeprefix('cpu ')} {first[name]}" for name in names if name in first]
+    name = first.get("model name", platform.machine())
+    return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
 def machine() -> dict[str, Any]:
