@@ -7,10 +7,11 @@ hold on a machine that has other work. What polls is not among them: its CPU tim
 floors are always there and always the same; ratios to memcached are of one version, and are not judged beside another
 one.
 
-expected.json has a record for each model of processor that was measured, because ratios differ from one to another. A
-processor that has none is judged by the most lenient of all records, with a spread of 50 % at least (memory: 10 %).
+expected.json has a record for each kind of machine that was measured, a model of processor and a version of Python,
+because ratios differ from one to another. A machine that has none is judged by the most lenient of all records, with a
+spread of 50 % at least (memory: 10 %).
 
---record measures anew, half of the runs beside processes that are always busy, and writes the record of this processor:
+--record measures anew, half of the runs beside processes that are always busy, and writes the record of this machine:
 after a change that is meant to cost something, or that has made something faster. The file belongs to the sources; the
 commit says why.
 """
@@ -48,7 +49,7 @@ KEY, VALUE = "key", bytes(range(SIZE))
 CPU, BYTES = Figure("cpu_us", "us"), Figure("bytes", "bytes")
 LEAST_SPREAD = {CPU.name: 0.15, BYTES.name: 0.03}  # that --record writes down: other machines differ by so much
 MARGIN = 2.0  # times what the recorded runs differ
-UNKNOWN_SPREAD = {CPU.name: 0.5, BYTES.name: 0.1}  # at least, on a processor that has no record
+UNKNOWN_SPREAD = {CPU.name: 0.5, BYTES.name: 0.1}  # at least, on a machine that has no record
 # {case: operation, depth, keys of a get}
 OVER_TCP = {
     "get, one at a time": ("get", 1, 1),
@@ -74,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--expected", metavar="FILE", default=str(EXPECTED), help="default: expected.json of the sources"
     )
-    parser.add_argument("--record", action="store_true", help="write this processor's record into that file instead")
+    parser.add_argument("--record", action="store_true", help="write this machine's record into that file instead")
     parser.add_argument("--runs", type=int, default=6, help="that --record makes (default: 6)")
 
 
@@ -248,8 +249,13 @@ def figure_of(case: str) -> str:
     return BYTES.name if case in (START, ITEM) else CPU.name
 
 
+def kind_of(found: Document) -> str:
+    """The kind of machine of a run: what its ratios depend on besides the build."""
+    return f"{found['machine']['cpu']}, {found['machine']['python'].rpartition('.')[0]}"
+
+
 def recorded(documents: Sequence[Document]) -> dict[str, Any]:
-    """The record of this processor, from several runs."""
+    """The record of this machine, from several runs."""
     versions = peers(documents[0])
     taken = [ratios(found) for found in documents]
     lines = []
@@ -261,15 +267,15 @@ def recorded(documents: Sequence[Document]) -> dict[str, Any]:
         lines.append(
             {"case": case, "to": peer, "version": versions[peer], "ratio": round(ratio, 3), "spread": round(spread, 3)}
         )
-    return {"machine": documents[0]["machine"]["cpu"], "runs": len(documents), "ratios": lines}
+    return {"machine": kind_of(documents[0]), "runs": len(documents), "ratios": lines}
 
 
 def read_expected(path: str) -> list[dict[str, Any]]:
-    """The records, one of a processor each. Raises BenchError."""
+    """The records, one for each kind of machine. Raises BenchError."""
     try:
         records = json.loads(Path(path).read_text())["records"]
         if not records or len({record["machine"] for record in records}) < len(records):
-            raise ValueError("it has no record, or two of one processor")
+            raise ValueError("it has no record, or two of one machine")
         for line in (line for record in records for line in record["ratios"]):
             if not (line.keys() >= {"to", "version"} and line["case"] in CASES and line["ratio"] > 0 < line["spread"]):
                 raise ValueError("a ratio lacks something")
@@ -281,7 +287,7 @@ def read_expected(path: str) -> list[dict[str, Any]]:
 
 
 def write_expected(path: str, documents: Sequence[Document]) -> None:
-    """Adds the record of this processor, or replaces it. Raises BenchError."""
+    """Adds the record of this machine, or replaces it. Raises BenchError."""
     new = recorded(documents)
     others = read_expected(path) if Path(path).exists() else []
     records = [new, *(record for record in others if record["machine"] != new["machine"])]
@@ -290,8 +296,8 @@ def write_expected(path: str, documents: Sequence[Document]) -> None:
 
 
 def limits(found: Document, records: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """The ratios by which a run is judged: (those of its processor, ""), or (the most lenient of all, what to say)."""
-    here = found["machine"]["cpu"]
+    """The ratios by which a run is judged: (those of its machine, ""), or (the most lenient of all, what to say)."""
+    here = kind_of(found)
     for record in records:
         if record["machine"] == here:
             return record["ratios"], ""
@@ -339,7 +345,7 @@ def judge(found: Document, records: Sequence[dict[str, Any]], cases: Sequence[st
 
 
 def faster(found: Document, records: Sequence[dict[str, Any]]) -> list[str]:
-    """The ratios that are better than this processor's record by more than their spread: what to record anew."""
+    """The ratios that are better than this machine's record by more than their spread: what to record anew."""
     taken = ratios(found)
     expected, unknown = limits(found, records)
     return [

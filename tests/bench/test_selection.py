@@ -35,11 +35,12 @@ def made(ours: list[float], memcached: str = "memcached 1.6.18", case: str = CAS
 
 
 def expected(*lines: tuple[str, str, float], machine: str | None = None) -> list[dict[str, Any]]:
-    """One record, of this processor unless it is named."""
+    """One record, of this machine unless it is named."""
     ratios = [{"case": CASE, "to": to, "version": of, "ratio": at, "spread": 0.2} for to, of, at in lines]
-    return [{"machine": machine or processor(), "runs": 2, "ratios": ratios}]
+    return [{"machine": machine or HERE, "runs": 2, "ratios": ratios}]
 
 
+HERE = selection.kind_of(Record("selection", [], "memcached").document)
 BOTH = expected(("memcached", "memcached 1.6.18", 0.5), ("floor: tcp", "", 0.5))
 
 
@@ -98,39 +99,39 @@ def test_a_file_that_is_none(text: str, tmp_path: Path) -> None:
     assert path.read_text() == text
 
 
-def test_another_processor_is_judged_by_the_most_lenient_record() -> None:
+def test_another_machine_is_judged_by_the_most_lenient_record() -> None:
     both = [
         *expected(("memcached", "memcached 1.6.18", 0.5), ("floor: tcp", "", 0.4), machine="one"),
         *expected(("memcached", "memcached 1.6.45", 0.9), ("floor: tcp", "", 0.5), machine="other"),
     ]
     for ratio, worse in ((0.74, []), (0.76, [CASE])):
         lines, found = selection.judge(made([ratio] * 5), both, [CASE])
-        assert lines[0].startswith(f"no record of {processor()}: judged leniently, by those of one; other")
+        assert lines[0].startswith(f"no record of {HERE}: judged leniently, by those of one; other")
         assert found == worse and len(lines) == 3
         assert all("recorded 0.500, at most 0.750" in line for line in lines[1:]), "the installed memcached's alone"
     assert not selection.faster(made([0.1] * 5), both), "nothing is recorded that could be kept"
-    # With a record of this processor the others do not matter.
+    # With a record of this machine the others do not matter.
     known = [*both, *BOTH]
     assert selection.judge(made([0.61] * 5), known, [CASE])[1] == [CASE]
     assert not selection.judge(made([0.61] * 5), known, [CASE])[0][0].startswith("no record")
 
 
-def test_memory_is_judged_more_closely_on_another_processor() -> None:
+def test_memory_is_judged_more_closely_on_another_machine() -> None:
     record = expected(("floor: tcp", "", 1.0), machine="one")
     record[0]["ratios"][0] |= {"case": selection.ITEM, "spread": 0.03}
     for ratio, worse in ((1.09, []), (1.11, [selection.ITEM])):
         assert selection.judge(made([ratio] * 5, case=selection.ITEM), record, [selection.ITEM])[1] == worse
 
 
-def test_a_record_of_this_processor_replaces_its_own_only(tmp_path: Path) -> None:
+def test_a_record_of_this_machine_replaces_its_own_only(tmp_path: Path) -> None:
     path = tmp_path / "expected.json"
     for ratio in (0.5, 0.7):
         others = [*expected(("floor: tcp", "", 0.3), machine="other"), *BOTH]
         path.write_text(json.dumps({"records": others}))
         selection.write_expected(str(path), [made([ratio] * 5)] * 2)
         found = {record["machine"]: record["ratios"] for record in selection.read_expected(str(path))}
-        assert found.keys() == {"other", processor()} and found["other"] == others[0]["ratios"]
-        assert {line["ratio"] for line in found[processor()]} == {ratio}
+        assert found.keys() == {"other", HERE} and found["other"] == others[0]["ratios"]
+        assert {line["ratio"] for line in found[HERE]} == {ratio}
 
 
 def test_processors_of_one_name_are_told_apart() -> None:
@@ -162,7 +163,7 @@ def test_it_records_all_cases(tmp_path: Path) -> None:
     run("selection", "--record", "--runs", "2", "--rounds", "1", *QUICK, "--expected", str(path))
     (found,) = selection.read_expected(str(path))
     known = selection.read_expected(str(selection.EXPECTED))[0]
-    assert found["machine"] == processor()
+    assert found["machine"] == HERE
     pairs = [[(line["case"], line["to"]) for line in each["ratios"]] for each in (found, known)]
     assert pairs[0] == pairs[1] and found["runs"] == 2
 
