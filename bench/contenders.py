@@ -77,8 +77,15 @@ def parse_contender(text: str) -> Contender:
             raise argparse.ArgumentTypeError(f"{text!r}: {hint}")
         return Contender(text, "memcached", "tcp", client, os.path.abspath(found))
     if match := RUNNING.fullmatch(base):
-        return Contender(text, "running", "tcp", client, "", (match["host"].strip("[]"), int(match["port"])))
+        return Contender(text, "running", "tcp", client, "", address_of(match))
     raise argparse.ArgumentTypeError(f"{text!r} is no contender: {GRAMMAR}")
+
+
+def address_of(match: re.Match[str]) -> tuple[str, int]:
+    """Of RUNNING. Raises argparse.ArgumentTypeError; connecting would take 99999 for 34463."""
+    if not 0 < int(match["port"]) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{match[0]!r}: a port is 1 to 65535")
+    return match["host"].strip("[]"), int(match["port"])
 
 
 def parse_address(text: str) -> tuple[str, int] | str:
@@ -86,7 +93,7 @@ def parse_address(text: str) -> tuple[str, int] | str:
     if "/" in text:
         return text
     if match := RUNNING.fullmatch(text):
-        return match["host"].strip("[]"), int(match["port"])
+        return address_of(match)
     raise argparse.ArgumentTypeError(f"{text!r} is neither HOST:PORT nor the path of a UNIX socket")
 
 

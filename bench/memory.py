@@ -25,6 +25,7 @@ from rmemcached.bench.measure import Case, Figure, Taken
 from rmemcached.bench.servers import Server, free_port
 
 HELP = "a server's memory at start, for each item, and for each idle connection"
+AT_LEAST = {"items": 0, "connections": 0}
 CONTENDERS = ("tcp", "memcached")
 START_MORE = 30 * 2**20  # bytes that rmemcached may take more at start, for Python
 ITEM_MORE = 0.05  # the part of an item's memory that rmemcached may take more
