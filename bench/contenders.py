@@ -165,11 +165,11 @@ def connect(contender: Contender, address: Any) -> Any:
     return Client(address, timeout=TIMEOUT, default_noreply=False, transport=transport)
 
 
-def described(contender: Contender, server: Any) -> dict[str, Any]:
-    """The contender as files have it."""
+def described(contender: Contender, server: Any, client: str = "") -> dict[str, Any]:
+    """The contender as files have it. client: what asks the server, where that is no client of the contender's."""
     version = server.stats().get("version", "unknown")
     ours = contender.server == "rmemcached"
-    client = "rmemcached.client" if contender.client == "rmemcached" else "pymemcache"
+    client = client or ("pymemcache" if contender.client == "pymemcache" else "rmemcached.client")
     return {
         "name": contender.name,
         "server": f"rmemcached {__version__}" if ours else f"memcached {version}",

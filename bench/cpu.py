@@ -222,7 +222,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
             flags += LARGE_FLAGS if max(options.sizes) > LARGE else ()
             for contender in options.contenders:
                 servers[contender.name] = placed.enter_context(start(contender, flags, folder, for_servers))
-                record.contender(described(contender, servers[contender.name]))
+                record.contender(described(contender, servers[contender.name], "the load generator"))
             echoes = placed.enter_context(floor_servers([*floors.values()], folder, for_servers, False, record))
             for size in options.sizes:
                 for case in cases_of(options, size, where, floors):

@@ -337,8 +337,7 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
         for contender in options.contenders:
             servers[contender] = stack.enter_context(start(contender, flags, folder, for_servers))
             with plain_words(contender.name):
-                known = described(contender, servers[contender])
-            record.contender({**known, "client": f"the load generator over {contender.transport}"})
+                record.contender(described(contender, servers[contender], "the load generator"))
         filled: int | Sizes | None = None
         for case, sizes in cases_of(options, cores):
             if filled is not sizes and not options.no_fill:

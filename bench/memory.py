@@ -133,7 +133,7 @@ def run(contender: Contender, options: argparse.Namespace, folder: str, record: 
     with start(contender, flags, folder, for_servers) as server:
         values = {"resident_bytes": float(server.resident_bytes()), "ready_ms": server.started_after * 1000}
         if record is not None:
-            record.contender(described(contender, server))
+            record.contender(described(contender, server, "plain sockets"))
         if options.connections:
             values["connection_bytes"] = measure_connections(server, options.connections)
         if options.items:

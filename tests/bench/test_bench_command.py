@@ -97,6 +97,8 @@ def test_cpu(tmp_path: Path) -> None:
     quick = "--seconds 0.03 --rounds 1 --connections 5 --operations get,set,mixed --contenders tcp,unix,memcached"
     figures, text, _ = measured(tmp_path, "cpu", *quick.split())
     assert names(figures) == ["tcp", "unix", "memcached"] and names(figures, True) == ["floor: tcp", "floor: unix"]
+    asked = [known["client"] for known in figures["contenders"] if not known["floor"]]
+    assert asked == [f"the load generator over {transport}" for transport in ("tcp", "unix", "tcp")], "no Client"
     assert [(case["parameters"]["operation"], case["parameters"]["depth"]) for case in figures["cases"]] == [
         (operation, depth) for operation in ("get", "set", "mixed") for depth in (1, 16)
     ]
@@ -171,6 +173,9 @@ def test_hitratio(tmp_path: Path) -> None:
     words = f"{HITRATIO} --keys 20000 --requests 60000 --points 20"
     figures, _, outline = measured(tmp_path, *words.split())
     assert names(figures) == ["lru", "s3fifo", "lru+direct", "s3fifo+direct", "memcached"]
+    asked = {known["name"]: known["client"] for known in figures["contenders"]}
+    assert asked["lru"] == asked["memcached"] == "a plain socket over tcp"
+    assert asked["lru+direct"] == "rmemcached.client over soft_shm, which reads the items"
     found = {(row["contender"], row["figure"]): row["median"] for row in figures["results"]}
     for name in names(figures):
         assert 1 < found[name, "misses_percent"] < 80 and found[name, "evictions"] > 0

@@ -283,7 +283,7 @@ def test_compare_says_why_it_cannot() -> None:
         ("{", "is not JSON"),
         ("[]", "was not written by rmemcached-bench --json"),
         ('{"format": "rmemcached-bench", "version": 99}', "version 99 of the format; this program reads 2"),
-        ('{"format": "rmemcached-bench", "version": 2}', "lacks cases, contenders"),
+        ('{"format": "rmemcached-bench", "version": 2}', "lacks cases, command, contenders"),
         (None, "No such file"),
     ],
 )
@@ -295,10 +295,23 @@ def test_a_file_that_is_none(content: str | None, message: str, tmp_path: Path) 
         document.read(str(path))
 
 
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for part, damage in (("cases", 3), ("contenders", 3), ("samples", 3), ("cases", [{"name": "a case"}])):
+        document.write(str(path), {**made(BEFORE), part: damage})
+        with pytest.raises(BenchError, match=r"a\.json is damaged: (TypeError|KeyError)"):
+            document.read(str(path))
+    whole = made(BEFORE)
+    whole["samples"][0]["values"] = {"p50_us": "fast"}
+    document.write(str(path), whole)
+    with pytest.raises(BenchError, match=r"a\.json is damaged"):
+        document.read(str(path))
+
+
 def test_a_document_survives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     found = made(BEFORE)
     document.write(str(path), found)
     again = document.read(str(path))
-    assert again == json.loads(json.dumps(found))
+    assert json.loads(json.dumps(again)) == json.loads(json.dumps(found))
     assert table.text(again) == table.text(found)
