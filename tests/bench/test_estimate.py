@@ -265,6 +265,12 @@ def test_compare_warns_of_other_circumstances() -> None:
     second["machine"] |= {"load": 9.0, "cpu": "another"}
     assert ["load at the start 0.5 and 9.0" in line for line in verdict.cautions(first, second)] == [True, False]
     assert len(verdict.cautions(first, first)) == 0
+    third, fourth = made(BEFORE), made({**BEFORE, "unix": BEFORE["tcp"]})
+    third["contenders"][0]["server"] = "memcached 1.6.18"
+    assert verdict.cautions(third, fourth) == [
+        "the reference is memcached 1.6.18 and memcached: what differs may be theirs",
+        "in one of the files only, and not compared: 1 figures",
+    ]
 
 
 def test_compare_says_why_it_cannot() -> None:
