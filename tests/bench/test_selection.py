@@ -26,7 +26,13 @@ def made(ours: list[float], memcached: str = "memcached 1.6.18", case: str = CAS
     record.floor("floor: tcp", "a floor")
     columns = {"rmemcached": ours, "memcached": [1.0] * len(ours), "floor: tcp": [1.0] * len(ours)}
     samples = [
-        {"case": case, "contender": name, "round": number, "turn": 1, "values": {selection.figure_of(case): value}}
+        {
+            "case": case,
+            "contender": name,
+            "round": number,
+            "turn": 1,
+            "values": {selection.case_of(case).figures[0].name: value},
+        }
         for name, values in columns.items()
         for number, value in enumerate(values, 1)
     ]
@@ -132,6 +138,13 @@ def test_a_record_of_this_machine_replaces_its_own_only(tmp_path: Path) -> None:
         found = {record["machine"]: record["ratios"] for record in selection.read_expected(str(path))}
         assert found.keys() == {"other", HERE} and found["other"] == others[0]["ratios"]
         assert {line["ratio"] for line in found[HERE]} == {ratio}
+
+
+def test_one_core_is_a_machine_of_its_own() -> None:
+    found = made([0.5] * 5)
+    for cores, other in ((1, True), (2, False), (64, False)):
+        found["machine"] |= {"cores": cores, "python": "CPython 3.14.0rc1"}
+        assert selection.kind_of(found) == f"{processor()}, CPython 3.14{', one core' if other else ''}"
 
 
 def test_processors_of_one_name_are_told_apart() -> None:
