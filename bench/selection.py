@@ -59,7 +59,7 @@ OVER_TCP = {
 ASKS_NOBODY = "get that asks nobody, from Python"
 START, ITEM = "resident at start", "memory of an item"
 CASES = (*OVER_TCP, ASKS_NOBODY, START, ITEM)
-# The spreads that --record writes down at least: starts of one build differ so much; and those of a machine without one.
+# The spreads that --record writes down at least, which starts of one build have; and those of a machine without one.
 LEAST_SPREAD = {**dict.fromkeys(CASES, 0.15), START: 0.06, ITEM: 0.03}
 UNKNOWN_SPREAD = {**dict.fromkeys(CASES, 0.5), START: 0.1, ITEM: 0.1}
 
