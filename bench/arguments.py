@@ -4,9 +4,30 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from rmemcached.bench.errors import BenchError
 
 CORES = {"any": "cores as the scheduler chooses", "together": "client and server on one core", "apart": "a core each"}
+
+
+# What the numbers of options are at least, by the options' names; a subcommand's AT_LEAST has what differs there.
+AT_LEAST: dict[str, float] = {
+    **dict.fromkeys(("rounds", "turns", "runs", "connections", "clients", "workers", "threads", "sharers"), 1),
+    **dict.fromkeys(("depth", "depths", "multiget", "keys", "sizes", "large", "smallest", "largest", "most"), 1),
+    **dict.fromkeys(("items", "memory", "megabytes", "requests", "idle", "least", "iterations"), 1),
+    **dict.fromkeys(("think", "pause", "rate", "rates", "busy", "exponent", "points"), 0),
+    **dict.fromkeys(("seconds", "warm_up"), 0.001),
+}
+
+
+def check_numbers(options: argparse.Namespace, other: Mapping[str, float]) -> None:
+    """Raises BenchError for a number that is less than AT_LEAST, or `other`, says, or that is none."""
+    for name, least in {**AT_LEAST, **other}.items():
+        value = getattr(options, name, None)
+        for number in value if isinstance(value, list) else [value]:
+            if number is not None and not least <= number < float("inf"):
+                raise BenchError(f"--{name.replace('_', '-')} {number}: it is at least {least:g}")
 
 
 def parse_size(text: str) -> int:

@@ -32,7 +32,7 @@ from rmemcached.bench import (
     throughput,
     verdict,
 )
-from rmemcached.bench.arguments import names_of
+from rmemcached.bench.arguments import check_numbers, names_of
 from rmemcached.bench.contenders import GRAMMAR, parse_contenders, reference_of
 from rmemcached.bench.document import Document, Record
 from rmemcached.bench.errors import BenchError
@@ -211,8 +211,7 @@ def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
     """Runs a subcommand that measures. Raises BenchError, ChildProcessError, OSError."""
     module = SUBCOMMANDS[options.subcommand]
     turns = getattr(options, "turns", 1)
-    if options.rounds < 1 or turns < 1:
-        raise BenchError("--rounds is at least 1" if options.rounds < 1 else "--turns is at least 1")
+    check_numbers(options, getattr(module, "AT_LEAST", {}))
     check_outputs(options)
     chosen = options.subcommand == "load" and options.server is not None
     chosen = chosen or (chooses(module) and options.contenders is not None)
@@ -300,6 +299,8 @@ def run_selection(options: argparse.Namespace, command: Sequence[str]) -> int:
     if options.record:
         if options.runs < 2 or set(options.cases) != set(selection.CASES):
             raise BenchError("--record takes at least 2 --runs, of all cases")
+        if os.path.exists(options.expected):
+            selection.read_expected(options.expected)  # before minutes have gone by
         # As many beside other work as without: both happen.
         busy = os.cpu_count() or 1
         words = [[*command, "--busy", str(busy if number % 2 else options.busy)] for number in range(options.runs)]

@@ -77,8 +77,15 @@ def parse_contender(text: str) -> Contender:
             raise argparse.ArgumentTypeError(f"{text!r}: {hint}")
         return Contender(text, "memcached", "tcp", client, os.path.abspath(found))
     if match := RUNNING.fullmatch(base):
-        return Contender(text, "running", "tcp", client, "", (match["host"].strip("[]"), int(match["port"])))
+        return Contender(text, "running", "tcp", client, "", address_of(match))
     raise argparse.ArgumentTypeError(f"{text!r} is no contender: {GRAMMAR}")
+
+
+def address_of(match: re.Match[str]) -> tuple[str, int]:
+    """Of RUNNING. Raises argparse.ArgumentTypeError; connecting would take 99999 for 34463."""
+    if not 0 < int(match["port"]) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{match[0]!r}: a port is 1 to 65535")
+    return match["host"].strip("[]"), int(match["port"])
 
 
 def parse_address(text: str) -> tuple[str, int] | str:
@@ -86,7 +93,7 @@ def parse_address(text: str) -> tuple[str, int] | str:
     if "/" in text:
         return text
     if match := RUNNING.fullmatch(text):
-        return match["host"].strip("[]"), int(match["port"])
+        return address_of(match)
     raise argparse.ArgumentTypeError(f"{text!r} is neither HOST:PORT nor the path of a UNIX socket")
 
 
@@ -158,11 +165,11 @@ def connect(contender: Contender, address: Any) -> Any:
     return Client(address, timeout=TIMEOUT, default_noreply=False, transport=transport)
 
 
-def described(contender: Contender, server: Any) -> dict[str, Any]:
-    """The contender as files have it."""
+def described(contender: Contender, server: Any, client: str = "") -> dict[str, Any]:
+    """The contender as files have it. client: what asks the server, where that is no client of the contender's."""
     version = server.stats().get("version", "unknown")
     ours = contender.server == "rmemcached"
-    client = "rmemcached.client" if contender.client == "rmemcached" else "pymemcache"
+    client = client or ("pymemcache" if contender.client == "pymemcache" else "rmemcached.client")
     return {
         "name": contender.name,
         "server": f"rmemcached {__version__}" if ours else f"memcached {version}",

@@ -204,8 +204,6 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     refuse(options.contenders, "cpu", ("tcp", "unix"), clients=False)
     if max(options.depths) > 1 and max(options.depths) * (max(options.sizes) + 64) > SENT_MOST:
         raise BenchError(f"--depths, --sizes: what is pipelined has {SENT_MOST >> 20} MB at most")
-    if options.workers < 1 or options.rate < 0 or options.memory < 1:
-        raise BenchError("--workers and --memory are at least 1, and --rate is not negative")
     if max(options.multiget) > 1 and options.operations != ["get"]:
         raise BenchError("--multiget needs --operations get")
     floors = floors_of(options.contenders)
@@ -224,7 +222,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
             flags += LARGE_FLAGS if max(options.sizes) > LARGE else ()
             for contender in options.contenders:
                 servers[contender.name] = placed.enter_context(start(contender, flags, folder, for_servers))
-                record.contender(described(contender, servers[contender.name]))
+                record.contender(described(contender, servers[contender.name], "the load generator"))
             echoes = placed.enter_context(floor_servers([*floors.values()], folder, for_servers, False, record))
             for size in options.sizes:
                 for case in cases_of(options, size, where, floors):

@@ -22,16 +22,22 @@ from rmemcached.bench.measure import Case, Round, Steps, merged
 FORMAT, VERSION = "rmemcached-bench", 2
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p99_9": 99.9}
 BOUND = re.compile(r"(<=|>=) ([\d.e-]+)(?: of ((?:(?! and ).)+))?")
+NEEDED = {
+    *("subcommand", "command", "started", "seconds", "machine"),
+    *("reference", "contenders", "cases", "samples", "results"),
+}
 
 Document = dict[str, Any]
 
 
-def processor() -> str:
-    """The model of the CPU as the kernel names it."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+def processor(cpuinfo: str | None = None) -> str:
+    """The model of the CPU as the kernel names it, and its numbers: in guests many models have one name."""
+    text = Path("/proc/cpuinfo").read_text() if cpuinfo is None else cpuinfo
+    first = dict(re.findall(r"^(.+?)\s*: *(.*)$", text.split("\n\n")[0], re.MULTILINE))
+    names = ("cpu family", "model", "CPU implementer", "CPU part")
+    numbers = [f"{name.removeprefix('cpu ')} {first[name]}" for name in names if name in first]
+    name = first.get("model name", platform.machine())
+    return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
 def machine() -> dict[str, Any]:
@@ -218,7 +224,7 @@ def holds(document: Document, case: str, figure: str, values: list[float], bound
 
 
 def read(path: str) -> Document:
-    """A document from a file. Raises BenchError, one line that says why it is none."""
+    """A document from a file; its results are found anew. Raises BenchError, one line that says why it is none."""
     try:
         document = json.loads(Path(path).read_text())
     except OSError as error:
@@ -229,9 +235,13 @@ def read(path: str) -> Document:
         raise BenchError(f"{path} was not written by rmemcached-bench --json")
     if document.get("version") != VERSION:
         raise BenchError(f"{path} has version {document.get('version')} of the format; this program reads {VERSION}")
-    missing = {"subcommand", "reference", "contenders", "cases", "samples", "results"} - set(document)
+    missing = NEEDED - set(document)
     if missing:
         raise BenchError(f"{path} lacks {', '.join(sorted(missing))}")
+    try:
+        document["results"] = results(document)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise BenchError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     return document
 
 

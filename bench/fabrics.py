@@ -37,6 +37,7 @@ IDLE_DEPTH = 16
 READS = 16
 
 HELP = "the software RDMA devices beside shared memory, memcpy and TCP, and their bounds"
+AT_LEAST = {"iterations": 10}
 REFERENCE = ""
 LINES_FLOOR, MEMCPY, PING, STREAM, ALONE = (
     f"floor: {name}" for name in ("two cache lines", "memcpy", "TCP ping-pong", "TCP stream", "no idle queue pairs")
@@ -250,8 +251,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
-    if options.iterations < 10 or options.idle < 1:
-        raise BenchError("--idle is at least 1, --iterations 10")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * options.idle + 200
     if soft != resource.RLIM_INFINITY and soft < wanted:

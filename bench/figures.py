@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rmemcached.bench import document, figure_clients, figure_devices, figure_page, figure_siw, page, rounds, table
+from rmemcached.bench.arguments import check_numbers
 from rmemcached.bench.contenders import default_contenders, reference_of
 from rmemcached.bench.document import Document, Record
 from rmemcached.bench.drawing import Drawing, Effort, Paper
@@ -180,8 +181,7 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> int:
     """Raises BenchError."""
     usual = QUICK_ROUNDS if options.quick else ROUNDS
     options.rounds = usual if options.rounds is None else options.rounds
-    if options.rounds < 1:
-        raise BenchError("--rounds is at least 1")
+    check_numbers(options, {})
     if options.list:
         print(listing(effort_of(options)))
         return 0

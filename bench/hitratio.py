@@ -132,6 +132,8 @@ def ask(plain: socket.socket, keys: Sequence[int], length: Sequence[int]) -> set
 class Asking:
     """One connection that speaks the text protocol."""
 
+    TOLD = "a plain socket over tcp"
+
     def __init__(self, server: Server, length: Sequence[int]) -> None:
         self.plain = server.connect(30)
         self.plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a get follows a set that has no reply
@@ -155,6 +157,8 @@ class Asking:
 
 class Reading:
     """A Client that asks nobody for what it finds."""
+
+    TOLD = "rmemcached.client over soft_shm, which reads the items"
 
     def __init__(self, server: Server, length: Sequence[int]) -> None:
         self.client = Client(server.address, transport="soft_shm", timeout=30, default_noreply=False)
@@ -231,8 +235,8 @@ def run_of(contender: Contender, options: argparse.Namespace, folder: str, recor
         wanted, keys = mixed(options.mix, options.keys, options.requests, options.exponent, number + 1)
         length = sizes(keys, options.smallest, options.largest)
         with start(contender, flags, folder, for_servers) as server:
-            record.contender(described(contender, server))
             reads = Reading if "rdma_direct" in contender.flags else Asking
+            record.contender({**described(contender, server), "client": reads.TOLD})
             return Taken(replay(server, wanted, length, reads))
 
     return run

@@ -84,14 +84,6 @@ def popularity(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not uniform or zipf:EXPONENT, such as zipf:0.99")
 
 
-def positive(text: str) -> float:
-    """A type of argparse: seconds."""
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not more than 0")
-    return seconds
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--server", metavar="ADDRESS", type=parse_address, help="a running one: HOST:PORT, or a UNIX socket's path")
@@ -119,8 +111,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-fill", action="store_true", help="do not store the keys first")
     add("--memory", type=int, default=1024, metavar="MB", help="-m of servers that it starts (default: 1024)")
     add("--workers", type=int, default=1, help="threads of servers that it starts (default: 1)")
-    add("--seconds", type=positive, default=2.0, help="of each run (default: 2)")
-    add("--warm-up", type=positive, default=0.5, metavar="SECONDS", help="of each contender and case (default: 0.5)")
+    add("--seconds", type=float, default=2.0, help="of each run (default: 2)")
+    add("--warm-up", type=float, default=0.5, metavar="SECONDS", help="of each contender and case (default: 0.5)")
     add("--cores", type=cores, default=["any"], help=f"some of {', '.join(CORES)} (default: any)")
 
 
@@ -166,19 +158,14 @@ def settle(options: argparse.Namespace) -> None:
         options.ratio = (gets, chosen.sets, chosen.deletes, chosen.incrs)
     elif options.ratio is None:
         options.ratio = ratio("9:1")
-    for name in ("connections", "depths", "multiget"):
-        if min(getattr(options, name)) < 1:
-            raise BenchError(f"--{name} is at least 1")
-    if min(options.rates) < 0 or min(options.think) < 0:
-        raise BenchError("--rates and --think are not negative")
     if max(options.rates) and max(options.think):
         raise BenchError("--rates and --think exclude each other: an open loop does not wait for answers")
     for sizes in options.values:
         if isinstance(sizes, int) and sizes > VALUE_MOST:
             raise BenchError(f"--values: {VALUE_MOST >> 20} MB at most")
-    digits = len(str(max(options.keys, 1) - 1))
-    if not 1 <= options.keys < 1 << 32:
-        raise BenchError(f"--keys is 1 to {(1 << 32) - 1}")
+    digits = len(str(options.keys - 1))
+    if options.keys >= 1 << 32:
+        raise BenchError(f"--keys is {(1 << 32) - 1} at most")
     if isinstance(options.key_size, int) and not digits <= options.key_size <= KEY_MOST:
         raise BenchError(f"--key-size of {options.keys} keys is {digits} to {KEY_MOST}")
 
@@ -350,8 +337,7 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
         for contender in options.contenders:
             servers[contender] = stack.enter_context(start(contender, flags, folder, for_servers))
             with plain_words(contender.name):
-                known = described(contender, servers[contender])
-            record.contender({**known, "client": f"the load generator over {contender.transport}"})
+                record.contender(described(contender, servers[contender], "the load generator"))
         filled: int | Sizes | None = None
         for case, sizes in cases_of(options, cores):
             if filled is not sizes and not options.no_fill:

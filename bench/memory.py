@@ -25,6 +25,7 @@ from rmemcached.bench.measure import Case, Figure, Taken
 from rmemcached.bench.servers import Server, free_port
 
 HELP = "a server's memory at start, for each item, and for each idle connection"
+AT_LEAST = {"items": 0, "connections": 0}
 CONTENDERS = ("tcp", "memcached")
 START_MORE = 30 * 2**20  # bytes that rmemcached may take more at start, for Python
 ITEM_MORE = 0.05  # the part of an item's memory that rmemcached may take more
@@ -132,7 +133,7 @@ def run(contender: Contender, options: argparse.Namespace, folder: str, record: 
     with start(contender, flags, folder, for_servers) as server:
         values = {"resident_bytes": float(server.resident_bytes()), "ready_ms": server.started_after * 1000}
         if record is not None:
-            record.contender(described(contender, server))
+            record.contender(described(contender, server, "plain sockets"))
         if options.connections:
             values["connection_bytes"] = measure_connections(server, options.connections)
         if options.items:

@@ -25,6 +25,7 @@ from rmemcached.bench.helpers import Helper, busy, orders
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, need_histograms, runs_of, take_turns
 
 HELP = "get and set of 100 B after a think time, by one client or more"
+AT_LEAST = {"seconds": 0}
 CONTENDERS = ("soft_shm", "soft_iw", "tcp", "unix", "auto", "memcached")
 OPERATIONS = ("get", "set")
 SIZE = 100

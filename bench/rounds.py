@@ -26,7 +26,6 @@ from rmemcached.bench.servers import StartError
 
 # What ends a benchmark with one line.
 EXPECTED = (BenchError, StartError, ConnectionError, TimeoutError, ChildProcessError, ValueError)
-DRAWN_BELOW = 1 << 32
 
 
 def draw_seed() -> int:

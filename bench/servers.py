@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -83,6 +84,14 @@ class Server:
         """The server argument of a client."""
         return (self.host, self.port) if self.path is None else self.path
 
+    def told(self) -> str:
+        """The command, as it would be typed."""
+        return shlex.join(self.command)
+
+    def said(self) -> str:
+        """What the server has written, for a message."""
+        return self.stderr().strip() or "it has written nothing"
+
     def _wait_until_accepting(self, begin: float) -> None:
         while True:
             try:
@@ -93,12 +102,11 @@ class Server:
                         plain.recv(64)
             except OSError as error:
                 if self.process.poll() is not None:
-                    raise StartError(
-                        f"{self.command} ended with status {self.process.returncode}:\n{self.stderr()}"
-                    ) from error
+                    status = self.process.returncode
+                    raise StartError(f"{self.told()} ended with status {status}: {self.said()}") from error
                 waited = time.perf_counter() - begin
                 if waited > START_TIMEOUT:
-                    raise StartError(f"{self.command} accepts no connection:\n{self.stderr()}") from error
+                    raise StartError(f"{self.told()} accepts no connection: {self.said()}") from error
                 # Where a start takes long, who asks all the time takes the daemon's processor.
                 time.sleep(min(max(0.001, waited / 50), 0.05))
             else:

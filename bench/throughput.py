@@ -121,7 +121,7 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
         clients, servers = {}, {}
         for contender in options.contenders:
             server = stack.enter_context(start(contender, flags, folder, for_servers))
-            record.contender(described(contender, server))
+            record.contender(described(contender, server, "the load generator"))
             servers[contender.name] = server
             clients[contender.name] = stack.enter_context(contextlib.closing(connect(contender, server.address)))
         floors = floors_of(options.contenders)

@@ -113,6 +113,13 @@ def cautions(first: Document, second: Document) -> list[str]:
         )
     if first.get("machine", {}).get("cpu") != second.get("machine", {}).get("cpu"):
         lines.append("the files are from different processors, which have different ratios")
+    one, two = ({known["name"]: known["server"] for known in document["contenders"]} for document in (first, second))
+    name = first["reference"]
+    if name in one and name in two and one[name] != two[name]:
+        lines.append(f"the reference is {one[name]} and {two[name]}: what differs may be theirs")
+    only = set(known_figures(first, True)) ^ set(known_figures(second, True))
+    if only:
+        lines.append(f"in one of the files only, and not compared: {len(only)} figures")
     return lines
 
 

@@ -97,6 +97,8 @@ def test_cpu(tmp_path: Path) -> None:
     quick = "--seconds 0.03 --rounds 1 --connections 5 --operations get,set,mixed --contenders tcp,unix,memcached"
     figures, text, _ = measured(tmp_path, "cpu", *quick.split())
     assert names(figures) == ["tcp", "unix", "memcached"] and names(figures, True) == ["floor: tcp", "floor: unix"]
+    asked = [known["client"] for known in figures["contenders"] if not known["floor"]]
+    assert asked == [f"the load generator over {transport}" for transport in ("tcp", "unix", "tcp")], "no Client"
     assert [(case["parameters"]["operation"], case["parameters"]["depth"]) for case in figures["cases"]] == [
         (operation, depth) for operation in ("get", "set", "mixed") for depth in (1, 16)
     ]
@@ -171,6 +173,9 @@ def test_hitratio(tmp_path: Path) -> None:
     words = f"{HITRATIO} --keys 20000 --requests 60000 --points 20"
     figures, _, outline = measured(tmp_path, *words.split())
     assert names(figures) == ["lru", "s3fifo", "lru+direct", "s3fifo+direct", "memcached"]
+    asked = {known["name"]: known["client"] for known in figures["contenders"]}
+    assert asked["lru"] == asked["memcached"] == "a plain socket over tcp"
+    assert asked["lru+direct"] == "rmemcached.client over soft_shm, which reads the items"
     found = {(row["contender"], row["figure"]): row["median"] for row in figures["results"]}
     for name in names(figures):
         assert 1 < found[name, "misses_percent"] < 80 and found[name, "evictions"] > 0
@@ -224,7 +229,16 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
         ("cpu --contenders soft_shm", "cpu soft_shm: it measures tcp, unix and memcached only", 1),
         ("cpu --contenders 127.0.0.1:1", "it measures servers that it starts itself", 1),
         ("cpu --sizes 1m", "what is pipelined has 4 MB at most", 1),
-        ("cpu --rate -1", "--rate is not negative", 1),
+        ("cpu --rate -1", "--rate -1: it is at least 0", 1),
+        ("latency --sizes 100,0", "--sizes 0: it is at least 1", 1),
+        ("latency --seconds nan", "--seconds nan: it is at least 0", 1),
+        ("cpu --seconds 0", "--seconds 0.0: it is at least 0.001", 1),
+        ("paced --think 100,-1", "--think -1: it is at least 0", 1),
+        ("connections --connections 0", "--connections 0: it is at least 1", 1),
+        ("memory --items -5", "--items -5: it is at least 0", 1),
+        ("hitratio --megabytes 0", "--megabytes 0: it is at least 1", 1),
+        ("latency --contenders 127.0.0.1:99999", "'127.0.0.1:99999': a port is 1 to 65535", 2),
+        ("cpu --contenders memcached=/bin/true", "ended with status 0: it has written nothing", 1),
         ("memory --contenders auto", "memory auto: it measures tcp, unix", 1),
         ("throughput --contenders tcp+pymemcache", "it measures our own client only", 1),
         ("hitratio --contenders tcp", "'tcp' is no contender: lru, s3fifo", 2),
@@ -233,8 +247,8 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
         ("latency --html /tmp", "/tmp: it cannot be written", 1),
         ("latency --plot a.png", "--plot a.png: it draws .svg only", 1),
         ("all /proc/nothing", "/proc/nothing: No such file or directory", 1),
-        ("paced --rounds 0", "--rounds is at least 1", 1),
-        ("paced --turns 0", "--turns is at least 1", 1),
+        ("paced --rounds 0", "--rounds 0: it is at least 1", 1),
+        ("paced --turns 0", "--turns 0: it is at least 1", 1),
         ("selection --expected /nowhere.json", "/nowhere.json: No such file or directory; --record makes it", 1),
         ("selection --cases nothing", "invalid choice: 'nothing'", 2),
         ("selection --record --runs 1", "--record takes at least 2 --runs, of all cases", 1),

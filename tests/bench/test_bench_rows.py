@@ -107,8 +107,8 @@ def test_bounds(tmp_path: Path) -> None:
         ("realuse --threads long", "--threads: invalid numbers value: 'long'", 2),
         ("clients --parts what", "'what' is not one of plain, async, large", 2),
         ("direct --transports tcp", "'tcp' is not one of soft_iw, verbs", 2),
-        ("direct --items 1", "--items is at least 1000", 1),
-        ("fabrics --idle 0", "--idle is at least 1", 1),
+        ("direct --items 1", "--items 1: it is at least 1000", 1),
+        ("fabrics --idle 0", "--idle 0: it is at least 1", 1),
     ],
 )
 def test_a_wrong_argument_is_named(words: str, message: str, status: int) -> None:

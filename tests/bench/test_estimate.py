@@ -265,6 +265,12 @@ def test_compare_warns_of_other_circumstances() -> None:
     second["machine"] |= {"load": 9.0, "cpu": "another"}
     assert ["load at the start 0.5 and 9.0" in line for line in verdict.cautions(first, second)] == [True, False]
     assert len(verdict.cautions(first, first)) == 0
+    third, fourth = made(BEFORE), made({**BEFORE, "unix": BEFORE["tcp"]})
+    third["contenders"][0]["server"] = "memcached 1.6.18"
+    assert verdict.cautions(third, fourth) == [
+        "the reference is memcached 1.6.18 and memcached: what differs may be theirs",
+        "in one of the files only, and not compared: 1 figures",
+    ]
 
 
 def test_compare_says_why_it_cannot() -> None:
@@ -283,7 +289,7 @@ def test_compare_says_why_it_cannot() -> None:
         ("{", "is not JSON"),
         ("[]", "was not written by rmemcached-bench --json"),
         ('{"format": "rmemcached-bench", "version": 99}', "version 99 of the format; this program reads 2"),
-        ('{"format": "rmemcached-bench", "version": 2}', "lacks cases, contenders"),
+        ('{"format": "rmemcached-bench", "version": 2}', "lacks cases, command, contenders"),
         (None, "No such file"),
     ],
 )
@@ -295,10 +301,23 @@ def test_a_file_that_is_none(content: str | None, message: str, tmp_path: Path) 
         document.read(str(path))
 
 
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for part, damage in (("cases", 3), ("contenders", 3), ("samples", 3), ("cases", [{"name": "a case"}])):
+        document.write(str(path), {**made(BEFORE), part: damage})
+        with pytest.raises(BenchError, match=r"a\.json is damaged: (TypeError|KeyError)"):
+            document.read(str(path))
+    whole = made(BEFORE)
+    whole["samples"][0]["values"] = {"p50_us": "fast"}
+    document.write(str(path), whole)
+    with pytest.raises(BenchError, match=r"a\.json is damaged"):
+        document.read(str(path))
+
+
 def test_a_document_survives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     found = made(BEFORE)
     document.write(str(path), found)
     again = document.read(str(path))
-    assert again == json.loads(json.dumps(found))
+    assert json.loads(json.dumps(again)) == json.loads(json.dumps(found))
     assert table.text(again) == table.text(found)

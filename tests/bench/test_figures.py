@@ -77,7 +77,7 @@ def test_the_list_names_what_is_missing(capsys: pytest.CaptureFixture[str]) -> N
         ("raas-12", "raas-12 cannot be drawn: it shows remote atomics"),
         ("usiw-6", "usiw-6 cannot be drawn here: there is no device of siw"),
         ("rddp-loss --netem lo", "rddp-loss cannot be drawn here: there is no device of siw"),
-        ("raas-18 --rounds 0", "--rounds is at least 1"),
+        ("raas-18 --rounds 0", "--rounds 0: it is at least 1"),
         ("raas-18 --memcached /nowhere", "--memcached /nowhere: there is no such program"),
         ("raas-18 --write /tmp/nothing", "--write /tmp/nothing: there is no figures.md"),
         ("raas-18 --folder /proc/nothing", "/proc/nothing: No such file or directory"),

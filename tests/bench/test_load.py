@@ -527,6 +527,7 @@ def test_load_ends_with_a_wrong_value(memcached_server: Any) -> None:
     [
         ("--server 127.0.0.1:1", "tcp: no connection: Connection refused", 1),
         ("--server /nowhere/socket", "unix: no connection: No such file or directory", 1),
+        ("--server 127.0.0.1:99999", "'127.0.0.1:99999': a port is 1 to 65535", 2),
         ("--server nowhere", "'nowhere' is neither HOST:PORT nor the path", 2),
         ("--server 127.0.0.1:1 --contenders tcp", "--server and --contenders exclude each other", 1),
         ("--server 127.0.0.1:1 --transports unix", "it needs the path of a UNIX socket", 1),
@@ -540,8 +541,8 @@ def test_load_ends_with_a_wrong_value(memcached_server: Any) -> None:
         ("--ratio 0:0", "is not GETS:SETS", 2),
         ("--rates 100 --think 5", "--rates and --think exclude each other", 1),
         ("--keys 100000 --key-size 4", "--key-size of 100000 keys is 5 to 250", 1),
-        ("--depths 0", "--depths is at least 1", 1),
-        ("--seconds 0", "'0' is not more than 0", 2),
+        ("--depths 0", "--depths 0: it is at least 1", 1),
+        ("--seconds 0", "--seconds 0.0: it is at least 0.001", 1),
         ("--connections 100000000", "descriptors (ulimit -Hn)", 1),
         ("--workload facebook", "invalid choice: 'facebook'", 2),
     ],

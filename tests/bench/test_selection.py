@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from bench_runs import run
 
 from rmemcached.bench import selection
-from rmemcached.bench.document import Document, Record
+from rmemcached.bench.document import Document, Record, processor
 from rmemcached.bench.errors import BenchError
 
 CASE = "get, pipelined by 16"
@@ -25,7 +26,13 @@ def made(ours: list[float], memcached: str = "memcached 1.6.18", case: str = CAS
     record.floor("floor: tcp", "a floor")
     columns = {"rmemcached": ours, "memcached": [1.0] * len(ours), "floor: tcp": [1.0] * len(ours)}
     samples = [
-        {"case": case, "contender": name, "round": number, "turn": 1, "values": {"cpu_us": value}}
+        {
+            "case": case,
+            "contender": name,
+            "round": number,
+            "turn": 1,
+            "values": {selection.case_of(case).figures[0].name: value},
+        }
         for name, values in columns.items()
         for number, value in enumerate(values, 1)
     ]
@@ -33,10 +40,13 @@ def made(ours: list[float], memcached: str = "memcached 1.6.18", case: str = CAS
     return record.finished()
 
 
-def expected(*lines: tuple[str, str, float]) -> dict[str, Any]:
-    return {"ratios": [{"case": CASE, "to": to, "version": of, "ratio": at, "spread": 0.2} for to, of, at in lines]}
+def expected(*lines: tuple[str, str, float], machine: str | None = None) -> list[dict[str, Any]]:
+    """One record, of this machine unless it is named."""
+    ratios = [{"case": CASE, "to": to, "version": of, "ratio": at, "spread": 0.2} for to, of, at in lines]
+    return [{"machine": machine or HERE, "runs": 2, "ratios": ratios}]
 
 
+HERE = selection.kind_of(Record("selection", [], "memcached").document)
 BOTH = expected(("memcached", "memcached 1.6.18", 0.5), ("floor: tcp", "", 0.5))
 
 
@@ -76,24 +86,81 @@ def test_what_is_recorded_is_judged_as_the_same() -> None:
         ("memcached", 0.5, 0.2),
         ("floor: tcp", 0.5, 0.2),
     ]
-    assert not any(selection.judge(each, found, [CASE])[1] for each in runs)
+    assert not any(selection.judge(each, [found], [CASE])[1] for each in runs)
     # Runs that agree say nothing of another machine.
     assert {line["spread"] for line in selection.recorded([made([0.5] * 5)] * 3)["ratios"]} == {0.15}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"ratios": []}', '{"ratios": [{"case": "a", "to": "b"}]}'])
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", "{}", '{"records": []}', '{"records": [{"machine": "a", "ratios": [{"case": "a", "to": "b"}]}]}'],
+)
 def test_a_file_that_is_none(text: str, tmp_path: Path) -> None:
     path = tmp_path / "expected.json"
     path.write_text(text)
     with pytest.raises(BenchError, match="was not written by --record"):
         selection.read_expected(str(path))
+    words = ("selection", "--record", "--expected", str(path))
+    assert "was not written by --record" in run(*words, status=1).stderr, "before it measures"
+    assert path.read_text() == text
+
+
+def test_another_machine_is_judged_by_the_most_lenient_record() -> None:
+    both = [
+        *expected(("memcached", "memcached 1.6.18", 0.5), ("floor: tcp", "", 0.4), machine="one"),
+        *expected(("memcached", "memcached 1.6.45", 0.9), ("floor: tcp", "", 0.5), machine="other"),
+    ]
+    for ratio, worse in ((0.74, []), (0.76, [CASE])):
+        lines, found = selection.judge(made([ratio] * 5), both, [CASE])
+        assert lines[0].startswith(f"no record of {HERE}: judged leniently, by those of one; other")
+        assert found == worse and len(lines) == 3
+        assert all("recorded 0.500, at most 0.750" in line for line in lines[1:]), "the installed memcached's alone"
+    assert not selection.faster(made([0.1] * 5), both), "nothing is recorded that could be kept"
+    # With a record of this machine the others do not matter.
+    known = [*both, *BOTH]
+    assert selection.judge(made([0.61] * 5), known, [CASE])[1] == [CASE]
+    assert not selection.judge(made([0.61] * 5), known, [CASE])[0][0].startswith("no record")
+
+
+def test_memory_is_judged_more_closely_on_another_machine() -> None:
+    record = expected(("floor: tcp", "", 1.0), machine="one")
+    record[0]["ratios"][0] |= {"case": selection.ITEM, "spread": 0.03}
+    for ratio, worse in ((1.09, []), (1.11, [selection.ITEM])):
+        assert selection.judge(made([ratio] * 5, case=selection.ITEM), record, [selection.ITEM])[1] == worse
+
+
+def test_a_record_of_this_machine_replaces_its_own_only(tmp_path: Path) -> None:
+    path = tmp_path / "expected.json"
+    for ratio in (0.5, 0.7):
+        others = [*expected(("floor: tcp", "", 0.3), machine="other"), *BOTH]
+        path.write_text(json.dumps({"records": others}))
+        selection.write_expected(str(path), [made([ratio] * 5)] * 2)
+        found = {record["machine"]: record["ratios"] for record in selection.read_expected(str(path))}
+        assert found.keys() == {"other", HERE} and found["other"] == others[0]["ratios"]
+        assert {line["ratio"] for line in found[HERE]} == {ratio}
+
+
+def test_one_core_is_a_machine_of_its_own() -> None:
+    found = made([0.5] * 5)
+    for cores, other in ((1, True), (2, False), (64, False)):
+        found["machine"] |= {"cores": cores, "python": "CPython 3.14.0rc1"}
+        assert selection.kind_of(found) == f"{processor()}, CPython 3.14{', one core' if other else ''}"
+
+
+def test_processors_of_one_name_are_told_apart() -> None:
+    x86 = "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Intel(R) Xeon(R) Processor\n\nprocessor\t: 1\n"
+    assert processor(x86) == "Intel(R) Xeon(R) Processor (family 6, model 85)"
+    assert processor("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n").endswith(
+        " (CPU implementer 0x41, CPU part 0xd0c)"
+    )
+    assert processor("") and "(" not in processor("")
 
 
 def test_the_recorded_file_has_every_case() -> None:
-    found = selection.read_expected(str(selection.EXPECTED))
-    floored = {line["case"] for line in found["ratios"] if line["to"].startswith("floor")}
-    assert floored == set(selection.CASES)
-    assert all(line["spread"] < 1 for line in found["ratios"]), "a ratio that may double shows nothing"
+    for found in selection.read_expected(str(selection.EXPECTED)):
+        floored = {line["case"] for line in found["ratios"] if line["to"].startswith("floor")}
+        assert floored == set(selection.CASES)
+        assert all(line["spread"] < 1 for line in found["ratios"]), "a ratio that may double shows nothing"
 
 
 def test_a_slowed_build_fails() -> None:
@@ -107,8 +174,9 @@ def test_a_slowed_build_fails() -> None:
 def test_it_records_all_cases(tmp_path: Path) -> None:
     path = tmp_path / "expected.json"
     run("selection", "--record", "--runs", "2", "--rounds", "1", *QUICK, "--expected", str(path))
-    found = selection.read_expected(str(path))
-    known = selection.read_expected(str(selection.EXPECTED))
+    (found,) = selection.read_expected(str(path))
+    known = selection.read_expected(str(selection.EXPECTED))[0]
+    assert found["machine"] == HERE
     pairs = [[(line["case"], line["to"]) for line in each["ratios"]] for each in (found, known)]
     assert pairs[0] == pairs[1] and found["runs"] == 2
 
