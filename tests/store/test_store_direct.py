@@ -134,6 +134,25 @@ def test_the_index_grows_with_the_items() -> None:
         store.check()
 
 
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize(
+    "megabytes, least, place_bits", [(64, 96, 23), (1024, 96, 27), (200_000, 96, 34), (1_740_000, 56, 36)]
+)
+def test_places_of_all_lengths(megabytes: int, least: int, place_bits: int, remote: bool) -> None:
+    """Nothing but addresses is taken."""
+    with Store(megabytes * MB, direct=True, direct_remote=remote, chunk_size=least - 48) as store:
+        reader = DirectReader(store.direct_fd())
+        header = os.pread(store.direct_fd(), 4096, 0)
+        assert struct.unpack_from("<II", header, 272)[1] == place_bits
+        values = {b"key-%d" % number: os.urandom(number * 331 % 20_000) for number in range(1000)}
+        for key, value in values.items():
+            store.set(key, value)
+        assert {key: reader.get(key) for key in values} == values
+        if remote:
+            assert {key: reader.read_lines(key)[0] for key in values} == values
+        store.check()
+
+
 def test_items_without_room_get_another_chance(store: Store, reader: DirectReader) -> None:
     """When others have gone: at the next get."""
     # The index does not grow for so few.
