@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from direct_readers import GROWS_FROM, fill, readers_beside
 
-from rmemcached.store._testing import DirectReader, Store, hash_of
+from rmemcached.store._testing import DirectReader, Store, hash_of, header_is_usable
 
 MB = 1 << 20
 BEAT = 808  # where the header has when the clock was looked after
@@ -566,6 +566,45 @@ def test_memory_of_another_layout(store: Store, change: int) -> None:
         with contextlib.nullcontext() if works else pytest.raises(OSError, match="Protocol error"):
             DirectReader(fd)
         os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "at, number",
+    [
+        (0, 0),  # what it is
+        (8, 3),  # the layout
+        (12, 0),  # whether there are seals
+        (16, 0),  # the length: nothing fits into these
+        (16, 100),
+        (16, 511),
+        (16, 8191),
+        (16, 1 << 41),
+        (16, (1 << 64) - 1),
+        (32, 64),  # the index
+        (32, 4097),
+        (32, (1 << 64) - 64),
+        (40, 0),  # its buckets
+        (40, 1 << 57),
+        (48, 1 << 16),  # the mutex
+        (48, (1 << 64) - 4),
+        (264, (1 << 64) - 512),  # the arena
+        (272, 60),  # the bits of a place
+        (276, 38),
+    ],
+)
+def test_headers_that_no_client_uses(at: int, number: int) -> None:
+    """That READs: how long the memory is nobody else tells."""
+    with Store(2 * MB, direct_remote=True) as store:
+        header = bytearray(os.pread(store.direct_fd(), 4096, 0))
+    assert header_is_usable(bytes(header))
+    short = at in (8, 12, 272, 276)
+    struct.pack_into("<I" if short else "<Q", header, at, number)
+    assert not header_is_usable(bytes(header))
+    # Not even where all other numbers would fit into what overflows.
+    if at == 16:
+        struct.pack_into("<QQQ", header, 32, 4096, 1, 856)
+        struct.pack_into("<Q", header, 264, 1 << 30)
+        assert not header_is_usable(bytes(header))
 
 
 def test_halves_of_two_slots_may_name_no_class() -> None:
