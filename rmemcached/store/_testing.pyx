@@ -10,9 +10,9 @@ from libc.string cimport memcpy, memset
 from posix.uio cimport iovec
 
 from rmemcached.direct cimport (
-    DIRECT_ASK, DIRECT_FOUND, DIRECT_LINE, direct_answer, direct_copy, direct_find, direct_hit,
-    direct_header, direct_is_alive, direct_is_usable, direct_line, direct_map, direct_memory, direct_note, direct_report, direct_report_begin,
-    direct_unmap,
+    DIRECT_ASK, DIRECT_FOUND, DIRECT_LINE, direct_answer, direct_copy, direct_find, direct_hit, direct_header,
+    direct_is_alive, direct_is_usable, direct_line, direct_map, direct_memory, direct_note, direct_report,
+    direct_report_begin, direct_unmap,
 )
 from rmemcached.store cimport store as st
 from rmemcached.store._testing_reads cimport READ_ROOM, lines_follow, lines_run, read_lines
