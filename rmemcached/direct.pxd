@@ -267,7 +267,7 @@ cdef struct direct_clock:
 # length that it states. How long the memory is nobody else tells; the parts of which a client has keys bound its READs.
 cdef bint direct_is_usable(const direct_header *h) noexcept nogil
 # The number of the next slot from `first` on of a bucket, read in any order, that may be of a key with this hash, and
-# of an item with a seal; DIRECT_SLOTS: there is none.
+# of an item with a seal, in a slab class that there is; DIRECT_SLOTS: there is none.
 cdef int direct_look(const direct_chunks *chunks, const direct_bucket *bucket, uint32_t hv, int first) noexcept nogil
 # Whether what was read of the item at this place, line by line in any order, is the value of the key at one moment of
 # the READ. copy: at a multiple of 8. DIRECT_TORN: it is no item with a seal. DIRECT_FOREIGN: it is of another key.

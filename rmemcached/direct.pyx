@@ -30,8 +30,9 @@ cdef enum:
 # ---- the mapping -----------------------------------------------------------------------------------------------------
 
 cdef bint is_sound(const direct_header *h, uint64_t length) noexcept nogil:
-    """Whether everything that the header names lies within the memory."""
+    """Whether everything that the header names lies within the memory, and that is as long as a daemon's may be."""
     return (memcmp(h.magic, DIRECT_MAGIC, sizeof(h.magic)) == 0 and h.layout == DIRECT_VERSION and h.length == length
+            and length >= 2 * DIRECT_HEADER and length >> DIRECT_LENGTH_BITS == 0
             and h.index >= sizeof(direct_header) and h.index % 64 == 0 and h.chunks.arena <= length - HEAD_MOST
             and h.index <= h.chunks.arena and h.most > 0
             and h.most <= (h.chunks.arena - h.index) // sizeof(direct_bucket)
@@ -231,7 +232,12 @@ cdef bint direct_is_usable(const direct_header *h) noexcept nogil:
 
 cdef int direct_look(const direct_chunks *chunks, const direct_bucket *bucket, uint32_t hv, int first) noexcept nogil:
     cdef int i = direct_next(chunks, bucket, hv, first)
-    while i < DIRECT_SLOTS and not direct_has_seal(chunks, direct_slot(bucket, i)):
+    cdef uint64_t slot
+    while i < DIRECT_SLOTS:
+        slot = direct_slot(bucket, i)
+        # Halves of two slots may name a class that there is not, of which nothing can be read.
+        if direct_has_seal(chunks, slot) and chunks.sizes[direct_class(chunks, slot)] >= sizeof(direct_item):
+            break
         i = direct_next(chunks, bucket, hv, i + 1)
     return i
 

@@ -10,9 +10,9 @@ from libc.string cimport memcpy, memset
 from posix.uio cimport iovec
 
 from rmemcached.direct cimport (
-    DIRECT_ASK, DIRECT_FOUND, DIRECT_LINE, direct_answer, direct_copy, direct_find, direct_hit,
-    direct_is_alive, direct_line, direct_map, direct_memory, direct_note, direct_report, direct_report_begin,
-    direct_unmap,
+    DIRECT_ASK, DIRECT_FOUND, DIRECT_LINE, direct_answer, direct_copy, direct_find, direct_hit, direct_header,
+    direct_is_alive, direct_is_usable, direct_line, direct_map, direct_memory, direct_note, direct_report,
+    direct_report_begin, direct_unmap,
 )
 from rmemcached.store cimport store as st
 from rmemcached.store._testing_reads cimport READ_ROOM, lines_follow, lines_run, read_lines
@@ -748,6 +748,15 @@ cdef class DirectReader:
 
     def end(self):
         relaxed_store(&self.stop, 1)
+
+
+def header_is_usable(bytes header):
+    """Whether a client that READs would use the memory whose header has been read."""
+    cdef direct_header copy
+    if len(header) < sizeof(direct_header):
+        raise ValueError("a header that is too short")
+    memcpy(&copy, <const char *>header, sizeof(direct_header))
+    return direct_is_usable(&copy)
 
 
 def hash_of(bytes key):

@@ -6,8 +6,8 @@ from libc.stdlib cimport free, strtoull
 from libc.string cimport memcmp, memcpy
 
 from rmemcached.direct cimport (
-    DIRECT_ASK, DIRECT_FOUND, DIRECT_READ, DIRECT_SLOTS, DIRECT_TORN, direct_answer, direct_bucket,
-    direct_bucket_of, direct_class, direct_clock, direct_header, direct_hit, direct_item, direct_look,
+    DIRECT_ASK, DIRECT_FOREIGN, DIRECT_FOUND, DIRECT_READ, DIRECT_SLOTS, DIRECT_TORN, direct_answer,
+    direct_bucket, direct_bucket_of, direct_class, direct_clock, direct_header, direct_hit, direct_item, direct_look,
     direct_memory, direct_mix, direct_place, direct_slot, direct_verify,
 )
 from rmemcached.store._testing_stress cimport stress_bytes_hold
@@ -65,24 +65,28 @@ cdef direct_answer read_lines(direct_memory *m, const char *key, size_t nkey, bi
     cdef direct_clock clock
     cdef uint64_t slot, place
     cdef size_t size
-    cdef int i
+    cdef direct_answer answer = DIRECT_FOREIGN
+    cdef int i = -1
     clock.now = <uint32_t>relaxed_load(&h.current_time)
     clock.oldest_live = <uint32_t>relaxed_load(&h.oldest_live)
     clock.algorithm = <uint32_t>relaxed_load(&h.algorithm)
     copy_lines(<char *>&bucket, <const char *>&m.index[direct_bucket_of(hv, relaxed_load(&h.buckets))],
                sizeof(bucket), seed)
-    i = direct_look(&m.chunks, &bucket, hv, 0)
-    if i == DIRECT_SLOTS:
-        return DIRECT_ASK
-    slot = direct_slot(&bucket, i)
-    place = direct_place(&m.chunks, slot)
-    size = min(<size_t>m.chunks.sizes[direct_class(&m.chunks, slot)], <size_t>DIRECT_READ)
-    if place < m.chunks.arena or place > m.length - size:
-        return DIRECT_ASK
-    copy_lines(to, m.base + place, size, seed)
-    if not verify:
-        return trust(to, key, nkey, hit)
-    return direct_verify(&h.hash, &clock, place, hv, to, size, key, nkey, hit)
+    while answer == DIRECT_FOREIGN:
+        # Behind an item of another key that has the tag may come the key's own.
+        i = direct_look(&m.chunks, &bucket, hv, i + 1)
+        if i == DIRECT_SLOTS:
+            return DIRECT_ASK
+        slot = direct_slot(&bucket, i)
+        place = direct_place(&m.chunks, slot)
+        size = min(<size_t>m.chunks.sizes[direct_class(&m.chunks, slot)], <size_t>DIRECT_READ)
+        if place < m.chunks.arena or place > m.length - size:
+            return DIRECT_ASK
+        copy_lines(to, m.base + place, size, seed)
+        if not verify:
+            return trust(to, key, nkey, hit)
+        answer = direct_verify(&h.hash, &clock, place, hv, to, size, key, nkey, hit)
+    return answer
 
 
 cdef const char *lines_run(direct_memory *m, uint64_t seed, uint64_t keys, bint verify, uint32_t *stop,

@@ -41,7 +41,7 @@ cdef const char *_create_parts(store *s) noexcept nogil:
         return b"cannot reserve address space for the memory limit"
     if not direct_init(s):
         return b"cannot make the index of direct reads: rdma_direct and rdma_direct_remote need memory for it, and " \
-            b"go with a memory limit below 2 TB (-m)"
+            b"go with a memory limit of up to 1.7 TB (-m)"
     if s.config.preallocate and not slabs_preallocate(s):
         snprintf(_problem, sizeof(_problem), b"Error while preallocating slab memory!\nIf using -L or other prealloc "
                  b"options, max memory must be at least %u megabytes.", s.slabs.power_largest)

@@ -604,9 +604,9 @@ def test_options_that_exclude_each_other(other: str) -> None:
         ),
         (
             0,
-            ("-m", "2200000"),
+            ("-m", "1900000"),
             "cannot make the index of direct reads: rdma_direct and rdma_direct_remote need memory for it, and go with"
-            " a memory limit below 2 TB (-m)",
+            " a memory limit of up to 1.7 TB (-m)",
         ),
     ],
 )

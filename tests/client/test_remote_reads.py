@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from servers import Server, start_rmemcached
 
 from rmemcached.bench import _load
 from rmemcached.client import Client, MemcacheClientError, MemcacheError, MemcacheUnknownCommandError
+from rmemcached.store._testing import hash_of, hash_secret, set_hash_secret
 
 TIMEOUT = 20.0
 OPTIONS: dict[str, Any] = {"timeout": TIMEOUT, "default_noreply": False, "transport": "soft_iw"}
@@ -302,6 +304,50 @@ def test_what_is_somewhere_else_now(server: Server, client: Client, key: str) ->
             other.set(key, b"%d" % number)
             assert client.get(key) == b"%d" % number
         assert frames(server) - before_frames < 65 + beside(began)
+
+
+def keys_of_one_tag(server: Server) -> list[str]:
+    """Two whose slots are in one bucket, and say the same of the key."""
+    ours = hash_secret()
+    (memory,) = [fd for fd in Path(f"/proc/{server.pid}/fd").iterdir() if "rmemcached items" in os.readlink(fd)]
+    with memory.open("rb") as file:
+        header = file.read(4096)
+    (buckets,) = struct.unpack_from("<Q", header, 784)
+    assert buckets & (buckets - 1) == 0
+    (place_bits,) = struct.unpack_from("<I", header, 264 + 12)
+    tag_bits = min(16, 48 - 7 - place_bits)
+    seen: dict[tuple[int, int], str] = {}
+    set_hash_secret(header[56 : 56 + len(ours)])
+    try:
+        for number in range(1_000_000):
+            hv = hash_of(b"tag-%d" % number)
+            other = seen.setdefault((hv & (buckets - 1), hv >> (32 - tag_bits)), f"tag-{number}")
+            if other != f"tag-{number}":
+                return [other, f"tag-{number}"]
+    finally:
+        set_hash_secret(ours)
+    pytest.fail("a hash that is none")
+
+
+def test_keys_of_one_tag() -> None:
+    """Both are found, with one READ more for the one that is behind; nobody is asked."""
+    with start_rmemcached(*FLAGS) as server, Client(server.address, **OPTIONS) as client:
+        warm(client)
+        names = keys_of_one_tag(server)
+        for name in names:
+            client.set(name, name.encode())
+        before, before_frames, began = counts(client), frames(server), time.monotonic()
+        for name in names:
+            assert client.get(name) == name.encode()
+        # Two, and three, and then what counts() asks.
+        assert 5 <= frames(server) - before_frames < 9 + beside(began)
+        assert client.get_many(names) == {name: name.encode() for name in names}
+        assert counts(client) == (before[0] + 1, before[1] + 4)
+        assert client.delete(names[0])
+        assert client.get(names[0]) is None
+        assert client.get(names[1]) == names[1].encode()
+        client.set(names[0], b"again")
+        assert client.get_many(names) == {names[0]: b"again", names[1]: names[1].encode()}
 
 
 def test_what_is_no_more(server: Server, client: Client, key: str) -> None:

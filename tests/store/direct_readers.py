@@ -21,13 +21,15 @@ from rmemcached.store._testing import DirectReader, Store
 MB = 1 << 20
 WRITES = 400_000  # of each writer in a round
 READERS = 2
-KINDS: list[tuple[int, int, dict[str, Any]]] = [
-    # keys, the longest value, options of the store
-    (30, 64, {}),
-    (2000, 64, {"s3fifo": True}),
-    (20_000, 64, {"lru_maintainer": True, "lru_crawler": True, "hashpower_init": 12}),
-    (3000, 20_000, {"slab_reassign": True}),
-    (300, 100_000, {"slab_chunk_size_max": 16384, "slab_reassign": True}),
+GROWS_FROM = 45_000  # items, of which the index that a store has at first is full
+KINDS: list[tuple[int, int, int, dict[str, Any]]] = [
+    # keys, the longest value, other items that are there before, options of the store
+    (30, 64, 0, {}),
+    (2000, 64, 0, {"s3fifo": True}),
+    (20_000, 64, 0, {"lru_maintainer": True, "lru_crawler": True, "hashpower_init": 12}),
+    (40_000, 64, GROWS_FROM, {}),
+    (3000, 20_000, 0, {"slab_reassign": True}),
+    (300, 100_000, 0, {"slab_chunk_size_max": 16384, "slab_reassign": True}),
 ]
 
 
@@ -60,14 +62,24 @@ def readers_beside(store: Store, keys: int, verify: bool = True, lines: bool = F
     return counts
 
 
-def one_round(seed: int, keys: int, max_value: int, options: dict[str, Any]) -> list[int]:
+def fill(store: Store, items: int) -> None:
+    """Stores what nobody reads."""
+    for number in range(items):
+        store.set(b"filler-%d" % number, b"x")
+
+
+def one_round(seed: int, keys: int, max_value: int, others: int, options: dict[str, Any]) -> list[int]:
     """[asked, found, torn] of a round with a store of its own."""
     with Store(32 * MB, direct=True, **options) as store:
+        fill(store, others)
+        before = store.direct_stats()["buckets"]
         moves = options.get("slab_reassign", False)
         writes = WRITES if max_value <= 1000 else WRITES // 8
+        # A clock that moves, and flushes, leave too few items for an index that grows.
         counts = readers_beside(
-            store, keys, threads=1, ops=writes, seed=seed, max_value=max_value, clock=True, move=moves
+            store, keys, threads=1, ops=writes, seed=seed, max_value=max_value, clock=not others, move=moves
         )
+        assert not others or store.direct_stats()["buckets"] > before, "the index has not grown"
     return [sum(column) for column in zip(*counts, strict=True)]
 
 

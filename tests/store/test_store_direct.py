@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from direct_readers import readers_beside
+from direct_readers import GROWS_FROM, fill, readers_beside
 
-from rmemcached.store._testing import DirectReader, Store, hash_of
+from rmemcached.store._testing import DirectReader, Store, hash_of, header_is_usable
 
 MB = 1 << 20
 BEAT = 808  # where the header has when the clock was looked after
@@ -131,6 +131,25 @@ def test_the_index_grows_with_the_items() -> None:
         for key in keys:
             store.delete(key)
         assert store.direct_stats()["items"] == 0
+        store.check()
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize(
+    "megabytes, least, place_bits", [(64, 96, 23), (1024, 96, 27), (200_000, 96, 34), (1_740_000, 56, 36)]
+)
+def test_places_of_all_lengths(megabytes: int, least: int, place_bits: int, remote: bool) -> None:
+    """Nothing but addresses is taken."""
+    with Store(megabytes * MB, direct=True, direct_remote=remote, chunk_size=least - 48) as store:
+        reader = DirectReader(store.direct_fd())
+        header = os.pread(store.direct_fd(), 4096, 0)
+        assert struct.unpack_from("<II", header, 272)[1] == place_bits
+        values = {b"key-%d" % number: os.urandom(number * 331 % 20_000) for number in range(1000)}
+        for key, value in values.items():
+            store.set(key, value)
+        assert {key: reader.get(key) for key in values} == values
+        if remote:
+            assert {key: reader.read_lines(key)[0] for key in values} == values
         store.check()
 
 
@@ -309,6 +328,23 @@ def test_no_value_is_ever_wrong(keys: int, max_value: int, options: dict[str, in
         )
         assert sum(found for _, found, _ in counts) > 1000
         wait_for(lambda: not store.stats()["slab_reassign_running"], 60)
+        store.check(False)
+
+
+@pytest.mark.parametrize("lines", [False, True])
+@pytest.mark.parametrize("options", [{}, {"s3fifo": True}])
+def test_no_value_is_wrong_while_the_index_grows(options: dict[str, bool], lines: bool) -> None:
+    """Splits beside sets, deletes and evictions of what they move."""
+    with Store(32 * MB, direct=True, direct_remote=lines, nthreads=1, **options) as store:  # type: ignore[arg-type]
+        fill(store, GROWS_FROM)
+        found, buckets = 0, store.direct_stats()["buckets"]
+        for seed in range(100):
+            counts = readers_beside(store, 20_000, lines=lines, threads=2, ops=20_000, seed=seed, max_value=64)
+            found += sum(number for _, number, _ in counts)
+            if found > 500 and store.direct_stats()["buckets"] > buckets + 500:
+                break
+        else:
+            pytest.fail("too few values, or splits")
         store.check(False)
 
 
@@ -515,6 +551,84 @@ def test_memory_that_is_longer_than_places_reach() -> None:
         os.close(fd)
 
 
+@pytest.mark.parametrize("change", [-1, 1])
+def test_memory_of_another_layout(store: Store, change: int) -> None:
+    """Of an older or a newer daemon."""
+    length = os.fstat(store.direct_fd()).st_size
+    header = bytearray(os.pread(store.direct_fd(), 65536, 0))
+    (layout,) = struct.unpack_from("<I", header, 8)
+    for written, works in ((layout, True), (layout + change, False)):
+        struct.pack_into("<I", header, 8, written)
+        fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.write(fd, header)
+        os.truncate(fd, length)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        with contextlib.nullcontext() if works else pytest.raises(OSError, match="Protocol error"):
+            DirectReader(fd)
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "at, number",
+    [
+        (0, 0),  # what it is
+        (8, 3),  # the layout
+        (12, 0),  # whether there are seals
+        (16, 0),  # the length: nothing fits into these
+        (16, 100),
+        (16, 511),
+        (16, 8191),
+        (16, 1 << 41),
+        (16, (1 << 64) - 1),
+        (32, 64),  # the index
+        (32, 4097),
+        (32, (1 << 64) - 64),
+        (40, 0),  # its buckets
+        (40, 1 << 57),
+        (48, 1 << 16),  # the mutex
+        (48, (1 << 64) - 4),
+        (264, (1 << 64) - 512),  # the arena
+        (272, 60),  # the bits of a place
+        (276, 38),
+    ],
+)
+def test_headers_that_no_client_uses(at: int, number: int) -> None:
+    """That READs: how long the memory is nobody else tells."""
+    with Store(2 * MB, direct_remote=True) as store:
+        header = bytearray(os.pread(store.direct_fd(), 4096, 0))
+    assert header_is_usable(bytes(header))
+    short = at in (8, 12, 272, 276)
+    struct.pack_into("<I" if short else "<Q", header, at, number)
+    assert not header_is_usable(bytes(header))
+    # Not even where all other numbers would fit into what overflows.
+    if at == 16:
+        struct.pack_into("<QQQ", header, 32, 4096, 1, 856)
+        struct.pack_into("<Q", header, 264, 1 << 30)
+        assert not header_is_usable(bytes(header))
+
+
+def test_halves_of_two_slots_may_name_no_class() -> None:
+    """A READ sees the lines of a bucket in any order. What it says then is looked for nowhere."""
+    with Store(2 * MB, direct_remote=True) as store:
+        header = os.pread(store.direct_fd(), 4096, 0)
+        length = os.fstat(store.direct_fd()).st_size
+    (index,) = struct.unpack_from("<Q", header, 32)
+    _, chunk_bits, place_bits, *sizes = struct.unpack_from("<QII64I", header, 264)
+    assert 0 < chunk_bits <= place_bits and sizes[1] and not sizes[63]
+    (buckets,) = struct.unpack_from("<Q", header, 784)
+    at = index + (hash_of(b"key") & (buckets - 1)) * 128
+    for clsid, found in ((1, "torn"), (63, "ask")):
+        slot = (hash_of(b"key") >> 16) << 32 | (1 << 6 | clsid) << place_bits
+        fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.truncate(fd, length)
+        os.pwrite(fd, header, 0)
+        os.pwrite(fd, struct.pack("<I", slot & 0xFFFFFFFF), at + 8)
+        os.pwrite(fd, struct.pack("<H", slot >> 32), at + 8 + 20 * 4)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        assert DirectReader(fd).read_lines(b"key") == found
+        os.close(fd)
+
+
 def test_a_chain_of_chunks_that_are_too_short() -> None:
     """2 GB in chunks of one byte, of which each is the next one, would keep a reader busy for a minute."""
     length, arena, base, chunk = 1 << 20, 1 << 16, 1 << 44, (1 << 16) + 4096
@@ -537,12 +651,14 @@ def test_a_chain_of_chunks_that_are_too_short() -> None:
         os.close(fd)
 
 
-def test_damaged_memory_is_harmless() -> None:
-    """A server is trusted with values, not with this process."""
-    with Store(2 * MB, direct=True, item_size_max=MB, slab_chunk_size_max=16384) as store:
-        keys = [b"key-%d" % number for number in range(200)]
+@pytest.mark.parametrize("lines", [False, True])
+def test_damaged_memory_is_harmless(lines: bool) -> None:
+    """A server is trusted with values, not with this process. What verifies itself is right, too."""
+    with Store(2 * MB, direct=True, direct_remote=lines, item_size_max=MB, slab_chunk_size_max=16384) as store:
+        values = {b"key-%d" % number: os.urandom(number * (50 if lines else 400)) for number in range(200)}
+        keys = list(values)
         for number, key in enumerate(keys):
-            store.set(key, os.urandom(number * 400), flags=number)
+            store.set(key, values[key], flags=number)
         length = os.fstat(store.direct_fd()).st_size
         fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
         os.truncate(fd, length)
@@ -562,8 +678,10 @@ def test_damaged_memory_is_harmless() -> None:
             os.pwrite(fd, chance.choice([os.urandom(8), bytes(8), b"\xff" * 8, b"\xff\xff\xff\x7f" * 2]), at)
             # The copy's clock stands still, however long this takes.
             os.pwrite(fd, struct.pack("<q", int(time.monotonic() * 1000)), BEAT)
-            for key in keys:
-                answers.add(type(reader.read(key)))
+            for number, key in enumerate(keys):
+                found = reader.read_lines(key) if lines else reader.read(key)
+                assert not lines or found in ((values[key], number), "ask", "torn")
+                answers.add(type(found))
             os.pwrite(fd, before, at)
         assert answers == {tuple, str}
         os.close(fd)
