@@ -91,6 +91,7 @@ PLACES: tuple[tuple[tuple[str, ...], tuple[Row, ...]], ...] = (
 )
 FIGURE_NAMES = {"per_second": "throughput", "p99_us": "p99", "longest_us": "the longest wait"}
 MORE_AT_START = 10  # MB
+DELETES_MOST = 2_000_000  # a second
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,9 +110,13 @@ def name_of(row: Row) -> str:
     return f"{row.group}: {what} of {size_name(row.size)}{deep}, {row.connections} connections{figure}"
 
 
-def case_of(row: Row) -> Case:
+def case_of(row: Row, seconds: float) -> Case:
+    stored = cpu.keys_of(row.size, SIZES, row.operation)
+    if row.operation == "delete":
+        # As many as a run of so many seconds deletes.
+        stored = min(stored, max(cpu.KEYS, int(seconds * DELETES_MOST)))
     said: dict[str, Any] = {"operation": row.operation, "depth": row.depth, "multiget": row.keys, "size": row.size}
-    said |= {"connections": row.connections, "stored": cpu.keys_of(row.size, SIZES, row.operation)}
+    said |= {"connections": row.connections, "stored": stored}
     said |= {"workers": row.workers, "rate": row.rate, "cores": "any"}
     floors = {"tcp": TCP, "memcached": TCP} | ({} if row.bound else {"unix": UNIX})
     # A batch must fit into a socket's buffers, or the floor would wait for its client.
@@ -149,7 +154,7 @@ def measure_rows(
     steps: Steps,
 ) -> None:
     """These rows, with servers of their own."""
-    cases = [case_of(row) for row in rows]
+    cases = [case_of(row, options.seconds) for row in rows]
     floors = dict.fromkeys(name for case in cases for name in case.floors.values())
     for_clients, for_servers = placement("any")
     with contextlib.ExitStack() as stack:
