@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,11 @@ def test_a_wrong_argument_is_named(words: str, message: str, status: int) -> Non
     assert message in run(*words.split(), status=status).stderr.splitlines()[-1]
 
 
+def ended(trace: Path) -> bool:
+    """Whether strace has written all: it is a process of its own, and may write after its program has ended."""
+    return trace.exists() and b"FUTEX_WAKE_PRIVATE" in trace.read_bytes()
+
+
 def test_lock_waits_are_seen(tmp_path: Path) -> None:
     """A thread that waits for a mutex of another one is counted, and one that finds it free is not."""
     program = tmp_path / "waits.c"
@@ -176,8 +182,7 @@ def test_lock_waits_are_seen(tmp_path: Path) -> None:
         trace = tmp_path / f"trace{contended}"
         done = subprocess.run([*locks.STRACE, trace, tmp_path / "waits", str(contended)], timeout=60)
         assert done.returncode == 0
-        # strace is a process of its own, and may write after its program has ended.
-        eventually(lambda trace=trace: trace.exists() and b"FUTEX_WAKE_PRIVATE" in trace.read_bytes())
+        eventually(partial(ended, trace))
         assert locks.waits(trace) == contended
 
 
