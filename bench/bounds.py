@@ -1,8 +1,9 @@
 """`rmemcached-bench bounds`: what the server must keep beside memcached and beside the floor, and whether it does.
 
-Server CPU for a request or a key, one worker, keys of 32 B, at C speed; memory. The bounds of one request at a time are
-of a bare echo server with the same replies, the others of memcached. They are meant of memcached 1.6.45 as
-`./configure CFLAGS=-O2 && make` builds it: --memcached names it. The exit status is 1 when a bound is missed.
+Server CPU for a request or a key, one worker, keys of 32 B, at C speed; throughput and p99 of two workers; the longest
+pause of sets that evict; lock waits of gets; memory. The bounds of one get or set at a time are of a bare echo server
+with the same replies, the others of memcached. They are meant of memcached 1.6.45 as `./configure CFLAGS=-O2 && make`
+builds it: --memcached names it. The exit status is 1 when a bound is missed.
 """
 
 from __future__ import annotations
@@ -11,48 +12,90 @@ import argparse
 import contextlib
 import itertools
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rmemcached.bench import cpu, memory
+from rmemcached.bench import cpu, locks, memory
 from rmemcached.bench.arguments import placement, size_name
-from rmemcached.bench.contenders import described, parse_contender, pinned, start
+from rmemcached.bench.contenders import Contender, described, parse_contender, pinned, start
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
-from rmemcached.bench.floor import TCP, UNIX, floor_servers, floors_of
-from rmemcached.bench.measure import Case, Figure, runs_of, take_turns
+from rmemcached.bench.floor import TCP, UNIX, floor_servers
+from rmemcached.bench.measure import Case, Figure, Steps, runs_of, take_turns
 from rmemcached.bench.servers import memcached_path
 
 HELP = "server CPU and memory of the cases that have bounds, beside memcached and the floor"
 REFERENCE = "memcached"
 OVER = ("tcp", "unix")
-ALONE, PIPELINED, MANY, LARGE, MEMORY = (
+ALONE, PIPELINED, OTHERS, MANY, LARGE, TWO, EVICTING, WAITS, MEMORY = (
     "one request at a time",
     "pipelined by 16",
+    "other requests",
     "gets of many keys, a key",
     "large values",
+    "two workers",
+    "sets that evict, 100000 a second",
+    "lock waits",
     "memory",
 )
 K = 1024
-# group, operation, depth, keys of a get, size, connections, bound to memcached ("": to the floor, over TCP and UNIX)
-ROWS: tuple[tuple[str, str, int, int, int, int, str], ...] = (
-    *((ALONE, what, 1, 1, 100, count, "") for what, count in itertools.product(("get", "set"), (50, 500, 1000))),
-    (PIPELINED, "get", 16, 1, 100, 50, "<= 0.55"),
-    (PIPELINED, "set", 16, 1, 100, 50, "<= 0.6"),
-    (MANY, "get", 1, 10, 100, 50, "<= 0.6"),
-    (MANY, "get", 1, 100, 100, 50, "<= 0.5"),
-    (MANY, "get", 1, 1000, 100, 50, "<= 0.5"),
-    (MANY, "get", 1, 100, 300, 50, "<= 0.6"),
-    (MANY, "get", 1, 100, K, 50, "<= 0.65"),
-    (MANY, "get", 1, 100, 4 * K, 50, "<= 0.8"),
-    *((LARGE, what, 1, 1, size * K, 50, "<= 0.9") for what, size in itertools.product(("get", "set"), (16, 64, 1024))),
+
+
+@dataclass(frozen=True)
+class Row:
+    """bound: of memcached's figure; without one, of the floor's, over TCP and UNIX. figure: that has the bound."""
+
+    group: str
+    operation: str
+    bound: str = ""
+    depth: int = 1
+    keys: int = 1
+    size: int = 100
+    connections: int = 50
+    workers: int = 1
+    rate: int = 0
+    figure: str = "cpu_us"
+
+
+ROWS = (
+    *(Row(ALONE, what, connections=count) for what, count in itertools.product(("get", "set"), (50, 500, 1000))),
+    Row(PIPELINED, "get", "<= 0.55", depth=16),
+    Row(PIPELINED, "set", "<= 0.6", depth=16),
+    *(
+        Row(OTHERS, what, bound, depth=depth)
+        for (depth, bound), what in itertools.product(
+            ((1, "<= 0.9"), (16, "<= 0.7")), ("miss", "delete", "incr", "touch", "mg", "ms")
+        )
+    ),
+    *(Row(MANY, "get", bound, keys=keys) for keys, bound in ((10, "<= 0.6"), (100, "<= 0.5"), (1000, "<= 0.5"))),
+    *(
+        Row(MANY, "get", bound, keys=100, size=size)
+        for size, bound in ((300, "<= 0.6"), (K, "<= 0.65"), (4 * K, "<= 0.8"))
+    ),
+    *(Row(LARGE, what, "<= 0.9", size=size * K) for what, size in itertools.product(("get", "set"), (16, 64, 1024))),
 )
-SIZES = len({row[4] for row in ROWS})
+TWO_WORKERS = tuple(
+    Row(TWO, what, bound, workers=2, figure=figure)
+    for what, (figure, bound) in itertools.product(("get", "set"), (("per_second", ">= 1.05"), ("p99_us", "<= 1")))
+)
+# The depth is that of --rate: so many can wait on a connection.
+EVICTIONS = (Row(EVICTING, "new", "<= 1", depth=10, rate=100_000, figure="longest_us"),)
+SIZES = len({row.size for row in ROWS})
 FLAGS = (*cpu.FLAGS, *cpu.LARGE_FLAGS)
+# Servers that are started for some rows: their flags, and the rows.
+PLACES: tuple[tuple[tuple[str, ...], tuple[Row, ...]], ...] = (
+    (FLAGS, ROWS),
+    (("-t", "2", "-m", "256"), TWO_WORKERS),
+    (("-t", "1", "-m", "64"), EVICTIONS),
+)
+FIGURE_NAMES = {"per_second": "throughput", "p99_us": "p99", "longest_us": "the longest wait"}
 MORE_AT_START = 10  # MB
+DELETES_MOST = 2_000_000  # a second
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=0.2, help="of each run (default: 0.2)")
+    parser.add_argument("--seconds", type=float, default=0.15, help="of each run (default: 0.15)")
     parser.add_argument("--turns", type=int, default=2, help="runs of each contender in a round (default: 2)")
     parser.add_argument("--items", type=int, default=200_000, help="of the memory of an item (default: 200000)")
     parser.add_argument(
@@ -60,49 +103,79 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def name_of(operation: str, keys: int, size: int, connections: int) -> str:
-    what = f"get of {keys} keys" if keys > 1 else operation
-    return f"{what} of {size_name(size)}, {connections} connections"
+def name_of(row: Row) -> str:
+    what = f"get of {row.keys} keys" if row.keys > 1 else cpu.OTHERS.get(row.operation, row.operation)
+    deep = f", pipelined by {row.depth}" if row.group == OTHERS and row.depth > 1 else ""
+    figure = "" if row.figure == "cpu_us" else f", {FIGURE_NAMES[row.figure]}"
+    return f"{row.group}: {what} of {size_name(row.size)}{deep}, {row.connections} connections{figure}"
 
 
-def case_of(row: tuple[str, str, int, int, int, int, str]) -> Case:
-    group, operation, depth, keys, size, connections, bound = row
-    said: dict[str, Any] = {"operation": operation, "depth": depth, "multiget": keys, "size": size}
-    said |= {"connections": connections, "stored": cpu.keys_of(size, SIZES), "cores": "any"}
-    floors = {"tcp": TCP, "memcached": TCP} | ({} if bound else {"unix": UNIX})
+def case_of(row: Row, seconds: float) -> Case:
+    stored = cpu.keys_of(row.size, SIZES, row.operation)
+    if row.operation == "delete":
+        # As many as a run of so many seconds deletes.
+        stored = min(stored, max(cpu.KEYS, int(seconds * DELETES_MOST)))
+    said: dict[str, Any] = {"operation": row.operation, "depth": row.depth, "multiget": row.keys, "size": row.size}
+    said |= {"connections": row.connections, "stored": stored}
+    said |= {"workers": row.workers, "rate": row.rate, "cores": "any"}
+    floors = {"tcp": TCP, "memcached": TCP} | ({} if row.bound else {"unix": UNIX})
     # A batch must fit into a socket's buffers, or the floor would wait for its client.
-    fits = depth == 1 or depth * (size + 64) <= cpu.BATCH_MOST
-    bounds = {"tcp": f"{bound} of {REFERENCE}"} if bound else {"tcp": f"<= 1.05 of {TCP}", "unix": f"<= 1.05 of {UNIX}"}
-    name = f"{group}: {name_of(operation, keys, size, connections)}"
-    return Case(name, said, cpu.FIGURES, floors if fits else {}, bounds, group)
+    fits = row.depth == 1 or row.depth * (row.size + 64) <= cpu.BATCH_MOST
+    has_floor = row.operation in cpu.OPERATIONS and row.workers == 1 and fits
+    bounds = {"tcp": f"{row.bound} of {REFERENCE}"}
+    if not row.bound:
+        bounds = {"tcp": f"<= 1.05 of {TCP}", "unix": f"<= 1.05 of {UNIX}"}
+    # What has the bound comes first.
+    figures = sorted(cpu.PACED if row.rate else cpu.FIGURES, key=lambda figure: figure.name != row.figure)
+    return Case(name_of(row), said, tuple(figures), floors if has_floor else {}, bounds, row.group)
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
     program = options.memcached or memcached_path()
     if program is None:
         raise BenchError("memcached is not installed: apt-get install memcached, or --memcached PATH")
-    contenders = [*map(parse_contender, OVER), parse_contender(f"memcached={program}")]
-    names = dict(zip(contenders, (*OVER, REFERENCE), strict=True))
+    contenders = dict(zip((*OVER, REFERENCE), map(parse_contender, (*OVER, f"memcached={program}")), strict=True))
+    beside = {name: contender for name, contender in contenders.items() if name != "unix"}
     memory.allow_descriptors(8192)
-    floors = floors_of(contenders)
-    steps = record.steps(3 * (len(ROWS) + 1) * runs_of(record.round))
+    rows = sum(len(some) for _, some in PLACES)
+    steps = record.steps(3 * (rows + len(locks.WORKERS) + 1) * runs_of(record.round))
+    for flags, some in PLACES:
+        measure_rows(options, contenders if some is ROWS else beside, flags, some, record, steps)
+    locks.measure(beside, WAITS, options.seconds, record, steps)
+    measure_memory(options, beside, record)
+
+
+def measure_rows(
+    options: argparse.Namespace,
+    contenders: dict[str, Contender],
+    flags: Sequence[str],
+    rows: Sequence[Row],
+    record: Record,
+    steps: Steps,
+) -> None:
+    """These rows, with servers of their own."""
+    cases = [case_of(row, options.seconds) for row in rows]
+    floors = dict.fromkeys(name for case in cases for name in case.floors.values())
     for_clients, for_servers = placement("any")
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(pinned(for_clients))
         servers = {}
-        for contender, name in names.items():
-            servers[name] = stack.enter_context(start(contender, FLAGS, folder, for_servers))
+        for name, contender in contenders.items():
+            servers[name] = stack.enter_context(start(contender, flags, folder, for_servers))
             record.contender({**described(contender, servers[name]), "name": name})
-        echoes = stack.enter_context(floor_servers([*floors.values()], folder, for_servers, False, record))
+        echoes = stack.enter_context(floor_servers([*floors], folder, for_servers, False, record))
         stored = 0
-        for row in ROWS:
-            case = case_of(row)
-            size = case.parameters["size"]
+        for case in cases:
+            operation, size = case.parameters["operation"], case.parameters["size"]
             if size != stored:
                 for server in servers.values():
                     cpu.fill(server, case.parameters["stored"], size)
-                stored = size
+            # What was deleted is to be there again.
+            stored = 0 if operation == "delete" else size
+            if operation == "new":
+                for server in servers.values():
+                    cpu.fill_up(server, size)
             runs = {
                 name: cpu.run_of(server, case, options.seconds, False)
                 for name, server in servers.items()
@@ -111,7 +184,6 @@ def measure(options: argparse.Namespace, record: Record) -> None:
             for name in dict.fromkeys(case.floors.values()):
                 runs[name] = cpu.run_of(echoes[name], case, options.seconds, True)
             record.case(case, take_turns(case, runs, record.round, steps))
-    measure_memory(options, {name: contender for contender, name in names.items() if name != "unix"}, record)
 
 
 def measure_memory(options: argparse.Namespace, contenders: dict[str, Any], record: Record) -> None:

@@ -88,7 +88,7 @@ WHOLE = {
     "realuse": "--seconds 0.1 --large 1m,64m --sizes 4k,64k,1m --threads 1,2,4 --sharers 1,4,16",
     "bounds": "--seconds 0.1 --rounds 5",
 }
-ROUNDS = {"memory": 3, "hitratio": 1, "direct": 5, "realuse": 5, "selection": 5}
+ROUNDS = {"memory": 3, "hitratio": 1, "direct": 5, "realuse": 5, "bounds": 5, "selection": 5}
 USUAL_ROUNDS = 7
 
 

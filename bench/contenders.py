@@ -136,8 +136,10 @@ def pinned(cores: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def start(contender: Contender, flags: Sequence[str], folder: str, cores: set[int]) -> Any:
+def start(contender: Contender, flags: Sequence[str], folder: str, cores: set[int], under: Sequence[str] = ()) -> Any:
     """The contender's server, a context manager: a Server on these cores, or Running. folder: for UNIX sockets.
+
+    under: a command that runs it, such as strace.
 
     Raises StartError, BenchError when a running server does not answer.
     """
@@ -151,8 +153,8 @@ def start(contender: Contender, flags: Sequence[str], folder: str, cores: set[in
     path = f"{folder}/{contender.name}" if contender.transport == "unix" else None
     with pinned(cores):
         if contender.server == "memcached":
-            return start_memcached(*flags, path=path, program=contender.program)
-        return start_rmemcached(*contender.flags, *flags, path=path)
+            return start_memcached(*flags, path=path, program=contender.program, under=under)
+        return start_rmemcached(*contender.flags, *flags, path=path, under=under)
 
 
 def connect(contender: Contender, address: Any) -> Any:

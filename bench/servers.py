@@ -224,19 +224,21 @@ def _start(command: Sequence[str], arguments: Sequence[str], path: str | None, w
     raise AssertionError("unreachable")
 
 
-def start_rmemcached(*arguments: str, path: str | None = None) -> Server:
-    """Starts our daemon with the running interpreter; path: a UNIX socket in place of a port.
+def start_rmemcached(*arguments: str, path: str | None = None, under: Sequence[str] = ()) -> Server:
+    """Starts our daemon with the running interpreter; path: a UNIX socket in place of a port; under: what runs it.
 
     Options in RMEMCACHED_TEST_OPTIONS come first: all tests with `-o rdma_direct`, for one.
     """
     options = os.environ.get("RMEMCACHED_TEST_OPTIONS", "").split()
     # -P: what is installed, or first in PYTHONPATH; not the folder of that name in the current directory.
-    return _start([sys.executable, "-P", "-m", "rmemcached"], [*options, *arguments], path, CM_OPTIONS)
+    return _start([*under, sys.executable, "-P", "-m", "rmemcached"], [*options, *arguments], path, CM_OPTIONS)
 
 
-def start_memcached(*arguments: str, path: str | None = None, program: str | None = None) -> Server:
-    """Starts the installed memcached, or the one named; StartError without one."""
+def start_memcached(
+    *arguments: str, path: str | None = None, program: str | None = None, under: Sequence[str] = ()
+) -> Server:
+    """Starts the installed memcached, or the one named; StartError without one. under: what runs it."""
     program = program or memcached_path()
     if program is None:
         raise StartError("memcached is not installed: apt-get install memcached")
-    return _start([program], arguments, path)
+    return _start([*under, program], arguments, path)

@@ -3,15 +3,60 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_runs import measured, names, run
+from daemon_tools import eventually
 
-from rmemcached.bench import document, table
+from rmemcached.bench import document, locks, table
 from rmemcached.bench.document import Record
 from rmemcached.bench.sheet import Sheet
+
+# Locks a mutex once while nobody has it; with the argument 1 also while main has it, which gives it up when the thread
+# sleeps in the kernel. At the end a wake that nobody waits for.
+LOCKER = """
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static volatile pid_t thread;
+static void *work(void *unused) {
+    thread = syscall(SYS_gettid);
+    pthread_mutex_lock(&mutex);
+    pthread_mutex_unlock(&mutex);
+    return unused;
+}
+int main(int count, char **words) {
+    int wait = count > 1 && atoi(words[1]), end = 0;
+    char path[64], state = 0;
+    pthread_t id;
+    if (wait)
+        pthread_mutex_lock(&mutex);
+    pthread_create(&id, NULL, work, NULL);
+    while (wait && state != 'S') {
+        snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+        FILE *file = fopen(path, "r");
+        if (file != NULL) {
+            if (fscanf(file, "%*d %*s %c", &state) != 1)
+                state = 0;
+            fclose(file);
+        }
+    }
+    if (wait)
+        pthread_mutex_unlock(&mutex);
+    pthread_join(id, NULL);
+    syscall(SYS_futex, &end, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    return 0;
+}
+"""
 
 
 def medians(figures: document.Document) -> dict[tuple[str, str], float]:
@@ -85,11 +130,19 @@ def test_bounds(tmp_path: Path) -> None:
     words = "bounds --rounds 1 --turns 1 --seconds 0.01 --items 20000"
     figures, text, _ = measured(tmp_path, *words.split(), status=None)
     groups = [case["group"] for case in figures["cases"]]
-    assert [groups.count(name) for name in dict.fromkeys(groups)] == [6, 2, 6, 6, 4]
+    assert [groups.count(name) for name in dict.fromkeys(groups)] == [6, 2, 12, 6, 6, 4, 1, 2, 4]
     bounded = [row for row in figures["results"] if "bound" in row]
     # Over TCP everywhere, and where the floor is the bound, over a UNIX socket too.
-    assert len(bounded) == 24 + 6 and all(row["holds"] is not None for row in bounded)
-    assert all(row["to_floor"] for row in bounded if not row["case"].startswith("memory") and row["figure"] == "cpu_us")
+    assert len(bounded) == 43 + 6 and all(row["holds"] is not None for row in bounded)
+    assert [case["figures"][0]["name"] for case in figures["cases"] if case["group"] == "two workers"] == [
+        "per_second",
+        "p99_us",
+        "per_second",
+        "p99_us",
+    ]
+    floors = {case["name"] for case in figures["cases"] if case["floors"]}
+    assert len(floors) == 20 and all(row["to_floor"] for row in bounded if row["case"] in floors)
+    assert figures["notes"] == []
     path = tmp_path / "out.json"
     shown = run("show", str(path), "--markdown", "--plot", str(tmp_path / "again.svg")).stdout
     assert (tmp_path / "again.svg").read_text() == (tmp_path / "out.svg").read_text()
@@ -113,6 +166,31 @@ def test_bounds(tmp_path: Path) -> None:
 )
 def test_a_wrong_argument_is_named(words: str, message: str, status: int) -> None:
     assert message in run(*words.split(), status=status).stderr.splitlines()[-1]
+
+
+def ended(trace: Path) -> bool:
+    """Whether strace has written all: it is a process of its own, and may write after its program has ended."""
+    return trace.exists() and b"FUTEX_WAKE_PRIVATE" in trace.read_bytes()
+
+
+def test_lock_waits_are_seen(tmp_path: Path) -> None:
+    """A thread that waits for a mutex of another one is counted, and one that finds it free is not."""
+    program = tmp_path / "waits.c"
+    program.write_text(LOCKER)
+    subprocess.run(["cc", "-O1", "-pthread", "-o", tmp_path / "waits", program], check=True)
+    for contended in (0, 1):
+        trace = tmp_path / f"trace{contended}"
+        done = subprocess.run([*locks.STRACE, trace, tmp_path / "waits", str(contended)], timeout=60)
+        assert done.returncode == 0
+        eventually(partial(ended, trace))
+        assert locks.waits(trace) == contended
+
+
+def test_lock_waits_say_that_strace_is_absent(monkeypatch: Any) -> None:
+    monkeypatch.setitem(os.environ, "PATH", "")
+    record = Record("bounds", [], "memcached")
+    locks.measure({}, "lock waits", 0.1, record, record.steps(1))
+    assert record.document["notes"] == [locks.ABSENT] and record.document["cases"] == []
 
 
 def sheet_of(values: dict[str, list[float]], bound: str) -> document.Document:

@@ -1,6 +1,6 @@
 cdef enum:
     TURN_LEAST = 64 * 1024       # of payloads, and of replies if they are no longer: in a turn in any case
-    RECEIVE_SIZE = 64 * 1024     # of a payload at once: TCP acknowledges nothing during a copy, and BBR slows down
+    RECEIVE_SIZE = 256 * 1024    # of a payload at once: TCP acknowledges nothing during a copy, and BBR slows down
     BULK_READ_SIZE = 2048        # what is read of input where a payload larger than the read buffer may follow it
 
 cdef enum flush_result:
@@ -182,7 +182,7 @@ cdef void run_sending(worker *w) noexcept nogil:
 
 
 cdef bint waits_turn(connection *cn) noexcept nogil:
-    if not cn.long_replies or cn.w.turn_left:
+    if cn.w.turn_left or not (cn.long_replies or cn.c.rlbytes > TURN_LEAST):
         return False
     give_way(cn, &cn.w.sending)
     return True
@@ -271,6 +271,9 @@ cdef void connection_readable(connection *cn) noexcept nogil:
     assert_owner(cn.w.thread.owner)
     while True:
         if c.rlbytes and c.rbytes == 0:
+            if taken == 0 and waits_turn(cn):
+                # Behind its command, which has just been read.
+                return
             n = receive_payload(cn)
             if n > 0:
                 taken += <size_t>n

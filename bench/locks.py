@@ -1,0 +1,109 @@
+"""How often threads of a server wait for a lock while it answers gets of different keys. A part of `bounds`.
+
+The server runs under strace, which sees every futex call and no other one (--seccomp-bpf): the times are of no use,
+and the count is exact. A thread that waits for a mutex calls FUTEX_WAIT with the value 2, "taken, and others wait";
+condition variables and semaphores call FUTEX_WAIT_BITSET. Each connection asks for keys that no other one asks for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from rmemcached.bench import _load
+from rmemcached.bench.arguments import placement
+from rmemcached.bench.contenders import Contender, described, pinned, start
+from rmemcached.bench.document import Record
+from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, take_turns
+from rmemcached.bench.servers import Server
+
+STRACE = ("strace", "-D", "-f", "-qq", "--seccomp-bpf", "-e", "trace=futex", "-e", "signal=none", "-o")
+WAIT = b"FUTEX_WAIT_PRIVATE, 2,"
+WORKERS = (4, 16)
+CONNECTIONS, DEPTH = 16, 16
+KEYS, KEY_SIZE, VALUE_SIZE = 1000, 32, 100  # keys of a connection; a key's size in the first one, one more in the next
+WAITS = Figure("waits_a_million", "a million gets")
+PER_SECOND = Figure("per_second", "1/s", "higher")
+ABSENT = "strace is not in PATH (apt-get install strace): lock waits are not counted"
+
+
+def measure(contenders: dict[str, Contender], group: str, seconds: float, record: Record, steps: Steps) -> None:
+    """Cases of this group, with servers of their own. A note says so when strace is not installed."""
+    if shutil.which("strace") is None:
+        record.note(ABSENT)
+        return
+    for_clients, for_servers = placement("any")
+    for workers in WORKERS:
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            stack.enter_context(pinned(for_clients))
+            runs = {}
+            for name, contender in contenders.items():
+                trace = Path(folder, f"{name}.trace")
+                flags = ("-t", str(workers), "-m", "64")
+                server = stack.enter_context(start(contender, flags, folder, for_servers, (*STRACE, str(trace))))
+                record.contender({**described(contender, server), "name": name})
+                runs[name] = run_of(server, trace, seconds, stack)
+            said = {"operation": "get", "depth": DEPTH, "connections": CONNECTIONS, "workers": workers, "cores": "any"}
+            text = (
+                f"{group}: gets of different keys, pipelined by {DEPTH}, {CONNECTIONS} connections, {workers} workers"
+            )
+            case = Case(text, said, (WAITS, PER_SECOND), {}, {"tcp": "<= 0"}, group)
+            record.case(case, take_turns(case, runs, record.round, steps))
+
+
+def run_of(server: Server, trace: Path, seconds: float, stack: contextlib.ExitStack) -> Run:
+    """Stores the keys. Its runs ask for them, on connections that are kept until the stack ends."""
+    loads = [stack.enter_context(load_of(server, number)) for number in range(CONNECTIONS)]
+    for load in loads:
+        load.fill()
+
+    def run(number: int) -> Taken:
+        before = waits(trace)
+        # A minute after its last move in the LRU lists an item is moved again: the warm-up has done that.
+        gets, longest = run_beside(loads, seconds)
+        return Taken({WAITS.name: (waits(trace) - before) / gets * 1e6, PER_SECOND.name: gets / longest})
+
+    return run
+
+
+@contextlib.contextmanager
+def load_of(server: Server, number: int) -> Iterator[_load.Load]:
+    """A connection that asks for keys of its own: they have a length that no other one's have."""
+    with server.connect(10) as plain:
+        load = _load.Load(
+            keys=KEYS, key_size=KEY_SIZE + number, value_size=VALUE_SIZE, depth=DEPTH, batch=True, complete=True
+        )
+        load.add_socket(plain)
+        with load:
+            yield load
+
+
+def run_beside(loads: list[_load.Load], seconds: float) -> tuple[int, float]:
+    """Runs all loads at a time: their gets together, and the seconds of the longest. Raises what a run raises."""
+    done: list[dict[str, float]] = []
+    wrong: list[BaseException] = []
+
+    def work(load: _load.Load) -> None:
+        try:
+            done.append(load.run(seconds))
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(load,)) for load in loads]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if wrong:
+        raise wrong[0]
+    return int(sum(one["gets"] for one in done)), max(one["seconds"] for one in done)
+
+
+def waits(trace: Path) -> int:
+    """How many waits for a mutex strace has written down so far."""
+    return trace.read_bytes().count(WAIT)
