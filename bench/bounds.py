@@ -97,7 +97,7 @@ DELETES_MOST = 2_000_000  # a second
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=0.15, help="of each run (default: 0.15)")
     parser.add_argument("--turns", type=int, default=2, help="runs of each contender in a round (default: 2)")
-    parser.add_argument("--items", type=int, default=200_000, help="of the memory of an item (default: 200000)")
+    parser.add_argument("--items", type=int, default=1_000_000, help="of the memory of an item (default: 1000000)")
     parser.add_argument(
         "--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)"
     )
@@ -163,7 +163,7 @@ def measure_rows(
         servers = {}
         for name, contender in contenders.items():
             servers[name] = stack.enter_context(start(contender, flags, folder, for_servers))
-            record.contender({**described(contender, servers[name]), "name": name})
+            record.contender({**described(contender, servers[name], "the load generator"), "name": name})
         echoes = stack.enter_context(floor_servers([*floors], folder, for_servers, False, record))
         stored = 0
         for case in cases:

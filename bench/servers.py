@@ -64,9 +64,11 @@ class Server:
         self.ended_by_us = False
         self._ended_by = 0
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
+        # As an installed daemon has it: without byte code each start would compile the modules, and have 1 MB more.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         begin = time.perf_counter()
         self.process = subprocess.Popen(
-            self.command, stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr
+            self.command, stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr, env=environment
         )
         try:
             self._wait_until_accepting(begin)
