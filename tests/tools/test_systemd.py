@@ -9,28 +9,30 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
-from servers import Server, free_port
+from servers import Server, free_port, start_rmemcached
 
 from rmemcached.client import Client
 
 FOLDER = Path(__file__).resolve().parents[2] / "contrib" / "systemd"
 UNITS = ("rmemcached.service", "rmemcached@.service")
+EXPORTER = "rmemcached-exporter.service"
 # 0 is safe and 10 is not; devices, the network and the host's users are what the daemon is for.
-EXPOSURE = 2.5
+EXPOSURE = {**dict.fromkeys(UNITS, 2.5), EXPORTER: 1.5}
 
 
 def installed(unit: str, folder: Path) -> Path:
     """The unit as it would be installed, with a program that exists."""
-    text = (FOLDER / unit).read_text().replace("/usr/local/bin/rmemcached", "/bin/true")
+    text = re.sub(r"/usr/local/bin/rmemcached[a-z-]*", "/bin/true", (FOLDER / unit).read_text())
     path = folder / unit.replace("@", "@one")
     path.write_text(text)
     return path
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", [*UNITS, EXPORTER])
 def test_systemd_takes_it(unit: str, tmp_path: Path) -> None:
     assert shutil.which("systemd-analyze"), "script/prepare.sh installs systemd"
     path = installed(unit, tmp_path)
@@ -40,7 +42,7 @@ def test_systemd_takes_it(unit: str, tmp_path: Path) -> None:
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(path)]
     done = subprocess.run(command, capture_output=True, text=True)
     level = re.search(r"exposure level for .*: ([\d.]+)", done.stdout)
-    assert level is not None and float(level[1]) <= EXPOSURE, done.stdout + done.stderr
+    assert level is not None and float(level[1]) <= EXPOSURE[unit], done.stdout + done.stderr
 
 
 def test_the_units_differ_in_names_only() -> None:
@@ -48,7 +50,7 @@ def test_the_units_differ_in_names_only() -> None:
     assert many.replace(" (%i)", "").replace("-%i", "") == one
 
 
-def allowed_calls() -> set[str]:
+def allowed_calls(unit: str = UNITS[0]) -> set[str]:
     """The system calls that the unit's filter lets through."""
     done = subprocess.run(["systemd-analyze", "syscall-filter"], capture_output=True, text=True, check=True)
     groups: dict[str, list[str]] = {}
@@ -62,7 +64,7 @@ def allowed_calls() -> set[str]:
         return set().union(*map(members, groups[word])) if word in groups else {word}
 
     allowed = members("@default")
-    for words in re.findall("^SystemCallFilter=(.*)$", (FOLDER / UNITS[0]).read_text(), re.MULTILINE):
+    for words in re.findall("^SystemCallFilter=(.*)$", (FOLDER / unit).read_text(), re.MULTILINE):
         for word in words.removeprefix("~").split():
             allowed = allowed - members(word) if words.startswith("~") else allowed | members(word)
     return allowed
@@ -84,6 +86,26 @@ def test_the_filter_has_what_the_daemon_calls(tmp_path: Path) -> None:
     called = set(re.findall(r"^\d+ +(\w+)\(", trace.read_text(), re.MULTILINE))
     as_root = {"setuid", "setgid", "setgroups"}
     assert {"epoll_wait", "sendto"} & called and not called - allowed_calls() - as_root
+
+
+def test_the_exporter_by_its_options_and_filter(tmp_path: Path) -> None:
+    """Its /etc/default is taken; it calls what the unit's filter has, and SIGTERM ends it with status 0."""
+    (options,) = re.findall('^OPTIONS="(.*)"$', (FOLDER / "rmemcached-exporter.default").read_text(), re.MULTILINE)
+    assert options.split()[-2:] == ["--listen", ":9150"]
+    trace, program = tmp_path / "trace", Path(sys.executable).with_name("rmemcached-exporter")
+    with start_rmemcached() as server:
+        words = [word.replace("11211", str(server.port)) for word in options.split()[:-1]]
+        command = ["strace", "-f", "-qq", "-o", str(trace), str(program), *words, "127.0.0.1:0"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            where = re.search(r"http://\S+", process.stderr.readline())
+            assert where is not None
+            assert b"\nmemcached_up 1" in urllib.request.urlopen(where[0], timeout=20).read()
+            # strace's first process is the exporter, which it names at the head of each line.
+            os.kill(int(trace.read_text().split(maxsplit=1)[0]), signal.SIGTERM)
+            assert process.wait(20) == 0
+    called = set(re.findall(r"^\d+ +(\w+)\(", trace.read_text(), re.MULTILINE))
+    assert {"accept4", "connect"} <= called and not called - allowed_calls(EXPORTER)
 
 
 @pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
