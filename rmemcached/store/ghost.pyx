@@ -7,6 +7,7 @@ cdef enum:
     GHOST_SMALL_FIRST = GHOST_WHOLE // 10
     GHOST_SMALL_LEAST = GHOST_WHOLE // 200
     GHOST_SMALL_MOST = GHOST_WHOLE * 7 // 10
+    GHOST_SMALL_FEW = 8         # items that a small queue may always have, unless they are more than half of its class's
     GHOST_SMALL_STEP = 100      # a measurement changes the share by one in so many
 
 # docs/notes/eviction.md says what these were chosen by.
@@ -132,7 +133,9 @@ cdef bint ghost_take(store *s, unsigned int clsid, uint32_t hv) noexcept nogil:
 
 
 cdef inline bint ghost_small_is_full(store *s, uint64_t small, uint64_t items) noexcept nogil:
-    return small * GHOST_WHOLE > items * <uint32_t>relaxed_load(&s.ghost.small)
+    # Of a few large items a share can be less than one. Then each item that is stored would evict the one before it.
+    cdef uint64_t few = min(items // 2, <uint64_t>GHOST_SMALL_FEW) * GHOST_WHOLE
+    return small * GHOST_WHOLE > max(items * <uint32_t>relaxed_load(&s.ghost.small), few)
 
 
 cdef void ghost_stats(store *s, store_stats *out) noexcept nogil:

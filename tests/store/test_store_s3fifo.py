@@ -196,6 +196,20 @@ def test_without_eviction_what_has_expired_is_found_behind_what_has_not() -> Non
         store.check()
 
 
+@pytest.mark.parametrize(("size", "megabytes"), [(450_000, 4), (1_200_000, 16)])
+def test_of_few_items_the_last_ones_stay(size: int, megabytes: int) -> None:
+    """The small queue's share of them is less than one item; those of the second size have more than one chunk."""
+    with s3fifo(maxbytes=megabytes * MB, item_size_max=2 * MB) as store:
+        for i in range(megabytes * MB // size):
+            store.set(b"old-%d" % i, bytes(size))
+            store.get(b"old-%d" % i)
+        for i in range(20):
+            assert store.set(b"new-%d" % i, bytes(size)) == "STORED"
+            assert [store.get(b"new-%d" % n, update=False) for n in (i, max(i - 1, 0))] == [bytes(size)] * 2
+        assert store.stats()["evictions"] >= 10
+        store.check()
+
+
 @pytest.mark.parametrize("fetches", [0, 1, 4])
 @pytest.mark.parametrize("held", [5, 15, 200])
 def test_what_is_in_use_is_in_nobodys_way(fetches: int, held: int) -> None:
