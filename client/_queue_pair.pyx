@@ -49,6 +49,7 @@ from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpected
 
 cdef enum:
     POLL_BATCH = 16
+    READ_POLLS = 16          # of a device that nobody's progress depends on, before the caller lets others run
     CLOSE_WAIT = 1000        # ms that the server may say nothing while it is to close a lane,
     CLOSE_WAIT_MOST = 5000   # ... and that it gets for that in all
     LAST_WORDS_WAIT = 1000   # ms that the server gets to say why the queue pair failed
@@ -423,13 +424,37 @@ cdef class QueuePair(Endpoint):
         return sent
 
     cdef int reap(self, Stream s, lane_state *lane) noexcept nogil:
-        cdef int r = 1
+        cdef int r
         pthread_mutex_lock(&self.lock)
+        r = self.reap_locked(s, lane, 1)
+        pthread_mutex_unlock(&self.lock)
+        return r
+
+    cdef int reap_reads(self, Stream s, lane_state *lane) noexcept nogil:
+        # A READ over a device takes a few microseconds. To give way and to look at the clock takes as long as many polls
+        # that find nothing. A software device's polls are the progress itself, of which the other side has its part.
+        cdef int r
+        pthread_mutex_lock(&self.lock)
+        r = self.reap_locked(s, lane, 1 if self.soft else READ_POLLS)
+        if r > 0 and self.reader != lane:
+            r = READS_COMPLETE
+        pthread_mutex_unlock(&self.lock)
+        return r
+
+    cdef int reap_locked(self, Stream s, lane_state *lane, int polls) noexcept nogil:
+        # As reap. polls: how often it polls at most, until there is something.
+        cdef int r = 1
+        cdef int n = 0
+        assert_held(&self.lock)
         if lane != NULL and s is not None and not inbox_is_empty(lane):
             r = inbox_take(lane, s)
         # What a thread that sleeps has to be woken for must not be taken away from it.
-        if r > 0 and not self.sleeping and self.poll_locked(s, lane) < 0:
-            r = -ENOMEM
+        if r > 0 and not self.sleeping:
+            while n == 0 and polls > 0 and not self.failed:
+                n = self.poll_locked(s, lane)
+                polls -= 1
+            if n < 0:
+                r = -ENOMEM
         if self.failed and r > 0:
             lane_wake_all(&self.followers)
             r = 0
@@ -441,7 +466,6 @@ cdef class QueuePair(Endpoint):
                 self.wake_wanting()
             if lane != NULL and lane.closed and inbox_is_empty(lane):
                 r = 0
-        pthread_mutex_unlock(&self.lock)
         return r
 
     # --- waiting ---

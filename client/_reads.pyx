@@ -12,7 +12,7 @@ from rmemcached.client._commands cimport answer, text_of
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._endpoint cimport READ, READS
 from rmemcached.client._errors cimport registration_error
-from rmemcached.client._queue_pair cimport QueuePair
+from rmemcached.client._queue_pair cimport READS_COMPLETE, QueuePair
 from rmemcached.client._rdma cimport RdmaStream
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.direct cimport (
@@ -203,36 +203,32 @@ cdef inline uint64_t clock_place() noexcept nogil:
     return <uint64_t><size_t>&h.buckets
 
 
-cdef bint reads_on(RdmaStream s) noexcept nogil:
-    # Whether READs of the lane are under way. What other threads have completed has been read.
-    cdef bint reads
-    pthread_mutex_lock(&s.queue.lock)
-    reads = s.queue.reader == s.lane
-    pthread_mutex_unlock(&s.queue.lock)
-    return reads
-
-
 cdef int await_reads(RdmaStream s) noexcept nogil:
     # Until all READs have completed. 1; 0: the connection has ended; a negative errno.
-    cdef int64_t now = now_ns()
     cdef int64_t budget = s.spin_budget()
-    cdef int64_t until = now + budget if budget else 0
-    cdef int64_t deadline = now + <int64_t>s.timeout_ms * 1000000 if s.timeout_ms >= 0 else 0
+    cdef int64_t until = 0
+    cdef int64_t deadline = 0
+    cdef int64_t now = 0
     cdef int r
     while True:
-        r = s.queue.reap(s, s.lane)
+        r = s.queue.reap_reads(s, s.lane)
         if r <= 0:
             return r
-        if not reads_on(s):
-            if until:
+        if r == READS_COMPLETE:
+            if budget:
                 s.spin_result(True)
             return 1
-        if until:
+        if now == 0:
+            # What takes no time needs no clock.
+            now = now_ns()
+            until = now + budget
+            deadline = now + <int64_t>s.timeout_ms * 1000000 if s.timeout_ms >= 0 else 0
+        if budget:
             if now >= until:
                 s.spin_result(False)
-                until = 0
+                budget = 0
             elif not s.spin_yield(&now, 0):
-                until = 0
+                budget = 0
             continue
         r = s.queue.wait(s, s.lane, False, deadline)
         if r <= 0:

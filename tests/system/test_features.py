@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from daemon_tools import CREDIT, DATA, HEADER, TIMEOUT, Conversation, Peer
