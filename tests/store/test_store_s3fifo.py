@@ -210,6 +210,30 @@ def test_of_few_items_the_last_ones_stay(size: int, megabytes: int) -> None:
         store.check()
 
 
+def test_of_few_items_one_that_comes_back_stays() -> None:
+    """All others are fetched: what an eviction would find first that was not is what has just been stored."""
+    value = bytes(450_000)
+    with s3fifo(maxbytes=16 * MB) as store:
+        others = [b"old-%d" % i for i in range(20)]
+        for key in others:
+            store.set(key, value)
+        while len(others) < 60 and (len(others) == 20 or queue(store, b"new-20")):
+            for key in others[:20]:
+                store.get(key)
+            others.append(b"new-%d" % len(others))
+            store.set(others[-1], value)
+        assert queue(store, b"new-20") is None
+        others.remove(b"new-20")
+        ghosts = store.stats()["ghost_hits"]
+        for stored in (b"new-20", *(b"more-%d" % i for i in range(5))):
+            for key in others * 4:
+                store.get(key)
+            assert store.set(stored, value) == "STORED"
+            assert store.get(b"new-20", update=False) == value, stored
+        assert store.stats()["ghost_hits"] == ghosts + 1
+        store.check()
+
+
 @pytest.mark.parametrize("fetches", [0, 1, 4])
 @pytest.mark.parametrize("held", [5, 15, 200])
 def test_what_is_in_use_is_in_nobodys_way(fetches: int, held: int) -> None:
