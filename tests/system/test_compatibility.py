@@ -174,6 +174,20 @@ def test_statistics_of_classes_and_connections(rmemcached_server: ServerFactory)
             assert set(printed) == set(names(heading)), heading
 
 
+def test_statistics_of_segments_with_s3fifo(rmemcached_server: ServerFactory) -> None:
+    (line,) = (line for line in PAGE.read_text().splitlines() if line.startswith("- Always 0: "))
+    with Conversation(rmemcached_server("-m", "2", "-o", "lru_algorithm=s3fifo")) as plain:
+        for i in range(3000):
+            assert plain.ask(b"set %d 0 0 1000\r\n%s\r\n" % (i, bytes(1000))) == b"STORED\r\n"
+            # Twice, as what the segmented LRU moves to WARM.
+            for key in (i // 2, i // 2):
+                plain.send(b"mg %d s\r\n" % key)
+                plain.line()
+        found = {name.rpartition(":")[2]: value for name, value in plain.stats("items").items()}
+        assert {name: found[name] for name in code(line)} == dict.fromkeys(code(line), "0")
+        assert min(int(found[name]) for name in ("evicted", "moves_to_cold", "hits_to_hot", "number_cold")) > 0
+
+
 @pytest.mark.without_direct("it starts a daemon with no_rdma, which excludes it")
 def test_rdma_statistics(rmemcached_server: ServerFactory) -> None:
     """In this order, and no other."""
