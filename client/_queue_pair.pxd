@@ -18,10 +18,6 @@ from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport pthread_mutex_t
 from rmemcached.verbs.verbs cimport ibv_wc_status
 
-cdef enum:
-    READS_COMPLETE = 2       # of reap_reads
-
-
 # What the owners of lanes have learnt about waiting (Stream, RdmaStream). Hints, which threads may overwrite.
 cdef struct wait_hints:
     int spin_score
@@ -88,6 +84,7 @@ cdef class QueuePair(Endpoint):
     cdef int take_message(self, Stream stream, lane_state *own, unsigned int index, size_t length) noexcept nogil
     cdef void take_sent(self, unsigned int index) noexcept nogil
     cdef int poll_locked(self, Stream stream, lane_state *own) noexcept nogil
+    # As reap. polls: how often it polls at most, until there is something.
     cdef int reap_locked(self, Stream stream, lane_state *lane, int polls) noexcept nogil
     cdef void finish_lane(self, lane_state *lane) noexcept nogil
     cdef void wake_wanting(self) noexcept nogil
@@ -117,8 +114,6 @@ cdef class QueuePair(Endpoint):
     # Takes the completions that there are, gives their payload to the stream or puts it into other lanes' inboxes. 1;
     # 0: the queue pair has failed, or the lane is closed; a negative errno. Both NULL until READY has come.
     cdef int reap(self, Stream stream, lane_state *lane) noexcept nogil
-    # The same for the lane whose READs are under way, and READS_COMPLETE in place of 1 when none is any more.
-    cdef int reap_reads(self, Stream stream, lane_state *lane) noexcept nogil
     # Sleeps until there may be something for the lane, or it can go on sending. drains: also until all that it has sent
     # has left. deadline: now_ns(), or 0 for none. 1; 0: the queue pair has failed; a negative errno.
     cdef int wait(self, Stream stream, lane_state *lane, bint drains, int64_t deadline) noexcept nogil

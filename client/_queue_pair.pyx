@@ -15,41 +15,30 @@ from rmemcached.client._exchange cimport Offer
 from rmemcached.client._lane cimport (
     LANE_BYTES, LAST_WORDS, WANTS_BUFFER, WANTS_NOTHING, WANTS_READS, WANTS_ROOM, WANTS_SENT, inbox_drop,
     inbox_is_empty, inbox_put, inbox_take, lane_find, lane_follow, lane_free, lane_make, lane_table_free,
-    lane_unfollow, lane_wake, lane_wake_all,
-)
+    lane_unfollow, lane_wake, lane_wake_all)
 from rmemcached.client._state cimport lock_state, resume_state, shared_state, suspend_state, unlock_state
 from rmemcached.client._timeouts cimport poll_timeout, start_deadline
 from rmemcached.client._uninterrupted cimport take_descriptor
 from rmemcached.rdma.wire cimport (
     MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, MESSAGE_USED_MAX,
     RDMA_CREDITS_HELD_MAX, RDMA_CREDITS_MIN, RDMA_VERSION_1, get_message_header, lane_word, message_header,
-    put_message_header, word_lane, word_used,
-)
+    put_message_header, word_lane, word_used)
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_held, assert_that, live_sub
 from rmemcached.sys.linux cimport (
-    EFD_CLOEXEC, EFD_NONBLOCK, POLLIN, SHUT_RDWR, close_fd, eventfd, eventfd_clear, eventfd_signal,
-    futex_wait, futex_wake, poll, pollfd, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
-    pthread_mutex_unlock, shutdown,
-)
+    EFD_CLOEXEC, EFD_NONBLOCK, POLLIN, SHUT_RDWR, close_fd, eventfd, eventfd_clear, eventfd_signal, futex_wait,
+    futex_wake, poll, pollfd, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, shutdown)
 from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_shm_rings
 from rmemcached.verbs.verbs cimport (
     IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_SEND,
-    ibv_poll_cq,
-    ibv_post_send,
-    ibv_req_notify_cq,
-    ibv_send_wr,
-    ibv_sge,
-    ibv_wc,
-)
+    ibv_poll_cq, ibv_post_send, ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc)
 
 from rmemcached.client._exchange import SOFT_SHM
 from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpectedCloseError
 
 cdef enum:
     POLL_BATCH = 16
-    READ_POLLS = 16          # of a device that nobody's progress depends on, before the caller lets others run
     CLOSE_WAIT = 1000        # ms that the server may say nothing while it is to close a lane,
     CLOSE_WAIT_MOST = 5000   # ... and that it gets for that in all
     LAST_WORDS_WAIT = 1000   # ms that the server gets to say why the queue pair failed
@@ -430,31 +419,18 @@ cdef class QueuePair(Endpoint):
         pthread_mutex_unlock(&self.lock)
         return r
 
-    cdef int reap_reads(self, Stream s, lane_state *lane) noexcept nogil:
-        # A READ over a device takes a few microseconds. To give way and to look at the clock takes as long as many polls
-        # that find nothing. A software device's polls are the progress itself, of which the other side has its part.
-        cdef int r
-        pthread_mutex_lock(&self.lock)
-        r = self.reap_locked(s, lane, 1 if self.soft else READ_POLLS)
-        if r > 0 and self.reader != lane:
-            r = READS_COMPLETE
-        pthread_mutex_unlock(&self.lock)
-        return r
-
     cdef int reap_locked(self, Stream s, lane_state *lane, int polls) noexcept nogil:
-        # As reap. polls: how often it polls at most, until there is something.
         cdef int r = 1
         cdef int n = 0
         assert_held(&self.lock)
         if lane != NULL and s is not None and not inbox_is_empty(lane):
             r = inbox_take(lane, s)
         # What a thread that sleeps has to be woken for must not be taken away from it.
-        if r > 0 and not self.sleeping:
-            while n == 0 and polls > 0 and not self.failed:
-                n = self.poll_locked(s, lane)
-                polls -= 1
-            if n < 0:
-                r = -ENOMEM
+        while r > 0 and n == 0 and polls > 0 and not self.sleeping and not self.failed:
+            n = self.poll_locked(s, lane)
+            polls -= 1
+        if n < 0:
+            r = -ENOMEM
         if self.failed and r > 0:
             lane_wake_all(&self.followers)
             r = 0

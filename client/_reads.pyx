@@ -12,7 +12,7 @@ from rmemcached.client._commands cimport answer, text_of
 from rmemcached.client._connection cimport Connection
 from rmemcached.client._endpoint cimport READ, READS
 from rmemcached.client._errors cimport registration_error
-from rmemcached.client._queue_pair cimport READS_COMPLETE, QueuePair
+from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._rdma cimport RdmaStream
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.direct cimport (
@@ -67,6 +67,8 @@ cdef enum:
     ENTRIES = 4096           # keys of which it is remembered where they are: one for each value of the lower hash bits
     CLOCK_AT = KEYS * 128    # in the buffer, behind the buckets
     ITEMS_AT = CLOCK_AT + 128
+    READ_POLLS = 16          # of a device, before others may run
+    READS_COMPLETE = 2       # of reap_reads
 
 cdef struct memory_part:     # that the server has registered
     uint64_t first           # from the header on
@@ -203,6 +205,19 @@ cdef inline uint64_t clock_place() noexcept nogil:
     return <uint64_t><size_t>&h.buckets
 
 
+cdef int reap_reads(RdmaStream s) noexcept nogil:
+    # As QueuePair.reap; READS_COMPLETE in place of 1 when no READ of the lane is under way any more. To give way and to
+    # look at the clock takes as long as many polls of a device. A software device's polls are the progress itself, of
+    # which the other side has its part.
+    cdef int r
+    pthread_mutex_lock(&s.queue.lock)
+    r = s.queue.reap_locked(s, s.lane, 1 if s.queue.soft else READ_POLLS)
+    if r > 0 and s.queue.reader != s.lane:
+        r = READS_COMPLETE
+    pthread_mutex_unlock(&s.queue.lock)
+    return r
+
+
 cdef int await_reads(RdmaStream s) noexcept nogil:
     # Until all READs have completed. 1; 0: the connection has ended; a negative errno.
     cdef int64_t budget = s.spin_budget()
@@ -211,7 +226,7 @@ cdef int await_reads(RdmaStream s) noexcept nogil:
     cdef int64_t now = 0
     cdef int r
     while True:
-        r = s.queue.reap_reads(s, s.lane)
+        r = reap_reads(s)
         if r <= 0:
             return r
         if r == READS_COMPLETE:
@@ -238,7 +253,7 @@ cdef int await_reads(RdmaStream s) noexcept nogil:
 cdef int complete(RdmaStream s) except -1:
     # Whatever was posted has been read.
     cdef int r = -EINTR
-    if not s.queue.soft and s.queue.reap_reads(s, s.lane) == READS_COMPLETE:
+    if not s.queue.soft and reap_reads(s) == READS_COMPLETE:
         # To give the GIL up, and to take it again, costs more than what is quick takes.
         s.queue.hand_over()
         PyErr_CheckSignals()
