@@ -7,7 +7,7 @@ cdef enum:
     GHOST_SMALL_FIRST = GHOST_WHOLE // 10
     GHOST_SMALL_LEAST = GHOST_WHOLE // 200
     GHOST_SMALL_MOST = GHOST_WHOLE * 7 // 10
-    GHOST_SMALL_FEW = 2         # items that a small queue may always have, unless they are more than half of its class's
+    GHOST_SMALL_FEW = 2         # items that a small queue may have, if its class has twice as many
     GHOST_ALL_SEEN = 256        # items of a class, all of which one eviction may look at
     GHOST_SMALL_STEP = 100      # a measurement changes the share by one in so many
 
@@ -140,7 +140,8 @@ cdef inline bint ghost_small_is_full(store *s, uint64_t small, uint64_t items) n
 
 
 cdef inline bint ghost_class_is_small(store *s, unsigned int clsid) noexcept nogil:
-    return relaxed_load(&s.queues[clsid | HOT_LRU].size) + relaxed_load(&s.queues[clsid | COLD_LRU].size) <= GHOST_ALL_SEEN
+    cdef uint64_t items = relaxed_load(&s.queues[clsid | HOT_LRU].size)
+    return items + relaxed_load(&s.queues[clsid | COLD_LRU].size) <= GHOST_ALL_SEEN
 
 
 cdef void ghost_stats(store *s, store_stats *out) noexcept nogil:
