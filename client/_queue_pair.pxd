@@ -18,7 +18,6 @@ from rmemcached.client._stream cimport Stream
 from rmemcached.sys.linux cimport pthread_mutex_t
 from rmemcached.verbs.verbs cimport ibv_wc_status
 
-
 # What the owners of lanes have learnt about waiting (Stream, RdmaStream). Hints, which threads may overwrite.
 cdef struct wait_hints:
     int spin_score
@@ -85,6 +84,8 @@ cdef class QueuePair(Endpoint):
     cdef int take_message(self, Stream stream, lane_state *own, unsigned int index, size_t length) noexcept nogil
     cdef void take_sent(self, unsigned int index) noexcept nogil
     cdef int poll_locked(self, Stream stream, lane_state *own) noexcept nogil
+    # As reap. polls: how often it polls at most, until there is something.
+    cdef int reap_locked(self, Stream stream, lane_state *lane, int polls) noexcept nogil
     cdef void finish_lane(self, lane_state *lane) noexcept nogil
     cdef void wake_wanting(self) noexcept nogil
     # waiting

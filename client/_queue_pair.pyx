@@ -15,34 +15,25 @@ from rmemcached.client._exchange cimport Offer
 from rmemcached.client._lane cimport (
     LANE_BYTES, LAST_WORDS, WANTS_BUFFER, WANTS_NOTHING, WANTS_READS, WANTS_ROOM, WANTS_SENT, inbox_drop,
     inbox_is_empty, inbox_put, inbox_take, lane_find, lane_follow, lane_free, lane_make, lane_table_free,
-    lane_unfollow, lane_wake, lane_wake_all,
-)
+    lane_unfollow, lane_wake, lane_wake_all)
 from rmemcached.client._state cimport lock_state, resume_state, shared_state, suspend_state, unlock_state
 from rmemcached.client._timeouts cimport poll_timeout, start_deadline
 from rmemcached.client._uninterrupted cimport take_descriptor
 from rmemcached.rdma.wire cimport (
     MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, MESSAGE_USED_MAX,
     RDMA_CREDITS_HELD_MAX, RDMA_CREDITS_MIN, RDMA_VERSION_1, get_message_header, lane_word, message_header,
-    put_message_header, word_lane, word_used,
-)
+    put_message_header, word_lane, word_used)
 from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_held, assert_that, live_sub
 from rmemcached.sys.linux cimport (
-    EFD_CLOEXEC, EFD_NONBLOCK, POLLIN, SHUT_RDWR, close_fd, eventfd, eventfd_clear, eventfd_signal,
-    futex_wait, futex_wake, poll, pollfd, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
-    pthread_mutex_unlock, shutdown,
-)
+    EFD_CLOEXEC, EFD_NONBLOCK, POLLIN, SHUT_RDWR, close_fd, eventfd, eventfd_clear, eventfd_signal, futex_wait,
+    futex_wake, poll, pollfd, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
+    shutdown)
 from rmemcached.verbs.soft cimport CHANNEL_PROGRAM, soft_channel_watch, soft_cq_wait, soft_shm_rings
 from rmemcached.verbs.verbs cimport (
     IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, IBV_WR_SEND,
-    ibv_poll_cq,
-    ibv_post_send,
-    ibv_req_notify_cq,
-    ibv_send_wr,
-    ibv_sge,
-    ibv_wc,
-)
+    ibv_poll_cq, ibv_post_send, ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc)
 
 from rmemcached.client._exchange import SOFT_SHM
 from rmemcached.client.exceptions import MemcacheServerError, MemcacheUnexpectedCloseError
@@ -423,12 +414,22 @@ cdef class QueuePair(Endpoint):
         return sent
 
     cdef int reap(self, Stream s, lane_state *lane) noexcept nogil:
-        cdef int r = 1
+        cdef int r
         pthread_mutex_lock(&self.lock)
+        r = self.reap_locked(s, lane, 1)
+        pthread_mutex_unlock(&self.lock)
+        return r
+
+    cdef int reap_locked(self, Stream s, lane_state *lane, int polls) noexcept nogil:
+        cdef int n = 0, r = 1
+        assert_held(&self.lock)
         if lane != NULL and s is not None and not inbox_is_empty(lane):
             r = inbox_take(lane, s)
         # What a thread that sleeps has to be woken for must not be taken away from it.
-        if r > 0 and not self.sleeping and self.poll_locked(s, lane) < 0:
+        while r > 0 and n == 0 and polls > 0 and not self.sleeping and not self.failed:
+            n = self.poll_locked(s, lane)
+            polls -= 1
+        if n < 0:
             r = -ENOMEM
         if self.failed and r > 0:
             lane_wake_all(&self.followers)
@@ -441,7 +442,6 @@ cdef class QueuePair(Endpoint):
                 self.wake_wanting()
             if lane != NULL and lane.closed and inbox_is_empty(lane):
                 r = 0
-        pthread_mutex_unlock(&self.lock)
         return r
 
     # --- waiting ---

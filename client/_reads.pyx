@@ -67,6 +67,8 @@ cdef enum:
     ENTRIES = 4096           # keys of which it is remembered where they are: one for each value of the lower hash bits
     CLOCK_AT = KEYS * 128    # in the buffer, behind the buckets
     ITEMS_AT = CLOCK_AT + 128
+    READ_POLLS = 16          # of a device, before others may run
+    READS_COMPLETE = 2       # of reap_reads
 
 cdef struct memory_part:     # that the server has registered
     uint64_t first           # from the header on
@@ -203,36 +205,45 @@ cdef inline uint64_t clock_place() noexcept nogil:
     return <uint64_t><size_t>&h.buckets
 
 
-cdef bint reads_on(RdmaStream s) noexcept nogil:
-    # Whether READs of the lane are under way. What other threads have completed has been read.
-    cdef bint reads
+cdef int reap_reads(RdmaStream s) noexcept nogil:
+    # As QueuePair.reap; READS_COMPLETE in place of 1 when no READ of the lane is under way any more. To give way and to
+    # look at the clock takes as long as many polls of a device. A software device's polls are the progress itself, of
+    # which the other side has its part.
+    cdef int r
     pthread_mutex_lock(&s.queue.lock)
-    reads = s.queue.reader == s.lane
+    r = s.queue.reap_locked(s, s.lane, 1 if s.queue.soft else READ_POLLS)
+    if r > 0 and s.queue.reader != s.lane:
+        r = READS_COMPLETE
     pthread_mutex_unlock(&s.queue.lock)
-    return reads
+    return r
 
 
 cdef int await_reads(RdmaStream s) noexcept nogil:
     # Until all READs have completed. 1; 0: the connection has ended; a negative errno.
-    cdef int64_t now = now_ns()
     cdef int64_t budget = s.spin_budget()
-    cdef int64_t until = now + budget if budget else 0
-    cdef int64_t deadline = now + <int64_t>s.timeout_ms * 1000000 if s.timeout_ms >= 0 else 0
+    cdef int64_t until = 0
+    cdef int64_t deadline = 0
+    cdef int64_t now = 0
     cdef int r
     while True:
-        r = s.queue.reap(s, s.lane)
+        r = reap_reads(s)
         if r <= 0:
             return r
-        if not reads_on(s):
-            if until:
+        if r == READS_COMPLETE:
+            if budget:
                 s.spin_result(True)
             return 1
-        if until:
+        if now == 0:
+            # What takes no time needs no clock.
+            now = now_ns()
+            until = now + budget
+            deadline = now + <int64_t>s.timeout_ms * 1000000 if s.timeout_ms >= 0 else 0
+        if budget:
             if now >= until:
                 s.spin_result(False)
-                until = 0
+                budget = 0
             elif not s.spin_yield(&now, 0):
-                until = 0
+                budget = 0
             continue
         r = s.queue.wait(s, s.lane, False, deadline)
         if r <= 0:
@@ -242,6 +253,11 @@ cdef int await_reads(RdmaStream s) noexcept nogil:
 cdef int complete(RdmaStream s) except -1:
     # Whatever was posted has been read.
     cdef int r = -EINTR
+    if not s.queue.soft and reap_reads(s) == READS_COMPLETE:
+        # To give the GIL up, and to take it again, costs more than what is quick takes.
+        s.queue.hand_over()
+        PyErr_CheckSignals()
+        return 0
     while r == -EINTR:
         with nogil:
             s.take_hints()

@@ -55,6 +55,8 @@ cdef void ghost_destroy(store *s) noexcept nogil
 cdef void ghost_add(store *s, unsigned int clsid, uint32_t hv, int source) noexcept nogil
 # Whether a key is remembered, which it is no more.
 cdef bint ghost_take(store *s, unsigned int clsid, uint32_t hv) noexcept nogil
-# Whether the small queue, of so many items of a class, has more than its share.
+# Whether the small queue, of so many items of a class, has more than its share, and more than a few.
 cdef bint ghost_small_is_full(store *s, uint64_t small, uint64_t items) noexcept nogil
+# Whether one eviction may look at all items of a class.
+cdef bint ghost_class_is_small(store *s, unsigned int clsid) noexcept nogil
 cdef void ghost_stats(store *s, store_stats *out) noexcept nogil

@@ -7,6 +7,8 @@ cdef enum:
     GHOST_SMALL_FIRST = GHOST_WHOLE // 10
     GHOST_SMALL_LEAST = GHOST_WHOLE // 200
     GHOST_SMALL_MOST = GHOST_WHOLE * 7 // 10
+    GHOST_SMALL_FEW = 2         # items that a small queue may have, if its class has twice as many
+    GHOST_ALL_SEEN = 256        # items of a class, all of which one eviction may look at
     GHOST_SMALL_STEP = 100      # a measurement changes the share by one in so many
 
 # docs/notes/eviction.md says what these were chosen by.
@@ -132,7 +134,14 @@ cdef bint ghost_take(store *s, unsigned int clsid, uint32_t hv) noexcept nogil:
 
 
 cdef inline bint ghost_small_is_full(store *s, uint64_t small, uint64_t items) noexcept nogil:
-    return small * GHOST_WHOLE > items * <uint32_t>relaxed_load(&s.ghost.small)
+    # Of a few large items a share can be less than one. Then each item that is stored would evict the one before it.
+    cdef uint64_t few = min(items // 2, <uint64_t>GHOST_SMALL_FEW) * GHOST_WHOLE
+    return small * GHOST_WHOLE > max(items * <uint32_t>relaxed_load(&s.ghost.small), few)
+
+
+cdef inline bint ghost_class_is_small(store *s, unsigned int clsid) noexcept nogil:
+    cdef uint64_t items = relaxed_load(&s.queues[clsid | HOT_LRU].size)
+    return items + relaxed_load(&s.queues[clsid | COLD_LRU].size) <= GHOST_ALL_SEEN
 
 
 cdef void ghost_stats(store *s, store_stats *out) noexcept nogil:

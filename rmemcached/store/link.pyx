@@ -188,7 +188,11 @@ cdef void do_item_link(store *s, item *it, uint32_t hv, uint64_t cas) noexcept n
     cdef lru_queue *q
     cdef bint crowded
     if s.ghost.buckets != NULL and ITEM_lruid(it) == HOT_LRU and ghost_take(s, ITEM_clsid(it), hv):
-        relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | COLD_LRU)
+        if not ghost_class_is_small(s, ITEM_clsid(it)):
+            relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | COLD_LRU)
+        else:
+            # If the others were fetched, an eviction goes round the main queue, and comes to what has just been stored.
+            relaxed_store(&it.it_flags, it.it_flags | ITEM_FREQUENCY_ONE)
     q = &s.queues[it.slabs_clsid]
     _enter(s, it, cas)
     assoc_insert(s, it, hv)

@@ -9,7 +9,8 @@ COLD its main queue; WARM is empty, and TEMP is as above. A fetch counts in the 
 Eviction takes the small queue's tail while that has more than its share of the class's items (ghost.pxd): what was
 fetched goes to the main queue. Else it takes the main queue's tail: what was fetched goes round once more. Either
 has one fetch less then, and the rest is evicted and remembered. New items enter the small queue, or the main
-queue if their key is remembered.
+queue if their key is remembered. In a class of a few items, all of which one eviction may look at, these enter the
+small queue too, as if they had been fetched.
 """
 
 cdef enum:

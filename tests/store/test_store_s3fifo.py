@@ -196,6 +196,44 @@ def test_without_eviction_what_has_expired_is_found_behind_what_has_not() -> Non
         store.check()
 
 
+@pytest.mark.parametrize(("size", "megabytes"), [(450_000, 4), (1_200_000, 16)])
+def test_of_few_items_the_last_ones_stay(size: int, megabytes: int) -> None:
+    """The small queue's share of them is less than one item; those of the second size have more than one chunk."""
+    with s3fifo(maxbytes=megabytes * MB, item_size_max=2 * MB) as store:
+        for i in range(megabytes * MB // size):
+            store.set(b"old-%d" % i, bytes(size))
+            store.get(b"old-%d" % i)
+        for i in range(20):
+            assert store.set(b"new-%d" % i, bytes(size)) == "STORED"
+            assert [store.get(b"new-%d" % n, update=False) for n in (i, max(i - 1, 0))] == [bytes(size)] * 2
+        assert store.stats()["evictions"] >= 10
+        store.check()
+
+
+def test_of_few_items_one_that_comes_back_stays() -> None:
+    """All others are fetched: what an eviction would find first that was not is what has just been stored."""
+    value = bytes(450_000)
+    with s3fifo(maxbytes=16 * MB) as store:
+        others = [b"old-%d" % i for i in range(20)]
+        for key in others:
+            store.set(key, value)
+        while len(others) < 60 and (len(others) == 20 or queue(store, b"new-20")):
+            for key in others[:20]:
+                store.get(key)
+            others.append(b"new-%d" % len(others))
+            store.set(others[-1], value)
+        assert queue(store, b"new-20") is None
+        others.remove(b"new-20")
+        ghosts = store.stats()["ghost_hits"]
+        for stored in (b"new-20", *(b"more-%d" % i for i in range(2))):
+            for key in others * 4:
+                store.get(key)
+            assert store.set(stored, value) == "STORED"
+            assert store.get(b"new-20", update=False) == value, stored
+        assert store.stats()["ghost_hits"] == ghosts + 1
+        store.check()
+
+
 @pytest.mark.parametrize("fetches", [0, 1, 4])
 @pytest.mark.parametrize("held", [5, 15, 200])
 def test_what_is_in_use_is_in_nobodys_way(fetches: int, held: int) -> None:

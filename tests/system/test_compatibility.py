@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import socket
 import struct
@@ -42,10 +43,14 @@ def code(cell: str) -> list[str]:
     return re.findall(r"`([^`]*)`", cell)
 
 
-def converse(server: Server, heading: str) -> None:
+# The examples that only a daemon with the segmented LRU answers so.
+OF_SEGMENTS = [row for row in TABLES["Text commands"] if row["command"] == "`lru mode`"]
+
+
+def converse(server: Server, rows: list[dict[str, str]]) -> None:
     """Asks the examples of a table in their order and compares the replies, line by line."""
     with Conversation(server) as plain:
-        for row in TABLES[heading]:
+        for row in rows:
             requests, replies = code(row["example"]), code(row["reply"])
             if not requests:
                 continue
@@ -68,14 +73,20 @@ def test_every_row_has_a_state() -> None:
 
 @pytest.mark.parametrize("heading", ["Text commands", "Statistics: other subcommands"])
 def test_examples(rmemcached_server: ServerFactory, heading: str) -> None:
-    converse(rmemcached_server(), heading)
+    converse(rmemcached_server(), [row for row in TABLES[heading] if row not in OF_SEGMENTS])
+
+
+@pytest.mark.segmented("lru mode is refused")
+def test_examples_of_segments(rmemcached_server: ServerFactory) -> None:
+    assert OF_SEGMENTS
+    converse(rmemcached_server(), OF_SEGMENTS)
 
 
 def test_meta_examples(rmemcached_server: ServerFactory) -> None:
     server = rmemcached_server()
     with Conversation(server) as plain:
         assert plain.ask(b"set n 0 0 1\r\n0\r\n") == b"STORED\r\n"
-    converse(server, "Meta commands")
+    converse(server, TABLES["Meta commands"])
 
 
 EXTRAS = {**dict.fromkeys((1, 2, 3, 0x11, 0x12, 0x13), 8), **dict.fromkeys((5, 6, 0x15, 0x16), 20)}
@@ -124,16 +135,33 @@ def names(heading: str) -> list[str]:
     return [name for row in TABLES[heading] if row["state"] != "no" for name in code(row["name"])]
 
 
+def of_s3fifo(subcommand: str) -> list[str]:
+    """What S3-FIFO adds to the statistics of a subcommand, in the words of its option's row."""
+    (row,) = (row for row in TABLES["Options of -o"] if row["option"] == "`lru_algorithm=s3fifo`")
+    said = code(row["note"])
+    more = said[said.index(subcommand) + 1 :]
+    return list(itertools.takewhile(lambda name: not name.startswith("stats"), more))
+
+
+def compare(printed: list[str], wanted: list[str], more: list[str]) -> None:
+    """All that is wanted is printed, in this order, and more, in any place, but no other."""
+    assert sorted(set(printed) - set(wanted)) == sorted(more)
+    assert [name for name in printed if name not in more] == wanted
+
+
 @pytest.mark.without_direct("stats has the lines of docs/direct-reads.md, section 7, too")
-def test_general_statistics(rmemcached_server: ServerFactory) -> None:
-    """All of them, in this order, and no other."""
-    with Conversation(rmemcached_server("-o", "idle_timeout=1000")) as plain:
-        assert list(plain.stats()) == names("Statistics: stats")
+@pytest.mark.parametrize("s3fifo", [False, True])
+def test_general_statistics(rmemcached_server: ServerFactory, s3fifo: bool) -> None:
+    options = "idle_timeout=1000,lru_algorithm=" + ("s3fifo" if s3fifo else "segmented")
+    with Conversation(rmemcached_server("-o", options)) as plain:
+        compare(list(plain.stats()), names("Statistics: stats"), of_s3fifo("stats") if s3fifo else [])
 
 
-def test_settings(rmemcached_server: ServerFactory) -> None:
-    with Conversation(rmemcached_server()) as plain:
-        assert list(plain.stats("settings")) == names("Statistics: stats settings")
+@pytest.mark.parametrize("s3fifo", [False, True])
+def test_settings(rmemcached_server: ServerFactory, s3fifo: bool) -> None:
+    with Conversation(rmemcached_server("-o", "lru_algorithm=" + ("s3fifo" if s3fifo else "segmented"))) as plain:
+        wanted = names("Statistics: stats settings")
+        compare(list(plain.stats("settings")), wanted, of_s3fifo("stats settings") if s3fifo else [])
 
 
 def test_statistics_of_classes_and_connections(rmemcached_server: ServerFactory) -> None:
@@ -144,6 +172,20 @@ def test_statistics_of_classes_and_connections(rmemcached_server: ServerFactory)
             printed = [name.rpartition(":")[2] for name in plain.stats(word)]
             assert list(dict.fromkeys(printed)) == names(heading) or word == "conns", heading
             assert set(printed) == set(names(heading)), heading
+
+
+def test_statistics_of_segments_with_s3fifo(rmemcached_server: ServerFactory) -> None:
+    (line,) = (line for line in PAGE.read_text().splitlines() if line.startswith("- Always 0: "))
+    with Conversation(rmemcached_server("-m", "2", "-o", "lru_algorithm=s3fifo")) as plain:
+        for i in range(3000):
+            assert plain.ask(b"set %d 0 0 1000\r\n%s\r\n" % (i, bytes(1000))) == b"STORED\r\n"
+            # Twice, as what the segmented LRU moves to WARM.
+            for key in (i // 2, i // 2):
+                plain.send(b"mg %d s\r\n" % key)
+                plain.line()
+        found = {name.rpartition(":")[2]: value for name, value in plain.stats("items").items()}
+        assert {name: found[name] for name in code(line)} == dict.fromkeys(code(line), "0")
+        assert min(int(found[name]) for name in ("evicted", "moves_to_cold", "hits_to_hot", "number_cold")) > 0
 
 
 @pytest.mark.without_direct("it starts a daemon with no_rdma, which excludes it")

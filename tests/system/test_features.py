@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from daemon_tools import CREDIT, DATA, HEADER, TIMEOUT, Conversation, Peer
@@ -151,14 +152,15 @@ def run(line: Socket | QueuePair, server: Server, steps: list[Step], closes: boo
     return (reply + up_to(line, MARK_REPLY)).decode("latin-1")
 
 
-def cases() -> Iterator[tuple[str, str]]:
+def cases() -> Iterator[Any]:
     for name in [*FEATURES, *MORE]:
         if name not in NOT_HERE or name in MORE:
             # The end of a stream is not told: a stream that has ended begins anew.
             _, expected = MORE.get(name) or FEATURES[name]
             for transport in TRANSPORTS:
                 if transport != "rdma" or "CLOSED" not in expected:
-                    yield name, transport
+                    marks = [pytest.mark.segmented("lru mode is refused")] if name == "lru-mode" else []
+                    yield pytest.param(name, transport, marks=marks)
 
 
 @pytest.mark.parametrize(("name", "line"), list(cases()), indirect=["line"])
