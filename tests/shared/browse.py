@@ -1,7 +1,7 @@
 """Opens pages in headless Chromium: python tests/shared/browse.py SCREENSHOTS FILE-OR-FOLDER...
 
-A page is wrong when its console has an error, when it shows no text, when it is wider than the window, or when one of its
-pictures or plots has no size. Each page leaves a screenshot. Needs selenium, chromium and chromedriver.
+A page is wrong when its console has an error, when it shows no text, when it is wider than the window, or when one of
+its pictures or plots has no size. Each page leaves a screenshot. Needs selenium, chromium and chromedriver.
 """
 
 from __future__ import annotations
