@@ -200,8 +200,8 @@ cdef struct mc_resp:
     remote_buf sink          # sink.set: the data goes there by RDMA WRITE, without \r\n; only wbuf is sent
     char wbuf[WRITE_BUFFER_SIZE]
 
-# An idle connection costs little more than this structure: what fits into a byte has no more. Lengths are of one item or
-# one command, 4 GB at most.
+# An idle connection costs little more than this structure: what fits into a byte has no more. Lengths are those of one
+# item or one command, 4 GB at most.
 cdef struct conn:
     conn_thread *thread
     const conn_engine *engine    # the engine may replace it by another table

@@ -3,8 +3,8 @@
 # While output waits for room in the socket nothing is read from it, so that a slow reader costs its replies alone. A
 # connection that has done reqs_per_event commands gives way to the others and goes on in the worker's next turn. Long
 # replies that find the turn's bytes used up wait in a queue, and leave in its order, each as a whole if it can. So do
-# requests of connections whose replies have been long: to make a reply long before it leaves is to touch it twice. So do
-# long payloads: to take a small part of each of many in turn is to find none of them in the processor's cache.
+# requests of connections whose replies have been long: to make a reply long before it leaves is to touch it twice. Long
+# payloads do, too: to take a small part of each of many in turn is to find none of them in the processor's cache.
 
 # The socket has something to read: reads it, and runs the machine over it.
 cdef void connection_readable(connection *cn) noexcept nogil
