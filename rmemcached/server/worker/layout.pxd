@@ -116,7 +116,7 @@ cdef struct worker:
     char *rbuf
     udp_socket *udp
     run_queue runnable           # connections that gave way, and have input to go on with: each has its next turn
-    run_queue sending            # ... that have long replies to send or to make, or payloads to take, as a turn has bytes
+    run_queue sending            # ... with long replies to send or to make, or payloads to take, as a turn has bytes
     connection *dead             # ended in this turn, or before with lanes that go on to end
     unsigned int lanes_left      # how many lanes of those may end in this turn
     rdma_thread *rdma[RDMA_DEVICES]   # its part of each device; NULL: there is no such device
