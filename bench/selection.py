@@ -1,11 +1,11 @@
 """`rmemcached-bench selection`: whether a build has become slower, in a minute, for the test suite.
 
 A few cases are measured beside a floor and beside the installed memcached; each ratio is compared with the one that
-expected.json has. What is worse than that by more than the spread that stands there is measured once more, in twice as
-many rounds; the exit status is 1 when it is worse again. Ratios of CPU time and of memory only, never of times: they
-hold on a machine that has other work. What polls is not among them: its CPU time says how busy the machine is. The
-floors are always there and always the same; ratios to memcached are of one version, and are not judged beside another
-one.
+expected.json has. A case whose ratios are all worse than that by more than the spread that stands there is measured
+once more, in twice as many rounds; the exit status is 1 when it is worse again. Ratios of CPU time and of memory only,
+never of times: they hold on a machine that has other work. What polls is not among them: its CPU time says how busy the
+machine is. The floors are always there and always the same; ratios to memcached are of one version, and are not judged
+beside another one.
 
 expected.json has a record for each kind of machine that was measured, a model of processor and a version of Python (and
 whether it has one core only), because ratios differ from one to another. A machine that has none is judged by the most
@@ -317,11 +317,14 @@ def limits(found: Document, records: Sequence[dict[str, Any]]) -> tuple[list[dic
 def judge(found: Document, records: Sequence[dict[str, Any]], cases: Sequence[str]) -> tuple[list[str], list[str]]:
     """(what to print of each ratio of these cases, the cases that are worse). Raises BenchError for a case without any.
 
-    A case counts as judged by a floor, which is always there; memcached may have another version than was recorded.
+    A case is worse when all its ratios are: a neighbour on the same core slows a floor and a server down differently,
+    and a change of ours is seen beside each. A floor is always there; memcached may have another version than was
+    recorded.
     """
     taken, versions = ratios(found), peers(found)
     expected, said = limits(found, records)
-    lines, worse, judged = [said] if said else [], [], set()
+    lines = [said] if said else []
+    judged: dict[str, list[bool]] = {}
     for line in expected:
         case, peer = line["case"], line["to"]
         if case not in cases:
@@ -331,16 +334,14 @@ def judge(found: Document, records: Sequence[dict[str, Any]], cases: Sequence[st
             continue
         if (case, peer) not in taken:
             raise BenchError(f"{case}: the run has no ratio to {peer}, and expected.json does")
-        judged.add(case)
         ratio, limit = statistics.median(taken[case, peer]), line["ratio"] * (1 + line["spread"])
         word = "WORSE" if ratio > limit else "ok"
         lines.append(f"{word}: {case}: {ratio:.3f} of {peer}, recorded {line['ratio']:.3f}, at most {limit:.3f}")
-        if ratio > limit and case not in worse:
-            worse.append(case)
+        judged.setdefault(case, []).append(ratio > limit)
     for case in cases:
         if case not in judged:
             raise BenchError(f"{case}: expected.json has no ratio of it; --record writes all")
-    return lines, worse
+    return lines, [case for case in judged if all(judged[case])]
 
 
 def faster(found: Document, records: Sequence[dict[str, Any]]) -> list[str]:
