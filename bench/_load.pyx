@@ -77,6 +77,9 @@ ANSWERS = {
 }
 
 
+ctypedef uint32_t (*draw_function)(load *l) noexcept nogil
+
+
 cdef class Load:
     """A load, and the connections that bear it.
 
@@ -391,20 +394,18 @@ cdef class Load:
 
     def draw(self, count):
         """The numbers of so many keys, as they are asked for: an array("I")."""
-        cdef Py_ssize_t i
-        found = array("I", bytes(4 * count))
-        cdef uint32_t[::1] numbers = found
-        for i in range(numbers.shape[0]):
-            numbers[i] = draw(&self.load)
-        return found
+        return self.drawn(count, draw)
 
     def draw_ranks(self, count):
         """The same as ranks by popularity, from 0 on."""
+        return self.drawn(count, draw_rank)
+
+    cdef drawn(self, Py_ssize_t count, draw_function function):
         cdef Py_ssize_t i
         found = array("I", bytes(4 * count))
         cdef uint32_t[::1] numbers = found
-        for i in range(numbers.shape[0]):
-            numbers[i] = draw_rank(&self.load)
+        for i in range(count):
+            numbers[i] = function(&self.load)
         return found
 
 

@@ -53,9 +53,12 @@ cdef item *_alloc_pull(store *s, unsigned int clsid) noexcept nogil:
                 if not segmented:
                     break
                 if pulls - kept < ALLOC_TRIES:
-                    lru_pull_tail(s, clsid, HOT_LRU, 0, 0, 0, 1)
+                    pulled = lru_pull_tail(s, clsid, HOT_LRU, 0, 0, 0, 1)
                 else:
-                    lru_pull_tail(s, clsid, WARM_LRU, 0, 0, 0, PULL_MOST)
+                    pulled = lru_pull_tail(s, clsid, WARM_LRU, 0, 0, 0, PULL_MOST)
+                if pulled == 0:
+                    # A thread that moves items, in no queue meanwhile, may be waiting for this processor.
+                    sched_yield()
         pulls += 1
     if pulls > 0:
         lock_ranked(&s.queues[clsid | HOT_LRU].lock, LRU_LOCK)

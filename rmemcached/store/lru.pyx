@@ -312,10 +312,10 @@ cdef void _pull_finish(store *s, const moved_items *moved) noexcept nogil:
             lock_ranked(&q.lock, LRU_LOCK)
         relaxed_store(&it.slabs_clsid, ITEM_clsid(it) | moved.items[i].lru)
         do_item_link_q(s, q, it)
+        # Before the queue's lock is released: an eviction that found a tail of locked items would find no memory.
+        item_unlock(s, moved.items[i].hv)
     if q != NULL:
         unlock_ranked(&q.lock, LRU_LOCK)
-    for i in range(moved.count):
-        item_unlock(s, moved.items[i].hv)
 
 
 cdef int lru_pull_tail(store *s, unsigned int clsid, unsigned int lru, uint64_t total_bytes, unsigned int flags,

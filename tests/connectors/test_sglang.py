@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ import numpy
 import pytest
 import serving  # noqa: F401  (SGLang's base class)
 from servers import Server, start_rmemcached
+from suspended import suspended
 
 from rmemcached.client import Client
 from rmemcached.connectors._blocks import HEAD
@@ -264,12 +264,9 @@ def test_a_server_that_stands_still(
     keys = hashes(20)
     assert all(one.batch_set_v1(keys, pool.tokens(*range(20))))
     caplog.clear()
-    server.process.send_signal(signal.SIGSTOP)
-    try:
+    with suspended(server.pid):
         assert one.batch_get_v1(keys, pool.tokens(*range(20))) == [False] * 20
         assert 1 <= len(caplog.records) <= 2
-    finally:
-        server.process.send_signal(signal.SIGCONT)
     assert all(one.batch_get_v1(keys, pool.tokens(*range(20))))
 
 

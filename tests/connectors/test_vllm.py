@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import numpy
 import pytest
 import serving  # noqa: F401  (vLLM's base classes)
 from servers import Server, start_rmemcached
+from suspended import suspended
 from vllm.v1.kv_offload.base import LookupResult
 from vllm.v1.kv_offload.tiering.base import JobResult, TransferJob
 
@@ -246,15 +246,12 @@ def test_no_call_waits_for_the_server(engine: MakeEngine, rmemcached_server: Cal
     one.memory[0] = 7
     first, second = keys_of(2)
     assert one.store([first], [0]).success
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
+    with suspended(server.pid):
         numbers = [one.submit([second], [0], load=False), one.submit([first], [1], load=True)]
         for _ in range(3):
             assert one.tier.lookup(first, SimpleNamespace(req_id="a")) is LookupResult.RETRY
             one.tier.on_schedule_end(None)
         assert list(one.tier.get_finished_jobs()) == []
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
     assert {number: result.success for number, result in one.finish().items()} == dict.fromkeys(numbers, True)
     assert one.lookup([first, second], "a") == [True, True]
     assert (one.memory[1] == 7).all()

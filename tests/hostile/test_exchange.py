@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
 import re
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
@@ -15,7 +12,7 @@ import attack_exchange as attack
 import pytest
 from daemon_tools import DATA, TIMEOUT, Conversation, Peer, eventually
 from harness import KB, MB, Attacker, Case, Limits, Scene, run_case, scene_of
-from servers import Server, start_rmemcached
+from servers import start_rmemcached
 from suspended import suspended
 from transport import PACE, VARIABLE
 
@@ -141,15 +138,6 @@ def test_exchange(scene: Scene, case: Case, transport: str) -> None:
     run_case(scene, replace(case, arguments={**case.arguments, "transport": transport}))
 
 
-@contextlib.contextmanager
-def held(server: Server) -> Iterator[None]:
-    """The daemon stands still."""
-    os.kill(server.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, server.pid, os.WSTOPPED)
-    yield
-    os.kill(server.pid, signal.SIGCONT)
-
-
 def moved(statistics: bytes) -> int:
     found = re.search(rb"^STAT iw_tx_bytes (\d+)", statistics, re.MULTILINE)
     assert found is not None, statistics
@@ -180,7 +168,7 @@ def test_others_come_before_a_device_that_never_stops(monkeypatch: pytest.Monkey
         with Attacker(server, attack.large_values, **fetch):
             for _ in range(31):
                 assert plain.ask(b"mn\r\n") == b"MN\r\n"
-                with held(server):
+                with suspended(server.pid):
                     plain.send(b"stats rdma\r\n")
                     near.send(DATA, b"stats rdma\r\n")
                 first = b"".join(iter(plain.line, b"END\r\n"))

@@ -608,7 +608,7 @@ def test_headers_that_no_client_uses(at: int, number: int) -> None:
 
 
 def test_halves_of_two_slots_may_name_no_class() -> None:
-    """A READ sees the lines of a bucket in any order. What it says then is looked for nowhere."""
+    """A READ sees the lines of a bucket in any order. A class that does not exist is not looked for."""
     with Store(2 * MB, direct_remote=True) as store:
         header = os.pread(store.direct_fd(), 4096, 0)
         length = os.fstat(store.direct_fd()).st_size

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Callable
 
 import pytest
 from daemon_tools import DATA, GONE_WITHIN, Conversation, Peer, eventually, rdma_at_rest, rdma_client
 from servers import Server
+from suspended import suspended
 from transport import rounds
 
 ServerFactory = Callable[..., Server]
@@ -53,13 +53,9 @@ def test_replies_of_a_turn_leave_with_one_doorbell(server: Server) -> None:
     count = 8
     with Peer(server) as peer, Conversation(server) as control:
         before = counts(control)
-        os.kill(server.pid, signal.SIGSTOP)
-        os.waitpid(server.pid, os.WUNTRACED)
-        try:
+        with suspended(server.pid):
             for _ in range(count):
                 peer.send(DATA, b"mn\r\n")
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
         peer.wait(lambda: peer.inbox == b"MN\r\n" * count)
         after = counts(control)
     assert after["rdma_sends"] - before["rdma_sends"] >= count

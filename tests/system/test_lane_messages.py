@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from daemon_tools import (
 )
 from lane_peer import LANE_BYTES, Lanes
 from servers import Server, start_rmemcached
+from suspended import suspended
 from transport import rdma, rounds
 
 from rmemcached.verbs import Access, Opcode, SendWR
@@ -64,15 +64,6 @@ def control(server: Server) -> Iterator[Conversation]:
         eventually(lambda: rdma_at_rest(conversation), GONE_WITHIN)
         assert conversation.number("rdma_input_bytes", "rdma") == 0
         alone(conversation)
-
-
-@contextmanager
-def held(pid: int) -> Iterator[None]:
-    """The daemon stands still, and finds all that was sent to it meanwhile at once."""
-    os.kill(pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, pid, os.WSTOPPED)
-    yield
-    os.kill(pid, signal.SIGCONT)
 
 
 def ended(peer: Lanes, line: bytes) -> None:
@@ -224,7 +215,7 @@ def test_a_value_of_which_a_part_has_been_written(lifelines: None) -> None:
         peer.open(*lanes)
         for lane in lanes:
             store(lane, b"v")
-        with held(server.pid):
+        with suspended(server.pid):
             for lane in lanes:
                 # The machine waits for a READ that cannot be posted, and the lane for its WRITEs.
                 peer.put(lane, b"mg key%d v %s:%x\r\nms other%d 5000 %s\r\n" % (lane, where, size, lane, where))
@@ -273,7 +264,7 @@ def test_a_small_reply_overtakes_a_large_value(lifelines: None) -> None:
     ):
         region, memory, get = a_large_value(control, peer, size)
         peer.open(1, 2)
-        with held(server.pid):
+        with suspended(server.pid):
             peer.put(1, get)
             peer.put(2, b"mn\r\n")
         peer.wait(lambda: len(peer.order) == 2)
@@ -430,7 +421,7 @@ def test_a_client_without_credits_takes_no_receives_of_others(server: Server, co
         modest.replies[1].clear()
         messages = modest.credits - 1
         greedy.sends[:HEADER] = message(CREDIT)
-        with held(server.pid):
+        with suspended(server.pid):
             for _ in range(200):
                 with suppress(OSError):
                     greedy.qp.post_send(SendWR(Opcode.SEND, [greedy.send_region.sge(0, HEADER)]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 from daemon_tools import TIMEOUT, Conversation, eventually, rdma_client
 from servers import Server
+from suspended import suspended
 from transport import some
 
 ServerFactory = Callable[..., Server]
@@ -177,12 +177,9 @@ def test_sockets_that_are_read_together(rmemcached_server: ServerFactory) -> Non
             if request[0] != 0x80:
                 plain.sendall(b"set there 0 0 100\r\n" + value + b"\r\n")
                 assert opened[-1][1].readline() == b"STORED\r\n"
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
+        with suspended(server.pid):
             for (plain, _), (request, _) in zip(opened, asked, strict=True):
                 plain.sendall(request)
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
         for (plain, lines), (request, reply) in zip(opened, asked, strict=True):
             assert lines.read(len(reply)) == reply
             if request == b"quit\r\n":
