@@ -1,7 +1,8 @@
 """`rmemcached-bench memory`: a server at start, for each item, and for each idle connection.
 
 At start: the resident set, and the time until a connection is accepted. Items have 32 B keys and 100 B values: the
-growth of `bytes` in `stats`, and of the process's resident anonymous memory. Connections have made one request each.
+growth of `bytes` in `stats`, and of the process's resident anonymous memory when the hash table has grown as well.
+Connections have made one request each.
 
 Floors: of an item the bytes of its key, its value and memcached's header of 48 B; of our start a Python that only
 listens. A connection has none: all that it needs is in the kernel, which counts for no process.
@@ -15,6 +16,7 @@ import resource
 import socket
 import sys
 import tempfile
+import time
 from typing import Any
 
 from rmemcached.bench import _load
@@ -40,6 +42,7 @@ listener.listen(9)
 while True:
     listener._accept()
 """
+MOST_FOR_A_BUCKET = 1.5  # items; with more the hash table doubles (memcached, assoc.c)
 WARM = 100  # connections made before the first look, so that allocator and tables have grown once
 
 
@@ -64,6 +67,19 @@ def exchange(plain: socket.socket, request: bytes, length: int) -> bytes:
     return bytes(reply)
 
 
+def wait_for_table(server: Any) -> None:
+    """Returns when the hash table has grown for the items that there are. memcached doubles it once a second, at most."""
+    deadline = time.monotonic() + 30
+    while True:
+        stats = server.stats()
+        buckets = 1 << int(stats["hash_power_level"])
+        if stats["hash_is_expanding"] == "0" and int(stats["curr_items"]) <= MOST_FOR_A_BUCKET * buckets:
+            return
+        if time.monotonic() > deadline:
+            raise ValueError(f"{stats['curr_items']} items have {buckets} buckets still")
+        time.sleep(0.05)
+
+
 def measure_items(server: Any, count: int) -> dict[str, float]:
     """Bytes per item, resident and as `stats` counts them. Raises ValueError when an item was not stored."""
     with server.connect(30) as plain:
@@ -78,6 +94,7 @@ def measure_items(server: Any, count: int) -> dict[str, float]:
         stats = server.stats()
         if int(stats["curr_items"]) != count + 1000:
             raise ValueError(f"{stats['curr_items']} items are there, not {count + 1000}")
+        wait_for_table(server)
         return {
             "item_resident_bytes": (server.private_bytes() - before) / count,
             "item_counted_bytes": (int(stats["bytes"]) - counted) / count,
