@@ -58,6 +58,7 @@ DELAY_US = 250
 READS = 16
 ETHERNET = 1500
 TIME = 120.0  # seconds for a program of perftest's
+STARTS = 3  # of a program that does not end in time
 MOST = {"lat": 1000, "bw": 2000}  # messages in a run of perftest: where it has to wait for a core, each may take 10 ms
 MACHINE = 'script/vm --driver siw --module "$(script/build-siw)" .venv/bin/'
 NETEM = ("--netem", "lo")
@@ -128,9 +129,26 @@ def perftest(verb: str, kind: str, size: int, iterations: int) -> float:
     """One test between two processes on siw: microseconds (t_typical) or MB/s (average). Raises BenchError."""
     device, address = siw_device()
     tool = f"ib_{verb}_{kind}"
-    command = [tool, "-R", "-F", "-d", device, "-s", str(size), "-n", str(max(iterations, 5)), "-p", str(free_port())]
+    command = [tool, "-R", "-F", "-d", device, "-s", str(size), "-n", str(max(iterations, 5))]
     if kind == "bw":
         command += ["-t", "32", *(["-o", str(READS)] if verb == "read" else [])]
+    said = None
+    for _ in range(STARTS):
+        said = both_ends([*command, "-p", str(free_port())], address)
+        if said is not None:
+            break
+    else:
+        raise BenchError(f"{tool} on {device} took more than {TIME:.0f} s, {STARTS} times")
+    for line in said.splitlines():
+        cells = line.split()
+        if cells[:1] == [str(size)] and len(cells) >= 5:
+            return float(cells[4] if kind == "lat" else cells[3])
+    raise BenchError(f"{tool} printed no figures:\n{said.strip()}")
+
+
+def both_ends(command: list[str], address: str) -> str | None:
+    """What the client says of a program of perftest's. None: it did not end, as one of some hundred runs over siw does
+    not. Raises BenchError."""
     cores = sorted(os.sched_getaffinity(0))
     ours, theirs = (["taskset", "-c", str(core)] for core in (cores[0], other_core(cores[0])))
     with subprocess.Popen(
@@ -152,21 +170,17 @@ def perftest(verb: str, kind: str, size: int, iterations: int) -> float:
                     break
                 # The server says nothing before it listens: the client tries again.
                 if server.poll() is not None or time.monotonic() > deadline:
-                    raise BenchError(f"{tool} failed on {device}:\n{done.stdout.strip()}")
+                    raise BenchError(f"{command[0]} failed on {command[4]}:\n{done.stdout.strip()}")
                 time.sleep(0.1)
             server.wait(TIME)
         except subprocess.TimeoutExpired:
-            raise BenchError(f"{tool} on {device} took more than {TIME:.0f} s") from None
+            return None
         finally:
             if server.poll() is None:
                 server.kill()
             assert server.stdout is not None
             server.stdout.read()
-    for line in done.stdout.splitlines():
-        cells = line.split()
-        if cells[:1] == [str(size)] and len(cells) >= 5:
-            return float(cells[4] if kind == "lat" else cells[3])
-    raise BenchError(f"{tool} printed no figures:\n{done.stdout.strip()}")
+    return done.stdout
 
 
 def other_core(ours: int) -> int:

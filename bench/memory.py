@@ -68,7 +68,7 @@ def exchange(plain: socket.socket, request: bytes, length: int) -> bytes:
 
 
 def wait_for_table(server: Any) -> None:
-    """Returns when the hash table has grown for the items that there are. memcached doubles it once a second, at most."""
+    """Returns when the hash table has grown for the items. memcached doubles it once a second, at most."""
     deadline = time.monotonic() + 30
     while True:
         stats = server.stats()
