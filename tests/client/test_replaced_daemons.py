@@ -44,7 +44,7 @@ def fill(server: Server, generation: int) -> None:
 def follow(server: Server, megabytes: str) -> Server:
     """Kills a daemon, and starts another one on its port."""
     command = list(server.command)
-    command[command.index("-m") + 1] = megabytes
+    command[len(command) - command[::-1].index("-m")] = megabytes
     server.kill()
     return Server(command, server.port)
 
