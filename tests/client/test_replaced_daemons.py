@@ -130,8 +130,8 @@ def test_readers_at_the_moment_of_death(first: Callable[[], Server], transport: 
                 except (MemcacheError, OSError):
                     # The next call connects anew; nobody listens for a moment.
                     stop.wait(0.01)
-                except AssertionError:
-                    wrong.append(f"{key}: torn or foreign: {found[:60]!r}")
+                except AssertionError as error:
+                    wrong.append(f"{key}: torn or foreign: {error}")
 
     threads = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]
     for thread in threads:
