@@ -276,7 +276,7 @@ cdef int complete(Connection c) except -1:
                 # READs may still be under way, into memory that the next call would use. In a forked child they are the
                 # parent's.
                 if not s.queue.foreign():
-                    s.queue.fail(False)
+                    s.queue.fail(True)
                 raise
     return 0
 

@@ -42,8 +42,8 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> None:
 class ReadServer(ServerByHand):
     """Lets its client READ a store that has one key."""
 
-    def __init__(self, depth: int = 16, **tokens: object) -> None:
-        super().__init__("soft_iw", 1, direct=1, **tokens)
+    def __init__(self, depth: int = 16, version: int = 1, **tokens: object) -> None:
+        super().__init__("soft_iw", version, direct=1, **tokens)
         self.depth = depth
         self.store = Store(2 * MB, direct_remote=True)
         self.store.set(b"key", b"value")
@@ -186,6 +186,30 @@ def test_a_server_that_says_something_else(server: ReadServer, threads: ThreadPo
             if not call.done():
                 server.send(CREDIT)
                 wait([call], timeout=LIMIT / 4)
+        check_failure(call, server, began, f"timed out: nothing has come for {LIMIT:g} s")
+
+
+def test_others_that_share_the_queue_pair(threads: ThreadPoolExecutor) -> None:
+    """It ends with the READ, and they learn why before their own time is over."""
+    with ReadServer(version=2) as server, client_of(server) as reader, client_of(server, TIMEOUT) as other:
+        # Connections that one thread makes share a queue pair.
+        for lane, client in enumerate((reader, other)):
+            version = threads.submit(client.version)
+            if lane == 0:
+                server.accept()
+            server.wait(lambda: server.inbox == b"version\r\n")
+            server.inbox = b""
+            server.send(DATA, b"VERSION 1\r\n", lane=lane)
+            assert version.result() == b"1"
+        call = threads.submit(reader.get, b"key")
+        server.wait(lambda: server.inbox == b"rdma_direct 0\r\n")
+        server.answer()
+        server.take_request()
+        began = time.monotonic()
+        with pytest.raises(
+            MemcacheUnexpectedCloseError, match="the server did not give back the memory of another req"
+        ):
+            other.version()
         check_failure(call, server, began, f"timed out: nothing has come for {LIMIT:g} s")
 
 
