@@ -75,8 +75,9 @@ cdef class Endpoint:
     cdef int accept_welcome(self, const cm_event *event) except -1
     # RECEIVES_AT_A_TIME at most. 0, or an errno value.
     cdef int post_receives(self, const uint16_t *indices, unsigned int count) noexcept nogil
-    # What the server has said on the lifeline until it closed it, or `wait` ms are over: why the queue pair failed.
-    cdef str hear_last_words(self, int wait)
+    # What the server has said on the lifeline until it closed it, a second or `limit` ms (-1: none) are over: why the
+    # queue pair failed.
+    cdef str hear_last_words(self, int limit)
     # Takes one event of the completion channel at most.
     cdef void take_event(self) noexcept nogil
     # The lifeline is readable. False: the connection has ended, and every reply that came before has been taken.

@@ -68,8 +68,16 @@ from rmemcached.client.exceptions import MemcacheServerError
 
 cdef enum:
     REMOTE_ACCESS = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
+    LAST_WORDS_WAIT = 1000   # ms that the server gets to say why the queue pair failed
+    LAST_WORDS_MOST = 1024   # bytes of that
 
 cdef dict DEVICES = {transport_name(which).decode(): which for which in range(RDMA_TRANSPORTS)}
+
+
+cdef inline uint16_t reads_of(Offer offer):
+    # READs that go on at a time: a device that gets more than it answers ends the connection. A server that offers no
+    # reads answers none.
+    return min(<unsigned int>READS, offer.answers) if offer.direct else 1
 
 
 cdef class Endpoint:
@@ -199,9 +207,8 @@ cdef class Endpoint:
         peer.lid = offer.lid
         peer.mtu = offer.mtu
         memcpy(peer.gid.raw, PyBytes_AS_STRING(offer.gid), 16)
-        # A server that offers no reads answers none.
         error = verbs_qp_connect(self.port, self.qp, self.psn, &peer, min(<unsigned int>READS, offer.reads),
-                                 READS if self.offers_reads else 1)
+                                 reads_of(offer))
         if error:
             raise os_error("queue pair to RTS", error)
         if second is None:
@@ -227,7 +234,7 @@ cdef class Endpoint:
             memset(&options, 0, sizeof(options))
             options.crc = offer.crc
             options.ird = READS
-            options.ord = READS if self.offers_reads else 1
+            options.ord = reads_of(offer)
             options.private_data = attach
             options.private_length = ATTACH_LENGTH
             if soft_iw_connect(self.qp, fd, &options) < 0:
@@ -300,16 +307,17 @@ cdef class Endpoint:
         wrs[count - 1].next = NULL
         return ibv_post_recv(self.qp, wrs, &bad)
 
-    cdef str hear_last_words(self, int wait):
+    cdef str hear_last_words(self, int limit):
         cdef char chunk[512]
         cdef bytes heard
         cdef pollfd waiting
+        cdef int wait = min(limit, <int>LAST_WORDS_WAIT) if limit >= 0 else <int>LAST_WORDS_WAIT
         cdef int64_t deadline = now_ns() + <int64_t>wait * 1000000
         cdef ssize_t n = 1
         cdef int timeout
         waiting.fd = self.fd
         waiting.events = POLLIN
-        while n > 0 and self.fd >= 0 and not self.by_cm:
+        while n > 0 and self.fd >= 0 and not self.by_cm and len(self.last_words) < LAST_WORDS_MOST:
             with nogil:
                 timeout = poll_timeout(deadline, now_ns())
                 n = poll(&waiting, 1, timeout) if timeout else 0

@@ -14,6 +14,7 @@ cdef class Offer:
     cdef readonly size_t msgsize         # bytes
     cdef readonly size_t eager           # bytes
     cdef readonly unsigned int reads     # RDMA READs that the server has outstanding at most
+    cdef readonly unsigned int answers   # RDMA READs that the server answers at a time
     cdef readonly bint crc
     cdef readonly bint direct            # items can be read by READs (docs/direct-reads.md)
     cdef readonly unsigned int version   # of the protocol

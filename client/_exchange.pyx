@@ -53,8 +53,9 @@ cdef int read_offer(Offer offer, dict tokens, str transport) except -1:
     offer.msgsize = int(tokens["msgsize"])
     offer.eager = int(tokens.get("eager", <int>DEFAULT_EAGER))
     offer.reads = int(tokens.get("ord", 1))
+    offer.answers = int(tokens.get("ird", 1))
     offer.crc = int(tokens.get("crc", 0))
-    offer.direct = int(tokens.get("direct", 0)) == 1
+    offer.direct = int(tokens.get("direct", 0)) == 1 and offer.answers > 0
     offer.version = int(tokens["version"])
     offer.workers = offer.lanes = 1
     if offer.version == RDMA_VERSION_2:

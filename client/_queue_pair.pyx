@@ -42,7 +42,6 @@ cdef enum:
     POLL_BATCH = 16
     CLOSE_WAIT = 1000        # ms that the server may say nothing while it is to close a lane,
     CLOSE_WAIT_MOST = 5000   # ... and that it gets for that in all
-    LAST_WORDS_WAIT = 1000   # ms that the server gets to say why the queue pair failed
 
 
 cdef class QueuePair(Endpoint):
@@ -110,7 +109,7 @@ cdef class QueuePair(Endpoint):
             if r <= 0 and r != -EINTR:
                 if r == -ETIMEDOUT:
                     raise TimeoutError("timed out")
-                raise MemcacheUnexpectedCloseError(self.failure_text(NULL))
+                raise MemcacheUnexpectedCloseError(self.failure_text(NULL, -1))
             PyErr_CheckSignals()
         return 0
 
@@ -595,7 +594,7 @@ cdef class QueuePair(Endpoint):
 
     # --- the end ---
 
-    cdef str failure_text(self, lane_state *lane):
+    cdef str failure_text(self, lane_state *lane, int limit):
         # The line in which the server said why it gave the lane or the connection up, else what is known here.
         if lane != NULL and relaxed_load(&lane.closed) and not relaxed_load(&self.failed):
             return lane.last_words.decode("ascii", "replace").strip()
@@ -603,7 +602,7 @@ cdef class QueuePair(Endpoint):
             return f"the server has broken the protocol: {self.broken.decode()}"
         if self.given_up:
             return "the client has ended the connection: the server did not give back the memory of another request"
-        text = self.hear_last_words(LAST_WORDS_WAIT)
+        text = self.hear_last_words(limit)
         if not text and self.device != NULL and device_lost(self.device):
             text = self.device.why.decode()
         if not text and self.status != IBV_WC_SUCCESS and self.status != IBV_WC_WR_FLUSH_ERR:

@@ -1,7 +1,7 @@
 """The RDMA transport: DATA messages of a queue pair as a byte stream, and memory that requests name."""
 
 cimport cython
-from libc.errno cimport EAGAIN
+from libc.errno cimport EAGAIN, EINTR, ETIMEDOUT
 from libc.stdint cimport uint32_t, uintptr_t
 
 from rmemcached.client._direct cimport DirectMemory
@@ -149,7 +149,7 @@ cdef class RdmaStream(Stream):
                 and not queue_ended(queue))
 
     cdef str failure_text(self):
-        return self.queue.failure_text(self.lane)
+        return self.queue.failure_text(self.lane, self.timeout_ms)
 
     # --- the stream ---
 
@@ -201,12 +201,13 @@ cdef class RdmaStream(Stream):
         r = self.await_more(draining)
         self.leave_hints()
         self.queue.hand_over()
+        if r != -EINTR:
+            self.until = 0
         return r
 
     cdef int await_more(self, bint draining) noexcept nogil:
         # Waits until something has been received, or, when draining, everything sent. Goes on sending meanwhile.
         cdef uint64_t received = self.received
-        cdef int64_t deadline = 0
         cdef int64_t budget = self.spin_budget()
         # While the server moves payloads, to sleep is to be woken at every turn of the transfer. What comes to a sink
         # is likely to be as large as what came before.
@@ -246,9 +247,14 @@ cdef class RdmaStream(Stream):
                 elif not self.spin_yield(&now, bulk):
                     until = 0
                 continue
-            if deadline == 0 and self.timeout_ms >= 0:
-                deadline = now_ns() + <int64_t>self.timeout_ms * 1000000
-            r = self.queue.wait(self, self.lane, draining, deadline)
+            if self.timeout_ms >= 0:
+                now = now_ns()
+                if self.until == 0:
+                    self.until = now + <int64_t>self.timeout_ms * 1000000
+                elif now >= self.until:
+                    # A server that sends messages all the time, and no answer, lets no wait sleep.
+                    return -ETIMEDOUT
+            r = self.queue.wait(self, self.lane, draining, self.until)
             if r <= 0:
                 return r
 

@@ -2,7 +2,7 @@
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EINTR, ETIMEDOUT, errno
+from libc.errno cimport ETIMEDOUT, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
@@ -53,7 +53,6 @@ from rmemcached.verbs.verbs cimport (
     verbs_provider,
 )
 
-from rmemcached.client.exceptions import MemcacheUnexpectedCloseError
 from rmemcached.client.urls import read_transports
 
 cdef enum:
@@ -218,11 +217,11 @@ cdef int reap_reads(RdmaStream s) noexcept nogil:
     return r
 
 
-cdef int await_reads(RdmaStream s) noexcept nogil:
-    # Until all READs have completed. 1; 0: the connection has ended; a negative errno.
+cdef int await_reads(RdmaStream s, int64_t *deadline) noexcept nogil:
+    # Until all READs have completed. 1; 0: the connection has ended; a negative errno. -EINTR: it is to be called
+    # again, with the same deadline, which is 0 at first.
     cdef int64_t budget = s.spin_budget()
     cdef int64_t until = 0
-    cdef int64_t deadline = 0
     cdef int64_t now = 0
     cdef int r
     while True:
@@ -237,7 +236,8 @@ cdef int await_reads(RdmaStream s) noexcept nogil:
             # What takes no time needs no clock.
             now = now_ns()
             until = now + budget
-            deadline = now + <int64_t>s.timeout_ms * 1000000 if s.timeout_ms >= 0 else 0
+            if deadline[0] == 0 and s.timeout_ms >= 0:
+                deadline[0] = now + <int64_t>s.timeout_ms * 1000000
         if budget:
             if now >= until:
                 s.spin_result(False)
@@ -245,36 +245,39 @@ cdef int await_reads(RdmaStream s) noexcept nogil:
             elif not s.spin_yield(&now, 0):
                 budget = 0
             continue
-        r = s.queue.wait(s, s.lane, False, deadline)
+        # A server that sends messages all the time, and answers no READ, lets no wait sleep.
+        if deadline[0] and now_ns() >= deadline[0]:
+            return -ETIMEDOUT
+        r = s.queue.wait(s, s.lane, False, deadline[0])
         if r <= 0:
             return r
 
 
-cdef int complete(RdmaStream s) except -1:
+cdef int complete(Connection c) except -1:
     # Whatever was posted has been read.
-    cdef int r = -EINTR
+    cdef RdmaStream s = c.stream
+    cdef int64_t deadline = 0
+    cdef int r = 0
     if not s.queue.soft and reap_reads(s) == READS_COMPLETE:
         # To give the GIL up, and to take it again, costs more than what is quick takes.
         s.queue.hand_over()
         PyErr_CheckSignals()
         return 0
-    while r == -EINTR:
+    while r <= 0:
         with nogil:
             s.take_hints()
-            r = await_reads(s)
+            r = await_reads(s, &deadline)
             s.leave_hints()
             s.queue.hand_over()
-        try:
-            PyErr_CheckSignals()
-        except BaseException:
-            s.queue.fail(False)
-            raise
-    if r <= 0:
-        # READs may still be under way, into memory that the next call would use.
-        s.queue.fail(False)
-        if r == -ETIMEDOUT:
-            raise TimeoutError("timed out")
-        raise MemcacheUnexpectedCloseError(s.failure_text())
+        if r <= 0:
+            try:
+                c.interrupted(r)
+            except BaseException:
+                # READs may still be under way, into memory that the next call would use. In a forked child they are the
+                # parent's.
+                if not s.queue.foreign():
+                    s.queue.fail(True)
+                raise
     return 0
 
 
@@ -351,7 +354,7 @@ cdef int open_memory(Connection c, RemoteMemory m) except -1:
     posted = post(s, m, 0, sizeof(direct_header), 0)
     pthread_mutex_unlock(&queue.lock)
     if posted:
-        complete(s)
+        complete(c)
         memcpy(&m.header, m.buffer, sizeof(direct_header))
     m.usable = posted and direct_is_usable(&m.header)
     m.refused = not m.usable
@@ -465,9 +468,10 @@ cdef int take(RemoteMemory m, sought *k, unsigned int number, direct_hit *hit) n
     return False
 
 
-cdef int read_round(RdmaStream s, RemoteMemory m, sought *keys, unsigned int count, list found,
+cdef int read_round(Connection c, RemoteMemory m, sought *keys, unsigned int count, list found,
                     Py_ssize_t first) except -1:
     # Puts what is found of so many keys into found[first:]; None: only into the steps of the keys.
+    cdef RdmaStream s = c.stream
     cdef int64_t now = now_ns()
     cdef bint due = now - m.clock_ns > CLOCK_NS or m.clock_ns <= flushed_ns
     cdef direct_hit hit
@@ -476,7 +480,7 @@ cdef int read_round(RdmaStream s, RemoteMemory m, sought *keys, unsigned int cou
         keys[i].hv = key_hash(&m.header.hash, keys[i].text, keys[i].length)
         guess(m, &keys[i])
     while post_round(s, m, keys, count, due):
-        complete(s)
+        complete(c)
         if due:
             m.take_clock(m.buffer + CLOCK_AT)
             due = False
@@ -550,7 +554,7 @@ cdef list read_values(Connection c, list keys):
             for i in range(first, min(first + KEYS, len(keys))):
                 some[count].text = text_of(keys[i], &some[count].length)
                 count += 1
-            read_round(s, m, some, count, found, first)
+            read_round(c, m, some, count, found, first)
         if m.wanted and now_ns() - m.asked_ns > PART_NS:
             ask_for_part(c, m, m.wanted)
         m.wanted = 0
@@ -573,7 +577,7 @@ cdef int64_t time_read(Connection c, bytes key, bint anew) except -1:
         one.text = text_of(key, &one.length)
         if anew:
             entry_of(m, key_hash(&m.header.hash, one.text, one.length)).slot = 0
-        read_round(s, m, &one, 1, None, 0)
+        read_round(c, m, &one, 1, None, 0)
         if m.told_later:
             tell(c, m, False)
         return now_ns() - begin if one.step == FOUND else 0

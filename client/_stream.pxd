@@ -9,7 +9,8 @@ under way, and they stay in the cache. A stream that has unread input keeps them
 GIL, or with the lock of _state.pxd.
 
 One thread at a time. A method that may wait returns a positive number, 0 when the connection has ended, or a negative
-errno; -EINTR means that signal handlers want to run and that the call is to be repeated.
+errno; -EINTR means that signal handlers want to run and that the call is to be repeated: the wait goes on, with what is
+left of its time.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -65,6 +66,7 @@ cdef class Stream:
     cdef size_t iov_count
     cdef size_t noreplies    # commands without a reply since the last mark, or answer
     # waiting
+    cdef int64_t until       # when a wait that a signal has interrupted is over; 0: none was
     cdef int64_t spin_ns     # poll for this long before blocking; 0: never
     cdef int spin_score      # above 0: spinning has lately paid
     cdef unsigned int spin_skipped

@@ -211,6 +211,7 @@ cdef class Stream:
     cdef void sent(self, size_t n) noexcept nogil:
         # Takes n bytes off the front of iov.
         cdef iovec *v
+        self.until = 0
         while n:
             assert_that(self.iov_next < self.iov_count)
             v = &self.iov[self.iov_next]

@@ -9,5 +9,7 @@ cdef class TcpStream(Stream):
     cdef int fd              # -1: closed
     cdef int pid             # of the process that made the stream
 
+    cdef void begin_wait(self) noexcept nogil
+    # Goes on with the wait that has begun.
     cdef int wait(self, short events) noexcept nogil
     cdef ssize_t receive(self, iovec *iov, int count) noexcept nogil

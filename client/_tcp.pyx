@@ -1,11 +1,11 @@
 """The plain transport: a memcached connection over TCP or a UNIX socket."""
 
-from libc.errno cimport EAGAIN, ETIMEDOUT, errno
+from libc.errno cimport EAGAIN, EINTR, ETIMEDOUT, errno
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 from posix.unistd cimport getpid
 
-from rmemcached.client._timeouts cimport milliseconds
+from rmemcached.client._timeouts cimport milliseconds, poll_timeout
 from rmemcached.client._uninterrupted cimport take_descriptor
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, live_add, live_sub
@@ -93,15 +93,21 @@ cdef class TcpStream(Stream):
             self.sent(n)
         return 1
 
+    cdef void begin_wait(self) noexcept nogil:
+        if self.until == 0 and self.timeout_ms >= 0:
+            self.until = now_ns() + <int64_t>self.timeout_ms * 1000000
+
     cdef int wait(self, short events) noexcept nogil:
         cdef pollfd waiting
         cdef int n
         waiting.fd = self.fd
         waiting.events = events
-        n = poll(&waiting, 1, self.timeout_ms)
-        if n == 0:
-            return -ETIMEDOUT
-        return -errno if n < 0 else 1
+        self.begin_wait()
+        n = poll(&waiting, 1, poll_timeout(self.until, now_ns()) if self.until else -1)
+        if n < 0:
+            return -errno
+        self.until = 0
+        return 1 if n else -ETIMEDOUT
 
     cdef int drain(self) noexcept nogil:
         cdef ssize_t n
@@ -117,6 +123,7 @@ cdef class TcpStream(Stream):
             n = recv(self.fd, self.rbuf + self.rend, self.rcap - self.rend, MSG_DONTWAIT)
             if n > 0:
                 self.rend += n
+                self.until = 0
             elif n == 0:
                 return 0
             elif errno != EAGAIN:
@@ -167,6 +174,12 @@ cdef class TcpStream(Stream):
                 if not self.spin_yield(&now, 0):
                     break
         while True:
+            # The system call knows the whole time-out only.
+            if self.until:
+                r = self.wait(POLLIN)
+                if r <= 0:
+                    return r
+            self.begin_wait()
             n = recv(self.fd, iov.iov_base, iov.iov_len, 0) if count == 1 else recvmsg(self.fd, &message, 0)
             if n >= 0:
                 return n
@@ -222,6 +235,8 @@ cdef class TcpStream(Stream):
         iov.iov_base = self.rbuf + self.rend
         iov.iov_len = self.rcap - self.rend
         n = self.receive(&iov, 1)
+        if n != -EINTR:
+            self.until = 0
         if n <= 0:
             return <int>n
         self.rend += n
@@ -237,6 +252,8 @@ cdef class TcpStream(Stream):
         iov[1].iov_base = self.rbuf
         iov[1].iov_len = self.rcap
         n = self.receive(iov, 2)
+        if n != -EINTR:
+            self.until = 0
         if n <= 0:
             return <int>n
         if <size_t>n > self.dst_left:

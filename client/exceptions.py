@@ -39,10 +39,9 @@ class MemcacheError(_Error):
 
     def __str__(self) -> str:
         cause = self.args[0] if len(self.args) == 1 else super().__str__()
-        text = str(cause)
-        if isinstance(cause, bytes):
-            # In one line, whatever a server has sent.
-            text = CONTROL.sub(lambda found: repr(found[0])[1:-1], cause.decode("utf-8", "backslashreplace"))
+        text = cause.decode("utf-8", "backslashreplace") if isinstance(cause, bytes) else str(cause)
+        # In one line, whatever a server has sent.
+        text = CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
         return ": ".join(part for part in (self.server, self.command, text) if part)
 
 

@@ -7,7 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import polling
 from transport import PACE
@@ -166,7 +166,7 @@ class ServerByHand:
         self.lifeline.close()
         self.context.close()
 
-    def __enter__(self) -> ServerByHand:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -21,6 +21,8 @@ cdef void rx_open(soft_qp *qp) noexcept nogil:
 
 cdef void rx_fail(soft_qp *qp, uint32_t error, const uint8_t *segment, uint32_t received) noexcept nogil:
     assert_held(&qp.lock)
+    if qp.stream.fault == NULL and error != TERM_LOCAL_CATASTROPHIC:
+        qp.stream.fault = b"a frame came that no correct peer sends"
     qp_terminate(qp, error, segment, received, IBV_WC_SUCCESS, IBV_WC_SUCCESS)
 
 
