@@ -20,6 +20,9 @@ myst_heading_anchors = 4
 html_theme = "furo"
 html_title = f"rmemcached {release}"
 html_copy_source = False
+html_use_index = False
+# A page opened from a disk may not fetch others, from which the search would quote.
+html_show_search_summary = False
 html_show_sphinx = False
 html_show_copyright = False
 pygments_style = "default"

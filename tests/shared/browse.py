@@ -2,7 +2,7 @@
 
 A page is wrong when its console has an error, when it shows no text, when it is wider than the window, when a block or
 table is wider than its column, or when a picture or plot has no size. Each page leaves a screenshot. Needs selenium,
-chromium and chromedriver.
+chromium and chromedriver. The search is asked for a word that several pages have.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from pathlib import Path
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.ui import WebDriverWait
 
 WIDTH, HEIGHT = 1280, 1000
 TALLEST = 16000  # of a screenshot: Chromium draws no more
+SEARCHED, SECONDS = "lanes", 30  # a word of several pages, and how long the search for it may take
 # Nothing but files is reached: every name is unknown, and the proxy that is left is a port where nobody listens.
 ARGUMENTS = (
     "--headless=new",
@@ -62,7 +64,11 @@ def pages(name: str) -> list[Path]:
 def browse(driver: webdriver.Chrome, page: Path, screenshot: Path) -> tuple[int, list[str]]:
     """How many pictures a page has, and what is wrong with it."""
     driver.set_window_size(WIDTH, HEIGHT)
-    driver.get(page.as_uri())
+    if page.name == "search.html":
+        driver.get(f"{page.as_uri()}?q={SEARCHED}")
+        WebDriverWait(driver, SECONDS).until(lambda _: driver.find_elements("css selector", "#search-results li a"))
+    else:
+        driver.get(page.as_uri())
     count, wrong, height = driver.execute_script(MEASURE)
     wrong += [
         f"{entry['level']}: {entry['message']}" for entry in driver.get_log("browser") if entry["level"] == "SEVERE"
