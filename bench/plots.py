@@ -92,6 +92,11 @@ def decades(low: float, high: float) -> list[float]:
     return [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
 
 
+def tick_name(value: float) -> str:
+    """As short as the place beside the axis: millions by a letter, where %g has 1e+06."""
+    return f"{value / 1e6:g} M" if value >= 1e6 else f"{value:g}"
+
+
 def logarithm(value: float) -> float:
     """Of the y axis; 0 and less are far down."""
     return math.log10(max(value, 1e-9))
@@ -124,7 +129,7 @@ def lines(
         if bottom <= logarithm(y) <= top:
             at = f"{up(y):.1f}"
             content.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, stroke=GREY, stroke_opacity=0.25))
-            content.append(words(LEFT - 6, up(y) + 4, f"{y:g}", "end"))
+            content.append(words(LEFT - 6, up(y) + 4, tick_name(y), "end"))
     for x, name in ticks:
         content.append(words(across(x), HEIGHT - BOTTOM + 16, name))
     content.append(words((LEFT + WIDTH) / 2, HEIGHT - BOTTOM + 34, x_label))

@@ -147,9 +147,7 @@ def host_and_port(parts: SplitResult) -> tuple[str, int]:
     host = decoded(parts.hostname or "")
     if not host:
         raise ValueError("it names no host")
-    beside, colon, digits = place.rpartition("]")[2].partition(":")
-    if beside and place.startswith("["):
-        raise ValueError(f"behind the brackets there is a port or nothing, not {beside!r}")
+    _, colon, digits = place.rpartition("]")[2].partition(":")
     try:
         port = as_port(digits) if colon else DEFAULT_PORT
     except ValueError as error:
@@ -159,6 +157,17 @@ def host_and_port(parts: SplitResult) -> tuple[str, int]:
     if parts.path not in ("", "/"):
         raise ValueError(f"a path ({parts.path!r}) is for unix:// alone")
     return host, port
+
+
+def check_brackets(url: str) -> None:
+    """What stands behind an IPv6 address is a port or nothing: some versions of urlsplit refuse it, but do not say so.
+
+    Raises ValueError.
+    """
+    place = re.split("[/?#]", url.partition("://")[2], maxsplit=1)[0].rpartition("@")[2]
+    beside = place.rpartition("]")[2].partition(":")[0]
+    if beside and place.startswith("[") and "]" in place:
+        raise ValueError(f"behind the brackets there is a port or nothing, not {beside!r}")
 
 
 def socket_path(parts: SplitResult) -> str:
@@ -195,6 +204,7 @@ def parse_parts(url: str) -> tuple[Server, dict[str, Any]]:
     if CONTROL.search(url):
         # urlsplit leaves some out.
         raise ValueError("it has control characters, such as the end of a line: leave them out")
+    check_brackets(url)
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise ValueError(f"the scheme must be one of {', '.join(SCHEMES)}, not {parts.scheme!r}")

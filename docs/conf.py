@@ -20,9 +20,23 @@ myst_heading_anchors = 4
 html_theme = "furo"
 html_title = f"rmemcached {release}"
 html_copy_source = False
+html_use_index = False
+# A page opened from a disk may not fetch others, from which the search would quote.
+html_show_search_summary = False
 html_show_sphinx = False
 html_show_copyright = False
 pygments_style = "default"
+# Not "D": -- is the beginning of an option.
+smartquotes_action = "qe"
+# Blocks that name no language are commands and tables, which would be coloured as Python.
+highlight_language = "none"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+
+CELL = re.compile(r"<td.*?</td>", re.DOTALL)
+CODE = re.compile(r'(?<=<span class="pre">)[^<]*')
+BREAK = re.compile(r"(::|[/_=,|.])(?=[^/_=,|.:])")
+OPTION = re.compile(r"(?<![\w<>-])--?\w[\w-]*")
 
 
 def add_commands(app, name, source):
@@ -31,5 +45,17 @@ def add_commands(app, name, source):
         source[0] += "\n" + markdown.page([describe(parser) for parser in parsers().values()])
 
 
+def with_breaks(name):
+    """The code in a cell: it goes on in the next line behind a sign, but not within an option."""
+    return OPTION.sub(r'<span class="option">\g<0></span>', BREAK.sub(r"\1<wbr/>", name[0]))
+
+
+def let_names_break(app, name, template, context, tree):
+    """Long names in tables would hide the columns beside them."""
+    if "body" in context:
+        context["body"] = CELL.sub(lambda cell: CODE.sub(with_breaks, cell[0]), context["body"])
+
+
 def setup(app):
     app.connect("source-read", add_commands)
+    app.connect("html-page-context", let_names_break)

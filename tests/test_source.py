@@ -214,6 +214,27 @@ def test_conditions_of_assertions_cost_nothing_in_a_release_build() -> None:
     assert not costly
 
 
+# Functions whose results glibc wants used where it checks (-D_FORTIFY_SOURCE, which Ubuntu's compiler sets).
+WANTED_RESULT = re.compile(
+    r"^[ \t]*((?:read|write|pread|pwrite|readv|writev|fread|fwrite|fgets|ftruncate|truncate|dup|pipe2?|chdir|fchdir|"
+    r"getcwd|chown|fchown|lockf|nice|realpath|system|asprintf|posix_memalign|realloc|set[ug]id)\(.*)$",
+    re.MULTILINE,
+)
+
+
+def unused_results(text: str) -> list[str]:
+    found: list[str] = WANTED_RESULT.findall(without_text(text))
+    return found
+
+
+def test_results_that_the_system_wants_used_are_used() -> None:
+    """A bare call is a warning with the compiler of some systems, and the build of tests fails."""
+    used = "    n = read(fd, &a, 8)\n    while write(fd, &a, 8) < 0:\n    ssize_t read(int fd)\n"
+    assert unused_results(f"{used}    read(fd, &a, 8)\n{used}") == ["read(fd, &a, 8)"]
+    unused = {file: calls for file in OURS if (calls := unused_results((ROOT / file).read_text()))}
+    assert not unused
+
+
 def test_programs_can_be_run() -> None:
     """A file that begins with an interpreter's name is executable."""
     files = [path for name in ("script", "bench", "tests") for path in (ROOT / name).rglob("*") if path.is_file()]

@@ -554,7 +554,7 @@ cdef const char *command_ahead(const char *p, const char *end, key_ahead *k) noe
     k.key = space + 1
     space = <const char *>memchr(k.key, c' ', <size_t>(newline - k.key))
     if space == NULL:
-        space = newline - (newline[-1] == c'\r')
+        space = newline - ((newline - 1)[0] == c'\r')
     k.nkey = <size_t>(space - k.key)
     if space <= k.key or k.nkey > KEY_MAX_LENGTH or retrieval_flags(p, word) & MGET_TOUCH:
         return NULL

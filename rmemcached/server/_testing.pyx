@@ -26,7 +26,7 @@ from rmemcached.store.store cimport ARENA_EXTENT
 from rmemcached.sys.atomics cimport fetch_sub
 from rmemcached.sys.linux cimport (
     EFD_CLOEXEC, MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, epoll_event, eventfd,
-    eventfd_signal, mmap, munmap, read,
+    eventfd_clear, eventfd_signal, mmap, munmap,
 )
 from rmemcached.verbs.port cimport GID_ANY, port_spec
 from rmemcached.verbs.soft cimport SOFT_EVENT, soft_provider
@@ -39,9 +39,8 @@ cdef verbs_provider slow = soft_provider()[0]
 
 cdef ibv_mr *register_slowly(ibv_pd *pd, void *addr, size_t length, int access) noexcept nogil:
     """As a device of the system, which pins every page."""
-    cdef uint64_t count
     eventfd_signal(began)
-    read(proceed, &count, sizeof(count))
+    eventfd_clear(proceed)
     return soft_provider().reg_mr(pd, addr, length, access)
 
 slow.reg_mr = register_slowly
@@ -80,9 +79,8 @@ cdef class Devices:
 
     def await_registration(self):
         """Waits until a registration has begun. It ends after `proceed` only."""
-        cdef uint64_t count
         with nogil:
-            read(began, &count, sizeof(count))
+            eventfd_clear(began)
 
     def proceed(self):
         eventfd_signal(proceed)

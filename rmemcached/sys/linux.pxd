@@ -329,7 +329,7 @@ cdef extern from *:
     void futex_wake "rmc_futex_wake"(uint32_t *word, int threads) nogil
 
 cdef inline void eventfd_clear(int fd) noexcept nogil:
-    """Takes what was signalled on a non-blocking eventfd."""
+    """Takes what was signalled on an eventfd. One that blocks: waits until there is something."""
     cdef uint64_t count
     while read(fd, &count, sizeof(count)) < 0 and errno == EINTR:
         pass

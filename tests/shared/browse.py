@@ -1,7 +1,8 @@
 """Opens pages in headless Chromium: python tests/shared/browse.py SCREENSHOTS FILE-OR-FOLDER...
 
-A page is wrong when its console has an error, when it shows no text, when it is wider than the window, or when one of
-its pictures or plots has no size. Each page leaves a screenshot. Needs selenium, chromium and chromedriver.
+A page is wrong when its console has an error, when it shows no text, when it is wider than the window, when a block or
+table is wider than its column, or when a picture or plot has no size. Each page leaves a screenshot. Needs selenium,
+chromium and chromedriver. The search is asked for a word that several pages have.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from pathlib import Path
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.ui import WebDriverWait
 
 WIDTH, HEIGHT = 1280, 1000
+TALLEST = 16000  # of a screenshot: Chromium draws no more
+SEARCHED, SECONDS = "lanes", 30  # a word of several pages, and how long the search for it may take
 # Nothing but files is reached: every name is unknown, and the proxy that is left is a port where nobody listens.
 ARGUMENTS = (
     "--headless=new",
@@ -41,6 +45,10 @@ for (const plot of plots) {
     if (plot.tagName === "IMG" && !plot.naturalWidth) wrong.push(`${name} is not a picture`);
 }
 if (document.body.innerText.trim().length < 40) wrong.push("there is no text");
+for (const block of document.querySelectorAll("pre, .table-wrapper")) {
+    const beyond = block.scrollWidth - block.clientWidth;
+    if (beyond > 1) wrong.push(`${beyond} pixels are hidden of "${block.innerText.trim().slice(0, 40)}"`);
+}
 const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 if (wide > 1) wrong.push(`the page is ${wide} pixels wider than the window`);
 return [plots.length, wrong, document.documentElement.scrollHeight];
@@ -56,13 +64,19 @@ def pages(name: str) -> list[Path]:
 def browse(driver: webdriver.Chrome, page: Path, screenshot: Path) -> tuple[int, list[str]]:
     """How many pictures a page has, and what is wrong with it."""
     driver.set_window_size(WIDTH, HEIGHT)
-    driver.get(page.as_uri())
+    if page.name == "search.html":
+        driver.get(f"{page.as_uri()}?q={SEARCHED}")
+        WebDriverWait(driver, SECONDS).until(lambda _: driver.find_elements("css selector", "#search-results li a"))
+    else:
+        driver.get(page.as_uri())
     count, wrong, height = driver.execute_script(MEASURE)
     wrong += [
         f"{entry['level']}: {entry['message']}" for entry in driver.get_log("browser") if entry["level"] == "SEVERE"
     ]
-    driver.set_window_size(WIDTH, max(HEIGHT, min(height + 100, 8000)))
     screenshot.parent.mkdir(parents=True, exist_ok=True)
+    # The window's own frame takes a part of its height.
+    frame = driver.execute_script("return window.outerHeight - window.innerHeight")
+    driver.set_window_size(WIDTH, frame + max(HEIGHT, min(height, TALLEST)))
     driver.save_screenshot(str(screenshot))
     return count, wrong
 

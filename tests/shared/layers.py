@@ -224,13 +224,12 @@ def cycles(tree: Tree) -> list[list[Import]]:
 
 def picture(layers: list[Layer]) -> str:
     """The layers from the top down: where each is, what it is, and what it may import."""
-    rows = [("", "", "may import")]
+    rows = ["| | | may import |", "|---|---|---|"]
     for i, layer in enumerate(layers):
         under = tuple(other.name for other in layers[i + 1 :])
         may = EVERYTHING if len(under) > 1 and layer.below == under else ", ".join(layer.below) or "nothing"
-        rows.append((layer.patterns[0].removesuffix("*"), layer.text, may))
-    first, second = (max(len(row[i]) for row in rows) for i in range(2))
-    return "\n".join(f" {place:<{first}}   {text:<{second}}   {may}".rstrip() for place, text, may in rows)
+        rows.append(f"| `{layer.patterns[0].removesuffix('*')}` | {layer.text} | {may} |")
+    return "\n".join(rows)
 
 
 def draw(page: str, layers: list[Layer]) -> str:
@@ -239,7 +238,7 @@ def draw(page: str, layers: list[Layer]) -> str:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{PAGE} lacks the markers {BEGIN.strip()} and {END.strip()}")
-    return f"{before}{BEGIN}```\n{picture(layers)}\n```\n{END}{after}"
+    return f"{before}{BEGIN}\n{picture(layers)}\n\n{END}{after}"
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ cdef ibv_cq *soft_create_cq(ibv_context *context, int cqe, void *cq_context, ibv
                             int comp_vector) noexcept nogil:
     cdef soft_cq *cq
     cdef uint32_t size
-    if cqe < 1 or cqe > MAX_CQE or comp_vector < 0 or comp_vector >= context.num_comp_vectors:
+    if cqe < 1 or cqe > <int> MAX_CQE or comp_vector < 0 or comp_vector >= context.num_comp_vectors:
         errno.errno = EINVAL
         return NULL
     size = ring_size(<uint32_t> cqe)
@@ -104,7 +104,7 @@ cdef int soft_resize_cq(ibv_cq *ibcq, int cqe) noexcept nogil:
     cdef ibv_wc *ring
     cdef uint32_t i, size
     cdef int result = 0
-    if cqe < 1 or cqe > MAX_CQE:
+    if cqe < 1 or cqe > <int> MAX_CQE:
         return EINVAL
     size = ring_size(<uint32_t> cqe)
     ring = <ibv_wc *> malloc(size * sizeof(ibv_wc))

@@ -495,7 +495,7 @@ cdef int qp_enqueue_send(soft_qp *qp, const ibv_send_wr *wr) noexcept nogil:
     if qp.sq_tail - qp.sq_head >= qp.cap.max_send_wr:
         return ENOMEM
     if wr.num_sge < 0 or (<uint32_t> wr.num_sge > qp.cap.max_send_sge
-                          and not (wr.send_flags & IBV_SEND_INLINE and wr.num_sge <= MAX_SGE)):
+                          and not (wr.send_flags & IBV_SEND_INLINE and wr.num_sge <= <int> MAX_SGE)):
         return EINVAL
     for i in range(wr.num_sge):
         length += wr.sg_list[i].length

@@ -145,11 +145,10 @@ cdef void thread_close(soft_context *context) noexcept nogil:
 
 cdef void soft_stop_progress(ibv_context *ibcontext) noexcept nogil:
     cdef soft_context *context = <soft_context *> ibcontext
-    cdef uint64_t value = 1
     if context.thread_epoll < 0:
         return
     relaxed_store(&context.thread_stopping, True)
-    write(context.thread_stop, &value, 8)
+    eventfd_signal(context.thread_stop)
     pthread_join(context.thread, NULL)
     lock_ranked(&context.thread_lock, RANK_THREAD)
     thread_close(context)

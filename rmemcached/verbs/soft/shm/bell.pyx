@@ -54,12 +54,11 @@ cdef uint32_t soft_shm_rings(ibv_qp *ibqp) noexcept nogil:
 cdef void bell_ring(soft_qp *qp) noexcept nogil:
     cdef shm_stream *shm = shm_of(qp)
     cdef shm_record record
-    cdef uint64_t one = 1
     assert_held(&qp.lock)
     relaxed_store(&shm.rings, shm.rings + 1)
     if shm.peer_bell >= 0:
         # If the counter is full, it was rung before, and the peer has what to wake up for.
-        write(shm.peer_bell, &one, sizeof(one))
+        eventfd_signal(shm.peer_bell)
         return
     memset(&record, 0, sizeof(record))
     record.kind = SHM_WAKEUP
