@@ -1,7 +1,7 @@
 """See _queue_events.pxd."""
 
 from rmemcached.client._devices cimport device_lost
-from rmemcached.sys.atomics cimport relaxed_store
+from rmemcached.sys.atomics cimport store_release
 from rmemcached.sys.linux cimport POLLIN, poll, pollfd, pthread_mutex_lock, pthread_mutex_unlock
 from rmemcached.verbs.verbs cimport ibv_req_notify_cq
 
@@ -30,10 +30,10 @@ cdef bint queue_lives(QueuePair queue) noexcept nogil:
     waiting.fd = queue.fd
     waiting.events = POLLIN
     if poll(&waiting, 1, 0) > 0 and not queue.look_at_lifeline():
-        relaxed_store(&queue.failed, True)
+        store_release(&queue.failed, True)
         return False
     if not queue.soft and device_lost(queue.device):
-        relaxed_store(&queue.failed, True)
+        store_release(&queue.failed, True)
         return False
     return not (queue.by_cm and queue.lifeline_ended)
 

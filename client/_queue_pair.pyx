@@ -23,7 +23,7 @@ from rmemcached.rdma.wire cimport (
     MESSAGE_CLOSE, MESSAGE_CREDIT, MESSAGE_DATA, MESSAGE_HEADER, MESSAGE_OPEN, MESSAGE_READY, MESSAGE_USED_MAX,
     RDMA_CREDITS_HELD_MAX, RDMA_CREDITS_MIN, RDMA_VERSION_1, get_message_header, lane_word, message_header,
     put_message_header, word_lane, word_used)
-from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
+from rmemcached.sys.atomics cimport load_acquire, relaxed_load, relaxed_store, store_release
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_CONN, assert_held, assert_that, live_sub
 from rmemcached.sys.linux cimport (
@@ -148,7 +148,7 @@ cdef class QueuePair(Endpoint):
         wr.send_flags |= IBV_SEND_INLINE if silent else IBV_SEND_SIGNALED
         error = ibv_post_send(self.qp, &wr, &bad)
         if error:
-            relaxed_store(&self.failed, True)
+            store_release(&self.failed, True)
             return -error
         if silent:
             # The device has taken the bytes over. It has an entry for each SEND that there is a credit for.
@@ -285,11 +285,11 @@ cdef class QueuePair(Endpoint):
             if r <= 0:
                 return r
         elif header.kind == MESSAGE_CLOSE and self.version != RDMA_VERSION_1:
-            relaxed_store(&lane.closed, True)
             if lane.closing:
                 self.unanswered -= 1
             length = min(length - MESSAGE_HEADER, <size_t>LAST_WORDS - 1)
             memcpy(lane.last_words, message + MESSAGE_HEADER, length)
+            store_release(&lane.closed, True)
             lane_wake(&self.followers, lane)
             self.finish_lane(lane)
         elif header.kind != MESSAGE_CREDIT:
@@ -324,7 +324,7 @@ cdef class QueuePair(Endpoint):
         while n == POLL_BATCH and not self.failed:
             n = ibv_poll_cq(self.cq, POLL_BATCH, wc)
             if n < 0:
-                relaxed_store(&self.failed, True)
+                store_release(&self.failed, True)
                 break
             total += n
             for i in range(n):
@@ -332,12 +332,12 @@ cdef class QueuePair(Endpoint):
                     # The first reason counts: behind it come flushes.
                     if not self.failed or self.status == IBV_WC_WR_FLUSH_ERR:
                         self.status = wc[i].status
-                    relaxed_store(&self.failed, True)
+                    store_release(&self.failed, True)
                 elif wc[i].wr_id & RECEIVE:
                     if not self.failed:
                         r = self.take_message(s, own, <unsigned int>(wc[i].wr_id & (RECEIVE - 1)), wc[i].byte_len)
                         if r <= 0:
-                            relaxed_store(&self.failed, True)
+                            store_release(&self.failed, True)
                         if r < 0:
                             return r
                 elif wc[i].wr_id & READ:
@@ -373,7 +373,7 @@ cdef class QueuePair(Endpoint):
     cdef lane_state *add_lane(self) except NULL:
         cdef lane_state *lane
         cdef int error
-        if relaxed_load(&self.failed) or self.protection_domain == NULL:
+        if load_acquire(&self.failed) or self.protection_domain == NULL:
             # Its last owner may have gone since somebody has found that it is usable.
             raise OSError(ENOTCONN, "the queue pair has ended")
         if self.kick_fd < 0:
@@ -483,7 +483,7 @@ cdef class QueuePair(Endpoint):
         pthread_mutex_lock(&self.lock)
         want = self.want_of(s, lane, drains)
         if self.failed or (self.by_cm and self.lifeline_ended):
-            relaxed_store(&self.failed, True)
+            store_release(&self.failed, True)
             r = 0
         elif lane != NULL and (lane.closed or not inbox_is_empty(lane)) or self.can_have(lane, want):
             # Others may have polled since this thread has looked.
@@ -509,7 +509,7 @@ cdef class QueuePair(Endpoint):
                 relaxed_store(&self.slept, self.slept + 1)
                 futex_wake(&self.slept, INT_MAX)
             if r == 0:
-                relaxed_store(&self.failed, True)
+                store_release(&self.failed, True)
         pthread_mutex_unlock(&self.lock)
         return r
 
@@ -596,7 +596,7 @@ cdef class QueuePair(Endpoint):
 
     cdef str failure_text(self, lane_state *lane, int limit):
         # The line in which the server said why it gave the lane or the connection up, else what is known here.
-        if lane != NULL and relaxed_load(&lane.closed) and not relaxed_load(&self.failed):
+        if lane != NULL and load_acquire(&lane.closed) and not load_acquire(&self.failed):
             return lane.last_words.decode("ascii", "replace").strip()
         if self.broken != NULL:
             return f"the server has broken the protocol: {self.broken.decode()}"
@@ -626,7 +626,7 @@ cdef class QueuePair(Endpoint):
 
     cdef bint has_ended(self) noexcept:
         cdef pollfd lifeline
-        if self.foreign() or relaxed_load(&self.failed) or self.fd < 0 or self.users == 0:
+        if self.foreign() or load_acquire(&self.failed) or self.fd < 0 or self.users == 0:
             return True
         lifeline.fd = self.fd
         lifeline.events = POLLIN
@@ -653,7 +653,7 @@ cdef class QueuePair(Endpoint):
         cdef unsigned int suspended
         cdef bint open = False
         cdef bint alone = self.users == 1 and not (must_close and self.transport == SOFT_SHM)
-        if alone or relaxed_load(&self.failed) or self.qp == NULL or self.version == RDMA_VERSION_1:
+        if alone or load_acquire(&self.failed) or self.qp == NULL or self.version == RDMA_VERSION_1:
             self.disconnect()
             return False
         pthread_mutex_lock(&self.lock)
@@ -681,14 +681,14 @@ cdef class QueuePair(Endpoint):
             if not self.lane_is_closed(lane):
                 # The end of the queue pair takes the memory away from the server.
                 self.fail(True)
-        if relaxed_load(&self.failed):
+        if load_acquire(&self.failed):
             self.disconnect()
-        return open and not relaxed_load(&self.failed)
+        return open and not load_acquire(&self.failed)
 
     cdef void fail(self, bint given_up) noexcept:
         pthread_mutex_lock(&self.lock)
         self.given_up |= given_up and not self.failed
-        relaxed_store(&self.failed, True)
+        store_release(&self.failed, True)
         pthread_mutex_unlock(&self.lock)
 
     cdef bint lane_is_closed(self, lane_state *lane) noexcept:
@@ -708,7 +708,7 @@ cdef class QueuePair(Endpoint):
         cdef int64_t deadline = 0
         cdef unsigned int heard = 0
         cdef int r = 1
-        while (r > 0 or r == -EINTR) and not relaxed_load(&lane.closed):
+        while (r > 0 or r == -EINTR) and not load_acquire(&lane.closed):
             if deadline == 0 or relaxed_load(&self.heard) != heard:
                 heard = relaxed_load(&self.heard)
                 deadline = min(now_ns() + <int64_t>CLOSE_WAIT * 1000000, most)

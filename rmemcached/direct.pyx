@@ -92,7 +92,7 @@ cdef inline bint clock_moves(const direct_header *h) noexcept nogil:
     """Whether the daemon has looked after its clock in the last seconds. Without that nobody knows what has expired. In
     another time namespace it seems that it has not.
     """
-    cdef int64_t since = coarse_ms() - <int64_t>relaxed_load(&(<direct_header *>h).beat)
+    cdef int64_t since = coarse_ms() - <int64_t>load_acquire(&(<direct_header *>h).beat)
     return -STALL_MS <= since <= STALL_MS
 
 

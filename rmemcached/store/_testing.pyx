@@ -753,7 +753,7 @@ cdef class DirectReader:
 def header_is_usable(bytes header):
     """Whether a client that READs would use the memory whose header has been read."""
     cdef direct_header copy
-    if len(header) < sizeof(direct_header):
+    if len(header) < <Py_ssize_t>sizeof(direct_header):
         raise ValueError("a header that is too short")
     memcpy(&copy, <const char *>header, sizeof(direct_header))
     return direct_is_usable(&copy)

@@ -7,7 +7,8 @@ cdef void clock_init(store *s) noexcept nogil:
 cdef void direct_set_clock(store *s) noexcept nogil:
     if s.direct.header != NULL:
         relaxed_store(&s.direct.header.current_time, relaxed_load(&s.clock.current_time))
-        relaxed_store(&s.direct.header.beat, coarse_ms())
+        # A reader that sees the beat sees the time.
+        store_release(&s.direct.header.beat, coarse_ms())
 
 
 cdef void clock_tick(store *s) noexcept nogil:
@@ -17,7 +18,8 @@ cdef void clock_tick(store *s) noexcept nogil:
         while True:
             advance = <rel_time_t>relaxed_load(&s.clock.advance)
             relaxed_store(&s.clock.current_time, now + advance)
-            # store_advance may have come between.
+            # store_advance may have come between. Either it sees this time, or is seen here.
+            full_fence()
             if advance == <rel_time_t>relaxed_load(&s.clock.advance):
                 break
     direct_set_clock(s)

@@ -16,8 +16,8 @@ from rmemcached.logger cimport (
     LOG_TEXT_MAX, log_eviction, log_fetch_status, log_item_get, log_item_store, log_text, log_wants, logger_none,
 )
 from rmemcached.sys.atomics cimport (
-    exchange, fetch_add, fetch_sub, load_acquire, prefetch, relaxed_load, relaxed_store, relaxed_store_pointer,
-    store_release, write_fence,
+    exchange, fetch_add, fetch_sub, full_fence, load_acquire, prefetch, relaxed_load, relaxed_store,
+    relaxed_store_pointer, store_release, write_fence,
 )
 from rmemcached.sys.clock cimport coarse_ms, now_ns, now_seconds, ns_timespec
 from rmemcached.sys.debug cimport (

@@ -55,10 +55,18 @@ cdef extern from "<sys/mman.h>" nogil:
     #ifndef MADV_POPULATE_WRITE
     #define MADV_POPULATE_WRITE 23
     #endif
-    /* Linux 5.14 can be asked, and reports what a touch would die of. */
+    /* Linux 5.14 can be asked, and reports what a touch would die of. qemu-user takes every advice for a hint: it says
+       that it was taken and does nothing, also with one that there is not. */
+    static inline int rmc_ask_for_pages(void *memory, size_t length, int advice)
+    {
+        if (madvise(memory, length, -1) != 0)
+            return madvise(memory, length, advice);
+        errno = EINVAL;
+        return -1;
+    }
     static inline int rmc_populate(char *memory, size_t length)
     {
-        if (madvise(memory, length, MADV_POPULATE_WRITE) == 0)
+        if (rmc_ask_for_pages(memory, length, MADV_POPULATE_WRITE) == 0)
             return 0;
         if (errno != EINVAL)
             return -1;
@@ -71,7 +79,7 @@ cdef extern from "<sys/mman.h>" nogil:
     #endif
     static inline int rmc_populate_read(const char *memory, size_t length)
     {
-        if (madvise((void *)memory, length, MADV_POPULATE_READ) == 0)
+        if (rmc_ask_for_pages((void *)memory, length, MADV_POPULATE_READ) == 0)
             return 0;
         if (errno != EINVAL)
             return -1;

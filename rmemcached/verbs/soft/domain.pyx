@@ -91,6 +91,9 @@ cdef void domain_update_fd_locked(soft_domain *domain) noexcept nogil:
     elif not wanted and domain.signalled:
         if read(domain.event_fd, &value, 8) == 8:
             relaxed_store(&domain.signalled, False)
+            # work_pending is set without this lock. Either whoever sets it finds the descriptor not signalled, or those
+            # find it set who look behind this.
+            full_fence()
 
 
 cdef void domain_update_fd(soft_domain *domain) noexcept nogil:

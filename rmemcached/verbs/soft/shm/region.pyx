@@ -156,6 +156,8 @@ cdef void shm_withdraw(soft_mr *mr) noexcept nogil:
     assert_write_held(&mr_shard_of(context, mr.ibv.lkey).lock)
     if region != NULL and region.generation and shared.registry[region.slot] == region.generation:
         store_release(&shared.registry[region.slot], 0)
+        # As in soft_shm_renew: what the program writes next must not be seen before.
+        full_fence()
 
 
 cdef void soft_shm_renew(ibv_mr *ibmr) noexcept nogil:

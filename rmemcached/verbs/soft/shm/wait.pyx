@@ -65,6 +65,8 @@ cdef void shm_tell_rest(soft_qp *qp) noexcept nogil:
             store_release(&shm_domain_of(qp.domains[i]).left_over, 1)
             # A turn that takes this back looks afterwards at what stands above.
             store_release(&qp.domains[i].work_pending, 1)
+            # Before qp_update_fds looks whether the descriptor is signalled.
+            full_fence()
 
 
 cdef bint shm_request_wakeup(soft_qp *qp) noexcept nogil:
