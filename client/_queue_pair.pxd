@@ -125,8 +125,8 @@ cdef class QueuePair(Endpoint):
     # `users`: not before, since the last one closes the queue pair.
     cdef bint leave(self, lane_state *lane, bint must_close) except -1
     cdef bint lane_is_closed(self, lane_state *lane) noexcept
-    # Why the connection has ended, as far as known. Waits up to a second, or `limit` ms (-1: none), for the line in which
-    # the server says it.
+    # Why the connection has ended, as far as known. Waits up to a second, or `limit` ms (-1: none), for the line in
+    # which the server says it.
     cdef str failure_text(self, lane_state *lane, int limit)
     # Ends the connection: nobody can reach this process's memory through it any more.
     cdef void disconnect(self) noexcept

@@ -540,7 +540,6 @@ cdef RemoteMemory begin_reads(Connection c):
 
 
 cdef list read_values(Connection c, list keys):
-    cdef RdmaStream s = c.stream
     cdef RemoteMemory m = begin_reads(c)
     cdef sought[KEYS] some
     cdef list found = [None] * len(keys)
@@ -567,7 +566,6 @@ cdef list read_values(Connection c, list keys):
 
 
 cdef int64_t time_read(Connection c, bytes key, bint anew) except -1:
-    cdef RdmaStream s = c.stream
     cdef int64_t begin = now_ns()
     cdef RemoteMemory m = begin_reads(c)
     cdef sought one
