@@ -7,6 +7,8 @@ Environment:
     RMEMCACHED_TESTING=1          build the modules that only tests use, too; a build in place does unless this is 0
     CC=COMMAND                    the compiler; by default Python's own, through ccache where that is installed
     RMEMCACHED_EXTENSIONS=a,b     build only the named extension modules, or "none" (development)
+    RMEMCACHED_PYTHON=COMMAND     the Python that runs what is built, where that is for another kind of machine than
+                                  this one (see script/aarch64)
 """
 
 from __future__ import annotations
@@ -237,7 +239,8 @@ def data_files(lib: Path, made: Path) -> list[tuple[str, list[str]]]:
         return []
     shutil.rmtree(made, ignore_errors=True)
     path = os.pathsep.join(filter(None, (str(lib.resolve()), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-P", "-m", "rmemcached.reference", str(made.resolve())]
+    python = os.environ.get("RMEMCACHED_PYTHON") or sys.executable
+    command = [python, "-P", "-m", "rmemcached.reference", str(made.resolve())]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
     if done.returncode:
         sys.exit("rmemcached: the manual pages could not be made of what was built")
