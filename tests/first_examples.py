@@ -32,6 +32,7 @@ PORT = "11211"
 
 # page -> what pip installs before its example
 EXTRAS = {
+    "docs/benchmarks.md": "rmemcached[bench]",
     "docs/client-views.md": "numpy",
     "docs/frameworks.md": "rmemcached[django]",
     "docs/operators.md": "rmemcached[exporter]",
