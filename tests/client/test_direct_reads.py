@@ -204,13 +204,16 @@ def test_numbers_are_never_torn(server: Server, client: Client, key: str) -> Non
     script = (
         "import sys\n"
         "from rmemcached.client import Client\n"
-        "seen = set()\n"
         "with Client(('127.0.0.1', int(sys.argv[1])), transport='soft_shm', timeout=20) as client:\n"
+        "    seen = {client.get(sys.argv[2])}\n"
+        "    print('begun', flush=True)\n"
         "    while b'over' not in seen:\n"
         "        seen.add(client.get(sys.argv[2]))\n"
         "print(sorted(seen))\n"
     )
     readers = two_processes(script, server, key)
+    for reader in readers:
+        assert reader.stdout is not None and reader.stdout.readline() == "begun\n"
     deadline = time.monotonic() + 3
     while time.monotonic() < deadline:
         client.incr(key, int(low))
