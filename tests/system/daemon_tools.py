@@ -30,6 +30,7 @@ TIMEOUT = 10.0  # seconds that one operation may take; a stall is a failure
 GONE_WITHIN = within(20.0)
 HEADER = 8  # bytes of a message's header
 DATA, CREDIT, READY, OPEN, CLOSE = range(5)
+BROKEN_STREAM = b"SERVER_ERROR rdma: a frame came that no correct peer sends\r\n"
 SHM_REQUEST, SHM_REPLY = b"SHM ID Req Frame", b"SHM ID Rep Frame"
 
 
