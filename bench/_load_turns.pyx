@@ -409,7 +409,7 @@ cdef int take_read(load *l, connection *c) noexcept nogil:
 
 cdef int take_stream(load *l, connection *c, bint *some) noexcept nogil:
     # What has come by now, and what is pending as far as there is room.
-    cdef int r = (<RdmaStream>c.stream).queue.reap(<RdmaStream>c.stream, (<RdmaStream>c.stream).lane)
+    cdef int r = (<RdmaStream>c.stream).queue.reap(<RdmaStream>c.stream, (<RdmaStream>c.stream).lane, 1)
     if r <= 0:
         return LOST if r == 0 else r
     if is_pending(c):

@@ -84,7 +84,7 @@ cdef class QueuePair(Endpoint):
     cdef int take_message(self, Stream stream, lane_state *own, unsigned int index, size_t length) noexcept nogil
     cdef void take_sent(self, unsigned int index) noexcept nogil
     cdef int poll_locked(self, Stream stream, lane_state *own) noexcept nogil
-    # As reap. polls: how often it polls at most, until there is something.
+    # As reap.
     cdef int reap_locked(self, Stream stream, lane_state *lane, int polls) noexcept nogil
     cdef void finish_lane(self, lane_state *lane) noexcept nogil
     cdef void wake_wanting(self) noexcept nogil
@@ -111,9 +111,10 @@ cdef class QueuePair(Endpoint):
     cdef int push(self, Stream stream, lane_state *lane, bint *slept) noexcept nogil
     # Whether every SEND of the lane has completed: has left this process.
     cdef bint all_sent(self, lane_state *lane) noexcept nogil
-    # Takes the completions that there are, gives their payload to the stream or puts it into other lanes' inboxes. 1;
-    # 0: the queue pair has failed, or the lane is closed; a negative errno. Both NULL until READY has come.
-    cdef int reap(self, Stream stream, lane_state *lane) noexcept nogil
+    # Takes the completions that there are, gives their payload to the stream or puts it into other lanes' inboxes.
+    # It polls so often at most, until there is something. 1; 0: the queue pair has failed, or the lane is closed; a
+    # negative errno. Both NULL until READY has come.
+    cdef int reap(self, Stream stream, lane_state *lane, int polls) noexcept nogil
     # Sleeps until there may be something for the lane, or it can go on sending. drains: also until all that it has sent
     # has left. deadline: now_ns(), or 0 for none. 1; 0: the queue pair has failed; a negative errno.
     cdef int wait(self, Stream stream, lane_state *lane, bint drains, int64_t deadline) noexcept nogil

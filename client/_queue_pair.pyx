@@ -103,7 +103,7 @@ cdef class QueuePair(Endpoint):
             raise MemcacheServerError("READY could not be sent")
         while not self.ready:
             with nogil:
-                r = self.reap(None, NULL)
+                r = self.reap(None, NULL, 1)
                 if r > 0 and not self.ready:
                     r = self.wait(None, NULL, False, deadline)
             if r <= 0 and r != -EINTR:
@@ -412,10 +412,10 @@ cdef class QueuePair(Endpoint):
         pthread_mutex_unlock(&self.lock)
         return sent
 
-    cdef int reap(self, Stream s, lane_state *lane) noexcept nogil:
+    cdef int reap(self, Stream s, lane_state *lane, int polls) noexcept nogil:
         cdef int r
         pthread_mutex_lock(&self.lock)
-        r = self.reap_locked(s, lane, 1)
+        r = self.reap_locked(s, lane, polls)
         pthread_mutex_unlock(&self.lock)
         return r
 
@@ -712,7 +712,7 @@ cdef class QueuePair(Endpoint):
             if deadline == 0 or relaxed_load(&self.heard) != heard:
                 heard = relaxed_load(&self.heard)
                 deadline = min(now_ns() + <int64_t>CLOSE_WAIT * 1000000, most)
-            r = self.reap(None, NULL)
+            r = self.reap(None, NULL, 1)
             if r > 0:
                 r = self.wait(None, lane, True, deadline)
             if r == -ETIMEDOUT:

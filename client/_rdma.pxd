@@ -22,6 +22,7 @@ cdef class RdmaStream(Stream):
     cdef QueuePair queue             # closed with its last stream
     cdef lane_state *lane            # on it
     cdef bint woke                   # the server had to be woken up for what was sent last
+    cdef int looks                   # at rings between two yields, when the core is this thread's own
     cdef uint64_t received           # bytes so far
     # Replies of a server that had to be woken up, while this side polled (0) or slept (1) meanwhile.
     cdef int64_t woken_ns[2]         # how long they lately took

@@ -15,7 +15,7 @@ from rmemcached.sys.atomics cimport relaxed_load, relaxed_store
 from rmemcached.sys.clock cimport now_ns
 from rmemcached.sys.debug cimport LIVE_CLIENT_LANE, live_add, live_sub
 
-from rmemcached.client._exchange import SOFT_IW
+from rmemcached.client._exchange import SOFT_IW, SOFT_SHM
 from rmemcached.client.exceptions import MemcacheUnknownError
 from rmemcached.client.sockets import duplicate
 
@@ -27,6 +27,7 @@ cdef enum:
     SET_MESSAGES = 2         # that a set of a value above the server's eager size may take over soft_iw
     END_LENGTH = 8           # of " q\r\n" and "\r\n", and a little more
     LOOK_INTERVAL = 50000    # ns after which a connection without answers is looked at again
+    RING_LOOKS = 16          # take as long as a yield
     SMALL_RUN = 32           # values in a row that need no memory, after which requests name none
 
 
@@ -76,6 +77,7 @@ cdef class RdmaStream(Stream):
         if queue.transport == SOFT_IW:
             # A READ costs a round trip and four system calls.
             self.message_limit = min(SET_MESSAGES * queue.room, queue.lane_bytes)
+        self.looks = RING_LOOKS if queue.transport == SOFT_SHM else 1
         self.source = Source(queue)
         self.sink = Sink(queue)
         self.lane = queue.join()
@@ -227,7 +229,7 @@ cdef class RdmaStream(Stream):
                 until = now + budget + bulk
         while True:
             # Waiting looks for what has come, too.
-            r = 1 if block else self.queue.reap(self, self.lane)
+            r = 1 if block else self.queue.reap(self, self.lane, self.looks if until and self.has_core() else 1)
             block = False
             if r > 0 and self.iov_next < self.iov_count:
                 r = self.push()
@@ -284,7 +286,7 @@ cdef class RdmaStream(Stream):
 
     cdef int take_input(self) noexcept nogil:
         cdef uint64_t received = self.received
-        cdef int r = self.queue.reap(self, self.lane)
+        cdef int r = self.queue.reap(self, self.lane, 1)
         if r > 0 and self.received == received:
             return -EAGAIN if queue_lives(self.queue) else 0
         return r

@@ -18,6 +18,8 @@ cdef enum:
     SPIN_SCORE_MAX = 16
     SPIN_RETRY = 64          # while spinning does not pay, one wait in so many tries it again
     YIELD_LONG = 200000      # ns of a sched_yield after which the core is others'; a time slice has milliseconds
+    YIELD_SHORT = 1000       # ns of one in which nobody else ran: the switches to a process and back take longer
+    LONE_YIELDS = 16         # such in a row, after which the core is taken for this thread's own
     PAUSE_MIN = 10000000     # ns without spinning after that, and twice as long each time, up to
     PAUSE_MAX = 640000000
     WBUF_SIZE = 4096         # bytes of the request buffer at first
@@ -394,11 +396,15 @@ cdef class Stream:
         cdef int64_t before = now[0]
         sched_yield()
         now[0] = now_ns()
+        self.lone_yields = min(self.lone_yields + 1, <unsigned int>LONE_YIELDS) if now[0] - before < YIELD_SHORT else 0
         if now[0] - before <= YIELD_LONG + expected:
             return True
         self.spin_pause = min(max(2 * self.spin_pause, <int64_t>PAUSE_MIN), <int64_t>PAUSE_MAX)
         self.spin_again = now[0] + self.spin_pause
         return False
+
+    cdef bint has_core(self) noexcept nogil:
+        return self.lone_yields == LONE_YIELDS
 
     cdef void spin_result(self, bint paid) noexcept nogil:
         if paid:
