@@ -14,6 +14,7 @@ from rmemcached.client._views cimport Pins
 cdef enum:
     AHEAD = 50
     AHEAD_WITH_VALUES = 34
+    AHEAD_BYTES = 1 << 17        # ... or that name so many bytes: the server moves them while the next are copied
 
 # What a call asks of the Stream.
 cdef enum stream_step:

@@ -146,7 +146,8 @@ cdef class Connection:
 
     cdef int ahead(self, Py_ssize_t count, Py_ssize_t batch) except -1:
         cdef int r
-        if self.stream.remote and count % batch == 0:
+        if self.stream.remote and (count % batch == 0 or self.stream.named >= AHEAD_BYTES):
+            self.stream.named = 0
             self.stream.commit()
             r = self.stream.push()
             if r <= 0:

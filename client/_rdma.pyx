@@ -316,7 +316,10 @@ cdef class RdmaStream(Stream):
     cdef bint expose(self, object value, const char *data, size_t length, uint64_t *address, uint32_t *key) except -1:
         if self.goes_in_messages(length):
             return False
-        return self.source.expose(value, data, length, address, key)
+        if not self.source.expose(value, data, length, address, key):
+            return False
+        self.named += length
+        return True
 
     cdef int unexpose(self) except -1:
         if self.source.total:
@@ -324,6 +327,7 @@ cdef class RdmaStream(Stream):
             self.spin_result(True)
             self.leave_hints()
             self.source.forget()
+            self.named = 0
         return 0
 
     cdef int put_memory(self, uint64_t address, uint32_t key, size_t size) except -1:

@@ -75,6 +75,7 @@ cdef class Stream:
     cdef unsigned int lone_yields    # the last so many found nobody else for the core
     # memory named in requests
     cdef bint remote         # requests may name memory
+    cdef size_t named        # bytes of values that requests name which may not have been sent yet
     cdef bint sink_named     # the request names the sink
     cdef size_t inline_limit  # values up to this size are sent in the request, and in the reply
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from rmemcached.client import Client
+from rmemcached.client import Client, MemcacheError
 
 from ._keys import block_key, check_prefix, piece_key
 
@@ -21,6 +21,7 @@ HEAD = struct.Struct("<8sQQ16s")  # magic, bytes of the block, bytes of each pie
 ITEM_OVERHEAD = 1024  # bytes of an item that its header, its key and the headers of its chunks may take
 SMALLEST_PIECE = 4096
 MOST_PIECES = 1 << 17  # 128 GB of a server with memcached's -I, and 512 MB of the smallest
+TOGETHER = 4 << 20  # bytes of blocks that go together
 USUAL_ITEM = 1 << 20  # memcached's -I, for a proxy that does not tell
 
 
@@ -47,6 +48,11 @@ def read_head(value: Any) -> Head | None:
     if magic != MAGIC or length == 0 or piece < SMALLEST_PIECE or length > piece * MOST_PIECES:
         return None
     return Head(length, piece, store)
+
+
+def reason(problem: Exception) -> str:
+    """One line, never empty."""
+    return str(problem) or type(problem).__name__
 
 
 class Blocks:
@@ -99,6 +105,11 @@ class Blocks:
             self._piece = piece = max(whole - ITEM_OVERHEAD, SMALLEST_PIECE)
         return piece
 
+    def is_whole(self, size: int) -> bool:
+        """Whether a block of so many bytes is one item."""
+        # One as long as a head is stored in a piece: so whatever has a head's length is a head.
+        return size <= self.piece_size() and size != HEAD.size
+
     def forget_server(self) -> None:
         """After an error: the server may have been started again, with another -I."""
         self._piece = 0
@@ -106,8 +117,7 @@ class Blocks:
     def store(self, name: str | bytes, memory: memoryview) -> bool:
         """Stores a block. False: the server did not take it, and has no block of that name, or an earlier one's."""
         key, size, piece = self.key(name), memory.nbytes, self.piece_size()
-        # A block as long as a head is stored in a piece: so whatever has a head's length is a head.
-        if size <= piece and size != HEAD.size:
+        if self.is_whole(size):
             return bool(self.client.set(key, memory, self.expire))
         if size == 0 or size > piece * MOST_PIECES:
             return False
@@ -123,6 +133,49 @@ class Blocks:
         if done and old is not None:
             self.client.delete_many(self._pieces(old))
         return done
+
+    def store_many(self, names: Sequence[str | bytes], memories: Sequence[memoryview]) -> Iterator[bool | str]:
+        """Stores blocks. Says of each in turn what `store` returns, or why the server has refused it.
+
+        Short ones go together: the server takes one of them while the next is copied.
+        """
+        rows: list[tuple[str | bytes, memoryview]] = []
+        nbytes = 0
+        for name, memory in zip(names, memories, strict=True):
+            rows.append((name, memory))
+            nbytes += memory.nbytes
+            if nbytes >= TOGETHER:
+                yield from self._together(rows)
+                rows, nbytes = [], 0
+        yield from self._together(rows)
+
+    def _together(self, rows: list[tuple[str | bytes, memoryview]]) -> Iterator[bool | str]:
+        values = {self.key(name): memory for name, memory in rows}
+        if 1 < len(rows) == len(values):
+            try:
+                if all(self.is_whole(memory.nbytes) for memory in values.values()):
+                    missing = self.client.set_many(values, self.expire)
+                    yield from (key not in missing for key in values)
+                    return
+            except MemcacheError:
+                # It does not say which block. Once more, one by one.
+                self.forget_server()
+            except OSError:
+                self.forget_server()
+                raise
+        yield from self.each(self.store, [name for name, _ in rows], [memory for _, memory in rows])
+
+    def each(self, move: Callable[..., bool], *columns: Sequence[Any]) -> Iterator[bool | str]:
+        """Says of each row in turn what `move` returns, or why the server has refused it. OSError ends it."""
+        for row in zip(*columns, strict=True):
+            try:
+                yield move(*row)
+            except MemcacheError as problem:
+                self.forget_server()
+                yield reason(problem)
+            except OSError:
+                self.forget_server()
+                raise
 
     def load(self, name: str | bytes, memory: memoryview) -> bool:
         """Loads a block that is exactly as long as the memory. False: a miss; the memory may have been written to."""
@@ -149,6 +202,14 @@ class Blocks:
     def keep(self, name: str | bytes, memory: memoryview) -> bool:
         """Stores a block unless there is one of that name, whose bytes are the same. Returns whether there is one."""
         return self.exist([name])[0] or self.store(name, memory)
+
+    def keep_many(self, names: Sequence[str | bytes], memories: Sequence[memoryview]) -> Iterator[bool | str]:
+        """As `store_many`, without those of which there is one already."""
+        there = self.exist(names)
+        absent = [number for number, found in enumerate(there) if not found]
+        stored = self.store_many([names[number] for number in absent], [memories[number] for number in absent])
+        for found in there:
+            yield found or next(stored)
 
     def exist(self, names: Sequence[str | bytes]) -> list[bool]:
         """Whether there are such blocks, in one round trip. The pieces of a long one are not looked for."""

@@ -9,13 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from rmemcached.client import MemcacheError
-
-from ._blocks import Blocks
+from ._blocks import Blocks, reason
 
 PART = 4 << 20  # bytes for which a further thread is worth being woken
 
@@ -66,12 +64,17 @@ class Workers:
         return self._event
 
     def submit(
-        self, task: Callable[..., Any], *columns: Sequence[Any], whole: bool = False, nbytes: int | None = None
+        self,
+        task: Callable[..., Iterable[bool | str]],
+        *columns: Sequence[Any],
+        whole: bool = False,
+        nbytes: int | None = None,
     ) -> int:
-        """Queues task for each row of the columns, and returns the batch's number.
+        """Queues a batch, whose rows are those of the columns, and returns its number.
 
-        whole: the task takes the columns, in one call, and returns a list. nbytes: of all blocks; None: many. Raises
-        ValueError when the columns differ in length, and RuntimeError after `close`.
+        task: takes the columns of a part of the rows, and says of each row whether it was done, or in a text why it
+        failed. What it raises fails the rows that it has not spoken of. whole: there is one part. nbytes: of all
+        blocks; None: many. Raises ValueError when the columns differ in length, and RuntimeError after `close`.
         """
         size = len(columns[0])
         if any(len(column) != size for column in columns):
@@ -86,7 +89,7 @@ class Workers:
             batch = _Batch(self._next, size, parts)
             self._next += 1
             for part in range(parts):
-                self._queue.put((batch, task, columns, whole, slice(part, None, parts)))
+                self._queue.put((batch, task, columns, slice(part, None, parts)))
             if not parts:
                 self._finish(batch)
         return batch.number
@@ -115,37 +118,24 @@ class Workers:
 
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:
-            batch, task, columns, whole, rows = work
+            batch, task, columns, rows = work
             error = ""
             try:
                 if self._closed:
                     raise RuntimeError("the connector was closed")
-                if whole:
-                    batch.done = task(*columns)
-                else:
-                    error = self._each(batch, task, columns, rows)
+                said = task(*(column[rows] for column in columns))
+                for row, outcome in zip(range(len(batch.done))[rows], said, strict=True):
+                    batch.done[row] = outcome is True
+                    if isinstance(outcome, str):
+                        error = error or outcome
             except Exception as problem:
                 # Whatever it is, somebody waits for the batch.
-                error = str(problem) or type(problem).__name__
+                error = error or reason(problem)
             with self._lock:
                 batch.error = batch.error or error
                 batch.parts -= 1
                 if not batch.parts:
                     self._finish(batch)
-
-    def _each(self, batch: _Batch, task: Callable[..., Any], columns: Sequence[Any], rows: slice) -> str:
-        """Carries out a part of a batch. Returns the first failure; what comes behind a lost server is not tried."""
-        first = ""
-        for row in range(len(batch.done))[rows]:
-            try:
-                batch.done[row] = task(*(column[row] for column in columns))
-            except MemcacheError as problem:
-                first = first or str(problem)
-                self.blocks.forget_server()
-            except OSError:
-                self.blocks.forget_server()
-                raise
-        return first
 
     def _finish(self, batch: _Batch) -> None:
         # The caller holds the lock.

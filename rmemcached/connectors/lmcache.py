@@ -6,9 +6,8 @@ Source: lmcache/v1/distributed/l2_adapters/native_plugin_l2_adapter.py and nativ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from rmemcached.client import MemcacheServerError
 from rmemcached.client.sockets import server_text
 
 from ._blocks import Blocks
@@ -68,7 +67,7 @@ class RMemcachedConnector:
     def submit_batch_get(self, keys: Sequence[str], memoryviews: Sequence[memoryview]) -> int:
         """Loads each key's block to its view. A block of another length than the view's is a miss."""
         nbytes = sum(view.nbytes for view in memoryviews)
-        return self._workers.submit(self._blocks.load, keys, memoryviews, nbytes=nbytes)
+        return self._workers.submit(self._load, keys, memoryviews, nbytes=nbytes)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
         """Looks which keys have blocks, in one round trip."""
@@ -86,9 +85,10 @@ class RMemcachedConnector:
         """Ends the threads and the connections. Batches that wait are not carried out. Any number of times."""
         self._workers.close()
 
-    def _store(self, key: str, view: memoryview) -> bool:
-        if not self._blocks.store(key, view):
-            # No OSError, after which the rest of the batch is not tried.
+    def _store(self, keys: Sequence[str], views: Sequence[memoryview]) -> Iterator[bool | str]:
+        for view, done in zip(views, self._blocks.store_many(keys, views), strict=True):
             place = server_text(self._blocks.client.server)
-            raise MemcacheServerError(f"{place}: a block of {view.nbytes} bytes was not stored")
-        return True
+            yield done or f"{place}: a block of {view.nbytes} bytes was not stored"
+
+    def _load(self, keys: Sequence[str], views: Sequence[memoryview]) -> Iterator[bool | str]:
+        return self._blocks.each(self._blocks.load, keys, views)

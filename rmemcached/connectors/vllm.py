@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -180,11 +180,18 @@ class RMemcachedTier(SecondaryTierManager):
         number = self._workers.submit(task, names, chunks, nbytes=len(keys) * self.block_size_bytes)
         self._jobs[number] = _Job(metadata.job_id, keys, loads, began)
 
-    def _store(self, name: str, chunk: int) -> bool:
-        with self._chunk(chunk) as memory:
-            return self._blocks.keep(name, memory)
+    def _store(self, names: Sequence[str], chunks: Sequence[int]) -> Iterator[bool | str]:
+        memories = [self._chunk(chunk) for chunk in chunks]
+        try:
+            yield from self._blocks.keep_many(names, memories)
+        finally:
+            for memory in memories:
+                memory.release()
 
-    def _load(self, name: str, chunk: int) -> bool:
+    def _load(self, names: Sequence[str], chunks: Sequence[int]) -> Iterator[bool | str]:
+        return self._blocks.each(self._load_one, names, chunks)
+
+    def _load_one(self, name: str, chunk: int) -> bool:
         with self._chunk(chunk) as memory:
             return self._blocks.load(name, memory)
 

@@ -209,6 +209,24 @@ def test_a_block_that_is_refused(connect: Connect, rmemcached_server: Callable[.
     assert (ok, done) == (False, [False, True]) and "out of memory" in error
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_blocks_that_go_together(connect: Connect, rmemcached_server: Callable[..., Server], transport: str) -> None:
+    """Short blocks are sent together: of one that is refused the rest know nothing, and a key twice has the last."""
+    adapter = connect(rmemcached_server("-m", "16", "-M", "-t", "1"), workers=1, transport=transport)
+    keys = [str(number) for number in range(100)]
+    blocks = [memoryview(os.urandom(300_000)) for _ in keys]
+    ok, error, done = adapter.store(keys, blocks)
+    assert not ok and "out of memory" in error and 20 < sum(done) < 60
+    targets = [memoryview(bytearray(300_000)) for _ in keys]
+    assert adapter.load(keys, targets) == (True, "", done)
+    assert [one for one, stored in zip(targets, done, strict=True) if stored] == [
+        one for one, stored in zip(blocks, done, strict=True) if stored
+    ]
+    first, second = memoryview(b"x" * 3000), memoryview(b"y" * 3000)
+    assert adapter.store(["0", "1", "0"], [first, first, second])[2] == [True] * 3
+    assert adapter.load(["0"], [targets[0][:3000]])[2] == [True] and targets[0][:3000] == second
+
+
 @pytest.mark.parametrize(("length", "piece"), [(1 << 62, 1), (1 << 62, 1 << 62), (1 << 40, SMALLEST_PIECE), (3000, 1)])
 def test_heads_that_others_have_made(connect: Connect, shared_rmemcached: Server, length: int, piece: int) -> None:
     """Who may store may write a head that says anything: it costs no more than another miss."""
