@@ -1,13 +1,14 @@
 """See _retrieval.pxd."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EBADMSG
 from libc.string cimport memcpy
 
 from rmemcached.client._buffers cimport Buffer, find_buffer, new_buffer, register_memory
 from rmemcached.client._commands cimport answer, is_error, put_fetch, seconds_text, text_of
 from rmemcached.client._connection cimport AHEAD
-from rmemcached.client._direct cimport DirectReader, cas_bytes
+from rmemcached.client._direct cimport DirectMemory, DirectReader, cas_bytes
 from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._rdma cimport RdmaStream
 from rmemcached.client._reads cimport read_values
@@ -15,7 +16,7 @@ from rmemcached.client._reply cimport REPLY_EN, REPLY_VA
 from rmemcached.client._state cimport lock_state, shared_state, unlock_state
 from rmemcached.client._stream cimport Stream
 from rmemcached.client._views cimport Pin, Pins, new_pins
-from rmemcached.direct cimport DIRECT_FOUND, direct_hit
+from rmemcached.direct cimport DIRECT_FOUND, direct_hit, direct_prefault
 
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
@@ -462,6 +463,30 @@ cdef class Retrieval(Session):
         return self._get_many(keys, False, expire, b"gat_many")
 
     get_multi = get_many
+
+    def prefault(self):
+        """Maps what a server on this host (`-o rdma_direct`) had in its memory when the client connected. Connects.
+
+        Reads that ask nobody then take no page faults: with them the first one of a large value takes up to half as
+        long again. Takes some 30 ms for each GB, without the GIL, and 2 MB of this process's page tables. Returns how
+        many bytes were mapped: 0 if the server's memory is not read so. Raises what `version` does.
+        """
+        cdef DirectReader reader = self.reader()
+        cdef DirectMemory memory
+        cdef size_t mapped = 0
+        cdef size_t more = 1
+        if reader is None:
+            self.leave(self.enter(True, b"prefault"), None)
+            reader = self.reader()
+        if reader is None:
+            return 0
+        memory = reader.memory
+        while more:
+            with nogil:
+                more = direct_prefault(&memory.memory, mapped)
+            mapped += more
+            PyErr_CheckSignals()
+        return mapped
 
     # --- the caller's memory ---
 

@@ -85,7 +85,8 @@ cdef struct direct_header:
     uint32_t ended               # the daemon stops; nobody reads any more
     uint32_t algorithm           # `lru mode` changes it
     int64_t beat                 # coarse_ms() when the clock was last looked after
-    char pad_after_clock[32]
+    uint64_t used                # bytes of the arena whose slab pages are in use. It only grows. 0: not told
+    char pad_after_clock[24]
     pthread_mutex_t life         # held by the daemon; robust
 
 # What readers look at of an item and a chunk: store.pxd's structures.
@@ -223,6 +224,7 @@ cdef struct direct_memory:       # a daemon's memory, mapped here
     direct_chunks chunks
     const uint32_t *alive
     uint64_t daemon              # its address of the header
+    uint64_t used                # bytes of the arena that were in use when it was mapped; no more than it has pages of
 
 cdef struct direct_hit:          # a value that was found. Nothing of it is certain before direct_copy
     const direct_bucket *bucket
@@ -248,6 +250,9 @@ cdef enum direct_answer:
 cdef int direct_map(direct_memory *m, int fd) noexcept nogil
 # Nobody reads any more.
 cdef void direct_unmap(direct_memory *m) noexcept nogil
+# Maps pages of the arena from the byte `at` on, of those that were in use when the memory was mapped. Returns how many
+# bytes; 0: there are no more, or it is not possible.
+cdef size_t direct_prefault(const direct_memory *m, size_t at) noexcept nogil
 # Whether the daemon that writes it lives.
 cdef bint direct_is_alive(const direct_memory *m) noexcept nogil
 # Looks for the key. Any thread.

@@ -10,7 +10,8 @@ from rmemcached.sys.clock cimport coarse_ms
 from rmemcached.sys.key_hash cimport hash_secrets, key_hash
 from rmemcached.sys.linux cimport (
     F_GET_SEALS, F_SEAL_SHRINK, MADV_DONTDUMP, MAP_FAILED, MAP_NORESERVE, MAP_SHARED, PROT_NONE, PROT_READ, errno,
-    TMPFS_MAGIC, fcntl, fstatfs, madvise, mmap, mprotect, munlock, munmap, snprintf, struct_statfs,
+    TMPFS_MAGIC, fcntl, fstatfs, madvise, mmap, mprotect, munlock, munmap, populate_read, snprintf,
+    struct_statfs,
 )
 
 cdef enum:
@@ -22,6 +23,7 @@ cdef enum:
 cdef enum:
     HEAD_MOST = 512              # bytes of an item before its data
     CHUNK_LEAST = 512            # bytes in each chunk of a value but the last; a shorter one is no daemon's
+    PREFAULT_STEP = 1 << 25      # bytes: a millisecond
     STALL_MS = 2000              # without a move of its clock, after which a daemon is asked
     UPDATE_INTERVAL = 60         # seconds
     NAMED_MS = 100               # after which the daemon is told of an item
@@ -75,7 +77,14 @@ cdef int direct_map(direct_memory *m, int fd) noexcept nogil:
     m.chunks = header.chunks
     m.alive = <const uint32_t *>(m.base + header.alive)
     m.daemon = header.base
+    # To read a page that the daemon does not have makes it, at the reader's expense.
+    m.used = min(header.used, <uint64_t>status.st_blocks * 512, m.length - m.chunks.arena)
     return 0
+
+
+cdef size_t direct_prefault(const direct_memory *m, size_t at) noexcept nogil:
+    cdef size_t length = min(m.used - at, <uint64_t>PREFAULT_STEP) if at < m.used else 0
+    return length if length and populate_read(m.base + m.chunks.arena + at, length) == 0 else 0
 
 
 cdef void direct_unmap(direct_memory *m) noexcept nogil:

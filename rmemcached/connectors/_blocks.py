@@ -7,8 +7,10 @@ So a load never finds pieces of two stores. What is not found in full is a miss.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -81,6 +83,7 @@ class Blocks:
             raise ValueError(f"expire has to be 0 or more seconds, not {expire}")
         self.prefix = check_prefix(prefix)
         self.expire = expire
+        self._closed = False
         self._piece = 0  # bytes; 0: the server has not been asked
         settings: dict[str, Any] = {} if transport is None else {"transport": transport}
         if username is not None:
@@ -90,7 +93,23 @@ class Blocks:
             settings |= {"timeout": timeout, "connect_timeout": connect_timeout}
         self.client = Client(server, default_noreply=False, **settings)
 
+    def prepare(self, seconds: float = 0.5) -> None:
+        """Connects, and maps the memory of a server on this host, in a thread. Waits for that for so long at most.
+
+        A server that cannot be reached shows in the first batch.
+        """
+        thread = threading.Thread(target=self._prepare, name="rmemcached-blocks-prepare", daemon=True)
+        thread.start()
+        thread.join(seconds)
+
+    def _prepare(self) -> None:
+        with contextlib.suppress(Exception):
+            self.client.prefault()
+        if self._closed:
+            self.client.close()
+
     def close(self) -> None:
+        self._closed = True
         self.client.close()
 
     def key(self, name: str | bytes) -> bytes:

@@ -54,6 +54,7 @@ class RMemcachedConnector:
         )
         self._blocks = blocks
         self._workers = Workers(blocks, workers)
+        blocks.prepare()
 
     def event_fd(self) -> int:
         """The eventfd that is readable when a batch is finished. It is valid until `close`."""

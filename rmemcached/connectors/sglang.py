@@ -86,6 +86,7 @@ class RMemcachedStorage(HiCacheStorage):
         self._blocks = Blocks((host, port) if url is None else url, **extra)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="rmemcached-pages")
         self._identity = self._identity_with(None)
+        self._blocks.prepare()
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Takes the pool of pages. Its layout is part of all names from here on."""

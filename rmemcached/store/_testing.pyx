@@ -11,8 +11,8 @@ from posix.uio cimport iovec
 
 from rmemcached.direct cimport (
     DIRECT_ASK, DIRECT_FOUND, DIRECT_LINE, direct_answer, direct_copy, direct_find, direct_hit, direct_header,
-    direct_is_alive, direct_is_usable, direct_line, direct_map, direct_memory, direct_note, direct_report,
-    direct_report_begin, direct_unmap,
+    direct_is_alive, direct_is_usable, direct_line, direct_map, direct_memory, direct_note, direct_prefault,
+    direct_report, direct_report_begin, direct_unmap,
 )
 from rmemcached.store cimport store as st
 from rmemcached.store._testing_reads cimport READ_ROOM, lines_follow, lines_run, read_lines
@@ -671,6 +671,15 @@ cdef class DirectReader:
     @property
     def alive(self):
         return direct_is_alive(&self.memory)
+
+    def prefault(self):
+        """How many bytes were mapped."""
+        cdef size_t mapped = 0
+        cdef size_t more = 1
+        while more:
+            more = direct_prefault(&self.memory, mapped)
+            mapped += more
+        return mapped
 
     def read(self, bytes key):
         """(value, flags, whether it is time to tell); "ask", or "torn"."""

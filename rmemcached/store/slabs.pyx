@@ -227,6 +227,8 @@ cdef uint32_t _page_of_arena(store *s) noexcept nogil:
     if s.slabs.arena_used % ARENA_EXTENT == 0 and s.config.extent_added != NULL:
         s.config.extent_added(s.config.extent_arg, s.slabs.arena + s.slabs.arena_used, ARENA_EXTENT)
     s.slabs.arena_used += SLAB_PAGE_SIZE
+    if s.direct.header != NULL:
+        relaxed_store(&s.direct.header.used, s.slabs.arena_used)
     return page
 
 

@@ -632,6 +632,24 @@ def test_halves_of_two_slots_may_name_no_class() -> None:
         os.close(fd)
 
 
+def test_only_pages_that_the_daemon_has_are_mapped_ahead() -> None:
+    """A daemon may say that it uses what it does not have: to map that would be to pay for it."""
+    with Store(64 * MB, direct=True) as store:
+        for number in range(40):
+            store.set(b"%d" % number, bytes(MB // 2))
+        used, length = DirectReader(store.direct_fd()).prefault(), os.fstat(store.direct_fd()).st_size
+        assert 20 * MB <= used <= 30 * MB
+        store.set(b"more", bytes(MB // 2))
+        fd = memfd(os.pread(store.direct_fd(), 4096, 0))
+    with open(fd, "r+b", buffering=0) as copy:
+        copy.truncate(length)
+        for said, most in ((used, MB), (length, MB), ((1 << 64) - 1, MB), (0, 0)):
+            os.pwrite(fd, struct.pack("<Q", said), BEAT + 8)
+            before = os.fstat(fd).st_blocks * 512
+            assert DirectReader(fd).prefault() <= min(before, most)
+            assert os.fstat(fd).st_blocks * 512 <= 2 * before
+
+
 def test_a_chain_of_chunks_that_are_too_short() -> None:
     """2 GB in chunks of one byte, of which each is the next one, would keep a reader busy for a minute."""
     length, arena, base, chunk = 1 << 20, 1 << 16, 1 << 44, (1 << 16) + 4096
