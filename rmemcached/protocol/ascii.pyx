@@ -486,7 +486,8 @@ cdef void process_hits_command(conn *c, const char *p, const char *end) noexcept
             p = read_count(p + 1, end, 16 if names else 10, &second)
             if names:
                 item_used(c.thread.store, <uint32_t>first, second)
-            elif first < NUMBER_OF_QUEUES:
+            elif first < NUMBER_OF_QUEUES and second <= UINT32_MAX:
+                # Nobody has read so often since the last line; counters that wrap would look as if they went back.
                 counter_add(&stats.get_cmds, second)
                 counter_add(&stats.direct_hits, second)
                 counter_add(&stats.lru_hits[first], second)

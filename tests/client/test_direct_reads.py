@@ -566,11 +566,12 @@ LINES = [
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: repr(line[:30]))
 def test_lines_that_make_no_sense(rmemcached_server: ServerFactory, line: bytes) -> None:
-    """They have no answer, and do nothing."""
+    """They have no answer, and do nothing. What makes sense in them counts."""
     server = rmemcached_server(*FLAGS)
     with server.connect() as plain, plain.makefile("rb") as answers:
         plain.sendall(line + b"\r\nset a 0 0 1\r\n1\r\n" + line + b" noreply\r\nget a\r\n")
         assert [answers.readline() for _ in range(4)] == [b"STORED\r\n", b"VALUE a 0 1\r\n", b"1\r\n", b"END\r\n"]
+    assert int(server.stats()["get_hits"]) == (3 if line.endswith(b" 1:1") else 1)
 
 
 def test_without_the_option_the_command_is_none(shared_rmemcached: Server) -> None:
