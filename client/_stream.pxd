@@ -72,6 +72,7 @@ cdef class Stream:
     cdef unsigned int spin_skipped
     cdef int64_t spin_pause  # ns without spinning after a yield that took long; 0: none did lately
     cdef int64_t spin_again  # now_ns() from which on it may spin
+    cdef unsigned int well   # yields and waits that nobody has disturbed since the pause has changed
     cdef unsigned int lone_yields    # the last so many found nobody else for the core
     # memory named in requests
     cdef bint remote         # requests may name memory
@@ -110,6 +111,7 @@ cdef class Stream:
     cdef bint spin_yield(self, int64_t *now, int64_t expected) noexcept nogil
     # Whether nobody else wants the core, as far as yields have shown: there is no need for one at every turn.
     cdef bint has_core(self) noexcept nogil
+    cdef void spun_well(self) noexcept nogil
     cdef void spin_result(self, bint paid) noexcept nogil
 
     # the transport's part

@@ -22,6 +22,7 @@ cdef enum:
     LONE_YIELDS = 16         # such in a row, after which the core is taken for this thread's own
     PAUSE_MIN = 10000000     # ns without spinning after that, and twice as long each time, up to
     PAUSE_MAX = 640000000
+    SPUN_WELL = 256          # yields and waits that nobody has disturbed, after which it gets half as long
     WBUF_SIZE = 4096         # bytes of the request buffer at first
     IOV_FIRST = 8            # entries of iov at first
     SPARE_MOST = 64          # buffers that are kept for the next calls,
@@ -398,16 +399,29 @@ cdef class Stream:
         now[0] = now_ns()
         self.lone_yields = min(self.lone_yields + 1, <unsigned int>LONE_YIELDS) if now[0] - before < YIELD_SHORT else 0
         if now[0] - before <= YIELD_LONG + expected:
+            self.spun_well()
             return True
+        self.well = 0
         self.spin_pause = min(max(2 * self.spin_pause, <int64_t>PAUSE_MIN), <int64_t>PAUSE_MAX)
         self.spin_again = now[0] + self.spin_pause
         return False
+
+    cdef void spun_well(self) noexcept nogil:
+        # One that was idle has waited for as long as its pause is (pauses); one that is not need not: others who come
+        # for a moment now and then would have it pause for ever.
+        if self.spin_pause == 0:
+            return
+        self.well += 1
+        if self.well == SPUN_WELL:
+            self.well = 0
+            self.spin_pause = self.spin_pause // 2 if self.spin_pause > PAUSE_MIN else 0
 
     cdef bint has_core(self) noexcept nogil:
         return self.lone_yields == LONE_YIELDS
 
     cdef void spin_result(self, bint paid) noexcept nogil:
         if paid:
+            self.spun_well()
             self.spin_score = min(self.spin_score + 1, SPIN_SCORE_MAX)
         elif self.spin_score > 0:
             self.spin_score -= 1

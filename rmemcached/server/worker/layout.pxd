@@ -141,3 +141,4 @@ cdef struct worker:
     int64_t asked                # when epoll was last asked while rings had something
     int64_t spin_again           # others wanted the core: it does not poll before then (now_ns)
     int64_t spin_pause           # ns from the last time that they did to spin_again; 0: they do not
+    unsigned int polled_well     # yields that nobody has disturbed since spin_pause has changed

@@ -6,6 +6,7 @@ cdef enum:
     YIELD_LONG = 200000          # ns of a sched_yield after which the core is others'; a time slice has milliseconds
     PAUSE_MIN = 10000000         # ns without polling after that, and twice as long each time, up to
     PAUSE_MAX = 640000000
+    POLLED_WELL = 256            # yields that nobody has disturbed, after which it gets half as long
     CREDIT_MAX = 10000000        # ns of polling that a worker which has not polled may do at once
 
 
@@ -145,8 +146,15 @@ cdef bint poll_on(worker *w) noexcept nogil:
     # Whoever is to send the next request may be waiting for this very core.
     sched_yield()
     if now_ns() - now > YIELD_LONG:
+        w.polled_well = 0
         w.spin_pause = min(max(2 * w.spin_pause, <int64_t>PAUSE_MIN), <int64_t>PAUSE_MAX)
         w.spin_again = now + w.spin_pause
+    elif w.spin_pause:
+        # Others who come for a moment now and then would have it pause for ever.
+        w.polled_well += 1
+        if w.polled_well == POLLED_WELL:
+            w.polled_well = 0
+            w.spin_pause = w.spin_pause // 2 if w.spin_pause > PAUSE_MIN else 0
     return True
 
 
