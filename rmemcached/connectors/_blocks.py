@@ -23,7 +23,6 @@ HEAD = struct.Struct("<8sQQ16s")  # magic, bytes of the block, bytes of each pie
 ITEM_OVERHEAD = 1024  # bytes of an item that its header, its key and the headers of its chunks may take
 SMALLEST_PIECE = 4096
 MOST_PIECES = 1 << 17  # 128 GB of a server with memcached's -I, and 512 MB of the smallest
-TOGETHER = 4 << 20  # bytes of blocks that go together
 USUAL_ITEM = 1 << 20  # memcached's -I, for a proxy that does not tell
 
 
@@ -124,11 +123,6 @@ class Blocks:
             self._piece = piece = max(whole - ITEM_OVERHEAD, SMALLEST_PIECE)
         return piece
 
-    def is_whole(self, size: int) -> bool:
-        """Whether a block of so many bytes is one item."""
-        # One as long as a head is stored in a piece: so whatever has a head's length is a head.
-        return size <= self.piece_size() and size != HEAD.size
-
     def forget_server(self) -> None:
         """After an error: the server may have been started again, with another -I."""
         self._piece = 0
@@ -136,7 +130,8 @@ class Blocks:
     def store(self, name: str | bytes, memory: memoryview) -> bool:
         """Stores a block. False: the server did not take it, and has no block of that name, or an earlier one's."""
         key, size, piece = self.key(name), memory.nbytes, self.piece_size()
-        if self.is_whole(size):
+        # A block as long as a head is stored in a piece: so whatever has a head's length is a head.
+        if size <= piece and size != HEAD.size:
             return bool(self.client.set(key, memory, self.expire))
         if size == 0 or size > piece * MOST_PIECES:
             return False
@@ -152,37 +147,6 @@ class Blocks:
         if done and old is not None:
             self.client.delete_many(self._pieces(old))
         return done
-
-    def store_many(self, names: Sequence[str | bytes], memories: Sequence[memoryview]) -> Iterator[bool | str]:
-        """Stores blocks. Says of each in turn what `store` returns, or why the server has refused it.
-
-        Short ones go together: the server takes one of them while the next is copied.
-        """
-        rows: list[tuple[str | bytes, memoryview]] = []
-        nbytes = 0
-        for name, memory in zip(names, memories, strict=True):
-            rows.append((name, memory))
-            nbytes += memory.nbytes
-            if nbytes >= TOGETHER:
-                yield from self._together(rows)
-                rows, nbytes = [], 0
-        yield from self._together(rows)
-
-    def _together(self, rows: list[tuple[str | bytes, memoryview]]) -> Iterator[bool | str]:
-        values = {self.key(name): memory for name, memory in rows}
-        if 1 < len(rows) == len(values):
-            try:
-                if all(self.is_whole(memory.nbytes) for memory in values.values()):
-                    missing = self.client.set_many(values, self.expire)
-                    yield from (key not in missing for key in values)
-                    return
-            except MemcacheError:
-                # It does not say which block. Once more, one by one.
-                self.forget_server()
-            except OSError:
-                self.forget_server()
-                raise
-        yield from self.each(self.store, [name for name, _ in rows], [memory for _, memory in rows])
 
     def each(self, move: Callable[..., bool], *columns: Sequence[Any]) -> Iterator[bool | str]:
         """Says of each row in turn what `move` returns, or why the server has refused it. OSError ends it."""
@@ -223,10 +187,10 @@ class Blocks:
         return self.exist([name])[0] or self.store(name, memory)
 
     def keep_many(self, names: Sequence[str | bytes], memories: Sequence[memoryview]) -> Iterator[bool | str]:
-        """As `store_many`, without those of which there is one already."""
+        """Stores blocks of which there is none. Says of each in turn whether there is one, or why it was refused."""
         there = self.exist(names)
         absent = [number for number, found in enumerate(there) if not found]
-        stored = self.store_many([names[number] for number in absent], [memories[number] for number in absent])
+        stored = self.each(self.store, [names[number] for number in absent], [memories[number] for number in absent])
         for found in there:
             yield found or next(stored)
 

@@ -87,7 +87,7 @@ class RMemcachedConnector:
         self._workers.close()
 
     def _store(self, keys: Sequence[str], views: Sequence[memoryview]) -> Iterator[bool | str]:
-        for view, done in zip(views, self._blocks.store_many(keys, views), strict=True):
+        for view, done in zip(views, self._blocks.each(self._blocks.store, keys, views), strict=True):
             place = server_text(self._blocks.client.server)
             yield done or f"{place}: a block of {view.nbytes} bytes was not stored"
 

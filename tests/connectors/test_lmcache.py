@@ -210,8 +210,8 @@ def test_a_block_that_is_refused(connect: Connect, rmemcached_server: Callable[.
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_blocks_that_go_together(connect: Connect, rmemcached_server: Callable[..., Server], transport: str) -> None:
-    """Short blocks are sent together: of one that is refused the rest know nothing, and a key twice has the last."""
+def test_some_blocks_are_refused(connect: Connect, rmemcached_server: Callable[..., Server], transport: str) -> None:
+    """Of a batch some are stored: which, it says. A key that is there twice has the last block."""
     adapter = connect(rmemcached_server("-m", "16", "-M", "-t", "1"), workers=1, transport=transport)
     keys = [str(number) for number in range(100)]
     blocks = [memoryview(os.urandom(300_000)) for _ in keys]
