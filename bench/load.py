@@ -5,6 +5,9 @@ In the closed loop each connection has --depths requests under way, and sends th
 room. A latency counts from when the request was due, so that a server that stalls delays all that was due meanwhile
 (no coordinated omission). With --think each connection waits between an answer and its next request.
 
+It stores its keys first (--no-fill: not), which push out others where the memory is full, and leaves them there: on a
+--server that is of use to somebody its load is felt, too. A key is its number behind as many k as it needs, for incr c.
+
 A key's size and its value's are drawn by its number, and stay the same. Keys and lengths of all replies are compared,
 with --verify each byte of the values, too. Anything wrong ends it with status 1.
 """
@@ -46,10 +49,9 @@ from rmemcached.bench.distributions import (
     value_sizes,
 )
 from rmemcached.bench.document import Record
-from rmemcached.bench.errors import BenchError
+from rmemcached.bench.errors import BenchError, named
 from rmemcached.bench.helpers import PR_SET_TIMERSLACK
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, need_histograms, runs_of, take_turns
-from rmemcached.client import MemcacheError
 
 HELP = "a load of your own: distributions, open loop, think times, over each transport; on a running server, too"
 CONTENDERS = ("soft_shm", "tcp", "memcached")
@@ -97,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--depths", type=numbers, default=[1], metavar="N", help="requests under way on a connection (default: 1)")
     add("--batch", action="store_true", help="the next ones leave when all of them are answered")
     add("--multiget", type=numbers, default=[1], metavar="KEYS", help="keys of a get (default: 1)")
-    add("--workload", choices=tuple(WORKLOADS), help="published sizes, popularity and ratio; other options precede it")
+    add("--workload", choices=tuple(WORKLOADS), help="published sizes, popularity and ratio, unless options say others")
     add("--keys", type=int, default=10000, metavar="N", help="how many there are (default: 10000)")
     add("--key-size", type=key_sizes, metavar="SIZES", help=f"{GRAMMAR} (default: 32)")
     add("--values", type=value_sizes, metavar="SIZES", help="the same, one or several with commas (default: 100)")
@@ -251,19 +253,6 @@ def figures_of(done: dict[str, Any], case: Case, spent: float, used: float | Non
     return values
 
 
-@contextlib.contextmanager
-def plain_words(name: str) -> Iterator[None]:
-    """Says of which contender an error is, and raises it as a BenchError."""
-    try:
-        yield
-    except MemcacheError as error:
-        raise BenchError(f"{name}: {error}") from error
-    except OSError as error:
-        raise BenchError(f"{name}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise BenchError(f"{name}: {error}") from error
-
-
 def attach(load: _load.Load, contender: Contender, server: Any, count: int, stack: contextlib.ExitStack) -> None:
     """Connects a load. Raises what connecting does."""
     if contender.transport in SOCKETS:
@@ -279,8 +268,8 @@ def attach(load: _load.Load, contender: Contender, server: Any, count: int, stac
 
 
 def fill(options: argparse.Namespace, case: Case, sizes: int | Sizes, contender: Contender, server: Any) -> None:
-    """Stores the keys of a case on a server."""
-    with plain_words(contender.name), contextlib.ExitStack() as stack:
+    """Stores the keys of a case on a server. Raises BenchError."""
+    with named(contender.name), contextlib.ExitStack() as stack:
         load = make_load(options, {**case.parameters, "depth": FILL_DEPTH}, sizes, 1)
         attach(load, contender, server, 1, stack)
         stack.enter_context(load)
@@ -293,7 +282,7 @@ def run_of(
     cpu: Callable[[], float] | None = getattr(server, "cpu_seconds", None)
 
     def run(number: int) -> Taken:
-        with plain_words(contender.name), contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
             load = make_load(options, case.parameters, sizes, number + 1)
             attach(load, contender, server, case.parameters["connections"], stack)
             stack.enter_context(load)
@@ -336,8 +325,7 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
         servers: dict[Contender, Any] = {}
         for contender in options.contenders:
             servers[contender] = stack.enter_context(start(contender, flags, folder, for_servers))
-            with plain_words(contender.name):
-                record.contender(described(contender, servers[contender], "the load generator"))
+            record.contender(described(contender, servers[contender], "the load generator"))
         filled: int | Sizes | None = None
         for case, sizes in cases_of(options, cores):
             if filled is not sizes and not options.no_fill:

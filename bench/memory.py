@@ -24,7 +24,7 @@ from rmemcached.bench.arguments import placement
 from rmemcached.bench.contenders import Contender, default_contenders, described, refuse, start
 from rmemcached.bench.document import Document, Record
 from rmemcached.bench.measure import Case, Figure, Taken
-from rmemcached.bench.servers import Server, free_port
+from rmemcached.bench.servers import Server, on_free_port
 
 HELP = "a server's memory at start, for each item, and for each idle connection"
 AT_LEAST = {"items": 0, "connections": 0}
@@ -133,8 +133,8 @@ def cases_of(options: argparse.Namespace) -> list[Case]:
 
 def floors(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """{floor: its figures}"""
-    port = free_port()
-    with Server([sys.executable, "-I", "-S", "-c", LISTEN, str(port)], port) as bare:
+    command = [sys.executable, "-I", "-S", "-c", LISTEN]
+    with on_free_port(lambda port: Server([*command, str(port)], port)) as bare:
         found = {BARE: {"resident_bytes": float(bare.resident_bytes()), "ready_ms": bare.started_after * 1000}}
     if options.items:
         least = float(KEY + VALUE + HEADER)

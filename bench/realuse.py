@@ -362,8 +362,10 @@ MEASURES = {
 
 
 def part(text: str) -> str:
-    """One of PARTS."""
-    return names_of(PARTS)(text)[0]
+    """A type of argparse: one of PARTS."""
+    if text not in PARTS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(PARTS)}")
+    return text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

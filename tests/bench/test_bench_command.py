@@ -216,7 +216,14 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words, message, status",
     [
-        ("latency --sizes big", "--sizes: invalid sizes value: 'big'", 2),
+        ("latency --sizes 8,big", "--sizes: 'big' is not a number of bytes, such as 100, 64k or 1m", 2),
+        ("latency --sizes 1k,1024", "--sizes: '1k,1024' names 1024 twice", 2),
+        ("latency --operations get,get", "'get,get' names get twice", 2),
+        ("connections --connections 1,x", "--connections: 'x' is not a whole number", 2),
+        ("realuse large,threads", "'large,threads' is not one of large, threads, sharing, beside", 2),
+        ("hitratio --largest 5000000", "--largest is 1000000 at most, unless --flags=-I", 1),
+        ("latency --sizes 9m --contenders tcp", "set: object too large for cache", 1),
+        ("compare /nowhere /nowhere --least nan", "--least nan: it is at least 0", 1),
         ("latency --contenders pigeon", "'pigeon' is no contender: soft_shm, soft_iw", 2),
         ("latency --contenders tcp,tcp", "names a contender twice", 2),
         ("latency --contenders memcached=/nowhere", "there is no program /nowhere", 2),
