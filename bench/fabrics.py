@@ -25,6 +25,7 @@ from rmemcached import __version__
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
 from rmemcached.bench.measure import Round
+from rmemcached.bench.processes import end_with
 from rmemcached.bench.sheet import Sheet
 from rmemcached.perftest import session
 from rmemcached.perftest.bare import copy_rate, line_ping, tcp_ping, tcp_stream
@@ -216,11 +217,13 @@ def both(kind: type[Kind], work: Callable[[Kind], Result]) -> Result:
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     ours, theirs = socket.socketpair()
     our_fds, their_fds = socket.socketpair()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
         status = 1
         try:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+            end_with(parent, signal.SIGKILL)
             ours.close()
             our_fds.close()
             pin(1)
@@ -238,6 +241,10 @@ def both(kind: type[Kind], work: Callable[[Kind], Result]) -> Result:
     try:
         pin(0)
         return work(kind(True, ours, our_fds, memory))
+    except BaseException:
+        # It may poll for what nobody will write.
+        os.kill(child, signal.SIGKILL)
+        raise
     finally:
         ours.close()
         our_fds.close()
