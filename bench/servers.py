@@ -203,7 +203,7 @@ class Server:
                 what, _, rest = line.decode(errors="replace").rstrip("\r\n").partition(" ")
                 name, _, value = rest.partition(" ")
                 if what != "STAT" or not left:
-                    raise ValueError(f"the answer to stats is not memcached's: {line[:80]!r}")
+                    raise ValueError(f"stats is answered by {line[:80]!r}: is it memcached, without authentication?")
                 found[name] = value
         raise ConnectionError("the server closed the connection")
 

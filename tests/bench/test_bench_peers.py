@@ -44,15 +44,19 @@ def test_endless_statistics_end(scripted: Script, piece: bytes) -> None:
     for words in (("load", "--server"), ("latency", "--contenders")):
         said = run(*words, server.place, status=1).stderr.splitlines()
         name = "tcp" if words[0] == "load" else server.place
-        wanted = f"rmemcached-bench: {name}: the answer to stats is not memcached's"
+        wanted = f"rmemcached-bench: {name}: stats is answered by "
         assert len(said) == 1 and said[0].startswith(wanted), said
 
 
-@pytest.mark.parametrize("piece", [b"Invalid SSH identification string.\r\n", b"ERROR\r\n", b"HTTP/1.1 400\r\n"])
+@pytest.mark.parametrize(
+    "piece", [b"Invalid SSH identification string.\r\n", b"ERROR\r\n", b"CLIENT_ERROR unauthenticated\r\n"]
+)
 def test_another_protocol_is_named(scripted: Script, piece: bytes) -> None:
     server = scripted(lambda line: iter([piece]))
     said = run("latency", "--contenders", server.place, status=1).stderr.splitlines()
-    assert said == [f"rmemcached-bench: {server.place}: the answer to stats is not memcached's: {piece!r}"]
+    assert said == [
+        f"rmemcached-bench: {server.place}: stats is answered by {piece!r}: is it memcached, without authentication?"
+    ]
 
 
 def answers_well(line: bytes) -> Iterator[bytes]:
