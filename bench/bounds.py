@@ -204,13 +204,7 @@ def measure_memory(options: argparse.Namespace, contenders: dict[str, Any], reco
         values = values or {who: figures[figure.name] for who, figures in found.items()}
         case = Case(f"{MEMORY}: {name}", {}, (figure,), {}, {"tcp": bound}, MEMORY)
         samples = [
-            {
-                "case": case.name,
-                "contender": who,
-                "round": record.round.number,
-                "turn": turn,
-                "values": {figure.name: value},
-            }
+            record.round.sample(case.name, who, turn, {figure.name: value})
             for turn, (who, value) in enumerate(values.items(), 1)
         ]
         record.case(case, samples)

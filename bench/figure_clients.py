@@ -305,15 +305,8 @@ def memory(effort: Effort, record: Record) -> None:
                     there = count
                     total = max(of_clients + resident(server.pid) - before, 1.0)
                     one = one or total
-                    samples[count].append(
-                        {
-                            "case": cases[count].name,
-                            "contender": contender.name,
-                            "round": record.round.number,
-                            "turn": turn,
-                            "values": {"of_one": total / one, "memory_KB": total},
-                        }
-                    )
+                    values = {"of_one": total / one, "memory_KB": total}
+                    samples[count].append(record.round.sample(cases[count].name, contender.name, turn, values))
 
     steps = record.steps(len(known))
     for turn, name in enumerate(record.round.orders(list(known), "memory")[0], 1):

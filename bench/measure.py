@@ -83,6 +83,10 @@ class Round:
         self.chance.shuffle(made)
         return made
 
+    def sample(self, case: str, contender: str, turn: int, values: dict[str, float]) -> dict[str, Any]:
+        """A sample as files have it. turn: its place among the case's samples of this round, from 1."""
+        return {"case": case, "contender": contender, "round": self.number, "turn": turn, "values": values}
+
     def orders(self, names: Sequence[Name], what: str) -> list[list[Name]]:
         """The order of each turn of a case: by chance for this seed, then balanced over the turns of all rounds.
 
@@ -198,13 +202,7 @@ def take_turns(case: Case, runs: dict[str, Run], now: Round, steps: Steps, warm:
         for place, name in enumerate(names):
             with named(name):
                 taken = runs[name]((now.number - 1) * now.turns + number + 1)
-            sample = {
-                "case": case.name,
-                "contender": name,
-                "round": now.number,
-                "turn": number * len(names) + place + 1,
-                "values": taken.values,
-            }
+            sample = now.sample(case.name, name, number * len(names) + place + 1, taken.values)
             if taken.latencies or taken.counted:
                 sample["histogram"] = encoded(taken.latencies or taken.counted)
             samples.append(sample)

@@ -185,13 +185,9 @@ def measure(options: argparse.Namespace, record: Record) -> None:
         record.case(
             case,
             [
-                {
-                    "case": case.name,
-                    "contender": name,
-                    "round": record.round.number,
-                    "turn": places[name],
-                    "values": {figure.name: values[figure.name] for figure in case.figures},
-                }
+                record.round.sample(
+                    case.name, name, places[name], {figure.name: values[figure.name] for figure in case.figures}
+                )
                 for name, values in found.items()
                 if all(figure.name in values for figure in case.figures)
             ],

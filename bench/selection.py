@@ -142,13 +142,7 @@ def measure_memory(options: argparse.Namespace, flags: Sequence[str], record: Re
     for name in (START, ITEM):
         if name in options.cases:
             samples = [
-                {
-                    "case": name,
-                    "contender": who,
-                    "round": record.round.number,
-                    "turn": turn,
-                    "values": {BYTES.name: value},
-                }
+                record.round.sample(name, who, turn, {BYTES.name: value})
                 for turn, (case, who, value) in enumerate(taken, 1)
                 if case == name
             ]
