@@ -226,7 +226,7 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
         ("latency --sizes 9m --contenders tcp", "set: object too large for cache", 1),
         ("compare /nowhere /nowhere --least nan", "--least nan: it is at least 0", 1),
         ("latency --contenders pigeon", "'pigeon' is no contender: soft_shm, soft_iw", 2),
-        ("latency --contenders tcp,tcp", "names a contender twice", 2),
+        ("latency --contenders tcp,tcp", "names tcp twice", 2),
         ("latency --contenders memcached=/nowhere", "there is no program /nowhere", 2),
         ("latency --contenders soft_shm+pymemcache", "pymemcache speaks over tcp and unix only", 2),
         ("latency --contenders tcp+other", "the client behind + is pymemcache", 2),
