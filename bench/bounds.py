@@ -168,8 +168,7 @@ def measure_rows(
         for case in cases:
             operation, size = case.parameters["operation"], case.parameters["size"]
             if size != stored:
-                for server in servers.values():
-                    cpu.fill(server, case.parameters["stored"], size)
+                cpu.fill_all(servers, case.parameters["stored"], size)
             # What was deleted is to be there again.
             stored = 0 if operation == "delete" else size
             if operation == "new":

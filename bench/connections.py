@@ -17,6 +17,7 @@ from typing import Any
 from rmemcached.bench.arguments import CORES, cores, numbers, placement
 from rmemcached.bench.contenders import Contender, connect, default_contenders, described, start
 from rmemcached.bench.document import Record
+from rmemcached.bench.errors import named
 from rmemcached.bench.floor import LINES, EchoClient, floor_servers, floors_of
 from rmemcached.bench.helpers import Helper, orders
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, runs_of, take_turns
@@ -129,7 +130,8 @@ def measure_count(options: argparse.Namespace, cores: str, count: int, record: R
         runs: dict[str, Run] = {}
         for contender in contenders:
             server = servers[contender.name]
-            memory = attach(helpers, contender, server, share * len(helpers))
+            with named(contender.name):
+                memory = attach(helpers, contender, server, share * len(helpers))
             runs[contender.name] = run_of(helpers, contender.name, server, memory, options.seconds)
         record.case(case, take_turns(case, runs, record.round, steps))
 

@@ -100,6 +100,22 @@ def test_a_rate_that_no_clock_can_count_is_refused() -> None:
         Load(rate=1e12)
 
 
+def test_a_full_server_is_named(memcached_server: Any) -> None:
+    server: Server = memcached_server("-m", "2", "-M")
+    place = f"127.0.0.1:{server.port}"
+    words = ("throughput", "--contenders", place, "--keys", "100000", "--sizes", "1000")
+    said = run(*words, status=1).stderr
+    start = f"rmemcached-bench: {place}: set of 1000 B: a wrong reply came back: b'SERVER_ERROR out of memory"
+    assert said.startswith(start) and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", ["latency", "throughput", "paced", "connections --connections 2", "load"])
+def test_a_transport_that_is_not_there_is_named(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RMEMCACHED_RDMA_DEVICE", "none")
+    said = run(*words.split(), "--contenders", "tcp,verbs", "--rounds", "1", status=1).stderr.splitlines()
+    assert len(said) == 1 and said[0].startswith("rmemcached-bench: verbs: "), said
+
+
 # ---- what dies half way ----------------------------------------------------------------------------------------------
 
 
@@ -136,7 +152,7 @@ def test_a_server_of_its_own_that_dies_says_why(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     program.write_text(f'#!/bin/sh\necho $$ "$@" > {pipe}\necho the last words >&2\nexec {memcached_path()} "$@"\n')
     program.chmod(0o755)
-    words = ["latency", "--seconds", "60", "--sizes", "100", "--contenders", f"memcached={program}"]
+    words = ["load", "--seconds", "60", "--keys", "10", "--contenders", f"memcached={program}"]
     with subprocess.Popen([*BENCH, *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as bench:
         number, *command = pipe.read_text().split()
         server = Running(("127.0.0.1", int(command[command.index("-p") + 1])))
