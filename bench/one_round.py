@@ -10,7 +10,7 @@ from typing import Any
 from rmemcached.bench import command
 from rmemcached.bench.errors import EXPECTED, text_of
 from rmemcached.bench.measure import Round
-from rmemcached.bench.processes import end_with, raise_descriptors
+from rmemcached.bench.processes import end_with, kill_children, raise_descriptors
 
 # Whatever asks it to end: Ctrl-C, kill, a terminal that is closed.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -59,6 +59,8 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    finally:
+        kill_children()
 
 
 if __name__ == "__main__":

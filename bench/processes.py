@@ -63,6 +63,13 @@ def children() -> set[int]:
     return found
 
 
+def kill_children() -> None:
+    """Kills what is left: a process whose start was interrupted is known to the system alone."""
+    for number in children():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+
+
 @contextlib.contextmanager
 def adopting() -> Iterator[Callable[[], None]]:
     """Processes whose parents end become this one's. The function that it gives kills those that it has adopted."""

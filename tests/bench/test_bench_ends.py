@@ -17,11 +17,13 @@ import pytest
 from bench_runs import run
 
 from rmemcached.bench import command, document, measure
+from rmemcached.bench.contenders import Running
 from rmemcached.bench.errors import BenchError
 
 BENCH = (sys.executable, "-P", "-m", "rmemcached.bench")
 LATENCY = "latency --seconds 60 --sizes 100 --operations get"
 PACED = "paced --seconds 60 --most 100000000 --think 0 --clients 3 --busy 1"
+STORING = "load --keys 1000000000 --memory 64"
 CONTENDERS = ("--contenders", "tcp,memcached")
 
 
@@ -104,8 +106,8 @@ def test_interrupted_again_and_again() -> None:
     "words, last, more",
     [
         (PACED, "spawn_main", CONTENDERS),
-        # Nobody hears of its progress while it stores the keys.
-        ("load --keys 1000000000 --memory 64", "memcached -u", CONTENDERS),
+        # Its first server has just been started.
+        (STORING, "-m rmemcached", CONTENDERS),
         ("fabrics --iterations 3000", "one_round", ()),
     ],
 )
@@ -113,6 +115,20 @@ def test_interrupted_again_and_again() -> None:
 def test_the_command_alone_is_killed(words: str, last: str, more: tuple[str, ...], how: int) -> None:
     with family(words, *more) as made:
         made.await_member(last, 2 if last == "one_round" else 1)
+        made.command.send_signal(how)
+        assert made.ended() == (130 if how == signal.SIGINT else -how, "")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_command_alone_is_killed_while_it_stores_keys(how: int) -> None:
+    """Nobody hears of its progress then."""
+    with family(STORING, *CONTENDERS) as made:
+        words = made.members()[made.await_member("-m rmemcached")].split()
+        server = Running(("127.0.0.1", int(words[words.index("-p") + 1])))
+        stored = 0
+        while not stored:
+            with contextlib.suppress(ConnectionRefusedError):  # it does not listen yet
+                stored = int(server.stats()["cmd_set"])
         made.command.send_signal(how)
         assert made.ended() == (130 if how == signal.SIGINT else -how, "")
 
