@@ -24,7 +24,7 @@ from rmemcached import __version__
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
 from rmemcached.bench.measure import Round
-from rmemcached.bench.processes import check_descriptors, end_with
+from rmemcached.bench.processes import check_descriptors, end_with, uninterrupted
 from rmemcached.bench.sheet import Sheet
 from rmemcached.perftest import session
 from rmemcached.perftest.bare import copy_rate, line_ping, tcp_ping, tcp_stream
@@ -218,23 +218,24 @@ def both(kind: type[Kind], work: Callable[[Kind], Result]) -> Result:
     ours, theirs = socket.socketpair()
     our_fds, their_fds = socket.socketpair()
     parent = os.getpid()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            end_with(parent, signal.SIGKILL)
-            ours.close()
-            our_fds.close()
-            pin(1)
-            work(kind(False, theirs, their_fds, memory))
-            status = 0
-        except session.PeerError:
-            pass
-        except Exception as error:
-            Control(theirs).complain(f"{type(error).__name__}: {error}")
-        finally:
-            os._exit(status)
+    # What Python runs in a fork loses an exception; and the child is ended by its parent.
+    with uninterrupted():
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                end_with(parent, signal.SIGKILL)
+                ours.close()
+                our_fds.close()
+                pin(1)
+                work(kind(False, theirs, their_fds, memory))
+                status = 0
+            except session.PeerError:
+                pass
+            except Exception as error:
+                Control(theirs).complain(f"{type(error).__name__}: {error}")
+            finally:
+                os._exit(status)
     theirs.close()
     their_fds.close()
     mask = os.sched_getaffinity(0)

@@ -107,7 +107,7 @@ def test_interrupted_again_and_again() -> None:
     [
         (PACED, "spawn_main", CONTENDERS),
         # Its first server has just been started.
-        (STORING, "-m rmemcached", CONTENDERS),
+        (STORING, "-m rmemcached -", CONTENDERS),
         ("fabrics --iterations 3000", "one_round", ()),
     ],
 )
@@ -123,7 +123,8 @@ def test_the_command_alone_is_killed(words: str, last: str, more: tuple[str, ...
 def test_the_command_alone_is_killed_while_it_stores_keys(how: int) -> None:
     """Nobody hears of its progress then."""
     with family(STORING, *CONTENDERS) as made:
-        words = made.members()[made.await_member("-m rmemcached")].split()
+        number = made.await_member("-m rmemcached -")
+        words = made.members()[number].split()
         server = Running(("127.0.0.1", int(words[words.index("-p") + 1])))
         stored = 0
         while not stored:
