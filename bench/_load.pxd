@@ -22,6 +22,9 @@ cdef enum:
     SPIN = 50000             # ns before something is due in which no time is given away
 
 cdef enum:
+    SLOWEST = 6              # times its patience that an answer may take whose bytes come one by one
+
+cdef enum:
     LONGEST = 60000000000    # ns of a latency that is told from a longer one
 
 # The kinds of requests.
@@ -99,7 +102,7 @@ cdef struct load:
     bint think_varies        # ... by an exponential distribution
     double gap               # ns between two requests of the open loop; 0: closed
     bint gap_varies
-    int64_t patience         # ns without an answer, after which the server is silent
+    int64_t patience         # ns without a byte, after which the server is silent; without an answer SLOWEST times that
     uint64_t random
     bint filling             # each key is set once: `filled` are
     uint64_t filled
@@ -117,7 +120,8 @@ cdef struct load:
     unsigned int in_flight   # requests without an answer
     # time
     int64_t until            # from here on nothing new is sent; 0: all keys were deleted
-    int64_t heard            # when something came last
+    int64_t heard            # when something came last,
+    int64_t answered         # and the end of an answer
     double next              # open loop: when the next request is to be sent
     # memory for what is under way
     char *out

@@ -94,7 +94,8 @@ cdef class Load:
 
     rate: requests a second, over all connections; they leave when they are due, not when others are answered. 0: closed
     loop. rate_varies: at random (Poisson). verify: compare every byte of values, not only keys and lengths. complete: a
-    missing key is an error. patience: seconds without an answer after which the server is taken for silent.
+    missing key is an error. patience: seconds without a byte after which the server is taken for silent; an answer may
+    take six times as long.
 
     Raises ValueError for wrong arguments, MemoryError, OSError. Not thread-safe; `run` and `fill` let other threads
     run.
@@ -121,8 +122,8 @@ cdef class Load:
             raise ValueError("depth and multiget are at least 1")
         if value_size < 0 or not all(part >= 0 for part in (sets, deletes, incrs)) or sets + deletes + incrs > 1:
             raise ValueError("value_size is not negative, and the parts of requests are 0 to 1 together")
-        if exponent < 0 or think < 0 or rate < 0 or not patience > 0:
-            raise ValueError("exponent, think and rate are not negative, and patience is more than 0")
+        if exponent < 0 or think < 0 or not 0 <= rate <= 1e9 or not patience > 0:
+            raise ValueError("exponent, think and rate are not negative, rate is 1e9 at most, and patience more than 0")
         if only not in ONLY or (only and sets + deletes + incrs > 0):
             raise ValueError(f"only is one of {', '.join(filter(None, ONLY))}, and then there are no parts")
         if only == "new" and (key_sizes is not None or key_size < 32):
@@ -306,7 +307,10 @@ cdef class Load:
         if r == LOST:
             raise ConnectionError("the server has closed a connection")
         if r == SILENT:
-            raise TimeoutError(f"the server is silent: no answer for {w.patience / 1e9:g} s")
+            seconds = w.patience / 1e9
+            if now_ns() - w.heard < w.patience:
+                raise TimeoutError(f"the server is too slow: no whole answer for {SLOWEST * seconds:g} s")
+            raise TimeoutError(f"the server is silent: no answer for {seconds:g} s")
         if r == -ENOMEM:
             raise MemoryError
         if r == -ETIMEDOUT:

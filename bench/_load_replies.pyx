@@ -30,6 +30,7 @@ cdef inline int done(load *l, connection *c, int64_t now) noexcept nogil:
     # The oldest request has its answer.
     cdef request *q = &c.requests[c.first]
     count_latency(l.latencies[q.kind], now - q.intended)
+    l.answered = now
     l.done[q.kind] += 1
     c.first += 1
     if c.first == l.depth:

@@ -124,7 +124,7 @@ cdef int start_run(load *l, int64_t begin, int64_t until) except -1:
     l.wrong_in_value = l.wrong_unasked = False
     l.ready_first = l.ready_count = l.thinking_count = 0
     l.until = until
-    l.heard = begin
+    l.heard = l.answered = begin
     return 0
 
 
@@ -463,8 +463,8 @@ cdef int state_of(load *l, int64_t now) noexcept nogil:
         if l.in_flight == 0:
             return OVER
     if l.in_flight == 0:
-        l.heard = now
-    elif now - l.heard > l.patience:
+        l.heard = l.answered = now
+    elif now - l.heard > l.patience or now - l.answered > SLOWEST * l.patience:
         return SILENT
     return RUNNING
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from rmemcached.bench.errors import BenchError
 
+Value = TypeVar("Value")
 CORES = {"any": "cores as the scheduler chooses", "together": "client and server on one core", "apart": "a core each"}
 
 
@@ -20,15 +22,26 @@ AT_LEAST: dict[str, float] = {
     "points": -100,  # below 0 a contender must be better by so much
     **dict.fromkeys(("seconds", "warm_up"), 0.001),
 }
+# What they are at most: more is a slip of the finger, or nothing that one core can do.
+AT_MOST: dict[str, float] = {
+    **dict.fromkeys(("depth", "depths", "multiget", "seconds", "warm_up"), 1_000_000),
+    **dict.fromkeys(("rate", "rates"), 10_000_000),
+    **dict.fromkeys(("think", "pause"), 1_000_000_000),
+    **dict.fromkeys(("sizes", "large", "smallest", "largest"), 1 << 30),
+}
 
 
 def check_numbers(options: argparse.Namespace, other: Mapping[str, float]) -> None:
-    """Raises BenchError for a number that is less than AT_LEAST, or `other`, says, or that is none."""
+    """Raises BenchError for a number that is none, less than AT_LEAST or `other` says, or more than AT_MOST."""
     for name, least in {**AT_LEAST, **other}.items():
         value = getattr(options, name, None)
         for number in value if isinstance(value, list) else [value]:
-            if number is not None and not least <= number < float("inf"):
+            if number is None:
+                continue
+            if not least <= number < float("inf"):
                 raise BenchError(f"--{name.replace('_', '-')} {number}: it is at least {least:g}")
+            if number > (most := AT_MOST.get(name, float("inf"))):
+                raise BenchError(f"--{name.replace('_', '-')} {number}: it is at most {most:.0f}")
 
 
 def parse_size(text: str) -> int:
@@ -47,30 +60,49 @@ def size_name(size: int) -> str:
     return f"{size} B"
 
 
+def several(text: str, parse: Callable[[str], Value], what: str) -> list[Value]:
+    """Values with commas between. Raises argparse.ArgumentTypeError, which says what they are."""
+    found = []
+    for part in text.split(","):
+        try:
+            found.append(parse(part))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{part!r} is not {what}") from None
+        if found[-1] in found[:-1]:
+            raise argparse.ArgumentTypeError(f"{text!r} names {part} twice")
+    return found
+
+
 def sizes(text: str) -> list[int]:
-    return [parse_size(part) for part in text.split(",")]
+    """A type of argparse: numbers of bytes, comma-separated."""
+    return several(text, parse_size, "a number of bytes, such as 100, 64k or 1m")
 
 
 def numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+    """A type of argparse: whole numbers, comma-separated."""
+    return several(text, int, "a whole number")
 
 
 def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
     """A type of argparse: some of these names, comma-separated."""
 
-    def parse(text: str) -> list[str]:
-        for name in text.split(","):
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
-        return text.split(",")
+    def name_of(text: str) -> str:
+        if text not in known:
+            raise ValueError
+        return text
 
-    return parse
+    return lambda text: several(text, name_of, f"one of {', '.join(known)}")
+
+
+def all_cores() -> list[str]:
+    """All of CORES that this machine has."""
+    return [name for name in CORES if name != "apart" or len(os.sched_getaffinity(0)) > 1]
 
 
 def cores(text: str) -> list[str]:
     """Some of CORES that this machine has."""
     chosen = names_of(tuple(CORES))(text)
-    if "apart" in chosen and len(os.sched_getaffinity(0)) < 2:
+    if set(chosen) - set(all_cores()):
         raise argparse.ArgumentTypeError("apart needs two cores")
     return chosen
 

@@ -136,7 +136,6 @@ def measure(options: argparse.Namespace, record: Record) -> None:
         raise BenchError("memcached is not installed: apt-get install memcached, or --memcached PATH")
     contenders = dict(zip((*OVER, REFERENCE), map(parse_contender, (*OVER, f"memcached={program}")), strict=True))
     beside = {name: contender for name, contender in contenders.items() if name != "unix"}
-    memory.allow_descriptors(8192)
     rows = sum(len(some) for _, some in PLACES)
     steps = record.steps(3 * (rows + len(locks.WORKERS) + 1) * runs_of(record.round))
     for flags, some in PLACES:
@@ -169,8 +168,7 @@ def measure_rows(
         for case in cases:
             operation, size = case.parameters["operation"], case.parameters["size"]
             if size != stored:
-                for server in servers.values():
-                    cpu.fill(server, case.parameters["stored"], size)
+                cpu.fill_all(servers, case.parameters["stored"], size)
             # What was deleted is to be there again.
             stored = 0 if operation == "delete" else size
             if operation == "new":
@@ -204,13 +202,7 @@ def measure_memory(options: argparse.Namespace, contenders: dict[str, Any], reco
         values = values or {who: figures[figure.name] for who, figures in found.items()}
         case = Case(f"{MEMORY}: {name}", {}, (figure,), {}, {"tcp": bound}, MEMORY)
         samples = [
-            {
-                "case": case.name,
-                "contender": who,
-                "round": record.round.number,
-                "turn": turn,
-                "values": {figure.name: value},
-            }
+            record.round.sample(case.name, who, turn, {figure.name: value})
             for turn, (who, value) in enumerate(values.items(), 1)
         ]
         record.case(case, samples)

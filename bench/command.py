@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
+from rmemcached import __version__
 from rmemcached.bench import (
     bounds,
     client,
@@ -35,7 +36,7 @@ from rmemcached.bench import (
 from rmemcached.bench.arguments import check_numbers, names_of
 from rmemcached.bench.contenders import GRAMMAR, parse_contenders, reference_of
 from rmemcached.bench.document import Document, Record
-from rmemcached.bench.errors import BenchError
+from rmemcached.bench.errors import EXPECTED, BenchError, text_of
 from rmemcached.bench.measure import Round
 
 SUBCOMMANDS: dict[str, ModuleType] = {
@@ -88,12 +89,14 @@ WHOLE = {
     "realuse": "--seconds 0.1 --large 1m,64m --sizes 4k,64k,1m --threads 1,2,4 --sharers 1,4,16",
     "bounds": "--seconds 0.1 --rounds 5",
 }
+EPILOG = "SUBCOMMAND --help says what it measures, and with which options. docs/benchmarks.md says how it measures."
 ROUNDS = {"memory": 3, "hitratio": 1, "direct": 5, "realuse": 5, "bounds": 5, "selection": 5}
 USUAL_ROUNDS = 7
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="rmemcached-bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="rmemcached-bench", description=__doc__, epilog=EPILOG)
+    parser.add_argument("-V", "--version", action="version", version=f"rmemcached-bench {__version__}")
     parsers = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
     for name, module in SUBCOMMANDS.items():
         sub = parsers.add_parser(
@@ -190,6 +193,9 @@ def check_outputs(options: argparse.Namespace) -> None:
                 raise BenchError(f"{name}: there is no folder {folder}")
             if os.path.isdir(name) or not os.access(name if os.path.exists(name) else folder, os.W_OK):
                 raise BenchError(f"{name}: it cannot be written")
+    written = [os.path.realpath(name) for name in (options.json, options.html, options.plot) if name]
+    if len(set(written)) < len(written):
+        raise BenchError("--json, --html and --plot name a file twice")
     if options.plot and not options.plot.endswith(".svg"):
         raise BenchError(f"--plot {options.plot}: it draws .svg only")
 
@@ -229,7 +235,7 @@ def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
 
 
 def measure_round(command: Sequence[str], now: Round, report: Callable[[float, str], None]) -> Document:
-    """Measures one round in this process. Raises what rounds.EXPECTED names."""
+    """Measures one round in this process. Raises what errors.EXPECTED names."""
     options = make_parser().parse_args(command)
     if options.subcommand == "figures":
         return figures.measure_round(options, command, now, report)
@@ -239,14 +245,11 @@ def measure_round(command: Sequence[str], now: Round, report: Callable[[float, s
 
 
 def put_out(options: argparse.Namespace, result: Document) -> None:
-    """Writes what the options name, and the table unless --json took stdout. Raises BenchError."""
-    if options.json == "-":
-        print(json.dumps(result, indent=1))
-    else:
-        print(table.text(result))
+    """Writes what the options name, and then the table unless --json took stdout. Raises BenchError."""
     if options.json and options.json != "-":
         document.write(options.json, result)
     draw(options, result)
+    document.say(json.dumps(result, indent=1) if options.json == "-" else table.text(result))
 
 
 def draw(options: argparse.Namespace, result: Document) -> None:
@@ -268,14 +271,27 @@ def missed_limits(options: argparse.Namespace, result: Document) -> bool:
 
 
 def run_all(options: argparse.Namespace) -> int:
-    """Runs the subcommands that measure, one after the other, and writes a page of all. Raises BenchError."""
+    """Runs the subcommands that measure, one after the other, and writes a page of all.
+
+    The page is there, too, of those that have ended when one fails or somebody interrupts it. Raises BenchError.
+    """
     folder = options.folder
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise BenchError(f"{folder}: {error.strerror}") from error
-    parser = make_parser()
-    results, missed = [], False
+    check_outputs(argparse.Namespace(json=None, html=f"{folder}/report.html", plot=None))
+    results: list[Document] = []
+    try:
+        return run_each(options, results)
+    finally:
+        if results:
+            document.write_text(f"{folder}/report.html", page.html(*results))
+
+
+def run_each(options: argparse.Namespace, results: list[Document]) -> int:
+    """The subcommands of `all`, whose results are added to the list. Raises BenchError."""
+    parser, folder, missed = make_parser(), options.folder, False
     for name in options.only:
         words = [name, *(QUICK if options.quick else WHOLE)[name].split(), "--json", f"{folder}/{name}.json"]
         if options.memcached and not chooses(SUBCOMMANDS[name]) and "--memcached" in makes(name):
@@ -288,9 +304,8 @@ def run_all(options: argparse.Namespace) -> int:
         asked = parser.parse_args(words)
         results.append(measured(asked, words))
         put_out(asked, results[-1])
-        print()
+        document.say("")
         missed |= missed_limits(asked, results[-1])
-    document.write_text(f"{folder}/report.html", page.html(*results))
     return 1 if missed else 0
 
 
@@ -306,7 +321,7 @@ def run_selection(options: argparse.Namespace, command: Sequence[str]) -> int:
         words = [[*command, "--busy", str(busy if number % 2 else options.busy)] for number in range(options.runs)]
         found = [measured(options, each) for each in words]
         selection.write_expected(options.expected, found)
-        print(f"written: {options.expected}")
+        document.say(f"written: {options.expected}")
         return 0
     expected = selection.read_expected(options.expected)
     result = measured(options, command)
@@ -327,9 +342,24 @@ def show(options: argparse.Namespace) -> int:
     """Raises BenchError."""
     result = document.read(options.json)
     check_outputs(argparse.Namespace(json=None, html=options.html, plot=options.plot))
-    draw(options, result)
-    print(table.markdown(result) if options.markdown else table.text(result))
+    with document.undamaged(options.json):
+        draw(options, result)
+        text = table.markdown(result) if options.markdown else table.text(result)
+    document.say(text)
     return 0
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Raises BenchError."""
+    check_numbers(options, {"least": 0})
+    first, second = document.read(options.first), document.read(options.second)
+    with document.undamaged(options.first, options.second):
+        found = verdict.compare(first, second, options.absolute, options.least / 100)
+        cautions = verdict.cautions(first, second)
+    for line in cautions:
+        print(line, file=sys.stderr)
+    document.say(verdict.text(found, options.absolute))
+    return 1 if verdict.worse(found) else 0
 
 
 def run(options: argparse.Namespace, command: Sequence[str]) -> int:
@@ -342,12 +372,7 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> int:
     if options.subcommand == "figures":
         return figures.run(options, command)
     if options.subcommand == "compare":
-        first, second = document.read(options.first), document.read(options.second)
-        found = verdict.compare(first, second, options.absolute, options.least / 100)
-        for line in verdict.cautions(first, second):
-            print(line, file=sys.stderr)
-        print(verdict.text(found, options.absolute))
-        return 1 if verdict.worse(found) else 0
+        return compare(options)
     result = measured(options, command)
     put_out(options, result)
     return 1 if missed_limits(options, result) else 0
@@ -358,8 +383,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(given)
     try:
         return run(options, given)
-    except rounds.EXPECTED as error:
-        print(f"rmemcached-bench: {error}", file=sys.stderr)
+    except BrokenPipeError:
+        return 1  # who reads the table has gone
+    except EXPECTED as error:
+        print(f"rmemcached-bench: {text_of(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

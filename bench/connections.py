@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import resource
 import tempfile
 from multiprocessing.connection import Connection
 from time import perf_counter
@@ -18,9 +17,11 @@ from typing import Any
 from rmemcached.bench.arguments import CORES, cores, numbers, placement
 from rmemcached.bench.contenders import Contender, connect, default_contenders, described, start
 from rmemcached.bench.document import Record
+from rmemcached.bench.errors import named
 from rmemcached.bench.floor import LINES, EchoClient, floor_servers, floors_of
 from rmemcached.bench.helpers import Helper, orders
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, runs_of, take_turns
+from rmemcached.bench.processes import check_descriptors
 
 HELP = "gets of 100 B by 10 processes that have many connections between them"
 CONTENDERS = ("soft_shm", "soft_iw", "tcp", "unix", "memcached")
@@ -43,8 +44,6 @@ def contenders() -> list[Contender]:
 
 def asker(pipe: Connection, cores: set[int], count: int) -> None:
     """Answers ("connect", contender, address) when connected, and ("ask", name, seconds) with (gets, seconds)."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     clients: dict[str, list[Any]] = {}
     with contextlib.ExitStack() as stack:
         for what, *rest in orders(pipe, cores):
@@ -131,12 +130,14 @@ def measure_count(options: argparse.Namespace, cores: str, count: int, record: R
         runs: dict[str, Run] = {}
         for contender in contenders:
             server = servers[contender.name]
-            memory = attach(helpers, contender, server, share * len(helpers))
+            with named(contender.name):
+                memory = attach(helpers, contender, server, share * len(helpers))
             runs[contender.name] = run_of(helpers, contender.name, server, memory, options.seconds)
         record.case(case, take_turns(case, runs, record.round, steps))
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    check_descriptors("--connections", 2 * max(options.connections))  # of the servers
     runs = len(options.contenders) + len(set(floors_of(options.contenders, without=(LINES,)).values()))
     steps = record.steps(len(options.cores) * len(options.connections) * runs * runs_of(record.round))
     for where in options.cores:

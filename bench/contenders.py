@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmemcached import __version__
-from rmemcached.bench.errors import BenchError
+from rmemcached.bench.arguments import several
+from rmemcached.bench.errors import BenchError, named
 from rmemcached.bench.servers import Server, connect_path, memcached_path, start_memcached, start_rmemcached
 from rmemcached.client import Client
+from rmemcached.client.exceptions import one_line
 
 TRANSPORTS = ("soft_shm", "soft_iw", "tcp", "unix", "verbs", "auto")
 GRAMMAR = f"{', '.join(TRANSPORTS)}, memcached, memcached=PATH, HOST:PORT; each may be followed by +pymemcache"
 TIMEOUT = 60.0
+VERSION_MOST = 40  # characters of a version, whatever a server says
 RUNNING = re.compile(r"(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
 
 
@@ -91,18 +94,14 @@ def address_of(match: re.Match[str]) -> tuple[str, int]:
 def parse_address(text: str) -> tuple[str, int] | str:
     """A type of argparse: where a server runs, HOST:PORT or the path of a UNIX socket, which has a slash."""
     if "/" in text:
-        return text
+        return os.path.abspath(text)  # a Client would take another one for a host
     if match := RUNNING.fullmatch(text):
         return address_of(match)
     raise argparse.ArgumentTypeError(f"{text!r} is neither HOST:PORT nor the path of a UNIX socket")
 
 
 def parse_contenders(text: str) -> list[Contender]:
-    found = [parse_contender(part) for part in text.split(",")]
-    names = [contender.name for contender in found]
-    if len(set(names)) < len(names):
-        raise argparse.ArgumentTypeError(f"{text!r} names a contender twice")
-    return found
+    return several(text, parse_contender, "a contender")
 
 
 def default_contenders(names: Sequence[str]) -> list[Contender]:
@@ -168,8 +167,12 @@ def connect(contender: Contender, address: Any) -> Any:
 
 
 def described(contender: Contender, server: Any, client: str = "") -> dict[str, Any]:
-    """The contender as files have it. client: what asks the server, where that is no client of the contender's."""
-    version = server.stats().get("version", "unknown")
+    """The contender as files have it. client: what asks the server, where that is no client of the contender's.
+
+    Raises BenchError when the server does not answer as memcached does.
+    """
+    with named(contender.name):
+        version = one_line(server.stats().get("version", "unknown")[:VERSION_MOST])
     ours = contender.server == "rmemcached"
     client = client or ("pymemcache" if contender.client == "pymemcache" else "rmemcached.client")
     return {

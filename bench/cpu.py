@@ -13,21 +13,23 @@ import itertools
 import socket
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rmemcached.bench import _load
 from rmemcached.bench.arguments import CORES, cores, names_of, numbers, placement, size_name, sizes
 from rmemcached.bench.contenders import Contender, default_contenders, described, pinned, refuse, start
 from rmemcached.bench.document import Record
-from rmemcached.bench.errors import BenchError
+from rmemcached.bench.errors import BenchError, named
 from rmemcached.bench.floor import echo_connection, floor_servers, floors_of, texts
 from rmemcached.bench.measure import Case, Figure, Run, Taken, runs_of, take_turns
+from rmemcached.bench.processes import check_descriptors
 from rmemcached.bench.servers import Server
 
 HELP = "the server's CPU time for a request, with many connections at C speed"
 CONTENDERS = ("tcp", "memcached")
-FLAGS = ("-t", "1", "-m", "256", "-c", "4096")
+CONNECTIONS_MOST = 4096  # -c, unless more are asked for
+FLAGS = ("-t", "1", "-m", "256", "-c", str(CONNECTIONS_MOST))
 MEGABYTES = 256  # the default of --memory
 LARGE, LARGE_FLAGS = 512 * 1024, ("-I", "8m")  # values that do not fit into an item of the usual size
 OPERATIONS = {"get": 0.0, "set": 1.0, "mixed": 0.1}  # the part of requests that are sets
@@ -81,21 +83,27 @@ def keys_of(size: int, sizes: int = 1, operation: str = "") -> int:
     return min(DELETED if operation == "delete" else KEYS, MEMORY // sizes // (size + 100))
 
 
+def fill_all(servers: Mapping[str, Any], keys: int, size: int = 100) -> None:
+    """Stores the keys that the load generator asks for on each server. Raises BenchError, which names it."""
+    for name, server in servers.items():
+        with named(name):
+            fill(server, keys, size)
+
+
 def fill(server: Any, keys: int, size: int = 100) -> None:
-    """Stores the keys that the load generator asks for. Raises ConnectionError, ValueError."""
+    """Stores the keys that the load generator asks for. Raises OSError, ValueError."""
     with server.connect(30) as plain:
         for first in range(0, keys, 100):
             count = min(100, keys - first)
             plain.sendall(_load.store_commands(first, count, value_size=size))
-            wanted = count * len(b"STORED\r\n")
             received = b""
-            while len(received) < wanted:
+            while received.count(b"\n") < count:
                 more = plain.recv(65536)
                 if not more:
                     raise ConnectionError("the server closed the connection")
                 received += more
-            if received != b"STORED\r\n" * count:
-                raise ValueError(f"wrong reply {received[:80]!r}")
+            if wrong := received.replace(b"STORED\r\n", b""):
+                raise ValueError(f"set of {size_name(size)}: a wrong reply came back: {wrong[:80]!r}")
 
 
 def fill_counters(server: Any, keys: int) -> None:
@@ -202,6 +210,7 @@ def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
 
 def measure(options: argparse.Namespace, record: Record) -> None:
     refuse(options.contenders, "cpu", ("tcp", "unix"), clients=False)
+    check_descriptors("--connections", max(options.connections))
     if max(options.depths) > 1 and max(options.depths) * (max(options.sizes) + 64) > SENT_MOST:
         raise BenchError(f"--depths, --sizes: what is pipelined has {SENT_MOST >> 20} MB at most")
     if max(options.multiget) > 1 and options.operations != ["get"]:
@@ -218,7 +227,8 @@ def measure(options: argparse.Namespace, record: Record) -> None:
             folder = placed.enter_context(tempfile.TemporaryDirectory())
             placed.enter_context(pinned(for_clients))
             servers = {}
-            flags: tuple[str, ...] = ("-t", str(options.workers), "-m", str(options.memory), "-c", "4096")
+            most = max(CONNECTIONS_MOST, max(options.connections) + 100)
+            flags: tuple[str, ...] = ("-t", str(options.workers), "-m", str(options.memory), "-c", str(most))
             flags += LARGE_FLAGS if max(options.sizes) > LARGE else ()
             for contender in options.contenders:
                 servers[contender.name] = placed.enter_context(start(contender, flags, folder, for_servers))
@@ -226,9 +236,8 @@ def measure(options: argparse.Namespace, record: Record) -> None:
             echoes = placed.enter_context(floor_servers([*floors.values()], folder, for_servers, False, record))
             for size in options.sizes:
                 for case in cases_of(options, size, where, floors):
-                    for server in servers.values():
-                        # What was deleted or evicted meanwhile is there again.
-                        fill(server, keys_of(size, len(options.sizes)), size)
+                    # What was deleted or evicted meanwhile is there again.
+                    fill_all(servers, keys_of(size, len(options.sizes)), size)
                     if case.parameters["operation"] == "new":
                         for server in servers.values():
                             fill_up(server, size)

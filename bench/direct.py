@@ -20,16 +20,19 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from typing import Any
 
 from rmemcached import __version__
 from rmemcached.bench import _direct_reads, _floor, _load
 from rmemcached.bench.arguments import names_of
 from rmemcached.bench.contenders import pinned
+from rmemcached.bench.cpu import fill
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
 from rmemcached.bench.floor import CALL, TEXTS
 from rmemcached.bench.measure import Steps
+from rmemcached.bench.processes import uninterrupted
 from rmemcached.bench.servers import Server, start_rmemcached
 from rmemcached.bench.sheet import Sheet
 from rmemcached.client import AsyncClient, Client
@@ -167,9 +170,17 @@ def reader_processes(direct: Server, seconds: float, sheet: Sheet) -> None:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     readers = [context.Process(target=read_all, args=(direct.address, seconds, results)) for _ in range(READERS)]
-    for reader in readers:
-        reader.start()
-    counted = [results.get(timeout=60) for _ in readers]
+    resource_tracker.ensure_running()  # it would let SIGINT through
+    try:
+        with uninterrupted():
+            for reader in readers:
+                reader.start()
+        counted = [results.get(timeout=60) for _ in readers]
+    except BaseException:
+        for reader in readers:
+            if reader.pid is not None:
+                reader.kill()
+        raise
     for reader in readers:
         reader.join()
     cores = min(len(os.sched_getaffinity(0)), READERS)
@@ -304,12 +315,8 @@ def device_reads(remote: Server, seconds: float, sheet: Sheet) -> None:
 
 def memory(items: int, sheet: Sheet) -> None:
     """What the index adds for each of so many items."""
-    with start_rmemcached("-m", "1024", "-t", "1", "-o", "rdma_direct") as server, server.connect(30) as plain:
-        for first in range(0, items, 1000):
-            plain.sendall(_load.store_commands(first, 1000))
-            left = 8 * 1000
-            while left:
-                left -= len(plain.recv(left))
+    with start_rmemcached("-m", "1024", "-t", "1", "-o", "rdma_direct") as server:
+        fill(server, items)
         stats = server.stats()
         each = 128 * int(stats["direct_buckets"]) / items
         absent = 100 * (1 - int(stats["direct_items"]) / int(stats["curr_items"]))
@@ -346,7 +353,6 @@ def add_contenders(record: Record, servers: dict[str, Server]) -> None:
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
-    options.items -= options.items % 1000
     sheet = Sheet(record)
     steps = record.steps(7)
     measure_parts(options, sheet, steps)

@@ -21,11 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from rmemcached.bench.arguments import parse_size, size_name
+from rmemcached.bench.arguments import parse_size, several, size_name
 
 QUANTILES = 1 << 16
 KEY_MOST = 250
 VALUE_MOST = 1 << 20
+SIGMA_MOST = 100  # of the logarithm: all sizes are 0 or VALUE_MOST long before
 GRAMMAR = "BYTES, uniform:LEAST:MOST, lognormal:MEDIAN:SIGMA, etc"
 
 # Parts of ETC's values of 0, 1, ... 14 bytes.
@@ -122,7 +123,7 @@ def parse(text: str, etc: Callable[[float], float]) -> int | Sizes:
             return Sizes(text, lambda part: least - 0.5 + part * (most - least + 1))
         if kind == "lognormal":
             median, sigma = parse_size(rest[0]), float(*rest[1:])
-            if median <= 0 or not sigma > 0:
+            if not 0 < median <= VALUE_MOST or not 0 < sigma <= SIGMA_MOST:
                 raise ValueError
             normal = NormalDist(math.log(median), sigma)
             return Sizes(text, lambda part: math.exp(normal.inv_cdf(part)))
@@ -141,7 +142,7 @@ def key_sizes(text: str) -> int | Sizes:
 
 def value_sizes(text: str) -> list[int | Sizes]:
     """A type of argparse: one distribution or several. Raises argparse.ArgumentTypeError."""
-    return [parse(part, etc_value) for part in text.split(",")]
+    return several(text, lambda part: parse(part, etc_value), "a size")
 
 
 def name_of(sizes: int | Sizes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -9,7 +10,7 @@ import re
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -223,6 +224,15 @@ def holds(document: Document, case: str, figure: str, values: list[float], bound
     return all(kept)
 
 
+@contextlib.contextmanager
+def undamaged(*paths: str) -> Iterator[None]:
+    """Says of which files it is when a document lacks what it must have. Raises BenchError."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+        raise BenchError(f"{' or '.join(paths)} is damaged: {type(error).__name__}: {error}") from error
+
+
 def read(path: str) -> Document:
     """A document from a file; its results are found anew. Raises BenchError, one line that says why it is none."""
     try:
@@ -238,10 +248,8 @@ def read(path: str) -> Document:
     missing = NEEDED - set(document)
     if missing:
         raise BenchError(f"{path} lacks {', '.join(sorted(missing))}")
-    try:
+    with undamaged(path):
         document["results"] = results(document)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise BenchError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     return document
 
 
@@ -251,8 +259,32 @@ def write(path: str, document: Document) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Raises BenchError."""
+    """A file that was there is replaced when the new one is whole. Raises BenchError."""
+    target = Path(os.path.realpath(path))
+    new = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        Path(path).write_text(text)
+        if target.exists() and not target.is_file():
+            target.write_text(text)  # a device, or a pipe
+            return
+        try:
+            new.write_text(text)
+            new.replace(target)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise BenchError(f"{path}: {error.strerror}") from error
+
+
+def say(text: str) -> None:
+    """Prints it at once. Raises BenchError; BrokenPipeError when nobody reads."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # What is left in the buffer would fail again at the end.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise BenchError(f"stdout: {error.strerror}") from error

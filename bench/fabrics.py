@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import mmap
 import os
-import resource
 import signal
 import socket
 import statistics
@@ -25,6 +24,7 @@ from rmemcached import __version__
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
 from rmemcached.bench.measure import Round
+from rmemcached.bench.processes import check_descriptors, end_with, uninterrupted
 from rmemcached.bench.sheet import Sheet
 from rmemcached.perftest import session
 from rmemcached.perftest.bare import copy_rate, line_ping, tcp_ping, tcp_stream
@@ -34,6 +34,7 @@ from rmemcached.perftest.session import Control, Device, Test
 MEGABYTE = 1 << 20
 SMALL = 8
 IDLE_DEPTH = 16
+DESCRIPTORS_MORE = 100  # of the other queue pairs
 READS = 16
 
 HELP = "the software RDMA devices beside shared memory, memcpy and TCP, and their bounds"
@@ -216,28 +217,35 @@ def both(kind: type[Kind], work: Callable[[Kind], Result]) -> Result:
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     ours, theirs = socket.socketpair()
     our_fds, their_fds = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            ours.close()
-            our_fds.close()
-            pin(1)
-            work(kind(False, theirs, their_fds, memory))
-            status = 0
-        except session.PeerError:
-            pass
-        except Exception as error:
-            Control(theirs).complain(f"{type(error).__name__}: {error}")
-        finally:
-            os._exit(status)
+    parent = os.getpid()
+    # What Python runs in a fork loses an exception; and the child is ended by its parent.
+    with uninterrupted():
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                end_with(parent, signal.SIGKILL)
+                ours.close()
+                our_fds.close()
+                pin(1)
+                work(kind(False, theirs, their_fds, memory))
+                status = 0
+            except session.PeerError:
+                pass
+            except Exception as error:
+                Control(theirs).complain(f"{type(error).__name__}: {error}")
+            finally:
+                os._exit(status)
     theirs.close()
     their_fds.close()
     mask = os.sched_getaffinity(0)
     try:
         pin(0)
         return work(kind(True, ours, our_fds, memory))
+    except BaseException:
+        # It may poll for what nobody will write.
+        os.kill(child, signal.SIGKILL)
+        raise
     finally:
         ours.close()
         our_fds.close()
@@ -251,12 +259,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * options.idle + 200
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        if hard != resource.RLIM_INFINITY and hard < wanted:
-            raise BenchError(f"--idle {options.idle} needs {wanted} descriptors, the limit is {hard}")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    check_descriptors(f"--idle {options.idle}", 2 * options.idle + DESCRIPTORS_MORE)
     for device in ("soft_shm", "soft_iw"):
         record.contender(
             {

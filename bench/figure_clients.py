@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import random
-import resource
 import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -140,8 +139,6 @@ def reader(pipe: Connection, cores: set[int], number: int) -> None:
 
     The values are those of stored(), the keys are drawn at random.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     clients: dict[str, list[Any]] = {}
     chance = random.Random(number)
     values = stored()
@@ -305,15 +302,8 @@ def memory(effort: Effort, record: Record) -> None:
                     there = count
                     total = max(of_clients + resident(server.pid) - before, 1.0)
                     one = one or total
-                    samples[count].append(
-                        {
-                            "case": cases[count].name,
-                            "contender": contender.name,
-                            "round": record.round.number,
-                            "turn": turn,
-                            "values": {"of_one": total / one, "memory_KB": total},
-                        }
-                    )
+                    values = {"of_one": total / one, "memory_KB": total}
+                    samples[count].append(record.round.sample(cases[count].name, contender.name, turn, values))
 
     steps = record.steps(len(known))
     for turn, name in enumerate(record.round.orders(list(known), "memory")[0], 1):

@@ -122,13 +122,7 @@ def alternate(side: DeviceSide, cells: Sequence[Cell], record: Record, seconds: 
                 if side.client:
                     steps.step(f"{cell.case.name}: {name}")
         samples = [
-            {
-                "case": cell.case.name,
-                "contender": name,
-                "round": record.round.number,
-                "turn": turn,
-                "values": {cell.case.figures[0].name: values[name]},
-            }
+            record.round.sample(cell.case.name, name, turn, {cell.case.figures[0].name: values[name]})
             for turn, name in enumerate(names, 1)
         ]
         made.append((cell.case, samples))

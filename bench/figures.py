@@ -138,7 +138,7 @@ def measured(drawing: Drawing, options: argparse.Namespace, command: Sequence[st
 def measure_round(
     options: argparse.Namespace, command: Sequence[str], now: Round, report: Callable[[float, str], None]
 ) -> Document:
-    """Measures one round of one figure in this process. Raises what rounds.EXPECTED names."""
+    """Measures one round of one figure in this process. Raises what errors.EXPECTED names."""
     (drawing,) = chosen(options.names)
     record = Record("figures", command, drawing.reference, now.seed, now, report)
     drawing.measure(effort_of(options), record)
@@ -170,10 +170,10 @@ def draw(drawings: Sequence[Drawing], options: argparse.Namespace, command: Sequ
             print(f"without {drawing.name}: {why}", file=sys.stderr)
             continue
         found[drawing.name] = made = measured(drawing, options, command, load)
-        print(table.text(made), end="\n\n", flush=True)
         if options.folder:
             document.write(f"{options.folder}/{drawing.name}.json", made)
             document.write_text(f"{options.folder}/{drawing.name}.svg", figure_page.picture(made) + "\n")
+        document.say(f"{table.text(made)}\n")
     return found, absent
 
 
@@ -183,7 +183,7 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> int:
     options.rounds = usual if options.rounds is None else options.rounds
     check_numbers(options, {})
     if options.list:
-        print(listing(effort_of(options)))
+        document.say(listing(effort_of(options)))
         return 0
     drawings = chosen(options.names)
     if options.write and not (Path(options.write) / figure_page.PAGE).is_file():

@@ -17,7 +17,7 @@ from typing import Any
 from rmemcached.bench import _floor
 from rmemcached.bench.contenders import Contender, pinned
 from rmemcached.bench.document import Record
-from rmemcached.bench.servers import Server, free_port
+from rmemcached.bench.servers import Server, on_free_port
 
 STORED = b"STORED\r\n"
 TIMEOUT = 60.0
@@ -38,8 +38,7 @@ def start_echo(transport: str, folder: str, cores: set[int]) -> Server:
         if transport == "unix":
             path = f"{folder}/echo"
             return Server([*command, "--path", path], 0, path)
-        port = free_port()
-        return Server([*command, "--port", str(port)], port)
+        return on_free_port(lambda port: Server([*command, "--port", str(port)], port))
 
 
 def start_lines(folder: str, cores: set[int], yields: bool) -> Server:

@@ -6,41 +6,78 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
+
+from rmemcached.bench.errors import EXPECTED, BenchError, text_of
+from rmemcached.bench.processes import end_with, uninterrupted
 
 PR_SET_TIMERSLACK = 29
 
 
+@dataclass(frozen=True)
+class Failure:
+    """What a helper answers when it cannot do what it is told."""
+
+    text: str
+
+
 class Helper:
-    """A process of its own that runs one function of a module again and again, when told."""
+    """A process of its own that runs one function of a module again and again, when told.
+
+    Raises BenchError. It ends when the context does; if something has failed, also in the middle of its work.
+    """
 
     def __init__(self, target: Callable[..., None], cores: set[int], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=target, args=(theirs, cores, *arguments), daemon=True)
-        self.process.start()
+        self.process = context.Process(target=helped, args=(target, theirs, cores, *arguments), daemon=True)
+        resource_tracker.ensure_running()  # it would let SIGINT through
+        with uninterrupted():
+            self.process.start()
         theirs.close()
         self.answer()
 
     def tell(self, *what: Any) -> None:
-        self.pipe.send(what)
+        with contextlib.suppress(BrokenPipeError):  # its answer says why
+            self.pipe.send(what)
 
     def answer(self) -> Any:
         try:
-            return self.pipe.recv()
-        except EOFError:
-            raise ChildProcessError("a client process has ended; its output is above") from None
+            found = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self.process.join()
+            raise BenchError(f"a client process ended with status {self.process.exitcode}") from None
+        if isinstance(found, Failure):
+            raise BenchError(found.text)
+        return found
 
     def __enter__(self) -> Helper:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: object, *rest: object) -> None:
         self.pipe.close()
+        if kind is not None:
+            self.process.kill()
         self.process.join()
+
+
+def helped(target: Callable[..., None], pipe: Connection, cores: set[int], *arguments: Any) -> None:
+    """In the helper: runs the function."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    end_with(parent.pid or 0, signal.SIGKILL)
+    try:
+        target(pipe, cores, *arguments)
+    except EXPECTED as error:
+        with contextlib.suppress(BrokenPipeError):
+            pipe.send(Failure(text_of(error)))
 
 
 def orders(pipe: Connection, cores: set[int]) -> Iterator[tuple[Any, ...]]:
@@ -56,13 +93,22 @@ def orders(pipe: Connection, cores: set[int]) -> Iterator[tuple[Any, ...]]:
             return
 
 
+# It ends with who has started it.
+BUSY = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+while os.getppid() == int(sys.argv[1]):
+    for _ in range(1000000): pass
+"""
+
+
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
     """Processes that always run, as others on a host do."""
-    running = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)]
-    try:
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            with uninterrupted():
+                process = subprocess.Popen([sys.executable, "-S", "-c", BUSY, str(os.getpid())])
+                stack.callback(process.wait)
+                stack.callback(process.kill)
         yield
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()

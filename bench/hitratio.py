@@ -26,9 +26,10 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 
-from rmemcached.bench.arguments import placement
+from rmemcached.bench.arguments import placement, several
 from rmemcached.bench.contenders import Contender, described, parse_contender, start
 from rmemcached.bench.document import Document, Record
+from rmemcached.bench.errors import BenchError
 from rmemcached.bench.measure import Case, Figure, Run, Taken, take_turns
 from rmemcached.bench.servers import Server, memcached_path
 from rmemcached.client import Client
@@ -38,6 +39,7 @@ BATCH = 50  # keys of one get
 RECENT = 5000  # keys asked for last, the smallest fifth of which CPU time is measured with
 HITS = 20_000  # of a round
 ROUNDS = 20
+ITEM_MOST = 1_000_000  # bytes of a value that fits into an item of the usual size
 TURNS = False
 VALUE = re.compile(rb"VALUE (\d+) 0 (\d+)\r\n")
 FIGURES = (Figure("misses_percent", "percent"), Figure("hit_cpu_us", "us"), Figure("evictions", "", ""))
@@ -49,18 +51,15 @@ GRAMMAR = f"{', '.join(CONTENDERS)}, memcached=PATH"
 
 
 def parse_contenders(text: str) -> list[Contender]:
-    found = []
-    for name in text.split(","):
+    def parse(name: str) -> Contender:
         if name in VARIANTS:
             transport = "soft_shm" if name.endswith("+direct") else "tcp"
-            found.append(Contender(name, "rmemcached", transport, flags=VARIANTS[name]))
-        elif name.startswith("memcached") and "+" not in name:
-            found.append(parse_contender(name))
-        else:
-            raise argparse.ArgumentTypeError(f"{name!r} is no contender: {GRAMMAR}")
-        if name in [other.name for other in found[:-1]]:
-            raise argparse.ArgumentTypeError(f"{text!r} names a contender twice")
-    return found
+            return Contender(name, "rmemcached", transport, flags=VARIANTS[name])
+        if name.startswith("memcached") and "+" not in name:
+            return parse_contender(name)
+        raise argparse.ArgumentTypeError(f"{name!r} is no contender: {GRAMMAR}")
+
+    return several(text, parse, "a contender")
 
 
 def contenders() -> list[Contender]:
@@ -97,7 +96,7 @@ def requests(keys: int, count: int, exponent: float, seed: int) -> list[int]:
 def mixed(mix: str, keys: int, count: int, exponent: float, seed: int = 2) -> tuple[list[int], int]:
     """The requests of a mix, and the number of keys that it takes."""
     if mix == "loop":
-        return list(itertools.islice(itertools.cycle(range(keys // 5)), count)), keys
+        return list(itertools.islice(itertools.cycle(range(max(keys // 5, 1))), count)), keys
     base = requests(keys, count, exponent, seed)
     if mix == "changing":
         phase = -(-count // 8)
@@ -243,6 +242,9 @@ def run_of(contender: Contender, options: argparse.Namespace, folder: str, recor
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    # A set without a reply that is refused would count as a miss.
+    if max(options.smallest, options.largest) > ITEM_MOST and "-I" not in options.flags:
+        raise BenchError(f"--largest is {ITEM_MOST} at most, unless --flags=-I allows larger items")
     case = case_of(options)
     steps = record.steps(len(options.contenders))
     with tempfile.TemporaryDirectory() as folder:

@@ -5,6 +5,9 @@ In the closed loop each connection has --depths requests under way, and sends th
 room. A latency counts from when the request was due, so that a server that stalls delays all that was due meanwhile
 (no coordinated omission). With --think each connection waits between an answer and its next request.
 
+It stores its keys first (--no-fill: not), which push out others where the memory is full, and leaves them there: on a
+--server that is of use to somebody its load is felt, too. A key is its number behind as many k as it needs, for incr c.
+
 A key's size and its value's are drawn by its number, and stay the same. Keys and lengths of all replies are compared,
 with --verify each byte of the values, too. Anything wrong ends it with status 1.
 """
@@ -15,7 +18,6 @@ import argparse
 import contextlib
 import ctypes
 import itertools
-import resource
 import socket
 import tempfile
 import time
@@ -46,10 +48,10 @@ from rmemcached.bench.distributions import (
     value_sizes,
 )
 from rmemcached.bench.document import Record
-from rmemcached.bench.errors import BenchError
+from rmemcached.bench.errors import BenchError, named
 from rmemcached.bench.helpers import PR_SET_TIMERSLACK
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, need_histograms, runs_of, take_turns
-from rmemcached.client import MemcacheError
+from rmemcached.bench.processes import check_descriptors
 
 HELP = "a load of your own: distributions, open loop, think times, over each transport; on a running server, too"
 CONTENDERS = ("soft_shm", "tcp", "memcached")
@@ -97,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--depths", type=numbers, default=[1], metavar="N", help="requests under way on a connection (default: 1)")
     add("--batch", action="store_true", help="the next ones leave when all of them are answered")
     add("--multiget", type=numbers, default=[1], metavar="KEYS", help="keys of a get (default: 1)")
-    add("--workload", choices=tuple(WORKLOADS), help="published sizes, popularity and ratio; other options precede it")
+    add("--workload", choices=tuple(WORKLOADS), help="published sizes, popularity and ratio, unless options say others")
     add("--keys", type=int, default=10000, metavar="N", help="how many there are (default: 10000)")
     add("--key-size", type=key_sizes, metavar="SIZES", help=f"{GRAMMAR} (default: 32)")
     add("--values", type=value_sizes, metavar="SIZES", help="the same, one or several with commas (default: 100)")
@@ -251,19 +253,6 @@ def figures_of(done: dict[str, Any], case: Case, spent: float, used: float | Non
     return values
 
 
-@contextlib.contextmanager
-def plain_words(name: str) -> Iterator[None]:
-    """Says of which contender an error is, and raises it as a BenchError."""
-    try:
-        yield
-    except MemcacheError as error:
-        raise BenchError(f"{name}: {error}") from error
-    except OSError as error:
-        raise BenchError(f"{name}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise BenchError(f"{name}: {error}") from error
-
-
 def attach(load: _load.Load, contender: Contender, server: Any, count: int, stack: contextlib.ExitStack) -> None:
     """Connects a load. Raises what connecting does."""
     if contender.transport in SOCKETS:
@@ -279,8 +268,8 @@ def attach(load: _load.Load, contender: Contender, server: Any, count: int, stac
 
 
 def fill(options: argparse.Namespace, case: Case, sizes: int | Sizes, contender: Contender, server: Any) -> None:
-    """Stores the keys of a case on a server."""
-    with plain_words(contender.name), contextlib.ExitStack() as stack:
+    """Stores the keys of a case on a server. Raises BenchError."""
+    with named(contender.name), contextlib.ExitStack() as stack:
         load = make_load(options, {**case.parameters, "depth": FILL_DEPTH}, sizes, 1)
         attach(load, contender, server, 1, stack)
         stack.enter_context(load)
@@ -293,7 +282,7 @@ def run_of(
     cpu: Callable[[], float] | None = getattr(server, "cpu_seconds", None)
 
     def run(number: int) -> Taken:
-        with plain_words(contender.name), contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
             load = make_load(options, case.parameters, sizes, number + 1)
             attach(load, contender, server, case.parameters["connections"], stack)
             stack.enter_context(load)
@@ -309,23 +298,6 @@ def run_of(
     return run
 
 
-@contextlib.contextmanager
-def prepared(options: argparse.Namespace) -> Iterator[None]:
-    """This process may have many descriptors meanwhile, and short sleeps are short. Raises BenchError."""
-    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if max(options.connections) + 100 > most:
-        raise BenchError(f"--connections: this process may have {most} descriptors (ulimit -Hn)")
-    prctl = ctypes.CDLL(None).prctl
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        # 0: what it was at first.
-        prctl(PR_SET_TIMERSLACK, 0, 0, 0, 0)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
-
-
 def measure_placed(options: argparse.Namespace, cores: str, record: Record, steps: Steps) -> None:
     for_clients, for_servers = placement(cores)
     most = max(options.connections) * 2 + 100
@@ -336,8 +308,7 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
         servers: dict[Contender, Any] = {}
         for contender in options.contenders:
             servers[contender] = stack.enter_context(start(contender, flags, folder, for_servers))
-            with plain_words(contender.name):
-                record.contender(described(contender, servers[contender], "the load generator"))
+            record.contender(described(contender, servers[contender], "the load generator"))
         filled: int | Sizes | None = None
         for case, sizes in cases_of(options, cores):
             if filled is not sizes and not options.no_fill:
@@ -350,14 +321,16 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
 
 def measure(options: argparse.Namespace, record: Record) -> None:
     need_histograms()
+    check_descriptors("--connections", max(options.connections))
     settle(options)
     refuse_clients(options.contenders, "load")
     record.note("Every value that came back was compared, byte by byte." if options.verify else COMPARED)
     cases = len(options.cores) * sum(1 for _ in cases_of(options, options.cores[0]))
     steps = record.steps(cases * len(options.contenders) * runs_of(record.round))
-    with prepared(options):
-        for cores in options.cores:
-            measure_placed(options, cores, record, steps)
+    # Short sleeps are to be short.
+    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    for where in options.cores:
+        measure_placed(options, where, record, steps)
 
 
 COMPARED = "Key and length of every value that came back were compared; --verify compares the bytes, too."

@@ -5,6 +5,7 @@ A round is a process of its own with servers of its own (rounds.py). In it each 
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections import Counter
@@ -13,10 +14,11 @@ from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any, TextIO, TypeVar
 
-from rmemcached.bench.errors import BenchError
+from rmemcached.bench.errors import BenchError, named
 
 LONGEST_NS = 60_000_000_000
 DIGITS = 3
+USUAL_COLUMNS = 80
 Name = TypeVar("Name")
 
 
@@ -81,6 +83,10 @@ class Round:
         self.chance.shuffle(made)
         return made
 
+    def sample(self, case: str, contender: str, turn: int, values: dict[str, float]) -> dict[str, Any]:
+        """A sample as files have it. turn: its place among the case's samples of this round, from 1."""
+        return {"case": case, "contender": contender, "round": self.number, "turn": turn, "values": values}
+
     def orders(self, names: Sequence[Name], what: str) -> list[list[Name]]:
         """The order of each turn of a case: by chance for this seed, then balanced over the turns of all rounds.
 
@@ -140,8 +146,17 @@ class Progress:
             full = int(self.WIDTH * part)
             bar = "#" * full + "." * (self.WIDTH - full)
             minutes, seconds = divmod(round(left), 60)
-            self.stream.write(f"\r\x1b[K[{bar}] {minutes}:{seconds:02} left  {what[:40]}")
+            line = f"[{bar}] {minutes}:{seconds:02} left  {what}"
+            # A line that goes on in the next one could not be taken away.
+            self.stream.write(f"\r\x1b[K{line[: self.columns() - 1]}")
             self.stream.flush()
+
+    def columns(self) -> int:
+        """Of the terminal, which may change its size."""
+        try:
+            return os.get_terminal_size(self.stream.fileno()).columns or USUAL_COLUMNS
+        except OSError:
+            return USUAL_COLUMNS
 
     def end(self) -> None:
         """Takes the bar away."""
@@ -176,22 +191,18 @@ def order(names: list[Name], number: int) -> list[Name]:
 
 
 def take_turns(case: Case, runs: dict[str, Run], now: Round, steps: Steps, warm: bool = True) -> list[dict[str, Any]]:
-    """The samples of a case in a round, as files have them. A run that fails ends all."""
+    """The samples of a case in a round, as files have them. Raises BenchError when a run fails."""
     orders = now.orders(list(runs), case.name)
     for name in orders[0] if warm else ():
-        runs[name](0)
+        with named(name):
+            runs[name](0)
         steps.step(f"{case.name}: {name}")
     samples = []
     for number, names in enumerate(orders):
         for place, name in enumerate(names):
-            taken = runs[name]((now.number - 1) * now.turns + number + 1)
-            sample = {
-                "case": case.name,
-                "contender": name,
-                "round": now.number,
-                "turn": number * len(names) + place + 1,
-                "values": taken.values,
-            }
+            with named(name):
+                taken = runs[name]((now.number - 1) * now.turns + number + 1)
+            sample = now.sample(case.name, name, number * len(names) + place + 1, taken.values)
             if taken.latencies or taken.counted:
                 sample["histogram"] = encoded(taken.latencies or taken.counted)
             samples.append(sample)

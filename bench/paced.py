@@ -20,6 +20,7 @@ from typing import Any
 from rmemcached.bench.arguments import CORES, cores, names_of, numbers, placement
 from rmemcached.bench.contenders import Contender, connect, default_contenders, described, start
 from rmemcached.bench.document import Record
+from rmemcached.bench.errors import named
 from rmemcached.bench.floor import LINES, floor_client, floor_of, floor_servers, floors_of, one_core
 from rmemcached.bench.helpers import Helper, busy, orders
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, need_histograms, runs_of, take_turns
@@ -155,12 +156,12 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
         servers |= stack.enter_context(floor_servers([*floors.values()], folder, for_servers, yields, record))
         contenders += [Contender(name, "floor") for name in dict.fromkeys(floors.values())]
         for contender in contenders:
-            helpers[contender.name] = [
-                stack.enter_context(
-                    Helper(paced_client, for_clients, contender, servers[contender.name].address, number)
-                )
-                for number in range(1 if contender.name == LINES else max(options.clients))
-            ]
+            address, count = servers[contender.name].address, 1 if contender.name == LINES else max(options.clients)
+            with named(contender.name):
+                helpers[contender.name] = [
+                    stack.enter_context(Helper(paced_client, for_clients, contender, address, number))
+                    for number in range(count)
+                ]
         stack.enter_context(busy(options.busy))
         for case in cases_of(options, cores, floors):
             said = case.parameters

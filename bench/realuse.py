@@ -30,12 +30,11 @@ from typing import Any
 
 from rmemcached import __version__
 from rmemcached.bench import _floor, _load
-from rmemcached.bench.arguments import CORES, names_of, numbers, placement, size_name, sizes
+from rmemcached.bench.arguments import CORES, all_cores, cores, names_of, numbers, placement, size_name, sizes
 from rmemcached.bench.connections import asker
 from rmemcached.bench.contenders import parse_contender
 from rmemcached.bench.cpu import fill
 from rmemcached.bench.document import Record
-from rmemcached.bench.errors import BenchError
 from rmemcached.bench.floor import EchoClient, start_echo
 from rmemcached.bench.helpers import Helper, busy
 from rmemcached.bench.paced import paced_client
@@ -139,8 +138,8 @@ def measure_large(options: argparse.Namespace, sheet: Sheet) -> None:
     most = max(options.large) // MB + 1
     flags = ("-t", "1", "-m", str(4 * most + 64), "-I", f"{2 * most}m")
     allowed = os.sched_getaffinity(0)
-    for cores in options.cores:
-        for_clients, for_daemons = placement(cores)
+    for where in options.cores:
+        for_clients, for_daemons = placement(where)
         with contextlib.ExitStack() as stack:
             server = stack.enter_context(daemons(["soft_shm"], for_daemons, *flags))["soft_shm"]
             stack.callback(os.sched_setaffinity, 0, allowed)
@@ -149,8 +148,8 @@ def measure_large(options: argparse.Namespace, sheet: Sheet) -> None:
             for size, operation in itertools.product(options.large, ("get", "set")):
                 value = os.urandom(size)
                 kinds = {"registered buffers": buffer_rate, "bytes": transfer_rate}
-                case = f"{operation} of {size_name(size)}, {CORES[cores]}"
-                said = {"cores": cores, "size": size, "operation": operation}
+                case = f"{operation} of {size_name(size)}, {CORES[where]}"
+                said = {"cores": where, "size": size, "operation": operation}
                 for kind in sheet.record.round.shuffled((MEMCPY, *kinds)):
                     if kind == MEMCPY:
                         found = copy_rate(size, options.seconds) / 1e6
@@ -362,16 +361,18 @@ MEASURES = {
 
 
 def part(text: str) -> str:
-    """One of PARTS."""
-    return names_of(PARTS)(text)[0]
+    """A type of argparse: one of PARTS."""
+    if text not in PARTS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(PARTS)}")
+    return text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("parts", nargs="*", type=part, metavar="PART", help=f"{', '.join(PARTS)} (default: all)")
-    transports, placements = names_of(TRANSPORTS), names_of(tuple(CORES))
+    transports = names_of(TRANSPORTS)
     parser.add_argument("--transports", type=transports, default=list(TRANSPORTS), help="default: all")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each sample (default: 0.5)")
-    parser.add_argument("--cores", type=placements, default=list(CORES), help="placements (default: all)")
+    parser.add_argument("--cores", type=cores, default=all_cores(), help="placements (default: all that there are)")
     parser.add_argument("--depth", type=int, default=32, help="requests under way, of sharing (default: 32)")
     parser.add_argument("--large", type=sizes, default=[MB, 16 * MB, 64 * MB], metavar="SIZES", help="1m,16m,64m")
     parser.add_argument("--threads", type=numbers, default=[1, 2, 4], metavar="N", help="default: 1,2,4")
@@ -383,8 +384,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
-    if "apart" in options.cores and len(os.sched_getaffinity(0)) < 2:
-        raise BenchError("--cores apart needs two cores")
     for name in options.transports:
         kinds = {"": "rmemcached.client"}
         if name == "soft_shm":

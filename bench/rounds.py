@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -22,10 +23,7 @@ from collections.abc import Callable, Sequence
 from rmemcached.bench.document import Document, Record
 from rmemcached.bench.errors import BenchError
 from rmemcached.bench.measure import Progress, Round
-from rmemcached.bench.servers import StartError
-
-# What ends a benchmark with one line.
-EXPECTED = (BenchError, StartError, ConnectionError, TimeoutError, ChildProcessError, ValueError)
+from rmemcached.bench.processes import adopting, uninterrupted
 
 
 def draw_seed() -> int:
@@ -34,7 +32,7 @@ def draw_seed() -> int:
 
 
 def ended(process: subprocess.Popen[str]) -> int:
-    """Waits for a round's process, which ends its servers first even when somebody has pressed Ctrl-C."""
+    """Waits for a round's process, which ends its servers first, also when somebody presses Ctrl-C again."""
     while True:
         with contextlib.suppress(KeyboardInterrupt):
             return process.wait()
@@ -43,18 +41,22 @@ def ended(process: subprocess.Popen[str]) -> int:
 def run_round(words: Sequence[str], now: Round, heard: Callable[[float, str], None]) -> Document:
     """What a round of the command line `words` has measured. Raises BenchError, ChildProcessError."""
     reader, writer = os.pipe()
-    orders = {"words": list(words), "round": now.number, "turns": now.turns, "seed": now.seed, "to": writer}
+    orders = {"words": list(words), "round": now.number, "turns": now.turns, "seed": now.seed}
+    orders |= {"to": writer, "parent": os.getpid()}
     command = [sys.executable, "-P", "-m", "rmemcached.bench.one_round"]
     found: Document | None = None
     wrong = ""
-    with open(reader) as lines:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[writer], text=True)
+    with open(reader) as lines, adopting() as kill_adopted:
+        with uninterrupted():
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[writer], text=True)
         try:
             os.close(writer)
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
                 json.dump(orders, pipe)
             for line in lines:
+                if not line.endswith("\n"):
+                    break  # somebody has killed it
                 what, *rest = json.loads(line)
                 if what == "step":
                     heard(*rest)
@@ -62,10 +64,14 @@ def run_round(words: Sequence[str], now: Round, heard: Callable[[float, str], No
                     wrong = rest[0]
                 else:
                     found = rest[0]
+        except BaseException:
+            process.send_signal(signal.SIGINT)
+            raise
         finally:
             # Closed before: the process that writes to nobody ends.
             lines.close()
             status = ended(process)
+            kill_adopted()  # if it was killed itself
     if wrong:
         raise BenchError(wrong)
     if found is None:

@@ -142,13 +142,7 @@ def measure_memory(options: argparse.Namespace, flags: Sequence[str], record: Re
     for name in (START, ITEM):
         if name in options.cases:
             samples = [
-                {
-                    "case": name,
-                    "contender": who,
-                    "round": record.round.number,
-                    "turn": turn,
-                    "values": {BYTES.name: value},
-                }
+                record.round.sample(name, who, turn, {BYTES.name: value})
                 for turn, (case, who, value) in enumerate(taken, 1)
                 if case == name
             ]
@@ -168,8 +162,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
         add_contenders(record, servers)
         everywhere = placement("any")[1]
         echo = stack.enter_context(floor_servers((TCP,), folder, everywhere, False, record))[TCP]
-        for server in servers.values():
-            cpu.fill(server, cpu.keys_of(SIZE), SIZE)
+        cpu.fill_all(servers, cpu.keys_of(SIZE), SIZE)
         for name in options.cases:
             case = case_of(name)
             with contextlib.ExitStack() as connected:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 # Tests on an RDMA device of the system set these: its own address, and the transport rdma_cm, whose port gets the
@@ -24,10 +24,12 @@ HOST = os.environ.get("RMEMCACHED_TEST_HOST", "127.0.0.1")
 CM_OPTIONS = ("-o", "rdma_cm_port={port}") if os.environ.get("RMEMCACHED_TEST_TRANSPORT") == "rdma_cm" else ()
 START_TIMEOUT = 20.0  # seconds
 STOP_TIMEOUT = 30.0
+DEATH_TIMEOUT = 0.2  # between the end of a process's connections and its own
+STATS_MOST = 1 << 20  # bytes
 
 
 class StartError(RuntimeError):
-    """A daemon ended, or did not accept connections in time. The message holds what it wrote to stderr."""
+    """A daemon ended by itself, or did not accept connections in time. The message holds what it wrote to stderr."""
 
 
 def free_port() -> int:
@@ -53,7 +55,8 @@ class Server:
     """A running daemon.
 
     Attributes: host and port ("" and 0 for a UNIX socket), path (of the UNIX socket, or None), process
-    (subprocess.Popen), pid, started_after (seconds from exec to the first accepted connection). Raises StartError.
+    (subprocess.Popen), pid, started_after (seconds from exec to the first accepted connection). Raises StartError, also
+    as a context manager: when the daemon has ended by itself, which made something else fail.
     """
 
     def __init__(self, command: Sequence[str], port: int, path: str | None = None) -> None:
@@ -188,22 +191,35 @@ class Server:
         raise OSError("no RssAnon in /proc/PID/status")
 
     def stats(self) -> dict[str, str]:
-        """The general statistics, as text. Raises ConnectionError."""
+        """The general statistics, as text. Raises OSError, and ValueError when it is no memcached that answers."""
+        left = STATS_MOST
         with self.connect() as plain, plain.makefile("rb") as lines:
             plain.sendall(b"stats\r\n")
             found: dict[str, str] = {}
-            for line in lines:
+            while line := lines.readline(left):
                 if line == b"END\r\n":
                     return found
-                _, name, value = line.decode().rstrip("\r\n").split(" ", 2)
+                left -= len(line)
+                what, _, rest = line.decode(errors="replace").rstrip("\r\n").partition(" ")
+                name, _, value = rest.partition(" ")
+                if what != "STAT" or not left:
+                    raise ValueError(f"stats is answered by {line[:80]!r}: is it memcached, without authentication?")
                 found[name] = value
         raise ConnectionError("the server closed the connection")
 
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        died = isinstance(error, Exception) and not self.ended_by_us and self._has_ended()
+        status = self.stop()
+        if died:
+            raise StartError(f"{error}; {self.told()} ended with status {status}: {self.said()}") from error
+
+    def _has_ended(self) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(DEATH_TIMEOUT)
+        return not self.alive()
 
 
 def memcached_path() -> str | None:
@@ -211,19 +227,27 @@ def memcached_path() -> str | None:
     return shutil.which("memcached")
 
 
+def on_free_port(start: Callable[[int], Server]) -> Server:
+    """A daemon on a port that nobody has, on another one if somebody takes it meanwhile. Raises StartError."""
+    for _ in range(4):
+        try:
+            return start(free_port())
+        except StartError as error:
+            if "in use" not in str(error):
+                raise
+    return start(free_port())
+
+
 def _start(command: Sequence[str], arguments: Sequence[str], path: str | None, with_port: Sequence[str] = ()) -> Server:
     user = ["-u", "root"] if os.geteuid() == 0 and "-u" not in arguments else []
     if path is not None:
         return Server([*command, *user, "-s", path, *arguments], 0, path)
-    for attempt in range(5):
-        port = free_port()
-        try:
-            options = [word.format(port=port) for word in with_port]
-            return Server([*command, *user, "-p", str(port), "-U", "0", "-l", HOST, *options, *arguments], port)
-        except StartError as error:
-            if attempt == 4 or "in use" not in str(error):
-                raise
-    raise AssertionError("unreachable")
+
+    def start(port: int) -> Server:
+        options = [word.format(port=port) for word in with_port]
+        return Server([*command, *user, "-p", str(port), "-U", "0", "-l", HOST, *options, *arguments], port)
+
+    return on_free_port(start)
 
 
 def start_rmemcached(*arguments: str, path: str | None = None, under: Sequence[str] = ()) -> Server:

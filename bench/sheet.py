@@ -47,15 +47,7 @@ class Sheet:
             made["bounds"][contender] = bound
         values = {figures[0].name: value, **{key: found for key, (found, _, _) in (more or {}).items()}}
         samples = self.samples.setdefault(name, [])
-        samples.append(
-            {
-                "case": name,
-                "contender": contender,
-                "round": self.record.round.number,
-                "turn": len(samples) + 1,
-                "values": values,
-            }
-        )
+        samples.append(self.record.round.sample(name, contender, len(samples) + 1, values))
 
     def finish(self) -> None:
         """Hands all cases to the record."""

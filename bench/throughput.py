@@ -16,7 +16,7 @@ from typing import Any
 from rmemcached.bench import _load
 from rmemcached.bench.arguments import CORES, cores, names_of, numbers, placement, size_name, sizes
 from rmemcached.bench.contenders import Contender, connect, default_contenders, described, pinned, refuse_clients, start
-from rmemcached.bench.cpu import BATCH_MOST, MEMORY, OPERATIONS, echoing, fill
+from rmemcached.bench.cpu import BATCH_MOST, MEMORY, OPERATIONS, echoing, fill_all
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
 from rmemcached.bench.floor import LINES, LinesClient, floor_of, floor_servers, floors_of, one_core
@@ -128,8 +128,7 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
         yields = one_core(for_clients, for_servers)
         bare = stack.enter_context(floor_servers([*floors.values()], folder, for_servers, yields, record))
         for size in options.sizes:
-            for server in servers.values():
-                fill(server, max(options.keys), size)
+            fill_all(servers, max(options.keys), size)
             for case in cases_of(options, size, cores, floors):
                 runs = {name: run_of(clients[name], servers[name], case, options.seconds) for name in servers}
                 for name in bare if case.floors else ():

@@ -27,6 +27,11 @@ _UnexpectedCloseError = getattr(_theirs, "MemcacheUnexpectedCloseError", Excepti
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
+def one_line(text: str) -> str:
+    """The text without characters that control a terminal or end a line, whatever a server has sent."""
+    return CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
 class MemcacheError(_Error):
     """Base of all exceptions that the client defines.
 
@@ -39,9 +44,7 @@ class MemcacheError(_Error):
 
     def __str__(self) -> str:
         cause = self.args[0] if len(self.args) == 1 else super().__str__()
-        text = cause.decode("utf-8", "backslashreplace") if isinstance(cause, bytes) else str(cause)
-        # In one line, whatever a server has sent.
-        text = CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+        text = one_line(cause.decode("utf-8", "backslashreplace") if isinstance(cause, bytes) else str(cause))
         return ": ".join(part for part in (self.server, self.command, text) if part)
 
 

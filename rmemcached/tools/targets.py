@@ -17,7 +17,7 @@ from rmemcached.client import (
     MemcacheUnexpectedCloseError,
 )
 from rmemcached.client.connection import TRANSPORTS
-from rmemcached.client.exceptions import CONTROL
+from rmemcached.client.exceptions import one_line
 from rmemcached.client.sockets import server_text
 from rmemcached.client.urls import is_url, parse_url, shown
 
@@ -130,7 +130,7 @@ def clean(text: object) -> str:
     """One line, whatever a server has sent."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "backslashreplace")
-    line = CONTROL.sub(lambda found: repr(found[0])[1:-1], str(text).strip())
+    line = one_line(str(text).strip())
     return line if len(line) <= LONGEST else line[:LONGEST] + "..."
 
 

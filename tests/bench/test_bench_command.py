@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from bench_runs import check_page, measured, names, run
 from polling import readable
+from program import run_program
 from servers import Server
 
 from rmemcached.bench import _floor, command, contenders, document, floor, latency, page, table
@@ -216,9 +217,16 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words, message, status",
     [
-        ("latency --sizes big", "--sizes: invalid sizes value: 'big'", 2),
+        ("latency --sizes 8,big", "--sizes: 'big' is not a number of bytes, such as 100, 64k or 1m", 2),
+        ("latency --sizes 1k,1024", "--sizes: '1k,1024' names 1024 twice", 2),
+        ("latency --operations get,get", "'get,get' names get twice", 2),
+        ("connections --connections 1,x", "--connections: 'x' is not a whole number", 2),
+        ("realuse large,threads", "'large,threads' is not one of large, threads, sharing, beside", 2),
+        ("hitratio --largest 5000000", "--largest is 1000000 at most, unless --flags=-I", 1),
+        ("latency --sizes 9m --contenders tcp", "set: object too large for cache", 1),
+        ("compare /nowhere /nowhere --least nan", "--least nan: it is at least 0", 1),
         ("latency --contenders pigeon", "'pigeon' is no contender: soft_shm, soft_iw", 2),
-        ("latency --contenders tcp,tcp", "names a contender twice", 2),
+        ("latency --contenders tcp,tcp", "names tcp twice", 2),
         ("latency --contenders memcached=/nowhere", "there is no program /nowhere", 2),
         ("latency --contenders soft_shm+pymemcache", "pymemcache speaks over tcp and unix only", 2),
         ("latency --contenders tcp+other", "the client behind + is pymemcache", 2),
@@ -245,6 +253,11 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
         ("throughput --sizes 1m", "all items together have 128 MB at most", 1),
         ("latency --json /nowhere/a.json", "/nowhere/a.json: there is no folder /nowhere", 1),
         ("latency --html /tmp", "/tmp: it cannot be written", 1),
+        ("cpu --connections 100000000", "--connections: a process may have ", 1),
+        ("connections --connections 100000000", "--connections: a process may have ", 1),
+        ("memory --connections 100000000", "--connections: a process may have ", 1),
+        ("fabrics --idle 100000000", "--idle 100000000: a process may have ", 1),
+        ("latency --json a.svg --plot ./a.svg", "--json, --html and --plot name a file twice", 1),
         ("latency --plot a.png", "--plot a.png: it draws .svg only", 1),
         ("all /proc/nothing", "/proc/nothing: No such file or directory", 1),
         ("paced --rounds 0", "--rounds 0: it is at least 1", 1),
@@ -291,6 +304,25 @@ def test_all_writes_a_folder(tmp_path: Path) -> None:
 def test_quick_options_are_options() -> None:
     for name in command.SHOWN:
         assert command.make_parser().parse_args([name, *command.QUICK[name].split()])
+
+
+def test_descriptors_are_as_many_as_the_system_allows() -> None:
+    """Shells have a thousand, where a process may have a million. The echo server needs them, too."""
+    words = "cpu --connections 150 --rounds 1 --seconds 0.01 --depths 1 --operations get --contenders tcp"
+    limited = ["bash", "-c", 'ulimit -Sn 90; exec "$@"', "limited", sys.executable, "-P", "-m", "rmemcached.bench"]
+    done = run_program([*limited, *words.split()], 100)
+    assert done.returncode == 0 and "floor: tcp" in done.stdout, done.stderr
+
+
+def test_one_core_is_enough_for_all() -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        for name in command.SHOWN:
+            options = command.make_parser().parse_args([name, *command.WHOLE[name].split()])
+            assert "apart" not in getattr(options, "cores", ())
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def test_compare_has_a_status(tmp_path: Path) -> None:

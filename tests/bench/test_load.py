@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from bench_runs import measured, names, run
+from program import ROOT
 from servers import Server
 
 from rmemcached.bench import command, distributions, load, measure
@@ -489,8 +490,9 @@ def test_load_on_a_running_server(rmemcached_server: Any, tmp_path: Path) -> Non
 def test_load_on_a_unix_socket(rmemcached_server: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
     rmemcached_server(path=path)
-    figures, _, _ = measured(tmp_path, "load", *QUICK, "--server", path, "--transports", "unix,soft_shm")
-    assert names(figures) == ["unix", "soft_shm"]
+    for place in (path, os.path.relpath(path, ROOT)):
+        figures, _, _ = measured(tmp_path, "load", *QUICK, "--server", place, "--transports", "unix,soft_shm")
+        assert names(figures) == ["unix", "soft_shm"]
 
 
 def test_load_ends_with_its_server(rmemcached_server: Any) -> None:
@@ -543,6 +545,13 @@ def test_load_ends_with_a_wrong_value(memcached_server: Any) -> None:
         ("--keys 100000 --key-size 4", "--key-size of 100000 keys is 5 to 250", 1),
         ("--depths 0", "--depths 0: it is at least 1", 1),
         ("--seconds 0", "--seconds 0.0: it is at least 0.001", 1),
+        ("--seconds 1e300", "--seconds 1e+300: it is at most 1000000", 1),
+        ("--rates 1000000000000", "--rates 1000000000000: it is at most 10000000", 1),
+        ("--multiget 5000000000", "--multiget 5000000000: it is at most 1000000", 1),
+        ("--think 100000000000000000000", "it is at most 1000000000", 1),
+        ("--values lognormal:100:1000", "is no distribution of sizes", 2),
+        ("--values lognormal:100:inf", "is no distribution of sizes", 2),
+        ("--multiget 1000000 --depths 1000000 --connections 100 --contenders tcp", "there is not enough memory", 1),
         ("--connections 100000000", "descriptors (ulimit -Hn)", 1),
         ("--workload facebook", "invalid choice: 'facebook'", 2),
     ],
