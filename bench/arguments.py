@@ -94,10 +94,15 @@ def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
     return lambda text: several(text, name_of, f"one of {', '.join(known)}")
 
 
+def all_cores() -> list[str]:
+    """All of CORES that this machine has."""
+    return [name for name in CORES if name != "apart" or len(os.sched_getaffinity(0)) > 1]
+
+
 def cores(text: str) -> list[str]:
     """Some of CORES that this machine has."""
     chosen = names_of(tuple(CORES))(text)
-    if "apart" in chosen and len(os.sched_getaffinity(0)) < 2:
+    if set(chosen) - set(all_cores()):
         raise argparse.ArgumentTypeError("apart needs two cores")
     return chosen
 

@@ -193,6 +193,9 @@ def check_outputs(options: argparse.Namespace) -> None:
                 raise BenchError(f"{name}: there is no folder {folder}")
             if os.path.isdir(name) or not os.access(name if os.path.exists(name) else folder, os.W_OK):
                 raise BenchError(f"{name}: it cannot be written")
+    written = [os.path.realpath(name) for name in (options.json, options.html, options.plot) if name]
+    if len(set(written)) < len(written):
+        raise BenchError("--json, --html and --plot name a file twice")
     if options.plot and not options.plot.endswith(".svg"):
         raise BenchError(f"--plot {options.plot}: it draws .svg only")
 

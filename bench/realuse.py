@@ -30,12 +30,11 @@ from typing import Any
 
 from rmemcached import __version__
 from rmemcached.bench import _floor, _load
-from rmemcached.bench.arguments import CORES, names_of, numbers, placement, size_name, sizes
+from rmemcached.bench.arguments import CORES, all_cores, cores, names_of, numbers, placement, size_name, sizes
 from rmemcached.bench.connections import asker
 from rmemcached.bench.contenders import parse_contender
 from rmemcached.bench.cpu import fill
 from rmemcached.bench.document import Record
-from rmemcached.bench.errors import BenchError
 from rmemcached.bench.floor import EchoClient, start_echo
 from rmemcached.bench.helpers import Helper, busy
 from rmemcached.bench.paced import paced_client
@@ -370,10 +369,10 @@ def part(text: str) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("parts", nargs="*", type=part, metavar="PART", help=f"{', '.join(PARTS)} (default: all)")
-    transports, placements = names_of(TRANSPORTS), names_of(tuple(CORES))
+    transports = names_of(TRANSPORTS)
     parser.add_argument("--transports", type=transports, default=list(TRANSPORTS), help="default: all")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each sample (default: 0.5)")
-    parser.add_argument("--cores", type=placements, default=list(CORES), help="placements (default: all)")
+    parser.add_argument("--cores", type=cores, default=all_cores(), help="placements (default: all that there are)")
     parser.add_argument("--depth", type=int, default=32, help="requests under way, of sharing (default: 32)")
     parser.add_argument("--large", type=sizes, default=[MB, 16 * MB, 64 * MB], metavar="SIZES", help="1m,16m,64m")
     parser.add_argument("--threads", type=numbers, default=[1, 2, 4], metavar="N", help="default: 1,2,4")
@@ -385,8 +384,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
-    if "apart" in options.cores and len(os.sched_getaffinity(0)) < 2:
-        raise BenchError("--cores apart needs two cores")
     for name in options.transports:
         kinds = {"": "rmemcached.client"}
         if name == "soft_shm":

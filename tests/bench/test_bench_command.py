@@ -252,6 +252,7 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
         ("throughput --sizes 1m", "all items together have 128 MB at most", 1),
         ("latency --json /nowhere/a.json", "/nowhere/a.json: there is no folder /nowhere", 1),
         ("latency --html /tmp", "/tmp: it cannot be written", 1),
+        ("latency --json a.svg --plot ./a.svg", "--json, --html and --plot name a file twice", 1),
         ("latency --plot a.png", "--plot a.png: it draws .svg only", 1),
         ("all /proc/nothing", "/proc/nothing: No such file or directory", 1),
         ("paced --rounds 0", "--rounds 0: it is at least 1", 1),
@@ -298,6 +299,17 @@ def test_all_writes_a_folder(tmp_path: Path) -> None:
 def test_quick_options_are_options() -> None:
     for name in command.SHOWN:
         assert command.make_parser().parse_args([name, *command.QUICK[name].split()])
+
+
+def test_one_core_is_enough_for_all() -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        for name in command.SHOWN:
+            options = command.make_parser().parse_args([name, *command.WHOLE[name].split()])
+            assert "apart" not in getattr(options, "cores", ())
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def test_compare_has_a_status(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_bounds(tmp_path: Path) -> None:
     [
         ("realuse nothing", "'nothing' is not one of large, threads, sharing, beside", 2),
         ("realuse --transports pigeon", "'pigeon' is not one of soft_shm, soft_iw, tcp, unix, auto", 2),
-        ("realuse --threads long", "--threads: invalid numbers value: 'long'", 2),
+        ("realuse --threads long", "--threads: 'long' is not a whole number", 2),
         ("clients --parts what", "'what' is not one of plain, async, large", 2),
         ("direct --transports tcp", "'tcp' is not one of soft_iw, verbs", 2),
         ("direct --items 1", "--items 1: it is at least 1000", 1),
