@@ -138,8 +138,8 @@ def measure_large(options: argparse.Namespace, sheet: Sheet) -> None:
     most = max(options.large) // MB + 1
     flags = ("-t", "1", "-m", str(4 * most + 64), "-I", f"{2 * most}m")
     allowed = os.sched_getaffinity(0)
-    for cores in options.cores:
-        for_clients, for_daemons = placement(cores)
+    for where in options.cores:
+        for_clients, for_daemons = placement(where)
         with contextlib.ExitStack() as stack:
             server = stack.enter_context(daemons(["soft_shm"], for_daemons, *flags))["soft_shm"]
             stack.callback(os.sched_setaffinity, 0, allowed)
@@ -148,8 +148,8 @@ def measure_large(options: argparse.Namespace, sheet: Sheet) -> None:
             for size, operation in itertools.product(options.large, ("get", "set")):
                 value = os.urandom(size)
                 kinds = {"registered buffers": buffer_rate, "bytes": transfer_rate}
-                case = f"{operation} of {size_name(size)}, {CORES[cores]}"
-                said = {"cores": cores, "size": size, "operation": operation}
+                case = f"{operation} of {size_name(size)}, {CORES[where]}"
+                said = {"cores": where, "size": size, "operation": operation}
                 for kind in sheet.record.round.shuffled((MEMCPY, *kinds)):
                     if kind == MEMCPY:
                         found = copy_rate(size, options.seconds) / 1e6
