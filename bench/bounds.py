@@ -136,7 +136,6 @@ def measure(options: argparse.Namespace, record: Record) -> None:
         raise BenchError("memcached is not installed: apt-get install memcached, or --memcached PATH")
     contenders = dict(zip((*OVER, REFERENCE), map(parse_contender, (*OVER, f"memcached={program}")), strict=True))
     beside = {name: contender for name, contender in contenders.items() if name != "unix"}
-    memory.allow_descriptors(8192)
     rows = sum(len(some) for _, some in PLACES)
     steps = record.steps(3 * (rows + len(locks.WORKERS) + 1) * runs_of(record.round))
     for flags, some in PLACES:

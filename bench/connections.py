@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import resource
 import tempfile
 from multiprocessing.connection import Connection
 from time import perf_counter
@@ -21,6 +20,7 @@ from rmemcached.bench.document import Record
 from rmemcached.bench.floor import LINES, EchoClient, floor_servers, floors_of
 from rmemcached.bench.helpers import Helper, orders
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, runs_of, take_turns
+from rmemcached.bench.processes import check_descriptors
 
 HELP = "gets of 100 B by 10 processes that have many connections between them"
 CONTENDERS = ("soft_shm", "soft_iw", "tcp", "unix", "memcached")
@@ -43,8 +43,6 @@ def contenders() -> list[Contender]:
 
 def asker(pipe: Connection, cores: set[int], count: int) -> None:
     """Answers ("connect", contender, address) when connected, and ("ask", name, seconds) with (gets, seconds)."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     clients: dict[str, list[Any]] = {}
     with contextlib.ExitStack() as stack:
         for what, *rest in orders(pipe, cores):
@@ -137,6 +135,7 @@ def measure_count(options: argparse.Namespace, cores: str, count: int, record: R
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
+    check_descriptors("--connections", 2 * max(options.connections))  # of the servers
     runs = len(options.contenders) + len(set(floors_of(options.contenders, without=(LINES,)).values()))
     steps = record.steps(len(options.cores) * len(options.connections) * runs * runs_of(record.round))
     for where in options.cores:

@@ -23,11 +23,13 @@ from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
 from rmemcached.bench.floor import echo_connection, floor_servers, floors_of, texts
 from rmemcached.bench.measure import Case, Figure, Run, Taken, runs_of, take_turns
+from rmemcached.bench.processes import check_descriptors
 from rmemcached.bench.servers import Server
 
 HELP = "the server's CPU time for a request, with many connections at C speed"
 CONTENDERS = ("tcp", "memcached")
-FLAGS = ("-t", "1", "-m", "256", "-c", "4096")
+CONNECTIONS_MOST = 4096  # -c, unless more are asked for
+FLAGS = ("-t", "1", "-m", "256", "-c", str(CONNECTIONS_MOST))
 MEGABYTES = 256  # the default of --memory
 LARGE, LARGE_FLAGS = 512 * 1024, ("-I", "8m")  # values that do not fit into an item of the usual size
 OPERATIONS = {"get": 0.0, "set": 1.0, "mixed": 0.1}  # the part of requests that are sets
@@ -202,6 +204,7 @@ def run_of(server: Server, case: Case, length: float, floor: bool) -> Run:
 
 def measure(options: argparse.Namespace, record: Record) -> None:
     refuse(options.contenders, "cpu", ("tcp", "unix"), clients=False)
+    check_descriptors("--connections", max(options.connections))
     if max(options.depths) > 1 and max(options.depths) * (max(options.sizes) + 64) > SENT_MOST:
         raise BenchError(f"--depths, --sizes: what is pipelined has {SENT_MOST >> 20} MB at most")
     if max(options.multiget) > 1 and options.operations != ["get"]:
@@ -218,7 +221,8 @@ def measure(options: argparse.Namespace, record: Record) -> None:
             folder = placed.enter_context(tempfile.TemporaryDirectory())
             placed.enter_context(pinned(for_clients))
             servers = {}
-            flags: tuple[str, ...] = ("-t", str(options.workers), "-m", str(options.memory), "-c", "4096")
+            most = max(CONNECTIONS_MOST, max(options.connections) + 100)
+            flags: tuple[str, ...] = ("-t", str(options.workers), "-m", str(options.memory), "-c", str(most))
             flags += LARGE_FLAGS if max(options.sizes) > LARGE else ()
             for contender in options.contenders:
                 servers[contender.name] = placed.enter_context(start(contender, flags, folder, for_servers))

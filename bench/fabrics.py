@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import mmap
 import os
-import resource
 import signal
 import socket
 import statistics
@@ -25,7 +24,7 @@ from rmemcached import __version__
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
 from rmemcached.bench.measure import Round
-from rmemcached.bench.processes import end_with
+from rmemcached.bench.processes import check_descriptors, end_with
 from rmemcached.bench.sheet import Sheet
 from rmemcached.perftest import session
 from rmemcached.perftest.bare import copy_rate, line_ping, tcp_ping, tcp_stream
@@ -35,6 +34,7 @@ from rmemcached.perftest.session import Control, Device, Test
 MEGABYTE = 1 << 20
 SMALL = 8
 IDLE_DEPTH = 16
+DESCRIPTORS_MORE = 100  # of the other queue pairs
 READS = 16
 
 HELP = "the software RDMA devices beside shared memory, memcpy and TCP, and their bounds"
@@ -258,12 +258,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * options.idle + 200
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        if hard != resource.RLIM_INFINITY and hard < wanted:
-            raise BenchError(f"--idle {options.idle} needs {wanted} descriptors, the limit is {hard}")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    check_descriptors(f"--idle {options.idle}", 2 * options.idle + DESCRIPTORS_MORE)
     for device in ("soft_shm", "soft_iw"):
         record.contender(
             {

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import random
-import resource
 import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -140,8 +139,6 @@ def reader(pipe: Connection, cores: set[int], number: int) -> None:
 
     The values are those of stored(), the keys are drawn at random.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     clients: dict[str, list[Any]] = {}
     chance = random.Random(number)
     values = stored()

@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import ctypes
 import itertools
-import resource
 import socket
 import tempfile
 import time
@@ -52,6 +51,7 @@ from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError, named
 from rmemcached.bench.helpers import PR_SET_TIMERSLACK
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, need_histograms, runs_of, take_turns
+from rmemcached.bench.processes import check_descriptors
 
 HELP = "a load of your own: distributions, open loop, think times, over each transport; on a running server, too"
 CONTENDERS = ("soft_shm", "tcp", "memcached")
@@ -298,23 +298,6 @@ def run_of(
     return run
 
 
-@contextlib.contextmanager
-def prepared(options: argparse.Namespace) -> Iterator[None]:
-    """This process may have many descriptors meanwhile, and short sleeps are short. Raises BenchError."""
-    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if max(options.connections) + 100 > most:
-        raise BenchError(f"--connections: this process may have {most} descriptors (ulimit -Hn)")
-    prctl = ctypes.CDLL(None).prctl
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        # 0: what it was at first.
-        prctl(PR_SET_TIMERSLACK, 0, 0, 0, 0)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
-
-
 def measure_placed(options: argparse.Namespace, cores: str, record: Record, steps: Steps) -> None:
     for_clients, for_servers = placement(cores)
     most = max(options.connections) * 2 + 100
@@ -338,14 +321,16 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
 
 def measure(options: argparse.Namespace, record: Record) -> None:
     need_histograms()
+    check_descriptors("--connections", max(options.connections))
     settle(options)
     refuse_clients(options.contenders, "load")
     record.note("Every value that came back was compared, byte by byte." if options.verify else COMPARED)
     cases = len(options.cores) * sum(1 for _ in cases_of(options, options.cores[0]))
     steps = record.steps(cases * len(options.contenders) * runs_of(record.round))
-    with prepared(options):
-        for cores in options.cores:
-            measure_placed(options, cores, record, steps)
+    # Short sleeps are to be short.
+    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    for where in options.cores:
+        measure_placed(options, where, record, steps)
 
 
 COMPARED = "Key and length of every value that came back were compared; --verify compares the bytes, too."

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import resource
 import socket
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from rmemcached.bench.arguments import placement
 from rmemcached.bench.contenders import Contender, default_contenders, described, refuse, start
 from rmemcached.bench.document import Document, Record
 from rmemcached.bench.measure import Case, Figure, Taken
+from rmemcached.bench.processes import check_descriptors
 from rmemcached.bench.servers import Server, on_free_port
 
 HELP = "a server's memory at start, for each item, and for each idle connection"
@@ -158,16 +158,9 @@ def run(contender: Contender, options: argparse.Namespace, folder: str, record: 
         return Taken(values)
 
 
-def allow_descriptors(wanted: int) -> None:
-    """Raises the limit of open files as far as the system lets us."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError):  # the system's limit is lower
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard < 0 else min(wanted, hard), hard))
-
-
 def measure(options: argparse.Namespace, record: Record) -> None:
     refuse(options.contenders, "memory", ("tcp", "unix"), clients=False)
-    allow_descriptors(2 * options.connections + 4096)
+    check_descriptors("--connections", options.connections + WARM)
     cases = cases_of(options)
     known = {contender.name: contender for contender in options.contenders}
     record.floor(BARE, "a Python that only listens")

@@ -10,7 +10,7 @@ from typing import Any
 from rmemcached.bench import command
 from rmemcached.bench.errors import EXPECTED, text_of
 from rmemcached.bench.measure import Round
-from rmemcached.bench.processes import end_with
+from rmemcached.bench.processes import end_with, raise_descriptors
 
 # Whatever asks it to end: Ctrl-C, kill, a terminal that is closed.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -50,6 +50,7 @@ def main() -> int:
     try:
         # It was started with SIGINT blocked, so that no import is interrupted.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        raise_descriptors()
         orders = sys.stdin.read()
         if not orders:
             return 1  # who has started it has gone

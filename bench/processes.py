@@ -5,12 +5,36 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rmemcached.bench.errors import BenchError
+
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+DESCRIPTORS_MOST = 1 << 20  # where the system has no limit, programs that close all would never end
+DESCRIPTORS_BESIDE = 100  # that a process has beside its connections
+
+
+def descriptors() -> int:
+    """How many this process may have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return DESCRIPTORS_MOST if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MOST)
+
+
+def raise_descriptors() -> None:
+    """This process, and those that it starts, may have so many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, descriptors()), hard))
+
+
+def check_descriptors(option: str, wanted: int) -> None:
+    """Raises BenchError when a process cannot have so many connections."""
+    if wanted + DESCRIPTORS_BESIDE > descriptors():
+        raise BenchError(f"{option}: a process may have {descriptors()} descriptors (ulimit -Hn)")
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from bench_runs import check_page, measured, names, run
 from polling import readable
+from program import run_program
 from servers import Server
 
 from rmemcached.bench import _floor, command, contenders, document, floor, latency, page, table
@@ -252,6 +253,10 @@ def test_a_program_by_its_path(tmp_path: Path) -> None:
         ("throughput --sizes 1m", "all items together have 128 MB at most", 1),
         ("latency --json /nowhere/a.json", "/nowhere/a.json: there is no folder /nowhere", 1),
         ("latency --html /tmp", "/tmp: it cannot be written", 1),
+        ("cpu --connections 100000000", "--connections: a process may have ", 1),
+        ("connections --connections 100000000", "--connections: a process may have ", 1),
+        ("memory --connections 100000000", "--connections: a process may have ", 1),
+        ("fabrics --idle 100000000", "--idle 100000000: a process may have ", 1),
         ("latency --json a.svg --plot ./a.svg", "--json, --html and --plot name a file twice", 1),
         ("latency --plot a.png", "--plot a.png: it draws .svg only", 1),
         ("all /proc/nothing", "/proc/nothing: No such file or directory", 1),
@@ -299,6 +304,14 @@ def test_all_writes_a_folder(tmp_path: Path) -> None:
 def test_quick_options_are_options() -> None:
     for name in command.SHOWN:
         assert command.make_parser().parse_args([name, *command.QUICK[name].split()])
+
+
+def test_descriptors_are_as_many_as_the_system_allows() -> None:
+    """Shells have a thousand, where a process may have a million. The echo server needs them, too."""
+    words = "cpu --connections 150 --rounds 1 --seconds 0.01 --depths 1 --operations get --contenders tcp"
+    limited = ["bash", "-c", 'ulimit -Sn 90; exec "$@"', "limited", sys.executable, "-P", "-m", "rmemcached.bench"]
+    done = run_program([*limited, *words.split()], 100)
+    assert done.returncode == 0 and "floor: tcp" in done.stdout, done.stderr
 
 
 def test_one_core_is_enough_for_all() -> None:
