@@ -94,7 +94,7 @@ def address_of(match: re.Match[str]) -> tuple[str, int]:
 def parse_address(text: str) -> tuple[str, int] | str:
     """A type of argparse: where a server runs, HOST:PORT or the path of a UNIX socket, which has a slash."""
     if "/" in text:
-        return text
+        return os.path.abspath(text)  # a Client would take another one for a host
     if match := RUNNING.fullmatch(text):
         return address_of(match)
     raise argparse.ArgumentTypeError(f"{text!r} is neither HOST:PORT nor the path of a UNIX socket")
