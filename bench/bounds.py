@@ -3,7 +3,8 @@
 Server CPU for a request or a key, one worker, keys of 32 B, at C speed; throughput and p99 of two workers; the longest
 pause of sets that evict; lock waits of gets; memory. The bounds of one get or set at a time are of a bare echo server
 with the same replies, the others of memcached. They are meant of memcached 1.6.45 as `./configure CFLAGS=-O2 && make`
-builds it: --memcached names it. The exit status is 1 when a bound is missed.
+builds it: --memcached names it. The exit status is 1 when a bound is missed,
+not when it is undecided: within the interval.
 """
 
 from __future__ import annotations

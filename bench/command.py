@@ -17,6 +17,7 @@ from rmemcached.bench import (
     cpu,
     direct,
     document,
+    estimate,
     fabrics,
     figures,
     hitratio,
@@ -262,10 +263,10 @@ def draw(options: argparse.Namespace, result: Document) -> None:
 
 
 def missed_limits(options: argparse.Namespace, result: Document) -> bool:
-    """Names the bounds of the cases, and the limits of the subcommand, that are missed."""
+    """Whether bounds of the cases, or limits of the subcommand, are missed. Names them, and what is undecided."""
     judge = getattr(SUBCOMMANDS[options.subcommand], "missed", None)
-    missed = [*table.missed(result), *(judge(result, options) if judge else ())]
-    for line in missed:
+    missed = [*table.bounds(result, estimate.MISSED), *(judge(result, options) if judge else ())]
+    for line in [*table.bounds(result, estimate.UNDECIDED), *missed]:
         print(line, file=sys.stderr)
     return bool(missed)
 

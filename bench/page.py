@@ -43,7 +43,10 @@ FRESH = (
     "Each run starts a server of its own, measures it and stops it; there is no warm-up. The order is drawn, and"
     " changes by round."
 )
-BOUNDS = "The bound is what a figure must keep; MISSED stands where its median does not."
+BOUNDS = (
+    "The bound is what a figure must keep. It is compared with the 95 % interval of the ratio, or with the quartiles"
+    " where there is no interval: MISSED stands where all of it is beyond, undecided where the bound lies within."
+)
 TURNS = (
     "Each round has processes of its own. In it every row is measured once, in an order that is drawn, so that load"
     " from elsewhere meets all alike."

@@ -6,9 +6,11 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from rmemcached.bench import estimate
 from rmemcached.bench.document import Document
 
 LONG_NAME = 12
+VERDICTS = {estimate.MISSED: "  MISSED", estimate.UNDECIDED: "  undecided", estimate.UNMEASURED: "  (not measured)"}
 PERCENTILE_HEADINGS = {"p90": "p90", "p99": "p99", "p99_9": "p99.9", "max": "max"}
 LEGEND = (
     "median and quartiles of the rounds;{reference} to floor: the median of the paired ratios to the least of its cost"
@@ -107,16 +109,21 @@ def bound(row: dict[str, Any]) -> str:
     """What a figure must keep, and whether it does."""
     if "bound" not in row:
         return ""
-    return row["bound"] + {True: "", False: "  MISSED", None: "  (not measured)"}[row["holds"]]
+    return row["bound"] + VERDICTS.get(row["verdict"], "")
 
 
-def missed(document: Document) -> list[str]:
-    """A line for each bound that is missed."""
+def bounds(document: Document, verdict: str) -> list[str]:
+    """A line for each bound of which this is said: what was compared with it, and its spread."""
     return [
-        f"{row['case']}: {row['contender']}: {number(row['median'])} misses {row['bound']}"
+        f"{row['case']}: {row['contender']}: {verdict}: {row['bound']}: {', '.join(map(spread, row['of_bound']))}"
         for row in document["results"]
-        if row.get("holds") is False
+        if row.get("verdict") == verdict
     ]
+
+
+def spread(found: list[float]) -> str:
+    low, median, high = map(number, found)
+    return f"{median} ({low} .. {high})"
 
 
 def label(figure: dict[str, str]) -> str:
