@@ -229,7 +229,8 @@ def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
             print(f"without {', '.join(sorted(absent))}: not installed", file=sys.stderr)
     seed = rounds.draw_seed() if options.seed is None else options.seed
     record = Record(options.subcommand, command, reference, seed)
-    rounds.measure(command, options.rounds, turns, record)
+    running = chooses(module) and any(contender.server == "running" for contender in options.contenders)
+    rounds.measure(command, options.rounds, turns, record, alone=not running)
     if chooses(module):
         record.arrange([contender.name for contender in options.contenders])
     return record.finished()

@@ -110,6 +110,12 @@ class Record:
         if text not in self.document["notes"]:
             self.document["notes"].append(text)
 
+    def announce(self, text: str) -> None:
+        """Adds a note, and says it at once, unless that has been done."""
+        if text not in self.document["notes"]:
+            print(text, file=sys.stderr)
+        self.note(text)
+
     def case(self, case: Case, samples: list[dict[str, Any]]) -> None:
         self.document["cases"].append(case.described())
         self.document["samples"] += samples
@@ -121,9 +127,7 @@ class Record:
     def add(self, found: Document) -> None:
         """Adds what a round has measured. A note is said at once."""
         for text in found["notes"]:
-            if text not in self.document["notes"]:
-                print(text, file=sys.stderr)
-            self.note(text)
+            self.announce(text)
         for described in found["contenders"]:
             self.contender(described)
         for case in found["cases"]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_runs import measured, names, run
+from bench_runs import measured, names, notes, run
 from daemon_tools import eventually
 
 from rmemcached.bench import command, document, estimate, locks, page, table
@@ -80,7 +80,7 @@ def test_direct(tmp_path: Path) -> None:
     assert found["daemon's CPU of a hit", "direct"] < 0.2 * found["daemon's CPU of a hit", "asked"]
     assert 12 < found["memory of the index for an item", "direct"] < 26
     assert found["items not in the index", "direct"] < 5
-    assert "<= 12  MISSED" in text and figures["notes"] == []
+    assert "<= 12  MISSED" in text and notes(figures) == []
 
 
 def test_fabrics(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_clients(tmp_path: Path) -> None:
     assert found["get, ten arrays of 4 MB, soft_shm", "soft_shm"] > 0
     assert len([row for row in figures["results"] if "bound" in row]) >= 12
     absent = {"pylibmc", "emcache", "aiomcache"} - installed
-    assert [note.partition(": ")[2] for note in figures["notes"]] == ([", ".join(sorted(absent))] if absent else [])
+    assert [note.partition(": ")[2] for note in notes(figures)] == ([", ".join(sorted(absent))] if absent else [])
     assert "1 ms apart" in text
 
 
@@ -145,7 +145,7 @@ def test_bounds(tmp_path: Path) -> None:
     ]
     floors = {case["name"] for case in figures["cases"] if case["floors"]}
     assert len(floors) == 20 and all(row["to_floor"] for row in bounded if row["case"] in floors)
-    assert figures["notes"] == []
+    assert notes(figures) == []
     path = tmp_path / "out.json"
     shown = run("show", str(path), "--markdown", "--plot", str(tmp_path / "again.svg")).stdout
     assert (tmp_path / "again.svg").read_text() == (tmp_path / "out.svg").read_text()
