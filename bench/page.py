@@ -109,6 +109,7 @@ def surroundings(document: Document) -> str:
             ["command", shlex.join(document["command"])],
             ["started, took", f"{document['started']}, {document['seconds']:.0f} s"],
             ["CPU", f"{machine['cpu']}, {machine['cores']} cores"],
+            *([["placement", placed]] if (placed := table.placements(document)) else []),
             ["seed of the orders", str(document.get("seed", ""))],
             ["kernel", machine["kernel"]],
             ["memory", f"{machine['memory_bytes'] / 2**30:.1f} GiB"],

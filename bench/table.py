@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmemcached.bench import estimate
+from rmemcached.bench.arguments import CORES
 from rmemcached.bench.document import Document
 
 LONG_NAME = 12
@@ -155,9 +156,16 @@ def legend(document: Document) -> str:
     return LEGEND.format(reference=TO_REFERENCE.format(reference=name) if name else "")
 
 
+def placements(document: Document) -> str:
+    """Who was on which core, where the cases say it."""
+    found = dict.fromkeys(case["parameters"].get("cores", "") for case in document["cases"])
+    return " and ".join(CORES[name] for name in found if name in CORES)
+
+
 def text(document: Document) -> str:
     """The whole document for a terminal."""
-    lines = [f"{document['subcommand']}: {document['machine']['cpu']}, {document['machine']['cores']} cores"]
+    where = [document["machine"]["cpu"], f"{document['machine']['cores']} cores", placements(document)]
+    lines = [f"{document['subcommand']}: {', '.join(filter(None, where))}"]
     lines += [f"  {known['name']}: {known['server']}" for known in document["contenders"]]
     made = blocks(document)
     first = max((len(row[0]) for each in made for row in each.rows), default=0)
@@ -181,8 +189,9 @@ def markdown(document: Document) -> str:
         return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
     machine = document["machine"]
+    where = ", ".join(filter(None, (machine["cpu"], f"{machine['cores']} cores", placements(document))))
     parts = [
-        f"`{shlex.join(document['command'])}`: {document['started'][:10]}, {machine['cpu']}, {machine['cores']} cores;"
+        f"`{shlex.join(document['command'])}`: {document['started'][:10]}, {where};"
         f" {', '.join(dict.fromkeys(known['server'] for known in document['contenders'] if not known['floor']))}."
     ]
     for each in blocks(document):

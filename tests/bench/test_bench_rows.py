@@ -14,7 +14,7 @@ import pytest
 from bench_runs import measured, names, notes, run
 from daemon_tools import eventually
 
-from rmemcached.bench import command, document, estimate, locks, page, table
+from rmemcached.bench import arguments, bounds, command, document, estimate, locks, page, table
 from rmemcached.bench.document import Record
 from rmemcached.bench.measure import Round
 from rmemcached.bench.sheet import Sheet
@@ -163,12 +163,36 @@ def test_bounds(tmp_path: Path) -> None:
         ("realuse --threads long", "--threads: 'long' is not a whole number", 2),
         ("clients --parts what", "'what' is not one of plain, async, large", 2),
         ("direct --transports tcp", "'tcp' is not one of soft_iw, verbs", 2),
+        ("bounds --cores any,together", "--cores: one of any, together, apart", 2),
+        ("bounds --cores nowhere", "'nowhere' is not one of any, together, apart", 2),
         ("direct --items 1", "--items 1: it is at least 1000", 1),
         ("fabrics --idle 0", "--idle 0: it is at least 1", 1),
     ],
 )
 def test_a_wrong_argument_is_named(words: str, message: str, status: int) -> None:
     assert message in run(*words.split(), status=status).stderr.splitlines()[-1]
+
+
+def test_bounds_of_another_placement_are_other_cases() -> None:
+    names = {}
+    for cores in arguments.CORES:
+        record = Record("bounds", [], "memcached")
+        for _, rows in bounds.PLACES:
+            for row in rows:
+                record.case(bounds.case_of(row, 0.01, cores), [])
+        names[cores] = {case["name"] for case in record.document["cases"]}
+        assert all(case["name"].startswith(f"{case['group']}: ") for case in record.document["cases"])
+        heading = table.text(record.finished()).splitlines()[0]
+        assert heading.endswith(f" cores, {arguments.CORES[cores]}")
+        assert arguments.CORES[cores] in page.html(record.document)
+    assert not names["apart"] & names["together"] and not names["any"] & (names["apart"] | names["together"])
+
+
+def test_values_of_bounds_fit_into_the_items_of_their_servers() -> None:
+    """Only servers whose values do not fit have another -I than the usual one."""
+    assert {row for _, rows in bounds.PLACES[:2] for row in rows} == set(bounds.ROWS)
+    for flags, rows in bounds.PLACES:
+        assert {row.size < 1 << 20 for row in rows} == {"-I" not in flags}
 
 
 def ended(trace: Path) -> bool:
@@ -192,7 +216,7 @@ def test_lock_waits_are_seen(tmp_path: Path) -> None:
 def test_lock_waits_say_that_strace_is_absent(monkeypatch: Any) -> None:
     monkeypatch.setitem(os.environ, "PATH", "")
     record = Record("bounds", [], "memcached")
-    locks.measure({}, "lock waits", 0.1, record, record.steps(1))
+    locks.measure({}, "lock waits", "any", 0.1, record, record.steps(1))
     assert record.document["notes"] == [locks.ABSENT] and record.document["cases"] == []
 
 
