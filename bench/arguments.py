@@ -107,6 +107,13 @@ def cores(text: str) -> list[str]:
     return chosen
 
 
+def one_of_cores(text: str) -> str:
+    """One of CORES that this machine has."""
+    if len(found := cores(text)) > 1:
+        raise argparse.ArgumentTypeError(f"one of {', '.join(CORES)}")
+    return found[0]
+
+
 def placement(cores: str) -> tuple[set[int], set[int]]:
     """The cores for the clients, and those for the servers."""
     allowed = sorted(os.sched_getaffinity(0))

@@ -3,7 +3,8 @@
 Server CPU for a request or a key, one worker, keys of 32 B, at C speed; throughput and p99 of two workers; the longest
 pause of sets that evict; lock waits of gets; memory. The bounds of one get or set at a time are of a bare echo server
 with the same replies, the others of memcached. They are meant of memcached 1.6.45 as `./configure CFLAGS=-O2 && make`
-builds it: --memcached names it. The exit status is 1 when a bound is missed.
+builds it: --memcached names it. The exit status is 1 when a bound is missed,
+not when it is undecided: within the interval.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmemcached.bench import cpu, locks, memory
-from rmemcached.bench.arguments import placement, size_name
+from rmemcached.bench.arguments import CORES, one_of_cores, placement, size_name
 from rmemcached.bench.contenders import Contender, described, parse_contender, pinned, start
 from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
@@ -82,10 +83,12 @@ TWO_WORKERS = tuple(
 # The depth is that of --rate: so many can wait on a connection.
 EVICTIONS = (Row(EVICTING, "new", "<= 1", depth=10, rate=100_000, figure="longest_us"),)
 SIZES = len({row.size for row in ROWS})
-FLAGS = (*cpu.FLAGS, *cpu.LARGE_FLAGS)
+MOST = K * K - K  # bytes of a value that fits into an item of the usual size, with its key and header
 # Servers that are started for some rows: their flags, and the rows.
 PLACES: tuple[tuple[tuple[str, ...], tuple[Row, ...]], ...] = (
-    (FLAGS, ROWS),
+    (cpu.FLAGS, tuple(row for row in ROWS if row.size <= MOST)),
+    # A value of 1 MB is larger than the usual -I of 1 MB lets an item be.
+    ((*cpu.FLAGS, *cpu.LARGE_FLAGS), tuple(row for row in ROWS if row.size > MOST)),
     (("-t", "2", "-m", "256"), TWO_WORKERS),
     (("-t", "1", "-m", "64"), EVICTIONS),
 )
@@ -98,26 +101,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=0.15, help="of each run (default: 0.15)")
     parser.add_argument("--turns", type=int, default=2, help="runs of each contender in a round (default: 2)")
     parser.add_argument("--items", type=int, default=1_000_000, help="of the memory of an item (default: 1000000)")
+    parser.add_argument("--cores", type=one_of_cores, default="any", help=f"{', '.join(CORES)} (default: any)")
     parser.add_argument(
         "--memcached", metavar="PATH", help="the memcached to compare with (default: the installed one)"
     )
 
 
-def name_of(row: Row) -> str:
+def placed(group: str, cores: str) -> str:
+    """A group of cases that depend on who is on which core: no file is compared with one of another placement."""
+    return group if cores == "any" else f"{group}, {CORES[cores]}"
+
+
+def name_of(row: Row, cores: str) -> str:
     what = f"get of {row.keys} keys" if row.keys > 1 else cpu.OTHERS.get(row.operation, row.operation)
     deep = f", pipelined by {row.depth}" if row.group == OTHERS and row.depth > 1 else ""
     figure = "" if row.figure == "cpu_us" else f", {FIGURE_NAMES[row.figure]}"
-    return f"{row.group}: {what} of {size_name(row.size)}{deep}, {row.connections} connections{figure}"
+    return f"{placed(row.group, cores)}: {what} of {size_name(row.size)}{deep}, {row.connections} connections{figure}"
 
 
-def case_of(row: Row, seconds: float) -> Case:
+def case_of(row: Row, seconds: float, cores: str) -> Case:
     stored = cpu.keys_of(row.size, SIZES, row.operation)
     if row.operation == "delete":
         # As many as a run of so many seconds deletes.
         stored = min(stored, max(cpu.KEYS, int(seconds * DELETES_MOST)))
     said: dict[str, Any] = {"operation": row.operation, "depth": row.depth, "multiget": row.keys, "size": row.size}
     said |= {"connections": row.connections, "stored": stored}
-    said |= {"workers": row.workers, "rate": row.rate, "cores": "any"}
+    said |= {"workers": row.workers, "rate": row.rate, "cores": cores}
     floors = {"tcp": TCP, "memcached": TCP} | ({} if row.bound else {"unix": UNIX})
     # A batch must fit into a socket's buffers, or the floor would wait for its client.
     fits = row.depth == 1 or row.depth * (row.size + 64) <= cpu.BATCH_MOST
@@ -127,7 +136,8 @@ def case_of(row: Row, seconds: float) -> Case:
         bounds = {"tcp": f"<= 1.05 of {TCP}", "unix": f"<= 1.05 of {UNIX}"}
     # What has the bound comes first.
     figures = sorted(cpu.PACED if row.rate else cpu.FIGURES, key=lambda figure: figure.name != row.figure)
-    return Case(name_of(row), said, tuple(figures), floors if has_floor else {}, bounds, row.group)
+    kept = floors if has_floor else {}
+    return Case(name_of(row, cores), said, tuple(figures), kept, bounds, placed(row.group, cores))
 
 
 def measure(options: argparse.Namespace, record: Record) -> None:
@@ -139,8 +149,9 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     rows = sum(len(some) for _, some in PLACES)
     steps = record.steps(3 * (rows + len(locks.WORKERS) + 1) * runs_of(record.round))
     for flags, some in PLACES:
-        measure_rows(options, contenders if some is ROWS else beside, flags, some, record, steps)
-    locks.measure(beside, WAITS, options.seconds, record, steps)
+        over_unix = any(not row.bound for row in some)
+        measure_rows(options, contenders if over_unix else beside, flags, some, record, steps)
+    locks.measure(beside, placed(WAITS, options.cores), options.cores, options.seconds, record, steps)
     measure_memory(options, beside, record)
 
 
@@ -153,9 +164,9 @@ def measure_rows(
     steps: Steps,
 ) -> None:
     """These rows, with servers of their own."""
-    cases = [case_of(row, options.seconds) for row in rows]
+    cases = [case_of(row, options.seconds, options.cores) for row in rows]
     floors = dict.fromkeys(name for case in cases for name in case.floors.values())
-    for_clients, for_servers = placement("any")
+    for_clients, for_servers = placement(options.cores)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(pinned(for_clients))

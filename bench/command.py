@@ -17,6 +17,7 @@ from rmemcached.bench import (
     cpu,
     direct,
     document,
+    estimate,
     fabrics,
     figures,
     hitratio,
@@ -228,7 +229,8 @@ def measured(options: argparse.Namespace, command: Sequence[str]) -> Document:
             print(f"without {', '.join(sorted(absent))}: not installed", file=sys.stderr)
     seed = rounds.draw_seed() if options.seed is None else options.seed
     record = Record(options.subcommand, command, reference, seed)
-    rounds.measure(command, options.rounds, turns, record)
+    running = chooses(module) and any(contender.server == "running" for contender in options.contenders)
+    rounds.measure(command, options.rounds, turns, record, alone=not running)
     if chooses(module):
         record.arrange([contender.name for contender in options.contenders])
     return record.finished()
@@ -262,10 +264,10 @@ def draw(options: argparse.Namespace, result: Document) -> None:
 
 
 def missed_limits(options: argparse.Namespace, result: Document) -> bool:
-    """Names the bounds of the cases, and the limits of the subcommand, that are missed."""
+    """Whether bounds of the cases, or limits of the subcommand, are missed. Names them, and what is undecided."""
     judge = getattr(SUBCOMMANDS[options.subcommand], "missed", None)
-    missed = [*table.missed(result), *(judge(result, options) if judge else ())]
-    for line in missed:
+    missed = [*table.bounds(result, estimate.MISSED), *(judge(result, options) if judge else ())]
+    for line in [*table.bounds(result, estimate.UNDECIDED), *missed]:
         print(line, file=sys.stderr)
     return bool(missed)
 

@@ -23,6 +23,7 @@ from rmemcached.bench.measure import Case, Round, Steps, merged
 FORMAT, VERSION = "rmemcached-bench", 2
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p99_9": 99.9}
 BOUND = re.compile(r"(<=|>=) ([\d.e-]+)(?: of ((?:(?! and ).)+))?")
+HOLDS = {estimate.HELD: True, estimate.MISSED: False}
 NEEDED = {
     *("subcommand", "command", "started", "seconds", "machine"),
     *("reference", "contenders", "cases", "samples", "results"),
@@ -109,6 +110,12 @@ class Record:
         if text not in self.document["notes"]:
             self.document["notes"].append(text)
 
+    def announce(self, text: str) -> None:
+        """Adds a note, and says it at once, unless that has been done."""
+        if text not in self.document["notes"]:
+            print(text, file=sys.stderr)
+        self.note(text)
+
     def case(self, case: Case, samples: list[dict[str, Any]]) -> None:
         self.document["cases"].append(case.described())
         self.document["samples"] += samples
@@ -120,9 +127,7 @@ class Record:
     def add(self, found: Document) -> None:
         """Adds what a round has measured. A note is said at once."""
         for text in found["notes"]:
-            if text not in self.document["notes"]:
-                print(text, file=sys.stderr)
-            self.note(text)
+            self.announce(text)
         for described in found["contenders"]:
             self.contender(described)
         for case in found["cases"]:
@@ -203,7 +208,7 @@ def result(document: Document, case: dict[str, Any], contender: str, figure: str
     if len(floor) == len(values) and (paired := estimate.ratios(values, floor)):
         row["to_floor"] = statistics.median(paired)
     if figure == case["figures"][0]["name"] and (bound := case.get("bounds", {}).get(contender)):
-        row |= {"bound": bound, "holds": holds(document, case["name"], figure, values, bound)}
+        row |= judged(document, case["name"], figure, values, bound)
     if figure == case["figures"][0]["name"] and (texts := histograms_of(document, case["name"], contender)):
         total = merged(texts)
         row |= {name: total.get_value_at_percentile(at) / 1000 for name, at in PERCENTILES.items()}
@@ -211,17 +216,22 @@ def result(document: Document, case: dict[str, Any], contender: str, figure: str
     return row
 
 
-def holds(document: Document, case: str, figure: str, values: list[float], bound: str) -> bool | None:
-    """Whether the median keeps a bound; None when there is nothing to compare it with."""
-    kept: list[bool] = []
+def judged(document: Document, case: str, figure: str, values: list[float], bound: str) -> dict[str, Any]:
+    """What a row says of its bound. of_bound: [low, median, high] of what each part of the bound is compared with."""
+    found: dict[str, Any] = {"bound": bound, "verdict": estimate.UNMEASURED, "holds": None, "of_bound": []}
+    words = set()
     for sign, limit, other in BOUND.findall(bound):
         others = values_of(document, case, other, figure) if other else [1.0] * len(values)
         ratios = estimate.ratios(values, others) if len(others) == len(values) else []
         if not ratios:
-            return None
-        median = statistics.median(ratios)
-        kept.append(median <= float(limit) if sign == "<=" else median >= float(limit))
-    return all(kept)
+            return found | {"of_bound": []}
+        low, median, high = estimate.spread(ratios, bool(other))
+        found["of_bound"].append([low, median, high])
+        words.add(estimate.judge(low, high, sign, float(limit)))
+    for word in (estimate.MISSED, estimate.UNDECIDED, estimate.HELD):
+        if word in words:
+            return found | {"verdict": word, "holds": HOLDS.get(word)}
+    return found
 
 
 @contextlib.contextmanager

@@ -12,6 +12,8 @@ LEAST_ROUNDS = 5  # with fewer, an interval would promise what it cannot hold
 DRAWS = 2000
 CONFIDENCE = 0.95
 SEED = 1
+# What is said of a figure and its bound.
+HELD, MISSED, UNDECIDED, UNMEASURED = "held", "missed", "undecided", "not measured"
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
@@ -56,6 +58,19 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 def within_noise(found: tuple[float, float] | None) -> bool | None:
     """Whether an interval of a ratio holds 1; None without an interval."""
     return None if found is None else found[0] <= 1 <= found[1]
+
+
+def spread(values: Sequence[float], ratios: bool) -> tuple[float, float, float]:
+    """(low, median, high): the median and its interval; the quartiles where there is none, or the values no ratios."""
+    low, high = (interval(values) if ratios else None) or quartiles(values)
+    return low, statistics.median(values), high
+
+
+def judge(low: float, high: float, sign: str, limit: float) -> str:
+    """What a spread says of a bound, such as "<=" 0.4: UNDECIDED when it lies within."""
+    if sign == ">=":
+        low, high, limit = -high, -low, -limit
+    return HELD if high <= limit else MISSED if low > limit else UNDECIDED
 
 
 def change_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:

@@ -31,12 +31,14 @@ PER_SECOND = Figure("per_second", "1/s", "higher")
 ABSENT = "strace is not in PATH (apt-get install strace): lock waits are not counted"
 
 
-def measure(contenders: dict[str, Contender], group: str, seconds: float, record: Record, steps: Steps) -> None:
+def measure(
+    contenders: dict[str, Contender], group: str, cores: str, seconds: float, record: Record, steps: Steps
+) -> None:
     """Cases of this group, with servers of their own. A note says so when strace is not installed."""
     if shutil.which("strace") is None:
         record.note(ABSENT)
         return
-    for_clients, for_servers = placement("any")
+    for_clients, for_servers = placement(cores)
     for workers in WORKERS:
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -48,7 +50,7 @@ def measure(contenders: dict[str, Contender], group: str, seconds: float, record
                 server = stack.enter_context(start(contender, flags, folder, for_servers, (*STRACE, str(trace))))
                 record.contender({**described(contender, server), "name": name})
                 runs[name] = run_of(server, trace, seconds, stack)
-            said = {"operation": "get", "depth": DEPTH, "connections": CONNECTIONS, "workers": workers, "cores": "any"}
+            said = {"operation": "get", "depth": DEPTH, "connections": CONNECTIONS, "workers": workers, "cores": cores}
             text = (
                 f"{group}: gets of different keys, pipelined by {DEPTH}, {CONNECTIONS} connections, {workers} workers"
             )

@@ -43,7 +43,10 @@ FRESH = (
     "Each run starts a server of its own, measures it and stops it; there is no warm-up. The order is drawn, and"
     " changes by round."
 )
-BOUNDS = "The bound is what a figure must keep; MISSED stands where its median does not."
+BOUNDS = (
+    "The bound is what a figure must keep. It is compared with the 95 % interval of the ratio, or with the quartiles"
+    " where there is no interval: MISSED stands where all of it is beyond, undecided where the bound lies within."
+)
 TURNS = (
     "Each round has processes of its own. In it every row is measured once, in an order that is drawn, so that load"
     " from elsewhere meets all alike."
@@ -106,6 +109,7 @@ def surroundings(document: Document) -> str:
             ["command", shlex.join(document["command"])],
             ["started, took", f"{document['started']}, {document['seconds']:.0f} s"],
             ["CPU", f"{machine['cpu']}, {machine['cores']} cores"],
+            *([["placement", placed]] if (placed := table.placements(document)) else []),
             ["seed of the orders", str(document.get("seed", ""))],
             ["kernel", machine["kernel"]],
             ["memory", f"{machine['memory_bytes'] / 2**30:.1f} GiB"],

@@ -20,6 +20,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
+from rmemcached.bench import foreign
 from rmemcached.bench.document import Document, Record
 from rmemcached.bench.errors import BenchError
 from rmemcached.bench.measure import Progress, Round
@@ -79,9 +80,13 @@ def run_round(words: Sequence[str], now: Round, heard: Callable[[float, str], No
     return found
 
 
-def measure(words: Sequence[str], rounds: int, turns: int, record: Record) -> None:
-    """Measures all rounds of a subcommand, and adds them to the record. Raises BenchError, ChildProcessError."""
+def measure(words: Sequence[str], rounds: int, turns: int, record: Record, alone: bool = True) -> None:
+    """Measures all rounds of a subcommand, and adds them to the record. Raises BenchError, ChildProcessError.
+
+    alone: all that is measured is started here, so that what else uses CPU is a disturbance, of which a note tells.
+    """
     bar = Progress()
+    others: list[float] = []
     try:
         for number in range(1, rounds + 1):
             now = Round(number, turns, record.document["seed"])
@@ -89,6 +94,13 @@ def measure(words: Sequence[str], rounds: int, turns: int, record: Record) -> No
             def heard(part: float, what: str, number: int = number) -> None:
                 bar.show((number - 1 + part) / rounds, what)
 
-            record.add(run_round(words, now, heard))
+            with foreign.watched() as used:
+                found = run_round(words, now, heard)
+            record.add(found)
+            others.append(used())
     finally:
         bar.end()
+    if alone:
+        record.document["other_cpu"] = [round(cores, 2) for cores in others]
+        if text := foreign.note(others):
+            record.announce(text)

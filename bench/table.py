@@ -6,9 +6,12 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from rmemcached.bench import estimate
+from rmemcached.bench.arguments import CORES
 from rmemcached.bench.document import Document
 
 LONG_NAME = 12
+VERDICTS = {estimate.MISSED: "  MISSED", estimate.UNDECIDED: "  undecided", estimate.UNMEASURED: "  (not measured)"}
 PERCENTILE_HEADINGS = {"p90": "p90", "p99": "p99", "p99_9": "p99.9", "max": "max"}
 LEGEND = (
     "median and quartiles of the rounds;{reference} to floor: the median of the paired ratios to the least of its cost"
@@ -107,16 +110,21 @@ def bound(row: dict[str, Any]) -> str:
     """What a figure must keep, and whether it does."""
     if "bound" not in row:
         return ""
-    return row["bound"] + {True: "", False: "  MISSED", None: "  (not measured)"}[row["holds"]]
+    return row["bound"] + VERDICTS.get(row["verdict"], "")
 
 
-def missed(document: Document) -> list[str]:
-    """A line for each bound that is missed."""
+def bounds(document: Document, verdict: str) -> list[str]:
+    """A line for each bound of which this is said: what was compared with it, and its spread."""
     return [
-        f"{row['case']}: {row['contender']}: {number(row['median'])} misses {row['bound']}"
+        f"{row['case']}: {row['contender']}: {verdict}: {row['bound']}: {', '.join(map(spread, row['of_bound']))}"
         for row in document["results"]
-        if row.get("holds") is False
+        if row.get("verdict") == verdict
     ]
+
+
+def spread(found: list[float]) -> str:
+    low, median, high = map(number, found)
+    return f"{median} ({low} .. {high})"
 
 
 def label(figure: dict[str, str]) -> str:
@@ -148,9 +156,16 @@ def legend(document: Document) -> str:
     return LEGEND.format(reference=TO_REFERENCE.format(reference=name) if name else "")
 
 
+def placements(document: Document) -> str:
+    """Who was on which core, where the cases say it."""
+    found = dict.fromkeys(case["parameters"].get("cores", "") for case in document["cases"])
+    return " and ".join(CORES[name] for name in found if name in CORES)
+
+
 def text(document: Document) -> str:
     """The whole document for a terminal."""
-    lines = [f"{document['subcommand']}: {document['machine']['cpu']}, {document['machine']['cores']} cores"]
+    where = [document["machine"]["cpu"], f"{document['machine']['cores']} cores", placements(document)]
+    lines = [f"{document['subcommand']}: {', '.join(filter(None, where))}"]
     lines += [f"  {known['name']}: {known['server']}" for known in document["contenders"]]
     made = blocks(document)
     first = max((len(row[0]) for each in made for row in each.rows), default=0)
@@ -174,8 +189,9 @@ def markdown(document: Document) -> str:
         return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
     machine = document["machine"]
+    where = ", ".join(filter(None, (machine["cpu"], f"{machine['cores']} cores", placements(document))))
     parts = [
-        f"`{shlex.join(document['command'])}`: {document['started'][:10]}, {machine['cpu']}, {machine['cores']} cores;"
+        f"`{shlex.join(document['command'])}`: {document['started'][:10]}, {where};"
         f" {', '.join(dict.fromkeys(known['server'] for known in document['contenders'] if not known['floor']))}."
     ]
     for each in blocks(document):

@@ -11,6 +11,8 @@ from program import run_program
 
 from rmemcached.bench import document, page, table
 
+BUSY_NOTE = "other processes used "  # as the note begins that a loaded machine makes
+
 
 def run(*arguments: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:
     done = run_program([sys.executable, "-P", "-m", "rmemcached.bench", *arguments], 150)
@@ -85,6 +87,11 @@ def measured(tmp_path: Path, *arguments: str, status: int | None = 0) -> tuple[d
     for case in figures["cases"]:
         assert case["name"].removeprefix(f"{case['group']}: ") in done.stdout
     return figures, done.stdout, outline
+
+
+def notes(figures: document.Document) -> list[str]:
+    """Without what depends on other work on the machine."""
+    return [note for note in figures["notes"] if not note.startswith(BUSY_NOTE)]
 
 
 def names(figures: document.Document, floors: bool = False) -> list[str]:
