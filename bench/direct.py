@@ -156,10 +156,11 @@ def large_reads(direct: Server, asked: Server, seconds: float, sheet: Sheet) -> 
         sheet.add("get_view 1 MB, not seen lately", "direct", took, "us", group=LARGE_GROUP, bound="<= 3")
 
 
-def read_all(address: Any, seconds: float, results: Any) -> None:
-    """One reader process."""
+def read_all(address: Any, seconds: float, together: Any, results: Any) -> None:
+    """One reader process. It begins when all are there."""
     client = Client(address, transport="soft_shm", timeout=20)
     client.version()
+    together.wait(60)
     results.put((*_direct_reads.count_direct(client, KEYS, seconds), time.process_time()))
     client.close()
 
@@ -169,7 +170,8 @@ def reader_processes(direct: Server, seconds: float, sheet: Sheet) -> None:
         client.set_many(dict.fromkeys([name.decode() for name in KEYS], VALUE))
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
-    readers = [context.Process(target=read_all, args=(direct.address, seconds, results)) for _ in range(READERS)]
+    arguments = (direct.address, seconds, context.Barrier(READERS), results)
+    readers = [context.Process(target=read_all, args=arguments) for _ in range(READERS)]
     resource_tracker.ensure_running()  # it would let SIGINT through
     try:
         with uninterrupted():
