@@ -134,6 +134,15 @@ def test_the_command_alone_is_killed_while_it_stores_keys(how: int) -> None:
         assert made.ended() == (130 if how == signal.SIGINT else -how, "")
 
 
+@pytest.fixture
+def with_terminal() -> Iterator[None]:
+    """Processes end with their terminal, also where the tests do not (nohup)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("with_terminal")
 def test_the_terminal_is_closed() -> None:
     with family(PACED, *CONTENDERS) as made:
         made.await_member("spawn_main")
