@@ -27,6 +27,17 @@ STORING = "load --keys 1000000000 --memory 64"
 CONTENDERS = ("--contenders", "tcp,memcached")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def with_signals() -> Iterator[None]:
+    """Processes heed signals that the tests ignore: a shell starts what is in the background so, and nohup."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 class Family:
     """A command in a session of its own, and the processes that it has started."""
 
@@ -134,15 +145,6 @@ def test_the_command_alone_is_killed_while_it_stores_keys(how: int) -> None:
         assert made.ended() == (130 if how == signal.SIGINT else -how, "")
 
 
-@pytest.fixture
-def with_terminal() -> Iterator[None]:
-    """Processes end with their terminal, also where the tests do not (nohup)."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("with_terminal")
 def test_the_terminal_is_closed() -> None:
     with family(PACED, *CONTENDERS) as made:
         made.await_member("spawn_main")

@@ -40,7 +40,7 @@ def spans() -> Iterator[Callable[[], tuple[ReadableSpan, ...]]]:
 
 
 def test_every_command_is_one() -> None:
-    others = {"close", "disconnect_all", "quit", "shutdown", "check_key", "buffer", "register", "pipeline"}
+    others = {"close", "disconnect_all", "quit", "shutdown", "check_key", "buffer", "register", "pipeline", "prefault"}
     others |= {"metadump", "mgdump", "watch"}
     for kind, missing in ((Client, set()), (AsyncClient, BLOCKING)):
         methods = {name for name in dir(kind) if name[0] != "_" and callable(getattr(kind, name))}
