@@ -3,10 +3,11 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EBADMSG
+from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from rmemcached.client._buffers cimport Buffer, find_buffer, new_buffer, register_memory
-from rmemcached.client._commands cimport answer, is_error, put_fetch, seconds_text, text_of
+from rmemcached.client._commands cimport answer, is_error, put_fetch, put_mark, seconds_text, text_of
 from rmemcached.client._connection cimport AHEAD
 from rmemcached.client._direct cimport DirectMemory, DirectReader, cas_bytes
 from rmemcached.client._queue_pair cimport QueuePair
@@ -465,26 +466,31 @@ cdef class Retrieval(Session):
     get_multi = get_many
 
     def prefault(self):
-        """Maps what a server on this host (`-o rdma_direct`) had in its memory when the client connected. Connects.
+        """Maps what a server on this host (`-o rdma_direct`) has in its memory now. Connects if there is no connection.
 
         Reads that ask nobody then take no page faults: with them the first one of a large value takes up to half as
-        long again. Takes some 30 ms for each GB, without the GIL, and 2 MB of this process's page tables. Returns how
+        long again. Takes some 50 ms for each GB, without the GIL, and 2 MB of this process's page tables. Returns how
         many bytes were mapped: 0 if the server's memory is not read so. Raises what `version` does.
         """
-        cdef DirectReader reader = self.reader()
-        cdef DirectMemory memory
-        cdef size_t mapped = 0
-        cdef size_t more = 1
-        if reader is None:
-            self.leave(self.enter(True, b"prefault"), None)
-            reader = self.reader()
-        if reader is None:
-            return 0
-        memory = reader.memory
-        while more:
+        cdef DirectMemory memory = self.memory()
+        cdef uint64_t at = 0
+        cdef uint64_t mapped = 0
+        cdef bint more = True
+        cdef Connection c
+        if memory is None:
+            # A connection whose server has ended shows only when the server is asked.
+            c = self.enter(False, b"prefault")
+            try:
+                put_mark(c.stream)
+                c.exchange()
+            except BaseException:
+                self.drop(c)
+                raise
+            self.leave(c, None)
+            memory = self.memory()
+        while more and memory is not None:
             with nogil:
-                more = direct_prefault(&memory.memory, mapped)
-            mapped += more
+                more = direct_prefault(&memory.memory, &at, &mapped)
             PyErr_CheckSignals()
         return mapped
 

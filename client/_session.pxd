@@ -73,6 +73,8 @@ cdef class Session:
     cdef bint has_unanswered(self, unsigned long caller) noexcept
     # The reader, if what it reads is in order with this Client's commands; None: ask.
     cdef DirectReader reader(self)
+    # The memory of a server that lives. None: there is none, or nobody is connected.
+    cdef DirectMemory memory(self)
     # Closes the idle connections, and those that calls use when these end.
     cdef void close_all(self) noexcept
 

@@ -306,6 +306,13 @@ cdef class Session:
         unlock_state(&shared_state)
         return found
 
+    cdef DirectMemory memory(self):
+        cdef DirectReader found
+        lock_state(&shared_state)
+        found = self._reader if self._generation == fork_count() else None
+        unlock_state(&shared_state)
+        return found.memory if found is not None and found.is_alive() else None
+
     cdef int put_hits(self, Connection c) except -1:
         cdef DirectReader reader
         cdef char *to

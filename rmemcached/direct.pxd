@@ -224,6 +224,7 @@ cdef struct direct_memory:       # a daemon's memory, mapped here
     direct_chunks chunks
     const uint32_t *alive
     uint64_t daemon              # its address of the header
+    bint tells                   # this process is told which pages there are
     uint64_t used                # bytes of the arena that were in use when it was mapped; no more than it has pages of
 
 cdef struct direct_hit:          # a value that was found. Nothing of it is certain before direct_copy
@@ -250,9 +251,10 @@ cdef enum direct_answer:
 cdef int direct_map(direct_memory *m, int fd) noexcept nogil
 # Nobody reads any more.
 cdef void direct_unmap(direct_memory *m) noexcept nogil
-# Maps pages of the arena from the byte `at` on, of those that were in use when the memory was mapped. Returns how many
-# bytes; 0: there are no more, or it is not possible.
-cdef size_t direct_prefault(const direct_memory *m, size_t at) noexcept nogil
+# Maps the pages that the daemon has of a part of the arena, from the byte `at` on, which moves behind that part; adds
+# their bytes to `mapped`. Makes none, but for a process that is not told which there are: then it goes no further than
+# `used`. False: there are no more, or it is not possible.
+cdef bint direct_prefault(const direct_memory *m, uint64_t *at, uint64_t *mapped) noexcept nogil
 # Whether the daemon that writes it lives.
 cdef bint direct_is_alive(const direct_memory *m) noexcept nogil
 # Looks for the key. Any thread.

@@ -10,7 +10,7 @@ from rmemcached.sys.clock cimport coarse_ms
 from rmemcached.sys.key_hash cimport hash_secrets, key_hash
 from rmemcached.sys.linux cimport (
     F_GET_SEALS, F_SEAL_SHRINK, MADV_DONTDUMP, MAP_FAILED, MAP_NORESERVE, MAP_SHARED, PROT_NONE, PROT_READ, errno,
-    TMPFS_MAGIC, fcntl, fstatfs, madvise, mmap, mprotect, munlock, munmap, populate_read, snprintf,
+    TMPFS_MAGIC, fcntl, fstatfs, madvise, mincore, mmap, mprotect, munlock, munmap, populate_read, snprintf,
     struct_statfs,
 )
 
@@ -23,7 +23,8 @@ cdef enum:
 cdef enum:
     HEAD_MOST = 512              # bytes of an item before its data
     CHUNK_LEAST = 512            # bytes in each chunk of a value but the last; a shorter one is no daemon's
-    PREFAULT_STEP = 1 << 25      # bytes: a millisecond
+    PAGE = 4096                  # of the system: the daemon starts with no others
+    PREFAULT_PAGES = 8192        # at a time: a millisecond
     STALL_MS = 2000              # without a move of its clock, after which a daemon is asked
     UPDATE_INTERVAL = 60         # seconds
     NAMED_MS = 100               # after which the daemon is told of an item
@@ -40,6 +41,14 @@ cdef bint is_sound(const direct_header *h, uint64_t length) noexcept nogil:
             and h.most <= (h.chunks.arena - h.index) // sizeof(direct_bucket)
             and h.alive % 4 == 0 and h.alive <= sizeof(direct_header) - 4
             and h.chunks.chunk_bits <= h.chunks.place_bits and h.chunks.place_bits <= DIRECT_PLACE_MOST)
+
+
+cdef bint tells_pages(const direct_memory *m) noexcept nogil:
+    """Whether this process is told which pages there are. The kernel says of others' files that all are there: also the
+    last one, which a daemon has only when it has all.
+    """
+    cdef unsigned char last = 1
+    return mincore(<void *>(m.base + (m.length - PAGE & ~<size_t>(PAGE - 1))), PAGE, &last) == 0 and not last & 1
 
 
 cdef int direct_map(direct_memory *m, int fd) noexcept nogil:
@@ -77,14 +86,32 @@ cdef int direct_map(direct_memory *m, int fd) noexcept nogil:
     m.chunks = header.chunks
     m.alive = <const uint32_t *>(m.base + header.alive)
     m.daemon = header.base
-    # To read a page that the daemon does not have makes it, at the reader's expense.
+    m.tells = tells_pages(m)
     m.used = min(header.used, <uint64_t>status.st_blocks * 512, m.length - m.chunks.arena)
     return 0
 
 
-cdef size_t direct_prefault(const direct_memory *m, size_t at) noexcept nogil:
-    cdef size_t length = min(m.used - at, <uint64_t>PREFAULT_STEP) if at < m.used else 0
-    return length if length and populate_read(m.base + m.chunks.arena + at, length) == 0 else 0
+cdef bint direct_prefault(const direct_memory *m, uint64_t *at, uint64_t *mapped) noexcept nogil:
+    # To read a page that the daemon does not have would make it, at the reader's expense.
+    cdef unsigned char there[PREFAULT_PAGES]
+    cdef uint64_t used = relaxed_load(&(<direct_header *>m.header).used) if m.tells else m.used
+    cdef uint64_t end = min(used, m.length - m.chunks.arena, at[0] + PREFAULT_PAGES * PAGE) & ~<uint64_t>(PAGE - 1)
+    cdef const char *begin = m.base + m.chunks.arena + at[0]
+    cdef size_t pages, last
+    cdef size_t first = 0
+    if at[0] >= end or m.chunks.arena % PAGE or mincore(<void *>begin, end - at[0], there) != 0:
+        return False
+    pages = (end - at[0]) // PAGE
+    at[0] = end
+    while first < pages:
+        last = first
+        while last < pages and there[last] & 1:
+            last += 1
+        if last > first and populate_read(begin + first * PAGE, (last - first) * PAGE) != 0:
+            return False
+        mapped[0] += (last - first) * PAGE
+        first = last + 1
+    return True
 
 
 cdef void direct_unmap(direct_memory *m) noexcept nogil:

@@ -674,11 +674,10 @@ cdef class DirectReader:
 
     def prefault(self):
         """How many bytes were mapped."""
-        cdef size_t mapped = 0
-        cdef size_t more = 1
-        while more:
-            more = direct_prefault(&self.memory, mapped)
-            mapped += more
+        cdef uint64_t at = 0
+        cdef uint64_t mapped = 0
+        while direct_prefault(&self.memory, &at, &mapped):
+            pass
         return mapped
 
     def read(self, bytes key):

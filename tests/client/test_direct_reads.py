@@ -480,6 +480,26 @@ def test_memory_can_be_mapped_ahead(rmemcached_server: ServerFactory) -> None:
         client.prefault()
 
 
+def test_memory_is_mapped_ahead_at_any_time(rmemcached_server: ServerFactory) -> None:
+    """What the daemon has by then: behind commands without an answer, and of the daemon that is there."""
+    server = rmemcached_server("-m", "64", *FLAGS)
+    values = {str(number): os.urandom(100_000) for number in range(100)}
+    with Client(server.address, **OPTIONS) as client:
+        assert client.prefault() < 1 << 20
+        assert not client.set_many(values)
+        mapped = client.prefault()
+        assert mapped > 10_000_000
+        client.set("small", b"value", noreply=True)
+        assert mapped <= client.prefault() <= mapped + 8192
+        server.kill()
+        with pytest.raises((ConnectionError, MemcacheUnexpectedCloseError)):
+            client.prefault()
+        with Server(server.command, server.port):
+            assert client.prefault() < 1 << 20
+            assert not client.set_many(values)
+            assert client.prefault() > 10_000_000
+
+
 # --- what the daemon is told ---
 
 

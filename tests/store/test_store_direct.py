@@ -632,22 +632,60 @@ def test_halves_of_two_slots_may_name_no_class() -> None:
         os.close(fd)
 
 
+def pages_of(fd: int) -> int:
+    return os.fstat(fd).st_blocks
+
+
 def test_only_pages_that_the_daemon_has_are_mapped_ahead() -> None:
-    """A daemon may say that it uses what it does not have: to map that would be to pay for it."""
+    """To map what it uses and does not have, or says that it uses, would be to pay for it."""
     with Store(64 * MB, direct=True) as store:
+        fd = store.direct_fd()
+        reader = DirectReader(fd)
+        assert reader.prefault() == 0
         for number in range(40):
-            store.set(b"%d" % number, bytes(MB // 2))
-        used, length = DirectReader(store.direct_fd()).prefault(), os.fstat(store.direct_fd()).st_size
-        assert 20 * MB <= used <= 30 * MB
+            # Of each chunk a part is never used.
+            store.set(b"%d" % number, bytes(MB // 2 - 50_000))
+        before = pages_of(fd)
+        used = reader.prefault()
+        assert 17 * MB <= used <= before * 512
+        assert used == DirectReader(fd).prefault()
+        assert pages_of(fd) == before
         store.set(b"more", bytes(MB // 2))
-        fd = memfd(os.pread(store.direct_fd(), 4096, 0))
-    with open(fd, "r+b", buffering=0) as copy:
+        assert used < reader.prefault() <= used + MB
+        length, header = os.fstat(fd).st_size, os.pread(fd, 4096, 0)
+        pages = pages_of(fd)
+        assert reader.prefault() > used
+        assert pages_of(fd) == pages
+        copied = memfd(header)
+    with open(copied, "r+b", buffering=0) as copy:
         copy.truncate(length)
-        for said, most in ((used, MB), (length, MB), ((1 << 64) - 1, MB), (0, 0)):
-            os.pwrite(fd, struct.pack("<Q", said), BEAT + 8)
-            before = os.fstat(fd).st_blocks * 512
-            assert DirectReader(fd).prefault() <= min(before, most)
-            assert os.fstat(fd).st_blocks * 512 <= 2 * before
+        for said in (used, length, (1 << 64) - 1, 4097, 0):
+            os.pwrite(copied, struct.pack("<Q", said), BEAT + 8)
+            before = pages_of(copied)
+            assert DirectReader(copied).prefault() == 0
+            assert pages_of(copied) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's process")
+def test_another_user_maps_no_more_than_there_was() -> None:
+    """Of a file that is not its own, the kernel tells it that all pages are there."""
+    with Store(64 * MB, direct=True) as store:
+        for number in range(20):
+            store.set(b"%d" % number, bytes(MB // 2))
+        fd = store.direct_fd()
+        before = pages_of(fd)
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setuid(65534)
+                reader = DirectReader(fd)
+                used = reader.prefault()
+                os._exit(0 if 9 * MB <= used <= before * 512 and reader.prefault() == used else 1)
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        assert pages_of(fd) <= before + 2 * MB // 512
+        store.set(b"0", b"")
 
 
 def test_a_chain_of_chunks_that_are_too_short() -> None:
