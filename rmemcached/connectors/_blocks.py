@@ -188,7 +188,11 @@ class Blocks:
 
     def keep_many(self, names: Sequence[str | bytes], memories: Sequence[memoryview]) -> Iterator[bool | str]:
         """Stores blocks of which there is none. Says of each in turn whether there is one, or why it was refused."""
-        there = self.exist(names)
+        try:
+            there = self.exist(names)
+        except (MemcacheError, OSError):
+            self.forget_server()
+            raise
         absent = [number for number, found in enumerate(there) if not found]
         stored = self.each(self.store, [names[number] for number in absent], [memories[number] for number in absent])
         for found in there:
