@@ -101,7 +101,13 @@ def main() -> None:
         for _ in range(int(line)):
             for name, (client, queued) in clients.items():
                 time.sleep(0.001)
-                found[name].append(measure(client, queued))
+                try:
+                    found[name].append(measure(client, queued))
+                except Exception as error:
+                    state = Path(f"/proc/{pid}/task")
+                    waits = {task.name: (task / "wchan").read_text() for task in state.iterdir()}
+                    error.add_note(f"over {name}, after {len(found[name])} gets; the daemon's threads wait in {waits}")
+                    raise
         answer = {}
         for name, pairs in found.items():
             net, wall = (sorted(times) for times in zip(*pairs, strict=True))
