@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy
 import pytest
 import serving  # noqa: F401  (vLLM's base classes)
+from dumps import keys_in
 from servers import Server, start_rmemcached
 from suspended import suspended
 from vllm.v1.kv_offload.base import LookupResult
@@ -194,7 +195,7 @@ def test_what_is_missing_is_a_miss_and_stored_again(
     assert one.store(keys, [0, 1]).success
     assert one.lookup(keys) == [True, True]
     with Client(server.address, default_noreply=False) as client:
-        names = [item["key"] for item in client.metadump()]
+        names = keys_in(client)
         lost = [name for name in names if name.startswith(b"p:")] or [n for n in names if keys[0].hex().encode() in n]
         assert client.delete(sorted(lost)[0])
     result = one.load(keys, [2, 3])

@@ -1,0 +1,15 @@
+"""The keys of a daemon."""
+
+from __future__ import annotations
+
+from rmemcached.client import Client, MemcacheServerError
+
+
+def keys_in(client: Client) -> list[bytes]:
+    """All keys, sorted. The daemon refuses a dump while its maintainer has a crawler at work: then once more."""
+    while True:
+        try:
+            return sorted(item["key"] for item in client.metadump())
+        except MemcacheServerError as error:
+            if "currently processing crawler request" not in str(error):
+                raise
