@@ -83,6 +83,9 @@ def in_systemd() -> Iterator[list[str]]:
     program = f"{sys.executable} -P -m rmemcached $OPTIONS -v"
     changes = ["[Unit]", "DefaultDependencies=no", "[Service]", "ProtectHome=no", "ExecStart=", f"ExecStart={program}"]
     changes += [f"Environment=PYTHONPATH={ROOT}", "StandardError=file:/run/daemon.log"]
+    if ROOT.is_relative_to("/tmp"):
+        # The unit has a /tmp of its own, in which there would be no daemon.
+        changes.append("PrivateTmp=no")
     (folder / f"{UNIT}.d" / "here.conf").write_text("\n".join(changes) + "\n")
     run(*shlex.split("useradd --system --user-group --no-create-home --shell /usr/sbin/nologin rmemcached"))
     for above in Path(sys.executable).resolve().parents:
