@@ -31,7 +31,7 @@ CONTENDERS = ("tcp", "memcached")
 CONNECTIONS_MOST = 4096  # -c, unless more are asked for
 FLAGS = ("-t", "1", "-m", "256", "-c", str(CONNECTIONS_MOST))
 MEGABYTES = 256  # the default of --memory
-LARGE, LARGE_FLAGS = 512 * 1024, ("-I", "8m")  # values that do not fit into an item of the usual size
+LARGE, LARGE_FLAGS = 512 * 1024, ("-I", "8m")  # above this a value may not fit into an item of the usual size
 OPERATIONS = {"get": 0.0, "set": 1.0, "mixed": 0.1}  # the part of requests that are sets
 OTHERS = {
     "miss": "get of a key that is not there",
