@@ -6,6 +6,16 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.direct cimport direct_answer, direct_hit, direct_memory, direct_report
 
+# One of several values that are read to memory together.
+cdef struct direct_want:
+    const char *text         # the key as it is sent, of so many bytes
+    size_t text_length
+    char *to
+    size_t room
+    direct_answer answer     # as far as it is read
+    direct_hit hit
+    Py_ssize_t size          # the result, as that of read_into
+
 
 cdef class DirectMemory:
     """A server's memory, mapped here for reading. Any thread; nothing of it changes."""
@@ -16,7 +26,7 @@ cdef DirectMemory map_memory(int fd)
 
 
 cdef class DirectReader:
-    """One Client's reads. `read` and `read_into` may be called by several threads, all else with the GIL, or the lock
+    """One Client's reads. `read`, `read_into` and `read_all` may be called by several threads, all else with the GIL, or the lock
     of _state.pxd.
     """
     cdef DirectMemory memory
@@ -28,6 +38,8 @@ cdef class DirectReader:
     # The same, to memory: the value's length; -1: only the server can say. A value that is longer than the memory is
     # not copied. One that changes meanwhile may have left bytes there.
     cdef Py_ssize_t read_into(self, const char *text, size_t length, char *to, size_t room) noexcept
+    # The same of several values. Long ones are copied while other threads of Python run.
+    cdef void read_all(self, direct_want *wants, size_t count) noexcept
     # Looks for a value. DIRECT_FOUND: the key had it at one moment of the call. It may be anything from then on.
     cdef direct_answer find(self, const char *text, size_t length, direct_hit *hit) noexcept
     # A hit that was read or found, for the server.

@@ -57,6 +57,13 @@ cdef direct_answer copy(const direct_memory *m, const direct_hit *hit, char *to)
     return answer
 
 
+cdef void copy_all(const direct_memory *m, direct_want *wants, size_t count) noexcept nogil:
+    cdef size_t i
+    for i in range(count):
+        if wants[i].answer == DIRECT_FOUND:
+            wants[i].answer = direct_copy(m, &wants[i].hit, wants[i].to)
+
+
 cdef class DirectReader:
 
     cdef bytes read(self, const char *text, size_t length, uint32_t *flags, uint64_t *cas):
@@ -96,6 +103,33 @@ cdef class DirectReader:
             return -1
         self.note(&hit)
         return hit.length
+
+    cdef void read_all(self, direct_want *wants, size_t count) noexcept:
+        cdef direct_memory *m = &self.memory.memory
+        cdef direct_want *w
+        cdef size_t nbytes = 0
+        cdef size_t i
+        for i in range(count):
+            w = &wants[i]
+            w.answer = direct_find(m, w.text, w.text_length, &w.hit)
+            if w.answer == DIRECT_FOUND and w.hit.length > w.room:
+                # As with what changes meanwhile, there is more to it.
+                w.answer = DIRECT_TORN
+            elif w.answer == DIRECT_FOUND:
+                nbytes += w.hit.length
+        if nbytes < LONG_COPY:
+            copy_all(m, wants, count)
+        else:
+            with nogil:
+                copy_all(m, wants, count)
+        for i in range(count):
+            w = &wants[i]
+            w.size = -1
+            if w.answer == DIRECT_FOUND:
+                self.note(&w.hit)
+                w.size = w.hit.length
+            elif w.answer == DIRECT_TORN:
+                w.size = self.read_into(w.text, w.text_length, w.to, w.room)
 
     cdef direct_answer find(self, const char *text, size_t length, direct_hit *hit) noexcept:
         cdef direct_answer answer = direct_find(&self.memory.memory, text, length, hit)

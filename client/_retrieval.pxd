@@ -23,6 +23,7 @@ cdef class Retrieval(Session):
     cdef object _load(self, object key, object value, uint32_t flags)
     cdef object _read_fetch(self, Connection c, object key, fetch_form form, uint32_t *flags, list errors)
     cdef bytes _look(self, object key, uint32_t *flags, uint64_t *cas)
+    cdef int _look_all(self, list given, list results) except -1
     cdef Py_ssize_t _look_into(self, bytes key, char *to, Py_ssize_t length) except -2
     cdef object _view_again(self, object key, uint32_t *flags)
     cdef object _view(self, object key, uint32_t *flags)

@@ -4,12 +4,13 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EBADMSG
 from libc.stdint cimport uint64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from rmemcached.client._buffers cimport Buffer, find_buffer, new_buffer, register_memory
 from rmemcached.client._commands cimport answer, is_error, put_fetch, put_mark, seconds_text, text_of
 from rmemcached.client._connection cimport AHEAD
-from rmemcached.client._direct cimport DirectMemory, DirectReader, cas_bytes
+from rmemcached.client._direct cimport DirectMemory, DirectReader, cas_bytes, direct_want
 from rmemcached.client._queue_pair cimport QueuePair
 from rmemcached.client._rdma cimport RdmaStream
 from rmemcached.client._reads cimport read_values
@@ -178,6 +179,33 @@ cdef class Retrieval(Session):
         size = reader.read_into(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), to, length)
         self.tell_late(reader)
         return size
+
+    cdef int _look_all(self, list given, list results) except -1:
+        # The lengths of those values of keys and memoryviews that are found without asking.
+        cdef DirectReader reader = self.reader()
+        cdef direct_want *wants
+        cdef Py_ssize_t length, i
+        if reader is None or not given:
+            return 0
+        wants = <direct_want *>calloc(len(given), sizeof(direct_want))
+        if wants == NULL:
+            raise MemoryError
+        try:
+            for i in range(len(given)):
+                key, view = given[i]
+                wants[i].text = PyBytes_AS_STRING(key)
+                wants[i].text_length = PyBytes_GET_SIZE(key)
+                wants[i].to = target_of(view, 0, &length)
+                wants[i].room = length
+                if is_lost(wants[i].to, length):
+                    return 0
+            reader.read_all(wants, len(given))
+            for i in range(len(given)):
+                if wants[i].size >= 0:
+                    results[i] = wants[i].size
+        finally:
+            free(wants)
+        return self.tell_late(reader)
 
     cdef object _view_again(self, object key, uint32_t *flags):
         # Views of what the server keeps already, if it still is the key's item. None: the server is to be asked.
@@ -561,10 +589,12 @@ cdef class Retrieval(Session):
         cdef Py_ssize_t length, size, i
         cdef char *to
         cdef object problem = None
+        if self._reader is not None:
+            self._look_all(given, results)
         for i in range(len(given)):
             key, view = given[i]
             to = target_of(view, 0, &length)
-            size = self._look_into(key, to, length) if self._reader is not None else -1
+            size = -1 if results[i] is None else results[i]
             if size < 0 and length <= SMALL_TARGET:
                 small.append(i)
                 continue

@@ -11,7 +11,7 @@ import contextlib
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rmemcached.client import Client, MemcacheError
@@ -130,8 +130,7 @@ class Blocks:
     def store(self, name: str | bytes, memory: memoryview) -> bool:
         """Stores a block. False: the server did not take it, and has no block of that name, or an earlier one's."""
         key, size, piece = self.key(name), memory.nbytes, self.piece_size()
-        # A block as long as a head is stored in a piece: so whatever has a head's length is a head.
-        if size <= piece and size != HEAD.size:
+        if self._are_items([memory])[0]:
             return bool(self.client.set(key, memory, self.expire))
         if size == 0 or size > piece * MOST_PIECES:
             return False
@@ -147,6 +146,32 @@ class Blocks:
         if done and old is not None:
             self.client.delete_many(self._pieces(old))
         return done
+
+    def store_many(self, names: Sequence[str | bytes], memories: Sequence[memoryview]) -> Iterable[bool | str]:
+        """Stores blocks, and says of each in turn what `store` returns, or why the server has refused it.
+
+        Those that are items are sent together: this side copies one of them while the server copies another.
+        """
+        try:
+            items = self._are_items(memories)
+            with self.client.pipeline() as pipeline:
+                for name, memory, is_item in zip(names, memories, items, strict=True):
+                    if is_item:
+                        pipeline.set(self.key(name), memory, self.expire)
+        except (MemcacheError, OSError):
+            self.forget_server()
+            raise
+        if pipeline.results == [True] * len(items):
+            return list(pipeline.results)
+        results = iter(pipeline.results)
+
+        def outcome(name: str | bytes, memory: memoryview, is_item: bool) -> bool:
+            result = next(results) if is_item else self.store(name, memory)
+            if isinstance(result, Exception):
+                raise result
+            return bool(result)
+
+        return self.each(outcome, names, memories, items)
 
     def each(self, move: Callable[..., bool], *columns: Sequence[Any]) -> Iterator[bool | str]:
         """Says of each row in turn what `move` returns, or why the server has refused it. OSError ends it."""
@@ -182,6 +207,31 @@ class Blocks:
                 return False
         return True
 
+    def load_many(self, names: Sequence[str | bytes], memories: Sequence[memoryview]) -> Iterable[bool | str]:
+        """Loads blocks, and says of each in turn what `load` returns, or why the server has refused it.
+
+        Those that can be read without asking are copied in one go, while other threads of Python run.
+        """
+        try:
+            items = self._are_items(memories)
+            rows = zip(names, memories, items, strict=True)
+            sizes = self.client.get_many_into([(self.key(name), memory) for name, memory, is_item in rows if is_item])
+        except (MemcacheError, ValueError):
+            # Of one of them, such as an item that is longer than the memory: `load` says of which.
+            return self.each(self.load, names, memories)
+        except OSError:
+            self.forget_server()
+            raise
+        if sizes == [memory.nbytes for memory in memories]:
+            return [True] * len(sizes)
+        found = iter(sizes)
+
+        def outcome(name: str | bytes, memory: memoryview, is_item: bool) -> bool:
+            size = next(found) if is_item else HEAD.size
+            return self.load(name, memory) if size == HEAD.size else bool(size == memory.nbytes)
+
+        return self.each(outcome, names, memories, items)
+
     def keep(self, name: str | bytes, memory: memoryview) -> bool:
         """Stores a block unless there is one of that name, whose bytes are the same. Returns whether there is one."""
         return self.exist([name])[0] or self.store(name, memory)
@@ -194,7 +244,7 @@ class Blocks:
             self.forget_server()
             raise
         absent = [number for number, found in enumerate(there) if not found]
-        stored = self.each(self.store, [names[number] for number in absent], [memories[number] for number in absent])
+        stored = iter(self.store_many([names[number] for number in absent], [memories[number] for number in absent]))
         for found in there:
             yield found or next(stored)
 
@@ -221,6 +271,11 @@ class Blocks:
                 for piece in self._pieces(head):
                     pipeline.delete(piece)
         return [bool(done) for done in self._results(pipeline)[: len(keys)]]
+
+    def _are_items(self, memories: Sequence[memoryview]) -> list[bool]:
+        """Which blocks are one item. One as long as a head is in a piece: so whatever has a head's length is a head."""
+        piece = self.piece_size()
+        return [memory.nbytes <= piece and memory.nbytes != HEAD.size for memory in memories]
 
     def _small(self, key: bytes) -> bytes | None:
         """The value of a key if it is as short as a head."""

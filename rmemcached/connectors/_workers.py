@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from ._blocks import Blocks, reason
 
-PART = 4 << 20  # bytes for which a further thread is worth being woken
+LOADS = 1 << 20  # bytes that a thread takes on at a time: of loads, which are one copy or one round trip each,
+STORES = 4 << 20  # ... and of stores, which are sent together, and which the server copies meanwhile
 
 
 class Outcome(NamedTuple):
@@ -28,11 +29,18 @@ class Outcome(NamedTuple):
 
 
 class _Batch:
-    def __init__(self, number: int, size: int, parts: int) -> None:
+    """groups: of rows that nobody has taken on yet. left: those that are not done. The rest goes when it is over."""
+
+    def __init__(
+        self, number: int, task: Callable[..., Iterable[bool | str]], columns: Sequence[Sequence[Any]]
+    ) -> None:
         self.number = number
-        self.done = [False] * size
-        self.parts = parts
+        self.task = task
+        self.columns = columns
+        self.done = [False] * len(columns[0])
         self.error = ""
+        self.groups: Iterator[slice] = iter(())
+        self.left = 0
 
 
 class Workers:
@@ -63,34 +71,36 @@ class Workers:
         """The eventfd. It is readable when `drain` has something."""
         return self._event
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
     def submit(
-        self,
-        task: Callable[..., Iterable[bool | str]],
-        *columns: Sequence[Any],
-        whole: bool = False,
-        nbytes: int | None = None,
+        self, task: Callable[..., Iterable[bool | str]], *columns: Sequence[Any], nbytes: int = 0, group: int = 0
     ) -> int:
         """Queues a batch, whose rows are those of the columns, and returns its number.
 
-        task: takes the columns of a part of the rows, and says of each row whether it was done, or in a text why it
-        failed. What it raises fails the rows that it has not spoken of. whole: there is one part. nbytes: of all
-        blocks; None: many. Raises ValueError when the columns differ in length, and RuntimeError after `close`.
+        task: takes the columns of some of the rows, and says of each row whether it was done, or in a text why it
+        failed. What it raises fails the rows that it has not spoken of, and those that no thread has taken on. nbytes:
+        of all blocks. group: bytes of those that a thread takes on at a time; 0: one thread has them all. Raises
+        ValueError when the columns differ in length, and RuntimeError after `close`.
         """
         size = len(columns[0])
         if any(len(column) != size for column in columns):
             raise ValueError(f"lists of {' and '.join(str(len(column)) for column in columns)} entries in one batch")
-        parts = min(size, 1 if whole else len(self._threads))
-        if nbytes is not None:
-            # Threads that take turns for little of work each are slower than one of them.
-            parts = min(parts, max(nbytes // PART, 1))
+        rows = max(group * size // max(nbytes, 1), 1) if group else max(size, 1)
+        groups = [slice(first, first + rows) for first in range(0, size, rows)]
         with self._lock:
             if self._closed:
                 raise RuntimeError("the connector is closed")
-            batch = _Batch(self._next, size, parts)
+            batch = _Batch(self._next, task, columns)
             self._next += 1
-            for part in range(parts):
-                self._queue.put((batch, task, columns, slice(part, None, parts)))
-            if not parts:
+            batch.groups = iter(groups)
+            batch.left = len(groups)
+            for _ in range(min(len(groups), len(self._threads))):
+                self._queue.put(batch)
+            if not groups:
                 self._finish(batch)
         return batch.number
 
@@ -117,28 +127,38 @@ class Workers:
         self.blocks.close()
 
     def _run(self) -> None:
-        while (work := self._queue.get()) is not None:
-            batch, task, columns, rows = work
-            error = ""
-            try:
-                if self._closed:
-                    raise RuntimeError("the connector was closed")
-                said = task(*(column[rows] for column in columns))
-                for row, outcome in zip(range(len(batch.done))[rows], said, strict=True):
-                    batch.done[row] = outcome is True
-                    if isinstance(outcome, str):
-                        error = error or outcome
-            except Exception as problem:
-                # Whatever it is, somebody waits for the batch.
-                error = error or reason(problem)
-            with self._lock:
-                batch.error = batch.error or error
-                batch.parts -= 1
-                if not batch.parts:
-                    self._finish(batch)
+        while (batch := self._queue.get()) is not None:
+            # A thread that was woken too late finds nothing, and nobody waits for it.
+            for rows in batch.groups:
+                self._carry_out(batch, rows)
+            del batch
+
+    def _carry_out(self, batch: _Batch, rows: slice) -> None:
+        error = ""
+        failed = False
+        try:
+            if self._closed:
+                raise RuntimeError("the connector was closed")
+            said = batch.task(*(column[rows] for column in batch.columns))
+            for row, outcome in zip(range(len(batch.done))[rows], said, strict=True):
+                batch.done[row] = outcome is True
+                if isinstance(outcome, str):
+                    error = error or outcome
+        except Exception as problem:
+            # Whatever it is, somebody waits for the batch.
+            error = error or reason(problem)
+            failed = True
+        with self._lock:
+            batch.error = batch.error or error
+            batch.left -= 1
+            if failed:
+                batch.left -= sum(1 for _ in batch.groups)
+            if not batch.left:
+                self._finish(batch)
 
     def _finish(self, batch: _Batch) -> None:
         # The caller holds the lock.
+        batch.columns = ()
         self._finished.append(Outcome(batch.number, not batch.error, batch.error, batch.done))
         if not self._closed:
             os.eventfd_write(self._event, 1)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from rmemcached.client.sockets import server_text
 
 from ._blocks import Blocks
-from ._workers import Workers
+from ._workers import LOADS, STORES, Workers
 
 WORKERS = 2
 
@@ -63,20 +63,20 @@ class RMemcachedConnector:
     def submit_batch_set(self, keys: Sequence[str], memoryviews: Sequence[memoryview]) -> int:
         """Stores the bytes of each view under its key."""
         nbytes = sum(view.nbytes for view in memoryviews)
-        return self._workers.submit(self._store, keys, memoryviews, nbytes=nbytes)
+        return self._workers.submit(self._store, keys, memoryviews, nbytes=nbytes, group=STORES)
 
     def submit_batch_get(self, keys: Sequence[str], memoryviews: Sequence[memoryview]) -> int:
         """Loads each key's block to its view. A block of another length than the view's is a miss."""
         nbytes = sum(view.nbytes for view in memoryviews)
-        return self._workers.submit(self._load, keys, memoryviews, nbytes=nbytes)
+        return self._workers.submit(self._blocks.load_many, keys, memoryviews, nbytes=nbytes, group=LOADS)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
         """Looks which keys have blocks, in one round trip."""
-        return self._workers.submit(self._blocks.exist, keys, whole=True)
+        return self._workers.submit(self._blocks.exist, keys)
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
         """Removes the blocks of the keys."""
-        return self._workers.submit(self._blocks.delete, keys, whole=True)
+        return self._workers.submit(self._blocks.delete, keys)
 
     def drain_completions(self) -> list[tuple[int, bool, str, list[bool] | None]]:
         """[(number of the batch, whether nothing failed, the first error or "", of each key whether it was done)]."""
@@ -87,9 +87,8 @@ class RMemcachedConnector:
         self._workers.close()
 
     def _store(self, keys: Sequence[str], views: Sequence[memoryview]) -> Iterator[bool | str]:
-        for view, done in zip(views, self._blocks.each(self._blocks.store, keys, views), strict=True):
-            place = server_text(self._blocks.client.server)
-            yield done or f"{place}: a block of {view.nbytes} bytes was not stored"
+        for view, done in zip(views, self._blocks.store_many(keys, views), strict=True):
+            yield done or self._not_stored(view.nbytes)
 
-    def _load(self, keys: Sequence[str], views: Sequence[memoryview]) -> Iterator[bool | str]:
-        return self._blocks.each(self._blocks.load, keys, views)
+    def _not_stored(self, size: int) -> str:
+        return f"{server_text(self._blocks.client.server)}: a block of {size} bytes was not stored"

@@ -20,7 +20,7 @@ except ImportError as problem:
 
 from ._blocks import Blocks
 from ._keys import identity
-from ._workers import Outcome, Workers
+from ._workers import LOADS, STORES, Outcome, Workers
 
 WORKERS = 2
 
@@ -122,7 +122,7 @@ class RMemcachedTier(SecondaryTierManager):
         asked = [(key, one) for key, one in self._to_ask if self._lookups.get(key) is one]
         self._to_ask = []
         if asked:
-            number = self._workers.submit(self._blocks.exist, [self._name(key) for key, _ in asked], whole=True)
+            number = self._workers.submit(self._blocks.exist, [self._name(key) for key, _ in asked])
             self._asked[number] = asked
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
@@ -178,23 +178,23 @@ class RMemcachedTier(SecondaryTierManager):
         chunks = [int(chunk) for chunk in metadata.chunk_ids]
         names = [self._name(key) for key in keys]
         began = time.monotonic()
-        number = self._workers.submit(task, names, chunks, nbytes=len(keys) * self.block_size_bytes)
+        nbytes = len(keys) * self.block_size_bytes
+        number = self._workers.submit(task, names, chunks, nbytes=nbytes, group=LOADS if loads else STORES)
         self._jobs[number] = _Job(metadata.job_id, keys, loads, began)
 
     def _store(self, names: Sequence[str], chunks: Sequence[int]) -> Iterator[bool | str]:
+        return self._move(self._blocks.keep_many, names, chunks)
+
+    def _load(self, names: Sequence[str], chunks: Sequence[int]) -> Iterator[bool | str]:
+        return self._move(self._blocks.load_many, names, chunks)
+
+    def _move(self, move: Any, names: Sequence[str], chunks: Sequence[int]) -> Iterator[bool | str]:
         memories = [self._chunk(chunk) for chunk in chunks]
         try:
-            yield from self._blocks.keep_many(names, memories)
+            yield from move(names, memories)
         finally:
             for memory in memories:
                 memory.release()
-
-    def _load(self, names: Sequence[str], chunks: Sequence[int]) -> Iterator[bool | str]:
-        return self._blocks.each(self._load_one, names, chunks)
-
-    def _load_one(self, name: str, chunk: int) -> bool:
-        with self._chunk(chunk) as memory:
-            return self._blocks.load(name, memory)
 
     def _collect(self) -> None:
         """Takes what the threads have finished."""

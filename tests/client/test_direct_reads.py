@@ -91,6 +91,13 @@ def test_values_that_do_not_fit(server: Server, client: Client, key: str) -> Non
         with pytest.raises(BufferError):
             client.get_into(key, b"     ")
     assert (short, enough) == (bytearray(4), bytearray(b"other"))
+    # Long ones are copied together.
+    values = {f"{key}-{number}": os.urandom(100_000 + number) for number in range(3)}
+    client.set_many(values)
+    into = [bytearray(100_010), bytearray(100_000), bytearray(100_002)]
+    with suspended(server.pid), pytest.raises(ValueError, match="has 100001 bytes, and the buffer 100000"):
+        client.get_many_into(zip(values, into, strict=True))
+    assert into == [values[f"{key}-0"] + bytes(10), bytes(100_000), values[f"{key}-2"]]
 
 
 def test_without_cas(rmemcached_server: ServerFactory, key: str) -> None:
@@ -258,14 +265,15 @@ def test_values_that_change_while_they_are_copied(server: Server, client: Client
     )
     client.set(key, b"a" * size)
     writers = two_processes(script, server, key)
-    into = bytearray(size)
+    into, second = bytearray(size), bytearray(size)
     seen = set()
     while any(writer.poll() is None for writer in writers):
         assert client.get_into(key, into) == size
         assert into == into[:1] * size
         seen.add(into[0])
-        assert client.get_many_into([(key, into)]) == [size]
+        assert client.get_many_into([(key, into), (key, second)]) == [size, size]
         assert into == into[:1] * size
+        assert second == second[:1] * size
     assert [writer.wait() for writer in writers] == [0, 0]
     assert seen == set(b"abc")
 

@@ -73,6 +73,32 @@ def test_blocks_of_the_items_memory(connect: Connect, rmemcached_server: Callabl
         assert target.tobytes() == block.tobytes()
 
 
+@pytest.mark.parametrize("options", [[], ["-o", "rdma_direct"]], ids=["asked", "direct"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_batch_of_all_kinds(
+    connect: Connect, rmemcached_server: Callable[..., Server], transport: str, options: list[str]
+) -> None:
+    """Each block of a batch has its own outcome, whatever the others are."""
+    adapter = connect(rmemcached_server("-m", "256", "-t", "2", *options), transport=transport, workers=3)
+    sizes = [1, 0, HEAD.size, 300_000, MEGABYTE, 3 * MEGABYTE + 7, 70_000, 200_000, 5] * 3
+    keys = [f"key {number}" if number % 2 else f"key{number}" for number in range(len(sizes))]
+    blocks = [memoryview((os.urandom(61) * (size // 61 + 1))[:size]) for size in sizes]
+    assert adapter.store(keys, blocks)[0]
+    targets = [memoryview(bytearray(size)) for size in sizes]
+    for _ in range(2):
+        assert adapter.load(keys, targets) == (True, "", [True] * len(sizes))
+        assert targets == blocks
+    # A block that is not there, one that is longer and one that is shorter than the memory, and a head's length of it.
+    wrong = {3: 300_001, 7: 199_999, 9: HEAD.size, 2: 5, 14: 100}
+    keys[12] = "none"
+    targets = [memoryview(bytearray(wrong.get(number, size))) for number, size in enumerate(sizes)]
+    done = [number not in wrong and number != 12 for number in range(len(sizes))]
+    assert adapter.load(keys, targets) == (True, "", done)
+    assert [target for target, one in zip(targets, done, strict=True) if one] == [
+        block for block, one in zip(blocks, done, strict=True) if one
+    ]
+
+
 def test_a_block_of_another_length_is_a_miss(connect: Connect, shared_rmemcached: Server) -> None:
     adapter = connect(shared_rmemcached, prefix="lengths:")
     arena = Arena(20 * MEGABYTE)
