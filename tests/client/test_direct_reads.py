@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from resident import mapped_items
 from servers import Server, start_rmemcached
 from suspended import suspended
 
@@ -442,18 +443,6 @@ def test_nothing_is_left(server: Server) -> None:
     assert (mappings(), len(os.listdir("/proc/self/fd"))) == before
 
 
-def resident() -> int:
-    """Bytes of daemons' memory that this process has mapped pages of."""
-    found = 0
-    ours = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if "-" in line.split(" ")[0]:
-            ours = "rmemcached items" in line
-        elif ours and line.startswith("Rss:"):
-            found += int(line.split()[1]) * 1024
-    return found
-
-
 def test_memory_can_be_mapped_ahead(rmemcached_server: ServerFactory) -> None:
     """What the daemon has when the client connects: by a client with a connection, without one, and again."""
     server = rmemcached_server("-m", "64", *FLAGS)
@@ -461,15 +450,15 @@ def test_memory_can_be_mapped_ahead(rmemcached_server: ServerFactory) -> None:
     with Client(server.address, **OPTIONS) as writer:
         assert not writer.set_many(values)
     for connected in (False, True):
-        before = resident()
+        before = mapped_items()
         with Client(server.address, **OPTIONS) as client:
             if connected:
                 client.version()
-            assert resident() - before < 1 << 20
+            assert mapped_items() - before < 1 << 20
             mapped = client.prefault()
             assert 20_000_000 < mapped < 64 << 20
             # The end of the last page of a class has not been touched by anybody.
-            assert resident() - before > 19_000_000
+            assert mapped_items() - before > 19_000_000
             assert client.prefault() == mapped
             assert client.get_many(list(values)) == values
     for options in ({"transport": "tcp"}, {"transport": "soft_iw"}):
