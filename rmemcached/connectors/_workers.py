@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from ._blocks import Blocks, reason
+from ._settings import as_whole
 
 PART = 4 << 20  # bytes for which a further thread is worth being woken
 
@@ -42,8 +43,7 @@ class Workers:
     """
 
     def __init__(self, blocks: Blocks, count: int) -> None:
-        if count < 1:
-            raise ValueError(f"workers has to be 1 or more, not {count}")
+        count = as_whole("workers", count, 1)
         self.blocks = blocks
         self._lock = threading.Lock()
         self._next = 0
@@ -55,8 +55,14 @@ class Workers:
             threading.Thread(target=self._run, name=f"rmemcached-blocks-{number}", daemon=True)
             for number in range(count)
         ]
-        for thread in self._threads:
-            thread.start()
+        self._pid = os.getpid()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            self.close()
+            raise
 
     @property
     def event(self) -> int:
@@ -74,7 +80,8 @@ class Workers:
 
         task: takes the columns of a part of the rows, and says of each row whether it was done, or in a text why it
         failed. What it raises fails the rows that it has not spoken of. whole: there is one part. nbytes: of all
-        blocks; None: many. Raises ValueError when the columns differ in length, and RuntimeError after `close`.
+        blocks; None: many. Raises ValueError when the columns differ in length, and RuntimeError after `close`, and
+        in a forked child.
         """
         size = len(columns[0])
         if any(len(column) != size for column in columns):
@@ -83,6 +90,9 @@ class Workers:
         if nbytes is not None:
             # Threads that take turns for little of work each are slower than one of them.
             parts = min(parts, max(nbytes // PART, 1))
+        if self._pid != os.getpid():
+            # Nobody would ever carry it out.
+            raise RuntimeError("the connector's threads are in the process that forked this one: make another here")
         with self._lock:
             if self._closed:
                 raise RuntimeError("the connector is closed")
