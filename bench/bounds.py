@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
 from rmemcached.bench.floor import TCP, UNIX, floor_servers
 from rmemcached.bench.measure import Case, Figure, Steps, runs_of, take_turns
+from rmemcached.bench.scratch import scratch
 from rmemcached.bench.servers import memcached_path
 
 HELP = "server CPU and memory of the cases that have bounds, beside memcached and the floor"
@@ -168,7 +168,7 @@ def measure_rows(
     floors = dict.fromkeys(name for case in cases for name in case.floors.values())
     for_clients, for_servers = placement(options.cores)
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        folder = stack.enter_context(scratch())
         stack.enter_context(pinned(for_clients))
         servers = {}
         for name, contender in contenders.items():
@@ -198,7 +198,7 @@ def measure_rows(
 def measure_memory(options: argparse.Namespace, contenders: dict[str, Any], record: Record) -> None:
     """At start, for an item, and for an idle connection."""
     said = argparse.Namespace(items=options.items, connections=1000)
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         found = {
             name: memory.run(contenders[name], said, folder, None).values for name in record.round.shuffled(contenders)
         }

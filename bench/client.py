@@ -19,7 +19,6 @@ import gc
 import importlib.util
 import os
 import statistics
-import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from time import perf_counter, sleep
@@ -30,6 +29,7 @@ from rmemcached.bench.arguments import names_of
 from rmemcached.bench.document import Record
 from rmemcached.bench.floor import FLOORS, LINES, TCP, EchoClient, LinesClient, floor_servers, one_core
 from rmemcached.bench.measure import Round
+from rmemcached.bench.scratch import scratch
 from rmemcached.bench.servers import Server, memcached_path, start_memcached, start_rmemcached
 from rmemcached.bench.sheet import Sheet
 from rmemcached.client import AsyncClient, Client, serde
@@ -451,7 +451,7 @@ def measure_plain(servers: dict[str, Server], options: argparse.Namespace, sheet
                 client = connect(name, servers[name])
                 stack.callback(client.disconnect_all if name == "pylibmc" else client.close)
                 samples |= {(row, name): sample for row, sample in plain_rows(client, name).items()}
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        folder = stack.enter_context(scratch())
         for_clients, for_servers = cores()
         yields = one_core(for_clients, for_servers)
         bare = stack.enter_context(floor_servers((LINES, TCP), folder, for_servers, yields, sheet.record))

@@ -251,7 +251,7 @@ def put_out(options: argparse.Namespace, result: Document) -> None:
     if options.json and options.json != "-":
         document.write(options.json, result)
     draw(options, result)
-    document.say(json.dumps(result, indent=1) if options.json == "-" else table.text(result))
+    document.say(json.dumps(result, indent=1) if options.json == "-" else table.text(result, table.terminal()))
 
 
 def draw(options: argparse.Namespace, result: Document) -> None:
@@ -346,7 +346,7 @@ def show(options: argparse.Namespace) -> int:
     check_outputs(argparse.Namespace(json=None, html=options.html, plot=options.plot))
     with document.undamaged(options.json):
         draw(options, result)
-        text = table.markdown(result) if options.markdown else table.text(result)
+        text = table.markdown(result) if options.markdown else table.text(result, table.terminal())
     document.say(text)
     return 0
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import tempfile
 from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
@@ -22,6 +21,7 @@ from rmemcached.bench.floor import LINES, EchoClient, floor_servers, floors_of
 from rmemcached.bench.helpers import Helper, orders
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, runs_of, take_turns
 from rmemcached.bench.processes import check_descriptors
+from rmemcached.bench.scratch import scratch
 
 HELP = "gets of 100 B by 10 processes that have many connections between them"
 CONTENDERS = ("soft_shm", "soft_iw", "tcp", "unix", "memcached")
@@ -118,7 +118,7 @@ def measure_count(options: argparse.Namespace, cores: str, count: int, record: R
     floors = floors_of(options.contenders, without=(LINES,))
     case = Case(f"{count} connections, {CORES[cores]}", {"connections": count, "cores": cores}, FIGURES, floors)
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        folder = stack.enter_context(scratch())
         helpers = [stack.enter_context(Helper(asker, for_clients, share)) for _ in range(min(count, PROCESSES))]
         servers: dict[str, Any] = {}
         contenders = list(options.contenders)

@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import itertools
 import socket
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,6 +23,7 @@ from rmemcached.bench.errors import BenchError, named
 from rmemcached.bench.floor import echo_connection, floor_servers, floors_of, texts
 from rmemcached.bench.measure import Case, Figure, Run, Taken, runs_of, take_turns
 from rmemcached.bench.processes import check_descriptors
+from rmemcached.bench.scratch import scratch
 from rmemcached.bench.servers import Server
 
 HELP = "the server's CPU time for a request, with many connections at C speed"
@@ -224,7 +224,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     for where in options.cores:
         for_clients, for_servers = placement(where)
         with contextlib.ExitStack() as placed:
-            folder = placed.enter_context(tempfile.TemporaryDirectory())
+            folder = placed.enter_context(scratch())
             placed.enter_context(pinned(for_clients))
             servers = {}
             most = max(CONNECTIONS_MOST, max(options.connections) + 100)

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import random
-import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -39,6 +38,7 @@ from rmemcached.bench.figure_devices import Cell, DeviceSide, Samples, alternate
 from rmemcached.bench.helpers import Helper, orders
 from rmemcached.bench.measure import Case, Figure, Run, Taken, runs_of, take_turns
 from rmemcached.bench.realuse import daemons, shared_rate, sharing_clients
+from rmemcached.bench.scratch import scratch
 from rmemcached.bench.table import number
 
 OURS = ("soft_shm", "soft_iw", "verbs", "tcp")
@@ -65,7 +65,7 @@ def started(
 ) -> Iterator[dict[str, tuple[Contender, Any]]]:
     """{name: (contender, its server)}"""
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        folder = stack.enter_context(scratch())
         made = {}
         for contender in found:
             server = stack.enter_context(start(contender, flags, folder, cores))

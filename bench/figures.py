@@ -173,7 +173,7 @@ def draw(drawings: Sequence[Drawing], options: argparse.Namespace, command: Sequ
         if options.folder:
             document.write(f"{options.folder}/{drawing.name}.json", made)
             document.write_text(f"{options.folder}/{drawing.name}.svg", figure_page.picture(made) + "\n")
-        document.say(f"{table.text(made)}\n")
+        document.say(f"{table.text(made, table.terminal())}\n")
     return found, absent
 
 

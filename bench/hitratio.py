@@ -22,7 +22,6 @@ import itertools
 import random
 import re
 import socket
-import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 
@@ -31,6 +30,7 @@ from rmemcached.bench.contenders import Contender, described, parse_contender, s
 from rmemcached.bench.document import Document, Record
 from rmemcached.bench.errors import BenchError
 from rmemcached.bench.measure import Case, Figure, Run, Taken, take_turns
+from rmemcached.bench.scratch import scratch
 from rmemcached.bench.servers import Server, memcached_path
 from rmemcached.client import Client
 
@@ -247,7 +247,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
         raise BenchError(f"--largest is {ITEM_MOST} at most, unless --flags=-I allows larger items")
     case = case_of(options)
     steps = record.steps(len(options.contenders))
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         runs = {contender.name: run_of(contender, options, folder, record) for contender in options.contenders}
         record.case(case, take_turns(case, runs, record.round, steps, warm=False))
 

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import gc
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter_ns, sleep
@@ -22,6 +21,7 @@ from rmemcached.bench.contenders import Contender, connect, default_contenders, 
 from rmemcached.bench.document import Record
 from rmemcached.bench.floor import LINES, LinesClient, echo_connection, floor_servers, floors_of, one_core, texts
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, need_histograms, runs_of, take_turns
+from rmemcached.bench.scratch import scratch
 
 HELP = "get and set from Python, one at a time"
 AT_LEAST = {"seconds": 0}  # then --least decides
@@ -143,7 +143,7 @@ def running(options: argparse.Namespace, cores: str, record: Record) -> Iterator
     """Starts all servers on their cores, and connects from ours."""
     for_clients, for_servers = placement(cores)
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        folder = stack.enter_context(scratch())
         clients = {}
         stack.enter_context(pinned(for_clients))
         for contender in options.contenders:

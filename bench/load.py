@@ -19,7 +19,6 @@ import contextlib
 import ctypes
 import itertools
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -52,6 +51,7 @@ from rmemcached.bench.errors import BenchError, named
 from rmemcached.bench.helpers import PR_SET_TIMERSLACK
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, need_histograms, runs_of, take_turns
 from rmemcached.bench.processes import check_descriptors
+from rmemcached.bench.scratch import scratch
 
 HELP = "a load of your own: distributions, open loop, think times, over each transport; on a running server, too"
 CONTENDERS = ("soft_shm", "tcp", "memcached")
@@ -303,7 +303,7 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
     most = max(options.connections) * 2 + 100
     flags = ("-t", str(options.workers), "-m", str(options.memory), "-I", "2m", "-c", str(most))
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        folder = stack.enter_context(scratch())
         stack.enter_context(pinned(for_clients))
         servers: dict[Contender, Any] = {}
         for contender in options.contenders:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from rmemcached.bench.arguments import placement
 from rmemcached.bench.contenders import Contender, described, pinned, start
 from rmemcached.bench.document import Record
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, take_turns
+from rmemcached.bench.scratch import scratch
 from rmemcached.bench.servers import Server
 
 STRACE = ("strace", "-D", "-f", "-qq", "--seccomp-bpf", "-e", "trace=futex", "-e", "signal=none", "-o")
@@ -41,7 +41,7 @@ def measure(
     for_clients, for_servers = placement(cores)
     for workers in WORKERS:
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            folder = stack.enter_context(scratch())
             stack.enter_context(pinned(for_clients))
             runs = {}
             for name, contender in contenders.items():

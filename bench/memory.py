@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import socket
 import sys
-import tempfile
 import time
 from typing import Any
 
@@ -24,6 +23,7 @@ from rmemcached.bench.contenders import Contender, default_contenders, described
 from rmemcached.bench.document import Document, Record
 from rmemcached.bench.measure import Case, Figure, Taken
 from rmemcached.bench.processes import check_descriptors
+from rmemcached.bench.scratch import scratch
 from rmemcached.bench.servers import Server, on_free_port
 
 HELP = "a server's memory at start, for each item, and for each idle connection"
@@ -169,7 +169,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     steps = record.steps(len(known))
     (turns,) = record.round.orders(list(known), "memory")
     found = floors(options)
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         for name in turns:
             found[name] = run(known[name], options, folder, record).values
             steps.step(f"memory: {name}")

@@ -11,7 +11,6 @@ import contextlib
 import gc
 import itertools
 import random
-import tempfile
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from time import perf_counter_ns, sleep
@@ -24,6 +23,7 @@ from rmemcached.bench.errors import named
 from rmemcached.bench.floor import LINES, floor_client, floor_of, floor_servers, floors_of, one_core
 from rmemcached.bench.helpers import Helper, busy, orders
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, need_histograms, runs_of, take_turns
+from rmemcached.bench.scratch import scratch
 
 HELP = "get and set of 100 B after a think time, by one client or more"
 AT_LEAST = {"seconds": 0}
@@ -144,7 +144,7 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
     for_clients, for_servers = placement(cores)
     flags = ("-t", str(options.workers), "-m", "64")
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        folder = stack.enter_context(scratch())
         servers: dict[str, Any] = {}
         helpers: dict[str, list[Helper]] = {}
         contenders = list(options.contenders)

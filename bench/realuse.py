@@ -21,7 +21,6 @@ import argparse
 import contextlib
 import itertools
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +37,7 @@ from rmemcached.bench.document import Record
 from rmemcached.bench.floor import EchoClient, start_echo
 from rmemcached.bench.helpers import Helper, busy
 from rmemcached.bench.paced import paced_client
+from rmemcached.bench.scratch import scratch
 from rmemcached.bench.servers import Server, start_rmemcached
 from rmemcached.bench.sheet import Sheet
 from rmemcached.client import Client
@@ -60,7 +60,7 @@ def daemons(transports: list[str], cores: set[int], *flags: str) -> Iterator[dic
     """A daemon for each transport, on these cores."""
     allowed = os.sched_getaffinity(0)
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        folder = stack.enter_context(scratch())
         stack.callback(os.sched_setaffinity, 0, allowed)
         os.sched_setaffinity(0, cores)  # they inherit it
         made = {}

@@ -22,7 +22,6 @@ import argparse
 import contextlib
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,6 +35,7 @@ from rmemcached.bench.errors import BenchError
 from rmemcached.bench.floor import CALL, TCP, TEXTS, floor_servers
 from rmemcached.bench.helpers import busy
 from rmemcached.bench.measure import Case, Figure, Run, Taken, runs_of, take_turns
+from rmemcached.bench.scratch import scratch
 from rmemcached.bench.servers import Server, memcached_path, start_memcached, start_rmemcached
 from rmemcached.client import Client
 
@@ -153,7 +153,7 @@ def measure(options: argparse.Namespace, record: Record) -> None:
     flags = options.flags.split()
     steps = record.steps(len(options.cases) * 3 * runs_of(record.round))
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        folder = stack.enter_context(scratch())
         stack.enter_context(busy(options.busy))
         ours = stack.enter_context(start_rmemcached(*cpu.FLAGS, "-o", "rdma_direct", *flags))
         servers = {OURS: stack.enter_context(start_rmemcached(*cpu.FLAGS, *flags))}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ from rmemcached.bench.arguments import CORES
 from rmemcached.bench.document import Document
 
 LONG_NAME = 12
+USUAL_COLUMNS = 80
 VERDICTS = {estimate.MISSED: "  MISSED", estimate.UNDECIDED: "  undecided", estimate.UNMEASURED: "  (not measured)"}
 PERCENTILE_HEADINGS = {"p90": "p90", "p99": "p99", "p99_9": "p99.9", "max": "max"}
 LEGEND = (
@@ -162,24 +165,75 @@ def placements(document: Document) -> str:
     return " and ".join(CORES[name] for name in found if name in CORES)
 
 
-def text(document: Document) -> str:
-    """The whole document for a terminal."""
+def terminal() -> int:
+    """The columns of the terminal that stdout is, or that COLUMNS says; without either 80."""
+    return shutil.get_terminal_size((USUAL_COLUMNS, 24)).columns
+
+
+def text(document: Document, columns: int) -> str:
+    """The whole document for a terminal of so many columns. A cell that is longer stays whole."""
     where = [document["machine"]["cpu"], f"{document['machine']['cores']} cores", placements(document)]
     lines = [f"{document['subcommand']}: {', '.join(filter(None, where))}"]
     lines += [f"  {known['name']}: {known['server']}" for known in document["contenders"]]
     made = blocks(document)
     first = max((len(row[0]) for each in made for row in each.rows), default=0)
+    lines = [part for line in lines for part in wrapped(line, columns)]
     for each in made:
-        cells = [each.headings, *each.rows]
-        widths = [max(len(line[column]) for line in cells) for column in range(len(each.headings))]
-        lines += ["", each.title]
-        for line in cells:
-            # The contender stands behind its case, as names do.
-            named = 2 if each.headings[1] == "" else 1
-            rest = [cell.rjust(width) for cell, width in zip(line[named:], widths[named:], strict=True)]
-            rest[:0] = [cell.ljust(width) for cell, width in zip(line[1:named], widths[1:named], strict=True)]
-            lines.append("  ".join((f"  {line[0]:<{first}}", *rest)).rstrip())
-    return "\n".join([*lines, "", *document.get("notes", ()), legend(document)])
+        whole = beside(each, first)
+        lines += ["", *wrapped(each.title, columns)]
+        lines += whole if max(map(len, whole)) <= columns else below(each, columns)
+    last = [part for line in [*document.get("notes", ()), legend(document)] for part in wrapped(line, columns)]
+    return "\n".join([*lines, "", *last])
+
+
+def wrapped(line: str, columns: int) -> list[str]:
+    """A line of text in lines of so many columns; a word that is longer stays whole."""
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.wrap(
+        line, columns, subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False
+    ) or [""]
+
+
+def widths_of(each: Block) -> list[int]:
+    return [max(len(line[column]) for line in [each.headings, *each.rows]) for column in range(len(each.headings))]
+
+
+def names_of(each: Block) -> int:
+    """How many columns are names: the contender's, or the case's and the contender's."""
+    return 2 if each.headings[1] == "" else 1
+
+
+def beside(each: Block, first: int) -> list[str]:
+    """A table with all of its columns beside each other. first: the width of the first one."""
+    widths, named = widths_of(each), names_of(each)
+    lines = []
+    for line in [each.headings, *each.rows]:
+        # The contender stands behind its case, as names do.
+        cells = [cell.ljust(width) for cell, width in zip(line[1:named], widths[1:named], strict=True)]
+        cells += [cell.rjust(width) for cell, width in zip(line[named:], widths[named:], strict=True)]
+        lines.append("  ".join((f"  {line[0]:<{first}}", *cells)).rstrip())
+    return lines
+
+
+def below(each: Block, columns: int) -> list[str]:
+    """The same in parts, one below the other, each of as many columns as have room beside the contenders' names."""
+    widths, named = widths_of(each), names_of(each)
+    indent = "  " * named
+    room = columns - len(indent) - widths[named - 1]
+    parts: list[list[int]] = [[]]
+    for at in range(named, len(widths)):
+        # What has no heading is a unit.
+        if parts[-1] and each.headings[at] and sum(2 + widths[other] for other in [*parts[-1], at]) > room:
+            parts.append([])
+        parts[-1].append(at)
+    lines = []
+    for part in parts:
+        for line in [each.headings, *each.rows]:
+            if named == 2 and line[0]:
+                lines += wrapped(f"  {line[0]}", columns)
+            name = f"{indent}{line[named - 1]:<{widths[named - 1]}}"
+            lines.append("  ".join((name, *(line[at].rjust(widths[at]) for at in part))).rstrip())
+    return lines
 
 
 def markdown(document: Document) -> str:

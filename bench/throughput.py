@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +20,7 @@ from rmemcached.bench.document import Record
 from rmemcached.bench.errors import BenchError
 from rmemcached.bench.floor import LINES, LinesClient, floor_of, floor_servers, floors_of, one_core
 from rmemcached.bench.measure import Case, Figure, Run, Steps, Taken, runs_of, take_turns
+from rmemcached.bench.scratch import scratch
 
 HELP = "requests a second of one client that always has many under way, at C speed"
 CONTENDERS = ("soft_shm", "soft_iw", "tcp", "unix", "memcached")
@@ -116,7 +116,7 @@ def measure_placed(options: argparse.Namespace, cores: str, record: Record, step
     for_clients, for_servers = placement(cores)
     flags = ("-t", "1", "-m", "256", "-I", "8m")
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        folder = stack.enter_context(scratch())
         stack.enter_context(pinned(for_clients))
         clients, servers = {}, {}
         for contender in options.contenders:

@@ -11,7 +11,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from rmemcached.client._async_connection cimport ANSWERS_MOST, EXPOSED_MOST, AsyncConnection, Group, open_connection
 from rmemcached.client._client cimport Client
-from rmemcached.client._direct cimport cas_bytes
+from rmemcached.client._direct cimport DirectMemory, cas_bytes
 from rmemcached.client._meta cimport (
     exists_request,
     meta_arithmetic_request,
@@ -35,6 +35,7 @@ from rmemcached.client._request cimport (
 )
 
 from rmemcached.client._retrieval cimport MISS, target_view, too_long
+from rmemcached.direct cimport direct_prefault
 
 from rmemcached.client import leases
 from rmemcached.client.exceptions import MemcacheError, MemcacheUnexpectedCloseError
@@ -43,6 +44,9 @@ from rmemcached.client.exceptions import MemcacheError, MemcacheUnexpectedCloseE
 cdef object warn = warnings.warn
 cdef object get_running_loop = asyncio.get_running_loop
 cdef object sleep = asyncio.sleep
+
+cdef enum:
+    PREFAULT_TURNS = 16      # of direct_prefault, each of 32 MB, in one call of a thread
 
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
@@ -58,6 +62,16 @@ def target_bytes(buffer, offset):
 
 def _open(Client client, logged):
     return open_connection(client, logged)
+
+
+def _prefault(DirectMemory memory, uint64_t at, uint64_t mapped):
+    # Maps a part of it. Returns whether there is more, and both numbers of direct_prefault.
+    cdef bint more = True
+    cdef int _turn
+    with nogil:
+        for _turn in range(PREFAULT_TURNS):
+            more = more and direct_prefault(&memory.memory, &at, &mapped)
+    return more, at, mapped
 
 
 def _forget(task):
@@ -523,6 +537,24 @@ cdef class AsyncClient:
     async def get_or_set(self, key, compute, expire=0, *, lease=30, wait=None, refresh=None, stale=True):
         """As `Client.get_or_set`. compute may be a coroutine function."""
         return await leases.drive_async(self, compute, leases.steps(key, expire, lease, wait, refresh, stale))
+
+    async def prefault(self):
+        """As `Client.prefault`, in another thread, for the connection of this client. A call that is cancelled stops
+        mapping some 25 ms later."""
+        cdef AsyncConnection c = self.reads_from()
+        cdef uint64_t at = 0
+        cdef uint64_t mapped = 0
+        cdef bint more = True
+        if c is None or not c.usable or not c.reader.is_alive():
+            c = await self._room()
+            # A connection whose server has ended shows only when the server is asked. Those that have memory to be
+            # read know the command.
+            await (self.meta_noop() if c.stream.remote else self.version())
+            c = self.reads_from()
+        memory = None if c is None else c.reader.memory
+        while more and memory is not None:
+            more, at, mapped = await self._in_thread(_prefault, memory, at, mapped)
+        return mapped
 
     # --- the caller's memory ---
 

@@ -26,8 +26,8 @@ cdef DirectMemory map_memory(int fd)
 
 
 cdef class DirectReader:
-    """One Client's reads. `read`, `read_into` and `read_all` may be called by several threads, all else with the GIL, or the lock
-    of _state.pxd.
+    """One Client's reads. `read`, `read_into` and `read_all` may be called by several threads, all else with the
+    GIL, or the lock of _state.pxd.
     """
     cdef DirectMemory memory
     cdef direct_report report

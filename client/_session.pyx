@@ -25,6 +25,11 @@ cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() nogil
 
 
+cdef inline bint is_text(object value):
+    # What a configuration or an environment variable has in place of a number.
+    return isinstance(value, (str, bytes))
+
+
 cdef class Session:
 
     def __cinit__(self, *arguments, **options):
@@ -41,7 +46,7 @@ cdef class Session:
         self.close_all()
         self.server = normalize_server(server)
         for name, seconds in (("connect_timeout", connect_timeout), ("timeout", timeout)):
-            if seconds is not None and not seconds > 0:
+            if seconds is not None and (is_text(seconds) or not seconds > 0):
                 raise ValueError(f"{name} must be positive seconds or None, not {seconds!r}")
         self.connect_timeout = connect_timeout
         self.timeout = timeout
@@ -56,10 +61,10 @@ cdef class Session:
             raise ValueError(f"{named} needs a host and port, not the UNIX socket {self.server!r}")
         self._wanted = transport
         read_transports()
-        if spin is not None and not spin >= 0:
+        if spin is not None and (is_text(spin) or not spin >= 0):
             raise ValueError(f"spin must be microseconds from 0 up, not {spin!r}")
         self.spin = spin
-        if rdma_cm_port is not None and not 1 <= rdma_cm_port <= 65535:
+        if rdma_cm_port is not None and (is_text(rdma_cm_port) or not 1 <= rdma_cm_port <= 65535):
             raise ValueError(f"rdma_cm_port must be from 1 to 65535, not {rdma_cm_port!r}")
         if rdma_cm_port is not None and isinstance(self.server, str):
             raise ValueError(f"rdma_cm_port needs a host and port, not the UNIX socket {self.server!r}")

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 
 from rmemcached.client import Client, MemcacheError
 
+from ._clients import expiry
 from ._keys import block_key, check_prefix, piece_key
+from ._settings import as_number, said_by
 
 MAGIC = b"rmcblock"
 HEAD = struct.Struct("<8sQQ16s")  # magic, bytes of the block, bytes of each piece but the last, the store
@@ -51,6 +53,13 @@ def read_head(value: Any) -> Head | None:
     return Head(length, piece, store)
 
 
+def flat(memory: memoryview) -> memoryview:
+    """The same memory as bytes, of which slices count bytes. Raises TypeError when it is not contiguous."""
+    if memory.itemsize == 1 and memory.ndim == 1:
+        return memory
+    return memory.cast("B") if memory.nbytes else memoryview(bytearray())
+
+
 def reason(problem: Exception) -> str:
     """One line, never empty."""
     return str(problem) or type(problem).__name__
@@ -72,24 +81,24 @@ class Blocks:
         *,
         transport: str | None = None,
         prefix: str | bytes = "",
-        expire: int = 0,
-        timeout: float = 10.0,
+        expire: float = 0,
+        timeout: float | None = 10.0,
         connect_timeout: float = 2.0,
         username: str | None = None,
         password: str | None = None,
     ) -> None:
-        if expire < 0:
-            raise ValueError(f"expire has to be 0 or more seconds, not {expire}")
         self.prefix = check_prefix(prefix)
-        self.expire = expire
+        self.expire = as_number("expire", expire, 0, " seconds")
         self._closed = False
         self._piece = 0  # bytes; 0: the server has not been asked
         settings: dict[str, Any] = {} if transport is None else {"transport": transport}
-        if username is not None:
+        if username is not None or password is not None:
             settings |= {"username": username, "password": password}
         # A URL may say these two: they are no arguments then.
-        if not (isinstance(server, str) and "timeout=" in server):
-            settings |= {"timeout": timeout, "connect_timeout": connect_timeout}
+        said = said_by(server)
+        for name, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout)):
+            if name not in said:
+                settings[name] = None if seconds is None else as_number(name, seconds, 0, " seconds")
         self.client = Client(server, default_noreply=False, **settings)
 
     def prepare(self, seconds: float = 0.5) -> None:
@@ -129,9 +138,10 @@ class Blocks:
 
     def store(self, name: str | bytes, memory: memoryview) -> bool:
         """Stores a block. False: the server did not take it, and has no block of that name, or an earlier one's."""
+        memory = flat(memory)
         key, size, piece = self.key(name), memory.nbytes, self.piece_size()
         if self._are_items([memory])[0]:
-            return bool(self.client.set(key, memory, self.expire))
+            return bool(self.client.set(key, memory, expiry(self.expire)))
         if size == 0 or size > piece * MOST_PIECES:
             return False
         old = read_head(self._small(key))
@@ -140,10 +150,20 @@ class Blocks:
             piece_key(store, number, self.prefix): memory[at : at + piece]
             for number, at in enumerate(range(0, size, piece))
         }
-        if self.client.set_many(parts, self.expire):
-            return False
-        done = bool(self.client.set(key, HEAD.pack(MAGIC, size, piece, store), self.expire))
-        if done and old is not None:
+        expire = expiry(self.expire)
+        done = False
+        try:
+            done = not self.client.set_many(parts, expire) and bool(
+                self.client.set(key, HEAD.pack(MAGIC, size, piece, store), expire)
+            )
+        except MemcacheError:
+            # A server that evicts nothing would keep for ever what it has of the block.
+            with contextlib.suppress(MemcacheError, OSError):
+                self.client.delete_many(list(parts))
+            raise
+        if not done:
+            self.client.delete_many(list(parts))
+        elif old is not None:
             self.client.delete_many(self._pieces(old))
         return done
 
@@ -153,11 +173,13 @@ class Blocks:
         Those that are items are sent together: this side copies one of them while the server copies another.
         """
         try:
+            memories = [flat(memory) for memory in memories]
             items = self._are_items(memories)
+            expire = expiry(self.expire)
             with self.client.pipeline() as pipeline:
                 for name, memory, is_item in zip(names, memories, items, strict=True):
                     if is_item:
-                        pipeline.set(self.key(name), memory, self.expire)
+                        pipeline.set(self.key(name), memory, expire)
         except (MemcacheError, OSError):
             self.forget_server()
             raise
@@ -187,6 +209,7 @@ class Blocks:
 
     def load(self, name: str | bytes, memory: memoryview) -> bool:
         """Loads a block that is exactly as long as the memory. False: a miss; the memory may have been written to."""
+        memory = flat(memory)
         key, size = self.key(name), memory.nbytes
         if size == HEAD.size or size > self.piece_size():
             head = read_head(self._small(key))
@@ -213,6 +236,7 @@ class Blocks:
         Those that can be read without asking are copied in one go, while other threads of Python run.
         """
         try:
+            memories = [flat(memory) for memory in memories]
             items = self._are_items(memories)
             rows = zip(names, memories, items, strict=True)
             sizes = self.client.get_many_into([(self.key(name), memory) for name, memory, is_item in rows if is_item])

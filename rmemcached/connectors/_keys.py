@@ -18,7 +18,11 @@ def block_key(name: str | bytes, prefix: bytes = b"") -> bytes:
 
     prefix: bytes that memcached takes, at most 100, which all keys of a connector begin with.
     """
-    text = name.encode("utf-8", "surrogateescape") if isinstance(name, str) else bytes(name)
+    try:
+        text = name.encode("utf-8", "surrogateescape") if isinstance(name, str) else bytes(name)
+    except UnicodeEncodeError:
+        # Halves of a pair, which JSON can write: UTF-8 has no bytes for them.
+        return prefix + b"u:" + sha256(str(name).encode("utf-8", "surrogatepass")).hexdigest().encode()
     if len(prefix) + 2 + len(text) <= LONGEST and _PLAIN.fullmatch(text):
         return prefix + b"n:" + text
     return prefix + b"h:" + sha256(text).hexdigest().encode()

@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from ._blocks import Blocks, reason
+from ._settings import as_whole
 
 LOADS = 1 << 20  # bytes that a thread takes on at a time: of loads, which are one copy or one round trip each,
 STORES = 4 << 20  # ... and of stores, which are sent together, and which the server copies meanwhile
@@ -50,8 +51,7 @@ class Workers:
     """
 
     def __init__(self, blocks: Blocks, count: int) -> None:
-        if count < 1:
-            raise ValueError(f"workers has to be 1 or more, not {count}")
+        count = as_whole("workers", count, 1)
         self.blocks = blocks
         self._lock = threading.Lock()
         self._next = 0
@@ -63,8 +63,14 @@ class Workers:
             threading.Thread(target=self._run, name=f"rmemcached-blocks-{number}", daemon=True)
             for number in range(count)
         ]
-        for thread in self._threads:
-            thread.start()
+        self._pid = os.getpid()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            self.close()
+            raise
 
     @property
     def event(self) -> int:
@@ -84,13 +90,16 @@ class Workers:
         task: takes the columns of some of the rows, and says of each row whether it was done, or in a text why it
         failed. What it raises fails the rows that it has not spoken of, and those that no thread has taken on. nbytes:
         of all blocks. group: bytes of those that a thread takes on at a time; 0: one thread has them all. Raises
-        ValueError when the columns differ in length, and RuntimeError after `close`.
+        ValueError when the columns differ in length, and RuntimeError after `close`, and in a forked child.
         """
         size = len(columns[0])
         if any(len(column) != size for column in columns):
             raise ValueError(f"lists of {' and '.join(str(len(column)) for column in columns)} entries in one batch")
         rows = max(group * size // max(nbytes, 1), 1) if group else max(size, 1)
         groups = [slice(first, first + rows) for first in range(0, size, rows)]
+        if self._pid != os.getpid():
+            # Nobody would ever carry it out.
+            raise RuntimeError("the connector's threads are in the process that forked this one: make another here")
         with self._lock:
             if self._closed:
                 raise RuntimeError("the connector is closed")
@@ -114,7 +123,13 @@ class Workers:
         return finished
 
     def close(self) -> None:
-        """Ends the threads when what they do is done. Batches that wait fail. Any number of times."""
+        """Ends the threads when the groups that they have taken on are done. Any number of times.
+
+        Batches of which something is left fail. In a forked child it leaves the parent's alone.
+        """
+        if self._pid != os.getpid():
+            # A thread that is not here may have held it.
+            self._lock = threading.Lock()
         with self._lock:
             if self._closed:
                 return

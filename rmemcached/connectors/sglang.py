@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from rmemcached.client import MemcacheError
 
 from ._blocks import Blocks
 from ._keys import block_key, identity
+from ._settings import as_whole
 
 WORKERS = 2
 SETTINGS = {
@@ -56,7 +58,9 @@ def _memory_at(address: int, size: int) -> memoryview:
 
 
 def _memory_of(tensor: Any) -> memoryview:
-    """The memory of a contiguous tensor of the CPU. The caller keeps the tensor."""
+    """The memory of a contiguous tensor of the CPU. The caller keeps the tensor. Raises ValueError for another's."""
+    if not getattr(tensor, "is_cpu", True):
+        raise ValueError(f"pages are in the memory of the host, and this tensor is on {tensor.device}")
     return _memory_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
 
@@ -74,19 +78,21 @@ class RMemcachedStorage(HiCacheStorage):
 
     def __init__(self, storage_config: Any, kwargs: dict[str, Any] | None = None) -> None:
         extra = dict(storage_config.extra_config or {})
-        workers = extra.pop("workers", WORKERS)
+        self._workers = as_whole("workers", extra.pop("workers", WORKERS), 1)
         self._zero_copy = bool(extra.get("interface_v1", 0))
         extra = {name: value for name, value in extra.items() if name not in SGLANGS}
         if extra.keys() - SETTINGS:
             raise ValueError(f"extra_config: {', '.join(sorted(extra.keys() - SETTINGS))}: there is no such entry")
-        if workers < 1:
-            raise ValueError(f"workers has to be 1 or more, not {workers}")
         host, port, url = extra.pop("host", "127.0.0.1"), extra.pop("port", 11211), extra.pop("url", None)
         self._config = storage_config
         self._blocks = Blocks((host, port) if url is None else url, **extra)
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="rmemcached-pages")
         self._identity = self._identity_with(None)
+        self._begin()
         self._blocks.prepare()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="rmemcached-pages")
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Takes the pool of pages. Its layout is part of all names from here on."""
@@ -130,6 +136,8 @@ class RMemcachedStorage(HiCacheStorage):
     ) -> bool:
         """Stores tensors' bytes, of the pages that the server does not have. Returns whether it has all pages now."""
         tensors = [value.contiguous() for value in values]
+        if len(tensors) != len(keys):
+            raise ValueError(f"{len(tensors)} tensors for {len(keys)} pages")
         names = [self._name(key) for key in keys]
         return all(self._each(self._blocks.keep, names, [_memory_of(tensor) for tensor in tensors]))
 
@@ -216,6 +224,9 @@ class RMemcachedStorage(HiCacheStorage):
     ) -> list[bool]:
         """Moves all, each to or from its memory. What fails is False; behind a lost server nothing more is tried."""
         lost = threading.Event()
+        if self._pid != os.getpid():
+            # The threads are the parent's.
+            self._begin()
 
         def one(name: str, memory: memoryview) -> bool:
             if lost.is_set():

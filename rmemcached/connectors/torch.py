@@ -6,7 +6,9 @@ not in the cache is computed, and a server that has failed is asked again after 
 
 from __future__ import annotations
 
+import contextlib
 import io
+import operator
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -95,6 +97,9 @@ class CachedDataset(Dataset[Any]):
         self._room = key_room(self.client)
 
     def _key(self, index: Any) -> str:
+        # NumPy's and torch's integers are the same sample's as Python's.
+        with contextlib.suppress(TypeError):
+            index = operator.index(index)
         return fitting_key(f"{self.name}:{index!r}", self._room)
 
     def __len__(self) -> int:

@@ -93,9 +93,15 @@ class RMemcachedTier(SecondaryTierManager):
         )
         self._identity = _identity_of(offloading_spec.config, self.block_size_bytes)
         self._blocks = blocks
-        self._workers = Workers(blocks, workers)
+        # Slices of the view itself are not to be had in two dimensions. Before there are threads, which a view that
+        # cannot be taken would leave behind.
+        self._memory = primary_kv_view.cast("B")
+        try:
+            self._workers = Workers(blocks, workers)
+        except BaseException:
+            self._memory.release()
+            raise
         blocks.prepare()
-        self._memory = primary_kv_view.cast("B")  # slices of the view itself are not to be had in two dimensions
         self._jobs: dict[int, _Job] = {}  # by number of the batch, as the next
         self._asked: dict[int, list[tuple[bytes, _Lookup]]] = {}
         self._results: list[JobResult] = []

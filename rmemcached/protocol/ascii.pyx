@@ -11,9 +11,9 @@ from rmemcached.protocol.admin cimport process_admin_command
 from rmemcached.protocol.admin_stats cimport process_stats_command
 from rmemcached.protocol.auth cimport try_read_command_asciiauth
 from rmemcached.protocol.conn cimport (
-    CONN_NAME, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, WRITE_BUFFER_SIZE, conn_charge,
-    conn_closing, conn_log, conn_logs, conn_mwrite, conn_name, conn_new_cmd, conn_nread, conn_output_full,
-    conn_set_state, mc_resp, thread_stats,
+    CONN_NAME, MGET_ACTIVE, MGET_CAS, MGET_HIT, MGET_OOM, MGET_SKIP, MGET_TOUCH, NOT_GIVEN, WRITE_BUFFER_SIZE,
+    conn_charge, conn_closing, conn_log, conn_logs, conn_mwrite, conn_name, conn_new_cmd, conn_nread,
+    conn_output_full, conn_set_state, mc_resp, thread_stats,
 )
 from rmemcached.protocol.item_commands cimport (
     alloc_error, count_cas, count_delta, expect_payload, expiry, fetch_item, fits_copy, log_deleted, resp_value,
@@ -475,10 +475,15 @@ cdef void process_direct_command(conn *c, const token *t, int n) noexcept nogil:
 
 
 cdef void process_hits_command(conn *c, const char *p, const char *end) noexcept nogil:
-    """What a client has read without asking (docs/direct-reads.md, section 4). There is no answer."""
+    """What a client has read without asking (docs/direct-reads.md, section 4). Only one that cannot do so is answered.
+    """
     cdef thread_stats *stats = &c.thread.stats
     cdef uint64_t first, second
     cdef bint names
+    if c.engine.given == NULL or not c.engine.given(c):
+        c.noreply = False
+        out_string(c, NOT_GIVEN)
+        return
     while p < end:
         names = p[0] == c'@'
         p = read_count(p + names, end, 16 if names else 10, &first)

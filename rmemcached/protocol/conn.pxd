@@ -21,6 +21,13 @@ from rmemcached.store.store cimport (
     MAX_NUMBER_OF_SLAB_CLASSES, NUMBER_OF_QUEUES, crawler_result_type, item, rel_time_t, store,
 )
 
+cdef extern from *:
+    """
+    #define RMC_NOT_GIVEN "CLIENT_ERROR rdma: this client was not given the items' memory"
+    """
+    # The answer to commands of clients that look at items themselves, by another client.
+    const char *NOT_GIVEN "RMC_NOT_GIVEN"
+
 cdef struct conn             # complete below
 cdef struct mc_resp
 
@@ -134,6 +141,9 @@ cdef struct conn_engine:
     # line about the memory at this distance from where it begins: a constant, or what it has written into `reply`.
     # NULL: the connection has no queue pair for that.
     const char *(*direct)(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil
+    # The command rdma_hits: whether the client was given the items' memory, by a descriptor or for READs. NULL: no
+    # client of such a connection is.
+    bint (*given)(const conn *c) noexcept nogil
     bint remote              # it fetches payloads from conn.remote and writes values to sinks (conn_next_write)
     bint datagrams           # it sends each reply as a message of its own, so that no two share an mc_resp
 

@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 from posix.uio cimport iovec
 
 from rmemcached.direct cimport direct_bytes
-from rmemcached.protocol.conn cimport conn, thread_stats
+from rmemcached.protocol.conn cimport NOT_GIVEN, conn, thread_stats
 from rmemcached.protocol.item_commands cimport overused
 from rmemcached.protocol.parse cimport U32_TEXT, U64_TEXT, itoa_u32, itoa_u64, token
 from rmemcached.protocol.reply cimport BAD_FORMAT, OUT_OF_MEMORY, out_line, out_string, text_reply
@@ -132,7 +132,7 @@ cdef void process_view_command(conn *c, const token *t, int n) noexcept nogil:
         out_string(c, BAD_FORMAT)
         return
     if c.engine.pin == NULL:
-        out_string(c, b"CLIENT_ERROR rdma: this client was not given the items' memory")
+        out_string(c, NOT_GIVEN)
         return
     it = item_get(c.thread.store, t[1].value, t[1].length, True)
     if it == NULL:

@@ -7,8 +7,8 @@ cdef const char *lane_pin(conn *c, item *it, uint32_t *id) noexcept nogil:
     cdef rdma_lane *lane = <rdma_lane *>c
     cdef rdma_conn *rc = lane.rc
     cdef const char *refused
-    if not rc.direct or rc.q.t.dev.endpoint.memory < 0:
-        return b"CLIENT_ERROR rdma: this client was not given the items' memory"
+    if not setup_maps(rc):
+        return NOT_GIVEN
     refused = pins_add(rc.q.t, &lane.pins, it, id)
     rc.pins += refused == NULL
     return refused
@@ -19,14 +19,10 @@ cdef void lane_unpin(conn *c, uint32_t id) noexcept nogil:
     lane.rc.pins -= pins_remove(lane.rc.q.t, &lane.pins, id)
 
 
-cdef const char *lane_direct(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil:
-    return setup_reads((<rdma_lane *>c).rc, place, reply, reply_size)
-
-
 # A lane has no socket that a side thread could be lent.
 cdef conn_engine lane_engine = conn_engine(
-    exchange=lane_exchange, watch=NULL, dump=NULL, pin=lane_pin, unpin=lane_unpin, direct=lane_direct, remote=True,
-    datagrams=False)
+    exchange=lane_exchange, watch=NULL, dump=NULL, pin=lane_pin, unpin=lane_unpin, direct=setup_reads,
+    given=setup_given, remote=True, datagrams=False)
 
 
 # What the table has for a lane that is gone: the server's CLOSE has left, but not the client's; the server's waits; it

@@ -12,6 +12,10 @@ cdef bint setup_begin(rdma_conn *rc) noexcept nogil
 # connections whose READY does not come.
 cdef void setup_end(rdma_conn *rc) noexcept nogil
 
-# The command rdma_direct: lets the queue pair READ, and says where a part of the memory is registered.
-# The reply line, as conn_engine.direct returns it.
-cdef const char *setup_reads(rdma_conn *rc, uint64_t place, char *reply, size_t reply_size) noexcept nogil
+# The command rdma_direct: lets a lane's queue pair READ, and says where a part of the memory is registered.
+# conn_engine.direct.
+cdef const char *setup_reads(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil
+# Whether a lane's client has got the memory either way. conn_engine.given.
+cdef bint setup_given(const conn *c) noexcept nogil
+# Whether it was given the descriptor.
+cdef bint setup_maps(const rdma_conn *rc) noexcept nogil

@@ -7,6 +7,10 @@ cdef inline rdma_conn **token_bucket(rdma_thread *t, const uint8_t *token) noexc
     return &t.streamless[token[RDMA_TOKEN_LENGTH - 1] % STREAMLESS_BUCKETS]
 
 
+cdef bint setup_maps(const rdma_conn *rc) noexcept nogil:
+    return rc.direct and rc.q.t.dev.endpoint.memory >= 0
+
+
 cdef bint setup_begin(rdma_conn *rc) noexcept nogil:
     cdef rdma_thread *t = rc.q.t
     cdef rdma_conn **bucket
@@ -71,7 +75,7 @@ cdef void rdma_thread_attach(rdma_thread *t, int fd, const char *data, size_t re
         rc = rc.streamless_next
     if rc != NULL and rc.q.qp.qp_num == request.qpn and attach_accept(t.dev, rc.q.qp, fd, data, received, rc.direct):
         forget_token(rc)
-        if rc.direct and t.dev.endpoint.memory >= 0:
+        if setup_maps(rc):
             store_direct_given(t.worker.store)
     else:
         rdma_thread_refuse(t, fd, data, received)
@@ -115,7 +119,13 @@ cdef bint rdma_thread_end_late(rdma_thread *t) noexcept nogil:
     return is_late(t.setup_oldest, now)
 
 
-cdef const char *setup_reads(rdma_conn *rc, uint64_t place, char *reply, size_t reply_size) noexcept nogil:
+cdef bint setup_given(const conn *c) noexcept nogil:
+    cdef const rdma_conn *rc = (<const rdma_lane *>c).rc
+    return rc.remote or setup_maps(rc)
+
+
+cdef const char *setup_reads(conn *c, uint64_t place, char *reply, size_t reply_size) noexcept nogil:
+    cdef rdma_conn *rc = (<rdma_lane *>c).rc
     cdef rdma_device *dev = rc.q.t.dev
     cdef const char *base = <const char *>store_direct_base(rc.q.t.worker.store)
     cdef const ibv_mr *mr

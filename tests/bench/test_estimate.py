@@ -320,4 +320,4 @@ def test_a_document_survives_its_file(tmp_path: Path) -> None:
     document.write(str(path), found)
     again = document.read(str(path))
     assert json.loads(json.dumps(again)) == json.loads(json.dumps(found))
-    assert table.text(again) == table.text(found)
+    assert table.text(again, 80) == table.text(found, 80)

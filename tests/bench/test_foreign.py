@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench_runs import BUSY_NOTE, measured, run
+from bench_runs import BUSY_NOTE, measured, run, unwrapped
 from daemon_tools import eventually
 
 from rmemcached.bench import foreign
@@ -39,7 +39,7 @@ def test_a_spinning_process_is_noted(tmp_path: Path) -> None:
     with spinning():
         figures, text, _ = measured(tmp_path, *SHORT.split())
     (note,) = [note for note in figures["notes"] if note.startswith(BUSY_NOTE)]
-    assert note in text and note in (tmp_path / "out.html").read_text()
+    assert note in unwrapped(text) and note in (tmp_path / "out.html").read_text()
     assert " % of a core in 2 of 2 rounds: " in note
     assert len(figures["other_cpu"]) == 2 and min(figures["other_cpu"]) > foreign.NOTED
 

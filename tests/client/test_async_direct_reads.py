@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 from concurrency import in_child
+from resident import mapped_items
 from servers import Server, start_rmemcached
 from suspended import suspended
 
@@ -85,6 +86,74 @@ def test_nobody_is_asked(run: Run, server: Server, key: str) -> None:
             assert await client.get_into(missing, bytearray(5), 0, 7) == 7
             assert list(await client.get_many([missing, *reversed(values)])) == [*reversed(values)]
             assert await client.get_many_into([(missing, bytearray(9)), (f"{key}-1", bytearray(9))]) == [None, 1]
+
+    run(body())
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_memory_can_be_mapped_ahead(run: Run, rmemcached_server: ServerFactory, connected: bool) -> None:
+    """With and without a connection; other tasks run meanwhile."""
+    server = rmemcached_server("-m", "1024", *FLAGS)
+    values = {str(number): os.urandom(1000_000) for number in range(600)}
+    with Client(server.address, **OPTIONS) as writer:
+        assert not writer.set_many(values)
+
+    async def body() -> None:
+        before = mapped_items()
+        async with AsyncClient(server.address, **OPTIONS) as client:
+            if connected:
+                await client.meta_noop()
+            task = asyncio.create_task(client.prefault())
+            turns = 0
+            while not task.done():
+                await asyncio.sleep(0)
+                turns += 1
+            mapped = task.result()
+            # A thread maps 512 MB at a time, and the loop waits for none of it.
+            assert 550_000_000 < mapped < 1 << 30 and turns > 2
+            assert mapped_items() - before > 550_000_000
+            assert await client.prefault() == mapped
+            assert await client.get("7") == values["7"]
+        for transport in ("tcp", "soft_iw"):
+            async with AsyncClient(server.address, **OPTIONS | {"transport": transport}) as client:
+                assert await client.prefault() == 0
+
+    run(body())
+
+
+def test_memory_is_mapped_ahead_at_any_time(run: Run, rmemcached_server: ServerFactory) -> None:
+    server = rmemcached_server("-m", "64", *FLAGS)
+
+    async def body() -> None:
+        async with AsyncClient(server.address, **OPTIONS) as client:
+            assert await client.prefault() < 1 << 20
+            await client.set_many({str(number): os.urandom(100_000) for number in range(100)})
+            mapped = await client.prefault()
+            assert mapped > 10_000_000
+            task = asyncio.create_task(client.prefault())
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await client.prefault() == mapped
+
+            def child() -> None:
+                async def reads() -> None:
+                    assert await client.prefault() == mapped
+                    await client.close()
+
+                asyncio.run(reads())
+
+            in_child(child)
+            server.kill()
+            # Whether the loop has heard of it or not.
+            with pytest.raises((OSError, MemcacheUnexpectedCloseError)):
+                await client.prefault()
+            with Server(server.command, server.port):
+                assert await client.prefault() < 1 << 20
+                assert await client.get("1") is None
+        with pytest.raises(OSError, match="refused"):
+            await AsyncClient(server.address, **OPTIONS).prefault()
 
     run(body())
 

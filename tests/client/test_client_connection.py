@@ -132,6 +132,10 @@ def test_unix_socket(memcached_server: ServerFactory, tmp_path: Path, caplog: py
         ({"timeout": 0}, "positive"),
         ({"connect_timeout": -1}, "positive"),
         ({"spin": -1}, "spin"),
+        ({"timeout": "5"}, "timeout must be positive seconds or None, not '5'"),
+        ({"connect_timeout": b"5"}, "connect_timeout must be positive seconds or None, not b'5'"),
+        ({"spin": "5"}, "spin must be microseconds from 0 up, not '5'"),
+        ({"rdma_cm_port": "5"}, "rdma_cm_port must be from 1 to 65535, not '5'"),
         ({"socket_keepalive": 5}, "KeepaliveOpts"),
     ],
 )

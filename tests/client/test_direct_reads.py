@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from resident import mapped_items
 from servers import Server, start_rmemcached
 from suspended import suspended
 
@@ -450,18 +451,6 @@ def test_nothing_is_left(server: Server) -> None:
     assert (mappings(), len(os.listdir("/proc/self/fd"))) == before
 
 
-def resident() -> int:
-    """Bytes of daemons' memory that this process has mapped pages of."""
-    found = 0
-    ours = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if "-" in line.split(" ")[0]:
-            ours = "rmemcached items" in line
-        elif ours and line.startswith("Rss:"):
-            found += int(line.split()[1]) * 1024
-    return found
-
-
 def test_memory_can_be_mapped_ahead(rmemcached_server: ServerFactory) -> None:
     """What the daemon has when the client connects: by a client with a connection, without one, and again."""
     server = rmemcached_server("-m", "64", *FLAGS)
@@ -469,15 +458,15 @@ def test_memory_can_be_mapped_ahead(rmemcached_server: ServerFactory) -> None:
     with Client(server.address, **OPTIONS) as writer:
         assert not writer.set_many(values)
     for connected in (False, True):
-        before = resident()
+        before = mapped_items()
         with Client(server.address, **OPTIONS) as client:
             if connected:
                 client.version()
-            assert resident() - before < 1 << 20
+            assert mapped_items() - before < 1 << 20
             mapped = client.prefault()
             assert 20_000_000 < mapped < 64 << 20
             # The end of the last page of a class has not been touched by anybody.
-            assert resident() - before > 19_000_000
+            assert mapped_items() - before > 19_000_000
             assert client.prefault() == mapped
             assert client.get_many(list(values)) == values
     for options in ({"transport": "tcp"}, {"transport": "soft_iw"}):
@@ -596,9 +585,9 @@ LINES = [
 def test_lines_that_make_no_sense(rmemcached_server: ServerFactory, line: bytes) -> None:
     """They have no answer, and do nothing. What makes sense in them counts."""
     server = rmemcached_server(*FLAGS)
-    with server.connect() as plain, plain.makefile("rb") as answers:
-        plain.sendall(line + b"\r\nset a 0 0 1\r\n1\r\n" + line + b" noreply\r\nget a\r\n")
-        assert [answers.readline() for _ in range(4)] == [b"STORED\r\n", b"VALUE a 0 1\r\n", b"1\r\n", b"END\r\n"]
+    with Client(server.address, **OPTIONS) as client:
+        text = client.raw_command(line + b"\r\nset a 0 0 1\r\n1\r\n" + line + b" noreply\r\nget a", "END\r\n")
+        assert text == b"STORED\r\nVALUE a 0 1\r\n1\r\n"
     assert int(server.stats()["get_hits"]) == (3 if line.endswith(b" 1:1") else 1)
 
 
@@ -606,6 +595,40 @@ def test_without_the_option_the_command_is_none(shared_rmemcached: Server) -> No
     with shared_rmemcached.connect() as plain, plain.makefile("rb") as answers:
         plain.sendall(b"rdma_hits 1:1\r\n")
         assert answers.readline() == b"ERROR\r\n"
+
+
+NOT_GIVEN = b"CLIENT_ERROR rdma: this client was not given the items' memory\r\n"
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: repr(line[:30]))
+def test_who_was_not_given_the_memory_tells_no_hits(rmemcached_server: ServerFactory, line: bytes) -> None:
+    """Over a socket, or a queue pair of another transport: each line is refused, also with noreply, and counts not."""
+    server = rmemcached_server(*FLAGS)
+    request = line + b"\r\nset a 0 0 1\r\n1\r\n" + line + b" noreply\r\nget a\r\n"
+    with server.connect() as plain, plain.makefile("rb") as answers:
+        plain.sendall(request)
+        found = [answers.readline() for _ in range(6)]
+        assert found == [NOT_GIVEN, b"STORED\r\n", NOT_GIVEN, b"VALUE a 0 1\r\n", b"1\r\n", b"END\r\n"]
+    with Client(server.address, **OPTIONS | {"transport": "soft_iw"}) as client:
+        with pytest.raises(MemcacheClientError, match="was not given the items' memory"):
+            client.raw_command(line)
+        assert client.get("a") == b"1"
+    assert (stats := server.stats())["direct_hits"] == "0" and stats["get_hits"] == "2"
+
+
+def test_hits_are_told_after_reconnects(server: Server, client: Client, key: str) -> None:
+    """By each queue pair of its own, and by threads that share one."""
+    client.set(key, b"value")
+    before = direct(client)["direct_hits"]
+    for _ in range(3):
+        client.version()
+        threads = [threading.Thread(target=lambda: [client.get(key) for _ in range(100)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        client.close()
+    assert direct(client)["direct_hits"] == before + 1200
 
 
 # --- who may ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import numpy
 import pytest
 import serving  # noqa: F401  (SGLang's base class)
+from concurrency import in_child
 from dumps import keys_in
 from servers import Server, start_rmemcached
 from suspended import suspended
@@ -47,6 +49,8 @@ class Tensor:
 
     def __init__(self, array: Any) -> None:
         self.array = array
+        self.is_cpu = True
+        self.device = "cpu"
 
     def data_ptr(self) -> int:
         return int(self.array.ctypes.data)
@@ -61,7 +65,7 @@ class Tensor:
         return bool(self.array.flags.c_contiguous)
 
     def contiguous(self) -> Tensor:
-        return Tensor(numpy.ascontiguousarray(self.array))
+        return self if self.is_contiguous() else Tensor(numpy.ascontiguousarray(self.array))
 
 
 class Pool:
@@ -271,6 +275,24 @@ def test_a_server_that_stands_still(
     assert all(one.batch_get_v1(keys, pool.tokens(*range(20))))
 
 
+def test_a_forked_child_has_threads_of_its_own(storage: MakeStorage, shared_rmemcached: Server) -> None:
+    """It would wait for those of its parent for ever."""
+    pool = Pool(4, 1000)
+    one = storage(shared_rmemcached, pool, prefix="forks:", interface_v1=1)
+    keys = hashes(2)
+    fill(pool.memory[:2])
+    assert one.batch_set_v1(keys, pool.tokens(0, 1)) == [True, True]
+
+    def child() -> None:
+        signal.alarm(20)
+        assert one.batch_get_v1(keys, pool.tokens(2, 3)) == [True, True]
+        assert (pool.memory[2:] == pool.memory[:2]).all()
+        one.close()
+
+    in_child(child)
+    assert one.batch_get_v1(keys, pool.tokens(2, 3)) == [True, True]
+
+
 def test_what_is_refused(storage: MakeStorage, shared_rmemcached: Server) -> None:
     """Wrong entries, further pools, and tensors that are no memory to load to."""
     for extra, message in (({"workers": 0}, "workers"), ({"prefix": "a b"}, "prefix"), ({"hots": "x"}, "hots")):
@@ -282,6 +304,13 @@ def test_what_is_refused(storage: MakeStorage, shared_rmemcached: Server) -> Non
     with pytest.raises(ValueError, match="contiguous"):
         one.get("page", Tensor(numpy.zeros((4, 4), dtype=numpy.uint8)[:, 1]))
     assert one.set("page", Tensor(numpy.zeros((4, 4), dtype=numpy.uint8)[:, 1]))
+    with pytest.raises(ValueError, match="1 tensors for 2 pages"):
+        one.batch_set(["page", "other"], [Tensor(numpy.zeros(4, dtype=numpy.uint8))])
+    elsewhere = Tensor(numpy.zeros(4, dtype=numpy.uint8))
+    elsewhere.is_cpu, elsewhere.device = False, "cuda:0"
+    for call in (lambda: one.get("page", elsewhere), lambda: one.set("page", elsewhere)):
+        with pytest.raises(ValueError, match="this tensor is on cuda:0"):
+            call()
 
 
 def test_without_sglang() -> None:

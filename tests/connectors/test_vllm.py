@@ -6,6 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -286,6 +287,16 @@ def test_wrong_parameters(shared_rmemcached: Server) -> None:
     for params, message in (({"workers": 0}, "workers"), ({"prefix": "a b"}, "prefix"), ({"locality": "x"}, "x")):
         with pytest.raises(ValueError, match=message):
             Engine(address, 1, 1, Model(), **params)
+
+
+def test_a_view_that_cannot_be_taken(shared_rmemcached: Server) -> None:
+    """No thread and no descriptor is left behind."""
+    before = len(os.listdir("/proc/self/fd"))
+    view = memoryview(cast(Any, numpy.zeros((4, 20), dtype=numpy.int8)[:, :10]))
+    with pytest.raises(TypeError, match="contiguous"):
+        RMemcachedTier(Model().spec(), view, "RMemcachedTier", host=shared_rmemcached.host, port=shared_rmemcached.port)
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("rmemcached-blocks")] == []
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_without_vllm() -> None:

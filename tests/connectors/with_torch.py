@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from frameworks import in_threads
@@ -77,6 +78,9 @@ def test_names_indices_and_times(module_rmemcached: Server, tmp_path: Path) -> N
     assert CachedDataset(samples, server, name="other" * 100)[3][1] == 3 and samples.computed() == [3]
     assert [index for _, index in one.__getitems__([5, 5, 3])] == [5, 5, 3] and samples.computed() == [5]
     assert 364 * 24 * 3600 < one.client.ttl("one:3") <= 365 * 24 * 3600 + 1
+    for index in (torch.tensor(7), numpy.int64(7), 7):
+        assert CachedDataset(samples, server, name="kinds")[index][1] == 7
+    assert samples.computed() == [7]
     nothing = CachedDataset([None], server, name="none")
     assert nothing[0] is None and nothing[0] is None
     assert in_threads(lambda number: one[number % 12][1]) == [number % 12 for number in range(200)]

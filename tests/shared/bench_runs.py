@@ -80,13 +80,20 @@ def measured(tmp_path: Path, *arguments: str, status: int | None = 0) -> tuple[d
     assert paths["svg"].read_text().startswith("<svg ")
     outline = check_page(paths["html"], figures)
     assert outline.tags.count("svg") > 0
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    said = unwrapped(done.stdout)
     for known in figures["contenders"]:
-        assert known["name"] in done.stdout and known["server"] in done.stdout
+        assert known["name"] in said and unwrapped(known["server"]) in said
     for row in figures["results"]:
         assert row["median"] >= row["low_quartile"] >= 0
     for case in figures["cases"]:
-        assert case["name"].removeprefix(f"{case['group']}: ") in done.stdout
+        assert unwrapped(case["name"].removeprefix(f"{case['group']}: ")) in said
     return figures, done.stdout, outline
+
+
+def unwrapped(text: str) -> str:
+    """Without the ends of lines."""
+    return " ".join(text.split())
 
 
 def notes(figures: document.Document) -> list[str]:

@@ -21,3 +21,15 @@ def give_back() -> None:
     """
     gc.collect()
     _libc.malloc_trim(0)
+
+
+def mapped_items() -> int:
+    """Bytes of daemons' memory that this process has mapped pages of."""
+    found = 0
+    ours = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ")[0]:
+            ours = "rmemcached items" in line
+        elif ours and line.startswith("Rss:"):
+            found += int(line.split()[1]) * 1024
+    return found

@@ -142,6 +142,24 @@ def test_who_is_not_authenticated_has_no_queue_pair(tmp_path: Path) -> None:
             assert lanes.talk(1, b"rdma_direct 0\r\n").startswith(b"DIRECT ")
 
 
+def test_hits_are_told_by_who_may_read(server: Server) -> None:
+    """Whichever lane of the queue pair has asked; not by another queue pair of the device, nor by the client's next."""
+    refused = b"CLIENT_ERROR rdma: this client was not given the items' memory\r\n"
+    with Conversation(server) as control:
+        before = control.number("direct_hits")
+        with Lanes(server) as lanes, Lanes(server) as other:
+            lanes.open(1, 2)
+            other.open(1)
+            assert lanes.talk(1, b"rdma_hits 5:7\r\n") == refused
+            assert lanes.talk(2, b"rdma_direct 0\r\n").startswith(b"DIRECT ")
+            assert lanes.talk(1, b"rdma_hits 5:7\r\nmn\r\n") == b"MN\r\n"
+            assert other.talk(1, b"rdma_hits 5:7\r\n") == refused
+        with Lanes(server) as again:
+            again.open(1)
+            assert again.talk(1, b"rdma_hits 5:7\r\n") == refused
+        assert control.number("direct_hits") == before + 7
+
+
 def test_only_who_may_read_has_reads_in_flight(server: Server) -> None:
     """A daemon without the option keeps nothing for the READs of clients."""
     with Peer(server) as peer:

@@ -33,10 +33,10 @@ cdef crawler_result_type connection_dump(conn *c, dump_kind kind, const char *cl
 
 socket_engine = conn_engine(
     exchange=connection_exchange, watch=connection_watch, dump=connection_dump, pin=NULL, unpin=NULL, direct=NULL,
-    remote=False, datagrams=False)
+    given=NULL, remote=False, datagrams=False)
 lifeline_engine = conn_engine(
-    exchange=connection_exchange, watch=NULL, dump=NULL, pin=NULL, unpin=NULL, direct=NULL, remote=False,
-    datagrams=False)
+    exchange=connection_exchange, watch=NULL, dump=NULL, pin=NULL, unpin=NULL, direct=NULL, given=NULL,
+    remote=False, datagrams=False)
 
 
 cdef void connection_lent(connection *cn) noexcept nogil:

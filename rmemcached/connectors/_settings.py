@@ -1,0 +1,40 @@
+"""Settings of the connectors for blocks: they come from JSON, YAML or a command line, where numbers may be texts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rmemcached.client.servers import OF_THE_CLUSTER
+from rmemcached.client.urls import is_url, parse_url, shown
+
+
+def as_number(name: str, value: Any, least: float, unit: str = "") -> float:
+    """A finite number, also from a text. Raises ValueError for what is none, or is less than `least`."""
+    try:
+        found = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not least <= found < math.inf:
+        raise ValueError(f"{name} has to be {least:g} or more{unit}, not {value!r}")
+    return found
+
+
+def as_whole(name: str, value: Any, least: int) -> int:
+    """The same without a fraction."""
+    found = as_number(name, value, least)
+    if found != int(found):
+        raise ValueError(f"{name} has to be a whole number, not {value!r}")
+    return int(found)
+
+
+def said_by(server: Any) -> dict[str, Any]:
+    """What a server says of a Client's arguments, if it is a URL. Raises ValueError for what connectors decide."""
+    if not is_url(server):
+        return {}
+    said = parse_url(server)[1]
+    for name in OF_THE_CLUSTER:
+        if name in said:
+            better = "use the setting prefix" if name == "key_prefix" else "leave it out"
+            raise ValueError(f"{shown(server)}: blocks are kept without the option {name}: {better}")
+    return said

@@ -1,0 +1,102 @@
+"""Folders of rounds: none is left for long, and none is removed that is in use, or somebody else's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rmemcached.bench.scratch import PREFIX, remove_left, scratch
+
+ROUND = """
+import os, sys
+from rmemcached.bench.scratch import scratch
+with scratch() as folder:
+    open(f"{folder}/socket", "w").close()
+    if sys.argv[1:]:
+        # A process of the round, which the end of the other one does not end.
+        if os.fork():
+            os._exit(0)
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+TURNS = """
+import os, sys
+from rmemcached.bench.scratch import scratch
+for number in range(200):
+    with scratch() as folder:
+        path = f"{folder}/{os.getpid()}-{number}"
+        open(path, "w").close()
+        assert os.listdir(folder) == [os.path.basename(path)]
+"""
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where they are made."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    yield tmp_path
+
+
+def begin(*arguments: str) -> tuple[subprocess.Popen[str], Path]:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", ROUND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_what_a_killed_round_has_left_is_removed(folders: Path) -> None:
+    killed, left = begin()
+    living, used = begin()
+    killed.kill()
+    killed.communicate()
+    assert sorted(folders.iterdir()) == sorted([left, used])
+    with scratch() as folder:
+        assert sorted(map(str, folders.iterdir())) == sorted([folder, str(used)])
+        assert (used / "socket").exists()
+    living.communicate("")
+    assert living.returncode == 0 and not list(folders.iterdir())
+
+
+def test_a_folder_is_used_as_long_as_a_process_of_its_round_lives(folders: Path) -> None:
+    killed, used = begin("forks")
+    killed.wait()
+    remove_left()
+    assert (used / "socket").exists()
+    # The other one reads the end of the pipe now.
+    killed.communicate("")
+    assert not used.exists()
+
+
+def test_what_is_not_a_rounds_stays(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links, files, other names, and folders of other users: whoever may write to /tmp can make them."""
+    precious = folders / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("text")
+    (folders / f"{PREFIX}link").symlink_to(precious)
+    (folders / f"{PREFIX}file").write_text("text")
+    left = folders / f"{PREFIX}left"
+    left.mkdir()
+    (left / "link").symlink_to(precious)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        remove_left()
+        assert left.exists()
+    remove_left()
+    assert not left.exists()
+    assert (precious / "file").read_text() == (folders / f"{PREFIX}file").read_text() == "text"
+    assert (folders / f"{PREFIX}link").is_symlink()
+
+
+def test_many_at_once(folders: Path) -> None:
+    """None takes the folder of another one that has just made it."""
+    processes = [subprocess.Popen([sys.executable, "-P", "-c", TURNS]) for _ in range(4)]
+    assert [process.wait(60) for process in processes] == [0] * 4
+    assert not list(folders.iterdir())

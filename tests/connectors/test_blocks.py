@@ -1,0 +1,210 @@
+"""What the connectors for blocks have in common: settings, memory of any format, what is left in the server, forks."""
+
+from __future__ import annotations
+
+import array
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from concurrency import in_child
+from lmcache_adapter import Adapter
+from servers import Server
+
+from rmemcached.client import Client, MemcacheServerError
+from rmemcached.connectors._blocks import Blocks
+from rmemcached.connectors._keys import block_key
+from rmemcached.connectors._workers import Workers
+from rmemcached.connectors.lmcache import RMemcachedConnector
+
+MEGABYTE = 1 << 20
+DAY = 24 * 3600
+
+
+@pytest.fixture
+def blocks(rmemcached_server: Callable[..., Server]) -> Iterator[Blocks]:
+    made = Blocks(rmemcached_server("-m", "64", "-t", "1").address)
+    yield made
+    made.close()
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("rmemcached-blocks")]
+
+
+@pytest.mark.parametrize("size", [1000, 3 * MEGABYTE])
+@pytest.mark.parametrize("days", [29, 31, 400, 40_000])
+def test_blocks_that_are_kept_for_long(shared_rmemcached: Server, size: int, days: int) -> None:
+    """memcached takes what is more than 30 days for a date, of 1970 for one, and has none behind 2038."""
+    blocks = Blocks(shared_rmemcached.address, prefix="days:", expire=days * DAY)
+    target = memoryview(bytearray(size))
+    assert blocks.store("name", memoryview(b"x" * size)) and blocks.load("name", target)
+    left = blocks.client.ttl(blocks.key("name"))
+    assert left == -1 if days > 20_000 else days * DAY - 10 < left <= days * DAY + 1
+    blocks.close()
+
+
+@pytest.mark.parametrize("code", ["B", "b", "d"])
+@pytest.mark.parametrize("count", [0, 4, 5, 100, 400_000])
+def test_memory_of_any_format(blocks: Blocks, code: str, count: int) -> None:
+    """What counts is bytes: also of a block that is stored in pieces."""
+    source = memoryview(array.array(code, [number % 100 for number in range(count)]))
+    target = memoryview(array.array(code, [0]) * count)
+    assert blocks.store("name", source)
+    assert blocks.load("name", target) and target == source
+    if count and count % 2 == 0:
+        square = target.cast("B").cast("B", (2, target.nbytes // 2))
+        square.cast("B")[:] = bytes(target.nbytes)
+        assert blocks.load("name", square) and target == source
+        assert blocks.store("square", square) and blocks.load("square", target) and target == source
+
+
+def test_what_is_refused_in_part_leaves_nothing(rmemcached_server: Callable[..., Server]) -> None:
+    """A server that evicts nothing is not filled by pieces of blocks that it has not taken."""
+    server = rmemcached_server("-m", "16", "-M", "-t", "1")
+    blocks = Blocks(server.address)
+    assert blocks.store("small", memoryview(b"value"))
+    for _ in range(3):
+        with pytest.raises(MemcacheServerError, match="out of memory"):
+            blocks.store("big", memoryview(bytearray(40 * MEGABYTE)))
+        assert server.stats()["curr_items"] == "1"
+    # Its pages are those of large items now.
+    assert blocks.store("fits", memoryview(bytearray(3 * MEGABYTE)))
+    blocks.close()
+
+
+def test_names_that_utf_8_does_not_have() -> None:
+    names: list[str | bytes] = [
+        "\ud800",
+        "\ud800a",
+        "\udfff",
+        "\udc80",
+        b"\x80",
+        "\x80",
+        "a b",
+        "a\tb",
+        "a\u00a0b",
+        "a\x00b",
+        b"\xed\xa0\x80",
+    ]
+    # A byte that is no UTF-8 has one name as bytes, and one as Python's text of it.
+    assert len({block_key(name) for name in names}) == len(names) - 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"expire": "soon"}, "expire has to be 0 or more seconds, not 'soon'"),
+        ({"expire": None}, "expire has to be 0 or more seconds, not None"),
+        ({"expire": float("inf")}, "expire has to be 0 or more seconds, not inf"),
+        ({"timeout": "x"}, "timeout has to be 0 or more seconds, not 'x'"),
+        ({"timeout": "0"}, "timeout must be positive seconds or None, not 0.0"),
+        ({"connect_timeout": [1]}, r"connect_timeout has to be 0 or more seconds, not \[1\]"),
+        ({"workers": "many"}, "workers has to be 1 or more, not 'many'"),
+        ({"workers": 1.5}, "workers has to be a whole number, not 1.5"),
+        ({"workers": True}, "workers has to be 1 or more, not True"),
+        ({"port": "x"}, "'x' is no port"),
+        ({"password": "secret"}, "username and password: one without the other"),
+        ({"url": "tcp://h:1?key_prefix=a"}, "tcp://h:1.key_prefix=a: .* option key_prefix: use the setting prefix"),
+        ({"url": "tcp://h:1?ignore_exc=1"}, "without the option ignore_exc: leave it out"),
+        ({"url": "tcp://h:1?default_noreply=1"}, "without the option default_noreply: leave it out"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, Any], message: str) -> None:
+    """One line says which, and nothing is left behind."""
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(ValueError, match=message) as raised:
+        RMemcachedConnector(**settings)
+    assert "\n" not in str(raised.value)
+    assert not threads() and os.listdir("/proc/self/fd") == before
+
+
+def test_numbers_may_be_texts(shared_rmemcached: Server) -> None:
+    """As they come from a command line."""
+    connector = RMemcachedConnector(
+        shared_rmemcached.host,
+        str(shared_rmemcached.port),  # type: ignore[arg-type]
+        workers="3",  # type: ignore[arg-type]
+        expire="1000",  # type: ignore[arg-type]
+        timeout="5",  # type: ignore[arg-type]
+        connect_timeout="2.5",  # type: ignore[arg-type]
+        prefix="texts:",
+    )
+    assert Adapter(connector).store(["key"], [memoryview(b"value")])[0]
+    assert len([name for name in threads() if "prepare" not in name]) == 3
+    with Client(shared_rmemcached.address) as client:
+        assert 990 < client.ttl(block_key("key", b"texts:")) <= 1000
+    connector.close()
+
+
+def test_a_url_that_says_one_time(shared_rmemcached: Server) -> None:
+    """The other one is the setting's: without it a server that stands still would be waited for for ever."""
+    place = f"memcached://{shared_rmemcached.host}:{shared_rmemcached.port}"
+    for query, found in (("", (7, 3)), ("?connect_timeout=1", (7, 1)), ("?timeout=2", (2, 3))):
+        blocks = Blocks(place + query, timeout=7, connect_timeout=3)
+        assert (blocks.client.timeout, blocks.client.connect_timeout) == found
+        blocks.close()
+
+
+def test_a_forked_child_is_told(shared_rmemcached: Server) -> None:
+    """The threads are its parent's: a batch would never end. It can close, and make a connector of its own."""
+    connector = RMemcachedConnector(shared_rmemcached.host, shared_rmemcached.port, prefix="forks:")
+    adapter = Adapter(connector)
+    assert adapter.store(["key"], [memoryview(b"value")])[0]
+
+    def child() -> None:
+        with pytest.raises(RuntimeError, match="make another here"):
+            connector.submit_batch_exists(["key"])
+        connector.close()
+        own = RMemcachedConnector(shared_rmemcached.host, shared_rmemcached.port, prefix="forks:")
+        assert Adapter(own).exist(["key"]) == (True, "", [True])
+        own.close()
+
+    in_child(child)
+    with connector._workers._lock:
+        # As of a thread that is about to finish a batch.
+        in_child(child)
+    assert adapter.exist(["key"]) == (True, "", [True])
+    connector.close()
+
+
+def test_a_start_that_fails_leaves_nothing(shared_rmemcached: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system has no more threads behind the second one."""
+    started = threading.Thread.start
+    left = [2]
+
+    def start(thread: threading.Thread) -> None:
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        started(thread)
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            Workers(Blocks(shared_rmemcached.address), 4)
+    assert not threads() and os.listdir("/proc/self/fd") == before
+
+
+def test_nothing_outlives_close(shared_rmemcached: Server) -> None:
+    """Threads, descriptors and connections, whoever closes how often."""
+    before = len(os.listdir("/proc/self/fd"))
+    connector = RMemcachedConnector(shared_rmemcached.host, shared_rmemcached.port, prefix="close:", workers=4)
+    adapter = Adapter(connector)
+    assert adapter.store([str(number) for number in range(9)], [memoryview(bytearray(MEGABYTE - 5000))] * 9)[0]
+    closing = [threading.Thread(target=connector.close) for _ in range(4)]
+    for thread in closing:
+        thread.start()
+    for thread in closing:
+        thread.join()
+    assert connector._blocks.client.connections == 0
+    # What maps the memory of a server ends by itself.
+    deadline = time.monotonic() + 20
+    while threads():
+        assert time.monotonic() < deadline
+    assert len(os.listdir(Path("/proc/self/fd"))) == before
