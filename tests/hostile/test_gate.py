@@ -47,9 +47,7 @@ def test_time_that_the_daemon_takes_is_seen(rmemcached_server: Callable[..., Ser
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_get_that_fails_says_what_the_daemon_does(
-    rmemcached_server: Callable[..., Server], transport: str
-) -> None:
+def test_a_get_that_fails_says_what_the_daemon_does(rmemcached_server: Callable[..., Server], transport: str) -> None:
     """One that waits for a daemon that was stopped; a thread that waits for a processor would be R."""
     server = rmemcached_server("-t", "1")
     with Client(server.address, transport=transport, timeout=0.2, default_noreply=False) as client:
