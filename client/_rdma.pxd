@@ -48,3 +48,4 @@ cdef class RdmaStream(Stream):
     cdef void woken_took(self, bint slept, int64_t ns) noexcept nogil
     cdef int advance(self, bint draining) noexcept nogil
     cdef int await_more(self, bint draining) noexcept nogil
+    cdef int look_late(self, bint draining, uint64_t received) noexcept nogil

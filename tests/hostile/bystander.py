@@ -64,16 +64,35 @@ class Queued:
         return sum(int(os.pread(file, 64, 0).split()[1]) for file in self.files)
 
 
+def standing(pid: int) -> str:
+    """What each thread of the daemon does. R: it is ready to run, and if it does not go on, others have the processors;
+    T: it was stopped."""
+    found = []
+    for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
+        name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
+        found.append(f"{name} {rest.split()[0]} in {(task / 'wchan').read_text()}")
+    return ", ".join(found)
+
+
 def part(times: list[float], percent: int) -> float:
     """The time that so many percent of the gets did not exceed."""
     return times[(len(times) * percent + 99) // 100 - 1]
 
 
-def measure(client: Client, queued: Queued) -> tuple[float, float]:
+def measure(client: Client, queued: Queued, pid: int) -> tuple[float, float]:
     """(seconds without waiting for a processor, seconds) of one get."""
     before = queued.read()
     began = time.perf_counter()
-    value = client.get(KEY)
+    try:
+        value = client.get(KEY)
+    except Exception as error:
+        # Before the count is read: a worker that is ready adds to it when it goes on.
+        threads = standing(pid)
+        error.add_note(
+            f"after {time.perf_counter() - began:.1f} s, of which the worker and this thread waited for a processor for"
+            f" {(queued.read() - before) / 1e9:.1f} s and, if the worker is ready (R), longer; the daemon: {threads}"
+        )
+        raise
     wall = time.perf_counter() - began
     assert value == VALUE, value
     return max(wall - (queued.read() - before) / 1e9, 0.0), wall
@@ -102,11 +121,9 @@ def main() -> None:
             for name, (client, queued) in clients.items():
                 time.sleep(0.001)
                 try:
-                    found[name].append(measure(client, queued))
+                    found[name].append(measure(client, queued, int(pid)))
                 except Exception as error:
-                    state = Path(f"/proc/{pid}/task")
-                    waits = {task.name: (task / "wchan").read_text() for task in state.iterdir()}
-                    error.add_note(f"over {name}, after {len(found[name])} gets; the daemon's threads wait in {waits}")
+                    error.add_note(f"over {name}, after {len(found[name])} gets of this round")
                     raise
         answer = {}
         for name, pairs in found.items():

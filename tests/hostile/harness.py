@@ -82,7 +82,10 @@ class Helper:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             env=environment,
-            start_new_session=True,
+            # No session of its own: Linux divides the processors among sessions first (sched_autogroup), and does not
+            # divide them well. One with processes of low priority, as script/test makes, has kept others waiting for
+            # half a minute.
+            process_group=0,
         )
         self.pending = b""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,7 @@ from harness import (
     scene_of,
 )
 from servers import Server
+from suspended import suspended
 
 from rmemcached.client import Client
 
@@ -42,6 +44,20 @@ def test_time_that_the_daemon_takes_is_seen(rmemcached_server: Callable[..., Ser
             os.kill(server.pid, signal.SIGCONT)
         with pytest.raises(AssertionError, match=f"{transport}: p99"):
             check_bystander([quiet], [attack])
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_get_that_fails_says_what_the_daemon_does(rmemcached_server: Callable[..., Server], transport: str) -> None:
+    """One that waits for a daemon that was stopped; a thread that waits for a processor would be R."""
+    server = rmemcached_server("-t", "1")
+    with Client(server.address, transport=transport, timeout=0.2, default_noreply=False) as client:
+        assert client.set(bystander.KEY, bystander.VALUE)
+        queued = bystander.Queued(bystander.worker_of(client, server.pid))
+        assert bystander.measure(client, queued, server.pid)[0] >= 0
+        with suspended(server.pid), pytest.raises(TimeoutError) as found:
+            bystander.measure(client, queued, server.pid)
+    (note,) = found.value.__notes__
+    assert re.match(r"after \d+\.\d s, of which .* for \d+\.\d s and, .*; the daemon: .*\bmc-worker T in ", note), note
 
 
 def test_one_bad_round_of_three_is_noise() -> None:

@@ -14,6 +14,11 @@ def suspend(pid: int) -> None:
     os.waitpid(pid, os.WUNTRACED)
 
 
+def resume(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
 @contextlib.contextmanager
 def suspended(pid: int) -> Iterator[None]:
     """A child stands still for the time of the block, unless the block ends it. What comes for it meanwhile, it finds
@@ -22,5 +27,4 @@ def suspended(pid: int) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
+        resume(pid)
