@@ -195,13 +195,13 @@ cdef class RemoteMemory:
 
 
 cdef inline size_t clock_length() noexcept nogil:
-    cdef direct_header *h = NULL
+    cdef direct_header h
     return <size_t>&h.beat - <size_t>&h.buckets
 
 
 cdef inline uint64_t clock_place() noexcept nogil:
-    cdef direct_header *h = NULL
-    return <uint64_t><size_t>&h.buckets
+    cdef direct_header h
+    return <size_t>&h.buckets - <size_t>&h
 
 
 cdef int reap_reads(RdmaStream s) noexcept nogil:

@@ -39,16 +39,20 @@ cdef bint _direct_open(store *s, size_t top) noexcept nogil:
 
 cdef inline bint _direct_layout_holds() noexcept nogil:
     """Whether direct.pxd's items and chunks are ours."""
-    cdef item *it = NULL
-    cdef direct_item *read = NULL
-    cdef item_chunk *ch = NULL
-    cdef direct_chunk *piece = NULL
-    return (sizeof(item) == sizeof(direct_item) and <size_t>&it.time == <size_t>&read.time
-            and <size_t>&it.exptime == <size_t>&read.exptime and <size_t>&it.nbytes == <size_t>&read.nbytes
-            and <size_t>&it.it_flags == <size_t>&read.it_flags
-            and <size_t>&it.slabs_clsid == <size_t>&read.slabs_clsid and <size_t>&it.nkey == <size_t>&read.nkey
-            and sizeof(item_chunk) == sizeof(direct_chunk) and <size_t>&ch.next == <size_t>&piece.next
-            and <size_t>&ch.used == <size_t>&piece.used)
+    cdef item it
+    cdef direct_item read
+    cdef item_chunk ch
+    cdef direct_chunk piece
+    cdef size_t of_item = <size_t>&it - <size_t>&read
+    cdef size_t of_chunk = <size_t>&ch - <size_t>&piece
+    return (sizeof(item) == sizeof(direct_item) and <size_t>&it.time - <size_t>&read.time == of_item
+            and <size_t>&it.exptime - <size_t>&read.exptime == of_item
+            and <size_t>&it.nbytes - <size_t>&read.nbytes == of_item
+            and <size_t>&it.it_flags - <size_t>&read.it_flags == of_item
+            and <size_t>&it.slabs_clsid - <size_t>&read.slabs_clsid == of_item
+            and <size_t>&it.nkey - <size_t>&read.nkey == of_item
+            and sizeof(item_chunk) == sizeof(direct_chunk) and <size_t>&ch.next - <size_t>&piece.next == of_chunk
+            and <size_t>&ch.used - <size_t>&piece.used == of_chunk)
 
 
 cdef bint _direct_set_chunks(store *s, direct_chunks *chunks, size_t before) noexcept nogil:
