@@ -264,12 +264,10 @@ class Blocks:
 
         return self.each(outcome, names, memories, items)
 
-    def keep(self, name: str | bytes, memory: memoryview) -> bool:
-        """Stores a block unless there is one of that name, whose bytes are the same. Returns whether there is one."""
-        return self.exist([name])[0] or self.store(name, memory)
-
     def keep_many(self, names: Sequence[str | bytes], memories: Sequence[memoryview]) -> Iterator[bool | str]:
-        """Stores blocks of which there is none. Says of each in turn whether there is one, or why it was refused."""
+        """Stores blocks of which there is none: one of the same name has the same bytes. Says of each in turn whether
+        there is one now, or why it was refused.
+        """
         try:
             there = self.exist(names)
         except (MemcacheError, OSError):
