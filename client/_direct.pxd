@@ -38,7 +38,8 @@ cdef class DirectReader:
     # The same, to memory: the value's length; -1: only the server can say. A value that is longer than the memory is
     # not copied. One that changes meanwhile may have left bytes there.
     cdef Py_ssize_t read_into(self, const char *text, size_t length, char *to, size_t room) noexcept
-    # The same of several values. Long ones are copied while other threads of Python run.
+    # The same of several values. Long ones are copied while other threads of Python run. The caller notes the hits of
+    # those whose answer is DIRECT_FOUND then: of more than a line names, some would be forgotten.
     cdef void read_all(self, direct_want *wants, size_t count) noexcept
     # Looks for a value. DIRECT_FOUND: the key had it at one moment of the call. It may be anything from then on.
     cdef direct_answer find(self, const char *text, size_t length, direct_hit *hit) noexcept

@@ -126,7 +126,6 @@ cdef class DirectReader:
             w = &wants[i]
             w.size = -1
             if w.answer == DIRECT_FOUND:
-                self.note(&w.hit)
                 w.size = w.hit.length
             elif w.answer == DIRECT_TORN:
                 w.size = self.read_into(w.text, w.text_length, w.to, w.room)

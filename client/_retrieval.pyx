@@ -26,6 +26,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     SMALL_TARGET = 4096      # bytes of memory for which values are asked for together
+    LOOK_AT_ONCE = 64 << 20  # bytes of memory that values are copied to before Ctrl-C is looked for
 
 MISS = object()
 
@@ -184,7 +185,9 @@ cdef class Retrieval(Session):
         # The lengths of those values of keys and memoryviews that are found without asking.
         cdef DirectReader reader = self.reader()
         cdef direct_want *wants
-        cdef Py_ssize_t length, i
+        cdef Py_ssize_t length, room, i
+        cdef Py_ssize_t first = 0
+        cdef Py_ssize_t last = 0
         if reader is None or not given:
             return 0
         wants = <direct_want *>calloc(len(given), sizeof(direct_want))
@@ -199,13 +202,23 @@ cdef class Retrieval(Session):
                 wants[i].room = length
                 if is_lost(wants[i].to, length):
                     return 0
-            reader.read_all(wants, len(given))
-            for i in range(len(given)):
-                if wants[i].size >= 0:
-                    results[i] = wants[i].size
+            while first < len(given):
+                room = 0
+                while last < len(given) and room < LOOK_AT_ONCE:
+                    room += wants[last].room
+                    last += 1
+                reader.read_all(&wants[first], last - first)
+                for i in range(first, last):
+                    if wants[i].size >= 0:
+                        results[i] = wants[i].size
+                    if wants[i].answer == DIRECT_FOUND:
+                        reader.note(&wants[i].hit)
+                    self.tell_late(reader)
+                first = last
+                PyErr_CheckSignals()
         finally:
             free(wants)
-        return self.tell_late(reader)
+        return 0
 
     cdef object _view_again(self, object key, uint32_t *flags):
         # Views of what the server keeps already, if it still is the key's item. None: the server is to be asked.

@@ -8,6 +8,7 @@ So a load never finds pieces of two stores. What is not found in full is a miss.
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import struct
 import threading
@@ -63,6 +64,13 @@ def flat(memory: memoryview) -> memoryview:
 def reason(problem: Exception) -> str:
     """One line, never empty."""
     return str(problem) or type(problem).__name__
+
+
+def fresh(problem: Exception) -> Exception:
+    """The same, to be raised. One that is in a list would keep the frames that it passes, which have the list: so the
+    caller's memory would be held until Python collects garbage.
+    """
+    return copy.copy(problem)
 
 
 class Blocks:
@@ -190,7 +198,7 @@ class Blocks:
         def outcome(name: str | bytes, memory: memoryview, is_item: bool) -> bool:
             result = next(results) if is_item else self.store(name, memory)
             if isinstance(result, Exception):
-                raise result
+                raise fresh(result)
             return bool(result)
 
         return self.each(outcome, names, memories, items)
@@ -256,12 +264,10 @@ class Blocks:
 
         return self.each(outcome, names, memories, items)
 
-    def keep(self, name: str | bytes, memory: memoryview) -> bool:
-        """Stores a block unless there is one of that name, whose bytes are the same. Returns whether there is one."""
-        return self.exist([name])[0] or self.store(name, memory)
-
     def keep_many(self, names: Sequence[str | bytes], memories: Sequence[memoryview]) -> Iterator[bool | str]:
-        """Stores blocks of which there is none. Says of each in turn whether there is one, or why it was refused."""
+        """Stores blocks of which there is none: one of the same name has the same bytes. Says of each in turn whether
+        there is one now, or why it was refused.
+        """
         try:
             there = self.exist(names)
         except (MemcacheError, OSError):
@@ -326,5 +332,5 @@ class Blocks:
     def _results(pipeline: Any) -> list[Any]:
         for result in pipeline.results:
             if isinstance(result, Exception):
-                raise result
+                raise fresh(result)
         return list(pipeline.results)

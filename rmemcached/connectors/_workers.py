@@ -20,6 +20,12 @@ LOADS = 1 << 20  # bytes that a thread takes on at a time: of loads, which are o
 STORES = 4 << 20  # ... and of stores, which are sent together, and which the server copies meanwhile
 
 
+def groups_of(size: int, nbytes: int, group: int) -> list[slice]:
+    """The rows of a batch in groups of so many bytes, or one row at least. nbytes: of all of its blocks."""
+    rows = max(group * size // max(nbytes, 1), 1)
+    return [slice(first, first + rows) for first in range(0, size, rows)]
+
+
 class Outcome(NamedTuple):
     """Of a batch. ok: no part of it failed. error: the first failure. done: of each block, whether it was found."""
 
@@ -95,8 +101,7 @@ class Workers:
         size = len(columns[0])
         if any(len(column) != size for column in columns):
             raise ValueError(f"lists of {' and '.join(str(len(column)) for column in columns)} entries in one batch")
-        rows = max(group * size // max(nbytes, 1), 1) if group else max(size, 1)
-        groups = [slice(first, first + rows) for first in range(0, size, rows)]
+        groups = groups_of(size, nbytes, group) if group else [slice(size)] * (size > 0)
         if self._pid != os.getpid():
             # Nobody would ever carry it out.
             raise RuntimeError("the connector's threads are in the process that forked this one: make another here")
@@ -144,9 +149,14 @@ class Workers:
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:
             # A thread that was woken too late finds nothing, and nobody waits for it.
-            for rows in batch.groups:
+            while (rows := self._take(batch)) is not None:
                 self._carry_out(batch, rows)
             del batch
+
+    def _take(self, batch: _Batch) -> slice | None:
+        # Without the GIL two threads may get the same of an iterator.
+        with self._lock:
+            return next(batch.groups, None)
 
     def _carry_out(self, batch: _Batch, rows: slice) -> None:
         error = ""

@@ -10,9 +10,10 @@ import ctypes
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import chain
 from typing import Any
 
 try:
@@ -27,6 +28,7 @@ from rmemcached.client import MemcacheError
 from ._blocks import Blocks
 from ._keys import block_key, identity
 from ._settings import as_whole
+from ._workers import LOADS, STORES, groups_of
 
 WORKERS = 2
 SETTINGS = {
@@ -42,6 +44,8 @@ SETTINGS = {
     "password",
 }
 SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1"}  # entries that are not for a back end
+
+Move = Callable[[Sequence[str], Sequence[memoryview]], Iterable[bool | str]]  # a method of Blocks for many
 
 logger = logging.getLogger(__name__)
 CLEARS = 8  # dumps of a clear: others may store all the time
@@ -107,11 +111,11 @@ class RMemcachedStorage(HiCacheStorage):
 
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Loads pages to their places in the pool. Returns of each page whether all of it was found."""
-        return self._move_pages(self._blocks.load, keys, host_indices)
+        return self._move_pages(self._blocks.load_many, LOADS, keys, host_indices)
 
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Stores pages from their places in the pool, those that the server does not have."""
-        return self._move_pages(self._blocks.keep, keys, host_indices)
+        return self._move_pages(self._blocks.keep_many, STORES, keys, host_indices)
 
     # --- pages in tensors ---
 
@@ -124,7 +128,8 @@ class RMemcachedStorage(HiCacheStorage):
         targets = list(target_locations or [])
         if len(targets) != len(keys) or any(target is None or not target.is_contiguous() for target in targets):
             raise ValueError("each page is loaded to a contiguous tensor, which target_locations has to name")
-        found = self._each(self._blocks.load, [self._name(key) for key in keys], [_memory_of(one) for one in targets])
+        names = [self._name(key) for key in keys]
+        found = self._each(self._blocks.load_many, LOADS, names, [_memory_of(one) for one in targets])
         return [target if hit else None for target, hit in zip(targets, found, strict=True)]
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
@@ -139,7 +144,7 @@ class RMemcachedStorage(HiCacheStorage):
         if len(tensors) != len(keys):
             raise ValueError(f"{len(tensors)} tensors for {len(keys)} pages")
         names = [self._name(key) for key in keys]
-        return all(self._each(self._blocks.keep, names, [_memory_of(tensor) for tensor in tensors]))
+        return all(self._each(self._blocks.keep_many, STORES, names, [_memory_of(tensor) for tensor in tensors]))
 
     # --- which pages there are ---
 
@@ -200,49 +205,51 @@ class RMemcachedStorage(HiCacheStorage):
             pool=None if pool is None else [str(pool.dtype), pool.layout, pool.page_size],
         )
 
-    def _move_pages(self, move: Callable[[str, memoryview], bool], keys: list[str], host_indices: Any) -> list[bool]:
+    def _move_pages(self, move: Move, group: int, keys: list[str], host_indices: Any) -> list[bool]:
         """A page is one item for each piece of memory that it has in the pool, so many for each page."""
         addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
         if not keys or len(addresses) % len(keys):
             raise ValueError(f"{len(addresses)} pieces of memory for {len(keys)} pages")
         parts = len(addresses) // len(keys)
-        # The first part is stored last: it stands for the page.
-        order = [(page, part) for part in reversed(range(parts)) for page in range(len(keys))]
-        names = [self._name(keys[page], part) for page, part in order]
-        places = [page * parts + part for page, part in order]
-        memories = [_memory_at(addresses[place], sizes[place]) for place in places]
         whole = [True] * len(keys)
-        for at in range(0, len(order), len(keys)):
-            done = self._each(move, names[at : at + len(keys)], memories[at : at + len(keys)])
-            whole = [a and b for a, b in zip(whole, done, strict=True)]
-            if not any(whole):
-                break
+        # The first part is stored last, of pages whose other parts are there: it stands for the page.
+        for part in reversed(range(parts)):
+            pages = [page for page, has_others in enumerate(whole) if has_others]
+            names = [self._name(keys[page], part) for page in pages]
+            places = [page * parts + part for page in pages]
+            memories = [_memory_at(addresses[place], sizes[place]) for place in places]
+            for page, done in zip(pages, self._each(move, group, names, memories), strict=True):
+                whole[page] = done
         return whole
 
-    def _each(
-        self, move: Callable[[str, memoryview], bool], names: Sequence[str], memories: Sequence[memoryview]
-    ) -> list[bool]:
-        """Moves all, each to or from its memory. What fails is False; behind a lost server nothing more is tried."""
+    def _each(self, move: Move, group: int, names: Sequence[str], memories: Sequence[memoryview]) -> list[bool]:
+        """Moves all, each to or from its memory. What fails is False; behind a lost server nothing more is tried.
+
+        group: bytes that a thread takes on at a time.
+        """
         lost = threading.Event()
         if self._pid != os.getpid():
             # The threads are the parent's.
             self._begin()
 
-        def one(name: str, memory: memoryview) -> bool:
-            if lost.is_set():
-                return False
+        def some(rows: slice) -> list[bool]:
+            done: list[bool] = []
             try:
-                return move(name, memory)
+                for outcome in () if lost.is_set() else move(names[rows], memories[rows]):
+                    done.append(outcome is True)
+                    if isinstance(outcome, str):
+                        self._failed(outcome)
             except OSError as problem:
-                # Each further page would wait for as long as this one.
+                # Each further group would wait for as long as this one.
                 lost.set()
                 self._failed(problem)
             except MemcacheError as problem:
                 self._failed(problem)
-            return False
+            return done + [False] * (len(names[rows]) - len(done))
 
-        return list(self._threads.map(one, names, memories))
+        groups = groups_of(len(names), sum(memory.nbytes for memory in memories), group)
+        return list(chain.from_iterable(self._threads.map(some, groups)))
 
-    def _failed(self, problem: Exception) -> None:
+    def _failed(self, problem: Exception | str) -> None:
         self._blocks.forget_server()
         logger.warning("%s", problem)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -93,6 +95,24 @@ def test_what_is_not_a_rounds_stays(folders: Path, monkeypatch: pytest.MonkeyPat
     assert not left.exists()
     assert (precious / "file").read_text() == (folders / f"{PREFIX}file").read_text() == "text"
     assert (folders / f"{PREFIX}link").is_symlink()
+
+
+def test_a_file_system_without_locks(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is an error, and no reason to make folders for ever. What was left stays."""
+    (folders / f"{PREFIX}left").mkdir()
+    tries: list[int] = []
+
+    def flock(descriptor: int, operation: int) -> None:
+        tries.append(descriptor)
+        assert len(tries) < 5
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="No locks available"), scratch():
+        pass
+    assert len(tries) == 2 and os.listdir(folders) == [f"{PREFIX}left"]
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_many_at_once(folders: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -99,6 +100,29 @@ def test_values_that_do_not_fit(server: Server, client: Client, key: str) -> Non
     with suspended(server.pid), pytest.raises(ValueError, match="has 100001 bytes, and the buffer 100000"):
         client.get_many_into(zip(values, into, strict=True))
     assert into == [values[f"{key}-0"] + bytes(10), bytes(100_000), values[f"{key}-2"]]
+
+
+def test_a_signal_ends_a_long_call(client: Client, key: str) -> None:
+    """Of some GB, before all is copied."""
+
+    class Alarm(BaseException):
+        pass
+
+    def ring(number: int, frame: object) -> None:
+        raise Alarm
+
+    size = 7_000_000
+    client.set(key, b"x" * size)
+    into, last = bytearray(size), bytearray(size)
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(Alarm):
+            client.get_many_into([(key, into)] * 500 + [(key, last)])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert into == b"x" * size and last == bytes(size)
+    assert client.get_into(key, last) == size
 
 
 def test_without_cas(rmemcached_server: ServerFactory, key: str) -> None:
@@ -554,6 +578,19 @@ def test_hits_are_told_in_time(server: Server, client: Client, key: str) -> None
             client.get(key)
             time.sleep(0.01)
         assert int(other.stats()[b"get_hits"]) - before["get_hits"] > 50
+
+
+def test_all_of_a_call_are_named(client: Client, key: str) -> None:
+    """Also of more values than a line names: eviction knows of each that it was used."""
+    values = {f"{key}-{number}": b"x" * (100 + number * 10) for number in range(200)}
+    assert not client.set_many(values)
+    into = [(name, bytearray(len(value))) for name, value in values.items()]
+    assert client.get_many_into(into) == [len(value) for value in values.values()]
+    client.close()
+    with client.pipeline() as pipeline:
+        for name in values:
+            pipeline.meta_get(name, value=False, hit_before=True, bump=False)
+    assert [found.hit_before for found in pipeline.results] == [True] * 200
 
 
 def test_what_is_read_is_not_evicted(rmemcached_server: ServerFactory, key: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import gc
 import os
 import threading
 import time
@@ -14,6 +15,7 @@ import pytest
 from concurrency import in_child
 from lmcache_adapter import Adapter
 from servers import Server
+from suspended import suspended
 
 from rmemcached.client import Client, MemcacheServerError
 from rmemcached.connectors._blocks import Blocks
@@ -189,6 +191,36 @@ def test_a_start_that_fails_leaves_nothing(shared_rmemcached: Server, monkeypatc
         with pytest.raises(RuntimeError, match="can't start new thread"):
             Workers(Blocks(shared_rmemcached.address), 4)
     assert not threads() and os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize("what", ["stands still", "is killed"])
+def test_memory_is_the_callers_when_a_batch_is_over(rmemcached_server: Callable[..., Server], what: str) -> None:
+    """Also when it has failed: nothing waits for Python to collect garbage."""
+    server = rmemcached_server("-m", "64", "-t", "1")
+    connector = RMemcachedConnector(server.host, server.port, timeout=1.0, transport="tcp")
+    adapter = Adapter(connector)
+    buffers = [bytearray(100_000) for _ in range(20)]
+    keys = [str(number) for number in range(20)]
+
+    def views() -> list[memoryview]:
+        return [memoryview(buffer) for buffer in buffers]
+
+    assert adapter.store(keys, views())[0]
+    gc.collect()
+    gc.disable()
+    try:
+        with suspended(server.pid):
+            if what == "is killed":
+                server.kill()
+            for move in (adapter.store, adapter.load):
+                assert not move(keys, views())[0]
+                for buffer in buffers:
+                    # It cannot as long as there is a view.
+                    buffer.append(1)
+                    del buffer[-1]
+    finally:
+        gc.enable()
+        connector.close()
 
 
 def test_nothing_outlives_close(shared_rmemcached: Server) -> None:

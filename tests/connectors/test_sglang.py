@@ -221,6 +221,26 @@ def test_what_is_lost_is_a_miss_and_stored_again(
     assert (pool.memory[2:] == pool.memory[:2]).all()
 
 
+def test_a_page_that_is_refused_in_part(storage: MakeStorage, rmemcached_server: Callable[..., Server]) -> None:
+    """The server has room for some of the long parts, and for all short ones: such a page is none."""
+
+    class Uneven(Pool):
+        def get_page_buffer_meta(self, indices: list[int]) -> tuple[list[int], list[int]]:
+            addresses, sizes = super().get_page_buffer_meta(indices)
+            return addresses, [100 if place % 2 == 0 else size for place, size in enumerate(sizes)]
+
+    server = rmemcached_server("-m", "16", "-M", "-t", "1")
+    with Client(server.address, default_noreply=False) as client:
+        client.set("short", b"x" * 100)
+    pool = Uneven(100, 300_000)
+    one = storage(server, pool, interface_v1=1)
+    keys = hashes(100)
+    done = one.batch_set_v1(keys, pool.tokens(*range(100)))
+    assert 20 < sum(done) < 60
+    assert [one.exists(key) for key in keys] == done
+    assert one.batch_get_v1(keys, pool.tokens(*range(100))) == done
+
+
 def test_a_server_that_is_killed_and_started_again(storage: MakeStorage, caplog: pytest.LogCaptureFixture) -> None:
     """A batch under way ends, and no page that counts as loaded has other bytes; then all is as before."""
     count, size = 8, 3 * MEGABYTE

@@ -100,6 +100,28 @@ def test_close_ends_what_nobody_has_taken_on(shared_rmemcached: Server) -> None:
     assert tried == [0]
 
 
+def test_each_row_is_one_threads(shared_rmemcached: Server) -> None:
+    """Threads that take on groups at the same moment do not take the same one."""
+    tried: list[list[int]] = [[] for _ in range(8)]
+    numbers = iter(range(8))
+    own = threading.local()
+
+    def move(rows: Sequence[int]) -> list[bool]:
+        if not hasattr(own, "tried"):
+            own.tried = tried[next(numbers)]
+        own.tried.extend(rows)
+        return [True for _ in rows]
+
+    one = Workers(Blocks((shared_rmemcached.host, shared_rmemcached.port)), 8)
+    try:
+        one.submit(move, list(range(20_000)), nbytes=20_000, group=1)
+        assert finished(one) == [Outcome(0, True, "", [True] * 20_000)]
+        assert not one.drain()
+    finally:
+        one.close()
+    assert sorted(row for rows in tried for row in rows) == list(range(20_000))
+
+
 @pytest.mark.parametrize(
     ("nbytes", "group", "groups"), [(100, 30, [3, 3, 3, 1]), (100, 5, [1] * 10), (100, 1000, [10]), (0, 0, [10])]
 )
