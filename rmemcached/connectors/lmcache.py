@@ -13,7 +13,7 @@ from rmemcached.client.sockets import server_text
 from ._blocks import Blocks
 from ._workers import LOADS, STORES, Workers
 
-WORKERS = 2
+WORKERS = 4
 
 
 class RMemcachedConnector:

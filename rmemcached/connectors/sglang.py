@@ -30,7 +30,7 @@ from ._keys import block_key, identity
 from ._settings import as_whole
 from ._workers import LOADS, STORES, groups_of
 
-WORKERS = 2
+WORKERS = 4
 SETTINGS = {
     "host",
     "port",

@@ -22,7 +22,7 @@ from ._blocks import Blocks
 from ._keys import identity
 from ._workers import LOADS, STORES, Outcome, Workers
 
-WORKERS = 2
+WORKERS = 4
 
 
 @dataclass
