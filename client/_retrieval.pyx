@@ -182,7 +182,7 @@ cdef class Retrieval(Session):
         return size
 
     cdef int _look_all(self, list given, list results) except -1:
-        # The lengths of those values of keys and memoryviews that are found without asking.
+        # The lengths of those values that are found without asking. given: keys as they are sent, memoryviews, keys.
         cdef DirectReader reader = self.reader()
         cdef direct_want *wants
         cdef Py_ssize_t length, room, i
@@ -195,7 +195,7 @@ cdef class Retrieval(Session):
             raise MemoryError
         try:
             for i in range(len(given)):
-                key, view = given[i]
+                key, view, _ = given[i]
                 wants[i].text = PyBytes_AS_STRING(key)
                 wants[i].text_length = PyBytes_GET_SIZE(key)
                 wants[i].to = target_of(view, 0, &length)
@@ -596,7 +596,7 @@ cdef class Retrieval(Session):
         Returns a list with the length of each value, or None where there is no item. Small values take one round trip.
         Raises ValueError when a value is longer than its buffer; the others have been received then.
         """
-        cdef list given = [(self.encoded_key(key), target_view(buffer)) for key, buffer in pairs]
+        cdef list given = [(self.encoded_key(key), target_view(buffer), key) for key, buffer in pairs]
         cdef list results = [None] * len(given)
         cdef list small = []
         cdef Py_ssize_t length, size, i
@@ -605,7 +605,7 @@ cdef class Retrieval(Session):
         if self._reader is not None:
             self._look_all(given, results)
         for i in range(len(given)):
-            key, view = given[i]
+            key, view, name = given[i]
             to = target_of(view, 0, &length)
             size = -1 if results[i] is None else results[i]
             if size < 0 and length <= SMALL_TARGET:
@@ -613,7 +613,7 @@ cdef class Retrieval(Session):
                 continue
             if size < 0:
                 size = self._fetch_into(key, to, length)
-            problem = problem or (too_long(key, size, length) if size > length else None)
+            problem = problem or (too_long(name, size, length) if size > length else None)
             results[i] = size if size >= 0 else None
         if small:
             problem = self._fetch_small(given, small, results) or problem
@@ -679,7 +679,7 @@ cdef class Retrieval(Session):
                     put_fetch(c.stream, wanted[at], False, False, None)
                     c.stream.put("\r\n", 2)
             for at, i in enumerate(which):
-                key, view = given[i]
+                key, view, name = given[i]
                 to = target_of(view, 0, &length)
                 if known is not None and known[at] is not None:
                     size = copy_known(known[at][0], to, length)
@@ -687,7 +687,7 @@ cdef class Retrieval(Session):
                     c.read_answer(first)
                     first = False
                     size = self._read_into(c, key, to, length, errors)
-                problem = problem or (too_long(key, size, length) if size > length else None)
+                problem = problem or (too_long(name, size, length) if size > length else None)
                 results[i] = size if size >= 0 else None
         except BaseException:
             self.drop(c)

@@ -88,7 +88,7 @@ def test_values_that_do_not_fit(server: Server, client: Client, key: str) -> Non
     with suspended(server.pid):
         with pytest.raises(ValueError, match=f"the value of '{key}' has 5 bytes, and the buffer 4"):
             client.get_into(key, short)
-        with pytest.raises(ValueError, match="has 5 bytes, and the buffer 4"):
+        with pytest.raises(ValueError, match=f"the value of '{key}' has 5 bytes, and the buffer 4"):
             client.get_many_into([(key, short), (f"{key}-2", enough)])
         with pytest.raises(BufferError):
             client.get_into(key, b"     ")
@@ -723,6 +723,7 @@ def test_options_that_exclude_each_other(other: str) -> None:
     assert done.stderr.strip() == "rdma_direct needs shared memory: it goes with neither no_rdma nor rdma_shm=none"
 
 
+@pytest.mark.resident
 @pytest.mark.parametrize(
     ("limit", "options", "text"),
     [
