@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ._blocks import Blocks, reason
 from ._settings import as_whole
 
+WORKERS = 4  # threads, unless the settings say how many
 LOADS = 1 << 20  # bytes that a thread takes on at a time: of loads, which are one copy or one round trip each,
 STORES = 4 << 20  # ... and of stores, which are sent together, and which the server copies meanwhile
 

@@ -11,9 +11,7 @@ from collections.abc import Iterator, Sequence
 from rmemcached.client.sockets import server_text
 
 from ._blocks import Blocks
-from ._workers import LOADS, STORES, Workers
-
-WORKERS = 4
+from ._workers import LOADS, STORES, WORKERS, Workers
 
 
 class RMemcachedConnector:

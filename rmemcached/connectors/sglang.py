@@ -28,9 +28,8 @@ from rmemcached.client import MemcacheError
 from ._blocks import Blocks
 from ._keys import block_key, identity
 from ._settings import as_whole
-from ._workers import LOADS, STORES, groups_of
+from ._workers import LOADS, STORES, WORKERS, groups_of
 
-WORKERS = 4
 SETTINGS = {
     "host",
     "port",

@@ -20,9 +20,7 @@ except ImportError as problem:
 
 from ._blocks import Blocks
 from ._keys import identity
-from ._workers import LOADS, STORES, Outcome, Workers
-
-WORKERS = 4
+from ._workers import LOADS, STORES, WORKERS, Outcome, Workers
 
 
 @dataclass
